@@ -1,0 +1,107 @@
+# The one front door. Every target sets up what it needs: its virtual environment, compilers, builds.
+# Needs python3 (3.11 or later) with headers, g++ 12 or later, make, and a way to PyPI (and apt, for clang).
+
+PYTHON ?= python3
+JOBS ?= $(shell nproc)
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+STAMP := $(VENV)/.stamp
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+PYTEST := $(BIN)/python -m pytest
+CMAKE := $(BIN)/cmake -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja)
+
+.PHONY: help build demo test soak check native tsan bench docs format stubs clean
+
+help:  ## this list
+	@grep -hE '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
+
+# -- environments ---------------------------------------------------------------------------------------------------
+
+$(STAMP)-venv: tools/need_python.sh
+	tools/need_python.sh $(PYTHON)
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install -q --upgrade pip
+	touch $@
+
+# Tools to build and check: small.
+$(STAMP)-build: $(STAMP)-venv pyproject.toml constraints.txt tools/requires.py
+	$(BIN)/python tools/requires.py build runtime dev > $(VENV)/requires-build.txt
+	$(PIP) install -q -c constraints.txt -r $(VENV)/requires-build.txt cmake ninja pytest pytest-timeout hypothesis scipy
+	touch $@
+
+# What the tests and the demo run with: torch, Gymnasium, ALE.
+$(STAMP)-test: $(STAMP)-build
+	$(BIN)/python tools/requires.py torch demo test > $(VENV)/requires-test.txt
+	$(PIP) install -q -c constraints.txt -r $(VENV)/requires-test.txt
+	touch $@
+
+# di_store of this tree, for .venv/bin/python and .venv/bin/di-store; the module is built apart from it.
+$(STAMP)-source: $(STAMP)-build
+	mkdir -p src/di_store
+	$(PIP) install -q --no-deps --no-build-isolation -Ceditable.mode=inplace -Cwheel.cmake=false -e .
+	touch $@
+
+# -- builds ---------------------------------------------------------------------------------------------------------
+
+build: $(STAMP)-source  ## the module with fault points, into src/di_store (for development and tests)
+	@mkdir -p build
+	@$(CMAKE) -S . -B build/dev -DDI_STORE_FAULTS=ON -DPython_EXECUTABLE=$(abspath $(BIN)/python) > build/dev.log \
+	  || { cat build/dev.log; exit 1; }
+	@$(BIN)/cmake --build build/dev -j $(JOBS)
+	@tools/place.sh build/dev src/di_store
+
+# The module as users get it, without fault points, in front of the sources on the path.
+RELEASE := build/release
+SOURCES = $(shell find src native -name '*.py' -o -name '*.pyi' -o -name '*.cc' -o -name '*.h')
+$(RELEASE)/.stamp: $(STAMP)-source CMakeLists.txt $(SOURCES)
+	rm -rf $(RELEASE)
+	$(PIP) install -q --no-deps --no-build-isolation --target $(RELEASE) .
+	touch $@
+
+# -- what a user runs -----------------------------------------------------------------------------------------------
+
+demo: $(STAMP)-test $(RELEASE)/.stamp  ## actors on Atari feed a learner through a store: 60 s, then a chart (ARGS="--seconds 10")
+	PYTHONPATH=$(abspath $(RELEASE)) $(BIN)/di-store demo $(ARGS)
+
+test: $(STAMP)-test build  ## all tests with small counts (ARGS="-k name")
+	DI_STORE_TEST_SCALE=small $(PYTEST) $(ARGS)
+
+soak: $(STAMP)-test build  ## all tests with full counts, and the long ones
+	DI_STORE_TEST_SCALE=full $(PYTEST) --timeout 3600 -o faulthandler_timeout=3660 $(ARGS)
+
+bench: $(STAMP)-test $(RELEASE)/.stamp  ## the benchmarks by hand (ARGS="put get"); bench/ holds those of the peers
+	PYTHONPATH=$(abspath $(RELEASE)) $(BIN)/di-store bench $(ARGS)
+
+# -- what a developer runs ------------------------------------------------------------------------------------------
+
+check: $(STAMP)-test build  ## lint, format, types, clang's warnings, house rules, blocks of the docs
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	clang=$$(tools/need_clang.sh) && tools/check_native.sh $$clang $(BIN)/python
+	$(PYTEST) -q tests/test_tidy.py tests/test_docs.py
+
+docs: $(STAMP)-test build  ## runs every block of README and docs, follows their links
+	$(PYTEST) tests/test_docs.py $(ARGS)
+
+native: $(STAMP)-build  ## C++ tests under the address and undefined-behaviour sanitizers
+	tools/run_native.sh asan "address;undefined" $(BIN) $(ARGS)
+
+tsan: $(STAMP)-build  ## C++ stress programs under the thread sanitizer
+	tools/run_native.sh tsan thread $(BIN) -L stress $(ARGS)
+
+format: $(STAMP)-build  ## formats Python and C++ in place
+	$(BIN)/ruff check --fix-only -q .
+	$(BIN)/ruff format .
+	find native tests/native -name '*.cc' -o -name '*.h' | xargs $(BIN)/clang-format -i
+
+stubs: build  ## writes src/di_store/_core.pyi from the module
+	$(BIN)/python -m nanobind.stubgen -q -m di_store._core -o src/di_store/_core.pyi
+
+clean:  ## removes builds and the environment
+	rm -rf build $(VENV) src/di_store/*.so

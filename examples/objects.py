@@ -1,0 +1,27 @@
+"""Pass arrays between processes without copying them: one copy in, none out."""
+
+import multiprocessing as mp
+
+import numpy as np
+
+import di_store
+
+
+def total(store: di_store.Store, ref: di_store.Ref, answer: str) -> None:
+    frames = store.get(ref)["frames"]  # a read-only view of the shared bytes, pinned while it lives
+    store.put({"sum": int(frames.sum()), "shape": frames.shape}, id=answer)
+
+
+if __name__ == "__main__":
+    with di_store.open(memory="256MiB") as store:
+        frames = np.random.default_rng(0).integers(0, 255, (100, 84, 84), dtype=np.uint8)
+        ref = store.put({"frames": frames, "note": "any nesting of arrays, numbers and strings"})
+        answer = "a" * 40  # 40 hex characters: the two sides agreed on a name
+        worker = mp.Process(target=total, args=(store, ref, answer))
+        worker.start()
+        # `get` waits for an id that does not exist yet.
+        result = store.get(di_store.Ref.parse(answer), timeout=60)
+        worker.join()
+        assert result["sum"] == frames.sum()
+        print(f"{store.get(ref)['note']}: sum {result['sum']:,} of {result['shape']}")
+        assert store.delete([ref]) == 1

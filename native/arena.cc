@@ -1,0 +1,394 @@
+#include "arena.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "heap.h"
+#include "ledger.h"
+#include "locks.h"
+
+namespace di {
+namespace {
+
+struct Registry {
+  std::mutex mutex;
+  std::vector<Arena*> arenas;
+};
+Registry& registry() {
+  static Registry* const instance = new Registry;  // never destroyed: arenas may outlive static destructors
+  return *instance;
+}
+
+constexpr u64 kMinBudget = 8u << 20;
+constexpr u64 kMaxRange = u64{1} << 40;
+constexpr u64 kRangeFactor = 16;
+
+u64 align_up(u64 value, u64 to) { return (value + to - 1) / to * to; }
+
+std::string hex(const u8* bytes, u64 count) {
+  static const char* digits = "0123456789abcdef";
+  std::string text;
+  for (u64 i = 0; i < count; ++i) {
+    text += digits[bytes[i] >> 4];
+    text += digits[bytes[i] & 15];
+  }
+  return text;
+}
+
+}  // namespace
+
+void Arena::bad_offset(u64 offset, u64 bytes) const {
+  throw Error(Code::kCorruptData, "offset " + std::to_string(offset) + " + " + std::to_string(bytes) +
+                                      " lies outside the store; run `di-store check " + name() + "`");
+}
+
+TableHeader& Arena::table(u32 index) const {
+  if (index >= kMaxTables) throw Error(Code::kCorruptData, "table index out of range");
+  return *reinterpret_cast<TableHeader*>(tables_ + u64{index} * kTableHeaderBytes);
+}
+
+// ------------------------------------------------------------------------------------------------ create and attach
+
+std::shared_ptr<Arena> Arena::open(const std::string& name, Mode mode, u64 budget_bytes, u64 seed, u64 deadline_ns) {
+  os::FolderLock folder(name, deadline_ns);
+  std::lock_guard<std::mutex> guard(registry().mutex);
+  int refused = 0;
+  for (const os::Holder& holder : os::find_holders()) {
+    if (holder.name != name) continue;
+    std::shared_ptr<Arena> known;
+    os::FileId id;
+    const int fd = os::open_holder(
+        holder,
+        [&](os::FileId found) {
+          for (Arena* arena : registry().arenas)
+            if (arena->id_ == found) known = arena->weak_from_this().lock();
+          return known != nullptr;
+        },
+        &id);
+    if (known && !known->header_->removed.load()) {
+      if (mode == Mode::kNew) throw Error(Code::kStoreError, "store '" + name + "' exists already; use mode=\"rw\"");
+      return known;
+    }
+    if (fd < 0) {
+      if (!known && (errno == EACCES || errno == EPERM)) ++refused;
+      continue;
+    }
+    std::shared_ptr<Arena> arena = adopt(fd, id);
+    if (arena->header_->removed.load()) continue;
+    if (mode == Mode::kNew) throw Error(Code::kStoreError, "store '" + name + "' exists already; use mode=\"rw\"");
+    return arena;
+  }
+  if (refused > 0)
+    throw Error(Code::kAccessDenied, "every process that holds store '" + name +
+                                         "' refuses access (another group, or not dumpable): run as the same user and "
+                                         "group, or let `di-store hold " + name + "` hold it");
+  if (mode == Mode::kAttach)
+    throw Error(Code::kStoreNotFound, "no live process holds a store named '" + name +
+                                          "'; di_store.list_stores() shows what there is, `di-store hold` keeps one");
+  return create(name, budget_bytes, seed);
+}
+
+std::shared_ptr<Arena> Arena::create(const std::string& name, u64 budget_bytes, u64 seed) {
+  if (budget_bytes < kMinBudget)
+    throw Error(Code::kInvalid, "memory=" + std::to_string(budget_bytes) + " bytes is too small; 8 MiB is the least");
+  u8 uuid[16];
+  os::random_bytes(uuid, sizeof uuid);
+  const u64 limit = os::address_space_limit();
+  u64 range = std::min(align_up(budget_bytes, kSliceBytes) * kRangeFactor, std::max(kMaxRange, align_up(budget_bytes, kSliceBytes)));
+  while (limit != ~u64{0} && range > budget_bytes && 2 * range + (u64{1} << 30) > limit) range /= 2;
+  range = std::max(align_up(range, kSliceBytes), align_up(budget_bytes, kSliceBytes));
+
+  std::shared_ptr<Arena> arena(new Arena);
+  const u64 slices = range / kSliceBytes;
+  u64 at = 0;
+  const auto part = [&at](u64 bytes) {
+    const u64 offset = at;
+    at = align_up(at + bytes, kPageBytes);
+    return Offset{offset};
+  };
+  ArenaHeader plan{};
+  part(sizeof(ArenaHeader));
+  plan.clients = part(sizeof(ClientSlot) * kMaxClients);
+  plan.heap = part(sizeof(HeapHeader));
+  plan.weights = part(sizeof(WeightsEntry) * kMaxWeights);
+  plan.layouts = part(sizeof(u32) * kMaxLayouts);
+  const u64 fixed = at;
+  plan.tables = part(kTableHeaderBytes * kMaxTables);
+  plan.slices = part(sizeof(Slice) * slices);
+  plan.bitmaps = part(sizeof(u64) * kBlockWords * slices);
+  plan.data = Offset{align_up(at, kSliceBytes)};
+  arena->file_bytes_ = plan.data.value + range;
+  arena->fd_ = os::create_memfd("di-store:" + name + ":" + hex(uuid, sizeof uuid), arena->file_bytes_);
+  arena->id_ = os::file_id(arena->fd_);
+  std::string why;
+  if (!arena->commit(0, fixed, &why)) throw Error(Code::kCapacity, "memory=: " + why);
+  arena->map_file();
+  ArenaHeader& header = *reinterpret_cast<ArenaHeader*>(arena->base_);
+  header.layout_version = kLayoutVersion;
+  header.header_bytes = sizeof(ArenaHeader);
+  std::strncpy(header.name, name.c_str(), kNameBytes - 1);
+  std::memcpy(header.uuid, uuid, sizeof uuid);
+  header.range_bytes = range;
+  header.slice_count = slices;
+  header.creator_cgroup = os::cgroup_hash();
+  header.seed = seed;
+  header.clients = plan.clients;
+  header.heap = plan.heap;
+  header.tables = plan.tables;
+  header.weights = plan.weights;
+  header.layouts = plan.layouts;
+  header.slices = plan.slices;
+  header.bitmaps = plan.bitmaps;
+  header.data = plan.data;
+  arena->place_parts();
+  arena->heap_header_->budget.store(budget_bytes);
+  arena->heap_header_->fixed_bytes.store(fixed);
+  arena->claim_slot();
+  arena->heap_->format();
+  DI_FAULT("arena.before_magic");
+  header.magic.store(kMagic, std::memory_order_release);  // pairs with the acquire in adopt()
+  arena->created_ = true;
+  registry().arenas.push_back(arena.get());
+  return arena;
+}
+
+std::shared_ptr<Arena> Arena::adopt(int fd, os::FileId id) {
+  std::shared_ptr<Arena> arena(new Arena);
+  arena->fd_ = fd;
+  arena->id_ = id;
+  arena->file_bytes_ = os::file_bytes(fd);
+  if (arena->file_bytes_ < sizeof(ArenaHeader)) throw Error(Code::kCorruptData, "the store's file is too short");
+  arena->map_file();
+  arena->validate();
+  arena->place_parts();
+  arena->claim_slot();
+  registry().arenas.push_back(arena.get());
+  return arena;
+}
+
+void Arena::map_file() {
+  base_ = os::map(fd_, file_bytes_, true);
+  readonly_ = base_ == nullptr ? nullptr : os::map(fd_, file_bytes_, false);
+  alive_ = os::map_wiped_on_fork();
+  if (base_ == nullptr || readonly_ == nullptr || alive_ == nullptr)
+    throw Error(Code::kCapacity, "cannot map " + std::to_string(2 * file_bytes_ >> 20) +
+                                     " MiB of address space; raise `ulimit -v` or lower memory=");
+  *alive_ = 1;
+  pid_ = os::pid();
+}
+
+void Arena::validate() const {
+  const ArenaHeader& header = *reinterpret_cast<const ArenaHeader*>(base_);
+  if (header.magic.load(std::memory_order_acquire) != kMagic)  // pairs with the release in create()
+    throw Error(Code::kCorruptData, "not a Di-store, or its creator died while making it; choose another name");
+  if (header.layout_version != kLayoutVersion || header.header_bytes != sizeof(ArenaHeader))
+    throw Error(Code::kLayoutMismatch,
+                "the store was made by another Di-store version (layout " + std::to_string(header.layout_version) +
+                    ", this one reads " + std::to_string(kLayoutVersion) + "); use the same version in every process");
+  const u64 slices = header.slice_count;
+  const auto fits = [this](Offset at, u64 bytes) {
+    return at.value >= sizeof(ArenaHeader) && at.value % kPageBytes == 0 && at.value <= file_bytes_ && bytes <= file_bytes_ - at.value;
+  };
+  const bool sound = slices > 0 && slices <= (u64{1} << 24) && header.range_bytes == slices * kSliceBytes &&
+                     header.data.value % kSliceBytes == 0 && header.data.value + header.range_bytes == file_bytes_ &&
+                     fits(header.clients, sizeof(ClientSlot) * kMaxClients) && fits(header.heap, sizeof(HeapHeader)) &&
+                     fits(header.tables, kTableHeaderBytes * kMaxTables) &&
+                     fits(header.weights, sizeof(WeightsEntry) * kMaxWeights) &&
+                     fits(header.layouts, sizeof(u32) * kMaxLayouts) && fits(header.slices, sizeof(Slice) * slices) &&
+                     fits(header.bitmaps, sizeof(u64) * kBlockWords * slices) &&
+                     std::memchr(header.name, 0, kNameBytes) != nullptr;
+  if (!sound) throw Error(Code::kCorruptData, "the store's header is damaged; every process must leave it");
+}
+
+void Arena::place_parts() {
+  header_ = reinterpret_cast<ArenaHeader*>(base_);
+  clients_ = reinterpret_cast<ClientSlot*>(base_ + header_->clients.value);
+  heap_header_ = reinterpret_cast<HeapHeader*>(base_ + header_->heap.value);
+  tables_ = base_ + header_->tables.value;
+  weights_ = reinterpret_cast<WeightsEntry*>(base_ + header_->weights.value);
+  layouts_ = reinterpret_cast<Shared<u32>*>(base_ + header_->layouts.value);
+  slices_ = reinterpret_cast<Slice*>(base_ + header_->slices.value);
+  bitmaps_ = reinterpret_cast<u64*>(base_ + header_->bitmaps.value);
+  heap_ = std::make_unique<Heap>(*this);
+  ledger_ = std::make_unique<Ledger>(*this);
+}
+
+Arena::~Arena() {
+  std::unique_lock<std::mutex> guard(registry().mutex, std::try_to_lock);
+  if (!guard.owns_lock()) guard.lock();
+  std::erase(registry().arenas, this);
+  const bool own = pid_ == os::pid() && os::file_id(fd_) == id_;
+  if (own && slot_ != kNone && alive_ != nullptr && *alive_ != 0) {
+    try {
+      ledger_->sweep(os::now_ns() + 1'000'000'000);
+    } catch (const Error&) {  // somebody holds the heap: the reaper sweeps what is left here
+    }
+    if (ledger_->is_empty()) {
+      clients_[slot_].generation.fetch_add(1);
+      clients_[slot_].state.store(static_cast<u32>(ClientState::kFree), std::memory_order_release);
+    }
+  }
+  ledger_.reset();
+  heap_.reset();
+  if (base_ != nullptr) os::unmap(base_, file_bytes_);
+  if (readonly_ != nullptr) os::unmap(const_cast<u8*>(readonly_), file_bytes_);
+  if (alive_ != nullptr) os::unmap(alive_, kPageBytes);
+  if (fd_ >= 0 && os::file_id(fd_) == id_) os::close_fd(fd_);
+}
+
+// ---------------------------------------------------------------------------------------------- liveness of clients
+
+void Arena::claim_slot() {
+  for (u32 slot = 0; slot < kMaxClients; ++slot) {
+    ClientSlot& client = clients_[slot];
+    u32 free = static_cast<u32>(ClientState::kFree);
+    if (client.state.load(std::memory_order_acquire) != free) continue;
+    if (!os::lock_byte(fd_, kClientLockBase + slot)) continue;
+    client.pid.store(os::pid());
+    client.start_time.store(os::start_time(os::pid()));
+    client.pid_ns.store(os::pid_namespace());
+    client.cgroup.store(os::cgroup_hash());
+    client.role.store(0);
+    client.wait_kind.store(0);
+    client.fork_ack.store(0);
+    DI_FAULT("arena.before_claim");
+    if (client.state.compare_exchange_strong(free, static_cast<u32>(ClientState::kLive))) {
+      slot_ = slot;
+      slot_generation_ = client.generation.load();
+      ledger_->adopt_blocks();
+      DI_FAULT("arena.after_claim");
+      return;
+    }
+    os::unlock_byte(fd_, kClientLockBase + slot);
+  }
+  throw Error(Code::kStoreError, "1024 processes are attached already; close handles that are not used");
+}
+
+bool Arena::is_dead(u32 slot) const {
+  if (slot == slot_ || slot >= kMaxClients) return false;
+  const ClientSlot& client = clients_[slot];
+  if (client.state.load(std::memory_order_acquire) == static_cast<u32>(ClientState::kFree)) return false;
+  if (os::byte_is_locked(fd_, kClientLockBase + slot)) return false;
+  if (client.pid_ns.load() != os::pid_namespace()) return true;
+  // The pid is visible: a live process that merely lost its descriptor (closerange) is not dead.
+  const u64 started = os::start_time(client.pid.load());
+  return started == 0 || started != client.start_time.load();
+}
+
+std::string Arena::describe_client(u32 slot) const {
+  if (slot >= kMaxClients) return "an unknown process";
+  const ClientSlot& client = clients_[slot];
+  const u32 pid = client.pid.load();
+  if (client.pid_ns.load() != os::pid_namespace()) return "pid " + std::to_string(pid) + " of another pid namespace";
+  switch (os::process_state(pid)) {
+    case 'T':
+    case 't': return "pid " + std::to_string(pid) + ", stopped";
+    case 0: return "pid " + std::to_string(pid) + ", gone";
+    default: return "pid " + std::to_string(pid);
+  }
+}
+
+void Arena::enter_slow(u64 tick) {
+  if (*alive_ == 0) renew_in_child();
+  if (header_->removed.load())
+    throw Error(Code::kStoreClosed, "store '" + name() + "' was removed (`di-store rm --force`)");
+  if (os::file_id(fd_) != id_)
+    throw Error(Code::kStoreClosed, "this process closed the store's file descriptor (os.closerange or dup2); open the "
+                                    "store after that, or leave its descriptor alone");
+  if (clients_[slot_].generation.load() != slot_generation_)
+    throw Error(Code::kStoreClosed, "this process was taken for dead and its slot given away; open the store again");
+  entered_tick_ = tick;
+}
+
+// --------------------------------------------------------------------------------------------------------- memory
+
+bool Arena::commit(u64 offset, u64 bytes, std::string* why) {
+  u64 at = offset / kPageBytes * kPageBytes;
+  const u64 end = align_up(offset + bytes, kPageBytes);
+  while (at < end) {
+    const u64 step = std::min(end - at, kSliceBytes);
+    const u64 headroom = os::memory_headroom();
+    if (headroom < step) {
+      if (why != nullptr)
+        *why = "machine or cgroup has only " + std::to_string(headroom >> 20) +
+               " MiB of memory left above its safety margin; lower memory= or give the job more memory";
+      return false;
+    }
+    DI_FAULT("arena.before_commit");
+    if (os::commit(fd_, at, step) != 0) {
+      if (why != nullptr) *why = "the kernel refused to commit memory; lower memory=";
+      return false;
+    }
+    at += step;
+  }
+  return true;
+}
+
+// ----------------------------------------------------------------------------------------------------------- fork
+// The child takes its own slot through the inherited descriptor and repeats the parent's pins while the parent waits,
+// so that views stay true in both. Record locks are not inherited; the parent's stay the parent's.
+
+namespace {
+int fork_pipe[2] = {-1, -1};
+std::vector<std::shared_ptr<Arena>> forking;
+}  // namespace
+
+void Arena::before_fork() {
+  registry().mutex.lock();
+  bool pins = false;
+  for (Arena* arena : registry().arenas) {
+    std::shared_ptr<Arena> alive = arena->weak_from_this().lock();
+    if (!alive) continue;
+    alive->local_.lock();
+    pins = pins || alive->ledger_->has_pins();
+    forking.push_back(std::move(alive));
+  }
+  if (pins) os::make_pipe(fork_pipe);
+}
+
+void Arena::after_fork_parent() {
+  for (const std::shared_ptr<Arena>& arena : forking) arena->local_.unlock();
+  std::vector<std::shared_ptr<Arena>> drop;
+  drop.swap(forking);
+  registry().mutex.unlock();
+  if (fork_pipe[0] >= 0) {
+    os::close_fd(fork_pipe[1]);
+    os::wait_readable(fork_pipe[0], 10'000);  // the child's byte, or end of file when it died
+    os::close_fd(fork_pipe[0]);
+    fork_pipe[0] = fork_pipe[1] = -1;
+  }
+}
+
+void Arena::after_fork_child() {
+  for (const std::shared_ptr<Arena>& arena : forking) arena->local_.unlock();
+  std::vector<std::shared_ptr<Arena>> mine;
+  mine.swap(forking);
+  registry().mutex.unlock();
+  for (const std::shared_ptr<Arena>& arena : mine) {
+    try {
+      arena->renew_in_child();
+    } catch (const Error&) {  // reported by the child's first call, through enter()
+    }
+  }
+  if (fork_pipe[0] >= 0) {
+    os::write_byte(fork_pipe[1]);
+    os::close_fd(fork_pipe[0]);
+    os::close_fd(fork_pipe[1]);
+    fork_pipe[0] = fork_pipe[1] = -1;
+  }
+}
+
+void Arena::renew_in_child() {
+  if (*alive_ != 0) return;
+  if (os::file_id(fd_) != id_)
+    throw Error(Code::kStoreClosed, "this process closed the store's file descriptor; open the store again");
+  std::lock_guard<std::recursive_mutex> guard(local_);
+  ++fork_generation_;
+  pid_ = os::pid();
+  ledger_->forget_for_child();
+  claim_slot();
+  *alive_ = 1;
+  ledger_->repeat_pins();
+}
+
+}  // namespace di

@@ -1,0 +1,119 @@
+// One process's attachment to one store: the memfd, its two mappings, the client slot.
+//
+// A process opens a store's memfd once (registry by device and inode): closing any other descriptor of the file would
+// drop its record lock, and with it its liveness. Handles share the Arena; the mapping goes with the last of them and
+// the last array into it.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "layout.h"
+#include "os.h"
+#include "status.h"
+
+namespace di {
+
+class Heap;
+class Ledger;
+
+class Arena : public std::enable_shared_from_this<Arena> {
+ public:
+  enum class Mode { kOpen, kNew, kAttach };
+  // kOpen: attach or create; kNew: must not exist; kAttach: must exist. Serialised by the folder lock of the name.
+  static std::shared_ptr<Arena> open(const std::string& name, Mode mode, u64 budget_bytes, u64 seed, u64 deadline_ns);
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  // Every call passes here first: refuses when this process's descriptor is no longer the arena (closerange, dup2),
+  // when the store was removed, when the slot was reaped; takes a slot of its own in a forked child.
+  void enter() {
+    const u64 tick = os::coarse_ns();
+    if (tick != entered_tick_ || *alive_ == 0 || header_->removed.load(std::memory_order_relaxed)) enter_slow(tick);
+  }
+
+  ArenaHeader& header() const { return *header_; }
+  HeapHeader& heap_header() const { return *heap_header_; }
+  ClientSlot& client(u32 slot) const { return clients_[slot]; }
+  ClientSlot& self() const { return clients_[slot_]; }
+  TableHeader& table(u32 index) const;
+  // Headers beyond were never committed; touching them would take pages nobody reckoned with.
+  u32 table_count() const { return heap_header_->table_count.load(std::memory_order_acquire); }
+  WeightsEntry& weights(u32 index) const { return weights_[index]; }
+  Shared<u32>& layout_block(u32 index) const { return layouts_[index]; }
+  Slice& slice(u64 index) const { return slices_[index]; }
+  u64* bitmap(u64 slice) const { return bitmaps_ + slice * kBlockWords; }
+
+  // The one place where an offset becomes an address: bounds are checked here.
+  u8* at(u64 offset, u64 bytes) const {
+    if (offset > file_bytes_ || bytes > file_bytes_ - offset || offset == 0) bad_offset(offset, bytes);
+    return base_ + offset;
+  }
+  const u8* readonly_at(u64 offset, u64 bytes) const {
+    if (offset > file_bytes_ || bytes > file_bytes_ - offset || offset == 0) bad_offset(offset, bytes);
+    return readonly_ + offset;
+  }
+
+  u32 slot() const { return slot_; }
+  int fd() const { return fd_; }
+  os::FileId id() const { return id_; }
+  u64 file_bytes() const { return file_bytes_; }
+  u64 fork_generation() const { return fork_generation_; }
+  std::string name() const { return header_->name; }
+  bool created() const { return created_; }
+  Heap& heap() const { return *heap_; }
+  Ledger& ledger() const { return *ledger_; }
+  // Guards what is private to this process (free ledger entries, caches). Held across fork by the forking thread.
+  std::recursive_mutex& local() const { return local_; }
+
+  bool is_dead(u32 slot) const;  // record lock free and, where the pid is visible, (pid, start time) gone
+  std::string describe_client(u32 slot) const;  // "pid 123 (stopped)"
+  // Pages of [offset, offset + bytes) are committed against every cgroup's headroom, in slices; false: too little.
+  bool commit(u64 offset, u64 bytes, std::string* why);
+
+  static void before_fork();
+  static void after_fork_parent();
+  static void after_fork_child();
+
+ private:
+  Arena() = default;
+  static std::shared_ptr<Arena> create(const std::string& name, u64 budget_bytes, u64 seed);
+  static std::shared_ptr<Arena> adopt(int fd, os::FileId id);
+  void map_file();
+  void format(const std::string& name, u64 range, u64 budget, u64 seed);
+  void validate() const;
+  void place_parts();
+  void claim_slot();
+  void enter_slow(u64 tick);
+  void renew_in_child();
+  [[noreturn]] void bad_offset(u64 offset, u64 bytes) const;
+
+  int fd_ = -1;
+  os::FileId id_;
+  u64 file_bytes_ = 0;
+  u8* base_ = nullptr;
+  u8* readonly_ = nullptr;
+  u8* alive_ = nullptr;  // a page the kernel wipes in a forked child
+  u64 entered_tick_ = 0;
+  u32 slot_ = kNone;
+  u32 slot_generation_ = 0;
+  u32 pid_ = 0;
+  u64 fork_generation_ = 0;
+  bool created_ = false;
+  ArenaHeader* header_ = nullptr;
+  HeapHeader* heap_header_ = nullptr;
+  ClientSlot* clients_ = nullptr;
+  u8* tables_ = nullptr;
+  WeightsEntry* weights_ = nullptr;
+  Shared<u32>* layouts_ = nullptr;
+  Slice* slices_ = nullptr;
+  u64* bitmaps_ = nullptr;
+  std::unique_ptr<Heap> heap_;
+  std::unique_ptr<Ledger> ledger_;
+  mutable std::recursive_mutex local_;
+};
+
+}  // namespace di

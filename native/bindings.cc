@@ -1,0 +1,133 @@
+#define DI_IMPORT_NUMPY
+#include "bindings.h"
+
+namespace di::py {
+namespace {
+
+PyObject* codec_functions[2] = {nullptr, nullptr};
+
+void* leave_gil() { return PyGILState_Check() ? PyEval_SaveThread() : nullptr; }
+
+void enter_gil(void* state) {
+  if (state == nullptr) return;
+  PyEval_RestoreThread(static_cast<PyThreadState*>(state));
+  if (PyErr_CheckSignals() != 0) throw nb::python_error();
+}
+
+const char* error_name(Code code) {
+  switch (code) {
+    case Code::kStoreNotFound: return "StoreNotFound";
+    case Code::kStoreClosed: return "StoreClosed";
+    case Code::kStoreFull: return "StoreFull";
+    case Code::kCapacity: return "CapacityError";
+    case Code::kLayoutMismatch: return "LayoutMismatch";
+    case Code::kCorruptData: return "CorruptData";
+    case Code::kObjectNotFound: return "ObjectNotFound";
+    case Code::kObjectExists: return "ObjectExists";
+    case Code::kTableNotFound: return "TableNotFound";
+    case Code::kTableExists: return "TableExists";
+    case Code::kSchemaMismatch: return "SchemaMismatch";
+    case Code::kWriterClosed: return "WriterClosed";
+    case Code::kEndOfData: return "EndOfData";
+    case Code::kAccessDenied: return "AccessDenied";
+    case Code::kTimeout: return "Timeout";
+    default: return "StoreError";
+  }
+}
+
+void translate(const std::exception_ptr& pointer, void*) {
+  try {
+    std::rethrow_exception(pointer);
+  } catch (const Error& error) {
+    if (error.code() == Code::kInvalid) {
+      PyErr_SetString(PyExc_ValueError, error.what());
+      return;
+    }
+    if (error.code() == Code::kType) {
+      PyErr_SetString(PyExc_TypeError, error.what());
+      return;
+    }
+    try {
+      nb::object type = nb::module_::import_("di_store.errors").attr(error_name(error.code()));
+      nb::object made = error.code() == Code::kTimeout
+                            ? type(nb::str("timed out"), nb::str(error.what()),
+                                   error.culprit().empty() ? nb::none() : nb::object(nb::str(error.culprit().c_str())))
+                            : type(nb::str(error.what()));
+      PyErr_SetObject(type.ptr(), made.ptr());
+    } catch (nb::python_error& failed) {
+      failed.restore();
+    }
+  }
+}
+
+}  // namespace
+
+nb::object object_codec(int which) {
+  if (codec_functions[which] == nullptr) throw Error(Code::kStoreError, "the codec is not set");
+  return nb::borrow(codec_functions[which]);
+}
+
+nb::object wrap_array(PyArray_Descr* descr, int ndim, const npy_intp* shape, const void* data, nb::object base, bool writable) {
+  Py_INCREF(descr);
+  PyObject* array = PyArray_NewFromDescr(&PyArray_Type, descr, ndim, shape, nullptr, const_cast<void*>(data),
+                                         writable ? NPY_ARRAY_WRITEABLE : 0, nullptr);
+  if (array == nullptr) throw nb::python_error();
+  nb::object owned = nb::steal(array);
+  PyArray_UpdateFlags(reinterpret_cast<PyArrayObject*>(array), NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_F_CONTIGUOUS | NPY_ARRAY_ALIGNED);
+  if (PyArray_SetBaseObject(reinterpret_cast<PyArrayObject*>(array), base.release().ptr()) != 0) throw nb::python_error();
+  return owned;
+}
+
+nb::object wrap_array(int type, int ndim, const npy_intp* shape, const void* data, nb::object base, bool writable) {
+  PyArray_Descr* descr = PyArray_DescrFromType(type);
+  if (descr == nullptr) throw nb::python_error();
+  nb::object made = wrap_array(descr, ndim, shape, data, std::move(base), writable);
+  Py_DECREF(descr);
+  return made;
+}
+
+nb::object as_array(nb::handle value, int type) {
+  PyObject* array = PyArray_FROMANY(value.ptr(), type, 0, 0, NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED);
+  if (array == nullptr) throw nb::python_error();
+  return nb::steal(array);
+}
+
+void bind_errors(nb::module_& module) {
+  nb::register_exception_translator(translate, nullptr);
+  os::set_block_hooks({leave_gil, enter_gil});
+  module.def("set_codec", [](nb::object encode, nb::object decode) {
+    Py_XDECREF(codec_functions[0]);
+    Py_XDECREF(codec_functions[1]);
+    codec_functions[0] = encode.release().ptr();
+    codec_functions[1] = decode.release().ptr();
+  });
+  module.def("before_fork", &Arena::before_fork);
+  module.def("after_fork_parent", &Arena::after_fork_parent);
+  module.def("after_fork_child", &Arena::after_fork_child);
+  module.def("memory_total", &os::memory_total);
+  module.def("memory_headroom", &os::memory_headroom);
+  module.def("list_holders", [] {
+    std::vector<std::tuple<u32, std::string, std::string>> all;
+    for (const os::Holder& holder : os::find_holders()) all.emplace_back(holder.pid, holder.name, holder.uuid);
+    return all;
+  });
+#ifdef DI_FAULTS
+  module.attr("HAS_FAULTS") = true;
+  module.def("fault_points", &os::fault_points);
+  module.def("arm_fault", &os::arm_fault);
+#else
+  module.attr("HAS_FAULTS") = false;
+#endif
+}
+
+}  // namespace di::py
+
+NB_MODULE(_core, module) {
+  if (_import_array() < 0) throw nb::python_error();
+  nb::set_leak_warnings(false);
+  di::py::bind_errors(module);
+  di::py::bind_arena(module);
+  di::py::bind_table(module);
+  di::py::bind_reader(module);
+  di::py::bind_writer(module);
+}

@@ -1,0 +1,80 @@
+// Glue between Python and the core: extract, call, map the error. Nothing here decides anything.
+#pragma once
+
+#define PY_ARRAY_UNIQUE_SYMBOL di_store_numpy
+#ifndef DI_IMPORT_NUMPY
+#define NO_IMPORT_ARRAY
+#endif
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+#include <numpy/arrayobject.h>
+
+#include <memory>
+#include <span>
+
+#include "arena.h"
+#include "heap.h"
+#include "locks.h"
+#include "reaper.h"
+#include "table.h"
+#include "writer.h"
+
+namespace nb = nanobind;
+
+namespace di::py {
+
+using ArenaPointer = std::shared_ptr<Arena>;
+using TablePointer = std::shared_ptr<Table>;
+
+// A new array over memory that `base` (a new reference, stolen) keeps alive.
+nb::object wrap_array(int type, int ndim, const npy_intp* shape, const void* data, nb::object base, bool writable);
+nb::object wrap_array(PyArray_Descr* descr, int ndim, const npy_intp* shape, const void* data, nb::object base, bool writable);
+template <class T>
+nb::object new_array(const std::vector<T>& values, int type) {
+  npy_intp size = static_cast<npy_intp>(values.size());
+  PyObject* array = PyArray_SimpleNew(1, &size, type);
+  if (array == nullptr) throw nb::python_error();
+  std::memcpy(PyArray_DATA(reinterpret_cast<PyArrayObject*>(array)), values.data(), values.size() * sizeof(T));
+  return nb::steal(array);
+}
+// A contiguous array of this type made from (or being) `value`; throws TypeError.
+nb::object as_array(nb::handle value, int type);
+template <class T>
+std::span<const T> view_of(const nb::object& array) {
+  auto* at = reinterpret_cast<PyArrayObject*>(array.ptr());
+  return {static_cast<const T*>(PyArray_DATA(at)), static_cast<std::size_t>(PyArray_SIZE(at))};
+}
+
+constexpr u64 kKeepGil = 64u << 10;  // bytes copied without letting go of the GIL: handing it over costs 67 us
+class MaybeRelease {                  // releases the GIL for long copies
+ public:
+  explicit MaybeRelease(bool release) : state_(release ? PyEval_SaveThread() : nullptr) {}
+  ~MaybeRelease() {
+    if (state_ != nullptr) PyEval_RestoreThread(state_);
+  }
+  MaybeRelease(const MaybeRelease&) = delete;
+  MaybeRelease& operator=(const MaybeRelease&) = delete;
+
+ private:
+  PyThreadState* state_;
+};
+
+ViewSpec view_spec(nb::dict view);
+// Draws nobody received, dropped by a destructor; settled by the next call on any table of this process.
+void settle_orphans();
+void add_orphan(TablePointer table, DrawSet set);
+
+void bind_errors(nb::module_& module);
+void bind_arena(nb::module_& module);
+void bind_table(nb::module_& module);
+void bind_reader(nb::module_& module);
+void bind_writer(nb::module_& module);
+nb::object object_codec(int which);  // 0 encode, 1 decode
+bool object_put(const ArenaPointer& arena, nb::handle value, u32 entry, const u8* id, u64 expires_ns, u32* descriptor);
+nb::object object_get(const ArenaPointer& arena, u32 descriptor, u32 entry, nb::handle copy);
+
+}  // namespace di::py

@@ -1,0 +1,199 @@
+#include <cmath>
+
+#include "bindings.h"
+
+namespace di::py {
+namespace {
+
+LimiterState limiter_of(nb::handle value) {
+  const auto [ratio, low, high, min_size, queue] = nb::cast<std::tuple<double, double, double, i64, bool>>(value);
+  LimiterState state{};
+  state.ratio = ratio;
+  state.min_diff = low;
+  state.max_diff = high;
+  state.min_size = min_size;
+  state.queue = queue ? 1 : 0;
+  return state;
+}
+
+template <class T>
+T take(const nb::dict& from, const char* key) {
+  return nb::cast<T>(from[key]);
+}
+
+TablePointer create(const ArenaPointer& arena, nb::dict from, double timeout) {
+  arena->enter();
+  TableShape shape;
+  shape.name = take<std::string>(from, "name");
+  shape.config = take<std::string>(from, "config");
+  shape.capacity = take<u64>(from, "capacity");
+  shape.slots = take<u64>(from, "slots");
+  shape.item_bytes = take<u64>(from, "item_bytes");
+  shape.max_bytes = take<u64>(from, "max_bytes");
+  shape.reserve_bytes = take<u64>(from, "reserve_bytes");
+  shape.seed = take<u64>(from, "seed");
+  shape.sampler = static_cast<SamplerKind>(take<u32>(from, "sampler"));
+  shape.remover = static_cast<SamplerKind>(take<u32>(from, "remover"));
+  shape.alpha = take<double>(from, "alpha");
+  const nb::object beta = from["beta"];
+  shape.beta_given = !beta.is_none();
+  if (shape.beta_given) shape.beta = nb::cast<double>(beta);
+  shape.stratified = take<bool>(from, "stratified");
+  shape.normalize_table = take<bool>(from, "normalize_table");
+  shape.epochs = take<i64>(from, "epochs");
+  shape.shuffle = take<bool>(from, "shuffle");
+  shape.max_times_sampled = take<u64>(from, "max_times_sampled");
+  shape.max_staleness = take<i64>(from, "max_staleness");
+  const nb::object weights = from["weights"];
+  if (!weights.is_none()) shape.weights = arena->heap().weights_entry(nb::cast<std::string>(weights), true, kForever);
+  shape.initial_priority = take<double>(from, "initial_priority");
+  shape.limiter = limiter_of(from["limiter"]);
+  return Table::create(arena, shape, deadline_after(timeout));
+}
+
+nb::dict stats(const TablePointer& table) {
+  const TableHeader& header = table->header();
+  nb::dict all;
+  const u64 size = header.stat_size.load();
+  all["name"] = std::string(header.name);
+  all["live"] = table->live();
+  all["size"] = size;
+  all["held"] = header.held;
+  all["capacity"] = header.capacity;
+  all["max_bytes"] = header.max_bytes;
+  all["inserts"] = header.total_inserts;
+  all["samples"] = header.total_samples;
+  all["removed"] = header.total_removed;
+  all["updates"] = header.total_updates;
+  all["stale_updates"] = header.stale_updates;
+  all["evicted_for_room"] = header.evicted_for_room;
+  all["stale_dropped"] = header.stale_dropped;
+  all["episodes_cut"] = header.episodes_cut;
+  all["reserve_bytes"] = header.reserve_bytes.load();
+  all["used_bytes"] = header.used_bytes.load();
+  all["held_bytes"] = header.held_bytes.load();
+  all["item_bytes"] = header.item_bytes;
+  all["slots"] = header.slots;
+  all["writers"] = header.writers;
+  all["finished"] = header.finished != 0;
+  all["epoch"] = header.epoch;
+  all["max_priority"] = header.max_priority;
+  all["alpha"] = header.alpha;
+  all["beta"] = std::isnan(header.beta) ? nb::none() : nb::object(nb::float_(header.beta));
+  all["max_staleness"] = header.max_staleness;
+  all["max_times_sampled"] = header.max_times_sampled;
+  all["newest_version"] = table->newest_version();
+  const LimiterState limiter = header.limiter;  // a torn copy only garbles a reason for a moment
+  nb::dict limits;
+  limits["inserts"] = limiter.inserts;
+  limits["samples"] = limiter.samples;
+  limits["ratio"] = limiter.ratio;
+  limits["min_diff"] = limiter.min_diff;
+  limits["max_diff"] = limiter.max_diff;
+  limits["min_size"] = limiter.min_size;
+  all["limiter"] = limits;
+  all["insert_blocked"] = why_no_insert(limiter, static_cast<i64>(size));
+  all["sample_blocked"] = why_no_sample(limiter, static_cast<i64>(size));
+  all["seconds_since_insert"] = static_cast<double>(os::now_ns() - header.last_insert_ns.load()) * 1e-9;
+  return all;
+}
+
+void wait(const TablePointer& table, Shared<u32>& word, Shared<u32>& waiters, u32 seen, double seconds, WaitKind kind) {
+  table->arena().enter();
+  WaitRecord record(table->arena(), kind, table->index());
+  waiters.fetch_add(1);
+  try {
+    os::Blocking blocking;
+    os::futex_wait(word, seen, static_cast<u64>(std::max(0.0, seconds) * 1e9));
+  } catch (...) {
+    waiters.fetch_sub(1);
+    throw;
+  }
+  waiters.fetch_sub(1);
+}
+
+// The common entry of every call on a table.
+Table& enter(const TablePointer& table) {
+  table->arena().enter();
+  settle_orphans();
+  return *table;
+}
+
+}  // namespace
+
+void bind_table(nb::module_& module) {
+  nb::class_<Table>(module, "Table", nb::is_weak_referenceable())
+      .def_static("create", &create)
+      .def_prop_ro("name", [](const TablePointer& t) { return std::string(t->header().name); })
+      .def_prop_ro("index", [](const TablePointer& t) { return t->index(); })
+      .def_prop_ro("live", [](const TablePointer& t) { return t->live(); })
+      .def("config", [](const TablePointer& t) { return enter(t).config(); })
+      .def("schema", [](const TablePointer& t) { return enter(t).schema(); })
+      .def("declare_schema",
+           [](const TablePointer& t, const std::string& text, u64 reserve, u64 item) {
+             return enter(t).declare_schema(text, reserve, item, kForever);
+           })
+      .def("size", [](const TablePointer& t) {
+        t->require_live();
+        return t->header().stat_size.load();
+      })
+      .def("stats", &stats)
+      .def("writers", [](const TablePointer& t) { return t->header().writers; })
+      .def("keys",
+           [](const TablePointer& t, u64 start, u64 n) { return new_array(enter(t).keys(start, n, kForever), NPY_UINT64); })
+      .def("remove",
+           [](const TablePointer& t, nb::handle keys) {
+             const nb::object array = as_array(keys, NPY_UINT64);
+             return enter(t).remove(view_of<u64>(array), kForever);
+           })
+      .def("update",
+           [](const TablePointer& t, nb::handle keys, nb::handle priorities) {
+             const nb::object k = as_array(keys, NPY_UINT64), p = as_array(priorities, NPY_FLOAT64);
+             const auto key_view = view_of<u64>(k);
+             const auto priority_view = view_of<double>(p);
+             if (key_view.size() != priority_view.size())
+               throw Error(Code::kInvalid, "update_priorities: " + std::to_string(key_view.size()) + " keys but " +
+                                               std::to_string(priority_view.size()) + " priorities");
+             for (const double value : priority_view)
+               if (!(value >= 0) || std::isinf(value))
+                 throw Error(Code::kInvalid, "priorities must be finite and at least 0, got " + std::to_string(value) +
+                                                 "; nothing was changed");
+             return enter(t).update_priorities(key_view, priority_view, kForever);
+           })
+      .def("reset", [](const TablePointer& t, double timeout) { enter(t).reset(deadline_after(timeout)); })
+      .def("resize", [](const TablePointer& t, u64 capacity, u64 max_bytes, u64 slots,
+                        u64 reserve) { enter(t).resize(capacity, max_bytes, slots, reserve, kForever); })
+      .def("configure",
+           [](const TablePointer& t, nb::handle limiter, nb::handle alpha, nb::handle beta, nb::handle staleness) {
+             LimiterState state{};
+             double new_alpha = 0, new_beta = 0;
+             i64 new_staleness = 0;
+             if (!limiter.is_none()) state = limiter_of(limiter);
+             if (!alpha.is_none()) new_alpha = nb::cast<double>(alpha);
+             const bool set_beta = beta.ptr() != Py_Ellipsis;
+             if (set_beta) new_beta = beta.is_none() ? std::nan("") : nb::cast<double>(beta);
+             if (!staleness.is_none()) new_staleness = nb::cast<i64>(staleness);
+             enter(t).configure(limiter.is_none() ? nullptr : &state, alpha.is_none() ? nullptr : &new_alpha,
+                                set_beta ? &new_beta : nullptr, staleness.is_none() ? nullptr : &new_staleness, kForever);
+           },
+           nb::arg("limiter").none(), nb::arg("alpha").none(), nb::arg("beta").none(), nb::arg("max_staleness").none())
+      .def("finish", [](const TablePointer& t) { enter(t).finish(kForever); })
+      .def("items_seq", [](const TablePointer& t) { return t->header().items_seq.load(); })
+      .def("room_seq", [](const TablePointer& t) { return t->header().room_seq.load(); })
+      .def("wait_items",
+           [](const TablePointer& t, u32 seen, double seconds) {
+             wait(t, t->header().items_seq, t->header().items_waiters, seen, seconds, WaitKind::kItems);
+           })
+      .def("wait_room",
+           [](const TablePointer& t, u32 seen, double seconds) {
+             wait(t, t->header().room_seq, t->header().room_waiters, seen, seconds, WaitKind::kLimiter);
+           })
+      .def("settle", [](const TablePointer& t) { enter(t).settle(kForever); })
+      .def("check", [](const TablePointer& t) {
+        std::vector<std::string> findings;
+        enter(t).check(kForever, &findings);
+        return findings;
+      });
+}
+
+}  // namespace di::py

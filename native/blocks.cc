@@ -1,0 +1,402 @@
+#include "blocks.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+
+namespace di {
+namespace {
+
+constexpr u64 kAheadPages = 16;        // small blocks: pages charged at once
+constexpr u64 kSliceTableStep = 32;    // slices whose tables are committed together
+
+struct ClassTable {
+  std::array<u32, kBlockClasses> bytes{};
+  u32 count = 0;
+  constexpr ClassTable() {
+    u32 size = kMinBlockBytes;
+    while (size <= (1u << 20)) {
+      bytes[count++] = size;
+      const u32 power = std::bit_floor(size);
+      size += power < 1024 ? std::max(64u, power / 4) : power / 8;
+    }
+  }
+};
+constexpr ClassTable kClasses;
+static_assert(kClasses.count <= kBlockClasses && kClasses.bytes[kClasses.count - 1] == 1u << 20);
+
+u32 blocks_in(u32 cls) { return static_cast<u32>(kSliceBytes / kClasses.bytes[cls]); }
+u64 pages_for(u64 bytes) { return (bytes + kPageBytes - 1) / kPageBytes; }
+
+void add(Shared<u64>& counter, u64 delta) { counter.store(counter.load(std::memory_order_relaxed) + delta, std::memory_order_relaxed); }
+
+}  // namespace
+
+u32 block_class(u64 bytes) {
+  if (bytes > (1u << 20)) return kNone;
+  const auto* end = kClasses.bytes.data() + kClasses.count;
+  return static_cast<u32>(std::lower_bound(kClasses.bytes.data(), end, static_cast<u32>(bytes)) - kClasses.bytes.data());
+}
+u64 block_class_bytes(u32 index) { return kClasses.bytes[index]; }
+
+u64 Blocks::block_bytes(u64 bytes) {
+  const u32 cls = block_class(bytes);
+  return cls == kNone ? pages_for(bytes) * kPageBytes : block_class_bytes(cls);
+}
+
+Shared<u64>& Blocks::counter(BlockUse use) {
+  HeapHeader& heap = arena_.heap_header();
+  return use == BlockUse::kObject ? heap.object_bytes : use == BlockUse::kChunk ? heap.chunk_bytes : heap.meta_bytes;
+}
+
+// ----------------------------------------------------------------------------------------------------- page accounts
+
+u64 Blocks::present_pages(u64 slice) const {
+  u64 pages = 0;
+  for (u64 word : arena_.slice(slice).present) pages += static_cast<u64>(std::popcount(word));
+  return pages;
+}
+
+u64 Blocks::missing_pages(u64 slice, u64 first, u64 count) const {
+  const u64* present = arena_.slice(slice).present;
+  u64 missing = 0;
+  for (u64 page = first; page < first + count;) {
+    const u64 bit = page % 64, take = std::min<u64>(64 - bit, first + count - page);
+    const u64 mask = (take == 64 ? ~u64{0} : ((u64{1} << take) - 1)) << bit;
+    missing += static_cast<u64>(std::popcount(mask & ~present[page / 64]));
+    page += take;
+  }
+  return missing;
+}
+
+void Blocks::charge(u64 slice, u64 first, u64 count, bool value) {
+  u64* present = arena_.slice(slice).present;
+  for (u64 page = first; page < first + count;) {
+    const u64 bit = page % 64, take = std::min<u64>(64 - bit, first + count - page);
+    const u64 mask = (take == 64 ? ~u64{0} : ((u64{1} << take) - 1)) << bit;
+    present[page / 64] = value ? present[page / 64] | mask : present[page / 64] & ~mask;
+    page += take;
+  }
+}
+
+// The slice table and the block bitmaps are sparse too: committed for 32 slices at a time as higher slices come in use.
+void Blocks::cover_slice_tables(u64 slice) {
+  HeapHeader& heap = arena_.heap_header();
+  while (heap.slice_high <= slice) {
+    const u64 first = heap.slice_high;
+    const u64 count = std::min(kSliceTableStep, arena_.header().slice_count - first);
+    const u64 table = arena_.header().slices.value + first * sizeof(Slice);
+    const u64 maps = arena_.header().bitmaps.value + first * kBlockWords * sizeof(u64);
+    os::commit(arena_.fd(), table / kPageBytes * kPageBytes, pages_for(count * sizeof(Slice)) * kPageBytes);
+    os::commit(arena_.fd(), maps / kPageBytes * kPageBytes, pages_for(count * kBlockWords * sizeof(u64)) * kPageBytes);
+    add(heap.fixed_bytes, (pages_for(count * sizeof(Slice)) + pages_for(count * kBlockWords * sizeof(u64))) * kPageBytes);
+    heap.slice_high += count;
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------- lists of slices
+
+void Blocks::link(u64 slice) {
+  Slice& entry = arena_.slice(slice);
+  u32& head = arena_.heap_header().partial[static_cast<u32>(entry.use)][entry.block_class];
+  entry.prev = 0;
+  entry.next = head;
+  if (head != 0) arena_.slice(head - 1).prev = static_cast<u32>(slice) + 1;
+  head = static_cast<u32>(slice) + 1;
+}
+
+void Blocks::unlink(u64 slice) {
+  Slice& entry = arena_.slice(slice);
+  if (entry.prev != 0)
+    arena_.slice(entry.prev - 1).next = entry.next;
+  else
+    arena_.heap_header().partial[static_cast<u32>(entry.use)][entry.block_class] = entry.next;
+  if (entry.next != 0) arena_.slice(entry.next - 1).prev = entry.prev;
+  entry.prev = entry.next = 0;
+}
+
+// The lowest run of `count` free slices: low addresses are the ones used before, so their pages tend to be there.
+u64 Blocks::take_free_run(u64 count) {
+  HeapHeader& heap = arena_.heap_header();
+  const u64 total = arena_.header().slice_count;
+  u64 run = 0;
+  bool first_seen = false;
+  for (u64 at = heap.free_low; at < total; ++at) {
+    if (at < heap.slice_high && arena_.slice(at).state != SliceState::kFree) {
+      run = 0;
+      continue;
+    }
+    if (!first_seen) {
+      heap.free_low = at;
+      first_seen = true;
+    }
+    if (++run == count) return at + 1 - count;
+    if (at >= heap.slice_high && at + count - run < total) {  // beyond the high mark all are free
+      return at + 1 - run;
+    }
+  }
+  return ~u64{0};
+}
+
+// ----------------------------------------------------------------------------------------------------------- choosing
+
+Blocks::Choice Blocks::choose(u64 bytes, BlockUse use) {
+  Choice choice;
+  const u32 cls = block_class(std::max(bytes, kMinBlockBytes));
+  choice.cls = cls;
+  if (cls == kNone) {
+    choice.pages = pages_for(bytes);
+    choice.bytes = choice.pages * kPageBytes;
+    choice.run = (choice.pages + kPagesPerSlice - 1) / kPagesPerSlice;
+    choice.slice = take_free_run(choice.run);
+    if (choice.slice == ~u64{0}) return choice;
+    for (u64 i = 0; i < choice.run; ++i) {
+      const u64 want = std::min(kPagesPerSlice, choice.pages - i * kPagesPerSlice);
+      const bool known = choice.slice + i < arena_.heap_header().slice_high;
+      const u64 missing = known ? missing_pages(choice.slice + i, 0, want) : want;
+      choice.missing_bytes += missing * kPageBytes;
+      choice.taken_bytes += (missing + (known ? present_pages(choice.slice + i) : 0)) * kPageBytes;
+    }
+  } else {
+    choice.bytes = block_class_bytes(cls);
+    const u32 head = arena_.heap_header().partial[static_cast<u32>(use)][cls];
+    const bool fresh = head == 0;
+    choice.slice = fresh ? take_free_run(1) : head - 1;
+    if (choice.slice == ~u64{0}) return choice;
+    if (!fresh) {
+      Slice& entry = arena_.slice(choice.slice);
+      const u64* map = arena_.bitmap(choice.slice);
+      u32 word = entry.hint;
+      while (map[word] == ~u64{0}) ++word;
+      entry.hint = word;
+      choice.block = word * 64 + static_cast<u32>(std::countr_one(map[word]));
+    }
+    choice.first_page = choice.block * choice.bytes / kPageBytes;
+    const u64 end = pages_for((choice.block + 1) * choice.bytes);
+    choice.pages = end - choice.first_page;
+    const bool known = choice.slice < arena_.heap_header().slice_high;
+    u64 missing = known ? missing_pages(choice.slice, choice.first_page, choice.pages) : choice.pages;
+    if (missing != 0 && choice.pages < kAheadPages) {
+      choice.pages = std::min(kAheadPages, kPagesPerSlice - choice.first_page);
+      missing = known ? missing_pages(choice.slice, choice.first_page, choice.pages) : choice.pages;
+    }
+    choice.missing_bytes = missing * kPageBytes;
+    choice.taken_bytes = choice.missing_bytes + (fresh && known ? present_pages(choice.slice) * kPageBytes : 0);
+  }
+  choice.found = true;
+  choice.offset = arena_.header().data.value + choice.slice * kSliceBytes + choice.block * (cls == kNone ? 0 : choice.bytes);
+  return choice;
+}
+
+void Blocks::apply(const Choice& choice, BlockUse use) {
+  HeapHeader& heap = arena_.heap_header();
+  cover_slice_tables(choice.slice + std::max<u64>(choice.run, 1) - 1);
+  add(counter(use), choice.taken_bytes);
+  add(heap.free_bytes, choice.missing_bytes - choice.taken_bytes);  // wraps: pages of free slices that were taken
+  if (choice.cls == kNone) {
+    for (u64 i = 0; i < choice.run; ++i) {
+      Slice& entry = arena_.slice(choice.slice + i);
+      entry.state = i == 0 ? SliceState::kRunHead : SliceState::kRunBody;
+      entry.use = use;
+      entry.run = static_cast<u32>(choice.run);
+      charge(choice.slice + i, 0, std::min(kPagesPerSlice, choice.pages - i * kPagesPerSlice), true);
+    }
+    return;
+  }
+  Slice& entry = arena_.slice(choice.slice);
+  if (entry.state == SliceState::kFree) {
+    entry.state = SliceState::kBlocks;
+    entry.use = use;
+    entry.block_class = static_cast<u8>(choice.cls);
+    entry.free_blocks = blocks_in(choice.cls);
+    entry.hint = 0;
+    const u32 count = entry.free_blocks;
+    u64* map = arena_.bitmap(choice.slice);
+    std::memset(map, 0, (count + 63) / 64 * 8);
+    if (count % 64 != 0) map[count / 64] = ~u64{0} << (count % 64);  // bits past the last block are never free
+    link(choice.slice);
+  }
+  charge(choice.slice, choice.first_page, choice.pages, true);
+  arena_.bitmap(choice.slice)[choice.block / 64] |= u64{1} << (choice.block % 64);
+  if (--entry.free_blocks == 0) unlink(choice.slice);
+}
+
+void Blocks::become_free(u64 slice) {
+  HeapHeader& heap = arena_.heap_header();
+  Slice& entry = arena_.slice(slice);
+  const u64 bytes = present_pages(slice) * kPageBytes;
+  add(counter(entry.use), ~bytes + 1);
+  add(heap.free_bytes, bytes);
+  entry.state = SliceState::kFree;
+  heap.free_low = std::min(heap.free_low, slice);
+}
+
+void Blocks::release(u64 offset, u64 bytes, BlockUse use) {
+  const u64 slice = (offset - arena_.header().data.value) / kSliceBytes;
+  Slice& entry = arena_.slice(slice);
+  const u32 cls = block_class(std::max(bytes, kMinBlockBytes));
+  if (cls == kNone) {
+    const u64 run = entry.run;
+    for (u64 i = 0; i < run; ++i) become_free(slice + i);
+    return;
+  }
+  const u32 block = static_cast<u32>((offset - arena_.header().data.value) % kSliceBytes / block_class_bytes(cls));
+  arena_.bitmap(slice)[block / 64] &= ~(u64{1} << (block % 64));
+  entry.hint = std::min(entry.hint, block / 64);
+  if (++entry.free_blocks == 1) link(slice);
+  if (entry.free_blocks == blocks_in(cls)) {
+    unlink(slice);
+    become_free(slice);
+  }
+  (void)use;
+}
+
+// ----------------------------------------------------------------------------------------------------------- reclaim
+
+// Pages of a slice cut into blocks that are charged but touch no block in use.
+u64 Blocks::holes(u64 slice, u64* mask) const {
+  const Slice& entry = arena_.slice(slice);
+  const u64 size = block_class_bytes(entry.block_class);
+  u64 used[kPagesPerSlice / 64] = {};
+  const u64* map = arena_.bitmap(slice);
+  const u32 count = blocks_in(entry.block_class);
+  for (u32 word = 0; word * 64 < count; ++word) {
+    u64 bits = map[word];
+    if (word * 64 + 64 > count) bits &= (u64{1} << (count % 64)) - 1;
+    while (bits != 0) {
+      const u64 block = word * 64 + static_cast<u64>(std::countr_zero(bits));
+      bits &= bits - 1;
+      for (u64 page = block * size / kPageBytes; page < pages_for((block + 1) * size); ++page)
+        used[page / 64] |= u64{1} << (page % 64);
+    }
+  }
+  u64 pages = 0;
+  for (u64 i = 0; i < kPagesPerSlice / 64; ++i) {
+    mask[i] = entry.present[i] & ~used[i];
+    pages += static_cast<u64>(std::popcount(mask[i]));
+  }
+  return pages;
+}
+
+u64 Blocks::reclaim_some() {
+  HeapHeader& heap = arena_.heap_header();
+  const u64 data = arena_.header().data.value;
+  for (u64 at = heap.slice_high; at-- > 0;) {  // from the top: low slices are the next to be used
+    Slice& entry = arena_.slice(at);
+    if (entry.state != SliceState::kFree) continue;
+    const u64 pages = present_pages(at);
+    if (pages == 0) continue;
+    os::punch(arena_.fd(), data + at * kSliceBytes, kSliceBytes);
+    DI_FAULT("blocks.after_punch");
+    charge(at, 0, kPagesPerSlice, false);
+    add(heap.free_bytes, ~(pages * kPageBytes) + 1);
+    return pages * kPageBytes;
+  }
+  for (u64 at = heap.slice_high; at-- > 0;) {
+    Slice& entry = arena_.slice(at);
+    if (entry.state != SliceState::kBlocks || entry.free_blocks == 0) continue;
+    u64 mask[kPagesPerSlice / 64];
+    const u64 pages = holes(at, mask);
+    if (pages == 0) continue;
+    for (u64 page = 0; page < kPagesPerSlice;) {
+      if (!(mask[page / 64] >> (page % 64) & 1)) {
+        ++page;
+        continue;
+      }
+      u64 end = page;
+      while (end < kPagesPerSlice && (mask[end / 64] >> (end % 64) & 1)) ++end;
+      os::punch(arena_.fd(), data + at * kSliceBytes + page * kPageBytes, (end - page) * kPageBytes);
+      charge(at, page, end - page, false);
+      page = end;
+    }
+    add(counter(entry.use), ~(pages * kPageBytes) + 1);
+    return pages * kPageBytes;
+  }
+  return 0;
+}
+
+void Blocks::punch_block(u64 offset, u64 bytes) {
+  if (block_class(bytes) != kNone) return;  // blocks share pages; what is left is small
+  HeapHeader& heap = arena_.heap_header();
+  const u64 first = (offset - arena_.header().data.value) / kSliceBytes;
+  for (u64 i = 0; i < (bytes + kSliceBytes - 1) / kSliceBytes; ++i) {
+    const u64 pages = present_pages(first + i);
+    os::punch(arena_.fd(), arena_.header().data.value + (first + i) * kSliceBytes, kSliceBytes);
+    charge(first + i, 0, kPagesPerSlice, false);
+    add(heap.free_bytes, ~(pages * kPageBytes) + 1);
+  }
+}
+
+// ----------------------------------------------------------------------------------------------------------- rebuild
+
+void Blocks::reset() {
+  HeapHeader& heap = arena_.heap_header();
+  std::memset(heap.partial, 0, sizeof heap.partial);
+  for (u64 at = 0; at < heap.slice_high; ++at) {
+    Slice& entry = arena_.slice(at);
+    entry.state = SliceState::kFree;
+    entry.prev = entry.next = entry.hint = entry.free_blocks = 0;
+  }
+}
+
+void Blocks::mark(u64 offset, u64 bytes, BlockUse use) {
+  const u64 slice = (offset - arena_.header().data.value) / kSliceBytes;
+  const u32 cls = block_class(std::max(bytes, kMinBlockBytes));
+  cover_slice_tables(slice + bytes / kSliceBytes);
+  if (cls == kNone) {
+    const u64 run = (bytes + kSliceBytes - 1) / kSliceBytes;
+    for (u64 i = 0; i < run; ++i) {
+      Slice& entry = arena_.slice(slice + i);
+      entry.state = i == 0 ? SliceState::kRunHead : SliceState::kRunBody;
+      entry.use = use;
+      entry.run = static_cast<u32>(run);
+      charge(slice + i, 0, std::min(kPagesPerSlice, pages_for(bytes) - i * kPagesPerSlice), true);
+    }
+    return;
+  }
+  Slice& entry = arena_.slice(slice);
+  u64* map = arena_.bitmap(slice);
+  if (entry.state == SliceState::kFree) {
+    entry.state = SliceState::kBlocks;
+    entry.use = use;
+    entry.block_class = static_cast<u8>(cls);
+    entry.free_blocks = blocks_in(cls);
+    std::memset(map, 0, (entry.free_blocks + 63) / 64 * 8);
+    if (entry.free_blocks % 64 != 0) map[entry.free_blocks / 64] = ~u64{0} << (entry.free_blocks % 64);
+  }
+  const u64 size = block_class_bytes(cls);
+  const u64 block = (offset - arena_.header().data.value) % kSliceBytes / size;
+  map[block / 64] |= u64{1} << (block % 64);
+  --entry.free_blocks;
+  const u64 first = block * size / kPageBytes;
+  charge(slice, first, pages_for((block + 1) * size) - first, true);
+}
+
+void Blocks::relist() {
+  HeapHeader& heap = arena_.heap_header();
+  heap.free_low = 0;
+  u64 bytes[kBlockUses] = {}, free = 0;
+  for (u64 at = 0; at < heap.slice_high; ++at) {
+    Slice& entry = arena_.slice(at);
+    const u64 here = present_pages(at) * kPageBytes;
+    if (entry.state == SliceState::kFree) {
+      free += here;
+      continue;
+    }
+    bytes[static_cast<u32>(entry.use)] += here;
+    if (entry.state == SliceState::kBlocks && entry.free_blocks != 0) link(at);
+  }
+  heap.object_bytes.store(bytes[0]);
+  heap.chunk_bytes.store(bytes[1]);
+  heap.meta_bytes.store(bytes[2]);
+  heap.free_bytes.store(free);
+}
+
+u64 Blocks::charged_bytes() const {
+  u64 pages = 0;
+  for (u64 at = 0; at < arena_.heap_header().slice_high; ++at) pages += present_pages(at);
+  return pages * kPageBytes;
+}
+
+}  // namespace di

@@ -1,0 +1,66 @@
+// Where blocks lie: slices of 2 MiB, each free, or cut into equal blocks of one size class and one use, or part of a
+// run that holds one large block. Everything here is derived from the descriptors and runs under the heap lock.
+//
+// Budget: pages are *charged* (bit in Slice::present) before they are committed, and committed by whoever charged them
+// after the lock is released; a kill in between leaves a page charged that is not there yet, which only a later touch
+// pays for. Free slices keep their pages; reclaim() punches them when the budget is wanted elsewhere, so no run of
+// memory is ever lost to fragmentation: addresses are plenty (16 x the budget), pages move.
+#pragma once
+
+#include "arena.h"
+
+namespace di {
+
+u32 block_class(u64 bytes);        // kNone above 1 MiB
+u64 block_class_bytes(u32 index);  // size of the class
+
+class Blocks {
+ public:
+  explicit Blocks(Arena& arena) : arena_(arena) {}
+
+  struct Choice {
+    bool found = false;
+    u64 slice = 0;
+    u32 cls = kNone;     // kNone: a run
+    u32 block = 0;
+    u64 run = 0;         // slices of a run
+    u64 bytes = 0;       // of the block: class size, or pages of the run
+    u64 first_page = 0;  // pages of the block, relative to `slice`
+    u64 pages = 0;
+    u64 missing_bytes = 0;  // not yet charged
+    u64 taken_bytes = 0;    // what the use grows by: missing plus pages of free slices taken
+    u64 offset = 0;
+  };
+  Choice choose(u64 bytes, BlockUse use);
+  void apply(const Choice& choice, BlockUse use);
+  void release(u64 offset, u64 bytes, BlockUse use);
+  static u64 block_bytes(u64 bytes);  // what a block of that many bytes occupies
+
+  // Uncharges and punches up to one slice's worth of pages nobody uses; 0 when there are none.
+  u64 reclaim_some();
+  // A freed block that may never have been committed (its maker died): its pages leave the budget.
+  void punch_block(u64 offset, u64 bytes);
+
+  // rebuild: reset, mark every live block, then relist
+  void reset();
+  void mark(u64 offset, u64 bytes, BlockUse use);
+  void relist();
+  // each mismatch between slices and `mark`s of a dry run would be a defect; used by check()
+  u64 charged_bytes() const;
+
+ private:
+  u64 take_free_run(u64 count);
+  void become_free(u64 slice);
+  void link(u64 slice);
+  void unlink(u64 slice);
+  u64 present_pages(u64 slice) const;
+  u64 missing_pages(u64 slice, u64 first, u64 count) const;
+  void charge(u64 slice, u64 first, u64 count, bool present);
+  void cover_slice_tables(u64 slice);
+  u64 holes(u64 slice, u64* mask) const;
+  Shared<u64>& counter(BlockUse use);
+
+  Arena& arena_;
+};
+
+}  // namespace di

@@ -1,0 +1,513 @@
+#include "heap.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <exception>
+
+namespace di {
+namespace {
+
+u64 hash_id(const u8* id) {
+  u64 a, b;
+  std::memcpy(&a, id, 8);
+  std::memcpy(&b, id + 8, 8);
+  u32 c;
+  std::memcpy(&c, id + 16, 4);
+  u64 h = a ^ (b * 0x9e3779b97f4a7c15u) ^ c;
+  h ^= h >> 29;
+  return h * 0xbf58476d1ce4e5b9u;
+}
+
+void add(Shared<u64>& counter, u64 delta) {
+  counter.store(counter.load(std::memory_order_relaxed) + delta, std::memory_order_relaxed);
+}
+void subtract(Shared<u64>& counter, u64 delta) {
+  counter.store(counter.load(std::memory_order_relaxed) - delta, std::memory_order_relaxed);
+}
+
+u64 table_need(const TableHeader& table) {
+  return std::max(table.reserve_bytes.load(std::memory_order_relaxed) + table.held_bytes.load(std::memory_order_relaxed),
+                  table.used_bytes.load(std::memory_order_relaxed));
+}
+
+}  // namespace
+
+Heap::Heap(Arena& arena) : arena_(arena), blocks_(arena), lock_(arena, arena.heap_header().lock, "the store's heap") {}
+
+Heap::Guard::Guard(Heap& heap, u64 deadline_ns) : heap_(heap), exceptions_(std::uncaught_exceptions()) {
+  heap.lock_.acquire(deadline_ns);
+  if (heap.lock_.needs_recovery()) heap.rebuild();
+  heap.lock_.begin_change();
+}
+Heap::Guard::~Guard() {
+  if (std::uncaught_exceptions() == exceptions_) heap_.lock_.end_change();
+  heap_.lock_.release();
+}
+
+void Heap::format() {
+  Guard guard(*this, kForever);
+  HeapHeader& heap = arena_.heap_header();
+  heap.next_stream = 1;
+  if (!add_segment()) throw Error(Code::kCapacity, "memory= is too small for the store's own tables");
+}
+
+// ------------------------------------------------------------------------------------------------------- descriptors
+
+Descriptor& Heap::descriptor(u32 index) const {
+  const u64 unit = u64{index} / kFirstDescriptorSegment + 1;
+  const u32 segment = static_cast<u32>(63 - std::countl_zero(unit));
+  const u64 first = ((u64{1} << segment) - 1) * kFirstDescriptorSegment;
+  if (segment >= kDescriptorSegments) throw Error(Code::kCorruptData, "descriptor out of range");
+  const Offset base = arena_.heap_header().segments[segment];
+  return *reinterpret_cast<Descriptor*>(arena_.at(base.value + (index - first) * sizeof(Descriptor), sizeof(Descriptor)));
+}
+
+u8* Heap::block(u32 index) const {
+  const Descriptor& entry = descriptor(index);
+  return arena_.at(entry.offset, entry.bytes);
+}
+
+u32 Heap::descriptor_count() const {
+  return static_cast<u32>(((u64{1} << arena_.heap_header().segment_count) - 1) * kFirstDescriptorSegment);
+}
+
+// A block without a descriptor (descriptor segments): never freed.
+u64 Heap::raw_block(u64 bytes, BlockUse use) {
+  const Blocks::Choice choice = blocks_.choose(bytes, use);
+  if (!choice.found) return 0;
+  blocks_.apply(choice, use);
+  std::string why;
+  if (!arena_.commit(arena_.header().data.value + choice.slice * kSliceBytes + choice.first_page * kPageBytes,
+                     choice.pages * kPageBytes, &why))
+    return 0;
+  std::memset(arena_.at(choice.offset, choice.bytes), 0, bytes);
+  return choice.offset;
+}
+
+bool Heap::add_segment() {
+  HeapHeader& heap = arena_.heap_header();
+  if (heap.segment_count == kDescriptorSegments) return false;
+  const u64 count = u64{kFirstDescriptorSegment} << heap.segment_count;
+  const u64 committed = heap.object_bytes + heap.meta_bytes + heap.fixed_bytes + heap.table_charge;
+  if (committed + count * sizeof(Descriptor) > heap.budget.load()) return false;
+  const u64 offset = raw_block(count * sizeof(Descriptor), BlockUse::kMeta);
+  if (offset == 0) return false;
+  const u32 first = descriptor_count();
+  heap.segments[heap.segment_count] = Offset{offset};
+  DI_FAULT("heap.segment_linked");
+  ++heap.segment_count;
+  for (u64 i = count; i-- > 0;) {
+    const u32 index = first + static_cast<u32>(i);
+    descriptor(index).hash_next = heap.free_head;
+    heap.free_head = index + 1;
+  }
+  heap.free_count += static_cast<u32>(count);
+  return true;
+}
+
+u32 Heap::pop_free() {
+  HeapHeader& heap = arena_.heap_header();
+  if (heap.free_head == 0 && !add_segment()) return kNone;
+  const u32 index = heap.free_head - 1;
+  heap.free_head = descriptor(index).hash_next;
+  --heap.free_count;
+  return index;
+}
+
+void Heap::free_descriptor(u32 index, bool punch) {
+  HeapHeader& heap = arena_.heap_header();
+  Descriptor& entry = descriptor(index);
+  const u64 word = entry.word.load();
+  const ObjectKind kind = word_kind(word);
+  if ((entry.flags & kFlagHasId) && word_state(word) != ObjectState::kDoomed) index_erase(index);
+  if (entry.expires_ns != 0 && heap.expiring != 0) --heap.expiring;
+  entry.word.store(make_word(ObjectState::kFree, ObjectKind::kData, word_generation(word) + 1), std::memory_order_release);
+  DI_FAULT("heap.freed");
+  const u64 bytes = Blocks::block_bytes(entry.bytes);
+  if (kind == ObjectKind::kData) {
+    subtract(heap.live_bytes, bytes);
+    if (word_state(word) == ObjectState::kDoomed) subtract(heap.pending_bytes, bytes);
+    --heap.live_objects;
+  }
+  blocks_.release(entry.offset, entry.bytes, static_cast<BlockUse>(kind));
+  if (punch) blocks_.punch_block(entry.offset, entry.bytes);
+  entry.flags = 0;
+  entry.hash_next = heap.free_head;
+  heap.free_head = index + 1;
+  ++heap.free_count;
+}
+
+// ------------------------------------------------------------------------------------------------------------- index
+
+u32 Heap::find(const Id& id) const {
+  const HeapHeader& heap = arena_.heap_header();
+  if (heap.index_buckets == 0) return kNone;
+  const u32* buckets = reinterpret_cast<const u32*>(block(heap.index_block - 1));
+  for (u32 at = buckets[hash_id(id) & (heap.index_buckets - 1)]; at != 0;) {
+    const Descriptor& entry = descriptor(at - 1);
+    if (std::memcmp(entry.id, id, sizeof(Id)) == 0) return at - 1;
+    at = entry.hash_next;
+  }
+  return kNone;
+}
+
+// A zeroed, sealed meta block, made inside one hold of the lock; kNone when there is no room.
+u32 Heap::make_meta_locked(u64 bytes, u32 owner) {
+  HeapHeader& heap = arena_.heap_header();
+  const u32 index = pop_free();
+  if (index == kNone) return kNone;
+  const u64 offset = raw_block(bytes, BlockUse::kMeta);
+  Descriptor& entry = descriptor(index);
+  if (offset == 0) {
+    entry.hash_next = heap.free_head;
+    heap.free_head = index + 1;
+    ++heap.free_count;
+    return kNone;
+  }
+  entry.offset = offset;
+  entry.bytes = bytes;
+  entry.owner = owner;
+  entry.flags = 0;
+  entry.expires_ns = 0;
+  entry.word.store(make_word(ObjectState::kSealed, ObjectKind::kMeta, word_generation(entry.word.load())),
+                   std::memory_order_release);
+  DI_FAULT("heap.meta_made");
+  return index;
+}
+
+void Heap::index_grow() {
+  HeapHeader& heap = arena_.heap_header();
+  const u64 buckets = std::max<u64>(1024, heap.index_buckets * 2);
+  const u32 index = make_meta_locked(buckets * 4, kOwnerIndex);
+  if (index == kNone) return;  // longer chains, still right
+  u32* fresh = reinterpret_cast<u32*>(block(index));
+  const u32 old = heap.index_block;
+  if (old != 0) {
+    const u32* from = reinterpret_cast<const u32*>(block(old - 1));
+    for (u64 bucket = 0; bucket < heap.index_buckets; ++bucket)
+      for (u32 at = from[bucket]; at != 0;) {
+        Descriptor& moved = descriptor(at - 1);
+        const u32 next = moved.hash_next;
+        u32& head = fresh[hash_id(moved.id) & (buckets - 1)];
+        moved.hash_next = head;
+        head = at;
+        at = next;
+      }
+  }
+  heap.index_block = index + 1;
+  heap.index_buckets = buckets;
+  DI_FAULT("heap.index_grown");
+  if (old != 0) free_descriptor(old - 1, false);
+}
+
+void Heap::index_insert(u32 index) {
+  HeapHeader& heap = arena_.heap_header();
+  if (heap.live_objects >= heap.index_buckets) index_grow();
+  if (heap.index_buckets == 0) throw Error(Code::kStoreFull, "no room for the store's index; raise memory=");
+  u32* buckets = reinterpret_cast<u32*>(block(heap.index_block - 1));
+  Descriptor& entry = descriptor(index);
+  u32& head = buckets[hash_id(entry.id) & (heap.index_buckets - 1)];
+  entry.hash_next = head;
+  head = index + 1;
+}
+
+void Heap::index_erase(u32 index) {
+  HeapHeader& heap = arena_.heap_header();
+  u32* buckets = reinterpret_cast<u32*>(block(heap.index_block - 1));
+  u32* link = &buckets[hash_id(descriptor(index).id) & (heap.index_buckets - 1)];
+  while (*link != 0 && *link != index + 1) link = &descriptor(*link - 1).hash_next;
+  if (*link != 0) *link = descriptor(index).hash_next;
+}
+
+// ------------------------------------------------------------------------------------------------------------ making
+
+// Chunks are charged to their tables' reserves; everything else lives from what the reserves leave.
+bool Heap::admit(const MakeRequest& request, const Blocks::Choice& choice, std::string* why, u32* short_table,
+                 u64* reclaim) {
+  HeapHeader& heap = arena_.heap_header();
+  const u64 budget = heap.budget.load();
+  u64 claimed = heap.object_bytes + heap.meta_bytes + heap.fixed_bytes + heap.table_charge;
+  if (request.kind == ObjectKind::kChunk) {
+    u64 grow = 0;
+    for (const u32 index : request.tables) {
+      const TableHeader& table = arena_.table(index);
+      const u64 used = table.used_bytes + choice.bytes, own = table.reserve_bytes + table.held_bytes;
+      if (used > own) grow += used - std::max<u64>(own, table.used_bytes);
+      const bool again = used > 2 * own + choice.bytes;
+      if (again || (used > own && claimed + grow > budget)) {
+        if (short_table != nullptr) *short_table = index;
+        if (why != nullptr)
+          *why = "table '" + std::string(table.name) + "' uses its " + std::to_string(own >> 10) +
+                 " KiB; raise capacity=, max_bytes= or the store's memory=";
+        return false;
+      }
+    }
+    claimed += grow;
+  } else {
+    claimed += choice.taken_bytes;
+  }
+  if (claimed > budget) {
+    if (why != nullptr) *why = room_text();
+    return false;
+  }
+  const u64 committed =
+      heap.object_bytes + heap.chunk_bytes + heap.meta_bytes + heap.fixed_bytes + heap.free_bytes + choice.missing_bytes;
+  *reclaim = committed > budget ? committed - budget : 0;
+  return true;
+}
+
+std::string Heap::room_text() const {
+  const HeapHeader& heap = arena_.heap_header();
+  const auto mib = [](u64 bytes) { return std::to_string(bytes >> 20) + " MiB"; };
+  return "store '" + arena_.name() + "' is full: " + mib(heap.object_bytes) + " objects (" + mib(heap.pinned_bytes) +
+         " pinned), " + mib(heap.table_charge) + " set aside for tables, " + mib(heap.meta_bytes + heap.fixed_bytes) +
+         " of its own, of memory=" + mib(heap.budget.load()) + "; delete objects, or store.resize(memory=…)";
+}
+
+void Heap::charge(u32 index, i64 used_delta) {
+  TableHeader& table = arena_.table(index);
+  const u64 before = table_need(table);
+  add(table.used_bytes, static_cast<u64>(used_delta));
+  add(arena_.heap_header().table_charge, table_need(table) - before);
+}
+
+MakeResult Heap::make(const MakeRequest& request, u32 entry, u64 deadline_ns, u32* out, std::string* why,
+                      u32* short_table, const std::function<void(u8*)>& format) {
+  if (short_table != nullptr) *short_table = kNone;
+  for (int attempt = 0;; ++attempt) {
+    Blocks::Choice choice;
+    u64 reclaim = 0;
+    bool admitted = false;
+    {
+      Guard guard(*this, deadline_ns);
+      settle_dropped();
+      if (request.id != nullptr && find(*reinterpret_cast<const Id*>(request.id)) != kNone) return MakeResult::kExists;
+      const u32 index = pop_free();
+      HeapHeader& heap = arena_.heap_header();
+      if (index != kNone) {
+        choice = blocks_.choose(request.bytes, static_cast<BlockUse>(request.kind));
+        admitted = choice.found && admit(request, choice, why, short_table, &reclaim);
+        if (admitted && reclaim == 0) {
+          Descriptor& made = descriptor(index);
+          const u64 word = make_word(ObjectState::kCreating, request.kind, word_generation(made.word.load()));
+          made.offset = choice.offset;
+          made.bytes = request.bytes;
+          made.owner = request.kind == ObjectKind::kMeta ? request.owner : arena_.slot();
+          made.expires_ns = request.expires_ns;
+          made.flags = request.id != nullptr ? kFlagHasId : 0;
+          if (request.id != nullptr) std::memcpy(made.id, request.id, sizeof(Id));
+          if (request.expires_ns != 0) ++heap.expiring;
+          LedgerEntry& own = arena_.ledger().entry(entry);
+          own.ref.store(word_generation(word), std::memory_order_relaxed);
+          own.what.store(ledger_what(LedgerKind::kOwn, 0, index), std::memory_order_release);
+          if (format) format(arena_.at(choice.offset, choice.bytes));
+          DI_FAULT("heap.make_before_state");
+          made.word.store(word, std::memory_order_release);
+          DI_FAULT("heap.make_after_state");
+          blocks_.apply(choice, static_cast<BlockUse>(request.kind));
+          if (request.kind == ObjectKind::kData) {
+            add(heap.live_bytes, choice.bytes);
+            ++heap.live_objects;
+            if (request.id != nullptr) index_insert(index);
+          }
+          if (request.kind == ObjectKind::kChunk)
+            for (const u32 table : request.tables) charge(table, static_cast<i64>(choice.bytes));
+          *out = index;
+        } else {
+          descriptor(index).hash_next = heap.free_head;
+          heap.free_head = index + 1;
+          ++heap.free_count;
+        }
+      } else if (why != nullptr) {
+        *why = room_text();
+      }
+    }
+    if (admitted && reclaim == 0) {
+      if (choice.missing_bytes != 0 &&
+          !arena_.commit(arena_.header().data.value + choice.slice * kSliceBytes + choice.first_page * kPageBytes,
+                         choice.pages * kPageBytes, why)) {
+        abandon(*out, entry, deadline_ns);
+        return MakeResult::kFull;
+      }
+      return MakeResult::kMade;
+    }
+    if (admitted) {  // the budget is there, in pages that lie elsewhere: move them, a slice per hold of the lock
+      for (u64 got = 0, some = 1; got < reclaim && some != 0; got += some) {
+        Guard guard(*this, deadline_ns);
+        some = blocks_.reclaim_some();
+        if (some == 0 && attempt > 8) {
+          if (why != nullptr) *why = room_text();
+          return MakeResult::kFull;
+        }
+      }
+      continue;
+    }
+    if (attempt > 0) return MakeResult::kFull;
+    sweep_all(deadline_ns);
+  }
+}
+
+u32 Heap::make_meta(u64 bytes, u32 owner, u64 deadline_ns) {
+  const u32 entry = arena_.ledger().take_one();
+  MakeRequest request;
+  request.bytes = bytes;
+  request.kind = ObjectKind::kMeta;
+  request.owner = owner;
+  u32 index = kNone;
+  std::string why;
+  if (make(request, entry, deadline_ns, &index, &why) != MakeResult::kMade) {
+    arena_.ledger().give(entry);
+    throw Error(Code::kCapacity, why);
+  }
+  std::memset(block(index), 0, bytes);
+  seal(index, entry);
+  return index;
+}
+
+void Heap::grow_ledger(u64 deadline_ns) {
+  Guard guard(*this, deadline_ns);
+  const u32 index = make_meta_locked(sizeof(LedgerBlock), kOwnerLedger);
+  if (index == kNone) throw Error(Code::kStoreFull, room_text());
+  LedgerBlock& fresh = *reinterpret_cast<LedgerBlock*>(block(index));
+  fresh.next.store(arena_.self().ledger.load());
+  DI_FAULT("heap.ledger_before_link");
+  arena_.self().ledger.store(index + 1, std::memory_order_release);  // pairs with walks of other processes
+}
+
+void Heap::repeat_pins(std::span<const PinCopy> pins) {
+  Guard guard(*this, kForever);
+  for (const PinCopy& pin : pins) {
+    descriptor(ledger_descriptor(pin.what)).word.fetch_add(1);
+    DI_FAULT("fork.pin_between");
+    pin.entry->ref.store(pin.ref);
+    pin.entry->what.store(pin.what, std::memory_order_release);
+  }
+}
+
+void Heap::seal(u32 index, u32 entry) {
+  // release: pairs with the acquire load of the word in pin(); the payload is visible to who sees `sealed`.
+  descriptor(index).word.fetch_add(kSealStep, std::memory_order_acq_rel);
+  DI_FAULT("heap.sealed");
+  arena_.ledger().entry(entry).what.store(0, std::memory_order_release);
+  arena_.ledger().give(entry);
+  HeapHeader& heap = arena_.heap_header();
+  if (heap.sealed_waiters.load() != 0) {
+    heap.sealed_seq.fetch_add(1);
+    os::futex_wake(heap.sealed_seq, kNone >> 1);
+  }
+}
+
+void Heap::abandon(u32 index, u32 entry, u64 deadline_ns) {
+  {
+    Guard guard(*this, deadline_ns);
+    if (word_kind(descriptor(index).word.load()) == ObjectKind::kChunk) recompute_charges();
+    free_descriptor(index, true);
+    arena_.ledger().entry(entry).what.store(0, std::memory_order_release);
+  }
+  arena_.ledger().give(entry);
+}
+
+// -------------------------------------------------------------------------------------------------------------- pins
+
+Heap::PinResult Heap::pin(const Id& id, u32 entry, u32* out, u64 deadline_ns) {
+  Guard guard(*this, deadline_ns);
+  settle_dropped();
+  HeapHeader& heap = arena_.heap_header();
+  const u32 index = find(id);
+  if (index == kNone) return PinResult::kMissing;
+  Descriptor& found = descriptor(index);
+  const u64 word = found.word.load(std::memory_order_acquire);
+  if (word_state(word) == ObjectState::kCreating) return PinResult::kCreating;
+  if (found.expires_ns != 0 && found.expires_ns <= os::boot_ns()) {
+    expire();
+    return PinResult::kMissing;
+  }
+  if (word_pins(word) == 0) add(heap.pinned_bytes, Blocks::block_bytes(found.bytes));
+  found.word.fetch_add(1);
+  DI_FAULT("heap.pinned");
+  LedgerEntry& mine = arena_.ledger().entry(entry);
+  mine.ref.store(word_generation(word), std::memory_order_relaxed);
+  mine.what.store(ledger_what(LedgerKind::kPin, 0, index), std::memory_order_release);
+  *out = index;
+  return PinResult::kPinned;
+}
+
+void Heap::unpin(u32 index) {
+  HeapHeader& heap = arena_.heap_header();
+  const u64 word = descriptor(index).word.fetch_sub(1) - 1;
+  if (word_pins(word) != 0) return;
+  subtract(heap.pinned_bytes, Blocks::block_bytes(descriptor(index).bytes));
+  if (word_state(word) == ObjectState::kDoomed) free_descriptor(index, false);
+}
+
+void Heap::settle_dropped() {
+  Ledger& ledger = arena_.ledger();
+  if (!ledger.has_dropped()) return;
+  std::vector<u32> numbers;
+  ledger.collect_dropped(&numbers);
+  for (const u32 number : numbers) {
+    LedgerEntry& entry = ledger.entry(number);
+    const u64 what = entry.what.load();
+    if (what != 0) {  // else somebody short of room settled it already
+      entry.what.store(0, std::memory_order_release);
+      DI_FAULT("heap.unpin_between");
+      unpin(ledger_descriptor(what));
+    }
+    ledger.give(number);
+  }
+}
+
+bool Heap::contains(const Id& id, u64 deadline_ns) {
+  Guard guard(*this, deadline_ns);
+  const u32 index = find(id);
+  if (index == kNone) return false;
+  const Descriptor& found = descriptor(index);
+  return word_state(found.word.load()) == ObjectState::kSealed && (found.expires_ns == 0 || found.expires_ns > os::boot_ns());
+}
+
+bool Heap::remove(const Id& id, u64 deadline_ns) {
+  Guard guard(*this, deadline_ns);
+  settle_dropped();
+  const u32 index = find(id);
+  if (index == kNone) return false;
+  Descriptor& found = descriptor(index);
+  const u64 word = found.word.load();
+  if (word_state(word) != ObjectState::kSealed) return false;
+  const bool gone = found.expires_ns != 0 && found.expires_ns <= os::boot_ns();
+  if (word_pins(word) == 0) {
+    free_descriptor(index, false);
+  } else {
+    index_erase(index);
+    found.word.fetch_add(kSealStep);  // doomed: freed at the last unpin
+    add(arena_.heap_header().pending_bytes, Blocks::block_bytes(found.bytes));
+  }
+  wake_room();
+  return !gone;
+}
+
+void Heap::wake_room() {
+  HeapHeader& heap = arena_.heap_header();
+  heap.room_seq.fetch_add(1);
+  if (heap.room_waiters.load() != 0) os::futex_wake(heap.room_seq, kNone >> 1);
+}
+
+std::vector<std::string> Heap::keys(const u8* after, u64 count, u64 deadline_ns) {
+  std::vector<std::string> all;
+  {
+    Guard guard(*this, deadline_ns);
+    for (u32 index = 0; index < descriptor_count(); ++index) {
+      const Descriptor& entry = descriptor(index);
+      const u64 word = entry.word.load();
+      if (word_state(word) != ObjectState::kSealed || entry.flags != kFlagHasId) continue;
+      if (after != nullptr && std::memcmp(entry.id, after, sizeof(Id)) <= 0) continue;
+      all.emplace_back(reinterpret_cast<const char*>(entry.id), sizeof(Id));
+    }
+  }
+  count = std::min<u64>(count, all.size());
+  std::partial_sort(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(count), all.end());
+  all.resize(count);
+  return all;
+}
+
+}  // namespace di

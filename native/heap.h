@@ -1,0 +1,141 @@
+// The heap of one store: descriptors, the id index, pins, the byte budget. Everything here happens under one lock, so
+// counts and ledgers change together; the only thing a process does to a descriptor without it is to seal what it was
+// creating (one atomic add) - and a destructor marks its ledger entry, which somebody settles later.
+//
+// A kill at any line leaves `dirty` set and the next owner rebuilds every derived part from descriptors, ledgers and
+// chunk attachments (heap_rebuild.cc).
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "blocks.h"
+#include "ledger.h"
+#include "locks.h"
+
+namespace di {
+
+inline ObjectState word_state(u64 word) { return static_cast<ObjectState>(word >> 56); }
+inline ObjectKind word_kind(u64 word) { return static_cast<ObjectKind>(word >> 48 & 0xff); }
+inline u32 word_generation(u64 word) { return static_cast<u32>(word >> 32 & 0xffff); }
+inline u32 word_pins(u64 word) { return static_cast<u32>(word); }
+inline u64 make_word(ObjectState state, ObjectKind kind, u32 generation) {
+  return u64{static_cast<u8>(state)} << 56 | u64{static_cast<u8>(kind)} << 48 | u64{generation & 0xffff} << 32;
+}
+constexpr u64 kSealStep = u64{1} << 56;  // creating -> sealed, sealed -> doomed
+
+using Id = u8[20];
+
+struct MakeRequest {
+  u64 bytes = 0;
+  ObjectKind kind = ObjectKind::kData;
+  const u8* id = nullptr;
+  u32 owner = kNone;         // meta: table index
+  u64 expires_ns = 0;
+  std::span<const u32> tables;  // chunk: the tables it is charged to
+};
+enum class MakeResult { kMade, kExists, kFull };
+
+class Heap {
+ public:
+  explicit Heap(Arena& arena);
+  void format();
+  SharedLock& lock() DI_RETURN_CAPABILITY(lock_) { return lock_; }
+
+  // A block with its descriptor in state creating, held up by ledger entry `entry` (kind own); pages committed. kFull:
+  // `why` says what is short, `short_table` names a table whose own reserve is used up (kNone: the store is full).
+  // `format` fills what others must never see unfilled (a chunk's header), under the lock.
+  MakeResult make(const MakeRequest& request, u32 entry, u64 deadline_ns, u32* descriptor, std::string* why,
+                  u32* short_table = nullptr, const std::function<void(u8*)>& format = {});
+  // Meta blocks: made and handed over to their owner in one go.
+  u32 make_meta(u64 bytes, u32 owner, u64 deadline_ns);
+  void grow_ledger(u64 deadline_ns);  // one more block on this process's chain
+  struct PinCopy {
+    LedgerEntry* entry;
+    u64 what, ref;
+  };
+  void repeat_pins(std::span<const PinCopy> pins);  // a forked child: the parent holds them meanwhile
+  void seal(u32 descriptor, u32 entry);      // no lock: see above
+  void abandon(u32 descriptor, u32 entry, u64 deadline_ns);  // frees what was being created
+
+  enum class PinResult { kPinned, kMissing, kCreating };
+  PinResult pin(const Id& id, u32 entry, u32* descriptor, u64 deadline_ns);
+  bool contains(const Id& id, u64 deadline_ns);
+  bool remove(const Id& id, u64 deadline_ns);  // false: missing
+  std::vector<std::string> keys(const u8* after, u64 count, u64 deadline_ns);
+
+  // weights: an anonymous sealed object becomes version `newest + 1` of entry `index`
+  i64 publish(u32 index, u32 descriptor, u32 entry, u64 keep, u64 deadline_ns);
+  u32 weights_entry(const std::string& name, bool create, u64 deadline_ns);  // kNone: no such name
+  static void version_id(const Arena& arena, u32 index, i64 version, Id& id);
+
+  // chunks
+  // Writer or reaper: needs it no more. With deadline 0 it only tries; false: the heap is busy.
+  bool close_chunk(u32 descriptor, u32 entry, u64 deadline_ns);
+  void detach(std::span<const u32> chunks, u32 table, u64 deadline_ns);  // this table's refs are down to zero
+  void sweep_chunks(u64 deadline_ns);                                    // the same for all, after a death
+
+  // tables' bytes
+  bool reserve(u32 table, u64 bytes, u64 deadline_ns, std::string* why);  // sets reserve_bytes
+  bool hold(u32 table, i64 delta_bytes, u64 deadline_ns);                 // held draws; false: no room
+  void free_meta(std::span<const u32> descriptors, u64 deadline_ns);
+  void free_meta_of(u32 table, u64 deadline_ns);
+  // A table goes: waits until no live process copies from its chunks, then clears every ledger entry that names it.
+  void wait_readers(u32 table, u64 deadline_ns);
+  u64 available(u64 deadline_ns);  // bytes that a new object or reserve may take
+
+  void sweep_all(u64 deadline_ns);            // dropped pins of every process, expired objects
+  void settle_entry(LedgerEntry& entry, u64 deadline_ns);  // reaper: one pin or own of a dead client
+  bool resize(u64 budget, u64 deadline_ns, std::string* why);
+  u64 check(bool repair, u64 deadline_ns, std::vector<std::string>* findings);
+
+  Descriptor& descriptor(u32 index) const;
+  u8* block(u32 index) const;
+  u32 descriptor_count() const;
+  void wake_room();
+
+  class DI_SCOPED_CAPABILITY Guard {
+   public:
+    Guard(Heap& heap, u64 deadline_ns) DI_ACQUIRE(heap.lock_);
+    ~Guard() DI_RELEASE();
+    Guard(const Guard&) = delete;
+    Guard& operator=(const Guard&) = delete;
+
+   private:
+    Heap& heap_;
+    int exceptions_;  // leaving by an exception keeps `dirty`: the next owner rebuilds
+  };
+
+ private:
+  friend class Guard;
+  u32 find(const Id& id) const DI_REQUIRES(lock_);
+  void index_insert(u32 descriptor) DI_REQUIRES(lock_);
+  void index_erase(u32 descriptor) DI_REQUIRES(lock_);
+  void index_grow() DI_REQUIRES(lock_);
+  u32 pop_free() DI_REQUIRES(lock_);
+  bool add_segment() DI_REQUIRES(lock_);
+  void free_descriptor(u32 descriptor, bool punch) DI_REQUIRES(lock_);
+  void unpin(u32 descriptor) DI_REQUIRES(lock_);
+  void settle_dropped() DI_REQUIRES(lock_);
+  void detach_locked(u32 chunk, u32 table) DI_REQUIRES(lock_);
+  void release_if_unused(u32 chunk) DI_REQUIRES(lock_);
+  bool admit(const MakeRequest& request, const Blocks::Choice& choice, std::string* why, u32* short_table, u64* reclaim)
+      DI_REQUIRES(lock_);
+  void charge(u32 table, i64 used_delta) DI_REQUIRES(lock_);
+  void recompute_charges() DI_REQUIRES(lock_);
+  void expire() DI_REQUIRES(lock_);
+  void rebuild() DI_REQUIRES(lock_);
+  void recount_pins() DI_REQUIRES(lock_);
+  u64 raw_block(u64 bytes, BlockUse use) DI_REQUIRES(lock_);
+  u32 make_meta_locked(u64 bytes, u32 owner) DI_REQUIRES(lock_);
+  void free_strays() DI_REQUIRES(lock_);
+  std::string room_text() const;
+
+  Arena& arena_;
+  Blocks blocks_;
+  SharedLock lock_;
+};
+
+}  // namespace di

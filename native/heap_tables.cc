@@ -1,0 +1,231 @@
+// What tables, writers and published weights need of the heap.
+#include <algorithm>
+#include <cstring>
+
+#include "heap.h"
+
+namespace di {
+namespace {
+
+u64 mix(u64 x) {  // splitmix64's finaliser
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+}  // namespace
+
+// ----------------------------------------------------------------------------------------------------------- weights
+
+// The id of version v of weights entry i: findable without a list, so newest and oldest are all a crash can leave.
+void Heap::version_id(const Arena& arena, u32 index, i64 version, Id& id) {
+  u64 a, b;
+  std::memcpy(&a, arena.header().uuid, 8);
+  std::memcpy(&b, arena.header().uuid + 8, 8);
+  const u64 one = mix(a + 0x9e3779b97f4a7c15u * static_cast<u64>(version)), two = mix(b ^ one ^ index);
+  std::memcpy(id, &one, 8);
+  std::memcpy(id + 8, &two, 8);
+  std::memcpy(id + 16, "wght", 4);
+}
+
+u32 Heap::weights_entry(const std::string& name, bool create, u64 deadline_ns) {
+  for (u32 i = 0; i < kMaxWeights; ++i) {
+    const WeightsEntry& entry = arena_.weights(i);
+    if (entry.state.load(std::memory_order_acquire) == 1 && name == entry.name) return i;
+  }
+  if (!create) return kNone;
+  Guard guard(*this, deadline_ns);
+  u32 free = kNone;
+  for (u32 i = kMaxWeights; i-- > 0;) {
+    const WeightsEntry& entry = arena_.weights(i);
+    if (entry.state.load() == 1 && name == entry.name) return i;
+    if (entry.state.load() == 0) free = i;
+  }
+  if (free == kNone) throw Error(Code::kCapacity, "256 names of weights are published already; reuse one");
+  WeightsEntry& entry = arena_.weights(free);
+  std::strncpy(entry.name, name.c_str(), kNameBytes - 1);
+  entry.newest.store(0);
+  entry.oldest.store(1);
+  entry.state.store(1, std::memory_order_release);
+  return free;
+}
+
+i64 Heap::publish(u32 index, u32 made, u32 own, u64 keep, u64 deadline_ns) {
+  WeightsEntry& entry = arena_.weights(index);
+  i64 version = 0;
+  {
+    Guard guard(*this, deadline_ns);
+    version = entry.newest.load() + 1;
+    Id id;
+    version_id(arena_, index, version, id);
+    const u32 left = find(id);  // a publisher died between sealing this version and announcing it
+    if (left != kNone) free_descriptor(left, false);
+    if (made != kNone) {
+      Descriptor& fresh = descriptor(made);
+      std::memcpy(fresh.id, id, sizeof(Id));
+      fresh.flags = kFlagHasId | kFlagWeights;
+      DI_FAULT("heap.publish_before_seal");
+      fresh.word.fetch_add(kSealStep, std::memory_order_acq_rel);
+      DI_FAULT("heap.publish_sealed");
+      arena_.ledger().entry(own).what.store(0, std::memory_order_release);
+      index_insert(made);
+    }
+    entry.newest.store(version, std::memory_order_release);  // pairs with the acquire in latest()
+    DI_FAULT("heap.published");
+    i64 oldest = entry.oldest.load();
+    for (; oldest <= version - static_cast<i64>(keep); ++oldest) {
+      version_id(arena_, index, oldest, id);
+      const u32 old = find(id);
+      if (old == kNone) continue;
+      const u64 word = descriptor(old).word.load();
+      if (word_state(word) != ObjectState::kSealed) continue;
+      if (word_pins(word) == 0) {
+        free_descriptor(old, false);
+      } else {
+        index_erase(old);
+        descriptor(old).word.fetch_add(kSealStep);
+        arena_.heap_header().pending_bytes.fetch_add(Blocks::block_bytes(descriptor(old).bytes));
+      }
+    }
+    entry.oldest.store(oldest);
+    wake_room();
+  }
+  if (made != kNone) arena_.ledger().give(own);
+  HeapHeader& heap = arena_.heap_header();
+  heap.sealed_seq.fetch_add(1);
+  if (heap.sealed_waiters.load() != 0) os::futex_wake(heap.sealed_seq, kNone >> 1);
+  return version;
+}
+
+// ------------------------------------------------------------------------------------------------------------ chunks
+
+void Heap::release_if_unused(u32 chunk) {
+  const u64 word = descriptor(chunk).word.load();
+  if (word_kind(word) != ObjectKind::kChunk || word_state(word) != ObjectState::kSealed) return;
+  const ChunkHeader& header = *reinterpret_cast<const ChunkHeader*>(block(chunk));
+  for (u32 i = 0; i < header.attachments; ++i)
+    if (header.attachment[i].attached.load() != 0) return;
+  free_descriptor(chunk, false);
+}
+
+void Heap::detach_locked(u32 chunk, u32 table) {
+  const u64 word = descriptor(chunk).word.load();
+  if (word_kind(word) != ObjectKind::kChunk || word_state(word) != ObjectState::kSealed) return;
+  ChunkHeader& header = *reinterpret_cast<ChunkHeader*>(block(chunk));
+  for (u32 i = 0; i < header.attachments; ++i) {
+    Attachment& at = header.attachment[i];
+    if (at.table != table || at.attached.load() == 0 || at.refs.load(std::memory_order_acquire) != 0) continue;
+    at.attached.store(0);
+    DI_FAULT("heap.detached");
+    if (arena_.table(table).generation.load() == at.table_generation)
+      charge(table, -static_cast<i64>(Blocks::block_bytes(descriptor(chunk).bytes)));
+  }
+  release_if_unused(chunk);
+}
+
+void Heap::detach(std::span<const u32> chunks, u32 table, u64 deadline_ns) {
+  if (chunks.empty()) return;
+  Guard guard(*this, deadline_ns);
+  for (const u32 chunk : chunks) detach_locked(chunk, table);
+  wake_room();
+}
+
+bool Heap::close_chunk(u32 chunk, u32 entry, u64 deadline_ns) {
+  try {
+    Guard guard(*this, deadline_ns);
+    ChunkHeader& header = *reinterpret_cast<ChunkHeader*>(block(chunk));
+    header.full.store(1, std::memory_order_release);
+    header.closed.store(1, std::memory_order_seq_cst);  // pairs with the refs loads: see Attachment
+    DI_FAULT("heap.chunk_closed");
+    if (word_state(descriptor(chunk).word.load()) == ObjectState::kCreating) descriptor(chunk).word.fetch_add(kSealStep);
+    if (entry != kNone) arena_.ledger().entry(entry).what.store(0, std::memory_order_release);
+    for (u32 i = 0; i < header.attachments; ++i) {
+      if (word_state(descriptor(chunk).word.load()) != ObjectState::kSealed) break;  // freed by the last detach
+      detach_locked(chunk, header.attachment[i].table);
+    }
+    wake_room();
+  } catch (const Error& error) {
+    if (deadline_ns != 0 || error.code() != Code::kTimeout) throw;
+    return false;
+  }
+  if (entry != kNone) arena_.ledger().give(entry);
+  return true;
+}
+
+void Heap::sweep_chunks(u64 deadline_ns) {
+  for (u32 index = 0; index < descriptor_count(); ++index) {
+    const u64 word = descriptor(index).word.load(std::memory_order_acquire);
+    if (word_kind(word) != ObjectKind::kChunk || word_state(word) != ObjectState::kSealed) continue;
+    Guard guard(*this, deadline_ns);  // re-read under the lock: it may have been freed meanwhile
+    const u64 again = descriptor(index).word.load();
+    if (word_kind(again) != ObjectKind::kChunk || word_state(again) != ObjectState::kSealed) continue;
+    ChunkHeader& header = *reinterpret_cast<ChunkHeader*>(block(index));
+    for (u32 i = 0; i < header.attachments && word_state(descriptor(index).word.load()) == ObjectState::kSealed; ++i) {
+      Attachment& at = header.attachment[i];
+      const TableHeader& table = arena_.table(at.table);
+      const bool gone = table.generation.load() != at.table_generation || table.state.load() == 0;
+      if (gone) at.refs.store(0);
+      detach_locked(index, at.table);
+    }
+  }
+}
+
+// ------------------------------------------------------------------------------------------------------ tables' bytes
+
+bool Heap::reserve(u32 index, u64 bytes, u64 deadline_ns, std::string* why) {
+  Guard guard(*this, deadline_ns);
+  HeapHeader& heap = arena_.heap_header();
+  TableHeader& table = arena_.table(index);
+  const u64 used = table.used_bytes, held = table.held_bytes;
+  const u64 before = std::max(table.reserve_bytes + held, used), after = std::max(bytes + held, used);
+  const u64 claimed = heap.object_bytes + heap.meta_bytes + heap.fixed_bytes + heap.table_charge - before + after;
+  if (after > before && claimed > heap.budget.load()) {
+    if (why != nullptr) *why = room_text();
+    return false;
+  }
+  table.reserve_bytes.store(bytes);
+  heap.table_charge.store(heap.table_charge - before + after);
+  return true;
+}
+
+bool Heap::hold(u32 index, i64 delta_bytes, u64 deadline_ns) {
+  Guard guard(*this, deadline_ns);
+  HeapHeader& heap = arena_.heap_header();
+  TableHeader& table = arena_.table(index);
+  const u64 used = table.used_bytes, own = table.reserve_bytes + table.held_bytes;
+  const u64 grown = own + static_cast<u64>(delta_bytes);
+  const u64 charge_after = heap.table_charge - std::max(own, used) + std::max(grown, used);
+  if (delta_bytes > 0 && heap.object_bytes + heap.meta_bytes + heap.fixed_bytes + charge_after > heap.budget.load())
+    return false;
+  table.held_bytes.store(table.held_bytes + static_cast<u64>(delta_bytes));
+  heap.table_charge.store(charge_after);
+  if (delta_bytes < 0) wake_room();
+  return true;
+}
+
+u64 Heap::available(u64 deadline_ns) {
+  Guard guard(*this, deadline_ns);
+  settle_dropped();
+  const HeapHeader& heap = arena_.heap_header();
+  const u64 claimed = heap.object_bytes + heap.meta_bytes + heap.fixed_bytes + heap.table_charge;
+  return heap.budget.load() > claimed ? heap.budget.load() - claimed : 0;
+}
+
+void Heap::free_meta(std::span<const u32> descriptors, u64 deadline_ns) {
+  Guard guard(*this, deadline_ns);
+  for (const u32 index : descriptors) free_descriptor(index, false);
+  wake_room();
+}
+
+void Heap::free_meta_of(u32 table, u64 deadline_ns) {
+  Guard guard(*this, deadline_ns);
+  for (u32 index = 0; index < descriptor_count(); ++index) {
+    const u64 word = descriptor(index).word.load();
+    if (word_kind(word) == ObjectKind::kMeta && word_state(word) == ObjectState::kSealed && descriptor(index).owner == table)
+      free_descriptor(index, false);
+  }
+  wake_room();
+}
+
+}  // namespace di
+

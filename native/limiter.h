@@ -1,0 +1,27 @@
+// When inserts and samples may pass. Pure functions over the LimiterState in the table's header; the caller holds the
+// table's lock, counts what passed (inserts, samples) and waits where something did not.
+//
+// The rule is Reverb's (rate_limiter.cc; Cassirer et al. 2021, section 3.3), decision by decision:
+//   insert: size + 1 <= min_size, or (inserts + 1) * ratio - samples <= max_diff
+//   sample: size >= min_size and inserts * ratio - samples - 1 >= min_diff
+// in doubles, in just this order of operations. `size` is the number of live items.
+#pragma once
+
+#include <string>
+
+#include "layout.h"
+
+namespace di {
+
+bool may_insert(const LimiterState& state, i64 size, i64 count = 1);
+bool may_sample(const LimiterState& state, i64 size);  // one sample
+
+// How many samples in a row would pass, at most `want`, each counted before the next is asked for and `size` staying
+// as it is: the decisions of a loop over may_sample, without the loop.
+u64 samples_allowed(const LimiterState& state, i64 size, u64 want);
+
+// Why the next insert or sample has to wait, with counts, naming the option that decides; "" when it need not.
+std::string why_no_insert(const LimiterState& state, i64 size);
+std::string why_no_sample(const LimiterState& state, i64 size);
+
+}  // namespace di

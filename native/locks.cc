@@ -1,0 +1,90 @@
+#include "locks.h"
+
+#include <cmath>
+
+namespace di {
+namespace {
+
+constexpr u32 kSleeping = 0x80000000u;
+constexpr u64 kSliceNs = 20'000'000;  // how long a waiter sleeps before it asks whether the owner lives
+constexpr int kSpins = 60;            // about 2 us of pauses
+
+inline void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+}  // namespace
+
+u64 deadline_after(double seconds) {
+  if (seconds < 0 || std::isinf(seconds)) return kForever;
+  return os::now_ns() + static_cast<u64>(seconds * 1e9);
+}
+
+bool SharedLock::try_acquire() {
+  u32 free = 0;
+  // acquire: pairs with the release in release(); what the last owner wrote is visible.
+  return word_.word.compare_exchange_strong(free, arena_.slot() + 1, std::memory_order_acquire);
+}
+
+void SharedLock::acquire(u64 deadline_ns) {
+  if (try_acquire()) return;
+  for (int i = 0; i < kSpins; ++i) {
+    pause();
+    if (word_.word.load(std::memory_order_relaxed) == 0 && try_acquire()) return;
+  }
+  acquire_slow(deadline_ns);
+}
+
+void SharedLock::acquire_slow(u64 deadline_ns) {
+  const u32 mine = (arena_.slot() + 1) | kSleeping;  // others may sleep too: wake one at release
+  WaitRecord record(arena_, WaitKind::kLock, kNone);
+  for (;;) {
+    u32 seen = word_.word.load(std::memory_order_relaxed);
+    if (seen == 0) {
+      if (word_.word.compare_exchange_strong(seen, mine, std::memory_order_acquire)) return;
+      continue;
+    }
+    if (!(seen & kSleeping) && !word_.word.compare_exchange_strong(seen, seen | kSleeping, std::memory_order_relaxed))
+      continue;
+    const u32 holder = (seen & ~kSleeping) - 1;
+    if (deadline_ns != 0) {
+      os::Blocking blocking;
+      os::futex_wait(word_.word, seen | kSleeping, kSliceNs);
+    }
+    const u32 now = word_.word.load(std::memory_order_relaxed);
+    if ((now & ~kSleeping) != holder + 1 || holder == arena_.slot()) {
+      if (os::now_ns() < deadline_ns) continue;
+    } else if (arena_.is_dead(holder)) {
+      DI_FAULT("lock.before_takeover");
+      u32 dead = now;
+      if (word_.word.compare_exchange_strong(dead, mine, std::memory_order_acquire)) return;
+      continue;
+    }
+    record.culprit(holder);
+    if (os::now_ns() >= deadline_ns) {
+      const std::string who = arena_.describe_client(holder);
+      throw Error(Code::kTimeout, name_ + " is held by " + who, who);
+    }
+  }
+}
+
+void SharedLock::release() {
+  // release: pairs with the acquire of the next owner.
+  const u32 before = word_.word.exchange(0, std::memory_order_release);
+  if (before & kSleeping) os::futex_wake(word_.word, 1);
+}
+
+WaitRecord::WaitRecord(const Arena& arena, WaitKind kind, u32 table) : self_(arena.self()) {
+  self_.wait_table.store(table, std::memory_order_relaxed);
+  self_.wait_culprit.store(0, std::memory_order_relaxed);
+  self_.wait_since_ns.store(os::now_ns(), std::memory_order_relaxed);
+  self_.wait_kind.store(static_cast<u32>(kind), std::memory_order_release);
+}
+
+void WaitRecord::culprit(u32 slot) { self_.wait_culprit.store(slot + 1, std::memory_order_relaxed); }
+
+WaitRecord::~WaitRecord() { self_.wait_kind.store(0, std::memory_order_release); }
+
+}  // namespace di

@@ -1,0 +1,141 @@
+// The one seam to the operating system: no other file makes a system call, so tests can lose, refuse and stop here.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "layout.h"
+
+namespace di::os {
+
+// --- time, identity
+u64 now_ns();     // CLOCK_MONOTONIC
+u64 coarse_ns();  // CLOCK_MONOTONIC_COARSE: 3 ns a call, ticks of milliseconds
+u64 boot_ns();    // CLOCK_BOOTTIME: for ttl
+u32 pid();
+u64 start_time(u32 pid);      // clock ticks since boot, 0 when there is no such process (or it is a zombie)
+char process_state(u32 pid);  // 'R', 'S', 'T' …, 0 when there is no such process
+u64 pid_namespace();          // inode
+u32 cpu_count();              // that this process may run on
+
+// --- memory files
+struct FileId {
+  u64 device = 0, inode = 0;
+  bool operator==(const FileId&) const = default;
+};
+// 0600, CLOEXEC, sized, sealed SHRINK|GROW|SEAL; throws Error. `name` is the whole text that find_holders looks for:
+// memfd_name(store name, uuid).
+int create_memfd(const std::string& name, u64 bytes);
+FileId file_id(int fd);  // {0,0} when fd is not open
+u64 file_bytes(int fd);
+u64 file_blocks_bytes(int fd);              // bytes of pages present
+u8* map(int fd, u64 bytes, bool writable);  // from offset 0, at a 2 MiB boundary, MADV_DONTDUMP; nullptr
+                                            // when the address space is refused
+void unmap(u8* at, u64 bytes);
+int commit(int fd, u64 offset, u64 bytes);  // fallocate; errno or 0; retries EINTR. After an error some
+                                            // of the pages may be there
+int punch(int fd, u64 offset, u64 bytes);
+int collapse(u8* at, u64 bytes);  // MADV_COLLAPSE, best effort; errno or 0
+int populate(u8* at, u64 bytes);  // MADV_POPULATE_WRITE: page tables ahead of use; commits
+                                  // what is not there yet, so only over committed pages
+u8* map_private(u64 bytes);       // this process's own memory, touched, in huge pages where it can be
+void close_fd(int fd);            // drops every record lock of this process on that file
+u8* map_wiped_on_fork();          // one page that reads 0 in a forked child
+
+// --- record locks: one byte per client slot, dropped by the kernel at death
+bool lock_byte(int fd, u64 offset);  // false: somebody else holds it
+void unlock_byte(int fd, u64 offset);
+bool byte_is_locked(int fd, u64 offset);  // by another process; never ask for one's own. True also when
+                                          // the question fails: nobody is declared dead by mistake
+
+// --- futex on shared memory
+void futex_wait(std::atomic<u32>& word, u32 expected, u64 timeout_ns);  // from now; ~0: no limit. May return early
+void futex_wake(std::atomic<u32>& word, u32 count);
+
+// --- memory budget
+// Bytes this process may still commit before a cgroup level (v1, v2; margin max(64 MiB, 2 %) each) or MemAvailable is
+// reached. Reclaimable file pages of a cgroup count as free. Re-read at most once per millisecond.
+u64 memory_headroom();
+u64 memory_total();         // of machine and cgroup: the smaller; what "25%" is a share of
+u64 cgroup_hash();          // names the cgroup that this process's memory is charged to, the same in every namespace
+u64 address_space_limit();  // the smaller of RLIMIT_AS and RLIMIT_FSIZE (a memfd counts as a file), or ~0
+
+// --- finding stores
+struct Holder {
+  u32 pid;
+  int fd;  // number in that process
+  std::string name, uuid;
+};
+std::string memfd_name(const std::string& store_name, const std::string& uuid);  // uuid: hex digits and '-'
+// Every live process of this uid that holds a memfd of ours, this one included: {pid, fd, name, uuid}. Reads /proc only.
+std::vector<Holder> find_holders();
+// Processes of this uid whose descriptors this one may not see (another gid, or not dumpable): who may hold a store
+// that find_holders misses. Slower than find_holders; for the text of an error.
+std::vector<u32> hidden_processes();
+// Opens the holder's memfd read-write. Identity is checked through O_PATH before the real open, and `already` is asked
+// first: closing any other descriptor of the file would drop this process's record lock. Returns -1 with errno set:
+// EEXIST when `already` said yes (*id is set), ENOENT when the holder has gone, EACCES or EPERM when it refuses.
+// One thread of a process at a time, together with the registration that `already` looks at.
+int open_holder(const Holder& holder, const std::function<bool(FileId)>& already, FileId* id);
+
+// --- the folder that serialises create and attach ($DI_STORE_DIR, else /tmp/di-store-<uid>)
+std::string store_folder();  // made 0700, owner checked; throws kAccessDenied naming DI_STORE_DIR
+void hold_store_folder();    // a shared flock for the life of the process: cleaners of /tmp leave the folder alone
+class FolderLock {           // flock on a file in the folder, per store name; throws kTimeout with the culprit. Not
+                             // recursive. The file is removed at the end
+ public:
+  FolderLock(const std::string& store_name, u64 deadline_ns);  // as now_ns(); ~0: no limit
+  ~FolderLock();
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+
+ private:
+  std::string path_;
+  int fd_ = -1;
+};
+
+// --- fault points: in builds with DI_FAULTS, `DI_STORE_FAULT=name:count[:stop]` kills (or stops) this process with a
+// real signal when it reaches the named point for the count-th time; `:ENOSPC`, `:ENOMEM`, `:EIO`, `:EINTR` instead of
+// `:stop` make the call at "os.commit" fail with that. Nothing in other builds.
+#ifdef DI_FAULTS
+void fault(const char* point);
+std::vector<std::string> fault_points();  // every point reached so far in this process
+void arm_fault(const std::string& spec);  // as the variable, at run time (for tests that fork); "" disarms
+int fault_errno(const char* point);       // errno this call is to fail with, or 0
+#define DI_FAULT(point) ::di::os::fault(point)
+#else
+#define DI_FAULT(point) ((void)0)
+#endif
+
+// --- blocking: the bindings leave the GIL here and look for signals on the way back
+struct BlockHooks {
+  void* (*leave)() = nullptr;
+  void (*enter)(void*) = nullptr;  // may throw Error(kInterrupted)
+};
+void set_block_hooks(BlockHooks hooks);
+class Blocking {  // scope in which this thread may sleep; only a thread's outermost scope calls the hooks
+ public:
+  Blocking();
+  ~Blocking() noexcept(false);
+  Blocking(const Blocking&) = delete;
+  Blocking& operator=(const Blocking&) = delete;
+
+ private:
+  void* token_ = nullptr;
+  int unwinding_;
+};
+void sleep_ns(u64 span_ns);  // may return early
+
+// --- bulk copies, as memcpy; ends with a store fence where it streams, so a release store may publish the bytes
+void copy(void* to, const void* from, u64 bytes);            // normal stores, streaming (non-temporal) from 256 KiB on
+void copy_streaming(void* to, const void* from, u64 bytes);  // streaming from 16 KiB on: for memory not read soon
+void random_bytes(void* to, u64 bytes);
+
+// --- fork handshake
+void make_pipe(int fds[2]);  // CLOEXEC; {-1, -1} when there are no descriptors left
+void write_byte(int fd);
+void wait_readable(int fd, int timeout_ms);
+
+}  // namespace di::os

@@ -1,0 +1,78 @@
+#include "reaper.h"
+
+namespace di {
+namespace {
+
+// Whoever takes a dead owner's lock rolls back and rebuilds, so afterwards no undo record names the dead client's words.
+void take_over_locks(const std::shared_ptr<Arena>& arena, u32 slot, u64 deadline_ns) {
+  const auto owned = [slot](const LockWord& lock) { return (lock.word.load() & 0x7fffffffu) == slot + 1; };
+  if (owned(arena->heap_header().lock)) Heap::Guard guard(arena->heap(), deadline_ns);
+  for (u32 i = 0; i < arena->table_count(); ++i) {
+    if (arena->table(i).state.load() != 2 || !owned(arena->table(i).lock)) continue;
+    Table table(arena, i);
+    Table::Guard guard(table, deadline_ns);
+  }
+}
+
+void settle_ledger(const std::shared_ptr<Arena>& arena, u32 slot, u64 deadline_ns) {
+  Heap& heap = arena->heap();
+  for (u32 at = arena->client(slot).ledger.load(); at != 0;) {
+    LedgerBlock& block = *reinterpret_cast<LedgerBlock*>(heap.block(at - 1));
+    for (LedgerEntry& entry : block.entries) {
+      const u64 what = entry.what.load();
+      switch (ledger_kind(what)) {
+        case LedgerKind::kFree: break;
+        case LedgerKind::kPin:
+        case LedgerKind::kOwn: heap.settle_entry(entry, deadline_ns); break;
+        default: {
+          const u32 index = ledger_table(what);
+          if (index < arena->table_count() && arena->table(index).state.load() == 2) {
+            Table table(arena, index);
+            table.settle_entry(entry, deadline_ns);
+          } else {
+            entry.what.store(0, std::memory_order_release);
+          }
+        }
+      }
+    }
+    at = block.next.load();
+  }
+}
+
+}  // namespace
+
+u32 reap(const std::shared_ptr<Arena>& arena, u64 deadline_ns) {
+  bool any = false;
+  for (u32 slot = 0; slot < kMaxClients && !any; ++slot) any = arena->is_dead(slot);
+  if (!any) return 0;
+  SharedLock directory(*arena, arena->header().reap_lock, "the store's directory");
+  directory.acquire(deadline_ns);
+  u32 reaped = 0;
+  try {
+    for (u32 slot = 0; slot < kMaxClients; ++slot) {
+      if (!arena->is_dead(slot)) continue;
+      ClientSlot& client = arena->client(slot);
+      client.state.store(static_cast<u32>(ClientState::kReaping));
+      DI_FAULT("reap.begun");
+      take_over_locks(arena, slot, deadline_ns);
+      settle_ledger(arena, slot, deadline_ns);
+      DI_FAULT("reap.before_free");
+      client.wait_kind.store(0);
+      client.generation.fetch_add(1);
+      arena->heap_header().deaths.fetch_add(1);
+      client.state.store(static_cast<u32>(ClientState::kFree), std::memory_order_release);
+      ++reaped;
+    }
+    if (reaped != 0) {
+      Table::finish_broken(arena, deadline_ns);
+      arena->heap().sweep_chunks(deadline_ns);
+    }
+  } catch (...) {
+    directory.release();
+    throw;
+  }
+  directory.release();
+  return reaped;
+}
+
+}  // namespace di

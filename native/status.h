@@ -1,0 +1,43 @@
+// Errors of the core. One closed set; bindings_errors.cc maps each code to its Python class in one place.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+namespace di {
+
+enum class Code {
+  kInvalid,         // ValueError: a bad argument
+  kType,            // TypeError
+  kStoreNotFound,
+  kStoreClosed,
+  kStoreFull,
+  kCapacity,
+  kLayoutMismatch,
+  kCorruptData,
+  kObjectNotFound,
+  kObjectExists,
+  kTableNotFound,
+  kTableExists,
+  kSchemaMismatch,
+  kWriterClosed,
+  kEndOfData,
+  kAccessDenied,
+  kTimeout,
+  kStoreError,
+  kInterrupted,     // a Python exception (KeyboardInterrupt) is already set
+};
+
+class Error : public std::runtime_error {
+ public:
+  Error(Code code, const std::string& text, std::string culprit = "")
+      : std::runtime_error(text), code_(code), culprit_(std::move(culprit)) {}
+  Code code() const { return code_; }
+  const std::string& culprit() const { return culprit_; }
+
+ private:
+  Code code_;
+  std::string culprit_;
+};
+
+}  // namespace di

@@ -1,0 +1,375 @@
+#include "table.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <exception>
+
+#include "chunk_uses.h"
+
+namespace di {
+
+Table::Table(std::shared_ptr<Arena> arena, u32 index)
+    : arena_(std::move(arena)),
+      index_(index),
+      generation_(arena_->table(index).generation.load()),
+      header_(arena_->table(index)),
+      lock_(*arena_, header_.lock, std::string("table '") + header_.name + "'"),
+      undo_(*arena_, header_.undo) {}
+
+Table::Guard::Guard(Table& table, u64 deadline_ns) : table_(table), exceptions_(std::uncaught_exceptions()) {
+  table.lock_.acquire(deadline_ns);
+  if (table.lock_.needs_recovery() || table.undo_.pending()) table.recover();
+  if (!table.live()) {
+    table.lock_.release();
+    table.require_live();
+  }
+  table.refresh();
+}
+
+Table::Guard::~Guard() {
+  const bool clean = std::uncaught_exceptions() == exceptions_;
+  if (clean) {
+    table_.header_.stat_size.store(table_.header_.size, std::memory_order_relaxed);
+    table_.lock_.end_change();
+  }
+  table_.lock_.release();
+}
+
+bool Table::live() const {
+  return header_.generation.load(std::memory_order_acquire) == generation_ &&
+         header_.state.load(std::memory_order_acquire) == 2;
+}
+
+void Table::require_live() const {
+  if (!live()) throw Error(Code::kTableNotFound, "the table was dropped; create it again with store.create_table()");
+}
+
+// ------------------------------------------------------------------------------------------------------ small helpers
+
+Item& Table::item(u32 slot) {
+  for (std::size_t i = parts_.segments.size(); i-- > 1;)
+    if (slot >= parts_.segments[i].first) return parts_.segments[i].second[slot - parts_.segments[i].first];
+  return parts_.segments[0].second[slot];
+}
+
+double Table::mass(double priority) const {
+  if (priority <= 0) return 0;
+  if (header_.alpha == 1) return priority;
+  if (header_.alpha == 0) return 1;
+  return std::pow(priority, header_.alpha);
+}
+
+void Table::wake(Shared<u32>& seq, Shared<u32>& waiters, u64 count) {
+  seq.fetch_add(1, std::memory_order_seq_cst);  // after the change it announces; pairs with the load before a wait
+  if (count != 0 && waiters.load(std::memory_order_seq_cst) != 0)
+    os::futex_wake(seq, static_cast<u32>(std::min<u64>(count, kMaxClients)));
+}
+
+i64 Table::newest_version() const {
+  return header_.weights == 0 ? 0 : arena_->weights(static_cast<u32>(header_.weights - 1)).newest.load(std::memory_order_acquire);
+}
+
+bool Table::stale(const Item& entry) const {
+  return header_.max_staleness >= 0 && newest_version() - entry.version > header_.max_staleness;
+}
+
+// ------------------------------------------------------------------------------------------------ chunks and their uses
+
+u32 Table::cover(u32 chunk, u32 row, u32 rows) { return chunks_covered(arena_->heap(), chunk, row, rows); }
+
+void Table::use_chunks(u32 chunk, u32 count, i32 delta) {
+  Heap& heap = arena_->heap();
+  for (u32 i = 0; i < count && chunk != kNone; ++i) {
+    ChunkHeader& header = *reinterpret_cast<ChunkHeader*>(heap.block(chunk));
+    for (u32 k = 0; k < header.attachments; ++k) {
+      Attachment& at = header.attachment[k];
+      if (at.table != index_) continue;
+      const u32 refs = at.refs.fetch_add(static_cast<u32>(delta), std::memory_order_seq_cst) + static_cast<u32>(delta);
+      if (refs == 0 && header.closed.load(std::memory_order_seq_cst) != 0) {
+        detach_.push_back(chunk);
+        detach_pending_.store(true, std::memory_order_relaxed);
+      }
+      break;
+    }
+    chunk = header.next.load(std::memory_order_acquire) - 1;
+  }
+}
+
+void Table::commit() {
+  undo_.commit();
+  for (const Use& use : lower_) use_chunks(use.chunk, use.count, -1);
+  lower_.clear();
+}
+
+// Frees chunks that no item of this table uses any more. With deadline 0 it only tries: after a call has had its effect,
+// housekeeping must neither fail nor wait; the next call finds what is left.
+void Table::settle(u64 deadline_ns) {
+  if (!detach_pending_.load(std::memory_order_relaxed)) return;
+  std::vector<u32> chunks;
+  try {
+    {
+      Guard guard(*this, deadline_ns);
+      chunks.swap(detach_);
+      std::lock_guard<std::recursive_mutex> local(arena_->local());
+      chunks.insert(chunks.end(), detach_later_.begin(), detach_later_.end());
+      detach_later_.clear();
+      detach_pending_.store(false, std::memory_order_relaxed);
+    }
+    arena_->heap().detach(chunks, index_, deadline_ns);
+  } catch (...) {
+    std::lock_guard<std::recursive_mutex> guard(arena_->local());
+    detach_later_.insert(detach_later_.end(), chunks.begin(), chunks.end());
+    detach_pending_.store(true, std::memory_order_relaxed);
+    if (deadline_ns != 0) throw;
+  }
+}
+
+// ------------------------------------------------------------------------------------- sampler, remover, order cursors
+
+u32 Table::first_live() { return header_.first_live - 1; }
+u32 Table::last_live() { return header_.last_live - 1; }
+
+void Table::cursor_left(u32 slot) {
+  const auto is_live = [this](u32 at) { return (item(at).state & 15) == static_cast<u64>(ItemState::kLive); };
+  if (header_.first_live == slot + 1) {
+    u32 at = parts_.order->next(slot);
+    while (at != kNone && !is_live(at)) at = parts_.order->next(at);
+    header_.first_live = at + 1;
+  }
+  if (header_.last_live == slot + 1) {
+    u32 at = parts_.order->previous(slot);
+    while (at != kNone && !is_live(at)) at = parts_.order->previous(at);
+    header_.last_live = at + 1;
+  }
+}
+
+void Table::cursor_joined(u32 slot) {
+  const u64 number = item(slot).number;
+  if (header_.first_live == 0 || number < item(header_.first_live - 1).number) header_.first_live = slot + 1;
+  if (header_.last_live == 0 || number > item(header_.last_live - 1).number) header_.last_live = slot + 1;
+}
+
+// A live item enters what draws and removes; `state` is set already.
+void Table::join(u32 slot, bool) {
+  const Item& entry = item(slot);
+  const u64 drawn_epochs = (entry.state >> 32) + (entry.span & 0xffffffffu);
+  if (parts_.dense)
+    parts_.dense->insert(slot, header_.sampler != static_cast<u64>(SamplerKind::kOnce) || drawn_epochs <= header_.epoch);
+  if (parts_.remover_dense) parts_.remover_dense->insert(slot, true);
+  if (parts_.sums || parts_.minimum) {
+    const double weight = mass(entry.priority);
+    if (parts_.sums) parts_.sums->set(&slot, &weight, 1);
+    if (parts_.minimum && weight > 0) parts_.minimum->set(slot, weight, entry.number);
+  }
+  if (parts_.best) {
+    const bool once = header_.sampler == static_cast<u64>(SamplerKind::kOnce);
+    parts_.best->set(slot, once ? static_cast<double>(drawn_epochs) : entry.priority, entry.number);
+  }
+  if (parts_.remover_best) parts_.remover_best->set(slot, entry.priority, entry.number);
+  cursor_joined(slot);
+  ++header_.size;
+}
+
+void Table::leave(u32 slot) {
+  if (parts_.dense) parts_.dense->erase(slot);
+  if (parts_.remover_dense) parts_.remover_dense->erase(slot);
+  if (parts_.sums) {
+    const double zero = 0;
+    parts_.sums->set(&slot, &zero, 1);
+  }
+  if (parts_.best) parts_.best->erase(slot);
+  if (parts_.remover_best) parts_.remover_best->erase(slot);
+  if (parts_.minimum) parts_.minimum->erase(slot);
+  cursor_left(slot);
+  --header_.size;
+}
+
+u32 Table::victim() {
+  switch (static_cast<SamplerKind>(header_.remover)) {
+    case SamplerKind::kFifo: return first_live();
+    case SamplerKind::kLifo: return last_live();
+    case SamplerKind::kUniform: return victim_uniform();
+    default: return parts_.remover_best ? parts_.remover_best->best() : parts_.best ? parts_.best->best() : first_live();
+  }
+}
+
+u32 Table::victim_uniform() {
+  const DenseSet& set = parts_.remover_dense ? *parts_.remover_dense : *parts_.dense;
+  const u64 count = parts_.remover_dense ? header_.remover_count : header_.dense_count;
+  if (count == 0) return kNone;
+  return set.at(scaled(next_random(), count));
+}
+
+// Frees a live or held slot. The words go through the undo record; uses of chunks are lowered after the commit.
+void Table::remove_slot(u32 slot, bool undrawn_counts) {
+  Item& entry = item(slot);
+  const bool was_live = (entry.state & 15) == static_cast<u64>(ItemState::kLive);
+  const u32 uses = static_cast<u32>(entry.span);
+  if (was_live) {
+    leave(slot);
+  } else {
+    --header_.held;
+  }
+  if (undrawn_counts && header_.limiter.queue != 0 && uses == 0)
+    undo_.set(header_.limiter.inserts, static_cast<u64>(header_.limiter.inserts - 1));
+  forget(slot);
+}
+
+void Table::forget(u32 slot) {
+  Item& entry = item(slot);
+  const u64 generation = (entry.state >> 4 & kGenerationMask) + 1;
+  const u32 chunk = static_cast<u32>(entry.place >> 32), row = static_cast<u32>(entry.place);
+  const u32 rows = static_cast<u32>(entry.span >> 32 & 0xfffff);
+  undo_.set(entry.state, (generation & kGenerationMask) << 4);
+  undo_.set(header_.total_removed, header_.total_removed + 1);
+  parts_.order->erase(slot);
+  parts_.order->free_push(slot);
+  ++header_.free_slots;
+  lower_.push_back({chunk, cover(chunk, row, rows)});
+}
+
+// ---------------------------------------------------------------------------------------------------------- inserting
+
+std::string Table::why_no_insert() {
+  if (header_.finished != 0) throw Error(Code::kEndOfData, "table.finish() was called: no more inserts");
+  if (header_.size > header_.capacity)
+    return "draws were given back and lift the table above capacity=" + std::to_string(header_.capacity) +
+           " until they are drawn again";
+  const i64 size = static_cast<i64>(header_.size);
+  return may_insert(header_.limiter, size) ? "" : di::why_no_insert(header_.limiter, size);
+}
+
+void Table::insert(std::span<const NewItem> items, std::vector<u64>* keys) {
+  change();
+  for (const NewItem& fresh : items) {
+    if (header_.size >= header_.capacity && header_.limiter.queue == 0) {
+      const u32 out = victim();
+      if (out != kNone) remove_slot(out, true);
+    }
+    const u32 slot = parts_.order->free_pop();
+    if (slot == kNone) throw Error(Code::kStoreError, "no free slot in table '" + std::string(header_.name) + "'");
+    --header_.free_slots;
+    const bool given = !std::isnan(fresh.priority);
+    const double priority = given ? fresh.priority
+                            : header_.initial_priority >= 0 ? header_.initial_priority
+                            : header_.max_priority < 0      ? 1.0
+                                                            : header_.max_priority;
+    if (given && fresh.priority > header_.max_priority) header_.max_priority = fresh.priority;
+    Item& entry = item(slot);
+    const u64 generation = entry.state >> 4 & kGenerationMask;
+    use_chunks(fresh.chunk, cover(fresh.chunk, fresh.row, fresh.rows), +1);
+    entry.number = header_.next_number;
+    entry.priority = priority;
+    entry.version = fresh.version;
+    entry.place = u64{fresh.chunk} << 32 | fresh.row;
+    entry.span = u64{fresh.flags} << 60 | u64{fresh.back} << 52 | u64{fresh.rows} << 32;
+    const u64 joined = header_.sampler == static_cast<u64>(SamplerKind::kOnce) ? header_.epoch : 0;
+    DI_FAULT("table.insert_before_state");
+    undo_.set(entry.state, static_cast<u64>(ItemState::kLive) | generation << 4 | joined << 32);
+    undo_.set(header_.next_number, header_.next_number + 1);
+    undo_.set(header_.total_inserts, header_.total_inserts + 1);
+    undo_.set(header_.limiter.inserts, static_cast<u64>(header_.limiter.inserts + 1));
+    parts_.order->push_back(slot);
+    join(slot, false);
+    if (fresh.flags & kItemCut) ++header_.episodes_cut;
+    if (keys != nullptr) keys->push_back(make_key(generation, slot));
+    DI_FAULT("table.insert_item");
+  }
+  header_.last_insert_ns.store(os::now_ns(), std::memory_order_relaxed);
+  commit();
+  wake(header_.items_seq, header_.items_waiters,
+       samples_allowed(header_.limiter, static_cast<i64>(header_.size), kMaxClients));
+}
+
+bool Table::evict_for_room(u64 deadline_ns) {
+  bool any = false;
+  {
+    Guard guard(*this, deadline_ns);
+    change();
+    for (u32 i = 0; i < kBatchStep && header_.limiter.queue == 0; ++i) {
+      const u32 out = victim();
+      if (out == kNone) break;
+      remove_slot(out, true);
+      ++header_.evicted_for_room;
+      any = true;
+    }
+    commit();
+    if (any) wake(header_.room_seq, header_.room_waiters, 1);
+  }
+  settle(deadline_ns);
+  return any;
+}
+
+u32 Table::open_writer(u64 deadline_ns) {
+  const u32 entry = arena_->ledger().take_one();
+  Guard guard(*this, deadline_ns);
+  change();
+  arena_->ledger().entry(entry).what.store(ledger_what(LedgerKind::kWriter, index_, 0), std::memory_order_release);
+  ++header_.writers;
+  return entry;
+}
+
+void Table::close_writer(u32 entry, u64 deadline_ns) {
+  {
+    Guard guard(*this, deadline_ns);
+    change();
+    arena_->ledger().entry(entry).what.store(0, std::memory_order_release);
+    --header_.writers;
+    wake(header_.items_seq, header_.items_waiters, kMaxClients);
+  }
+  arena_->ledger().give(entry);
+}
+
+// --------------------------------------------------------------------------------------------------------- priorities
+
+u64 Table::update_priorities(std::span<const u64> keys, std::span<const double> priorities, u64 deadline_ns) {
+  u64 live = 0;
+  constexpr std::size_t kStep = 512;  // words and leaves only: more fit into one hold than items drawn
+  u32 slots[kStep];
+  double masses[kStep];
+  for (std::size_t first = 0; first < keys.size(); first += kStep) {
+    const std::size_t count = std::min(kStep, keys.size() - first);
+    Guard guard(*this, deadline_ns);
+    change();
+    u32 changed = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      const u64 key = keys[first + i];
+      const u32 slot = key_slot(key);
+      if (i + 8 < count && key_slot(keys[first + i + 8]) < parts_.slots) __builtin_prefetch(&item(key_slot(keys[first + i + 8])));
+      if (slot >= parts_.slots) continue;
+      Item& entry = item(slot);
+      if ((entry.state & 15) == 0 || (entry.state >> 4 & kGenerationMask) != key_generation(key) ||
+          key >> (kSlotBits + kGenerationBits) != 0)
+        continue;
+      const double priority = priorities[first + i];
+      if (priority > header_.max_priority) header_.max_priority = priority;
+      entry.priority = priority;  // one store: torn by no kill
+      ++live;
+      if ((entry.state & 15) != static_cast<u64>(ItemState::kLive)) continue;
+      if (parts_.sums) {
+        slots[changed] = slot;
+        masses[changed++] = mass(priority);
+      }
+      if (parts_.minimum) {
+        const double weight = mass(priority);
+        if (weight > 0)
+          parts_.minimum->set(slot, weight, entry.number);
+        else
+          parts_.minimum->erase(slot);
+      }
+      if (parts_.best && header_.sampler != static_cast<u64>(SamplerKind::kOnce))
+        parts_.best->set(slot, priority, entry.number);
+      if (parts_.remover_best) parts_.remover_best->set(slot, priority, entry.number);
+    }
+    DI_FAULT("table.update_middle");
+    const bool was_empty = parts_.sums && parts_.sums->total() <= 0;
+    if (changed != 0) parts_.sums->set(slots, masses, changed);
+    if (was_empty) wake(header_.items_seq, header_.items_waiters, kMaxClients);
+    header_.total_updates += count;
+  }
+  header_.stale_updates += keys.size() - live;  // a tool's figure: a lost addition is harmless
+  return live;
+}
+
+}  // namespace di

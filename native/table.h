@@ -1,0 +1,203 @@
+// One process's face of one table: items, order, draws, priorities. All under the table's lock, held for at most 64
+// items at a time; bytes move outside it (views.cc). What waits, how long and with which words is decided in Python.
+//
+// A kill while the lock is held: words that change as one are rolled back (undo.h), then every derived part is rebuilt
+// (table_rebuild.cc). Chunk uses (Attachment::refs) are raised before and lowered after the record that justifies them,
+// so they are never too low while somebody may look.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "heap.h"
+#include "limiter.h"
+#include "selectors.h"
+#include "undo.h"
+
+namespace di {
+
+__extension__ typedef unsigned __int128 Wide;
+// A random word to a number below n (Lemire 2019, without the rejection: the bias is below n / 2^64).
+inline u64 scaled(u64 random, u64 n) { return static_cast<u64>(static_cast<Wide>(random) * n >> 64); }
+
+constexpr u32 kBatchStep = 64;  // items per hold of the lock
+
+struct NewItem {
+  u32 chunk;
+  u32 row;
+  u32 rows;
+  u32 back;
+  u32 flags;
+  i64 version;
+  double priority;  // NaN: the table's default
+};
+
+struct Drawn {
+  u64 key;
+  u64 number;
+  u32 chunk;   // descriptor of the first chunk
+  u32 chunks;  // how many the rows cover
+  u32 row, rows, back, flags;
+  u32 uses;    // this draw included
+  u32 entry;   // ledger; kNone: an item that peek() found gone
+  i64 version;
+  double priority;
+  double probability;
+};
+
+// Draws of one call (or of one prefetched batch) that nobody has received yet.
+struct DrawSet {
+  std::vector<Drawn> items;
+  u64 table_size = 0;
+  double total = 0;              // of p^alpha at the last draw
+  double least = 0;              // least positive p^alpha at the last draw (normalize="table")
+  u64 rng_before = 0, rng_after = 0;  // to rewind when nothing was delivered and nobody drew in between
+  std::vector<u32> spare;        // ledger entries taken and not used
+};
+
+struct TableShape {  // what create() needs; Python reckons the bytes
+  std::string name, config;
+  u64 capacity = 0, slots = 0, item_bytes = 0, max_bytes = ~u64{0}, reserve_bytes = 0, seed = 0;
+  SamplerKind sampler = SamplerKind::kUniform, remover = SamplerKind::kFifo;
+  double alpha = 1, beta = 0;
+  bool beta_given = false, stratified = false, normalize_table = false, shuffle = true;
+  i64 epochs = -1;
+  u64 max_times_sampled = 0;
+  i64 max_staleness = -1;
+  u32 weights = kNone;
+  double initial_priority = -1;  // < 0: the largest ever given
+  LimiterState limiter{};
+};
+
+struct TableBlocks {  // bytes by role; 0: none
+  u64 links = 0, dense = 0, sampler = 0, remover = 0, minimum = 0;
+};
+TableBlocks table_blocks(u64 slots, SamplerKind sampler, SamplerKind remover, bool normalize_table, bool shuffle);
+
+class Table : public std::enable_shared_from_this<Table> {
+ public:
+  static std::shared_ptr<Table> create(const std::shared_ptr<Arena>& arena, const TableShape& shape, u64 deadline_ns);
+  static std::shared_ptr<Table> find(const std::shared_ptr<Arena>& arena, const std::string& name);
+  static std::vector<std::string> names(const Arena& arena);
+  static void drop(const std::shared_ptr<Arena>& arena, const std::string& name, u64 deadline_ns);
+  static void finish_broken(const std::shared_ptr<Arena>& arena, u64 deadline_ns);  // under the directory lock
+  Table(std::shared_ptr<Arena> arena, u32 index);
+
+  class DI_SCOPED_CAPABILITY Guard {
+   public:
+    Guard(Table& table, u64 deadline_ns) DI_ACQUIRE(table.lock_);
+    ~Guard() DI_RELEASE();
+    Guard(const Guard&) = delete;
+    Guard& operator=(const Guard&) = delete;
+
+   private:
+    Table& table_;
+    int exceptions_;
+  };
+
+  // --- inserting. The writer holds the guards of all its tables, in order of index.
+  std::string why_no_insert() DI_REQUIRES(lock_);  // "" when one item may pass now
+  void insert(std::span<const NewItem> items, std::vector<u64>* keys) DI_REQUIRES(lock_);  // at most 64
+  bool evict_for_room(u64 deadline_ns);            // up to 64 items by the remover; false: none left
+  void settle(u64 deadline_ns);                    // after guards are gone: frees chunks nobody uses; 0: only tries
+  u32 open_writer(u64 deadline_ns);                // ledger entry
+  void close_writer(u32 entry, u64 deadline_ns);
+  void ensure_slots(u64 free_slots, u64 deadline_ns);
+
+  // --- drawing
+  u32 draw(DrawSet* set, u32 want, double stratum_first, double strata, u64 deadline_ns, std::string* why);
+  void copied(DrawSet* set, u64 deadline_ns);      // the bytes are in a batch: chunks may go, the draws stay undelivered
+  void deliver(DrawSet* set, u64 deadline_ns);
+  void give_back(DrawSet* set, u64 deadline_ns);
+  void peek(std::span<const u64> keys, DrawSet* set, u64 deadline_ns);  // deliver() ends it
+  void settle_entry(LedgerEntry& entry, u64 deadline_ns);  // reaper: one draw, read or writer of a dead client
+
+  // --- the rest
+  u64 update_priorities(std::span<const u64> keys, std::span<const double> priorities, u64 deadline_ns);
+  u64 remove(std::span<const u64> keys, u64 deadline_ns);
+  std::vector<u64> keys(u64 start, u64 count, u64 deadline_ns);
+  void reset(u64 deadline_ns);
+  void resize(u64 capacity, u64 max_bytes, u64 slots, u64 reserve_bytes, u64 deadline_ns);
+  void configure(const LimiterState* limiter, const double* alpha, const double* beta, const i64* max_staleness,
+                 u64 deadline_ns);  // null: unchanged; beta NaN: weights 1
+  void finish(u64 deadline_ns);
+  u64 check(u64 deadline_ns, std::vector<std::string>* findings);
+
+  TableHeader& header() const { return header_; }
+  u32 index() const { return index_; }
+  bool live() const;
+  void require_live() const;  // throws kTableNotFound
+  Arena& arena() const { return *arena_; }
+  const std::shared_ptr<Arena>& arena_pointer() const { return arena_; }
+  std::string schema() const;                       // "" until declared
+  bool declare_schema(const std::string& text, u64 reserve_bytes, u64 item_bytes, u64 deadline_ns);  // false: somebody was faster
+  std::string config() const;
+  i64 newest_version() const;
+
+ private:
+  friend class Guard;
+  void change() { lock_.begin_change(); }  // first thing of whatever changes derived parts
+  // The blocks behind the header, as addresses of this process; renewed when another process grew the table.
+  struct Parts {
+    u64 slots = 0;
+    u32 links_block = 0;
+    std::vector<std::pair<u64, Item*>> segments;  // first slot, items
+    std::optional<OrderList> order;
+    std::optional<DenseSet> dense, remover_dense;
+    std::optional<SumTree> sums;
+    std::optional<BestTree> best, remover_best, minimum;
+  };
+  Item& item(u32 slot);
+  void refresh();
+  void recover();
+  void rebuild();
+  void fill();
+  void rebuild_references();
+  double mass(double priority) const;  // p^alpha
+  void join(u32 slot, bool back_in_place);   // into sampler, remover and counts
+  void leave(u32 slot);
+  void forget(u32 slot);                     // free the slot; its chunks lose the item's use after the commit
+  void remove_slot(u32 slot, bool undrawn_counts);
+  u32 victim();
+  u32 victim_uniform();
+  u32 first_live();
+  u32 last_live();
+  void cursor_left(u32 slot);
+  void cursor_joined(u32 slot);
+  u32 cover(u32 chunk, u32 row, u32 rows);   // chunks a range covers
+  void use_chunks(u32 chunk, u32 count, i32 delta);
+  void commit();
+  bool stale(const Item& item) const;
+  u32 pick(double stratum_first, double strata);
+  u32 draw_step(DrawSet* set, u32 want, double* stratum, double strata);
+  void draw_one(DrawSet* set, u32 slot, double probability, u32 entry);
+  u32 draw_many(DrawSet* set, u32 count, double* stratum, double strata);
+  void drop_stale();
+  u64 next_random();
+  double unit_random();
+  void wake(Shared<u32>& seq, Shared<u32>& waiters, u64 count);
+  void grow(u64 slots, u64 deadline_ns);
+  bool settle_draw(u64 key, bool give_back);  // true: a held item became free or live again
+  void finish_draws(DrawSet* set, bool give_back, u64 deadline_ns);
+  void forget_draws(DrawSet* set);
+
+  std::shared_ptr<Arena> arena_;
+  u32 index_;
+  u32 generation_;
+  TableHeader& header_;
+  SharedLock lock_;
+  Undo undo_;
+  Parts parts_;
+  struct Use {
+    u32 chunk, count;
+  };
+  std::vector<Use> lower_;     // uses to lower after the commit
+  std::vector<u32> detach_;    // [table] chunks this table uses no more; settled outside the lock
+  std::vector<u32> detach_later_;  // [local] of those: the heap's lock could not be had
+  std::atomic<bool> detach_pending_{false};
+};
+
+}  // namespace di

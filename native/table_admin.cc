@@ -1,0 +1,349 @@
+// Making, finding and dropping tables; changing them while everybody runs.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "table.h"
+
+namespace di {
+namespace {
+
+class DirectoryGuard {  // one maker, dropper or reaper at a time; first in the lock order
+ public:
+  DirectoryGuard(const Arena& arena, u64 deadline_ns) : lock_(arena, arena.header().reap_lock, "the store's directory") {
+    lock_.acquire(deadline_ns);
+  }
+  ~DirectoryGuard() { lock_.release(); }
+  DirectoryGuard(const DirectoryGuard&) = delete;
+  DirectoryGuard& operator=(const DirectoryGuard&) = delete;
+
+ private:
+  SharedLock lock_;
+};
+
+u32 write_text(Heap& heap, const std::string& text, u32 owner, u64 deadline_ns) {
+  const u32 block = heap.make_meta(text.size() + 8, owner, deadline_ns);
+  u8* at = heap.block(block);
+  const u64 size = text.size();
+  std::memcpy(at, &size, 8);
+  std::memcpy(at + 8, text.data(), text.size());
+  return block + 1;
+}
+
+std::string read_text(const Heap& heap, u32 block) {
+  if (block == 0) return "";
+  const u8* at = heap.block(block - 1);
+  u64 size;
+  std::memcpy(&size, at, 8);
+  if (size > heap.descriptor(block - 1).bytes - 8) throw Error(Code::kCorruptData, "a text block is damaged");
+  return std::string(reinterpret_cast<const char*>(at + 8), size);
+}
+
+void fill_header(TableHeader& header, const TableShape& shape) {
+  header.capacity = shape.capacity;
+  header.max_bytes = shape.max_bytes;
+  header.next_number = 1;
+  header.rng_counter = 0;
+  header.seed = shape.seed;
+  header.max_priority = -1;
+  header.initial_priority = shape.initial_priority;
+  header.item_bytes = shape.item_bytes;
+  header.epoch = 0;
+  header.epochs = shape.epochs;
+  header.shuffle = shape.shuffle ? 1 : 0;
+  header.sampler = static_cast<u64>(shape.sampler);
+  header.remover = static_cast<u64>(shape.remover);
+  header.alpha = shape.alpha;
+  header.beta = shape.beta_given ? shape.beta : std::nan("");
+  header.stratified = shape.stratified ? 1 : 0;
+  header.normalize_table = shape.normalize_table ? 1 : 0;
+  header.max_times_sampled = shape.max_times_sampled;
+  header.max_staleness = shape.max_staleness;
+  header.weights = shape.weights == kNone ? 0 : shape.weights + 1;
+  header.finished = header.total_inserts = header.total_samples = header.total_removed = header.total_updates = 0;
+  header.stale_updates = header.evicted_for_room = header.stale_dropped = header.episodes_cut = 0;
+  header.limiter = shape.limiter;
+  header.undo.count.store(0);
+  std::memset(header.segment_block, 0, sizeof header.segment_block);
+  std::memset(header.segment_slots, 0, sizeof header.segment_slots);
+  header.schema_block = 0;
+  header.used_bytes.store(0);
+  header.held_bytes.store(0);
+  header.reserve_bytes.store(0);
+  header.size = header.held = header.writers = header.dense_count = header.dense_left = 0;
+  header.remover_count = header.remover_left = 0;
+  header.stat_size.store(0);
+  header.last_insert_ns.store(os::now_ns());
+  header.lock.dirty.store(0);
+}
+
+// Frees all that belongs to a table whose state is creating or dropping, and makes its header free again.
+void clear_table(const Arena& arena, u32 index, u64 deadline_ns) {
+  Heap& heap = arena.heap();
+  TableHeader& header = arena.table(index);
+  heap.wait_readers(index, deadline_ns);
+  heap.free_meta_of(index, deadline_ns);
+  header.used_bytes.store(0);
+  header.held_bytes.store(0);
+  heap.reserve(index, 0, deadline_ns, nullptr);
+  header.slots = 0;
+  header.links_block = 0;
+  header.generation.fetch_add(1);
+  DI_FAULT("table.drop_generation");
+  heap.sweep_chunks(deadline_ns);
+  header.state.store(0, std::memory_order_release);
+}
+
+u32 free_index(const Arena& arena, u64 deadline_ns) {
+  HeapHeader& heap = arena.heap_header();
+  for (u32 i = 0; i < arena.table_count(); ++i)
+    if (arena.table(i).state.load() == 0) return i;
+  const u32 index = arena.table_count();
+  if (index == kMaxTables) throw Error(Code::kCapacity, "a store holds at most 256 tables; store.drop_table() one");
+  std::string why;
+  const u64 offset = arena.header().tables.value + u64{index} * kTableHeaderBytes;
+  if (os::commit(arena.fd(), offset, kTableHeaderBytes) != 0) throw Error(Code::kCapacity, "no memory for the table");
+  Heap::Guard guard(arena.heap(), deadline_ns);
+  heap.fixed_bytes.fetch_add(kTableHeaderBytes);
+  heap.table_count.store(index + 1, std::memory_order_release);  // pairs with the acquire in Arena::table_count()
+  return index;
+}
+
+}  // namespace
+
+std::shared_ptr<Table> Table::find(const std::shared_ptr<Arena>& arena, const std::string& name) {
+  for (u32 i = 0; i < arena->table_count(); ++i) {
+    const TableHeader& header = arena->table(i);
+    if (header.state.load(std::memory_order_acquire) == 2 && name == header.name) return std::make_shared<Table>(arena, i);
+  }
+  return nullptr;
+}
+
+std::vector<std::string> Table::names(const Arena& arena) {
+  std::vector<std::string> all;
+  for (u32 i = 0; i < arena.table_count(); ++i)
+    if (arena.table(i).state.load(std::memory_order_acquire) == 2) all.emplace_back(arena.table(i).name);
+  return all;
+}
+
+void Table::finish_broken(const std::shared_ptr<Arena>& arena, u64 deadline_ns) {
+  for (u32 i = 0; i < arena->table_count(); ++i) {
+    const u32 state = arena->table(i).state.load();
+    if (state == 1 || state == 3) clear_table(*arena, i, deadline_ns);
+  }
+}
+
+std::shared_ptr<Table> Table::create(const std::shared_ptr<Arena>& arena, const TableShape& shape, u64 deadline_ns) {
+  DirectoryGuard directory(*arena, deadline_ns);
+  finish_broken(arena, deadline_ns);
+  if (find(arena, shape.name)) throw Error(Code::kTableExists, "table '" + shape.name + "' exists; use exist_ok=True or store.table()");
+  const u32 index = free_index(*arena, deadline_ns);
+  TableHeader& header = arena->table(index);
+  Heap& heap = arena->heap();
+  std::memset(header.name, 0, kNameBytes);
+  std::strncpy(header.name, shape.name.c_str(), kNameBytes - 1);
+  fill_header(header, shape);
+  header.state.store(1, std::memory_order_release);
+  DI_FAULT("table.create_state");
+  try {
+    std::string why;
+    if (!heap.reserve(index, shape.reserve_bytes, deadline_ns, &why)) throw Error(Code::kCapacity, why);
+    const TableBlocks sizes =
+        table_blocks(shape.slots, shape.sampler, shape.remover, shape.normalize_table, shape.shuffle);
+    const auto block = [&](u64 bytes) -> u32 { return bytes == 0 ? 0 : heap.make_meta(bytes, index, deadline_ns) + 1; };
+    header.segment_slots[0] = shape.slots;
+    header.segment_block[0] = block(shape.slots * sizeof(Item));
+    header.links_block = block(sizes.links);
+    header.dense_block = block(sizes.dense);
+    header.sampler_block = block(sizes.sampler);
+    header.remover_block = block(sizes.remover);
+    header.minimum_block = block(sizes.minimum);
+    header.config_block = write_text(heap, shape.config, index, deadline_ns);
+    header.slots = shape.slots;
+    DI_FAULT("table.create_blocks");
+  } catch (...) {
+    clear_table(*arena, index, kForever);
+    throw;
+  }
+  auto table = std::make_shared<Table>(arena, index);
+  table->refresh();
+  table->fill();
+  header.state.store(2, std::memory_order_release);  // pairs with the acquire in find()
+  return table;
+}
+
+void Table::drop(const std::shared_ptr<Arena>& arena, const std::string& name, u64 deadline_ns) {
+  DirectoryGuard directory(*arena, deadline_ns);
+  finish_broken(arena, deadline_ns);
+  const std::shared_ptr<Table> table = find(arena, name);
+  if (!table) throw Error(Code::kTableNotFound, "there is no table '" + name + "'");
+  {
+    Guard guard(*table, deadline_ns);  // nobody is inside; who comes later sees the state
+    table->header_.state.store(3, std::memory_order_release);
+  }
+  TableHeader& header = table->header_;
+  for (Shared<u32>* seq : {&header.items_seq, &header.room_seq}) {
+    seq->fetch_add(1);
+    os::futex_wake(*seq, kMaxClients);
+  }
+  DI_FAULT("table.drop_state");
+  clear_table(*arena, table->index_, deadline_ns);
+}
+
+// --------------------------------------------------------------------------------------------------- schema, contents
+
+std::string Table::config() const { return read_text(arena_->heap(), header_.config_block); }
+std::string Table::schema() const { return read_text(arena_->heap(), header_.schema_block); }
+
+bool Table::declare_schema(const std::string& text, u64 reserve_bytes, u64 item_bytes, u64 deadline_ns) {
+  std::string why;
+  const u32 block = write_text(arena_->heap(), text, index_, deadline_ns);
+  bool mine = false;
+  {
+    Guard guard(*this, deadline_ns);
+    if (header_.schema_block == 0) {
+      header_.item_bytes = item_bytes;
+      header_.schema_block = block;
+      mine = true;
+    }
+  }
+  if (!mine) {
+    const u32 gone[] = {block - 1};
+    arena_->heap().free_meta(gone, deadline_ns);
+    return false;
+  }
+  if (reserve_bytes != 0 && !arena_->heap().reserve(index_, reserve_bytes, deadline_ns, &why)) {
+    {
+      Guard guard(*this, deadline_ns);
+      header_.schema_block = 0;
+    }
+    const u32 gone[] = {block - 1};
+    arena_->heap().free_meta(gone, deadline_ns);
+    throw Error(Code::kCapacity, why);
+  }
+  return true;
+}
+
+u64 Table::remove(std::span<const u64> keys, u64 deadline_ns) {
+  u64 removed = 0;
+  for (std::size_t first = 0; first < keys.size(); first += kBatchStep) {
+    {
+      Guard guard(*this, deadline_ns);
+      change();
+      for (std::size_t i = first; i < std::min(keys.size(), first + kBatchStep); ++i) {
+        const u32 slot = key_slot(keys[i]);
+        if (slot >= parts_.slots || keys[i] >> (kSlotBits + kGenerationBits) != 0) continue;
+        const Item& entry = item(slot);
+        if ((entry.state & 15) == 0 || (entry.state >> 4 & kGenerationMask) != key_generation(keys[i])) continue;
+        remove_slot(slot, true);
+        ++removed;
+      }
+      commit();
+      wake(header_.room_seq, header_.room_waiters, kMaxClients);
+    }
+    settle(deadline_ns);
+  }
+  return removed;
+}
+
+std::vector<u64> Table::keys(u64 start, u64 count, u64 deadline_ns) {
+  std::vector<u64> all;
+  Guard guard(*this, deadline_ns);
+  u64 position = 0;
+  for (u32 slot = first_live(); slot != kNone && all.size() < count; slot = parts_.order->next(slot)) {
+    const Item& entry = item(slot);
+    if ((entry.state & 15) != static_cast<u64>(ItemState::kLive)) continue;
+    if (position++ >= start) all.push_back(make_key(entry.state >> 4 & kGenerationMask, slot));
+  }
+  return all;
+}
+
+void Table::reset(u64 deadline_ns) {
+  for (bool more = true; more;) {
+    {
+      Guard guard(*this, deadline_ns);
+      change();
+      for (u32 i = 0; i < kBatchStep && parts_.order->first() != kNone; ++i) remove_slot(parts_.order->first(), false);
+      commit();
+      more = parts_.order->first() != kNone;
+      if (!more) {
+        header_.limiter.inserts = header_.limiter.samples = 0;
+        header_.epoch = 0;
+        header_.finished = 0;
+        wake(header_.room_seq, header_.room_waiters, kMaxClients);
+      }
+    }
+    settle(deadline_ns);
+  }
+}
+
+void Table::resize(u64 capacity, u64 max_bytes, u64 slots, u64 reserve_bytes, u64 deadline_ns) {
+  std::string why;
+  const bool larger = reserve_bytes > header_.reserve_bytes.load();
+  if (larger && !arena_->heap().reserve(index_, reserve_bytes, deadline_ns, &why)) throw Error(Code::kCapacity, why);
+  if (slots > header_.slots) grow(slots, deadline_ns);
+  {
+    Guard guard(*this, deadline_ns);
+    header_.capacity = capacity;
+    header_.max_bytes = max_bytes;
+    wake(header_.room_seq, header_.room_waiters, kMaxClients);
+  }
+  for (bool more = true; more;) {
+    {
+      Guard guard(*this, deadline_ns);
+      change();
+      for (u32 i = 0; i < kBatchStep && header_.size > capacity; ++i) {
+        const u32 out = victim();
+        if (out == kNone) break;
+        remove_slot(out, true);
+      }
+      commit();
+      more = header_.size > capacity && victim() != kNone;
+    }
+    settle(deadline_ns);
+  }
+  if (!larger) arena_->heap().reserve(index_, reserve_bytes, deadline_ns, &why);
+}
+
+void Table::configure(const LimiterState* limiter, const double* alpha, const double* beta, const i64* max_staleness,
+                      u64 deadline_ns) {
+  Guard guard(*this, deadline_ns);
+  change();
+  if (limiter != nullptr) header_.limiter = *limiter;
+  if (beta != nullptr) header_.beta = *beta;
+  if (max_staleness != nullptr) header_.max_staleness = *max_staleness;
+  if (alpha != nullptr && *alpha != header_.alpha) {
+    header_.alpha = *alpha;
+    fill();
+  }
+  wake(header_.items_seq, header_.items_waiters, kMaxClients);
+  wake(header_.room_seq, header_.room_waiters, kMaxClients);
+}
+
+void Table::finish(u64 deadline_ns) {
+  Guard guard(*this, deadline_ns);
+  header_.finished = 1;
+  wake(header_.items_seq, header_.items_waiters, kMaxClients);
+  wake(header_.room_seq, header_.room_waiters, kMaxClients);
+}
+
+u64 Table::check(u64 deadline_ns, std::vector<std::string>* findings) {
+  Guard guard(*this, deadline_ns);
+  change();
+  const u64 size = header_.size, held = header_.held, free_slots = header_.free_slots;
+  const double total = parts_.sums ? parts_.sums->total() : 0;
+  rebuild();
+  const std::string name = "table '" + std::string(header_.name) + "': ";
+  const auto compare = [&](const char* what, u64 before, u64 after) {
+    if (before != after)
+      findings->push_back(name + what + " " + std::to_string(before) + ", recounted " + std::to_string(after));
+  };
+  compare("items", size, header_.size);
+  compare("held items", held, header_.held);
+  compare("free slots", free_slots, header_.free_slots);
+  if (parts_.sums && std::abs(total - parts_.sums->total()) > 1e-9 * std::abs(total) + 1e-300)
+    findings->push_back(name + "sum of priorities is off");
+  return findings->size();
+}
+
+}  // namespace di

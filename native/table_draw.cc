@@ -1,0 +1,406 @@
+// Drawing items, delivering or giving back the draws. A draw is: uses + 1, samples + 1, a ledger entry, uses of the
+// chunks. Whoever dies with undelivered draws has them given back by the reaper, exactly as a Timeout does.
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "table.h"
+
+namespace di {
+namespace {
+
+constexpr u64 kPending = u64{1} << 32;  // of Item::state, where uses are limited: one undelivered draw
+constexpr u64 kStateMask = 15;
+
+bool is(const Item& item, ItemState state) { return (item.state & kStateMask) == static_cast<u64>(state); }
+
+}  // namespace
+
+// Counter-based (splitmix64 of seed and counter): the same seed and history give the same draws, also after a restart.
+u64 Table::next_random() {
+  u64 x = header_.seed + 0x9e3779b97f4a7c15u * ++header_.rng_counter;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+double Table::unit_random() { return static_cast<double>(next_random() >> 11) * 0x1p-53; }
+
+void Table::draw_one(DrawSet* set, u32 slot, double probability, u32 number) {
+  Item& entry = item(slot);
+  Drawn drawn;
+  const u64 generation = entry.state >> 4 & kGenerationMask;
+  drawn.key = make_key(generation, slot);
+  drawn.number = entry.number;
+  drawn.chunk = static_cast<u32>(entry.place >> 32);
+  drawn.row = static_cast<u32>(entry.place);
+  drawn.rows = static_cast<u32>(entry.span >> 32 & 0xfffff);
+  drawn.back = static_cast<u32>(entry.span >> 52 & 0xff);
+  drawn.flags = static_cast<u32>(entry.span >> 60);
+  drawn.chunks = cover(drawn.chunk, drawn.row, drawn.rows);
+  drawn.uses = static_cast<u32>(entry.span) + 1;
+  drawn.version = entry.version;
+  drawn.priority = entry.priority;
+  drawn.probability = probability;
+  drawn.entry = number;
+  use_chunks(drawn.chunk, drawn.chunks, +1);
+  LedgerEntry& ledger = arena_->ledger().entry(number);
+  ledger.ref.store(drawn.key, std::memory_order_relaxed);
+  undo_.set(ledger.what, ledger_what(LedgerKind::kDraw, index_, drawn.chunk, drawn.chunks));
+  undo_.set(entry.span, entry.span + 1);
+  if (header_.max_times_sampled != 0) {
+    undo_.set(entry.state, entry.state + kPending);
+    if (drawn.uses >= header_.max_times_sampled) {
+      leave(slot);
+      ++header_.held;
+      undo_.set(entry.state, (entry.state & ~kStateMask) | static_cast<u64>(ItemState::kHeld));
+    }
+  } else if (header_.sampler == static_cast<u64>(SamplerKind::kOnce)) {
+    const u64 drawn_epochs = (entry.state >> 32) + drawn.uses;
+    if (drawn_epochs > header_.epoch) parts_.dense->mark_drawn(slot);
+    if (parts_.best) parts_.best->set(slot, static_cast<double>(drawn_epochs), entry.number);
+  }
+  DI_FAULT("table.draw_item");
+  set->items.push_back(drawn);
+}
+
+// One slot by the sampler, kNone when nothing can be drawn now.
+u32 Table::pick(double stratum_first, double strata) {
+  switch (static_cast<SamplerKind>(header_.sampler)) {
+    case SamplerKind::kFifo: return first_live();
+    case SamplerKind::kLifo: return last_live();
+    case SamplerKind::kMinHeap:
+    case SamplerKind::kMaxHeap: return parts_.best->best();
+    case SamplerKind::kUniform: {
+      if (header_.dense_count == 0) return kNone;
+      return parts_.dense->at(
+          scaled(next_random(), header_.dense_count));
+    }
+    case SamplerKind::kOnce: {
+      if (header_.dense_left == 0) {
+        if (header_.dense_count == 0) return kNone;
+        if (header_.epochs >= 0 && header_.epoch + 1 >= static_cast<u64>(header_.epochs)) return kNone;
+        undo_.set(header_.epoch, header_.epoch + 1);
+        parts_.dense->all_undrawn();
+      }
+      if (header_.shuffle == 0) return parts_.best->best();
+      return parts_.dense->at(
+          scaled(next_random(), header_.dense_left));
+    }
+    case SamplerKind::kPrioritized: break;
+  }
+  const double total = parts_.sums->total();
+  if (!(total > 0)) return kNone;
+  const double unit = unit_random();
+  const double target = total * (strata > 0 ? (stratum_first + unit) / strata : unit);
+  u32 slot = kNone;
+  parts_.sums->find(&target, 1, &slot);
+  return slot;
+}
+
+// With replacement and without a side effect on who is drawn next: all at once, level by level.
+u32 Table::draw_many(DrawSet* set, u32 count, double* stratum, double strata) {
+  u32 slots[kBatchStep];
+  double probabilities[kBatchStep];
+  if (header_.sampler == static_cast<u64>(SamplerKind::kUniform)) {
+    const u64 present = header_.dense_count;
+    if (present == 0) return 0;
+    u64 positions[kBatchStep];
+    for (u32 i = 0; i < count; ++i) {
+      positions[i] = scaled(next_random(), present);
+      parts_.dense->prefetch(positions[i]);
+    }
+    for (u32 i = 0; i < count; ++i) {
+      slots[i] = parts_.dense->at(positions[i]);
+      probabilities[i] = 1.0 / static_cast<double>(present);
+      __builtin_prefetch(&item(slots[i]), 1);
+    }
+  } else {
+    const double total = parts_.sums->total();
+    if (!(total > 0)) return 0;
+    double targets[kBatchStep];
+    for (u32 i = 0; i < count; ++i) {
+      const double unit = unit_random();
+      targets[i] = total * (strata > 0 ? (*stratum + unit) / strata : unit);
+      if (strata > 0) *stratum += 1;
+    }
+    parts_.sums->find(targets, count, slots);
+    for (u32 i = 0; i < count; ++i) {
+      probabilities[i] = parts_.sums->get(slots[i]) / total;
+      __builtin_prefetch(&item(slots[i]), 1);
+    }
+  }
+  for (u32 i = 0; i < count; ++i) {
+    __builtin_prefetch(&arena_->heap().descriptor(static_cast<u32>(item(slots[i]).place >> 32)));
+  }
+  for (u32 i = 0; i < count; ++i) {
+    const u32 number = set->spare.back();
+    set->spare.pop_back();
+    draw_one(set, slots[i], probabilities[i], number);
+  }
+  return count;
+}
+
+u32 Table::draw_step(DrawSet* set, u32 want, double* stratum, double strata) {
+  const auto kind = static_cast<SamplerKind>(header_.sampler);
+  const bool plain = (kind == SamplerKind::kUniform || kind == SamplerKind::kPrioritized) &&
+                     header_.max_times_sampled == 0 && header_.max_staleness < 0;
+  u32 drawn = 0;
+  if (plain) {
+    const u64 allowed = samples_allowed(header_.limiter, static_cast<i64>(header_.size), want);
+    drawn = allowed == 0 ? 0 : draw_many(set, static_cast<u32>(allowed), stratum, strata);
+    if (drawn != 0) undo_.set(header_.limiter.samples, static_cast<u64>(header_.limiter.samples + drawn));
+  } else {
+    while (drawn < want && may_sample(header_.limiter, static_cast<i64>(header_.size))) {
+      const u32 slot = pick(*stratum, strata);
+      if (slot == kNone) break;
+      Item& entry = item(slot);
+      if (stale(entry)) {
+        if (lower_.size() >= kBatchStep) break;  // enough for one hold; the caller comes again
+        ++header_.stale_dropped;
+        remove_slot(slot, true);
+        continue;
+      }
+      const double probability = kind == SamplerKind::kUniform ? 1.0 / static_cast<double>(header_.size)
+                                 : kind == SamplerKind::kOnce  ? 1.0 / static_cast<double>(header_.dense_left)
+                                 : kind == SamplerKind::kPrioritized ? parts_.sums->get(slot) / parts_.sums->total()
+                                                                     : 1.0;
+      const u32 number = set->spare.back();
+      set->spare.pop_back();
+      undo_.set(header_.limiter.samples, static_cast<u64>(header_.limiter.samples + 1));
+      draw_one(set, slot, probability, number);
+      ++drawn;
+      if (strata > 0) *stratum += 1;
+    }
+  }
+  if (drawn != 0) undo_.set(header_.total_samples, header_.total_samples + drawn);
+  return drawn;
+}
+
+u32 Table::draw(DrawSet* set, u32 want, double stratum_first, double strata, u64 deadline_ns, std::string* why) {
+  u32 total = 0;
+  double stratum = stratum_first;
+  while (total < want) {
+    const u32 step = std::min(want - total, kBatchStep);
+    if (set->spare.size() < step) {
+      for (const u32 entry : arena_->ledger().take(step - static_cast<u32>(set->spare.size()))) set->spare.push_back(entry);
+    }
+    const bool limited = header_.max_times_sampled != 0;
+    const i64 each = static_cast<i64>(header_.item_bytes);
+    if (limited && !arena_->heap().hold(index_, step * each, deadline_ns)) {
+      *why = "the store has no free memory to hold drawn items in; raise memory=, or sample fewer at once";
+      break;
+    }
+    u32 got = 0;
+    bool again = false;
+    u64 held = 0;
+    try {
+      Guard guard(*this, deadline_ns);
+      change();
+      if (set->items.empty()) set->rng_before = header_.rng_counter;
+      const u64 held_before = header_.held;
+      const u64 stale_before = header_.stale_dropped;
+      got = draw_step(set, step, &stratum, strata);
+      held = header_.held - held_before;
+      again = header_.stale_dropped != stale_before;
+      set->rng_after = header_.rng_counter;
+      set->table_size = header_.size + (limited ? held : 0);
+      if (parts_.sums) set->total = parts_.sums->total();
+      if (parts_.minimum && parts_.minimum->best() != kNone) set->least = parts_.minimum->key(parts_.minimum->best());
+      const i64 size = static_cast<i64>(header_.size);
+      if (got < step) {
+        *why = di::why_no_sample(header_.limiter, size);
+        if (why->empty())
+          *why = size == 0 ? "the table is empty"
+                 : parts_.sums ? "all " + std::to_string(size) + " priorities are 0: give some with update_priorities()"
+                               : "every item was drawn in each of the epochs=" + std::to_string(header_.epochs);
+        if (header_.stale_dropped != 0)
+          *why += "; " + std::to_string(header_.stale_dropped) + " items were dropped as older than max_staleness=" +
+                  std::to_string(header_.max_staleness);
+      }
+      commit();
+      if (got != 0) {
+        wake(header_.room_seq, header_.room_waiters, may_insert(header_.limiter, size) ? kMaxClients : 0);
+        if (may_sample(header_.limiter, size)) wake(header_.items_seq, header_.items_waiters, 1);
+      }
+    } catch (...) {
+      if (limited) arena_->heap().hold(index_, -static_cast<i64>(step) * each, kForever);
+      throw;
+    }
+    if (limited) arena_->heap().hold(index_, (static_cast<i64>(held) - static_cast<i64>(step)) * each, kForever);
+    total += got;
+    if (got < step && !again) break;
+  }
+  settle(0);
+  return total;
+}
+
+// ----------------------------------------------------------------------------------------------- the end of the draws
+
+void Table::copied(DrawSet* set, u64 deadline_ns) {
+  for (std::size_t first = 0; first < set->items.size(); first += kBatchStep) {
+    Guard guard(*this, deadline_ns);
+    change();
+    const std::size_t end = std::min(set->items.size(), first + kBatchStep);
+    for (std::size_t i = first; i < end; ++i) {
+      Drawn& drawn = set->items[i];
+      if (drawn.chunks == 0) continue;
+      lower_.push_back({drawn.chunk, drawn.chunks});
+      arena_->ledger().entry(drawn.entry).what.store(ledger_what(LedgerKind::kDraw, index_, kNone), std::memory_order_release);
+      drawn.chunks = 0;
+    }
+    commit();
+  }
+  settle(0);
+}
+
+// The item side of one draw that ends; true: a held item is held no more.
+bool Table::settle_draw(u64 key, bool give_back) {
+  const u32 slot = key_slot(key);
+  if (slot >= parts_.slots) return false;
+  Item& entry = item(slot);
+  const bool there = (entry.state & kStateMask) != 0 && (entry.state >> 4 & kGenerationMask) == key_generation(key);
+  if (there && give_back && static_cast<u32>(entry.span) != 0) undo_.set(entry.span, entry.span - 1);
+  if (header_.max_times_sampled == 0) {
+    if (there && give_back && header_.sampler == static_cast<u64>(SamplerKind::kOnce)) {
+      const u64 drawn_epochs = (entry.state >> 32) + static_cast<u32>(entry.span);
+      if (drawn_epochs <= header_.epoch) parts_.dense->mark_undrawn(slot);
+      if (parts_.best) parts_.best->set(slot, static_cast<double>(drawn_epochs), entry.number);
+    }
+    return false;
+  }
+  if (!there) return false;
+  undo_.set(entry.state, entry.state - kPending);
+  const bool spent = static_cast<u32>(entry.span) >= header_.max_times_sampled;
+  if (!is(entry, ItemState::kHeld)) return false;
+  if (!spent) {  // back in its place in the order; may lift the table above its capacity
+    undo_.set(entry.state, (entry.state & ~kStateMask) | static_cast<u64>(ItemState::kLive));
+    --header_.held;
+    join(slot, true);
+    return true;
+  }
+  if ((entry.state >> 32) != 0) return false;  // somebody else has not received it yet
+  --header_.held;
+  forget(slot);
+  return true;
+}
+
+// The table was dropped: nothing to settle, the entries only justify themselves.
+void Table::forget_draws(DrawSet* set) {
+  for (const Drawn& drawn : set->items) {
+    if (drawn.entry == kNone) continue;
+    arena_->ledger().entry(drawn.entry).what.store(0, std::memory_order_release);
+    arena_->ledger().give(drawn.entry);
+  }
+  for (const u32 entry : set->spare) arena_->ledger().give(entry);
+  set->items.clear();
+  set->spare.clear();
+}
+
+void Table::finish_draws(DrawSet* set, bool give_back, u64 deadline_ns) {
+  if (!live()) return forget_draws(set);
+  u64 unheld = 0;
+  for (std::size_t first = 0; first < set->items.size(); first += kBatchStep) {
+    Guard guard(*this, deadline_ns);
+    change();
+    const std::size_t end = std::min(set->items.size(), first + kBatchStep);
+    u64 draws = 0;
+    for (std::size_t i = first; i < end; ++i) {
+      Drawn& drawn = set->items[i];
+      if (drawn.entry == kNone) continue;
+      LedgerEntry& entry = arena_->ledger().entry(drawn.entry);
+      if (drawn.chunks != 0) lower_.push_back({drawn.chunk, drawn.chunks});
+      if (ledger_kind(entry.what.load()) == LedgerKind::kDraw) {
+        ++draws;
+        if (settle_draw(drawn.key, give_back)) ++unheld;
+      }
+      undo_.set(entry.what, 0);
+      DI_FAULT("table.settle_item");
+    }
+    if (give_back && draws != 0) {
+      undo_.set(header_.limiter.samples, static_cast<u64>(header_.limiter.samples - static_cast<i64>(draws)));
+      undo_.set(header_.total_samples, header_.total_samples - draws);
+      if (first == 0 && header_.rng_counter == set->rng_after) undo_.set(header_.rng_counter, set->rng_before);
+    }
+    commit();
+    if (give_back) {
+      wake(header_.items_seq, header_.items_waiters, kMaxClients);
+    } else {
+      wake(header_.room_seq, header_.room_waiters, 0);
+    }
+  }
+  forget_draws(set);
+  if (unheld != 0) arena_->heap().hold(index_, -static_cast<i64>(unheld * header_.item_bytes), deadline_ns);
+  settle(0);
+}
+
+void Table::deliver(DrawSet* set, u64 deadline_ns) { finish_draws(set, false, deadline_ns); }
+void Table::give_back(DrawSet* set, u64 deadline_ns) { finish_draws(set, true, deadline_ns); }
+
+void Table::peek(std::span<const u64> keys, DrawSet* set, u64 deadline_ns) {
+  set->spare = arena_->ledger().take(static_cast<u32>(keys.size()));
+  for (std::size_t first = 0; first < keys.size(); first += kBatchStep) {
+    Guard guard(*this, deadline_ns);
+    change();
+    const std::size_t end = std::min(keys.size(), first + kBatchStep);
+    for (std::size_t i = first; i < end; ++i) {
+      const u64 key = keys[i];
+      const u32 slot = key_slot(key);
+      Drawn drawn{};
+      drawn.key = key;
+      drawn.entry = kNone;
+      const bool sound = slot < parts_.slots && key >> (kSlotBits + kGenerationBits) == 0;
+      if (sound && (item(slot).state & kStateMask) != 0 && (item(slot).state >> 4 & kGenerationMask) == key_generation(key)) {
+        const Item& entry = item(slot);
+        drawn.number = entry.number;
+        drawn.chunk = static_cast<u32>(entry.place >> 32);
+        drawn.row = static_cast<u32>(entry.place);
+        drawn.rows = static_cast<u32>(entry.span >> 32 & 0xfffff);
+        drawn.back = static_cast<u32>(entry.span >> 52 & 0xff);
+        drawn.flags = static_cast<u32>(entry.span >> 60);
+        drawn.chunks = cover(drawn.chunk, drawn.row, drawn.rows);
+        drawn.uses = static_cast<u32>(entry.span);
+        drawn.version = entry.version;
+        drawn.priority = entry.priority;
+        drawn.probability = parts_.sums ? parts_.sums->get(slot) / parts_.sums->total() : 1.0 / static_cast<double>(header_.size);
+        drawn.entry = set->spare.back();
+        set->spare.pop_back();
+        use_chunks(drawn.chunk, drawn.chunks, +1);
+        LedgerEntry& ledger = arena_->ledger().entry(drawn.entry);
+        ledger.ref.store(key, std::memory_order_relaxed);
+        ledger.what.store(ledger_what(LedgerKind::kRead, index_, drawn.chunk, drawn.chunks), std::memory_order_release);
+      }
+      set->items.push_back(drawn);
+    }
+    set->table_size = header_.size;
+    if (parts_.sums) set->total = parts_.sums->total();
+    if (parts_.minimum && parts_.minimum->best() != kNone) set->least = parts_.minimum->key(parts_.minimum->best());
+  }
+}
+
+void Table::settle_entry(LedgerEntry& entry, u64 deadline_ns) {
+  bool unheld = false;
+  {
+    Guard guard(*this, deadline_ns);
+    change();
+    const u64 what = entry.what.load();
+    const LedgerKind kind = ledger_kind(what);
+    if (kind == LedgerKind::kWriter) --header_.writers;
+    if (kind == LedgerKind::kDraw) {
+      unheld = settle_draw(entry.ref.load(), true);
+      undo_.set(header_.limiter.samples, static_cast<u64>(header_.limiter.samples - 1));
+      undo_.set(header_.total_samples, header_.total_samples - 1);
+    }
+    if ((kind == LedgerKind::kDraw || kind == LedgerKind::kRead) && ledger_descriptor(what) != kNone)
+      lower_.push_back({ledger_descriptor(what), ledger_chunks(what)});
+    undo_.set(entry.what, 0);
+    DI_FAULT("reap.draw_before_commit");
+    commit();
+    wake(header_.items_seq, header_.items_waiters, kMaxClients);
+    wake(header_.room_seq, header_.room_waiters, kMaxClients);
+  }
+  if (unheld) arena_->heap().hold(index_, -static_cast<i64>(header_.item_bytes), deadline_ns);
+  settle(deadline_ns);
+}
+
+}  // namespace di

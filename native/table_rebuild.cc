@@ -1,0 +1,259 @@
+// Derived parts of a table, made anew from item slots and ledgers; and growing, which is a rebuild into larger blocks.
+#include <algorithm>
+#include <unordered_map>
+
+#include "chunk_uses.h"
+#include "table.h"
+
+namespace di {
+
+namespace {
+bool uses_dense(u64 kind) {
+  return kind == static_cast<u64>(SamplerKind::kUniform) || kind == static_cast<u64>(SamplerKind::kOnce);
+}
+bool uses_best(u64 kind) {
+  return kind == static_cast<u64>(SamplerKind::kMinHeap) || kind == static_cast<u64>(SamplerKind::kMaxHeap);
+}
+}  // namespace
+
+// Block sizes for `slots`, by role; 0: the table has no such part.
+TableBlocks table_blocks(u64 slots, SamplerKind sampler, SamplerKind remover, bool normalize_table, bool shuffle) {
+  TableBlocks blocks;
+  blocks.links = OrderList::bytes(slots);
+  const bool once = sampler == SamplerKind::kOnce;
+  if (uses_dense(static_cast<u64>(sampler))) blocks.dense = DenseSet::bytes(slots);
+  if (uses_best(static_cast<u64>(sampler)) || (once && !shuffle)) blocks.sampler = BestTree::bytes(slots);
+  if (sampler == SamplerKind::kPrioritized) blocks.sampler = SumTree::bytes(slots);
+  if (remover == SamplerKind::kUniform && blocks.dense == 0) blocks.remover = DenseSet::bytes(slots);
+  if (uses_best(static_cast<u64>(remover)) && remover != sampler) blocks.remover = BestTree::bytes(slots);
+  if (sampler == SamplerKind::kPrioritized && normalize_table) blocks.minimum = BestTree::bytes(slots);
+  return blocks;
+}
+
+void Table::refresh() {
+  if (parts_.links_block == header_.links_block && parts_.slots == header_.slots) return;
+  Heap& heap = arena_->heap();
+  Parts fresh;
+  fresh.slots = header_.slots;
+  fresh.links_block = header_.links_block;
+  u64 first = 0;
+  for (u32 i = 0; i < kTableSegments && header_.segment_block[i] != 0; ++i) {
+    const u32 block = header_.segment_block[i] - 1;
+    if (heap.descriptor(block).bytes < header_.segment_slots[i] * sizeof(Item))
+      throw Error(Code::kCorruptData, "an item segment is too short; run `di-store check`");
+    fresh.segments.emplace_back(first, reinterpret_cast<Item*>(heap.block(block)));
+    first += header_.segment_slots[i];
+  }
+  if (first < fresh.slots || fresh.segments.empty()) throw Error(Code::kCorruptData, "item segments are missing");
+  const auto at = [&heap](u32 block) { return heap.block(block - 1); };
+  const u64 slots = fresh.slots;
+  fresh.order.emplace(at(header_.links_block), slots, &header_);
+  if (header_.dense_block != 0) fresh.dense.emplace(at(header_.dense_block), slots, &header_.dense_count, &header_.dense_left);
+  if (header_.sampler_block != 0) {
+    if (header_.sampler == static_cast<u64>(SamplerKind::kPrioritized))
+      fresh.sums.emplace(at(header_.sampler_block), slots);
+    else
+      fresh.best.emplace(at(header_.sampler_block), slots, header_.sampler == static_cast<u64>(SamplerKind::kMaxHeap));
+  }
+  if (header_.remover_block != 0) {
+    if (header_.remover == static_cast<u64>(SamplerKind::kUniform))
+      fresh.remover_dense.emplace(at(header_.remover_block), slots, &header_.remover_count, &header_.remover_left);
+    else
+      fresh.remover_best.emplace(at(header_.remover_block), slots,
+                                 header_.remover == static_cast<u64>(SamplerKind::kMaxHeap));
+  }
+  if (header_.minimum_block != 0) fresh.minimum.emplace(at(header_.minimum_block), slots, false);
+  parts_ = std::move(fresh);
+}
+
+// A dead owner left the lock: its words are rolled back, then all that is derived is made anew.
+void Table::recover() {
+  lock_.begin_change();
+  undo_.roll_back();
+  DI_FAULT("table.rolled_back");
+  lower_.clear();
+  if (!live()) {
+    lock_.end_change();
+    return;
+  }
+  parts_ = Parts{};
+  refresh();
+  rebuild();
+  lock_.end_change();
+}
+
+void Table::rebuild() {
+  fill();
+  rebuild_references();
+}
+
+// Every derived structure of items, refilled in order of insertion.
+void Table::fill() {
+  parts_.order->clear();
+  if (parts_.dense) parts_.dense->clear();
+  if (parts_.remover_dense) parts_.remover_dense->clear();
+  if (parts_.sums) parts_.sums->clear();
+  if (parts_.best) parts_.best->clear();
+  if (parts_.remover_best) parts_.remover_best->clear();
+  if (parts_.minimum) parts_.minimum->clear();
+  header_.size = header_.held = header_.free_slots = 0;
+  header_.first_live = header_.last_live = 0;
+  std::vector<std::pair<u64, u32>> order;
+  order.reserve(std::min<u64>(parts_.slots, header_.next_number));
+  for (u32 slot = 0; slot < parts_.slots; ++slot) {
+    const Item& entry = item(slot);
+    if ((entry.state & 15) == static_cast<u64>(ItemState::kFree)) {
+      parts_.order->free_push(slot);
+      ++header_.free_slots;
+    } else {
+      order.emplace_back(entry.number, slot);
+    }
+  }
+  std::sort(order.begin(), order.end());
+  const bool once = header_.sampler == static_cast<u64>(SamplerKind::kOnce);
+  for (const auto& [number, slot] : order) {
+    const Item& entry = item(slot);
+    parts_.order->push_back(slot);
+    if ((entry.state & 15) == static_cast<u64>(ItemState::kHeld)) {
+      ++header_.held;
+      continue;
+    }
+    const u64 drawn_epochs = (entry.state >> 32) + (entry.span & 0xffffffffu);
+    if (parts_.dense) parts_.dense->insert(slot, !once || drawn_epochs <= header_.epoch);
+    if (parts_.remover_dense) parts_.remover_dense->insert(slot, true);
+    if (parts_.sums || parts_.minimum) {
+      const double weight = mass(entry.priority);
+      if (parts_.sums) parts_.sums->put(slot, weight);
+      if (parts_.minimum && weight > 0) parts_.minimum->put(slot, weight, entry.number);
+    }
+    if (parts_.best) parts_.best->put(slot, once ? static_cast<double>(drawn_epochs) : entry.priority, entry.number);
+    if (parts_.remover_best) parts_.remover_best->put(slot, entry.priority, entry.number);
+    if (header_.first_live == 0) header_.first_live = slot + 1;
+    header_.last_live = slot + 1;
+    ++header_.size;
+  }
+  if (parts_.sums) parts_.sums->sum_up();
+  if (parts_.best) parts_.best->play();
+  if (parts_.remover_best) parts_.remover_best->play();
+  if (parts_.minimum) parts_.minimum->play();
+}
+
+// Uses of chunks by this table: items, and draws and reads in all ledgers. Counted first, stored once: a count that is
+// too low for a moment would let a sweeper detach. The heap's lock keeps chunks from being freed meanwhile.
+void Table::rebuild_references() {
+  Heap& heap = arena_->heap();
+  std::unordered_map<u32, u32> uses;
+  const auto walk = [&](u32 chunk, u32 count) {
+    for (u32 i = 0; i < count && chunk != kNone; ++i) {
+      ++uses[chunk];
+      chunk = reinterpret_cast<const ChunkHeader*>(heap.block(chunk))->next.load() - 1;
+    }
+  };
+  for (u32 slot = 0; slot < parts_.slots; ++slot) {
+    const Item& entry = item(slot);
+    if ((entry.state & 15) == 0) continue;
+    const u32 chunk = static_cast<u32>(entry.place >> 32);
+    walk(chunk, chunks_covered(heap, chunk, static_cast<u32>(entry.place), static_cast<u32>(entry.span >> 32 & 0xfffff)));
+  }
+  header_.writers = 0;
+  for (u32 client = 0; client < kMaxClients; ++client) {
+    u32 at = arena_->client(client).ledger.load(std::memory_order_acquire);
+    while (at != 0) {
+      const LedgerBlock& block = *reinterpret_cast<const LedgerBlock*>(heap.block(at - 1));
+      for (const LedgerEntry& entry : block.entries) {
+        const u64 what = entry.what.load(std::memory_order_acquire);
+        const LedgerKind kind = ledger_kind(what);
+        if (what == 0 || ledger_table(what) != index_) continue;
+        if (kind == LedgerKind::kWriter) ++header_.writers;
+        if ((kind == LedgerKind::kDraw || kind == LedgerKind::kRead) && ledger_descriptor(what) != kNone)
+          walk(ledger_descriptor(what), ledger_chunks(what));
+      }
+      at = block.next.load(std::memory_order_acquire);
+    }
+  }
+  DI_FAULT("table.rebuild_middle");
+  detach_.clear();
+  Heap::Guard guard(heap, kForever);
+  for (u32 index = 0; index < heap.descriptor_count(); ++index) {
+    const u64 word = heap.descriptor(index).word.load();
+    if (word_kind(word) != ObjectKind::kChunk || word_state(word) == ObjectState::kFree) continue;
+    ChunkHeader& header = *reinterpret_cast<ChunkHeader*>(heap.block(index));
+    for (u32 k = 0; k < header.attachments; ++k) {
+      Attachment& at = header.attachment[k];
+      if (at.table != index_ || at.table_generation != generation_ || at.attached.load() == 0) continue;
+      const auto found = uses.find(index);
+      at.refs.store(found == uses.end() ? 0 : found->second, std::memory_order_seq_cst);
+      if (found == uses.end() && header.closed.load() != 0) detach_.push_back(index);
+    }
+  }
+}
+
+// ------------------------------------------------------------------------------------------------------------ growing
+
+void Table::ensure_slots(u64 wanted, u64 deadline_ns) {
+  for (;;) {
+    u64 slots = 0;
+    {
+      Guard guard(*this, deadline_ns);
+      if (header_.free_slots >= wanted) return;
+      slots = header_.slots;
+    }
+    grow(slots + std::max<u64>(wanted, std::min<u64>(slots, u64{1} << 22)), deadline_ns);
+  }
+}
+
+// New blocks for `slots` slots in all; the old derived blocks go. Nothing of the items moves.
+void Table::grow(u64 slots, u64 deadline_ns) {
+  if (slots >= kSlotMask) throw Error(Code::kCapacity, "a table holds at most 2^28 items");
+  Heap& heap = arena_->heap();
+  u64 before = 0;
+  {
+    Guard guard(*this, deadline_ns);
+    before = header_.slots;
+    if (before >= slots) return;
+  }
+  const TableBlocks sizes = table_blocks(slots, static_cast<SamplerKind>(header_.sampler),
+                                         static_cast<SamplerKind>(header_.remover), header_.normalize_table != 0,
+                                         header_.shuffle != 0);
+  std::vector<u32> made;
+  const auto block = [&](u64 bytes) -> u32 {
+    if (bytes == 0) return 0;
+    made.push_back(heap.make_meta(bytes, index_, deadline_ns));
+    return made.back() + 1;
+  };
+  std::vector<u32> gone;
+  try {
+    const u32 items = block((slots - before) * sizeof(Item));
+    const u32 links = block(sizes.links), dense = block(sizes.dense), sampler = block(sizes.sampler);
+    const u32 remover = block(sizes.remover), minimum = block(sizes.minimum);
+    Guard guard(*this, deadline_ns);
+    u32 segment = 0;
+    while (segment < kTableSegments && header_.segment_block[segment] != 0) ++segment;
+    if (header_.slots != before || segment == kTableSegments) {
+      gone = made;  // another process grew it first
+    } else {
+      for (const u32 old : {header_.links_block, header_.dense_block, header_.sampler_block, header_.remover_block,
+                            header_.minimum_block})
+        if (old != 0) gone.push_back(old - 1);
+      change();
+      header_.segment_slots[segment] = slots - before;
+      header_.segment_block[segment] = items;
+      DI_FAULT("table.grow_linked");
+      header_.links_block = links;
+      header_.dense_block = dense;
+      header_.sampler_block = sampler;
+      header_.remover_block = remover;
+      header_.minimum_block = minimum;
+      header_.slots = slots;
+      DI_FAULT("table.grow_before_fill");
+      refresh();
+      fill();
+    }
+  } catch (...) {
+    if (gone.empty()) heap.free_meta(made, kForever);
+    throw;
+  }
+  heap.free_meta(gone, deadline_ns);
+}
+
+}  // namespace di

@@ -1,0 +1,44 @@
+// Several words change as one: an undo log under a table's lock. See UndoRecord in layout.h for the protocol; what is
+// derived is not logged, the lock's `dirty` mark covers it.
+#pragma once
+
+#include "arena.h"
+
+namespace di {
+
+class Undo {
+ public:
+  Undo(const Arena& arena, UndoRecord& record) : arena_(arena), record_(record), base_(arena.at(kPageBytes, 0) - kPageBytes) {}
+
+  template <class Word>
+  void set(Word& word, u64 value) {
+    static_assert(sizeof(Word) == 8);
+    const u32 n = record_.count.load(std::memory_order_relaxed);
+    if (n == kUndoEntries) throw Error(Code::kStoreError, "undo record overflow");
+    u64* at = reinterpret_cast<u64*>(&word);
+    record_.entries[n] = UndoEntry{static_cast<u64>(reinterpret_cast<u8*>(at) - base_), *at};
+    record_.count.store(n + 1, std::memory_order_release);
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    *reinterpret_cast<volatile u64*>(at) = value;
+  }
+  void commit() {
+    DI_FAULT("undo.before_commit");
+    record_.count.store(0, std::memory_order_release);
+    DI_FAULT("undo.after_commit");
+  }
+  void roll_back() {
+    for (u32 n = record_.count.load(std::memory_order_acquire); n-- > 0;) {
+      const UndoEntry& entry = record_.entries[n];
+      *reinterpret_cast<u64*>(arena_.at(entry.offset, 8)) = entry.value;
+      record_.count.store(n, std::memory_order_release);
+    }
+  }
+  bool pending() const { return record_.count.load(std::memory_order_acquire) != 0; }
+
+ private:
+  const Arena& arena_;
+  UndoRecord& record_;
+  u8* base_;
+};
+
+}  // namespace di

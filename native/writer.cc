@@ -1,0 +1,460 @@
+#include "writer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+namespace di {
+
+Writer::Writer(std::shared_ptr<Arena> arena, WriterPlan plan, std::vector<i64> versions, u64 deadline_ns)
+    : arena_(std::move(arena)), plan_(std::move(plan)), versions_(std::move(versions)) {
+  fork_generation_ = arena_->fork_generation();
+  chunk_plan_ = plan_chunk(plan_.layout, plan_.chunk_bytes, plan_.least_rows, plan_.heap_bytes_per_row,
+                           static_cast<u32>(plan_.tables.size()));
+  std::vector<Windows> windows;
+  for (const TableSink& sink : plan_.tables) {
+    chunk_plan_.tables.push_back(sink.table->index());
+    chunk_plan_.table_generations.push_back(sink.table->header().generation.load());
+    windows.emplace_back(sink.spec);
+  }
+  {
+    Heap::Guard guard(arena_->heap(), deadline_ns);
+    chunk_plan_.stream = static_cast<u32>(arena_->heap_header().next_stream);
+    arena_->heap_header().next_stream += plan_.lanes;
+  }
+  for (const TableSink& sink : plan_.tables) table_entries_.push_back(sink.table->open_writer(deadline_ns));
+  lanes_.resize(plan_.lanes);
+  for (u32 i = 0; i < plan_.lanes; ++i) {
+    lanes_[i].windows = windows;
+    lanes_[i].windows_staged = windows;
+    lanes_[i].committed.episode = u64{chunk_plan_.stream + i} << 32;
+  }
+  pending_.resize(plan_.tables.size());
+  made_.resize(plan_.tables.size());
+}
+
+Writer::~Writer() {
+  if (closed_ || fork_generation_ != arena_->fork_generation()) return;
+  try {
+    close(os::now_ns() + 1'000'000'000);
+  } catch (const Error&) {  // the reaper closes what is left when this process ends
+  }
+}
+
+// ------------------------------------------------------------------------------------------------------------- cells
+
+Cell Writer::cell_of(const ColumnInput& input, u32 column, u32 t, u32 l, u32 lanes) const {
+  if (input.cells != nullptr) return input.cells[u64{t} * lanes + l];
+  (void)column;
+  return Cell{input.base + t * input.step_stride + l * input.lane_stride, 1};
+}
+
+bool Writer::stored_here(u32 column, i64 step) const {
+  bool sparse = false;
+  for (const TableSink& sink : plan_.tables)
+    for (const u32 first : sink.first)
+      if (first == column) {
+        sparse = true;
+        if (step % sink.spec.period == 0) return true;
+      }
+  return !sparse;
+}
+
+u64 Writer::heap_need(const std::vector<ColumnInput>& input, u32 t, u32 l, u32 lanes, const Lane& lane) const {
+  if (plan_.heap_bytes_per_row == 0) return 0;
+  u64 bytes = 0;
+  for (u32 c = 0; c < input.size(); ++c) {
+    const ColumnLayout& column = plan_.layout.columns[c];
+    if (column.place != static_cast<u32>(ColumnPlace::kHeap) || (input[c].base == nullptr && input[c].cells == nullptr)) continue;
+    if (lane.ahead[c] || !stored_here(c, lane.steps)) continue;
+    bytes += (u64{cell_of(input[c], c, t, l, lanes).count} * column.row_bytes + 15) / 16 * 16;
+  }
+  return bytes;
+}
+
+bool Writer::flag(const WriterCall& call, u32 column, u32 t, u32 l) const {
+  if (column == kNone || call.columns[column].base == nullptr) return false;
+  return *cell_of(call.columns[column], column, t, l, static_cast<u32>(call.lanes.size())).data != 0;
+}
+
+bool Writer::stops(const WriterCall& call, u32 t, u32 l) const {
+  if (plan_.discount == kNone) return false;
+  const u8* at = cell_of(call.columns[plan_.discount], plan_.discount, t, l, static_cast<u32>(call.lanes.size())).data;
+  for (u32 i = 0; i < plan_.discount_count; ++i) {
+    double value;
+    if (plan_.discount_f8 != 0) {
+      std::memcpy(&value, at + 8 * i, 8);
+    } else {
+      float narrow;
+      std::memcpy(&narrow, at + 4 * i, 4);
+      value = narrow;
+    }
+    if (value != 0) return false;
+  }
+  return true;
+}
+
+bool Writer::covers(const std::vector<ColumnInput>& input, u32 table) const {
+  const ColumnMask& wanted = plan_.tables[table].observed;
+  for (u32 c = 0; c < plan_.layout.columns.size(); ++c)
+    if (wanted[c] && input[c].base == nullptr && input[c].cells == nullptr) return false;
+  return true;
+}
+
+// ------------------------------------------------------------------------------------------------------------- chunks
+
+OpenChunk& Writer::chunk_of(LaneState& lane, i64 raw, u32* row) {
+  u32 at = static_cast<u32>(std::min<u64>(lane.staged.current + 1, lane.chunks.size()));
+  while (at > 1 && lane.chunks[at - 1].first_raw > raw) --at;
+  OpenChunk& chunk = lane.chunks[at - 1];
+  *row = static_cast<u32>(raw - chunk.first_raw);
+  return chunk;
+}
+
+bool Writer::open_chunk(u32 index, u64 heap_bytes, u64 deadline_ns, Blocked* blocked) {
+  ChunkPlan plan = chunk_plan_;
+  if (heap_bytes > plan.heap_bytes) plan.heap_bytes = (heap_bytes + 63) / 64 * 64;
+  for (;;) {
+    OpenChunk chunk;
+    u32 short_table = kNone;
+    blocked->seq = arena_->heap_header().room_seq.load();
+    const MakeResult made = OpenChunk::open(*arena_, plan_.layout, plan, deadline_ns, &chunk, &blocked->text, &short_table);
+    if (made == MakeResult::kMade) {
+      DI_FAULT("writer.chunk_opened");
+      lanes_[index].chunks.push_back(chunk);
+      return true;
+    }
+    if (short_table == kNone) {
+      blocked->why = Blocked::Why::kStoreRoom;
+      return false;
+    }
+    bool evicted = false;
+    for (u32 i = 0; i < plan_.tables.size(); ++i)
+      if (plan_.tables[i].table->index() == short_table) {
+        blocked->table = i;
+        evicted = plan_.tables[i].table->evict_for_room(deadline_ns);
+      }
+    if (!evicted) {
+      blocked->why = Blocked::Why::kTableRoom;
+      return false;
+    }
+  }
+}
+
+// Room for the row `staged.raw`: in the current chunk, or in the one behind it.
+bool Writer::ensure_row(u32 index, u64 heap_bytes, u64 deadline_ns, Blocked* blocked) {
+  LaneState& state = lanes_[index];
+  Lane& lane = state.staged;
+  const auto enter = [&](u32 at) {
+    OpenChunk& chunk = state.chunks[at];
+    chunk.first_raw = lane.raw;
+    chunk.rewind_heap(0);
+    lane.current = at;
+    lane.begun_in_chunk = 0;
+    chunk.set_first_episode(lane.episode);  // which row 0 begins or continues
+  };
+  if (state.chunks.empty()) {
+    if (!open_chunk(index, heap_bytes, deadline_ns, blocked)) return false;
+    enter(0);
+    return true;
+  }
+  OpenChunk& chunk = state.chunks[lane.current];
+  const u64 row = static_cast<u64>(lane.raw - chunk.first_raw);
+  if (row < chunk.capacity() && (lane.ahead.any() || chunk.fits(heap_bytes))) return true;
+  if (row < chunk.capacity() && row == 0 && chunk.heap_size() >= heap_bytes) return true;
+  while (lane.current + 1 < state.chunks.size() && state.chunks[lane.current + 1].heap_size() < heap_bytes) {
+    OpenChunk& small = state.chunks[lane.current + 1];
+    arena_->heap().close_chunk(small.descriptor(), small.entry(), deadline_ns);
+    state.chunks.erase(state.chunks.begin() + lane.current + 1);
+  }
+  if (lane.current + 1 == state.chunks.size() && !open_chunk(index, heap_bytes, deadline_ns, blocked)) return false;
+  enter(lane.current + 1);
+  return true;
+}
+
+// ------------------------------------------------------------------------------------------------------------ staging
+
+void Writer::begin_call(const std::vector<u32>& lanes) {
+  for (const u32 index : lanes) {
+    LaneState& lane = lanes_[index];
+    lane.staged = lane.committed;
+    lane.windows_staged = lane.windows;
+    if (!lane.chunks.empty()) lane.chunks[lane.staged.current].rewind_heap(lane.staged.heap_used);
+  }
+  for (auto& list : pending_) list.clear();
+  for (auto& list : made_) list.clear();
+}
+
+void Writer::roll_back(const std::vector<u32>& lanes) {
+  for (const u32 index : lanes) lanes_[index].staged = lanes_[index].committed;
+  for (auto& list : pending_) list.clear();
+}
+
+void Writer::emit(u32 table, u32 lane, double priority) {
+  for (const Window& window : windows_) pending_[table].push_back({lane, window, priority});
+  windows_.clear();
+}
+
+// The last episode of a lane is over and nothing about it will follow.
+void Writer::settle_end(u32 index, bool has_final) {
+  LaneState& state = lanes_[index];
+  for (u32 table = 0; table < plan_.tables.size(); ++table) {
+    state.windows_staged[table].end(state.staged.terminated, has_final, windows_);
+    emit(table, index, std::nan(""));
+  }
+  state.staged.open = state.staged.ending = false;
+}
+
+bool Writer::write_row(const WriterCall& call, u32 t, u32 l, u64 deadline_ns, Blocked* blocked) {
+  const u32 index = call.lanes[l], count = static_cast<u32>(call.lanes.size());
+  LaneState& state = lanes_[index];
+  Lane& lane = state.staged;
+  if (!lane.open) {
+    lane.open = true;
+    lane.steps = 0;
+    ++lane.episode;
+    lane.ahead.reset();
+    for (Windows& windows : state.windows_staged) windows.begin(lane.raw);
+  }
+  if (!ensure_row(index, heap_need(call.columns, t, l, count, lane), deadline_ns, blocked)) return false;
+  u32 row = 0;
+  OpenChunk& chunk = chunk_of(state, lane.raw, &row);
+  for (u32 c = 0; c < call.columns.size(); ++c) {
+    const ColumnInput& input = call.columns[c];
+    if (input.base == nullptr && input.cells == nullptr) {
+      if (lane.ahead[c]) continue;
+      if (stored_here(c, lane.steps)) throw Error(Code::kSchemaMismatch, "#" + std::to_string(c) + "#");
+      chunk.write(plan_.layout, row, c, Cell{nullptr, 0});
+      continue;
+    }
+    const Cell value = cell_of(input, c, t, l, count);
+    if (lane.ahead[c]) {
+      if (!chunk.equals(plan_.layout, row, c, value))
+        throw Error(Code::kInvalid, "#" + std::to_string(c) + "#lane " + std::to_string(index));
+    } else if (stored_here(c, lane.steps)) {
+      chunk.write(plan_.layout, row, c, value);
+    } else {
+      chunk.write(plan_.layout, row, c, Cell{nullptr, 0});
+    }
+  }
+  const bool first = lane.steps == 0;
+  chunk.mark(row, first, false, lane.begun_in_chunk, lane.begin_raw - chunk.first_raw);
+  if (first) {
+    lane.begin_raw = lane.raw;
+    ++lane.begun_in_chunk;
+  }
+  lane.ahead.reset();
+  ++lane.raw;
+  ++lane.steps;
+  lane.heap_used = chunk.heap_used();
+  return true;
+}
+
+// The observation behind the last step: the row at `raw`, to be completed by the next step or left as the final one.
+bool Writer::write_behind(const std::vector<ColumnInput>& input, const WriterCall& call, u32 t, u32 l, bool final, u64 deadline_ns,
+                          Blocked* blocked) {
+  const u32 index = call.lanes[l], count = static_cast<u32>(call.lanes.size());
+  LaneState& state = lanes_[index];
+  Lane& lane = state.staged;
+  // A row stored ahead stays in its chunk: there must be room for the rest of it too.
+  const u64 need = heap_need(input, t, l, count, lane) + (final ? 0 : plan_.heap_row_max);
+  if (!ensure_row(index, need, deadline_ns, blocked)) return false;
+  u32 row = 0;
+  OpenChunk& chunk = chunk_of(state, lane.raw, &row);
+  for (u32 c = 0; c < input.size(); ++c) {
+    if (input[c].base == nullptr && input[c].cells == nullptr) continue;
+    const Cell value = cell_of(input[c], c, t, l, count);
+    if (lane.ahead[c]) {
+      if (!chunk.equals(plan_.layout, row, c, value))
+        throw Error(Code::kInvalid, "#" + std::to_string(c) + "#lane " + std::to_string(index));
+      continue;
+    }
+    chunk.write(plan_.layout, row, c, value);
+    if (!final) lane.ahead[c] = true;
+  }
+  chunk.mark(row, false, true, lane.begun_in_chunk, lane.begin_raw - chunk.first_raw);
+  lane.heap_used = chunk.heap_used();
+  if (final) {
+    lane.ahead.reset();
+    ++lane.raw;
+  }
+  return true;
+}
+
+bool Writer::step(const WriterCall& call, u32 t, u32 l, u64 deadline_ns, Blocked* blocked) {
+  const u32 index = call.lanes[l], count = static_cast<u32>(call.lanes.size());
+  LaneState& state = lanes_[index];
+  Lane& lane = state.staged;
+  if (lane.skip) {  // Gymnasium's next-step mode: this row is the reset, not a step
+    lane.skip = false;
+    return true;
+  }
+  if (lane.ending) settle_end(index, false);
+  if (!write_row(call, t, l, deadline_ns, blocked)) return false;
+  const u64 cell = u64{t} * count + l;
+  const bool terminated = flag(call, plan_.terminated, t, l);
+  const bool ended = terminated || flag(call, plan_.truncated, t, l);
+  const bool halts = stops(call, t, l);
+  const auto priority = [&](u32 table) {
+    return call.priority.empty() || call.priority[table].empty() ? std::nan("") : call.priority[table][cell];
+  };
+  for (u32 table = 0; table < plan_.tables.size(); ++table) {
+    state.windows_staged[table].row(windows_, halts);
+    emit(table, index, priority(table));
+  }
+  if (!ended) {
+    // Without a bound on a row's variable-length values nothing can be stored ahead; items come with the next row.
+    if (call.next.empty() || (plan_.heap_bytes_per_row != 0 && plan_.heap_row_max == 0)) return true;
+    if (!write_behind(call.next, call, t, l, false, deadline_ns, blocked)) return false;
+    for (u32 table = 0; table < plan_.tables.size(); ++table) {
+      if (!covers(call.next, table)) continue;
+      state.windows_staged[table].observed(windows_);
+      emit(table, index, priority(table));
+    }
+    return true;
+  }
+  lane.terminated = terminated;
+  lane.skip = plan_.autoreset == Autoreset::kNextStep;
+  const bool given = !call.final_given.empty() && call.final_given[cell] != 0;
+  const bool by_next = !given && plan_.autoreset != Autoreset::kSameStep && !call.next.empty();
+  if (!given && !by_next) {
+    for (u32 table = 0; table < plan_.tables.size(); ++table) {
+      state.windows_staged[table].last(windows_);
+      emit(table, index, priority(table));
+    }
+    lane.ending = true;
+    return true;
+  }
+  const std::vector<ColumnInput>& source = given ? call.final : call.next;
+  if (!write_behind(source, call, t, l, true, deadline_ns, blocked)) return false;
+  for (u32 table = 0; table < plan_.tables.size(); ++table) {
+    state.windows_staged[table].end(terminated, covers(source, table), windows_);
+    emit(table, index, priority(table));
+  }
+  lane.open = false;
+  return true;
+}
+
+// ------------------------------------------------------------------------------------------------------------- calls
+
+Blocked Writer::append(const WriterCall& call, u64 deadline_ns) {
+  Blocked blocked;
+  begin_call(call.lanes);
+  try {
+    for (u32 t = 0; t < call.steps; ++t)
+      for (u32 l = 0; l < call.lanes.size(); ++l)
+        if (!step(call, t, l, deadline_ns, &blocked)) {
+          roll_back(call.lanes);
+          return blocked;
+        }
+  } catch (...) {
+    roll_back(call.lanes);
+    throw;
+  }
+  return commit(call.lanes, deadline_ns);
+}
+
+Blocked Writer::end_episode(const WriterCall& call, bool discard, u64 deadline_ns) {
+  Blocked blocked;
+  begin_call(call.lanes);
+  try {
+    for (u32 l = 0; l < call.lanes.size(); ++l) {
+      const u32 index = call.lanes[l];
+      LaneState& state = lanes_[index];
+      Lane& lane = state.staged;
+      if (!lane.open) continue;
+      if (discard) {
+        for (Windows& windows : state.windows_staged) windows.discard();
+        if (lane.ahead.any()) ++lane.raw;
+        lane.ahead.reset();
+        lane.open = lane.ending = false;
+        continue;
+      }
+      if (!lane.ending) lane.terminated = false;
+      const bool given = !call.final.empty() && call.final_given[l] != 0;
+      bool has_final = false;
+      const ColumnMask ahead = lane.ahead;
+      if (given) {
+        if (!write_behind(call.final, call, 0, l, true, deadline_ns, &blocked)) {
+          roll_back(call.lanes);
+          return blocked;
+        }
+        has_final = true;
+      } else if (lane.ahead.any()) {  // the row that `next` stored is the final observation
+        has_final = true;
+        lane.ahead.reset();
+        ++lane.raw;
+      }
+      for (u32 table = 0; table < plan_.tables.size(); ++table) {
+        const bool known = given ? covers(call.final, table) : (plan_.tables[table].observed & ~ahead).none();
+        state.windows_staged[table].end(lane.terminated, has_final && known, windows_);
+        emit(table, index, std::nan(""));
+      }
+      lane.open = lane.ending = false;
+    }
+  } catch (...) {
+    roll_back(call.lanes);
+    throw;
+  }
+  return commit(call.lanes, deadline_ns);
+}
+
+Blocked Writer::insert_whole(const WriterCall& call, u32 flags, u32 steps, u64 deadline_ns) {
+  Blocked blocked;
+  begin_call(call.lanes);
+  LaneState& state = lanes_[0];
+  const i64 first = state.staged.raw;
+  try {
+    for (u32 t = 0; t < call.steps; ++t) {
+      const bool behind = t >= steps;
+      const bool written = behind ? write_behind(call.columns, call, t, 0, true, deadline_ns, &blocked)
+                                  : write_row(call, t, 0, deadline_ns, &blocked);
+      if (!written) {
+        roll_back(call.lanes);
+        return blocked;
+      }
+    }
+  } catch (...) {
+    roll_back(call.lanes);
+    throw;
+  }
+  state.staged.open = false;
+  for (Windows& windows : state.windows_staged) windows.discard();
+  const double priority = call.priority.empty() || call.priority[0].empty() ? std::nan("") : call.priority[0][0];
+  pending_[0].push_back({0, Window{first, call.steps, 0, flags, 0}, priority});
+  return commit(call.lanes, deadline_ns);
+}
+
+Blocked Writer::finish(u64 deadline_ns) {
+  WriterCall call;
+  for (u32 i = 0; i < plan_.lanes; ++i) call.lanes.push_back(i);
+  Blocked blocked = end_episode(call, false, deadline_ns);
+  if (blocked.why != Blocked::Why::kNothing) return blocked;
+  begin_call(call.lanes);
+  for (u32 i = 0; i < plan_.lanes; ++i)
+    for (u32 table = 0; table < plan_.tables.size(); ++table) {
+      lanes_[i].windows_staged[table].close(windows_);
+      emit(table, i, std::nan(""));
+    }
+  return commit(call.lanes, deadline_ns);
+}
+
+void Writer::close(u64 deadline_ns) {
+  if (closed_) return;
+  closed_ = true;
+  for (LaneState& lane : lanes_) {
+    for (const OpenChunk& chunk : lane.chunks) arena_->heap().close_chunk(chunk.descriptor(), chunk.entry(), deadline_ns);
+    lane.chunks.clear();
+  }
+  for (u32 i = 0; i < plan_.tables.size(); ++i) {
+    if (!plan_.tables[i].table->live()) {
+      arena_->ledger().entry(table_entries_[i]).what.store(0);
+      arena_->ledger().give(table_entries_[i]);
+      continue;
+    }
+    plan_.tables[i].table->close_writer(table_entries_[i], deadline_ns);
+    plan_.tables[i].table->settle(deadline_ns);
+  }
+}
+
+}  // namespace di

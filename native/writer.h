@@ -1,0 +1,153 @@
+// A writer: rows of some lanes become steps in chunks and items in tables.
+//
+// A call has two halves. stage() writes rows beyond what is published and runs copies of the windows: nobody sees any
+// of it. commit() takes the locks of all tables in order, asks their limiters, publishes the rows and inserts the items,
+// or says what blocks and leaves everything as it was before the call: the same call may be repeated.
+// A kill in between leaves unpublished rows; after publishing, rows without items. Both are what a killed writer may
+// lose; the reaper closes its chunks.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "chunks.h"
+#include "table.h"
+#include "windows.h"
+
+namespace di {
+
+enum class Autoreset : u32 { kOff = 0, kNextStep = 1, kSameStep = 2 };
+
+struct TableSink {  // how one table turns this stream's rows into items
+  std::shared_ptr<Table> table;
+  ViewSpec spec;
+  ColumnMask observed;       // columns it takes from the row behind an item's last step
+  std::vector<u32> first;    // columns stored only where a sequence starts
+  bool track_version = false;  // no column `version`: what the process last got from latest()
+};
+
+struct WriterPlan {
+  LayoutInfo layout;
+  std::vector<TableSink> tables;  // by index of the table
+  u32 lanes = 1;
+  Autoreset autoreset = Autoreset::kOff;
+  u32 terminated = kNone, truncated = kNone, discount = kNone, version = kNone;  // columns
+  u32 discount_f8 = 0, discount_count = 1, version_bytes = 0;
+  u64 chunk_bytes = 0;
+  u32 least_rows = 1;
+  u64 heap_bytes_per_row = 0;  // reckoned; 0: no column lies in the heap
+  u64 heap_row_max = 0;        // the most one row can need; 0: no bound
+};
+
+// The cells of one call: value of column c for time t and the l-th lane of the call.
+struct ColumnInput {
+  const u8* base = nullptr;  // nullptr: the call does not hold the column
+  u64 step_stride = 0, lane_stride = 0;
+  const Cell* cells = nullptr;  // places in the heap: [t * lanes + l]
+};
+struct WriterCall {
+  u32 steps = 1;
+  std::vector<u32> lanes;
+  std::vector<ColumnInput> columns;           // all of the layout
+  std::vector<ColumnInput> next, final;       // empty, or all of the layout with holes
+  std::vector<u8> final_given;                // [steps * lanes of the call]
+  std::vector<std::vector<double>> priority;  // by table: empty, or [steps * lanes of the call]
+};
+
+struct MadeItem {
+  u64 key;
+  i64 start;
+  u32 lane;
+};
+struct Blocked {
+  enum class Why { kNothing, kLimiter, kTableRoom, kStoreRoom } why = Why::kNothing;
+  u32 table = 0;  // position among the writer's tables
+  u32 seq = 0;    // futex value seen before the look: wait on it
+  std::string text;
+};
+
+class Writer {
+ public:
+  Writer(std::shared_ptr<Arena> arena, WriterPlan plan, std::vector<i64> versions, u64 deadline_ns);
+  ~Writer();
+  Writer(const Writer&) = delete;
+  Writer& operator=(const Writer&) = delete;
+
+  Blocked append(const WriterCall& call, u64 deadline_ns);
+  // `final`: columns for each lane of the call, or empty. discard: withdraws rows no item uses.
+  Blocked end_episode(const WriterCall& call, bool discard, u64 deadline_ns);
+  // Rows inserted whole, as one item: all rows of the call are lane 0's, an episode of their own.
+  Blocked insert_whole(const WriterCall& call, u32 flags, u32 steps, u64 deadline_ns);
+  Blocked finish(u64 deadline_ns);  // ends open episodes the same way end_episode() does
+  void close(u64 deadline_ns);      // lets go of chunks and tables
+
+  const std::vector<MadeItem>& made(u32 table) const { return made_[table]; }
+  void set_version(u32 table, i64 version) { versions_[table] = version; }
+  const WriterPlan& plan() const { return plan_; }
+  u32 widest() const { return static_cast<u32>(plan_.lanes); }
+
+ private:
+  struct Lane {
+    i64 raw = 0;           // the next raw row
+    ColumnMask ahead;      // columns of row `raw` stored ahead by next=
+    bool open = false;     // an episode is open
+    bool ending = false;   // a flagged row came; its final observation may still follow
+    bool terminated = false;
+    bool skip = false;     // next-step autoreset: drop the next row
+    i64 steps = 0;
+    u64 episode = 0;       // id of the current or last episode
+    i64 begin_raw = 0;
+    u32 begun_in_chunk = 0;
+    u32 current = 0;       // chunk that `raw - 1` lies in
+    u64 heap_used = 0;
+  };
+  struct LaneState {
+    Lane committed, staged;
+    std::vector<Windows> windows, windows_staged;
+    std::deque<OpenChunk> chunks;
+    u32 open_chunks = 0;
+  };
+  struct Pending {
+    u32 lane;
+    Window window;
+    double priority;
+  };
+  void begin_call(const std::vector<u32>& lanes);
+  void roll_back(const std::vector<u32>& lanes);
+  bool step(const WriterCall& call, u32 t, u32 l, u64 deadline_ns, Blocked* blocked);
+  bool write_row(const WriterCall& call, u32 t, u32 l, u64 deadline_ns, Blocked* blocked);
+  bool write_behind(const std::vector<ColumnInput>& input, const WriterCall& call, u32 t, u32 l, bool final, u64 deadline_ns,
+                    Blocked* blocked);
+  void settle_end(u32 lane, bool has_final);
+  bool ensure_row(u32 lane, u64 heap_bytes, u64 deadline_ns, Blocked* blocked);
+  bool open_chunk(u32 lane, u64 heap_bytes, u64 deadline_ns, Blocked* blocked);
+  void emit(u32 table, u32 lane, double priority);
+  Cell cell_of(const ColumnInput& input, u32 column, u32 t, u32 l, u32 lanes) const;
+  u64 heap_need(const std::vector<ColumnInput>& input, u32 t, u32 l, u32 lanes, const Lane& lane) const;
+  bool stored_here(u32 column, i64 step) const;
+  bool flag(const WriterCall& call, u32 column, u32 t, u32 l) const;
+  bool stops(const WriterCall& call, u32 t, u32 l) const;
+  bool covers(const std::vector<ColumnInput>& input, u32 table) const;
+  OpenChunk& chunk_of(LaneState& lane, i64 raw, u32* row);
+  NewItem locate(u32 table, const Pending& pending);
+  i64 version_of(u32 table, LaneState& lane, const Window& window);
+  Blocked commit(const std::vector<u32>& lanes, u64 deadline_ns);
+  bool try_commit(const std::vector<u32>& lanes, u64 deadline_ns, Blocked* blocked);
+  void publish(const std::vector<u32>& lanes);
+  void insert(u32 table);
+  void let_go(const std::vector<u32>& lanes);
+
+  std::shared_ptr<Arena> arena_;
+  WriterPlan plan_;
+  ChunkPlan chunk_plan_;
+  std::vector<u32> table_entries_;
+  std::vector<i64> versions_;
+  std::vector<LaneState> lanes_;
+  std::vector<std::vector<Pending>> pending_;
+  std::vector<std::vector<MadeItem>> made_;
+  std::vector<Window> windows_;
+  u64 fork_generation_;
+  bool closed_ = false;
+};
+
+}  // namespace di

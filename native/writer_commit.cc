@@ -1,0 +1,133 @@
+// The second half of a writer's call: limiters asked, rows published, items inserted, chunks let go.
+#include <algorithm>
+#include <cstring>
+
+#include "writer.h"
+
+namespace di {
+
+i64 Writer::version_of(u32 table, LaneState& lane, const Window& window) {
+  if (plan_.version == kNone) return plan_.tables[table].track_version ? versions_[table] : -1;
+  i64 least = INT64_MAX;
+  const u32 behind = plan_.tables[table].spec.has_next() && !(window.flags & kItemNoNext) ? 1 : 0;
+  for (i64 raw = window.first + window.back; raw < window.first + window.rows - behind; ++raw) {
+    u32 row = 0;
+    OpenChunk& chunk = chunk_of(lane, raw, &row);
+    const u8* at = chunk.cell(plan_.layout, row, plan_.version);
+    i64 value = 0;
+    if (plan_.version_bytes == 4) {
+      i32 narrow;
+      std::memcpy(&narrow, at, 4);
+      value = narrow;
+    } else {
+      std::memcpy(&value, at, 8);
+    }
+    least = std::min(least, value);
+  }
+  return least == INT64_MAX ? -1 : least;
+}
+
+NewItem Writer::locate(u32 table, const Pending& pending) {
+  LaneState& lane = lanes_[pending.lane];
+  u32 row = 0;
+  const OpenChunk& chunk = chunk_of(lane, pending.window.first, &row);
+  return NewItem{chunk.descriptor(), row,          pending.window.rows, pending.window.back, pending.window.flags,
+                 version_of(table, lane, pending.window), pending.priority};
+}
+
+// Publishes the staged rows of each lane: chunk by chunk, links before the rows that need them.
+void Writer::publish(const std::vector<u32>& lanes) {
+  for (const u32 index : lanes) {
+    LaneState& state = lanes_[index];
+    const Lane& lane = state.staged;
+    const i64 end = lane.raw + (lane.ahead.any() ? 1 : 0);
+    for (u32 at = state.committed.current; at <= lane.current && at < state.chunks.size(); ++at) {
+      OpenChunk& chunk = state.chunks[at];
+      const i64 stop = at < lane.current ? state.chunks[at + 1].first_raw : end;
+      chunk.publish(static_cast<u32>(stop - chunk.first_raw));
+      DI_FAULT("writer.published");
+      if (at < lane.current) chunk.link(state.chunks[at + 1].descriptor());
+    }
+    state.committed = lane;
+    state.windows.swap(state.windows_staged);
+  }
+}
+
+void Writer::insert(u32 table) {
+  Table& sink = *plan_.tables[table].table;
+  const std::vector<Pending>& list = pending_[table];
+  std::vector<NewItem> items;
+  std::vector<u64> keys;
+  items.reserve(std::min<std::size_t>(list.size(), kBatchStep));
+  for (std::size_t first = 0; first < list.size(); first += kBatchStep) {
+    items.clear();
+    keys.clear();
+    const std::size_t end = std::min(list.size(), first + kBatchStep);
+    for (std::size_t i = first; i < end; ++i) items.push_back(locate(table, list[i]));
+    sink.insert(items, &keys);
+    for (std::size_t i = first; i < end; ++i)
+      made_[table].push_back({keys[i - first], list[i].window.start, list[i].lane});
+  }
+}
+
+bool Writer::try_commit(const std::vector<u32>& lanes, u64 deadline_ns, Blocked* blocked) {
+  std::vector<std::unique_ptr<Table::Guard>> guards;
+  for (u32 i = 0; i < plan_.tables.size(); ++i) {
+    if (pending_[i].empty()) continue;
+    Table& table = *plan_.tables[i].table;
+    blocked->seq = table.header().room_seq.load(std::memory_order_seq_cst);
+    guards.push_back(std::make_unique<Table::Guard>(table, deadline_ns));
+    blocked->text = table.why_no_insert();
+    if (!blocked->text.empty()) {
+      blocked->why = Blocked::Why::kLimiter;
+      blocked->table = i;
+      return false;
+    }
+    if (table.header().free_slots < pending_[i].size()) {
+      guards.clear();
+      table.ensure_slots(pending_[i].size(), deadline_ns);
+      return try_commit(lanes, deadline_ns, blocked);
+    }
+  }
+  publish(lanes);
+  for (u32 i = 0; i < plan_.tables.size(); ++i)
+    if (!pending_[i].empty()) insert(i);
+  return true;
+}
+
+Blocked Writer::commit(const std::vector<u32>& lanes, u64 deadline_ns) {
+  Blocked blocked;
+  for (const TableSink& sink : plan_.tables)
+    if (!sink.table->live()) sink.table->require_live();
+  if (!try_commit(lanes, deadline_ns, &blocked)) {
+    roll_back(lanes);
+    return blocked;
+  }
+  for (u32 i = 0; i < plan_.tables.size(); ++i) {
+    plan_.tables[i].table->settle(0);
+    pending_[i].clear();
+    std::sort(made_[i].begin(), made_[i].end(), [](const MadeItem& a, const MadeItem& b) {
+      return a.lane != b.lane ? a.lane < b.lane : a.start < b.start;
+    });
+  }
+  let_go(lanes);
+  return Blocked{};
+}
+
+// Chunks no window of the lane can reach any more. The call has had its effect: this must neither fail nor wait.
+void Writer::let_go(const std::vector<u32>& lanes) {
+  for (const u32 index : lanes) {
+    LaneState& state = lanes_[index];
+    while (state.committed.current > 0) {
+      i64 oldest = state.committed.raw;
+      for (const Windows& windows : state.windows) oldest = std::min(oldest, windows.oldest_needed());
+      if (state.chunks[1].first_raw > oldest) break;
+      const OpenChunk front = state.chunks.front();
+      if (!arena_->heap().close_chunk(front.descriptor(), front.entry(), 0)) break;
+      state.chunks.pop_front();
+      --state.committed.current;
+    }
+  }
+}
+
+}  // namespace di

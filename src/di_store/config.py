@@ -1,0 +1,133 @@
+"""What views, samplers and limiters share: checked arguments, and their plain form for storage and comparison."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import operator
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+from di_store.errors import CorruptData
+
+T = TypeVar("T")
+
+MAX_COUNT = 2**31 - 1
+"""The largest number of rows any option may name."""
+
+
+def count(option: str, value: object, *, minimum: int, maximum: int = MAX_COUNT, why: str = "") -> int:
+    """`value` as an int within bounds.
+
+    Raises:
+        TypeError: no whole number (bool counts as none).
+        ValueError: out of bounds; `why` explains the lower one.
+    """
+    if isinstance(value, bool):
+        raise TypeError(f"{option}={value!r}: give a whole number")
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"{option}={value!r} is a {type(value).__name__}: give a whole number") from None
+    if number < minimum:
+        raise ValueError(f"{option}={number} is below {minimum}" + (f": {why}" if why else ""))
+    if number > maximum:
+        raise ValueError(f"{option}={number} is above {maximum}, the largest there is")
+    return number
+
+
+def real(option: str, value: object, *, minimum: float = 0.0, maximum: float = math.inf, why: str = "") -> float:
+    """`value` as a finite float within bounds, both included.
+
+    Raises:
+        TypeError: no number.
+        ValueError: NaN, infinite, or out of bounds; `why` explains them.
+    """
+    if isinstance(value, (bool, str, bytes)) or not hasattr(value, "__float__"):
+        raise TypeError(f"{option}={value!r} is a {type(value).__name__}: give a number")
+    number = float(value)
+    if not math.isfinite(number) or not minimum <= number <= maximum:
+        bounds = f"at least {minimum:g}" if maximum == math.inf else f"between {minimum:g} and {maximum:g}"
+        raise ValueError(f"{option}={number}: give a finite number {bounds}" + (f": {why}" if why else ""))
+    return number
+
+
+def flag(option: str, value: object) -> bool:
+    """`value` as a bool; TypeError for anything else, so that a misplaced argument is not taken for True."""
+    if isinstance(value, bool) or type(value).__name__ in ("bool_", "bool"):
+        return bool(value)
+    raise TypeError(f"{option}={value!r} is a {type(value).__name__}: give True or False")
+
+
+def choice(option: str, value: object, choices: Iterable[str]) -> str:
+    """`value` if it is one of `choices`; ValueError with all of them otherwise."""
+    known = tuple(choices)
+    if isinstance(value, str) and value in known:
+        return value
+    raise ValueError(f"{option}={value!r}: give one of {', '.join(map(repr, known))}")
+
+
+def names(option: str, value: object) -> tuple[str, ...]:
+    """Column names as a tuple: one text stands for a tuple of one.
+
+    Raises:
+        TypeError: neither text nor an iterable of texts.
+        ValueError: an empty name, or one named twice.
+    """
+    listed = (value,) if isinstance(value, str) else value
+    if not isinstance(listed, Iterable):
+        raise TypeError(f"{option}={value!r} is a {type(value).__name__}: give a tuple of column names")
+    found = tuple(listed)
+    for name in found:
+        if not isinstance(name, str):
+            raise TypeError(f"{option}={value!r}: {name!r} is a {type(name).__name__}, column names are text")
+        if not name:
+            raise ValueError(f"{option}={value!r} holds an empty name")
+    if len(set(found)) != len(found):
+        raise ValueError(f"{option}={value!r} names a column twice")
+    return found
+
+
+def later(option: str, value: object, unset: object = None) -> None:
+    """Refuse an option that this version does not have yet: ValueError with `option`, such as "disk="."""
+    if value is not unset:
+        raise ValueError(f"{option} is not available in this version of di-store: leave it out")
+
+
+def to_plain(config: Any) -> dict[str, Any]:
+    """A view, sampler or limiter as a dict of plain values: its fields, and its class under "kind"."""
+    plain: dict[str, Any] = {"kind": type(config).__name__}
+    for field in dataclasses.fields(config):
+        if field.compare:
+            value = getattr(config, field.name)
+            plain[field.name] = list(value) if isinstance(value, tuple) else value
+    return plain
+
+
+def from_plain(plain: Any, classes: Iterable[type[T]], what: str) -> T:
+    """The object that `to_plain` described, one of `classes`, checked as if written by hand.
+
+    Raises:
+        CorruptData: unknown kind or field, or values that its constructor refuses.
+    """
+    by_name = {cls.__name__: cls for cls in classes}
+    try:
+        fields = dict(plain)
+        cls = by_name[fields.pop("kind")]
+        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})
+    except (TypeError, ValueError, KeyError) as error:
+        raise CorruptData(f"the stored {what} {plain!r} cannot be read: {error}") from None
+
+
+def instance(option: str, value: object, classes: tuple[type[T], ...]) -> T:
+    """`value` if it is an instance of one of `classes`.
+
+    Raises:
+        TypeError: it is not; a class in place of its instance is pointed out.
+    """
+    if isinstance(value, classes):
+        return value
+    known = ", ".join(cls.__name__ for cls in classes)
+    if isinstance(value, type) and issubclass(value, classes):
+        raise TypeError(f"{option}={value.__name__} is the class: write {option}={value.__name__}(…)")
+    raise TypeError(f"{option}={value!r} is a {type(value).__name__}: give one of {known}")

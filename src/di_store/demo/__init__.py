@@ -1,0 +1,28 @@
+"""The demo: actors and a learner in separate processes, training through one store.
+
+Torch, Gymnasium and the ALE are imported only when `run` is called, so that the rest of the package never needs them.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from di_store.demo.config import DemoConfig
+from di_store.demo.interrupt import Interrupt
+
+__all__ = ["DemoConfig", "run"]
+
+
+def run(config: DemoConfig) -> int:
+    """Run the demo described by `config` and return the exit status: 0 fine (also after Ctrl-C), 1 failed."""
+    interrupt = Interrupt()
+    # Importing torch takes seconds, and Ctrl-C may come then.
+    with interrupt.installed():
+        try:
+            from di_store.demo.job import run_job
+        except ModuleNotFoundError as missing:
+            if missing.name is None or missing.name.partition(".")[0] == "di_store":
+                raise
+            print(f"di-store demo needs {missing.name}; install it with: pip install 'di-store[demo]'", file=sys.stderr)
+            return 1
+        return run_job(config, interrupt)

@@ -1,0 +1,173 @@
+"""One actor process: acts in its environments, appends to the table, follows the published policy.
+
+It ends when told so, and also when the learner's process is gone: the learner's end of the control pipe closes with
+that process, whatever killed it, and no call here blocks for longer than `PATIENCE_SECONDS`.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+import di_store
+from di_store.demo.config import SEED, DemoConfig
+from di_store.demo.envs import EnvShape, Lanes, Stepped
+from di_store.demo.networks import as_input, build_network
+
+POLICY = "policy"
+REPLAY = "replay"
+PATIENCE_SECONDS = 0.5
+REPORT_SECONDS = 0.25
+POLL_EVERY = 4  # vector steps between looks for a newer policy
+
+
+@dataclass(frozen=True)
+class Report:
+    """What an actor tells the learner's screen: totals so far, and the returns of episodes ended since the last one."""
+
+    steps: int
+    epsilon: float
+    version: int
+    waiting: float
+    returns: list[float]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An actor's last words."""
+
+    text: str
+
+
+def epsilon_at(config: DemoConfig, index: int, own_steps: int) -> float:
+    """Share of random actions of actor `index` after `own_steps` steps of its own."""
+    recipe = config.recipe
+    place = index / (config.actors - 1) if config.actors > 1 else 1.0
+    final = recipe.epsilon_final * recipe.epsilon_spread ** (1.0 - place)
+    done = min(1.0, own_steps * config.actors / recipe.epsilon_steps)
+    return float(1.0 + (final - 1.0) * done)
+
+
+class Policy:
+    """Epsilon-greedy actions, one network call for all lanes."""
+
+    def __init__(self, network: nn.Module, actions: int, rng: np.random.Generator) -> None:
+        self.network = network
+        self.actions = actions
+        self.rng = rng
+        self.version = 0
+
+    def follow(self, store: di_store.Store) -> None:
+        """Take the newest published weights, if there are newer ones."""
+        if new := store.latest(POLICY, newer_than=self.version):
+            self.network.load_state_dict(new.value)
+            self.version = new.version
+
+    def act(self, seen: NDArray[Any], epsilon: float) -> NDArray[np.int64]:
+        """Actions int64 [lanes] for what the policy sees [lanes, ...]."""
+        lanes = len(seen)
+        chosen = self.rng.integers(self.actions, size=lanes)
+        greedy = self.rng.random(lanes) >= epsilon
+        if greedy.any():
+            with torch.inference_mode():
+                best = self.network(as_input(seen)).argmax(1).numpy()
+            chosen[greedy] = best[greedy]
+        return chosen
+
+
+class Actor:
+    """The loop of one actor and its counts."""
+
+    def __init__(self, config: DemoConfig, index: int, shape: EnvShape, control: Connection) -> None:
+        self.config = config
+        self.index = index
+        self.control = control
+        self.steps = 0
+        self.waited_seconds = 0.0
+        self.returns: list[float] = []
+        self.reported = time.monotonic()
+        self.policy = Policy(build_network(config, shape), shape.actions, np.random.default_rng([SEED, index]))
+
+    def run(self, store: di_store.Store) -> None:
+        """Act until told to stop or until the learner's process is gone."""
+        table = store.table(REPLAY)
+        seed = SEED + self.index * 10_000
+        lanes = Lanes(self.config, self.config.envs_per_actor, seed=seed)
+        try:
+            with table.writer(lanes=self.config.envs_per_actor, autoreset=lanes.autoreset) as writer:
+                self._act(store, writer, lanes)
+        finally:
+            lanes.close()
+
+    def _act(self, store: di_store.Store, writer: di_store.Writer, lanes: Lanes) -> None:
+        turn = 0
+        while not self._told_to_stop():
+            if turn % POLL_EVERY == 0:
+                self.policy.follow(store)
+            epsilon = epsilon_at(self.config, self.index, self.steps)
+            stepped = lanes.step(self.policy.act(lanes.seen, epsilon))
+            if not self._append(writer, stepped, epsilon):
+                return
+            self.steps += stepped.rows
+            self.returns += stepped.returns
+            self._report(epsilon)
+            turn += 1
+
+    def _append(self, writer: di_store.Writer, stepped: Stepped, epsilon: float) -> bool:
+        """Append, waiting for the limiter as long as the run goes on; False once told to stop."""
+        started = time.monotonic()
+        while True:
+            try:
+                writer.append(stepped.step, next=stepped.next, final=stepped.final, timeout=PATIENCE_SECONDS)
+            except di_store.Timeout:
+                # Nothing was written, so the same call may be repeated.
+                self._report(epsilon)
+                if self._told_to_stop():
+                    return False
+            else:
+                self.waited_seconds += time.monotonic() - started
+                return True
+
+    def _told_to_stop(self) -> bool:
+        # Readable means either the word to stop or the end of the learner's process.
+        return bool(self.control.poll(0))
+
+    def _report(self, epsilon: float) -> None:
+        now = time.monotonic()
+        if now - self.reported < REPORT_SECONDS:
+            return
+        waiting = min(1.0, self.waited_seconds / (now - self.reported))
+        self.control.send(Report(self.steps, epsilon, self.policy.version, waiting, self.returns))
+        self.returns, self.waited_seconds, self.reported = [], 0.0, now
+
+
+def actor_main(config: DemoConfig, index: int, shape: EnvShape, store_name: str, control: Connection) -> None:
+    """Entry point of an actor process. The learner handles Ctrl-C for everybody and then says stop."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    torch.set_num_threads(1)
+    try:
+        with di_store.attach(store_name) as store:
+            control.send(Report(0, 1.0, 0, 0.0, []))
+            Actor(config, index, shape, control).run(store)
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # the learner's process is gone
+    except Exception as error:
+        # The learner prints it: many processes writing to one screen would spoil it.
+        _tell(control, Failure(f"{type(error).__name__}: {error}"))
+        raise SystemExit(1) from None
+
+
+def _tell(control: Connection, failure: Failure) -> None:
+    try:
+        control.send(failure)
+    except OSError:
+        pass  # the learner's process is gone, nobody is left to tell

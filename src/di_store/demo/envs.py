@@ -1,0 +1,156 @@
+"""The environments of one actor, stepped together, and what its policy sees of them.
+
+Atari games run in ale-py's own vector environment: it repeats each action for 4 frames, takes the maximum of the last
+two, converts to gray and shrinks to 84x84 in C++, so neither OpenCV nor a Python wrapper is needed. Other environments
+run in Gymnasium's `SyncVectorEnv`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+from numpy.typing import NDArray
+
+from di_store.demo.config import DemoConfig
+
+MODES = {"next-step": AutoresetMode.NEXT_STEP, "same-step": AutoresetMode.SAME_STEP}
+
+
+@dataclass(frozen=True)
+class EnvShape:
+    """One environment's observation (shape, dtype name) and number of discrete actions."""
+
+    obs_shape: tuple[int, ...]
+    obs_dtype: str
+    actions: int
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """One vector step, ready for `writer.append(step, next=next, final=final)`.
+
+    step: leaves [lanes, ...]; final: object array [lanes], `None` for lanes whose episode goes on, or `None`;
+    returns: unclipped returns of the episodes that ended; rows: how many lanes really moved.
+    """
+
+    step: dict[str, NDArray[Any]]
+    next: dict[str, NDArray[Any]]
+    final: NDArray[Any] | None
+    returns: list[float]
+    rows: int
+
+
+def make_envs(config: DemoConfig, lanes: int) -> VectorEnv[Any, Any, Any]:
+    """A vector of `lanes` environments in the configured autoreset mode."""
+    mode = MODES[config.autoreset]
+    if not config.pixels:
+        return gym.make_vec(
+            config.env, num_envs=lanes, vectorization_mode="sync", vector_kwargs={"autoreset_mode": mode}
+        )
+    import ale_py
+
+    gym.register_envs(ale_py)
+    # stack_num=1: the store keeps every frame once and stacks on reading. Rewards stay whole here (the screen shows
+    # true returns) and are clipped for learning in `Lanes`.
+    return gym.make_vec(
+        config.env,
+        num_envs=lanes,
+        vectorization_mode="vector_entry_point",
+        autoreset_mode=mode,
+        stack_num=1,
+        frameskip=4,
+        repeat_action_probability=0.0,
+        reward_clipping=False,
+        num_threads=1,
+    )
+
+
+def env_shape(config: DemoConfig) -> EnvShape:
+    """Shape of the environment named by the configuration; `ValueError` if its actions are not discrete."""
+    envs = make_envs(config, 1)
+    try:
+        space, actions = envs.single_observation_space, envs.single_action_space
+        if not isinstance(actions, gym.spaces.Discrete) or not isinstance(space, gym.spaces.Box):
+            raise ValueError(
+                f"--env {config.env}: the demo needs a Box observation and discrete actions, got {space}, {actions}"
+            )
+        shape = space.shape[1:] if config.pixels else space.shape
+        return EnvShape(tuple(shape), str(space.dtype), int(actions.n))
+    finally:
+        envs.close()
+
+
+class Lanes:
+    """`lanes` environments with the policy's own frame stack, episode returns and lives."""
+
+    def __init__(self, config: DemoConfig, lanes: int, *, seed: int) -> None:
+        self.envs = make_envs(config, lanes)
+        self.pixels = config.pixels
+        self.stack = config.recipe.frame_stack
+        self.autoreset: AutoresetMode = self.envs.metadata["autoreset_mode"]
+        obs, infos = self.envs.reset(seed=seed)
+        self.obs = self._newest(obs)
+        self.lives = self._lives(infos, lanes)
+        self.seen = self.obs if self.stack is None else np.repeat(self.obs[:, None], self.stack, axis=1)
+        self.running = np.zeros(lanes)
+        self.resetting = np.zeros(lanes, np.bool_)
+
+    def step(self, actions: NDArray[np.int64]) -> Stepped:
+        """Step every lane. `self.seen` is then what the policy sees next: [lanes, stack, 84, 84] or [lanes, ...]."""
+        obs, rewards, terminated, truncated, infos = self.envs.step(actions)
+        newest, lives = self._newest(obs), self._lives(infos, len(actions))
+        step: dict[str, NDArray[Any]] = {
+            "obs": self.obs,
+            "action": actions,
+            "reward": (np.clip(rewards, -1, 1) if self.pixels else rewards).astype(np.float32),
+            "terminated": terminated,
+            "truncated": truncated,
+        }
+        if self.pixels:
+            # Losing a life ends what the value function looks ahead to, while the episode goes on.
+            step["discount"] = np.where(lives < self.lives, np.float32(0), np.float32(1))
+        ended = terminated | truncated
+        returns = self._count_returns(rewards, ended)
+        rows = int(np.count_nonzero(~self.resetting))
+        same_step = self.autoreset is AutoresetMode.SAME_STEP
+        final = self._final(infos, ended) if same_step and ended.any() else None
+        self._see(newest, fresh=ended if same_step else self.resetting)
+        self.resetting = np.zeros_like(ended) if same_step else ended
+        self.obs, self.lives = newest, lives
+        return Stepped(step, {"obs": newest}, final, returns, rows)
+
+    def close(self) -> None:
+        """End the environments."""
+        self.envs.close()
+
+    def _newest(self, obs: NDArray[Any]) -> NDArray[Any]:
+        return obs[:, 0] if self.pixels else obs
+
+    def _lives(self, infos: dict[str, Any], lanes: int) -> NDArray[Any]:
+        return np.asarray(infos["lives"]) if self.pixels else np.zeros(lanes, np.int32)
+
+    def _final(self, infos: dict[str, Any], ended: NDArray[np.bool_]) -> NDArray[Any]:
+        final = np.full(len(ended), None, object)
+        for lane in np.flatnonzero(ended):
+            observation = infos["final_obs"][lane]
+            final[lane] = observation[0] if self.pixels else observation
+        return final
+
+    def _count_returns(self, rewards: NDArray[Any], ended: NDArray[np.bool_]) -> list[float]:
+        self.running += rewards
+        returns = [float(value) for value in self.running[ended]]
+        self.running[ended] = 0
+        return returns
+
+    def _see(self, newest: NDArray[Any], *, fresh: NDArray[np.bool_]) -> None:
+        """Shift the newest frames in; lanes in a fresh episode repeat its first frame, as the table's view does."""
+        if self.stack is None:
+            self.seen = newest
+            return
+        self.seen[:, :-1] = self.seen[:, 1:]
+        self.seen[:, -1] = newest
+        self.seen[fresh] = newest[fresh][:, None]

@@ -1,0 +1,183 @@
+"""The whole run: a store, a table, the actors, and the learner's loop in this process."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import torch
+
+import di_store
+from di_store.demo.actor import POLICY, REPLAY
+from di_store.demo.chart import write_chart
+from di_store.demo.config import SEED, DemoConfig
+from di_store.demo.envs import EnvShape, env_shape
+from di_store.demo.fleet import Fleet
+from di_store.demo.interrupt import Interrupt
+from di_store.demo.learner import Learner
+from di_store.demo.metrics import Metrics
+from di_store.demo.networks import build_network
+from di_store.demo.screen import Screen, output_stream, print_summary, summary
+
+SCREEN_SECONDS = 0.25
+READY_SECONDS = 120.0
+
+
+def run_job(config: DemoConfig, interrupt: Interrupt) -> int:
+    """Run the demo; 0 at the end of the time or after Ctrl-C, 1 with a line on stderr if it cannot go on."""
+    try:
+        shape = env_shape(config)
+        with di_store.open(memory=config.memory, seed=SEED) as store:
+            return _run(config, shape, store, interrupt)
+    except (di_store.StoreError, gymnasium.error.Error, OSError, ValueError) as error:
+        print(f"di-store demo: {error}", file=sys.stderr)
+        return 1
+
+
+def _run(config: DemoConfig, shape: EnvShape, store: di_store.Store, interrupt: Interrupt) -> int:
+    recipe = config.recipe
+    torch.manual_seed(SEED)
+    # Threads that wait for each other on cores the actors use stall for whole time slices.
+    torch.set_num_threads(max(1, min(recipe.learner_threads, len(os.sched_getaffinity(0)) - config.actors)))
+    replay = create_replay(config, shape, store)
+    learner = Learner(build_network(config, shape), recipe)
+    store.publish(POLICY, learner.network.state_dict())
+    stream = output_stream(config)
+    fleet = Fleet(config, shape, store.name)
+    try:
+        with Screen(config, stream) as screen:
+            run = Run(config, store, replay, learner, fleet, screen, interrupt)
+            run.wait_for_actors()
+            run.train()
+    finally:
+        fleet.stop()
+    figures = summary(config, run.metrics, fleet)
+    if config.json:
+        print(json.dumps(figures))
+    else:
+        print_summary(stream, figures)
+    path = Path(config.out)
+    write_chart(path, config, run.metrics)
+    print(f"chart: {path}", file=stream)
+    if not fleet.alive:
+        print("di-store demo: ended early, no actor is left", file=sys.stderr)
+        return 1
+    return 0
+
+
+def create_replay(config: DemoConfig, shape: EnvShape, store: di_store.Store) -> di_store.Table:
+    """The replay table: newest frames in, stacked 3-step transitions out, prioritized, samples tied to inserts.
+
+    Holds `recipe.capacity` transitions, or half, a quarter … of them if --memory has no room for more; `CapacityError`
+    if too few fit to learn from.
+    """
+    capacity = config.recipe.capacity
+    while True:
+        try:
+            return _create_table(config, shape, store, capacity)
+        except di_store.CapacityError:
+            capacity //= 2
+            if capacity < 2 * config.recipe.min_size:
+                raise
+
+
+def _create_table(config: DemoConfig, shape: EnvShape, store: di_store.Store, capacity: int) -> di_store.Table:
+    recipe = config.recipe
+    schema: dict[str, Any] = {
+        "obs": di_store.Spec(shape.obs_shape, shape.obs_dtype),
+        "action": di_store.Spec((), "int64"),
+        "reward": di_store.Spec((), "float32"),
+        "terminated": di_store.Spec((), "bool"),
+        "truncated": di_store.Spec((), "bool"),
+    }
+    if config.pixels:
+        schema["discount"] = di_store.Spec((), "float32")
+    stack = None if recipe.frame_stack is None else {"obs": recipe.frame_stack}
+    return store.create_table(
+        REPLAY,
+        capacity=capacity,
+        schema=schema,
+        view=di_store.Transition(n_step=recipe.n_step, gamma=recipe.gamma, frame_stack=stack),
+        sampler=di_store.Prioritized(alpha=recipe.alpha, beta=recipe.beta_first),
+        limiter=di_store.SamplesPerInsert(recipe.samples_per_insert, min_size=recipe.min_size, tolerance=0.1),
+        lanes=config.actors * config.envs_per_actor,
+        weights=POLICY,
+        seed=SEED,
+    )
+
+
+class Run:
+    """The learner's loop, with everything it touches."""
+
+    def __init__(
+        self,
+        config: DemoConfig,
+        store: di_store.Store,
+        replay: di_store.Table,
+        learner: Learner,
+        fleet: Fleet,
+        screen: Screen,
+        interrupt: Interrupt,
+    ) -> None:
+        self.config = config
+        self.store = store
+        self.replay = replay
+        self.learner = learner
+        self.fleet = fleet
+        self.screen = screen
+        self.interrupt = interrupt
+        self.metrics = Metrics()
+        self.samples = 0
+
+    def wait_for_actors(self) -> None:
+        """Wait until every actor has attached (they import torch first); the run's clock starts here."""
+        pids = ", ".join(str(member.process.pid) for member in self.fleet.members)
+        self.screen.event(f"store {self.store.name}; actors are starting: pid {pids}")
+        deadline = time.monotonic() + READY_SECONDS
+        while not (self.fleet.ready or self.interrupt.asked or time.monotonic() > deadline):
+            self._listen(SCREEN_SECONDS)
+            self._show()
+        self.metrics = Metrics()
+        self.screen.restart()
+
+    def train(self) -> None:
+        """Sample, learn, give priorities back, publish; until time is up, Ctrl-C, or no actor is left."""
+        while not self.interrupt.asked and self.fleet.alive and self.metrics.seconds < self.config.seconds:
+            shown = time.monotonic()
+            while time.monotonic() - shown < SCREEN_SECONDS and self._learn_once(SCREEN_SECONDS):
+                pass
+            self._listen(0.0)
+            self._show()
+        self._show()
+
+    def _learn_once(self, timeout_seconds: float) -> bool:
+        """One update; False if the limiter let no batch through in time."""
+        learner = self.learner
+        try:
+            batch = self.replay.sample(learner.recipe.batch_size, beta=learner.beta, timeout=timeout_seconds)
+        except di_store.Timeout:
+            return False
+        update = learner.update(batch)
+        self.replay.update_priorities(batch.keys, update.priorities)
+        self.samples += learner.recipe.batch_size
+        self.metrics.losses.append(update.loss)
+        if learner.should_publish:
+            self.store.publish(POLICY, learner.network.state_dict())
+        return True
+
+    def _listen(self, timeout_seconds: float) -> None:
+        returns, lines = self.fleet.listen(timeout_seconds)
+        self.metrics.add_returns(returns)
+        for text in lines:
+            self.screen.event(text)
+
+    def _show(self) -> None:
+        point = self.metrics.measure(
+            self.replay.stats(), steps=self.fleet.steps, samples=self.samples, updates=self.learner.updates
+        )
+        self.screen.show(point, self.fleet)

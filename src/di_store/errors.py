@@ -1,0 +1,200 @@
+"""Every error Di-store raises: a small closed set, each text naming the option or command that helps.
+
+``ValueError`` and ``TypeError`` stand for bad arguments; everything else is a `StoreError`. A text is the message
+followed by a remedy in parentheses. The class brings a remedy; the place that raises passes a better one where it
+knows one, or ``remedy=""`` where the message already says what to do. All errors pickle with their text, remedy and
+attributes, so they cross processes (multiprocessing, Ray) unchanged.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+def _restore(cls: type[StoreError], args: tuple[Any, ...], state: dict[str, Any]) -> StoreError:
+    """Rebuild a pickled error without running its constructor, which would add the remedy a second time."""
+    error = cls.__new__(cls, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
+class StoreError(Exception):
+    """Base of all errors of the store.
+
+    Attributes:
+        message: what happened, without the remedy.
+        remedy: the option or command that helps; empty when the message names it.
+    """
+
+    default_remedy: ClassVar[str] = (
+        "`di-store status` shows the stores of this machine, `di-store check` looks for damage"
+    )
+
+    def __init__(self, message: str = "", *, remedy: str | None = None) -> None:
+        self.message = message
+        self.remedy = self.default_remedy if remedy is None else remedy
+        super().__init__(_text(message, self.remedy))
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (type(self), self.args, dict(self.__dict__))
+
+
+def _text(message: str, remedy: str) -> str:
+    if message and remedy:
+        return f"{message} ({remedy})"
+    return message or remedy
+
+
+class StoreNotFound(StoreError):
+    """No live process of this user holds a store of that name."""
+
+    default_remedy = (
+        "`di-store status` or di_store.list_stores() lists the stores; di_store.open(name) creates one; "
+        "attach(name, timeout=) waits for one"
+    )
+
+
+class StoreClosed(StoreError):
+    """The handle was closed, or the store was removed by force."""
+
+    default_remedy = "get a new handle with di_store.attach(name) or di_store.open(name)"
+
+
+class StoreFull(StoreError):
+    """No room came free within the timeout. Nothing was written."""
+
+    default_remedy = (
+        "store.resize(memory=) gives more room, store.delete() and dropped arrays free some, timeout= waits longer; "
+        "`di-store status` shows what is pinned"
+    )
+
+
+class CapacityError(StoreError):
+    """What was asked for can never fit into the budget. Nothing was reserved."""
+
+    default_remedy = "lower capacity= or max_bytes=, or raise memory= with store.resize(memory=)"
+
+
+class LayoutMismatch(StoreError):
+    """The store was made by a version of Di-store with another memory layout."""
+
+    default_remedy = (
+        "use one version of di-store in all processes, or another store name; `di-store rm NAME` removes it"
+    )
+
+
+class CorruptData(StoreError):
+    """Bytes read from the store contradict themselves."""
+
+    default_remedy = "`di-store check NAME` tells the extent, store.check(repair=True) repairs what can be derived"
+
+
+class ObjectNotFound(StoreError):
+    """No sealed object of that id within the timeout."""
+
+    default_remedy = "timeout= waits for it, store.contains(ref) asks, store.keys() lists the ids"
+
+
+class ObjectExists(StoreError):
+    """The id is taken. The object that has it is unchanged."""
+
+    default_remedy = "leave id= out for a fresh id, or store.delete(ref) first"
+
+
+class TableNotFound(StoreError):
+    """The store has no table of that name."""
+
+    default_remedy = (
+        "store.table(name, timeout=) waits for it, store.create_table() makes it, `di-store inspect` lists them"
+    )
+
+
+class TableExists(StoreError):
+    """A table of that name exists, or exists with other settings."""
+
+    default_remedy = "exist_ok=True takes an equal one, store.table(name) opens it, store.drop_table(name) removes it"
+
+
+class SchemaMismatch(StoreError):
+    """A value does not fit its column. Nothing was written."""
+
+    default_remedy = "cast the value before writing, or declare the columns with schema= in create_table"
+
+
+class WriterClosed(StoreError):
+    """The writer was closed, or belongs to another process or thread."""
+
+    default_remedy = "open one writer per thread and process with table.writer()"
+
+
+class EndOfData(StoreError):
+    """The table was finished, or every epoch of `Once` is over."""
+
+    default_remedy = "table.finish() was called, or Once(epochs=) is used up: Once(epochs=None) has no last epoch"
+
+
+class NodeUnavailable(StoreError):
+    """The process that serves another node does not answer."""
+
+    default_remedy = "`di-store status` on that node shows whether its agent runs"
+
+
+class AccessDenied(StoreError):
+    """The operating system refuses this process the store, or its folder."""
+
+    default_remedy = (
+        "run all processes as the same user and group; DI_STORE_DIR names a folder of this user for the lock files"
+    )
+
+
+class Timeout(StoreError, TimeoutError):
+    """The call waited for `timeout` seconds, or can never go on. Nothing was changed.
+
+    Attributes:
+        reason: the condition that was waited for, with its counts.
+        culprit: who held it up, such as "pid 123, stopped"; None when nobody in particular.
+    """
+
+    default_remedy = "timeout= waits longer, None without limit; `di-store status` shows who waits for what"
+
+    def __init__(
+        self, message: str = "", reason: str = "", culprit: str | None = None, *, remedy: str | None = None
+    ) -> None:
+        self.reason = reason
+        self.culprit = culprit or None
+        parts = [part for part in (message, reason) if part]
+        text = ": ".join(parts) + (f"; held up by {culprit}" if culprit else "")
+        super().__init__(text, remedy=remedy)
+
+
+def _leaves(cls: type[StoreError]) -> list[type[StoreError]]:
+    return [cls, *(leaf for child in cls.__subclasses__() for leaf in _leaves(child))]
+
+
+BY_NAME: dict[str, type[StoreError]] = {cls.__name__: cls for cls in _leaves(StoreError)}
+"""The closed set by class name: how the core's status codes become exceptions."""
+
+__all__ = [
+    "AccessDenied",
+    "BY_NAME",
+    "CapacityError",
+    "CorruptData",
+    "EndOfData",
+    "LayoutMismatch",
+    "NodeUnavailable",
+    "ObjectExists",
+    "ObjectNotFound",
+    "SchemaMismatch",
+    "StoreClosed",
+    "StoreError",
+    "StoreFull",
+    "StoreNotFound",
+    "TableExists",
+    "TableNotFound",
+    "Timeout",
+    "WriterClosed",
+]

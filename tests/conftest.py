@@ -1,0 +1,92 @@
+"""What every test gets: a folder of its own for stores, a scale, and processes that end with the test.
+
+DI_STORE_TEST_SCALE chooses between "small" (make test) and "full" (make soak).
+"""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator
+
+import hypothesis
+import pytest
+
+SCALE = os.environ.get("DI_STORE_TEST_SCALE", "small")
+if SCALE not in ("small", "full"):
+    raise pytest.UsageError(f"DI_STORE_TEST_SCALE must be small or full, not {SCALE!r}")
+
+QUIET = [hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.function_scoped_fixture]
+hypothesis.settings.register_profile(
+    "small", max_examples=25, stateful_step_count=40, deadline=None, derandomize=True, suppress_health_check=QUIET
+)
+hypothesis.settings.register_profile(
+    "full", max_examples=1_000, stateful_step_count=100, deadline=None, print_blob=True, suppress_health_check=QUIET
+)
+hypothesis.settings.load_profile(SCALE)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Set the folder before any test module is imported: a short path, since Unix sockets allow 107 bytes."""
+    if "DI_STORE_TEST_ROOT" not in os.environ:
+        root = tempfile.mkdtemp(prefix="ds-")
+        os.environ["DI_STORE_TEST_ROOT"] = root
+        config.add_cleanup(lambda: shutil.rmtree(root, ignore_errors=True))
+    stores = os.path.join(os.environ["DI_STORE_TEST_ROOT"], "stores")
+    os.makedirs(stores, mode=0o700, exist_ok=True)
+    os.environ["DI_STORE_DIR"] = stores
+
+
+def pytest_report_header() -> str:
+    """Name the scale, so that a log says what ran."""
+    return f"di-store: scale {SCALE}"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave soak tests to the full scale; they are counted as deselected, not skipped."""
+    if SCALE == "full":
+        return
+    soak = [item for item in items if item.get_closest_marker("soak")]
+    if soak:
+        config.hook.pytest_deselected(items=soak)
+        items[:] = [item for item in items if not item.get_closest_marker("soak")]
+
+
+@pytest.fixture(scope="session")
+def full() -> bool:
+    """Whether the full counts are wanted."""
+    return SCALE == "full"
+
+
+@pytest.fixture(scope="session")
+def count() -> Callable[[int, int], int]:
+    """`count(small, full)`: the number that fits the scale."""
+    return lambda small, full: full if SCALE == "full" else small
+
+
+@pytest.fixture
+def store_name() -> Callable[[], str]:
+    """Make names for stores that no other test, process or run uses."""
+    return lambda: f"t-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def store_dir(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A folder for stores that only this test and its children use."""
+    folder = tempfile.mkdtemp(dir=os.environ["DI_STORE_TEST_ROOT"])
+    monkeypatch.setenv("DI_STORE_DIR", folder)
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def _no_children_left() -> Iterator[None]:
+    """Kill what a test started through multiprocessing and left behind, so that it can't disturb the next."""
+    before = set(mp.active_children())
+    yield
+    for child in set(mp.active_children()) - before:
+        child.kill()
+        child.join(30)

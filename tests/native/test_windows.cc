@@ -1,0 +1,340 @@
+// Windows against a model that looks at whole episodes: after every call, what has been made so far must be what the
+// model says exists by then. Plus the examples of the contract, written out.
+#include "windows.h"
+
+#include <algorithm>
+#include <random>
+#include <vector>
+
+#include "check.h"
+#include "status.h"
+
+using namespace di;
+
+namespace {
+
+struct Step {
+  i64 raw;
+  i64 number;  // in its episode
+  bool stops;  // its discount is 0
+  bool last;   // ends its episode
+  bool final;  // … and a final observation follows
+  bool terminated;
+  bool settled;  // … and nothing will follow about it
+};
+
+// What is known of a run: one episode, or for cross_episodes the lane since the run began.
+struct Known {
+  std::vector<Step> steps;
+  bool following = false;  // the observation behind the last step
+  bool ended = false;      // no step will follow
+};
+
+struct Model {
+  ViewSpec spec;
+
+  // Whether the row behind step `at` can be told, and how.
+  bool tell(const Known& run, i64 at, bool* next, u32* flags) const {
+    const Step& step = run.steps[static_cast<size_t>(at)];
+    bool newest = at + 1 == static_cast<i64>(run.steps.size());
+    *flags = 0;
+    *next = true;
+    if (!step.last) return !newest || run.following;
+    if (step.terminated) *flags |= kItemTerminal;
+    if (step.final) return step.settled;
+    *next = false;
+    *flags |= kItemNoNext;
+    return step.settled && step.terminated;
+  }
+
+  Window window(const Known& run, i64 start, i64 stop, bool next, u32 flags) const {
+    const Step& from = run.steps[static_cast<size_t>(start)];
+    i64 back = std::min<i64>(spec.stack - 1, from.number);
+    i64 behind = run.steps[static_cast<size_t>(stop - 1)].raw + 1 + next;
+    return {from.raw - back, static_cast<u32>(behind - from.raw + back), static_cast<u32>(back), flags, from.number};
+  }
+
+  void add(const Known& run, i64 start, i64 stop, std::vector<Window>& out) const {
+    bool next = false;
+    u32 flags = 0;
+    if (spec.has_next() && !tell(run, stop - 1, &next, &flags)) return;
+    out.push_back(window(run, start, stop, next, flags));
+  }
+
+  std::vector<Window> windows(const Known& run) const {
+    std::vector<Window> out;
+    const i64 rows = static_cast<i64>(run.steps.size());
+    if (spec.kind == ViewKind::kStep) {
+      for (i64 at = 0; at < rows; ++at) add(run, at, at + 1, out);
+    } else if (spec.kind == ViewKind::kTransition) {
+      for (i64 start = 0; start < rows; ++start) {
+        i64 stop = start;
+        bool whole = false;
+        while (stop < rows && !whole)
+          whole = run.steps[static_cast<size_t>(stop++)].stops || stop - start == spec.n_step;
+        if (whole || run.ended) add(run, start, stop, out);
+      }
+    } else if (spec.kind == ViewKind::kEpisode) {
+      if (run.ended && rows > spec.max_length) {
+        out.push_back(window(run, 0, spec.max_length, spec.bootstrap, kItemCut));
+      } else if (run.ended && rows > 0) {
+        add(run, 0, rows, out);
+      }
+    } else {
+      const i64 time = spec.burn_in + spec.length;
+      for (i64 start = 0; start + spec.burn_in < rows; start += spec.period) {
+        if (start + time <= rows) {
+          add(run, start, start + time, out);
+        } else if (run.ended && spec.tail == Tail::kShift && rows >= time) {
+          add(run, rows - time, rows, out);
+        } else if (run.ended && spec.tail != Tail::kDrop) {
+          add(run, start, rows, out);
+        }
+        if (start + time >= rows) break;
+      }
+    }
+    return out;
+  }
+};
+
+bool before(const Window& a, const Window& b) { return std::pair(a.first, a.rows) < std::pair(b.first, b.rows); }
+
+// Everything `all` holds has been made; nothing else has.
+void same(std::vector<Window> made, std::vector<Window> all) {
+  std::sort(made.begin(), made.end(), before);
+  std::sort(all.begin(), all.end(), before);
+  CHECK(made == all);
+}
+
+class Checked {  // Windows with the model beside it, for one lane
+ public:
+  explicit Checked(const ViewSpec& spec) : model_{spec}, windows_(spec) {}
+
+  void begin(i64 raw) {
+    windows_.begin(raw);
+    if (!model_.spec.cross_episodes) restart();
+    raw_ = raw;
+    number_ = 0;
+    run_.following = run_.ended = false;
+    CHECK(windows_.oldest_needed() <= raw);
+  }
+  void row(bool stops) {
+    stage([&](Windows& windows, std::vector<Window>& out) { windows.row(out, stops); });
+    run_.steps.push_back({raw_++, number_++, stops, false, false, false, false});
+    run_.following = false;
+    compare();
+  }
+  void observed() {
+    stage([](Windows& windows, std::vector<Window>& out) { windows.observed(out); });
+    run_.following = true;
+    compare();
+  }
+  void last() {
+    stage([](Windows& windows, std::vector<Window>& out) { windows.last(out); });
+    if (!model_.spec.cross_episodes) run_.ended = true;
+    run_.steps.back().last = true;
+    compare();
+  }
+  void end(bool terminated, bool final) {
+    stage([&](Windows& windows, std::vector<Window>& out) { windows.end(terminated, final, out); });
+    if (number_ > 0) {
+      Step& step = run_.steps.back();
+      step.last = step.settled = true;
+      step.final = final || run_.following;
+      step.terminated = terminated;
+    }
+    if (!model_.spec.cross_episodes) run_.ended = true;
+    compare();
+  }
+  void close() {
+    stage([](Windows& windows, std::vector<Window>& out) { windows.close(out); });
+    run_.ended = true;
+    if (!run_.steps.empty()) compare();
+  }
+  void discard() {
+    windows_.discard();
+    restart();
+  }
+  i64 number() const { return number_; }
+  i64 raw() const { return raw_; }
+
+ private:
+  void restart() {
+    run_ = {};
+    made_.clear();
+  }
+  // As the writer does it: on a copy first, which must change nothing.
+  template <class Call>
+  void stage(Call call) {
+    const i64 needed = windows_.oldest_needed();
+    std::vector<Window> tried, out;
+    Windows copy = windows_;
+    call(copy, tried);
+    call(windows_, out);
+    CHECK(tried == out);
+    CHECK(windows_.oldest_needed() >= needed);
+    for (const Window& window : out) {
+      CHECK(window.first >= needed && window.rows > window.back);
+      made_.push_back(window);
+    }
+  }
+  void compare() const { same(made_, model_.windows(run_)); }
+
+  Model model_;
+  Windows windows_;
+  Known run_;
+  std::vector<Window> made_;
+  i64 raw_ = 0;
+  i64 number_ = 0;
+};
+
+ViewSpec random_spec(std::mt19937_64& random) {
+  auto up_to = [&](u32 most) { return static_cast<u32>(1 + random() % most); };
+  const ViewKind kinds[] = {ViewKind::kStep, ViewKind::kTransition, ViewKind::kSequence, ViewKind::kEpisode};
+  ViewSpec spec;
+  spec.kind = kinds[random() % 4];
+  spec.n_step = up_to(5);
+  spec.stack = random() % 2 ? 1 : up_to(5);
+  spec.length = up_to(6);
+  spec.period = random() % 2 ? spec.length : up_to(8);
+  spec.burn_in = static_cast<u32>(random() % 4);
+  spec.max_length = up_to(8);
+  spec.tail = static_cast<Tail>(random() % 3);
+  if (spec.kind == ViewKind::kSequence) spec.cross_episodes = random() % 3 == 0;
+  if (spec.kind == ViewKind::kSequence || spec.kind == ViewKind::kEpisode) spec.bootstrap = random() % 2;
+  if (spec.kind == ViewKind::kStep) spec.stack = 1;
+  return spec;
+}
+
+void random_lanes() {
+  std::mt19937_64 random(7);
+  for (int round = 0; round < 20000; ++round) {
+    const ViewSpec spec = random_spec(random);
+    Checked lane(spec);
+    i64 raw = static_cast<i64>(random() % 100);
+    for (u64 episodes = 1 + random() % 5; episodes > 0; --episodes) {
+      lane.begin(raw);
+      bool observed = false, flagged = random() % 2;
+      for (u64 steps = random() % 12; steps > 0; --steps) {
+        lane.row(random() % 6 == 0);
+        observed = !(flagged && steps == 1) && random() % 2;
+        if (observed) lane.observed();
+      }
+      if (!spec.cross_episodes && random() % 10 == 0) {
+        lane.discard();
+        raw = lane.raw() + static_cast<i64>(random() % 2);
+        continue;
+      }
+      if (lane.number() > 0 && flagged && random() % 2) lane.last();
+      const bool terminated = !observed && random() % 2, final = random() % 2;
+      lane.end(terminated, final);
+      raw = lane.raw() + (final || observed);
+    }
+    if (spec.cross_episodes) lane.close();
+  }
+}
+
+std::vector<Window> play(Windows& windows, i64 raw, u32 steps, bool terminated, bool final) {
+  std::vector<Window> out;
+  windows.begin(raw);
+  for (u32 i = 0; i < steps; ++i) windows.row(out);
+  windows.end(terminated, final, out);
+  return out;
+}
+
+void transitions() {
+  Windows windows({.kind = ViewKind::kTransition, .n_step = 3, .stack = 4});
+  // 5 steps and a final observation: k = 3, 3, 3, 2, 1; the last three end with the terminated step.
+  CHECK(play(windows, 10, 5, true, true) == (std::vector<Window>{{10, 4, 0, 0, 0},
+                                                                 {10, 5, 1, 0, 1},
+                                                                 {10, 6, 2, kItemTerminal, 2},
+                                                                 {10, 6, 3, kItemTerminal, 3},
+                                                                 {11, 5, 3, kItemTerminal, 4}}));
+  CHECK(play(windows, 16, 2, true, false) ==
+        (std::vector<Window>{{16, 2, 0, kItemTerminal | kItemNoNext, 0}, {16, 2, 1, kItemTerminal | kItemNoNext, 1}}));
+  CHECK(play(windows, 18, 4, false, false) == (std::vector<Window>{{18, 4, 0, 0, 0}}));  // abandoned
+  CHECK(play(windows, 22, 0, false, false).empty());
+
+  // A lost life ends the sums of all steps before it as soon as the observation behind it is known.
+  std::vector<Window> out;
+  windows.begin(0);
+  windows.row(out, true);
+  CHECK(out.empty());
+  windows.observed(out);
+  CHECK(out == (std::vector<Window>{{0, 2, 0, 0, 0}}));
+}
+
+void sequences() {
+  Windows pad({.kind = ViewKind::kSequence, .length = 4, .period = 2, .burn_in = 2});
+  CHECK(play(pad, 0, 9, true, true) == (std::vector<Window>{{0, 6, 0, 0, 0}, {2, 6, 0, 0, 2}, {4, 5, 0, 0, 4}}));
+  CHECK(play(pad, 10, 2, true, true).empty());  // no row after burn-in
+  CHECK(play(pad, 13, 3, false, false) == (std::vector<Window>{{13, 3, 0, 0, 0}}));
+  Windows shift({.kind = ViewKind::kSequence, .length = 4, .period = 4, .tail = Tail::kShift, .bootstrap = true});
+  CHECK(play(shift, 0, 6, true, true) == (std::vector<Window>{{0, 5, 0, 0, 0}, {2, 5, 0, kItemTerminal, 2}}));
+  CHECK(play(shift, 7, 3, true, false) == (std::vector<Window>{{7, 3, 0, kItemTerminal | kItemNoNext, 0}}));
+  Windows drop({.kind = ViewKind::kSequence, .length = 4, .period = 4, .tail = Tail::kDrop});
+  CHECK(play(drop, 0, 6, true, true) == (std::vector<Window>{{0, 4, 0, 0, 0}}));
+  Windows cut({.kind = ViewKind::kEpisode, .max_length = 3, .bootstrap = true});
+  CHECK(play(cut, 0, 5, true, true) == (std::vector<Window>{{0, 4, 0, kItemCut, 0}}));
+  CHECK(play(cut, 6, 3, true, true) == (std::vector<Window>{{6, 4, 0, kItemTerminal, 0}}));
+  CHECK(play(cut, 10, 2, false, false).empty());
+}
+
+void across_discarded_episodes() {
+  std::vector<Window> out;
+  Windows windows({.kind = ViewKind::kSequence, .length = 4, .period = 4, .cross_episodes = true});
+  CHECK(play(windows, 0, 3, true, true).empty());
+  windows.begin(4);
+  windows.discard();  // nothing of it is in an item: the run goes on where it was
+  CHECK(play(windows, 4, 2, true, false) == (std::vector<Window>{{0, 5, 0, 0, 0}}));
+  windows.begin(6);
+  windows.row(out);
+  windows.row(out);
+  windows.discard();  // its rows stay in between: a new run begins
+  CHECK(out.empty());
+  CHECK(play(windows, 8, 4, true, false) == (std::vector<Window>{{8, 4, 0, 0, 0}}));
+  windows.begin(12);
+  for (int i = 0; i < 5; ++i) windows.row(out);
+  CHECK(out == (std::vector<Window>{{12, 4, 0, 0, 0}}));
+  windows.discard();  // an item reaches into it: its rows stay, the run ends
+  CHECK(windows.oldest_needed() >= 12);
+  out.clear();
+  windows.close(out);
+  CHECK(out.empty());
+  CHECK(play(windows, 20, 3, true, true).empty());
+  windows.begin(24);
+  windows.row(out);
+  CHECK(out == (std::vector<Window>{{20, 5, 0, 0, 0}}));
+  windows.discard();
+  CHECK(play(windows, 25, 3, true, true).empty());
+  windows.begin(29);
+  windows.discard();
+  CHECK(play(windows, 30, 4, true, true) == (std::vector<Window>{{30, 4, 0, 0, 0}}));  // row 29 is no final observation
+}
+
+void limits() {
+  auto refused = [](ViewSpec spec) {
+    try {
+      Windows windows(spec);
+    } catch (const Error& error) {
+      return error.code() == Code::kInvalid;
+    }
+    return false;
+  };
+  CHECK(refused({.kind = ViewKind::kTransition, .n_step = 0}));
+  CHECK(refused({.kind = ViewKind::kTransition, .stack = 257}));
+  CHECK(refused({.kind = ViewKind::kSequence, .length = 1u << 20}));
+  CHECK(refused({.kind = ViewKind::kSequence, .length = ~0u, .burn_in = 5}));
+  CHECK(refused({.kind = ViewKind::kEpisode, .max_length = ~0u}));
+  CHECK(!refused({.kind = ViewKind::kEpisode, .max_length = kMaxWindowRows - 1}));
+}
+
+}  // namespace
+
+int main() {
+  transitions();
+  sequences();
+  across_discarded_episodes();
+  limits();
+  random_lanes();
+}

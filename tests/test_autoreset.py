@@ -1,0 +1,204 @@
+"""Vector environments that restart by themselves, against single environments stepped by hand.
+
+Observations spell (lane, episode, step), actions are a function of the observation, so that the multiset of
+transitions is known without any store: it must be what the table holds, and what a learner samples.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections import Counter
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+import di_store
+
+FULL = os.environ.get("DI_STORE_TEST_SCALE", "small") == "full"
+GAMMA = 0.5
+
+
+class Spelling(gym.Env[Any, Any]):
+    """An environment whose observation is (lane, episode, step); episodes end by a fixed rule."""
+
+    observation_space = gym.spaces.Box(-1, 10_000, (3,), np.float32)
+    action_space = gym.spaces.Discrete(1_000)
+
+    def __init__(self, lane: int) -> None:
+        self.lane, self.episode, self.at = lane, -1, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        self.episode += 1
+        self.at = 0
+        return self.seen(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert action == policy(self.seen()), "the store's test must act on what it saw"
+        self.at += 1
+        ends = self.at >= 1 + (self.lane * 7 + self.episode * 5) % 9
+        kind = (self.lane + self.episode) % 3
+        return self.seen(), float(self.at + self.lane), ends and kind != 1, ends and kind != 0, {}
+
+    def seen(self) -> Any:
+        return np.array([self.lane, self.episode, self.at], dtype=np.float32)
+
+
+def policy(obs: Any) -> int:
+    """The action, from the observation alone."""
+    return int(obs[0] * 31 + obs[1] * 17 + obs[2]) % 1_000
+
+
+def reset_obs(environment: Spelling) -> Any:
+    return environment.reset()[0]
+
+
+def by_hand(lane: int, rows: int, n_step: int, stack: int) -> Counter[Any]:
+    """Transitions of one environment after `rows` steps, the unfinished tail bootstrapped by the last observation."""
+    environment = Spelling(lane)
+    found: Counter[Any] = Counter()
+    done = 0
+    while done < rows:
+        frames, rewards, terminated, ended = [reset_obs(environment)], [], False, False
+        while not ended and done < rows:
+            obs, reward, terminated, truncated, _ = environment.step(policy(frames[-1]))
+            frames.append(obs)
+            rewards.append(reward)
+            ended = terminated or truncated
+            done += 1
+        found.update(transitions(frames, rewards, terminated, n_step, stack))
+    return found
+
+
+def transitions(frames: list[Any], rewards: list[float], terminated: bool, n_step: int, stack: int) -> list[Any]:
+    """All n-step transitions of one episode, in the form of `spelled`."""
+    found = []
+    for start in range(len(rewards)):
+        stop = min(start + n_step, len(rewards))
+        reward = sum(GAMMA**i * rewards[start + i] for i in range(stop - start))
+        ends = terminated and stop == len(rewards)
+        discount = 0.0 if ends else GAMMA ** (stop - start)
+        found.append(
+            (
+                spelled([frames[max(0, start - i)] for i in range(stack - 1, -1, -1)]),
+                policy(frames[start]),
+                round(reward, 4),
+                spelled([frames[max(0, stop - i)] for i in range(stack - 1, -1, -1)]),
+                round(discount, 4),
+                stop - start,
+                ends,
+            )
+        )
+    return found
+
+
+def spelled(frames: Any) -> tuple[int, ...]:
+    """Stacked frames, hashable."""
+    return tuple(int(value) for value in np.asarray(frames).ravel())
+
+
+def read(batch: Any, at: int) -> Any:
+    """One transition of a batch, in the same form."""
+    data = batch.data
+    return (
+        spelled(data["obs"][at]),
+        int(data["action"][at]),
+        round(float(data["reward"][at]), 4),
+        spelled(data["next_obs"][at]),
+        round(float(data["discount"][at]), 4),
+        int(data["steps"][at]),
+        bool(data["terminated"][at]),
+    )
+
+
+def run(table: Any, mode: AutoresetMode, lanes: int, style: str, steps: int) -> list[int]:
+    """`steps` steps of a vector environment through a writer; how many rows every lane really took."""
+    envs = SyncVectorEnv([lambda lane=lane: Spelling(lane) for lane in range(lanes)], autoreset_mode=mode)
+    obs, _ = envs.reset()
+    rows = [0] * lanes
+    ended = np.zeros(lanes, bool)
+    with table.writer(lanes=lanes, autoreset=envs.metadata["autoreset_mode"]) as writer:
+        for _ in range(steps):
+            actions = np.array([policy(each) for each in obs])
+            real = ~ended if mode == AutoresetMode.NEXT_STEP else np.ones(lanes, bool)
+            rows = [count + int(took) for count, took in zip(rows, real, strict=True)]
+            following, reward, terminated, truncated, infos = envs.step(actions)
+            step = {"action": actions, "reward": reward, "terminated": terminated, "truncated": truncated}
+            step = {"obs": obs, **step} if style != "short" or rows == [1] * lanes else step
+            options = {} if style == "late" and mode == AutoresetMode.NEXT_STEP else {"next": {"obs": following}}
+            if mode == AutoresetMode.SAME_STEP and style != "late":
+                options["final"] = infos.get("final_obs")
+            writer.append(step, **options)
+            ended = terminated | truncated
+            if style == "late" and ended.any():  # the final observation in a call of its own
+                final = infos["final_obs"] if mode == AutoresetMode.SAME_STEP else following
+                writer.end_episode({"obs": np.stack(final[ended])}, lane=np.flatnonzero(ended))
+            obs = following
+        finish(writer, mode, obs, ended)
+    envs.close()
+    return rows
+
+
+def finish(writer: Any, mode: AutoresetMode, obs: Any, ended: Any) -> None:
+    """The last observation of the lanes that are in the middle of an episode, or whose final one is still to come."""
+    open_lanes = np.flatnonzero(~ended) if mode == AutoresetMode.SAME_STEP else np.arange(len(ended))
+    if len(open_lanes):
+        writer.end_episode({"obs": obs[open_lanes]}, lane=open_lanes)
+
+
+@pytest.mark.parametrize("style", ["next", "short", "late"])
+@pytest.mark.parametrize("stack", [1, 4])
+@pytest.mark.parametrize("n_step", [1, 3])
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
+@pytest.mark.parametrize("lanes", [1, 2, 3, 17, 64] if FULL else [1, 3, 64])
+def test_transitions_equal_single_environments(
+    lanes: int, mode: AutoresetMode, n_step: int, stack: int, style: str
+) -> None:
+    steps = 300 if FULL else 60 if lanes < 64 else 20
+    view = di_store.Transition(n_step=n_step, gamma=GAMMA, frame_stack={"obs": stack} if stack > 1 else None)
+    with di_store.open(memory="128MiB") as store:
+        table = store.create_table("t", capacity=2 * steps * lanes, view=view, sampler=di_store.Once(), lanes=lanes)
+        rows = run(table, mode, lanes, style, steps)
+        expected = sum((by_hand(lane, count, n_step, stack) for lane, count in enumerate(rows)), Counter())
+        peeked = table.peek(table.keys())
+        assert Counter(read(peeked, at) for at in range(len(table))) == expected
+        sampled = table.sample(len(table), timeout=60)
+        assert Counter(read(sampled, at) for at in range(len(table))) == expected
+
+
+def test_a_program_that_resets_itself() -> None:
+    """`autoreset=None` over one environment, observations given as `next`."""
+    environment = Spelling(5)
+    with di_store.open(memory="64MiB") as store:
+        table = store.create_table("t", capacity=1_000, view=di_store.Transition(n_step=3, gamma=GAMMA))
+        obs = reset_obs(environment)
+        with table.writer() as writer:
+            for _ in range(60):
+                action = policy(obs)
+                following, reward, terminated, truncated, _ = environment.step(action)
+                step = {"obs": obs, "action": action, "reward": reward, "terminated": terminated}
+                writer.append({**step, "truncated": truncated}, next={"obs": following})
+                obs = reset_obs(environment) if terminated or truncated else following
+        batch = table.peek(table.keys())
+        assert Counter(read(batch, at) for at in range(len(table))) == by_hand(5, 60, 3, 1)
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
+def test_sequences_never_cross_an_episode(mode: AutoresetMode) -> None:
+    with di_store.open(memory="64MiB") as store:
+        view = di_store.Sequence(4, period=2, bootstrap=("obs",))
+        table = store.create_table("t", capacity=1_000, view=view, lanes=3)
+        rows = run(table, mode, 3, "next", 60)
+        batch = table.peek(table.keys())
+        seen: Counter[Any] = Counter()
+        for at in range(len(table)):
+            length = int(np.asarray(batch.data["mask"][at]).sum())
+            obs = np.asarray(batch.data["obs"][at])[: length + 1]
+            assert (obs[:, :2] == obs[0, :2]).all(), "a sequence holds two episodes"
+            assert (np.diff(obs[:, 2]) == 1).all(), "steps are missing or doubled"
+            seen.update((int(o[0]), int(o[1]), int(o[2])) for o in obs[:length])
+        assert len(seen) == sum(rows), "every real row is in some sequence"
+        assert len(set(itertools.chain(seen))) == len(seen)

@@ -1,0 +1,157 @@
+"""The docs run: every ```python and ```console block of the README files and docs/, as a reader would run it.
+
+A block that is not meant to run carries another language (```text for output) or has a line `<!-- not run: reason -->`
+right above it; `<!-- continues -->` puts the python block above in front of this one. In a console block the lines
+with `$ ` are commands (`> ` continues one), all others are output. Commands that would set up the machine (make, pip,
+git) are held against what they name instead of run.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [path for name in ("README.md", "README.zh-CN.md") if (path := ROOT / name).exists()]
+PAGES += sorted((ROOT / "docs").rglob("*.md"))
+FENCE = re.compile(r"^(?P<indent> *)```(?P<language>[\w-]*)[^\n]*\n(?P<code>.*?)^ *```[ \t]*$", re.M | re.S)
+LIMIT_SECONDS = 240
+
+
+@dataclass
+class Block:
+    """One block of code of a page."""
+
+    page: str
+    line: int
+    language: str
+    code: str
+    mark: str
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+
+def _blocks() -> list[Block]:
+    blocks: list[Block] = []
+    for page in PAGES:
+        text = page.read_text()
+        for found in FENCE.finditer(text):
+            above = text[: found.start()].rstrip().rpartition("\n")[2].strip()
+            mark = above[4:-3].strip() if above.startswith("<!--") and above.endswith("-->") else ""
+            code = re.sub(rf"^{found['indent']}", "", found["code"], flags=re.M)
+            line = text.count("\n", 0, found.start()) + 1
+            blocks.append(Block(str(page.relative_to(ROOT)), line, found["language"], code, mark))
+    return blocks
+
+
+def _programs() -> list[Block]:
+    programs: list[Block] = []
+    last = ""
+    for block in _blocks():
+        if block.language == "python" and not block.mark.startswith("not run:"):
+            last = last + "\n" + block.code if block.mark == "continues" else block.code
+            programs.append(Block(block.page, block.line, "python", last, block.mark))
+    return programs
+
+
+def _consoles() -> list[Block]:
+    return [b for b in _blocks() if b.language in ("console", "sh", "bash") and not b.mark.startswith("not run:")]
+
+
+def _commands(code: str) -> list[str]:
+    lines = re.findall(r"^\$ (.*(?:\n> .*|(?<=\\)\n.*)*)", code, re.M)
+    return [line.replace("\n> ", "\n") for line in lines]
+
+
+def _run(argv: list[str], folder: Path) -> None:
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        argv, cwd=folder, env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=LIMIT_SECONDS
+    )
+    assert done.returncode == 0, f"exit {done.returncode}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+
+
+def _check_setup(command: str) -> bool:
+    """Whether a command sets up the machine; then what it names must exist."""
+    words = command.split()
+    if words[0] == "make":
+        subprocess.run(["make", "-n", *words[1:]], cwd=ROOT, check=True, capture_output=True)
+    elif words[0] == "pip" or words[:3] == ["python", "-m", "pip"]:
+        for name, extras in re.findall(r"\b(di-store|\.)\[([\w,]+)\]", command):
+            text = (ROOT / "pyproject.toml").read_text()
+            for extra in extras.split(","):
+                assert re.search(rf"^{extra} = \[", text, re.M), f"{name}[{extra}]: no such extra"
+        assert "di-store" in command or re.search(r"install (-e )?\.", command), command
+    elif words[0] not in ("git", "cd"):
+        return False
+    return True
+
+
+def test_there_are_programs() -> None:
+    """The README holds a program, so that the tests below can't pass by finding nothing."""
+    assert any(block.page == "README.md" for block in _programs())
+
+
+@pytest.mark.timeout(LIMIT_SECONDS + 60)
+@pytest.mark.parametrize("block", _programs(), ids=str)
+def test_python_block(block: Block, tmp_path: Path, store_dir: str) -> None:
+    """The program runs and exits 0, from a file, in an empty folder."""
+    program = tmp_path / "program.py"
+    program.write_text(block.code)
+    _run([sys.executable, str(program)], tmp_path)
+
+
+@pytest.mark.timeout(LIMIT_SECONDS + 60)
+@pytest.mark.parametrize("block", _consoles(), ids=str)
+def test_console_block(block: Block, tmp_path: Path, store_dir: str) -> None:
+    """The commands run one after the other in one shell; each must exit 0."""
+    commands = _commands(block.code)
+    assert commands, "no line starts with '$ '"
+    script = "\n".join(command for command in commands if not _check_setup(command))
+    _run(["bash", "-euc", script], tmp_path)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links(page: Path) -> None:
+    """Every relative link leads to a file, every `#part` of a page to a heading."""
+    text = FENCE.sub("", page.read_text())
+    faults = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"\w+:", target):
+            continue
+        name, _, part = target.partition("#")
+        there = (page.parent / name).resolve() if name else page
+        if not there.exists():
+            faults.append(target)
+        elif part and there.suffix == ".md" and part not in _anchors(there.read_text()):
+            faults.append(target)
+    assert not faults, faults
+
+
+def _anchors(text: str) -> set[str]:
+    headings = re.findall(r"^#+ +(.*?)\s*$", FENCE.sub("", text), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_languages_are_known() -> None:
+    """Every block says what it is: one without a language would silently not run."""
+    unknown = [str(block) for block in _blocks() if not block.language]
+    assert not unknown, unknown
+
+
+def test_the_translation_holds_the_same_programs() -> None:
+    """README.zh-CN.md runs the same code as README.md, comments apart."""
+    if not (ROOT / "README.zh-CN.md").exists():
+        return
+    code = {"README.md": "", "README.zh-CN.md": ""}
+    for block in _blocks():
+        if block.page in code and block.language in ("python", "console"):
+            code[block.page] += re.sub(r"\s*#[^\n]*", "", block.code)
+    assert code["README.md"] == code["README.zh-CN.md"]

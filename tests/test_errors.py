@@ -1,0 +1,60 @@
+"""The closed set of errors: what they are, say, and keep when pickled."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+
+from di_store import errors
+
+CONTRACT = (
+    "StoreNotFound StoreClosed StoreFull CapacityError LayoutMismatch CorruptData ObjectNotFound ObjectExists "
+    "TableNotFound TableExists SchemaMismatch WriterClosed EndOfData NodeUnavailable AccessDenied Timeout"
+).split()
+
+
+def test_the_set_is_that_of_the_contract() -> None:
+    assert set(errors.BY_NAME) == {"StoreError", *CONTRACT}
+    assert set(errors.__all__) == {"BY_NAME", *errors.BY_NAME}
+    assert all(issubclass(cls, errors.StoreError) for cls in errors.BY_NAME.values())
+
+
+@pytest.mark.parametrize("name", CONTRACT)
+def test_every_text_names_what_helps(name: str) -> None:
+    """A text holds the message, then an option (`x=`), a call or a command."""
+    text = str(errors.BY_NAME[name]("what happened"))
+    assert text.startswith("what happened (")
+    remedy = text.removeprefix("what happened ")
+    assert any(mark in remedy for mark in ("=", "()", "di_store.", "`di-store", "DI_STORE_DIR")), remedy
+
+
+@pytest.mark.parametrize("name", CONTRACT)
+@pytest.mark.parametrize("remedy", [None, "", "raise size="])
+def test_errors_pickle_and_copy(name: str, remedy: str | None) -> None:
+    error = errors.BY_NAME[name]("what happened", remedy=remedy)
+    error.extra = {"key": 1}  # type: ignore[attr-defined]
+    for again in (pickle.loads(pickle.dumps(error)), copy.copy(error), copy.deepcopy(error)):
+        assert type(again) is type(error)
+        assert str(again) == str(error)
+        assert vars(again) == vars(error)
+
+
+def test_a_remedy_replaces_the_default_one() -> None:
+    assert str(errors.StoreFull("full", remedy="raise memory=")) == "full (raise memory=)"
+    assert str(errors.StoreFull("full: raise memory=", remedy="")) == "full: raise memory="
+    assert str(errors.StoreFull()) == errors.StoreFull.default_remedy
+
+
+def test_timeout_is_both_and_tells_reason_and_culprit() -> None:
+    error = errors.Timeout("sample(32) waited 5 s", "3 of 10 items", "pid 123, stopped")
+    assert isinstance(error, TimeoutError)
+    assert isinstance(error, errors.StoreError)
+    assert (error.reason, error.culprit) == ("3 of 10 items", "pid 123, stopped")
+    assert str(error).startswith("sample(32) waited 5 s: 3 of 10 items; held up by pid 123, stopped (timeout= ")
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), again.reason, again.culprit) == (str(error), error.reason, error.culprit)
+    assert errors.Timeout("late").culprit is None
+    with pytest.raises(TimeoutError, match="late"):
+        raise errors.Timeout("late")

@@ -1,0 +1,321 @@
+"""The house rules: arrows, sizes and names. The tables on top are meant to be edited; the checks below are not."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import tidy_scan
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# Arrows point down: a module may import from lower rows and, where no circle arises, from its own row.
+# A name stands for the module or folder src/di_store/<name>. Imports under TYPE_CHECKING don't count.
+PYTHON_LAYERS = [
+    ["errors", "_core", "_version"],
+    ["config", "sizes", "dtypes", "tree"],
+    ["column", "schema", "codec"],
+    ["samplers", "limiters", "views"],
+    ["combination", "refs"],
+    ["batch", "items", "stats"],
+    ["objects", "weights", "writer", "loader", "mixture"],
+    ["table"],
+    ["store"],
+    ["__init__"],
+    ["screen", "bench", "demo"],
+    ["cli"],
+    ["__main__"],
+]
+
+# native/<noun>.h, <noun>.cc and <noun>_<part>.{h,cc} belong to <noun>, unless the longer name has a row of its own.
+# Headers make no circle. A .cc may include what its own header may, and in both directions within its row.
+NATIVE_LAYERS = [
+    ["layout", "status", "annotations"],
+    ["os", "small_copy"],
+    ["windows", "chunk_view", "views", "spans", "returns", "selectors", "limiter"],  # know no arena
+    ["arena"],
+    ["locks", "ledger", "blocks", "undo"],
+    ["heap"],
+    ["chunk_uses", "chunks", "streams"],
+    ["table"],
+    ["bindings"],
+]
+# Arrows of a .cc that point up all the same, each with its reason.
+NATIVE_UP = {
+    ("arena", "heap"): "a handle opens and closes the parts it hands out",
+    ("arena", "ledger"): "a handle opens and closes the parts it hands out",
+    ("arena", "locks"): "a handle opens and closes the parts it hands out",
+    ("ledger", "heap"): "an entry of a dead client is settled by what it pins",
+}
+
+# Where one of our classes lists more than 15 public methods, because the contract does.
+PUBLIC_METHODS = {
+    "Store": set(
+        "close resize stats check put get put_many get_many wait contains delete keys publish latest "
+        "create_table table drop_table writer mix".split()
+    ),
+    "Table": set(
+        "writer insert extend sample update_priorities peek keys delete reset resize configure finish stats "
+        "loader".split()
+    ),
+}
+# Where a native class is the one door to its noun: how many it may have, so that the number can only fall.
+NATIVE_METHODS = {"Heap": 30, "Table": 32}
+MAX_FILE, MAX_FUNCTION, MAX_METHODS, MAX_KEYWORDS = 500, 70, 15, 8
+KEYWORDS_BY_CONTRACT = {"create_table": 17}  # what api.md gives it
+
+# Split, so that this file doesn't hold what it forbids.
+BANNED = {
+    "a path of one machine": r"/wor" + r"k/|/roo" + r"t/|/hom" + r"e/\w|/tmp/brie" + r"f|/tmp/ven" + r"v-",
+    "the name of a tool that users don't have": r"\bfar" + r"m-\w",
+    "a note to oneself instead of the work": r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X|HA" + r"CK)\b",
+}
+HIDDEN = {"__pycache__", ".ruff_cache", ".mypy_cache", ".pytest_cache", ".hypothesis", "results", "golden"}
+FOLDERS = ("src", "native", "tests", "bench", "tools", "examples", "docs", ".ci")
+TEXT = {".py", ".pyi", ".cc", ".h", ".sh", ".md", ".toml", ".txt", ".yaml", ".yml", ".cmake", ""}
+
+
+def _files(*suffixes: str, under: tuple[str, ...] = FOLDERS) -> list[Path]:
+    return [
+        path
+        for folder in under
+        for path in sorted((ROOT / folder).rglob("*"))
+        if path.is_file() and path.suffix in suffixes and not HIDDEN & set(path.parts)
+    ]
+
+
+def _name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def _rows(layers: list[list[str]]) -> dict[str, int]:
+    return {name: row for row, names in enumerate(layers) for name in names}
+
+
+def _python_noun(path: Path) -> str:
+    return path.relative_to(ROOT / "src/di_store").parts[0].removesuffix(".py")
+
+
+def _native_noun(stem: str) -> str:
+    rows = _rows(NATIVE_LAYERS)
+    while stem not in rows and "_" in stem:
+        stem = stem.rpartition("_")[0]
+    return stem
+
+
+def _circle(arrows: dict[str, set[str]]) -> list[str]:
+    """One circle of the graph, or []."""
+    done: set[str] = set()
+
+    def walk(node: str, path: list[str]) -> list[str]:
+        if node in path:
+            return path[path.index(node) :] + [node]
+        if node in done:
+            return []
+        for target in sorted(arrows.get(node, ())):
+            if found := walk(target, path + [node]):
+                return found
+        done.add(node)
+        return []
+
+    return next((found for node in sorted(arrows) if (found := walk(node, []))), [])
+
+
+def _up(arrows: dict[str, set[str]], layers: list[list[str]]) -> list[str]:
+    rows = _rows(layers)
+    unknown = sorted((set(arrows) | {t for ts in arrows.values() for t in ts}) - set(rows))
+    return [f"{name}: not in the table of layers" for name in unknown] + [
+        f"{name} -> {target} points up"
+        for name, targets in arrows.items()
+        for target in sorted(targets)
+        if rows.get(name, 0) < rows.get(target, 0)
+    ]
+
+
+def _arrow_faults(arrows: dict[str, set[str]], layers: list[list[str]]) -> list[str]:
+    circle = _circle(arrows)
+    return _up(arrows, layers) + ([f"circle: {' -> '.join(circle)}"] if circle else [])
+
+
+def test_python_arrows() -> None:
+    """Modules of the package import only downwards."""
+    arrows: dict[str, set[str]] = {}
+    for path in _files(".py", under=("src/di_store",)):
+        noun = _python_noun(path)
+        depth = len(path.relative_to(ROOT / "src/di_store").parts)
+        arrows.setdefault(noun, set()).update(tidy_scan.package_imports(path, depth) - {noun})
+    assert arrows, "no module found"
+    assert not (faults := _arrow_faults(arrows, PYTHON_LAYERS)), "\n".join(faults)
+
+
+def _includes(suffix: str) -> dict[str, set[str]]:
+    arrows: dict[str, set[str]] = {}
+    for path in _files(suffix, under=("native",)):
+        noun = _native_noun(path.stem)
+        included = re.findall(r'^\s*#\s*include\s+"([^"]+)"', path.read_text(), re.M)
+        arrows.setdefault(noun, set()).update({_native_noun(Path(name).stem) for name in included} - {noun})
+    assert arrows, f"no native {suffix} found"
+    return arrows
+
+
+def test_native_arrows() -> None:
+    """Headers include only downwards; so do sources, but for the arrows that are listed with a reason."""
+    sources = _includes(".cc")
+    unused = [pair for pair in NATIVE_UP if pair[1] not in sources.get(pair[0], set())]
+    for name, target in NATIVE_UP:
+        sources.get(name, set()).discard(target)
+    faults = _arrow_faults(_includes(".h"), NATIVE_LAYERS) + _up(sources, NATIVE_LAYERS)
+    assert not faults, "\n".join(faults)
+    assert not unused, f"no longer needed in NATIVE_UP: {unused}"
+
+
+def test_only_bindings_know_python() -> None:
+    """The core is free of Python: only bindings*.{h,cc} may include its headers."""
+    faults = [
+        _name(path)
+        for path in _files(".cc", ".h", under=("native",))
+        if not path.stem.startswith("bindings")
+        and re.search(r"#\s*include\s*<(Python\.h|nanobind|numpy)", path.read_text())
+    ]
+    assert not faults, faults
+
+
+def test_only_os_calls_the_system() -> None:
+    """One seam to the system: no other file of the core includes its headers."""
+    header = r"#\s*include\s*<(sys/|linux/|unistd\.h|fcntl\.h|signal\.h|dirent\.h|pthread\.h|csignal)"
+    faults = [
+        f"{_name(path)}: {found.group()}"
+        for path in _files(".cc", ".h", under=("native",))
+        if _native_noun(path.stem) != "os" and (found := re.search(header, path.read_text()))
+    ]
+    assert not faults, "\n".join(faults)
+
+
+def test_file_sizes() -> None:
+    """No source file is longer than 500 lines."""
+    sizes = {_name(path): len(path.read_text().splitlines()) for path in _files(".py", ".pyi", ".cc", ".h", ".sh")}
+    faults = {name: size for name, size in sizes.items() if size > MAX_FILE and not name.endswith("_core.pyi")}
+    assert sizes
+    assert not faults, faults
+
+
+def test_function_sizes() -> None:
+    """No function is longer than 70 lines."""
+    functions = [
+        (_name(path), name, lines)
+        for path in _files(".py", ".cc", ".h")
+        for name, lines in (tidy_scan.python_functions if path.suffix == ".py" else tidy_scan.native_functions)(path)
+    ]
+    assert any(name.endswith(".cc") for name, _, _ in functions), "no native function found"
+    faults = [f"{path}: {name} has {lines} lines" for path, name, lines in functions if lines > MAX_FUNCTION]
+    assert not faults, "\n".join(faults)
+
+
+def test_class_sizes() -> None:
+    """No class has more than 15 public methods; Store and Table have those of the contract."""
+    faults = []
+    for path in _files(".py", ".cc", ".h"):
+        scan = tidy_scan.python_classes if path.suffix == ".py" else tidy_scan.native_classes
+        for name, methods in scan(path):
+            if path.is_relative_to(ROOT / "src") and name in PUBLIC_METHODS:
+                faults += [f"{name}.{method} is not in the contract" for method in methods - PUBLIC_METHODS[name]]
+            elif len(methods) > (NATIVE_METHODS.get(name, MAX_METHODS) if path.suffix != ".py" else MAX_METHODS):
+                faults.append(f"{_name(path)}: {name} has {len(methods)} public methods")
+    assert not faults, "\n".join(faults)
+
+
+def test_keywords() -> None:
+    """No constructor or public function of the package has more than 8 keywords."""
+    faults = [
+        f"{_name(path)}: {name} has {number} keywords"
+        for path in _files(".py", under=("src",))
+        for name, number in tidy_scan.python_keywords(path)
+        if number > KEYWORDS_BY_CONTRACT.get(name.rpartition(".")[2], MAX_KEYWORDS)
+    ]
+    assert not faults, "\n".join(faults)
+
+
+@pytest.mark.parametrize("what", BANNED)
+def test_banned_words(what: str) -> None:
+    """Nothing names one machine, a tool of one workplace, or work left undone."""
+    paths = _files(*TEXT) + [path for path in ROOT.iterdir() if path.is_file() and path.suffix in TEXT]
+    faults = [
+        f"{_name(path)}:{number}: {line.strip()[:100]}"
+        for path in paths
+        for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1)
+        if re.search(BANNED[what], line)
+    ]
+    assert len(paths) > 20
+    assert not faults, f"{what}:\n" + "\n".join(faults)
+
+
+def test_tests_wait_for_conditions() -> None:
+    """No sleep as synchronisation and no mock of what can run, anywhere under tests."""
+    faults = [
+        f"{_name(path)}:{line}: {what}"
+        for path in _files(".py", under=("tests",))
+        for line, what in tidy_scan.sleeps_and_mocks(path)
+    ]
+    assert not faults, "\n".join(faults)
+
+
+def test_package_is_typed() -> None:
+    """The package ships its types, and the stub names what the module holds and nothing else."""
+    import di_store._core as core
+
+    package = ROOT / "src/di_store"
+    assert (package / "py.typed").exists()
+    stub = tidy_scan.stub_names(package / "_core.pyi")
+    real = {name for name in dir(core) if not name.startswith("_")}
+    assert set(stub) == real, f"only in stub {set(stub) - real}, only in module {real - set(stub)}"
+    for name, members in stub.items():
+        if members is None:
+            continue
+        own = {key for key in vars(getattr(core, name)) if not key.startswith("_")}
+        assert members == own, f"{name}: only in stub {members - own}, only in module {own - members}"
+
+
+SAMPLE = """
+namespace di {
+// { a comment's brace
+struct alignas(64) Row { std::atomic<int> word{0}; static_assert(sizeof(int) == 4); };
+class Wide : public Base {
+ public:
+  Wide(int a, int b) : a_{a}, b_(b) { call(); }
+  ~Wide();
+METHODS
+  Wide& operator=(const Wide&) = delete;
+  std::function<int(int)> hook = [](int x) { return x; };
+ private:
+  void hidden() { if (a_) { b_ = '}'; } }
+  int a_, b_;
+};
+template <class T, class U>
+auto longest(T t, U u) -> std::pair<T, U> {
+LINES
+  return {t, u};
+}
+}  // namespace di
+"""
+
+
+def test_the_scanner_sees(tmp_path: Path) -> None:
+    """The C++ reader finds what it is there for: a long function, a class with many methods."""
+    path = tmp_path / "sample.cc"
+    methods = "".join(f"  int m{i}() const {{ return {i}; }}\n" for i in range(8))  # accessors
+    methods += "  int two() {\n    return 2; }\n"
+    methods += "".join(f"  void n{i}(int x) noexcept;\n" for i in range(8))
+    path.write_text(SAMPLE.replace("METHODS\n", methods).replace("LINES\n", "  t++;\n" * 68))
+    functions = dict(tidy_scan.native_functions(path))
+    assert functions["longest"] == 72  # its template line included
+    assert functions["hidden"] == functions["Wide"] == functions["m7"] == 1
+    classes = dict(tidy_scan.native_classes(path))
+    assert classes["Row"] == set()
+    assert classes["Wide"] == {"two", *(f"n{i}" for i in range(8))}
+
+
+def test_the_arrows_are_checked() -> None:
+    """The check itself finds an arrow that points up, a name without a row, and a circle."""
+    faults = _arrow_faults({"os": {"table"}, "ledger": {"locks"}, "locks": {"ledger"}, "odd": set()}, NATIVE_LAYERS)
+    assert [fault.partition(":")[0] for fault in faults] == ["odd", "os -> table points up", "circle"]

@@ -1,0 +1,243 @@
+"""Readers of source text for test_tidy: Python by its own parser, C++ by braces (enough for our style, no more)."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+FunctionDef = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def package_imports(path: Path, depth: int) -> set[str]:
+    """Top-level names of di_store that a module imports; `depth` is 1 for src/di_store/x.py, 2 for a folder below."""
+    tree = ast.parse(path.read_text())
+    typing_only = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        for child in node.body
+        for inner in ast.walk(child)
+    }
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if id(node) in typing_only:
+            continue
+        if isinstance(node, ast.Import):
+            names |= {name.name.split(".")[1] for name in node.names if name.name.startswith("di_store.")}
+        elif isinstance(node, ast.ImportFrom):
+            names |= _from_imports(node, depth)
+    return names
+
+
+def _from_imports(node: ast.ImportFrom, depth: int) -> set[str]:
+    module = node.module or ""
+    if node.level == depth:
+        inside = module
+    elif node.level == 0 and module.split(".")[0] == "di_store":
+        inside = module.partition(".")[2]
+    else:
+        return set()
+    if inside:
+        return {inside.split(".")[0]}
+    return {name.name for name in node.names if name.name.islower()}
+
+
+def python_functions(path: Path) -> list[tuple[str, int]]:
+    """Name and number of lines of every function, decorators and docstring included."""
+    return [
+        (node.name, (node.end_lineno or node.lineno) - node.lineno + 1)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, FunctionDef)
+    ]
+
+
+def _decorators(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> str:
+    return " ".join(ast.unparse(item) for item in node.decorator_list)
+
+
+def python_classes(path: Path) -> list[tuple[str, set[str]]]:
+    """Name and public methods (no properties) of every class."""
+    return [
+        (
+            node.name,
+            {
+                item.name
+                for item in node.body
+                if isinstance(item, FunctionDef)
+                and not item.name.startswith("_")
+                and not re.search(r"\bproperty\b|\.setter\b", _decorators(item))
+            },
+        )
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+    ]
+
+
+def python_keywords(path: Path) -> list[tuple[str, int]]:
+    """Name and number of keywords (arguments with a default or keyword-only) of public functions and constructors."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, FunctionDef) and (not node.name.startswith("_") or node.name == "__init__"):
+            found.append((node.name, len(node.args.defaults) + len(node.args.kwonlyargs)))
+        elif isinstance(node, ast.ClassDef) and "dataclass" in _decorators(node):
+            fields = [item for item in node.body if isinstance(item, ast.AnnAssign) and item.value is not None]
+            found.append((node.name, len(fields)))
+    return found
+
+
+def sleeps_and_mocks(path: Path) -> list[tuple[int, str]]:
+    """Lines that sleep through the time module, or import a mock."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("time.sleep", "sleep"):
+            found.append((node.lineno, ast.unparse(node)))
+        elif isinstance(node, (ast.Import, ast.ImportFrom)) and re.search(r"\bmock\b", ast.unparse(node)):
+            found.append((node.lineno, ast.unparse(node)))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and "time.sleep" + "(" in node.value:
+            found.append((node.lineno, "time.sleep in a program"))
+    return found
+
+
+def stub_names(path: Path) -> dict[str, set[str] | None]:
+    """Public names of a stub; for classes their public members, else None."""
+    names: dict[str, set[str] | None] = {}
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.ClassDef):
+            names[node.name] = {name for item in node.body for name in _stub_targets(item)}
+        else:
+            names.update(dict.fromkeys(_stub_targets(node)))
+    return {name: members for name, members in names.items() if not name.startswith("_")}
+
+
+def _stub_targets(node: ast.stmt) -> set[str]:
+    if isinstance(node, (*FunctionDef, ast.ClassDef)):
+        names = {node.name}
+    elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+        names = {node.target.id} if "TypeAlias" not in ast.unparse(node.annotation) else set()
+    else:
+        names = set()
+    return {name for name in names if not name.startswith("_")}
+
+
+# -- C++ -------------------------------------------------------------------------------------------------------------
+
+
+ACCESS = re.compile(r"\s*(?:(?:public|private|protected)\s*:(?!:)\s*)*")
+
+
+def _blank(text: str) -> str:
+    """The text with comments, literals and preprocessor lines blanked, lines kept."""
+    pattern = r"""//[^\n]*|/\*.*?\*/|R"(?P<d>[^(]*)\(.*?\)(?P=d)"|"(?:\\.|[^"\\\n])*"|(?<!\w)'(?:\\.|[^'\\\n])+'"""
+    text = re.sub(pattern, lambda found: re.sub(r"[^\n]", " ", found.group()), text, flags=re.S)
+    directive = r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*"
+    return re.sub(directive, lambda found: re.sub(r"[^\n]", " ", found.group()), text, flags=re.M)
+
+
+def _close(text: str, opening: int) -> int:
+    """Where the brace opened at `opening` is closed."""
+    depth = 0
+    for at in range(opening, len(text)):
+        depth += {"{": 1, "}": -1}.get(text[at], 0)
+        if depth == 0:
+            return at
+    raise ValueError(f"brace at {opening} is never closed")
+
+
+def _kind(header: str) -> str:
+    """What a brace after `header` opens: scope, class, function, member (of a constructor's list) or data."""
+    header = header.strip()
+    header = re.sub(r"^template\s*<.*?>\s*(?=class|struct|[a-z])", "", header, flags=re.S)
+    if re.match(r"(inline\s+)?namespace\b|extern\s*$", header):
+        return "scope"
+    if re.match(r"(class|struct|union)\b", header) and not re.search(r"\)\s*(const|noexcept|override)*\s*$", header):
+        return "class"
+    if header.startswith("enum") or "(" not in header or re.search(r"(?<![=!<>])=(?!=)\s*[^()]*(\[.*)?$", header, re.S):
+        return "data"
+    if re.search(r"\)\s*(noexcept\s*)?:[^:].*[\w>]$", header, re.S) and not re.search(r"[)}]\s*$", header):
+        return "member"
+    return "function"
+
+
+def _regions(text: str, start: int, end: int) -> Iterator[tuple[str, str, int, int, int]]:
+    """(kind, header, begin, opening, close) of what opens a brace between start and end, scopes and classes entered."""
+    begin = at = start
+    while at < end:
+        if text[at] in ";}":
+            begin = at + 1
+        elif text[at] == "{":
+            begin += len(ACCESS.match(text[begin:at]).group())  # type: ignore[union-attr]  # it matches anything
+            header, close = text[begin:at].strip(), _close(text, at)
+            kind = _kind(header)
+            if kind != "member":
+                yield kind, header, begin, at, close
+                if kind in ("scope", "class"):
+                    yield from _regions(text, at + 1, close)
+                if kind in ("scope", "function"):
+                    begin = close + 1
+            at = close
+        at += 1
+
+
+def native_functions(path: Path) -> list[tuple[str, int]]:
+    """Name and number of lines of every function with a body."""
+    text = _blank(path.read_text())
+    found = []
+    for kind, header, begin, _, close in _regions(text, 0, len(text)):
+        if kind == "function":
+            name = re.search(r"([\w:~]+|operator\W+)\s*\(", header)
+            found.append((name.group(1) if name else header, text.count("\n", begin, close) + 1))
+    return found
+
+
+def native_classes(path: Path) -> list[tuple[str, set[str]]]:
+    """Name and public methods of every class and struct.
+
+    Constructors, destructors, operators and accessors (a body of one line inside the class) don't count.
+    """
+    text = _blank(path.read_text())
+    found = []
+    for kind, header, _, opening, close in _regions(text, 0, len(text)):
+        if kind != "class":
+            continue
+        title = re.search(r"\b(class|struct|union)\b(?:\s+alignas\([^)]*\)|\s+[A-Z_]+\([^)]*\))*\s+(\w+)", header)
+        if title:
+            body = _surface(text[opening + 1 : close])
+            found.append((title.group(2), _public_methods(body, title.group(1) != "class", title.group(2))))
+    return found
+
+
+def _surface(body: str) -> str:
+    """A class body without what lies between inner braces; `@` marks a body of one line."""
+    pieces, at = [], 0
+    while at < len(body):
+        if body[at] == "{":
+            close = _close(body, at)
+            pieces.append("{;" if "\n" in body[at:close] else "@;")
+            at = close
+        else:
+            pieces.append(body[at])
+        at += 1
+    return "".join(pieces)
+
+
+def _public_methods(body: str, public: bool, name: str) -> set[str]:
+    methods = set()
+    for piece in re.split(r"[;{]|\b(public|private|protected)\s*:(?!:)", body):
+        if piece in ("public", "private", "protected"):
+            public = piece == "public"
+        elif (
+            public
+            and piece
+            and not piece.startswith(",")
+            and not piece.rstrip().endswith("@")
+            and not re.search(r"\b(using|friend|static_assert|operator)\b", piece)
+        ):
+            piece = re.sub(
+                r"\b(alignas|DI_[A-Z_]+|noexcept|decltype|explicit)\s*\([^()]*\)", "", re.sub(r"<[^<>]*>", "", piece)
+            )
+            found = re.search(r"([~\w]+)\s*\(", piece)
+            if found and found.group(1).lstrip("~") != name and "=" not in piece[: found.start()]:
+                methods.add(found.group(1))
+    return methods

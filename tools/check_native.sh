@@ -1,0 +1,21 @@
+#!/bin/bash
+# Clang's view of native/: format, and a syntax-only pass whose warnings (thread safety among them) are errors.
+# check_native.sh CLANG++ PYTHON
+set -euo pipefail
+clang=$1
+python=$2
+
+mapfile -t files < <(find native tests/native -name '*.cc' -o -name '*.h' | sort)
+[ ${#files[@]} -gt 0 ] || { echo "no native file found" >&2; exit 1; }
+"$(dirname "$python")/clang-format" --dry-run --Werror "${files[@]}"
+
+mapfile -t system < <("$python" - <<'PY'
+import nanobind, numpy, sysconfig
+for path in (nanobind.include_dir(), numpy.get_include(), sysconfig.get_path("include")):
+    print(f"-isystem{path}")
+PY
+)
+flags=(-std=c++20 -fsyntax-only -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wthread-safety -Werror -DDI_FAULTS=1
+       -Inative -Itests/native "${system[@]}")
+printf '%s\n' "${files[@]}" | grep '\.cc$' | xargs -P "$(nproc)" -n 1 "$clang" "${flags[@]}"
+echo "native: ${#files[@]} files clean"

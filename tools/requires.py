@@ -1,0 +1,23 @@
+"""Print what pyproject.toml asks for, one requirement a line: `requires.py build runtime test dev`.
+
+`build` is the build system's own list, `runtime` the package's dependencies, any other word an extra.
+"""
+
+import sys
+import tomllib
+from pathlib import Path
+
+
+def main(words: list[str]) -> None:
+    with (Path(__file__).parent.parent / "pyproject.toml").open("rb") as file:
+        project = tomllib.load(file)
+    parts = {
+        "build": project["build-system"]["requires"],
+        "runtime": project["project"]["dependencies"],
+        **project["project"]["optional-dependencies"],
+    }
+    print("\n".join(dict.fromkeys(line for word in words for line in parts[word])))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
