@@ -35,6 +35,10 @@ std::string hex(const u8* bytes, u64 count) {
   return text;
 }
 
+std::string memfd_name(const ArenaHeader& header) {
+  return "di-store:" + std::string(header.name) + ":" + hex(header.uuid, sizeof header.uuid);
+}
+
 }  // namespace
 
 void Arena::bad_offset(u64 offset, u64 bytes) const {
@@ -272,7 +276,9 @@ bool Arena::is_dead(u32 slot) const {
   if (client.pid_ns.load() != os::pid_namespace()) return true;
   // The pid is visible: a live process that merely lost its descriptor (closerange) is not dead.
   const u64 started = os::start_time(client.pid.load());
-  return started == 0 || started != client.start_time.load();
+  if (started == 0 || started != client.start_time.load()) return true;
+  // Descriptor gone but mapping there: closerange. Neither: the process ran exec, and nothing of the store is left in it.
+  return os::has_mapped(client.pid.load(), memfd_name(*header_)) == 0;
 }
 
 std::string Arena::describe_client(u32 slot) const {

@@ -49,6 +49,11 @@ std::span<const T> view_of(const nb::object& array) {
   return {static_cast<const T*>(PyArray_DATA(at)), static_cast<std::size_t>(PyArray_SIZE(at))};
 }
 
+// How long a call waits for a lock before it raises Timeout naming the holder. Calls with a timeout of their own are
+// repeated by Python until that is over (nothing has happened by then); the others take the contract's 60 seconds.
+inline u64 soon() { return os::now_ns() + 250'000'000; }
+inline u64 minute() { return os::now_ns() + 60'000'000'000; }
+
 constexpr u64 kKeepGil = 64u << 10;  // bytes copied without letting go of the GIL: handing it over costs 67 us
 class MaybeRelease {                  // releases the GIL for long copies
  public:

@@ -1,6 +1,7 @@
 #include <cstring>
 
 #include "bindings.h"
+#include "chores.h"
 
 namespace di::py {
 namespace {
@@ -54,7 +55,7 @@ nb::object get(const ArenaPointer& arena, const Id& id, nb::handle copy) {
   u32 descriptor = kNone;
   Heap::PinResult result;
   try {
-    result = arena->heap().pin(id, entry, &descriptor, kForever);
+    result = arena->heap().pin(id, entry, &descriptor, soon());
   } catch (...) {
     arena->ledger().give(entry);
     throw;
@@ -69,8 +70,8 @@ nb::object get(const ArenaPointer& arena, const Id& id, nb::handle copy) {
 
 i64 publish(const ArenaPointer& arena, const std::string& name, nb::handle value, u64 keep) {
   arena->enter();
-  const u32 index = arena->heap().weights_entry(name, true, kForever);
-  if (value.is_none()) return arena->heap().publish(index, kNone, kNone, keep, kForever);
+  const u32 index = arena->heap().weights_entry(name, true, minute());
+  if (value.is_none()) return arena->heap().publish(index, kNone, kNone, keep, minute());
   const u32 entry = arena->ledger().take_one();
   u32 descriptor = kNone;
   try {
@@ -83,12 +84,12 @@ i64 publish(const ArenaPointer& arena, const std::string& name, nb::handle value
     }
     throw;
   }
-  return arena->heap().publish(index, descriptor, entry, keep, kForever);
+  return arena->heap().publish(index, descriptor, entry, keep, minute());
 }
 
 nb::object latest(const ArenaPointer& arena, const std::string& name, i64 version, nb::handle copy) {
   arena->enter();
-  const u32 index = arena->heap().weights_entry(name, false, kForever);
+  const u32 index = arena->heap().weights_entry(name, false, minute());
   if (index == kNone) throw Error(Code::kObjectNotFound, "no weights named '" + name + "' were published");
   Id id;
   Heap::version_id(*arena, index, version, id);
@@ -97,7 +98,7 @@ nb::object latest(const ArenaPointer& arena, const std::string& name, i64 versio
 
 i64 newest(const ArenaPointer& arena, const std::string& name) {
   arena->enter();
-  const u32 index = arena->heap().weights_entry(name, false, kForever);
+  const u32 index = arena->heap().weights_entry(name, false, minute());
   return index == kNone ? 0 : arena->weights(index).newest.load(std::memory_order_acquire);
 }
 
@@ -206,13 +207,13 @@ void bind_arena(nb::module_& module) {
       .def("contains",
            [](const ArenaPointer& a, const nb::bytes& id) {
              a->enter();
-             return a->heap().contains(id_of(id), kForever);
+             return a->heap().contains(id_of(id), minute());
            })
       .def("delete",
            [](const ArenaPointer& a, nb::list ids) {
              a->enter();
              u64 gone = 0;
-             for (nb::handle id : ids) gone += a->heap().remove(id_of(nb::cast<nb::bytes>(id)), kForever);
+             for (nb::handle id : ids) gone += a->heap().remove(id_of(nb::cast<nb::bytes>(id)), minute());
              return gone;
            })
       .def("keys",
@@ -220,7 +221,7 @@ void bind_arena(nb::module_& module) {
              a->enter();
              nb::list all;
              const u8* from = after.is_none() ? nullptr : id_of(nb::cast<nb::bytes>(after));
-             for (const std::string& key : a->heap().keys(from, n, kForever)) all.append(nb::bytes(key.data(), key.size()));
+             for (const std::string& key : a->heap().keys(from, n, minute())) all.append(nb::bytes(key.data(), key.size()));
              return all;
            },
            nb::arg("after").none(), nb::arg("n"))
@@ -244,27 +245,33 @@ void bind_arena(nb::module_& module) {
       .def("reap",
            [](const ArenaPointer& a) {
              a->enter();
-             return reap(a, kForever);
+             return reap(a, minute());
+           })
+      .def("chore",
+           [](const ArenaPointer& a) {
+             a->enter();
+             nb::gil_scoped_release release;
+             return chore(a);
            })
       .def("resize",
            [](const ArenaPointer& a, u64 budget) {
              a->enter();
              std::string why;
-             if (!a->heap().resize(budget, kForever, &why)) throw Error(Code::kCapacity, why);
+             if (!a->heap().resize(budget, minute(), &why)) throw Error(Code::kCapacity, why);
            })
       .def("available",
            [](const ArenaPointer& a) {
              a->enter();
-             return a->heap().available(kForever);
+             return a->heap().available(minute());
            })
       .def("check",
            [](const ArenaPointer& a, bool repair) {
              a->enter();
              std::vector<std::string> findings;
-             reap(a, kForever);
+             reap(a, minute());
              for (const std::string& name : Table::names(*a))
-               if (const TablePointer table = Table::find(a, name)) table->check(kForever, &findings);
-             a->heap().check(repair, kForever, &findings);
+               if (const TablePointer table = Table::find(a, name)) table->check(minute(), &findings);
+             a->heap().check(repair, minute(), &findings);
              return findings;
            })
       .def("remove", [](const ArenaPointer& a) { a->header().removed.store(1); })
@@ -293,7 +300,7 @@ void bind_arena(nb::module_& module) {
         std::vector<ColumnLayout> all;
         for (const auto& [place, row_bytes, offset, index, before] : columns)
           all.push_back(ColumnLayout{place, row_bytes, offset, index, before});
-        return publish_layout(*a, header, all, text, kForever);
+        return publish_layout(*a, header, all, text, minute());
       });
 }
 

@@ -74,7 +74,7 @@ u8* take_block(const ArenaPointer& arena, u64 bytes, u32 entry, const u8* id, u6
   if (bytes > budget)
     throw Error(Code::kCapacity, "an object of " + std::to_string(bytes) + " bytes does not fit a store of memory=" +
                                      std::to_string(budget) + " bytes; raise memory= or split it");
-  switch (arena->heap().make(request, entry, kForever, descriptor, &why)) {
+  switch (arena->heap().make(request, entry, soon(), descriptor, &why)) {
     case MakeResult::kExists: throw Error(Code::kObjectExists, "an object with this id exists");
     case MakeResult::kFull: throw Error(Code::kStoreFull, why);
     case MakeResult::kMade: break;

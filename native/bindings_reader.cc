@@ -69,9 +69,26 @@ class Draws {
   u64 fork_generation;
 };
 
-std::vector<std::pair<TablePointer, DrawSet>>& orphans() {
-  static auto* const list = new std::vector<std::pair<TablePointer, DrawSet>>;
+struct Orphan {
+  TablePointer table;
+  DrawSet set;
+  u64 fork_generation;
+  bool delivered;  // handed out already: to be settled, not given back
+};
+std::vector<Orphan>& orphans() {
+  static auto* const list = new std::vector<Orphan>;
   return *list;
+}
+
+void add_delivered(const TablePointer& table, DrawSet set) {
+  orphans().push_back({table, std::move(set), table->arena().fork_generation(), true});
+}
+
+// Draws of the parent are the parent's to deliver or give back.
+void require_own(Draws& draws) {
+  if (draws.fork_generation == draws.table->arena().fork_generation()) return;
+  draws.set = DrawSet{};
+  throw Error(Code::kStoreError, "this batch was drawn in the parent process, which still holds it; draw in the child");
 }
 
 class Reader {
@@ -343,22 +360,31 @@ std::unique_ptr<Draws> Reader::begin() {
 }
 
 u32 Reader::draw(Draws& draws, u32 n) {
+  table_->arena().enter();
+  require_own(draws);
   const u32 have = static_cast<u32>(draws.set.items.size());
   if (have < n) {
     const bool strata = table_->header().stratified != 0;
-    table_->draw(&draws.set, n - have, have, strata ? n : 0, kForever, &draws.why);
+    table_->draw(&draws.set, n - have, have, strata ? n : 0, soon(), &draws.why);
   }
   return static_cast<u32>(draws.set.items.size());
 }
 
 nb::object Reader::finish(Draws& draws, nb::handle beta, nb::handle which, nb::handle out, bool deliver) {
+  require_own(draws);
   DI_FAULT("sample.before_copy");
   nb::object parts = copy(draws.set, beta, which, out, false);
   DI_FAULT("sample.before_deliver");
-  if (deliver)
-    table_->deliver(&draws.set, kForever);
-  else
-    table_->copied(&draws.set, kForever);
+  try {
+    if (deliver)
+      table_->deliver(&draws.set, soon());
+    else
+      table_->copied(&draws.set, soon());
+  } catch (const Error& error) {
+    // The bytes are there: hand them out. What is left to settle is settled by a later call.
+    if (error.code() != Code::kTimeout) throw;
+    if (deliver) add_delivered(table_, std::move(draws.set));
+  }
   return parts;
 }
 
@@ -371,24 +397,35 @@ nb::object Reader::sample(u32 n, nb::handle beta, nb::handle which) {
 nb::object Reader::peek(nb::handle keys, nb::handle which) {
   std::unique_ptr<Draws> draws = begin();
   const nb::object array = as_array(keys, NPY_UINT64);
-  table_->peek(view_of<u64>(array), &draws->set, kForever);
+  table_->peek(view_of<u64>(array), &draws->set, soon());
   nb::object parts = copy(draws->set, nb::none(), which, nb::none(), true);
-  table_->deliver(&draws->set, kForever);
+  table_->deliver(&draws->set, soon());
   return parts;
 }
 
 }  // namespace
 
-void add_orphan(TablePointer table, DrawSet set) { orphans().emplace_back(std::move(table), std::move(set)); }
+void add_orphan(TablePointer table, DrawSet set) {
+  const u64 generation = table->arena().fork_generation();
+  orphans().push_back({std::move(table), std::move(set), generation, false});
+}
 
 void settle_orphans() {
   while (!orphans().empty()) {
-    auto [table, set] = std::move(orphans().back());
+    Orphan orphan = std::move(orphans().back());
     orphans().pop_back();
+    if (orphan.fork_generation != orphan.table->arena().fork_generation()) continue;
     try {
-      table->give_back(&set, kForever);
+      if (orphan.delivered)
+        orphan.table->deliver(&orphan.set, soon());
+      else
+        orphan.table->give_back(&orphan.set, soon());
+    } catch (const Error& error) {
+      if (!orphan.set.items.empty()) orphans().push_back(std::move(orphan));
+      if (error.code() != Code::kTimeout) throw;
+      return;  // its table's lock is held up; this call may be about another table
     } catch (...) {
-      if (!set.items.empty()) orphans().emplace_back(table, std::move(set));
+      if (!orphan.set.items.empty()) orphans().push_back(std::move(orphan));
       throw;
     }
   }
@@ -420,8 +457,16 @@ void bind_reader(nb::module_& module) {
       .def("draw", &Reader::draw)
       .def("finish", &Reader::finish, nb::arg("draws"), nb::arg("beta").none(), nb::arg("which").none(), nb::arg("out").none(),
            nb::arg("deliver"))
-      .def("deliver", [](const Reader&, Draws& d) { d.table->deliver(&d.set, kForever); })
-      .def("give_back", [](const Reader&, Draws& d) { d.table->give_back(&d.set, kForever); })
+      .def("deliver",
+           [](const Reader&, Draws& d) {
+             require_own(d);
+             d.table->deliver(&d.set, soon());
+           })
+      .def("give_back",
+           [](const Reader&, Draws& d) {
+             require_own(d);
+             d.table->give_back(&d.set, soon());
+           })
       .def("peek", &Reader::peek, nb::arg("keys"), nb::arg("which").none());
 }
 

@@ -45,7 +45,7 @@ TablePointer create(const ArenaPointer& arena, nb::dict from, double timeout) {
   shape.max_times_sampled = take<u64>(from, "max_times_sampled");
   shape.max_staleness = take<i64>(from, "max_staleness");
   const nb::object weights = from["weights"];
-  if (!weights.is_none()) shape.weights = arena->heap().weights_entry(nb::cast<std::string>(weights), true, kForever);
+  if (!weights.is_none()) shape.weights = arena->heap().weights_entry(nb::cast<std::string>(weights), true, minute());
   shape.initial_priority = take<double>(from, "initial_priority");
   shape.limiter = limiter_of(from["limiter"]);
   return Table::create(arena, shape, deadline_after(timeout));
@@ -126,12 +126,17 @@ void bind_table(nb::module_& module) {
       .def_static("create", &create)
       .def_prop_ro("name", [](const TablePointer& t) { return std::string(t->header().name); })
       .def_prop_ro("index", [](const TablePointer& t) { return t->index(); })
+      .def_prop_ro("beta",
+                   [](const TablePointer& t) {
+                     const double beta = t->header().beta;  // one word: a reader sees the old or the new one
+                     return std::isnan(beta) ? nb::none() : nb::object(nb::float_(beta));
+                   })
       .def_prop_ro("live", [](const TablePointer& t) { return t->live(); })
       .def("config", [](const TablePointer& t) { return enter(t).config(); })
       .def("schema", [](const TablePointer& t) { return enter(t).schema(); })
       .def("declare_schema",
            [](const TablePointer& t, const std::string& text, u64 reserve, u64 item) {
-             return enter(t).declare_schema(text, reserve, item, kForever);
+             return enter(t).declare_schema(text, reserve, item, minute());
            })
       .def("size", [](const TablePointer& t) {
         t->require_live();
@@ -140,11 +145,11 @@ void bind_table(nb::module_& module) {
       .def("stats", &stats)
       .def("writers", [](const TablePointer& t) { return t->header().writers; })
       .def("keys",
-           [](const TablePointer& t, u64 start, u64 n) { return new_array(enter(t).keys(start, n, kForever), NPY_UINT64); })
+           [](const TablePointer& t, u64 start, u64 n) { return new_array(enter(t).keys(start, n, minute()), NPY_UINT64); })
       .def("remove",
            [](const TablePointer& t, nb::handle keys) {
              const nb::object array = as_array(keys, NPY_UINT64);
-             return enter(t).remove(view_of<u64>(array), kForever);
+             return enter(t).remove(view_of<u64>(array), minute());
            })
       .def("update",
            [](const TablePointer& t, nb::handle keys, nb::handle priorities) {
@@ -158,11 +163,11 @@ void bind_table(nb::module_& module) {
                if (!(value >= 0) || std::isinf(value))
                  throw Error(Code::kInvalid, "priorities must be finite and at least 0, got " + std::to_string(value) +
                                                  "; nothing was changed");
-             return enter(t).update_priorities(key_view, priority_view, kForever);
+             return enter(t).update_priorities(key_view, priority_view, minute());
            })
       .def("reset", [](const TablePointer& t, double timeout) { enter(t).reset(deadline_after(timeout)); })
       .def("resize", [](const TablePointer& t, u64 capacity, u64 max_bytes, u64 slots,
-                        u64 reserve) { enter(t).resize(capacity, max_bytes, slots, reserve, kForever); })
+                        u64 reserve) { enter(t).resize(capacity, max_bytes, slots, reserve, minute()); })
       .def("configure",
            [](const TablePointer& t, nb::handle limiter, nb::handle alpha, nb::handle beta, nb::handle staleness) {
              LimiterState state{};
@@ -174,10 +179,10 @@ void bind_table(nb::module_& module) {
              if (set_beta) new_beta = beta.is_none() ? std::nan("") : nb::cast<double>(beta);
              if (!staleness.is_none()) new_staleness = nb::cast<i64>(staleness);
              enter(t).configure(limiter.is_none() ? nullptr : &state, alpha.is_none() ? nullptr : &new_alpha,
-                                set_beta ? &new_beta : nullptr, staleness.is_none() ? nullptr : &new_staleness, kForever);
+                                set_beta ? &new_beta : nullptr, staleness.is_none() ? nullptr : &new_staleness, minute());
            },
            nb::arg("limiter").none(), nb::arg("alpha").none(), nb::arg("beta").none(), nb::arg("max_staleness").none())
-      .def("finish", [](const TablePointer& t) { enter(t).finish(kForever); })
+      .def("finish", [](const TablePointer& t) { enter(t).finish(minute()); })
       .def("items_seq", [](const TablePointer& t) { return t->header().items_seq.load(); })
       .def("room_seq", [](const TablePointer& t) { return t->header().room_seq.load(); })
       .def("wait_items",
@@ -188,10 +193,10 @@ void bind_table(nb::module_& module) {
            [](const TablePointer& t, u32 seen, double seconds) {
              wait(t, t->header().room_seq, t->header().room_waiters, seen, seconds, WaitKind::kLimiter);
            })
-      .def("settle", [](const TablePointer& t) { enter(t).settle(kForever); })
+      .def("settle", [](const TablePointer& t) { enter(t).settle(minute()); })
       .def("check", [](const TablePointer& t) {
         std::vector<std::string> findings;
-        enter(t).check(kForever, &findings);
+        enter(t).check(minute(), &findings);
         return findings;
       });
 }

@@ -35,12 +35,16 @@ class PyWriter {
   PyWriter(ArenaPointer arena, nb::dict plan);
   nb::object append(nb::handle step, nb::handle next, nb::handle final, nb::handle lane, nb::handle priority, i64 steps);
   nb::object end_episode(nb::handle final, nb::handle lane, bool discard);
-  nb::object insert(nb::handle rows, u32 flags, u32 steps, u32 total, nb::handle priority);
-  nb::object finish() { return result(writer_->finish(kForever)); }
-  void close() { writer_->close(kForever); }
+  nb::object insert(nb::handle rows, u32 flags, u32 steps, u32 total, u32 each, nb::handle priority);
+  nb::object finish() {
+    enter();
+    return result(writer_->finish(soon()));
+  }
+  void close() { writer_->close(minute()); }
   void set_version(u32 table, i64 version) { writer_->set_version(table, version); }
 
  private:
+  void enter();
   void lanes_of(nb::handle lane, bool* single);
   void parse(nb::handle tree, std::vector<ColumnInput>* inputs, bool single, u32 steps, bool time);
   void parse_node(const Node& node, nb::handle dict, std::vector<ColumnInput>* inputs, bool single, u32 steps, bool time);
@@ -62,6 +66,8 @@ class PyWriter {
   nb::object coerce_;
   std::vector<u32> final_columns_;
   bool vector_ = false;
+  u64 fork_generation_ = 0;
+  unsigned long thread_ = 0;
   WriterCall call_;
   Arguments arguments_;
 };
@@ -78,6 +84,7 @@ u32 column_or_none(nb::handle from, const char* key) {
 
 PyWriter::PyWriter(ArenaPointer arena, nb::dict plan) : arena_(std::move(arena)) {
   arena_->enter();
+  fork_generation_ = arena_->fork_generation();
   WriterPlan made;
   made.layout = read_layout(*arena_, take<u32>(plan, "layout"));
   u32 number = 0;
@@ -134,9 +141,20 @@ PyWriter::PyWriter(ArenaPointer arena, nb::dict plan) : arena_(std::move(arena))
   made.least_rows = take<u32>(plan, "least_rows");
   made.heap_bytes_per_row = take<u64>(plan, "heap_bytes_per_row");
   made.heap_row_max = take<u64>(plan, "heap_row_max");
+  if (plan.contains("counted")) made.counted = take<bool>(plan, "counted");
   coerce_ = plan["coerce"];
   if (plan.contains("final_columns")) final_columns_ = take<std::vector<u32>>(plan, "final_columns");
-  writer_ = std::make_unique<Writer>(arena_, std::move(made), std::move(versions), kForever);
+  writer_ = std::make_unique<Writer>(arena_, std::move(made), std::move(versions), minute());
+}
+
+void PyWriter::enter() {
+  arena_->enter();
+  if (fork_generation_ != arena_->fork_generation())
+    throw Error(Code::kWriterClosed, "this writer belongs to the parent process; open one here with table.writer()");
+  const unsigned long here = PyThread_get_thread_ident();
+  if (thread_ == 0) thread_ = here;
+  if (thread_ != here) throw Error(Code::kWriterClosed, "a writer is for one thread; open another with table.writer()");
+  settle_orphans();
 }
 
 // ------------------------------------------------------------------------------------------------------------- leaves
@@ -476,11 +494,11 @@ nb::object PyWriter::run(Run&& call) {
 }
 
 nb::object PyWriter::append(nb::handle step, nb::handle next, nb::handle final, nb::handle lane, nb::handle priority, i64 steps) {
-  arena_->enter();
-  settle_orphans();
+  enter();
   bool single = false;
   const bool time = steps >= 0;
   call_.steps = time ? static_cast<u32>(steps) : 1;
+  call_.limited = time;
   lanes_of(lane, &single);
   arguments_.keep.clear();
   arguments_.cells.clear();
@@ -495,11 +513,11 @@ nb::object PyWriter::append(nb::handle step, nb::handle next, nb::handle final, 
   if (!next.is_none()) parse(next, &call_.next, single, call_.steps, time);
   if (!final.is_none()) parse_final(final, single, call_.steps, time);
   parse_priorities(priority, u64{call_.steps} * call_.lanes.size());
-  return run([&] { return writer_->append(call_, kForever); });
+  return run([&] { return writer_->append(call_, soon()); });
 }
 
 nb::object PyWriter::end_episode(nb::handle final, nb::handle lane, bool discard) {
-  arena_->enter();
+  enter();
   bool single = false;
   call_.steps = 1;
   lanes_of(lane, &single);
@@ -512,11 +530,11 @@ nb::object PyWriter::end_episode(nb::handle final, nb::handle lane, bool discard
   call_.final_given.clear();
   call_.priority.clear();
   if (!final.is_none()) parse_final(final, single, 1, false);
-  return run([&] { return writer_->end_episode(call_, discard, kForever); });
+  return run([&] { return writer_->end_episode(call_, discard, soon()); });
 }
 
-nb::object PyWriter::insert(nb::handle rows, u32 flags, u32 steps, u32 total, nb::handle priority) {
-  arena_->enter();
+nb::object PyWriter::insert(nb::handle rows, u32 flags, u32 steps, u32 total, u32 each, nb::handle priority) {
+  arena_->enter();  // shared by threads: the table's lock around it is Python's
   settle_orphans();
   call_.steps = total;
   call_.lanes.assign(1, 0);
@@ -527,8 +545,8 @@ nb::object PyWriter::insert(nb::handle rows, u32 flags, u32 steps, u32 total, nb
   call_.final.clear();
   call_.final_given.clear();
   parse(rows, &call_.columns, true, total, true);
-  parse_priorities(priority, 1);
-  return run([&] { return writer_->insert_whole(call_, flags, steps, kForever); });
+  parse_priorities(priority, total);
+  return run([&] { return writer_->insert_whole(call_, flags, steps, each, soon()); });
 }
 
 }  // namespace
@@ -549,7 +567,8 @@ void bind_writer(nb::module_& module) {
       .def("extend", &PyWriter::append, nb::arg("steps"), nb::arg("next").none(), nb::arg("final").none(), nb::arg("lane").none(),
            nb::arg("priority").none(), nb::arg("T"))
       .def("end_episode", &PyWriter::end_episode, nb::arg("final").none(), nb::arg("lane").none(), nb::arg("discard"))
-      .def("insert", &PyWriter::insert, nb::arg("rows"), nb::arg("flags"), nb::arg("steps"), nb::arg("total"), nb::arg("priority").none())
+      .def("insert", &PyWriter::insert, nb::arg("rows"), nb::arg("flags"), nb::arg("steps"), nb::arg("total"), nb::arg("each"),
+           nb::arg("priority").none())
       .def("finish", &PyWriter::finish)
       .def("close", &PyWriter::close)
       .def("set_version", &PyWriter::set_version);

@@ -279,6 +279,22 @@ u64 Blocks::holes(u64 slice, u64* mask) const {
   return pages;
 }
 
+u64 Blocks::charge_free_slice() {
+  HeapHeader& heap = arena_.heap_header();
+  const u64 committed = heap.object_bytes + heap.chunk_bytes + heap.meta_bytes + heap.fixed_bytes + heap.free_bytes;
+  if (committed + kSliceBytes > heap.budget.load()) return 0;
+  for (u64 at = heap.free_low; at < arena_.header().slice_count; ++at) {
+    if (at < heap.slice_high && arena_.slice(at).state != SliceState::kFree) continue;
+    cover_slice_tables(at);
+    const u64 missing = missing_pages(at, 0, kPagesPerSlice);
+    if (missing == 0) continue;
+    charge(at, 0, kPagesPerSlice, true);
+    add(heap.free_bytes, missing * kPageBytes);
+    return arena_.header().data.value + at * kSliceBytes;
+  }
+  return 0;
+}
+
 u64 Blocks::reclaim_some() {
   HeapHeader& heap = arena_.heap_header();
   const u64 data = arena_.header().data.value;
@@ -290,6 +306,7 @@ u64 Blocks::reclaim_some() {
     os::punch(arena_.fd(), data + at * kSliceBytes, kSliceBytes);
     DI_FAULT("blocks.after_punch");
     charge(at, 0, kPagesPerSlice, false);
+    entry.collapsed = 0;
     add(heap.free_bytes, ~(pages * kPageBytes) + 1);
     return pages * kPageBytes;
   }
@@ -310,6 +327,7 @@ u64 Blocks::reclaim_some() {
       charge(at, page, end - page, false);
       page = end;
     }
+    entry.collapsed = 0;
     add(counter(entry.use), ~(pages * kPageBytes) + 1);
     return pages * kPageBytes;
   }
@@ -324,6 +342,7 @@ void Blocks::punch_block(u64 offset, u64 bytes) {
     const u64 pages = present_pages(first + i);
     os::punch(arena_.fd(), arena_.header().data.value + (first + i) * kSliceBytes, kSliceBytes);
     charge(first + i, 0, kPagesPerSlice, false);
+    arena_.slice(first + i).collapsed = 0;
     add(heap.free_bytes, ~(pages * kPageBytes) + 1);
   }
 }

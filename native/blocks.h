@@ -36,6 +36,8 @@ class Blocks {
   void release(u64 offset, u64 bytes, BlockUse use);
   static u64 block_bytes(u64 bytes);  // what a block of that many bytes occupies
 
+  // Charges all pages of the free slice that is next in line; its offset, or 0. The caller commits it.
+  u64 charge_free_slice();
   // Uncharges and punches up to one slice's worth of pages nobody uses; 0 when there are none.
   u64 reclaim_some();
   // A freed block that may never have been committed (its maker died): its pages leave the budget.

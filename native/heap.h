@@ -91,6 +91,8 @@ class Heap {
   bool resize(u64 budget, u64 deadline_ns, std::string* why);
   u64 check(bool repair, u64 deadline_ns, std::vector<std::string>* findings);
 
+  u64 charge_free_slice() DI_REQUIRES(lock_) { return blocks_.charge_free_slice(); }
+
   Descriptor& descriptor(u32 index) const;
   u8* block(u32 index) const;
   u32 descriptor_count() const;

@@ -134,7 +134,7 @@ struct Slice {  // all derived [heap]
   SliceState state;
   BlockUse use;
   u8 block_class;
-  u8 pad;
+  u8 collapsed;  // huge-page collapse was tried; cleared when pages are punched [any] a hint
   u32 free_blocks;
   u32 hint;  // bitmap word to look at first
   u32 run;   // slices of the run, at its head

@@ -49,6 +49,7 @@ void Ledger::give(u32 number) {
 
 void Ledger::drop(u32 number) {
   std::lock_guard<std::mutex> guard(dropped_mutex_);
+  if (number >= entries_.size()) return;  // a forked child that could not take a slot of its own
   entries_[number]->what.fetch_or(kLedgerDropped, std::memory_order_acq_rel);
   dropped_.push_back(number);
   dropped_count_.store(static_cast<u32>(dropped_.size()), std::memory_order_relaxed);

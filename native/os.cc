@@ -22,6 +22,7 @@
 #include <exception>
 
 #include "os_files.h"
+#include "os_memory.h"
 #include "status.h"
 
 // Newer than the headers of the oldest systems we build on.
@@ -226,6 +227,7 @@ int commit(int fd, u64 offset, u64 bytes) {
     if (number == 0 && fallocate(fd, 0, static_cast<off_t>(offset), static_cast<off_t>(now)) != 0) number = errno;
     if (number == 0) {
       offset += now;
+      note_commit(fd, now);
     } else if (number == EINTR) {
       piece = std::max(now / 2 & ~(kPageBytes - 1), kPageBytes);
     } else {

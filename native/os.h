@@ -80,6 +80,9 @@ std::vector<u32> hidden_processes();
 // One thread of a process at a time, together with the registration that `already` looks at.
 int open_holder(const Holder& holder, const std::function<bool(FileId)>& already, FileId* id);
 
+// Whether process `pid` has a memfd of that name mapped: 1 yes, 0 no (it ran exec), -1 cannot be told.
+int has_mapped(u32 pid, const std::string& memfd_name);
+
 // --- the folder that serialises create and attach ($DI_STORE_DIR, else /tmp/di-store-<uid>)
 std::string store_folder();  // made 0700, owner checked; throws kAccessDenied naming DI_STORE_DIR
 void hold_store_folder();    // a shared flock for the life of the process: cleaners of /tmp leave the folder alone

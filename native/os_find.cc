@@ -299,4 +299,19 @@ FolderLock::~FolderLock() {
   close(fd_);
 }
 
+int has_mapped(u32 pid, const std::string& memfd_name) {
+  std::FILE* maps = std::fopen(("/proc/" + std::to_string(pid) + "/maps").c_str(), "re");
+  if (maps == nullptr) return -1;
+  const std::string wanted = "/memfd:" + memfd_name;
+  char line[512];
+  bool found = false, any = false;
+  while (!found && std::fgets(line, sizeof line, maps) != nullptr) {
+    any = true;
+    found = std::strstr(line, wanted.c_str()) != nullptr;
+  }
+  const bool broken = std::ferror(maps) != 0;
+  std::fclose(maps);
+  return found ? 1 : any && !broken ? 0 : -1;
+}
+
 }  // namespace di::os

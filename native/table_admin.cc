@@ -129,7 +129,12 @@ std::vector<std::string> Table::names(const Arena& arena) {
 void Table::finish_broken(const std::shared_ptr<Arena>& arena, u64 deadline_ns) {
   for (u32 i = 0; i < arena->table_count(); ++i) {
     const u32 state = arena->table(i).state.load();
-    if (state == 1 || state == 3) clear_table(*arena, i, deadline_ns);
+    if (state != 1 && state != 3) continue;
+    try {
+      clear_table(*arena, i, std::min(deadline_ns, os::now_ns() + 100'000'000));
+    } catch (const Error& error) {  // somebody still copies from it, perhaps stopped: the next one here tries again
+      if (error.code() != Code::kTimeout) throw;
+    }
   }
 }
 

@@ -323,6 +323,7 @@ void Table::finish_draws(DrawSet* set, bool give_back, u64 deadline_ns) {
       if (first == 0 && header_.rng_counter == set->rng_after) undo_.set(header_.rng_counter, set->rng_before);
     }
     commit();
+    for (std::size_t i = first; i < end; ++i) set->items[i].chunks = 0;  // a repeated call lowers nothing twice
     if (give_back) {
       wake(header_.items_seq, header_.items_waiters, kMaxClients);
     } else {

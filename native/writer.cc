@@ -22,7 +22,8 @@ Writer::Writer(std::shared_ptr<Arena> arena, WriterPlan plan, std::vector<i64> v
     chunk_plan_.stream = static_cast<u32>(arena_->heap_header().next_stream);
     arena_->heap_header().next_stream += plan_.lanes;
   }
-  for (const TableSink& sink : plan_.tables) table_entries_.push_back(sink.table->open_writer(deadline_ns));
+  if (plan_.counted)
+    for (const TableSink& sink : plan_.tables) table_entries_.push_back(sink.table->open_writer(deadline_ns));
   lanes_.resize(plan_.lanes);
   for (u32 i = 0; i < plan_.lanes; ++i) {
     lanes_[i].windows = windows;
@@ -351,7 +352,21 @@ Blocked Writer::append(const WriterCall& call, u64 deadline_ns) {
     roll_back(call.lanes);
     throw;
   }
+  if (call.limited) refuse_more_than_fit(call.lanes);
   return commit(call.lanes, deadline_ns);
+}
+
+// A queue waits instead of evicting, so it may be lifted above its capacity by one call.
+void Writer::refuse_more_than_fit(const std::vector<u32>& lanes) {
+  for (u32 i = 0; i < plan_.tables.size(); ++i) {
+    const TableHeader& table = plan_.tables[i].table->header();
+    const std::size_t items = pending_[i].size();
+    if (table.limiter.queue != 0 || items <= table.capacity) continue;
+    roll_back(lanes);
+    throw Error(Code::kInvalid, "extend() would complete " + std::to_string(items) + " items of table '" + table.name +
+                                    "', whose capacity=" + std::to_string(table.capacity) +
+                                    " holds fewer; extend by fewer rows at once, or resize() the table");
+  }
 }
 
 Blocked Writer::end_episode(const WriterCall& call, bool discard, u64 deadline_ns) {
@@ -399,30 +414,35 @@ Blocked Writer::end_episode(const WriterCall& call, bool discard, u64 deadline_n
   return commit(call.lanes, deadline_ns);
 }
 
-Blocked Writer::insert_whole(const WriterCall& call, u32 flags, u32 steps, u64 deadline_ns) {
+Blocked Writer::insert_whole(const WriterCall& call, u32 flags, u32 steps, u32 each, u64 deadline_ns) {
   Blocked blocked;
   begin_call(call.lanes);
   LaneState& state = lanes_[0];
-  const i64 first = state.staged.raw;
   try {
     for (u32 t = 0; t < call.steps; ++t) {
-      const bool behind = t >= steps;
+      const i64 first = state.staged.raw;
+      const bool behind = t % each >= steps;
       const bool written = behind ? write_behind(call.columns, call, t, 0, true, deadline_ns, &blocked)
                                   : write_row(call, t, 0, deadline_ns, &blocked);
       if (!written) {
         roll_back(call.lanes);
         return blocked;
       }
+      if (t % each == each - 1) end_inserted(state);
+      if (t % each != 0) continue;
+      const double priority = call.priority.empty() || call.priority[0].empty() ? std::nan("") : call.priority[0][t];
+      pending_[0].push_back({0, Window{first, each, 0, flags, 0}, priority});
     }
   } catch (...) {
     roll_back(call.lanes);
     throw;
   }
+  return commit(call.lanes, deadline_ns);
+}
+
+void Writer::end_inserted(LaneState& state) {
   state.staged.open = false;
   for (Windows& windows : state.windows_staged) windows.discard();
-  const double priority = call.priority.empty() || call.priority[0].empty() ? std::nan("") : call.priority[0][0];
-  pending_[0].push_back({0, Window{first, call.steps, 0, flags, 0}, priority});
-  return commit(call.lanes, deadline_ns);
 }
 
 Blocked Writer::finish(u64 deadline_ns) {
@@ -446,7 +466,7 @@ void Writer::close(u64 deadline_ns) {
     for (const OpenChunk& chunk : lane.chunks) arena_->heap().close_chunk(chunk.descriptor(), chunk.entry(), deadline_ns);
     lane.chunks.clear();
   }
-  for (u32 i = 0; i < plan_.tables.size(); ++i) {
+  for (u32 i = 0; i < table_entries_.size(); ++i) {
     if (!plan_.tables[i].table->live()) {
       arena_->ledger().entry(table_entries_[i]).what.store(0);
       arena_->ledger().give(table_entries_[i]);

@@ -37,6 +37,7 @@ struct WriterPlan {
   u32 least_rows = 1;
   u64 heap_bytes_per_row = 0;  // reckoned; 0: no column lies in the heap
   u64 heap_row_max = 0;        // the most one row can need; 0: no bound
+  bool counted = true;         // as an open writer of its tables; the one behind table.insert() is not
 };
 
 // The cells of one call: value of column c for time t and the l-th lane of the call.
@@ -52,6 +53,7 @@ struct WriterCall {
   std::vector<ColumnInput> next, final;       // empty, or all of the layout with holes
   std::vector<u8> final_given;                // [steps * lanes of the call]
   std::vector<std::vector<double>> priority;  // by table: empty, or [steps * lanes of the call]
+  bool limited = false;                       // more items than a table's capacity are refused
 };
 
 struct MadeItem {
@@ -76,8 +78,8 @@ class Writer {
   Blocked append(const WriterCall& call, u64 deadline_ns);
   // `final`: columns for each lane of the call, or empty. discard: withdraws rows no item uses.
   Blocked end_episode(const WriterCall& call, bool discard, u64 deadline_ns);
-  // Rows inserted whole, as one item: all rows of the call are lane 0's, an episode of their own.
-  Blocked insert_whole(const WriterCall& call, u32 flags, u32 steps, u64 deadline_ns);
+  // Rows inserted whole, `each` of them an item and an episode of lane 0, of which the first `steps` are steps.
+  Blocked insert_whole(const WriterCall& call, u32 flags, u32 steps, u32 each, u64 deadline_ns);
   Blocked finish(u64 deadline_ns);  // ends open episodes the same way end_episode() does
   void close(u64 deadline_ns);      // lets go of chunks and tables
 
@@ -119,6 +121,8 @@ class Writer {
   bool write_behind(const std::vector<ColumnInput>& input, const WriterCall& call, u32 t, u32 l, bool final, u64 deadline_ns,
                     Blocked* blocked);
   void settle_end(u32 lane, bool has_final);
+  void end_inserted(LaneState& state);
+  void refuse_more_than_fit(const std::vector<u32>& lanes);
   bool ensure_row(u32 lane, u64 heap_bytes, u64 deadline_ns, Blocked* blocked);
   bool open_chunk(u32 lane, u64 heap_bytes, u64 deadline_ns, Blocked* blocked);
   void emit(u32 table, u32 lane, double priority);

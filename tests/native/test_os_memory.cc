@@ -61,7 +61,7 @@ class Machine {
   }
   u64 headroom() const {
     u64 least = kUnlimited;
-    for (const os::MemoryLevel& level : os::find_memory_levels(root_)) {
+    for (os::MemoryLevel level : os::find_memory_levels(root_)) {
       least = std::min(least, os::level_headroom(level, least));
     }
     return least;
@@ -157,6 +157,30 @@ void test_containers(const std::string& base) {
   CHECK(os::machine_headroom(nothing.root()) == 1024 * kMiB - 10240 * kMiB / 50);
 }
 
+// memory.stat stands still while a full group pays for what we commit with its file pages.
+void test_file_credit(const std::string& base) {
+  Machine machine(base + "/stale");
+  machine.write("/proc/self/mountinfo", "30 22 0:26 / /sys/fs/cgroup ro - cgroup2 cgroup rw\n");
+  machine.write("/proc/self/cgroup", "0::/\n");
+  const std::string group = "/sys/fs/cgroup";
+  const auto used = [&](u64 bytes) { machine.write(group + "/memory.current", std::to_string(bytes) + "\n"); };
+  machine.v2(group, std::to_string(500 * kMiB), 300 * kMiB, 120 * kMiB);
+  os::MemoryLevel level = os::find_memory_levels(machine.root())[0];
+  const u64 start = 10'000'000'000u, step = 1'000'000u;
+  const auto room = [&](i64 grown, u64 after) { return os::level_headroom(level, kUnlimited, grown, start + after); };
+  CHECK(room(0, 0) == (436 - 300 + 120) * kMiB);
+  used(400 * kMiB);  // somebody freed 50 MiB while we took 150; nothing had to be dropped
+  CHECK(room(150 * kMiB, step) == (436 - 400 + 120) * kMiB);
+  used(500 * kMiB);  // full: of the next 130 MiB, 30 were file pages
+  CHECK(room(130 * kMiB, 2 * step) == (436 - 500 + 120 - 30) * kMiB);
+  for (u64 i = 1; i <= 13; ++i) CHECK(room(2 * kMiB, (2 + i) * step) == (26 - 2 * i) * kMiB);
+  CHECK(room(2 * kMiB, 16 * step) == 0);
+  CHECK(room(0, 2'000'000'000u) == 0);          // it may still be the old number
+  CHECK(room(0, 4'000'000'000u) == 56 * kMiB);  // by now it is a new one
+  machine.v2(group, std::to_string(500 * kMiB), 500 * kMiB, 70 * kMiB);
+  CHECK(room(2 * kMiB, 4'001'000'000u) == 6 * kMiB);  // a smaller number is believed at once
+}
+
 u64 commit_all(int fd) {
   u64 done = 0;
   while (os::memory_headroom() >= kSliceBytes && done < 512 * kMiB) {
@@ -235,6 +259,7 @@ int main() {
   test_v2(base);
   test_v1_and_hybrid(base);
   test_containers(base);
+  test_file_credit(base);
   test_real_group(base);
   CHECK(std::system(("rm -rf " + base).c_str()) == 0);
   std::puts("ok");

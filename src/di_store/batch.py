@@ -1,0 +1,228 @@
+"""What reading and writing return: `Batch`, `Ragged`, `Items`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+import numpy as np
+
+from di_store import codec
+from di_store.dtypes import Array
+
+_BLOB_ALIGNMENT = 64
+
+
+class Items:
+    """The items that a call completed, ordered by lane, then start.
+
+    Attributes:
+        keys: uint64[m].
+        lanes: int32[m].
+        starts: int64[m], number of an item's first row in its episode.
+    """
+
+    __slots__ = ("keys", "lanes", "starts")
+
+    def __init__(self, keys: Array, lanes: Array, starts: Array) -> None:
+        self.keys = keys
+        self.lanes = lanes
+        self.starts = starts
+
+    def __repr__(self) -> str:
+        return f"Items(keys={self.keys!r}, lanes={self.lanes!r}, starts={self.starts!r})"
+
+
+class Ragged:
+    """Rows of varying length, packed.
+
+    Attributes:
+        values: ``[total, …]``, all rows one behind the other.
+        offsets: int64[rows + 1]; row i is ``values[offsets[i]:offsets[i + 1]]``.
+        lead: shape of the rows: ``(n,)``, or ``(n, time)`` where each example has several.
+    """
+
+    __slots__ = ("lead", "offsets", "values")
+
+    def __init__(self, values: Any, offsets: Any, lead: tuple[int, ...] | None = None) -> None:
+        self.values = values
+        self.offsets = offsets
+        self.lead = (len(offsets) - 1,) if lead is None else lead
+
+    def __len__(self) -> int:
+        return self.lead[0]
+
+    def __getitem__(self, row: int) -> Any:
+        """Row `row` of all rows, as if `lead` had one axis."""
+        if not -len(self.offsets) < row < len(self.offsets) - 1:
+            raise IndexError(f"row {row} of {len(self.offsets) - 1}")
+        row %= len(self.offsets) - 1
+        return self.values[int(self.offsets[row]) : int(self.offsets[row + 1])]
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[row] for row in range(len(self.offsets) - 1))
+
+    @property
+    def lengths(self) -> Array:
+        """Elements of each row: int64 of shape `lead`."""
+        offsets: Array = np.asarray(self.offsets)
+        lengths: Array = (offsets[1:] - offsets[:-1]).reshape(self.lead)
+        return lengths
+
+    def padded(self, fill: Any = 0, to: int | None = None) -> Array:
+        """``[*lead, to, …]``: each row at the front, `fill` behind it.
+
+        Args:
+            fill: value of what no row has.
+            to: elements of every row; None: as many as the longest has.
+
+        Raises:
+            ValueError: a row is longer than `to`.
+        """
+        values: Array = np.asarray(self.values)
+        lengths = self.lengths.reshape(-1)
+        longest = int(lengths.max(initial=0))
+        if to is None:
+            to = longest
+        elif longest > to:
+            raise ValueError(f"padded(to={to}): the longest row has {longest} elements")
+        out = np.full((len(lengths), to, *values.shape[1:]), fill, dtype=values.dtype)
+        out[np.arange(to)[None, :] < lengths[:, None]] = values[int(self.offsets[0]) : int(self.offsets[-1])]
+        return out.reshape(*self.lead, to, *values.shape[1:])
+
+    def __repr__(self) -> str:
+        return f"Ragged({len(self.offsets) - 1} rows, {len(self.values)} elements of {self.values.dtype})"
+
+
+class Batch:
+    """What `sample` returns: n examples.
+
+    Attributes:
+        data: nested dict of contiguous arrays ``[n, …]`` or ``[n, time, …]``; ragged columns as `Ragged`; of an
+            `Opaque` table the list of values.
+        keys: uint64[n], for `update_priorities`.
+        priorities: float64[n], as they were when drawn.
+        probabilities: float64[n] of each draw.
+        weights: float32[n], importance weights; ones without beta.
+        times_sampled: int32[n], this draw included.
+        versions: int64[n], of the published weights; -1 unknown.
+        episodes: int64[n], number of the episode, unique in the store.
+        starts: int64[n], number of the first row in its episode.
+        table_size: items in the table at the draw.
+        live: bool[n] of `peek`, False for items that are gone; None otherwise.
+        source: int32[n] of a mixture's batch, which table each example is from; None otherwise.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "data",
+        "episodes",
+        "keys",
+        "live",
+        "priorities",
+        "probabilities",
+        "source",
+        "starts",
+        "table_size",
+        "times_sampled",
+        "versions",
+        "weights",
+    )
+
+    def __init__(self, *parts: Any) -> None:
+        (
+            self.data,
+            self.keys,
+            self.priorities,
+            self.probabilities,
+            self.weights,
+            self.times_sampled,
+            self.versions,
+            self.episodes,
+            self.starts,
+            self.table_size,
+        ) = parts[:10]
+        self.live: Array | None = parts[10] if len(parts) > 10 else None
+        self.source: Array | None = None
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __repr__(self) -> str:
+        names = sorted(self.data) if isinstance(self.data, dict) else "values"
+        return f"Batch(n={len(self.keys)}, data={names})"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Batch does not pickle, its arrays lie in pooled memory: pickle copies of what you need")
+
+
+def wrap_ragged(data: dict[str, Any], ragged: dict[int, tuple[tuple[str, ...], int]], n: int) -> None:
+    """Put `Ragged` in place of the core's pairs of values and offsets."""
+    for path, rows in ragged.values():
+        node = data
+        for part in path[:-1]:
+            node = node.get(part, {})
+        pair = node.get(path[-1])
+        if type(pair) is tuple:
+            node[path[-1]] = Ragged(*pair, (n, rows) if rows else (n,))
+
+
+# --- Python values ----------------------------------------------------------------------------------------------------
+
+
+def encode_blob(value: Any) -> Array:
+    """A Python value as uint8: header length, header, payload, each part at a multiple of 64 bytes."""
+    encoded = codec.encode(value)
+    start = _aligned(8 + len(encoded.header))
+    blob: Array = np.zeros(_aligned(start + encoded.payload_bytes), np.uint8)
+    blob[:8] = np.frombuffer(len(encoded.header).to_bytes(8, "little"), np.uint8)
+    blob[8 : 8 + len(encoded.header)] = np.frombuffer(encoded.header, np.uint8)
+    for buffer, offset, size in zip(encoded.buffers, encoded.offsets, encoded.sizes, strict=True):
+        if size:
+            blob[start + offset : start + offset + size] = np.frombuffer(buffer, np.uint8)
+    return blob
+
+
+def decode_blob(blob: Array) -> Any:
+    """The value of `encode_blob`; None for no bytes at all (an item that is gone)."""
+    if not len(blob):
+        return None
+    size = int.from_bytes(blob[:8].tobytes(), "little")
+    return codec.decode(blob[8 : 8 + size].tobytes(), blob[_aligned(8 + size) :])
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _BLOB_ALIGNMENT) * _BLOB_ALIGNMENT
+
+
+# --- pooled arrays ----------------------------------------------------------------------------------------------------
+
+
+class ArrayPool:
+    """Byte buffers that are used again once nobody holds an array over them: fresh pages cost 25 times as much.
+
+    Used by one thread at a time.
+    """
+
+    def __init__(self, allocate: Any = None) -> None:
+        self._allocate = allocate or (lambda size: np.zeros(size, np.uint8))
+        self._buffers: list[Array] = []
+        # References to a buffer that nobody uses: the list's, the loop variable's, getrefcount's own argument.
+        probe: list[Array] = [np.empty(1, np.uint8)]
+        for buffer in probe:
+            self._idle = sys.getrefcount(buffer)
+
+    def take(self, shape: tuple[int, ...], dtype: Any) -> Array:
+        """An array with any content; its buffer returns when the last view of it is gone."""
+        element = np.dtype(dtype)
+        size = max(1, int(np.prod(shape, dtype=np.int64)) * element.itemsize)
+        for buffer in self._buffers:
+            if size <= buffer.nbytes <= 2 * size + 4096 and sys.getrefcount(buffer) <= self._idle:
+                return buffer[:size].view(element).reshape(shape)
+        found: Array = self._allocate(size)
+        self._buffers = [
+            buffer for at, buffer in enumerate(self._buffers) if at >= len(self._buffers) - 63
+        ]
+        self._buffers.append(found)
+        return found[:size].view(element).reshape(shape)

@@ -1,0 +1,60 @@
+"""The command line: `di-store demo | status | top | inspect | check | hold | bench | rm`.
+
+One file per command, each thin over the public API. Everything works on stores that nobody serves and whose creator is
+dead, and starts nothing in the background. Exit status: 0 fine, 1 failed, 2 used wrongly.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+
+import click
+
+from di_store.cli.bench import bench
+from di_store.cli.check import check
+from di_store.cli.demo import demo
+from di_store.cli.hold import hold
+from di_store.cli.inspect import inspect
+from di_store.cli.rm import rm
+from di_store.cli.status import status
+from di_store.cli.top import top
+from di_store.errors import StoreError
+
+INTERRUPTED = 130
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(metadata.version("di-store"), prog_name="di-store")
+def group() -> None:
+    """One store for everything a reinforcement-learning job moves.
+
+    Stores live in shared memory for as long as some process holds them; these commands look at those of this machine.
+    """
+
+
+for _command in (demo, status, top, inspect, check, hold, bench, rm):
+    group.add_command(_command)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; its exit status. `arguments` default to those of the process."""
+    try:
+        group.main(args=arguments, prog_name="di-store", standalone_mode=False)
+    except click.exceptions.Exit as asked:
+        return asked.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except StoreError as error:
+        print(f"di-store: {error}", file=sys.stderr)
+        return 1
+    except (click.Abort, KeyboardInterrupt):
+        print("di-store: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read the output has gone (`| head`); a second complaint at exit would be noise.
+        sys.stdout = None
+        return 1
+    return 0

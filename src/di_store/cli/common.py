@@ -1,0 +1,209 @@
+"""What the commands share: how they find a store, wait for it, stop, and print."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+import di_store
+from di_store.errors import StoreNotFound, Timeout
+from di_store.tree import did_you_mean
+
+ATTACH_SECONDS = 5.0
+"""How long attaching may wait for another process that attaches at the same time."""
+
+LOCK_SECONDS = 5.0
+"""How long a command that reads items waits for a lock."""
+
+PIPE_WIDTH = 400
+"""Columns where there is no terminal, so that nothing is cut for programs that read the output."""
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
+
+
+def timeout_option(seconds: float) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """`--timeout`, for commands that take locks."""
+    return click.option(
+        "--timeout",
+        "timeout_seconds",
+        type=click.FloatRange(min=0),
+        default=seconds,
+        show_default=True,
+        help="Seconds to wait for a process that holds a lock.",
+    )
+
+
+def interval_option(seconds: float) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """`--interval`, for commands that look again and again."""
+    return click.option(
+        "--interval",
+        "interval_seconds",
+        type=click.FloatRange(min=0.1, max=3600),
+        default=seconds,
+        show_default=True,
+        help="Seconds between two looks.",
+    )
+
+
+# -- finding a store -----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def attached(name: str) -> Iterator[di_store.Store]:
+    """The store `name`, let go at the end, so that looking at it does not keep it alive.
+
+    Raises:
+        StoreNotFound: nobody holds it; the text lists those there are.
+    """
+    known = sorted({info.name for info in di_store.list_stores()})
+    if name not in known:
+        raise no_such_store(name, known)
+    store = di_store.attach(name, timeout=ATTACH_SECONDS)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def no_such_store(name: str, known: Sequence[str]) -> StoreNotFound:
+    """The error for a name that no live process holds."""
+    if not known:
+        return StoreNotFound(
+            f"no process of this user holds a store named {name!r}, nor any other store",
+            remedy="a store ends with the last process that holds it; `di-store hold NAME` keeps one",
+        )
+    return StoreNotFound(
+        f"no process of this user holds a store named {name!r}{did_you_mean(name, known)}",
+        remedy="`di-store status` shows the stores of this machine",
+    )
+
+
+def others(pids: Iterable[int]) -> list[int]:
+    """The pids without this process's, sorted."""
+    return sorted(set(pids) - {os.getpid()})
+
+
+def pids_text(pids: Sequence[int]) -> str:
+    """``pid 12`` or ``pids 12, 13 and 14``."""
+    if len(pids) == 1:
+        return f"pid {pids[0]}"
+    return f"pids {', '.join(map(str, pids[:-1]))} and {pids[-1]}" if pids else "no pid"
+
+
+# -- waiting -------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def time_limit(store: di_store.Store, seconds: float, what: str) -> Iterator[None]:
+    """End a call that waits for a lock of `store` after `seconds`: a stopped holder may keep it for ever.
+
+    A call that works, however long, is left alone. Needs the main thread, where signals arrive.
+
+    Raises:
+        Timeout: naming who holds the lock.
+    """
+
+    def look(number: int, frame: FrameType | None) -> None:
+        for client in store.stats()["clients"]:
+            waiting = client["waiting"]
+            if client["pid"] == os.getpid() and waiting is not None:
+                culprit = waiting["culprit"]
+                raise Timeout(f"{what} did not get its turn within {seconds:g} s", waiting["reason"], culprit)
+
+    before = signal.signal(signal.SIGALRM, look)
+    # Again every 0.1 s, since at one moment the call may be between two locks.
+    signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.001), 0.1)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+class Stop:
+    """Ctrl-C and SIGTERM as the normal end of a command that otherwise would not end."""
+
+    def __init__(self) -> None:
+        self._asked = threading.Event()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until asked to stop, `seconds` at most; whether it was asked."""
+        return self._asked.wait(seconds)
+
+    @contextmanager
+    def installed(self) -> Iterator[Stop]:
+        """Take the signals inside the block."""
+        before = {number: signal.signal(number, self._ask) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield self
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        self._asked.set()
+
+
+@contextmanager
+def usage_errors() -> Iterator[None]:
+    """A `ValueError` inside is about an argument: exit status 2."""
+    try:
+        yield
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+
+
+# -- printing ------------------------------------------------------------------------------------------------------
+
+
+def console() -> Console:
+    """Stdout, as wide as the terminal; for a pipe so wide that nothing is cut."""
+    return Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False, markup=False, emoji=False)
+
+
+def print_json(value: object) -> None:
+    """One line of JSON."""
+    print(json.dumps(value), flush=True)
+
+
+def grid(rows: Iterable[Sequence[object]]) -> Table:
+    """Names and values, aligned."""
+    table = Table.grid(padding=(0, 2))
+    for name, *values in rows:
+        table.add_row(Text(str(name), style="cyan"), *(Text(str(value)) for value in values))
+    return table
+
+
+def listing(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+    """Rows under heads; a head that ends in ``>`` has its column on the right."""
+    table = Table(box=None, pad_edge=False, header_style="cyan")
+    for head in heads:
+        right = head.endswith(">")
+        table.add_column(head.rstrip(">"), justify="right" if right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(str(cell)) for cell in row))
+    return table
+
+
+def seconds_text(seconds: float) -> str:
+    """An age for people: ``0.3 s``, ``12 s``, ``5 min 3 s``, ``2 h 5 min``."""
+    if seconds < 9.95:
+        return f"{max(seconds, 0.0):.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"

@@ -1,0 +1,40 @@
+"""`di-store hold`: keep a store alive."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+import di_store
+from di_store.cli.common import Stop, json_option, print_json, usage_errors
+from di_store.errors import StoreClosed
+
+LOOK_SECONDS = 0.5
+
+
+@click.command()
+@click.argument("name")
+@click.option("--memory", default="25%", show_default=True, help="Cap of the store, if this makes it.")
+@json_option
+def hold(name: str, memory: str, as_json: bool) -> None:
+    """Open the store NAME, or attach to it, and hold it until Ctrl-C or SIGTERM.
+
+    A store lives as long as some process holds it; this one does nothing else.
+    """
+    with Stop().installed() as stop:
+        with usage_errors():
+            known = any(info.name == name for info in di_store.list_stores())
+            store = di_store.open(name, memory=memory)
+        did = "attached to" if known else "made"
+        if as_json:
+            print_json({"name": store.name, "pid": os.getpid(), "made": not known})
+        else:
+            click.echo(f"{did} store {name!r}; pid {os.getpid()} holds it until Ctrl-C or SIGTERM")
+        try:
+            while not stop.wait(LOOK_SECONDS):
+                store.stats()
+        except StoreClosed:
+            click.echo(f"store {name!r} was removed, nothing is left to hold", err=True)
+        finally:
+            store.close()

@@ -1,0 +1,35 @@
+"""`di-store rm`: take a store away from whoever holds it."""
+
+from __future__ import annotations
+
+import click
+
+import di_store
+from di_store.cli.common import attached, json_option, others, pids_text, print_json
+from di_store.errors import StoreError
+
+
+@click.command()
+@click.argument("store")
+@click.option("--force", is_flag=True, help="Remove it even though others hold it: all their calls raise StoreClosed.")
+@json_option
+def rm(store: str, force: bool, as_json: bool) -> None:
+    """Remove STORE, with everything in it.
+
+    Refuses while other processes hold it. A removed store's memory goes back when the last of them lets go or ends.
+    """
+    with attached(store) as handle:
+        holders = others(pid for info in di_store.list_stores() if info.name == store for pid in info.pids)
+        if holders and not force:
+            raise StoreError(
+                f"store {store!r} is held by {pids_text(holders)}, so it was not removed",
+                remedy="end them first, the store goes with the last one; --force takes it from them: "
+                "all their calls raise StoreClosed",
+            )
+        remove(handle)
+    if as_json:
+        print_json({"name": store, "removed": True, "pids": holders})
+    elif holders:
+        click.echo(f"store {store!r} removed; its memory goes back when {pids_text(holders)} let go of it")
+    else:
+        click.echo(f"store {store!r} removed")

@@ -1,0 +1,148 @@
+"""One table as this process sees it: the core's table, its settings, its columns, and how it is read."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from di_store import _core
+from di_store.batch import Batch, decode_blob, wrap_ragged
+from di_store.errors import CorruptData, Timeout
+from di_store.plan import OPAQUE_SCHEMA, VALUE, ReadPlan, read_plan
+from di_store.reserve import Reckoning, check_room, reckon
+from di_store.schema import Schema
+from di_store.settings import UNLIMITED, Settings
+from di_store.views import check_columns
+
+
+class TableHandle:
+    """What writers, loaders and mixtures need of a table; made anew in each process that attaches."""
+
+    def __init__(self, arena: _core.Arena, native: _core.Table) -> None:
+        self.arena = arena
+        self.native = native
+        self.name: str = native.name
+        self.settings = Settings.from_text(native.config())
+        self.opaque = self.settings.opaque
+        self._schema = OPAQUE_SCHEMA if self.opaque else self.settings.schema
+        self._declared = self.settings.schema is not None
+        self._read_plan: ReadPlan | None = None
+        self._reader: _core.Reader | None = None
+        self._which: dict[Any, list[int] | None] = {None: None}
+        self._lock = threading.Lock()
+        self.example_bytes = 0
+
+    # -- columns ------------------------------------------------------------------------------------------------
+
+    @property
+    def schema(self) -> Schema | None:
+        """The table's columns; None until they are declared."""
+        if self._schema is None:
+            text = self.native.schema()
+            if text:
+                self._schema = _schema_from(text)
+        return self._schema
+
+    def declare(self, schema: Schema) -> Schema:
+        """Declare the columns by the first step, unless somebody was faster.
+
+        Returns:
+            The table's columns, by whomever they were declared.
+
+        Raises:
+            ValueError: the view cannot work with them. CapacityError: the table would not fit.
+        """
+        known = self.schema
+        if known is not None:
+            return known
+        settings = self.settings
+        check_columns(settings.view, schema)
+        read_plan(settings.view, schema, settings.columns)
+        needed = self.reckon(schema)
+        self._check_room(needed)
+        text = msgspec.json.encode(schema.to_plain()).decode()
+        self.native.declare_schema(text, needed.reserve_bytes, needed.item_bytes)
+        self._schema = _schema_from(self.native.schema())
+        return self._schema
+
+    def reserve_opaque(self, example_bytes: int) -> None:
+        """Reckon a table of Python values by its first one."""
+        if self.example_bytes or self._declared:
+            return
+        self.example_bytes = max(64, example_bytes)
+        if self.native.stats()["reserve_bytes"]:
+            return
+        needed = self.reckon(OPAQUE_SCHEMA)
+        self._check_room(needed)
+        self.native.declare_schema("[]", needed.reserve_bytes, needed.item_bytes)
+
+    def reckon(self, schema: Schema, capacity: int | None = None) -> Reckoning:
+        """What the table needs for `capacity` items (None: as many as it holds now)."""
+        if capacity is None:
+            now = int(self.native.stats()["capacity"])
+            capacity = None if now >= UNLIMITED else now
+        return reckon(self.settings, schema, capacity, self.example_bytes)
+
+    def _check_room(self, needed: Reckoning) -> None:
+        """The slots are there already; only the chunks' bytes are still to be reserved."""
+        stats = self.native.stats()
+        check_room(self.name, needed, self.arena.available(), needed.meta_bytes + int(stats["reserve_bytes"]))
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    def reader(self) -> _core.Reader:
+        """The core's reader.
+
+        Raises:
+            Timeout: the table has no columns yet, so nothing was ever written.
+        """
+        if self._reader is None:
+            plan = self.read_plan()
+            if plan is None:
+                raise Timeout(f"table {self.name!r} cannot be read yet", "nothing was written to it")
+            with self._lock:
+                if self._reader is None:
+                    self._reader = _core.Reader(self.native, plan.native)
+        return self._reader
+
+    def read_plan(self) -> ReadPlan | None:
+        """How batches are put together; None until the columns are declared."""
+        if self._read_plan is None and (schema := self.schema) is not None:
+            self._read_plan = read_plan(self.settings.view, schema, self.settings.columns)
+        return self._read_plan
+
+    def which(self, columns: str | Iterable[str] | None) -> list[int] | None:
+        """Numbers of the outputs that `columns` names; None for all."""
+        key = columns if columns is None or isinstance(columns, str) else tuple(columns)
+        if key not in self._which:
+            plan = self.read_plan()
+            if plan is None:
+                return None
+            self._which[key] = plan.which(key)
+        return self._which[key]
+
+    def batch(self, parts: tuple[Any, ...]) -> Batch:
+        """The core's parts as a `Batch`."""
+        plan = self._read_plan
+        if plan is not None and plan.ragged:
+            if self.opaque:
+                pair = parts[0].get(VALUE)
+                return Batch(_values(pair), *parts[1:])
+            wrap_ragged(parts[0], dict(plan.ragged), len(parts[1]))
+        return Batch(*parts)
+
+
+def _values(pair: Any) -> list[Any]:
+    values, offsets = pair
+    ends = offsets.tolist()
+    return [decode_blob(values[start:end]) for start, end in zip(ends[:-1], ends[1:], strict=True)]
+
+
+def _schema_from(text: str) -> Schema:
+    try:
+        return Schema.from_plain(msgspec.json.decode(text))
+    except msgspec.DecodeError as error:
+        raise CorruptData(f"the stored schema cannot be read: {error}") from None

@@ -1,0 +1,253 @@
+"""Inserting without a stream: rows, finished transitions, whole sequences and episodes.
+
+One writer of one lane per process and table stands behind it; a lock makes it usable from several threads.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+import numpy as np
+
+from di_store import _core, tree
+from di_store.batch import encode_blob
+from di_store.dtypes import Array
+from di_store.errors import SchemaMismatch
+from di_store.handle import TableHandle
+from di_store.plan import FINISHED, NO_NEXT, VALUE, first_columns, observed_columns
+from di_store.schema import Schema
+from di_store.settings import UNLIMITED
+from di_store.stream import build_inserter
+from di_store.views import NEXT, Episode, Sequence, Transition
+from di_store.waits import Wait, check_timeout
+from di_store.writer import rows_of
+
+
+class Inserter:
+    """Puts single items into one table."""
+
+    def __init__(self, handle: TableHandle) -> None:
+        self._handle = handle
+        self._native: _core.Writer | None = None
+        self._schema: Schema | None = None
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self._view = handle.settings.view
+
+    def insert(self, value: Any, priority: Any, timeout: Any) -> Array:
+        """One item; its key, uint64[1]."""
+        timeout = check_timeout(timeout)
+        with self._guard():
+            if self._handle.opaque:
+                return self._opaque([value], priority, timeout)
+            if isinstance(self._view, (Sequence, Episode)):
+                return self._whole(value, priority, timeout)
+            return self._rows(self._coerced(value, None), 1, priority, timeout)
+
+    def extend(self, batch: Any, priority: Any, timeout: Any) -> Array:
+        """One item for each entry of the leading axis; their keys, uint64[n]."""
+        timeout = check_timeout(timeout)
+        with self._guard():
+            if self._handle.opaque:
+                return self._opaque(list(batch), priority, timeout)
+            n = rows_of(batch)
+            self._check_count(n)
+            if isinstance(self._view, (Sequence, Episode)):
+                return self._wholes(batch, n, priority, timeout)
+            return self._rows(self._coerced(batch, n), n, priority, timeout)
+
+    def close(self) -> None:
+        """Let the table go."""
+        with self._guard():
+            native, self._native = self._native, None
+            if native is not None:
+                native.close()
+
+    # -- rows ---------------------------------------------------------------------------------------------------
+
+    def _guard(self) -> threading.Lock:
+        if self._pid != os.getpid():  # forked: the lock may be held by a thread that is not here, the writer is not ours
+            self._lock, self._native, self._pid = threading.Lock(), None, os.getpid()
+        return self._lock
+
+    def _check_count(self, n: int) -> None:
+        capacity = int(self._handle.native.stats()["capacity"])
+        if n == 0:
+            raise ValueError("extend() needs at least one item")
+        if n > capacity and capacity < UNLIMITED and not self._handle.settings.queued:
+            raise ValueError(
+                f"extend() with {n} items into a table of capacity={capacity}: the first would be evicted by the "
+                "last; give fewer at once, or make the table larger with resize()"
+            )
+
+    def _opaque(self, values: list[Any], priority: Any, timeout: float | None) -> Array:
+        if not values:
+            raise ValueError("extend() needs at least one value")
+        self._check_count(len(values))
+        blobs = [encode_blob(value) for value in values]
+        self._handle.reserve_opaque(max(map(len, blobs)))
+        return self._rows({VALUE: blobs}, len(blobs), priority, timeout)
+
+    def _coerced(self, value: Any, n: int | None) -> dict[str, Any]:
+        """The leaves in their columns' form, each ``[n or 1, …]``."""
+        leaves = tree.flatten(value, what="row")
+        if self._handle.schema is None:
+            self._handle.declare(self._inferred(leaves, n))
+        schema = self._columns()
+        self._complete(leaves, schema, n)
+        found: dict[str, Any] = {}
+        for name, leaf in leaves.items():
+            cast = schema[name].coerce(leaf, n)
+            found[name] = [cast] if schema[name].ragged and n is None else cast if n is not None else _led(cast)
+        return tree.unflatten(found)
+
+    def _complete(self, leaves: dict[str, Any], schema: Schema, n: int | None) -> None:
+        """Refuse unknown and missing columns; what a finished transition may leave out is filled in."""
+        if "steps" in schema and "steps" not in leaves and isinstance(self._view, Transition):
+            leaves["steps"] = self._view.n_step if n is None else np.full(n, self._view.n_step)
+        for name in leaves:
+            if name not in schema:
+                close = tree.did_you_mean(name, schema.names)
+                raise SchemaMismatch(f"column {name!r} is not in the schema{close}", remedy="leave it out")
+        missing = [f"{name!r} ({schema[name].type_text})" for name in schema.names if name not in leaves]
+        if missing:
+            raise SchemaMismatch(
+                f"missing column {', '.join(missing[:6])}",
+                remedy="every item gives every column; a finished transition also next_<obs> and discount",
+            )
+
+    def _columns(self) -> Schema:
+        self._writer()
+        assert self._schema is not None
+        return self._schema
+
+    def _writer(self) -> _core.Writer:
+        if self._native is None:
+            self._native, self._schema = build_inserter(self._handle)
+        if self._handle.settings.weights is not None and "version" not in (self._schema or ()):
+            self._native.set_version(0, self._handle.versions.get(self._handle.settings.weights, -1))
+        return self._native
+
+    def _inferred(self, leaves: dict[str, Any], n: int | None) -> Schema:
+        """The columns that a first inserted item declares: of a finished transition, those of its step."""
+        view = self._view
+        if not isinstance(view, Transition):
+            return Schema.infer(tree.unflatten(leaves), n)
+        outputs = {"discount", "steps"}
+        stacks = dict(view.frame_stack or {})
+        own = {}
+        for name, leaf in leaves.items():
+            if name in outputs or name.startswith(NEXT):
+                continue
+            if any(tree.is_below(name, stacked) for stacked in stacks):
+                leaf = np.asarray(leaf)[(slice(None), 0) if n is not None else 0]
+            own[name] = leaf
+        return Schema.infer(tree.unflatten(own), n)
+
+    def _rows(self, rows: dict[str, Any], n: int, priority: Any, timeout: float | None) -> Array:
+        """n items of one row each."""
+        flags = FINISHED if isinstance(self._view, Transition) else 0
+        return self._send(rows, flags, 1, n, 1, priority, timeout)
+
+    def _send(
+        self, rows: dict[str, Any], flags: int, steps: int, total: int, each: int, priority: Any, timeout: float | None
+    ) -> Array:
+        """Rows ``[total, …]`` as items of `each` rows, of which the first `steps` are steps."""
+        native = self._writer()
+        arguments = (rows, flags, steps, total, each, priority)
+        made = native.insert(*arguments)
+        if type(made) is not list:
+            handle = self._handle
+            wait = Wait(handle.arena, timeout, f"insert into table {handle.name!r}")
+            while type(made) is not list:
+                block = handle.arena.wait_room if made.why == 3 else handle.native.wait_room
+                wait.pause(block, made.seq, made.text, full=made.why != 1)
+                made = native.insert(*arguments)
+        keys: Array = made[0][0]
+        return keys
+
+    # -- sequences and episodes ---------------------------------------------------------------------------------
+
+    def _whole(self, value: Any, priority: Any, timeout: float | None) -> Array:
+        """One sequence or episode, leaves ``[time, …]``."""
+        leaves = tree.flatten(value, what="item")
+        if self._handle.schema is None:
+            self._handle.declare(self._of_rows(leaves))
+        schema = self._columns()
+        self._complete(leaves, schema, None)
+        rows, steps, total = self._timed(leaves, schema)
+        flags = NO_NEXT if self._has_next() and total == steps else 0
+        return self._send(rows, flags, steps, total, total, priority, timeout)
+
+    def _wholes(self, batch: Any, n: int, priority: Any, timeout: float | None) -> Array:
+        """n sequences or episodes, leaves ``[n, time, …]``."""
+        leaves = tree.flatten(batch, what="batch")
+        for name, leaf in leaves.items():
+            if len(leaf) != n:
+                raise SchemaMismatch(f"column {name!r}: {len(leaf)} items, other columns have {n}", remedy="")
+        priorities = None if priority is None else np.broadcast_to(np.asarray(priority, np.float64), (n,))
+        keys = [
+            self._whole(
+                tree.unflatten({name: leaf[at] for name, leaf in leaves.items()}),
+                None if priorities is None else float(priorities[at]),
+                timeout,
+            )
+            for at in range(n)
+        ]
+        found: Array = np.concatenate(keys)
+        return found
+
+    def _has_next(self) -> bool:
+        return isinstance(self._view, (Sequence, Episode)) and bool(self._view.bootstrap)
+
+    def _longest(self) -> int:
+        view = self._view
+        assert isinstance(view, (Sequence, Episode))
+        return view.max_length if isinstance(view, Episode) else view.burn_in + view.length
+
+    def _of_rows(self, leaves: dict[str, Any]) -> Schema:
+        """The columns that a first sequence declares: those of its rows."""
+        first = self._view.first if isinstance(self._view, Sequence) else ()
+        own = {
+            name: leaf if any(tree.is_below(name, node) for node in first) else np.asarray(leaf)[0]
+            for name, leaf in leaves.items()
+        }
+        return Schema.infer(tree.unflatten(own))
+
+    def _timed(self, leaves: dict[str, Any], schema: Schema) -> tuple[dict[str, Any], int, int]:
+        """All leaves with one common leading axis: steps, and one row more where an observation behind them is given."""
+        once = set(first_columns(self._view, schema))
+        behind = set(observed_columns(self._view, schema))
+        lengths = {name: len(leaf) for name, leaf in leaves.items() if name not in once}
+        steps = min(lengths.values(), default=1)
+        longest = self._longest()
+        if not 1 <= steps <= longest:
+            raise SchemaMismatch(f"{steps} rows: {self._view!r} takes 1 to {longest}", remedy="cut the sequence")
+        more = {name for name, length in lengths.items() if length == steps + 1 and name in behind}
+        for name, length in lengths.items():
+            if length != steps and name not in more:
+                raise SchemaMismatch(f"column {name!r}: {length} rows, other columns have {steps}", remedy="")
+        if more and more != behind & set(lengths):
+            raise SchemaMismatch(f"columns {sorted(behind)} need {steps + 1} rows each, or {steps} each", remedy="")
+        total = steps + (1 if more else 0)
+        return tree.unflatten({name: _aligned(schema, name, leaf, once, total) for name, leaf in leaves.items()}), steps, total
+
+
+def _aligned(schema: Schema, name: str, leaf: Any, once: set[str], total: int) -> Any:
+    """A leaf with `total` rows: repeated where it is given once, its last row again where it lacks one."""
+    column = schema[name]
+    if name in once:
+        row = column.coerce(leaf)
+        return [row] * total if column.ragged else np.ascontiguousarray(np.broadcast_to(row, (total, *column.shape)))
+    rows = column.coerce(leaf, len(leaf))
+    if len(leaf) == total:
+        return rows
+    return [*rows, rows[-1]] if isinstance(rows, list) else np.concatenate([rows, rows[-1:]])
+
+
+def _led(row: Any) -> Any:
+    """A row with a leading axis of one."""
+    return row[None]
+

@@ -1,0 +1,264 @@
+"""Reckoned bytes: what a table must set aside so that `capacity` items really fit.
+
+The arithmetic of chunks mirrors ``native/chunks.cc`` and ``native/blocks.cc``; a test compares them.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from dataclasses import dataclass
+
+from di_store.errors import CapacityError
+from di_store.limiters import Queue, Stack
+from di_store.plan import Layout, first_columns, make_layout, observed_columns, sparse_columns
+from di_store.samplers import Once, Prioritized
+from di_store.samplers import MaxHeap, MinHeap
+from di_store.schema import Schema
+from di_store.settings import Settings, slots_for
+from di_store.sizes import format_size
+from di_store.views import Sequence
+
+MIB = 1 << 20
+_PAGE = 4096
+_HEADER_BYTES, _ATTACHMENT_BYTES = 96, 16
+_MARK_EVERY, _MARK_BYTES = 64, 24
+_SLACK = 1.1
+_MOST_ITEM_CHUNK = 4 * MIB
+_OUT_OF_ORDER_ROWS = 8
+_TABLE_BYTES = 16384
+
+
+def _classes() -> list[int]:
+    sizes, size = [], 256
+    while size <= MIB:
+        sizes.append(size)
+        power = 1 << (size.bit_length() - 1)
+        size += max(64, power // 4) if power < 1024 else power // 8
+    return sizes
+
+
+_CLASSES = _classes()
+
+
+def block_bytes(size: int) -> int:
+    """What a block of `size` bytes occupies: its size class, whole pages above 1 MiB."""
+    return -(-size // _PAGE) * _PAGE if size > MIB else _CLASSES[bisect_left(_CLASSES, size)]
+
+
+def _up(value: int, to: int) -> int:
+    return -(-value // to) * to
+
+
+def chunk_bytes(layout: Layout, rows: int, heap: int, tables: int = 1) -> int:
+    """Bytes of a chunk of `rows` rows."""
+    marks = _up(_HEADER_BYTES + _ATTACHMENT_BYTES * (max(tables, 1) - 1), 64)
+    records = _up(marks + _MARK_BYTES * -(-rows // _MARK_EVERY), 64)
+    columns = _up(records + rows * layout.record_bytes, 64)
+    return _up(columns + rows * layout.wide_bytes + 64 * (layout.wide + 1), 64) + heap
+
+
+def chunk_rows(layout: Layout, target: int, least_rows: int, heap_per_row: int, tables: int = 1) -> tuple[int, int]:
+    """Rows of a chunk of about `target` bytes, at least `least_rows`, and the block it occupies."""
+
+    def size(rows: int) -> int:
+        return chunk_bytes(layout, rows, _up(rows * heap_per_row, 64), tables)
+
+    block = block_bytes(max(target, size(least_rows)))
+    low, high = least_rows, 1 << 24
+    while low < high:
+        middle = (low + high + 1) // 2
+        if size(middle) <= block:
+            low = middle
+        else:
+            high = middle - 1
+    return low, block
+
+
+@dataclass(frozen=True)
+class Heap:
+    """Bytes of values of varying length.
+
+    Attributes:
+        per_row: reckoned for each row; 0: no such column.
+        row_max: the most one row can need; 0: no bound, or no such column.
+        bounded: whether there is a bound.
+    """
+
+    per_row: int
+    row_max: int
+    bounded: bool
+
+
+def reckon_heap(settings: Settings, schema: Schema, sparse: frozenset[str], example_bytes: int = 0) -> Heap:
+    """What ragged and sparse columns need in a chunk.
+
+    Args:
+        settings: the table's.
+        schema: of the stream.
+        sparse: columns stored only where a sequence starts.
+        example_bytes: a typical value of the columns without a bound, where one is known.
+    """
+    per_row, row_max, bounded = 0.0, 0, True
+    view = settings.view
+    period = view.rows_added if isinstance(view, Sequence) else 1
+    least = least_rows(settings)
+    for column in schema:
+        if column.ragged and column.row_bytes is None:
+            bounded = False
+            per_row += example_bytes or max(128, schema.fixed_row_bytes)
+        elif column.ragged:
+            row_max += _up(column.row_bytes or 0, 16)
+            per_row += _up(column.row_bytes or 0, 16)
+        elif column.name in sparse:
+            row_max += _up(column.element_bytes, 16)
+            # Every `period`-th row, and one more in each chunk, wherever it begins.
+            per_row += min(1.0, 1 / period + 1 / least) * _up(column.element_bytes, 16)
+    return Heap(math.ceil(per_row), row_max if bounded else 0, bounded)
+
+
+def least_rows(settings: Settings) -> int:
+    """Rows that a chunk holds at least: those of one item, or few where items leave out of order."""
+    spanned = max(1, settings.view.rows_spanned)
+    return spanned if settings.in_order else min(_OUT_OF_ORDER_ROWS, spanned)
+
+
+@dataclass(frozen=True)
+class Reckoning:
+    """What one table needs, and how its writers should cut chunks.
+
+    Attributes:
+        reserve_bytes: set aside for chunks.
+        item_bytes: of one item: what a held draw is charged.
+        chunk_target: bytes that a writer aims at for a chunk.
+        least_rows: rows a chunk holds at least.
+        heap: values of varying length.
+        meta_bytes: item slots and trees.
+        text: where the bytes come from, for `CapacityError`.
+    """
+
+    reserve_bytes: int
+    item_bytes: int
+    chunk_target: int
+    least_rows: int
+    heap: Heap
+    meta_bytes: int
+    text: str
+
+
+def reckon(settings: Settings, schema: Schema, capacity: int | None, example_bytes: int = 0) -> Reckoning:
+    """What a table needs for `capacity` items of this schema.
+
+    Raises:
+        ValueError: a ragged column without `max` in a table without `max_bytes`.
+    """
+    sparse = sparse_columns([(settings.view, schema)])
+    layout = make_layout(schema, sparse)
+    heap = reckon_heap(settings, schema, sparse, example_bytes)
+    if not heap.bounded and settings.max_bytes is None and not settings.opaque:
+        name = next(column.name for column in schema if column.ragged and column.max_rows is None)
+        raise ValueError(
+            f"column {name!r} is ragged without a bound, so capacity={capacity} says nothing about bytes: "
+            f"declare Spec(…, max=…), or give max_bytes="
+        )
+    row = max(1, layout.record_bytes + layout.wide_bytes + heap.per_row)
+    target, least = chunk_target(settings, layout, heap, capacity, row)
+    rows, block = chunk_rows(layout, target, least, heap.per_row)
+    per_row = block / rows
+    added = settings.view.rows_added
+    item = max(64, math.ceil(added * per_row))
+    open_bytes = _lanes_bytes(settings, rows, block)
+    if capacity is None:
+        reserve = settings.max_bytes or 0
+    else:
+        reserve = math.ceil(_items(settings, capacity) * added * per_row * _factor(settings, rows)) + open_bytes
+        if settings.max_bytes is not None:
+            reserve = min(reserve, settings.max_bytes)
+    dominant = schema.dominant
+    text = (
+        f"capacity={capacity:,} items × {added:,} rows × {row:,} bytes" if capacity is not None else "max_bytes"
+    ) + (
+        f", of which column {dominant.name!r} ({dominant.type_text}) takes most, "
+        f"and {format_size(open_bytes)} for open chunks of lanes={settings.lanes}"
+    )
+    return Reckoning(reserve, item, target, least, heap, meta_bytes(settings, capacity), text)
+
+
+def chunk_target(
+    settings: Settings, layout: Layout, heap: Heap, capacity: int | None, row: int
+) -> tuple[int, int]:
+    """Bytes that a chunk should have, and rows that it must hold."""
+    least = least_rows(settings)
+    if not settings.in_order:
+        return chunk_bytes(layout, min(_OUT_OF_ORDER_ROWS, max(1, MIB // (2 * row))), 0), 1
+    whole = min(capacity or 2**62, 2**62) * settings.view.rows_added * row
+    if settings.max_bytes is not None:
+        whole = min(whole, settings.max_bytes)
+    least = min(least, max(1, _MOST_ITEM_CHUNK // row))
+    return max(256, min(MIB, whole // (8 * settings.lanes))), least
+
+
+def _items(settings: Settings, capacity: int) -> int:
+    """Items that must fit: an append may lift a queue above its size by the items of its lanes."""
+    limiter = settings.limiter
+    return max(capacity, limiter.size + settings.lanes) if isinstance(limiter, (Queue, Stack)) else capacity
+
+
+def _factor(settings: Settings, rows: int) -> float:
+    """Bytes kept per live byte: slack, final observations of episodes of ten steps, chunks with dead rows in them.
+
+    Where items leave in random order a chunk stays until the last of the m items that touch it is gone: with equal
+    chances that takes H_m = 1 + 1/2 + … + 1/m times as long as for one (measured: 4.7 for 64 rows).
+    """
+    finals = 1.1
+    if settings.in_order:
+        return _SLACK * finals
+    touching = max(1, (rows + settings.view.rows_spanned - 1) // settings.view.rows_added)
+    harmonic = sum(1 / number for number in range(1, touching + 1))
+    if isinstance(settings.remover, (MinHeap, MaxHeap)):
+        harmonic = min(2 * harmonic, float(touching))
+    return _SLACK * finals * harmonic
+
+
+def _lanes_bytes(settings: Settings, rows: int, block: int) -> int:
+    """Per lane: the open chunk, what an unfinished item spans before it, and the oldest, half-dead one."""
+    spanned = settings.view.rows_spanned
+    return settings.lanes * block * (2 + -(-max(spanned - 1, 0) // rows) + (1 if spanned > 1 else 0))
+
+
+def meta_bytes(settings: Settings, capacity: int | None) -> int:
+    """Item slots, order and trees."""
+    slots = slots_for(capacity)
+    each = 48 + 8 + 8
+    if isinstance(settings.sampler, (Prioritized, MinHeap, MaxHeap, Once)):
+        each += 24
+    if settings.remover != settings.sampler:
+        each += 16
+    return slots * each + _TABLE_BYTES
+
+
+def check_room(name: str, needed: Reckoning, available: int, held: int = 0) -> None:
+    """Refuse what cannot fit before anything is taken.
+
+    Args:
+        name: the table's.
+        needed: what it needs.
+        available: bytes that the store could still promise.
+        held: bytes that this table has already.
+
+    Raises:
+        CapacityError: with both numbers and the field that dominates.
+    """
+    total = needed.reserve_bytes + needed.meta_bytes
+    if total <= available + held:
+        return
+    raise CapacityError(
+        f"table {name!r} needs {format_size(total)} ({total:,} bytes) and {format_size(available + held)} "
+        f"({available + held:,} bytes) of the store's memory are available: {needed.text}",
+        remedy="lower capacity=, max_bytes= or lanes=, or raise memory= (also online: store.resize(memory=))",
+    )
+
+
+def widest_range(settings: Settings, schema: Schema) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Columns an item takes from the row behind it, and those it takes once."""
+    return observed_columns(settings.view, schema), first_columns(settings.view, schema)

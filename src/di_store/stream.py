@@ -1,0 +1,170 @@
+"""From tables and their columns to the core's writer: the layout of a stream, its chunks, what each table takes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from di_store import _core, tree
+from di_store.column import Column
+from di_store.errors import CapacityError
+from di_store.handle import TableHandle
+from di_store.plan import (
+    Layout,
+    finished_schema,
+    first_columns,
+    make_layout,
+    native_view,
+    observed_columns,
+    sparse_columns,
+)
+from di_store.reserve import Heap, Reckoning, reckon_heap
+from di_store.schema import Schema
+from di_store.settings import UNLIMITED, slots_for
+from di_store.views import Transition
+
+
+def step_schema(handles: Sequence[TableHandle], step: Any, lead: tuple[int, ...]) -> None:
+    """Let a first step declare the columns of those tables that have none: all columns of the step.
+
+    Columns that another table of the stream has declared keep that type.
+
+    Raises:
+        SchemaMismatch, ValueError, CapacityError: as `Table.create_table` with that schema.
+    """
+    known = {handle.name: handle.schema for handle in handles if handle.schema is not None}
+    declared = Schema.union({name: schema for name, schema in known.items() if schema is not None}) if known else None
+    leaves = tree.flatten(step)
+    fresh = {name: leaf for name, leaf in leaves.items() if declared is None or name not in declared}
+    inferred = Schema.infer(tree.unflatten(fresh), lead or None).columns if fresh else ()
+    by_name = {column.name: column for column in inferred}
+    columns = tuple(by_name.get(name) or (declared[name] if declared else by_name[name]) for name in leaves)
+    for handle in handles:
+        if handle.schema is None:
+            handle.declare(Schema(columns))
+
+
+def build_native(
+    handles: Sequence[TableHandle], lanes: int | None, autoreset: int
+) -> tuple[_core.Writer, Schema]:
+    """The core's writer over tables whose columns are declared, and the columns of its steps."""
+    schemas = {handle.name: _schema_of(handle) for handle in handles}
+    schema = next(iter(schemas.values())) if len(schemas) == 1 else Schema.union(schemas)
+    if len(handles) > 1:
+        for handle in handles:
+            _widen(handle, schema)
+    plan = writer_plan(handles, schema, lanes, autoreset)
+    return _core.Writer(handles[0].arena, plan), schema
+
+
+def build_inserter(handle: TableHandle) -> tuple[_core.Writer, Schema]:
+    """The core's writer for items that are inserted whole, and the columns of their rows."""
+    schema = finished_schema(handle.settings.view, _schema_of(handle))
+    plan = writer_plan([handle], schema, None, 0)
+    plan |= {"terminated": -1, "truncated": -1, "discount": -1, "counted": False}
+    return _core.Writer(handle.arena, plan), schema
+
+
+def _schema_of(handle: TableHandle) -> Schema:
+    schema = handle.schema
+    assert schema is not None, "columns are declared before a writer is built"
+    return schema
+
+
+def _widen(handle: TableHandle, schema: Schema) -> None:
+    """Every table of a stream is charged its whole chunks: set aside more where other tables' columns make them larger.
+
+    Best effort: where the memory is not there the table evicts before its capacity, counted and warned of.
+    """
+    if len(schema) == len(_schema_of(handle)):
+        return
+    needed = handle.reckon(schema)
+    stats = handle.native.stats()
+    if needed.reserve_bytes <= stats["reserve_bytes"]:
+        return
+    try:
+        capacity = int(stats["capacity"])
+        slots = slots_for(None if capacity >= UNLIMITED else capacity)
+        handle.native.resize(capacity, int(stats["max_bytes"]), slots, needed.reserve_bytes)
+    except CapacityError:
+        return
+
+
+def writer_plan(handles: Sequence[TableHandle], schema: Schema, lanes: int | None, autoreset: int) -> dict[str, Any]:
+    """What the core needs to know to write these columns into these tables."""
+    arena = handles[0].arena
+    sparse = sparse_columns([(handle.settings.view, _schema_of(handle)) for handle in handles]) & set(schema.names)
+    layout = make_layout(schema, sparse)
+    number = arena.publish_layout(
+        list(layout.places), layout.record_bytes, layout.wide, layout.wide_bytes, layout.text
+    )
+    reckonings = [handle.reckon(schema if len(handles) > 1 else _schema_of(handle)) for handle in handles]
+    heap = _stream_heap(handles, schema, sparse, layout)
+    weighted = any(isinstance(h.settings.view, Transition) and "discount" in _schema_of(h) for h in handles)
+    discount = schema["discount"] if weighted and "discount" in schema else None
+    version = schema["version"] if "version" in schema else None
+    counts = version is not None and version.dtype.kind in "iu" and version.dtype.itemsize in (4, 8)
+    versioned = version is not None and counts and version.shape == () and not version.ragged
+    return {
+        "layout": number,
+        "columns": layout.native_columns(),
+        "tables": [_sink(handle, layout, versioned) for handle in handles],
+        "lanes": lanes or 1,
+        "vector": lanes is not None,
+        "autoreset": autoreset,
+        "terminated": layout.number("terminated"),
+        "truncated": layout.number("truncated"),
+        "discount": layout.number("discount") if discount is not None else -1,
+        "discount_f8": discount is not None and discount.dtype.itemsize == 8,
+        "discount_count": int(np.prod(discount.shape)) if discount is not None else 1,
+        "version": layout.number("version") if versioned else -1,
+        "version_bytes": version.dtype.itemsize if version is not None and versioned else 8,
+        "chunk_bytes": min(reckoning.chunk_target for reckoning in reckonings),
+        "least_rows": _least_rows(handles, reckonings),
+        "heap_bytes_per_row": heap.per_row,
+        "heap_row_max": heap.row_max,
+        "coerce": _coercer(schema.columns),
+        "final_columns": _final_columns(handles, layout),
+    }
+
+
+def _final_columns(handles: Sequence[TableHandle], layout: Layout) -> list[int]:
+    """Columns that Gymnasium's ``final_obs`` stands for: the views' `obs`, or what they take from the row behind."""
+    names: dict[str, None] = {}
+    for handle in handles:
+        names |= dict.fromkeys(observed_columns(handle.settings.view, _schema_of(handle)))
+    if not names:
+        names = dict.fromkeys(column.name for column in layout.columns if tree.is_below(column.name, "obs"))
+    return layout.numbers(names)
+
+
+def _least_rows(handles: Sequence[TableHandle], reckonings: list[Reckoning]) -> int:
+    """As many as the longest item has; few where some table's items leave out of order."""
+    rows = [reckoning.least_rows for reckoning in reckonings]
+    return max(rows) if all(handle.settings.in_order for handle in handles) else min(rows)
+
+
+def _stream_heap(handles: Sequence[TableHandle], schema: Schema, sparse: frozenset[str], layout: Layout) -> Heap:
+    found = [reckon_heap(handle.settings, schema, sparse, handle.example_bytes) for handle in handles]
+    bounded = all(heap.bounded for heap in found)
+    return Heap(max(heap.per_row for heap in found), max(heap.row_max for heap in found) if bounded else 0, bounded)
+
+
+def _sink(handle: TableHandle, layout: Layout, versioned: bool) -> dict[str, Any]:
+    view, schema = handle.settings.view, _schema_of(handle)
+    return {
+        "table": handle.native,
+        "view": native_view(view, schema),
+        "observed": layout.numbers(observed_columns(view, schema)),
+        "first": [at for at in layout.numbers(first_columns(view, schema)) if layout.columns[at].name in layout.sparse],
+        "track_version": handle.settings.weights is not None and not versioned,
+    }
+
+
+def _coercer(columns: tuple[Column, ...]) -> Callable[[int, Any, tuple[int, ...]], Any]:
+    def coerce(number: int, value: Any, lead: tuple[int, ...]) -> Any:
+        return columns[number].coerce(value, lead or None)
+
+    return coerce

@@ -1,0 +1,134 @@
+"""How every blocked call waits: in short slices, with a deadline, a reason and a line in the log."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from di_store.errors import StoreFull, Timeout
+
+if TYPE_CHECKING:
+    from di_store._core import Arena
+    from di_store._core import Table as NativeTable
+
+SLICE_SECONDS = 0.1
+LOG_SECONDS = 30.0
+ABANDONED_SECONDS = 60.0
+"""How long `sample` without a timeout waits for a table that nobody writes to."""
+
+logger = logging.getLogger("di_store")
+
+
+def check_timeout(timeout: Any, option: str = "timeout") -> float | None:
+    """Seconds, or None for no limit.
+
+    Raises:
+        ValueError: negative or NaN. TypeError: no number.
+    """
+    if timeout is None:
+        return None
+    if isinstance(timeout, (bool, str)) or not hasattr(timeout, "__float__"):
+        raise TypeError(f"{option}={timeout!r}: give seconds, or None for no limit")
+    seconds = float(timeout)
+    if not seconds >= 0:
+        raise ValueError(f"{option}={timeout!r}: give seconds >= 0, or None for no limit")
+    return None if math.isinf(seconds) else seconds
+
+
+class Wait:
+    """One blocked call. Make it when the first look was in vain, and call `pause` between the looks."""
+
+    def __init__(self, arena: Arena, timeout: float | None, what: str) -> None:
+        self.began = time.monotonic()
+        self._arena = arena
+        self._timeout = timeout
+        self._what = what
+        self._deadline = math.inf if timeout is None else self.began + timeout
+        self._log_at = self.began + LOG_SECONDS
+
+    @property
+    def left(self) -> float:
+        """Seconds until the deadline; not above zero when it is over."""
+        return self._deadline - time.monotonic()
+
+    def pause(
+        self,
+        block: Callable[[int, float], None],
+        seen: int,
+        reason: str,
+        *,
+        full: bool = False,
+        at_most: float = SLICE_SECONDS,
+    ) -> None:
+        """Sleep until something changed, for one slice at most.
+
+        Args:
+            block: the core's wait on a sequence number.
+            seen: the number as it was before the last look.
+            reason: what the call waits for, with counts.
+            full: at the deadline raise `StoreFull` in place of `Timeout`.
+            at_most: seconds.
+
+        Raises:
+            Timeout, StoreFull: the deadline is over.
+        """
+        left = self.left
+        if left <= 0:
+            raise self.failure(reason, full=full)
+        block(seen, min(SLICE_SECONDS, left, max(at_most, 0.0)))
+        self._arena.reap()
+        if time.monotonic() >= self._log_at:
+            self._log(reason)
+
+    def failure(self, reason: str, *, full: bool = False) -> StoreFull | Timeout:
+        """The error for a call that waited long enough."""
+        if full:
+            return StoreFull(f"{self._what}: {reason}")
+        waited = "" if self._timeout is None else f" within {self._timeout:g} s"
+        return Timeout(f"{self._what} did not come through{waited}", reason, suspect(self._arena))
+
+    def _log(self, reason: str) -> None:
+        self._log_at += LOG_SECONDS
+        waited = time.monotonic() - self.began
+        culprit = suspect(self._arena)
+        held = f"; held up by {culprit}" if culprit else ""
+        logger.warning("%s has waited %.0f s: %s%s", self._what, waited, reason, held)
+        for handler in (*logger.handlers, *logging.getLogger().handlers):
+            handler.flush()
+
+
+class SampleWait(Wait):
+    """The wait of a `sample`: without a timeout it still ends when nobody writes to the table any more."""
+
+    def __init__(self, arena: Arena, timeout: float | None, what: str, table: NativeTable) -> None:
+        super().__init__(arena, timeout, what)
+        self._table = table
+        self._attended = self.began
+
+    def check_attended(self, reason: str) -> None:
+        """Raise `Timeout` if for a minute no writer of the table was open and no insert came."""
+        if self._timeout is not None:
+            return
+        now = time.monotonic()
+        stats = self._table.stats()
+        if stats["writers"]:
+            self._attended = now
+        if min(now - self._attended, stats["seconds_since_insert"]) < ABANDONED_SECONDS:
+            return
+        why = f"{reason}; for {ABANDONED_SECONDS:.0f} s no writer of the table was open and no insert came"
+        raise Timeout(f"{self._what} would wait forever", why, suspect(self._arena))
+
+
+def suspect(arena: Arena) -> str | None:
+    """Another process of the store that is stopped, as text: who may hold up a call that waits."""
+    try:
+        clients = arena.stats()["clients"]
+    except Exception:  # what is told about a failure must not replace it
+        return None
+    for client in clients:
+        if client["state"] in ("T", "t") and client["pid"] != arena.pid:
+            return f"pid {client['pid']}, stopped"
+    return None

@@ -1,0 +1,387 @@
+"""Writing: a writer of one stream into one or several tables, and inserting without a stream.
+
+A call goes to the core as it is; everything else here is for what happens rarely: the first step declares columns, a
+call that has to wait, a call that is refused.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Mapping
+from threading import get_ident
+from types import TracebackType
+from typing import Any, NoReturn
+
+import numpy as np
+
+from di_store import _core
+from di_store.batch import Items, encode_blob
+from di_store.config import count
+from di_store.dtypes import Array
+from di_store.errors import EndOfData, SchemaMismatch, StoreError, WriterClosed
+from di_store.handle import TableHandle
+from di_store.plan import VALUE
+from di_store.schema import Schema
+from di_store.stream import build_native, step_schema
+from di_store.waits import Wait, check_timeout
+
+WRITER_ROLE = 1
+CLOSE_SECONDS = 60.0
+_LOOK_EVERY = 1024
+
+_open: weakref.WeakSet[Writer] = weakref.WeakSet()
+
+
+def forget_writers() -> None:
+    """In a forked child: the writers belong to the parent."""
+    for writer in _open:
+        writer._end(WriterClosed("this writer was opened before fork and belongs to the parent process"))
+    _open.clear()
+
+
+class Writer:
+    """Appends steps to the streams of some lanes; one thread uses it. Made by `Table.writer` and `Store.writer`."""
+
+    def __init__(self, handles: Iterable[TableHandle], lanes: int | None, autoreset: Any, *, single: bool) -> None:
+        self._handles = sorted(handles, key=lambda handle: handle.native.index)
+        self._arena = self._handles[0].arena
+        self._single = single
+        self._lanes = None if lanes is None else count("lanes", lanes, minimum=1, maximum=2**20)
+        self._autoreset = autoreset_number(autoreset)
+        self._native: _core.Writer | None = None
+        self._schema: Schema | None = None
+        self._thread = 0
+        self._ended: StoreError | None = None
+        self._versions: list[tuple[int, dict[str, int], str]] = []
+        self._call: Any = self._first_call
+        self._calls = 0
+        self._warned: set[str] = set()
+        self._opaque = self._handles[0].opaque
+        if self._opaque and len(self._handles) > 1:
+            raise ValueError("a table with view=Opaque() shares its stream with no other: give it a writer of its own")
+        self._arena.set_role(WRITER_ROLE)
+        if all(handle.schema is not None for handle in self._handles):
+            self._build()
+        _open.add(self)
+
+    # -- the calls ----------------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        step: Any,
+        *,
+        next: Any = None,
+        final: Any = None,
+        lane: Any = None,
+        priority: Any = None,
+        timeout: float | None = None,
+    ) -> Any:
+        """Append one row to every lane, or to those that `lane` names.
+
+        Args:
+            step: nested dict of leaves ``[…]``, with lanes ``[lanes, …]``. A row with `terminated` or `truncated` ends
+                its lane's episode.
+            next: what the environment returned with the step, usually ``{"obs": nxt}``: the lane's next row, or the
+                final observation.
+            final: final observations of the lanes that end here: like `next`, or Gymnasium's ``final_obs``.
+            lane: int, int array or bool mask; None: all.
+            priority: of every item that this call completes: scalar, one per lane, or a dict by table.
+            timeout: seconds to wait for limiters and room; None: no limit.
+
+        Returns:
+            The completed `Items`; of a writer over several tables a dict of them by name.
+
+        Raises:
+            Timeout, StoreFull, SchemaMismatch, ValueError: nothing was written in any lane or table.
+            WriterClosed: closed, used from another thread, or inherited through fork.
+        """
+        if get_ident() != self._thread:
+            self._enter()
+        try:
+            made = self._call(step, next, final, lane, self._by_table(priority) if type(priority) is dict else priority)
+        except SchemaMismatch:
+            self._explain(step, lane, None)
+            raise
+        if type(made) is not list or timeout is not None:
+            arguments = (step, next, final, lane, self._by_table(priority) if type(priority) is dict else priority)
+            made = self._finish_waiting("append", made, timeout, self._call, *arguments)
+        self._calls += 1
+        if not self._calls % _LOOK_EVERY:
+            self._look()
+        if self._single:
+            return Items(*made[0])
+        return self._named(made)
+
+    def extend(
+        self,
+        steps: Any,
+        *,
+        next: Any = None,
+        final: Any = None,
+        lane: Any = None,
+        priority: Any = None,
+        timeout: float | None = None,
+    ) -> Any:
+        """T appends in one pass.
+
+        Args:
+            steps: nested dict of leaves ``[T, …]``, with lanes ``[T, lanes, …]``.
+            next: as `append`, with the same leading axes.
+            final: as `append`, with the same leading axes.
+            lane: as `append`.
+            priority: scalar, ``[T]`` or ``[T, lanes]``, by the row that completes the item; or a dict by table.
+            timeout: as `append`.
+
+        Raises:
+            ValueError: it completes more items than a table's capacity. Else as `append`.
+        """
+        if get_ident() != self._thread:
+            self._enter()
+        if self._opaque:
+            steps = list(steps)
+        total = len(steps) if self._opaque else rows_of(steps)
+        if total == 0:
+            raise ValueError("extend() needs at least one row")
+        if self._native is None:
+            self._declare(steps, lane, total)
+        assert self._native is not None
+        if self._versions:
+            self._take_versions()
+        if self._opaque:
+            steps = {VALUE: [encode_blob(value) for value in steps]}
+        arguments = (steps, next, final, lane, self._by_table(priority) if type(priority) is dict else priority, total)
+        try:
+            made = self._native.extend(*arguments)
+        except SchemaMismatch:
+            self._explain(steps, lane, total)
+            raise
+        if type(made) is not list or timeout is not None:
+            made = self._finish_waiting("extend", made, timeout, self._native.extend, *arguments)
+        self._look()
+        return Items(*made[0]) if self._single else self._named(made)
+
+    def end_episode(
+        self, final: Any = None, lane: Any = None, discard: bool = False, *, timeout: float | None = None
+    ) -> Any:
+        """End the episodes of some lanes, or give ended ones their final observation.
+
+        Args:
+            final: the final observation, like `next` of `append`.
+            lane: as `append`.
+            discard: withdraw the rows that no item uses.
+            timeout: as `append`.
+
+        Returns:
+            The completed `Items`, as `append`.
+        """
+        if get_ident() != self._thread:
+            self._enter()
+        if self._native is None:
+            return self._named([_nothing() for _ in self._handles]) if not self._single else Items(*_nothing())
+        arguments = (final, lane, bool(discard))
+        made = self._native.end_episode(*arguments)
+        if type(made) is not list or timeout is not None:
+            made = self._finish_waiting("end_episode", made, timeout, self._native.end_episode, *arguments)
+        return Items(*made[0]) if self._single else self._named(made)
+
+    def close(self, *, timeout: float | None = CLOSE_SECONDS) -> None:
+        """End open episodes and let the tables go. A second call does nothing.
+
+        Raises:
+            Timeout: a limiter let the last items not pass; the writer is closed all the same.
+        """
+        if self._ended is not None:
+            return
+        if get_ident() != self._thread:
+            self._enter()
+        native = self._native
+        try:
+            if native is not None:
+                made = native.finish()
+                if type(made) is not list:
+                    self._finish_waiting("close", made, timeout, native.finish)
+        except EndOfData:
+            pass  # the table takes no more items, so these episodes end without
+        finally:
+            self._end(WriterClosed("this writer was closed"))
+            if native is not None:
+                native.close()
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+            return
+        try:
+            self.close(timeout=0.0)
+        except StoreError:
+            pass  # the error that is on its way says more
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Writer does not pickle: pass the table and call table.writer() where it is used")
+
+    # -- first use ----------------------------------------------------------------------------------------------
+
+    def _first_call(self, step: Any, next: Any, final: Any, lane: Any, priority: Any) -> Any:
+        if self._native is None:
+            self._declare(step, lane, None)
+        return self._call(step, next, final, lane, priority)
+
+    def _declare(self, step: Any, lane: Any, total: int | None) -> None:
+        """The first step declares the columns of the tables that have none."""
+        if not self._opaque:
+            step_schema(self._handles, step, self._lead(lane, total))
+        self._build()
+
+    def _build(self) -> None:
+        self._native, self._schema = build_native(self._handles, self._lanes, self._autoreset)
+        self._versions = [
+            (position, handle.versions, handle.settings.weights)
+            for position, handle in enumerate(self._handles)
+            if handle.settings.weights is not None and "version" not in self._schema
+        ]
+        for position, _, _ in self._versions:
+            self._native.set_version(position, -1)
+        if self._opaque:
+            self._call = self._opaque_call
+        elif self._versions:
+            self._call = self._versioned_call
+        else:
+            self._call = self._native.append
+
+    def _versioned_call(self, *arguments: Any) -> Any:
+        self._take_versions()
+        assert self._native is not None
+        return self._native.append(*arguments)
+
+    def _take_versions(self) -> None:
+        assert self._native is not None
+        for position, versions, name in self._versions:
+            self._native.set_version(position, versions.get(name, -1))
+
+    def _opaque_call(self, value: Any, next: Any, final: Any, lane: Any, priority: Any) -> Any:
+        assert self._native is not None
+        if self._versions:
+            self._take_versions()
+        if self._lanes is None or isinstance(lane, int):
+            blobs: Any = encode_blob(value)
+            size = len(blobs)
+        else:
+            blobs = [encode_blob(each) for each in value]
+            size = max(map(len, blobs), default=0)
+        self._handles[0].reserve_opaque(size)
+        return self._native.append({VALUE: blobs}, None, None, lane, priority)
+
+    # -- rare ways ----------------------------------------------------------------------------------------------
+
+    def _enter(self) -> None:
+        """Somebody else's thread, the first call, or the end."""
+        if self._ended is not None:
+            raise self._ended
+        if self._thread:
+            raise WriterClosed("this writer is used by another thread, and belongs to the one that used it first")
+        self._thread = get_ident()
+
+    def _end(self, why: StoreError) -> None:
+        self._ended = why
+        self._thread = -1
+
+    def end_with(self, why: StoreError) -> None:
+        """The store's handle is closed: end as `close` does, as far as that needs no waiting."""
+        if self._ended is None and self._thread in (0, get_ident()):
+            try:
+                self.close(timeout=0.0)
+            except StoreError:
+                pass  # what could not pass is lost with the handle
+        self._end(why)
+
+    def _finish_waiting(self, what: str, made: Any, timeout: Any, call: Any, *arguments: Any) -> Any:
+        """Repeat a blocked call until it passes. `made` of a passed call comes back as it is."""
+        timeout = check_timeout(timeout)
+        if type(made) is list:
+            return made
+        wait = Wait(self._arena, timeout, f"{what} to table {self._handles[made.table].name!r}")
+        while type(made) is not list:
+            self._look()
+            native = self._handles[made.table].native
+            block = self._arena.wait_room if made.why == 3 else native.wait_room
+            wait.pause(block, made.seq, made.text, full=made.why != 1)
+            made = call(*arguments)
+        return made
+
+    def _by_table(self, priority: dict[str, Any]) -> tuple[Any, ...]:
+        names = [handle.name for handle in self._handles]
+        if unknown := set(priority) - set(names):
+            raise ValueError(f"priority= names {sorted(unknown)}, this writer's tables are {names}")
+        return tuple(priority.get(name) for name in names)
+
+    def _named(self, made: list[Any]) -> dict[str, Items]:
+        return {handle.name: Items(*parts) for handle, parts in zip(self._handles, made, strict=True)}
+
+    def _lead(self, lane: Any, total: int | None) -> tuple[int, ...]:
+        """Leading axes of a call's leaves."""
+        lead = () if total is None else (total,)
+        if self._lanes is None or isinstance(lane, (int, np.integer)):
+            return lead
+        if lane is None:
+            return (*lead, self._lanes)
+        named: Array = np.asarray(lane)
+        return (*lead, int(named.sum()) if named.dtype == np.bool_ else named.size)
+
+    def _explain(self, step: Any, lane: Any, total: int | None) -> None:
+        """Raise what is wrong with a refused step, with its full path; or nothing if that is not to be seen."""
+        if self._schema is not None and not self._opaque and isinstance(step, Mapping):
+            self._schema.coerce(step, self._lead(lane, total) or None, partial=True)
+
+    def _look(self) -> None:
+        """One warning for each table whose items need more bytes than was reckoned."""
+        for handle in self._handles:
+            if handle.name not in self._warned and handle.warn_evicted():
+                self._warned.add(handle.name)
+
+
+def _nothing() -> tuple[Array, Array, Array]:
+    return np.empty(0, np.uint64), np.empty(0, np.int32), np.empty(0, np.int64)
+
+
+def rows_of(steps: Any) -> int:
+    """Length of the leading axis of a nested dict's first leaf.
+
+    Raises:
+        TypeError, ValueError: there is none.
+    """
+    leaf = steps
+    while isinstance(leaf, Mapping):
+        if not leaf:
+            raise ValueError("an empty dict holds no column: leave it out")
+        leaf = next(iter(leaf.values()))
+    if leaf is steps:
+        raise TypeError(f"steps are a nested dict of columns with a leading axis, not a {type(steps).__name__}")
+    try:
+        return len(leaf)
+    except TypeError:
+        raise SchemaMismatch(
+            f"extend() needs a leading axis in every leaf, got a {type(leaf).__name__}", remedy="append() takes one step"
+        ) from None
+
+
+def autoreset_number(mode: Any) -> int:
+    """0 for a program that resets itself, 1 next-step, 2 same-step; takes Gymnasium's AutoresetMode or its name.
+
+    Raises:
+        ValueError: another mode.
+    """
+    if mode is None:
+        return 0
+    text = str(getattr(mode, "value", mode)).replace("_", "").replace("-", "").lower()
+    known = {"disabled": 0, "nextstep": 1, "samestep": 2}
+    if text not in known:
+        raise ValueError(
+            f'autoreset={mode!r}: give envs.metadata["autoreset_mode"] ("next_step" or "same_step"), '
+            "or None where the program resets by itself"
+        )
+    return known[text]

@@ -1,0 +1,90 @@
+"""Which role reaches which fault point, and how often it may have passed it before it is killed there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+NATIVE = Path(__file__).resolve().parent.parent.parent / "native"
+
+OFTEN, SELDOM, ONCE = 300, 8, 1
+"""The largest count a fault is armed with."""
+
+REACHED_BY: dict[str, tuple[tuple[str, ...], int]] = {
+    "arena.before_claim": (("attacher",), SELDOM),
+    "arena.after_claim": (("attacher",), SELDOM),
+    "arena.before_commit": (("hoarder", "tabler"), SELDOM),
+    "blocks.after_punch": (("resizer",), SELDOM),
+    "fork.pin_between": (("forker",), SELDOM),
+    "heap.chunk_closed": (("writer", "producer"), SELDOM),
+    "heap.detached": (("writer", "learner", "consumer"), SELDOM),
+    "heap.freed": (("objects", "publisher", "tabler"), OFTEN),
+    "heap.index_grown": (("hoarder",), ONCE),
+    "heap.ledger_before_link": (("hoarder",), ONCE),
+    "heap.make_after_state": (("objects", "writer", "tabler"), SELDOM),
+    "heap.make_before_state": (("objects", "writer", "tabler"), SELDOM),
+    "heap.meta_made": (("tabler", "hoarder"), SELDOM),
+    "heap.pinned": (("objects", "forker"), OFTEN),
+    "heap.publish_before_seal": (("publisher",), SELDOM),
+    "heap.publish_sealed": (("publisher",), SELDOM),
+    "heap.published": (("publisher",), SELDOM),
+    "heap.rebuild_middle": (("reaper",), ONCE),
+    "heap.sealed": (("objects", "hoarder"), OFTEN),
+    "heap.segment_linked": (("hoarder",), ONCE),
+    "heap.unpin_between": (("objects", "hoarder"), OFTEN),
+    "layout.before_count": (("tabler",), SELDOM),
+    "put.before_copy": (("objects", "hoarder"), OFTEN),
+    "put.before_seal": (("objects", "hoarder"), OFTEN),
+    "sample.before_copy": (("learner", "consumer", "loader"), SELDOM),
+    "sample.before_deliver": (("learner", "consumer", "loader"), SELDOM),
+    "table.create_blocks": (("tabler",), SELDOM),
+    "table.create_state": (("tabler",), SELDOM),
+    "table.draw_item": (("learner", "consumer", "loader"), OFTEN),
+    "table.drop_generation": (("tabler",), SELDOM),
+    "table.drop_state": (("tabler",), SELDOM),
+    "table.grow_before_fill": (("tabler",), SELDOM),
+    "table.grow_linked": (("tabler",), SELDOM),
+    "table.insert_before_state": (("writer", "producer"), OFTEN),
+    "table.insert_item": (("writer", "producer"), OFTEN),
+    "table.rebuild_middle": (("reaper",), ONCE),
+    "table.settle_item": (("learner", "consumer", "loader"), OFTEN),
+    "table.update_middle": (("learner",), SELDOM),
+    "undo.after_commit": (("writer", "learner", "producer", "consumer", "loader"), OFTEN),
+    "undo.before_commit": (("writer", "learner", "producer", "consumer", "loader"), OFTEN),
+    "writer.chunk_opened": (("writer", "producer"), SELDOM),
+    "writer.published": (("writer", "producer"), OFTEN),
+}
+
+REACHED_SETTLING = {
+    "lock.before_takeover",
+    "reap.before_free",
+    "reap.begun",
+    "reap.draw_before_commit",
+    "reap.owned_settled",
+    "reap.unpin_between",
+    "table.rebuild_middle",
+    "heap.rebuild_middle",
+    "table.rolled_back",
+}
+"""Points that are met by who comes after a death; test_kills.py kills there too."""
+
+REACHED_CREATING = {"arena.before_magic"}
+"""Points that are met by who creates a store; test_open_race.py kills there."""
+
+# An item drawn before one of these is given back, so a consumer killed there loses nothing.
+BEFORE_DELIVERY = {
+    "sample.before_copy",
+    "sample.before_deliver",
+    "table.draw_item",
+    "table.settle_item",
+    "arena.before_commit",
+}
+
+
+def all_points() -> set[str]:
+    """Every kill point written in the core's sources."""
+    return {
+        name
+        for path in NATIVE.glob("*.cc")
+        for name in re.findall(r'DI_FAULT\("([a-z_.]+)"\)', path.read_text())
+    } | {name for path in NATIVE.glob("*.h") for name in re.findall(r'DI_FAULT\("([a-z_.]+)"\)', path.read_text())}
