@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
+#include <utility>
 
 #include "heap.h"
 #include "ledger.h"
@@ -11,7 +13,7 @@ namespace di {
 namespace {
 
 struct Registry {
-  std::mutex mutex;
+  std::recursive_mutex mutex;  // an arena that could not be opened is destroyed inside open()
   std::vector<Arena*> arenas;
 };
 Registry& registry() {
@@ -53,34 +55,48 @@ TableHeader& Arena::table(u32 index) const {
 
 // ------------------------------------------------------------------------------------------------ create and attach
 
-std::shared_ptr<Arena> Arena::open(const std::string& name, Mode mode, u64 budget_bytes, u64 seed, u64 deadline_ns) {
-  os::FolderLock folder(name, deadline_ns);
-  std::lock_guard<std::mutex> guard(registry().mutex);
-  int refused = 0;
+// A live store of that name, attached; nullptr: none. Under the registry's mutex.
+std::shared_ptr<Arena> Arena::find(const std::string& name, int* refused, bool* leaving) {
+  *refused = 0;
   for (const os::Holder& holder : os::find_holders()) {
     if (holder.name != name) continue;
     std::shared_ptr<Arena> known;
     os::FileId id;
-    const int fd = os::open_holder(
-        holder,
-        [&](os::FileId found) {
-          for (Arena* arena : registry().arenas)
-            if (arena->id_ == found) known = arena->weak_from_this().lock();
-          return known != nullptr;
-        },
-        &id);
-    if (known && !known->header_->removed.load()) {
-      if (mode == Mode::kNew) throw Error(Code::kStoreError, "store '" + name + "' exists already; use mode=\"rw\"");
-      return known;
-    }
+    const auto already = [&](os::FileId file) {
+      for (Arena* arena : registry().arenas) {
+        if (arena->id_ != file) continue;
+        known = arena->weak_from_this().lock();
+        *leaving = *leaving || known == nullptr;
+        return true;
+      }
+      return false;
+    };
+    const int fd = os::open_holder(holder, already, &id);
+    if (known && !known->header_->removed.load()) return known;
     if (fd < 0) {
-      if (!known && (errno == EACCES || errno == EPERM)) ++refused;
+      if (errno == EACCES || errno == EPERM) ++*refused;
       continue;
     }
     std::shared_ptr<Arena> arena = adopt(fd, id);
-    if (arena->header_->removed.load()) continue;
-    if (mode == Mode::kNew) throw Error(Code::kStoreError, "store '" + name + "' exists already; use mode=\"rw\"");
-    return arena;
+    if (!arena->header_->removed.load()) return arena;
+  }
+  return nullptr;
+}
+
+std::shared_ptr<Arena> Arena::open(const std::string& name, Mode mode, u64 budget_bytes, u64 seed, u64 deadline_ns) {
+  os::hold_store_folder();
+  os::FolderLock folder(name, deadline_ns);
+  int refused = 0;
+  for (;;) {
+    std::unique_lock<std::recursive_mutex> guard(registry().mutex);
+    bool leaving = false;
+    if (std::shared_ptr<Arena> found = find(name, &refused, &leaving)) {
+      if (mode == Mode::kNew) throw Error(Code::kStoreError, "store '" + name + "' exists already; use mode=\"rw\"");
+      return found;
+    }
+    if (!leaving) break;
+    guard.unlock();  // the last handle is just being dropped in another thread: its end would take our record lock along
+    os::sleep_ns(100'000);
   }
   if (refused > 0)
     throw Error(Code::kAccessDenied, "every process that holds store '" + name +
@@ -218,8 +234,7 @@ void Arena::place_parts() {
 }
 
 Arena::~Arena() {
-  std::unique_lock<std::mutex> guard(registry().mutex, std::try_to_lock);
-  if (!guard.owns_lock()) guard.lock();
+  std::lock_guard<std::recursive_mutex> guard(registry().mutex);
   std::erase(registry().arenas, this);
   const bool own = pid_ == os::pid() && os::file_id(fd_) == id_;
   if (own && slot_ != kNone && alive_ != nullptr && *alive_ != 0) {
@@ -346,6 +361,7 @@ void Arena::before_fork() {
     std::shared_ptr<Arena> alive = arena->weak_from_this().lock();
     if (!alive) continue;
     alive->local_.lock();
+    alive->ledger_->freeze();
     pins = pins || alive->ledger_->has_pins();
     forking.push_back(std::move(alive));
   }
@@ -353,23 +369,31 @@ void Arena::before_fork() {
 }
 
 void Arena::after_fork_parent() {
-  for (const std::shared_ptr<Arena>& arena : forking) arena->local_.unlock();
-  std::vector<std::shared_ptr<Arena>> drop;
-  drop.swap(forking);
-  registry().mutex.unlock();
-  if (fork_pipe[0] >= 0) {
-    os::close_fd(fork_pipe[1]);
-    os::wait_readable(fork_pipe[0], 10'000);  // the child's byte, or end of file when it died
-    os::close_fd(fork_pipe[0]);
-    fork_pipe[0] = fork_pipe[1] = -1;
+  for (const std::shared_ptr<Arena>& arena : forking) {
+    arena->ledger_->unlock_after_fork();
+    arena->local_.unlock();
   }
+  std::vector<std::shared_ptr<Arena>> thaw;
+  thaw.swap(forking);
+  const int reading = std::exchange(fork_pipe[0], -1), writing = std::exchange(fork_pipe[1], -1);
+  registry().mutex.unlock();
+  if (reading >= 0) {
+    os::close_fd(writing);
+    os::wait_readable(reading, 10'000);  // the child's byte, or end of file when it died
+    os::close_fd(reading);
+  }
+  for (const std::shared_ptr<Arena>& arena : thaw) arena->ledger_->thaw();
 }
 
 void Arena::after_fork_child() {
-  for (const std::shared_ptr<Arena>& arena : forking) arena->local_.unlock();
   std::vector<std::shared_ptr<Arena>> mine;
   mine.swap(forking);
-  registry().mutex.unlock();
+  for (const std::shared_ptr<Arena>& arena : mine) {
+    arena->ledger_->unlock_after_fork();
+    // A recursive mutex knows its owner's thread id, which the child has not: it cannot be unlocked here.
+    new (&arena->local_) std::recursive_mutex;
+  }
+  new (&registry().mutex) std::recursive_mutex;
   for (const std::shared_ptr<Arena>& arena : mine) {
     try {
       arena->renew_in_child();

@@ -58,6 +58,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
   }
 
   u32 slot() const { return slot_; }
+  u32 slot_generation() const { return slot_generation_; }
   int fd() const { return fd_; }
   os::FileId id() const { return id_; }
   u64 file_bytes() const { return file_bytes_; }
@@ -80,6 +81,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
 
  private:
   Arena() = default;
+  static std::shared_ptr<Arena> find(const std::string& name, int* refused, bool* leaving);
   static std::shared_ptr<Arena> create(const std::string& name, u64 budget_bytes, u64 seed);
   static std::shared_ptr<Arena> adopt(int fd, os::FileId id);
   void map_file();

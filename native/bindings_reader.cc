@@ -365,7 +365,12 @@ u32 Reader::draw(Draws& draws, u32 n) {
   const u32 have = static_cast<u32>(draws.set.items.size());
   if (have < n) {
     const bool strata = table_->header().stratified != 0;
-    table_->draw(&draws.set, n - have, have, strata ? n : 0, soon(), &draws.why);
+    try {
+      table_->draw(&draws.set, n - have, have, strata ? n : 0, soon(), &draws.why);
+    } catch (const Error& error) {
+      if (error.code() != Code::kTimeout) throw;
+      draws.why = error.what();  // a lock is held up: what was drawn stays drawn, the caller waits
+    }
   }
   return static_cast<u32>(draws.set.items.size());
 }

@@ -132,6 +132,11 @@ void bind_table(nb::module_& module) {
                      return std::isnan(beta) ? nb::none() : nb::object(nb::float_(beta));
                    })
       .def_prop_ro("live", [](const TablePointer& t) { return t->live(); })
+      .def_prop_ro("beta",
+                   [](const TablePointer& t) {
+                     const double beta = t->header().beta;
+                     return std::isnan(beta) ? nb::none() : nb::object(nb::float_(beta));
+                   })
       .def("config", [](const TablePointer& t) { return enter(t).config(); })
       .def("schema", [](const TablePointer& t) { return enter(t).schema(); })
       .def("declare_schema",

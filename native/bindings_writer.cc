@@ -488,7 +488,11 @@ nb::object PyWriter::run(Run&& call) {
     MaybeRelease release(arguments_.bytes > kKeepGil);
     blocked = call();
   } catch (const Error& error) {
-    explain(error);
+    if (error.code() != Code::kTimeout) explain(error);
+    // A lock is held up: nothing was written, the call waits and is repeated like any other that is blocked.
+    blocked.why = Blocked::Why::kLimiter;
+    blocked.seq = writer_->plan().tables[0].table->header().room_seq.load();
+    blocked.text = error.what();
   }
   return result(blocked);
 }

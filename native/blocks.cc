@@ -80,17 +80,27 @@ void Blocks::charge(u64 slice, u64 first, u64 count, bool value) {
   }
 }
 
+u64 Blocks::table_bytes(u64 slices, u64 slice_count) {
+  u64 bytes = 0;
+  for (u64 first = 0; first < slices; first += kSliceTableStep) {
+    const u64 count = std::min(kSliceTableStep, slice_count - first);
+    bytes += (pages_for(count * sizeof(Slice)) + pages_for(count * kBlockWords * sizeof(u64))) * kPageBytes;
+  }
+  return bytes;
+}
+
 // The slice table and the block bitmaps are sparse too: committed for 32 slices at a time as higher slices come in use.
 void Blocks::cover_slice_tables(u64 slice) {
   HeapHeader& heap = arena_.heap_header();
+  const u64 slices = arena_.header().slice_count;
   while (heap.slice_high <= slice) {
     const u64 first = heap.slice_high;
-    const u64 count = std::min(kSliceTableStep, arena_.header().slice_count - first);
+    const u64 count = std::min(kSliceTableStep, slices - first);
     const u64 table = arena_.header().slices.value + first * sizeof(Slice);
     const u64 maps = arena_.header().bitmaps.value + first * kBlockWords * sizeof(u64);
     os::commit(arena_.fd(), table / kPageBytes * kPageBytes, pages_for(count * sizeof(Slice)) * kPageBytes);
     os::commit(arena_.fd(), maps / kPageBytes * kPageBytes, pages_for(count * kBlockWords * sizeof(u64)) * kPageBytes);
-    add(heap.fixed_bytes, (pages_for(count * sizeof(Slice)) + pages_for(count * kBlockWords * sizeof(u64))) * kPageBytes);
+    add(heap.fixed_bytes, table_bytes(first + count, slices) - table_bytes(first, slices));
     heap.slice_high += count;
   }
 }
@@ -156,7 +166,9 @@ Blocks::Choice Blocks::choose(u64 bytes, BlockUse use) {
       const bool known = choice.slice + i < arena_.heap_header().slice_high;
       const u64 missing = known ? missing_pages(choice.slice + i, 0, want) : want;
       choice.missing_bytes += missing * kPageBytes;
-      choice.taken_bytes += (missing + (known ? present_pages(choice.slice + i) : 0)) * kPageBytes;
+      const u64 present = known ? present_pages(choice.slice + i) : 0;
+      choice.taken_bytes += (missing + present) * kPageBytes;
+      choice.spare_bytes += (present + missing - want) * kPageBytes;
     }
   } else {
     choice.bytes = block_class_bytes(cls);
@@ -182,7 +194,12 @@ Blocks::Choice Blocks::choose(u64 bytes, BlockUse use) {
       missing = known ? missing_pages(choice.slice, choice.first_page, choice.pages) : choice.pages;
     }
     choice.missing_bytes = missing * kPageBytes;
-    choice.taken_bytes = choice.missing_bytes + (fresh && known ? present_pages(choice.slice) * kPageBytes : 0);
+    choice.taken_bytes = choice.missing_bytes;
+    if (fresh && known) {
+      const u64 present = present_pages(choice.slice);
+      choice.taken_bytes += present * kPageBytes;
+      choice.spare_bytes = (present + missing - choice.pages) * kPageBytes;
+    }
   }
   choice.found = true;
   choice.offset = arena_.header().data.value + choice.slice * kSliceBytes + choice.block * (cls == kNone ? 0 : choice.bytes);
@@ -200,7 +217,8 @@ void Blocks::apply(const Choice& choice, BlockUse use) {
       entry.state = i == 0 ? SliceState::kRunHead : SliceState::kRunBody;
       entry.use = use;
       entry.run = static_cast<u32>(choice.run);
-      charge(choice.slice + i, 0, std::min(kPagesPerSlice, choice.pages - i * kPagesPerSlice), true);
+      entry.hint = static_cast<u32>(std::min(kPagesPerSlice, choice.pages - i * kPagesPerSlice));  // pages in use
+      charge(choice.slice + i, 0, entry.hint, true);
     }
     return;
   }
@@ -254,9 +272,18 @@ void Blocks::release(u64 offset, u64 bytes, BlockUse use) {
 
 // ----------------------------------------------------------------------------------------------------------- reclaim
 
-// Pages of a slice cut into blocks that are charged but touch no block in use.
+// Pages of a slice that are charged but touch no block in use.
 u64 Blocks::holes(u64 slice, u64* mask) const {
   const Slice& entry = arena_.slice(slice);
+  if (entry.state != SliceState::kBlocks) {
+    u64 pages = 0;
+    for (u64 i = 0; i < kPagesPerSlice / 64; ++i) {
+      const u64 used = entry.hint >= i * 64 + 64 ? ~u64{0} : entry.hint <= i * 64 ? 0 : (u64{1} << (entry.hint % 64)) - 1;
+      mask[i] = entry.present[i] & ~used;
+      pages += static_cast<u64>(std::popcount(mask[i]));
+    }
+    return pages;
+  }
   const u64 size = block_class_bytes(entry.block_class);
   u64 used[kPagesPerSlice / 64] = {};
   const u64* map = arena_.bitmap(slice);
@@ -295,43 +322,70 @@ u64 Blocks::charge_free_slice() {
   return 0;
 }
 
-u64 Blocks::reclaim_some() {
+u64 Blocks::reclaim_some(Cursor* cursor) {
+  const u64 got = reclaim_free(cursor);
+  return got != 0 ? got : reclaim_holes(cursor);
+}
+
+u64 Blocks::reclaim_free(Cursor* cursor) {
   HeapHeader& heap = arena_.heap_header();
-  const u64 data = arena_.header().data.value;
-  for (u64 at = heap.slice_high; at-- > 0;) {  // from the top: low slices are the next to be used
-    Slice& entry = arena_.slice(at);
-    if (entry.state != SliceState::kFree) continue;
+  cursor->free = std::min(cursor->free, heap.slice_high);
+  while (cursor->free > 0) {  // from the top: low slices are the next to be used
+    const u64 at = --cursor->free;
+    if (arena_.slice(at).state != SliceState::kFree) continue;
     const u64 pages = present_pages(at);
     if (pages == 0) continue;
-    os::punch(arena_.fd(), data + at * kSliceBytes, kSliceBytes);
-    DI_FAULT("blocks.after_punch");
-    charge(at, 0, kPagesPerSlice, false);
-    entry.collapsed = 0;
+    const u64 all[kPagesPerSlice / 64] = {~u64{0}, ~u64{0}, ~u64{0}, ~u64{0}, ~u64{0}, ~u64{0}, ~u64{0}, ~u64{0}};
+    punch_pages(at, all);
     add(heap.free_bytes, ~(pages * kPageBytes) + 1);
     return pages * kPageBytes;
   }
-  for (u64 at = heap.slice_high; at-- > 0;) {
-    Slice& entry = arena_.slice(at);
-    if (entry.state != SliceState::kBlocks || entry.free_blocks == 0) continue;
+  return 0;
+}
+
+u64 Blocks::reclaim_holes(Cursor* cursor) {
+  cursor->holes = std::min(cursor->holes, arena_.heap_header().slice_high);
+  while (cursor->holes > 0) {
+    const u64 at = --cursor->holes;
+    if (arena_.slice(at).state == SliceState::kFree) continue;
     u64 mask[kPagesPerSlice / 64];
     const u64 pages = holes(at, mask);
     if (pages == 0) continue;
-    for (u64 page = 0; page < kPagesPerSlice;) {
-      if (!(mask[page / 64] >> (page % 64) & 1)) {
-        ++page;
-        continue;
-      }
-      u64 end = page;
-      while (end < kPagesPerSlice && (mask[end / 64] >> (end % 64) & 1)) ++end;
-      os::punch(arena_.fd(), data + at * kSliceBytes + page * kPageBytes, (end - page) * kPageBytes);
-      charge(at, page, end - page, false);
-      page = end;
-    }
-    entry.collapsed = 0;
-    add(counter(entry.use), ~(pages * kPageBytes) + 1);
+    punch_pages(at, mask);
+    add(counter(arena_.slice(at).use), ~(pages * kPageBytes) + 1);
     return pages * kPageBytes;
   }
   return 0;
+}
+
+// Punches and uncharges the pages of the mask, run by run.
+void Blocks::punch_pages(u64 slice, const u64* mask) {
+  const u64 base = arena_.header().data.value + slice * kSliceBytes;
+  for (u64 page = 0; page < kPagesPerSlice;) {
+    if (!(mask[page / 64] >> (page % 64) & 1)) {
+      ++page;
+      continue;
+    }
+    u64 end = page;
+    while (end < kPagesPerSlice && (mask[end / 64] >> (end % 64) & 1)) ++end;
+    os::punch(arena_.fd(), base + page * kPageBytes, (end - page) * kPageBytes);
+    DI_FAULT("blocks.after_punch");
+    charge(slice, page, end - page, false);
+    page = end;
+  }
+  arena_.slice(slice).collapsed = 0;
+}
+
+// A free slice brings all its pages along: those behind the block can go before it is taken.
+void Blocks::punch_spare(const Choice& choice) {
+  const u64 slice = choice.slice + std::max<u64>(choice.run, 1) - 1;
+  const u64 end = choice.cls == kNone ? choice.pages - (choice.run - 1) * kPagesPerSlice : choice.first_page + choice.pages;
+  const u64 pages = present_pages(slice) - (end - missing_pages(slice, 0, end));
+  u64 mask[kPagesPerSlice / 64] = {};
+  for (u64 page = end; page < kPagesPerSlice; ++page)
+    mask[page / 64] |= arena_.slice(slice).present[page / 64] & (u64{1} << (page % 64));
+  punch_pages(slice, mask);
+  add(arena_.heap_header().free_bytes, ~(pages * kPageBytes) + 1);
 }
 
 void Blocks::punch_block(u64 offset, u64 bytes) {
@@ -370,7 +424,8 @@ void Blocks::mark(u64 offset, u64 bytes, BlockUse use) {
       entry.state = i == 0 ? SliceState::kRunHead : SliceState::kRunBody;
       entry.use = use;
       entry.run = static_cast<u32>(run);
-      charge(slice + i, 0, std::min(kPagesPerSlice, pages_for(bytes) - i * kPagesPerSlice), true);
+      entry.hint = static_cast<u32>(std::min(kPagesPerSlice, pages_for(bytes) - i * kPagesPerSlice));
+      charge(slice + i, 0, entry.hint, true);
     }
     return;
   }

@@ -29,6 +29,7 @@ class Blocks {
     u64 pages = 0;
     u64 missing_bytes = 0;  // not yet charged
     u64 taken_bytes = 0;    // what the use grows by: missing plus pages of free slices taken
+    u64 spare_bytes = 0;    // of these: pages behind the block, which punch_spare() gives back
     u64 offset = 0;
   };
   Choice choose(u64 bytes, BlockUse use);
@@ -38,8 +39,15 @@ class Blocks {
 
   // Charges all pages of the free slice that is next in line; its offset, or 0. The caller commits it.
   u64 charge_free_slice();
-  // Uncharges and punches up to one slice's worth of pages nobody uses; 0 when there are none.
-  u64 reclaim_some();
+  // Uncharges and punches up to one slice's worth of pages nobody uses; 0 when there are none below the cursor, which
+  // spares a series of calls from looking at the same slices again.
+  struct Cursor {
+    u64 free = ~u64{0}, holes = ~u64{0};
+  };
+  u64 reclaim_some(Cursor* cursor);
+  u64 reclaim_free(Cursor* cursor);   // pages of free slices
+  u64 reclaim_holes(Cursor* cursor);  // pages between blocks in use, and behind the end of runs
+  void punch_spare(const Choice& choice);
   // A freed block that may never have been committed (its maker died): its pages leave the budget.
   void punch_block(u64 offset, u64 bytes);
 
@@ -49,6 +57,7 @@ class Blocks {
   void relist();
   // each mismatch between slices and `mark`s of a dry run would be a defect; used by check()
   u64 charged_bytes() const;
+  static u64 table_bytes(u64 slices, u64 slice_count);  // of the slice table and the bitmaps of the lowest `slices`
 
  private:
   u64 take_free_run(u64 count);
@@ -59,6 +68,7 @@ class Blocks {
   u64 missing_pages(u64 slice, u64 first, u64 count) const;
   void charge(u64 slice, u64 first, u64 count, bool present);
   void cover_slice_tables(u64 slice);
+  void punch_pages(u64 slice, const u64* mask);
   u64 holes(u64 slice, u64* mask) const;
   Shared<u64>& counter(BlockUse use);
 

@@ -26,18 +26,18 @@ void subtract(Shared<u64>& counter, u64 delta) {
   counter.store(counter.load(std::memory_order_relaxed) - delta, std::memory_order_relaxed);
 }
 
-u64 table_need(const TableHeader& table) {
-  return std::max(table.reserve_bytes.load(std::memory_order_relaxed) + table.held_bytes.load(std::memory_order_relaxed),
-                  table.used_bytes.load(std::memory_order_relaxed));
-}
-
 }  // namespace
 
 Heap::Heap(Arena& arena) : arena_(arena), blocks_(arena), lock_(arena, arena.heap_header().lock, "the store's heap") {}
 
 Heap::Guard::Guard(Heap& heap, u64 deadline_ns) : heap_(heap), exceptions_(std::uncaught_exceptions()) {
   heap.lock_.acquire(deadline_ns);
-  if (heap.lock_.needs_recovery()) heap.rebuild();
+  try {
+    if (heap.lock_.needs_recovery()) heap.rebuild();
+  } catch (...) {
+    heap.lock_.release();
+    throw;
+  }
   heap.lock_.begin_change();
 }
 Heap::Guard::~Guard() {
@@ -76,11 +76,12 @@ u32 Heap::descriptor_count() const {
 u64 Heap::raw_block(u64 bytes, BlockUse use) {
   const Blocks::Choice choice = blocks_.choose(bytes, use);
   if (!choice.found) return 0;
+  make_room_for_pages(choice.missing_bytes);
   blocks_.apply(choice, use);
-  std::string why;
-  if (!arena_.commit(arena_.header().data.value + choice.slice * kSliceBytes + choice.first_page * kPageBytes,
-                     choice.pages * kPageBytes, &why))
+  if (!commit_choice(choice, nullptr)) {
+    blocks_.release(choice.offset, bytes, use);
     return 0;
+  }
   std::memset(arena_.at(choice.offset, choice.bytes), 0, bytes);
   return choice.offset;
 }
@@ -133,7 +134,12 @@ void Heap::free_descriptor(u32 index, bool punch) {
   blocks_.release(entry.offset, entry.bytes, static_cast<BlockUse>(kind));
   if (punch) blocks_.punch_block(entry.offset, entry.bytes);
   entry.flags = 0;
-  entry.hash_next = heap.free_head;
+  push_free(index);
+}
+
+void Heap::push_free(u32 index) {
+  HeapHeader& heap = arena_.heap_header();
+  descriptor(index).hash_next = heap.free_head;
   heap.free_head = index + 1;
   ++heap.free_count;
 }
@@ -154,15 +160,12 @@ u32 Heap::find(const Id& id) const {
 
 // A zeroed, sealed meta block, made inside one hold of the lock; kNone when there is no room.
 u32 Heap::make_meta_locked(u64 bytes, u32 owner) {
-  HeapHeader& heap = arena_.heap_header();
   const u32 index = pop_free();
   if (index == kNone) return kNone;
   const u64 offset = raw_block(bytes, BlockUse::kMeta);
   Descriptor& entry = descriptor(index);
   if (offset == 0) {
-    entry.hash_next = heap.free_head;
-    heap.free_head = index + 1;
-    ++heap.free_count;
+    push_free(index);
     return kNone;
   }
   entry.offset = offset;
@@ -220,165 +223,14 @@ void Heap::index_erase(u32 index) {
   if (*link != 0) *link = descriptor(index).hash_next;
 }
 
-// ------------------------------------------------------------------------------------------------------------ making
-
-// Chunks are charged to their tables' reserves; everything else lives from what the reserves leave.
-bool Heap::admit(const MakeRequest& request, const Blocks::Choice& choice, std::string* why, u32* short_table,
-                 u64* reclaim) {
-  HeapHeader& heap = arena_.heap_header();
-  const u64 budget = heap.budget.load();
-  u64 claimed = heap.object_bytes + heap.meta_bytes + heap.fixed_bytes + heap.table_charge;
-  if (request.kind == ObjectKind::kChunk) {
-    u64 grow = 0;
-    for (const u32 index : request.tables) {
-      const TableHeader& table = arena_.table(index);
-      const u64 used = table.used_bytes + choice.bytes, own = table.reserve_bytes + table.held_bytes;
-      if (used > own) grow += used - std::max<u64>(own, table.used_bytes);
-      const bool again = used > 2 * own + choice.bytes;
-      if (again || (used > own && claimed + grow > budget)) {
-        if (short_table != nullptr) *short_table = index;
-        if (why != nullptr)
-          *why = "table '" + std::string(table.name) + "' uses its " + std::to_string(own >> 10) +
-                 " KiB; raise capacity=, max_bytes= or the store's memory=";
-        return false;
-      }
-    }
-    claimed += grow;
-  } else {
-    claimed += choice.taken_bytes;
-  }
-  if (claimed > budget) {
-    if (why != nullptr) *why = room_text();
-    return false;
-  }
-  const u64 committed =
-      heap.object_bytes + heap.chunk_bytes + heap.meta_bytes + heap.fixed_bytes + heap.free_bytes + choice.missing_bytes;
-  *reclaim = committed > budget ? committed - budget : 0;
-  return true;
-}
-
-std::string Heap::room_text() const {
-  const HeapHeader& heap = arena_.heap_header();
-  const auto mib = [](u64 bytes) { return std::to_string(bytes >> 20) + " MiB"; };
-  return "store '" + arena_.name() + "' is full: " + mib(heap.object_bytes) + " objects (" + mib(heap.pinned_bytes) +
-         " pinned), " + mib(heap.table_charge) + " set aside for tables, " + mib(heap.meta_bytes + heap.fixed_bytes) +
-         " of its own, of memory=" + mib(heap.budget.load()) + "; delete objects, or store.resize(memory=…)";
-}
-
-void Heap::charge(u32 index, i64 used_delta) {
-  TableHeader& table = arena_.table(index);
-  const u64 before = table_need(table);
-  add(table.used_bytes, static_cast<u64>(used_delta));
-  add(arena_.heap_header().table_charge, table_need(table) - before);
-}
-
-MakeResult Heap::make(const MakeRequest& request, u32 entry, u64 deadline_ns, u32* out, std::string* why,
-                      u32* short_table, const std::function<void(u8*)>& format) {
-  if (short_table != nullptr) *short_table = kNone;
-  for (int attempt = 0;; ++attempt) {
-    Blocks::Choice choice;
-    u64 reclaim = 0;
-    bool admitted = false;
-    {
-      Guard guard(*this, deadline_ns);
-      settle_dropped();
-      if (request.id != nullptr && find(*reinterpret_cast<const Id*>(request.id)) != kNone) return MakeResult::kExists;
-      const u32 index = pop_free();
-      HeapHeader& heap = arena_.heap_header();
-      if (index != kNone) {
-        choice = blocks_.choose(request.bytes, static_cast<BlockUse>(request.kind));
-        admitted = choice.found && admit(request, choice, why, short_table, &reclaim);
-        if (admitted && reclaim == 0) {
-          Descriptor& made = descriptor(index);
-          const u64 word = make_word(ObjectState::kCreating, request.kind, word_generation(made.word.load()));
-          made.offset = choice.offset;
-          made.bytes = request.bytes;
-          made.owner = request.kind == ObjectKind::kMeta ? request.owner : arena_.slot();
-          made.expires_ns = request.expires_ns;
-          made.flags = request.id != nullptr ? kFlagHasId : 0;
-          if (request.id != nullptr) std::memcpy(made.id, request.id, sizeof(Id));
-          if (request.expires_ns != 0) ++heap.expiring;
-          LedgerEntry& own = arena_.ledger().entry(entry);
-          own.ref.store(word_generation(word), std::memory_order_relaxed);
-          own.what.store(ledger_what(LedgerKind::kOwn, 0, index), std::memory_order_release);
-          if (format) format(arena_.at(choice.offset, choice.bytes));
-          DI_FAULT("heap.make_before_state");
-          made.word.store(word, std::memory_order_release);
-          DI_FAULT("heap.make_after_state");
-          blocks_.apply(choice, static_cast<BlockUse>(request.kind));
-          if (request.kind == ObjectKind::kData) {
-            add(heap.live_bytes, choice.bytes);
-            ++heap.live_objects;
-            if (request.id != nullptr) index_insert(index);
-          }
-          if (request.kind == ObjectKind::kChunk)
-            for (const u32 table : request.tables) charge(table, static_cast<i64>(choice.bytes));
-          *out = index;
-        } else {
-          descriptor(index).hash_next = heap.free_head;
-          heap.free_head = index + 1;
-          ++heap.free_count;
-        }
-      } else if (why != nullptr) {
-        *why = room_text();
-      }
-    }
-    if (admitted && reclaim == 0) {
-      if (choice.missing_bytes != 0 &&
-          !arena_.commit(arena_.header().data.value + choice.slice * kSliceBytes + choice.first_page * kPageBytes,
-                         choice.pages * kPageBytes, why)) {
-        abandon(*out, entry, deadline_ns);
-        return MakeResult::kFull;
-      }
-      return MakeResult::kMade;
-    }
-    if (admitted) {  // the budget is there, in pages that lie elsewhere: move them, a slice per hold of the lock
-      for (u64 got = 0, some = 1; got < reclaim && some != 0; got += some) {
-        Guard guard(*this, deadline_ns);
-        some = blocks_.reclaim_some();
-        if (some == 0 && attempt > 8) {
-          if (why != nullptr) *why = room_text();
-          return MakeResult::kFull;
-        }
-      }
-      continue;
-    }
-    if (attempt > 0) return MakeResult::kFull;
-    sweep_all(deadline_ns);
-  }
-}
-
-u32 Heap::make_meta(u64 bytes, u32 owner, u64 deadline_ns) {
-  const u32 entry = arena_.ledger().take_one();
-  MakeRequest request;
-  request.bytes = bytes;
-  request.kind = ObjectKind::kMeta;
-  request.owner = owner;
-  u32 index = kNone;
-  std::string why;
-  if (make(request, entry, deadline_ns, &index, &why) != MakeResult::kMade) {
-    arena_.ledger().give(entry);
-    throw Error(Code::kCapacity, why);
-  }
-  std::memset(block(index), 0, bytes);
-  seal(index, entry);
-  return index;
-}
-
-void Heap::grow_ledger(u64 deadline_ns) {
-  Guard guard(*this, deadline_ns);
-  const u32 index = make_meta_locked(sizeof(LedgerBlock), kOwnerLedger);
-  if (index == kNone) throw Error(Code::kStoreFull, room_text());
-  LedgerBlock& fresh = *reinterpret_cast<LedgerBlock*>(block(index));
-  fresh.next.store(arena_.self().ledger.load());
-  DI_FAULT("heap.ledger_before_link");
-  arena_.self().ledger.store(index + 1, std::memory_order_release);  // pairs with walks of other processes
-}
+// ------------------------------------------------------------------------------------------------- sealing and forking
 
 void Heap::repeat_pins(std::span<const PinCopy> pins) {
   Guard guard(*this, kForever);
   for (const PinCopy& pin : pins) {
-    descriptor(ledger_descriptor(pin.what)).word.fetch_add(1);
+    Shared<u64>& word = descriptor(ledger_descriptor(pin.what)).word;
+    if (word_generation(word.load()) != static_cast<u32>(pin.ref)) continue;  // the parent died and was swept meanwhile
+    word.fetch_add(1);
     DI_FAULT("fork.pin_between");
     pin.entry->ref.store(pin.ref);
     pin.entry->what.store(pin.what, std::memory_order_release);
@@ -398,12 +250,17 @@ void Heap::seal(u32 index, u32 entry) {
   }
 }
 
+void Heap::discard(u32 index, u32 entry) {
+  const bool chunk = word_kind(descriptor(index).word.load()) == ObjectKind::kChunk;
+  free_descriptor(index, true);
+  arena_.ledger().entry(entry).what.store(0, std::memory_order_release);
+  if (chunk) recompute_charges();
+}
+
 void Heap::abandon(u32 index, u32 entry, u64 deadline_ns) {
   {
     Guard guard(*this, deadline_ns);
-    if (word_kind(descriptor(index).word.load()) == ObjectKind::kChunk) recompute_charges();
-    free_descriptor(index, true);
-    arena_.ledger().entry(entry).what.store(0, std::memory_order_release);
+    discard(index, entry);
   }
   arena_.ledger().give(entry);
 }
@@ -431,6 +288,18 @@ Heap::PinResult Heap::pin(const Id& id, u32 entry, u32* out, u64 deadline_ns) {
   mine.what.store(ledger_what(LedgerKind::kPin, 0, index), std::memory_order_release);
   *out = index;
   return PinResult::kPinned;
+}
+
+// A sealed object goes: now, or at its last unpin.
+void Heap::retire(u32 index) {
+  Descriptor& entry = descriptor(index);
+  if (word_pins(entry.word.load()) == 0) {
+    free_descriptor(index, false);
+    return;
+  }
+  index_erase(index);
+  entry.word.fetch_add(kSealStep);  // doomed
+  add(arena_.heap_header().pending_bytes, Blocks::block_bytes(entry.bytes));
 }
 
 void Heap::unpin(u32 index) {
@@ -475,13 +344,7 @@ bool Heap::remove(const Id& id, u64 deadline_ns) {
   const u64 word = found.word.load();
   if (word_state(word) != ObjectState::kSealed) return false;
   const bool gone = found.expires_ns != 0 && found.expires_ns <= os::boot_ns();
-  if (word_pins(word) == 0) {
-    free_descriptor(index, false);
-  } else {
-    index_erase(index);
-    found.word.fetch_add(kSealStep);  // doomed: freed at the last unpin
-    add(arena_.heap_header().pending_bytes, Blocks::block_bytes(found.bytes));
-  }
+  retire(index);
   wake_room();
   return !gone;
 }
@@ -496,10 +359,12 @@ std::vector<std::string> Heap::keys(const u8* after, u64 count, u64 deadline_ns)
   std::vector<std::string> all;
   {
     Guard guard(*this, deadline_ns);
+    const u64 now = os::boot_ns();
     for (u32 index = 0; index < descriptor_count(); ++index) {
       const Descriptor& entry = descriptor(index);
       const u64 word = entry.word.load();
       if (word_state(word) != ObjectState::kSealed || entry.flags != kFlagHasId) continue;
+      if (entry.expires_ns != 0 && entry.expires_ns <= now) continue;
       if (after != nullptr && std::memcmp(entry.id, after, sizeof(Id)) <= 0) continue;
       all.emplace_back(reinterpret_cast<const char*>(entry.id), sizeof(Id));
     }

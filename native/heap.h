@@ -51,7 +51,10 @@ class Heap {
                   u32* short_table = nullptr, const std::function<void(u8*)>& format = {});
   // Meta blocks: made and handed over to their owner in one go.
   u32 make_meta(u64 bytes, u32 owner, u64 deadline_ns);
-  void grow_ledger(u64 deadline_ns);  // one more block on this process's chain
+  // The same in two steps: held up by `entry` until seal() or abandon(). Seal it only under the lock under which it is
+  // linked, first: then a sealed block that nobody links is a dead process's, and whoever takes the lock over frees it.
+  u32 begin_meta(u64 bytes, u32 owner, u32 entry, u64 deadline_ns);
+  u32 grow_ledger(u64 deadline_ns);  // one more block on this process's chain; its descriptor
   struct PinCopy {
     LedgerEntry* entry;
     u64 what, ref;
@@ -74,13 +77,15 @@ class Heap {
   // chunks
   // Writer or reaper: needs it no more. With deadline 0 it only tries; false: the heap is busy.
   bool close_chunk(u32 descriptor, u32 entry, u64 deadline_ns);
+  void sweep_unused_chunks(u64 deadline_ns);             // sweep_chunks(), now and then
   void detach(std::span<const u32> chunks, u32 table, u64 deadline_ns);  // this table's refs are down to zero
   void sweep_chunks(u64 deadline_ns);                                    // the same for all, after a death
 
   // tables' bytes
   bool reserve(u32 table, u64 bytes, u64 deadline_ns, std::string* why);  // sets reserve_bytes
-  bool hold(u32 table, i64 delta_bytes, u64 deadline_ns);                 // held draws; false: no room
+  bool hold(u32 table, i64 delta_bytes, u64 deadline_ns, bool force = false);  // held draws; false: no room
   void free_meta(std::span<const u32> descriptors, u64 deadline_ns);
+  void free_stray_meta(u32 table, std::span<const u32> linked, u64 deadline_ns);  // sealed, of this table, in no list
   void free_meta_of(u32 table, u64 deadline_ns);
   // A table goes: waits until no live process copies from its chunks, then clears every ledger entry that names it.
   void wait_readers(u32 table, u64 deadline_ns);
@@ -121,10 +126,27 @@ class Heap {
   void free_descriptor(u32 descriptor, bool punch) DI_REQUIRES(lock_);
   void unpin(u32 descriptor) DI_REQUIRES(lock_);
   void settle_dropped() DI_REQUIRES(lock_);
+  void close_locked(u32 chunk) DI_REQUIRES(lock_);
   void detach_locked(u32 chunk, u32 table) DI_REQUIRES(lock_);
   void release_if_unused(u32 chunk) DI_REQUIRES(lock_);
-  bool admit(const MakeRequest& request, const Blocks::Choice& choice, std::string* why, u32* short_table, u64* reclaim)
+  void push_free(u32 descriptor) DI_REQUIRES(lock_);
+  void retire(u32 descriptor) DI_REQUIRES(lock_);
+  void discard(u32 descriptor, u32 entry) DI_REQUIRES(lock_);
+  struct Shortage {
+    u64 bytes = 0;  // of budget; ~0: no deletion of objects would help
+    u64 pages = 0;  // of pages, where the budget is there
+  };
+  Shortage admit(const MakeRequest& request, const Blocks::Choice& choice, std::string* why, u32* short_table) const
       DI_REQUIRES(lock_);
+  MakeResult try_make(const MakeRequest& request, u32 entry, Blocks::Choice* choice, Shortage* shortage, u32* out,
+                      std::string* why, u32* short_table, const std::function<void(u8*)>& format) DI_REQUIRES(lock_);
+  void place(const MakeRequest& request, u32 entry, const Blocks::Choice& choice, u32 index,
+             const std::function<void(u8*)>& format) DI_REQUIRES(lock_);
+  u64 move_pages(u64 bytes, bool holes_only, u64 deadline_ns) DI_EXCLUDES(lock_);
+  void make_room_for_pages(u64 missing_bytes) DI_REQUIRES(lock_);
+  bool commit_choice(const Blocks::Choice& choice, std::string* why);
+  u64 claimed() const;    // of the budget: pages in use, and what tables set aside
+  u64 committed() const;  // pages
   void charge(u32 table, i64 used_delta) DI_REQUIRES(lock_);
   void recompute_charges() DI_REQUIRES(lock_);
   void expire() DI_REQUIRES(lock_);
@@ -138,6 +160,7 @@ class Heap {
   Arena& arena_;
   Blocks blocks_;
   SharedLock lock_;
+  std::atomic<u64> swept_ns_{0};
 };
 
 }  // namespace di

@@ -141,6 +141,16 @@ void Heap::rebuild() {
       index_insert(index);
   }
   DI_FAULT("heap.rebuild_middle");
+  // A maker that died before its descriptor became a truth: the next maker gets the same descriptor and generation.
+  for_ledgers(arena_, *this, [&](u32, LedgerEntry& entry) {
+    const u64 what = entry.what.load();
+    if (ledger_kind(what) != LedgerKind::kOwn) return;
+    const u64 word = descriptor(ledger_descriptor(what)).word.load();
+    if (word_state(word) == ObjectState::kFree || word_generation(word) != static_cast<u32>(entry.ref.load()))
+      entry.what.store(0, std::memory_order_release);
+  });
+  heap.fixed_bytes.store(arena_.header().tables.value + u64{arena_.table_count()} * kTableHeaderBytes +
+                         Blocks::table_bytes(heap.slice_high, arena_.header().slice_count));
   free_strays();
   recount_pins();
   recompute_charges();
@@ -158,13 +168,7 @@ void Heap::expire() {
     Descriptor& entry = descriptor(index);
     const u64 word = entry.word.load();
     if (word_state(word) != ObjectState::kSealed || entry.expires_ns == 0 || entry.expires_ns > now) continue;
-    if (word_pins(word) == 0) {
-      free_descriptor(index, false);
-    } else {
-      index_erase(index);
-      entry.word.fetch_add(kSealStep);
-      heap.pending_bytes.fetch_add(Blocks::block_bytes(entry.bytes));
-    }
+    retire(index);
   }
 }
 
@@ -190,13 +194,14 @@ void Heap::settle_entry(LedgerEntry& entry, u64 deadline_ns) {
     unpin(index);
     return;
   }
+  Guard guard(*this, deadline_ns);
   const u64 word = descriptor(index).word.load();
-  const bool same = word_generation(word) == static_cast<u32>(entry.ref.load());
-  if (same && word_kind(word) == ObjectKind::kChunk && word_state(word) != ObjectState::kFree) {
-    close_chunk(index, kNone, deadline_ns);
-  } else if (same && word_state(word) == ObjectState::kCreating) {
-    Guard guard(*this, deadline_ns);
-    if (word_state(descriptor(index).word.load()) == ObjectState::kCreating) free_descriptor(index, true);
+  if (word_generation(word) == static_cast<u32>(entry.ref.load())) {
+    if (word_kind(word) == ObjectKind::kChunk && word_state(word) != ObjectState::kFree) {
+      close_locked(index);
+    } else if (word_state(word) == ObjectState::kCreating) {
+      free_descriptor(index, true);
+    }
   }
   DI_FAULT("reap.owned_settled");
   entry.what.store(0, std::memory_order_release);
@@ -223,9 +228,10 @@ void Heap::wait_readers(u32 table, u64 deadline_ns) {
   for_ledgers(arena_, *this, [&](u32, LedgerEntry& entry) {
     const u64 what = entry.what.load();
     const LedgerKind kind = ledger_kind(what);
+    u64 seen = what;  // by exchange: its owner may have ended it by now, and used the entry for something else
     if (ledger_table(what) == table &&
         (kind == LedgerKind::kDraw || kind == LedgerKind::kRead || kind == LedgerKind::kWriter))
-      entry.what.store(0, std::memory_order_release);
+      entry.what.compare_exchange_strong(seen, 0, std::memory_order_release);
   });
 }
 
@@ -234,9 +240,8 @@ bool Heap::resize(u64 budget, u64 deadline_ns, std::string* why) {
     Guard guard(*this, deadline_ns);
     settle_dropped();
     HeapHeader& heap = arena_.heap_header();
-    const u64 claimed = heap.object_bytes + heap.meta_bytes + heap.fixed_bytes + heap.table_charge;
-    if (budget < claimed) {
-      *why = "memory=" + std::to_string(budget) + " is less than the " + std::to_string(claimed) +
+    if (budget < claimed()) {
+      *why = "memory=" + std::to_string(budget) + " is less than the " + std::to_string(claimed()) +
              " bytes in use or set aside; delete objects, or shrink tables with table.resize()";
       return false;
     }
@@ -247,11 +252,9 @@ bool Heap::resize(u64 budget, u64 deadline_ns, std::string* why) {
     }
     heap.budget.store(budget);
   }
-  for (;;) {  // what lies above the new budget is punched, a slice per hold
+  for (Blocks::Cursor cursor;;) {  // what lies above the new budget is punched, a slice per hold
     Guard guard(*this, deadline_ns);
-    const HeapHeader& heap = arena_.heap_header();
-    const u64 committed = heap.object_bytes + heap.chunk_bytes + heap.meta_bytes + heap.fixed_bytes + heap.free_bytes;
-    if (committed <= budget || blocks_.reclaim_some() == 0) break;
+    if (committed() <= budget || blocks_.reclaim_some(&cursor) == 0) break;
   }
   Guard guard(*this, deadline_ns);
   wake_room();

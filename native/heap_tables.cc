@@ -59,7 +59,8 @@ i64 Heap::publish(u32 index, u32 made, u32 own, u64 keep, u64 deadline_ns) {
     Id id;
     version_id(arena_, index, version, id);
     const u32 left = find(id);  // a publisher died between sealing this version and announcing it
-    if (left != kNone) free_descriptor(left, false);
+    if (left != kNone && word_state(descriptor(left).word.load()) == ObjectState::kSealed) retire(left);
+    else if (left != kNone) free_descriptor(left, true);
     if (made != kNone) {
       Descriptor& fresh = descriptor(made);
       std::memcpy(fresh.id, id, sizeof(Id));
@@ -79,13 +80,7 @@ i64 Heap::publish(u32 index, u32 made, u32 own, u64 keep, u64 deadline_ns) {
       if (old == kNone) continue;
       const u64 word = descriptor(old).word.load();
       if (word_state(word) != ObjectState::kSealed) continue;
-      if (word_pins(word) == 0) {
-        free_descriptor(old, false);
-      } else {
-        index_erase(old);
-        descriptor(old).word.fetch_add(kSealStep);
-        arena_.heap_header().pending_bytes.fetch_add(Blocks::block_bytes(descriptor(old).bytes));
-      }
+      retire(old);
     }
     entry.oldest.store(oldest);
     wake_room();
@@ -130,25 +125,29 @@ void Heap::detach(std::span<const u32> chunks, u32 table, u64 deadline_ns) {
   wake_room();
 }
 
+void Heap::close_locked(u32 chunk) {
+  ChunkHeader& header = *reinterpret_cast<ChunkHeader*>(block(chunk));
+  header.full.store(1, std::memory_order_release);
+  header.closed.store(1, std::memory_order_seq_cst);  // pairs with the refs loads: see Attachment
+  DI_FAULT("heap.chunk_closed");
+  if (word_state(descriptor(chunk).word.load()) == ObjectState::kCreating) descriptor(chunk).word.fetch_add(kSealStep);
+  for (u32 i = 0; i < header.attachments; ++i) {
+    if (word_state(descriptor(chunk).word.load()) != ObjectState::kSealed) break;  // freed by the last detach
+    detach_locked(chunk, header.attachment[i].table);
+  }
+  wake_room();
+}
+
 bool Heap::close_chunk(u32 chunk, u32 entry, u64 deadline_ns) {
   try {
     Guard guard(*this, deadline_ns);
-    ChunkHeader& header = *reinterpret_cast<ChunkHeader*>(block(chunk));
-    header.full.store(1, std::memory_order_release);
-    header.closed.store(1, std::memory_order_seq_cst);  // pairs with the refs loads: see Attachment
-    DI_FAULT("heap.chunk_closed");
-    if (word_state(descriptor(chunk).word.load()) == ObjectState::kCreating) descriptor(chunk).word.fetch_add(kSealStep);
-    if (entry != kNone) arena_.ledger().entry(entry).what.store(0, std::memory_order_release);
-    for (u32 i = 0; i < header.attachments; ++i) {
-      if (word_state(descriptor(chunk).word.load()) != ObjectState::kSealed) break;  // freed by the last detach
-      detach_locked(chunk, header.attachment[i].table);
-    }
-    wake_room();
+    close_locked(chunk);
+    arena_.ledger().entry(entry).what.store(0, std::memory_order_release);
   } catch (const Error& error) {
     if (deadline_ns != 0 || error.code() != Code::kTimeout) throw;
     return false;
   }
-  if (entry != kNone) arena_.ledger().give(entry);
+  arena_.ledger().give(entry);
   return true;
 }
 
@@ -178,8 +177,7 @@ bool Heap::reserve(u32 index, u64 bytes, u64 deadline_ns, std::string* why) {
   TableHeader& table = arena_.table(index);
   const u64 used = table.used_bytes, held = table.held_bytes;
   const u64 before = std::max(table.reserve_bytes + held, used), after = std::max(bytes + held, used);
-  const u64 claimed = heap.object_bytes + heap.meta_bytes + heap.fixed_bytes + heap.table_charge - before + after;
-  if (after > before && claimed > heap.budget.load()) {
+  if (after > before && claimed() - before + after > heap.budget.load()) {
     if (why != nullptr) *why = room_text();
     return false;
   }
@@ -188,17 +186,16 @@ bool Heap::reserve(u32 index, u64 bytes, u64 deadline_ns, std::string* why) {
   return true;
 }
 
-bool Heap::hold(u32 index, i64 delta_bytes, u64 deadline_ns) {
+bool Heap::hold(u32 index, i64 delta_bytes, u64 deadline_ns, bool force) {
   Guard guard(*this, deadline_ns);
   HeapHeader& heap = arena_.heap_header();
   TableHeader& table = arena_.table(index);
   const u64 used = table.used_bytes, own = table.reserve_bytes + table.held_bytes;
   const u64 grown = own + static_cast<u64>(delta_bytes);
-  const u64 charge_after = heap.table_charge - std::max(own, used) + std::max(grown, used);
-  if (delta_bytes > 0 && heap.object_bytes + heap.meta_bytes + heap.fixed_bytes + charge_after > heap.budget.load())
-    return false;
+  const u64 before = std::max(own, used), after = std::max(grown, used);
+  if (delta_bytes > 0 && !force && claimed() - before + after > heap.budget.load()) return false;
   table.held_bytes.store(table.held_bytes + static_cast<u64>(delta_bytes));
-  heap.table_charge.store(charge_after);
+  heap.table_charge.store(heap.table_charge - before + after);
   if (delta_bytes < 0) wake_room();
   return true;
 }
@@ -206,15 +203,24 @@ bool Heap::hold(u32 index, i64 delta_bytes, u64 deadline_ns) {
 u64 Heap::available(u64 deadline_ns) {
   Guard guard(*this, deadline_ns);
   settle_dropped();
-  const HeapHeader& heap = arena_.heap_header();
-  const u64 claimed = heap.object_bytes + heap.meta_bytes + heap.fixed_bytes + heap.table_charge;
-  return heap.budget.load() > claimed ? heap.budget.load() - claimed : 0;
+  const u64 budget = arena_.heap_header().budget.load();
+  return budget > claimed() ? budget - claimed() : 0;
 }
 
 void Heap::free_meta(std::span<const u32> descriptors, u64 deadline_ns) {
   Guard guard(*this, deadline_ns);
   for (const u32 index : descriptors) free_descriptor(index, false);
   wake_room();
+}
+
+void Heap::free_stray_meta(u32 table, std::span<const u32> linked, u64 deadline_ns) {
+  Guard guard(*this, deadline_ns);
+  for (u32 index = 0; index < descriptor_count(); ++index) {
+    const u64 word = descriptor(index).word.load();
+    if (word_kind(word) != ObjectKind::kMeta || word_state(word) != ObjectState::kSealed) continue;
+    if (descriptor(index).owner != table || std::find(linked.begin(), linked.end(), index + 1) != linked.end()) continue;
+    free_descriptor(index, false);
+  }
 }
 
 void Heap::free_meta_of(u32 table, u64 deadline_ns) {

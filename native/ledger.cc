@@ -4,16 +4,22 @@
 
 namespace di {
 
+Ledger::Ledger(Arena& arena) : arena_(arena), blocks_(new std::atomic<LedgerBlock*>[kMaxBlocks]()) {}
+
+void Ledger::add_block(LedgerBlock& block) {
+  if (block_count_ == kMaxBlocks)
+    throw Error(Code::kCapacity, "this process holds 4 million pins and draws; let some arrays and batches go");
+  blocks_[block_count_].store(&block, std::memory_order_release);  // pairs with the acquire in entry()
+  for (u32 i = kLedgerEntries; i-- > 0;)
+    if (block.entries[i].what.load() == 0) free_.push_back(size() + i);
+  ++block_count_;
+}
+
 void Ledger::grow() {
   Heap& heap = arena_.heap();
-  heap.grow_ledger(kForever);
+  const u32 made = heap.grow_ledger(kForever);
   std::lock_guard<std::recursive_mutex> guard(arena_.local());
-  LedgerBlock& block = *reinterpret_cast<LedgerBlock*>(heap.block(arena_.self().ledger.load() - 1));
-  if (!entries_.empty() && entries_.back() == &block.entries[kLedgerEntries - 1]) return;  // another thread did it
-  for (LedgerEntry& entry : block.entries) {
-    free_.push_back(static_cast<u32>(entries_.size()));
-    entries_.push_back(&entry);
-  }
+  add_block(*reinterpret_cast<LedgerBlock*>(heap.block(made)));
 }
 
 std::vector<u32> Ledger::take(u32 count) {
@@ -49,14 +55,15 @@ void Ledger::give(u32 number) {
 
 void Ledger::drop(u32 number) {
   std::lock_guard<std::mutex> guard(dropped_mutex_);
-  if (number >= entries_.size()) return;  // a forked child that could not take a slot of its own
-  entries_[number]->what.fetch_or(kLedgerDropped, std::memory_order_acq_rel);
+  if (number >= size()) return;  // a forked child that could not take a slot of its own
+  if (!frozen_) entry(number).what.fetch_or(kLedgerDropped, std::memory_order_acq_rel);
   dropped_.push_back(number);
   dropped_count_.store(static_cast<u32>(dropped_.size()), std::memory_order_relaxed);
 }
 
 void Ledger::collect_dropped(std::vector<u32>* out) {
   std::lock_guard<std::mutex> guard(dropped_mutex_);
+  if (frozen_) return;
   out->swap(dropped_);
   dropped_.clear();
   dropped_count_.store(0, std::memory_order_relaxed);
@@ -67,43 +74,53 @@ void Ledger::sweep(u64 deadline_ns) {
 }
 
 bool Ledger::has_pins() const {
-  for (const LedgerEntry* entry : entries_) {
-    const u64 what = entry->what.load();
+  for (u32 number = 0; number < size(); ++number) {
+    const u64 what = entry(number).what.load();
     if (ledger_kind(what) == LedgerKind::kPin && !(what & kLedgerDropped)) return true;
   }
   return false;
 }
 
 bool Ledger::is_empty() const {
-  for (const LedgerEntry* entry : entries_)
-    if (entry->what.load() != 0) return false;
+  for (u32 number = 0; number < size(); ++number)
+    if (entry(number).what.load() != 0) return false;
   return true;
 }
 
+// Blocks of the slot's earlier owners, whose entries the reaper or a clean end left free.
 void Ledger::adopt_blocks() {
-  u32 at = arena_.self().ledger.load();
-  while (at != 0) {
+  for (u32 at = arena_.self().ledger.load(); at != 0;) {
     LedgerBlock& block = *reinterpret_cast<LedgerBlock*>(arena_.heap().block(at - 1));
-    for (LedgerEntry& entry : block.entries) {
-      if (entry.what.load() != 0) continue;  // never: the reaper left it clean
-      free_.push_back(static_cast<u32>(entries_.size()));
-      entries_.push_back(&entry);
-    }
+    add_block(block);
     at = block.next.load();
   }
 }
 
+// -------------------------------------------------------------------------------------------------------------- fork
+
+void Ledger::freeze() {
+  dropped_mutex_.lock();
+  frozen_ = true;
+}
+
+void Ledger::thaw() {
+  std::lock_guard<std::mutex> guard(dropped_mutex_);
+  frozen_ = false;
+  for (const u32 number : dropped_) entry(number).what.fetch_or(kLedgerDropped, std::memory_order_acq_rel);
+}
+
 void Ledger::forget_for_child() {
   inherited_.clear();
-  for (u32 number = 0; number < entries_.size(); ++number) {
-    const u64 what = entries_[number]->what.load();
+  for (u32 number = 0; number < size(); ++number) {
+    const u64 what = entry(number).what.load();
     if (ledger_kind(what) == LedgerKind::kPin && !(what & kLedgerDropped))
-      inherited_.push_back({number, what, entries_[number]->ref.load()});
+      inherited_.push_back({number, what, entry(number).ref.load()});
   }
-  entries_.clear();
+  block_count_ = 0;
   free_.clear();
   dropped_.clear();
   dropped_count_.store(0);
+  frozen_ = false;
 }
 
 // The numbers must stay the same: array owners hold them. Positions that the parent's pins use get fresh entries; all
@@ -111,15 +128,15 @@ void Ledger::forget_for_child() {
 void Ledger::repeat_pins() {
   u32 highest = 0;
   for (const Inherited& pin : inherited_) highest = std::max(highest, pin.number + 1);
-  while (entries_.size() < highest) grow();
-  std::vector<bool> used(entries_.size(), false);
+  while (size() < highest) grow();
+  std::vector<bool> used(size(), false);
   for (const Inherited& pin : inherited_) used[pin.number] = true;
   std::vector<Heap::PinCopy> copies;
-  for (const Inherited& pin : inherited_) copies.push_back({entries_[pin.number], pin.what, pin.ref});
+  for (const Inherited& pin : inherited_) copies.push_back({&entry(pin.number), pin.what, pin.ref});
   if (!copies.empty()) arena_.heap().repeat_pins(copies);
   std::lock_guard<std::recursive_mutex> guard(arena_.local());
   free_.clear();
-  for (u32 number = 0; number < entries_.size(); ++number)
+  for (u32 number = 0; number < size(); ++number)
     if (!used[number]) free_.push_back(number);
   inherited_.clear();
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -12,13 +13,16 @@ namespace di {
 
 class Ledger {
  public:
-  explicit Ledger(Arena& arena) : arena_(arena) {}
+  explicit Ledger(Arena& arena);
 
   // `count` free entries. May allocate ledger blocks: never call it with a shared lock held.
   std::vector<u32> take(u32 count);
   u32 take_one();
   void give(u32 entry);  // the entry is zero in shared memory already
-  LedgerEntry& entry(u32 number) { return *entries_[number]; }
+  LedgerEntry& entry(u32 number) const {
+    // acquire: pairs with the release in add_block(); other threads may add blocks meanwhile.
+    return blocks_[number / kLedgerEntries].load(std::memory_order_acquire)->entries[number % kLedgerEntries];
+  }
 
   // A destructor's unpin: no lock. The next sweep, by this process or by whoever needs room, lowers the count.
   void drop(u32 number);
@@ -30,17 +34,27 @@ class Ledger {
   bool has_pins() const;
   bool is_empty() const;
   void adopt_blocks();      // a claimed slot keeps the blocks of earlier owners
-  void forget_for_child();  // fork: the old entries are the parent's
-  void repeat_pins();       // fork: the parent's pins once more, under the same numbers
+  // fork: from freeze() to thaw() no pin of this process is let go, so that the child can repeat those it inherits.
+  void freeze();    // before
+  void unlock_after_fork() { dropped_mutex_.unlock(); }  // in both
+  void thaw();      // in the parent, when the child has its pins
+  void forget_for_child();  // the old entries are the parent's
+  void repeat_pins();       // the parent's pins once more, under the same numbers
 
  private:
+  static constexpr u32 kMaxBlocks = 16384;  // 4 M entries
   void grow();
+  void add_block(LedgerBlock& block);  // caller holds local()
+  u32 size() const { return block_count_ * kLedgerEntries; }
 
   Arena& arena_;
-  std::vector<LedgerEntry*> entries_;
+  // Entry n is entries[n % 255] of blocks_[n / 255]. Fixed in length: entry() reads it without a lock.
+  std::unique_ptr<std::atomic<LedgerBlock*>[]> blocks_;
+  u32 block_count_ = 0;
   std::vector<u32> free_;
   std::vector<u32> dropped_;
   std::atomic<u32> dropped_count_{0};
+  bool frozen_ = false;  // [dropped_mutex_]
   mutable std::mutex dropped_mutex_;
   struct Inherited {
     u32 number;

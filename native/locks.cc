@@ -25,7 +25,7 @@ u64 deadline_after(double seconds) {
 bool SharedLock::try_acquire() {
   u32 free = 0;
   // acquire: pairs with the release in release(); what the last owner wrote is visible.
-  return word_.word.compare_exchange_strong(free, arena_.slot() + 1, std::memory_order_acquire);
+  return word_.word.compare_exchange_strong(free, my_word(), std::memory_order_acquire);
 }
 
 void SharedLock::acquire(u64 deadline_ns) {
@@ -37,8 +37,16 @@ void SharedLock::acquire(u64 deadline_ns) {
   acquire_slow(deadline_ns);
 }
 
+// Dead, or dead so long that its slot is somebody else's. A clean exit leaves no lock behind.
+bool SharedLock::owner_gone(u32 word) const {
+  const u32 holder = lock_owner(word);
+  if (holder >= kMaxClients) return false;
+  const u32 generation = arena_.client(holder).generation.load(std::memory_order_acquire);
+  return lock_owner_word(holder, generation) != (word & ~kSleeping) || arena_.is_dead(holder);
+}
+
 void SharedLock::acquire_slow(u64 deadline_ns) {
-  const u32 mine = (arena_.slot() + 1) | kSleeping;  // others may sleep too: wake one at release
+  const u32 mine = my_word() | kSleeping;  // others may sleep too: wake one at release
   WaitRecord record(arena_, WaitKind::kLock, kNone);
   for (;;) {
     u32 seen = word_.word.load(std::memory_order_relaxed);
@@ -48,15 +56,15 @@ void SharedLock::acquire_slow(u64 deadline_ns) {
     }
     if (!(seen & kSleeping) && !word_.word.compare_exchange_strong(seen, seen | kSleeping, std::memory_order_relaxed))
       continue;
-    const u32 holder = (seen & ~kSleeping) - 1;
+    const u32 holder = lock_owner(seen);
     if (deadline_ns != 0) {
       os::Blocking blocking;
       os::futex_wait(word_.word, seen | kSleeping, kSliceNs);
     }
     const u32 now = word_.word.load(std::memory_order_relaxed);
-    if ((now & ~kSleeping) != holder + 1 || holder == arena_.slot()) {
+    if ((now & ~kSleeping) != (seen & ~kSleeping) || (now & ~kSleeping) == my_word()) {
       if (os::now_ns() < deadline_ns) continue;
-    } else if (arena_.is_dead(holder)) {
+    } else if (owner_gone(now)) {
       DI_FAULT("lock.before_takeover");
       u32 dead = now;
       if (word_.word.compare_exchange_strong(dead, mine, std::memory_order_acquire)) return;

@@ -1,8 +1,9 @@
 // Locks that live in shared memory and hold their owner's client slot.
 //
-// States of a word: 0 free; owner + 1; owner + 1 with the top bit: somebody sleeps. Taking: CAS from 0, spin <= 2 us,
-// then set the top bit and sleep in slices; after each slice the owner's record lock is asked. A dead owner is replaced
-// by one CAS (several waiters try, one wins). A stopped owner is never robbed: the wait ends by deadline or Ctrl-C.
+// States of a word: 0 free; its owner; its owner with the top bit: somebody sleeps. An owner is its client slot and 20
+// bits of the slot's generation, so that a waiter who slept through a death cannot rob who has the slot now. Taking: CAS
+// from 0, spin <= 2 us, then set the top bit and sleep in slices; after each slice the owner's record lock is asked. A
+// dead owner is replaced by one CAS (several waiters try, one wins). A stopped owner is never robbed: the wait ends by deadline or Ctrl-C.
 // A kill anywhere leaves the word naming a dead owner, or free; `dirty` and the redo record tell the next owner what to
 // finish. Lock order: reap, tables by index, heap; nothing else is taken while one is held.
 #pragma once
@@ -16,6 +17,11 @@ namespace di {
 
 constexpr u64 kForever = ~u64{0};
 u64 deadline_after(double seconds);  // negative: forever
+
+constexpr u32 kLockSlotBits = 11;  // of a lock word: client slot + 1; then the generation; the top bit: somebody sleeps
+static_assert(kMaxClients < (1u << kLockSlotBits));
+inline u32 lock_owner_word(u32 slot, u32 generation) { return ((generation << kLockSlotBits) | (slot + 1)) & 0x7fffffffu; }
+inline u32 lock_owner(u32 word) { return (word & ((1u << kLockSlotBits) - 1)) - 1; }  // client slot, or kNone
 
 class DI_CAPABILITY("shared lock") SharedLock {
  public:
@@ -36,12 +42,11 @@ class DI_CAPABILITY("shared lock") SharedLock {
     std::atomic_signal_fence(std::memory_order_seq_cst);
     word_.dirty.store(0, std::memory_order_release);
   }
-  u32 owner() const {  // client slot, or kNone
-    const u32 value = word_.word.load(std::memory_order_acquire) & 0x7fffffffu;
-    return value == 0 ? kNone : value - 1;
-  }
+  u32 owner() const { return lock_owner(word_.word.load(std::memory_order_acquire)); }  // client slot, or kNone
 
  private:
+  u32 my_word() const { return lock_owner_word(arena_.slot(), arena_.slot_generation()); }
+  bool owner_gone(u32 word) const;
   void acquire_slow(u64 deadline_ns);
 
   const Arena& arena_;

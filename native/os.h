@@ -69,7 +69,7 @@ struct Holder {
   std::string name, uuid;
 };
 std::string memfd_name(const std::string& store_name, const std::string& uuid);  // uuid: hex digits and '-'
-// Every live process of this uid that holds a memfd of ours, this one included: {pid, fd, name, uuid}. Reads /proc only.
+// Every live process of this uid that holds a memfd of ours, this one included: {pid, fd, name, uuid}. Reads /proc.
 std::vector<Holder> find_holders();
 // Processes of this uid whose descriptors this one may not see (another gid, or not dumpable): who may hold a store
 // that find_holders misses. Slower than find_holders; for the text of an error.

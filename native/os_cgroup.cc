@@ -1,5 +1,5 @@
-// The memory cgroup of this process, level by level, through /proc/self/mountinfo and /proc/self/cgroup: v1, v2, hybrid,
-// and what containers make of them.
+// The memory cgroup of this process, level by level, through /proc/self/mountinfo and /proc/self/cgroup: v1, v2,
+// hybrid, and what containers make of them.
 #include <dirent.h>
 #include <sys/stat.h>
 

@@ -1,7 +1,7 @@
 // The memory budget: what may be committed before the kernel kills.
 //
-// Past a cgroup's limit no call fails: the kernel drops what it can and then kills somebody. So every commit is compared
-// beforehand with what each level still has, less a margin for what others take between the look and the commit.
+// Past a cgroup's limit no call fails: the kernel drops what it can and then kills somebody. So every commit is
+// compared beforehand with what each level still has, less a margin for what others take between look and commit.
 //
 // One Budget per process, found through an atomic pointer and remade when the pid differs: a forked child never meets a
 // flag that another thread of its parent had set. `busy` is only ever tried: who finds somebody looking already takes

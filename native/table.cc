@@ -19,12 +19,14 @@ Table::Table(std::shared_ptr<Arena> arena, u32 index)
 
 Table::Guard::Guard(Table& table, u64 deadline_ns) : table_(table), exceptions_(std::uncaught_exceptions()) {
   table.lock_.acquire(deadline_ns);
-  if (table.lock_.needs_recovery() || table.undo_.pending()) table.recover();
-  if (!table.live()) {
-    table.lock_.release();
+  try {
+    if (table.lock_.needs_recovery() || table.undo_.pending()) table.recover();
     table.require_live();
+    table.refresh();
+  } catch (...) {  // what could not be recovered stays marked: the next owner tries again
+    table.lock_.release();
+    throw;
   }
-  table.refresh();
 }
 
 Table::Guard::~Guard() {
@@ -94,6 +96,13 @@ void Table::use_chunks(u32 chunk, u32 count, i32 delta) {
     }
     chunk = header.next.load(std::memory_order_acquire) - 1;
   }
+}
+
+// The bytes that held items are charged follow their number: called under the lock before the guard ends, and after a
+// recovery, so that no kill leaves them apart. They may go past the budget by what draw() has asked room for.
+void Table::settle_held() {
+  const u64 right = header_.held * header_.item_bytes, now = header_.held_bytes.load();
+  if (right != now) arena_->heap().hold(index_, static_cast<i64>(right - now), kForever, true);
 }
 
 void Table::commit() {
@@ -287,14 +296,15 @@ bool Table::evict_for_room(u64 deadline_ns) {
   {
     Guard guard(*this, deadline_ns);
     change();
-    for (u32 i = 0; i < kBatchStep && header_.limiter.queue == 0; ++i) {
+    // As few as free a chunk: where rows are large, 64 items may be all there are.
+    for (u32 i = 0; i < kBatchStep && header_.limiter.queue == 0 && detach_.empty(); ++i) {
       const u32 out = victim();
       if (out == kNone) break;
       remove_slot(out, true);
       ++header_.evicted_for_room;
       any = true;
+      commit();
     }
-    commit();
     if (any) wake(header_.room_seq, header_.room_waiters, 1);
   }
   settle(deadline_ns);
@@ -332,6 +342,7 @@ u64 Table::update_priorities(std::span<const u64> keys, std::span<const double> 
     const std::size_t count = std::min(kStep, keys.size() - first);
     Guard guard(*this, deadline_ns);
     change();
+    const u64 live_before = live;
     u32 changed = 0;
     for (std::size_t i = 0; i < count; ++i) {
       const u64 key = keys[first + i];
@@ -367,8 +378,8 @@ u64 Table::update_priorities(std::span<const u64> keys, std::span<const double> 
     if (changed != 0) parts_.sums->set(slots, masses, changed);
     if (was_empty) wake(header_.items_seq, header_.items_waiters, kMaxClients);
     header_.total_updates += count;
+    header_.stale_updates += count - (live - live_before);
   }
-  header_.stale_updates += keys.size() - live;  // a tool's figure: a lost addition is harmless
   return live;
 }
 

@@ -155,7 +155,7 @@ class Table : public std::enable_shared_from_this<Table> {
   void recover();
   void rebuild();
   void fill();
-  void rebuild_references();
+  u64 rebuild_references();  // how many counts were wrong
   double mass(double priority) const;  // p^alpha
   void join(u32 slot, bool back_in_place);   // into sampler, remover and counts
   void leave(u32 slot);
@@ -170,6 +170,8 @@ class Table : public std::enable_shared_from_this<Table> {
   u32 cover(u32 chunk, u32 row, u32 rows);   // chunks a range covers
   void use_chunks(u32 chunk, u32 count, i32 delta);
   void commit();
+  void settle_held();
+  void uncount_draws();
   bool stale(const Item& item) const;
   u32 pick(double stratum_first, double strata);
   u32 draw_step(DrawSet* set, u32 want, double* stratum, double strata);

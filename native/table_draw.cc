@@ -187,21 +187,20 @@ u32 Table::draw(DrawSet* set, u32 want, double stratum_first, double strata, u64
     }
     const bool limited = header_.max_times_sampled != 0;
     const i64 each = static_cast<i64>(header_.item_bytes);
-    if (limited && !arena_->heap().hold(index_, step * each, deadline_ns)) {
-      *why = "the store has no free memory to hold drawn items in; raise memory=, or sample fewer at once";
-      break;
-    }
     u32 got = 0;
     bool again = false;
-    u64 held = 0;
-    try {
+    {
       Guard guard(*this, deadline_ns);
+      if (limited && !arena_->heap().hold(index_, step * each, deadline_ns)) {
+        *why = "the store has no free memory to hold drawn items in; raise memory=, or sample fewer at once";
+        break;
+      }
       change();
       if (set->items.empty()) set->rng_before = header_.rng_counter;
       const u64 held_before = header_.held;
       const u64 stale_before = header_.stale_dropped;
       got = draw_step(set, step, &stratum, strata);
-      held = header_.held - held_before;
+      const u64 held = header_.held - held_before;
       again = header_.stale_dropped != stale_before;
       set->rng_after = header_.rng_counter;
       set->table_size = header_.size + (limited ? held : 0);
@@ -223,11 +222,8 @@ u32 Table::draw(DrawSet* set, u32 want, double stratum_first, double strata, u64
         wake(header_.room_seq, header_.room_waiters, may_insert(header_.limiter, size) ? kMaxClients : 0);
         if (may_sample(header_.limiter, size)) wake(header_.items_seq, header_.items_waiters, 1);
       }
-    } catch (...) {
-      if (limited) arena_->heap().hold(index_, -static_cast<i64>(step) * each, kForever);
-      throw;
+      settle_held();
     }
-    if (limited) arena_->heap().hold(index_, (static_cast<i64>(held) - static_cast<i64>(step)) * each, kForever);
     total += got;
     if (got < step && !again) break;
   }
@@ -246,7 +242,8 @@ void Table::copied(DrawSet* set, u64 deadline_ns) {
       Drawn& drawn = set->items[i];
       if (drawn.chunks == 0) continue;
       lower_.push_back({drawn.chunk, drawn.chunks});
-      arena_->ledger().entry(drawn.entry).what.store(ledger_what(LedgerKind::kDraw, index_, kNone), std::memory_order_release);
+      Shared<u64>& what = arena_->ledger().entry(drawn.entry).what;
+      what.store(ledger_what(LedgerKind::kDraw, index_, kNone) | (what.load() & kLedgerDropped), std::memory_order_release);
       drawn.chunks = 0;
     }
     commit();

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+import warnings
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -13,17 +14,20 @@ from di_store.batch import Batch, decode_blob, wrap_ragged
 from di_store.errors import CorruptData, Timeout
 from di_store.plan import OPAQUE_SCHEMA, VALUE, ReadPlan, read_plan
 from di_store.reserve import Reckoning, check_room, reckon
+from di_store.samplers import Prioritized
 from di_store.schema import Schema
 from di_store.settings import UNLIMITED, Settings
+from di_store.tree import unflatten
 from di_store.views import check_columns
 
 
 class TableHandle:
     """What writers, loaders and mixtures need of a table; made anew in each process that attaches."""
 
-    def __init__(self, arena: _core.Arena, native: _core.Table) -> None:
+    def __init__(self, arena: _core.Arena, native: _core.Table, versions: dict[str, int]) -> None:
         self.arena = arena
         self.native = native
+        self.versions = versions
         self.name: str = native.name
         self.settings = Settings.from_text(native.config())
         self.opaque = self.settings.opaque
@@ -34,6 +38,8 @@ class TableHandle:
         self._which: dict[Any, list[int] | None] = {None: None}
         self._lock = threading.Lock()
         self.example_bytes = 0
+        self.special = False
+        self._warned = False
 
     # -- columns ------------------------------------------------------------------------------------------------
 
@@ -105,6 +111,7 @@ class TableHandle:
                 raise Timeout(f"table {self.name!r} cannot be read yet", "nothing was written to it")
             with self._lock:
                 if self._reader is None:
+                    self.special = bool(plan.ragged)
                     self._reader = _core.Reader(self.native, plan.native)
         return self._reader
 
@@ -123,6 +130,33 @@ class TableHandle:
                 return None
             self._which[key] = plan.which(key)
         return self._which[key]
+
+    def beta(self) -> float | None:
+        """The exponent of the importance weights, as it is now; None: weights are 1."""
+        return self.native.beta if isinstance(self.settings.sampler, Prioritized) else None
+
+    def allocate(self, n: int, which: list[int] | None, make: Callable[[str, Any, Any], Any]) -> dict[str, Any]:
+        """Arrays for the fixed-size outputs of a batch of n, for the core's `out`."""
+        plan = self.read_plan()
+        assert plan is not None
+        found: dict[str, Any] = {}
+        for number, output in enumerate(plan.native["outputs"]):
+            if (which is None or number in which) and not output["ragged"]:
+                found[output["name"]] = make(output["name"], (n, *output["shape"]), output["dtype"])
+        return unflatten(found) if found else {}
+
+    def warn_evicted(self) -> bool:
+        """Warn once when items were evicted before `capacity`; whether that has happened."""
+        if not self._warned and (evicted := self.native.stats()["evicted_for_room"]):
+            self._warned = True
+            warnings.warn(
+                f"table {self.name!r}: {evicted} items were evicted before capacity, because their rows need more bytes "
+                "than was reckoned (short episodes, long ragged rows, more lanes than lanes=); raise capacity=, "
+                "max_bytes= or lanes=, see `evicted_for_room` in table.stats()",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+        return self._warned
 
     def batch(self, parts: tuple[Any, ...]) -> Batch:
         """The core's parts as a `Batch`."""

@@ -27,6 +27,7 @@ _SLACK = 1.1
 _MOST_ITEM_CHUNK = 4 * MIB
 _OUT_OF_ORDER_ROWS = 8
 _TABLE_BYTES = 16384
+_LEAST_OPAQUE = 4 * MIB  # Python values vary in size, and only the first is known
 
 
 def _classes() -> list[int]:
@@ -173,7 +174,9 @@ def reckon(settings: Settings, schema: Schema, capacity: int | None, example_byt
     else:
         reserve = math.ceil(_items(settings, capacity) * added * per_row * _factor(settings, rows)) + open_bytes
         if settings.max_bytes is not None:
-            reserve = min(reserve, settings.max_bytes)
+            reserve = min(reserve, settings.max_bytes) if heap.bounded else settings.max_bytes
+        elif settings.opaque:
+            reserve = max(reserve, _LEAST_OPAQUE)
     dominant = schema.dominant
     text = (
         f"capacity={capacity:,} items × {added:,} rows × {row:,} bytes" if capacity is not None else "max_bytes"
@@ -182,6 +185,13 @@ def reckon(settings: Settings, schema: Schema, capacity: int | None, example_byt
         f"and {format_size(open_bytes)} for open chunks of lanes={settings.lanes}"
     )
     return Reckoning(reserve, item, target, least, heap, meta_bytes(settings, capacity), text)
+
+
+def reckon_without_rows(settings: Settings) -> Reckoning:
+    """What a table needs before its first step tells what its rows are."""
+    reserve = settings.max_bytes or 0
+    text = f"capacity={settings.capacity} items and max_bytes={settings.max_bytes}"
+    return Reckoning(reserve, 64, 256, 1, Heap(0, 0, True), meta_bytes(settings, settings.capacity), text)
 
 
 def chunk_target(

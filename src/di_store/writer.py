@@ -289,6 +289,10 @@ class Writer:
     def _end(self, why: StoreError) -> None:
         self._ended = why
         self._thread = -1
+        # The mapping goes with the last handle: let go of the core's part.
+        self._call = self._native = None
+        self._handles, self._versions = [], []
+        self._arena = None  # type: ignore[assignment]
 
     def end_with(self, why: StoreError) -> None:
         """The store's handle is closed: end as `close` does, as far as that needs no waiting."""

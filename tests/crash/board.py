@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-PROGRESS, ACKED, DELETED, STOP, ITEMS, WINDOWS, PUBLISHED, ENTERED = range(8)
+PROGRESS, ACKED, DELETED, STOP, ITEMS, WINDOWS, PUBLISHED, CLOSED = range(8)
 """Words of a row: loops done; objects or numbers acknowledged; objects whose delete has begun (all below); asked to
-stop; items acknowledged in tables `replay` and `windows`; last version published; calls begun that may add items."""
+stop; items acknowledged in tables `replay` and `windows`; last version published; writers closed, whose last
+items nobody acknowledged."""
 WORDS = 8
 ROWS = 4096
 WIDTH = 64

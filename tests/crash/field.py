@@ -55,8 +55,7 @@ class Field:
         make("replay", capacity=1_500, view=view, schema=schema, sampler=prioritized, lanes=8)
         make("windows", capacity=400, view=di_store.Sequence(4, period=2), schema=schema, lanes=8)
         make("queue", capacity=1_000, schema=schema, limiter=di_store.Queue(64), lanes=8)
-        ahead = di_store.SamplesPerInsert(1.0, min_size=1, tolerance=100.0)
-        make("once", capacity=4_000, schema=schema, sampler=di_store.Once(), limiter=ahead, lanes=8)
+        make("once", capacity=4_000, schema=schema, sampler=di_store.Once(), lanes=8)
 
     # -- processes ------------------------------------------------------------------------------------------------
 
@@ -153,10 +152,8 @@ class Field:
             table = self.store.table(name)
             stats = table.stats()
             acknowledged = sum(self.board.get(row, word) for row in range(1, self.row + 1))
-            entered = sum(1 for row in self.roles if self.roles[row] == "writer")
-            slack = IN_FLIGHT_ITEMS * entered + sum(
-                4 * self.board.get(row, words.ENTERED) for row in range(1, self.row + 1)
-            )
+            closed = sum(1 + self.board.get(row, words.CLOSED) for row in self.roles if self.roles[row] == "writer")
+            slack = IN_FLIGHT_ITEMS * closed
             assert acknowledged <= stats["inserts"] <= acknowledged + slack, name
             assert stats["size"] == len(table) <= stats["capacity"], name
             assert stats["held"] == 0, name
@@ -219,7 +216,7 @@ class Field:
         findings = self.store.check()
         assert findings == [], findings
         stats = self.store.stats()
-        left = {name: stats[name] for name in ("live", "pinned", "pending", "reserved", "objects")}
+        left = {name: stats[name] for name in ("live_objects_bytes", "pinned", "pending", "chunk_pages", "reserved", "objects")}
         assert left == dict.fromkeys(left, 0), left
         assert stats["committed"] <= stats["budget"]
         assert len(stats["clients"]) == 1, stats["clients"]

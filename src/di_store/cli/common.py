@@ -116,11 +116,10 @@ def time_limit(store: di_store.Store, seconds: float, what: str) -> Iterator[Non
     """
 
     def look(number: int, frame: FrameType | None) -> None:
-        for client in store.stats()["clients"]:
-            waiting = client["waiting"]
-            if client["pid"] == os.getpid() and waiting is not None:
-                culprit = waiting["culprit"]
-                raise Timeout(f"{what} did not get its turn within {seconds:g} s", waiting["reason"], culprit)
+        stats = store.stats()
+        for waiter in stats["waiters"]:
+            if waiter["pid"] == os.getpid():
+                raise _late(f"{what} took more than {seconds:g} s", waiter["culprit"], stats)
 
     before = signal.signal(signal.SIGALRM, look)
     # Again every 0.1 s, since at one moment the call may be between two locks.
@@ -130,6 +129,16 @@ def time_limit(store: di_store.Store, seconds: float, what: str) -> Iterator[Non
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+def _late(message: str, pid: int | None, stats: dict[str, Any]) -> Timeout:
+    """The error for a wait for a lock that process `pid` holds."""
+    reason, remedy = "it waits for a lock", "--timeout waits longer"
+    if pid is None:
+        return Timeout(message, reason, remedy=remedy)
+    if any(client["pid"] == pid and client["state"] in ("T", "t") for client in stats["clients"]):
+        return Timeout(message, reason, f"pid {pid}, stopped", remedy=f"`kill -CONT {pid}` lets it go on; {remedy}")
+    return Timeout(message, reason, f"pid {pid}", remedy=remedy)
 
 
 class Stop:

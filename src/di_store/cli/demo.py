@@ -30,7 +30,7 @@ DEFAULT = DemoConfig()
 @click.option("--out", default=str(DEFAULT.out), show_default=True, help="Where the PNG chart goes.")
 @click.option("--json", "as_json", is_flag=True, help="Print only the summary, as JSON; the screen goes to stderr.")
 @click.pass_context
-def demo(context: click.Context, as_json: bool, **options: object) -> None:
+def demo(context: click.Context, /, as_json: bool, **options: object) -> None:
     """Train a DQN through a store: actors on Atari, one learner, a live screen, a chart at the end.
 
     Ctrl-C ends it early and cleanly. Needs: pip install 'di-store[demo]'.

@@ -1,43 +1,169 @@
-"""What `status` and `top` know about a store, as plain values; read without locks."""
+"""What the commands know about a store, as plain values for JSON; read without locks."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from typing import Any
 
 import di_store
-from di_store.cli.common import ATTACH_SECONDS, others
+from di_store.cli.common import ATTACH_SECONDS, others, seconds_text
 from di_store.errors import StoreError, StoreNotFound
 from di_store.sizes import format_size
 
 Report = dict[str, Any]
 
+UNKNOWN: Report = {
+    "uuid": None,
+    "bytes": None,
+    "budget": None,
+    "memory": {},
+    "tables": [],
+    "waiters": [],
+    "clients": [],
+}
+WAITS_FOR = {
+    "lock": "a lock",
+    "room": "room in the store",
+    "items": "items",
+    "limiter": "the limiter",
+    "object": "an object that is not there yet",
+    "weights": "newer weights",
+    "memory": "memory",
+}
+MEMORY = ("live", "pinned", "pending", "free", "reserved", "page_tables")
+STATES = {"T": "stopped", "t": "stopped by a debugger", "Z": "ended", "D": "in the kernel", "gone": "gone"}
+
 
 def reports(only: str | None = None) -> list[Report]:
     """One report for each store of this machine, or for the one named `only`, by name.
 
-    A store that cannot be read has its reason under "error", the others are none the worse for it.
+    A store that cannot be read has its reason under "error"; the others are none the worse for it.
     """
-    return [
-        found
-        for info in sorted(di_store.list_stores(), key=lambda info: info.name)
-        if (only is None or info.name == only) and (found := report(info.name, others(info.pids)))
-    ]
+    pids: dict[str, list[int]] = {}
+    for info in di_store.list_stores():
+        pids.setdefault(info.name, []).extend(info.pids)
+    found = (report(name, others(pids[name])) for name in sorted(pids) if only is None or name == only)
+    return [each for each in found if each is not None]
 
 
 def report(name: str, pids: list[int]) -> Report | None:
-    """One store; None if it went away meanwhile."""
-    plain: Report = {"name": name, "pids": pids, "error": None, "bytes": None, "budget": None}
-    plain |= {"tables": [], "waiters": [], "clients": [], "memory": {}}
+    """One store; None if it went away meanwhile, or was removed."""
     try:
         store = di_store.attach(name, timeout=ATTACH_SECONDS)
+        try:
+            found = described(store.stats())
+        finally:
+            store.close()
     except StoreNotFound:
         return None
     except StoreError as error:
-        return plain | {"error": str(error)}
-    try:
-        stats = store.stats()
-    except StoreError as error:
-        return plain | {"error": str(error)}
-    finally:
-        store.close()
-    return plain | described(stats)
+        return {**UNKNOWN, "name": name, "pids": pids, "error": str(error)}
+    return {"name": name, "pids": holders(pids, found), "error": None, **found}
+
+
+def holders(pids: list[int], found: Report) -> list[int]:
+    """Those of `pids` that hold this store, and not a removed one of the same name whose memory is not back yet."""
+    clients = {client["pid"] for client in found["clients"]}
+    return [pid for pid in pids if pid in clients] or pids
+
+
+def described(stats: dict[str, Any]) -> Report:
+    """The parts of `Store.stats()` that people look at, without this process."""
+    me = os.getpid()
+    clients = {client["pid"]: client_report(client) for client in stats["clients"] if client["pid"] != me}
+    return {
+        "uuid": stats["uuid"],
+        "bytes": stats["committed"],
+        "budget": stats["budget"],
+        "memory": {key: stats.get(key) for key in MEMORY},
+        "objects": stats["objects"],
+        "deaths": stats["deaths"],
+        "rebuilds": stats["rebuilds"],
+        "tables": [{"name": name, **table} for name, table in stats["tables"].items()],
+        "clients": list(clients.values()),
+        "waiters": [waiter_report(waiter, clients) for waiter in stats["waiters"] if waiter["pid"] != me],
+    }
+
+
+def client_report(client: dict[str, Any]) -> Report:
+    """One process that has the store open."""
+    state = STATES.get(client["state"], "runs") if client["alive"] else "dead"
+    return {"pid": client["pid"], "state": state, "roles": client["roles"], "pinned": client.get("pinned")}
+
+
+def waiter_report(waiter: dict[str, Any], clients: dict[int, Report]) -> Report:
+    """One process that waits, what for, and who holds it up."""
+    reason = waiter["reason"]
+    text = WAITS_FOR.get(waiter["kind"], waiter["kind"]) if reason == waiter["kind"] else reason
+    if waiter["table"] is not None:
+        text = f"table {waiter['table']!r}: {text}"
+    return {
+        "pid": waiter["pid"],
+        "kind": waiter["kind"],
+        "table": waiter["table"],
+        "reason": text,
+        "culprit": None if waiter["culprit"] is None else culprit_text(waiter["culprit"], clients),
+        "age_seconds": waiter["seconds"],
+    }
+
+
+def culprit_text(pid: int, clients: dict[int, Report]) -> str:
+    """``pid 12``, and its state where that explains something."""
+    state = clients[pid]["state"] if pid in clients else "runs"
+    return f"pid {pid}" if state == "runs" else f"pid {pid}, {state}"
+
+
+# -- for people ----------------------------------------------------------------------------------------------------
+
+
+def share_text(each: Report) -> tuple[str, str]:
+    """Memory taken, with its share of the budget, and the budget."""
+    return f"{format_size(each['bytes'])} ({each['bytes'] / each['budget']:.0%})", format_size(each["budget"])
+
+
+def memory_rows(each: Report) -> Iterator[tuple[str, str]]:
+    """The store's memory by use."""
+    memory = {name: "-" if size is None else format_size(size) for name, size in each["memory"].items()}
+    taken, budget = share_text(each)
+    yield "memory", f"{taken} of {budget}"
+    yield "in use", f"{memory['live']}, reserved for tables {memory['reserved']}"
+    yield "pinned by readers", memory["pinned"]
+    yield "deleted but pinned", memory["pending"]
+    yield "free", memory["free"]
+    yield "page tables", memory["page_tables"]
+    yield "objects", f"{each['objects']:,}"
+    yield "processes that died", f"{each['deaths']:,}, rebuilds after that {each['rebuilds']:,}"
+
+
+def client_rows(each: Report) -> Iterator[tuple[str, ...]]:
+    """One row for each process that has the store open."""
+    waits = {waiter["pid"]: waiter for waiter in each["waiters"]}
+    for client in each["clients"]:
+        waiter = waits.get(client["pid"])
+        waiting = ("-", "-", "-")
+        if waiter is not None:
+            waiting = (waiter["reason"], seconds_text(waiter["age_seconds"]), waiter["culprit"] or "-")
+        yield (str(client["pid"]), client["state"], ", ".join(client["roles"]) or "-", *waiting)
+
+
+def limiter_text(table: Report) -> str:
+    """Which side the limiter holds back, and why."""
+    limiter = table["limiter"]
+    if limiter["reason"]:
+        return f"{limiter['state']}: {limiter['reason']}"
+    return f"open, last insert {seconds_text(table['seconds_since_insert'])} ago"
+
+
+def table_report(table: di_store.Table) -> Report:
+    """A table's settings, columns and counts."""
+    schema = table._handle.schema
+    columns = None
+    if schema is not None:
+        columns = [
+            {"name": column.name, "dtype": column.type_name, "shape": [None, *column.shape]}
+            if column.ragged
+            else {"name": column.name, "dtype": column.type_name, "shape": list(column.shape)}
+            for column in schema
+        ]
+    return {"name": table.name, "columns": columns, **table.stats()}

@@ -26,7 +26,7 @@ def rm(store: str, force: bool, as_json: bool) -> None:
                 remedy="end them first, the store goes with the last one; --force takes it from them: "
                 "all their calls raise StoreClosed",
             )
-        remove(handle)
+        handle._arena.remove()
     if as_json:
         print_json({"name": store, "removed": True, "pids": holders})
     elif holders:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 import di_store
+from di_store.views import View
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Load:
 
     name: str
     step: dict[str, Any]
-    view: di_store.View
+    view: View
     capacity: int
     batch: int
 

@@ -1,0 +1,250 @@
+// Making blocks: what the budget admits, where the pages come from, and what is left if the maker dies.
+#include <algorithm>
+#include <cstring>
+
+#include "heap.h"
+
+namespace di {
+namespace {
+
+constexpr u64 kChunkSweepNs = 100'000'000;  // a full store looks for chunks nobody uses at most this often
+
+void add(Shared<u64>& counter, u64 delta) {
+  counter.store(counter.load(std::memory_order_relaxed) + delta, std::memory_order_relaxed);
+}
+
+u64 table_need(const TableHeader& table) {
+  return std::max(table.reserve_bytes.load(std::memory_order_relaxed) + table.held_bytes.load(std::memory_order_relaxed),
+                  table.used_bytes.load(std::memory_order_relaxed));
+}
+
+}  // namespace
+
+// --------------------------------------------------------------------------------------------------------- the budget
+
+u64 Heap::claimed() const {
+  const HeapHeader& heap = arena_.heap_header();
+  return heap.object_bytes + heap.meta_bytes + heap.fixed_bytes + heap.table_charge;
+}
+
+u64 Heap::committed() const {
+  const HeapHeader& heap = arena_.heap_header();
+  return heap.object_bytes + heap.chunk_bytes + heap.meta_bytes + heap.fixed_bytes + heap.free_bytes;
+}
+
+// Chunks are charged to their tables' reserves; everything else lives from what the reserves leave.
+Heap::Shortage Heap::admit(const MakeRequest& request, const Blocks::Choice& choice, std::string* why, u32* short_table) const {
+  const u64 budget = arena_.heap_header().budget.load();
+  Shortage shortage;
+  u64 grow = choice.taken_bytes;
+  if (request.kind == ObjectKind::kChunk) {
+    grow = 0;
+    for (const u32 index : request.tables) {
+      const TableHeader& table = arena_.table(index);
+      const u64 used = table.used_bytes + choice.bytes, own = table.reserve_bytes + table.held_bytes;
+      if (used > own) grow += used - std::max<u64>(own, table.used_bytes);
+      const bool again = used > 2 * own + choice.bytes;
+      if (!again && (used <= own || claimed() + grow <= budget)) continue;
+      if (short_table != nullptr) *short_table = index;
+      if (why != nullptr)
+        *why = "table '" + std::string(table.name) + "' uses its " + std::to_string(own >> 10) +
+               " KiB; raise capacity=, max_bytes= or the store's memory=";
+      shortage.bytes = again ? ~u64{0} : claimed() + grow - budget;
+      return shortage;
+    }
+  }
+  if (claimed() + grow > budget) {
+    if (why != nullptr) *why = room_text();
+    shortage.bytes = claimed() + grow - budget;
+    return shortage;
+  }
+  const u64 pages = committed() + choice.missing_bytes;
+  shortage.pages = pages > budget ? pages - budget : 0;
+  return shortage;
+}
+
+std::string Heap::room_text() const {
+  const HeapHeader& heap = arena_.heap_header();
+  const auto mib = [](u64 bytes) { return std::to_string(bytes >> 20) + " MiB"; };
+  return "store '" + arena_.name() + "' is full: " + mib(heap.object_bytes) + " objects (" + mib(heap.pinned_bytes) +
+         " pinned), " + mib(heap.table_charge) + " set aside for tables, " + mib(heap.meta_bytes + heap.fixed_bytes) +
+         " of its own, of memory=" + mib(heap.budget.load()) + "; delete objects, or store.resize(memory=…)";
+}
+
+void Heap::charge(u32 index, i64 used_delta) {
+  TableHeader& table = arena_.table(index);
+  const u64 before = table_need(table);
+  add(table.used_bytes, static_cast<u64>(used_delta));
+  add(arena_.heap_header().table_charge, table_need(table) - before);
+}
+
+// For the heap's own blocks: a few pages, found at once.
+void Heap::make_room_for_pages(u64 missing_bytes) {
+  Blocks::Cursor cursor;
+  while (committed() + missing_bytes > arena_.heap_header().budget.load() && blocks_.reclaim_some(&cursor) != 0) {
+  }
+}
+
+bool Heap::commit_choice(const Blocks::Choice& choice, std::string* why) {
+  if (choice.missing_bytes == 0) return true;
+  const u64 slice = arena_.header().data.value + choice.slice * kSliceBytes;
+  return arena_.commit(slice + choice.first_page * kPageBytes, choice.pages * kPageBytes, why);
+}
+
+// ------------------------------------------------------------------------------------------------------------- making
+
+// One look, under the lock: kMade, kExists, or kFull with what is short.
+MakeResult Heap::try_make(const MakeRequest& request, u32 entry, Blocks::Choice* choice, Shortage* shortage, u32* out,
+                          std::string* why, u32* short_table, const std::function<void(u8*)>& format) {
+  const BlockUse use = static_cast<BlockUse>(request.kind);
+  settle_dropped();
+  if (request.id != nullptr && find(*reinterpret_cast<const Id*>(request.id)) != kNone) return MakeResult::kExists;
+  const u32 index = pop_free();
+  if (index == kNone) {
+    if (why != nullptr) *why = room_text();
+    *shortage = {kPageBytes, 0};
+    return MakeResult::kFull;
+  }
+  *choice = blocks_.choose(request.bytes, use);
+  *shortage = choice->found ? admit(request, *choice, why, short_table) : Shortage{~u64{0}, 0};
+  if (choice->found && shortage->bytes != 0 && shortage->bytes <= choice->spare_bytes) {
+    blocks_.punch_spare(*choice);
+    *choice = blocks_.choose(request.bytes, use);
+    *shortage = admit(request, *choice, why, short_table);
+  }
+  if (!choice->found || shortage->bytes != 0 || shortage->pages != 0) {
+    if (!choice->found && why != nullptr) *why = room_text();
+    push_free(index);
+    return MakeResult::kFull;
+  }
+  place(request, entry, *choice, index, format);
+  *out = index;
+  return MakeResult::kMade;
+}
+
+// The descriptor becomes a truth by one store. Killed before it: a ledger entry that names a free descriptor, which the
+// rebuild clears; after it: an object being created by a dead process, which the reaper frees.
+void Heap::place(const MakeRequest& request, u32 entry, const Blocks::Choice& choice, u32 index,
+                 const std::function<void(u8*)>& format) {
+  HeapHeader& heap = arena_.heap_header();
+  Descriptor& made = descriptor(index);
+  const u64 word = make_word(ObjectState::kCreating, request.kind, word_generation(made.word.load()));
+  made.offset = choice.offset;
+  made.bytes = request.bytes;
+  made.owner = request.kind == ObjectKind::kMeta ? request.owner : arena_.slot();
+  made.expires_ns = request.expires_ns;
+  made.flags = request.id != nullptr ? kFlagHasId : 0;
+  if (request.id != nullptr) std::memcpy(made.id, request.id, sizeof(Id));
+  if (request.expires_ns != 0) ++heap.expiring;
+  LedgerEntry& own = arena_.ledger().entry(entry);
+  own.ref.store(word_generation(word), std::memory_order_relaxed);
+  own.what.store(ledger_what(LedgerKind::kOwn, 0, index), std::memory_order_release);
+  if (format) format(arena_.at(choice.offset, choice.bytes));
+  DI_FAULT("heap.make_before_state");
+  made.word.store(word, std::memory_order_release);
+  DI_FAULT("heap.make_after_state");
+  blocks_.apply(choice, static_cast<BlockUse>(request.kind));
+  if (request.kind == ObjectKind::kData) {
+    add(heap.live_bytes, choice.bytes);
+    ++heap.live_objects;
+    if (request.id != nullptr) index_insert(index);
+  }
+  if (request.kind == ObjectKind::kChunk)
+    for (const u32 table : request.tables) charge(table, static_cast<i64>(choice.bytes));
+}
+
+// Takes pages from where nobody uses them, a slice per hold of the lock; bytes got.
+u64 Heap::move_pages(u64 bytes, bool holes_only, u64 deadline_ns) {
+  Blocks::Cursor cursor;
+  u64 got = 0;
+  for (u64 some = 1; got < bytes && some != 0; got += some) {
+    Guard guard(*this, deadline_ns);
+    some = holes_only ? blocks_.reclaim_holes(&cursor) : blocks_.reclaim_some(&cursor);
+  }
+  return got;
+}
+
+MakeResult Heap::make(const MakeRequest& request, u32 entry, u64 deadline_ns, u32* out, std::string* why, u32* short_table,
+                      const std::function<void(u8*)>& format) {
+  *out = kNone;
+  bool swept = false;
+  for (int moves = 0;;) {
+    if (short_table != nullptr) *short_table = kNone;
+    Blocks::Choice choice;
+    Shortage shortage;
+    MakeResult result;
+    u64 holes = 0;  // at most so much lies between objects
+    {
+      Guard guard(*this, deadline_ns);
+      result = try_make(request, entry, &choice, &shortage, out, why, short_table, format);
+      const HeapHeader& heap = arena_.heap_header();
+      holes = heap.object_bytes - std::min(heap.object_bytes.load(), heap.live_bytes.load());
+    }
+    if (result == MakeResult::kExists) return result;
+    if (result == MakeResult::kMade) {
+      if (commit_choice(choice, why)) return result;
+      Guard guard(*this, kForever);
+      discard(*out, entry);
+      *out = kNone;
+      return MakeResult::kFull;
+    }
+    if (shortage.bytes == 0) {  // the budget is there, in pages that lie elsewhere
+      if (move_pages(shortage.pages, false, deadline_ns) == 0 && ++moves > 8) {
+        if (why != nullptr) *why = room_text();
+        return MakeResult::kFull;
+      }
+    } else if (!swept) {
+      swept = true;
+      sweep_all(deadline_ns);
+      sweep_unused_chunks(deadline_ns);
+    } else if (shortage.bytes > holes || move_pages(shortage.bytes, true, deadline_ns) == 0) {
+      return MakeResult::kFull;
+    }
+  }
+}
+
+u32 Heap::make_meta(u64 bytes, u32 owner, u64 deadline_ns) {
+  const u32 entry = arena_.ledger().take_one();
+  u32 index = kNone;
+  try {
+    index = begin_meta(bytes, owner, entry, deadline_ns);
+  } catch (...) {
+    arena_.ledger().give(entry);
+    throw;
+  }
+  seal(index, entry);
+  return index;
+}
+
+u32 Heap::begin_meta(u64 bytes, u32 owner, u32 entry, u64 deadline_ns) {
+  MakeRequest request;
+  request.bytes = bytes;
+  request.kind = ObjectKind::kMeta;
+  request.owner = owner;
+  u32 index = kNone;
+  std::string why;
+  if (make(request, entry, deadline_ns, &index, &why) != MakeResult::kMade) throw Error(Code::kCapacity, why);
+  std::memset(block(index), 0, bytes);
+  return index;
+}
+
+u32 Heap::grow_ledger(u64 deadline_ns) {
+  Guard guard(*this, deadline_ns);
+  const u32 index = make_meta_locked(sizeof(LedgerBlock), kOwnerLedger);
+  if (index == kNone) throw Error(Code::kStoreFull, room_text());
+  LedgerBlock& fresh = *reinterpret_cast<LedgerBlock*>(block(index));
+  fresh.next.store(arena_.self().ledger.load());
+  DI_FAULT("heap.ledger_before_link");
+  arena_.self().ledger.store(index + 1, std::memory_order_release);  // pairs with walks of other processes
+  return index;
+}
+
+// Chunks whose last use ended in a process that had no time to let them go.
+void Heap::sweep_unused_chunks(u64 deadline_ns) {
+  const u64 now = os::now_ns();
+  u64 before = swept_ns_.load(std::memory_order_relaxed);
+  if (now - before < kChunkSweepNs || !swept_ns_.compare_exchange_strong(before, now, std::memory_order_relaxed)) return;
+  sweep_chunks(deadline_ns);
+}
+
+}  // namespace di

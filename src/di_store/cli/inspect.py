@@ -1,0 +1,195 @@
+"""`di-store inspect`: one store, or one table with its items, read-only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+from rich.console import RenderableType
+from rich.text import Text
+
+import di_store
+from di_store.cli.common import (
+    LOCK_SECONDS,
+    attached,
+    console,
+    grid,
+    json_option,
+    listing,
+    print_json,
+    seconds_text,
+    time_limit,
+    timeout_option,
+)
+from di_store.cli.report import Report, client_rows, described, limiter_text, memory_rows, table_report
+from di_store.column import shape_text
+from di_store.sizes import format_size
+
+TABLE_HEADS = ("table", "items>", "capacity>", "bytes>", "inserts>", "samples>", "writers>", "limiter")
+CLIENT_HEADS = ("pid>", "state", "roles", "waits for", "since", "held up by")
+ITEM_HEADS = ("key>", "priority>", "sampled>", "version>", "episode>", "start>")
+
+
+@click.command()
+@click.argument("store")
+@click.argument("table", required=False)
+@click.option("--items", type=click.IntRange(min=0), default=20, show_default=True, help="Items to show.")
+@click.option("--start", type=click.IntRange(min=0), default=0, show_default=True, help="Items to pass over.")
+@click.option("--values", is_flag=True, help="Show the columns of the items too, as the table's view shows them.")
+@timeout_option(LOCK_SECONDS)
+@json_option
+def inspect(
+    store: str, table: str | None, items: int, start: int, values: bool, timeout_seconds: float, as_json: bool
+) -> None:
+    """Show STORE: memory, tables, processes. With TABLE: its settings, its limiter, and its items, oldest first.
+
+    Items are looked at, not sampled: nothing is counted, nothing changes. --start and --items page through them.
+    """
+    with attached(store) as handle:
+        if table is None:
+            found = {"name": store, **described(handle.stats())}
+            if as_json:
+                print_json(found)
+            else:
+                print_store(found)
+            return
+        opened = handle.table(table)
+        about = {"store": store, **table_report(opened)}
+        if not as_json:
+            print_table(about)
+        with time_limit(handle, timeout_seconds, f"reading items of table {table!r}"):
+            page = item_page(opened, start, items, values)
+    if as_json:
+        print_json({**about, "start": start, "items": page})
+    else:
+        print_items(page, start, about["size"])
+
+
+# -- a store -------------------------------------------------------------------------------------------------------
+
+
+def print_store(found: Report) -> None:
+    """Memory, tables, processes."""
+    out = console()
+    out.print(grid([("store", found["name"]), ("uuid", found["uuid"]), *memory_rows(found)]))
+    parts: list[RenderableType] = []
+    if found["tables"]:
+        parts += [Text(), listing(TABLE_HEADS, map(table_row, found["tables"]))]
+    if found["clients"]:
+        parts += [Text(), listing(CLIENT_HEADS, client_rows(found))]
+    for part in parts:
+        out.print(part)
+
+
+def table_row(table: Report) -> tuple[str, ...]:
+    """One table of a store."""
+    return (
+        table["name"],
+        f"{table['size']:,}",
+        "-" if table["capacity"] is None else f"{table['capacity']:,}",
+        format_size(table["used_bytes"]),
+        f"{table['inserts']:,}",
+        f"{table['samples']:,}",
+        str(table["writers"]),
+        limiter_text(table),
+    )
+
+
+# -- a table -------------------------------------------------------------------------------------------------------
+
+
+def print_table(about: dict[str, Any]) -> None:
+    """Settings, limiter, counts."""
+    limiter = about["limiter"]
+    capacity = "-" if about["capacity"] is None else f"{about['capacity']:,}"
+    rows: list[tuple[str, object]] = [
+        ("table", f"{about['name']} of store {about['store']}"),
+        ("items", f"{about['size']:,} of {capacity}"),
+        *((name, about[name]) for name in ("view", "sampler", "remover")),
+        ("limiter", f"{limiter['kind']}, {limiter['state']}"),
+        ("inserts", f"{about['inserts']:,}{_blocked(limiter['insert_reason'])}"),
+        ("samples", f"{about['samples']:,}{_blocked(limiter['sample_reason'])}"),
+        ("last insert", f"{seconds_text(about['seconds_since_insert'])} ago; open writers: {about['writers']}"),
+        ("bytes", f"{format_size(about['used_bytes'])} used, {format_size(about['reserve_bytes'])} reserved"),
+    ]
+    out = console()
+    out.print(grid(rows))
+    out.print()
+    columns = about["columns"]
+    if columns is None:
+        out.print("no columns yet: the first step declares them")
+        return
+    shown = [(each["name"], each["dtype"], shape_text(tuple(each["shape"]))) for each in columns]
+    out.print(listing(("column", "dtype", "shape"), shown))
+
+
+def _blocked(reason: str) -> str:
+    return f"; the next one waits: {reason}" if reason else ""
+
+
+# -- items ---------------------------------------------------------------------------------------------------------
+
+
+def item_page(table: di_store.Table, start: int, count: int, values: bool) -> list[dict[str, Any]]:
+    """Items `start` … `start + count - 1`, oldest first; those removed while looking are left out."""
+    keys = table.keys(start, count)
+    if not len(keys):
+        return []
+    batch = table.peek(keys) if values else table.peek(keys, columns=())
+    live = batch.live if batch.live is not None else [True] * len(keys)
+    return [
+        {
+            "key": int(batch.keys[at]),
+            "priority": float(batch.priorities[at]),
+            "times_sampled": int(batch.times_sampled[at]),
+            "version": int(batch.versions[at]),
+            "episode": int(batch.episodes[at]),
+            "start": int(batch.starts[at]),
+            **({"values": plain(batch.data, at)} if values else {}),
+        }
+        for at in range(len(keys))
+        if live[at]
+    ]
+
+
+def plain(data: Any, at: int) -> Any:
+    """Example `at` of a batch's data as plain lists and numbers; of an `Opaque` table the value's text."""
+    if isinstance(data, dict):
+        return {name: plain(value, at) for name, value in data.items()}
+    if isinstance(data, list):
+        return repr(data[at])
+    if isinstance(data, di_store.Ragged):
+        if len(data.lead) > 1:
+            rows = data.lead[1]
+            return [data[at * rows + row].tolist() for row in range(rows)]
+        return data[at].tolist()
+    return data[at].tolist()
+
+
+def print_items(page: list[dict[str, Any]], start: int, size: int) -> None:
+    """A page of items, and how to get the next."""
+    out = console()
+    out.print()
+    if not page:
+        out.print("no items" if not size else f"no items from {start} on; there are {size:,}")
+        return
+    out.print(listing(ITEM_HEADS, [item_row(item) for item in page]))
+    for item in page:
+        if "values" in item:
+            out.print(Text(f"\n{item['key']}: {item['values']}"))
+    behind = start + len(page)
+    if behind < size:
+        out.print(f"\n{behind:,} of {size:,} items; --start {behind} shows the next")
+
+
+def item_row(item: dict[str, Any]) -> tuple[str, ...]:
+    """One item for people; a version of -1 is none."""
+    version = "-" if item["version"] < 0 else str(item["version"])
+    return (
+        str(item["key"]),
+        f"{item['priority']:.6g}",
+        str(item["times_sampled"]),
+        version,
+        str(item["episode"]),
+        str(item["start"]),
+    )

@@ -1,0 +1,71 @@
+"""`di-store status`: the stores of this machine, and who waits in them for what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import click
+from rich.console import Console, RenderableType
+from rich.text import Text
+
+from di_store.cli.common import console, json_option, listing, print_json, seconds_text
+from di_store.cli.report import Report, reports, share_text
+
+HEADS = ("store", "pids", "memory", "of", "tables", "items>", "waiting>")
+WAITER_HEADS = ("store", "pid>", "waits for", "since", "held up by")
+
+
+@click.command()
+@json_option
+def status(as_json: bool) -> None:
+    """List the stores of this user on this machine: who holds them, their memory and tables, and who waits for what.
+
+    Takes no locks, so it answers even where a process was stopped in the middle of its work.
+    """
+    found = reports()
+    if as_json:
+        print_json({"stores": found})
+        return
+    out: Console = console()
+    if not found:
+        out.print("no stores; di_store.open() or `di-store hold NAME` makes one")
+    for part in parts(found):
+        out.print(part)
+
+
+def parts(found: list[Report]) -> Iterator[RenderableType]:
+    """What is printed, from top to bottom."""
+    if found:
+        yield listing(HEADS, map(row, found))
+    waiting = [line for each in found for line in waiter_rows(each)]
+    if waiting:
+        yield Text()
+        yield listing(WAITER_HEADS, waiting)
+    for each in found:
+        if each["error"]:
+            yield Text(f"\n{each['name']} cannot be read: {each['error']}")
+
+
+def row(each: Report) -> tuple[str, ...]:
+    """One store."""
+    pids = ", ".join(map(str, each["pids"])) or "-"
+    if each["error"]:
+        return (each["name"], pids, "?", "?", "?", "?", "?")
+    memory, budget = share_text(each)
+    tables = ", ".join(table["name"] for table in each["tables"]) or "-"
+    items = f"{sum(table['size'] for table in each['tables']):,}"
+    return (each["name"], pids, memory, budget, tables, items, str(len(each["waiters"])))
+
+
+def waiter_rows(each: Report) -> list[tuple[str, ...]]:
+    """One row for each process that waits."""
+    return [
+        (
+            each["name"],
+            str(waiter["pid"]),
+            waiter["reason"],
+            seconds_text(waiter["age_seconds"]),
+            waiter["culprit"] or "-",
+        )
+        for waiter in each["waiters"]
+    ]

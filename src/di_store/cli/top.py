@@ -1,0 +1,132 @@
+"""`di-store top`: the stores of this machine, again and again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import click
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from di_store.cli.common import (
+    Stop,
+    console,
+    interval_option,
+    json_option,
+    listing,
+    no_such_store,
+    print_json,
+)
+from di_store.cli.report import Report, limiter_text, reports, share_text
+from di_store.cli.status import WAITER_HEADS, waiter_rows
+
+TABLE_HEADS = ("table", "items>", "capacity>", "inserts/s>", "samples/s>", "writers>", "limiter")
+
+
+class Rates:
+    """Inserts and samples per second of every table, from one look to the next."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, str, str], tuple[float, int]] = {}
+
+    def add(self, found: list[Report]) -> None:
+        """Put "inserts_per_second" and "samples_per_second" into every table's figures; None at the first look."""
+        now = time.monotonic()
+        seen = {}
+        for each in found:
+            for table in each["tables"]:
+                for counter in ("inserts", "samples"):
+                    key = (f"{each['name']}:{each['uuid']}", table["name"], counter)
+                    before = self._seen.get(key)
+                    known = before is not None and now > before[0] and table[counter] >= before[1]
+                    rate = (table[counter] - before[1]) / (now - before[0]) if known and before else None
+                    table[f"{counter}_per_second"] = rate
+                    seen[key] = (now, table[counter])
+        self._seen = seen
+
+
+@click.command()
+@click.argument("store", required=False)
+@interval_option(1.0)
+@click.option("--once", is_flag=True, help="Look once; rates are not known then.")
+@json_option
+def top(store: str | None, interval_seconds: float, once: bool, as_json: bool) -> None:
+    """Show all stores, or STORE alone, with rates, limiters and waiting processes, until Ctrl-C.
+
+    On a terminal the screen is refreshed; elsewhere every look is printed below the last one, with --json as one line
+    of JSON. Takes no locks.
+    """
+    rates, out = Rates(), console()
+    live = Live(console=out, auto_refresh=False, screen=False) if out.is_terminal and not (once or as_json) else None
+    with Stop().installed() as stop:
+        if live:
+            live.start()
+        try:
+            first = True
+            while True:
+                found = reports(store)
+                if first and store is not None and not found:
+                    raise no_such_store(store, [each["name"] for each in reports()])
+                first = False
+                rates.add(found)
+                if as_json:
+                    print_json({"time": time.time(), "stores": found})
+                elif live:
+                    live.update(frame(found), refresh=True)
+                else:
+                    out.print(frame(found))
+                if once or stop.wait(interval_seconds):
+                    return
+        finally:
+            if live:
+                live.stop()
+
+
+def frame(found: list[Report]) -> Group:
+    """One look."""
+    clock = time.strftime("%H:%M:%S")
+    parts: list[RenderableType] = [Text(f"di-store top  {clock}  {len(found)} stores", style="bold")]
+    for each in found:
+        parts.extend(store_parts(each))
+    if not found:
+        parts.append(Text("no stores; di_store.open() or `di-store hold NAME` makes one"))
+    return Group(*parts, Text())
+
+
+def store_parts(each: Report) -> Iterator[RenderableType]:
+    """One store: memory, tables, who waits."""
+    pids = ", ".join(map(str, each["pids"])) or "-"
+    yield Text()
+    if each["error"]:
+        yield Text(f"{each['name']}  pids {pids}  cannot be read: {each['error']}")
+        return
+    memory, budget = share_text(each)
+    yield Text(f"{each['name']}  {memory} of {budget}  pids {pids}", style="green")
+    if each["tables"]:
+        yield listing(TABLE_HEADS, map(table_row, each["tables"]))
+    if waiting := waiter_rows(each):
+        yield listing(WAITER_HEADS[1:], [row[1:] for row in waiting])
+    for client in each["clients"]:
+        if client["state"] != "runs":
+            yield Text(f"pid {client['pid']}: {client['state']}", style="yellow")
+
+
+def table_row(table: Report) -> tuple[str, ...]:
+    """One table."""
+    capacity = table["capacity"]
+    return (
+        table["name"],
+        f"{table['size']:,}",
+        "-" if capacity is None else f"{capacity:,}",
+        rate_text(table["inserts_per_second"]),
+        rate_text(table["samples_per_second"]),
+        str(table["writers"]),
+        limiter_text(table),
+    )
+
+
+def rate_text(rate: float | None) -> str:
+    """A rate for people."""
+    return "-" if rate is None else f"{rate:,.0f}" if rate >= 10 else f"{rate:.1f}"

@@ -1,0 +1,178 @@
+"""Drawing a batch that is not there at once: hold what the limiter lets go, wait for the rest, or give it all back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from di_store import _core, config
+from di_store.batch import Batch
+from di_store.errors import EndOfData, Timeout
+from di_store.handle import TableHandle
+from di_store.waits import SLICE_SECONDS, SampleWait, check_timeout
+
+
+class Stopped(Exception):
+    """A loader is being closed: its thread leaves what it waits for."""
+
+
+def check_n(n: Any) -> int:
+    """`n` as a number of examples."""
+    return config.count("n", n, minimum=1, why="a batch holds at least one example")
+
+
+def read_batch(
+    handle: TableHandle,
+    draws: _core.Draws | None,
+    n: Any,
+    timeout: Any,
+    min_n: Any,
+    linger: Any,
+    beta: float | None,
+    columns: str | Iterable[str] | None,
+    out: Batch | None,
+) -> Batch:
+    """`Table.sample`, when there is more to it than one call of the core."""
+    n = check_n(n)
+    terms = Terms(n, timeout, min_n, linger)
+    await_columns(handle, terms)
+    reader = handle.reader()
+    which = handle.which(columns)
+    if draws is None:
+        draws = reader.begin()
+    try:
+        collect(handle, reader, draws, terms)
+        parts = reader.finish(draws, beta, which, None if out is None else out.data, True)
+    except BaseException:
+        reader.give_back(draws)
+        raise
+    return handle.batch(parts)
+
+
+class Terms:
+    """How long a draw may take and when it may end early."""
+
+    def __init__(
+        self, n: int, timeout: Any, min_n: Any = None, linger: Any = None, stop: Callable[[], bool] | None = None
+    ) -> None:
+        self.n = n
+        self.timeout = check_timeout(timeout)
+        self.min_n = n if min_n is None else config.count("min_n", min_n, minimum=1)
+        if self.min_n > n:
+            raise ValueError(f"min_n={self.min_n} is above n={n}: it is the least that sample may return")
+        self.linger = check_timeout(linger, "linger")
+        self.stop = stop
+        self.wait: SampleWait | None = None
+
+    def pause(self, handle: TableHandle, seen: int, reason: str, at_most: float = SLICE_SECONDS) -> None:
+        """Wait one slice for items; raises `Timeout`, or `Stopped`."""
+        if self.stop is not None and self.stop():
+            raise Stopped
+        if self.wait is None:
+            what = f"sample of {self.n} from table {handle.name!r}"
+            self.wait = SampleWait(handle.arena, self.timeout, what, handle.native)
+        self.wait.check_attended(reason)
+        self.wait.pause(handle.native.wait_items, seen, reason, at_most=at_most)
+
+
+def await_columns(handle: TableHandle, terms: Terms) -> None:
+    """Wait until somebody wrote a first step, and so declared the columns.
+
+    Raises:
+        Timeout: nobody did. EndOfData: the table was finished before.
+    """
+    while handle.schema is None:
+        seen = handle.native.items_seq()
+        if handle.schema is not None:
+            return
+        stats = handle.native.stats()
+        if stats["finished"]:
+            raise EndOfData(f"table {handle.name!r} was finished before anything was written")
+        reason = stats["sample_blocked"] or "nothing was written yet"
+        terms.pause(handle, seen, f"{reason}; the first step is still to declare the columns")
+
+
+def collect(handle: TableHandle, reader: _core.Reader, draws: _core.Draws, terms: Terms) -> int:
+    """Draw until all are there, or as many as the terms are content with; how many.
+
+    Raises:
+        Timeout: not enough in time. EndOfData: the table is finished and gives nothing more. The draws are still held.
+    """
+    native = handle.native
+    held, newest = draws.count, time.monotonic()
+    while True:
+        seen = native.items_seq()
+        finished = native.stats()["finished"]
+        count = reader.draw(draws, terms.n)
+        if count > held:
+            held, newest = count, time.monotonic()
+        if held >= terms.n:
+            return held
+        if finished:  # read before the draw: whatever was inserted before finish() has been offered
+            if held:
+                return held
+            raise EndOfData(f"table {handle.name!r} is finished and gives no more: {draws.why}")
+        at_most = SLICE_SECONDS
+        if held >= terms.min_n:
+            if terms.linger is not None:
+                at_most = terms.linger - (time.monotonic() - newest)
+            if at_most <= 0 or _over(terms):
+                return held
+        reason = f"{held} of {terms.n} drawn; {draws.why}" if held else draws.why
+        try:
+            terms.pause(handle, seen, reason, at_most)
+        except Timeout:
+            if held >= terms.min_n:
+                return held
+            raise
+
+
+def _over(terms: Terms) -> bool:
+    """Whether the deadline is over, before the first wait too."""
+    return terms.timeout is not None and (terms.wait.left <= 0 if terms.wait is not None else terms.timeout <= 0)
+
+
+class Drawn:
+    """A batch that was drawn ahead and not handed out yet."""
+
+    def __init__(self, parts: Any, deliver: Callable[[], None], give_back: Callable[[], None]) -> None:
+        self.parts = parts
+        self.deliver = deliver
+        self.give_back = give_back
+
+
+class TableSource:
+    """Where a loader over one table takes its batches from."""
+
+    def __init__(self, handle: TableHandle, columns: str | Iterable[str] | None) -> None:
+        self.handle = handle
+        self._columns = columns
+        self.name = f"table {handle.name!r}"
+        if handle.schema is not None:
+            handle.which(columns)  # refuses unknown names now
+
+    def beta(self) -> float | None:
+        """The sampler's exponent of the importance weights, as it is now."""
+        return self.handle.beta()
+
+    def draw(self, terms: Terms, beta: float | None, allocate: Callable[[str, Any, Any], Any] | None) -> Drawn:
+        """Draw and copy a batch without delivering it.
+
+        Args:
+            terms: how long it may take.
+            beta: of the weights.
+            allocate: makes the array of an output from its name, shape and dtype; None: the core's pool.
+        """
+        handle = self.handle
+        await_columns(handle, terms)
+        reader, which = handle.reader(), handle.which(self._columns)
+        draws = reader.begin()
+        try:
+            held = collect(handle, reader, draws, terms)
+            out = None if allocate is None else handle.allocate(held, which, allocate)
+            parts = reader.finish(draws, beta, which, out, False)
+        except BaseException:
+            reader.give_back(draws)
+            raise
+        return Drawn(handle.batch(parts), lambda: reader.deliver(draws), lambda: reader.give_back(draws))

@@ -1,0 +1,289 @@
+"""Batches from several tables: every element picks its table by weight."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from di_store import config
+from di_store.batch import ArrayPool, Batch, Ragged
+from di_store.draw import Drawn, Terms, await_columns, check_n, collect
+from di_store.dtypes import Array
+from di_store.errors import EndOfData, StoreError
+from di_store.handle import TableHandle
+from di_store.loader import Loader
+
+if TYPE_CHECKING:
+    from di_store import _core
+    from di_store.store import Store
+    from di_store.table import Table
+
+_SHARD_BITS = 56
+_MOST_TABLES = 256
+
+
+class Mixture:
+    """Samples from several tables of one store. Pickles as their names and weights."""
+
+    def __init__(self, store: Store, tables: Mapping[str, Table], weights: Mapping[str, float], seed: int | None) -> None:
+        self._store = store
+        self._tables = list(tables.values())
+        self._weights = dict(weights)
+        self._seed = seed
+        self._source = MixtureSource([table._handle for table in self._tables], list(weights.values()), seed)
+        store._follow(self)
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """Share of each table, relative to the others."""
+        return dict(self._weights)
+
+    def __len__(self) -> int:
+        return sum(len(table) for table in self._tables)
+
+    def __repr__(self) -> str:
+        return f"<Mixture {self._weights!r} of store {self._store.name!r}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self._store)._load_mixture, (self._store.name, self._weights, self._seed)
+
+    def sample(
+        self,
+        n: int,
+        *,
+        timeout: float | None = None,
+        beta: float | None = None,
+        columns: str | Iterable[str] | None = None,
+    ) -> Batch:
+        """Draw n examples; ``batch.source`` int32[n] says from which table each is, by its place in the mixture.
+
+        Examples of one table lie together. Keys carry the table's place in their highest byte: only the mixture's
+        `update_priorities` takes them.
+
+        Raises:
+            Timeout: what was drawn is given back. EndOfData: a table is finished and gives no more.
+        """
+        self._check()
+        if beta is not None:
+            beta = config.real("beta", beta, why="it is the exponent of the importance weights")
+        source = self._source if columns is None else self._source.only(columns)
+        drawn = source.draw(Terms(check_n(n), timeout), beta, None)
+        drawn.deliver()
+        batch: Batch = drawn.parts
+        return batch
+
+    def update_priorities(self, keys: Any, priorities: Any) -> int:
+        """Set priorities by the keys of this mixture's batches; how many of the items were live."""
+        from di_store.table import host_array, key_array
+
+        self._check()
+        keys, priorities = key_array(keys), host_array(priorities)
+        if len(keys) != len(priorities):
+            raise ValueError(f"update_priorities: {len(keys)} keys but {len(priorities)} priorities")
+        if not (np.isfinite(priorities) & (priorities >= 0)).all():
+            raise ValueError("priorities must be finite and at least 0; nothing was changed")
+        places = (keys >> np.uint64(_SHARD_BITS)).astype(np.int64)
+        plain = keys & np.uint64((1 << _SHARD_BITS) - 1)
+        return sum(
+            table.update_priorities(plain[places == place], priorities[places == place])
+            for place, table in enumerate(self._tables)
+            if (places == place).any()
+        )
+
+    def loader(
+        self,
+        batch_size: int,
+        *,
+        prefetch: int = 2,
+        device: Any = None,
+        pin_memory: bool = False,
+        beta: Any = None,
+        columns: str | Iterable[str] | None = None,
+        drop_last: bool = False,
+        timeout: float | None = None,
+    ) -> Loader:
+        """As `Table.loader`."""
+        self._check()
+        source = self._source.only(columns)
+        made = Loader(source, batch_size, prefetch, device, pin_memory, beta, drop_last, timeout)
+        self._store._follow(made)
+        return made
+
+    def end_with(self, why: StoreError) -> None:
+        """The store's handle is closed."""
+        self._source = None  # type: ignore[assignment]  # the mapping goes with the last handle
+
+    def _check(self) -> None:
+        for table in self._tables:
+            table._writable()
+
+
+class MixtureSource:
+    """Where a mixture's batches come from."""
+
+    def __init__(
+        self, handles: list[TableHandle], weights: list[float], seed: int | None, columns: Any = None
+    ) -> None:
+        self._handles = handles
+        self._shares = np.asarray(weights, np.float64) / np.sum(weights)
+        self._random = np.random.Generator(np.random.Philox(seed))
+        self._seed = seed
+        self._columns = columns
+        self._pool = ArrayPool()
+        self.name = "mixture of " + ", ".join(repr(handle.name) for handle in handles)
+
+    def only(self, columns: str | Iterable[str] | None) -> MixtureSource:
+        """The same with some outputs only; it shares the generator."""
+        made = MixtureSource(self._handles, list(self._shares), self._seed, columns)
+        made._random = self._random
+        return made
+
+    def beta(self) -> float | None:
+        """None: each table's own."""
+        return None
+
+    def draw(self, terms: Terms, beta: float | None, allocate: Callable[[str, Any, Any], Any] | None) -> Drawn:
+        """A batch of all tables that is not delivered yet."""
+        counts = np.bincount(self._random.choice(len(self._shares), terms.n, p=self._shares), minlength=len(self._shares))
+        parts = [
+            _Part(handle, place, int(count))
+            for place, (handle, count) in enumerate(zip(self._handles, counts, strict=True))
+            if count
+        ]
+        try:
+            for part in parts:
+                part.draw(terms)
+            batch = self._assemble(parts, beta, allocate or (lambda _, shape, dtype: self._pool.take(shape, dtype)))
+        except BaseException:
+            for part in parts:
+                part.give_back()
+            raise
+
+        def deliver() -> None:
+            for part in parts:
+                part.deliver()
+
+        def give_back() -> None:
+            for part in parts:
+                part.give_back()
+
+        return Drawn(batch, deliver, give_back)
+
+    def _assemble(self, parts: list[_Part], beta: float | None, allocate: Callable[[str, Any, Any], Any]) -> Batch:
+        """Each table's examples go straight to their place in one batch."""
+        self._check_columns(parts)
+        first = parts[0].handle
+        n = sum(part.held for part in parts)
+        whole = first.allocate(n, first.which(self._columns), allocate)
+        batches, at = [], 0
+        for part in parts:
+            out = _cut(whole, at, at + part.held)
+            batches.append(part.finish(beta, self._columns, out))
+            at += part.held
+        for batch in batches:
+            _join_ragged(whole, batch.data, [other.data for other in batches])
+        names = ("priorities", "probabilities", "weights", "times_sampled", "versions", "episodes", "starts")
+        joined = [np.concatenate([getattr(batch, name) for batch in batches]) for name in names]
+        keys = np.concatenate([batch.keys | np.uint64(part.place << _SHARD_BITS) for part, batch in _pairs(parts, batches)])
+        found = Batch(whole, keys, *joined, sum(batch.table_size for batch in batches))
+        found.source = np.concatenate([np.full(part.held, part.place, np.int32) for part in parts])
+        return found
+
+    def _check_columns(self, parts: list[_Part]) -> None:
+        first = parts[0].handle
+        for part in parts[1:]:
+            mine, theirs = _shapes(first, self._columns), _shapes(part.handle, self._columns)
+            if mine != theirs:
+                names = sorted(
+                    name for name in mine.keys() | theirs.keys() if mine.get(name) != theirs.get(name)
+                )
+                raise ValueError(
+                    f"tables {first.name!r} and {part.handle.name!r} give different columns: {', '.join(names)}; a "
+                    "mixture needs the same, choose them with columns="
+                )
+
+
+class _Part:
+    """One table's share of a batch."""
+
+    def __init__(self, handle: TableHandle, place: int, count: int) -> None:
+        self.handle = handle
+        self.place = place
+        self.held = 0
+        self._count = count
+        self._draws: _core.Draws | None = None
+
+    def draw(self, terms: Terms) -> None:
+        own = Terms(self._count, terms.timeout, stop=terms.stop)
+        own.wait = terms.wait
+        await_columns(self.handle, own)
+        reader = self.handle.reader()
+        self._draws = reader.begin()
+        self.held = collect(self.handle, reader, self._draws, own)
+        if self.held < self._count:
+            raise EndOfData(f"table {self.handle.name!r} is finished: {self.held} of {self._count} are left")
+
+    def finish(self, beta: float | None, columns: Any, out: dict[str, Any]) -> Batch:
+        handle = self.handle
+        exponent = handle.beta() if beta is None else beta
+        assert self._draws is not None
+        return handle.batch(handle.reader().finish(self._draws, exponent, handle.which(columns), out, False))
+
+    def deliver(self) -> None:
+        if self._draws is not None:
+            self.handle.reader().deliver(self._draws)
+
+    def give_back(self) -> None:
+        if self._draws is not None:
+            self.handle.reader().give_back(self._draws)
+            self._draws = None
+
+
+def _pairs(parts: list[_Part], batches: list[Batch]) -> Iterable[tuple[_Part, Batch]]:
+    return zip(parts, batches, strict=True)
+
+
+def _shapes(handle: TableHandle, columns: Any) -> dict[str, Any]:
+    plan, which = handle.read_plan(), handle.which(columns)
+    assert plan is not None
+    return {
+        output["name"]: (output["dtype"], output["shape"], output["ragged"])
+        for number, output in enumerate(plan.native["outputs"])
+        if which is None or number in which
+    }
+
+
+def _cut(whole: dict[str, Any], start: int, stop: int) -> dict[str, Any]:
+    return {
+        name: _cut(value, start, stop) if isinstance(value, dict) else value[start:stop] for name, value in whole.items()
+    }
+
+
+def _join_ragged(whole: dict[str, Any], data: Any, parts: list[Any]) -> None:
+    """Ragged outputs cannot be written in place: put them together."""
+    for name, value in data.items():
+        if isinstance(value, dict):
+            _join_ragged(whole.setdefault(name, {}), value, [part[name] for part in parts])
+        elif isinstance(value, Ragged) and name not in whole:
+            each = [part[name] for part in parts]
+            offsets: list[Array] = [np.zeros(1, np.int64)]
+            for ragged in each:
+                offsets.append(ragged.offsets[1:] + offsets[-1][-1])
+            lead = (sum(ragged.lead[0] for ragged in each), *value.lead[1:])
+            whole[name] = Ragged(np.concatenate([ragged.values for ragged in each]), np.concatenate(offsets), lead)
+
+
+def check_weights(weights: Any) -> dict[str, float]:
+    """Shares by table name.
+
+    Raises:
+        ValueError: none, more than 256, negative ones, or all zero. TypeError: no dict of numbers.
+    """
+    if not isinstance(weights, Mapping) or not all(isinstance(name, str) for name in weights):
+        raise TypeError(f'mix() takes shares by table name, such as {{"agent": 255, "demo": 1}}, not {weights!r}')
+    found = {name: config.real(f"weight of {name!r}", value) for name, value in weights.items()}
+    if not 1 <= len(found) <= _MOST_TABLES or sum(found.values()) <= 0:
+        raise ValueError("mix() needs 1 to 256 tables, and a weight above 0")
+    return found

@@ -1,0 +1,191 @@
+"""Objects: immutable values with an id, put by one process and read in place by others."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from di_store import _core
+from di_store.config import count
+from di_store.errors import ObjectNotFound, StoreFull, Timeout
+from di_store.waits import SLICE_SECONDS, Wait, check_timeout
+
+_ID_BYTES = 20
+
+
+class Ref:
+    """The handle of an object: its id. Dropping it frees nothing. Hashes and compares by id, pickles as it."""
+
+    __slots__ = ("_bytes",)
+
+    def __init__(self, raw: bytes) -> None:
+        self._bytes = raw
+
+    @property
+    def id(self) -> str:
+        """40 hex characters."""
+        return self._bytes.hex()
+
+    @classmethod
+    def parse(cls, text: str) -> Ref:
+        """The ref whose text this is.
+
+        Raises:
+            ValueError: not 40 hex characters. TypeError: no text.
+        """
+        return cls(parse_id(text))
+
+    def __bytes__(self) -> bytes:
+        return self._bytes
+
+    def __str__(self) -> str:
+        return self._bytes.hex()
+
+    def __repr__(self) -> str:
+        return f"Ref({self._bytes.hex()})"
+
+    def __hash__(self) -> int:
+        return hash(self._bytes)
+
+    def __eq__(self, other: object) -> bool:
+        return self._bytes == other._bytes if isinstance(other, Ref) else NotImplemented
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Ref, (self._bytes,)
+
+
+def parse_id(text: Any) -> bytes:
+    """The 20 bytes of an id.
+
+    Raises:
+        ValueError: not 40 hex characters. TypeError: no text.
+    """
+    if not isinstance(text, str):
+        raise TypeError(f"id={text!r} is a {type(text).__name__}: give 40 hex characters")
+    try:
+        raw = bytes.fromhex(text)
+    except ValueError:
+        raw = b""
+    if len(raw) != _ID_BYTES or len(text) != 2 * _ID_BYTES:
+        raise ValueError(f"id={text[:60]!r}: an id is 40 hex characters")
+    return raw
+
+
+def id_of(ref: Any) -> bytes:
+    """The id that a ref, or its text, names; TypeError for anything else."""
+    if isinstance(ref, Ref):
+        return ref._bytes
+    if isinstance(ref, str):
+        return parse_id(ref)
+    raise TypeError(f"{ref!r} is a {type(ref).__name__}: give a Ref, as store.put() returns it")
+
+
+def check_ttl(ttl: Any) -> float:
+    """Seconds until the object is deleted; 0 for never."""
+    if ttl is None:
+        return 0.0
+    seconds = check_timeout(ttl, "ttl")
+    if not seconds:
+        raise ValueError(f"ttl={ttl!r}: give seconds > 0, or None for an object that stays")
+    return seconds
+
+
+def put_waiting(arena: _core.Arena, value: Any, raw: bytes | None, ttl: float, timeout: float | None) -> bytes:
+    """Put again and again until there is room.
+
+    Raises:
+        StoreFull: no room within `timeout`.
+    """
+    wait: Wait | None = None
+    while True:
+        seen = arena.room_seq()
+        try:
+            return arena.put(value, raw, ttl)
+        except StoreFull as error:
+            reason, full = error.message, True
+        except Timeout as error:  # a lock is held up; nothing was written
+            reason, full = error.reason, False
+        if wait is None:
+            wait = Wait(arena, timeout, "put")
+            if arena.reap():  # the dead may have held what is missing
+                continue
+        wait.pause(arena.wait_room, seen, reason, full=full)
+
+
+def get_waiting(arena: _core.Arena, raw: bytes, timeout: float | None, copy: bool | None) -> Any:
+    """Look again and again until the object is there and sealed.
+
+    Raises:
+        ObjectNotFound: it was not within `timeout`.
+    """
+    wait: Wait | None = None
+    while True:
+        seen = arena.sealed_seq()
+        try:
+            return arena.get(raw, copy)
+        except ObjectNotFound:
+            if timeout is not None and timeout <= 0:
+                raise
+            wait = wait or Wait(arena, timeout, f"get of object {raw.hex()}")
+            if wait.left <= 0:
+                raise
+        wait.pause(arena.wait_sealed, seen, "no process has put this object yet", at_most=max(wait.left, 0.0))
+
+
+def get_all(arena: _core.Arena, refs: Iterable[Any], timeout: float | None, copy: bool | None) -> list[Any]:
+    """Several objects under one deadline."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+    found = []
+    for ref in refs:
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        found.append(get_waiting(arena, id_of(ref), left, copy))
+    return found
+
+
+def put_all(arena: _core.Arena, values: Iterable[Any], ids: Any, timeout: float | None) -> list[Ref]:
+    """Several objects under one deadline; what was put before a failure is deleted again."""
+    listed = list(values)
+    raws: Sequence[bytes | None] = [None] * len(listed) if ids is None else [parse_id(each) for each in ids]
+    if len(raws) != len(listed):
+        raise ValueError(f"put_many: {len(raws)} ids for {len(listed)} values")
+    deadline = None if timeout is None else time.monotonic() + timeout
+    done: list[bytes] = []
+    try:
+        for value, raw in zip(listed, raws, strict=True):
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            done.append(put_waiting(arena, value, raw, 0.0, left))
+    except BaseException:
+        arena.delete(done)
+        raise
+    return [Ref(raw) for raw in done]
+
+
+def wait_for(arena: _core.Arena, refs: Any, num_returns: Any, timeout: float | None) -> tuple[list[Ref], list[Ref]]:
+    """Those of `refs` that are there, at most `num_returns`, and the rest, each in the order given.
+
+    Returns at the deadline with fewer.
+    """
+    pending = [ref if isinstance(ref, Ref) else Ref(id_of(ref)) for ref in refs]
+    wanted = count("num_returns", num_returns, minimum=1)
+    if wanted > len(pending):
+        raise ValueError(f"num_returns={wanted}, but there are {len(pending)} refs to wait for")
+    if len(set(pending)) != len(pending):
+        raise ValueError("wait() was given a ref twice")
+    wait = Wait(arena, timeout, f"wait for {wanted} of {len(pending)} objects")
+    there: set[Ref] = set()
+    while True:
+        seen = arena.sealed_seq()
+        for ref in pending:
+            if len(there) < wanted and ref not in there and arena.contains(bytes(ref)):
+                there.add(ref)
+        if len(there) >= wanted or wait.left <= 0:
+            return [ref for ref in pending if ref in there], [ref for ref in pending if ref not in there]
+        reason = f"{len(there)} of them are there"
+        wait.pause(arena.wait_sealed, seen, reason, at_most=min(SLICE_SECONDS, wait.left))
+
+
+def list_keys(arena: _core.Arena, start: Any, n: Any) -> list[Ref]:
+    """Refs of up to `n` objects behind `start`."""
+    after = None if start is None else id_of(start)
+    return [Ref(raw) for raw in arena.keys(after, count("n", n, minimum=0))]

@@ -1,0 +1,122 @@
+"""Opening, attaching to and listing stores."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from dataclasses import dataclass
+from typing import Any
+
+from di_store import _core, config
+from di_store.sizes import parse_size
+from di_store.store import ATTACH, Store
+from di_store.waits import check_timeout
+
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
+_CREATE_OR_ATTACH, _NEW = 0, 1
+_MODES = {"rw": _CREATE_OR_ATTACH, "x": _NEW, "r": ATTACH}
+_OPEN_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class StoreInfo:
+    """A store of this machine.
+
+    Attributes:
+        name: as `open` takes it.
+        pids: live processes that hold it.
+        bytes: of memory it has committed.
+    """
+
+    name: str
+    pids: tuple[int, ...]
+    bytes: int
+
+
+def open(
+    name: str | None = None,
+    *,
+    memory: int | float | str = "25%",
+    mode: str = "rw",
+    seed: int | None = None,
+    disk: Any = None,
+    disk_capacity: Any = None,
+) -> Store:
+    """Open a store, and make it where it is not there.
+
+    Args:
+        name: letters, digits, ".", "_", "-"; None: a fresh store of its own.
+        memory: hard cap on what the store commits, metadata included: bytes, "4GiB", or a share of what machine and
+            cgroup allow. A store that is there keeps its own.
+        mode: "rw" create or attach, "x" must be new, "r" attach and only read.
+        seed: of everything random in it; None: random.
+        disk: not in this version.
+        disk_capacity: not in this version.
+
+    Raises:
+        StoreNotFound: mode "r", and it is not there. CapacityError: the machine does not have that much.
+    """
+    config.later("disk=", disk)
+    config.later("disk_capacity=", disk_capacity)
+    config.choice("mode", mode, _MODES)
+    number = _MODES[mode]
+    if name is None:
+        if mode == "r":
+            raise ValueError('mode="r" reads a store that is there: give its name')
+        name, number = f"store-{os.getpid()}-{secrets.token_hex(4)}", _NEW
+    else:
+        check_name(name)
+    if seed is not None:
+        seed = config.count("seed", seed, minimum=0, maximum=2**63 - 1)
+    budget = parse_size(memory, total=_core.memory_total())
+    own = secrets.randbits(63) if seed is None else seed
+    arena = _core.Arena.open(name, number, budget, own, 0.0 if mode == "r" else _OPEN_SECONDS)
+    return Store(arena, seed=seed, readonly=mode == "r")
+
+
+def attach(name: str, *, timeout: float | None = 0) -> Store:
+    """A handle of a store that is there.
+
+    Raises:
+        StoreNotFound: it is not, within `timeout` seconds. LayoutMismatch: another version made it. AccessDenied:
+        another user's.
+    """
+    check_name(name)
+    seconds = check_timeout(timeout)
+    return Store(_core.Arena.open(name, ATTACH, 0, 0, -1.0 if seconds is None else seconds))
+
+
+def list_stores() -> list[StoreInfo]:
+    """The stores that live processes of this user hold, by name."""
+    pids: dict[tuple[str, str], list[int]] = {}
+    for pid, name, uuid in _core.list_holders():
+        pids.setdefault((name, uuid), []).append(pid)
+    return [
+        StoreInfo(name, tuple(sorted(set(holders))), _committed(f"/memfd:di-store:{name}:{uuid}", holders))
+        for (name, uuid), holders in sorted(pids.items())
+    ]
+
+
+def _committed(target: str, holders: list[int]) -> int:
+    """Bytes present of a store, as any holder's descriptor shows them; 0 when all have gone meanwhile."""
+    for pid in holders:
+        folder = f"/proc/{pid}/fd"
+        try:
+            entries = os.listdir(folder)
+        except OSError:
+            continue
+        for entry in entries:
+            try:
+                if os.readlink(f"{folder}/{entry}").startswith(target):
+                    return os.stat(f"{folder}/{entry}").st_blocks * 512
+            except OSError:
+                continue
+    return 0
+
+
+def check_name(name: Any) -> None:
+    """ValueError unless `name` can name a store."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or not name.strip("."):
+        shown = repr(name)[:80]
+        raise ValueError(f"name={shown}: a store's name is 1 to 100 letters, digits, '.', '_' or '-', and no path")

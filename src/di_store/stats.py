@@ -1,0 +1,73 @@
+"""What is going on in a store, as nested dicts; read without locks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from di_store import _core
+from di_store.handle import TableHandle
+from di_store.settings import UNLIMITED
+
+ROLES = ((1, "writer"), (2, "learner"), (4, "tool"))
+
+
+def table_stats(handle: TableHandle) -> dict[str, Any]:
+    """Counts, bytes and the limiter's state of one table.
+
+    ``bytes_stored`` is what its chunks take, ``bytes_logical`` what its items would take if each held its own copy.
+    """
+    found = dict(handle.native.stats())
+    if found["capacity"] >= UNLIMITED:
+        found["capacity"] = None
+    if found["max_bytes"] >= UNLIMITED:
+        found["max_bytes"] = None
+    plan = handle.read_plan()
+    found["bytes_stored"] = found["used_bytes"]
+    found["bytes_logical"] = found["size"] * plan.item_bytes if plan is not None else 0
+    insert, sample = found.pop("insert_blocked"), found.pop("sample_blocked")
+    limiter = dict(found["limiter"])
+    limiter["kind"] = type(handle.settings.limiter).__name__
+    limiter["state"] = "inserts wait" if insert else "samples wait" if sample else "flowing"
+    limiter["reason"] = insert or sample
+    limiter["insert_reason"], limiter["sample_reason"] = insert, sample
+    found["limiter"] = limiter
+    found["view"] = repr(handle.settings.view)
+    found["sampler"] = repr(handle.settings.sampler)
+    found["remover"] = repr(handle.settings.remover)
+    return found
+
+
+def store_stats(arena: _core.Arena, tables: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Bytes, clients, waiters and tables of a store.
+
+    ``live + pinned + pending + free == memory``: bytes in use that nobody reads right now (chunks, tables' metadata and
+    the store's own included), objects being read, deleted objects still being read, and what is not in use.
+    """
+    found = dict(arena.stats())
+    used = found["object_pages"] + found["chunk_pages"] + found["meta"] + found["fixed"]
+    found["memory"] = found["budget"]
+    found["live_objects_bytes"] = found["live"]
+    found["free"] = max(0, found["budget"] - used)
+    found["live"] = found["budget"] - found["free"] - found["pinned"] - found["pending"]
+    for client in found["clients"]:
+        client["roles"] = [name for bit, name in ROLES if client["role"] & bit]
+    found["waiters"] = [_waiter(client, tables) for client in found["clients"] if client["waiting"] is not None]
+    found["tables"] = tables
+    return found
+
+
+def _waiter(client: dict[str, Any], tables: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    waiting = client["waiting"]
+    table = waiting["table"] if waiting["kind"] in ("items", "limiter", "room", "lock") else None
+    reason = waiting["kind"]
+    if table in tables and waiting["kind"] in ("items", "limiter"):
+        limiter = tables[table]["limiter"]
+        reason = limiter["sample_reason"] if waiting["kind"] == "items" else limiter["insert_reason"]
+    return {
+        "pid": client["pid"],
+        "kind": waiting["kind"],
+        "table": table,
+        "reason": reason or waiting["kind"],
+        "seconds": waiting["since_seconds"],
+        "culprit": waiting["culprit_pid"],
+    }

@@ -1,0 +1,364 @@
+"""One table: writing to it, reading from it, changing it while everybody runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from di_store import _core, config
+from di_store.batch import Batch
+from di_store.combination import MAX_CAPACITY
+from di_store.draw import TableSource, read_batch
+from di_store.dtypes import Array, is_tensor, tensor_array
+from di_store.errors import CapacityError, StoreError
+from di_store.handle import TableHandle
+from di_store.insert import Inserter
+from di_store.limiters import Limiter, check_limiter
+from di_store.loader import Loader
+from di_store.reserve import check_room
+from di_store.samplers import Prioritized
+from di_store.settings import UNLIMITED, limiter_numbers, slots_for
+from di_store.stats import table_stats
+from di_store.waits import check_timeout
+from di_store.writer import Writer
+
+if TYPE_CHECKING:
+    from di_store.store import Store
+
+_UNCHANGED: Any = ...
+LEARNER_ROLE = 2
+
+
+class Table:
+    """A handle of one table; thread-safe. Pickles as the names of store and table, and attaches when loaded."""
+
+    def __init__(self, store: Store, handle: TableHandle) -> None:
+        self._store = store
+        self._name = handle.name
+        self._handle = handle
+        self._native = handle.native
+        self._inserter = Inserter(handle)
+        self._beta_default = isinstance(handle.settings.sampler, Prioritized)
+        self._sample: Any = self._first_sample
+        self._closed: StoreError | None = None
+
+    @property
+    def name(self) -> str:
+        """The table's name."""
+        return self._name
+
+    def __len__(self) -> int:
+        return int(self._open().native.size())
+
+    def __repr__(self) -> str:
+        return f"<Table {self.name!r} of store {self._store.name!r}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self._store)._load_table, (self._store.name, self._name)
+
+    # -- writing ------------------------------------------------------------------------------------------------
+
+    def writer(self, *, lanes: int | None = None, autoreset: Any = None) -> Writer:
+        """A writer for one thread: a context manager.
+
+        Args:
+            lanes: streams that are appended to together, leaves ``[lanes, …]``; None: one, leaves as they are.
+            autoreset: Gymnasium's ``envs.metadata["autoreset_mode"]``; None: the program resets by itself.
+        """
+        self._writable()
+        made = Writer([self._handle], lanes, autoreset, single=True)
+        self._store._follow(made)
+        return made
+
+    def insert(self, value: Any, *, priority: float | None = None, timeout: float | None = None) -> Array:
+        """One item without a stream; its key, uint64[1].
+
+        Args:
+            value: Step: the row. Opaque: any value. Sequence, Episode: leaves ``[time, …]``. Transition: a finished
+                one, with ``next_<obs>`` and ``discount``.
+            priority: None: the table's `initial_priority`.
+            timeout: seconds to wait for the limiter and for room; None: no limit.
+
+        Raises:
+            Timeout, StoreFull, SchemaMismatch: nothing was written. EndOfData: the table is finished.
+        """
+        self._writable()
+        return self._inserter.insert(value, priority, timeout)
+
+    def extend(self, batch: Any, *, priority: Any = None, timeout: float | None = None) -> Array:
+        """Several items without a stream, leaves ``[n, …]`` as `insert`; their keys, uint64[n].
+
+        Raises:
+            ValueError: more items than capacity. Else as `insert`.
+        """
+        self._writable()
+        return self._inserter.extend(batch, priority, timeout)
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    def sample(
+        self,
+        n: int,
+        *,
+        timeout: float | None = None,
+        min_n: int | None = None,
+        linger: float | None = None,
+        beta: float | None = None,
+        columns: str | Iterable[str] | None = None,
+        out: Batch | None = None,
+    ) -> Batch:
+        """Draw n items, as the limiter lets them go.
+
+        Args:
+            n: examples; it may exceed what the limiter lets through at once.
+            timeout: seconds to wait for them; None: no limit, unless nobody writes for a minute.
+            min_n: return when that many are there and `linger` seconds brought no more.
+            linger: default the rest of `timeout`.
+            beta: exponent of the importance weights; None: the sampler's.
+            columns: copy only these outputs.
+            out: a batch of the same n whose arrays are overwritten.
+
+        Raises:
+            Timeout: what was drawn is given back. EndOfData: finished, and nothing is left.
+        """
+        if timeout is None and min_n is None and columns is None and out is None and type(n) is int and n > 0:
+            if beta is None and self._beta_default and self._closed is None:
+                beta = self._native.beta
+            found = self._sample(n, beta, None) if beta is None or beta >= 0 else None
+            if type(found) is tuple:
+                return self._handle.batch(found) if self._handle.special else Batch(*found)
+        else:
+            found = None
+        self._open()
+        return read_batch(self._handle, found, n, timeout, min_n, linger, self._beta(beta), columns, out)
+
+    def _first_sample(self, n: int, beta: float | None, which: Any) -> Any:
+        """The first call finds the core's reader; None while the table has no columns."""
+        self._writable()
+        if self._handle.schema is None:
+            return None
+        self._handle.arena.set_role(LEARNER_ROLE)
+        self._sample = self._handle.reader().sample
+        return self._sample(n, beta, which)
+
+    def _beta(self, beta: Any) -> float | None:
+        if beta is None:
+            return self._native.beta if self._beta_default else None
+        return config.real("beta", beta, why="it is the exponent of the importance weights")
+
+    def peek(self, keys: Any, *, columns: str | Iterable[str] | None = None) -> Batch:
+        """What `sample` would return for these items, in this order; gone ones have `live` False.
+
+        Raises:
+            Timeout: nothing was ever written to the table.
+        """
+        handle = self._open()
+        which = handle.which(columns)
+        return handle.batch(handle.reader().peek(key_array(keys), which))
+
+    def keys(self, start: int = 0, n: int | None = None) -> Array:
+        """Keys of up to `n` items, oldest first, the `start` oldest left out: uint64."""
+        first = config.count("start", start, minimum=0)
+        most = UNLIMITED if n is None else config.count("n", n, minimum=0)
+        return self._open().native.keys(first, most)
+
+    def update_priorities(self, keys: Any, priorities: Any) -> int:
+        """Set priorities; how many of the items were live. Of repeated keys the last counts.
+
+        Args:
+            keys: uint64[n], as a batch has them.
+            priorities: n numbers, numpy or torch of any device.
+
+        Raises:
+            ValueError: NaN, infinite or negative ones, or another number of them; nothing was changed.
+        """
+        if type(priorities) is not np.ndarray:
+            priorities = host_array(priorities)
+        if type(keys) is not np.ndarray or keys.dtype != np.uint64:
+            keys = key_array(keys)
+        return self._update(keys, priorities)
+
+    def _update(self, keys: Array, priorities: Array) -> int:
+        if self._closed is not None:
+            raise self._closed
+        self._writable()
+        return self._native.update(keys, priorities)
+
+    def delete(self, keys: Any) -> int:
+        """Remove items; how many were there."""
+        self._writable()
+        return self._native.remove(key_array(keys))
+
+    # -- changing -----------------------------------------------------------------------------------------------
+
+    def reset(self, *, timeout: float | None = 60) -> None:
+        """Remove all items; counts of the limiter begin anew, and the table takes inserts again after `finish`."""
+        self._writable()
+        seconds = check_timeout(timeout)
+        self._native.reset(-1.0 if seconds is None else seconds)
+
+    def resize(self, capacity: int) -> None:
+        """Another number of items, while everybody goes on; a smaller one evicts by the remover.
+
+        Raises:
+            CapacityError: below what the limiter needs, or beyond the store's memory; nothing was changed.
+        """
+        self._writable()
+        handle, settings = self._handle, self._handle.settings
+        wanted = config.count("capacity", capacity, minimum=1, maximum=MAX_CAPACITY, why="a table holds an item")
+        stats = self._native.stats()
+        least = int(stats["limiter"]["max_diff"]) if settings.queued else int(stats["limiter"]["min_size"])
+        if wanted < least:
+            raise CapacityError(
+                f"capacity={wanted} is below the {least} items that the limiter of table {self.name!r} needs",
+                remedy="change it first with table.configure(limiter=)",
+            )
+        schema = handle.schema
+        reserve = 0
+        if schema is not None:
+            needed = handle.reckon(schema, wanted)
+            slots_held = needed.meta_bytes if wanted <= int(stats["slots"]) - 1024 else 0
+            check_room(self.name, needed, handle.arena.available(), int(stats["reserve_bytes"]) + slots_held)
+            reserve = needed.reserve_bytes
+        slots = max(slots_for(wanted), int(stats["slots"]))
+        self._native.resize(wanted, int(stats["max_bytes"]), slots, reserve)
+
+    def configure(
+        self,
+        *,
+        limiter: Limiter | None = None,
+        alpha: float | None = None,
+        beta: Any = _UNCHANGED,
+        max_staleness: Any = _UNCHANGED,
+    ) -> None:
+        """Change what may change while everybody runs; a changed limiter counts anew.
+
+        Args:
+            limiter: another of the same kind of table: a queue stays a queue.
+            alpha: exponent on priorities.
+            beta: exponent of the importance weights; None: weights 1.
+            max_staleness: versions; None: no limit.
+
+        Raises:
+            ValueError: it contradicts the table's other settings; nothing was changed.
+        """
+        self._writable()
+        settings = self._handle.settings
+        numbers = None
+        if limiter is not None:
+            numbers = limiter_numbers(check_limiter(limiter))
+            self._check_limiter(limiter, numbers)
+        if (alpha is not None or beta is not _UNCHANGED) and not isinstance(settings.sampler, Prioritized):
+            raise ValueError(f"alpha= and beta= belong to Prioritized, this table has sampler={settings.sampler!r}")
+        if alpha is not None:
+            alpha = config.real("alpha", alpha, why="it is the exponent on priorities")
+        if beta is not _UNCHANGED and beta is not None:
+            beta = config.real("beta", beta, why="it is the exponent of the importance weights")
+        staleness = None
+        if max_staleness is not _UNCHANGED:
+            if settings.weights is None and max_staleness is not None:
+                raise ValueError('max_staleness needs the table to be created with weights="policy"')
+            staleness = -1 if max_staleness is None else config.count("max_staleness", max_staleness, minimum=0)
+        self._native.configure(numbers, alpha, beta, staleness)
+
+    def _check_limiter(self, limiter: Limiter, numbers: tuple[float, float, float, int, bool]) -> None:
+        settings = self._handle.settings
+        capacity = int(self._native.stats()["capacity"])
+        if numbers[4] != settings.queued or (numbers[4] and type(limiter) is not type(settings.limiter)):
+            raise ValueError(
+                f"limiter={limiter!r}: a table with {settings.limiter!r} cannot become one with another order of "
+                "drawing; make a new table"
+            )
+        least = int(numbers[2]) if numbers[4] else numbers[3]
+        if least > capacity:
+            raise ValueError(f"limiter={limiter!r} needs {least} items, and capacity={capacity} holds fewer")
+
+    def finish(self) -> None:
+        """No more inserts will come: `sample` returns what remains, then raises `EndOfData`; loaders stop."""
+        self._writable()
+        self._native.finish()
+
+    def stats(self) -> dict[str, Any]:
+        """Counts, bytes and the limiter's state, read without locks."""
+        handle = self._open()
+        handle.warn_evicted()
+        return table_stats(handle)
+
+    def loader(
+        self,
+        batch_size: int,
+        *,
+        prefetch: int = 2,
+        device: Any = None,
+        pin_memory: bool = False,
+        beta: Any = None,
+        columns: str | Iterable[str] | None = None,
+        drop_last: bool = False,
+        timeout: float | None = None,
+    ) -> Loader:
+        """An iterator over batches that a background thread draws ahead.
+
+        Args:
+            batch_size: examples per batch.
+            prefetch: batches drawn ahead; 0: none, each is drawn when it is asked for.
+            device: `data` and `weights` become torch tensors there, ready on the current stream.
+            pin_memory: the buffers lie in page-locked memory.
+            beta: a number, or a function of the batch's number; None: the sampler's.
+            columns: copy only these outputs.
+            drop_last: leave out a smaller last batch.
+            timeout: seconds that one batch may take; None: no limit.
+        """
+        self._writable()
+        source = TableSource(self._handle, columns)
+        made = Loader(source, batch_size, prefetch, device, pin_memory, beta, drop_last, timeout)
+        self._store._follow(made)
+        return made
+
+    # -- handles ------------------------------------------------------------------------------------------------
+
+    def _open(self) -> TableHandle:
+        if self._closed is not None:
+            raise self._closed
+        return self._handle
+
+    def _writable(self) -> None:
+        if self._closed is not None:
+            raise self._closed
+        if self._store._readonly is not None:
+            raise self._store._readonly
+
+    def _close(self, why: StoreError) -> None:
+        if self._closed is not None:
+            return
+        self._closed = why
+        self._sample = self._refuse
+        self._inserter.close()
+        # The mapping goes with the last handle: let go of the core's part.
+        self._handle = self._native = self._inserter = None  # type: ignore[assignment]
+
+    def _refuse(self, *_: Any) -> Any:
+        assert self._closed is not None
+        raise self._closed
+
+
+def key_array(keys: Any) -> Array:
+    """Keys as uint64[n].
+
+    Raises:
+        TypeError: no whole numbers.
+    """
+    found: Array = np.atleast_1d(tensor_array(keys)[0] if is_tensor(keys) else np.asarray(keys))
+    if found.size == 0:
+        return np.empty(0, np.uint64)
+    if found.dtype.kind not in "iu":
+        raise TypeError(f"keys are {found.dtype}: give the uint64 keys that batches and writers return")
+    return np.ascontiguousarray(found.reshape(-1), np.uint64)
+
+
+def host_array(values: Any) -> Array:
+    """Priorities as float64[n] on the host, of numpy, torch of any device, or lists."""
+    array = tensor_array(values.float() if values.is_floating_point() else values)[0] if is_tensor(values) else values
+    found: Array = np.atleast_1d(np.asarray(array, dtype=np.float64)).reshape(-1)
+    return found

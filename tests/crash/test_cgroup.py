@@ -1,0 +1,171 @@
+"""A budget larger than the cgroup: a typed error in time, never the kernel's killer."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from crash.zygote import Crew
+
+import di_store
+
+MIB = 1 << 20
+LIMIT = 200 * MIB
+
+
+class Group:
+    """A memory cgroup of our own below the one this process is in, v1 or v2.
+
+    Raises:
+        OSError: none can be made here.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.v1, folder = _own_folder()
+        self.path = folder / f"di-store-test-{os.getpid()}"
+        if not self.v1:
+            (folder / "cgroup.subtree_control").write_text("+memory")
+        self.path.mkdir()
+        try:
+            (self.path / ("memory.limit_in_bytes" if self.v1 else "memory.max")).write_text(str(limit))
+            if not self.v1 and (self.path / "memory.swap.max").exists():
+                (self.path / "memory.swap.max").write_text("0")
+        except OSError:
+            self.path.rmdir()
+            raise
+
+    def peak(self) -> int:
+        """The most bytes it ever held."""
+        return int((self.path / ("memory.max_usage_in_bytes" if self.v1 else "memory.peak")).read_text())
+
+    def killed(self) -> int:
+        """How often the kernel killed for it."""
+        text = (self.path / ("memory.oom_control" if self.v1 else "memory.events")).read_text()
+        return sum(int(line.split()[1]) for line in text.splitlines() if line.startswith("oom_kill "))
+
+    def close(self) -> None:
+        """Remove it; its processes are gone."""
+        self.path.rmdir()
+
+
+def _own_folder() -> tuple[bool, Path]:
+    """Whether v1, and the folder of this process's memory cgroup."""
+    lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
+    for _, controllers, path in lines:
+        root = Path("/sys/fs/cgroup/memory")
+        if "memory" in controllers.split(",") and root.is_dir():
+            own = root / path.lstrip("/")
+            return True, own if own.is_dir() else root
+    for _, controllers, path in lines:
+        own = Path("/sys/fs/cgroup") / path.lstrip("/")
+        if not controllers and (own / "memory.max").exists() or (own / "cgroup.controllers").exists():
+            return False, own
+    raise OSError("no memory cgroup")
+
+
+@pytest.fixture(scope="module")
+def group() -> Iterator[Group | None]:
+    """A group of 200 MiB; None where this user may not make one: then limits of the process stand in."""
+    try:
+        made = Group(LIMIT)
+    except OSError:
+        yield None
+        return
+    yield made
+    made.close()
+
+
+def enter(path: str | None) -> None:
+    """In a child: move into the group; without one, limit the address space instead."""
+    if path is None:
+        resource.setrlimit(resource.RLIMIT_AS, (3 * LIMIT, 3 * LIMIT))
+    else:
+        Path(path, "cgroup.procs").write_text(str(os.getpid()))
+
+
+def fill(path: str | None, name: str) -> None:
+    """In a child: a store of ten times the limit is filled with objects until it says no; then it serves on."""
+    enter(path)
+    refused = (di_store.StoreFull, di_store.CapacityError)
+    try:
+        store = di_store.open(name, memory=10 * LIMIT)
+    except refused:
+        assert path is None, "a store may promise more than there is"
+        return
+    refs = []
+    with pytest.raises(refused) as caught:
+        for number in range(2_000):
+            refs.append(store.put(np.full(MIB, number, np.uint8), timeout=0.2))
+    assert "memory" in str(caught.value)
+    assert len(refs) < 210
+    for number, ref in enumerate(refs):
+        assert (store.get(ref) == number % 256).all()
+    half = len(refs) // 2
+    assert store.delete(refs[:half]) == half
+    assert store.get(store.put(np.full(4 * MIB, 3, np.uint8), timeout=60)).sum() == 12 * MIB
+    assert store.check() == []
+    store.close()
+
+
+def fill_table(path: str | None, name: str) -> None:
+    """In a child: a table whose chunks don't fit the cgroup; appends raise, what is in it stays readable."""
+    enter(path)
+    refused = (di_store.StoreFull, di_store.CapacityError)
+    try:
+        store = di_store.open(name, memory=10 * LIMIT)
+    except refused:
+        assert path is None
+        return
+    with pytest.raises(refused):
+        table = store.create_table("t", capacity=100_000, schema={"obs": di_store.Spec((84, 84), "u1")})
+        with table.writer() as writer:
+            for number in range(100_000):
+                writer.append({"obs": np.full((84, 84), number % 256, np.uint8)}, timeout=0.2)
+    for held in store.stats()["tables"]:
+        table = store.table(held)
+        if len(table):
+            batch = table.sample(64, timeout=60)
+            assert (batch.data["obs"] == batch.data["obs"][:, :1, :1]).all()
+    store.close()
+
+
+def attach_from_outside(path: str | None, name: str) -> None:
+    """In a child within the group: a store made outside; its pages are charged to who commits them, so not to us."""
+    enter(path)
+    with di_store.attach(name, timeout=60) as store:
+        for number in range(300):
+            ref = store.put(np.full(MIB, number, np.uint8), timeout=60)
+            assert (store.get(ref)[::4096] == number % 256).all()
+            if number >= 100:
+                store.delete([ref])
+            if number == 99:
+                store.put("half", id="ab" * 20)
+
+
+@pytest.mark.parametrize("work", ["fill", "fill_table"])
+def test_a_typed_error_and_no_kill(crew: Crew, group: Group | None, store_dir: str, store_name: object, work: str) -> None:
+    name = store_name()  # type: ignore[operator]
+    hand = crew.start("crash.test_cgroup:" + work, None if group is None else str(group.path), name)
+    assert hand.join(240) == 0, hand.printed()
+    if group is not None:
+        assert group.killed() == 0
+        assert group.peak() <= LIMIT
+
+
+def test_open_by_share_respects_the_group(crew: Crew, group: Group | None, store_name: object) -> None:
+    """`memory="25%"` is a share of what the cgroup allows."""
+    name = store_name()  # type: ignore[operator]
+    crew.start("crash.test_cgroup:open_share", None if group is None else str(group.path), name).finish()
+
+
+def open_share(path: str | None, name: str) -> None:
+    """In a child."""
+    enter(path)
+    with di_store.open(name, memory="25%") as store:
+        if path is not None:
+            assert store.stats()["budget"] <= LIMIT // 4
+        assert store.get(store.put(np.ones(MIB, np.uint8))).sum() == MIB

@@ -1,0 +1,284 @@
+"""fork with live views while the parent recycles, fork of a process in the middle of things, spawn and forkserver."""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from crash import board as words
+from crash.board import check_object, object_value
+from crash.zygote import KILLED, Crew
+
+import di_store
+from di_store import _core
+
+GO, GONE = "aa" * 20, "bb" * 20
+
+
+@pytest.fixture
+def name(crew: Crew, store_name: Callable[[], str]) -> Iterator[str]:
+    """A store held by this process, so that children may all go."""
+    with di_store.open(store_name(), memory="64MiB") as store:
+        store.create_table("t", capacity=1_000, schema=words.rows(0))
+        yield store.name
+
+
+def in_child(work: Callable[[], None]) -> int:
+    """Fork, work, and the pid; the child's exit code tells whether it went well."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            work()
+            code = 0
+        except BaseException:
+            import traceback
+
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    return pid
+
+
+def join(pid: int) -> int:
+    """Exit code of a forked child."""
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def fork_with_views(name: str, turns: int, die: str) -> None:
+    """Views stay true in both, whoever ends first; what was pinned comes free with the last of them."""
+    store = di_store.attach(name, timeout=60)
+    arena = _core.Arena.open(name, 2, 0, 0, 60.0)
+    for turn in range(turns):
+        refs = [store.put(object_value(9, number), timeout=60) for number in range(8)]
+        views = [store.get(ref) for ref in refs]
+        go = di_store.Ref.parse(f"{turn:040x}")
+
+        def child(views: list[Any] = views, go: Any = go) -> None:
+            store.get(go, timeout=60)  # the parent has deleted, dropped and overwritten by now
+            for number, view in enumerate(views):
+                check_object(view, 9, number)
+            if die == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        pid = in_child(child)
+        store.delete(refs)
+        for number in range(8):
+            check_object(views[number], 9, number)
+        views.clear()
+        for number in range(40):
+            store.delete([store.put(np.full(9_000 + number, 255, np.uint8), timeout=60)])
+        store.put(None, id=go.id)
+        assert join(pid) == (KILLED if die == "killed" else 0)
+        arena.reap()
+        store.delete([go])
+        assert store.stats()["pinned"] == 0
+        assert store.stats()["pending"] == 0
+    assert store.check() == []
+
+
+@pytest.mark.parametrize("die", ["ends", "killed"])
+def test_views_stay_true_in_both(crew: Crew, name: str, count: Callable[[int, int], int], die: str) -> None:
+    crew.start("crash.test_fork:fork_with_views", name, count(8, 200), die).finish(600)
+
+
+def fork_and_exit_first(name: str) -> None:
+    """The parent ends at once; the child's views stay."""
+    store = di_store.attach(name, timeout=60)
+    ref = store.put(object_value(9, 7))
+    view = store.get(ref)
+
+    def child() -> None:
+        store.get(di_store.Ref.parse(GO), timeout=60)
+        check_object(view, 9, 7)
+        store.put("fine", id=GONE)
+
+    in_child(child)
+    store.delete([ref])
+
+
+def test_the_parent_ends_first(crew: Crew, name: str) -> None:
+    crew.start("crash.test_fork:fork_and_exit_first", name).finish()
+    store = di_store.attach(name)
+    _core.Arena.open(name, 2, 0, 0, 60.0).reap()
+    for number in range(100):
+        store.delete([store.put(np.full(9_000 + number, 255, np.uint8))])
+    store.put(None, id=GO)
+    assert store.get(di_store.Ref.parse(GONE), timeout=60) == "fine"
+    store.close()
+
+
+def fork_handles(name: str) -> None:
+    """Handles work on in the child; an inherited writer is refused; the parent's goes on."""
+    store = di_store.attach(name, timeout=60)
+    table = store.table("t")
+    writer = table.writer()
+    writer.append(words.rows(0))
+    batch = table.sample(1, timeout=60)
+
+    def child() -> None:
+        with pytest.raises(di_store.WriterClosed, match="fork"):
+            writer.append(words.rows(1))
+        with pytest.raises(di_store.WriterClosed):
+            writer.close() or writer.append(words.rows(1))
+        table.insert(words.rows(7), timeout=60)
+        assert len(table.sample(4, timeout=60).keys) == 4
+        assert (batch.data["obs"] == words.stamp(batch.data["n"])).all()
+        with table.writer() as own:
+            own.append(words.rows(2))
+
+    assert join(in_child(child)) == 0
+    writer.append(words.rows(3))
+    writer.close()
+    assert table.stats()["inserts"] == 4
+    assert (batch.data["obs"] == words.stamp(batch.data["n"])).all()
+    store.close()
+
+
+def test_handles_work_on_and_writers_do_not(crew: Crew, name: str) -> None:
+    crew.start("crash.test_fork:fork_handles", name).finish()
+    with di_store.attach(name) as store:
+        assert store.check() == []
+        assert store.table("t").stats()["writers"] == 0
+
+
+def fork_among_threads(name: str, turns: int) -> None:
+    """Threads put, get, sample and load all the time while the main thread forks: no lock is left held in a child."""
+    store = di_store.attach(name, timeout=60)
+    table = store.table("t")
+    table.extend(words.rows(np.arange(100)), timeout=60)
+    stop = threading.Event()
+    failed: list[BaseException] = []
+
+    def work(kind: int) -> None:
+        try:
+            while not stop.is_set():
+                if kind == 0:
+                    view = store.get(store.put(object_value(9, 3), ttl=5, timeout=60))
+                    check_object(view, 9, 3)
+                elif kind == 1:
+                    table.sample(16, timeout=60)
+                else:
+                    loader = table.loader(8, prefetch=2)
+                    next(iter(loader))
+                    loader.close()
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=work, args=(kind,)) for kind in range(3)]
+    for thread in threads:
+        thread.start()
+
+    def child() -> None:
+        signal.alarm(100)  # a child that hangs dies of it
+        check_object(store.get(store.put(object_value(9, 5), ttl=5, timeout=60)), 9, 5)
+        words.stamp(table.sample(16, timeout=60).data["n"])
+        table.insert(words.rows(1), timeout=60)
+
+    try:
+        for _ in range(turns):
+            assert join(in_child(child)) == 0
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert not failed, failed
+    assert table.stats()["held"] == 0
+    store.close()
+
+
+def test_fork_among_threads(crew: Crew, name: str, count: Callable[[int, int], int]) -> None:
+    crew.start("crash.test_fork:fork_among_threads", name, count(20, 500)).finish(600)
+    with di_store.attach(name) as store:
+        _core.Arena.open(name, 2, 0, 0, 60.0).reap()
+        assert store.check() == []
+
+
+def fork_twice(name: str, depth: int) -> None:
+    """Children of children of children, each with the views of all above."""
+    store = di_store.attach(name, timeout=60)
+    views = []
+
+    def descend(level: int) -> None:
+        ref = store.put(object_value(9, level), timeout=60)
+        views.append(store.get(ref))
+        store.delete([ref])
+        if level < depth:
+            assert join(in_child(lambda: descend(level + 1))) == 0
+        for number, view in enumerate(views):
+            check_object(view, 9, number)
+
+    descend(0)
+    views.clear()
+    store.close()
+
+
+def test_forks_of_forks(crew: Crew, name: str) -> None:
+    crew.start("crash.test_fork:fork_twice", name, 6).finish()
+    with di_store.attach(name) as store:
+        assert store.check() == []
+        assert store.stats()["pinned"] == 0
+
+
+def fork_dies_repeating(name: str) -> None:
+    """The child is killed while it repeats the parent's pins: the parent goes on, with its own pins as they were."""
+    store = di_store.attach(name, timeout=60)
+    refs = [store.put(object_value(9, number), timeout=60) for number in range(6)]
+    views = [store.get(ref) for ref in refs]
+    _core.arm_fault("fork.pin_between:3")
+    assert join(in_child(lambda: None)) == KILLED
+    _core.arm_fault("")
+    store.delete(refs)
+    for number, view in enumerate(views):
+        check_object(view, 9, number)
+    views.clear()
+    del view
+    _core.Arena.open(name, 2, 0, 0, 60.0).reap()
+    assert store.stats()["pending"] == 0
+    assert store.stats()["pinned"] == 0
+    assert store.check() == []
+
+
+def test_child_killed_while_it_repeats_pins(crew: Crew, name: str) -> None:
+    crew.start("crash.test_fork:fork_dies_repeating", name).finish()
+
+
+# -- handles through every start method ---------------------------------------------------------------------------------
+
+
+def use_handles(store: Any, table: Any, ref: Any, answer: Any) -> None:
+    """In a process of any start method: everything a handle can do."""
+    assert store.get(ref) == "hello"
+    with table.writer() as writer:
+        for number in range(10):
+            writer.append(words.rows(number), timeout=60)
+    batch = table.sample(8, timeout=60)
+    assert (batch.data["obs"] == words.stamp(batch.data["n"])).all()
+    table.update_priorities(batch.keys, np.ones(8))
+    answer.put((os.getpid(), str(store.put(os.getpid()))))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_handles_pass_to_processes(store_name: Callable[[], str], method: str) -> None:
+    context = mp.get_context(method)
+    with di_store.open(store_name(), memory="64MiB") as store:
+        table = store.create_table("t", capacity=100, sampler=di_store.Prioritized(alpha=1.0), schema=words.rows(0))
+        ref, answers = store.put("hello"), context.Queue()
+        processes = [context.Process(target=use_handles, args=(store, table, ref, answers)) for _ in range(2)]
+        for process in processes:
+            process.start()
+        found = [answers.get(timeout=120) for _ in processes]
+        for process in processes:
+            process.join(120)
+            assert process.exitcode == 0
+        for pid, text in found:
+            assert store.get(di_store.Ref.parse(text)) == pid
+        assert table.stats()["inserts"] == 20
+        assert table.stats()["writers"] == 0
+        assert store.check() == []

@@ -1,0 +1,320 @@
+"""Traps around who is alive: record locks are lost by closing any descriptor of the file, by dup, by exec.
+
+Whoever lost its lock but lives is not taken for dead; whoever really died is, however it died.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from crash.board import check_object, object_value
+from crash.zygote import KILLED, Crew, Hand
+
+import di_store
+from di_store import _core
+
+
+@pytest.fixture
+def store(store_name: Callable[[], str]) -> Iterator[Any]:
+    """A store with one object in it, `ab…`."""
+    with di_store.open(store_name(), memory="64MiB") as made:
+        made.put(object_value(1, 1), id="ab" * 20)
+        made.create_table("t", capacity=100, schema={"x": di_store.Spec((), "i8")})
+        yield made
+
+
+def start(crew: Crew, function: str, store: Any, *args: Any) -> Hand:
+    """A child that works on the store with one of the functions below."""
+    return crew.start(f"crash.test_liveness:{function}", store.name, *args)
+
+
+def client(store: Any, pid: int) -> dict[str, Any] | None:
+    """What stats say of a process."""
+    return next((entry for entry in store.stats()["clients"] if entry["pid"] == pid), None)
+
+
+def tell(store: Any, what: str) -> None:
+    """In a child: an object that the test waits for."""
+    store.put(os.getpid(), id=what.encode().hex().ljust(40, "0"))
+
+
+def told(store: Any, what: str) -> int:
+    """The pid of who told."""
+    return int(store.get(di_store.Ref.parse(what.encode().hex().ljust(40, "0")), timeout=60))
+
+
+def arena_of(store: Any) -> Any:
+    """The core's handle that this process has already."""
+    return _core.Arena.open(store.name, 2, 0, 0, 60.0)
+
+
+# -- descriptors ------------------------------------------------------------------------------------------------------
+
+
+def lose_lock(name: str, how: str) -> None:
+    """In a child: do what drops record locks, hold a view and a writer meanwhile, and go on working."""
+    with di_store.attach(name, timeout=60) as store:
+        view = store.get(di_store.Ref.parse("ab" * 20))
+        writer = store.table("t").writer()
+        writer.append({"x": 1})
+        number = arena_of(store).fd_number
+        if how == "dup":
+            os.close(os.dup(number))
+        elif how == "proc":
+            os.close(os.open(f"/proc/self/fd/{number}", os.O_RDWR))
+        elif how == "attach":
+            for _ in range(3):
+                with di_store.attach(name, timeout=60) as again:
+                    assert again.contains(di_store.Ref.parse("ab" * 20))
+        elif how == "list":
+            assert name in [found.name for found in di_store.list_stores()]
+        else:
+            subprocess.run([sys.executable, "-c", "pass"], check=True, close_fds=False)
+        tell(store, "lost")
+        store.get(di_store.Ref.parse("cd" * 20), timeout=120)
+        check_object(view, 1, 1)
+        writer.append({"x": 2})
+        writer.close()
+
+
+@pytest.mark.parametrize("how", ["dup", "proc", "attach", "list", "subprocess"])
+def test_who_lost_its_lock_is_not_dead(crew: Crew, store: Any, how: str) -> None:
+    hand = start(crew, "lose_lock", store, how)
+    pid = told(store, "lost")
+    reaped = start(crew, "reap_hard", store)
+    reaped.finish()
+    found = client(store, pid)
+    assert found is not None
+    assert found["alive"]
+    # What it pins stays although the object goes.
+    store.delete([di_store.Ref.parse("ab" * 20)])
+    for number in range(200):
+        store.delete([store.put(np.full(9_000, number))])
+    store.put(0, id="cd" * 20)
+    hand.finish()
+    assert store.table("t").stats()["inserts"] == 2
+    assert store.check() == []
+
+
+def reap_hard(name: str) -> None:
+    """In a child: whoever looks dead from here is settled."""
+    with di_store.attach(name, timeout=60) as store:
+        arena = arena_of(store)
+        for _ in range(20):
+            assert arena.reap() == 0
+        assert store.check() == []
+
+
+def close_all(name: str, how: str) -> None:
+    """In a child: close every descriptor, or put another file in its place; every call is refused, arrays stay."""
+    store = di_store.attach(name, timeout=60)
+    view = store.get(di_store.Ref.parse("ab" * 20))
+    table = store.table("t")
+    tell(store, "closing")
+    if how == "closerange":
+        os.closerange(3, 4096)
+    else:
+        other = os.open("/dev/null", os.O_RDWR)
+        os.dup2(other, arena_of(store).fd_number)
+    for call in (
+        lambda: store.put(1),
+        lambda: store.get(di_store.Ref.parse("ab" * 20)),
+        lambda: store.contains(di_store.Ref.parse("ab" * 20)),
+        lambda: store.keys(),
+        lambda: table.insert({"x": 1}, timeout=1),
+        lambda: table.sample(1, timeout=1),
+        lambda: store.publish("w", 1),
+    ):
+        for _ in range(100):  # some calls look at their descriptor only now and then
+            try:
+                call()
+            except di_store.StoreClosed:
+                break
+            except di_store.Timeout:
+                pass
+        else:
+            raise AssertionError("a call on a foreign descriptor was not refused")
+    check_object(view, 1, 1)
+
+
+@pytest.mark.parametrize("how", ["closerange", "dup2"])
+def test_foreign_descriptors_are_refused(crew: Crew, store: Any, how: str) -> None:
+    hand = start(crew, "close_all", store, how)
+    hand.finish()
+    assert store.get(store.put(3)) == 3
+    arena_of(store).reap()
+    assert client(store, hand.pid) is None
+    assert store.check() == []
+
+
+def reopen(name: str) -> None:
+    """In a child: after its descriptors went, a store of another name can be made, and nothing of the old is touched."""
+    store = di_store.attach(name, timeout=60)
+    os.closerange(3, 4096)
+    with di_store.open(f"{name}-new", memory="16MiB") as new:
+        assert new.get(new.put(1)) == 1
+        with pytest.raises(di_store.StoreClosed):
+            for _ in range(100):
+                store.put(1)
+    store.close()
+
+
+def test_a_new_store_after_closerange(crew: Crew, store: Any) -> None:
+    start(crew, "reopen", store).finish()
+    assert store.check() == []
+
+
+# -- exec, exit, namespaces -------------------------------------------------------------------------------------------
+
+
+def go_exec(name: str) -> None:
+    """In a child: hold a view, an open writer and undelivered draws, and become another program that waits for a line."""
+    store = di_store.attach(name, timeout=60)
+    view = store.get(di_store.Ref.parse("ab" * 20))
+    writer = store.table("t").writer()
+    writer.append({"x": 1})
+    tell(store, "exec")
+    program = "import signal; signal.pause()"
+    os.execv(sys.executable, [sys.executable, "-c", program, str(len(str(view)))])
+
+
+def test_exec(crew: Crew, store: Any) -> None:
+    """The program that took its place holds nothing of the store open; what it held is settled when it ends, at last."""
+    hand = start(crew, "go_exec", store)
+    pid = told(store, "exec")
+    crew.until(lambda: b"signal.pause" in command_line(pid), "exec")
+    assert not [link for link in descriptors(pid) if "di-store" in link]
+    assert store.get(store.put(1)) == 1
+    store.table("t").insert({"x": 5}, timeout=60)
+    store.check()
+    hand.kill()
+    arena_of(store).reap()
+    assert client(store, pid) is None
+    assert store.table("t").stats()["writers"] == 0
+    assert store.check() == []
+    assert store.stats()["pinned"] == 0
+
+
+def command_line(pid: int) -> bytes:
+    """Of a process."""
+    with open(f"/proc/{pid}/cmdline", "rb") as file:
+        return file.read()
+
+
+def descriptors(pid: int) -> list[str]:
+    """Where a process's descriptors lead."""
+    folder = f"/proc/{pid}/fd"
+    return [os.readlink(f"{folder}/{number}") for number in os.listdir(folder)]
+
+
+def leave(name: str, how: str) -> None:
+    """In a child: end with everything open."""
+    store = di_store.attach(name, timeout=60)
+    held = [store.get(di_store.Ref.parse("ab" * 20))]
+    writer = store.table("t").writer()
+    writer.append({"x": 1})
+    draws = iter(store.table("t").loader(4, prefetch=3))
+    next(draws)
+    tell(store, "leaving")
+    assert held
+    if how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif how == "_exit":
+        os._exit(0)
+    elif how == "segv":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    elif how == "thread":
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.mark.parametrize("how", ["kill", "_exit", "segv", "thread", "return"])
+def test_every_way_to_leave(crew: Crew, store: Any, how: str) -> None:
+    """Pins, writers and draws of who left are settled."""
+    hand = start(crew, "leave", store, how)
+    told(store, "leaving")
+    hand.join()
+    arena_of(store).reap()
+    assert client(store, hand.pid) is None
+    stats = store.table("t").stats()
+    assert stats["writers"] == 0
+    assert stats["held"] == 0
+    assert store.check() == []
+    assert store.stats()["pinned"] == 0
+    store.delete([di_store.Ref.parse("ab" * 20)])
+    assert store.stats()["pending"] == 0
+
+
+def in_namespace(name: str) -> None:
+    """In a child: a process of another pid namespace holds a view and is killed there."""
+    program = (
+        "import di_store, os, sys\n"
+        f"store = di_store.attach({name!r}, timeout=60)\n"
+        f"view = store.get(di_store.Ref.parse({'ab' * 20!r}))\n"
+        f"store.put(os.getpid(), id={b'inside'.hex().ljust(40, '0')!r})\n"
+        f"store.get(di_store.Ref.parse({'cd' * 20!r}), timeout=120)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    flags = ["--pid", "--fork"] if os.geteuid() == 0 else ["--user", "--map-root-user", "--pid", "--fork"]
+    done = subprocess.run(["unshare", *flags, "--kill-child", sys.executable, "-c", program])
+    assert done.returncode != 0
+
+
+def test_another_pid_namespace(crew: Crew, store: Any) -> None:
+    """Pids mean nothing across namespaces; the record lock does."""
+    hand = start(crew, "in_namespace", store)
+    inside = told(store, "inside")
+    assert inside < 10
+    arena_of(store).reap()
+    found = [entry for entry in store.stats()["clients"] if entry["alive"] and entry["pid"] == inside]
+    assert found
+    assert store.stats()["pinned"] > 0
+    store.put(0, id="cd" * 20)
+    hand.finish()
+    arena_of(store).reap()
+    assert client(store, inside) is None
+    assert store.check() == []
+    assert store.stats()["pinned"] == 0
+
+
+def hold(name: str) -> None:
+    """In a child: hold the store until killed."""
+    with di_store.attach(name, timeout=60) as store:
+        view = store.get(di_store.Ref.parse("ab" * 20))
+        store.put(os.getpid(), id=b"holds".hex().ljust(40, "0"))
+        store.get(di_store.Ref.parse("ee" * 20), timeout=600)
+        assert view is not None
+
+
+def test_store_outlives_its_creator(crew: Crew, store_name: Callable[[], str]) -> None:
+    """It lives as long as somebody holds it, and is gone with the last, also by SIGKILL."""
+    name = store_name()
+    creator = crew.start("crash.test_liveness:create_and_wait", name)
+    with di_store.attach(name, timeout=60) as store:
+        told(store, "created")
+        holder = start(crew, "hold", store)
+        told(store, "holds")
+        creator.kill()
+        assert store.get(store.put("still")) == "still"
+        assert holder.status is None
+    again = di_store.attach(name)
+    check_object(again.get(di_store.Ref.parse("ab" * 20)), 1, 1)
+    again.close()
+    holder.kill()
+    assert holder.status == KILLED
+    with pytest.raises(di_store.StoreNotFound):
+        di_store.attach(name)
+
+
+def create_and_wait(name: str) -> None:
+    """In a child: make a store and wait to be killed."""
+    with di_store.open(name, memory="16MiB") as store:
+        store.put(object_value(1, 1), id="ab" * 20)
+        tell(store, "created")
+        store.get(di_store.Ref.parse("ee" * 20), timeout=600)

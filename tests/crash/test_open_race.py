@@ -1,0 +1,130 @@
+"""Two processes open one name at the same moment: one creates, the other attaches, both have the same store.
+
+Also while the last holder leaves, and while who creates is killed in the middle.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections.abc import Callable
+from typing import Any
+
+from crash.zygote import KILLED, Crew
+
+import di_store
+from di_store import _core
+
+START, DONE = 0, 1
+
+
+class Gate:
+    """A pipe that all wait on: they start when the last one closes its end for writing."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        os.mkfifo(path)
+
+    def open(self) -> None:
+        """Let everybody pass who waits; blocks until somebody does."""
+        os.close(os.open(self.path, os.O_WRONLY))
+
+
+def race(gate: str, name: str, report: str, number: int) -> None:
+    """In a child: wait at the gate, open, write the store's identity and whether this call created it, meet the rest."""
+    os.close(os.open(gate, os.O_RDONLY))
+    with di_store.open(name, memory="16MiB") as store:
+        ref = di_store.Ref.parse(f"{number:040x}")
+        store.put(number, id=ref.id)
+        arena = _core.Arena.open(name, 2, 0, 0, 60.0)
+        with open(f"{report}.{number}", "w") as file:
+            file.write(f"{arena.stats()['uuid']} {int(arena.created)}")
+        # Everybody sees everybody's object: nobody is in a store of its own.
+        others = [store.get(di_store.Ref.parse(f"{other:040x}"), timeout=60) for other in (0, 1)]
+        assert others == [0, 1]
+        # Nobody leaves before the other has seen it.
+        store.put("seen", id=f"{number + 2:040x}")
+        for other in (2, 3):
+            store.get(di_store.Ref.parse(f"{other:040x}"), timeout=60)
+
+
+def reports(path: str) -> list[tuple[str, int]]:
+    """What the two wrote."""
+    found = []
+    for number in (0, 1):
+        with open(f"{path}.{number}") as file:
+            uuid, created = file.read().split()
+        found.append((uuid, int(created)))
+    return found
+
+
+def test_two_open_one_name_at_once(
+    crew: Crew, count: Callable[[int, int], int], tmp_path: Any, store_name: Callable[[], str]
+) -> None:
+    for turn in range(count(40, 1_000)):
+        gate, path, name = Gate(str(tmp_path / f"gate-{turn}")), str(tmp_path / f"report-{turn}"), store_name()
+        hands = [crew.start("crash.test_open_race:race", gate.path, name, path, number) for number in (0, 1)]
+        gate.open()
+        for hand in hands:
+            hand.finish()
+        (first, one), (second, other) = reports(path)
+        assert first == second
+        assert one + other == 1
+
+
+def come_and_go(name: str, number: int, turns: int) -> None:
+    """In a child: open, put, read, leave; the store ends and begins anew all the time."""
+    for turn in range(turns):
+        with di_store.open(name, memory="16MiB") as store:
+            value = [number, turn]
+            assert store.get(store.put(value)) == value
+            assert store.check() == []
+
+
+def test_coming_while_the_last_one_leaves(
+    crew: Crew, count: Callable[[int, int], int], store_name: Callable[[], str]
+) -> None:
+    name = store_name()
+    hands = [crew.start("crash.test_open_race:come_and_go", name, number, count(60, 1_000)) for number in range(3)]
+    for hand in hands:
+        hand.finish(600)
+    assert name not in [found.name for found in di_store.list_stores()]
+
+
+def create_and_die(name: str, fault: str) -> None:
+    """In a child: never comes to its end."""
+    _core.arm_fault(fault)
+    di_store.open(name, memory="16MiB")
+
+
+def test_creator_killed_in_the_middle(
+    crew: Crew, count: Callable[[int, int], int], store_name: Callable[[], str]
+) -> None:
+    """Who comes next makes the store; nothing of the dead one is in the way."""
+    points = ["arena.before_magic", "arena.before_claim", "arena.after_claim", "arena.before_commit"]
+    for turn in range(count(2, 50)):
+        for point in points:
+            name = store_name()
+            hands = [crew.start("crash.test_open_race:create_and_die", name, f"{point}:1") for _ in range(1 + turn % 2)]
+            with_them = crew.start("crash.test_open_race:come_and_go", name, 0, 3)
+            for hand in hands:
+                assert hand.join() == KILLED, hand.printed()
+            with_them.finish()
+            with di_store.open(name, memory="16MiB", mode="x") as store:
+                assert store.get(store.put(turn)) == turn
+
+
+def test_creator_killed_anywhere(crew: Crew, count: Callable[[int, int], int], store_name: Callable[[], str]) -> None:
+    rng = random.Random(7)
+    for _ in range(count(10, 300)):
+        name = store_name()
+        hands = [crew.start("crash.test_open_race:come_and_go", name, number, 10**6) for number in range(2)]
+        crew.until(lambda name=name: name in [found.name for found in di_store.list_stores()], "the store to be there")
+        for hand in hands:
+            crew.pump(rng.random() * 0.02)
+            hand.signal(signal.SIGKILL)
+        for hand in hands:
+            assert hand.join() == KILLED, hand.printed()
+        with di_store.open(name, memory="16MiB", mode="x") as store:
+            assert store.keys() == []

@@ -1,0 +1,173 @@
+"""SIGSTOP at fault points: a stopped process is never robbed of its lock; others get a `Timeout` that names it.
+
+After SIGCONT everything goes on as if nothing had been.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from crash import board as words
+from crash.field import Field
+from crash.zygote import Crew, Hand
+
+import di_store
+
+
+@pytest.fixture
+def field(crew: Crew, tmp_path: Path, store_name: Callable[[], str]) -> Iterator[Field]:
+    """A field nobody works on yet, with something in its tables."""
+    made = Field(crew, store_name(), str(tmp_path / "board"), 3)
+    numbers = np.arange(256)
+    made.store.table("replay").extend(finished(numbers))
+    made.store.table("queue").extend(words.rows(numbers[:20]))
+    yield made
+    made.close()
+
+
+def finished(numbers: Any) -> dict[str, Any]:
+    """Whole transitions of one step."""
+    made = words.rows(numbers)
+    return made | {"next_obs": words.stamp(numbers + 1), "discount": np.ones(len(numbers), np.float32)}
+
+
+def stopped(field: Field, role: str, point: str) -> Hand:
+    """A process of that role that has stopped itself at that point."""
+    hand = field.hands[field.start(role, f"{point}:1:stop")]
+    field.crew.until(lambda: hand.stopped or hand.status is not None, f"{role} to stop at {point}")
+    assert hand.stopped, hand.printed()
+    return hand
+
+
+def resume(field: Field, hand: Hand) -> None:
+    """Let it go on, do some more, and end well."""
+    hand.signal(signal.SIGCONT)
+    field.await_progress(3)
+    field.board.put(0, words.STOP, 1)
+    hand.finish()
+    assert field.store.check() == []
+
+
+def assert_names(error: di_store.Timeout, hand: Hand) -> None:
+    """The error tells who holds it up, and that it is stopped."""
+    assert str(hand.pid) in str(error.culprit), error
+    assert "stopped" in str(error.culprit), error
+    assert str(hand.pid) in str(error)
+
+
+@pytest.mark.parametrize("point", ["undo.before_commit", "table.draw_item", "undo.after_commit"])
+def test_a_stopped_learner_holds_its_table_only(field: Field, point: str) -> None:
+    hand = stopped(field, "learner", point)
+    replay, queue = field.store.table("replay"), field.store.table("queue")
+    with pytest.raises(di_store.Timeout) as caught:
+        replay.sample(4, timeout=0.5)
+    assert_names(caught.value, hand)
+    assert "replay" in str(caught.value)
+    with pytest.raises(di_store.Timeout) as caught:
+        replay.insert({name: column[0] for name, column in finished(np.arange(1)).items()}, timeout=0.5)
+    assert_names(caught.value, hand)
+    # The other tables, the objects and what reads without locks go on.
+    assert len(queue.sample(4, timeout=60).keys) == 4
+    assert field.store.get(field.store.put("x", timeout=60)) == "x"
+    assert [c["state"] for c in field.store.stats()["clients"] if c["pid"] == hand.pid] == ["T"]
+    assert replay.stats()["size"] == 256
+    resume(field, hand)
+    words.check_transitions(replay.sample(32, timeout=60).data)
+
+
+def test_a_stopped_putter_in_the_heap(field: Field) -> None:
+    """It holds the lock that all objects share."""
+    hand = stopped(field, "objects", "heap.make_before_state")
+    with pytest.raises(di_store.Timeout) as caught:
+        field.store.put(np.zeros(100), timeout=0.5)
+    assert_names(caught.value, hand)
+    field.store.stats()
+    resume(field, hand)
+
+
+def test_a_stopped_putter_before_its_seal(field: Field) -> None:
+    """It holds no lock: others don't notice, but for who waits for its object."""
+    hand = stopped(field, "objects", "put.before_seal")
+    row = field.row
+    ref = di_store.Ref.parse(words.object_id(row, 0))
+    assert field.store.get(field.store.put("x", timeout=60)) == "x"
+    with pytest.raises(di_store.ObjectNotFound):
+        field.store.get(ref, timeout=0.2)
+    with pytest.raises(di_store.ObjectExists):
+        field.store.put(1, id=ref.id, timeout=1)
+    hand.signal(signal.SIGCONT)
+    words.check_object(field.store.get(ref, timeout=60), row, 0)
+    resume(field, hand)
+
+
+@pytest.mark.parametrize("point", ["table.create_state", "table.drop_state"])
+def test_a_stopped_maker_of_tables(field: Field, point: str) -> None:
+    hand = stopped(field, "tabler", point)
+    with pytest.raises(di_store.Timeout) as caught:
+        field.store.create_table("other", capacity=10, timeout=0.5)
+    assert_names(caught.value, hand)
+    assert len(field.store.table("queue").sample(4, timeout=60).keys) == 4
+    resume(field, hand)
+    field.store.create_table("other", capacity=10)
+
+
+def test_a_stopped_attacher_holds_the_name(field: Field) -> None:
+    """Who attaches or creates a store of that name waits; those who are in go on; other names are free."""
+    hand = stopped(field, "attacher", "arena.before_claim")
+    late = field.crew.start("crash.test_stops:attach_late", field.store.name, hand.pid)
+    late.finish()
+    with di_store.open(f"{field.store.name}-other", memory="16MiB") as other:
+        assert other.get(other.put(1)) == 1
+    assert field.store.get(field.store.put("x", timeout=60)) == "x"
+    resume(field, hand)
+
+
+def attach_late(name: str, pid: int) -> None:
+    """In a child: attaching is refused in time, naming who is in the way."""
+    with pytest.raises(di_store.Timeout) as caught:
+        di_store.attach(name, timeout=0.5)
+    assert re.search(rf"\b{pid}\b", str(caught.value)), caught.value
+
+
+def test_a_stopped_consumer_keeps_its_draws(field: Field) -> None:
+    """What it has drawn and not received is neither lost nor given to another; the rest is delivered."""
+    hand = stopped(field, "consumer", "sample.before_copy")
+    queue = field.store.table("queue")
+    received = queue.sample(20, min_n=1, linger=0.0, timeout=60)
+    with pytest.raises(di_store.Timeout) as caught:
+        queue.sample(1, timeout=0.5)
+    assert str(hand.pid) in str(caught.value), caught.value
+    hand.signal(signal.SIGCONT)
+    log = words.Log(f"{field.board.path}.{field.row}.queue")
+    field.crew.until(lambda: len(log.all()) == 20 - len(received.keys), "the consumer to receive the rest")
+    numbers = received.data["n"].tolist() + log.all().tolist()
+    assert sorted(numbers) == list(range(20))
+    resume(field, hand)
+
+
+def test_killed_while_stopped(field: Field) -> None:
+    """Who waits for a stopped process gets on as soon as it is killed."""
+    hand = stopped(field, "learner", "table.draw_item")
+    late = field.crew.start("crash.test_stops:sample_patiently", field.store.name)
+    field.crew.until(lambda: waits_for(field, hand.pid), "somebody to wait for the stopped process")
+    hand.kill()
+    late.finish()
+    assert field.store.check() == []
+
+
+def waits_for(field: Field, pid: int) -> bool:
+    """Whether stats show a client that waits for that process."""
+    waiting = [client["waiting"] for client in field.store.stats()["clients"] if client["waiting"]]
+    return any(wait["culprit_pid"] == pid for wait in waiting)
+
+
+def sample_patiently(name: str) -> None:
+    """In a child: sample without a limit."""
+    with di_store.attach(name, timeout=60) as store:
+        words.check_transitions(store.table("replay").sample(16).data)

@@ -1,0 +1,97 @@
+"""What the tests of pains share: programs in processes of their own, and what the kernel says of a process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from threading import Event
+from types import TracebackType
+from typing import Any
+
+MIB = 1 << 20
+BOUND_SECONDS = 120.0
+"""A generous bound: nothing here needs a tenth of it."""
+
+
+class Program:
+    """A Python program in a process of its own; killed when the `with` ends.
+
+    Args:
+        text: the program; its arguments are in sys.argv.
+        prefix: words before the interpreter, such as `unshare -m`.
+    """
+
+    def __init__(self, text: str, *arguments: object, prefix: tuple[str, ...] = (), **options: Any) -> None:
+        command = [*prefix, sys.executable, "-c", text, *map(str, arguments)]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options
+        )
+        self.pid = self.process.pid
+
+    def __enter__(self) -> Program:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        with suppress(ProcessLookupError):
+            self.process.kill()
+        with suppress(ValueError):
+            self.process.communicate()
+
+    def line(self) -> str:
+        """The next line it prints."""
+        assert self.process.stdout is not None
+        text = self.process.stdout.readline()
+        if not text:
+            assert self.process.stderr is not None
+            raise AssertionError(f"the program ended: {self.process.stderr.read()}")
+        return text.rstrip("\n")
+
+    def say(self, text: str = "") -> None:
+        """A line to its stdin."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(text + "\n")
+        self.process.stdin.flush()
+
+    def signal(self, number: int) -> None:
+        """Send it a signal; for SIGSTOP, wait until it has stopped."""
+        self.process.send_signal(number)
+        if number == signal.SIGSTOP:
+            until(lambda: status(self.pid)["State"].startswith("T"), "the program to stop")
+
+    def finish(self, seconds: float = BOUND_SECONDS) -> tuple[str, str]:
+        """Its stdout and stderr, after it ended well."""
+        out, err = self.process.communicate(timeout=seconds)
+        assert self.process.returncode == 0, f"exit {self.process.returncode}\n{out}\n{err}"
+        return out, err
+
+
+def until(condition: Callable[[], Any], what: str, seconds: float = BOUND_SECONDS) -> None:
+    """Look again and again until it holds."""
+    end, pause = time.monotonic() + seconds, Event()
+    while not condition():
+        assert time.monotonic() < end, f"waited {seconds:.0f} s for {what}"
+        pause.wait(0.005)
+
+
+def status(pid: int) -> dict[str, str]:
+    """`/proc/<pid>/status` by name."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def private_bytes(pid: int) -> int:
+    """RssAnon: what the process has for itself, without what it shares."""
+    return int(status(pid)["RssAnon"].split()[0]) * 1024
+
+
+def shm_files() -> set[str]:
+    """Names in /dev/shm."""
+    return set(os.listdir("/dev/shm"))
