@@ -50,10 +50,7 @@ $(STAMP)-source: $(STAMP)-build
 
 build: $(STAMP)-source  ## the module with fault points, into src/di_store (for development and tests)
 	@mkdir -p build
-	@$(CMAKE) -S . -B build/dev -DDI_STORE_FAULTS=ON -DPython_EXECUTABLE=$(abspath $(BIN)/python) > build/dev.log \
-	  || { cat build/dev.log; exit 1; }
-	@$(BIN)/cmake --build build/dev -j $(JOBS)
-	@tools/place.sh build/dev src/di_store
+	@flock build/dev.lock tools/build_dev.sh "$(abspath $(BIN))" $(JOBS)
 
 # The module as users get it, without fault points, in front of the sources on the path.
 RELEASE := build/release

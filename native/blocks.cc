@@ -201,6 +201,9 @@ Blocks::Choice Blocks::choose(u64 bytes, BlockUse use) {
       choice.spare_bytes = (present + missing - choice.pages) * kPageBytes;
     }
   }
+  const u64 high = arena_.heap_header().slice_high, top = choice.slice + std::max<u64>(choice.run, 1);
+  if (top > high)
+    choice.table_bytes = table_bytes(top, arena_.header().slice_count) - table_bytes(high, arena_.header().slice_count);
   choice.found = true;
   choice.offset = arena_.header().data.value + choice.slice * kSliceBytes + choice.block * (cls == kNone ? 0 : choice.bytes);
   return choice;

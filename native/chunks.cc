@@ -54,7 +54,14 @@ u32 publish_layout(Arena& arena, const LayoutHeader& header, std::span<const Col
   };
   if (const u32 index = known(0); index != kNone) return index;
   const u64 text_at = sizeof(LayoutHeader) + sizeof(ColumnLayout) * columns.size();
-  const u32 block = heap.make_meta(text_at + text.size(), kOwnerLayout, deadline_ns);
+  const u32 entry = arena.ledger().take_one();
+  u32 block = kNone;
+  try {
+    block = heap.begin_meta(text_at + text.size(), kOwnerLayout, entry, deadline_ns);
+  } catch (...) {
+    arena.ledger().give(entry);
+    throw;
+  }
   LayoutHeader& fresh = *reinterpret_cast<LayoutHeader*>(heap.block(block));
   fresh = header;
   fresh.columns = static_cast<u32>(columns.size());
@@ -68,14 +75,14 @@ u32 publish_layout(Arena& arena, const LayoutHeader& header, std::span<const Col
     index = known(seen);
     if (index == kNone && arena.header().layout_count.load() < kMaxLayouts) {
       index = arena.header().layout_count.load();
+      heap.seal(block, entry);
       arena.layout_block(index).store(block + 1);
       DI_FAULT("layout.before_count");
       arena.header().layout_count.store(index + 1, std::memory_order_release);  // pairs with the acquire in known()
       return index;
     }
   }
-  const u32 gone[] = {block};
-  heap.free_meta(gone, deadline_ns);
+  heap.abandon(block, entry, deadline_ns);
   if (index == kNone) throw Error(Code::kCapacity, "1024 different step layouts are in use; use fewer schemas");
   return index;
 }

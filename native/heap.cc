@@ -76,7 +76,7 @@ u32 Heap::descriptor_count() const {
 u64 Heap::raw_block(u64 bytes, BlockUse use) {
   const Blocks::Choice choice = blocks_.choose(bytes, use);
   if (!choice.found) return 0;
-  make_room_for_pages(choice.missing_bytes);
+  make_room_for_pages(choice.missing_bytes + choice.table_bytes);
   blocks_.apply(choice, use);
   if (!commit_choice(choice, nullptr)) {
     blocks_.release(choice.offset, bytes, use);

@@ -36,7 +36,7 @@ u64 Heap::committed() const {
 Heap::Shortage Heap::admit(const MakeRequest& request, const Blocks::Choice& choice, std::string* why, u32* short_table) const {
   const u64 budget = arena_.heap_header().budget.load();
   Shortage shortage;
-  u64 grow = choice.taken_bytes;
+  u64 grow = choice.taken_bytes + choice.table_bytes;
   if (request.kind == ObjectKind::kChunk) {
     grow = 0;
     for (const u32 index : request.tables) {
@@ -58,7 +58,7 @@ Heap::Shortage Heap::admit(const MakeRequest& request, const Blocks::Choice& cho
     shortage.bytes = claimed() + grow - budget;
     return shortage;
   }
-  const u64 pages = committed() + choice.missing_bytes;
+  const u64 pages = committed() + choice.missing_bytes + choice.table_bytes;
   shortage.pages = pages > budget ? pages - budget : 0;
   return shortage;
 }

@@ -296,6 +296,7 @@ bool Table::evict_for_room(u64 deadline_ns) {
   {
     Guard guard(*this, deadline_ns);
     change();
+    any = !detach_.empty();  // there is something to settle already
     // As few as free a chunk: where rows are large, 64 items may be all there are.
     for (u32 i = 0; i < kBatchStep && header_.limiter.queue == 0 && detach_.empty(); ++i) {
       const u32 out = victim();

@@ -72,6 +72,25 @@ struct TableShape {  // what create() needs; Python reckons the bytes
   LimiterState limiter{};
 };
 
+// Meta blocks of a table that others know nothing of yet. Those not sealed go with it; a dead process's are reaped.
+class NewBlocks {
+ public:
+  NewBlocks(Arena& arena, u32 table) : arena_(arena), table_(table) {}
+  ~NewBlocks();
+  NewBlocks(const NewBlocks&) = delete;
+  NewBlocks& operator=(const NewBlocks&) = delete;
+  u32 add(u64 bytes, u64 deadline_ns);  // descriptor + 1; 0 for no bytes
+  void seal();                          // under the table's lock, just before the header names them: see Heap::begin_meta
+
+ private:
+  struct Made {
+    u32 descriptor, entry;
+  };
+  Arena& arena_;
+  u32 table_;
+  std::vector<Made> made_;
+};
+
 struct TableBlocks {  // bytes by role; 0: none
   u64 links = 0, dense = 0, sampler = 0, remover = 0, minimum = 0;
 };
@@ -153,7 +172,7 @@ class Table : public std::enable_shared_from_this<Table> {
   Item& item(u32 slot);
   void refresh();
   void recover();
-  void rebuild();
+  u64 rebuild();             // how many uses of chunks were miscounted
   void fill();
   u64 rebuild_references();  // how many counts were wrong
   double mass(double priority) const;  // p^alpha
@@ -182,6 +201,8 @@ class Table : public std::enable_shared_from_this<Table> {
   double unit_random();
   void wake(Shared<u32>& seq, Shared<u32>& waiters, u64 count);
   void grow(u64 slots, u64 deadline_ns);
+  std::vector<u32> linked_blocks() const;
+  void free_strays();
   bool settle_draw(u64 key, bool give_back);  // true: a held item became free or live again
   void finish_draws(DrawSet* set, bool give_back, u64 deadline_ns);
   void forget_draws(DrawSet* set);

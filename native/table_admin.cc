@@ -21,13 +21,11 @@ class DirectoryGuard {  // one maker, dropper or reaper at a time; first in the 
   SharedLock lock_;
 };
 
-u32 write_text(Heap& heap, const std::string& text, u32 owner, u64 deadline_ns) {
-  const u32 block = heap.make_meta(text.size() + 8, owner, deadline_ns);
-  u8* at = heap.block(block);
+void write_text_into(const Heap& heap, u32 block, const std::string& text) {
+  u8* at = heap.block(block - 1);
   const u64 size = text.size();
   std::memcpy(at, &size, 8);
   std::memcpy(at + 8, text.data(), text.size());
-  return block + 1;
 }
 
 std::string read_text(const Heap& heap, u32 block) {
@@ -163,7 +161,8 @@ std::shared_ptr<Table> Table::create(const std::shared_ptr<Arena>& arena, const 
     header.sampler_block = block(sizes.sampler);
     header.remover_block = block(sizes.remover);
     header.minimum_block = block(sizes.minimum);
-    header.config_block = write_text(heap, shape.config, index, deadline_ns);
+    header.config_block = block(shape.config.size() + 8);
+    write_text_into(heap, header.config_block, shape.config);
     header.slots = shape.slots;
     DI_FAULT("table.create_blocks");
   } catch (...) {
@@ -202,30 +201,17 @@ std::string Table::schema() const { return read_text(arena_->heap(), header_.sch
 
 bool Table::declare_schema(const std::string& text, u64 reserve_bytes, u64 item_bytes, u64 deadline_ns) {
   std::string why;
-  const u32 block = write_text(arena_->heap(), text, index_, deadline_ns);
-  bool mine = false;
-  {
-    Guard guard(*this, deadline_ns);
-    if (header_.schema_block == 0) {
-      header_.item_bytes = item_bytes;
-      header_.schema_block = block;
-      mine = true;
-    }
-  }
-  if (!mine) {
-    const u32 gone[] = {block - 1};
-    arena_->heap().free_meta(gone, deadline_ns);
-    return false;
-  }
-  if (reserve_bytes != 0 && !arena_->heap().reserve(index_, reserve_bytes, deadline_ns, &why)) {
-    {
-      Guard guard(*this, deadline_ns);
-      header_.schema_block = 0;
-    }
-    const u32 gone[] = {block - 1};
-    arena_->heap().free_meta(gone, deadline_ns);
-    throw Error(Code::kCapacity, why);
-  }
+  Heap& heap = arena_->heap();
+  NewBlocks made(*arena_, index_);
+  const u32 block = made.add(text.size() + 8, deadline_ns);
+  write_text_into(heap, block, text);
+  Guard guard(*this, deadline_ns);
+  if (header_.schema_block != 0) return false;
+  if (reserve_bytes != 0 && !heap.reserve(index_, reserve_bytes, deadline_ns, &why)) throw Error(Code::kCapacity, why);
+  change();
+  made.seal();
+  header_.item_bytes = item_bytes;
+  header_.schema_block = block;
   return true;
 }
 
@@ -244,6 +230,7 @@ u64 Table::remove(std::span<const u64> keys, u64 deadline_ns) {
         ++removed;
       }
       commit();
+      settle_held();
       wake(header_.room_seq, header_.room_waiters, kMaxClients);
     }
     settle(deadline_ns);
@@ -270,8 +257,10 @@ void Table::reset(u64 deadline_ns) {
       change();
       for (u32 i = 0; i < kBatchStep && parts_.order->first() != kNone; ++i) remove_slot(parts_.order->first(), false);
       commit();
+      settle_held();
       more = parts_.order->first() != kNone;
       if (!more) {
+        uncount_draws();
         header_.limiter.inserts = header_.limiter.samples = 0;
         header_.epoch = 0;
         header_.finished = 0;
@@ -314,7 +303,10 @@ void Table::configure(const LimiterState* limiter, const double* alpha, const do
                       u64 deadline_ns) {
   Guard guard(*this, deadline_ns);
   change();
-  if (limiter != nullptr) header_.limiter = *limiter;
+  if (limiter != nullptr) {
+    uncount_draws();
+    header_.limiter = *limiter;
+  }
   if (beta != nullptr) header_.beta = *beta;
   if (max_staleness != nullptr) header_.max_staleness = *max_staleness;
   if (alpha != nullptr && *alpha != header_.alpha) {
@@ -336,8 +328,10 @@ u64 Table::check(u64 deadline_ns, std::vector<std::string>* findings) {
   Guard guard(*this, deadline_ns);
   change();
   const u64 size = header_.size, held = header_.held, free_slots = header_.free_slots;
+  const u64 writers = header_.writers, dense = header_.dense_count, left = header_.dense_left;
+  const u32 first = header_.first_live, last = header_.last_live, best = parts_.best ? parts_.best->best() : 0;
   const double total = parts_.sums ? parts_.sums->total() : 0;
-  rebuild();
+  const u64 wrong = rebuild();
   const std::string name = "table '" + std::string(header_.name) + "': ";
   const auto compare = [&](const char* what, u64 before, u64 after) {
     if (before != after)
@@ -346,6 +340,15 @@ u64 Table::check(u64 deadline_ns, std::vector<std::string>* findings) {
   compare("items", size, header_.size);
   compare("held items", held, header_.held);
   compare("free slots", free_slots, header_.free_slots);
+  compare("open writers", writers, header_.writers);
+  compare("slots to draw from", dense, header_.dense_count);
+  compare("slots left in this epoch", left, header_.dense_left);
+  compare("oldest item", first, header_.first_live);
+  compare("newest item", last, header_.last_live);
+  compare("next by priority", best, parts_.best ? parts_.best->best() : 0);
+  compare("miscounted chunks", wrong, 0);
+  compare("bytes of held items", header_.held_bytes, header_.held * header_.item_bytes);
+  settle_held();
   if (parts_.sums && std::abs(total - parts_.sums->total()) > 1e-9 * std::abs(total) + 1e-300)
     findings->push_back(name + "sum of priorities is off");
   return findings->size();

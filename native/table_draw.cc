@@ -296,39 +296,38 @@ void Table::forget_draws(DrawSet* set) {
 
 void Table::finish_draws(DrawSet* set, bool give_back, u64 deadline_ns) {
   if (!live()) return forget_draws(set);
-  u64 unheld = 0;
   for (std::size_t first = 0; first < set->items.size(); first += kBatchStep) {
     Guard guard(*this, deadline_ns);
     change();
     const std::size_t end = std::min(set->items.size(), first + kBatchStep);
-    u64 draws = 0;
+    u64 draws = 0, counted = 0;
+    bool unheld = false;
     for (std::size_t i = first; i < end; ++i) {
       Drawn& drawn = set->items[i];
       if (drawn.entry == kNone) continue;
       LedgerEntry& entry = arena_->ledger().entry(drawn.entry);
+      const u64 what = entry.what.load();
       if (drawn.chunks != 0) lower_.push_back({drawn.chunk, drawn.chunks});
-      if (ledger_kind(entry.what.load()) == LedgerKind::kDraw) {
+      if (ledger_kind(what) == LedgerKind::kDraw) {
         ++draws;
-        if (settle_draw(drawn.key, give_back)) ++unheld;
+        if (!(what & kLedgerDropped)) ++counted;
+        if (settle_draw(drawn.key, give_back)) unheld = true;
       }
       undo_.set(entry.what, 0);
       DI_FAULT("table.settle_item");
     }
     if (give_back && draws != 0) {
-      undo_.set(header_.limiter.samples, static_cast<u64>(header_.limiter.samples - static_cast<i64>(draws)));
+      undo_.set(header_.limiter.samples, static_cast<u64>(header_.limiter.samples - static_cast<i64>(counted)));
       undo_.set(header_.total_samples, header_.total_samples - draws);
       if (first == 0 && header_.rng_counter == set->rng_after) undo_.set(header_.rng_counter, set->rng_before);
     }
     commit();
     for (std::size_t i = first; i < end; ++i) set->items[i].chunks = 0;  // a repeated call lowers nothing twice
-    if (give_back) {
-      wake(header_.items_seq, header_.items_waiters, kMaxClients);
-    } else {
-      wake(header_.room_seq, header_.room_waiters, 0);
-    }
+    settle_held();
+    if (give_back) wake(header_.items_seq, header_.items_waiters, kMaxClients);
+    if (!give_back || unheld) wake(header_.room_seq, header_.room_waiters, unheld ? kMaxClients : 0);
   }
   forget_draws(set);
-  if (unheld != 0) arena_->heap().hold(index_, -static_cast<i64>(unheld * header_.item_bytes), deadline_ns);
   settle(0);
 }
 
@@ -377,7 +376,6 @@ void Table::peek(std::span<const u64> keys, DrawSet* set, u64 deadline_ns) {
 }
 
 void Table::settle_entry(LedgerEntry& entry, u64 deadline_ns) {
-  bool unheld = false;
   {
     Guard guard(*this, deadline_ns);
     change();
@@ -385,8 +383,8 @@ void Table::settle_entry(LedgerEntry& entry, u64 deadline_ns) {
     const LedgerKind kind = ledger_kind(what);
     if (kind == LedgerKind::kWriter) --header_.writers;
     if (kind == LedgerKind::kDraw) {
-      unheld = settle_draw(entry.ref.load(), true);
-      undo_.set(header_.limiter.samples, static_cast<u64>(header_.limiter.samples - 1));
+      settle_draw(entry.ref.load(), true);
+      if (!(what & kLedgerDropped)) undo_.set(header_.limiter.samples, static_cast<u64>(header_.limiter.samples - 1));
       undo_.set(header_.total_samples, header_.total_samples - 1);
     }
     if ((kind == LedgerKind::kDraw || kind == LedgerKind::kRead) && ledger_descriptor(what) != kNone)
@@ -394,11 +392,24 @@ void Table::settle_entry(LedgerEntry& entry, u64 deadline_ns) {
     undo_.set(entry.what, 0);
     DI_FAULT("reap.draw_before_commit");
     commit();
+    settle_held();
     wake(header_.items_seq, header_.items_waiters, kMaxClients);
     wake(header_.room_seq, header_.room_waiters, kMaxClients);
   }
-  if (unheld) arena_->heap().hold(index_, -static_cast<i64>(header_.item_bytes), deadline_ns);
   settle(deadline_ns);
+}
+
+// The limiter counts anew: draws made before are not its own when they are given back. They carry the mark that says so.
+void Table::uncount_draws() {
+  for (u32 client = 0; client < kMaxClients; ++client)
+    for (u32 at = arena_->client(client).ledger.load(std::memory_order_acquire); at != 0;) {
+      LedgerBlock& block = *reinterpret_cast<LedgerBlock*>(arena_->heap().block(at - 1));
+      for (LedgerEntry& entry : block.entries) {
+        const u64 what = entry.what.load();
+        if (ledger_kind(what) == LedgerKind::kDraw && ledger_table(what) == index_) entry.what.fetch_or(kLedgerDropped);
+      }
+      at = block.next.load(std::memory_order_acquire);
+    }
 }
 
 }  // namespace di

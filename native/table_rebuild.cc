@@ -76,15 +76,59 @@ void Table::recover() {
     lock_.end_change();
     return;
   }
+  free_strays();
   parts_ = Parts{};
   refresh();
   rebuild();
+  settle_held();
   lock_.end_change();
 }
 
-void Table::rebuild() {
+std::vector<u32> Table::linked_blocks() const {
+  std::vector<u32> linked(header_.segment_block, header_.segment_block + kTableSegments);
+  for (const u32 block : {header_.config_block, header_.schema_block, header_.links_block, header_.dense_block,
+                          header_.sampler_block, header_.remover_block, header_.minimum_block})
+    linked.push_back(block);
+  return linked;
+}
+
+// What grow() left when it was killed: a segment beyond the slots, new blocks that nothing names, old ones likewise.
+void Table::free_strays() {
+  u64 slots = 0;
+  for (u32 i = 0; i < kTableSegments && header_.segment_block[i] != 0; ++i) {
+    if (slots >= header_.slots) header_.segment_block[i] = 0;
+    slots += header_.segment_slots[i];
+  }
+  arena_->heap().free_stray_meta(index_, linked_blocks(), kForever);
+}
+
+NewBlocks::~NewBlocks() {
+  try {
+    for (const Made& made : made_) arena_.heap().abandon(made.descriptor, made.entry, kForever);
+  } catch (const Error&) {  // interrupted: the reaper frees them when this process ends
+  }
+}
+
+u32 NewBlocks::add(u64 bytes, u64 deadline_ns) {
+  if (bytes == 0) return 0;
+  const u32 entry = arena_.ledger().take_one();
+  try {
+    made_.push_back({arena_.heap().begin_meta(bytes, table_, entry, deadline_ns), entry});
+  } catch (...) {
+    arena_.ledger().give(entry);
+    throw;
+  }
+  return made_.back().descriptor + 1;
+}
+
+void NewBlocks::seal() {
+  for (const Made& made : made_) arena_.heap().seal(made.descriptor, made.entry);
+  made_.clear();
+}
+
+u64 Table::rebuild() {
   fill();
-  rebuild_references();
+  return rebuild_references();
 }
 
 // Every derived structure of items, refilled in order of insertion.
@@ -140,7 +184,7 @@ void Table::fill() {
 
 // Uses of chunks by this table: items, and draws and reads in all ledgers. Counted first, stored once: a count that is
 // too low for a moment would let a sweeper detach. The heap's lock keeps chunks from being freed meanwhile.
-void Table::rebuild_references() {
+u64 Table::rebuild_references() {
   Heap& heap = arena_->heap();
   std::unordered_map<u32, u32> uses;
   const auto walk = [&](u32 chunk, u32 count) {
@@ -173,6 +217,7 @@ void Table::rebuild_references() {
   }
   DI_FAULT("table.rebuild_middle");
   detach_.clear();
+  u64 wrong = 0;
   Heap::Guard guard(heap, kForever);
   for (u32 index = 0; index < heap.descriptor_count(); ++index) {
     const u64 word = heap.descriptor(index).word.load();
@@ -182,10 +227,13 @@ void Table::rebuild_references() {
       Attachment& at = header.attachment[k];
       if (at.table != index_ || at.table_generation != generation_ || at.attached.load() == 0) continue;
       const auto found = uses.find(index);
-      at.refs.store(found == uses.end() ? 0 : found->second, std::memory_order_seq_cst);
-      if (found == uses.end() && header.closed.load() != 0) detach_.push_back(index);
+      const u32 right = found == uses.end() ? 0 : found->second;
+      if (at.refs.exchange(right, std::memory_order_seq_cst) != right) ++wrong;
+      if (right == 0 && header.closed.load() != 0) detach_.push_back(index);
     }
   }
+  if (!detach_.empty()) detach_pending_.store(true, std::memory_order_relaxed);
+  return wrong;
 }
 
 // ------------------------------------------------------------------------------------------------------------ growing
@@ -215,45 +263,35 @@ void Table::grow(u64 slots, u64 deadline_ns) {
   const TableBlocks sizes = table_blocks(slots, static_cast<SamplerKind>(header_.sampler),
                                          static_cast<SamplerKind>(header_.remover), header_.normalize_table != 0,
                                          header_.shuffle != 0);
-  std::vector<u32> made;
-  const auto block = [&](u64 bytes) -> u32 {
-    if (bytes == 0) return 0;
-    made.push_back(heap.make_meta(bytes, index_, deadline_ns));
-    return made.back() + 1;
-  };
+  NewBlocks made(*arena_, index_);
+  const u32 items = made.add((slots - before) * sizeof(Item), deadline_ns);
+  const u32 links = made.add(sizes.links, deadline_ns), dense = made.add(sizes.dense, deadline_ns);
+  const u32 sampler = made.add(sizes.sampler, deadline_ns), remover = made.add(sizes.remover, deadline_ns);
+  const u32 minimum = made.add(sizes.minimum, deadline_ns);
+  Guard guard(*this, deadline_ns);
+  if (header_.slots != before) return;  // another process grew it first
+  u32 segment = 0;
+  while (segment < kTableSegments && header_.segment_block[segment] != 0) ++segment;
+  if (segment == kTableSegments) throw Error(Code::kCapacity, "the table has grown too often; create it with its capacity=");
   std::vector<u32> gone;
-  try {
-    const u32 items = block((slots - before) * sizeof(Item));
-    const u32 links = block(sizes.links), dense = block(sizes.dense), sampler = block(sizes.sampler);
-    const u32 remover = block(sizes.remover), minimum = block(sizes.minimum);
-    Guard guard(*this, deadline_ns);
-    u32 segment = 0;
-    while (segment < kTableSegments && header_.segment_block[segment] != 0) ++segment;
-    if (header_.slots != before || segment == kTableSegments) {
-      gone = made;  // another process grew it first
-    } else {
-      for (const u32 old : {header_.links_block, header_.dense_block, header_.sampler_block, header_.remover_block,
-                            header_.minimum_block})
-        if (old != 0) gone.push_back(old - 1);
-      change();
-      header_.segment_slots[segment] = slots - before;
-      header_.segment_block[segment] = items;
-      DI_FAULT("table.grow_linked");
-      header_.links_block = links;
-      header_.dense_block = dense;
-      header_.sampler_block = sampler;
-      header_.remover_block = remover;
-      header_.minimum_block = minimum;
-      header_.slots = slots;
-      DI_FAULT("table.grow_before_fill");
-      refresh();
-      fill();
-    }
-  } catch (...) {
-    if (gone.empty()) heap.free_meta(made, kForever);
-    throw;
-  }
-  heap.free_meta(gone, deadline_ns);
+  for (const u32 old :
+       {header_.links_block, header_.dense_block, header_.sampler_block, header_.remover_block, header_.minimum_block})
+    if (old != 0) gone.push_back(old - 1);
+  change();
+  made.seal();
+  header_.segment_slots[segment] = slots - before;
+  header_.segment_block[segment] = items;
+  DI_FAULT("table.grow_linked");
+  header_.links_block = links;
+  header_.dense_block = dense;
+  header_.sampler_block = sampler;
+  header_.remover_block = remover;
+  header_.minimum_block = minimum;
+  header_.slots = slots;
+  DI_FAULT("table.grow_before_fill");
+  refresh();
+  fill();
+  heap.free_meta(gone, kForever);
 }
 
 }  // namespace di

@@ -133,6 +133,7 @@ bool Writer::open_chunk(u32 index, u64 heap_bytes, u64 deadline_ns, Blocked* blo
     for (u32 i = 0; i < plan_.tables.size(); ++i)
       if (plan_.tables[i].table->index() == short_table) {
         blocked->table = i;
+        blocked->seq = plan_.tables[i].table->header().room_seq.load(std::memory_order_seq_cst);
         evicted = plan_.tables[i].table->evict_for_room(deadline_ns);
       }
     if (!evicted) {
@@ -197,11 +198,11 @@ void Writer::emit(u32 table, u32 lane, double priority) {
 }
 
 // The last episode of a lane is over and nothing about it will follow.
-void Writer::settle_end(u32 index, bool has_final) {
+void Writer::settle_end(u32 index, const std::function<double(u32)>& priority) {
   LaneState& state = lanes_[index];
   for (u32 table = 0; table < plan_.tables.size(); ++table) {
-    state.windows_staged[table].end(state.staged.terminated, has_final, windows_);
-    emit(table, index, std::nan(""));
+    state.windows_staged[table].end(state.staged.terminated, false, windows_);
+    emit(table, index, priority(table));
   }
   state.staged.open = state.staged.ending = false;
 }
@@ -213,8 +214,7 @@ bool Writer::write_row(const WriterCall& call, u32 t, u32 l, u64 deadline_ns, Bl
   if (!lane.open) {
     lane.open = true;
     lane.steps = 0;
-    ++lane.episode;
-    lane.ahead.reset();
+    ++lane.episode;  // columns stored ahead stay: what a restarting environment returned with the last step
     for (Windows& windows : state.windows_staged) windows.begin(lane.raw);
   }
   if (!ensure_row(index, heap_need(call.columns, t, l, count, lane), deadline_ns, blocked)) return false;
@@ -241,6 +241,7 @@ bool Writer::write_row(const WriterCall& call, u32 t, u32 l, u64 deadline_ns, Bl
   const bool first = lane.steps == 0;
   chunk.mark(row, first, false, lane.begun_in_chunk, lane.begin_raw - chunk.first_raw);
   if (first) {
+    if (row == 0) chunk.set_first_episode(lane.episode);
     lane.begin_raw = lane.raw;
     ++lane.begun_in_chunk;
   }
@@ -288,17 +289,17 @@ bool Writer::step(const WriterCall& call, u32 t, u32 l, u64 deadline_ns, Blocked
   Lane& lane = state.staged;
   if (lane.skip) {  // Gymnasium's next-step mode: this row is the reset, not a step
     lane.skip = false;
-    return true;
+    return write_first(call, t, l, deadline_ns, blocked);
   }
-  if (lane.ending) settle_end(index, false);
-  if (!write_row(call, t, l, deadline_ns, blocked)) return false;
   const u64 cell = u64{t} * count + l;
-  const bool terminated = flag(call, plan_.terminated, t, l);
-  const bool ended = terminated || flag(call, plan_.truncated, t, l);
-  const bool halts = stops(call, t, l);
   const auto priority = [&](u32 table) {
     return call.priority.empty() || call.priority[table].empty() ? std::nan("") : call.priority[table][cell];
   };
+  if (lane.ending) settle_end(index, priority);
+  if (!write_row(call, t, l, deadline_ns, blocked)) return false;
+  const bool terminated = flag(call, plan_.terminated, t, l);
+  const bool ended = terminated || flag(call, plan_.truncated, t, l);
+  const bool halts = stops(call, t, l);
   for (u32 table = 0; table < plan_.tables.size(); ++table) {
     state.windows_staged[table].row(windows_, halts);
     emit(table, index, priority(table));
@@ -333,7 +334,13 @@ bool Writer::step(const WriterCall& call, u32 t, u32 l, u64 deadline_ns, Blocked
     emit(table, index, priority(table));
   }
   lane.open = false;
-  return true;
+  return plan_.autoreset != Autoreset::kSameStep || write_first(call, t, l, deadline_ns, blocked);
+}
+
+// What a restarting environment returned as the first observation of the lane's next episode.
+bool Writer::write_first(const WriterCall& call, u32 t, u32 l, u64 deadline_ns, Blocked* blocked) {
+  if (call.next.empty() || (plan_.heap_bytes_per_row != 0 && plan_.heap_row_max == 0)) return true;
+  return write_behind(call.next, call, t, l, false, deadline_ns, blocked);
 }
 
 // ------------------------------------------------------------------------------------------------------------- calls
@@ -377,7 +384,11 @@ Blocked Writer::end_episode(const WriterCall& call, bool discard, u64 deadline_n
       const u32 index = call.lanes[l];
       LaneState& state = lanes_[index];
       Lane& lane = state.staged;
-      if (!lane.open) continue;
+      if (!lane.open) {
+        if (lane.ahead.any()) ++lane.raw;
+        lane.ahead.reset();
+        continue;
+      }
       if (discard) {
         for (Windows& windows : state.windows_staged) windows.discard();
         if (lane.ahead.any()) ++lane.raw;

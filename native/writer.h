@@ -7,6 +7,7 @@
 // lose; the reaper closes its chunks.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -120,7 +121,8 @@ class Writer {
   bool write_row(const WriterCall& call, u32 t, u32 l, u64 deadline_ns, Blocked* blocked);
   bool write_behind(const std::vector<ColumnInput>& input, const WriterCall& call, u32 t, u32 l, bool final, u64 deadline_ns,
                     Blocked* blocked);
-  void settle_end(u32 lane, bool has_final);
+  bool write_first(const WriterCall& call, u32 t, u32 l, u64 deadline_ns, Blocked* blocked);
+  void settle_end(u32 lane, const std::function<double(u32)>& priority);
   void end_inserted(LaneState& state);
   void refuse_more_than_fit(const std::vector<u32>& lanes);
   bool ensure_row(u32 lane, u64 heap_bytes, u64 deadline_ns, Blocked* blocked);

@@ -262,7 +262,7 @@ def test_an_empty_table_and_an_unknown_one(name: str) -> None:
         shown = run("inspect", name, "empty").stdout
         assert "no columns yet" in shown
         assert "no items" in shown
-        assert "'empt'" in fails(1, "inspect", name, "empt")
+        assert "did you mean 'empty'" in fails(1, "inspect", name, "empt")
 
 
 def test_values_of_any_kind_are_shown(name: str) -> None:
@@ -280,7 +280,7 @@ def test_waiters_are_listed_with_reason_and_age(holder: subprocess.Popen[str], n
     with python(waits + READY + "table.sample(1000)\n") as learner:
 
         def look() -> Any:
-            return [waiter for waiter in status_of(name)["waiters"] if waiter["age_seconds"] > 0]
+            return [waiter for waiter in status_of(name)["waiters"] if waiter["age_seconds"] > 1]
 
         (waiter,) = wait_for(look)
         assert waiter["pid"] == learner.pid
@@ -504,3 +504,20 @@ def test_looking_starts_no_thread(name: str, monkeypatch: pytest.MonkeyPatch) ->
                 looker.stdout.readline()
             for child in (keeper, looker):
                 assert os.listdir(f"/proc/{child.pid}/task") == [str(child.pid)]
+
+
+def test_a_store_that_cannot_be_read(holder: subprocess.Popen[str], name: str) -> None:
+    """Its header is wiped: it is listed all the same, and every command says what is wrong and whom to end."""
+    folder = f"/proc/{holder.pid}/fd"
+    (descriptor,) = [each for each in os.listdir(folder) if f":{name}:" in os.readlink(f"{folder}/{each}")]
+    file = os.open(f"{folder}/{descriptor}", os.O_RDWR)
+    os.pwrite(file, bytes(64), 0)
+    os.close(file)
+    each = status_of(name)
+    assert each["pids"] == [holder.pid]
+    assert "not a Di-store" in each["error"]
+    assert f"{name} cannot be read" in run("status").stdout
+    assert "cannot be read" in run("top", "--once", name).stdout
+    for arguments in (("inspect", name), ("check", name), ("rm", name, "--force")):
+        assert "not a Di-store" in fails(1, *arguments)
+    assert f"end pid {holder.pid}" in fails(1, "rm", name, "--force")

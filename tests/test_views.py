@@ -210,7 +210,7 @@ def test_lanes_are_separate_streams(store: Any, lanes: int) -> None:
             obs = np.arange(lanes, dtype=np.float32) * 100 + step
             ended = np.arange(lanes) == step  # lane 0 ends with its first step, lane 1 with its second …
             flags = {"terminated": ended, "truncated": np.zeros(lanes, bool)}
-            items = writer.append({"obs": obs, "reward": reward, **flags}, next={"obs": obs + 1 + 50 * ended})
+            items = writer.append({"obs": obs, "reward": reward, **flags}, next={"obs": (obs + 1 + 50 * ended).astype(np.float32)})
             assert items.lanes.tolist() == sorted(items.lanes.tolist())
             keep = ~ended
             if ended.any() and keep.any():

@@ -1,7 +1,7 @@
 """Holds the numbers of docs/shm_format.md against native/layout.h, and writes them.
 
-    tools/shm_layout.py             compares; exit 1 and the differences when the page is stale
-    tools/shm_layout.py --write     fills in the page's numbers, and the golden file if there is none of this version
+`tools/shm_layout.py` compares, and ends with status 1 and the differences when the page is stale; with `--write` it
+fills in the page's numbers, and makes the golden file if there is none of this version.
 
 The page names the fields; the compiler tells where they lie. A table's rows must tile its struct without a gap, so a
 field that the page does not name is found too. Needs a C++20 compiler ($CXX, else c++).

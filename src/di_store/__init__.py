@@ -30,7 +30,7 @@ from di_store.objects import Ref as Ref
 from di_store.opening import StoreInfo as StoreInfo
 from di_store.opening import attach as attach
 from di_store.opening import list_stores as list_stores
-from di_store.opening import open as open  # noqa: A004 - as the contract names it
+from di_store.opening import open as open
 from di_store.samplers import Fifo as Fifo
 from di_store.samplers import Lifo as Lifo
 from di_store.samplers import MaxHeap as MaxHeap

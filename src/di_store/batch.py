@@ -221,8 +221,6 @@ class ArrayPool:
             if size <= buffer.nbytes <= 2 * size + 4096 and sys.getrefcount(buffer) <= self._idle:
                 return buffer[:size].view(element).reshape(shape)
         found: Array = self._allocate(size)
-        self._buffers = [
-            buffer for at, buffer in enumerate(self._buffers) if at >= len(self._buffers) - 63
-        ]
+        self._buffers = [buffer for at, buffer in enumerate(self._buffers) if at >= len(self._buffers) - 63]
         self._buffers.append(found)
         return found[:size].view(element).reshape(shape)

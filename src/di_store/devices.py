@@ -130,4 +130,3 @@ def _map(data: Any, change: Callable[[Any], Any]) -> Any:
     if isinstance(data, list):
         return data
     return change(data)
-

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import warnings
 from collections.abc import Callable, Iterable
@@ -13,10 +14,10 @@ from di_store import _core
 from di_store.batch import Batch, decode_blob, wrap_ragged
 from di_store.errors import CorruptData, Timeout
 from di_store.plan import OPAQUE_SCHEMA, VALUE, ReadPlan, read_plan
-from di_store.reserve import Reckoning, check_room, reckon
+from di_store.reserve import Reckoning, check_room, meta_bytes, reckon
 from di_store.samplers import Prioritized
 from di_store.schema import Schema
-from di_store.settings import UNLIMITED, Settings
+from di_store.settings import UNLIMITED, Settings, slots_for
 from di_store.tree import unflatten
 from di_store.views import check_columns
 
@@ -67,10 +68,8 @@ class TableHandle:
         settings = self.settings
         check_columns(settings.view, schema)
         read_plan(settings.view, schema, settings.columns)
-        needed = self.reckon(schema)
-        self._check_room(needed)
         text = msgspec.json.encode(schema.to_plain()).decode()
-        self.native.declare_schema(text, needed.reserve_bytes, needed.item_bytes)
+        self._declare(text, self.reckon(schema))
         self._schema = _schema_from(self.native.schema())
         return self._schema
 
@@ -81,9 +80,19 @@ class TableHandle:
         self.example_bytes = max(64, example_bytes)
         if self.native.stats()["reserve_bytes"]:
             return
-        needed = self.reckon(OPAQUE_SCHEMA)
-        self._check_room(needed)
-        self.native.declare_schema("[]", needed.reserve_bytes, needed.item_bytes)
+        self._declare("[]", self.reckon(OPAQUE_SCHEMA))
+
+    def _declare(self, text: str, needed: Reckoning) -> None:
+        """The first step tells what the table needs: check, and take it."""
+        stats = self.native.stats()
+        held = int(stats["reserve_bytes"]) + meta_bytes(self.settings, None)
+        check_room(self.name, needed, self.arena.available(), held)
+        if not self.native.declare_schema(text, needed.reserve_bytes, needed.item_bytes):
+            return
+        capacity = int(stats["capacity"])
+        slots = slots_for(None if capacity >= UNLIMITED else capacity)
+        if slots > int(stats["slots"]):
+            self.native.resize(capacity, int(stats["max_bytes"]), slots, needed.reserve_bytes)
 
     def reckon(self, schema: Schema, capacity: int | None = None) -> Reckoning:
         """What the table needs for `capacity` items (None: as many as it holds now)."""
@@ -91,11 +100,6 @@ class TableHandle:
             now = int(self.native.stats()["capacity"])
             capacity = None if now >= UNLIMITED else now
         return reckon(self.settings, schema, capacity, self.example_bytes)
-
-    def _check_room(self, needed: Reckoning) -> None:
-        """The slots are there already; only the chunks' bytes are still to be reserved."""
-        stats = self.native.stats()
-        check_room(self.name, needed, self.arena.available(), needed.meta_bytes + int(stats["reserve_bytes"]))
 
     # -- reading ------------------------------------------------------------------------------------------------
 
@@ -150,7 +154,7 @@ class TableHandle:
         if not self._warned and (evicted := self.native.stats()["evicted_for_room"]):
             self._warned = True
             warnings.warn(
-                f"table {self.name!r}: {evicted} items were evicted before capacity, because their rows need more bytes "
+                f"table {self.name!r}: {evicted} items were evicted before capacity: their rows need more bytes "
                 "than was reckoned (short episodes, long ragged rows, more lanes than lanes=); raise capacity=, "
                 "max_bytes= or lanes=, see `evicted_for_room` in table.stats()",
                 RuntimeWarning,
@@ -172,7 +176,7 @@ class TableHandle:
 def _values(pair: Any) -> list[Any]:
     values, offsets = pair
     ends = offsets.tolist()
-    return [decode_blob(values[start:end]) for start, end in zip(ends[:-1], ends[1:], strict=True)]
+    return [decode_blob(values[start:end]) for start, end in itertools.pairwise(ends)]
 
 
 def _schema_from(text: str) -> Schema:

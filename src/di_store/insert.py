@@ -68,7 +68,9 @@ class Inserter:
     # -- rows ---------------------------------------------------------------------------------------------------
 
     def _guard(self) -> threading.Lock:
-        if self._pid != os.getpid():  # forked: the lock may be held by a thread that is not here, the writer is not ours
+        if (
+            self._pid != os.getpid()
+        ):  # forked: the lock may be held by a thread that is not here, the writer is not ours
             self._lock, self._native, self._pid = threading.Lock(), None, os.getpid()
         return self._lock
 
@@ -147,7 +149,7 @@ class Inserter:
         return Schema.infer(tree.unflatten(own), n)
 
     def _rows(self, rows: dict[str, Any], n: int, priority: Any, timeout: float | None) -> Array:
-        """n items of one row each."""
+        """N items of one row each."""
         flags = FINISHED if isinstance(self._view, Transition) else 0
         return self._send(rows, flags, 1, n, 1, priority, timeout)
 
@@ -182,7 +184,7 @@ class Inserter:
         return self._send(rows, flags, steps, total, total, priority, timeout)
 
     def _wholes(self, batch: Any, n: int, priority: Any, timeout: float | None) -> Array:
-        """n sequences or episodes, leaves ``[n, time, …]``."""
+        """N sequences or episodes, leaves ``[n, time, …]``."""
         leaves = tree.flatten(batch, what="batch")
         for name, leaf in leaves.items():
             if len(leaf) != n:
@@ -232,7 +234,11 @@ class Inserter:
         if more and more != behind & set(lengths):
             raise SchemaMismatch(f"columns {sorted(behind)} need {steps + 1} rows each, or {steps} each", remedy="")
         total = steps + (1 if more else 0)
-        return tree.unflatten({name: _aligned(schema, name, leaf, once, total) for name, leaf in leaves.items()}), steps, total
+        return (
+            tree.unflatten({name: _aligned(schema, name, leaf, once, total) for name, leaf in leaves.items()}),
+            steps,
+            total,
+        )
 
 
 def _aligned(schema: Schema, name: str, leaf: Any, once: set[str], total: int) -> Any:
@@ -250,4 +256,3 @@ def _aligned(schema: Schema, name: str, leaf: Any, once: set[str], total: int) -
 def _led(row: Any) -> Any:
     """A row with a leading axis of one."""
     return row[None]
-

@@ -27,7 +27,9 @@ _MOST_TABLES = 256
 class Mixture:
     """Samples from several tables of one store. Pickles as their names and weights."""
 
-    def __init__(self, store: Store, tables: Mapping[str, Table], weights: Mapping[str, float], seed: int | None) -> None:
+    def __init__(
+        self, store: Store, tables: Mapping[str, Table], weights: Mapping[str, float], seed: int | None
+    ) -> None:
         self._store = store
         self._tables = list(tables.values())
         self._weights = dict(weights)
@@ -123,9 +125,7 @@ class Mixture:
 class MixtureSource:
     """Where a mixture's batches come from."""
 
-    def __init__(
-        self, handles: list[TableHandle], weights: list[float], seed: int | None, columns: Any = None
-    ) -> None:
+    def __init__(self, handles: list[TableHandle], weights: list[float], seed: int | None, columns: Any = None) -> None:
         self._handles = handles
         self._shares = np.asarray(weights, np.float64) / np.sum(weights)
         self._random = np.random.Generator(np.random.Philox(seed))
@@ -146,7 +146,9 @@ class MixtureSource:
 
     def draw(self, terms: Terms, beta: float | None, allocate: Callable[[str, Any, Any], Any] | None) -> Drawn:
         """A batch of all tables that is not delivered yet."""
-        counts = np.bincount(self._random.choice(len(self._shares), terms.n, p=self._shares), minlength=len(self._shares))
+        counts = np.bincount(
+            self._random.choice(len(self._shares), terms.n, p=self._shares), minlength=len(self._shares)
+        )
         parts = [
             _Part(handle, place, int(count))
             for place, (handle, count) in enumerate(zip(self._handles, counts, strict=True))
@@ -186,7 +188,9 @@ class MixtureSource:
             _join_ragged(whole, batch.data, [other.data for other in batches])
         names = ("priorities", "probabilities", "weights", "times_sampled", "versions", "episodes", "starts")
         joined = [np.concatenate([getattr(batch, name) for batch in batches]) for name in names]
-        keys = np.concatenate([batch.keys | np.uint64(part.place << _SHARD_BITS) for part, batch in _pairs(parts, batches)])
+        keys = np.concatenate(
+            [batch.keys | np.uint64(part.place << _SHARD_BITS) for part, batch in _pairs(parts, batches)]
+        )
         found = Batch(whole, keys, *joined, sum(batch.table_size for batch in batches))
         found.source = np.concatenate([np.full(part.held, part.place, np.int32) for part in parts])
         return found
@@ -196,9 +200,7 @@ class MixtureSource:
         for part in parts[1:]:
             mine, theirs = _shapes(first, self._columns), _shapes(part.handle, self._columns)
             if mine != theirs:
-                names = sorted(
-                    name for name in mine.keys() | theirs.keys() if mine.get(name) != theirs.get(name)
-                )
+                names = sorted(name for name in mine.keys() | theirs.keys() if mine.get(name) != theirs.get(name))
                 raise ValueError(
                     f"tables {first.name!r} and {part.handle.name!r} give different columns: {', '.join(names)}; a "
                     "mixture needs the same, choose them with columns="
@@ -257,7 +259,8 @@ def _shapes(handle: TableHandle, columns: Any) -> dict[str, Any]:
 
 def _cut(whole: dict[str, Any], start: int, stop: int) -> dict[str, Any]:
     return {
-        name: _cut(value, start, stop) if isinstance(value, dict) else value[start:stop] for name, value in whole.items()
+        name: _cut(value, start, stop) if isinstance(value, dict) else value[start:stop]
+        for name, value in whole.items()
     }
 
 

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 from di_store.errors import CapacityError
 from di_store.limiters import Queue, Stack
-from di_store.plan import Layout, first_columns, make_layout, observed_columns, sparse_columns
-from di_store.samplers import Once, Prioritized
-from di_store.samplers import MaxHeap, MinHeap
+from di_store.plan import Layout, make_layout, sparse_columns
+from di_store.samplers import MaxHeap, MinHeap, Once, Prioritized
 from di_store.schema import Schema
 from di_store.settings import Settings, slots_for
 from di_store.sizes import format_size
@@ -191,16 +190,15 @@ def reckon_without_rows(settings: Settings) -> Reckoning:
     """What a table needs before its first step tells what its rows are."""
     reserve = settings.max_bytes or 0
     text = f"capacity={settings.capacity} items and max_bytes={settings.max_bytes}"
-    return Reckoning(reserve, 64, 256, 1, Heap(0, 0, True), meta_bytes(settings, settings.capacity), text)
+    return Reckoning(reserve, 64, 256, 1, Heap(0, 0, True), meta_bytes(settings, None), text)
 
 
-def chunk_target(
-    settings: Settings, layout: Layout, heap: Heap, capacity: int | None, row: int
-) -> tuple[int, int]:
+def chunk_target(settings: Settings, layout: Layout, heap: Heap, capacity: int | None, row: int) -> tuple[int, int]:
     """Bytes that a chunk should have, and rows that it must hold."""
-    least = least_rows(settings)
     if not settings.in_order:
-        return chunk_bytes(layout, min(_OUT_OF_ORDER_ROWS, max(1, MIB // (2 * row))), 0), 1
+        few = min(_OUT_OF_ORDER_ROWS, max(1, MIB // (2 * row)))
+        return chunk_bytes(layout, few, _up(few * heap.per_row, 64)), 1
+    least = least_rows(settings)
     whole = min(capacity or 2**62, 2**62) * settings.view.rows_added * row
     if settings.max_bytes is not None:
         whole = min(whole, settings.max_bytes)
@@ -267,8 +265,3 @@ def check_room(name: str, needed: Reckoning, available: int, held: int = 0) -> N
         f"({available + held:,} bytes) of the store's memory are available: {needed.text}",
         remedy="lower capacity=, max_bytes= or lanes=, or raise memory= (also online: store.resize(memory=))",
     )
-
-
-def widest_range(settings: Settings, schema: Schema) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Columns an item takes from the row behind it, and those it takes once."""
-    return observed_columns(settings.view, schema), first_columns(settings.view, schema)

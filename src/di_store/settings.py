@@ -12,8 +12,16 @@ from di_store import config
 from di_store.combination import Combination
 from di_store.errors import CorruptData
 from di_store.limiters import LIMITERS, Limiter, Queue, Stack, limiter_to_plain
-from di_store.samplers import Fifo, Once, Prioritized, Remover, Sampler
-from di_store.samplers import remover_from_plain, sampler_from_plain, sampler_to_plain
+from di_store.samplers import (
+    Fifo,
+    Once,
+    Prioritized,
+    Remover,
+    Sampler,
+    remover_from_plain,
+    sampler_from_plain,
+    sampler_to_plain,
+)
 from di_store.schema import Schema
 from di_store.views import Opaque, Transition, View, view_from_plain, view_to_plain
 
@@ -106,7 +114,10 @@ class Settings:
             raise CorruptData(f"the stored settings of a table cannot be read: {error}") from None
 
     def shape(self, name: str, reserve_bytes: int, item_bytes: int) -> dict[str, Any]:
-        """The core's description of a new table."""
+        """The core's description of a new table.
+
+        Where a first step is still to come it has few slots: that step brings the others, if they fit.
+        """
         sampler = self.sampler
         prioritized = sampler if isinstance(sampler, Prioritized) else None
         once = sampler if isinstance(sampler, Once) else None
@@ -115,7 +126,7 @@ class Settings:
             "name": name,
             "config": self.to_text(),
             "capacity": UNLIMITED if self.capacity is None else self.capacity,
-            "slots": slots_for(self.capacity),
+            "slots": slots_for(None if self.schema is None else self.capacity),
             "item_bytes": item_bytes,
             "max_bytes": UNLIMITED if self.max_bytes is None else self.max_bytes,
             "reserve_bytes": reserve_bytes,

@@ -42,9 +42,7 @@ def _after_fork_child() -> None:
     forget_writers()
 
 
-os.register_at_fork(
-    before=_core.before_fork, after_in_parent=_core.after_fork_parent, after_in_child=_after_fork_child
-)
+os.register_at_fork(before=_core.before_fork, after_in_parent=_core.after_fork_parent, after_in_child=_after_fork_child)
 
 _versions: dict[str, dict[str, int]] = {}
 """By store, the version of each name that this process last got from `latest`."""
@@ -252,9 +250,7 @@ class Store:
 
     # -- weights ------------------------------------------------------------------------------------------------
 
-    def publish(
-        self, name: str, tree: Any, *, keep: int = 1, group: Any = None, timeout: float | None = 60
-    ) -> int:
+    def publish(self, name: str, tree: Any, *, keep: int = 1, group: Any = None, timeout: float | None = 60) -> int:
         """Publish the next version of `name`; its number.
 
         Args:

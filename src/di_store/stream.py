@@ -46,9 +46,7 @@ def step_schema(handles: Sequence[TableHandle], step: Any, lead: tuple[int, ...]
             handle.declare(Schema(columns))
 
 
-def build_native(
-    handles: Sequence[TableHandle], lanes: int | None, autoreset: int
-) -> tuple[_core.Writer, Schema]:
+def build_native(handles: Sequence[TableHandle], lanes: int | None, autoreset: int) -> tuple[_core.Writer, Schema]:
     """The core's writer over tables whose columns are declared, and the columns of its steps."""
     schemas = {handle.name: _schema_of(handle) for handle in handles}
     schema = next(iter(schemas.values())) if len(schemas) == 1 else Schema.union(schemas)
@@ -97,9 +95,7 @@ def writer_plan(handles: Sequence[TableHandle], schema: Schema, lanes: int | Non
     arena = handles[0].arena
     sparse = sparse_columns([(handle.settings.view, _schema_of(handle)) for handle in handles]) & set(schema.names)
     layout = make_layout(schema, sparse)
-    number = arena.publish_layout(
-        list(layout.places), layout.record_bytes, layout.wide, layout.wide_bytes, layout.text
-    )
+    number = arena.publish_layout(list(layout.places), layout.record_bytes, layout.wide, layout.wide_bytes, layout.text)
     reckonings = [handle.reckon(schema if len(handles) > 1 else _schema_of(handle)) for handle in handles]
     heap = _stream_heap(handles, schema, sparse, layout)
     weighted = any(isinstance(h.settings.view, Transition) and "discount" in _schema_of(h) for h in handles)

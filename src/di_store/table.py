@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from di_store import _core, config
+from di_store import config
 from di_store.batch import Batch
 from di_store.combination import MAX_CAPACITY
 from di_store.draw import TableSource, read_batch

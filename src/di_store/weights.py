@@ -24,9 +24,7 @@ class Published:
     value: Any
 
 
-def publish(
-    arena: _core.Arena, name: str, tree: Any, keep: Any, group: Any, timeout: float | None
-) -> int:
+def publish(arena: _core.Arena, name: str, tree: Any, keep: Any, group: Any, timeout: float | None) -> int:
     """Make `tree` the next version of `name`; the newest `keep` stay readable.
 
     Raises:
@@ -49,9 +47,7 @@ def publish(
         wait.pause(arena.wait_room, seen, reason, full=full)
 
 
-def latest(
-    arena: _core.Arena, name: str, newer_than: Any, version: Any, timeout: float | None
-) -> Published | None:
+def latest(arena: _core.Arena, name: str, newer_than: Any, version: Any, timeout: float | None) -> Published | None:
     """The newest version of `name`, or the one asked for.
 
     Args:

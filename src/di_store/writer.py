@@ -369,7 +369,8 @@ def rows_of(steps: Any) -> int:
         return len(leaf)
     except TypeError:
         raise SchemaMismatch(
-            f"extend() needs a leading axis in every leaf, got a {type(leaf).__name__}", remedy="append() takes one step"
+            f"extend() needs a leading axis in every leaf, got a {type(leaf).__name__}",
+            remedy="append() takes one step",
         ) from None
 
 

@@ -1,6 +1,7 @@
 """What the processes of the kill tests do, each in a loop that checks all it reads.
 
-A role is a generator function over its `Context`; each `yield` is one loop done. An error ends the child with its
+A role is a generator function over its `Context`; each `yield True` is one loop done, `yield False` one that had to
+wait. An error ends the child with its
 traceback, and the test with it. `Timeout` and `StoreFull` are part of the job: others die, tables are full.
 """
 
@@ -54,8 +55,8 @@ def run(role: str, store: str, path: str, row: int, peers: dict[str, list[int]],
         loop = ROLES[role](context)
         if fault and not fault.startswith("arena."):
             _core.arm_fault(fault)
-        for _ in loop:
-            context.add(words.PROGRESS, 1)
+        for worked in loop:
+            context.add(words.PROGRESS, int(worked))
             if board.get(row, words.STOP) or board.get(0, words.STOP):
                 break
         loop.close()
@@ -76,7 +77,7 @@ class Lane:
         self.next += 2
 
 
-def writer(context: Context) -> Iterator[None]:
+def writer(context: Context) -> Iterator[bool]:
     """Write two lanes into two tables over one stream: appends, extends, ends of episodes, closed and opened anew."""
     tables = [context.store.table("replay"), context.store.table("windows")]
     lanes = [Lane(context.row, 0), Lane(context.row, 1)]
@@ -86,9 +87,10 @@ def writer(context: Context) -> Iterator[None]:
                 try:
                     made = write_some(context, opened, lanes)
                 except BUSY:
+                    yield False
                     continue
                 count_items(context, made)
-                yield
+                yield True
             context.add(words.CLOSED, 1)
         for lane in lanes:
             lane.end()
@@ -129,7 +131,7 @@ def write_some(context: Context, opened: Any, lanes: list[Lane]) -> Any:
     return made
 
 
-def learner(context: Context) -> Iterator[None]:
+def learner(context: Context) -> Iterator[bool]:
     """Sample, check, update, peek, delete; now and then a large batch, whose draws need more ledger."""
     replay, windows = context.store.table("replay"), context.store.table("windows")
     while True:
@@ -137,9 +139,9 @@ def learner(context: Context) -> Iterator[None]:
             batch = replay.sample(500 if context.rng.random() < 0.02 else 32, timeout=WAIT)
             check_transitions(batch.data)
             replay.update_priorities(batch.keys, np.random.default_rng(context.rng.random().__hash__()).random(len(batch.keys)))
-            yield
+            yield True
             check_windows(windows.sample(8, timeout=WAIT).data)
-            yield
+            yield True
             if context.rng.random() < 0.2:
                 again = replay.peek(batch.keys[:8])
                 live = np.asarray(again.live)
@@ -148,10 +150,10 @@ def learner(context: Context) -> Iterator[None]:
             if context.rng.random() < 0.05:
                 replay.delete(batch.keys[:4])
         except BUSY:
-            pass
+            yield False
 
 
-def loader(context: Context) -> Iterator[None]:
+def loader(context: Context) -> Iterator[bool]:
     """Take some batches from a loader that draws ahead, and close it in the middle."""
     replay = context.store.table("replay")
     while True:
@@ -159,9 +161,9 @@ def loader(context: Context) -> Iterator[None]:
         try:
             for _ in range(context.rng.randrange(1, 6)):
                 check_transitions(next(batches).data)
-                yield
+                yield True
         except BUSY:
-            pass
+            yield False
         finally:
             batches.close()
 
@@ -169,13 +171,13 @@ def loader(context: Context) -> Iterator[None]:
 # -- queues ---------------------------------------------------------------------------------------------------------
 
 
-def producer(context: Context) -> Iterator[None]:
+def producer(context: Context) -> Iterator[bool]:
     """Put numbers into the queue and into the table that is read once, each acknowledged on the board."""
     queue, once = context.store.table("queue"), context.store.table("once")
     with queue.writer() as to_queue, once.writer() as to_once:
         while True:
             if len(once) > 2_000:  # nothing but capacity holds writers back there, and eviction is not what is tested
-                yield
+                yield False
                 continue
             number = (context.row << 32) | context.get(words.ACKED)
             for opened in (to_queue, to_once):
@@ -184,13 +186,12 @@ def producer(context: Context) -> Iterator[None]:
                         opened.append(rows(number), timeout=WAIT)
                         break
                     except BUSY:
-                        if context.get(words.STOP) or context.board.get(0, words.STOP):
-                            yield
+                        yield False
             context.add(words.ACKED, 1)
-            yield
+            yield True
 
 
-def consumer(context: Context) -> Iterator[None]:
+def consumer(context: Context) -> Iterator[bool]:
     """Receive numbers and log them; two logs, since the tables are apart."""
     logs = {name: Log(f"{context.log_path}.{name}", create=True) for name in ("queue", "once")}
     tables = {name: context.store.table(name) for name in logs}
@@ -199,13 +200,14 @@ def consumer(context: Context) -> Iterator[None]:
             try:
                 batch = tables[name].sample(8, min_n=1, linger=0, timeout=WAIT / 4)
             except BUSY:
+                yield False
                 continue
             numbers = np.asarray(batch.data["n"])
             assert (batch.data["obs"] == words.stamp(numbers)).all(), "torn obs"
             log.add(numbers)
             if name == "once":
                 tables[name].delete(batch.keys)
-            yield
+            yield True
 
 
 # -- objects and weights ----------------------------------------------------------------------------------------------
@@ -224,7 +226,7 @@ def read_somebodys(context: Context) -> None:
         assert context.board.get(row, words.DELETED) > number, f"object {row}/{number} is lost"
 
 
-def objects(context: Context) -> Iterator[None]:
+def objects(context: Context) -> Iterator[bool]:
     """Put and delete objects with known ids, get those of others, keep views beyond their objects' end."""
     held: list[tuple[Any, int]] = []
     while True:
@@ -233,6 +235,7 @@ def objects(context: Context) -> Iterator[None]:
             context.store.put(object_value(context.row, number), id=object_id(context.row, number), timeout=WAIT)
         except BUSY:
             held.clear()
+            yield False
             continue
         context.add(words.ACKED, 1)
         ref = di_store.Ref.parse(object_id(context.row, number))
@@ -249,10 +252,10 @@ def objects(context: Context) -> Iterator[None]:
             context.add(words.DELETED, len(many))
             context.store.delete(many)
         read_somebodys(context)
-        yield
+        yield True
 
 
-def publisher(context: Context) -> Iterator[None]:
+def publisher(context: Context) -> Iterator[bool]:
     """Publish weights and read the newest; versions only rise."""
     seen = 0
     while True:
@@ -261,6 +264,7 @@ def publisher(context: Context) -> Iterator[None]:
         try:
             version = context.store.publish("policy", tree, keep=context.rng.randrange(1, 4))
         except BUSY:
+            yield False
             continue
         assert version > context.get(words.PUBLISHED)
         context.board.put(context.row, words.PUBLISHED, version)
@@ -270,10 +274,10 @@ def publisher(context: Context) -> Iterator[None]:
         assert newest.version > seen
         seen = newest.version
         assert (newest.value["layer"] == words.stamp(newest.value["number"], 50_000)).all(), "torn weights"
-        yield
+        yield True
 
 
-def hoarder(context: Context) -> Iterator[None]:
+def hoarder(context: Context) -> Iterator[bool]:
     """Many small objects and many views at once: descriptors, index and ledgers have to grow."""
     round_number = 0
     while True:
@@ -288,14 +292,14 @@ def hoarder(context: Context) -> Iterator[None]:
             if number % 4 == 0:
                 held.append((number, context.store.get(refs[-1])))
             if number % 256 == 0:
-                yield
+                yield True
         for number, view in held:
             assert (view == number).all()
         context.store.delete(refs)
-        yield
+        yield True
 
 
-def forker(context: Context) -> Iterator[None]:
+def forker(context: Context) -> Iterator[bool]:
     """Fork with live views while the parent deletes and puts on; views stay true in both."""
     while True:
         held = []
@@ -322,13 +326,13 @@ def forker(context: Context) -> Iterator[None]:
             os.kill(os.getpid(), 9)
         assert status == 0
         del held
-        yield
+        yield True
 
 
 # -- those who come, go and change things ------------------------------------------------------------------------------
 
 
-def attacher(context: Context) -> Iterator[None]:
+def attacher(context: Context) -> Iterator[bool]:
     """Attach, read and leave, again and again, each time as a new client."""
     context.store.close()
     while True:
@@ -336,25 +340,25 @@ def attacher(context: Context) -> Iterator[None]:
             try:
                 store.get(di_store.Ref.parse(object_id(0, 0)))
             except di_store.ObjectNotFound:
-                yield
+                yield True
             assert context.name in [found.name for found in di_store.list_stores()]
-        yield
+        yield True
 
 
-def reaper(context: Context) -> Iterator[None]:
+def reaper(context: Context) -> Iterator[bool]:
     """Settle the dead, run chores, recount everything."""
     arena = _core.Arena.open(context.store.name, 2, 0, 0, 60.0)
     while True:
         arena.reap()
         arena.chore()
-        yield
+        yield True
         if context.rng.random() < 0.1:
             context.store.check()
         context.store.stats()
-        yield
+        yield True
 
 
-def tabler(context: Context) -> Iterator[None]:
+def tabler(context: Context) -> Iterator[bool]:
     """Make, fill, read, resize and drop tables; declare ever new columns."""
     serial = 0
     while True:
@@ -363,14 +367,14 @@ def tabler(context: Context) -> Iterator[None]:
         try:
             table = context.store.create_table(name, capacity=200, sampler=di_store.Prioritized(alpha=0.5))
         except (di_store.CapacityError, *BUSY):
-            yield
+            yield True
             continue
         numbers = np.arange(64)
         try:
             # Another shape at every turn: a layout of its own, up to a limit.
             wide = np.zeros((64, 1 + (context.row * 17 + serial) % 40), np.float32)
             table.extend(rows(numbers) | {"wide": wide}, timeout=WAIT)
-            yield
+            yield True
             batch = table.sample(16, timeout=WAIT)
             assert (batch.data["obs"] == words.stamp(batch.data["n"])).all()
             table.update_priorities(batch.keys, np.ones(16))
@@ -380,10 +384,10 @@ def tabler(context: Context) -> Iterator[None]:
         except (di_store.CapacityError, *BUSY):
             pass
         context.store.drop_table(name)
-        yield
+        yield True
 
 
-def resizer(context: Context) -> Iterator[None]:
+def resizer(context: Context) -> Iterator[bool]:
     """Grow and shrink the store and the replay table, change limiters, while everybody runs."""
     replay = context.store.table("replay")
     budget = context.store.stats()["budget"]
@@ -397,7 +401,7 @@ def resizer(context: Context) -> Iterator[None]:
         except (di_store.CapacityError, *BUSY):
             pass
         replay.configure(beta=context.rng.random())
-        yield
+        yield True
 
 
 ROLES = {

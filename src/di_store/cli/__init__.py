@@ -22,8 +22,6 @@ from di_store.cli.status import status
 from di_store.cli.top import top
 from di_store.errors import StoreError
 
-INTERRUPTED = 130
-
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(metadata.version("di-store"), prog_name="di-store")
@@ -52,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except (click.Abort, KeyboardInterrupt):
         print("di-store: interrupted", file=sys.stderr)
-        return INTERRUPTED
+        return 1
     except BrokenPipeError:
         # Whoever read the output has gone (`| head`); a second complaint at exit would be noise.
         sys.stdout = None

@@ -13,17 +13,18 @@ from di_store.workloads import WORKLOADS, Figure, Meter
 HEADS = ("workload", "case", "per second>", "p50 µs>", "p90>", "p99>", "p99.9>", "GB/s>", "memcpy GB/s>", "share>")
 
 
-@click.command()
-@click.argument("workloads", nargs=-1, type=click.Choice(sorted(WORKLOADS)), metavar=f"[{'|'.join(WORKLOADS)}]…")
+@click.command(short_help="Measure this machine's store beside memcpy.")
+@click.argument("workloads", nargs=-1, type=click.Choice(sorted(WORKLOADS)), metavar="[WORKLOAD]...")
 @click.option("--seconds", type=click.FloatRange(min=0.01), default=0.5, show_default=True, help="Length of a round.")
 @click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True, help="Their median is shown.")
 @click.option("--memory", default="1GiB", show_default=True, help="Cap of the store it makes.")
 @json_option
 def bench(workloads: tuple[str, ...], seconds: float, rounds: int, memory: str, as_json: bool) -> None:
-    """Measure WORKLOADS (default: all) in this process, on a store of their own.
+    """Measure put, get, append, sample, update (default: all) in this process, on a store of their own.
 
     "per second" counts items, a sample or update being a batch of them; percentiles are of one call; memcpy is the
-    same run's copy of cold memory on one thread, "share" the bytes moved relative to it.
+    same run's copy of memory that no cache holds, on one thread, and "share" the bytes moved relative to it. It may
+    exceed 100%: the core writes past the caches where that is faster.
     """
     meter = Meter(seconds=seconds, rounds=rounds)
     figures: list[Figure] = []

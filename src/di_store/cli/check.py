@@ -7,7 +7,7 @@ import click
 from di_store.cli.common import attached, json_option, print_json, time_limit, timeout_option
 
 
-@click.command()
+@click.command(short_help="Look for damage in a store.")
 @click.argument("store")
 @click.option("--repair", is_flag=True, help="Rebuild what can be derived.")
 @timeout_option(60.0)

@@ -12,7 +12,7 @@ from di_store.sizes import parse_size
 DEFAULT = DemoConfig()
 
 
-@click.command()
+@click.command(short_help="Train a DQN through a store, on a live screen.")
 @click.option("--seconds", type=float, default=DEFAULT.seconds, show_default=True, help="How long to train.")
 @click.option("--actors", type=int, default=DEFAULT.actors, show_default=True, help="Actor processes.")
 @click.option("--env", default=DEFAULT.env, show_default=True, help="A Gymnasium environment, such as CartPole-v1.")

@@ -13,7 +13,7 @@ from di_store.errors import StoreClosed
 LOOK_SECONDS = 0.5
 
 
-@click.command()
+@click.command(short_help="Keep a store alive until Ctrl-C.")
 @click.argument("name")
 @click.option("--memory", default="25%", show_default=True, help="Cap of the store, if this makes it.")
 @json_option
@@ -33,7 +33,7 @@ def hold(name: str, memory: str, as_json: bool) -> None:
             click.echo(f"{did} store {name!r}; pid {os.getpid()} holds it until Ctrl-C or SIGTERM")
         try:
             while not stop.wait(LOOK_SECONDS):
-                store.stats()
+                store._arena.enter()  # raises StoreClosed once the store was removed
         except StoreClosed:
             click.echo(f"store {name!r} was removed, nothing is left to hold", err=True)
         finally:

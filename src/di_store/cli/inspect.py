@@ -23,14 +23,16 @@ from di_store.cli.common import (
 )
 from di_store.cli.report import Report, client_rows, described, limiter_text, memory_rows, table_report
 from di_store.column import shape_text
+from di_store.errors import TableNotFound
 from di_store.sizes import format_size
+from di_store.tree import did_you_mean
 
 TABLE_HEADS = ("table", "items>", "capacity>", "bytes>", "inserts>", "samples>", "writers>", "limiter")
 CLIENT_HEADS = ("pid>", "state", "roles", "waits for", "since", "held up by")
 ITEM_HEADS = ("key>", "priority>", "sampled>", "version>", "episode>", "start>")
 
 
-@click.command()
+@click.command(short_help="Show one store, or one table with its items.")
 @click.argument("store")
 @click.argument("table", required=False)
 @click.option("--items", type=click.IntRange(min=0), default=20, show_default=True, help="Items to show.")
@@ -53,7 +55,7 @@ def inspect(
             else:
                 print_store(found)
             return
-        opened = handle.table(table)
+        opened = open_table(handle, table)
         about = {"store": store, **table_report(opened)}
         if not as_json:
             print_table(about)
@@ -63,6 +65,16 @@ def inspect(
         print_json({**about, "start": start, "items": page})
     else:
         print_items(page, start, about["size"])
+
+
+def open_table(store: di_store.Store, name: str) -> di_store.Table:
+    """The table; `TableNotFound` with those there are."""
+    try:
+        return store.table(name)
+    except TableNotFound:
+        known = list(store.stats()["tables"])
+        hint = did_you_mean(name, known) if known else "; it has none"
+        raise TableNotFound(f"store {store.name!r} has no table {name!r}{hint}", remedy="") from None
 
 
 # -- a store -------------------------------------------------------------------------------------------------------

@@ -133,7 +133,8 @@ def memory_rows(each: Report) -> Iterator[tuple[str, str]]:
     yield "free", memory["free"]
     yield "page tables", memory["page_tables"]
     yield "objects", f"{each['objects']:,}"
-    yield "processes that died", f"{each['deaths']:,}, rebuilds after that {each['rebuilds']:,}"
+    yield "processes that died", f"{each['deaths']:,}"
+    yield "rebuilds", f"{each['rebuilds']:,}"
 
 
 def client_rows(each: Report) -> Iterator[tuple[str, ...]]:

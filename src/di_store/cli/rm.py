@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import click
 
 import di_store
 from di_store.cli.common import attached, json_option, others, pids_text, print_json
-from di_store.errors import StoreError
+from di_store.errors import AccessDenied, CorruptData, LayoutMismatch, StoreError
 
 
-@click.command()
+@click.command(short_help="Remove a store.")
 @click.argument("store")
 @click.option("--force", is_flag=True, help="Remove it even though others hold it: all their calls raise StoreClosed.")
 @json_option
@@ -18,8 +21,8 @@ def rm(store: str, force: bool, as_json: bool) -> None:
 
     Refuses while other processes hold it. A removed store's memory goes back when the last of them lets go or ends.
     """
-    with attached(store) as handle:
-        holders = others(pid for info in di_store.list_stores() if info.name == store for pid in info.pids)
+    holders = others(pid for info in di_store.list_stores() if info.name == store for pid in info.pids)
+    with readable(store, holders) as handle:
         if holders and not force:
             raise StoreError(
                 f"store {store!r} is held by {pids_text(holders)}, so it was not removed",
@@ -33,3 +36,14 @@ def rm(store: str, force: bool, as_json: bool) -> None:
         click.echo(f"store {store!r} removed; its memory goes back when {pids_text(holders)} let go of it")
     else:
         click.echo(f"store {store!r} removed")
+
+
+@contextmanager
+def readable(store: str, holders: list[int]) -> Iterator[di_store.Store]:
+    """The store; where this process cannot read it, the error says whom to end in place of removing it."""
+    try:
+        with attached(store) as handle:
+            yield handle
+    except (LayoutMismatch, CorruptData, AccessDenied) as error:
+        remedy = f"end {pids_text(holders)}: it goes with the last process that holds it"
+        raise type(error)(f"store {store!r} cannot be removed from here: {error.message}", remedy=remedy) from None

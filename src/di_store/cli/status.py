@@ -15,7 +15,7 @@ HEADS = ("store", "pids", "memory", "of", "tables", "items>", "waiting>")
 WAITER_HEADS = ("store", "pid>", "waits for", "since", "held up by")
 
 
-@click.command()
+@click.command(short_help="List stores, their memory, tables and waiting processes.")
 @json_option
 def status(as_json: bool) -> None:
     """List the stores of this user on this machine: who holds them, their memory and tables, and who waits for what.

@@ -47,7 +47,7 @@ class Rates:
         self._seen = seen
 
 
-@click.command()
+@click.command(short_help="The same again and again, with rates.")
 @click.argument("store", required=False)
 @interval_option(1.0)
 @click.option("--once", is_flag=True, help="Look once; rates are not known then.")
@@ -87,7 +87,9 @@ def top(store: str | None, interval_seconds: float, once: bool, as_json: bool) -
 def frame(found: list[Report]) -> Group:
     """One look."""
     clock = time.strftime("%H:%M:%S")
-    parts: list[RenderableType] = [Text(f"di-store top  {clock}  {len(found)} stores", style="bold")]
+    parts: list[RenderableType] = [
+        Text(f"di-store top  {clock}  {len(found)} store{'' if len(found) == 1 else 's'}", style="bold")
+    ]
     for each in found:
         parts.extend(store_parts(each))
     if not found:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Callable, Iterator
 
 import di_store
 from di_store.workloads.meter import Figure, Meter, bytes_text
@@ -15,4 +14,9 @@ def run(store: di_store.Store, meter: Meter) -> Iterator[Figure]:
     for load in loads():
         with full_table(store, load) as (_, writer):
             case = f"{load.name}, {bytes_text(load.step_bytes)}"
-            yield meter.take("append", case, partial(writer.append, load.step), bytes_per_item=load.step_bytes)
+            steps = load.steps()
+
+            def call(append: Callable[..., object] = writer.append, steps: Iterator[object] = steps) -> None:
+                append(next(steps))
+
+            yield meter.take("append", case, call, bytes_per_item=load.step_bytes)

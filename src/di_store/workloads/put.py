@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import cycle
 
 import di_store
 from di_store.workloads.meter import Figure, Meter, bytes_text
-from di_store.workloads.objects import OBJECT_BYTES, array
+from di_store.workloads.objects import OBJECT_BYTES, arrays
 
 HELD = 8
 
@@ -14,11 +15,11 @@ HELD = 8
 def run(store: di_store.Store, meter: Meter) -> Iterator[Figure]:
     """One figure by size."""
     for size in OBJECT_BYTES:
-        value = array(size)
+        values = cycle(arrays(size))
         refs: list[di_store.Ref] = []
 
-        def call(value: object = value, refs: list[di_store.Ref] = refs) -> None:
-            refs.append(store.put(value))
+        def call(values: Iterator[object] = values, refs: list[di_store.Ref] = refs) -> None:
+            refs.append(store.put(next(values)))
 
         def after(refs: list[di_store.Ref] = refs) -> None:
             store.delete(refs)

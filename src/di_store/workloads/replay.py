@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import cycle, repeat
 from typing import Any
 
 import numpy as np
 
 import di_store
 from di_store.views import View
+from di_store.workloads.objects import POOL_BYTES
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,7 @@ class Load:
     Attributes:
         name: as figures show it.
         step: what one append takes.
+        large: column of which there are so many values that no cache holds them all; "" where a step is small.
         view: how the table shows the steps.
         capacity: items; the table is full before anything is measured, so that every append evicts.
         batch: examples of one sample.
@@ -27,9 +30,18 @@ class Load:
 
     name: str
     step: dict[str, Any]
+    large: str
     view: View
     capacity: int
     batch: int
+
+    def steps(self) -> Iterator[dict[str, Any]]:
+        """Steps without end."""
+        if not self.large:
+            return repeat(self.step)
+        value = self.step[self.large]
+        count = 1 + POOL_BYTES // self.step_bytes
+        return cycle([{**self.step, self.large: value.copy()} for _ in range(count)])
 
     @property
     def step_bytes(self) -> int:
@@ -45,9 +57,9 @@ def loads() -> list[Load]:
     state = {"obs": rng.random(200, np.float32), "action": rng.random(3, np.float32), **flags}
     unroll = {"obs": rng.integers(0, 255, (100, 4, 84, 84), np.uint8)}
     return [
-        Load("frames", frame, di_store.Transition(n_step=3, frame_stack={"obs": 4}), capacity=20_000, batch=32),
-        Load("states", state, di_store.Transition(), capacity=100_000, batch=256),
-        Load("unrolls", unroll, di_store.Step(), capacity=100, batch=16),
+        Load("frames", frame, "", di_store.Transition(n_step=3, frame_stack={"obs": 4}), capacity=20_000, batch=32),
+        Load("states", state, "", di_store.Transition(), capacity=100_000, batch=256),
+        Load("unrolls", unroll, "obs", di_store.Step(), capacity=100, batch=16),
     ]
 
 

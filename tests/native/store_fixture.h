@@ -1,0 +1,161 @@
+// A real store in this process, children that inherit it, and objects whose bytes tell what they should be.
+#pragma once
+
+#include <pthread.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "arena.h"
+#include "check.h"
+#include "child.h"
+#include "heap.h"
+#include "ledger.h"
+#include "reaper.h"
+
+namespace di {
+
+inline bool full_scale() {
+  const char* scale = std::getenv("DI_STORE_TEST_SCALE");
+  return scale != nullptr && std::string(scale) == "full";
+}
+inline u64 scaled_count(u64 small, u64 full) { return full_scale() ? full : small; }
+constexpr u64 kMiB = u64{1} << 20;
+inline u64 soon() { return os::now_ns() + 60'000'000'000; }
+
+// Every fork of the program passes the arenas on, as os.fork does in Python.
+inline void pass_arenas_on() {
+  static const int once = pthread_atfork(&Arena::before_fork, &Arena::after_fork_parent, &Arena::after_fork_child);
+  CHECK(once == 0);
+}
+
+inline std::string fresh_name(const char* what) {
+  static u32 count = 0;
+  return std::string(what) + "-" + std::to_string(getpid()) + "-" + std::to_string(++count);
+}
+
+inline std::shared_ptr<Arena> make_store(const char* what, u64 budget, u64 seed = 1) {
+  pass_arenas_on();
+  return Arena::open(fresh_name(what), Arena::Mode::kNew, budget, seed, soon());
+}
+
+// splitmix64: a small stream of random words, the same for the same seed.
+struct Random {
+  u64 state;
+  u64 next() {
+    u64 x = state += 0x9e3779b97f4a7c15u;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+  }
+  u64 below(u64 n) { return next() % n; }
+};
+
+struct ObjectId {
+  Id bytes;
+  explicit ObjectId(u64 number) {
+    std::memset(bytes, 0, sizeof bytes);
+    std::memcpy(bytes, &number, 8);
+  }
+};
+
+// An object's bytes: its number in every 64-bit word of the first and last 64 bytes, and every 4 KiB.
+inline void stamp(u8* at, u64 bytes, u64 number) {
+  for (u64 i = 0; i + 8 <= bytes; i += (i < 64 || i + 64 >= bytes) ? 8 : 8 * 13) std::memcpy(at + i, &number, 8);
+}
+inline bool stamped(const u8* at, u64 bytes, u64 number) {
+  for (u64 i = 0; i + 8 <= bytes; i += (i < 64 || i + 64 >= bytes) ? 8 : 8 * 13)
+    if (std::memcmp(at + i, &number, 8) != 0) return false;
+  return true;
+}
+
+inline MakeResult put_number(Arena& arena, u64 number, u64 bytes, u64 expires_ns = 0) {
+  const ObjectId id(number);
+  const u32 entry = arena.ledger().take_one();
+  MakeRequest request;
+  request.bytes = bytes;
+  request.id = id.bytes;
+  request.expires_ns = expires_ns;
+  u32 descriptor = kNone;
+  std::string why;
+  const MakeResult made = arena.heap().make(request, entry, soon(), &descriptor, &why);
+  if (made != MakeResult::kMade) {
+    arena.ledger().give(entry);
+    return made;
+  }
+  DI_FAULT("put.before_copy");
+  stamp(arena.heap().block(descriptor), bytes, number);
+  DI_FAULT("put.before_seal");
+  arena.heap().seal(descriptor, entry);
+  return made;
+}
+
+// A pin on an object, as an array holds one.
+class Pinned {
+ public:
+  Pinned(Arena& arena, u64 number) : arena_(&arena), entry_(arena.ledger().take_one()) {
+    result_ = arena.heap().pin(ObjectId(number).bytes, entry_, &descriptor_, soon());
+    if (result_ != Heap::PinResult::kPinned) arena.ledger().give(entry_);
+  }
+  ~Pinned() { drop(); }
+  Pinned(Pinned&& other) noexcept { *this = std::move(other); }
+  Pinned& operator=(Pinned&& other) noexcept {
+    std::swap(arena_, other.arena_);
+    std::swap(entry_, other.entry_);
+    std::swap(descriptor_, other.descriptor_);
+    std::swap(result_, other.result_);
+    return *this;
+  }
+  explicit operator bool() const { return result_ == Heap::PinResult::kPinned; }
+  Heap::PinResult result() const { return result_; }
+  u32 descriptor() const { return descriptor_; }
+  const u8* data() const { return arena_->readonly_at(arena_->heap().descriptor(descriptor_).offset, size()); }
+  u64 size() const { return arena_->heap().descriptor(descriptor_).bytes; }
+  void drop() {
+    if (result_ == Heap::PinResult::kPinned) arena_->ledger().drop(entry_);
+    result_ = Heap::PinResult::kMissing;
+  }
+
+ private:
+  Arena* arena_ = nullptr;
+  u32 entry_ = kNone, descriptor_ = kNone;
+  Heap::PinResult result_ = Heap::PinResult::kMissing;
+};
+
+inline bool holds_number(Arena& arena, u64 number) {
+  const Pinned pinned(arena, number);
+  return pinned && stamped(pinned.data(), pinned.size(), number);
+}
+
+inline void report(const std::vector<std::string>& findings) {
+  for (const std::string& finding : findings) std::fprintf(stderr, "finding: %s\n", finding.c_str());
+}
+
+// Reaps, then compares every derived figure of the heap with a recount.
+inline void check_heap(const std::shared_ptr<Arena>& arena) {
+  reap(arena, soon());
+  std::vector<std::string> findings;
+  arena->heap().check(false, soon(), &findings);
+  report(findings);
+  CHECK(findings.empty());
+}
+
+struct HeapCounts {  // what must be as before once everything made has gone
+  u64 live, pinned, pending, objects, charge;
+  bool operator==(const HeapCounts&) const = default;
+};
+inline HeapCounts heap_counts(const Arena& arena) {
+  const HeapHeader& heap = arena.heap_header();
+  return {heap.live_bytes, heap.pinned_bytes, heap.pending_bytes, heap.live_objects, heap.table_charge};
+}
+
+inline u64 committed_bytes(const Arena& arena) {
+  const HeapHeader& heap = arena.heap_header();
+  return heap.object_bytes + heap.chunk_bytes + heap.meta_bytes + heap.free_bytes + heap.fixed_bytes;
+}
+
+}  // namespace di
