@@ -81,12 +81,12 @@ void Blocks::charge(u64 slice, u64 first, u64 count, bool value) {
 }
 
 u64 Blocks::table_bytes(u64 slices, u64 slice_count) {
-  u64 bytes = 0;
-  for (u64 first = 0; first < slices; first += kSliceTableStep) {
-    const u64 count = std::min(kSliceTableStep, slice_count - first);
-    bytes += (pages_for(count * sizeof(Slice)) + pages_for(count * kBlockWords * sizeof(u64))) * kPageBytes;
-  }
-  return bytes;
+  const auto step = [](u64 count) {
+    return (pages_for(count * sizeof(Slice)) + pages_for(count * kBlockWords * sizeof(u64))) * kPageBytes;
+  };
+  const u64 steps = (slices + kSliceTableStep - 1) / kSliceTableStep;
+  if (steps * kSliceTableStep <= slice_count) return steps * step(kSliceTableStep);
+  return (steps - 1) * step(kSliceTableStep) + step(slice_count - (steps - 1) * kSliceTableStep);
 }
 
 // The slice table and the block bitmaps are sparse too: committed for 32 slices at a time as higher slices come in use.

@@ -55,6 +55,7 @@ struct DrawSet {
   double total = 0;              // of p^alpha at the last draw
   double least = 0;              // least positive p^alpha at the last draw (normalize="table")
   u64 rng_before = 0, rng_after = 0;  // to rewind when nothing was delivered and nobody drew in between
+  u64 epoch_before = 0;               // Once: likewise
   std::vector<u32> spare;        // ledger entries taken and not used
 };
 
@@ -205,6 +206,7 @@ class Table : public std::enable_shared_from_this<Table> {
   void free_strays();
   bool settle_draw(u64 key, bool give_back);  // true: a held item became free or live again
   void finish_draws(DrawSet* set, bool give_back, u64 deadline_ns);
+  void rewind_epoch(u64 before);
   void forget_draws(DrawSet* set);
 
   std::shared_ptr<Arena> arena_;

@@ -196,7 +196,10 @@ u32 Table::draw(DrawSet* set, u32 want, double stratum_first, double strata, u64
         break;
       }
       change();
-      if (set->items.empty()) set->rng_before = header_.rng_counter;
+      if (set->items.empty()) {
+        set->rng_before = header_.rng_counter;
+        set->epoch_before = header_.epoch;
+      }
       const u64 held_before = header_.held;
       const u64 stale_before = header_.stale_dropped;
       got = draw_step(set, step, &stratum, strata);
@@ -294,6 +297,23 @@ void Table::forget_draws(DrawSet* set) {
   set->spare.clear();
 }
 
+// Draws that went into a later epoch were given back: go back to the one they began in, unless somebody else has drawn
+// in the later one since. All items are looked at, which happens at most once for each failed call over a border.
+void Table::rewind_epoch(u64 before) {
+  if (header_.sampler != static_cast<u64>(SamplerKind::kOnce) || header_.epoch <= before) return;
+  std::vector<u32> drawn;
+  for (u64 i = 0; i < header_.dense_count; ++i) {
+    const u32 slot = parts_.dense->at(i);
+    const Item& entry = item(slot);
+    const u64 epochs = (entry.state >> 32) + static_cast<u32>(entry.span);
+    if (epochs > before + 1) return;
+    if (epochs > before) drawn.push_back(slot);
+  }
+  undo_.set(header_.epoch, before);
+  parts_.dense->all_undrawn();
+  for (const u32 slot : drawn) parts_.dense->mark_drawn(slot);
+}
+
 void Table::finish_draws(DrawSet* set, bool give_back, u64 deadline_ns) {
   if (!live()) return forget_draws(set);
   for (std::size_t first = 0; first < set->items.size(); first += kBatchStep) {
@@ -321,6 +341,7 @@ void Table::finish_draws(DrawSet* set, bool give_back, u64 deadline_ns) {
       undo_.set(header_.total_samples, header_.total_samples - draws);
       if (first == 0 && header_.rng_counter == set->rng_after) undo_.set(header_.rng_counter, set->rng_before);
     }
+    if (give_back && end == set->items.size()) rewind_epoch(set->epoch_before);
     commit();
     for (std::size_t i = first; i < end; ++i) set->items[i].chunks = 0;  // a repeated call lowers nothing twice
     settle_held();

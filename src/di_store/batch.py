@@ -165,7 +165,8 @@ def wrap_ragged(data: dict[str, Any], ragged: dict[int, tuple[tuple[str, ...], i
             node = node.get(part, {})
         pair = node.get(path[-1])
         if type(pair) is tuple:
-            node[path[-1]] = Ragged(*pair, (n, rows) if rows else (n,))
+            values, offsets = pair
+            node[path[-1]] = Ragged(values, offsets, (n, rows) if rows else (n,))
 
 
 # --- Python values ----------------------------------------------------------------------------------------------------
@@ -219,8 +220,13 @@ class ArrayPool:
         size = max(1, int(np.prod(shape, dtype=np.int64)) * element.itemsize)
         for buffer in self._buffers:
             if size <= buffer.nbytes <= 2 * size + 4096 and sys.getrefcount(buffer) <= self._idle:
-                return buffer[:size].view(element).reshape(shape)
+                return _shaped(buffer, size, element, shape)
         found: Array = self._allocate(size)
         self._buffers = [buffer for at, buffer in enumerate(self._buffers) if at >= len(self._buffers) - 63]
         self._buffers.append(found)
-        return found[:size].view(element).reshape(shape)
+        return _shaped(found, size, element, shape)
+
+
+def _shaped(buffer: Array, size: int, element: Any, shape: tuple[int, ...]) -> Array:
+    array: Array = buffer[:size].view(element).reshape(shape)
+    return array

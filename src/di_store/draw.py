@@ -149,6 +149,7 @@ class TableSource:
         self.handle = handle
         self._columns = columns
         self.name = f"table {handle.name!r}"
+        self.arena = handle.arena
         if handle.schema is not None:
             handle.which(columns)  # refuses unknown names now
 

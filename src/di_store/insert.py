@@ -219,7 +219,7 @@ class Inserter:
         return Schema.infer(tree.unflatten(own))
 
     def _timed(self, leaves: dict[str, Any], schema: Schema) -> tuple[dict[str, Any], int, int]:
-        """All leaves with one common leading axis: steps, and one row more where an observation behind them is given."""
+        """All leaves with one common leading axis: steps, and a row more where the one behind them is given."""
         once = set(first_columns(self._view, schema))
         behind = set(observed_columns(self._view, schema))
         lengths = {name: len(leaf) for name, leaf in leaves.items() if name not in once}

@@ -2,30 +2,143 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, NoReturn, Protocol
 
-from di_store import config
+from di_store import _core, config
 from di_store.batch import Batch
+from di_store.chores import run_ahead
 from di_store.devices import Placer
 from di_store.draw import Drawn, Stopped, Terms, check_n
 from di_store.errors import EndOfData, StoreClosed, StoreError
+
+LEARNER_ROLE = 2
 
 
 class Source(Protocol):
     """What a loader draws from."""
 
     name: str
+    arena: _core.Arena
 
     def beta(self) -> float | None:
         """The samplers' own exponent of the importance weights."""
 
     def draw(self, terms: Terms, beta: float | None, allocate: Callable[[str, Any, Any], Any] | None) -> Drawn:
         """A batch that is not delivered yet."""
+
+
+class _Ahead:
+    """Draws batches, in a thread if some are to be drawn ahead. Knows nothing of the `Loader`, so that one can be dropped."""
+
+    def __init__(self, source: Source, terms: Terms, prefetch: int, beta: Any, drop_last: bool, placer: Placer) -> None:
+        self.placer = placer
+        self._source = source
+        self._terms = terms
+        self._prefetch = prefetch
+        self._beta = beta
+        self._drop_last = drop_last
+        self._drawn = 0
+        self._ready: deque[tuple[Drawn, Any]] = deque()
+        self._error: BaseException | None = None
+        self._stop = False
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+
+    def next(self) -> tuple[Drawn, Any]:
+        """The next batch; raises `StopIteration` when there is no more."""
+        if self._prefetch == 0:
+            return self._draw()
+        with self._changed:
+            if self._thread is None and self._error is None and not self._stop:
+                self._thread = threading.Thread(target=self._run, name="di-store loader", daemon=True)
+                self._thread.start()
+            while not self._ready and self._error is None and not self._stop:
+                self._changed.wait(0.1)  # in slices, so that Ctrl-C comes through
+            if self._ready:
+                found = self._ready.popleft()
+                self._changed.notify_all()
+                return found
+            error, self._error = self._error, None
+            if isinstance(error, StopIteration):
+                self._error = error  # there is no more, however often one asks
+        raise StoreClosed("this loader was closed") if error is None else error
+
+    def stop(self, *, wait: bool) -> None:
+        """Draw no more, and give back what was not handed out."""
+        with self._changed:
+            self._stop = True
+            thread = self._thread
+            self._changed.notify_all()
+        if not wait:
+            return  # the thread gives back; without one nothing is held
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+        self._give_back()
+
+    def _give_back(self) -> None:
+        while self._ready:
+            drawn, _ = self._ready.popleft()
+            drawn.give_back()
+        self.placer.close()
+        self._source = None  # type: ignore[assignment]  # the mapping goes with the last handle
+
+    def _draw(self) -> tuple[Drawn, Any]:
+        """One batch, drawn now."""
+        terms = Terms(self._terms.n, self._terms.timeout, stop=lambda: self._stop)
+        beta = self._beta(self._drawn) if callable(self._beta) else self._beta
+        if beta is None:
+            beta = self._source.beta()
+        try:
+            drawn = self._source.draw(terms, beta, self.placer.allocate)
+            if self._drop_last and len(drawn.parts) < terms.n:
+                drawn.give_back()
+                raise EndOfData("the rest is smaller than a batch, and drop_last=True")
+        except EndOfData as error:
+            raise StopIteration from error
+        self._drawn += 1
+        try:
+            return drawn, self.placer.place(drawn.parts)
+        except BaseException:
+            drawn.give_back()
+            raise
+
+    def _run(self) -> None:
+        """The thread: keep `prefetch` batches ready."""
+        try:
+            while self._wanted():
+                made = self._draw()
+                with self._changed:
+                    self._ready.append(made)
+                    self._changed.notify_all()
+        except Stopped:
+            pass
+        except BaseException as error:  # whatever it is, the consumer gets it
+            with self._changed:
+                self._error = error
+        finally:
+            with self._changed:
+                self._thread = None
+                stopped = self._stop
+                self._changed.notify_all()
+            if stopped:
+                self._give_back()
+
+    def _wanted(self) -> bool:
+        """Wait until a batch is wanted; False when the loader ends."""
+        with self._changed:
+            while not self._stop and len(self._ready) >= self._prefetch:
+                self._changed.wait()
+            return not self._stop
+
+
+_open: weakref.WeakSet[Loader] = weakref.WeakSet()
 
 
 class Loader:
@@ -46,22 +159,18 @@ class Loader:
         drop_last: bool = False,
         timeout: float | None = None,
     ) -> None:
-        self._source = source
-        self._terms = Terms(check_n(batch_size), timeout)
-        self._prefetch = config.count("prefetch", prefetch, minimum=0)
+        terms = Terms(check_n(batch_size), timeout)
+        prefetch = config.count("prefetch", prefetch, minimum=0)
         if not callable(beta) and beta is not None:
             beta = config.real("beta", beta, why="it is the exponent of the importance weights")
-        self._beta = beta
-        self._drop_last = config.flag("drop_last", drop_last)
-        self._placer = Placer(device, config.flag("pin_memory", pin_memory))
+        drop_last = config.flag("drop_last", drop_last)
+        placer = Placer(device, config.flag("pin_memory", pin_memory))
+        self._ahead = _Ahead(source, terms, prefetch, beta, drop_last, placer)
         self._pid = os.getpid()
-        self._drawn = 0
-        self._ready: deque[tuple[Drawn, Any]] = deque()
-        self._error: BaseException | None = None
-        self._stop = False
         self._ended: StoreError | None = None
-        self._changed = threading.Condition()
-        self._thread: threading.Thread | None = None
+        source.arena.set_role(LEARNER_ROLE)
+        run_ahead(source.arena)
+        _open.add(self)
 
     def __iter__(self) -> Loader:
         return self
@@ -73,19 +182,27 @@ class Loader:
             StopIteration: the table is finished and gives no more. Timeout: it took too long; the loader goes on when
                 asked again. StoreClosed: closed, or inherited through fork.
         """
-        self._check()
-        drawn, placed = self._draw() if self._prefetch == 0 else self._take()
+        if self._pid != os.getpid():
+            raise StoreClosed(
+                "this loader was made before fork and belongs to the parent process",
+                remedy="call table.loader() in the process that uses it",
+            )
+        if self._ended is not None:
+            raise self._ended
+        drawn, placed = self._ahead.next()
         drawn.deliver()
-        return self._placer.hand_out(drawn.parts, placed)
+        return self._ahead.placer.hand_out(drawn.parts, placed)
 
     def close(self) -> None:
         """Stop drawing ahead, and give back what was not handed out. A second call does nothing."""
         if self._ended is None:
-            self._end(StoreClosed("this loader was closed", remedy="make a new one with table.loader()"))
+            self.end_with(StoreClosed("this loader was closed", remedy="make a new one with table.loader()"))
 
     def end_with(self, why: StoreError) -> None:
         """The store's handle is closed."""
-        self._end(why)
+        self._ended = self._ended or why
+        if self._pid == os.getpid():
+            self._ahead.stop(wait=True)
 
     def __enter__(self) -> Loader:
         return self
@@ -96,103 +213,17 @@ class Loader:
         self.close()
 
     def __del__(self) -> None:
-        if getattr(self, "_ended", self) is None and self._thread is None:
-            self._ended = StoreClosed("this loader was closed")
+        if getattr(self, "_pid", -1) == os.getpid() and self._ended is None:
+            self._ahead.stop(wait=False)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Loader does not pickle: pass the table and call table.loader() where it is used")
 
-    # -- inside -------------------------------------------------------------------------------------------------
 
-    def _check(self) -> None:
-        if self._pid != os.getpid():
-            raise StoreClosed(
-                "this loader was made before fork and belongs to the parent process",
-                remedy="call table.loader() in the process that uses it",
-            )
-        if self._ended is not None:
-            raise self._ended
+def _close_all() -> None:
+    """Before the interpreter ends, which threads inside the core must not see."""
+    for loader in list(_open):
+        loader.close()
 
-    def _draw(self) -> tuple[Drawn, Any]:
-        """One batch, drawn now."""
-        terms = Terms(self._terms.n, self._terms.timeout, stop=lambda: self._stop)
-        beta = self._beta(self._drawn) if callable(self._beta) else self._beta
-        if beta is None:
-            beta = self._source.beta()
-        try:
-            drawn = self._source.draw(terms, beta, self._placer.allocate)
-            if self._drop_last and len(drawn.parts) < terms.n:
-                drawn.give_back()
-                raise EndOfData("the rest is smaller than a batch, and drop_last=True")
-        except EndOfData as error:
-            raise StopIteration from error
-        self._drawn += 1
-        try:
-            return drawn, self._placer.place(drawn.parts)
-        except BaseException:
-            drawn.give_back()
-            raise
 
-    def _take(self) -> tuple[Drawn, Any]:
-        """One batch from the thread."""
-        with self._changed:
-            if self._thread is None and self._error is None:
-                self._thread = threading.Thread(target=self._run, name="di-store loader", daemon=True)
-                self._thread.start()
-            while not self._ready and self._error is None and self._ended is None:
-                self._changed.wait(0.1)  # in slices, so that Ctrl-C comes through
-            if self._ready:
-                found = self._ready.popleft()
-                self._changed.notify_all()
-                return found
-            error, self._error = self._error, None
-            if isinstance(error, StopIteration):
-                self._error = error  # there is no more, however often one asks
-        if error is None:
-            self._check()
-            raise StoreClosed("this loader was closed")
-        raise error
-
-    def _run(self) -> None:
-        """The thread: keep `prefetch` batches ready."""
-        try:
-            while self._wanted():
-                made = self._draw()
-                with self._changed:
-                    if not self._stop:
-                        self._ready.append(made)
-                        self._changed.notify_all()
-                        continue
-                made[0].give_back()
-        except Stopped:
-            pass
-        except BaseException as error:  # whatever it is, the consumer gets it
-            with self._changed:
-                self._error = error
-        finally:
-            with self._changed:
-                self._thread = None
-                self._changed.notify_all()
-
-    def _wanted(self) -> bool:
-        """Wait until a batch is wanted; False when the loader ends."""
-        with self._changed:
-            while not self._stop and len(self._ready) >= self._prefetch:
-                self._changed.wait()
-            return not self._stop
-
-    def _end(self, why: StoreError) -> None:
-        self._ended = self._ended or why
-        if self._pid != os.getpid():
-            return
-        with self._changed:
-            self._stop = True
-            thread = self._thread
-            self._changed.notify_all()
-        if thread is not None and thread is not threading.current_thread():
-            thread.join()
-        while self._ready:
-            drawn, _ = self._ready.popleft()
-            drawn.give_back()
-        self._placer.close()
-        self._source = None  # type: ignore[assignment]  # the mapping goes with the last handle
+atexit.register(_close_all)

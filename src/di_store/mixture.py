@@ -132,6 +132,7 @@ class MixtureSource:
         self._seed = seed
         self._columns = columns
         self._pool = ArrayPool()
+        self.arena = handles[0].arena
         self.name = "mixture of " + ", ".join(repr(handle.name) for handle in handles)
 
     def only(self, columns: str | Iterable[str] | None) -> MixtureSource:
@@ -188,9 +189,8 @@ class MixtureSource:
             _join_ragged(whole, batch.data, [other.data for other in batches])
         names = ("priorities", "probabilities", "weights", "times_sampled", "versions", "episodes", "starts")
         joined = [np.concatenate([getattr(batch, name) for batch in batches]) for name in names]
-        keys = np.concatenate(
-            [batch.keys | np.uint64(part.place << _SHARD_BITS) for part, batch in _pairs(parts, batches)]
-        )
+        tagged = [batch.keys | np.uint64(part.place << _SHARD_BITS) for part, batch in zip(parts, batches, strict=True)]
+        keys = np.concatenate(tagged)
         found = Batch(whole, keys, *joined, sum(batch.table_size for batch in batches))
         found.source = np.concatenate([np.full(part.held, part.place, np.int32) for part in parts])
         return found
@@ -241,10 +241,6 @@ class _Part:
         if self._draws is not None:
             self.handle.reader().give_back(self._draws)
             self._draws = None
-
-
-def _pairs(parts: list[_Part], batches: list[Batch]) -> Iterable[tuple[_Part, Batch]]:
-    return zip(parts, batches, strict=True)
 
 
 def _shapes(handle: TableHandle, columns: Any) -> dict[str, Any]:

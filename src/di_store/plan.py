@@ -373,7 +373,7 @@ def _transition(view: Transition, schema: Schema, kept: set[str], outputs: _Outp
         if name in kept:
             op = NEXT_STACK if name in outputs.stacks else NEXT_ROW
             outputs.column(op, schema[name], name=NEXT + name, finished=NEXT + name)
-    discount = schema["discount"] if "discount" in schema else None
+    discount = next((column for column in schema if column.name == "discount"), None)
     outputs.computed(DISCOUNT, "discount", "f4", discount.shape if discount else (), finished="discount")
     outputs.found[-1]["finished_number"] = _number(discount) if discount else 0
     outputs.computed(STEPS, "steps", "i8", finished="steps")

@@ -228,7 +228,7 @@ def _staleness(value: Any, weights: Any) -> int | None:
 
 
 def initial_priority(value: Any) -> float | str:
-    """ "max" or a finite number that is not negative."""
+    """The value, if it is a finite number that is not negative, or "max"."""
     if isinstance(value, str):
         if value != "max":
             raise ValueError(f'initial_priority={value!r}: give "max" (the largest given so far) or a number')

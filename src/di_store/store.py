@@ -14,7 +14,15 @@ from di_store import _core, codec, config
 from di_store import objects as objects_
 from di_store import weights as weights_
 from di_store.combination import NOT_GIVEN, check_combination
-from di_store.errors import AccessDenied, StoreClosed, StoreError, TableExists, TableNotFound
+from di_store.errors import (
+    AccessDenied,
+    ObjectNotFound,
+    StoreClosed,
+    StoreError,
+    StoreFull,
+    TableExists,
+    TableNotFound,
+)
 from di_store.handle import TableHandle
 from di_store.mixture import Mixture
 from di_store.mixture import check_weights as check_shares
@@ -49,7 +57,7 @@ _versions: dict[str, dict[str, int]] = {}
 
 
 class Store:
-    """A handle of one store; thread-safe. Pickles as its name, and attaches when loaded. Made by `open` and `attach`."""
+    """A handle of one store; thread-safe. Pickles as its name and attaches when loaded."""
 
     def __init__(self, arena: _core.Arena, *, seed: int | None = None, readonly: bool = False) -> None:
         self._arena_or_none: _core.Arena | None = arena
@@ -191,7 +199,7 @@ class Store:
         if id is None and ttl is None and durability == "memory":
             try:
                 return Ref(self._put(value, None, 0.0))
-            except objects_.StoreFull:
+            except StoreFull:
                 pass
         if durability != "memory":
             raise ValueError(f"durability={durability!r} is not available in this version of di-store: leave it out")
@@ -213,7 +221,7 @@ class Store:
         """
         try:
             return self._get(ref._bytes if type(ref) is Ref else objects_.id_of(ref), copy)
-        except objects_.ObjectNotFound:
+        except ObjectNotFound:
             seconds = check_timeout(timeout)
             if seconds == 0:
                 raise

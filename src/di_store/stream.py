@@ -1,4 +1,4 @@
-"""From tables and their columns to the core's writer: the layout of a stream, its chunks, what each table takes of it."""
+"""From tables and their columns to the core's writer: layout, chunks, and what each table takes."""
 
 from __future__ import annotations
 
@@ -99,8 +99,8 @@ def writer_plan(handles: Sequence[TableHandle], schema: Schema, lanes: int | Non
     reckonings = [handle.reckon(schema if len(handles) > 1 else _schema_of(handle)) for handle in handles]
     heap = _stream_heap(handles, schema, sparse, layout)
     weighted = any(isinstance(h.settings.view, Transition) and "discount" in _schema_of(h) for h in handles)
-    discount = schema["discount"] if weighted and "discount" in schema else None
-    version = schema["version"] if "version" in schema else None
+    by_name = {column.name: column for column in schema}
+    discount, version = by_name.get("discount") if weighted else None, by_name.get("version")
     counts = version is not None and version.dtype.kind in "iu" and version.dtype.itemsize in (4, 8)
     versioned = version is not None and counts and version.shape == () and not version.ragged
     return {

@@ -16,7 +16,7 @@ from di_store.errors import CapacityError, StoreError
 from di_store.handle import TableHandle
 from di_store.insert import Inserter
 from di_store.limiters import Limiter, check_limiter
-from di_store.loader import Loader
+from di_store.loader import LEARNER_ROLE, Loader
 from di_store.reserve import check_room
 from di_store.samplers import Prioritized
 from di_store.settings import UNLIMITED, limiter_numbers, slots_for
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from di_store.store import Store
 
 _UNCHANGED: Any = ...
-LEARNER_ROLE = 2
 
 
 class Table:

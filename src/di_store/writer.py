@@ -16,6 +16,7 @@ import numpy as np
 
 from di_store import _core
 from di_store.batch import Items, encode_blob
+from di_store.chores import run_ahead
 from di_store.config import count
 from di_store.dtypes import Array
 from di_store.errors import EndOfData, SchemaMismatch, StoreError, WriterClosed
@@ -60,6 +61,7 @@ class Writer:
         if self._opaque and len(self._handles) > 1:
             raise ValueError("a table with view=Opaque() shares its stream with no other: give it a writer of its own")
         self._arena.set_role(WRITER_ROLE)
+        run_ahead(self._arena)
         if all(handle.schema is not None for handle in self._handles):
             self._build()
         _open.add(self)

@@ -23,7 +23,7 @@ REACHED_BY: dict[str, tuple[tuple[str, ...], int]] = {
     "heap.ledger_before_link": (("hoarder",), ONCE),
     "heap.make_after_state": (("objects", "writer", "tabler"), SELDOM),
     "heap.make_before_state": (("objects", "writer", "tabler"), SELDOM),
-    "heap.meta_made": (("tabler", "hoarder"), SELDOM),
+    "heap.meta_made": (("hoarder",), ONCE),
     "heap.pinned": (("objects", "forker"), OFTEN),
     "heap.publish_before_seal": (("publisher",), SELDOM),
     "heap.publish_sealed": (("publisher",), SELDOM),

@@ -372,7 +372,7 @@ def tabler(context: Context) -> Iterator[bool]:
         numbers = np.arange(64)
         try:
             # Another shape at every turn: a layout of its own, up to a limit.
-            wide = np.zeros((64, 1 + (context.row * 17 + serial) % 40), np.float32)
+            wide = np.zeros((64, 1 + (context.row * 29 + serial) % 900), np.float32)
             table.extend(rows(numbers) | {"wide": wide}, timeout=WAIT)
             yield True
             batch = table.sample(16, timeout=WAIT)
@@ -394,12 +394,14 @@ def resizer(context: Context) -> Iterator[bool]:
     while True:
         try:
             context.store.resize(memory=budget + (context.rng.randrange(0, 32) << 20))
-            block = context.store.put(np.zeros(6 << 20, np.uint8), timeout=WAIT)
+            block = context.store.put(np.zeros(48 << 20, np.uint8), timeout=WAIT)
             context.store.delete(block)
-            context.store.resize(memory=budget)
+            # Less than is committed now: free pages have to go.
+            context.store.resize(memory=context.store.stats()["committed"] - (24 << 20))
             replay.resize(context.rng.choice([800, 1_500]))
         except (di_store.CapacityError, *BUSY):
             pass
+        context.store.resize(memory=budget)
         replay.configure(beta=context.rng.random())
         yield True
 

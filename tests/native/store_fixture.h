@@ -8,6 +8,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "arena.h"
@@ -116,8 +117,7 @@ class Pinned {
   const u8* data() const { return arena_->readonly_at(arena_->heap().descriptor(descriptor_).offset, size()); }
   u64 size() const { return arena_->heap().descriptor(descriptor_).bytes; }
   void drop() {
-    if (result_ == Heap::PinResult::kPinned) arena_->ledger().drop(entry_);
-    result_ = Heap::PinResult::kMissing;
+    if (std::exchange(result_, Heap::PinResult::kMissing) == Heap::PinResult::kPinned) arena_->ledger().drop(entry_);
   }
 
  private:

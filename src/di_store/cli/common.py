@@ -13,6 +13,7 @@ from types import FrameType
 from typing import Any
 
 import click
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -183,8 +184,12 @@ def console() -> Console:
 
 
 def print_json(value: object) -> None:
-    """One line of JSON."""
-    print(json.dumps(value), flush=True)
+    """One line of JSON; arrays as lists, what JSON does not know as text."""
+    print(json.dumps(value, default=_as_json), flush=True)
+
+
+def _as_json(value: object) -> object:
+    return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else repr(value)
 
 
 def grid(rows: Iterable[Sequence[object]]) -> Table:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import click
+import numpy as np
 from rich.console import RenderableType
 from rich.text import Text
 
@@ -25,10 +26,11 @@ from di_store.cli.report import Report, client_rows, described, limiter_text, me
 from di_store.column import shape_text
 from di_store.errors import TableNotFound
 from di_store.sizes import format_size
-from di_store.tree import did_you_mean
+from di_store.tree import did_you_mean, flatten
 
 TABLE_HEADS = ("table", "items>", "capacity>", "bytes>", "inserts>", "samples>", "writers>", "limiter")
 CLIENT_HEADS = ("pid>", "state", "roles", "waits for", "since", "held up by")
+FEW = 16
 ITEM_HEADS = ("key>", "priority>", "sampled>", "version>", "episode>", "start>")
 
 
@@ -157,25 +159,32 @@ def item_page(table: di_store.Table, start: int, count: int, values: bool) -> li
             "version": int(batch.versions[at]),
             "episode": int(batch.episodes[at]),
             "start": int(batch.starts[at]),
-            **({"values": plain(batch.data, at)} if values else {}),
+            **({"values": example(batch.data, at)} if values else {}),
         }
         for at in range(len(keys))
         if live[at]
     ]
 
 
-def plain(data: Any, at: int) -> Any:
-    """Example `at` of a batch's data as plain lists and numbers; of an `Opaque` table the value's text."""
+def example(data: Any, at: int) -> Any:
+    """Example `at` of a batch's data: nested dict of arrays, ragged ones as lists of arrays; of `Opaque` any value."""
     if isinstance(data, dict):
-        return {name: plain(value, at) for name, value in data.items()}
-    if isinstance(data, list):
-        return repr(data[at])
-    if isinstance(data, di_store.Ragged):
-        if len(data.lead) > 1:
-            rows = data.lead[1]
-            return [data[at * rows + row].tolist() for row in range(rows)]
-        return data[at].tolist()
-    return data[at].tolist()
+        return {name: example(value, at) for name, value in data.items()}
+    if isinstance(data, di_store.Ragged) and len(data.lead) > 1:
+        rows = data.lead[1]
+        return [data[at * rows + row] for row in range(rows)]
+    value = data[at]
+    return repr(value) if isinstance(data, list) else value
+
+
+def brief(value: Any) -> str:
+    """An array as its elements if they are few, else as its type, shape and range."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(brief, value))}]"
+    if not isinstance(value, np.ndarray) or value.size <= FEW:
+        return str(value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value)
+    text = f"{value.dtype} {shape_text(value.shape)}"
+    return f"{text}, {value.min()} to {value.max()}" if value.dtype.kind in "biuf" else text
 
 
 def print_items(page: list[dict[str, Any]], start: int, size: int) -> None:
@@ -188,7 +197,10 @@ def print_items(page: list[dict[str, Any]], start: int, size: int) -> None:
     out.print(listing(ITEM_HEADS, [item_row(item) for item in page]))
     for item in page:
         if "values" in item:
-            out.print(Text(f"\n{item['key']}: {item['values']}"))
+            out.print(Text(f"\nitem {item['key']}"))
+            values = item["values"]
+            columns = flatten(values) if isinstance(values, dict) else {"value": values}
+            out.print(grid((f"  {name}", brief(value)) for name, value in columns.items()))
     behind = start + len(page)
     if behind < size:
         out.print(f"\n{behind:,} of {size:,} items; --start {behind} shows the next")

@@ -1,0 +1,72 @@
+"""Work that runs ahead: a thread of the first writer or loader commits memory, collapses pages and settles the dead.
+
+Nobody depends on it: whoever needs a result does the same slice itself. It ends with the last handle of its store.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import weakref
+
+from di_store import _core
+from di_store.errors import StoreError
+
+IDLE_SECONDS = 0.2
+
+_lock = threading.Lock()
+_threads: dict[int, tuple[int, threading.Thread, threading.Event]] = {}  # by id of the arena: pid, thread, its end
+
+
+def run_ahead(arena: _core.Arena) -> None:
+    """Start the thread for this store in this process, unless it runs."""
+    with _lock:
+        known = _threads.get(id(arena))
+        if known is not None and known[0] == os.getpid() and known[1].is_alive():
+            return
+        end = threading.Event()
+        thread = threading.Thread(target=_run, args=(weakref.ref(arena), end), name="di-store chores", daemon=True)
+        _threads[id(arena)] = os.getpid(), thread, end
+        thread.start()
+
+
+def _run(arena: weakref.ref[_core.Arena], end: threading.Event) -> None:
+    while not end.is_set():
+        if not _slice(arena):
+            return
+        end.wait(IDLE_SECONDS)
+
+
+def _slice(reference: weakref.ref[_core.Arena]) -> bool:
+    """All that is due; False when the store has gone. The arena is held no longer than that."""
+    arena = reference()
+    if arena is None:
+        return False
+    try:
+        while arena.chore():
+            pass
+    except StoreError:
+        return False
+    return True
+
+
+def _stop() -> None:
+    """Before the interpreter ends, which threads inside the core must not see."""
+    with _lock:
+        running = [(thread, end) for pid, thread, end in _threads.values() if pid == os.getpid()]
+        _threads.clear()
+    for _, end in running:
+        end.set()
+    for thread, _ in running:
+        thread.join(5)
+
+
+def _forget() -> None:
+    global _lock
+    _lock = threading.Lock()
+    _threads.clear()
+
+
+atexit.register(_stop)
+os.register_at_fork(after_in_child=_forget)
