@@ -269,6 +269,8 @@ void Arena::claim_slot() {
     client.cgroup.store(os::cgroup_hash());
     client.role.store(0);
     client.wait_kind.store(0);
+    client.wait_asleep.store(0);
+    client.stale_dropped.store(0);
     client.fork_ack.store(0);
     DI_FAULT("arena.before_claim");
     if (client.state.compare_exchange_strong(free, static_cast<u32>(ClientState::kLive))) {

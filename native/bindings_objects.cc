@@ -97,9 +97,7 @@ void put_packed(const ArenaPointer& arena, nb::handle value, u32 entry, const u8
   for (std::size_t i = 0; i < offsets.size(); ++i) {
     Py_buffer view;
     if (PyObject_GetBuffer(nb::object(buffers[i]).ptr(), &view, PyBUF_C_CONTIGUOUS) != 0) {
-      arena->heap().abandon(*descriptor, entry, kForever);
-      *descriptor = kNone;
-      throw nb::python_error();
+      throw nb::python_error();  // the caller abandons the block
     }
     {
       MaybeRelease release(static_cast<u64>(view.len) > kKeepGil);

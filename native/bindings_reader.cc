@@ -61,6 +61,10 @@ class Draws {
   explicit Draws(TablePointer table) : table(std::move(table)), fork_generation(this->table->arena().fork_generation()) {}
   ~Draws() {
     if (set.items.empty() && set.spare.empty()) return;
+    if (fork_generation == table->arena().fork_generation() && !table->live()) {
+      table->forget_draws(&set);  // a dropper may be waiting for just these
+      return;
+    }
     if (fork_generation == table->arena().fork_generation()) add_orphan(table, std::move(set));
   }
   TablePointer table;

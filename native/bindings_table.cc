@@ -144,6 +144,7 @@ void bind_table(nb::module_& module) {
              return enter(t).declare_schema(text, reserve, item, minute());
            })
       .def("size", [](const TablePointer& t) {
+        t->arena().enter();
         t->require_live();
         return t->header().stat_size.load();
       })

@@ -157,6 +157,7 @@ MakeResult OpenChunk::open(Arena& arena, const LayoutInfo& layout, const ChunkPl
         header.row_capacity = plan.rows;
         header.attachments = static_cast<u32>(plan.tables.size());
         header.stream = plan.stream;
+        header.writer = arena.slot();
         header.marks_offset = parts.marks;
         header.records_offset = parts.records;
         header.columns_offset = parts.columns;

@@ -244,10 +244,8 @@ void Heap::seal(u32 index, u32 entry) {
   arena_.ledger().entry(entry).what.store(0, std::memory_order_release);
   arena_.ledger().give(entry);
   HeapHeader& heap = arena_.heap_header();
-  if (heap.sealed_waiters.load() != 0) {
-    heap.sealed_seq.fetch_add(1);
-    os::futex_wake(heap.sealed_seq, kNone >> 1);
-  }
+  heap.sealed_seq.fetch_add(1);  // always: who is about to sleep compares it with what it read before its look
+  if (heap.sealed_waiters.load() != 0) os::futex_wake(heap.sealed_seq, kNone >> 1);
 }
 
 void Heap::discard(u32 index, u32 entry) {

@@ -214,7 +214,7 @@ void Heap::wait_readers(u32 table, u64 deadline_ns) {
       const u64 what = entry.what.load(std::memory_order_acquire);
       const LedgerKind kind = ledger_kind(what);
       if (ledger_table(what) != table || (kind != LedgerKind::kDraw && kind != LedgerKind::kRead)) return;
-      if (ledger_descriptor(what) != kNone && slot != arena_.slot() && !arena_.is_dead(slot)) reader = slot;
+      if (ledger_descriptor(what) != kNone && !arena_.is_dead(slot)) reader = slot;  // also a thread of this process
     });
     if (reader == kNone) break;
     if (os::now_ns() >= deadline_ns) {

@@ -83,14 +83,15 @@ struct alignas(64) ClientSlot {
   Shared<u64> cgroup;      // [owner] hash of the memory cgroup's path
   Shared<u32> ledger;      // [owner, under heap lock] first ledger block's descriptor + 1
   Shared<u32> role;        // [owner] bit set: 1 writer, 2 learner, 4 tool
-  // what this process waits for now; read freely by stats
+  // What this process waits for; read freely by stats. A blocked call sleeps in slices: between them the record stands
+  // until wait_until_ns, so that its age is the call's. Of several waiting threads the last one to sleep is shown.
   Shared<u32> wait_kind;  // WaitKind
   Shared<u32> wait_table;
   Shared<u64> wait_since_ns;
   Shared<u32> wait_culprit;  // client slot + 1
-  Shared<u32> pad0;
-  Shared<u64> pinned_bytes;  // [owner, heap] derived; tools
-  Shared<u64> stale_dropped; // [table] items of this writer found stale
+  Shared<u32> wait_asleep;   // threads inside a slice
+  Shared<u64> wait_until_ns;
+  Shared<u64> stale_dropped;  // [any] items this process wrote that were dropped as stale
   u64 reserved[18];
 };
 static_assert(sizeof(ClientSlot) == 256);
@@ -268,6 +269,8 @@ struct ChunkHeader {
   Shared<u32> next;      // [owner] descriptor + 1 of the lane's next chunk; set before the rows that need it publish
   u32 attachments;       // [once]
   u32 stream;            // [once]
+  u32 writer;            // [once] client slot: whose items are found stale
+  u32 pad;
   u64 first_episode;     // [once] id of the episode that row 0 continues or begins
   u64 marks_offset;      // [once] from the start of the chunk
   u64 records_offset;

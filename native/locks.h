@@ -65,6 +65,7 @@ class WaitRecord {
 
  private:
   ClientSlot& self_;
+  WaitKind kind_;
 };
 
 }  // namespace di

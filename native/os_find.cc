@@ -314,4 +314,15 @@ int has_mapped(u32 pid, const std::string& memfd_name) {
   return found ? 1 : any && !broken ? 0 : -1;
 }
 
+u64 page_table_bytes(u32 pid) {
+  std::FILE* status = std::fopen(("/proc/" + std::to_string(pid) + "/status").c_str(), "re");
+  if (status == nullptr) return 0;
+  char line[128];
+  unsigned long kib = 0;
+  while (std::fgets(line, sizeof line, status) != nullptr && std::sscanf(line, "VmPTE: %lu", &kib) != 1) {
+  }
+  std::fclose(status);
+  return u64{kib} * 1024;
+}
+
 }  // namespace di::os

@@ -132,6 +132,7 @@ class Table : public std::enable_shared_from_this<Table> {
   void copied(DrawSet* set, u64 deadline_ns);      // the bytes are in a batch: chunks may go, the draws stay undelivered
   void deliver(DrawSet* set, u64 deadline_ns);
   void give_back(DrawSet* set, u64 deadline_ns);
+  void forget_draws(DrawSet* set);                 // of a dropped table: no lock, the entries only justify themselves
   void peek(std::span<const u64> keys, DrawSet* set, u64 deadline_ns);  // deliver() ends it
   void settle_entry(LedgerEntry& entry, u64 deadline_ns);  // reaper: one draw, read or writer of a dead client
 
@@ -193,6 +194,7 @@ class Table : public std::enable_shared_from_this<Table> {
   void settle_held();
   void uncount_draws();
   bool stale(const Item& item) const;
+  void count_stale(const Item& item);
   u32 pick(double stratum_first, double strata);
   u32 draw_step(DrawSet* set, u32 want, double* stratum, double strata);
   void draw_one(DrawSet* set, u32 slot, double probability, u32 entry);
@@ -207,7 +209,6 @@ class Table : public std::enable_shared_from_this<Table> {
   bool settle_draw(u64 key, bool give_back);  // true: a held item became free or live again
   void finish_draws(DrawSet* set, bool give_back, u64 deadline_ns);
   void rewind_epoch(u64 before);
-  void forget_draws(DrawSet* set);
 
   std::shared_ptr<Arena> arena_;
   u32 index_;

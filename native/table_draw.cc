@@ -64,6 +64,12 @@ void Table::draw_one(DrawSet* set, u32 slot, double probability, u32 number) {
   set->items.push_back(drawn);
 }
 
+// Per writer, for its operator: whose experience comes too late.
+void Table::count_stale(const Item& entry) {
+  const auto& chunk = *reinterpret_cast<const ChunkHeader*>(arena_->heap().block(static_cast<u32>(entry.place >> 32)));
+  if (chunk.writer < kMaxClients) arena_->client(chunk.writer).stale_dropped.fetch_add(1, std::memory_order_relaxed);
+}
+
 // One slot by the sampler, kNone when nothing can be drawn now.
 u32 Table::pick(double stratum_first, double strata) {
   switch (static_cast<SamplerKind>(header_.sampler)) {
@@ -158,6 +164,7 @@ u32 Table::draw_step(DrawSet* set, u32 want, double* stratum, double strata) {
       if (stale(entry)) {
         if (lower_.size() >= kBatchStep) break;  // enough for one hold; the caller comes again
         ++header_.stale_dropped;
+        count_stale(entry);
         remove_slot(slot, true);
         continue;
       }

@@ -37,8 +37,8 @@ Writer::Writer(std::shared_ptr<Arena> arena, WriterPlan plan, std::vector<i64> v
 Writer::~Writer() {
   if (closed_ || fork_generation_ != arena_->fork_generation()) return;
   try {
-    close(os::now_ns() + 1'000'000'000);
-  } catch (const Error&) {  // the reaper closes what is left when this process ends
+    close(0);  // a destructor only tries: what is left ends with this process
+  } catch (...) {
   }
 }
 

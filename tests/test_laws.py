@@ -170,6 +170,17 @@ def test_an_epoch_ends_before_the_next_begins(store: Any) -> None:
         assert sorted(numbers[10 * epoch : 10 * epoch + 10].tolist()) == list(range(10))
 
 
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_draws_given_back_were_never_made(store: Any, shuffle: bool) -> None:
+    """A `sample` that fails after it went on to the second epoch leaves the table in the first."""
+    table, _ = filled(store, 3, sampler=di_store.Once(2, shuffle), capacity=10)
+    with pytest.raises(di_store.Timeout):
+        table.sample(7, timeout=0.05)
+    table.extend({"number": np.arange(3, 5)})
+    numbers = [int(table.sample(1, timeout=60).data["number"][0]) for _ in range(10)]
+    assert sorted(numbers[:5]) == sorted(numbers[5:]) == list(range(5))
+
+
 SEEDED = [
     di_store.Uniform(),
     di_store.Prioritized(0.6, 0.4),

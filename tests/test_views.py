@@ -150,6 +150,24 @@ def test_sequence_across_episodes(store: Any) -> None:
     assert np.asarray(batch.data["is_first"]).astype(int).tolist() == [[1, 0, 1], [0, 0, 0]]
 
 
+def test_a_final_observation_is_no_step_of_a_sequence_across_episodes(store: Any) -> None:
+    """Not for its version, and not after a refused call has tried to continue from it."""
+    table = store.create_table("t", capacity=4, view=di_store.Sequence(3, cross_episodes=True))
+    with table.writer() as writer:
+        writer.append(row(0, version=7), next={"obs": np.float32(1)})
+        many = {"obs": np.arange(1, 21, dtype=np.float32), "reward": np.zeros(20), "version": np.full(20, 7)}
+        flags = {"terminated": np.zeros(20, bool), "truncated": np.zeros(20, bool)}
+        with pytest.raises(ValueError, match="capacity"):
+            writer.extend({**many, **flags})
+        writer.end_episode()
+        for obs in (10, 11, 12):
+            writer.append(row(obs, version=7), next={"obs": np.float32(obs + 1)})
+    batch = table.peek(table.keys())
+    assert columns(batch, "obs", "lengths") == [[[0, 10, 11], [12, 0, 0]], [3, 1]]
+    assert np.asarray(batch.data["is_first"]).astype(int).tolist() == [[1, 1, 0], [0, 0, 0]]
+    assert np.asarray(batch.versions).tolist() == [7, 7]
+
+
 def test_episodes_are_padded_and_cut(store: Any) -> None:
     view = di_store.Episode(3, bootstrap=("obs",))
     calls = [(row(0), 1.0), (row(1, end="terminated"), 2.0), *((row(10 + i), 11.0 + i) for i in range(5))]

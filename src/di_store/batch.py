@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from di_store import codec
-from di_store.dtypes import Array
+from di_store.dtypes import Array, is_tensor, tensor_array
 
 _BLOB_ALIGNMENT = 64
 
@@ -195,6 +195,30 @@ def decode_blob(blob: Array) -> Any:
 
 def _aligned(size: int) -> int:
     return -(-size // _BLOB_ALIGNMENT) * _BLOB_ALIGNMENT
+
+
+# --- arguments -------------------------------------------------------------------------------------------------------
+
+
+def key_array(keys: Any) -> Array:
+    """Keys as uint64[n].
+
+    Raises:
+        TypeError: no whole numbers.
+    """
+    found: Array = np.atleast_1d(tensor_array(keys)[0] if is_tensor(keys) else np.asarray(keys))
+    if found.size == 0:
+        return np.empty(0, np.uint64)
+    if found.dtype.kind not in "iu":
+        raise TypeError(f"keys are {found.dtype}: give the uint64 keys that batches and writers return")
+    return np.ascontiguousarray(found.reshape(-1), np.uint64)
+
+
+def host_array(values: Any) -> Array:
+    """Priorities as float64[n] on the host, of numpy, torch of any device, or lists."""
+    array = tensor_array(values.float() if values.is_floating_point() else values)[0] if is_tensor(values) else values
+    found: Array = np.atleast_1d(np.asarray(array, dtype=np.float64)).reshape(-1)
+    return found
 
 
 # --- pooled arrays ----------------------------------------------------------------------------------------------------

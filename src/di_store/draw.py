@@ -82,7 +82,7 @@ def await_columns(handle: TableHandle, terms: Terms) -> None:
     Raises:
         Timeout: nobody did. EndOfData: the table was finished before.
     """
-    while handle.schema is None:
+    while True:
         seen = handle.native.items_seq()
         if handle.schema is not None:
             return

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from di_store.plan import FINISHED, NO_NEXT, VALUE, first_columns, observed_colu
 from di_store.schema import Schema
 from di_store.settings import UNLIMITED
 from di_store.stream import build_inserter
-from di_store.views import NEXT, Episode, Sequence, Transition
+from di_store.views import NEXT, Episode, Sequence, Step, Transition
 from di_store.waits import Wait, check_timeout
 from di_store.writer import rows_of
 
@@ -35,11 +36,14 @@ class Inserter:
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._view = handle.settings.view
+        self._plain = isinstance(self._view, Step)
 
     def insert(self, value: Any, priority: Any, timeout: Any) -> Array:
         """One item; its key, uint64[1]."""
         timeout = check_timeout(timeout)
         with self._guard():
+            if self._plain:
+                return self._steps(value, None, priority, timeout)
             if self._handle.opaque:
                 return self._opaque([value], priority, timeout)
             if isinstance(self._view, (Sequence, Episode)):
@@ -54,6 +58,8 @@ class Inserter:
                 return self._opaque(list(batch), priority, timeout)
             n = rows_of(batch)
             self._check_count(n)
+            if self._plain:
+                return self._steps(batch, n, priority, timeout)
             if isinstance(self._view, (Sequence, Episode)):
                 return self._wholes(batch, n, priority, timeout)
             return self._rows(self._coerced(batch, n), n, priority, timeout)
@@ -83,6 +89,19 @@ class Inserter:
                 f"extend() with {n} items into a table of capacity={capacity}: the first would be evicted by the "
                 "last; give fewer at once, or make the table larger with resize()"
             )
+
+    def _steps(self, value: Any, n: int | None, priority: Any, timeout: float | None) -> Array:
+        """Rows of a table of single steps: they go to the core as they are."""
+        if self._handle.schema is None:
+            self._handle.declare(self._inferred(tree.flatten(value, what="row"), n))
+        native = self._writer()
+        try:
+            if n is None:
+                return self._waited(native.append, value, None, None, None, priority, timeout=timeout)
+            return self._waited(native.extend, value, None, None, None, priority, n, timeout=timeout)
+        except SchemaMismatch:
+            self._coerced(value, n)  # says what is wrong with its full path
+            raise
 
     def _opaque(self, values: list[Any], priority: Any, timeout: float | None) -> Array:
         if not values:
@@ -157,16 +176,19 @@ class Inserter:
         self, rows: dict[str, Any], flags: int, steps: int, total: int, each: int, priority: Any, timeout: float | None
     ) -> Array:
         """Rows ``[total, …]`` as items of `each` rows, of which the first `steps` are steps."""
-        native = self._writer()
         arguments = (rows, flags, steps, total, each, priority)
-        made = native.insert(*arguments)
+        return self._waited(self._writer().insert, *arguments, timeout=timeout)
+
+    def _waited(self, call: Callable[..., Any], *arguments: Any, timeout: float | None) -> Array:
+        """Call the core until it passes; the keys of the items."""
+        made = call(*arguments)
         if type(made) is not list:
             handle = self._handle
             wait = Wait(handle.arena, timeout, f"insert into table {handle.name!r}")
             while type(made) is not list:
                 block = handle.arena.wait_room if made.why == 3 else handle.native.wait_room
                 wait.pause(block, made.seq, made.text, full=made.why != 1)
-                made = native.insert(*arguments)
+                made = call(*arguments)
         keys: Array = made[0][0]
         return keys
 

@@ -35,7 +35,7 @@ class Source(Protocol):
 
 
 class _Ahead:
-    """Draws batches, in a thread if some are to be drawn ahead. Knows nothing of the `Loader`, so that one can be dropped."""
+    """Draws batches, in a thread if some are to be drawn ahead. Knows no `Loader`, so that one can be dropped."""
 
     def __init__(self, source: Source, terms: Terms, prefetch: int, beta: Any, drop_last: bool, placer: Placer) -> None:
         self.placer = placer

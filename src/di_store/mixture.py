@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from di_store import config
-from di_store.batch import ArrayPool, Batch, Ragged
+from di_store.batch import ArrayPool, Batch, Ragged, host_array, key_array
 from di_store.draw import Drawn, Terms, await_columns, check_n, collect
 from di_store.dtypes import Array
 from di_store.errors import EndOfData, StoreError
@@ -78,8 +78,6 @@ class Mixture:
 
     def update_priorities(self, keys: Any, priorities: Any) -> int:
         """Set priorities by the keys of this mixture's batches; how many of the items were live."""
-        from di_store.table import host_array, key_array
-
         self._check()
         keys, priorities = key_array(keys), host_array(priorities)
         if len(keys) != len(priorities):

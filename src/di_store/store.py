@@ -41,6 +41,7 @@ from di_store.writer import Writer, forget_writers
 ATTACH = 2
 """The core's number for a store that must be there."""
 _TABLE_NAME_BYTES = 100
+_CREATE_SECONDS = 60.0
 
 _core.set_codec(codec.encode, codec.decode)
 
@@ -332,7 +333,7 @@ class Store:
             TableExists: the name is taken. CapacityError: it would not fit; nothing was reserved. ValueError: settings
             that cannot work; the text explains the mechanism.
         """
-        arena = self._writable()
+        self._writable()
         _check_table_name(name)
         found = check_combination(sampler, remover, limiter, max_times_sampled, capacity, max_bytes, view)
         number = self._table_seed(name) if seed is None else config.count("seed", seed, minimum=0, maximum=2**63 - 1)
@@ -344,21 +345,7 @@ class Store:
             "columns": columns,
             "durability": durability,
         }
-        settings = make_settings(found, schema, number, rest)
-        exist_ok = config.flag("exist_ok", exist_ok)
-        if exist_ok and (known := arena.table(name)) is not None:
-            return self._existing(known, settings)
-        if arena.table(name) is not None:
-            raise TableExists(f"store {self._name!r} has a table {name!r} already")
-        reserve, item = self._reckon(name, settings)
-        try:
-            native = _core.Table.create(arena, settings.shape(name, reserve, item), 60.0)
-        except TableExists:
-            known = arena.table(name)
-            if not exist_ok or known is None:
-                raise
-            return self._existing(known, settings)
-        return self._table(native)
+        return self._create(name, make_settings(found, schema, number, rest), config.flag("exist_ok", exist_ok))
 
     def table(self, name: str, timeout: float | None = 0) -> Table:
         """The table of that name.
@@ -415,6 +402,22 @@ class Store:
         return Mixture(self, {name: self.table(name) for name in shares}, shares, number)
 
     # -- inside -------------------------------------------------------------------------------------------------
+
+    def _create(self, name: str, settings: Settings, exist_ok: bool) -> Table:
+        arena = self._writable()
+        if exist_ok and (known := arena.table(name)) is not None:
+            return self._existing(known, settings)
+        if arena.table(name) is not None:
+            raise TableExists(f"store {self._name!r} has a table {name!r} already")
+        reserve, item = self._reckon(name, settings)
+        try:
+            native = _core.Table.create(arena, settings.shape(name, reserve, item), _CREATE_SECONDS)
+        except TableExists:
+            known = arena.table(name)
+            if not exist_ok or known is None:
+                raise
+            return self._existing(known, settings)
+        return self._table(native)
 
     def _table(self, native: _core.Table) -> Table:
         made = Table(self, TableHandle(self._arena, native, self._versions))

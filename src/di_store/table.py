@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from di_store import config
-from di_store.batch import Batch
+from di_store.batch import Batch, host_array, key_array
 from di_store.combination import MAX_CAPACITY
 from di_store.draw import TableSource, read_batch
-from di_store.dtypes import Array, is_tensor, tensor_array
+from di_store.dtypes import Array
 from di_store.errors import CapacityError, StoreError
 from di_store.handle import TableHandle
 from di_store.insert import Inserter
@@ -340,24 +340,3 @@ class Table:
     def _refuse(self, *_: Any) -> Any:
         assert self._closed is not None
         raise self._closed
-
-
-def key_array(keys: Any) -> Array:
-    """Keys as uint64[n].
-
-    Raises:
-        TypeError: no whole numbers.
-    """
-    found: Array = np.atleast_1d(tensor_array(keys)[0] if is_tensor(keys) else np.asarray(keys))
-    if found.size == 0:
-        return np.empty(0, np.uint64)
-    if found.dtype.kind not in "iu":
-        raise TypeError(f"keys are {found.dtype}: give the uint64 keys that batches and writers return")
-    return np.ascontiguousarray(found.reshape(-1), np.uint64)
-
-
-def host_array(values: Any) -> Array:
-    """Priorities as float64[n] on the host, of numpy, torch of any device, or lists."""
-    array = tensor_array(values.float() if values.is_floating_point() else values)[0] if is_tensor(values) else values
-    found: Array = np.atleast_1d(np.asarray(array, dtype=np.float64)).reshape(-1)
-    return found

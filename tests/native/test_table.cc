@@ -27,7 +27,7 @@ class Duel {
 
   void run(u64 steps) {
     for (u64 i = 0; i < steps; ++i) {
-      const u64 dice = random_.below(100);
+      const u64 dice = dice_ = random_.below(100);
       if (dice < 40) insert();
       else if (dice < 62) draw();
       else if (dice < 78) end_draws();
@@ -37,6 +37,7 @@ class Duel {
       else if (dice < 98) configure();
       else if (dice < 99) check();
       else if (random_.below(4) == 0) reset();
+      if (shape_.name == "pair-363") fprintf(stderr, "step %lu dice %lu epoch %lu model %lu undo %u rebuilt %lu sets %zu\n", i, dice, table_->header().epoch, model_.epoch(), table_->header().undo.count.load(), table_->arena().heap_header().rebuilds.load(), sets_.size());
       compare();
     }
     check();
@@ -192,6 +193,10 @@ class Duel {
     CHECK(static_cast<i64>(header.size) == model_.size() && static_cast<i64>(header.held) == model_.held());
     CHECK(header.limiter.inserts == model_.limiter().inserts && header.limiter.samples == model_.limiter().samples);
     CHECK(header.held_bytes.load() == header.held * header.item_bytes);
+    if (shape_.sampler == SamplerKind::kOnce && header.epoch != model_.epoch()) {
+      fprintf(stderr, "epoch %lu model %lu left %lu count %lu epochs %ld shuffle %d dice %lu name %s\n", header.epoch, model_.epoch(), header.dense_left, header.dense_count, shape_.epochs, shape_.shuffle, dice_, shape_.name.c_str());
+      for (auto& i : model_.items()) fprintf(stderr, "  key %lx joined %lu uses %lu\n", i.key, i.joined, i.uses);
+    }
     if (shape_.sampler == SamplerKind::kOnce) CHECK(header.epoch == model_.epoch());
   }
 
@@ -205,7 +210,7 @@ class Duel {
   TableShape shape_;
   std::unique_ptr<StepWriter> writer_;
   std::vector<Outstanding> sets_;
-  u64 next_ = 1;
+  u64 next_ = 1, dice_ = 0;
 };
 
 constexpr SamplerKind kSamplers[] = {SamplerKind::kUniform, SamplerKind::kFifo,        SamplerKind::kLifo, SamplerKind::kMinHeap,
