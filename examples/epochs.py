@@ -32,6 +32,6 @@ if __name__ == "__main__":
         parts = [drawn.get(timeout=120) for _ in learners]
         for process in learners:
             process.join()
-        counts = np.bincount(sum(parts, []), minlength=ITEMS)
+        counts = np.bincount([value for part in parts for value in part], minlength=ITEMS)
         assert (counts == EPOCHS).all()
         print(f"each of {ITEMS:,} items {EPOCHS} times, by {len(learners)} learners: {[len(part) for part in parts]}")

@@ -63,6 +63,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
   os::FileId id() const { return id_; }
   u64 file_bytes() const { return file_bytes_; }
   u64 fork_generation() const { return fork_generation_; }
+  std::atomic<u64>& reap_tick() const { return reap_tick_; }
   std::string name() const { return header_->name; }
   bool created() const { return created_; }
   Heap& heap() const { return *heap_; }
@@ -105,6 +106,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
   u32 pid_ = 0;
   u64 fork_generation_ = 0;
   bool created_ = false;
+  mutable std::atomic<u64> reap_tick_{0};
   ArenaHeader* header_ = nullptr;
   HeapHeader* heap_header_ = nullptr;
   ClientSlot* clients_ = nullptr;

@@ -67,14 +67,17 @@ nb::object object_codec(int which) {
   return nb::borrow(codec_functions[which]);
 }
 
-nb::object wrap_array(PyArray_Descr* descr, int ndim, const npy_intp* shape, const void* data, nb::object base, bool writable) {
+nb::object wrap_array(PyArray_Descr* descr, int ndim, const npy_intp* shape, const void* data, nb::object base,
+                      bool writable) {
   Py_INCREF(descr);
   PyObject* array = PyArray_NewFromDescr(&PyArray_Type, descr, ndim, shape, nullptr, const_cast<void*>(data),
                                          writable ? NPY_ARRAY_WRITEABLE : 0, nullptr);
   if (array == nullptr) throw nb::python_error();
   nb::object owned = nb::steal(array);
-  PyArray_UpdateFlags(reinterpret_cast<PyArrayObject*>(array), NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_F_CONTIGUOUS | NPY_ARRAY_ALIGNED);
-  if (PyArray_SetBaseObject(reinterpret_cast<PyArrayObject*>(array), base.release().ptr()) != 0) throw nb::python_error();
+  PyArray_UpdateFlags(reinterpret_cast<PyArrayObject*>(array),
+                      NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_F_CONTIGUOUS | NPY_ARRAY_ALIGNED);
+  if (PyArray_SetBaseObject(reinterpret_cast<PyArrayObject*>(array), base.release().ptr()) != 0)
+    throw nb::python_error();
   return owned;
 }
 
@@ -90,6 +93,27 @@ nb::object as_array(nb::handle value, int type) {
   PyObject* array = PyArray_FROMANY(value.ptr(), type, 0, 0, NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED);
   if (array == nullptr) throw nb::python_error();
   return nb::steal(array);
+}
+
+nb::object interned(nb::handle text) {
+  PyObject* at = text.ptr();
+  Py_INCREF(at);
+  PyUnicode_InternInPlace(&at);
+  return nb::steal(at);
+}
+
+void wait_word(Arena& arena, Shared<u32>& word, Shared<u32>& waiters, u32 seen, double seconds, WaitKind kind,
+               u32 table) {
+  WaitRecord record(arena, kind, table);
+  waiters.fetch_add(1);
+  try {
+    os::Blocking blocking;
+    os::futex_wait(word, seen, static_cast<u64>(std::max(0.0, seconds) * 1e9));
+  } catch (...) {
+    waiters.fetch_sub(1);
+    throw;
+  }
+  waiters.fetch_sub(1);
 }
 
 void bind_errors(nb::module_& module) {

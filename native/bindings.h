@@ -33,7 +33,8 @@ using TablePointer = std::shared_ptr<Table>;
 
 // A new array over memory that `base` (a new reference, stolen) keeps alive.
 nb::object wrap_array(int type, int ndim, const npy_intp* shape, const void* data, nb::object base, bool writable);
-nb::object wrap_array(PyArray_Descr* descr, int ndim, const npy_intp* shape, const void* data, nb::object base, bool writable);
+nb::object wrap_array(PyArray_Descr* descr, int ndim, const npy_intp* shape, const void* data, nb::object base,
+                      bool writable);
 template <class T>
 nb::object new_array(const std::vector<T>& values, int type) {
   npy_intp size = static_cast<npy_intp>(values.size());
@@ -50,13 +51,29 @@ std::span<const T> view_of(const nb::object& array) {
   return {static_cast<const T*>(PyArray_DATA(at)), static_cast<std::size_t>(PyArray_SIZE(at))};
 }
 
+template <class T>
+T take(nb::handle from, const char* key) {
+  return nb::cast<T>(from[key]);
+}
+template <class T>
+T take_or(const nb::dict& from, const char* key, T otherwise) {
+  return from.contains(key) ? take<T>(from, key) : std::move(otherwise);
+}
+// A number of a column; negative: none.
+inline u32 column_or_none(nb::handle from, const char* key) {
+  const i64 value = take<i64>(from, key);
+  return value < 0 ? kNone : static_cast<u32>(value);
+}
+// One object for all equal strings, so that a dict finds it by its address.
+nb::object interned(nb::handle text);
+
 // How long a call waits for a lock before it raises Timeout naming the holder. Calls with a timeout of their own are
 // repeated by Python until that is over (nothing has happened by then); the others take the contract's 60 seconds.
 inline u64 soon() { return os::now_ns() + 250'000'000; }
 inline u64 minute() { return os::now_ns() + 60'000'000'000; }
 
 constexpr u64 kKeepGil = 64u << 10;  // bytes copied without letting go of the GIL: handing it over costs 67 us
-class MaybeRelease {                  // releases the GIL for long copies
+class MaybeRelease {                 // releases the GIL for long copies
  public:
   explicit MaybeRelease(bool release) : state_(release ? PyEval_SaveThread() : nullptr) {}
   ~MaybeRelease() {
@@ -69,6 +86,10 @@ class MaybeRelease {                  // releases the GIL for long copies
   PyThreadState* state_;
 };
 
+// Sleeps until `word` is no longer `seen`, somebody wakes, or `seconds` are over; others see what this process waits for.
+void wait_word(Arena& arena, Shared<u32>& word, Shared<u32>& waiters, u32 seen, double seconds, WaitKind kind,
+               u32 table);
+
 ViewSpec view_spec(nb::dict view);
 // Draws nobody received, dropped by a destructor; settled by the next call on any table of this process.
 void settle_orphans();
@@ -79,8 +100,7 @@ void bind_arena(nb::module_& module);
 void bind_table(nb::module_& module);
 void bind_reader(nb::module_& module);
 void bind_writer(nb::module_& module);
-nb::object object_codec(int which);  // 0 encode, 1 decode
-bool object_put(const ArenaPointer& arena, nb::handle value, u32 entry, const u8* id, u64 expires_ns, u32* descriptor);
-nb::object object_get(const ArenaPointer& arena, u32 descriptor, u32 entry, nb::handle copy);
+void bind_objects(nb::class_<Arena>& type);  // objects and weights
+nb::object object_codec(int which);          // 0 encode, 1 decode
 
 }  // namespace di::py

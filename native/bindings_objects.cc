@@ -1,4 +1,4 @@
-// Values into blocks and back. Block of an array: ArrayForm, then the bytes at 64. Block of anything else: PackedForm,
+// Objects and weights: values into blocks and back. Block of an array: ArrayForm, then the bytes at 64. Block of anything else: PackedForm,
 // the codec's header, then its payload at the next multiple of 64. docs/object_format.md draws both.
 #include <cstring>
 
@@ -34,7 +34,8 @@ int builtin_type(char kind, u8 item_bytes) {
   switch (kind) {
     case 'b': return NPY_BOOL;
     case 'i': return item_bytes == 1 ? NPY_INT8 : item_bytes == 2 ? NPY_INT16 : item_bytes == 4 ? NPY_INT32 : NPY_INT64;
-    case 'u': return item_bytes == 1 ? NPY_UINT8 : item_bytes == 2 ? NPY_UINT16 : item_bytes == 4 ? NPY_UINT32 : NPY_UINT64;
+    case 'u':
+      return item_bytes == 1 ? NPY_UINT8 : item_bytes == 2 ? NPY_UINT16 : item_bytes == 4 ? NPY_UINT32 : NPY_UINT64;
     case 'f': return item_bytes == 2 ? NPY_FLOAT16 : item_bytes == 4 ? NPY_FLOAT32 : NPY_FLOAT64;
     case 'c': return item_bytes == 8 ? NPY_COMPLEX64 : NPY_COMPLEX128;
     default: return -1;
@@ -42,7 +43,8 @@ int builtin_type(char kind, u8 item_bytes) {
 }
 
 bool plain(PyArrayObject* array) {
-  if (!PyArray_CheckExact(reinterpret_cast<PyObject*>(array)) || !PyArray_IS_C_CONTIGUOUS(array) || PyArray_NDIM(array) > kFormDims)
+  if (!PyArray_CheckExact(reinterpret_cast<PyObject*>(array)) || !PyArray_IS_C_CONTIGUOUS(array) ||
+      PyArray_NDIM(array) > kFormDims)
     return false;
   const PyArray_Descr* descr = PyArray_DESCR(array);
   if (!PyArray_ISNOTSWAPPED(array) || PyDataType_ELSIZE(descr) > 16) return false;
@@ -107,14 +109,8 @@ void put_packed(const ArenaPointer& arena, nb::handle value, u32 entry, const u8
   }
 }
 
-}  // namespace
-
-bool object_put(const ArenaPointer& arena, nb::handle value, u32 entry, const u8* id, u64 expires_ns, u32* descriptor) {
-  if (!PyArray_CheckExact(value.ptr()) || !plain(reinterpret_cast<PyArrayObject*>(value.ptr()))) {
-    put_packed(arena, value, entry, id, expires_ns, descriptor);
-    return true;
-  }
-  auto* array = reinterpret_cast<PyArrayObject*>(value.ptr());
+void put_array(const ArenaPointer& arena, PyArrayObject* array, u32 entry, const u8* id, u64 expires_ns,
+               u32* descriptor) {
   ArrayForm form{};
   form.form = kFormArray;
   form.ndim = static_cast<u8>(PyArray_NDIM(array));
@@ -126,44 +122,200 @@ bool object_put(const ArenaPointer& arena, nb::handle value, u32 entry, const u8
   std::memcpy(block, &form, sizeof form);
   MaybeRelease release(form.bytes > kKeepGil * 4);
   os::copy_streaming(block + sizeof form, PyArray_DATA(array), form.bytes);
-  return true;
 }
 
-nb::object object_get(const ArenaPointer& arena, u32 descriptor, u32 entry, nb::handle copy) {
-  const nb::object pin = make_pin(arena, entry);
-  const Descriptor& found = arena->heap().descriptor(descriptor);
-  const u64 bytes = found.bytes;
-  const u8* block = arena->readonly_at(found.offset, bytes);
-  u32 form_kind = 0;
-  if (bytes >= 4) std::memcpy(&form_kind, block, 4);
-  if (form_kind == kFormArray && bytes >= sizeof(ArrayForm)) {
-    ArrayForm form;
-    std::memcpy(&form, block, sizeof form);
-    const int type = builtin_type(form.kind, form.item_bytes);
-    npy_intp shape[kFormDims];
-    u64 elements = 1;
-    const bool sound = type >= 0 && form.ndim <= kFormDims && form.bytes <= bytes - sizeof form;
-    for (int i = 0; sound && i < form.ndim; ++i) {
-      shape[i] = form.shape[i];
-      if (form.shape[i] < 0 || __builtin_mul_overflow(elements, static_cast<u64>(form.shape[i]), &elements)) elements = ~u64{0} >> 8;
-    }
-    if (!sound || elements * form.item_bytes != form.bytes) throw Error(Code::kCorruptData, "an object's header is damaged");
-    nb::object view = wrap_array(type, form.ndim, shape, block + sizeof form, pin, false);
-    if (!copy.is_none() && nb::cast<bool>(copy)) {
-      PyObject* made = PyArray_NewCopy(reinterpret_cast<PyArrayObject*>(view.ptr()), NPY_CORDER);
-      if (made == nullptr) throw nb::python_error();
-      return nb::steal(made);
-    }
-    return view;
+struct Written {  // a value in a block that is not sealed yet, and the ledger entry that holds it
+  u32 descriptor, entry;
+};
+
+Written write_value(const ArenaPointer& arena, nb::handle value, const u8* id, u64 expires_ns) {
+  Written made{kNone, arena->ledger().take_one()};
+  try {
+    auto* array = reinterpret_cast<PyArrayObject*>(value.ptr());
+    if (PyArray_CheckExact(value.ptr()) && plain(array))
+      put_array(arena, array, made.entry, id, expires_ns, &made.descriptor);
+    else
+      put_packed(arena, value, made.entry, id, expires_ns, &made.descriptor);
+  } catch (...) {
+    if (arena->ledger().entry(made.entry).what.load() != 0)
+      arena->heap().abandon(made.descriptor, made.entry, kForever);
+    else if (made.descriptor == kNone)
+      arena->ledger().give(made.entry);
+    throw;
   }
-  PackedForm form{};
-  if (bytes >= sizeof form) std::memcpy(&form, block, sizeof form);
+  return made;
+}
+
+nb::object read_array(const ArrayForm& form, const u8* block, u64 bytes, const nb::object& pin, bool copy) {
+  const int type = builtin_type(form.kind, form.item_bytes);
+  npy_intp shape[kFormDims];
+  u64 elements = 1;
+  const bool sound = type >= 0 && form.ndim <= kFormDims && form.bytes <= bytes - sizeof form;
+  for (int i = 0; sound && i < form.ndim; ++i) {
+    shape[i] = form.shape[i];
+    if (form.shape[i] < 0 || __builtin_mul_overflow(elements, static_cast<u64>(form.shape[i]), &elements))
+      elements = ~u64{0} >> 8;
+  }
+  if (!sound || elements * form.item_bytes != form.bytes)
+    throw Error(Code::kCorruptData, "an object's header is damaged");
+  nb::object view = wrap_array(type, form.ndim, shape, block + sizeof form, pin, false);
+  if (!copy) return view;
+  PyObject* made = PyArray_NewCopy(reinterpret_cast<PyArrayObject*>(view.ptr()), NPY_CORDER);
+  if (made == nullptr) throw nb::python_error();
+  return nb::steal(made);
+}
+
+nb::object read_packed(const PackedForm& form, const u8* block, u64 bytes, const nb::object& pin, nb::handle copy) {
   const u64 start = align64(sizeof form + form.header_bytes);
   if (form.form != kFormPacked || start > bytes || form.payload_bytes > bytes - start)
     throw Error(Code::kCorruptData, "an object's header is damaged");
   npy_intp size = static_cast<npy_intp>(form.payload_bytes);
   const nb::object payload = wrap_array(NPY_UINT8, 1, &size, block + start, pin, false);
-  return object_codec(1)(nb::bytes(reinterpret_cast<const char*>(block) + sizeof form, form.header_bytes), payload, copy);
+  const nb::bytes header(reinterpret_cast<const char*>(block) + sizeof form, form.header_bytes);
+  return object_codec(1)(header, payload, copy);
+}
+
+nb::object read_value(const ArenaPointer& arena, u32 descriptor, u32 entry, nb::handle copy) {
+  const nb::object pin = make_pin(arena, entry);
+  const Descriptor& found = arena->heap().descriptor(descriptor);
+  const u64 bytes = found.bytes;
+  const u8* block = arena->readonly_at(found.offset, bytes);
+  u32 form = 0;
+  if (bytes >= sizeof form) std::memcpy(&form, block, sizeof form);
+  if (form == kFormArray && bytes >= sizeof(ArrayForm)) {
+    ArrayForm array;
+    std::memcpy(&array, block, sizeof array);
+    return read_array(array, block, bytes, pin, !copy.is_none() && nb::cast<bool>(copy));
+  }
+  PackedForm packed{};
+  if (bytes >= sizeof packed) std::memcpy(&packed, block, sizeof packed);
+  return read_packed(packed, block, bytes, pin, copy);
+}
+
+// -------------------------------------------------------------------------------------------------------------- calls
+
+const Id& id_of(const nb::bytes& bytes) {
+  if (bytes.size() != sizeof(Id)) throw Error(Code::kInvalid, "an object id is 20 bytes (40 hex characters)");
+  return *reinterpret_cast<const Id*>(bytes.c_str());
+}
+
+std::string hex(const Id& id) {
+  static const char* digits = "0123456789abcdef";
+  std::string text;
+  for (const u8 byte : id) {
+    text += digits[byte >> 4];
+    text += digits[byte & 15];
+  }
+  return text;
+}
+
+// Fresh ids: 12 random bytes of this process, then a counter.
+void fresh_id(Id& id) {
+  static u8 prefix[12];
+  static u32 owner = 0;
+  static u64 counter = 0;
+  if (owner != os::pid()) {
+    os::random_bytes(prefix, sizeof prefix);
+    owner = os::pid();
+  }
+  ++counter;
+  std::memcpy(id, prefix, sizeof prefix);
+  std::memcpy(id + sizeof prefix, &counter, 8);
+}
+
+nb::bytes put(const ArenaPointer& arena, nb::handle value, nb::handle id, double ttl) {
+  arena->enter();
+  Id own;
+  if (id.is_none())
+    fresh_id(own);
+  else
+    std::memcpy(own, id_of(nb::cast<nb::bytes>(id)), sizeof own);
+  const u64 expires = ttl > 0 ? os::boot_ns() + static_cast<u64>(ttl * 1e9) : 0;
+  const Written made = write_value(arena, value, own, expires);
+  DI_FAULT("put.before_seal");
+  arena->heap().seal(made.descriptor, made.entry);
+  return nb::bytes(reinterpret_cast<const char*>(own), sizeof own);
+}
+
+nb::object get(const ArenaPointer& arena, const Id& id, nb::handle copy) {
+  const u32 entry = arena->ledger().take_one();
+  u32 descriptor = kNone;
+  Heap::PinResult result;
+  try {
+    result = arena->heap().pin(id, entry, &descriptor, soon());
+  } catch (...) {
+    arena->ledger().give(entry);
+    throw;
+  }
+  if (result != Heap::PinResult::kPinned) {
+    arena->ledger().give(entry);
+    throw Error(
+        Code::kObjectNotFound,
+        "object " + hex(id) + (result == Heap::PinResult::kMissing ? " is not there" : " is still being written"));
+  }
+  return read_value(arena, descriptor, entry, copy);
+}
+
+i64 publish(const ArenaPointer& arena, const std::string& name, nb::handle value, u64 keep) {
+  arena->enter();
+  const u32 index = arena->heap().weights_entry(name, true, minute());
+  if (value.is_none()) return arena->heap().publish(index, kNone, kNone, keep, minute());
+  const Written made = write_value(arena, value, nullptr, 0);
+  return arena->heap().publish(index, made.descriptor, made.entry, keep, minute());
+}
+
+nb::object latest(const ArenaPointer& arena, const std::string& name, i64 version, nb::handle copy) {
+  arena->enter();
+  const u32 index = arena->heap().weights_entry(name, false, minute());
+  if (index == kNone) throw Error(Code::kObjectNotFound, "no weights named '" + name + "' were published");
+  Id id;
+  Heap::version_id(*arena, index, version, id);
+  return get(arena, id, copy);
+}
+
+i64 newest(const ArenaPointer& arena, const std::string& name) {
+  arena->enter();
+  const u32 index = arena->heap().weights_entry(name, false, minute());
+  return index == kNone ? 0 : arena->weights(index).newest.load(std::memory_order_acquire);
+}
+
+}  // namespace
+
+void bind_objects(nb::class_<Arena>& type) {
+  type.def("put", &put, nb::arg("value").none(), nb::arg("id").none(), nb::arg("ttl"))
+      .def(
+          "get",
+          [](const ArenaPointer& a, const nb::bytes& id, nb::handle copy) {
+            a->enter();
+            return get(a, id_of(id), copy);
+          },
+          nb::arg("id"), nb::arg("copy").none())
+      .def("contains",
+           [](const ArenaPointer& a, const nb::bytes& id) {
+             a->enter();
+             return a->heap().contains(id_of(id), minute());
+           })
+      .def("delete",
+           [](const ArenaPointer& a, nb::list ids) {
+             a->enter();
+             u64 gone = 0;
+             for (nb::handle id : ids) gone += a->heap().remove(id_of(nb::cast<nb::bytes>(id)), minute());
+             return gone;
+           })
+      .def(
+          "keys",
+          [](const ArenaPointer& a, nb::handle after, u64 n) {
+            a->enter();
+            nb::list all;
+            const u8* from = after.is_none() ? nullptr : id_of(nb::cast<nb::bytes>(after));
+            for (const std::string& key : a->heap().keys(from, n, minute()))
+              all.append(nb::bytes(key.data(), key.size()));
+            return all;
+          },
+          nb::arg("after").none(), nb::arg("n"))
+      .def("publish", &publish, nb::arg("name"), nb::arg("value").none(), nb::arg("keep"))
+      .def("newest", &newest)
+      .def("latest", &latest, nb::arg("name"), nb::arg("version"), nb::arg("copy").none());
 }
 
 }  // namespace di::py

@@ -16,11 +16,6 @@ LimiterState limiter_of(nb::handle value) {
   return state;
 }
 
-template <class T>
-T take(const nb::dict& from, const char* key) {
-  return nb::cast<T>(from[key]);
-}
-
 TablePointer create(const ArenaPointer& arena, nb::dict from, double timeout) {
   arena->enter();
   TableShape shape;
@@ -51,6 +46,11 @@ TablePointer create(const ArenaPointer& arena, nb::dict from, double timeout) {
   return Table::create(arena, shape, deadline_after(timeout));
 }
 
+nb::object beta(const TablePointer& table) {
+  const double beta = table->header().beta;  // one word: a reader sees the old or the new one
+  return std::isnan(beta) ? nb::none() : nb::object(nb::float_(beta));
+}
+
 nb::dict stats(const TablePointer& table) {
   const TableHeader& header = table->header();
   nb::dict all;
@@ -79,7 +79,7 @@ nb::dict stats(const TablePointer& table) {
   all["epoch"] = header.epoch;
   all["max_priority"] = header.max_priority;
   all["alpha"] = header.alpha;
-  all["beta"] = std::isnan(header.beta) ? nb::none() : nb::object(nb::float_(header.beta));
+  all["beta"] = beta(table);
   all["max_staleness"] = header.max_staleness;
   all["max_times_sampled"] = header.max_times_sampled;
   all["newest_version"] = table->newest_version();
@@ -98,20 +98,6 @@ nb::dict stats(const TablePointer& table) {
   return all;
 }
 
-void wait(const TablePointer& table, Shared<u32>& word, Shared<u32>& waiters, u32 seen, double seconds, WaitKind kind) {
-  table->arena().enter();
-  WaitRecord record(table->arena(), kind, table->index());
-  waiters.fetch_add(1);
-  try {
-    os::Blocking blocking;
-    os::futex_wait(word, seen, static_cast<u64>(std::max(0.0, seconds) * 1e9));
-  } catch (...) {
-    waiters.fetch_sub(1);
-    throw;
-  }
-  waiters.fetch_sub(1);
-}
-
 // The common entry of every call on a table.
 Table& enter(const TablePointer& table) {
   table->arena().enter();
@@ -119,92 +105,105 @@ Table& enter(const TablePointer& table) {
   return *table;
 }
 
-}  // namespace
+u64 update(const TablePointer& table, nb::handle keys, nb::handle priorities) {
+  const nb::object key_array = as_array(keys, NPY_UINT64), priority_array = as_array(priorities, NPY_FLOAT64);
+  const auto key_view = view_of<u64>(key_array);
+  const auto priority_view = view_of<double>(priority_array);
+  if (key_view.size() != priority_view.size())
+    throw Error(Code::kInvalid, "update_priorities: " + std::to_string(key_view.size()) + " keys but " +
+                                    std::to_string(priority_view.size()) + " priorities");
+  for (const double value : priority_view)
+    if (!(value >= 0) || std::isinf(value))
+      throw Error(Code::kInvalid,
+                  "priorities must be finite and at least 0, got " + std::to_string(value) + "; nothing was changed");
+  return enter(table).update_priorities(key_view, priority_view, minute());
+}
 
-void bind_table(nb::module_& module) {
-  nb::class_<Table>(module, "Table", nb::is_weak_referenceable())
-      .def_static("create", &create)
-      .def_prop_ro("name", [](const TablePointer& t) { return std::string(t->header().name); })
+// None: unchanged. beta: None is a value (weights 1), Ellipsis leaves it.
+void configure(const TablePointer& table, nb::handle limiter, nb::handle alpha, nb::handle beta, nb::handle staleness) {
+  LimiterState state{};
+  double new_alpha = 0, new_beta = 0;
+  i64 new_staleness = 0;
+  if (!limiter.is_none()) state = limiter_of(limiter);
+  if (!alpha.is_none()) new_alpha = nb::cast<double>(alpha);
+  const bool set_beta = beta.ptr() != Py_Ellipsis;
+  if (set_beta) new_beta = beta.is_none() ? std::nan("") : nb::cast<double>(beta);
+  if (!staleness.is_none()) new_staleness = nb::cast<i64>(staleness);
+  enter(table).configure(limiter.is_none() ? nullptr : &state, alpha.is_none() ? nullptr : &new_alpha,
+                         set_beta ? &new_beta : nullptr, staleness.is_none() ? nullptr : &new_staleness, minute());
+}
+
+u64 size(const TablePointer& table) {
+  table->arena().enter();
+  table->require_live();
+  return table->header().stat_size.load();
+}
+
+void bind_facts(nb::class_<Table>& type) {
+  type.def_prop_ro("name", [](const TablePointer& t) { return std::string(t->header().name); })
       .def_prop_ro("index", [](const TablePointer& t) { return t->index(); })
-      .def_prop_ro("beta",
-                   [](const TablePointer& t) {
-                     const double beta = t->header().beta;  // one word: a reader sees the old or the new one
-                     return std::isnan(beta) ? nb::none() : nb::object(nb::float_(beta));
-                   })
+      .def_prop_ro("beta", &beta)
       .def_prop_ro("live", [](const TablePointer& t) { return t->live(); })
-      .def_prop_ro("beta",
-                   [](const TablePointer& t) {
-                     const double beta = t->header().beta;
-                     return std::isnan(beta) ? nb::none() : nb::object(nb::float_(beta));
-                   })
       .def("config", [](const TablePointer& t) { return enter(t).config(); })
       .def("schema", [](const TablePointer& t) { return enter(t).schema(); })
-      .def("declare_schema",
-           [](const TablePointer& t, const std::string& text, u64 reserve, u64 item) {
-             return enter(t).declare_schema(text, reserve, item, minute());
-           })
-      .def("size", [](const TablePointer& t) {
-        t->arena().enter();
-        t->require_live();
-        return t->header().stat_size.load();
-      })
+      .def("size", &size)
       .def("stats", &stats)
-      .def("writers", [](const TablePointer& t) { return t->header().writers; })
-      .def("keys",
-           [](const TablePointer& t, u64 start, u64 n) { return new_array(enter(t).keys(start, n, minute()), NPY_UINT64); })
+      .def("writers", [](const TablePointer& t) { return t->header().writers; });
+}
+
+void bind_items(nb::class_<Table>& type) {
+  type.def("keys", [](const TablePointer& t, u64 start,
+                      u64 n) { return new_array(enter(t).keys(start, n, minute()), NPY_UINT64); })
       .def("remove",
            [](const TablePointer& t, nb::handle keys) {
              const nb::object array = as_array(keys, NPY_UINT64);
              return enter(t).remove(view_of<u64>(array), minute());
            })
-      .def("update",
-           [](const TablePointer& t, nb::handle keys, nb::handle priorities) {
-             const nb::object k = as_array(keys, NPY_UINT64), p = as_array(priorities, NPY_FLOAT64);
-             const auto key_view = view_of<u64>(k);
-             const auto priority_view = view_of<double>(p);
-             if (key_view.size() != priority_view.size())
-               throw Error(Code::kInvalid, "update_priorities: " + std::to_string(key_view.size()) + " keys but " +
-                                               std::to_string(priority_view.size()) + " priorities");
-             for (const double value : priority_view)
-               if (!(value >= 0) || std::isinf(value))
-                 throw Error(Code::kInvalid, "priorities must be finite and at least 0, got " + std::to_string(value) +
-                                                 "; nothing was changed");
-             return enter(t).update_priorities(key_view, priority_view, minute());
-           })
+      .def("update", &update)
       .def("reset", [](const TablePointer& t, double timeout) { enter(t).reset(deadline_after(timeout)); })
-      .def("resize", [](const TablePointer& t, u64 capacity, u64 max_bytes, u64 slots,
-                        u64 reserve) { enter(t).resize(capacity, max_bytes, slots, reserve, minute()); })
-      .def("configure",
-           [](const TablePointer& t, nb::handle limiter, nb::handle alpha, nb::handle beta, nb::handle staleness) {
-             LimiterState state{};
-             double new_alpha = 0, new_beta = 0;
-             i64 new_staleness = 0;
-             if (!limiter.is_none()) state = limiter_of(limiter);
-             if (!alpha.is_none()) new_alpha = nb::cast<double>(alpha);
-             const bool set_beta = beta.ptr() != Py_Ellipsis;
-             if (set_beta) new_beta = beta.is_none() ? std::nan("") : nb::cast<double>(beta);
-             if (!staleness.is_none()) new_staleness = nb::cast<i64>(staleness);
-             enter(t).configure(limiter.is_none() ? nullptr : &state, alpha.is_none() ? nullptr : &new_alpha,
-                                set_beta ? &new_beta : nullptr, staleness.is_none() ? nullptr : &new_staleness, minute());
-           },
-           nb::arg("limiter").none(), nb::arg("alpha").none(), nb::arg("beta").none(), nb::arg("max_staleness").none())
       .def("finish", [](const TablePointer& t) { enter(t).finish(minute()); })
-      .def("items_seq", [](const TablePointer& t) { return t->header().items_seq.load(); })
-      .def("room_seq", [](const TablePointer& t) { return t->header().room_seq.load(); })
-      .def("wait_items",
-           [](const TablePointer& t, u32 seen, double seconds) {
-             wait(t, t->header().items_seq, t->header().items_waiters, seen, seconds, WaitKind::kItems);
-           })
-      .def("wait_room",
-           [](const TablePointer& t, u32 seen, double seconds) {
-             wait(t, t->header().room_seq, t->header().room_waiters, seen, seconds, WaitKind::kLimiter);
-           })
       .def("settle", [](const TablePointer& t) { enter(t).settle(minute()); })
       .def("check", [](const TablePointer& t) {
         std::vector<std::string> findings;
         enter(t).check(minute(), &findings);
         return findings;
       });
+}
+
+void bind_settings(nb::class_<Table>& type) {
+  type.def("declare_schema", [](const TablePointer& t, const std::string& text, u64 reserve,
+                                u64 item) { return enter(t).declare_schema(text, reserve, item, minute()); })
+      .def("resize", [](const TablePointer& t, u64 capacity, u64 max_bytes, u64 slots,
+                        u64 reserve) { enter(t).resize(capacity, max_bytes, slots, reserve, minute()); })
+      .def("configure", &configure, nb::arg("limiter").none(), nb::arg("alpha").none(), nb::arg("beta").none(),
+           nb::arg("max_staleness").none());
+}
+
+void bind_waits(nb::class_<Table>& type) {
+  type.def("items_seq", [](const TablePointer& t) { return t->header().items_seq.load(); })
+      .def("room_seq", [](const TablePointer& t) { return t->header().room_seq.load(); })
+      .def("wait_items",
+           [](const TablePointer& t, u32 seen, double seconds) {
+             TableHeader& header = t->header();
+             t->arena().enter();
+             wait_word(t->arena(), header.items_seq, header.items_waiters, seen, seconds, WaitKind::kItems, t->index());
+           })
+      .def("wait_room", [](const TablePointer& t, u32 seen, double seconds) {
+        TableHeader& header = t->header();
+        t->arena().enter();
+        wait_word(t->arena(), header.room_seq, header.room_waiters, seen, seconds, WaitKind::kLimiter, t->index());
+      });
+}
+
+}  // namespace
+
+void bind_table(nb::module_& module) {
+  nb::class_<Table> type(module, "Table", nb::is_weak_referenceable());
+  type.def_static("create", &create);
+  bind_facts(type);
+  bind_items(type);
+  bind_settings(type);
+  bind_waits(type);
 }
 
 }  // namespace di::py

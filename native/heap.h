@@ -90,6 +90,7 @@ class Heap {
   // A table goes: waits until no live process copies from its chunks, then clears every ledger entry that names it.
   void wait_readers(u32 table, u64 deadline_ns);
   u64 available(u64 deadline_ns);  // bytes that a new object or reserve may take
+  void settle(u64 deadline_ns);    // what this process has dropped
 
   void sweep_all(u64 deadline_ns);            // dropped pins of every process, expired objects
   void settle_entry(LedgerEntry& entry, u64 deadline_ns);  // reaper: one pin or own of a dead client
@@ -143,6 +144,8 @@ class Heap {
   void place(const MakeRequest& request, u32 entry, const Blocks::Choice& choice, u32 index,
              const std::function<void(u8*)>& format) DI_REQUIRES(lock_);
   u64 move_pages(u64 bytes, bool holes_only, u64 deadline_ns) DI_EXCLUDES(lock_);
+  bool free_holes(u64 bytes, u64 deadline_ns) DI_EXCLUDES(lock_);
+  u64 set_claims(u32 table, u64 reserve_bytes, u64 held_bytes, bool force, std::string* why) DI_REQUIRES(lock_);
   void make_room_for_pages(u64 missing_bytes) DI_REQUIRES(lock_);
   bool commit_choice(const Blocks::Choice& choice, std::string* why);
   u64 claimed() const;    // of the budget: pages in use, and what tables set aside

@@ -164,6 +164,13 @@ u64 Heap::move_pages(u64 bytes, bool holes_only, u64 deadline_ns) {
   return got;
 }
 
+// Gives pages that lie between objects back to the budget, where they may suffice; false: no use asking again.
+bool Heap::free_holes(u64 bytes, u64 deadline_ns) {
+  const HeapHeader& heap = arena_.heap_header();
+  const u64 objects = heap.object_bytes, live = heap.live_bytes;  // read freely: an estimate
+  return live < objects && bytes <= objects - live && move_pages(bytes, true, deadline_ns) != 0;
+}
+
 MakeResult Heap::make(const MakeRequest& request, u32 entry, u64 deadline_ns, u32* out, std::string* why, u32* short_table,
                       const std::function<void(u8*)>& format) {
   *out = kNone;
@@ -173,12 +180,9 @@ MakeResult Heap::make(const MakeRequest& request, u32 entry, u64 deadline_ns, u3
     Blocks::Choice choice;
     Shortage shortage;
     MakeResult result;
-    u64 holes = 0;  // at most so much lies between objects
     {
       Guard guard(*this, deadline_ns);
       result = try_make(request, entry, &choice, &shortage, out, why, short_table, format);
-      const HeapHeader& heap = arena_.heap_header();
-      holes = heap.object_bytes - std::min(heap.object_bytes.load(), heap.live_bytes.load());
     }
     if (result == MakeResult::kExists) return result;
     if (result == MakeResult::kMade) {
@@ -197,7 +201,7 @@ MakeResult Heap::make(const MakeRequest& request, u32 entry, u64 deadline_ns, u3
       swept = true;
       sweep_all(deadline_ns);
       sweep_unused_chunks(deadline_ns);
-    } else if (shortage.bytes > holes || move_pages(shortage.bytes, true, deadline_ns) == 0) {
+    } else if (!free_holes(shortage.bytes, deadline_ns)) {
       return MakeResult::kFull;
     }
   }

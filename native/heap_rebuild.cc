@@ -236,6 +236,8 @@ void Heap::wait_readers(u32 table, u64 deadline_ns) {
 }
 
 bool Heap::resize(u64 budget, u64 deadline_ns, std::string* why) {
+  const u64 in_use = arena_.heap_header().budget.load() - available(deadline_ns);
+  if (in_use > budget) free_holes(in_use - budget, deadline_ns);
   {
     Guard guard(*this, deadline_ns);
     settle_dropped();

@@ -171,38 +171,58 @@ void Heap::sweep_chunks(u64 deadline_ns) {
 
 // ------------------------------------------------------------------------------------------------------ tables' bytes
 
-bool Heap::reserve(u32 index, u64 bytes, u64 deadline_ns, std::string* why) {
-  Guard guard(*this, deadline_ns);
+// Sets both; 0: there is room, or it is forced. Else what is short, and nothing has changed.
+u64 Heap::set_claims(u32 index, u64 reserve_bytes, u64 held_bytes, bool force, std::string* why) {
   HeapHeader& heap = arena_.heap_header();
   TableHeader& table = arena_.table(index);
-  const u64 used = table.used_bytes, held = table.held_bytes;
-  const u64 before = std::max(table.reserve_bytes + held, used), after = std::max(bytes + held, used);
-  if (after > before && claimed() - before + after > heap.budget.load()) {
+  const u64 used = table.used_bytes;
+  const u64 before = std::max(table.reserve_bytes + table.held_bytes, used), after = std::max(reserve_bytes + held_bytes, used);
+  const u64 claim = claimed() - before + after, budget = heap.budget.load();
+  if (after > before && !force && claim > budget) {
     if (why != nullptr) *why = room_text();
-    return false;
+    return claim - budget;
   }
-  table.reserve_bytes.store(bytes);
+  table.reserve_bytes.store(reserve_bytes);
+  table.held_bytes.store(held_bytes);
   heap.table_charge.store(heap.table_charge - before + after);
-  return true;
+  if (after < before) wake_room();
+  return 0;
+}
+
+bool Heap::reserve(u32 index, u64 bytes, u64 deadline_ns, std::string* why) {
+  for (;;) {
+    u64 missing = 0;
+    {
+      Guard guard(*this, deadline_ns);
+      missing = set_claims(index, bytes, arena_.table(index).held_bytes, false, why);
+    }
+    if (missing == 0) return true;
+    if (!free_holes(missing, deadline_ns)) return false;
+  }
 }
 
 bool Heap::hold(u32 index, i64 delta_bytes, u64 deadline_ns, bool force) {
+  for (;;) {
+    u64 missing = 0;
+    {
+      Guard guard(*this, deadline_ns);
+      const TableHeader& table = arena_.table(index);
+      missing = set_claims(index, table.reserve_bytes, table.held_bytes + static_cast<u64>(delta_bytes), force, nullptr);
+    }
+    if (missing == 0) return true;
+    if (!free_holes(missing, deadline_ns)) return false;
+  }
+}
+
+void Heap::settle(u64 deadline_ns) {
   Guard guard(*this, deadline_ns);
-  HeapHeader& heap = arena_.heap_header();
-  TableHeader& table = arena_.table(index);
-  const u64 used = table.used_bytes, own = table.reserve_bytes + table.held_bytes;
-  const u64 grown = own + static_cast<u64>(delta_bytes);
-  const u64 before = std::max(own, used), after = std::max(grown, used);
-  if (delta_bytes > 0 && !force && claimed() - before + after > heap.budget.load()) return false;
-  table.held_bytes.store(table.held_bytes + static_cast<u64>(delta_bytes));
-  heap.table_charge.store(heap.table_charge - before + after);
-  if (delta_bytes < 0) wake_room();
-  return true;
+  settle_dropped();
 }
 
 u64 Heap::available(u64 deadline_ns) {
+  settle(deadline_ns);
+  if (free_holes(kSliceBytes, deadline_ns)) move_pages(~u64{0}, true, deadline_ns);  // asked for seldom: exact
   Guard guard(*this, deadline_ns);
-  settle_dropped();
   const u64 budget = arena_.heap_header().budget.load();
   return budget > claimed() ? budget - claimed() : 0;
 }

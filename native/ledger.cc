@@ -70,7 +70,7 @@ void Ledger::collect_dropped(std::vector<u32>* out) {
 }
 
 void Ledger::sweep(u64 deadline_ns) {
-  if (has_dropped()) arena_.heap().available(deadline_ns);  // settles on the way
+  if (has_dropped()) arena_.heap().settle(deadline_ns);
 }
 
 bool Ledger::has_pins() const {

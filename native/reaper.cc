@@ -4,6 +4,16 @@ namespace di {
 namespace {
 
 // Whoever takes a dead owner's lock rolls back and rebuilds, so afterwards no undo record names the dead client's words.
+// All tables, before any ledger is read: a reaper that died was changing entries of others, and whoever took its lock
+// over may be restoring them right now.
+void await_recoveries(const std::shared_ptr<Arena>& arena, u64 deadline_ns) {
+  for (u32 i = 0; i < arena->table_count(); ++i) {
+    if (arena->table(i).state.load() != 2) continue;
+    Table table(arena, i);
+    Table::Guard guard(table, deadline_ns);
+  }
+}
+
 void take_over_locks(const std::shared_ptr<Arena>& arena, u32 slot, u64 deadline_ns) {
   const auto owned = [slot](const LockWord& lock) { return lock_owner(lock.word.load()) == slot; };
   if (owned(arena->heap_header().lock)) Heap::Guard guard(arena->heap(), deadline_ns);
@@ -53,6 +63,7 @@ u32 reap(const std::shared_ptr<Arena>& arena, u64 deadline_ns) {
   directory.acquire(deadline_ns);
   u32 reaped = 0;
   try {
+    await_recoveries(arena, deadline_ns);
     for (u32 slot = 0; slot < kMaxClients; ++slot) {
       if (!arena->is_dead(slot)) continue;
       ClientSlot& client = arena->client(slot);
@@ -77,6 +88,18 @@ u32 reap(const std::shared_ptr<Arena>& arena, u64 deadline_ns) {
   }
   directory.release();
   return reaped;
+}
+
+void reap_when_due(const std::shared_ptr<Arena>& arena) {
+  constexpr u64 kEveryNs = 20'000'000;
+  const u64 now = os::coarse_ns();
+  if (now - arena->reap_tick().load(std::memory_order_relaxed) < kEveryNs) return;
+  arena->reap_tick().store(now, std::memory_order_relaxed);
+  try {
+    reap(arena, os::now_ns() + 50'000'000);
+  } catch (const Error& error) {
+    if (error.code() != Code::kTimeout) throw;
+  }
 }
 
 }  // namespace di

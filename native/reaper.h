@@ -11,4 +11,7 @@ namespace di {
 // How many clients were reaped. Costs one record-lock query per attached process when nobody died.
 u32 reap(const std::shared_ptr<Arena>& arena, u64 deadline_ns);
 
+// The same at most every 20 ms of this process, and only as far as no lock is held up.
+void reap_when_due(const std::shared_ptr<Arena>& arena);
+
 }  // namespace di

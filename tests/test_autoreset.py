@@ -22,7 +22,7 @@ FULL = os.environ.get("DI_STORE_TEST_SCALE", "small") == "full"
 GAMMA = 0.5
 
 
-class Spelling(gym.Env[Any, Any]):
+class Spelling(gym.Env[Any, Any]):  # type: ignore[misc,unused-ignore]
     """An environment whose observation is (lane, episode, step); episodes end by a fixed rule."""
 
     observation_space = gym.spaces.Box(-1, 10_000, (3,), np.float32)

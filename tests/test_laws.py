@@ -8,7 +8,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -110,7 +110,7 @@ def test_a_uniform_remover_is_uniform(store: Any) -> None:
 
 
 @pytest.mark.parametrize("normalize", ["batch", "table"])
-def test_importance_weights(store: Any, normalize: str) -> None:
+def test_importance_weights(store: Any, normalize: Literal["batch", "table"]) -> None:
     values = np.array([0.5, 1.0, 2.0, 4.0, 0.25])
     sampler = di_store.Prioritized(0.6, 0.4, normalize=normalize)
     table, _ = filled(store, 5, values, sampler=sampler)

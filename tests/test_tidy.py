@@ -29,7 +29,7 @@ PYTHON_LAYERS = [
     ["store"],
     ["opening"],
     ["__init__"],
-    ["screen", "bench", "demo"],
+    ["demo", "workloads"],
     ["cli"],
     ["__main__"],
 ]
@@ -39,12 +39,13 @@ PYTHON_LAYERS = [
 NATIVE_LAYERS = [
     ["layout", "status", "annotations"],
     ["os", "small_copy"],
-    ["windows", "chunk_view", "views", "spans", "returns", "selectors", "limiter"],  # know no arena
+    ["windows", "chunk_view", "views", "spans", "returns", "selectors", "limiter", "buffers"],  # know no arena
     ["arena"],
     ["locks", "ledger", "blocks", "undo"],
     ["heap"],
-    ["chunk_uses", "chunks", "streams"],
+    ["chunk_uses", "chunks"],
     ["table"],
+    ["writer", "reaper", "chores"],
     ["bindings"],
 ]
 # Arrows of a .cc that point up all the same, each with its reason.

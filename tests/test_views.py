@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -108,7 +108,7 @@ def test_discount_column_stops_the_sum_and_the_episode_goes_on(store: Any) -> No
 
 
 @pytest.mark.parametrize(("pad", "before"), [("first", 5), ("zero", 0)])
-def test_frame_stack(store: Any, pad: str, before: int) -> None:
+def test_frame_stack(store: Any, pad: Literal["first", "zero"], before: int) -> None:
     view = di_store.Transition(frame_stack={"obs": 3}, frame_pad=pad)
     batch = made(store, view, (row(5), 6), (row(6), 7), (row(7, end="terminated"), 8), (row(9), 10))
     assert columns(batch, "obs", "next_obs") == [
@@ -125,7 +125,9 @@ def test_frame_stack(store: Any, pad: str, before: int) -> None:
         ("shift", [0, 2, 3], [[0, 1, 2, 3], [2, 3, 4, 5], [3, 4, 5, 6]], [[1] * 4] * 3),
     ],
 )
-def test_sequence_tail(store: Any, tail: str, starts: list[int], obs: list[Any], mask: list[Any]) -> None:
+def test_sequence_tail(
+    store: Any, tail: Literal["pad", "drop", "shift"], starts: list[int], obs: list[Any], mask: list[Any]
+) -> None:
     view = di_store.Sequence(3, period=2, burn_in=1, tail=tail)
     calls = [(row(i, end="truncated" if i == 6 else ""), None) for i in range(7)]
     batch = made(store, view, *calls)
@@ -174,6 +176,23 @@ def test_episodes_are_padded_and_cut(store: Any) -> None:
     batch = made(store, view, *calls)
     assert columns(batch, "obs", "lengths") == [[[0, 1, 2, 0], [10, 11, 12, 13]], [2, 3]]
     assert np.asarray(batch.data["mask"]).astype(int).tolist() == [[1, 1, 0], [1, 1, 1]]
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_an_episode_far_longer_than_its_view_is_cut(store: Any, beside: bool) -> None:
+    """Rows behind `max_length` are of no use to the table and must not fill it, nor a table beside it."""
+    tables = [store.create_table("t", capacity=20, view=di_store.Episode(5), lanes=1)]
+    if beside:
+        tables.append(store.create_table("beside", capacity=20, lanes=1))
+    with store.writer(tables) as writer:
+        for at in range(5_000):
+            writer.append(row(at), timeout=1)
+        writer.end_episode()
+    batch = tables[0].peek(tables[0].keys())
+    assert columns(batch, "obs", "lengths") == [[[0, 1, 2, 3, 4]], [5]]
+    assert tables[0].stats()["episodes_cut"] == 1
+    if beside:
+        assert columns(tables[1].peek(tables[1].keys()), "obs") == [list(range(4_980, 5_000))]
 
 
 def test_ragged_columns_are_packed(store: Any) -> None:
@@ -228,7 +247,9 @@ def test_lanes_are_separate_streams(store: Any, lanes: int) -> None:
             obs = np.arange(lanes, dtype=np.float32) * 100 + step
             ended = np.arange(lanes) == step  # lane 0 ends with its first step, lane 1 with its second …
             flags = {"terminated": ended, "truncated": np.zeros(lanes, bool)}
-            items = writer.append({"obs": obs, "reward": reward, **flags}, next={"obs": (obs + 1 + 50 * ended).astype(np.float32)})
+            items = writer.append(
+                {"obs": obs, "reward": reward, **flags}, next={"obs": (obs + 1 + 50 * ended).astype(np.float32)}
+            )
             assert items.lanes.tolist() == sorted(items.lanes.tolist())
             keep = ~ended
             if ended.any() and keep.any():

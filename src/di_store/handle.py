@@ -12,7 +12,7 @@ import msgspec
 
 from di_store import _core
 from di_store.batch import Batch, decode_blob, wrap_ragged
-from di_store.errors import CorruptData, Timeout
+from di_store.errors import CorruptData, StoreError, Timeout
 from di_store.plan import OPAQUE_SCHEMA, VALUE, ReadPlan, read_plan
 from di_store.reserve import Reckoning, check_room, meta_bytes, reckon
 from di_store.samplers import Prioritized
@@ -39,6 +39,7 @@ class TableHandle:
         self._which: dict[Any, list[int] | None] = {None: None}
         self._lock = threading.Lock()
         self.example_bytes = 0
+        self.closed: StoreError | None = None  # set by the table's handle: calls that wait end with it
         self.special = False
         self._warned = False
 

@@ -5,18 +5,21 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import time
 from dataclasses import dataclass
 from typing import Any
 
 from di_store import _core, config
+from di_store.errors import StoreNotFound
 from di_store.sizes import parse_size
-from di_store.store import ATTACH, Store
-from di_store.waits import check_timeout
+from di_store.store import ATTACH, LOCK_SECONDS, Store
+from di_store.waits import LOG_SECONDS, check_timeout, logger
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _CREATE_OR_ATTACH, _NEW = 0, 1
 _MODES = {"rw": _CREATE_OR_ATTACH, "x": _NEW, "r": ATTACH}
 _OPEN_SECONDS = 60.0
+_LOOK_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,7 @@ def open(
         seed = config.count("seed", seed, minimum=0, maximum=2**63 - 1)
     budget = parse_size(memory, total=_core.memory_total())
     own = secrets.randbits(63) if seed is None else seed
-    arena = _core.Arena.open(name, number, budget, own, 0.0 if mode == "r" else _OPEN_SECONDS)
+    arena = _core.Arena.open(name, number, budget, own, LOCK_SECONDS if mode == "r" else _OPEN_SECONDS)
     return Store(arena, seed=seed, readonly=mode == "r")
 
 
@@ -84,7 +87,21 @@ def attach(name: str, *, timeout: float | None = 0) -> Store:
     """
     check_name(name)
     seconds = check_timeout(timeout)
-    return Store(_core.Arena.open(name, ATTACH, 0, 0, -1.0 if seconds is None else seconds))
+    began = time.monotonic()
+    log_at = began + LOG_SECONDS
+    while True:
+        try:
+            # The folder's lock is held for moments only, so that even timeout=0 may wait for it.
+            most = _OPEN_SECONDS if seconds is None else max(seconds, LOCK_SECONDS)
+            return Store(_core.Arena.open(name, ATTACH, 0, 0, most))
+        except StoreNotFound:
+            waited = time.monotonic() - began
+            if seconds is not None and waited >= seconds:
+                raise
+        if time.monotonic() >= log_at:
+            log_at += LOG_SECONDS
+            logger.warning("attach has waited %.0f s: no live process holds a store named %r", waited, name)
+        time.sleep(_LOOK_SECONDS if seconds is None else min(_LOOK_SECONDS, max(0.0, seconds - waited)))
 
 
 def list_stores() -> list[StoreInfo]:

@@ -40,8 +40,9 @@ from di_store.writer import Writer, forget_writers
 
 ATTACH = 2
 """The core's number for a store that must be there."""
+LOCK_SECONDS = 5.0
+"""How long attaching may wait for others that attach at this moment, whatever its timeout."""
 _TABLE_NAME_BYTES = 100
-_CREATE_SECONDS = 60.0
 
 _core.set_codec(codec.encode, codec.decode)
 
@@ -123,7 +124,7 @@ class Store:
     @staticmethod
     def _load(name: str, readonly: bool = False) -> Store:
         """A pickled handle, in the process that loads it."""
-        return Store(_core.Arena.open(name, ATTACH, 0, 0, 0.0), readonly=readonly)
+        return Store(_core.Arena.open(name, ATTACH, 0, 0, LOCK_SECONDS), readonly=readonly)
 
     @staticmethod
     def _load_table(store: str, name: str) -> Table:
@@ -307,6 +308,7 @@ class Store:
         durability: str = "memory",
         seed: int | None = None,
         exist_ok: bool = False,
+        timeout: float | None = 60,
     ) -> Table:
         """Make a table.
 
@@ -328,6 +330,7 @@ class Store:
             durability: only "memory" in this version.
             seed: of its draws; None: from the store's.
             exist_ok: return the table that is there, if view, schema, sampler and remover are equal.
+            timeout: seconds to wait for another process that makes or drops a table.
 
         Raises:
             TableExists: the name is taken. CapacityError: it would not fit; nothing was reserved. ValueError: settings
@@ -345,7 +348,8 @@ class Store:
             "columns": columns,
             "durability": durability,
         }
-        return self._create(name, make_settings(found, schema, number, rest), config.flag("exist_ok", exist_ok))
+        settings, seconds = make_settings(found, schema, number, rest), check_timeout(timeout)
+        return self._create(name, settings, config.flag("exist_ok", exist_ok), -1.0 if seconds is None else seconds)
 
     def table(self, name: str, timeout: float | None = 0) -> Table:
         """The table of that name.
@@ -403,7 +407,7 @@ class Store:
 
     # -- inside -------------------------------------------------------------------------------------------------
 
-    def _create(self, name: str, settings: Settings, exist_ok: bool) -> Table:
+    def _create(self, name: str, settings: Settings, exist_ok: bool, seconds: float) -> Table:
         arena = self._writable()
         if exist_ok and (known := arena.table(name)) is not None:
             return self._existing(known, settings)
@@ -411,7 +415,7 @@ class Store:
             raise TableExists(f"store {self._name!r} has a table {name!r} already")
         reserve, item = self._reckon(name, settings)
         try:
-            native = _core.Table.create(arena, settings.shape(name, reserve, item), _CREATE_SECONDS)
+            native = _core.Table.create(arena, settings.shape(name, reserve, item), seconds)
         except TableExists:
             known = arena.table(name)
             if not exist_ok or known is None:

@@ -130,7 +130,7 @@ class Table:
                 return self._handle.batch(found) if self._handle.special else Batch(*found)
         else:
             found = None
-        self._open()
+        self._writable()
         return read_batch(self._handle, found, n, timeout, min_n, linger, self._beta(beta), columns, out)
 
     def _first_sample(self, n: int, beta: float | None, which: Any) -> Any:
@@ -331,7 +331,7 @@ class Table:
     def _close(self, why: StoreError) -> None:
         if self._closed is not None:
             return
-        self._closed = why
+        self._closed = self._handle.closed = why
         self._sample = self._refuse
         self._inserter.close()
         # The mapping goes with the last handle: let go of the core's part.

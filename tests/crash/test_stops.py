@@ -9,7 +9,6 @@ import re
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -24,17 +23,12 @@ import di_store
 def field(crew: Crew, tmp_path: Path, store_name: Callable[[], str]) -> Iterator[Field]:
     """A field nobody works on yet, with something in its tables."""
     made = Field(crew, store_name(), str(tmp_path / "board"), 3)
-    numbers = np.arange(256)
-    made.store.table("replay").extend(finished(numbers))
-    made.store.table("queue").extend(words.rows(numbers[:20]))
+    with made.store.table("replay").writer() as writer:
+        for number in range(256):
+            writer.append(words.rows(number), next={"obs": words.stamp(number + 1)})
+    made.store.table("queue").extend(words.rows(np.arange(20)))
     yield made
     made.close()
-
-
-def finished(numbers: Any) -> dict[str, Any]:
-    """Whole transitions of one step."""
-    made = words.rows(numbers)
-    return made | {"next_obs": words.stamp(numbers + 1), "discount": np.ones(len(numbers), np.float32)}
 
 
 def stopped(field: Field, role: str, point: str) -> Hand:
@@ -45,10 +39,10 @@ def stopped(field: Field, role: str, point: str) -> Hand:
     return hand
 
 
-def resume(field: Field, hand: Hand) -> None:
+def resume(field: Field, hand: Hand, loops: int = 3) -> None:
     """Let it go on, do some more, and end well."""
     hand.signal(signal.SIGCONT)
-    field.await_progress(3)
+    field.await_progress(loops)
     field.board.put(0, words.STOP, 1)
     hand.finish()
     assert field.store.check() == []
@@ -63,14 +57,15 @@ def assert_names(error: di_store.Timeout, hand: Hand) -> None:
 
 @pytest.mark.parametrize("point", ["undo.before_commit", "table.draw_item", "undo.after_commit"])
 def test_a_stopped_learner_holds_its_table_only(field: Field, point: str) -> None:
-    hand = stopped(field, "learner", point)
     replay, queue = field.store.table("replay"), field.store.table("queue")
+    writer = replay.writer()
+    hand = stopped(field, "learner", point)
     with pytest.raises(di_store.Timeout) as caught:
         replay.sample(4, timeout=0.5)
     assert_names(caught.value, hand)
     assert "replay" in str(caught.value)
     with pytest.raises(di_store.Timeout) as caught:
-        replay.insert({name: column[0] for name, column in finished(np.arange(1)).items()}, timeout=0.5)
+        writer.append(words.rows(0), next={"obs": words.stamp(1)}, timeout=0.5)
     assert_names(caught.value, hand)
     # The other tables, the objects and what reads without locks go on.
     assert len(queue.sample(4, timeout=60).keys) == 4
@@ -78,6 +73,8 @@ def test_a_stopped_learner_holds_its_table_only(field: Field, point: str) -> Non
     assert [c["state"] for c in field.store.stats()["clients"] if c["pid"] == hand.pid] == ["T"]
     assert replay.stats()["size"] == 256
     resume(field, hand)
+    writer.append(words.rows(0), next={"obs": words.stamp(1)}, timeout=60)
+    writer.close()
     words.check_transitions(replay.sample(32, timeout=60).data)
 
 
@@ -148,7 +145,7 @@ def test_a_stopped_consumer_keeps_its_draws(field: Field) -> None:
     field.crew.until(lambda: len(log.all()) == 20 - len(received.keys), "the consumer to receive the rest")
     numbers = received.data["n"].tolist() + log.all().tolist()
     assert sorted(numbers) == list(range(20))
-    resume(field, hand)
+    resume(field, hand, 0)
 
 
 def test_killed_while_stopped(field: Field) -> None:

@@ -56,7 +56,7 @@ def check_items(batch: Any, items: list[Item], side: Any, *, counted: bool = Tru
         if item.lane != NO_LANE:
             assert int(batch.starts[at]) == item.start
             check_episode(int(batch.episodes[at]), item, side)
-            assert int(batch.versions[at]) == item.version
+        assert int(batch.versions[at]) == item.version
         np.testing.assert_allclose(batch.priorities[at], item.priority, rtol=1e-5)
         if counted:
             assert int(batch.times_sampled[at]) == item.times_sampled

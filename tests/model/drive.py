@@ -30,10 +30,10 @@ def drive(setting: Setting, rng: random.Random, operations: int) -> None:
 
 def one(harness: Harness, rng: random.Random) -> None:
     """One random operation; mostly writing and reading."""
-    if not harness.pens or (len(harness.pens) < 2 and rng.random() < 0.03):
-        harness.open_writer("fork" if rng.random() < 0.1 else None)
+    if not harness.pens or (len(harness.pens) < 2 and rng.random() < 0.1):
+        harness.open_writer("fork" if rng.random() < 0.3 else None)
     operation: Callable[[Harness, random.Random], None] = rng.choices(
-        (append, extend, end, sample, update, peek, delete, change, leave, insert), (40, 8, 6, 25, 8, 5, 2, 3, 1, 4)
+        (append, extend, end, sample, update, peek, delete, change, leave, insert), (40, 8, 6, 25, 8, 5, 2, 3, 2, 4)
     )[0]
     operation(harness, rng)
 

@@ -197,7 +197,7 @@ class Harness:
     def close(self) -> None:
         """End all writers and the store."""
         for pen in self.pens:
-            if isinstance(pen.driver, ChildDriver):
+            if isinstance(pen.driver, ChildDriver) and pen.driver.process.is_alive():
                 pen.driver.kill()
         self.store.close()
 

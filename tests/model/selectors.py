@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 
-@dataclass
+@dataclass(eq=False)
 class Item:
     """One item. `number` counts inserts of the table; `example` is the item's own copy."""
 

@@ -91,7 +91,8 @@ class Side:
         assert admitted, "insert passed, though the limiter lets nothing pass"
         self._make_room()
         self._learn(self.model.inserts, int(np.asarray(made).ravel()[0]))
-        self.model.insert([Draft(NO_LANE, 0, 0, row, priority)], self._survivors())
+        draft = Draft(NO_LANE, 0, 0, row, priority, int(row.get("version", -1)))
+        self.model.insert([draft], self._survivors())
         return self.sync()
 
     def update_priorities(self, count: int, zero: bool) -> None:

@@ -14,7 +14,7 @@ NO_LANE = -1
 """The lane of items that came without a stream."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Draft:
     """An item before it is inserted."""
 

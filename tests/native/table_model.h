@@ -81,6 +81,13 @@ class TableModel {
       items_.erase(items_.begin() + (item - items_.data()));
     }
   }
+  // Draws that went into a later epoch were given back: it begins anew unless somebody else drew in it.
+  void rewind_epoch(u64 before) {
+    if (shape_.sampler != SamplerKind::kOnce || epoch_ <= before) return;
+    for (const Item& item : items_)
+      if (item.joined + item.uses > before + 1) return;
+    epoch_ = before;
+  }
   void update(u64 key, double priority) {
     find(key)->priority = priority;
     max_priority_ = std::max(max_priority_, priority);

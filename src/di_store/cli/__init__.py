@@ -39,9 +39,8 @@ for _command in (demo, status, top, inspect, check, hold, bench, rm):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; its exit status. `arguments` default to those of the process."""
     try:
-        group.main(args=arguments, prog_name="di-store", standalone_mode=False)
-    except click.exceptions.Exit as asked:
-        return asked.exit_code
+        # Not standalone, click returns what `context.exit` was given.
+        status = group.main(args=arguments, prog_name="di-store", standalone_mode=False)
     except click.ClickException as error:
         error.show()
         return error.exit_code
@@ -55,4 +54,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Whoever read the output has gone (`| head`); a second complaint at exit would be noise.
         sys.stdout = None
         return 1
-    return 0
+    return status if isinstance(status, int) else 0

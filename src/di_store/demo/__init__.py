@@ -14,15 +14,21 @@ __all__ = ["DemoConfig", "run"]
 
 
 def run(config: DemoConfig) -> int:
-    """Run the demo described by `config` and return the exit status: 0 fine (also after Ctrl-C), 1 failed."""
+    """Run the demo described by `config` and return the exit status: 0 fine (also after Ctrl-C), 1 failed.
+
+    Meant as the last thing its process does: afterwards Ctrl-C and SIGTERM are ignored.
+    """
     interrupt = Interrupt()
     # Importing torch takes seconds, and Ctrl-C may come then.
-    with interrupt.installed():
-        try:
-            from di_store.demo.job import run_job
-        except ModuleNotFoundError as missing:
-            if missing.name is None or missing.name.partition(".")[0] == "di_store":
-                raise
-            print(f"di-store demo needs {missing.name}; install it with: pip install 'di-store[demo]'", file=sys.stderr)
-            return 1
+    interrupt.take()
+    try:
+        from di_store.demo.job import run_job
+
         return run_job(config, interrupt)
+    except ModuleNotFoundError as missing:
+        if missing.name is None or missing.name.partition(".")[0] == "di_store":
+            raise
+        print(f"di-store demo needs {missing.name}; install it with: pip install 'di-store[demo]'", file=sys.stderr)
+        return 1
+    finally:
+        interrupt.ignore()

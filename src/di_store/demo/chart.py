@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 
 from di_store.demo.config import DemoConfig
 from di_store.demo.metrics import Metrics
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 MEAN_EPISODES = 20
 MEBIBYTE = 2**20
 
 
-def write_chart(path: Path, config: DemoConfig, metrics: Metrics) -> None:
-    """Write four small charts over time: return, speed, memory, loss. Makes the folder; `OSError` if it cannot."""
-    # The object interface needs no display and leaves the process's global pyplot state alone.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+def check_path(path: Path) -> None:
+    """Make the folder of the chart and try whether the file can be written, before a run that would end in vain.
 
+    Raises `ValueError` naming the option.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = not path.exists()
+        path.open("ab").close()
+        if fresh:
+            path.unlink()
+    except OSError as error:
+        raise ValueError(f"--out {path}: no chart can be written there: {error.strerror}") from error
+
+
+def write_chart(path: Path, config: DemoConfig, metrics: Metrics) -> None:
+    """Write four small charts over time: return, speed, memory, loss. `OSError` if the file cannot be written."""
+    # The object interface needs no display and leaves the process's global pyplot state alone.
     figure = Figure(figsize=(11, 7), layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(f"di-store demo: {config.env}, {config.actors} actors x {config.envs_per_actor} environments")
@@ -44,7 +56,6 @@ def write_chart(path: Path, config: DemoConfig, metrics: Metrics) -> None:
     for axis in axes.flat:
         axis.set_xlabel("seconds")
         axis.grid(alpha=0.3)
-    path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110, format="png")
 
 

@@ -85,6 +85,9 @@ class Fleet:
     def stop(self) -> None:
         """End every actor: ask, then insist. Leaves no process behind."""
         for member in self.alive:
+            if member.report is None:  # still importing torch: it would not listen for seconds, and holds nothing
+                member.process.terminate()
+                continue
             try:
                 member.control.send("stop")
             except OSError:

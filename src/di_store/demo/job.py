@@ -14,7 +14,7 @@ import torch
 
 import di_store
 from di_store.demo.actor import POLICY, REPLAY
-from di_store.demo.chart import write_chart
+from di_store.demo.chart import check_path, write_chart
 from di_store.demo.config import SEED, DemoConfig
 from di_store.demo.envs import EnvShape, env_shape
 from di_store.demo.fleet import Fleet
@@ -31,6 +31,7 @@ READY_SECONDS = 120.0
 def run_job(config: DemoConfig, interrupt: Interrupt) -> int:
     """Run the demo; 0 at the end of the time or after Ctrl-C, 1 with a line on stderr if it cannot go on."""
     try:
+        check_path(Path(config.out))
         shape = env_shape(config)
         with di_store.open(memory=config.memory, seed=SEED) as store:
             return _run(config, shape, store, interrupt)
@@ -48,6 +49,9 @@ def _run(config: DemoConfig, shape: EnvShape, store: di_store.Store, interrupt: 
     learner = Learner(build_network(config, shape), recipe)
     store.publish(POLICY, learner.network.state_dict())
     stream = output_stream(config)
+    if interrupt.asked:
+        print("ended before the actors were started", file=stream)
+        return 0
     fleet = Fleet(config, shape, store.name)
     try:
         with Screen(config, stream) as screen:
@@ -141,9 +145,9 @@ class Run:
         deadline = time.monotonic() + READY_SECONDS
         while not (self.fleet.ready or self.interrupt.asked or time.monotonic() > deadline):
             self._listen(SCREEN_SECONDS)
-            self._show()
+            if self.screen.live:
+                self._show()
         self.metrics = Metrics()
-        self.screen.restart()
 
     def train(self) -> None:
         """Sample, learn, give priorities back, publish; until time is up, Ctrl-C, or no actor is left."""

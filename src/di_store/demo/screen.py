@@ -49,10 +49,6 @@ class Screen:
         if not self.live:
             self._print(text)
 
-    def restart(self) -> None:
-        """The clock of the points starts anew."""
-        self.line_due = 0.0
-
     def show(self, point: Point, fleet: Fleet) -> None:
         """Show the newest point."""
         if self.live:

@@ -1,0 +1,293 @@
+#include "bindings_cells.h"
+
+#include <cmath>
+#include <cstring>
+
+namespace di::py {
+
+Cells::Cells(nb::handle columns, nb::object coerce, std::vector<u32> final_columns)
+    : coerce_(std::move(coerce)), final_columns_(std::move(final_columns)) {
+  for (nb::handle entry : columns) {
+    grow(entry["path"])->column = static_cast<u32>(columns_.size());
+    columns_.push_back(read_column(entry));
+  }
+}
+
+Cells::Column Cells::read_column(nb::handle entry) {
+  Column column;
+  column.name = take<std::string>(entry, "name");
+  column.dtype = entry["dtype"];
+  column.descr = reinterpret_cast<PyArray_Descr*>(column.dtype.ptr());
+  for (nb::handle size : entry["shape"]) column.shape.push_back(nb::cast<npy_intp>(size));
+  column.ragged = take<bool>(entry, "ragged");
+  column.bytes = take<u64>(entry, "bytes");
+  column.reward = column.name == "reward";
+  return column;
+}
+
+Cells::Node* Cells::grow(nb::handle path) {
+  Node* at = &root_;
+  for (nb::handle part : path) {
+    Node* found = nullptr;
+    for (Node& child : at->children)
+      if (PyObject_RichCompareBool(child.key.ptr(), part.ptr(), Py_EQ) == 1) found = &child;
+    if (found == nullptr) {
+      at->children.emplace_back();
+      found = &at->children.back();
+      found->key = interned(part);
+    }
+    at = found;
+  }
+  return at;
+}
+
+void Cells::begin() {
+  keep_.clear();
+  cells_.clear();
+  scalars_.clear();
+  cells_.reserve(columns_.size() * 3);
+  scalars_.reserve(columns_.size() * 3);
+  bytes_ = 0;
+}
+
+// ------------------------------------------------------------------------------------------------------------- leaves
+
+bool Cells::exact(const Column& column, nb::handle value, const npy_intp* lead, int leads, ColumnInput* input) const {
+  if (!PyArray_Check(value.ptr())) return false;
+  auto* array = reinterpret_cast<PyArrayObject*>(value.ptr());
+  const int extra = static_cast<int>(column.shape.size());
+  if (PyArray_NDIM(array) != leads + extra || !PyArray_IS_C_CONTIGUOUS(array)) return false;
+  const npy_intp* dims = PyArray_DIMS(array);
+  for (int i = 0; i < leads; ++i)
+    if (dims[i] != lead[i]) return false;
+  for (int i = 0; i < extra; ++i)
+    if (dims[leads + i] != column.shape[static_cast<std::size_t>(i)]) return false;
+  if (PyArray_DESCR(array) != column.descr && !PyArray_EquivTypes(PyArray_DESCR(array), column.descr)) return false;
+  input->base = static_cast<const u8*>(PyArray_DATA(array));
+  return true;
+}
+
+// Numbers of exactly the column's type, and Python numbers into the types they declare.
+bool Cells::scalar(const Column& column, nb::handle value, ColumnInput* input) {
+  if (!column.shape.empty()) return false;
+  scalars_.emplace_back();
+  u8* at = scalars_.back().data();
+  const int type = column.descr->type_num;
+  PyObject* object = value.ptr();
+  if (PyFloat_CheckExact(object) || (column.reward && PyFloat_Check(object))) {
+    const double number = PyFloat_AS_DOUBLE(object);
+    if (type == NPY_FLOAT64) {
+      std::memcpy(at, &number, 8);
+    } else if (type == NPY_FLOAT32 && (std::abs(number) <= 3e38 || !std::isfinite(number))) {
+      const float narrow = static_cast<float>(number);
+      std::memcpy(at, &narrow, 4);
+    } else {
+      return false;
+    }
+  } else if (PyBool_Check(object)) {
+    if (type != NPY_BOOL) return false;
+    *at = object == Py_True ? 1 : 0;
+  } else if (PyLong_CheckExact(object)) {
+    if (type != NPY_INT64) return false;
+    int overflow = 0;
+    const long long number = PyLong_AsLongLongAndOverflow(object, &overflow);
+    if (overflow != 0) return false;
+    std::memcpy(at, &number, 8);
+  } else if (PyArray_IsScalar(object, Generic)) {
+    PyArray_Descr* descr = PyArray_DescrFromScalar(object);
+    const bool same = descr->type_num == type && PyDataType_ELSIZE(descr) <= 16 && PyTypeNum_ISNUMBER(type);
+    const bool flag = descr->type_num == NPY_BOOL && type == NPY_BOOL;
+    Py_DECREF(descr);
+    if (!same && !flag) return false;
+    PyArray_ScalarAsCtype(object, at);
+  } else {
+    return false;
+  }
+  input->base = at;
+  return true;
+}
+
+void Cells::listed(u32 index, nb::handle list, ColumnInput* input, u64 count) {
+  const Column& column = columns_[index];
+  std::vector<Cell> cells;
+  for (nb::handle item : list) {
+    auto* array = reinterpret_cast<PyArrayObject*>(item.ptr());
+    const u32 length = column.ragged ? static_cast<u32>(PyArray_DIM(array, 0)) : 1;
+    cells.push_back({static_cast<const u8*>(PyArray_DATA(array)), length});
+    bytes_ += static_cast<u64>(PyArray_NBYTES(array));
+  }
+  if (cells.size() != count)
+    throw Error(Code::kSchemaMismatch, "column '" + column.name + "': expected " + std::to_string(count) + " values");
+  cells_.push_back(std::move(cells));
+  input->cells = cells_.back().data();
+}
+
+// One value of a ragged column that needs no conversion; its bound is Python's to check.
+bool Cells::one_ragged(u32 index, nb::handle value, ColumnInput* input) {
+  if (!PyArray_Check(value.ptr())) return false;
+  const Column& column = columns_[index];
+  auto* array = reinterpret_cast<PyArrayObject*>(value.ptr());
+  const int extra = static_cast<int>(column.shape.size());
+  if (PyArray_NDIM(array) != extra + 1 || !PyArray_IS_C_CONTIGUOUS(array)) return false;
+  if (!PyArray_EquivTypes(PyArray_DESCR(array), column.descr)) return false;
+  for (int i = 0; i < extra; ++i)
+    if (PyArray_DIM(array, i + 1) != column.shape[static_cast<std::size_t>(i)]) return false;
+  keep_.push_back(coerce_(index, value, nb::tuple()));
+  nb::list one;
+  one.append(keep_.back());
+  listed(index, one, input, 1);
+  return true;
+}
+
+// What needs converting, or a good word why it can't be: Python's to do.
+void Cells::coerced(u32 index, nb::handle value, const npy_intp* lead, int leads, u64 count, ColumnInput* input) {
+  const Column& column = columns_[index];
+  nb::object shape = leads == 0   ? nb::object(nb::make_tuple())
+                     : leads == 1 ? nb::object(nb::make_tuple(lead[0]))
+                                  : nb::object(nb::make_tuple(lead[0], lead[1]));
+  nb::object made = coerce_(index, value, shape);
+  keep_.push_back(made);
+  if (column.ragged) {
+    if (PyArray_Check(made.ptr())) {
+      nb::list one;
+      one.append(made);
+      listed(index, one, input, 1);
+    } else {
+      listed(index, made, input, count);
+    }
+    return;
+  }
+  auto* array = reinterpret_cast<PyArrayObject*>(made.ptr());
+  if (!PyArray_Check(made.ptr()) || static_cast<u64>(PyArray_NBYTES(array)) != column.bytes * count)
+    throw Error(Code::kSchemaMismatch, "column '" + column.name + "' has the wrong size");
+  input->base = static_cast<const u8*>(PyArray_DATA(array));
+}
+
+void Cells::leaf(u32 index, nb::handle value, const CallShape& shape, ColumnInput* input) {
+  const Column& column = columns_[index];
+  npy_intp lead[2] = {0, 0};
+  int leads = 0;
+  if (shape.time) lead[leads++] = static_cast<npy_intp>(shape.steps);
+  if (shape.by_lane) lead[leads++] = static_cast<npy_intp>(shape.lanes);
+  if (!column.ragged) {
+    input->lane_stride = column.bytes;
+    input->step_stride = column.bytes * shape.lanes;
+    bytes_ += column.bytes * shape.cells();
+    if (exact(column, value, lead, leads, input)) return;
+    if (leads == 0 && scalar(column, value, input)) return;
+  } else if (leads == 0 && one_ragged(index, value, input)) {
+    return;
+  }
+  coerced(index, value, lead, leads, shape.cells(), input);
+}
+
+// -------------------------------------------------------------------------------------------------------------- trees
+
+void Cells::refuse_unknown(const Node& node, nb::handle dict) {
+  std::string unknown;
+  for (auto [key, value] : nb::borrow<nb::dict>(dict)) {
+    bool known = false;
+    for (const Node& child : node.children)
+      known = known || PyObject_RichCompareBool(child.key.ptr(), key.ptr(), Py_EQ) == 1;
+    if (!known) unknown += (unknown.empty() ? "'" : ", '") + std::string(nb::str(key).c_str()) + "'";
+  }
+  throw Error(Code::kSchemaMismatch, "column " + unknown +
+                                         " is not in the schema; columns are fixed once declared: leave it out, or "
+                                         "make the table with schema=");
+}
+
+void Cells::parse_node(const Node& node, nb::handle dict, const CallShape& shape, std::vector<ColumnInput>* inputs) {
+  if (!PyDict_Check(dict.ptr())) throw Error(Code::kType, "a step is a (nested) dict of columns");
+  Py_ssize_t found = 0;
+  for (const Node& child : node.children) {
+    PyObject* value = PyDict_GetItemWithError(dict.ptr(), child.key.ptr());
+    if (value == nullptr) {
+      if (PyErr_Occurred()) throw nb::python_error();
+      continue;
+    }
+    ++found;
+    if (child.column != kNone)
+      leaf(child.column, value, shape, &(*inputs)[child.column]);
+    else
+      parse_node(child, value, shape, inputs);
+  }
+  if (found != PyDict_Size(dict.ptr())) refuse_unknown(node, dict);
+}
+
+void Cells::parse(nb::handle tree, const CallShape& shape, std::vector<ColumnInput>* inputs) {
+  inputs->assign(columns_.size(), ColumnInput{});
+  parse_node(root_, tree, shape, inputs);
+}
+
+// ------------------------------------------------------------------------------------------------- final observations
+
+void Cells::final_value(u32 index, nb::handle value, u64 cell, u64 cells, CellTable* table) {
+  std::vector<Cell>& column = (*table)[index];
+  if (column.empty()) column.resize(cells);
+  keep_.push_back(coerce_(index, value, nb::tuple()));
+  auto* array = reinterpret_cast<PyArrayObject*>(keep_.back().ptr());
+  const u32 length = columns_[index].ragged ? static_cast<u32>(PyArray_DIM(array, 0)) : 1;
+  column[cell] = {static_cast<const u8*>(PyArray_DATA(array)), length};
+}
+
+void Cells::final_tree(const Node& node, nb::handle dict, u64 cell, u64 cells, CellTable* table) {
+  for (const Node& child : node.children) {
+    PyObject* value = PyDict_GetItem(dict.ptr(), child.key.ptr());
+    if (value == nullptr) continue;
+    if (child.column != kNone)
+      final_value(child.column, value, cell, cells, table);
+    else
+      final_tree(child, value, cell, cells, table);
+  }
+}
+
+// An array of the view's one observation, or a dict of leaves below the view's obs, or named from the root.
+void Cells::final_item(nb::handle item, u64 cell, u64 cells, CellTable* table) {
+  if (!PyDict_Check(item.ptr())) {
+    if (final_columns_.size() != 1)
+      throw Error(Code::kInvalid, "final= as an array needs a view with one observation column");
+    final_value(final_columns_[0], item, cell, cells, table);
+    return;
+  }
+  const Node* at = &root_;
+  if (!final_columns_.empty()) {
+    const std::string& observed = columns_[final_columns_[0]].name;
+    for (const Node& child : root_.children)
+      if (child.column == kNone && observed.rfind(std::string(nb::str(child.key).c_str()) + "/", 0) == 0 &&
+          PyDict_GetItem(item.ptr(), child.key.ptr()) == nullptr)
+        at = &child;
+  }
+  final_tree(*at, item, cell, cells, table);
+}
+
+void Cells::parse_final(nb::handle final, const CallShape& shape, u32 all_lanes, WriterCall* call) {
+  const u64 cells = shape.cells();
+  if (PyDict_Check(final.ptr())) {
+    parse(final, shape, &call->final);
+    call->final_given.assign(cells, 1);
+    return;
+  }
+  call->final.assign(columns_.size(), ColumnInput{});
+  call->final_given.assign(cells, 0);
+  nb::list flat;
+  const nb::object items = PyArray_Check(final.ptr()) ? final.attr("reshape")(-1) : nb::borrow(final);
+  for (nb::handle item : items) flat.append(item);
+  if (nb::len(flat) != cells && nb::len(flat) != all_lanes)
+    throw Error(Code::kInvalid,
+                "final= needs one entry for each lane (" + std::to_string(cells) + "), None where none ended");
+  const bool by_lane = nb::len(flat) != cells;
+  CellTable table(columns_.size());
+  for (u64 i = 0; i < cells; ++i) {
+    nb::object item = flat[by_lane ? call->lanes[i % call->lanes.size()] : i];
+    if (item.is_none()) continue;
+    call->final_given[i] = 1;
+    final_item(item, i, cells, &table);
+  }
+  for (std::size_t i = 0; i < columns_.size(); ++i)
+    if (!table[i].empty()) {
+      cells_.push_back(std::move(table[i]));
+      call->final[i].cells = cells_.back().data();
+    }
+}
+
+}  // namespace di::py

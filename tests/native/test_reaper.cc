@@ -1,0 +1,259 @@
+// Reapers that die themselves, creators that die, holders that are stopped; many processes opening one name at once.
+#include "kill_fixture.h"
+#include "table_fixture.h"
+
+using namespace di;
+
+namespace {
+
+constexpr u32 kRow = 300;
+
+std::shared_ptr<Table> make_table(const std::shared_ptr<Arena>& arena, const char* name, u64 limit) {
+  TableShape shape = table_shape(name, 1000, kRow);
+  shape.max_times_sampled = limit;
+  return Table::create(arena, shape, soon());
+}
+
+// A process that holds everything one can hold, and is killed.
+void leave_a_mess(const std::shared_ptr<Arena>& arena) {
+  Child victim([&] {
+    const auto free = Table::find(arena, "free"), limited = Table::find(arena, "limited");
+    StepWriter writer({free, limited}, kRow, 2048);
+    for (u64 i = 1; i <= 50; ++i) CHECK(writer.append(i).why == Blocked::Why::kNothing);
+    std::vector<Pinned> pins;
+    for (u64 i = 1; i <= 5; ++i) pins.emplace_back(*arena, i);
+    CHECK(arena->heap().remove(ObjectId(3).bytes, soon()));
+    pins[4].drop();
+    const u32 entry = arena->ledger().take_one();
+    MakeRequest request;
+    request.bytes = 5 * kMiB;
+    u32 descriptor = kNone;
+    std::string why;
+    CHECK(arena->heap().make(request, entry, soon(), &descriptor, &why) == MakeResult::kMade);
+    DrawSet copied, drawn, seen;
+    CHECK(free->draw(&drawn, 20, 0, 0, soon(), &why) == 20 && limited->draw(&copied, 20, 0, 0, soon(), &why) == 20);
+    limited->copied(&copied, soon());
+    free->peek(free->keys(0, 10, soon()), &seen, soon());
+    Child::ready();
+    Child::wait_go();
+    return 0;
+  });
+  CHECK(victim.wait_ready());
+  CHECK(victim.end(SIGKILL) == -SIGKILL);
+}
+
+// Also where the reaper dies, and the one behind it: whoever comes last leaves it clean.
+void reapers_die_too() {
+  Board board(64);
+  std::shared_ptr<Arena> arena;
+  std::vector<std::shared_ptr<Table>> tables;
+  HeapCounts start{};
+  u64 charge = 0;
+  const auto prepare = [&] {
+    tables.clear();
+    arena = make_store("mess", 64 * kMiB);
+    tables = {make_table(arena, "free", 0), make_table(arena, "limited", 1)};
+    charge = arena->heap_header().table_charge;
+    for (u64 i = 1; i <= 5; ++i) CHECK(put_number(*arena, i, 50'000) == MakeResult::kMade);
+    start = heap_counts(*arena);
+    leave_a_mess(arena);
+  };
+  const auto child = [&] { CHECK(reap(arena, soon()) <= 2); };
+  prepare();
+  const std::vector<std::string> points = points_of(board, child);
+  prepare();
+  const auto after = [&](const std::string& spec) {
+    Child second([&] {  // dies too, at some other point
+      os::arm_fault(points[board.get(0) == Mark::kNone ? 0 : points.size() / 2] + ":2");
+      reap(arena, soon());
+      return 0;
+    });
+    second.wait();
+    check_tables(arena);
+    CHECK(arena->heap_header().deaths.load() >= 1);
+    for (u64 i = 1; i <= 5; ++i) CHECK(holds_number(*arena, i) == (i != 3));
+    arena->heap().sweep_all(soon());
+    HeapCounts now = heap_counts(*arena);
+    now.live += Blocks::block_bytes(50'000), ++now.objects;
+    CHECK(now == start);
+    for (const auto& table : tables) {
+      const TableHeader& header = table->header();
+      if (header.size != 50 || header.held != 0 || header.writers != 0 || header.limiter.samples != 0)
+        std::fprintf(stderr, "%s: %s has %lu items, %lu held, %lu writers, %ld samples\n", spec.c_str(), header.name,
+                     header.size, header.held, header.writers, header.limiter.samples);
+      CHECK(header.size == 50 && header.held == 0 && header.writers == 0 && header.limiter.samples == 0);
+      CHECK(header.total_samples == 0 && header.held_bytes.load() == 0);
+      table->reset(soon());
+    }
+    check_tables(arena);
+    CHECK(count_chunks(*arena) == 0 && arena->heap_header().table_charge == charge);
+    prepare();
+  };
+  const u64 deaths = die_everywhere(points, scaled_count(8, 100), child, [] {}, after);
+  CHECK(deaths >= 30);
+  std::printf("reapers: %lu deaths at %zu points\n", deaths, points.size());
+}
+
+// The call must give up with a Timeout that names the process.
+void expect_culprit(pid_t pid, const std::function<void()>& call) {
+  const std::string who = "pid " + std::to_string(pid) + ", stopped";
+  bool named = false;
+  try {
+    call();
+  } catch (const Error& error) {
+    named = error.code() == Code::kTimeout && error.culprit() == who;
+    if (!named) std::fprintf(stderr, "%s (%s)\n", error.what(), error.culprit().c_str());
+  }
+  CHECK(named);
+}
+
+// Stopped at a point where it holds `what`: the others give up naming it, and go on when it does.
+void stop_at(const std::shared_ptr<Arena>& arena, const char* point, bool heap, bool table) {
+  const auto tab = Table::find(arena, "free");
+  Child child([&] {
+    StepWriter writer({Table::find(arena, "free")}, kRow, 2048);
+    Child::ready();
+    Child::wait_go();
+    os::arm_fault(std::string(point) + ":1:stop");
+    CHECK(writer.append(77).why == Blocked::Why::kNothing);
+    CHECK(holds_number(*arena, 1) && put_number(*arena, 900, 3000) == MakeResult::kMade);
+    CHECK(arena->heap().remove(ObjectId(900).bytes, soon()));
+    writer.writer().close(soon());
+    return 0;
+  });
+  CHECK(child.wait_ready());
+  child.go();
+  while (os::process_state(static_cast<u32>(child.pid())) != 'T') os::sleep_ns(1'000'000);
+  if (heap) expect_culprit(child.pid(), [&] { arena->heap().contains(ObjectId(1).bytes, deadline_after(0.2)); });
+  if (heap) expect_culprit(child.pid(), [&] { arena->heap().sweep_all(0); });
+  if (table) expect_culprit(child.pid(), [&] { tab->keys(0, 1, deadline_after(0.2)); });
+  if (!table) CHECK(!tab->keys(0, 1, soon()).empty());
+  if (!heap) CHECK(holds_number(*arena, 1));
+  CHECK(reap(arena, soon()) == 0);
+  CHECK(arena->heap_header().live_objects >= 5);  // read freely
+  CHECK(::kill(child.pid(), SIGCONT) == 0);
+  CHECK(child.wait() == 0);
+  check_tables(arena);
+}
+
+void stopped_holders_are_named() {
+  const auto arena = make_store("stopped", 64 * kMiB);
+  const auto table = make_table(arena, "free", 0);
+  for (u64 i = 1; i <= 5; ++i) CHECK(put_number(*arena, i, 50'000) == MakeResult::kMade);
+  {
+    StepWriter writer({table}, kRow);
+    CHECK(writer.append(1).why == Blocked::Why::kNothing);
+    writer.writer().close(soon());
+  }
+  stop_at(arena, "table.insert_item", false, true);
+  stop_at(arena, "undo.before_commit", false, true);
+  stop_at(arena, "heap.pinned", true, false);
+  stop_at(arena, "heap.make_after_state", true, false);
+  stop_at(arena, "put.before_copy", false, false);
+  stop_at(arena, "writer.published", false, true);
+}
+
+// A stopped reader of a table keeps it from being dropped, and is named; gone, the table goes.
+void a_stopped_reader_is_named() {
+  const auto arena = make_store("reader", 64 * kMiB);
+  const auto table = make_table(arena, "free", 0);
+  Child child([&] {
+    StepWriter writer({table}, kRow);
+    for (u64 i = 1; i < 50; ++i) CHECK(writer.append(i).why == Blocked::Why::kNothing);
+    writer.writer().close(soon());
+    DrawSet set;
+    std::string why;
+    CHECK(table->draw(&set, 5, 0, 0, soon(), &why) == 5);
+    Child::ready();
+    Child::wait_go();
+    return 0;
+  });
+  CHECK(child.wait_ready());
+  CHECK(::kill(child.pid(), SIGSTOP) == 0);
+  while (os::process_state(static_cast<u32>(child.pid())) != 'T') os::sleep_ns(1'000'000);
+  expect_culprit(child.pid(), [&] { Table::drop(arena, "free", deadline_after(0.2)); });
+  CHECK(child.end(SIGKILL) == -SIGKILL);
+  reap(arena, soon());
+  CHECK(!Table::find(arena, "free"));
+  make_table(arena, "free", 0);
+  check_tables(arena);
+  CHECK(count_chunks(*arena) == 0);
+}
+
+// The creator dies at each point of its work; whoever opens the name meanwhile gets a whole store, its own or no other.
+void creators_die() {
+  pass_arenas_on();
+  for (const char* point : {"arena.before_commit", "os.commit", "arena.before_claim", "arena.after_claim", "arena.before_magic"})
+    for (int count = 1; count <= 3; ++count) {
+      const std::string name = fresh_name("creator");
+      Child creator([&] {
+        os::arm_fault(std::string(point) + ":" + std::to_string(count));
+        const auto arena = Arena::open(name, Arena::Mode::kOpen, 32 * kMiB, 1, soon());
+        Child::ready();
+        Child::wait_go();
+        return 0;
+      });
+      Child attacher([&] {
+        const auto arena = Arena::open(name, Arena::Mode::kOpen, 32 * kMiB, 1, soon());
+        CHECK(put_number(*arena, 1, 1000) != MakeResult::kFull && holds_number(*arena, 1));
+        check_heap(arena);
+        return 0;
+      });
+      CHECK(attacher.wait() == 0);
+      if (creator.wait_ready()) creator.go();
+      const int end = creator.wait();
+      CHECK(end == 0 || end == -SIGKILL);
+      bool gone = false;
+      try {
+        Arena::open(name, Arena::Mode::kAttach, 0, 0, soon());
+      } catch (const Error& error) {
+        gone = error.code() == Code::kStoreNotFound;
+      }
+      CHECK(gone);
+    }
+}
+
+// Two processes open one name at the same moment, again and again: always one store.
+void two_open_one_name() {
+  pass_arenas_on();
+  struct Field {
+    std::atomic<u64> arrived[2], opened[2];
+    u8 uuid[2][16];
+  };
+  void* at = mmap(nullptr, sizeof(Field), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  CHECK(at != MAP_FAILED);
+  Field& field = *static_cast<Field*>(at);
+  const u64 rounds = scaled_count(60, 1000);
+  const std::string name = fresh_name("twice");
+  const auto meet = [](std::atomic<u64>* both, int me, u64 round) {
+    both[me].store(round);
+    for (const u64 end = soon(); both[1 - me].load() < round; sched_yield()) CHECK(os::now_ns() < end);
+  };
+  const auto player = [&](int me) {
+    for (u64 round = 1; round <= rounds; ++round) {
+      meet(field.arrived, me, round);
+      const auto arena = Arena::open(name, Arena::Mode::kOpen, 16 * kMiB, 1, soon());
+      std::memcpy(field.uuid[me], arena->header().uuid, 16);
+      CHECK(put_number(*arena, 10 + static_cast<u64>(me), 500) == MakeResult::kMade);
+      meet(field.opened, me, 2 * round);
+      CHECK(std::memcmp(field.uuid[0], field.uuid[1], 16) == 0);
+      CHECK(holds_number(*arena, 10) && holds_number(*arena, 11));
+      meet(field.opened, me, 2 * round + 1);
+    }
+    return 0;
+  };
+  Child one([&] { return player(0); }), two([&] { return player(1); });
+  CHECK(one.wait() == 0 && two.wait() == 0);
+  munmap(at, sizeof(Field));
+}
+
+}  // namespace
+
+int main() {
+  two_open_one_name();
+  creators_die();
+  stopped_holders_are_named();
+  a_stopped_reader_is_named();
+  reapers_die_too();
+  std::puts("reaper ok");
+}

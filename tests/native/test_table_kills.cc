@@ -1,0 +1,254 @@
+// Writers and learners killed at every fault point of tables, streams and draws while this process goes on with both.
+#include "kill_fixture.h"
+#include "table_fixture.h"
+
+using namespace di;
+
+namespace {
+
+constexpr u32 kRow = 200;
+constexpr u64 kNumbers = 1 << 22;
+constexpr u64 kPerChild = 1 << 10;
+
+// Table 0 keeps everything; of table 1 each item may be had once.
+struct Scene {
+  std::shared_ptr<Arena> arena = make_store("kills", 256 * kMiB);
+  Board board{kNumbers};
+  std::vector<std::shared_ptr<Table>> tables;
+  u64 next = kPerChild;
+
+  Scene() {
+    TableShape kept = table_shape("kept", 200'000, kRow);
+    kept.sampler = SamplerKind::kPrioritized;
+    kept.remover = SamplerKind::kMinHeap;
+    kept.slots = 1024 + kept.capacity / 100;  // grows on its way
+    tables.push_back(Table::create(arena, kept, soon()));
+    TableShape once = table_shape("once", 20'000, kRow);
+    once.sampler = SamplerKind::kFifo;
+    once.max_times_sampled = 1;
+    tables.push_back(Table::create(arena, once, soon()));
+  }
+};
+
+double priority_of(u64 number) { return 1.0 + static_cast<double>(number % 97); }
+
+void append_marked(Scene& scene, StepWriter& writer, u64 number) {
+  scene.board.set(number, Mark::kStarted);
+  CHECK(writer.append(number, priority_of(number)).why == Blocked::Why::kNothing);
+  scene.board.set(number, Mark::kDone);
+}
+
+void sample_kept(Scene& scene, u32 count, bool deliver) {
+  DrawSet set;
+  std::string why;
+  Table& table = *scene.tables[0];
+  if (table.draw(&set, count, 0, 0, soon(), &why) == 0) return table.give_back(&set, soon());
+  std::vector<u64> keys;
+  std::vector<double> priorities;
+  for (const Drawn& drawn : set.items) {
+    const u64 number = read_number(*scene.arena, drawn);
+    CHECK(number != ~u64{0});
+    keys.push_back(drawn.key);
+    priorities.push_back(priority_of(number));
+  }
+  table.copied(&set, soon());
+  deliver ? table.deliver(&set, soon()) : table.give_back(&set, soon());
+  table.update_priorities(keys, priorities, soon());
+}
+
+// Takes up to `count` items of the second table: each at most once over all processes.
+u32 take_once(Scene& scene, u32 count, bool deliver) {
+  DrawSet set;
+  std::string why;
+  Table& table = *scene.tables[1];
+  const u32 got = table.draw(&set, count, 0, 0, soon(), &why);
+  std::vector<u64> numbers;
+  for (const Drawn& drawn : set.items) {
+    numbers.push_back(read_number(*scene.arena, drawn));
+    CHECK(numbers.back() != ~u64{0} && scene.board.get(numbers.back()) != Mark::kEnded);
+    if (deliver) scene.board.set(numbers.back(), Mark::kEnding);
+  }
+  if (!deliver) {
+    table.give_back(&set, soon());
+    return 0;
+  }
+  table.deliver(&set, soon());
+  for (const u64 number : numbers) scene.board.set(number, Mark::kEnded);
+  return got;
+}
+
+void use_tables(Scene& scene) {
+  u64 number = scene.next;
+  {
+    StepWriter writer(scene.tables, kRow, 2048);
+    for (int i = 0; i < 40; ++i) append_marked(scene, writer, number++);
+    CHECK(writer.extend(scene.next + 500, 130).why == Blocked::Why::kNothing);
+    sample_kept(scene, 30, true);
+    sample_kept(scene, 70, false);
+    take_once(scene, 20, false);
+    take_once(scene, 15, true);
+    for (int i = 0; i < 10; ++i) append_marked(scene, writer, number++);
+    writer.writer().close(soon());
+  }
+  Table& kept = *scene.tables[0];
+  const LimiterState limiter = min_size(1);
+  const double alpha = 0.7;
+  kept.configure(&limiter, &alpha, nullptr, nullptr, soon());
+  DrawSet seen;
+  kept.peek(kept.keys(0, 20, soon()), &seen, soon());
+  kept.deliver(&seen, soon());
+}
+
+// What was acknowledged is in the kept table, whole, and in the second one unless it was delivered.
+void judge(Scene& scene, const std::string& spec) {
+  check_tables(scene.arena);
+  CHECK(scene.tables[0]->header().writers == 0 && scene.tables[1]->header().writers == 0);
+  CHECK(scene.tables[0]->header().held == 0 && scene.tables[1]->header().held == 0);
+  std::vector<bool> there(kPerChild);
+  const std::vector<u64> keys = scene.tables[0]->keys(0, ~u64{0}, soon());
+  DrawSet all;
+  scene.tables[0]->peek(keys, &all, soon());
+  for (const Drawn& drawn : all.items) {
+    const u64 number = read_number(*scene.arena, drawn);
+    CHECK(number != ~u64{0});
+    if (number < scene.next || number >= scene.next + kPerChild) continue;
+    there[number - scene.next] = true;
+    if (number < scene.next + 500) CHECK(drawn.priority == priority_of(number));
+  }
+  scene.tables[0]->deliver(&all, soon());
+  std::vector<bool> had(kPerChild);
+  while (true) {
+    DrawSet set;
+    std::string why;
+    scene.tables[1]->draw(&set, 500, 0, 0, soon(), &why);
+    for (const Drawn& drawn : set.items) {
+      const u64 number = read_number(*scene.arena, drawn);
+      CHECK(number != ~u64{0} && scene.board.get(number) != Mark::kEnded);
+      if (number >= scene.next && number < scene.next + kPerChild) had[number - scene.next] = true;
+    }
+    const bool empty = set.items.empty();
+    scene.tables[1]->deliver(&set, soon());
+    if (empty) break;
+  }
+  for (u64 i = 0; i < 500; ++i) {
+    const Mark mark = scene.board.get(scene.next + i);
+    const bool acknowledged = mark == Mark::kDone || mark == Mark::kEnding || mark == Mark::kEnded;
+    if (acknowledged && !there[i]) std::fprintf(stderr, "number %lu lost at %s\n", i, spec.c_str());
+    CHECK(!acknowledged || there[i]);
+    CHECK(mark != Mark::kDone || had[i]);
+  }
+  scene.next += kPerChild;
+}
+
+// Nothing of what the dead had is left: with the items gone no chunk stays, no byte is charged.
+void empty(Scene& scene, u64 charge) {
+  for (const auto& table : scene.tables) table->reset(soon());
+  check_tables(scene.arena);
+  CHECK(count_chunks(*scene.arena) == 0);
+  for (const auto& table : scene.tables) CHECK(table->header().used_bytes.load() == 0 && table->header().held_bytes.load() == 0);
+  CHECK(scene.arena->heap_header().table_charge == charge);
+}
+
+void tables() {
+  Scene scene;
+  const u64 charge = scene.arena->heap_header().table_charge;
+  const auto child = [&] { use_tables(scene); };
+  const std::vector<std::string> points = points_of(scene.board, child);
+  judge(scene, "nothing");
+  StepWriter writer(scene.tables, kRow, 4096);
+  u64 mine = 0;
+  const auto meanwhile = [&] {
+    for (int i = 0; i < 20; ++i) CHECK(writer.append(kNumbers / 2 + mine++, 0.5).why == Blocked::Why::kNothing);
+    sample_kept(scene, 40, true);
+  };
+  u64 rounds = 0;
+  const u64 deaths = die_everywhere(points, scaled_count(13, 150), child, meanwhile, [&](const std::string& spec) {
+    writer.writer().close(soon());
+    judge(scene, spec);
+    if (++rounds % 8 == 0) empty(scene, charge);
+    writer.~StepWriter();
+    new (&writer) StepWriter(scene.tables, kRow, 4096);
+  });
+  CHECK(deaths >= 60);
+  writer.writer().close(soon());
+  empty(scene, charge);
+  std::printf("tables: %lu deaths at %zu points\n", deaths, points.size());
+}
+
+u64 all_meta(const Arena& arena) {
+  u64 blocks = 0;
+  for (u32 i = 0; i < arena.heap().descriptor_count(); ++i) {
+    const u64 word = arena.heap().descriptor(i).word.load();
+    const u32 owner = arena.heap().descriptor(i).owner;
+    if (word_kind(word) == ObjectKind::kMeta && word_state(word) != ObjectState::kFree && owner != kOwnerLedger) ++blocks;
+  }
+  return blocks;
+}
+
+// A table made, declared, grown, shrunk, emptied and dropped.
+void live_and_die(const std::shared_ptr<Arena>& arena, SamplerKind sampler, SamplerKind remover) {
+  TableShape shape = table_shape("short-lived", 3000, kRow);
+  shape.sampler = sampler;
+  shape.remover = remover;
+  shape.normalize_table = true;
+  shape.slots = 1024;
+  const auto table = Table::create(arena, shape, soon());
+  CHECK(table->declare_schema("{\"a schema\": 1}", shape.reserve_bytes + kMiB, kRow, soon()));
+  CHECK(!table->declare_schema("{}", 0, 1, soon()));
+  StepWriter writer({table}, kRow, 4096);
+  for (u64 i = 0; i < 2048; i += 64) CHECK(writer.extend(1 + i, 64).why == Blocked::Why::kNothing);
+  table->resize(100, ~u64{0}, 4000, shape.reserve_bytes, soon());
+  DrawSet set;
+  std::string why;
+  CHECK(table->draw(&set, 20, 0, 0, soon(), &why) == 20);
+  table->remove(table->keys(10, 30, soon()), soon());
+  table->reset(soon());
+  table->give_back(&set, soon());
+  table->finish(soon());
+  writer.writer().close(soon());
+  Table::drop(arena, "short-lived", soon());
+}
+
+void admin() {
+  const auto arena = make_store("admin", 64 * kMiB);
+  Board board(64);
+  const SamplerKind kinds[] = {SamplerKind::kUniform, SamplerKind::kPrioritized, SamplerKind::kOnce, SamplerKind::kMinHeap};
+  u64 turn = 0;
+  const auto child = [&] { live_and_die(arena, kinds[turn % 4], kinds[(turn / 4 % 2) * 3]); };
+  const std::vector<std::string> points = points_of(board, child);
+  check_tables(arena);
+  const u64 meta = all_meta(*arena), charge = arena->heap_header().table_charge;
+  const HeapCounts start = heap_counts(*arena);
+  const auto meanwhile = [&] {
+    if (const auto table = Table::find(arena, "short-lived")) {
+      try {
+        table->remove(table->keys(0, 5, soon()), soon());
+        StepWriter writer({table}, kRow, 4096);
+        writer.append(1'000'000);
+        writer.writer().close(soon());
+      } catch (const Error& error) {  // finished or dropped meanwhile
+        CHECK(error.code() == Code::kTableNotFound || error.code() == Code::kEndOfData);
+      }
+    }
+  };
+  const u64 deaths = die_everywhere(points, scaled_count(5, 40), child, meanwhile, [&](const std::string& spec) {
+    ++turn;
+    check_tables(arena);
+    if (Table::find(arena, "short-lived")) Table::drop(arena, "short-lived", soon());
+    check_tables(arena);
+    if (all_meta(*arena) != meta || count_chunks(*arena) != 0) std::fprintf(stderr, "left over at %s\n", spec.c_str());
+    CHECK(all_meta(*arena) == meta && count_chunks(*arena) == 0);
+    CHECK(arena->heap_header().table_charge == charge && heap_counts(*arena) == start);
+  });
+  CHECK(deaths >= 60);
+  std::printf("admin: %lu deaths at %zu points\n", deaths, points.size());
+  for (const std::string& point : points) std::printf("  %s\n", point.c_str());
+}
+
+}  // namespace
+
+int main() {
+  tables();
+  admin();
+  std::puts("table kills ok");
+}

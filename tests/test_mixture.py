@@ -1,0 +1,109 @@
+"""Batches from several tables."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import di_store
+
+
+@pytest.fixture
+def store() -> Iterator[Any]:
+    with di_store.open(memory="64MiB") as opened:
+        yield opened
+
+
+def two(store: Any, **options: Any) -> tuple[Any, Any]:
+    """Tables of rows whose `from` says the table."""
+    tables = []
+    for number, name in enumerate(("agent", "demo")):
+        table = store.create_table(name, capacity=100, seed=number, **options)
+        table.extend({"from": np.full(50, number), "obs": {"x": np.full((50, 300), number, np.float32)}})
+        tables.append(table)
+    return tables[0], tables[1]
+
+
+def test_source_says_where_an_example_is_from(store: Any) -> None:
+    two(store)
+    batch = store.mix({"agent": 3, "demo": 1}, seed=0).sample(200)
+    assert batch.source.dtype == np.int32
+    assert (batch.data["from"] == batch.source).all()
+    assert (batch.data["obs"]["x"] == batch.source[:, None]).all()
+    assert 20 < batch.source.sum() < 90
+    assert len(batch.keys) == len(batch.weights) == len(batch.priorities) == 200
+    assert batch.table_size == 100
+
+
+def test_the_same_seed_gives_the_same_picks(store: Any) -> None:
+    two(store)
+    counts = [[store.mix({"agent": 1, "demo": 1}, seed=4).sample(64).source.sum()] for _ in range(2)]
+    assert counts[0] == counts[1]
+
+
+def test_priorities_find_their_table(store: Any) -> None:
+    agent, demo = two(store, sampler=di_store.Prioritized(1.0))
+    mixture = store.mix({"agent": 1, "demo": 1}, seed=0)
+    batch = mixture.sample(64)
+    assert mixture.update_priorities(batch.keys, np.where(batch.source == 1, 7.0, 3.0)) <= 64
+    assert set(agent.peek(agent.keys()).priorities.tolist()) == {1.0, 3.0}
+    assert set(demo.peek(demo.keys()).priorities.tolist()) == {1.0, 7.0}
+    for wrong in (float("nan"), -1.0):
+        with pytest.raises(ValueError, match="priorities"):
+            mixture.update_priorities(batch.keys, np.full(64, wrong))
+
+
+def test_a_mixtures_loader_and_columns(store: Any) -> None:
+    two(store)
+    with store.mix({"agent": 1, "demo": 1}).loader(32, columns="from", beta=0.5) as loader:
+        for _ in range(10):
+            batch = next(loader)
+            assert list(batch.data) == ["from"]
+            assert (batch.data["from"] == batch.source).all()
+
+
+def test_a_failed_draw_gives_back_in_all_tables(store: Any) -> None:
+    agent, _ = two(store)
+    store.create_table("late", capacity=10)
+    with pytest.raises(di_store.Timeout):
+        store.mix({"agent": 1, "late": 1}).sample(64, timeout=0.02)
+    assert agent.stats()["samples"] == 0
+
+
+def test_tables_of_other_columns_do_not_mix(store: Any) -> None:
+    two(store)
+    store.create_table("other", capacity=10).insert({"from": 1})
+    with pytest.raises(ValueError, match="obs/x"):
+        store.mix({"agent": 1, "other": 1}, seed=0).sample(64)
+    assert len(store.mix({"agent": 1, "other": 1}).sample(64, columns="from")) == 64
+
+
+def test_a_mixture_pickles_by_name(store: Any) -> None:
+    two(store)
+    mixture = pickle.loads(pickle.dumps(store.mix({"agent": 1, "demo": 3}, seed=1)))
+    assert mixture.weights == {"agent": 1.0, "demo": 3.0}
+    assert len(mixture) == 100
+    assert len(mixture.sample(5)) == 5
+
+
+def test_bad_shares(store: Any) -> None:
+    two(store)
+    for wrong in ({}, {"agent": 0}, {"agent": -1}, {"agent": float("nan")}, {"agent": "x"}, ["agent"]):
+        with pytest.raises((ValueError, TypeError)):
+            store.mix(wrong)
+    with pytest.raises(di_store.TableNotFound):
+        store.mix({"nobody": 1})
+
+
+def test_ragged_columns_mix(store: Any) -> None:
+    for number, name in enumerate(("a", "b")):
+        table = store.create_table(name, capacity=10, schema={"u": di_store.Spec((None,), "i8", max=5)})
+        for length in range(5):
+            table.insert({"u": np.full(length, number)})
+    batch = store.mix({"a": 1, "b": 1}, seed=0).sample(40)
+    for source, row in zip(batch.source, batch.data["u"], strict=True):
+        assert (row == source).all()
