@@ -95,13 +95,15 @@ std::shared_ptr<Arena> Arena::open(const std::string& name, Mode mode, u64 budge
       return found;
     }
     if (!leaving) break;
-    guard.unlock();  // the last handle is just being dropped in another thread: its end would take our record lock along
+    guard
+        .unlock();  // the last handle is just being dropped in another thread: its end would take our record lock along
     os::sleep_ns(100'000);
   }
   if (refused > 0)
     throw Error(Code::kAccessDenied, "every process that holds store '" + name +
                                          "' refuses access (another group, or not dumpable): run as the same user and "
-                                         "group, or let `di-store hold " + name + "` hold it");
+                                         "group, or let `di-store hold " +
+                                         name + "` hold it");
   if (mode == Mode::kAttach)
     throw Error(Code::kStoreNotFound, "no live process holds a store named '" + name +
                                           "'; di_store.list_stores() shows what there is, `di-store hold` keeps one");
@@ -114,7 +116,8 @@ std::shared_ptr<Arena> Arena::create(const std::string& name, u64 budget_bytes, 
   u8 uuid[16];
   os::random_bytes(uuid, sizeof uuid);
   const u64 limit = os::address_space_limit();
-  u64 range = std::min(align_up(budget_bytes, kSliceBytes) * kRangeFactor, std::max(kMaxRange, align_up(budget_bytes, kSliceBytes)));
+  u64 range = std::min(align_up(budget_bytes, kSliceBytes) * kRangeFactor,
+                       std::max(kMaxRange, align_up(budget_bytes, kSliceBytes)));
   while (limit != ~u64{0} && range > budget_bytes && 2 * range + (u64{1} << 30) > limit) range /= 2;
   range = std::max(align_up(range, kSliceBytes), align_up(budget_bytes, kSliceBytes));
 
@@ -202,21 +205,21 @@ void Arena::validate() const {
   if (header.magic.load(std::memory_order_acquire) != kMagic)  // pairs with the release in create()
     throw Error(Code::kCorruptData, "not a Di-store, or its creator died while making it; choose another name");
   if (header.layout_version != kLayoutVersion || header.header_bytes != sizeof(ArenaHeader))
-    throw Error(Code::kLayoutMismatch,
-                "the store was made by another Di-store version (layout " + std::to_string(header.layout_version) +
-                    ", this one reads " + std::to_string(kLayoutVersion) + "); use the same version in every process");
+    throw Error(Code::kLayoutMismatch, "the store was made by another Di-store version (layout " +
+                                           std::to_string(header.layout_version) + ", this one reads " +
+                                           std::to_string(kLayoutVersion) + "); use the same version in every process");
   const u64 slices = header.slice_count;
   const auto fits = [this](Offset at, u64 bytes) {
-    return at.value >= sizeof(ArenaHeader) && at.value % kPageBytes == 0 && at.value <= file_bytes_ && bytes <= file_bytes_ - at.value;
+    return at.value >= sizeof(ArenaHeader) && at.value % kPageBytes == 0 && at.value <= file_bytes_ &&
+           bytes <= file_bytes_ - at.value;
   };
-  const bool sound = slices > 0 && slices <= (u64{1} << 24) && header.range_bytes == slices * kSliceBytes &&
-                     header.data.value % kSliceBytes == 0 && header.data.value + header.range_bytes == file_bytes_ &&
-                     fits(header.clients, sizeof(ClientSlot) * kMaxClients) && fits(header.heap, sizeof(HeapHeader)) &&
-                     fits(header.tables, kTableHeaderBytes * kMaxTables) &&
-                     fits(header.weights, sizeof(WeightsEntry) * kMaxWeights) &&
-                     fits(header.layouts, sizeof(u32) * kMaxLayouts) && fits(header.slices, sizeof(Slice) * slices) &&
-                     fits(header.bitmaps, sizeof(u64) * kBlockWords * slices) &&
-                     std::memchr(header.name, 0, kNameBytes) != nullptr;
+  const bool sound =
+      slices > 0 && slices <= (u64{1} << 24) && header.range_bytes == slices * kSliceBytes &&
+      header.data.value % kSliceBytes == 0 && header.data.value + header.range_bytes == file_bytes_ &&
+      fits(header.clients, sizeof(ClientSlot) * kMaxClients) && fits(header.heap, sizeof(HeapHeader)) &&
+      fits(header.tables, kTableHeaderBytes * kMaxTables) && fits(header.weights, sizeof(WeightsEntry) * kMaxWeights) &&
+      fits(header.layouts, sizeof(u32) * kMaxLayouts) && fits(header.slices, sizeof(Slice) * slices) &&
+      fits(header.bitmaps, sizeof(u64) * kBlockWords * slices) && std::memchr(header.name, 0, kNameBytes) != nullptr;
   if (!sound) throw Error(Code::kCorruptData, "the store's header is damaged; every process must leave it");
 }
 
@@ -316,8 +319,9 @@ void Arena::enter_slow(u64 tick) {
   if (header_->removed.load())
     throw Error(Code::kStoreClosed, "store '" + name() + "' was removed (`di-store rm --force`)");
   if (os::file_id(fd_) != id_)
-    throw Error(Code::kStoreClosed, "this process closed the store's file descriptor (os.closerange or dup2); open the "
-                                    "store after that, or leave its descriptor alone");
+    throw Error(Code::kStoreClosed,
+                "this process closed the store's file descriptor (os.closerange or dup2); open the "
+                "store after that, or leave its descriptor alone");
   if (clients_[slot_].generation.load() != slot_generation_)
     throw Error(Code::kStoreClosed, "this process was taken for dead and its slot given away; open the store again");
   entered_tick_ = tick;

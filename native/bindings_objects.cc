@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "bindings.h"
+#include "weights.h"
 
 namespace di::py {
 namespace {
@@ -258,24 +259,24 @@ nb::object get(const ArenaPointer& arena, const Id& id, nb::handle copy) {
 
 i64 publish(const ArenaPointer& arena, const std::string& name, nb::handle value, u64 keep) {
   arena->enter();
-  const u32 index = arena->heap().weights_entry(name, true, minute());
-  if (value.is_none()) return arena->heap().publish(index, kNone, kNone, keep, minute());
+  const u32 index = Weights(arena->heap()).entry(name, true, minute());
+  if (value.is_none()) return Weights(arena->heap()).publish(index, kNone, kNone, keep, minute());
   const Written made = write_value(arena, value, nullptr, 0);
-  return arena->heap().publish(index, made.descriptor, made.entry, keep, minute());
+  return Weights(arena->heap()).publish(index, made.descriptor, made.entry, keep, minute());
 }
 
 nb::object latest(const ArenaPointer& arena, const std::string& name, i64 version, nb::handle copy) {
   arena->enter();
-  const u32 index = arena->heap().weights_entry(name, false, minute());
+  const u32 index = Weights(arena->heap()).entry(name, false, minute());
   if (index == kNone) throw Error(Code::kObjectNotFound, "no weights named '" + name + "' were published");
   Id id;
-  Heap::version_id(*arena, index, version, id);
+  Weights::version_id(*arena, index, version, id);
   return get(arena, id, copy);
 }
 
 i64 newest(const ArenaPointer& arena, const std::string& name) {
   arena->enter();
-  const u32 index = arena->heap().weights_entry(name, false, minute());
+  const u32 index = Weights(arena->heap()).entry(name, false, minute());
   return index == kNone ? 0 : arena->weights(index).newest.load(std::memory_order_acquire);
 }
 

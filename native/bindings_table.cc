@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "bindings.h"
+#include "weights.h"
 
 namespace di::py {
 namespace {
@@ -40,7 +41,7 @@ TablePointer create(const ArenaPointer& arena, nb::dict from, double timeout) {
   shape.max_times_sampled = take<u64>(from, "max_times_sampled");
   shape.max_staleness = take<i64>(from, "max_staleness");
   const nb::object weights = from["weights"];
-  if (!weights.is_none()) shape.weights = arena->heap().weights_entry(nb::cast<std::string>(weights), true, minute());
+  if (!weights.is_none()) shape.weights = Weights(arena->heap()).entry(nb::cast<std::string>(weights), true, minute());
   shape.initial_priority = take<double>(from, "initial_priority");
   shape.limiter = limiter_of(from["limiter"]);
   return Table::create(arena, shape, deadline_after(timeout));

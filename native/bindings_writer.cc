@@ -40,7 +40,6 @@ class PyWriter {
   Cells cells_;
   bool vector_ = false;
   u64 fork_generation_ = 0;
-  unsigned long thread_ = 0;
   WriterCall call_;
 };
 
@@ -90,9 +89,6 @@ void PyWriter::enter() {
   arena_->enter();
   if (fork_generation_ != arena_->fork_generation())
     throw Error(Code::kWriterClosed, "this writer belongs to the parent process; open one here with table.writer()");
-  const unsigned long here = PyThread_get_thread_ident();
-  if (thread_ == 0) thread_ = here;
-  if (thread_ != here) throw Error(Code::kWriterClosed, "a writer is for one thread; open another with table.writer()");
   settle_orphans();
 }
 

@@ -8,8 +8,8 @@
 namespace di {
 namespace {
 
-constexpr u64 kAheadPages = 16;        // small blocks: pages charged at once
-constexpr u64 kSliceTableStep = 32;    // slices whose tables are committed together
+constexpr u64 kAheadPages = 16;      // small blocks: pages charged at once
+constexpr u64 kSliceTableStep = 32;  // slices whose tables are committed together
 
 struct ClassTable {
   std::array<u32, kBlockClasses> bytes{};
@@ -29,14 +29,17 @@ static_assert(kClasses.count <= kBlockClasses && kClasses.bytes[kClasses.count -
 u32 blocks_in(u32 cls) { return static_cast<u32>(kSliceBytes / kClasses.bytes[cls]); }
 u64 pages_for(u64 bytes) { return (bytes + kPageBytes - 1) / kPageBytes; }
 
-void add(Shared<u64>& counter, u64 delta) { counter.store(counter.load(std::memory_order_relaxed) + delta, std::memory_order_relaxed); }
+void add(Shared<u64>& counter, u64 delta) {
+  counter.store(counter.load(std::memory_order_relaxed) + delta, std::memory_order_relaxed);
+}
 
 }  // namespace
 
 u32 block_class(u64 bytes) {
   if (bytes > (1u << 20)) return kNone;
   const auto* end = kClasses.bytes.data() + kClasses.count;
-  return static_cast<u32>(std::lower_bound(kClasses.bytes.data(), end, static_cast<u32>(bytes)) - kClasses.bytes.data());
+  return static_cast<u32>(std::lower_bound(kClasses.bytes.data(), end, static_cast<u32>(bytes)) -
+                          kClasses.bytes.data());
 }
 u64 block_class_bytes(u32 index) { return kClasses.bytes[index]; }
 
@@ -205,7 +208,8 @@ Blocks::Choice Blocks::choose(u64 bytes, BlockUse use) {
   if (top > high)
     choice.table_bytes = table_bytes(top, arena_.header().slice_count) - table_bytes(high, arena_.header().slice_count);
   choice.found = true;
-  choice.offset = arena_.header().data.value + choice.slice * kSliceBytes + choice.block * (cls == kNone ? 0 : choice.bytes);
+  choice.offset =
+      arena_.header().data.value + choice.slice * kSliceBytes + choice.block * (cls == kNone ? 0 : choice.bytes);
   return choice;
 }
 
@@ -281,7 +285,9 @@ u64 Blocks::holes(u64 slice, u64* mask) const {
   if (entry.state != SliceState::kBlocks) {
     u64 pages = 0;
     for (u64 i = 0; i < kPagesPerSlice / 64; ++i) {
-      const u64 used = entry.hint >= i * 64 + 64 ? ~u64{0} : entry.hint <= i * 64 ? 0 : (u64{1} << (entry.hint % 64)) - 1;
+      const u64 used = entry.hint >= i * 64 + 64 ? ~u64{0}
+                       : entry.hint <= i * 64    ? 0
+                                                 : (u64{1} << (entry.hint % 64)) - 1;
       mask[i] = entry.present[i] & ~used;
       pages += static_cast<u64>(std::popcount(mask[i]));
     }
@@ -382,7 +388,8 @@ void Blocks::punch_pages(u64 slice, const u64* mask) {
 // A free slice brings all its pages along: those behind the block can go before it is taken.
 void Blocks::punch_spare(const Choice& choice) {
   const u64 slice = choice.slice + std::max<u64>(choice.run, 1) - 1;
-  const u64 end = choice.cls == kNone ? choice.pages - (choice.run - 1) * kPagesPerSlice : choice.first_page + choice.pages;
+  const u64 end =
+      choice.cls == kNone ? choice.pages - (choice.run - 1) * kPagesPerSlice : choice.first_page + choice.pages;
   const u64 pages = present_pages(slice) - (end - missing_pages(slice, 0, end));
   u64 mask[kPagesPerSlice / 64] = {};
   for (u64 page = end; page < kPagesPerSlice; ++page)

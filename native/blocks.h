@@ -21,7 +21,7 @@ class Blocks {
   struct Choice {
     bool found = false;
     u64 slice = 0;
-    u32 cls = kNone;     // kNone: a run
+    u32 cls = kNone;  // kNone: a run
     u32 block = 0;
     u64 run = 0;         // slices of a run
     u64 bytes = 0;       // of the block: class size, or pages of the run

@@ -24,7 +24,8 @@ BufferPool::Buffer* BufferPool::take(u64 bytes) {
   }
   if (region.data == nullptr) {
     region = {os::map_private(bytes), bytes};
-    if (region.data == nullptr) throw Error(Code::kStoreFull, "no memory for a batch of " + std::to_string(bytes) + " bytes");
+    if (region.data == nullptr)
+      throw Error(Code::kStoreFull, "no memory for a batch of " + std::to_string(bytes) + " bytes");
   }
   return new Buffer{shared_from_this(), region.data, region.bytes};
 }

@@ -7,7 +7,7 @@
 namespace di {
 namespace {
 
-constexpr u64 kAheadMost = 64u << 20;        // free memory kept committed
+constexpr u64 kAheadMost = 64u << 20;  // free memory kept committed
 constexpr u64 kReapEveryNs = 500'000'000;
 
 // As much is kept ahead as the store has grown to, up to 64 MiB and a sixteenth of the budget: a small store stays small.

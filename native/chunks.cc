@@ -37,8 +37,8 @@ u64 text_hash(const std::string& text) {
 
 // ----------------------------------------------------------------------------------------------------------- layouts
 
-u32 publish_layout(Arena& arena, const LayoutHeader& header, std::span<const ColumnLayout> columns, const std::string& text,
-                   u64 deadline_ns) {
+u32 publish_layout(Arena& arena, const LayoutHeader& header, std::span<const ColumnLayout> columns,
+                   const std::string& text, u64 deadline_ns) {
   if (columns.size() > kMaxColumns) throw Error(Code::kInvalid, "a step has at most 256 columns");
   const u64 hash = text_hash(text);
   Heap& heap = arena.heap();
@@ -93,7 +93,8 @@ LayoutInfo read_layout(const Arena& arena, u32 index) {
   const u32 block = arena.layout_block(index).load() - 1;
   const LayoutHeader& header = *reinterpret_cast<const LayoutHeader*>(arena.heap().block(block));
   if (header.columns > kMaxColumns ||
-      sizeof(LayoutHeader) + sizeof(ColumnLayout) * u64{header.columns} + header.text_bytes > arena.heap().descriptor(block).bytes)
+      sizeof(LayoutHeader) + sizeof(ColumnLayout) * u64{header.columns} + header.text_bytes >
+          arena.heap().descriptor(block).bytes)
     throw Error(Code::kCorruptData, "layout " + std::to_string(index) + " is damaged");
   LayoutInfo info;
   info.index = index;
@@ -107,8 +108,9 @@ std::string read_layout_text(const Arena& arena, u32 index) {
   const LayoutInfo info = read_layout(arena, index);
   const u8* at = arena.heap().block(arena.layout_block(index).load() - 1);
   const LayoutHeader& header = *reinterpret_cast<const LayoutHeader*>(at);
-  return std::string(reinterpret_cast<const char*>(at) + sizeof(LayoutHeader) + sizeof(ColumnLayout) * info.columns.size(),
-                     header.text_bytes);
+  return std::string(
+      reinterpret_cast<const char*>(at) + sizeof(LayoutHeader) + sizeof(ColumnLayout) * info.columns.size(),
+      header.text_bytes);
 }
 
 // ------------------------------------------------------------------------------------------------------------ planning
@@ -140,8 +142,8 @@ ChunkPlan plan_chunk(const LayoutInfo& layout, u64 target_bytes, u32 least_rows,
 
 // -------------------------------------------------------------------------------------------------------- open chunks
 
-MakeResult OpenChunk::open(Arena& arena, const LayoutInfo& layout, const ChunkPlan& plan, u64 deadline_ns, OpenChunk* out,
-                           std::string* why, u32* short_table) {
+MakeResult OpenChunk::open(Arena& arena, const LayoutInfo& layout, const ChunkPlan& plan, u64 deadline_ns,
+                           OpenChunk* out, std::string* why, u32* short_table) {
   const Parts parts = parts_of(layout, plan.rows, plan.heap_bytes, plan.tables.size());
   OpenChunk chunk;
   chunk.entry_ = arena.ledger().take_one();
@@ -149,26 +151,27 @@ MakeResult OpenChunk::open(Arena& arena, const LayoutInfo& layout, const ChunkPl
   request.bytes = parts.end;
   request.kind = ObjectKind::kChunk;
   request.tables = plan.tables;
-  const MakeResult result = arena.heap().make(request, chunk.entry_, deadline_ns, &chunk.descriptor_, why, short_table,
-      [&](u8* at) {  // under the heap's lock: a chunk is never seen without a sound header
-        ChunkHeader& header = *reinterpret_cast<ChunkHeader*>(at);
-        std::memset(at, 0, parts.marks);
-        header.layout = layout.index;
-        header.row_capacity = plan.rows;
-        header.attachments = static_cast<u32>(plan.tables.size());
-        header.stream = plan.stream;
-        header.writer = arena.slot();
-        header.marks_offset = parts.marks;
-        header.records_offset = parts.records;
-        header.columns_offset = parts.columns;
-        header.heap_offset = parts.heap;
-        header.heap_end = parts.end;
-        for (u32 i = 0; i < header.attachments; ++i) {
-          header.attachment[i].table = plan.tables[i];
-          header.attachment[i].table_generation = plan.table_generations[i];
-          header.attachment[i].attached.store(1);
-        }
-      });
+  const MakeResult result =
+      arena.heap().make(request, chunk.entry_, deadline_ns, &chunk.descriptor_, why, short_table,
+                        [&](u8* at) {  // under the heap's lock: a chunk is never seen without a sound header
+                          ChunkHeader& header = *reinterpret_cast<ChunkHeader*>(at);
+                          std::memset(at, 0, parts.marks);
+                          header.layout = layout.index;
+                          header.row_capacity = plan.rows;
+                          header.attachments = static_cast<u32>(plan.tables.size());
+                          header.stream = plan.stream;
+                          header.writer = arena.slot();
+                          header.marks_offset = parts.marks;
+                          header.records_offset = parts.records;
+                          header.columns_offset = parts.columns;
+                          header.heap_offset = parts.heap;
+                          header.heap_end = parts.end;
+                          for (u32 i = 0; i < header.attachments; ++i) {
+                            header.attachment[i].table = plan.tables[i];
+                            header.attachment[i].table_generation = plan.table_generations[i];
+                            header.attachment[i].attached.store(1);
+                          }
+                        });
   if (result != MakeResult::kMade) {
     arena.ledger().give(chunk.entry_);
     return result;
@@ -183,9 +186,7 @@ void OpenChunk::write(const LayoutInfo& layout, u32 row, u32 index, Cell value) 
   const ColumnLayout& column = layout.columns[index];
   u8* record = base_ + header_->records_offset + u64{row} * layout.record_bytes;
   switch (static_cast<ColumnPlace>(column.place)) {
-    case ColumnPlace::kRecord:
-      std::memcpy(record + column.offset, value.data, column.row_bytes);
-      return;
+    case ColumnPlace::kRecord: std::memcpy(record + column.offset, value.data, column.row_bytes); return;
     case ColumnPlace::kColumn:
       os::copy(base_ + column_base(*header_, column) + u64{row} * column.row_bytes, value.data, column.row_bytes);
       return;
@@ -209,11 +210,13 @@ bool OpenChunk::equals(const LayoutInfo& layout, u32 row, u32 index, Cell value)
   switch (static_cast<ColumnPlace>(column.place)) {
     case ColumnPlace::kRecord: return std::memcmp(record + column.offset, value.data, column.row_bytes) == 0;
     case ColumnPlace::kColumn:
-      return std::memcmp(base_ + column_base(*header_, column) + u64{row} * column.row_bytes, value.data, column.row_bytes) == 0;
+      return std::memcmp(base_ + column_base(*header_, column) + u64{row} * column.row_bytes, value.data,
+                         column.row_bytes) == 0;
     case ColumnPlace::kHeap: {
       HeapSlot slot;
       std::memcpy(&slot, record + column.offset, sizeof slot);
-      return slot.count == value.count && std::memcmp(base_ + slot.offset, value.data, u64{slot.count} * column.row_bytes) == 0;
+      return slot.count == value.count &&
+             std::memcmp(base_ + slot.offset, value.data, u64{slot.count} * column.row_bytes) == 0;
     }
   }
   return false;
@@ -228,7 +231,8 @@ const u8* OpenChunk::cell(const LayoutInfo& layout, u32 row, u32 index) const {
 
 void OpenChunk::mark(u32 row, bool first, bool final, u32 episodes_before, i64 last_first) {
   RowMark& mark = reinterpret_cast<RowMark*>(base_ + header_->marks_offset)[row / kMarkEvery];
-  if (row % kMarkEvery == 0) mark = RowMark{0, 0, episodes_before, static_cast<i32>(std::max<i64>(last_first, INT32_MIN))};
+  if (row % kMarkEvery == 0)
+    mark = RowMark{0, 0, episodes_before, static_cast<i32>(std::max<i64>(last_first, INT32_MIN))};
   const u64 bit = u64{1} << (row % kMarkEvery);
   // Readers load these words relaxed and mask off rows that are not published yet: see chunk_view.h.
   __atomic_store_n(&mark.first, first ? mark.first | bit : mark.first & ~bit, __ATOMIC_RELAXED);

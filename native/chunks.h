@@ -22,8 +22,8 @@ struct LayoutInfo {  // a layout as this process reads it
   std::vector<ColumnLayout> columns;
 };
 // Layouts are shared by content: equal texts get the same index.
-u32 publish_layout(Arena& arena, const LayoutHeader& header, std::span<const ColumnLayout> columns, const std::string& text,
-                   u64 deadline_ns);
+u32 publish_layout(Arena& arena, const LayoutHeader& header, std::span<const ColumnLayout> columns,
+                   const std::string& text, u64 deadline_ns);
 LayoutInfo read_layout(const Arena& arena, u32 index);
 std::string read_layout_text(const Arena& arena, u32 index);
 

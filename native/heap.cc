@@ -60,7 +60,8 @@ Descriptor& Heap::descriptor(u32 index) const {
   const u64 first = ((u64{1} << segment) - 1) * kFirstDescriptorSegment;
   if (segment >= kDescriptorSegments) throw Error(Code::kCorruptData, "descriptor out of range");
   const Offset base = arena_.heap_header().segments[segment];
-  return *reinterpret_cast<Descriptor*>(arena_.at(base.value + (index - first) * sizeof(Descriptor), sizeof(Descriptor)));
+  return *reinterpret_cast<Descriptor*>(
+      arena_.at(base.value + (index - first) * sizeof(Descriptor), sizeof(Descriptor)));
 }
 
 u8* Heap::block(u32 index) const {
@@ -123,7 +124,8 @@ void Heap::free_descriptor(u32 index, bool punch) {
   const ObjectKind kind = word_kind(word);
   if ((entry.flags & kFlagHasId) && word_state(word) != ObjectState::kDoomed) index_erase(index);
   if (entry.expires_ns != 0 && heap.expiring != 0) --heap.expiring;
-  entry.word.store(make_word(ObjectState::kFree, ObjectKind::kData, word_generation(word) + 1), std::memory_order_release);
+  entry.word.store(make_word(ObjectState::kFree, ObjectKind::kData, word_generation(word) + 1),
+                   std::memory_order_release);
   DI_FAULT("heap.freed");
   const u64 bytes = Blocks::block_bytes(entry.bytes);
   if (kind == ObjectKind::kData) {
@@ -330,7 +332,8 @@ bool Heap::contains(const Id& id, u64 deadline_ns) {
   const u32 index = find(id);
   if (index == kNone) return false;
   const Descriptor& found = descriptor(index);
-  return word_state(found.word.load()) == ObjectState::kSealed && (found.expires_ns == 0 || found.expires_ns > os::boot_ns());
+  return word_state(found.word.load()) == ObjectState::kSealed &&
+         (found.expires_ns == 0 || found.expires_ns > os::boot_ns());
 }
 
 bool Heap::remove(const Id& id, u64 deadline_ns) {

@@ -32,7 +32,7 @@ struct MakeRequest {
   u64 bytes = 0;
   ObjectKind kind = ObjectKind::kData;
   const u8* id = nullptr;
-  u32 owner = kNone;         // meta: table index
+  u32 owner = kNone;  // meta: table index
   u64 expires_ns = 0;
   std::span<const u32> tables;  // chunk: the tables it is charged to
 };
@@ -59,8 +59,8 @@ class Heap {
     LedgerEntry* entry;
     u64 what, ref;
   };
-  void repeat_pins(std::span<const PinCopy> pins);  // a forked child: the parent holds them meanwhile
-  void seal(u32 descriptor, u32 entry);      // no lock: see above
+  void repeat_pins(std::span<const PinCopy> pins);           // a forked child: the parent holds them meanwhile
+  void seal(u32 descriptor, u32 entry);                      // no lock: see above
   void abandon(u32 descriptor, u32 entry, u64 deadline_ns);  // frees what was being created
 
   enum class PinResult { kPinned, kMissing, kCreating };
@@ -69,30 +69,24 @@ class Heap {
   bool remove(const Id& id, u64 deadline_ns);  // false: missing
   std::vector<std::string> keys(const u8* after, u64 count, u64 deadline_ns);
 
-  // weights: an anonymous sealed object becomes version `newest + 1` of entry `index`
-  i64 publish(u32 index, u32 descriptor, u32 entry, u64 keep, u64 deadline_ns);
-  u32 weights_entry(const std::string& name, bool create, u64 deadline_ns);  // kNone: no such name
-  static void version_id(const Arena& arena, u32 index, i64 version, Id& id);
-
   // chunks
   // Writer or reaper: needs it no more. With deadline 0 it only tries; false: the heap is busy.
   bool close_chunk(u32 descriptor, u32 entry, u64 deadline_ns);
-  void sweep_unused_chunks(u64 deadline_ns);             // sweep_chunks(), now and then
+  void sweep_unused_chunks(u64 deadline_ns);                             // sweep_chunks(), now and then
   void detach(std::span<const u32> chunks, u32 table, u64 deadline_ns);  // this table's refs are down to zero
   void sweep_chunks(u64 deadline_ns);                                    // the same for all, after a death
 
   // tables' bytes
-  bool reserve(u32 table, u64 bytes, u64 deadline_ns, std::string* why);  // sets reserve_bytes
+  bool reserve(u32 table, u64 bytes, u64 deadline_ns, std::string* why);       // sets reserve_bytes
   bool hold(u32 table, i64 delta_bytes, u64 deadline_ns, bool force = false);  // held draws; false: no room
   void free_meta(std::span<const u32> descriptors, u64 deadline_ns);
-  void free_stray_meta(u32 table, std::span<const u32> linked, u64 deadline_ns);  // sealed, of this table, in no list
-  void free_meta_of(u32 table, u64 deadline_ns);
+  void free_meta_of(u32 table, std::span<const u32> linked, u64 deadline_ns);  // sealed, of this table, not among these
   // A table goes: waits until no live process copies from its chunks, then clears every ledger entry that names it.
   void wait_readers(u32 table, u64 deadline_ns);
   u64 available(u64 deadline_ns);  // bytes that a new object or reserve may take
   void settle(u64 deadline_ns);    // what this process has dropped
 
-  void sweep_all(u64 deadline_ns);            // dropped pins of every process, expired objects
+  void sweep_all(u64 deadline_ns);                         // dropped pins of every process, expired objects
   void settle_entry(LedgerEntry& entry, u64 deadline_ns);  // reaper: one pin or own of a dead client
   bool resize(u64 budget, u64 deadline_ns, std::string* why);
   u64 check(bool repair, u64 deadline_ns, std::vector<std::string>* findings);
@@ -118,6 +112,7 @@ class Heap {
 
  private:
   friend class Guard;
+  friend class Weights;
   u32 find(const Id& id) const DI_REQUIRES(lock_);
   void index_insert(u32 descriptor) DI_REQUIRES(lock_);
   void index_erase(u32 descriptor) DI_REQUIRES(lock_);

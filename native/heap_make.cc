@@ -14,8 +14,9 @@ void add(Shared<u64>& counter, u64 delta) {
 }
 
 u64 table_need(const TableHeader& table) {
-  return std::max(table.reserve_bytes.load(std::memory_order_relaxed) + table.held_bytes.load(std::memory_order_relaxed),
-                  table.used_bytes.load(std::memory_order_relaxed));
+  return std::max(
+      table.reserve_bytes.load(std::memory_order_relaxed) + table.held_bytes.load(std::memory_order_relaxed),
+      table.used_bytes.load(std::memory_order_relaxed));
 }
 
 }  // namespace
@@ -33,7 +34,8 @@ u64 Heap::committed() const {
 }
 
 // Chunks are charged to their tables' reserves; everything else lives from what the reserves leave.
-Heap::Shortage Heap::admit(const MakeRequest& request, const Blocks::Choice& choice, std::string* why, u32* short_table) const {
+Heap::Shortage Heap::admit(const MakeRequest& request, const Blocks::Choice& choice, std::string* why,
+                           u32* short_table) const {
   const u64 budget = arena_.heap_header().budget.load();
   Shortage shortage;
   u64 grow = choice.taken_bytes + choice.table_bytes;
@@ -171,8 +173,8 @@ bool Heap::free_holes(u64 bytes, u64 deadline_ns) {
   return live < objects && bytes <= objects - live && move_pages(bytes, true, deadline_ns) != 0;
 }
 
-MakeResult Heap::make(const MakeRequest& request, u32 entry, u64 deadline_ns, u32* out, std::string* why, u32* short_table,
-                      const std::function<void(u8*)>& format) {
+MakeResult Heap::make(const MakeRequest& request, u32 entry, u64 deadline_ns, u32* out, std::string* why,
+                      u32* short_table, const std::function<void(u8*)>& format) {
   *out = kNone;
   bool swept = false;
   for (int moves = 0;;) {
@@ -247,7 +249,8 @@ u32 Heap::grow_ledger(u64 deadline_ns) {
 void Heap::sweep_unused_chunks(u64 deadline_ns) {
   const u64 now = os::now_ns();
   u64 before = swept_ns_.load(std::memory_order_relaxed);
-  if (now - before < kChunkSweepNs || !swept_ns_.compare_exchange_strong(before, now, std::memory_order_relaxed)) return;
+  if (now - before < kChunkSweepNs || !swept_ns_.compare_exchange_strong(before, now, std::memory_order_relaxed))
+    return;
   sweep_chunks(deadline_ns);
 }
 

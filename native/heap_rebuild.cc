@@ -269,10 +269,11 @@ u64 Heap::check(bool repair, u64 deadline_ns, std::vector<std::string>* findings
   HeapHeader& heap = arena_.heap_header();
   const auto snapshot = [&heap] {
     return std::vector<std::pair<std::string, u64>>{
-        {"live bytes", heap.live_bytes},     {"pinned bytes", heap.pinned_bytes}, {"pending bytes", heap.pending_bytes},
-        {"object pages", heap.object_bytes}, {"chunk pages", heap.chunk_bytes},   {"meta pages", heap.meta_bytes},
-        {"free pages", heap.free_bytes},     {"table charge", heap.table_charge}, {"live objects", heap.live_objects},
-        {"free descriptors", heap.free_count}};
+        {"live bytes", heap.live_bytes},       {"pinned bytes", heap.pinned_bytes},
+        {"pending bytes", heap.pending_bytes}, {"object pages", heap.object_bytes},
+        {"chunk pages", heap.chunk_bytes},     {"meta pages", heap.meta_bytes},
+        {"free pages", heap.free_bytes},       {"table charge", heap.table_charge},
+        {"live objects", heap.live_objects},   {"free descriptors", heap.free_count}};
   };
   for (u32 index = 0; index < descriptor_count(); ++index) {
     const Descriptor& entry = descriptor(index);

@@ -1,96 +1,10 @@
-// What tables, writers and published weights need of the heap.
+// What tables and writers need of the heap.
 #include <algorithm>
 #include <cstring>
 
 #include "heap.h"
 
 namespace di {
-namespace {
-
-u64 mix(u64 x) {  // splitmix64's finaliser
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
-
-}  // namespace
-
-// ----------------------------------------------------------------------------------------------------------- weights
-
-// The id of version v of weights entry i: findable without a list, so newest and oldest are all a crash can leave.
-void Heap::version_id(const Arena& arena, u32 index, i64 version, Id& id) {
-  u64 a, b;
-  std::memcpy(&a, arena.header().uuid, 8);
-  std::memcpy(&b, arena.header().uuid + 8, 8);
-  const u64 one = mix(a + 0x9e3779b97f4a7c15u * static_cast<u64>(version)), two = mix(b ^ one ^ index);
-  std::memcpy(id, &one, 8);
-  std::memcpy(id + 8, &two, 8);
-  std::memcpy(id + 16, "wght", 4);
-}
-
-u32 Heap::weights_entry(const std::string& name, bool create, u64 deadline_ns) {
-  for (u32 i = 0; i < kMaxWeights; ++i) {
-    const WeightsEntry& entry = arena_.weights(i);
-    if (entry.state.load(std::memory_order_acquire) == 1 && name == entry.name) return i;
-  }
-  if (!create) return kNone;
-  Guard guard(*this, deadline_ns);
-  u32 free = kNone;
-  for (u32 i = kMaxWeights; i-- > 0;) {
-    const WeightsEntry& entry = arena_.weights(i);
-    if (entry.state.load() == 1 && name == entry.name) return i;
-    if (entry.state.load() == 0) free = i;
-  }
-  if (free == kNone) throw Error(Code::kCapacity, "256 names of weights are published already; reuse one");
-  WeightsEntry& entry = arena_.weights(free);
-  std::strncpy(entry.name, name.c_str(), kNameBytes - 1);
-  entry.newest.store(0);
-  entry.oldest.store(1);
-  entry.state.store(1, std::memory_order_release);
-  return free;
-}
-
-i64 Heap::publish(u32 index, u32 made, u32 own, u64 keep, u64 deadline_ns) {
-  WeightsEntry& entry = arena_.weights(index);
-  i64 version = 0;
-  {
-    Guard guard(*this, deadline_ns);
-    version = entry.newest.load() + 1;
-    Id id;
-    version_id(arena_, index, version, id);
-    const u32 left = find(id);  // a publisher died between sealing this version and announcing it
-    if (left != kNone && word_state(descriptor(left).word.load()) == ObjectState::kSealed) retire(left);
-    else if (left != kNone) free_descriptor(left, true);
-    if (made != kNone) {
-      Descriptor& fresh = descriptor(made);
-      std::memcpy(fresh.id, id, sizeof(Id));
-      fresh.flags = kFlagHasId | kFlagWeights;
-      DI_FAULT("heap.publish_before_seal");
-      fresh.word.fetch_add(kSealStep, std::memory_order_acq_rel);
-      DI_FAULT("heap.publish_sealed");
-      arena_.ledger().entry(own).what.store(0, std::memory_order_release);
-      index_insert(made);
-    }
-    entry.newest.store(version, std::memory_order_release);  // pairs with the acquire in latest()
-    DI_FAULT("heap.published");
-    i64 oldest = entry.oldest.load();
-    for (; oldest <= version - static_cast<i64>(keep); ++oldest) {
-      version_id(arena_, index, oldest, id);
-      const u32 old = find(id);
-      if (old == kNone) continue;
-      const u64 word = descriptor(old).word.load();
-      if (word_state(word) != ObjectState::kSealed) continue;
-      retire(old);
-    }
-    entry.oldest.store(oldest);
-    wake_room();
-  }
-  if (made != kNone) arena_.ledger().give(own);
-  HeapHeader& heap = arena_.heap_header();
-  heap.sealed_seq.fetch_add(1);
-  if (heap.sealed_waiters.load() != 0) os::futex_wake(heap.sealed_seq, kNone >> 1);
-  return version;
-}
 
 // ------------------------------------------------------------------------------------------------------------ chunks
 
@@ -176,7 +90,8 @@ u64 Heap::set_claims(u32 index, u64 reserve_bytes, u64 held_bytes, bool force, s
   HeapHeader& heap = arena_.heap_header();
   TableHeader& table = arena_.table(index);
   const u64 used = table.used_bytes;
-  const u64 before = std::max(table.reserve_bytes + table.held_bytes, used), after = std::max(reserve_bytes + held_bytes, used);
+  const u64 before = std::max(table.reserve_bytes + table.held_bytes, used),
+            after = std::max(reserve_bytes + held_bytes, used);
   const u64 claim = claimed() - before + after, budget = heap.budget.load();
   if (after > before && !force && claim > budget) {
     if (why != nullptr) *why = room_text();
@@ -207,7 +122,8 @@ bool Heap::hold(u32 index, i64 delta_bytes, u64 deadline_ns, bool force) {
     {
       Guard guard(*this, deadline_ns);
       const TableHeader& table = arena_.table(index);
-      missing = set_claims(index, table.reserve_bytes, table.held_bytes + static_cast<u64>(delta_bytes), force, nullptr);
+      missing =
+          set_claims(index, table.reserve_bytes, table.held_bytes + static_cast<u64>(delta_bytes), force, nullptr);
     }
     if (missing == 0) return true;
     if (!free_holes(missing, deadline_ns)) return false;
@@ -233,25 +149,15 @@ void Heap::free_meta(std::span<const u32> descriptors, u64 deadline_ns) {
   wake_room();
 }
 
-void Heap::free_stray_meta(u32 table, std::span<const u32> linked, u64 deadline_ns) {
+void Heap::free_meta_of(u32 table, std::span<const u32> linked, u64 deadline_ns) {
   Guard guard(*this, deadline_ns);
   for (u32 index = 0; index < descriptor_count(); ++index) {
     const u64 word = descriptor(index).word.load();
     if (word_kind(word) != ObjectKind::kMeta || word_state(word) != ObjectState::kSealed) continue;
-    if (descriptor(index).owner != table || std::find(linked.begin(), linked.end(), index + 1) != linked.end()) continue;
-    free_descriptor(index, false);
-  }
-}
-
-void Heap::free_meta_of(u32 table, u64 deadline_ns) {
-  Guard guard(*this, deadline_ns);
-  for (u32 index = 0; index < descriptor_count(); ++index) {
-    const u64 word = descriptor(index).word.load();
-    if (word_kind(word) == ObjectKind::kMeta && word_state(word) == ObjectState::kSealed && descriptor(index).owner == table)
-      free_descriptor(index, false);
+    if (descriptor(index).owner != table) continue;
+    if (std::find(linked.begin(), linked.end(), index + 1) == linked.end()) free_descriptor(index, false);
   }
   wake_room();
 }
 
 }  // namespace di
-

@@ -46,7 +46,7 @@ constexpr u32 kMaxTables = 256;
 constexpr u32 kMaxWeights = 256;
 constexpr u32 kMaxLayouts = 1024;
 constexpr u32 kNameBytes = 128;
-constexpr u32 kNone = 0xffffffffu;   // no slot, no descriptor, no column
+constexpr u32 kNone = 0xffffffffu;             // no slot, no descriptor, no column
 constexpr u64 kClientLockBase = u64{1} << 62;  // record-lock byte of client slot 0; far beyond any data
 
 // ---------------------------------------------------------------------------------------------------------- locks
@@ -109,7 +109,8 @@ struct LedgerEntry {
   Shared<u64> ref;   // pin, own: the descriptor's generation; draw: the item's key
 };
 inline u64 ledger_what(LedgerKind kind, u32 table, u32 descriptor, u32 chunks = 0) {
-  return u64{static_cast<u32>(kind)} | (u64{chunks & 0x7ffu} << 5) | (u64{table & 0xffffu} << 16) | (u64{descriptor} << 32);
+  return u64{static_cast<u32>(kind)} | (u64{chunks & 0x7ffu} << 5) | (u64{table & 0xffffu} << 16) |
+         (u64{descriptor} << 32);
 }
 inline u32 ledger_chunks(u64 what) { return static_cast<u32>(what >> 5 & 0x7ff); }
 inline LedgerKind ledger_kind(u64 what) { return static_cast<LedgerKind>(what & 15); }
@@ -130,7 +131,7 @@ enum class BlockUse : u8 { kObject = 0, kChunk = 1, kMeta = 2 };
 constexpr u32 kBlockUses = 3;
 constexpr u32 kBlockClasses = 96;
 
-struct Slice {  // all derived [heap]
+struct Slice {                       // all derived [heap]
   u64 present[kPagesPerSlice / 64];  // page is charged to the budget (and committed by who charged it)
   SliceState state;
   BlockUse use;
@@ -149,14 +150,14 @@ enum class ObjectState : u8 { kFree = 0, kCreating = 1, kSealed = 2, kDoomed = 3
 enum class ObjectKind : u8 { kData = 0, kChunk = 1, kMeta = 2 };
 
 struct Descriptor {  // truth unless said otherwise [heap]
-  Shared<u64> word;   // state 8 | kind 8 | generation 16 | pins 32 (pins derived: pin entries of all ledgers)
+  Shared<u64> word;  // state 8 | kind 8 | generation 16 | pins 32 (pins derived: pin entries of all ledgers)
   u64 offset;
   u64 bytes;
   u8 id[20];
-  u32 hash_next;      // derived
-  u32 owner;          // creating: client slot; meta: table index or kNone
-  u32 flags;          // kFlagHasId
-  u64 expires_ns;     // 0 = never (CLOCK_BOOTTIME)
+  u32 hash_next;   // derived
+  u32 owner;       // creating: client slot; meta: table index or kNone
+  u32 flags;       // kFlagHasId
+  u64 expires_ns;  // 0 = never (CLOCK_BOOTTIME)
 };
 static_assert(sizeof(Descriptor) == 64);
 constexpr u32 kFlagHasId = 1;
@@ -167,7 +168,7 @@ constexpr u32 kOwnerLedger = 0xfffffff0u;
 constexpr u32 kOwnerIndex = 0xfffffff1u;
 constexpr u32 kOwnerLayout = 0xfffffff2u;
 
-constexpr u32 kDescriptorSegments = 22;      // segment i holds 1024 << i descriptors
+constexpr u32 kDescriptorSegments = 22;  // segment i holds 1024 << i descriptors
 constexpr u32 kFirstDescriptorSegment = 1024;
 
 struct HeapHeader {
@@ -176,33 +177,33 @@ struct HeapHeader {
   Offset segments[kDescriptorSegments];  // descriptor segments, in place for ever
   Shared<u64> budget;                    // bytes; changed by resize
   u64 next_stream;
-  Shared<u32> table_count;               // table headers ever committed
+  Shared<u32> table_count;  // table headers ever committed
   u32 pad0;
   // derived
   u32 segment_count;
-  u32 free_head;            // free descriptors, linked by hash_next
+  u32 free_head;  // free descriptors, linked by hash_next
   u32 free_count;
-  u32 index_block;          // descriptor + 1 of the bucket array
-  u64 index_buckets;        // power of two
+  u32 index_block;    // descriptor + 1 of the bucket array
+  u64 index_buckets;  // power of two
   u64 live_objects;
-  Shared<u64> object_bytes;     // pages charged in slices of each use, and fixed parts; read freely by stats
+  Shared<u64> object_bytes;  // pages charged in slices of each use, and fixed parts; read freely by stats
   Shared<u64> chunk_bytes;
   Shared<u64> meta_bytes;
-  Shared<u64> free_bytes;       // charged pages in free slices
+  Shared<u64> free_bytes;  // charged pages in free slices
   Shared<u64> fixed_bytes;
-  Shared<u64> live_bytes;       // block bytes of sealed and creating objects
-  Shared<u64> pinned_bytes;     // of those: pinned by someone
-  Shared<u64> pending_bytes;    // doomed, waiting for the last unpin
-  Shared<u64> table_charge;     // sum over tables of max(reserve + held, used)
-  Shared<u64> deaths;           // clients reaped
+  Shared<u64> live_bytes;     // block bytes of sealed and creating objects
+  Shared<u64> pinned_bytes;   // of those: pinned by someone
+  Shared<u64> pending_bytes;  // doomed, waiting for the last unpin
+  Shared<u64> table_charge;   // sum over tables of max(reserve + held, used)
+  Shared<u64> deaths;         // clients reaped
   Shared<u64> rebuilds;
-  u64 slice_high;               // slices ever used
-  u64 free_low;                 // no free slice below this one
+  u64 slice_high;                          // slices ever used
+  u64 free_low;                            // no free slice below this one
   u32 partial[kBlockUses][kBlockClasses];  // slice + 1
-  u64 expiring;                 // descriptors with a ttl
-  Shared<u32> sealed_seq;       // futex: an object was sealed or a version published
+  u64 expiring;                            // descriptors with a ttl
+  Shared<u32> sealed_seq;                  // futex: an object was sealed or a version published
   Shared<u32> sealed_waiters;
-  Shared<u32> room_seq;         // futex: bytes were freed
+  Shared<u32> room_seq;  // futex: bytes were freed
   Shared<u32> room_waiters;
 };
 
@@ -232,10 +233,10 @@ struct ColumnLayout {
 struct LayoutHeader {
   u32 columns;
   u32 record_bytes;
-  u32 column_wise;     // how many kColumn columns
+  u32 column_wise;  // how many kColumn columns
   u32 text_bytes;
-  u64 column_bytes;    // sum of row_bytes over kColumn columns
-  u64 hash;            // of the text: equal layouts are shared
+  u64 column_bytes;        // sum of row_bytes over kColumn columns
+  u64 hash;                // of the text: equal layouts are shared
   ColumnLayout column[1];  // `columns` of them, then the text
 };
 struct HeapSlot {  // in the record of a row: where its variable-length value lies, from the start of the chunk
@@ -243,11 +244,11 @@ struct HeapSlot {  // in the record of a row: where its variable-length value li
   u32 count;  // elements
 };
 
-struct RowMark {  // for 64 rows; derived positions are exact for any row by popcount
-  u64 first;      // bit: the row begins an episode
-  u64 final;      // bit: the row holds only a final observation
-  u32 episodes;   // episodes begun in this chunk before these rows
-  i32 last_first; // row of the last episode begin before these rows, relative to the chunk (negative: earlier chunk)
+struct RowMark {   // for 64 rows; derived positions are exact for any row by popcount
+  u64 first;       // bit: the row begins an episode
+  u64 final;       // bit: the row holds only a final observation
+  u32 episodes;    // episodes begun in this chunk before these rows
+  i32 last_first;  // row of the last episode begin before these rows, relative to the chunk (negative: earlier chunk)
 };
 static_assert(sizeof(RowMark) == 24);
 
@@ -261,18 +262,18 @@ struct Attachment {
 };
 
 struct ChunkHeader {
-  u32 layout;            // layout index [once]
-  u32 row_capacity;      // [once]
-  Shared<u32> published; // [owner] rows readers may see; release store pairs with acquire loads in views.cc
-  Shared<u32> full;      // [owner or reaper] no row will follow in this chunk
-  Shared<u32> closed;    // [owner or reaper] its writer needs it no more: no new use of it will arise
-  Shared<u32> next;      // [owner] descriptor + 1 of the lane's next chunk; set before the rows that need it publish
-  u32 attachments;       // [once]
-  u32 stream;            // [once]
-  u32 writer;            // [once] client slot: whose items are found stale
+  u32 layout;             // layout index [once]
+  u32 row_capacity;       // [once]
+  Shared<u32> published;  // [owner] rows readers may see; release store pairs with acquire loads in views.cc
+  Shared<u32> full;       // [owner or reaper] no row will follow in this chunk
+  Shared<u32> closed;     // [owner or reaper] its writer needs it no more: no new use of it will arise
+  Shared<u32> next;       // [owner] descriptor + 1 of the lane's next chunk; set before the rows that need it publish
+  u32 attachments;        // [once]
+  u32 stream;             // [once]
+  u32 writer;             // [once] client slot: whose items are found stale
   u32 pad;
-  u64 first_episode;     // [once] id of the episode that row 0 continues or begins
-  u64 marks_offset;      // [once] from the start of the chunk
+  u64 first_episode;  // [once] id of the episode that row 0 continues or begins
+  u64 marks_offset;   // [once] from the start of the chunk
   u64 records_offset;
   u64 columns_offset;
   u64 heap_offset;
@@ -302,12 +303,12 @@ inline u32 key_slot(u64 key) { return static_cast<u32>(key & kSlotMask); }
 inline u64 key_generation(u64 key) { return (key >> kSlotBits) & kGenerationMask; }
 
 struct Item {  // truth [table]; `state` and `span` change through the undo record, the rest only while the slot is free
-  u64 state;     // state 4 | generation 28 (bits 4..31) | 32: use limit: undelivered draws; Once: epoch it joined in
-  u64 number;    // insertion number, from 1
+  u64 state;   // state 4 | generation 28 (bits 4..31) | 32: use limit: undelivered draws; Once: epoch it joined in
+  u64 number;  // insertion number, from 1
   double priority;  // one store
-  i64 version;   // -1 unknown
-  u64 place;     // chunk descriptor 32 | first row 32
-  u64 span;      // uses 32 | rows 20 | back 8 (rows before the item's own first step) | flags 4
+  i64 version;      // -1 unknown
+  u64 place;        // chunk descriptor 32 | first row 32
+  u64 span;         // uses 32 | rows 20 | back 8 (rows before the item's own first step) | flags 4
 };
 static_assert(sizeof(Item) == 48);
 
@@ -324,7 +325,7 @@ struct LimiterState {  // Reverb's rule: an insert passes while (inserts + 1) * 
   i64 min_size;
   i64 inserts;  // counted since the limiter was set; given-back and undrawn removals subtract (queues)
   i64 samples;
-  u64 queue;    // 1: queue or stack: removal of an undrawn item gives its insert back; never evict
+  u64 queue;  // 1: queue or stack: removal of an undrawn item gives its insert back; never evict
 };
 
 struct alignas(64) TableHeader {
@@ -333,26 +334,26 @@ struct alignas(64) TableHeader {
   Shared<u32> generation;  // [heap] +1 at each drop
   char name[kNameBytes];   // [once]
   // truths [table]
-  u64 capacity;            // items; ~0 = no limit but bytes
+  u64 capacity;  // items; ~0 = no limit but bytes
   u64 max_bytes;
   u64 next_number;
   u64 rng_counter;
   u64 seed;
-  double max_priority;     // largest ever given, -1 before
-  double initial_priority; // -1: max_priority, 1.0 before one was given
-  u64 item_bytes;          // reckoned bytes of one item: what a held draw is charged
-  u64 epoch;               // Once: the one being drawn
-  i64 epochs;              // Once: -1 = no last one
+  double max_priority;      // largest ever given, -1 before
+  double initial_priority;  // -1: max_priority, 1.0 before one was given
+  u64 item_bytes;           // reckoned bytes of one item: what a held draw is charged
+  u64 epoch;                // Once: the one being drawn
+  i64 epochs;               // Once: -1 = no last one
   u64 shuffle;
-  u64 sampler;             // SamplerKind
+  u64 sampler;  // SamplerKind
   u64 remover;
   double alpha;
-  double beta;             // NaN: weights are 1
+  double beta;  // NaN: weights are 1
   u64 stratified;
   u64 normalize_table;
   u64 max_times_sampled;
-  i64 max_staleness;       // -1: none
-  u64 weights;             // weights entry + 1
+  i64 max_staleness;  // -1: none
+  u64 weights;        // weights entry + 1
   u64 finished;
   u64 total_inserts;
   u64 total_samples;
@@ -365,55 +366,55 @@ struct alignas(64) TableHeader {
   LimiterState limiter;
   u32 segment_block[kTableSegments];  // descriptor + 1 of each item segment
   u64 segment_slots[kTableSegments];
-  u32 config_block;        // descriptor + 1: JSON of what create_table was given
-  u32 schema_block;        // descriptor + 1: JSON; 0 until the first step declares
+  u32 config_block;  // descriptor + 1: JSON of what create_table was given
+  u32 schema_block;  // descriptor + 1: JSON; 0 until the first step declares
   // bytes [heap]
-  Shared<u64> reserve_bytes;   // truth: set aside for chunks
-  Shared<u64> used_bytes;      // derived: chunks attached
-  Shared<u64> held_bytes;      // derived: of held items
+  Shared<u64> reserve_bytes;  // truth: set aside for chunks
+  Shared<u64> used_bytes;     // derived: chunks attached
+  Shared<u64> held_bytes;     // derived: of held items
   // derived [table]
-  u64 slots;               // over all segments
-  u64 size;                // live items
-  u64 held;                // held items
+  u64 slots;  // over all segments
+  u64 size;   // live items
+  u64 held;   // held items
   u64 free_slots;
-  Shared<u64> stat_size;   // copies that stats reads freely
+  Shared<u64> stat_size;  // copies that stats reads freely
   Shared<u64> logical_bytes;
-  u32 links_block;         // order list, free list: two u32 per slot; renewed together with the four below
+  u32 links_block;  // order list, free list: two u32 per slot; renewed together with the four below
   u32 dense_block;
   u32 sampler_block;
   u32 remover_block;
-  u32 minimum_block;       // least positive priority, for normalize="table"
-  u32 order_head, order_tail;      // slot + 1, by insertion number
-  u32 first_live, last_live;       // cursors into the order list past held items
-  u32 free_head, free_tail;        // slots, reused first-in-first-out
-  u64 dense_count;         // uniform, once: live slots
-  u64 dense_left;          // once: of these, not yet drawn in this epoch
+  u32 minimum_block;                // least positive priority, for normalize="table"
+  u32 order_head, order_tail;       // slot + 1, by insertion number
+  u32 first_live, last_live;        // cursors into the order list past held items
+  u32 free_head, free_tail;         // slots, reused first-in-first-out
+  u64 dense_count;                  // uniform, once: live slots
+  u64 dense_left;                   // once: of these, not yet drawn in this epoch
   u64 remover_count, remover_left;  // the remover's own dense set, where it has one
-  u64 writers;             // open writers
+  u64 writers;                      // open writers
   // waiting: futex words, bumped after the change they announce [any]
   Shared<u32> items_seq;
   Shared<u32> items_waiters;
   Shared<u32> room_seq;
   Shared<u32> room_waiters;
   Shared<u64> last_insert_ns;
-  UndoRecord undo;         // [table]
+  UndoRecord undo;  // [table]
 };
 constexpr u64 kTableHeaderBytes = 16384;
 static_assert(sizeof(TableHeader) <= kTableHeaderBytes);
 
 // ---------------------------------------------------------------------------------------------------------- arena
 struct ArenaHeader {
-  Shared<u64> magic;       // written last
-  u32 layout_version;      // [once] from here
+  Shared<u64> magic;   // written last
+  u32 layout_version;  // [once] from here
   u32 header_bytes;
   char name[kNameBytes];
   u8 uuid[16];
-  u64 range_bytes;         // size of the sparse file
+  u64 range_bytes;  // size of the sparse file
   u64 slice_count;
   u64 creator_cgroup;
   u64 seed;
   Offset clients, heap, tables, weights, layouts, slices, bitmaps, data;
-  Shared<u32> removed;     // [any] `rm --force`: every call raises StoreClosed
+  Shared<u32> removed;       // [any] `rm --force`: every call raises StoreClosed
   Shared<u32> layout_count;  // [heap] truth
   LockWord reap_lock;
 };

@@ -33,13 +33,13 @@ class Ledger {
 
   bool has_pins() const;
   bool is_empty() const;
-  void adopt_blocks();      // a claimed slot keeps the blocks of earlier owners
+  void adopt_blocks();  // a claimed slot keeps the blocks of earlier owners
   // fork: from freeze() to thaw() no pin of this process is let go, so that the child can repeat those it inherits.
-  void freeze();    // before
+  void freeze();                                         // before
   void unlock_after_fork() { dropped_mutex_.unlock(); }  // in both
-  void thaw();      // in the parent, when the child has its pins
-  void forget_for_child();  // the old entries are the parent's
-  void repeat_pins();       // the parent's pins once more, under the same numbers
+  void thaw();                                           // in the parent, when the child has its pins
+  void forget_for_child();                               // the old entries are the parent's
+  void repeat_pins();                                    // the parent's pins once more, under the same numbers
 
  private:
   static constexpr u32 kMaxBlocks = 16384;  // 4 M entries

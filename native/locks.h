@@ -20,18 +20,24 @@ u64 deadline_after(double seconds);  // negative: forever
 
 constexpr u32 kLockSlotBits = 11;  // of a lock word: client slot + 1; then the generation; the top bit: somebody sleeps
 static_assert(kMaxClients < (1u << kLockSlotBits));
-inline u32 lock_owner_word(u32 slot, u32 generation) { return ((generation << kLockSlotBits) | (slot + 1)) & 0x7fffffffu; }
+inline u32 lock_owner_word(u32 slot, u32 generation) {
+  return ((generation << kLockSlotBits) | (slot + 1)) & 0x7fffffffu;
+}
 inline u32 lock_owner(u32 word) { return (word & ((1u << kLockSlotBits) - 1)) - 1; }  // client slot, or kNone
 
 class DI_CAPABILITY("shared lock") SharedLock {
  public:
-  SharedLock(const Arena& arena, LockWord& word, std::string name) : arena_(arena), word_(word), name_(std::move(name)) {}
+  SharedLock(const Arena& arena, LockWord& word, std::string name)
+      : arena_(arena), word_(word), name_(std::move(name)) {}
 
   // Throws kTimeout naming the holder. The caller looks at needs_recovery() next.
   void acquire(u64 deadline_ns) DI_ACQUIRE();
   bool try_acquire();
   void release() DI_RELEASE();
 
+  // The taker-over is at it: the reaper waits for that, and for nothing else a live owner may be doing.
+  void begin_recovery() { word_.dirty.store(2, std::memory_order_release); }
+  bool in_recovery() const { return word_.dirty.load(std::memory_order_acquire) == 2; }
   bool needs_recovery() const { return word_.dirty.load(std::memory_order_acquire) != 0; }
   // Between these two the derived state is in flux; a death in between makes the next owner rebuild.
   void begin_change() {

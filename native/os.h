@@ -15,11 +15,11 @@ u64 now_ns();     // CLOCK_MONOTONIC
 u64 coarse_ns();  // CLOCK_MONOTONIC_COARSE: 3 ns a call, ticks of milliseconds
 u64 boot_ns();    // CLOCK_BOOTTIME: for ttl
 u32 pid();
-u64 start_time(u32 pid);      // clock ticks since boot, 0 when there is no such process (or it is a zombie)
-char process_state(u32 pid);  // 'R', 'S', 'T' …, 0 when there is no such process
-u64 page_table_bytes(u32 pid);   // VmPTE of a process, 0 when it cannot be seen
-u64 pid_namespace();          // inode
-u32 cpu_count();              // that this process may run on
+u64 start_time(u32 pid);        // clock ticks since boot, 0 when there is no such process (or it is a zombie)
+char process_state(u32 pid);    // 'R', 'S', 'T' …, 0 when there is no such process
+u64 page_table_bytes(u32 pid);  // VmPTE of a process, 0 when it cannot be seen
+u64 pid_namespace();            // inode
+u32 cpu_count();                // that this process may run on
 
 // --- memory files
 struct FileId {

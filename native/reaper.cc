@@ -10,7 +10,7 @@ void await_recoveries(const std::shared_ptr<Arena>& arena, u64 deadline_ns) {
   for (u32 i = 0; i < arena->table_count(); ++i) {
     if (arena->table(i).state.load() != 2) continue;
     Table table(arena, i);
-    Table::Guard guard(table, deadline_ns);
+    table.await_recovery(deadline_ns);
   }
 }
 

@@ -7,8 +7,8 @@
 namespace di {
 
 enum class Code {
-  kInvalid,         // ValueError: a bad argument
-  kType,            // TypeError
+  kInvalid,  // ValueError: a bad argument
+  kType,     // TypeError
   kStoreNotFound,
   kStoreClosed,
   kStoreFull,
@@ -25,7 +25,7 @@ enum class Code {
   kAccessDenied,
   kTimeout,
   kStoreError,
-  kInterrupted,     // a Python exception (KeyboardInterrupt) is already set
+  kInterrupted,  // a Python exception (KeyboardInterrupt) is already set
 };
 
 class Error : public std::runtime_error {

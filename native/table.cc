@@ -69,7 +69,9 @@ void Table::wake(Shared<u32>& seq, Shared<u32>& waiters, u64 count) {
 }
 
 i64 Table::newest_version() const {
-  return header_.weights == 0 ? 0 : arena_->weights(static_cast<u32>(header_.weights - 1)).newest.load(std::memory_order_acquire);
+  return header_.weights == 0
+             ? 0
+             : arena_->weights(static_cast<u32>(header_.weights - 1)).newest.load(std::memory_order_acquire);
 }
 
 bool Table::stale(const Item& entry) const {
@@ -164,7 +166,8 @@ void Table::join(u32 slot, bool) {
   const Item& entry = item(slot);
   const u64 drawn_epochs = (entry.state >> 32) + (entry.span & 0xffffffffu);
   if (parts_.dense)
-    parts_.dense->insert(slot, header_.sampler != static_cast<u64>(SamplerKind::kOnce) || drawn_epochs <= header_.epoch);
+    parts_.dense->insert(slot,
+                         header_.sampler != static_cast<u64>(SamplerKind::kOnce) || drawn_epochs <= header_.epoch);
   if (parts_.remover_dense) parts_.remover_dense->insert(slot, true);
   if (parts_.sums || parts_.minimum) {
     const double weight = mass(entry.priority);
@@ -199,7 +202,8 @@ u32 Table::victim() {
     case SamplerKind::kFifo: return first_live();
     case SamplerKind::kLifo: return last_live();
     case SamplerKind::kUniform: return victim_uniform();
-    default: return parts_.remover_best ? parts_.remover_best->best() : parts_.best ? parts_.best->best() : first_live();
+    default:
+      return parts_.remover_best ? parts_.remover_best->best() : parts_.best ? parts_.best->best() : first_live();
   }
 }
 
@@ -260,7 +264,7 @@ void Table::insert(std::span<const NewItem> items, std::vector<u64>* keys) {
     if (slot == kNone) throw Error(Code::kStoreError, "no free slot in table '" + std::string(header_.name) + "'");
     --header_.free_slots;
     const bool given = !std::isnan(fresh.priority);
-    const double priority = given ? fresh.priority
+    const double priority = given                           ? fresh.priority
                             : header_.initial_priority >= 0 ? header_.initial_priority
                             : header_.max_priority < 0      ? 1.0
                                                             : header_.max_priority;
@@ -348,7 +352,8 @@ u64 Table::update_priorities(std::span<const u64> keys, std::span<const double> 
     for (std::size_t i = 0; i < count; ++i) {
       const u64 key = keys[first + i];
       const u32 slot = key_slot(key);
-      if (i + 8 < count && key_slot(keys[first + i + 8]) < parts_.slots) __builtin_prefetch(&item(key_slot(keys[first + i + 8])));
+      if (i + 8 < count && key_slot(keys[first + i + 8]) < parts_.slots)
+        __builtin_prefetch(&item(key_slot(keys[first + i + 8])));
       if (slot >= parts_.slots) continue;
       Item& entry = item(slot);
       if ((entry.state & 15) == 0 || (entry.state >> 4 & kGenerationMask) != key_generation(key) ||

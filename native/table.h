@@ -41,8 +41,8 @@ struct Drawn {
   u32 chunk;   // descriptor of the first chunk
   u32 chunks;  // how many the rows cover
   u32 row, rows, back, flags;
-  u32 uses;    // this draw included
-  u32 entry;   // ledger; kNone: an item that peek() found gone
+  u32 uses;   // this draw included
+  u32 entry;  // ledger; kNone: an item that peek() found gone
   i64 version;
   double priority;
   double probability;
@@ -52,11 +52,11 @@ struct Drawn {
 struct DrawSet {
   std::vector<Drawn> items;
   u64 table_size = 0;
-  double total = 0;              // of p^alpha at the last draw
-  double least = 0;              // least positive p^alpha at the last draw (normalize="table")
+  double total = 0;                   // of p^alpha at the last draw
+  double least = 0;                   // least positive p^alpha at the last draw (normalize="table")
   u64 rng_before = 0, rng_after = 0;  // to rewind when nothing was delivered and nobody drew in between
   u64 epoch_before = 0;               // Once: likewise
-  std::vector<u32> spare;        // ledger entries taken and not used
+  std::vector<u32> spare;             // ledger entries taken and not used
 };
 
 struct TableShape {  // what create() needs; Python reckons the bytes
@@ -81,7 +81,7 @@ class NewBlocks {
   NewBlocks(const NewBlocks&) = delete;
   NewBlocks& operator=(const NewBlocks&) = delete;
   u32 add(u64 bytes, u64 deadline_ns);  // descriptor + 1; 0 for no bytes
-  void seal();                          // under the table's lock, just before the header names them: see Heap::begin_meta
+  void seal();  // under the table's lock, just before the header names them: see Heap::begin_meta
 
  private:
   struct Made {
@@ -121,18 +121,18 @@ class Table : public std::enable_shared_from_this<Table> {
   // --- inserting. The writer holds the guards of all its tables, in order of index.
   std::string why_no_insert() DI_REQUIRES(lock_);  // "" when one item may pass now
   void insert(std::span<const NewItem> items, std::vector<u64>* keys) DI_REQUIRES(lock_);  // at most 64
-  bool evict_for_room(u64 deadline_ns);            // up to 64 items by the remover; false: none left
-  void settle(u64 deadline_ns);                    // after guards are gone: frees chunks nobody uses; 0: only tries
-  u32 open_writer(u64 deadline_ns);                // ledger entry
+  bool evict_for_room(u64 deadline_ns);  // up to 64 items by the remover; false: none left
+  void settle(u64 deadline_ns);          // after guards are gone: frees chunks nobody uses; 0: only tries
+  u32 open_writer(u64 deadline_ns);      // ledger entry
   void close_writer(u32 entry, u64 deadline_ns);
   void ensure_slots(u64 free_slots, u64 deadline_ns);
 
   // --- drawing
   u32 draw(DrawSet* set, u32 want, double stratum_first, double strata, u64 deadline_ns, std::string* why);
-  void copied(DrawSet* set, u64 deadline_ns);      // the bytes are in a batch: chunks may go, the draws stay undelivered
+  void copied(DrawSet* set, u64 deadline_ns);  // the bytes are in a batch: chunks may go, the draws stay undelivered
   void deliver(DrawSet* set, u64 deadline_ns);
   void give_back(DrawSet* set, u64 deadline_ns);
-  void forget_draws(DrawSet* set);                 // of a dropped table: no lock, the entries only justify themselves
+  void forget_draws(DrawSet* set);  // of a dropped table: no lock, the entries only justify themselves
   void peek(std::span<const u64> keys, DrawSet* set, u64 deadline_ns);  // deliver() ends it
   void settle_entry(LedgerEntry& entry, u64 deadline_ns);  // reaper: one draw, read or writer of a dead client
 
@@ -146,6 +146,7 @@ class Table : public std::enable_shared_from_this<Table> {
                  u64 deadline_ns);  // null: unchanged; beta NaN: weights 1
   void finish(u64 deadline_ns);
   u64 check(u64 deadline_ns, std::vector<std::string>* findings);
+  void await_recovery(u64 deadline_ns);  // done, or none under way: no undo record is left of a dead process
 
   TableHeader& header() const { return header_; }
   u32 index() const { return index_; }
@@ -153,8 +154,9 @@ class Table : public std::enable_shared_from_this<Table> {
   void require_live() const;  // throws kTableNotFound
   Arena& arena() const { return *arena_; }
   const std::shared_ptr<Arena>& arena_pointer() const { return arena_; }
-  std::string schema() const;                       // "" until declared
-  bool declare_schema(const std::string& text, u64 reserve_bytes, u64 item_bytes, u64 deadline_ns);  // false: somebody was faster
+  std::string schema() const;  // "" until declared
+  bool declare_schema(const std::string& text, u64 reserve_bytes, u64 item_bytes,
+                      u64 deadline_ns);  // false: somebody was faster
   std::string config() const;
   i64 newest_version() const;
 
@@ -174,13 +176,13 @@ class Table : public std::enable_shared_from_this<Table> {
   Item& item(u32 slot);
   void refresh();
   void recover();
-  u64 rebuild();             // how many uses of chunks were miscounted
+  u64 rebuild();  // how many uses of chunks were miscounted
   void fill();
-  u64 rebuild_references();  // how many counts were wrong
-  double mass(double priority) const;  // p^alpha
-  void join(u32 slot, bool back_in_place);   // into sampler, remover and counts
+  u64 rebuild_references();                 // how many counts were wrong
+  double mass(double priority) const;       // p^alpha
+  void join(u32 slot, bool back_in_place);  // into sampler, remover and counts
   void leave(u32 slot);
-  void forget(u32 slot);                     // free the slot; its chunks lose the item's use after the commit
+  void forget(u32 slot);  // free the slot; its chunks lose the item's use after the commit
   void remove_slot(u32 slot, bool undrawn_counts);
   u32 victim();
   u32 victim_uniform();
@@ -188,7 +190,7 @@ class Table : public std::enable_shared_from_this<Table> {
   u32 last_live();
   void cursor_left(u32 slot);
   void cursor_joined(u32 slot);
-  u32 cover(u32 chunk, u32 row, u32 rows);   // chunks a range covers
+  u32 cover(u32 chunk, u32 row, u32 rows);  // chunks a range covers
   void use_chunks(u32 chunk, u32 count, i32 delta);
   void commit();
   void settle_held();
@@ -220,8 +222,8 @@ class Table : public std::enable_shared_from_this<Table> {
   struct Use {
     u32 chunk, count;
   };
-  std::vector<Use> lower_;     // uses to lower after the commit
-  std::vector<u32> detach_;    // [table] chunks this table uses no more; settled outside the lock
+  std::vector<Use> lower_;         // uses to lower after the commit
+  std::vector<u32> detach_;        // [table] chunks this table uses no more; settled outside the lock
   std::vector<u32> detach_later_;  // [local] of those: the heap's lock could not be had
   std::atomic<bool> detach_pending_{false};
 };

@@ -10,7 +10,8 @@ namespace {
 
 class DirectoryGuard {  // one maker, dropper or reaper at a time; first in the lock order
  public:
-  DirectoryGuard(const Arena& arena, u64 deadline_ns) : lock_(arena, arena.header().reap_lock, "the store's directory") {
+  DirectoryGuard(const Arena& arena, u64 deadline_ns)
+      : lock_(arena, arena.header().reap_lock, "the store's directory") {
     lock_.acquire(deadline_ns);
   }
   ~DirectoryGuard() { lock_.release(); }
@@ -80,7 +81,7 @@ void clear_table(const Arena& arena, u32 index, u64 deadline_ns) {
   Heap& heap = arena.heap();
   TableHeader& header = arena.table(index);
   heap.wait_readers(index, deadline_ns);
-  heap.free_meta_of(index, deadline_ns);
+  heap.free_meta_of(index, {}, deadline_ns);
   header.used_bytes.store(0);
   header.held_bytes.store(0);
   heap.reserve(index, 0, deadline_ns, nullptr);
@@ -112,7 +113,8 @@ u32 free_index(const Arena& arena, u64 deadline_ns) {
 std::shared_ptr<Table> Table::find(const std::shared_ptr<Arena>& arena, const std::string& name) {
   for (u32 i = 0; i < arena->table_count(); ++i) {
     const TableHeader& header = arena->table(i);
-    if (header.state.load(std::memory_order_acquire) == 2 && name == header.name) return std::make_shared<Table>(arena, i);
+    if (header.state.load(std::memory_order_acquire) == 2 && name == header.name)
+      return std::make_shared<Table>(arena, i);
   }
   return nullptr;
 }
@@ -139,7 +141,8 @@ void Table::finish_broken(const std::shared_ptr<Arena>& arena, u64 deadline_ns) 
 std::shared_ptr<Table> Table::create(const std::shared_ptr<Arena>& arena, const TableShape& shape, u64 deadline_ns) {
   DirectoryGuard directory(*arena, deadline_ns);
   finish_broken(arena, deadline_ns);
-  if (find(arena, shape.name)) throw Error(Code::kTableExists, "table '" + shape.name + "' exists; use exist_ok=True or store.table()");
+  if (find(arena, shape.name))
+    throw Error(Code::kTableExists, "table '" + shape.name + "' exists; use exist_ok=True or store.table()");
   const u32 index = free_index(*arena, deadline_ns);
   TableHeader& header = arena->table(index);
   Heap& heap = arena->heap();

@@ -79,8 +79,7 @@ u32 Table::pick(double stratum_first, double strata) {
     case SamplerKind::kMaxHeap: return parts_.best->best();
     case SamplerKind::kUniform: {
       if (header_.dense_count == 0) return kNone;
-      return parts_.dense->at(
-          scaled(next_random(), header_.dense_count));
+      return parts_.dense->at(scaled(next_random(), header_.dense_count));
     }
     case SamplerKind::kOnce: {
       if (header_.dense_left == 0) {
@@ -90,8 +89,7 @@ u32 Table::pick(double stratum_first, double strata) {
         parts_.dense->all_undrawn();
       }
       if (header_.shuffle == 0) return parts_.best->best();
-      return parts_.dense->at(
-          scaled(next_random(), header_.dense_left));
+      return parts_.dense->at(scaled(next_random(), header_.dense_left));
     }
     case SamplerKind::kPrioritized: break;
   }
@@ -168,8 +166,8 @@ u32 Table::draw_step(DrawSet* set, u32 want, double* stratum, double strata) {
         remove_slot(slot, true);
         continue;
       }
-      const double probability = kind == SamplerKind::kUniform ? 1.0 / static_cast<double>(header_.size)
-                                 : kind == SamplerKind::kOnce  ? 1.0 / static_cast<double>(header_.dense_left)
+      const double probability = kind == SamplerKind::kUniform       ? 1.0 / static_cast<double>(header_.size)
+                                 : kind == SamplerKind::kOnce        ? 1.0 / static_cast<double>(header_.dense_left)
                                  : kind == SamplerKind::kPrioritized ? parts_.sums->get(slot) / parts_.sums->total()
                                                                      : 1.0;
       const u32 number = set->spare.back();
@@ -190,7 +188,8 @@ u32 Table::draw(DrawSet* set, u32 want, double stratum_first, double strata, u64
   while (total < want) {
     const u32 step = std::min(want - total, kBatchStep);
     if (set->spare.size() < step) {
-      for (const u32 entry : arena_->ledger().take(step - static_cast<u32>(set->spare.size()))) set->spare.push_back(entry);
+      for (const u32 entry : arena_->ledger().take(step - static_cast<u32>(set->spare.size())))
+        set->spare.push_back(entry);
     }
     const bool limited = header_.max_times_sampled != 0;
     const i64 each = static_cast<i64>(header_.item_bytes);
@@ -220,12 +219,12 @@ u32 Table::draw(DrawSet* set, u32 want, double stratum_first, double strata, u64
       if (got < step) {
         *why = di::why_no_sample(header_.limiter, size);
         if (why->empty())
-          *why = size == 0 ? "the table is empty"
+          *why = size == 0     ? "the table is empty"
                  : parts_.sums ? "all " + std::to_string(size) + " priorities are 0: give some with update_priorities()"
                                : "every item was drawn in each of the epochs=" + std::to_string(header_.epochs);
         if (header_.stale_dropped != 0)
-          *why += "; " + std::to_string(header_.stale_dropped) + " items were dropped as older than max_staleness=" +
-                  std::to_string(header_.max_staleness);
+          *why += "; " + std::to_string(header_.stale_dropped) +
+                  " items were dropped as older than max_staleness=" + std::to_string(header_.max_staleness);
       }
       commit();
       if (got != 0) {
@@ -253,7 +252,8 @@ void Table::copied(DrawSet* set, u64 deadline_ns) {
       if (drawn.chunks == 0) continue;
       lower_.push_back({drawn.chunk, drawn.chunks});
       Shared<u64>& what = arena_->ledger().entry(drawn.entry).what;
-      what.store(ledger_what(LedgerKind::kDraw, index_, kNone) | (what.load() & kLedgerDropped), std::memory_order_release);
+      what.store(ledger_what(LedgerKind::kDraw, index_, kNone) | (what.load() & kLedgerDropped),
+                 std::memory_order_release);
       drawn.chunks = 0;
     }
     commit();
@@ -375,7 +375,8 @@ void Table::peek(std::span<const u64> keys, DrawSet* set, u64 deadline_ns) {
       drawn.key = key;
       drawn.entry = kNone;
       const bool sound = slot < parts_.slots && key >> (kSlotBits + kGenerationBits) == 0;
-      if (sound && (item(slot).state & kStateMask) != 0 && (item(slot).state >> 4 & kGenerationMask) == key_generation(key)) {
+      if (sound && (item(slot).state & kStateMask) != 0 &&
+          (item(slot).state >> 4 & kGenerationMask) == key_generation(key)) {
         const Item& entry = item(slot);
         drawn.number = entry.number;
         drawn.chunk = static_cast<u32>(entry.place >> 32);
@@ -387,7 +388,8 @@ void Table::peek(std::span<const u64> keys, DrawSet* set, u64 deadline_ns) {
         drawn.uses = static_cast<u32>(entry.span);
         drawn.version = entry.version;
         drawn.priority = entry.priority;
-        drawn.probability = parts_.sums ? parts_.sums->get(slot) / parts_.sums->total() : 1.0 / static_cast<double>(header_.size);
+        drawn.probability =
+            parts_.sums ? parts_.sums->get(slot) / parts_.sums->total() : 1.0 / static_cast<double>(header_.size);
         drawn.entry = set->spare.back();
         set->spare.pop_back();
         use_chunks(drawn.chunk, drawn.chunks, +1);

@@ -48,7 +48,8 @@ void Table::refresh() {
   const auto at = [&heap](u32 block) { return heap.block(block - 1); };
   const u64 slots = fresh.slots;
   fresh.order.emplace(at(header_.links_block), slots, &header_);
-  if (header_.dense_block != 0) fresh.dense.emplace(at(header_.dense_block), slots, &header_.dense_count, &header_.dense_left);
+  if (header_.dense_block != 0)
+    fresh.dense.emplace(at(header_.dense_block), slots, &header_.dense_count, &header_.dense_left);
   if (header_.sampler_block != 0) {
     if (header_.sampler == static_cast<u64>(SamplerKind::kPrioritized))
       fresh.sums.emplace(at(header_.sampler_block), slots);
@@ -68,7 +69,7 @@ void Table::refresh() {
 
 // A dead owner left the lock: its words are rolled back, then all that is derived is made anew.
 void Table::recover() {
-  lock_.begin_change();
+  lock_.begin_recovery();
   undo_.roll_back();
   DI_FAULT("table.rolled_back");
   lower_.clear();
@@ -82,6 +83,17 @@ void Table::recover() {
   rebuild();
   settle_held();
   lock_.end_change();
+}
+
+void Table::await_recovery(u64 deadline_ns) {
+  constexpr u64 kPatienceNs = 100'000'000;  // far more than a live owner needs from the take-over to its first mark
+  try {
+    Guard guard(*this, std::min(deadline_ns, os::now_ns() + kPatienceNs));
+  } catch (const Error& error) {
+    if (error.code() == Code::kTableNotFound) return;
+    if (error.code() != Code::kTimeout || lock_.in_recovery())
+      throw;  // else a slow or stopped owner that changes its own
+  }
 }
 
 std::vector<u32> Table::linked_blocks() const {
@@ -99,7 +111,7 @@ void Table::free_strays() {
     if (slots >= header_.slots) header_.segment_block[i] = 0;
     slots += header_.segment_slots[i];
   }
-  arena_->heap().free_stray_meta(index_, linked_blocks(), kForever);
+  arena_->heap().free_meta_of(index_, linked_blocks(), kForever);
 }
 
 NewBlocks::~NewBlocks() {
@@ -197,7 +209,8 @@ u64 Table::rebuild_references() {
     const Item& entry = item(slot);
     if ((entry.state & 15) == 0) continue;
     const u32 chunk = static_cast<u32>(entry.place >> 32);
-    walk(chunk, chunks_covered(heap, chunk, static_cast<u32>(entry.place), static_cast<u32>(entry.span >> 32 & 0xfffff)));
+    walk(chunk,
+         chunks_covered(heap, chunk, static_cast<u32>(entry.place), static_cast<u32>(entry.span >> 32 & 0xfffff)));
   }
   header_.writers = 0;
   for (u32 client = 0; client < kMaxClients; ++client) {
@@ -260,9 +273,9 @@ void Table::grow(u64 slots, u64 deadline_ns) {
     before = header_.slots;
     if (before >= slots) return;
   }
-  const TableBlocks sizes = table_blocks(slots, static_cast<SamplerKind>(header_.sampler),
-                                         static_cast<SamplerKind>(header_.remover), header_.normalize_table != 0,
-                                         header_.shuffle != 0);
+  const TableBlocks sizes =
+      table_blocks(slots, static_cast<SamplerKind>(header_.sampler), static_cast<SamplerKind>(header_.remover),
+                   header_.normalize_table != 0, header_.shuffle != 0);
   NewBlocks made(*arena_, index_);
   const u32 items = made.add((slots - before) * sizeof(Item), deadline_ns);
   const u32 links = made.add(sizes.links, deadline_ns), dense = made.add(sizes.dense, deadline_ns);
@@ -272,7 +285,8 @@ void Table::grow(u64 slots, u64 deadline_ns) {
   if (header_.slots != before) return;  // another process grew it first
   u32 segment = 0;
   while (segment < kTableSegments && header_.segment_block[segment] != 0) ++segment;
-  if (segment == kTableSegments) throw Error(Code::kCapacity, "the table has grown too often; create it with its capacity=");
+  if (segment == kTableSegments)
+    throw Error(Code::kCapacity, "the table has grown too often; create it with its capacity=");
   std::vector<u32> gone;
   for (const u32 old :
        {header_.links_block, header_.dense_block, header_.sampler_block, header_.remover_block, header_.minimum_block})

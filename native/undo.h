@@ -8,7 +8,8 @@ namespace di {
 
 class Undo {
  public:
-  Undo(const Arena& arena, UndoRecord& record) : arena_(arena), record_(record), base_(arena.at(kPageBytes, 0) - kPageBytes) {}
+  Undo(const Arena& arena, UndoRecord& record)
+      : arena_(arena), record_(record), base_(arena.at(kPageBytes, 0) - kPageBytes) {}
 
   template <class Word>
   void set(Word& word, u64 value) {

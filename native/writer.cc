@@ -66,7 +66,8 @@ u64 Writer::heap_need(const std::vector<ColumnInput>& input, u32 t, u32 l, u32 l
   u64 bytes = 0;
   for (u32 c = 0; c < input.size(); ++c) {
     const ColumnLayout& column = plan_.layout.columns[c];
-    if (column.place != static_cast<u32>(ColumnPlace::kHeap) || (input[c].base == nullptr && input[c].cells == nullptr)) continue;
+    if (column.place != static_cast<u32>(ColumnPlace::kHeap) || (input[c].base == nullptr && input[c].cells == nullptr))
+      continue;
     if (lane.ahead[c] || !stored_here(c, lane.steps)) continue;
     bytes += (u64{cell_of(input[c], c, t, l, lanes).count} * column.row_bytes + 15) / 16 * 16;
   }
@@ -119,7 +120,8 @@ bool Writer::open_chunk(u32 index, u64 heap_bytes, u64 deadline_ns, Blocked* blo
     OpenChunk chunk;
     u32 short_table = kNone;
     blocked->seq = arena_->heap_header().room_seq.load();
-    const MakeResult made = OpenChunk::open(*arena_, plan_.layout, plan, deadline_ns, &chunk, &blocked->text, &short_table);
+    const MakeResult made =
+        OpenChunk::open(*arena_, plan_.layout, plan, deadline_ns, &chunk, &blocked->text, &short_table);
     if (made == MakeResult::kMade) {
       DI_FAULT("writer.chunk_opened");
       lanes_[index].chunks.push_back(chunk);
@@ -253,8 +255,8 @@ bool Writer::write_row(const WriterCall& call, u32 t, u32 l, u64 deadline_ns, Bl
 }
 
 // The observation behind the last step: the row at `raw`, to be completed by the next step or left as the final one.
-bool Writer::write_behind(const std::vector<ColumnInput>& input, const WriterCall& call, u32 t, u32 l, bool final, u64 deadline_ns,
-                          Blocked* blocked) {
+bool Writer::write_behind(const std::vector<ColumnInput>& input, const WriterCall& call, u32 t, u32 l, bool final,
+                          u64 deadline_ns, Blocked* blocked) {
   const u32 index = call.lanes[l], count = static_cast<u32>(call.lanes.size());
   LaneState& state = lanes_[index];
   Lane& lane = state.staged;
@@ -474,7 +476,8 @@ void Writer::close(u64 deadline_ns) {
   if (closed_) return;
   closed_ = true;
   for (LaneState& lane : lanes_) {
-    for (const OpenChunk& chunk : lane.chunks) arena_->heap().close_chunk(chunk.descriptor(), chunk.entry(), deadline_ns);
+    for (const OpenChunk& chunk : lane.chunks)
+      arena_->heap().close_chunk(chunk.descriptor(), chunk.entry(), deadline_ns);
     lane.chunks.clear();
   }
   for (u32 i = 0; i < table_entries_.size(); ++i) {

@@ -22,8 +22,8 @@ enum class Autoreset : u32 { kOff = 0, kNextStep = 1, kSameStep = 2 };
 struct TableSink {  // how one table turns this stream's rows into items
   std::shared_ptr<Table> table;
   ViewSpec spec;
-  ColumnMask observed;       // columns it takes from the row behind an item's last step
-  std::vector<u32> first;    // columns stored only where a sequence starts
+  ColumnMask observed;         // columns it takes from the row behind an item's last step
+  std::vector<u32> first;      // columns stored only where a sequence starts
   bool track_version = false;  // no column `version`: what the process last got from latest()
 };
 
@@ -91,17 +91,17 @@ class Writer {
 
  private:
   struct Lane {
-    i64 raw = 0;           // the next raw row
-    ColumnMask ahead;      // columns of row `raw` stored ahead by next=
-    bool open = false;     // an episode is open
-    bool ending = false;   // a flagged row came; its final observation may still follow
+    i64 raw = 0;          // the next raw row
+    ColumnMask ahead;     // columns of row `raw` stored ahead by next=
+    bool open = false;    // an episode is open
+    bool ending = false;  // a flagged row came; its final observation may still follow
     bool terminated = false;
-    bool skip = false;     // next-step autoreset: drop the next row
+    bool skip = false;  // next-step autoreset: drop the next row
     i64 steps = 0;
-    u64 episode = 0;       // id of the current or last episode
+    u64 episode = 0;  // id of the current or last episode
     i64 begin_raw = 0;
     u32 begun_in_chunk = 0;
-    u32 current = 0;       // chunk that `raw - 1` lies in
+    u32 current = 0;  // chunk that `raw - 1` lies in
     u64 heap_used = 0;
   };
   struct LaneState {
@@ -119,8 +119,8 @@ class Writer {
   void roll_back(const std::vector<u32>& lanes);
   bool step(const WriterCall& call, u32 t, u32 l, u64 deadline_ns, Blocked* blocked);
   bool write_row(const WriterCall& call, u32 t, u32 l, u64 deadline_ns, Blocked* blocked);
-  bool write_behind(const std::vector<ColumnInput>& input, const WriterCall& call, u32 t, u32 l, bool final, u64 deadline_ns,
-                    Blocked* blocked);
+  bool write_behind(const std::vector<ColumnInput>& input, const WriterCall& call, u32 t, u32 l, bool final,
+                    u64 deadline_ns, Blocked* blocked);
   bool write_first(const WriterCall& call, u32 t, u32 l, u64 deadline_ns, Blocked* blocked);
   void settle_end(u32 lane, const std::function<double(u32)>& priority);
   void end_inserted(LaneState& state);

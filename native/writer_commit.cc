@@ -31,8 +31,10 @@ NewItem Writer::locate(u32 table, const Pending& pending) {
   LaneState& lane = lanes_[pending.lane];
   u32 row = 0;
   const OpenChunk& chunk = chunk_of(lane, pending.window.first, &row);
-  return NewItem{chunk.descriptor(), row,          pending.window.rows, pending.window.back, pending.window.flags,
-                 version_of(table, lane, pending.window), pending.priority};
+  return NewItem{chunk.descriptor(),   row,
+                 pending.window.rows,  pending.window.back,
+                 pending.window.flags, version_of(table, lane, pending.window),
+                 pending.priority};
 }
 
 // Publishes the staged rows of each lane: chunk by chunk, links before the rows that need them.

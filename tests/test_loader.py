@@ -34,7 +34,7 @@ def test_a_loader_gives_what_sample_would(store: Any, prefetch: int) -> None:
         batches = [batch.data["n"].tolist() for batch in loader]
         assert list(loader) == [], "at its end for good"
     assert [len(batch) for batch in batches] == [8] * 12 + [4]
-    assert sorted(sum(batches, [])) == list(range(100))
+    assert sorted(number for batch in batches for number in batch) == list(range(100))
 
 
 def test_drop_last(store: Any) -> None:
@@ -136,7 +136,7 @@ def test_tensors_on_the_cpu(store: Any, prefetch: int) -> None:
     }
     table = store.create_table("t", capacity=10, schema=schema)
     for n in range(10):
-        table.insert({"x": {"a": np.full(3, n, np.float32)}, "flag": n % 2 == 0, "u": np.arange(n % 4)})
+        table.insert({"x": {"a": np.full(3, n, np.float32)}, "flag": n % 2 == 0, "u": np.arange(n % 4, dtype=np.int32)})
     with table.loader(5, device="cpu", prefetch=prefetch) as loader:
         batch = next(loader)
     assert isinstance(batch.data["x"]["a"], torch.Tensor)

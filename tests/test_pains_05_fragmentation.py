@@ -37,7 +37,9 @@ def check(array: Any, number: int, size: int) -> None:
 
 @pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("memory", SCALES, ids=lambda value: f"{value // MIB}MiB")
-def test_mixed_sizes_at_85_percent(count: Callable[[int, int], int], memory: int, store_name: Callable[[], str]) -> None:
+def test_mixed_sizes_at_85_percent(
+    count: Callable[[int, int], int], memory: int, store_name: Callable[[], str]
+) -> None:
     rng = random.Random(5)
     with di_store.open(store_name(), memory=memory) as store:
         live: list[tuple[Any, int, int]] = []

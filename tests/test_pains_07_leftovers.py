@@ -51,7 +51,7 @@ def test_clients_killed_in_the_middle_of_put(
             arena.reap()
             store.delete(store.keys())
             stats = store.stats()
-            assert [stats[name] for name in ("objects", "live", "pinned", "pending")] == [0, 0, 0, 0]
+            assert [stats[name] for name in ("objects", "live_objects_bytes", "pinned", "pending")] == [0, 0, 0, 0]
             assert [client["pid"] for client in stats["clients"]] == [os.getpid()]
             assert store.check() == []
             assert shm_files() == shm
@@ -65,7 +65,9 @@ def test_everybody_killed(count: Callable[[int, int], int], store_dir: str, stor
     shm = shm_files()
     for _ in range(count(4, 50)):
         name = store_name()
-        create = f"import di_store\nstore = di_store.open({name!r}, memory='64MiB')\nprint('there', flush=True)\ninput()"
+        create = (
+            f"import di_store\nstore = di_store.open({name!r}, memory='64MiB')\nprint('there', flush=True)\ninput()"
+        )
         with Program(create) as creator, Program(PUT, name) as first, Program(PUT, name) as second:
             assert [creator.line(), first.line(), second.line()] == ["there", "putting", "putting"]
             for program in (creator, first, second):

@@ -147,7 +147,8 @@ def test_every_waiter_is_listed(store_name: Callable[[], str]) -> None:
             until(all_there, "all to be listed as waiting")
             pid = {kind: program.pid for kind, program in programs.items()}
             tables = {
-                kind: {wait["table"] for wait in [waiters(store).get(pid[kind])] if wait} for kind in ("insert", "sample")
+                kind: {wait["table"] for wait in [waiters(store).get(pid[kind])] if wait}
+                for kind in ("insert", "sample")
             }
             assert tables["insert"] <= {"waited"}
             assert tables["sample"] <= {"empty"}

@@ -36,9 +36,8 @@ def test_two_tables_over_one_stream(store: Any) -> None:
     assert rows(pairs) == [[0, 1], [2, 3]]
     stored = steps.stats()["bytes_stored"]
     assert stored == pairs.stats()["bytes_stored"], "the same chunks"
-    with pytest.raises(ValueError, match="nobody"):
-        with store.writer([steps, pairs]) as writer:
-            writer.append({"n": 1}, priority={"nobody": 1.0})
+    with pytest.raises(ValueError, match="nobody"), store.writer([steps, pairs]) as writer:
+        writer.append({"n": 1}, priority={"nobody": 1.0})
     for wrong in ([], [steps, steps], [5]):
         with pytest.raises((ValueError, TypeError)):
             store.writer(wrong)
@@ -150,11 +149,15 @@ def test_close_ends_open_episodes(store: Any) -> None:
 
 def test_an_error_in_the_with_block_is_not_covered_up(store: Any) -> None:
     table = store.create_table("t", capacity=10, view=di_store.Sequence(2), limiter=di_store.Queue(1))
-    with pytest.raises(ZeroDivisionError):
+
+    def interrupted() -> None:
         with table.writer() as writer:
             writer.extend({"n": np.arange(2)})
             writer.append({"n": 1})
             raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        interrupted()
     assert len(table) == 1, "the last item could not pass, and close did not wait for it"
 
 

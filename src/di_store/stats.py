@@ -48,6 +48,7 @@ def store_stats(arena: _core.Arena, tables: dict[str, dict[str, Any]]) -> dict[s
     found["memory"] = found["budget"]
     found["live_objects_bytes"] = found["live"]
     found["free"] = max(0, found["budget"] - used)
+    found["pinned"] -= min(found["pinned"], found["pending"])  # the core counts deleted ones that are read in both
     found["live"] = found["budget"] - found["free"] - found["pinned"] - found["pending"]
     for client in found["clients"]:
         client["roles"] = [name for bit, name in ROLES if client["role"] & bit]

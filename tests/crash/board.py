@@ -56,9 +56,9 @@ class Log:
 def stamp(numbers: Any, width: int = WIDTH) -> Any:
     """`[…, width]` uint8, every byte of which depends on the number."""
     base = np.asarray(numbers).astype(np.uint64)[..., None] * np.uint64(0x9E3779B97F4A7C15)
-    return ((base >> np.uint64(13)) + np.arange(width, dtype=np.uint64) * ((base >> np.uint64(40)) | np.uint64(1))).astype(
-        np.uint8
-    )
+    return (
+        (base >> np.uint64(13)) + np.arange(width, dtype=np.uint64) * ((base >> np.uint64(40)) | np.uint64(1))
+    ).astype(np.uint8)
 
 
 def vector(numbers: Any) -> Any:

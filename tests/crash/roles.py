@@ -138,7 +138,9 @@ def learner(context: Context) -> Iterator[bool]:
         try:
             batch = replay.sample(500 if context.rng.random() < 0.02 else 32, timeout=WAIT)
             check_transitions(batch.data)
-            replay.update_priorities(batch.keys, np.random.default_rng(context.rng.random().__hash__()).random(len(batch.keys)))
+            replay.update_priorities(
+                batch.keys, np.random.default_rng(context.rng.random().__hash__()).random(len(batch.keys))
+            )
             yield True
             check_windows(windows.sample(8, timeout=WAIT).data)
             yield True

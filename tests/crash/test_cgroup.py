@@ -147,7 +147,9 @@ def attach_from_outside(path: str | None, name: str) -> None:
 
 
 @pytest.mark.parametrize("work", ["fill", "fill_table"])
-def test_a_typed_error_and_no_kill(crew: Crew, group: Group | None, store_dir: str, store_name: object, work: str) -> None:
+def test_a_typed_error_and_no_kill(
+    crew: Crew, group: Group | None, store_dir: str, store_name: object, work: str
+) -> None:
     name = store_name()  # type: ignore[operator]
     hand = crew.start("crash.test_cgroup:" + work, None if group is None else str(group.path), name)
     assert hand.join(240) == 0, hand.printed()

@@ -65,7 +65,9 @@ def test_a_stopped_learner_holds_its_table_only(field: Field, point: str) -> Non
     assert_names(caught.value, hand)
     assert "replay" in str(caught.value)
     with pytest.raises(di_store.Timeout) as caught:
-        writer.append(words.rows(0), next={"obs": words.stamp(1)}, timeout=0.5)
+        for number in range(3):  # only an item needs the table
+            writer.append(words.rows(number), next={"obs": words.stamp(number + 1)}, timeout=0.5)
+    assert number == 2
     assert_names(caught.value, hand)
     # The other tables, the objects and what reads without locks go on.
     assert len(queue.sample(4, timeout=60).keys) == 4
@@ -73,7 +75,7 @@ def test_a_stopped_learner_holds_its_table_only(field: Field, point: str) -> Non
     assert [c["state"] for c in field.store.stats()["clients"] if c["pid"] == hand.pid] == ["T"]
     assert replay.stats()["size"] == 256
     resume(field, hand)
-    writer.append(words.rows(0), next={"obs": words.stamp(1)}, timeout=60)
+    assert len(writer.append(words.rows(2), next={"obs": words.stamp(3)}, timeout=60).keys) == 1
     writer.close()
     words.check_transitions(replay.sample(32, timeout=60).data)
 

@@ -19,7 +19,7 @@ from .world import Counter, World, nested, stacked
 from .writer import Entry, ModelWriter, Plan
 
 
-@dataclass
+@dataclass(eq=False)
 class Pen:
     """One open writer: the model's, the store's and the environments it writes about."""
 

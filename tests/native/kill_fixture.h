@@ -50,7 +50,8 @@ inline std::vector<std::string> points_of(Board& board, const std::function<void
 // Runs `body` in children that die at the count-th passing of each point, count = 1, 2, 3, 5, 8 … as far as it is
 // passed; `meanwhile` goes on in this process, `after` judges what is left. How many died.
 inline u64 die_everywhere(const std::vector<std::string>& points, u64 most, const std::function<void()>& body,
-                          const std::function<void()>& meanwhile, const std::function<void(const std::string&)>& after) {
+                          const std::function<void()>& meanwhile,
+                          const std::function<void(const std::string&)>& after) {
   u64 deaths = 0;
   for (const std::string& point : points)
     for (u64 count = 1, before = 1; count <= most;) {

@@ -17,6 +17,7 @@
 #include "heap.h"
 #include "ledger.h"
 #include "reaper.h"
+#include "weights.h"
 
 namespace di {
 

@@ -163,7 +163,8 @@ inline u64 count_meta(const Arena& arena, u32 owner) {
   for (u32 i = 0; i < arena.heap().descriptor_count(); ++i) {
     const Descriptor& entry = arena.heap().descriptor(i);
     const u64 word = entry.word.load();
-    if (word_kind(word) == ObjectKind::kMeta && word_state(word) != ObjectState::kFree && entry.owner == owner) ++blocks;
+    if (word_kind(word) == ObjectKind::kMeta && word_state(word) != ObjectState::kFree && entry.owner == owner)
+      ++blocks;
   }
   return blocks;
 }

@@ -22,7 +22,9 @@ class TableModel {
   explicit TableModel(const TableShape& shape) : shape_(shape), limiter_(shape.limiter), capacity_(shape.capacity) {}
 
   const std::vector<Item>& items() const { return items_; }
-  i64 size() const { return std::count_if(items_.begin(), items_.end(), [](const Item& item) { return !item.held; }); }
+  i64 size() const {
+    return std::count_if(items_.begin(), items_.end(), [](const Item& item) { return !item.held; });
+  }
   i64 held() const { return static_cast<i64>(items_.size()) - size(); }
   LimiterState& limiter() { return limiter_; }
   u64 capacity() const { return capacity_; }

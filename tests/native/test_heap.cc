@@ -109,12 +109,12 @@ i64 publish_number(Arena& arena, u32 index, u64 number, u64 bytes, u64 keep) {
   std::string why;
   CHECK(arena.heap().make(request, entry, soon(), &descriptor, &why) == MakeResult::kMade);
   stamp(arena.heap().block(descriptor), bytes, number);
-  return arena.heap().publish(index, descriptor, entry, keep, soon());
+  return Weights(arena.heap()).publish(index, descriptor, entry, keep, soon());
 }
 
 Heap::PinResult pin_version(Arena& arena, u32 index, i64 version, bool* right) {
   Id id;
-  Heap::version_id(arena, index, version, id);
+  Weights::version_id(arena, index, version, id);
   const u32 entry = arena.ledger().take_one();
   u32 descriptor = kNone;
   const Heap::PinResult result = arena.heap().pin(id, entry, &descriptor, soon());
@@ -122,7 +122,8 @@ Heap::PinResult pin_version(Arena& arena, u32 index, i64 version, bool* right) {
     arena.ledger().give(entry);
     return result;
   }
-  *right = stamped(arena.heap().block(descriptor), arena.heap().descriptor(descriptor).bytes, static_cast<u64>(version));
+  *right =
+      stamped(arena.heap().block(descriptor), arena.heap().descriptor(descriptor).bytes, static_cast<u64>(version));
   arena.ledger().drop(entry);
   return result;
 }
@@ -131,7 +132,7 @@ Heap::PinResult pin_version(Arena& arena, u32 index, i64 version, bool* right) {
 // then, values are never torn, old versions go with their last reader.
 void publish_and_latest() {
   const auto arena = make_store("weights", 64 * kMiB);
-  const u32 index = arena->heap().weights_entry("policy", true, soon());
+  const u32 index = Weights(arena->heap()).entry("policy", true, soon());
   const u64 versions = scaled_count(400, 4000);
   const auto start = heap_counts(*arena);
   const auto read = [&] {
@@ -158,7 +159,7 @@ void publish_and_latest() {
   CHECK(reader.wait() == 0);
   bool right = false;
   CHECK(pin_version(*arena, index, static_cast<i64>(versions), &right) == Heap::PinResult::kPinned && right);
-  CHECK(arena->heap().publish(index, kNone, kNone, 1, soon()) == static_cast<i64>(versions) + 1);
+  CHECK(Weights(arena->heap()).publish(index, kNone, kNone, 1, soon()) == static_cast<i64>(versions) + 1);
   arena->heap().sweep_all(soon());
   CHECK(heap_counts(*arena) == start);
   CHECK(arena->heap().keys(nullptr, 10, soon()).empty());

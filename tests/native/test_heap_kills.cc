@@ -95,23 +95,28 @@ void in_fresh_stores(const char* what, const std::function<void(const std::share
   fresh();
   const std::vector<std::string> points = points_of(board, [&] { body(arena); });
   fresh();
-  const u64 deaths = die_everywhere(points, most, [&] { body(arena); }, [] {}, [&](const std::string&) {
-    check_heap(arena);
-    judge(arena);
-    for (const std::string& key : arena->heap().keys(nullptr, ~u64{0}, soon()))
-      CHECK(arena->heap().remove(reinterpret_cast<const Id&>(*key.data()), soon()));
-    arena->heap().sweep_all(soon());
-    CHECK(heap_counts(*arena).pinned == 0 && heap_counts(*arena).pending == 0);
-    check_heap(arena);
-    fresh();
-  });
+  const u64 deaths = die_everywhere(
+      points, most, [&] { body(arena); }, [] {},
+      [&](const std::string&) {
+        check_heap(arena);
+        judge(arena);
+        for (const std::string& key : arena->heap().keys(nullptr, ~u64{0}, soon()))
+          CHECK(arena->heap().remove(reinterpret_cast<const Id&>(*key.data()), soon()));
+        arena->heap().sweep_all(soon());
+        CHECK(heap_counts(*arena).pinned == 0 && heap_counts(*arena).pending == 0);
+        check_heap(arena);
+        fresh();
+      });
   CHECK(deaths > 0);
   std::printf("%s: %lu deaths at %zu points\n", what, deaths, points.size());
 }
 
 void growing() {
   in_fresh_stores(
-      "growing", [](const auto& arena) { for (u64 i = 1; i <= 1000; ++i) put_number(*arena, i, 200); },
+      "growing",
+      [](const auto& arena) {
+        for (u64 i = 1; i <= 1000; ++i) put_number(*arena, i, 200);
+      },
       [](const auto& arena) {
         for (u64 i = 2000; i < 2060; ++i) put_number(*arena, i, 200);
         std::vector<Pinned> pins;
@@ -128,7 +133,8 @@ void growing() {
         for (u32 i = 0; i < arena->heap().descriptor_count(); ++i) {
           const Descriptor& entry = arena->heap().descriptor(i);
           const u64 word = entry.word.load();
-          if (word_kind(word) == ObjectKind::kMeta && word_state(word) != ObjectState::kFree && entry.owner == kOwnerLedger)
+          if (word_kind(word) == ObjectKind::kMeta && word_state(word) != ObjectState::kFree &&
+              entry.owner == kOwnerLedger)
             ++blocks;
         }
         CHECK(blocks == linked);
@@ -140,8 +146,8 @@ void weights() {
   in_fresh_stores(
       "weights",
       [](const auto& arena) {
-        arena->heap().weights_entry("policy", true, soon());
-        arena->heap().publish(0, kNone, kNone, 1, soon());
+        Weights(arena->heap()).entry("policy", true, soon());
+        Weights(arena->heap()).publish(0, kNone, kNone, 1, soon());
       },
       [](const auto& arena) {
         for (u64 v = 2; v < 8; ++v) {
@@ -152,21 +158,21 @@ void weights() {
           std::string why;
           CHECK(arena->heap().make(request, entry, soon(), &descriptor, &why) == MakeResult::kMade);
           stamp(arena->heap().block(descriptor), request.bytes, v);
-          arena->heap().publish(0, descriptor, entry, 2, soon());
+          Weights(arena->heap()).publish(0, descriptor, entry, 2, soon());
         }
       },
       [](const auto& arena) {
         const i64 newest = arena->weights(0).newest.load();
         for (i64 version = 0; version < 10; ++version) {
           Id id;
-          Heap::version_id(*arena, 0, version, id);
+          Weights::version_id(*arena, 0, version, id);
           const bool there = arena->heap().contains(id, soon());
           if (version >= 2 && version > newest - 1 && version <= newest) CHECK(there);
           if (version < newest - 2) CHECK(!there);
         }
         // Whoever publishes next sweeps away what the dead one left, and no version is given twice.
-        CHECK(arena->heap().publish(0, kNone, kNone, 1, soon()) == newest + 1);
-        CHECK(arena->heap().publish(0, kNone, kNone, 1, soon()) == newest + 2);
+        CHECK(Weights(arena->heap()).publish(0, kNone, kNone, 1, soon()) == newest + 1);
+        CHECK(Weights(arena->heap()).publish(0, kNone, kNone, 1, soon()) == newest + 2);
         CHECK(heap_counts(*arena).objects == 0);
       },
       8);
@@ -192,7 +198,8 @@ void layouts() {
         for (u32 i = 0; i < arena->heap().descriptor_count(); ++i) {
           const Descriptor& entry = arena->heap().descriptor(i);
           const u64 word = entry.word.load();
-          if (word_kind(word) == ObjectKind::kMeta && word_state(word) != ObjectState::kFree && entry.owner == kOwnerLayout)
+          if (word_kind(word) == ObjectKind::kMeta && word_state(word) != ObjectState::kFree &&
+              entry.owner == kOwnerLayout)
             ++blocks;
         }
         CHECK(blocks == count + 1);

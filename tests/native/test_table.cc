@@ -28,15 +28,24 @@ class Duel {
   void run(u64 steps) {
     for (u64 i = 0; i < steps; ++i) {
       const u64 dice = random_.below(100);
-      if (dice < 40) insert();
-      else if (dice < 62) draw();
-      else if (dice < 78) end_draws();
-      else if (dice < 90) update();
-      else if (dice < 95) remove();
-      else if (dice < 97) resize();
-      else if (dice < 98) configure();
-      else if (dice < 99) check();
-      else if (random_.below(4) == 0) reset();
+      if (dice < 40)
+        insert();
+      else if (dice < 62)
+        draw();
+      else if (dice < 78)
+        end_draws();
+      else if (dice < 90)
+        update();
+      else if (dice < 95)
+        remove();
+      else if (dice < 97)
+        resize();
+      else if (dice < 98)
+        configure();
+      else if (dice < 99)
+        check();
+      else if (random_.below(4) == 0)
+        reset();
       compare();
     }
     check();
@@ -44,7 +53,9 @@ class Duel {
 
  private:
   double priority() {
-    return random_.below(6) == 0 ? 0.0 : std::ldexp(1.0 + static_cast<double>(random_.below(8)), static_cast<int>(random_.below(20)) - 10);
+    return random_.below(6) == 0
+               ? 0.0
+               : std::ldexp(1.0 + static_cast<double>(random_.below(8)), static_cast<int>(random_.below(20)) - 10);
   }
 
   // Of live items, those of the model that the real table has no more are what chance removed.
@@ -210,10 +221,11 @@ class Duel {
   u64 next_ = 1;
 };
 
-constexpr SamplerKind kSamplers[] = {SamplerKind::kUniform, SamplerKind::kFifo,        SamplerKind::kLifo, SamplerKind::kMinHeap,
-                                     SamplerKind::kMaxHeap, SamplerKind::kPrioritized, SamplerKind::kOnce};
-constexpr SamplerKind kRemovers[] = {SamplerKind::kUniform, SamplerKind::kFifo, SamplerKind::kLifo, SamplerKind::kMinHeap,
-                                     SamplerKind::kMaxHeap};
+constexpr SamplerKind kSamplers[] = {SamplerKind::kUniform, SamplerKind::kFifo,    SamplerKind::kLifo,
+                                     SamplerKind::kMinHeap, SamplerKind::kMaxHeap, SamplerKind::kPrioritized,
+                                     SamplerKind::kOnce};
+constexpr SamplerKind kRemovers[] = {SamplerKind::kUniform, SamplerKind::kFifo, SamplerKind::kLifo,
+                                     SamplerKind::kMinHeap, SamplerKind::kMaxHeap};
 
 void all_pairs(const std::shared_ptr<Arena>& arena) {
   u64 seed = 1;
@@ -246,14 +258,14 @@ void all_pairs(const std::shared_ptr<Arena>& arena) {
 
 // Versions of weights pass by; what is too old is never drawn, and removed when met.
 void stale_items_are_dropped(const std::shared_ptr<Arena>& arena) {
-  const u32 weights = arena->heap().weights_entry("policy", true, soon());
+  const u32 weights = Weights(arena->heap()).entry("policy", true, soon());
   TableShape shape = table_shape("stale", 100, kRow);
   shape.max_staleness = 2;
   shape.weights = weights;
   const auto table = Table::create(arena, shape, soon());
   StepWriter writer({table}, kRow);
   for (u64 i = 0; i < 100; ++i) {
-    if (i % 10 == 0) arena->heap().publish(weights, kNone, kNone, 1, soon());
+    if (i % 10 == 0) Weights(arena->heap()).publish(weights, kNone, kNone, 1, soon());
     writer.writer().set_version(0, arena->weights(weights).newest.load());
     CHECK(writer.append(i + 1).why == Blocked::Why::kNothing);
   }

@@ -145,7 +145,8 @@ void empty(Scene& scene, u64 charge) {
   for (const auto& table : scene.tables) table->reset(soon());
   check_tables(scene.arena);
   CHECK(count_chunks(*scene.arena) == 0);
-  for (const auto& table : scene.tables) CHECK(table->header().used_bytes.load() == 0 && table->header().held_bytes.load() == 0);
+  for (const auto& table : scene.tables)
+    CHECK(table->header().used_bytes.load() == 0 && table->header().held_bytes.load() == 0);
   CHECK(scene.arena->heap_header().table_charge == charge);
 }
 
@@ -180,7 +181,8 @@ u64 all_meta(const Arena& arena) {
   for (u32 i = 0; i < arena.heap().descriptor_count(); ++i) {
     const u64 word = arena.heap().descriptor(i).word.load();
     const u32 owner = arena.heap().descriptor(i).owner;
-    if (word_kind(word) == ObjectKind::kMeta && word_state(word) != ObjectState::kFree && owner != kOwnerLedger) ++blocks;
+    if (word_kind(word) == ObjectKind::kMeta && word_state(word) != ObjectState::kFree && owner != kOwnerLedger)
+      ++blocks;
   }
   return blocks;
 }
@@ -212,7 +214,8 @@ void live_and_die(const std::shared_ptr<Arena>& arena, SamplerKind sampler, Samp
 void admin() {
   const auto arena = make_store("admin", 64 * kMiB);
   Board board(64);
-  const SamplerKind kinds[] = {SamplerKind::kUniform, SamplerKind::kPrioritized, SamplerKind::kOnce, SamplerKind::kMinHeap};
+  const SamplerKind kinds[] = {SamplerKind::kUniform, SamplerKind::kPrioritized, SamplerKind::kOnce,
+                               SamplerKind::kMinHeap};
   u64 turn = 0;
   const auto child = [&] { live_and_die(arena, kinds[turn % 4], kinds[(turn / 4 % 2) * 3]); };
   const std::vector<std::string> points = points_of(board, child);

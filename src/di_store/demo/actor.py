@@ -104,6 +104,8 @@ class Actor:
         try:
             with table.writer(lanes=self.config.envs_per_actor, autoreset=lanes.autoreset) as writer:
                 self._act(store, writer, lanes)
+                # The run is over. The last items of cut episodes would wait for a limiter that nobody moves any more.
+                writer.end_episode(discard=True)
         finally:
             lanes.close()
 
