@@ -44,6 +44,7 @@ $(STAMP)-test: $(STAMP)-build
 $(STAMP)-source: $(STAMP)-build
 	mkdir -p src/di_store
 	$(PIP) install -q --no-deps --no-build-isolation -Ceditable.mode=inplace -Cwheel.cmake=false -e .
+	tools/plain_path.sh $(abspath $(BIN)) $(abspath src)
 	touch $@
 
 # -- builds ---------------------------------------------------------------------------------------------------------

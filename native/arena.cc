@@ -88,7 +88,8 @@ std::shared_ptr<Arena> Arena::open(const std::string& name, Mode mode, u64 budge
   os::FolderLock folder(name, deadline_ns);
   int refused = 0;
   for (;;) {
-    std::unique_lock<std::recursive_mutex> guard(registry().mutex);
+    os::lock_aside(registry().mutex);
+    std::unique_lock<std::recursive_mutex> guard(registry().mutex, std::adopt_lock);
     bool leaving = false;
     if (std::shared_ptr<Arena> found = find(name, &refused, &leaving)) {
       if (mode == Mode::kNew) throw Error(Code::kStoreError, "store '" + name + "' exists already; use mode=\"rw\"");
@@ -237,7 +238,7 @@ void Arena::place_parts() {
 }
 
 Arena::~Arena() {
-  std::lock_guard<std::recursive_mutex> guard(registry().mutex);
+  os::LocalGuard<std::recursive_mutex> guard(registry().mutex);
   std::erase(registry().arenas, this);
   const bool own = pid_ == os::pid() && os::file_id(fd_) == id_;
   if (own && slot_ != kNone && alive_ != nullptr && *alive_ != 0) {
@@ -361,12 +362,12 @@ std::vector<std::shared_ptr<Arena>> forking;
 }  // namespace
 
 void Arena::before_fork() {
-  registry().mutex.lock();
+  os::lock_aside(registry().mutex);
   bool pins = false;
   for (Arena* arena : registry().arenas) {
     std::shared_ptr<Arena> alive = arena->weak_from_this().lock();
     if (!alive) continue;
-    alive->local_.lock();
+    os::lock_aside(alive->local_);
     alive->ledger_->freeze();
     pins = pins || alive->ledger_->has_pins();
     forking.push_back(std::move(alive));
@@ -418,7 +419,7 @@ void Arena::renew_in_child() {
   if (*alive_ != 0) return;
   if (os::file_id(fd_) != id_)
     throw Error(Code::kStoreClosed, "this process closed the store's file descriptor; open the store again");
-  std::lock_guard<std::recursive_mutex> guard(local_);
+  os::LocalGuard<std::recursive_mutex> guard(local_);
   ++fork_generation_;
   pid_ = os::pid();
   ledger_->forget_for_child();

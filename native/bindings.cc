@@ -10,8 +10,12 @@ void* leave_gil() { return PyGILState_Check() ? PyEval_SaveThread() : nullptr; }
 
 void enter_gil(void* state) {
   if (state == nullptr) return;
-  PyEval_RestoreThread(static_cast<PyThreadState*>(state));
+  take_gil_back(static_cast<PyThreadState*>(state));
   if (PyErr_CheckSignals() != 0) throw nb::python_error();
+}
+
+void enter_gil_quietly(void* state) {
+  if (state != nullptr) take_gil_back(static_cast<PyThreadState*>(state));
 }
 
 const char* error_name(Code code) {
@@ -61,6 +65,16 @@ void translate(const std::exception_ptr& pointer, void*) {
 }
 
 }  // namespace
+
+void take_gil_back(PyThreadState* state) {
+#if PY_VERSION_HEX >= 0x030d0000
+  const bool ending = Py_IsFinalizing() != 0;
+#else
+  const bool ending = _Py_IsFinalizing() != 0;
+#endif
+  while (ending) os::sleep_ns(1'000'000'000);
+  PyEval_RestoreThread(state);
+}
 
 nb::object object_codec(int which) {
   if (codec_functions[which] == nullptr) throw Error(Code::kStoreError, "the codec is not set");
@@ -118,7 +132,7 @@ void wait_word(Arena& arena, Shared<u32>& word, Shared<u32>& waiters, u32 seen, 
 
 void bind_errors(nb::module_& module) {
   nb::register_exception_translator(translate, nullptr);
-  os::set_block_hooks({leave_gil, enter_gil});
+  os::set_block_hooks({leave_gil, enter_gil, enter_gil_quietly});
   module.def("set_codec", [](nb::object encode, nb::object decode) {
     Py_XDECREF(codec_functions[0]);
     Py_XDECREF(codec_functions[1]);

@@ -73,11 +73,14 @@ inline u64 soon() { return os::now_ns() + 250'000'000; }
 inline u64 minute() { return os::now_ns() + 60'000'000'000; }
 
 constexpr u64 kKeepGil = 64u << 10;  // bytes copied without letting go of the GIL: handing it over costs 67 us
+// As PyEval_RestoreThread(), but a daemon thread that comes back while the interpreter ends sleeps for ever: Python would
+// end it by unwinding its stack, which C++ frames do not survive.
+void take_gil_back(PyThreadState* state);
 class MaybeRelease {                 // releases the GIL for long copies
  public:
   explicit MaybeRelease(bool release) : state_(release ? PyEval_SaveThread() : nullptr) {}
   ~MaybeRelease() {
-    if (state_ != nullptr) PyEval_RestoreThread(state_);
+    if (state_ != nullptr) take_gil_back(state_);
   }
   MaybeRelease(const MaybeRelease&) = delete;
   MaybeRelease& operator=(const MaybeRelease&) = delete;

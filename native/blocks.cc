@@ -154,7 +154,7 @@ u64 Blocks::take_free_run(u64 count) {
 
 // ----------------------------------------------------------------------------------------------------------- choosing
 
-Blocks::Choice Blocks::choose(u64 bytes, BlockUse use) {
+Blocks::Choice Blocks::choose(u64 bytes, BlockUse use, bool ahead) {
   Choice choice;
   const u32 cls = block_class(std::max(bytes, kMinBlockBytes));
   choice.cls = cls;
@@ -192,7 +192,7 @@ Blocks::Choice Blocks::choose(u64 bytes, BlockUse use) {
     choice.pages = end - choice.first_page;
     const bool known = choice.slice < arena_.heap_header().slice_high;
     u64 missing = known ? missing_pages(choice.slice, choice.first_page, choice.pages) : choice.pages;
-    if (missing != 0 && choice.pages < kAheadPages) {
+    if (ahead && missing != 0 && choice.pages < kAheadPages) {
       choice.pages = std::min(kAheadPages, kPagesPerSlice - choice.first_page);
       missing = known ? missing_pages(choice.slice, choice.first_page, choice.pages) : choice.pages;
     }

@@ -33,7 +33,7 @@ class Blocks {
     u64 table_bytes = 0;    // what the slice table and the bitmaps grow by
     u64 offset = 0;
   };
-  Choice choose(u64 bytes, BlockUse use);
+  Choice choose(u64 bytes, BlockUse use, bool ahead = true);  // ahead: small blocks charge some pages at once
   void apply(const Choice& choice, BlockUse use);
   void release(u64 offset, u64 bytes, BlockUse use);
   static u64 block_bytes(u64 bytes);  // what a block of that many bytes occupies

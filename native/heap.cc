@@ -75,9 +75,12 @@ u32 Heap::descriptor_count() const {
 
 // A block without a descriptor (descriptor segments): never freed.
 u64 Heap::raw_block(u64 bytes, BlockUse use) {
-  const Blocks::Choice choice = blocks_.choose(bytes, use);
+  Blocks::Choice choice = blocks_.choose(bytes, use);
   if (!choice.found) return 0;
-  make_room_for_pages(choice.missing_bytes + choice.table_bytes);
+  if (committed() + choice.missing_bytes + choice.table_bytes > arena_.heap_header().budget.load()) {
+    make_room_for_pages(choice.missing_bytes + choice.table_bytes);
+    choice = blocks_.choose(bytes, use, false);  // what was chosen may have lost pages itself
+  }
   blocks_.apply(choice, use);
   if (!commit_choice(choice, nullptr)) {
     blocks_.release(choice.offset, bytes, use);
@@ -318,7 +321,7 @@ void Heap::settle_dropped() {
   for (const u32 number : numbers) {
     LedgerEntry& entry = ledger.entry(number);
     const u64 what = entry.what.load();
-    if (what != 0) {  // else somebody short of room settled it already
+    if (ledger_kind(what) == LedgerKind::kPin) {  // else somebody short of room settled it already
       entry.what.store(0, std::memory_order_release);
       DI_FAULT("heap.unpin_between");
       unpin(ledger_descriptor(what));

@@ -45,7 +45,8 @@ Heap::Shortage Heap::admit(const MakeRequest& request, const Blocks::Choice& cho
       const TableHeader& table = arena_.table(index);
       const u64 used = table.used_bytes + choice.bytes, own = table.reserve_bytes + table.held_bytes;
       if (used > own) grow += used - std::max<u64>(own, table.used_bytes);
-      const bool again = used > 2 * own + choice.bytes;
+      const u64 most = __atomic_load_n(&table.max_bytes, __ATOMIC_RELAXED);  // a stale one holds for a moment longer
+      const bool again = used > 2 * own + choice.bytes || used > most;
       if (!again && (used <= own || claimed() + grow <= budget)) continue;
       if (short_table != nullptr) *short_table = index;
       if (why != nullptr)
@@ -109,10 +110,14 @@ MakeResult Heap::try_make(const MakeRequest& request, u32 entry, Blocks::Choice*
   }
   *choice = blocks_.choose(request.bytes, use);
   *shortage = choice->found ? admit(request, *choice, why, short_table) : Shortage{~u64{0}, 0};
-  if (choice->found && shortage->bytes != 0 && shortage->bytes <= choice->spare_bytes) {
-    blocks_.punch_spare(*choice);
-    *choice = blocks_.choose(request.bytes, use);
+  if (choice->found && shortage->bytes != 0) {  // short: without the pages that only come along
+    *choice = blocks_.choose(request.bytes, use, false);
     *shortage = admit(request, *choice, why, short_table);
+    if (shortage->bytes != 0 && shortage->bytes <= choice->spare_bytes) {
+      blocks_.punch_spare(*choice);
+      *choice = blocks_.choose(request.bytes, use, false);
+      *shortage = admit(request, *choice, why, short_table);
+    }
   }
   if (!choice->found || shortage->bytes != 0 || shortage->pages != 0) {
     if (!choice->found && why != nullptr) *why = room_text();
@@ -189,10 +194,15 @@ MakeResult Heap::make(const MakeRequest& request, u32 entry, u64 deadline_ns, u3
     if (result == MakeResult::kExists) return result;
     if (result == MakeResult::kMade) {
       if (commit_choice(choice, why)) return result;
-      Guard guard(*this, kForever);
-      discard(*out, entry);
-      *out = kNone;
-      return MakeResult::kFull;
+      {
+        Guard guard(*this, kForever);
+        discard(*out, entry);
+        *out = kNone;
+      }
+      // Machine or cgroup gives no more: pages that lie unused elsewhere go back to it, and it may.
+      if (++moves > 8 || move_pages(choice.missing_bytes, false, deadline_ns) == 0) return MakeResult::kFull;
+      os::forget_headroom();
+      continue;
     }
     if (shortage.bytes == 0) {  // the budget is there, in pages that lie elsewhere
       if (move_pages(shortage.pages, false, deadline_ns) == 0 && ++moves > 8) {

@@ -175,7 +175,7 @@ void Heap::expire() {
 void Heap::sweep_all(u64 deadline_ns) {
   Guard guard(*this, deadline_ns);
   settle_dropped();
-  for_ledgers(arena_, *this, [&](u32 slot, LedgerEntry& entry) {
+  for_ledgers(arena_, *this, [&](u32 slot, LedgerEntry& entry) DI_UNCHECKED {  // called here, under the guard
     const u64 what = entry.what.load();
     if (slot == arena_.slot() || ledger_kind(what) != LedgerKind::kPin || !(what & kLedgerDropped)) return;
     entry.what.store(0, std::memory_order_release);  // its owner finds it settled

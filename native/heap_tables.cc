@@ -23,10 +23,12 @@ void Heap::detach_locked(u32 chunk, u32 table) {
   ChunkHeader& header = *reinterpret_cast<ChunkHeader*>(block(chunk));
   for (u32 i = 0; i < header.attachments; ++i) {
     Attachment& at = header.attachment[i];
-    if (at.table != table || at.attached.load() == 0 || at.refs.load(std::memory_order_acquire) != 0) continue;
+    if (at.table != table || at.attached.load() == 0) continue;
+    const bool gone = arena_.table(table).generation.load() != at.table_generation;  // then its uses mean nothing
+    if (!gone && at.refs.load(std::memory_order_acquire) != 0) continue;
     at.attached.store(0);
     DI_FAULT("heap.detached");
-    if (arena_.table(table).generation.load() == at.table_generation)
+    if (!gone)
       charge(table, -static_cast<i64>(Blocks::block_bytes(descriptor(chunk).bytes)));
   }
   release_if_unused(chunk);
@@ -74,11 +76,7 @@ void Heap::sweep_chunks(u64 deadline_ns) {
     if (word_kind(again) != ObjectKind::kChunk || word_state(again) != ObjectState::kSealed) continue;
     ChunkHeader& header = *reinterpret_cast<ChunkHeader*>(block(index));
     for (u32 i = 0; i < header.attachments && word_state(descriptor(index).word.load()) == ObjectState::kSealed; ++i) {
-      Attachment& at = header.attachment[i];
-      const TableHeader& table = arena_.table(at.table);
-      const bool gone = table.generation.load() != at.table_generation || table.state.load() == 0;
-      if (gone) at.refs.store(0);
-      detach_locked(index, at.table);
+      detach_locked(index, header.attachment[i].table);
     }
   }
 }

@@ -18,14 +18,14 @@ void Ledger::add_block(LedgerBlock& block) {
 void Ledger::grow() {
   Heap& heap = arena_.heap();
   const u32 made = heap.grow_ledger(kForever);
-  std::lock_guard<std::recursive_mutex> guard(arena_.local());
+  os::LocalGuard<std::recursive_mutex> guard(arena_.local());
   add_block(*reinterpret_cast<LedgerBlock*>(heap.block(made)));
 }
 
 std::vector<u32> Ledger::take(u32 count) {
   for (;;) {
     {
-      std::lock_guard<std::recursive_mutex> guard(arena_.local());
+      os::LocalGuard<std::recursive_mutex> guard(arena_.local());
       if (free_.size() >= count) {
         std::vector<u32> taken(free_.end() - count, free_.end());
         free_.resize(free_.size() - count);
@@ -38,7 +38,7 @@ std::vector<u32> Ledger::take(u32 count) {
 
 u32 Ledger::take_one() {
   {
-    std::lock_guard<std::recursive_mutex> guard(arena_.local());
+    os::LocalGuard<std::recursive_mutex> guard(arena_.local());
     if (!free_.empty()) {
       const u32 number = free_.back();
       free_.pop_back();
@@ -49,12 +49,12 @@ u32 Ledger::take_one() {
 }
 
 void Ledger::give(u32 number) {
-  std::lock_guard<std::recursive_mutex> guard(arena_.local());
+  os::LocalGuard<std::recursive_mutex> guard(arena_.local());
   free_.push_back(number);
 }
 
 void Ledger::drop(u32 number) {
-  std::lock_guard<std::mutex> guard(dropped_mutex_);
+  os::LocalGuard<std::mutex> guard(dropped_mutex_);
   if (number >= size()) return;  // a forked child that could not take a slot of its own
   if (!frozen_) entry(number).what.fetch_or(kLedgerDropped, std::memory_order_acq_rel);
   dropped_.push_back(number);
@@ -62,7 +62,7 @@ void Ledger::drop(u32 number) {
 }
 
 void Ledger::collect_dropped(std::vector<u32>* out) {
-  std::lock_guard<std::mutex> guard(dropped_mutex_);
+  os::LocalGuard<std::mutex> guard(dropped_mutex_);
   if (frozen_) return;
   out->swap(dropped_);
   dropped_.clear();
@@ -99,14 +99,17 @@ void Ledger::adopt_blocks() {
 // -------------------------------------------------------------------------------------------------------------- fork
 
 void Ledger::freeze() {
-  dropped_mutex_.lock();
+  os::lock_aside(dropped_mutex_);
   frozen_ = true;
 }
 
 void Ledger::thaw() {
-  std::lock_guard<std::mutex> guard(dropped_mutex_);
+  os::LocalGuard<std::mutex> guard(dropped_mutex_);
   frozen_ = false;
-  for (const u32 number : dropped_) entry(number).what.fetch_or(kLedgerDropped, std::memory_order_acq_rel);
+  for (const u32 number : dropped_) {
+    Shared<u64>& what = entry(number).what;  // those marked before may have been settled by others, and are zero
+    if (ledger_kind(what.load()) == LedgerKind::kPin) what.fetch_or(kLedgerDropped, std::memory_order_acq_rel);
+  }
 }
 
 void Ledger::forget_for_child() {
@@ -134,7 +137,7 @@ void Ledger::repeat_pins() {
   std::vector<Heap::PinCopy> copies;
   for (const Inherited& pin : inherited_) copies.push_back({&entry(pin.number), pin.what, pin.ref});
   if (!copies.empty()) arena_.heap().repeat_pins(copies);
-  std::lock_guard<std::recursive_mutex> guard(arena_.local());
+  os::LocalGuard<std::recursive_mutex> guard(arena_.local());
   free_.clear();
   for (u32 number = 0; number < size(); ++number)
     if (!used[number]) free_.push_back(number);

@@ -334,6 +334,13 @@ thread_local u32 t_blocking_depth = 0;
 
 void set_block_hooks(BlockHooks hooks) { g_hooks = hooks; }
 
+Aside::Aside() {
+  if (g_hooks.leave != nullptr) token_ = g_hooks.leave();
+}
+Aside::~Aside() {
+  if (g_hooks.enter_quietly != nullptr) g_hooks.enter_quietly(token_);
+}
+
 Blocking::Blocking() : unwinding_(std::uncaught_exceptions()) {
   if (t_blocking_depth++ == 0 && g_hooks.leave != nullptr) token_ = g_hooks.leave();
 }

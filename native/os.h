@@ -59,6 +59,7 @@ void futex_wake(std::atomic<u32>& word, u32 count);
 // Bytes this process may still commit before a cgroup level (v1, v2; margin max(64 MiB, 2 %) each) or MemAvailable is
 // reached. Reclaimable file pages of a cgroup count as free. Re-read at most once per millisecond.
 u64 memory_headroom();
+void forget_headroom();  // pages were given back: the next memory_headroom() looks anew
 u64 memory_total();         // of machine and cgroup: the smaller; what "25%" is a share of
 u64 cgroup_hash();          // names the cgroup that this process's memory is charged to, the same in every namespace
 u64 address_space_limit();  // the smaller of RLIMIT_AS and RLIMIT_FSIZE (a memfd counts as a file), or ~0
@@ -117,8 +118,38 @@ int fault_errno(const char* point);       // errno this call is to fail with, or
 struct BlockHooks {
   void* (*leave)() = nullptr;
   void (*enter)(void*) = nullptr;  // may throw Error(kInterrupted)
+  void (*enter_quietly)(void*) = nullptr;
 };
 void set_block_hooks(BlockHooks hooks);
+class Aside {  // scope in which this thread may wait for another one of this process; looks for no signals
+ public:
+  Aside();
+  ~Aside();
+  Aside(const Aside&) = delete;
+  Aside& operator=(const Aside&) = delete;
+
+ private:
+  void* token_ = nullptr;
+};
+// Locks a mutex of this process. Who holds it may need the GIL before giving it back: a forking thread holds all of them
+// and still runs Python. So nobody waits for one with the GIL in hand.
+template <class Mutex>
+void lock_aside(Mutex& mutex) {
+  if (mutex.try_lock()) return;
+  Aside aside;
+  mutex.lock();
+}
+template <class Mutex>
+class LocalGuard {
+ public:
+  explicit LocalGuard(Mutex& mutex) : mutex_(mutex) { lock_aside(mutex_); }
+  ~LocalGuard() { mutex_.unlock(); }
+  LocalGuard(const LocalGuard&) = delete;
+  LocalGuard& operator=(const LocalGuard&) = delete;
+
+ private:
+  Mutex& mutex_;
+};
 class Blocking {  // scope in which this thread may sleep; only a thread's outermost scope calls the hooks
  public:
   Blocking();

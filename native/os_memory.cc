@@ -165,6 +165,8 @@ u64 memory_headroom() {
   return b.headroom.load(std::memory_order_relaxed);
 }
 
+void forget_headroom() { budget().headroom_ns.store(0, std::memory_order_release); }
+
 void note_commit(int fd, u64 bytes) {
   Budget& b = budget();
   u64 headroom = b.headroom.load(std::memory_order_relaxed);

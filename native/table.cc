@@ -13,6 +13,7 @@ Table::Table(std::shared_ptr<Arena> arena, u32 index)
     : arena_(std::move(arena)),
       index_(index),
       generation_(arena_->table(index).generation.load()),
+      fork_generation_(arena_->fork_generation()),
       header_(arena_->table(index)),
       lock_(*arena_, header_.lock, std::string("table '") + header_.name + "'"),
       undo_(*arena_, header_.undo) {}
@@ -20,6 +21,7 @@ Table::Table(std::shared_ptr<Arena> arena, u32 index)
 Table::Guard::Guard(Table& table, u64 deadline_ns) : table_(table), exceptions_(std::uncaught_exceptions()) {
   table.lock_.acquire(deadline_ns);
   try {
+    if (table.fork_generation_ != table.arena_->fork_generation()) table.forget_parent();
     if (table.lock_.needs_recovery() || table.undo_.pending()) table.recover();
     table.require_live();
     table.refresh();
@@ -36,6 +38,16 @@ Table::Guard::~Guard() {
     table_.lock_.end_change();
   }
   table_.lock_.release();
+}
+
+// In a forked child: what a thread of the parent was in the middle of is the parent's, and may be half changed here.
+void Table::forget_parent() {
+  fork_generation_ = arena_->fork_generation();
+  new (&parts_) Parts{};  // not destroyed: its parts may be in any state
+  new (&lower_) std::vector<Use>{};
+  new (&detach_) std::vector<u32>{};
+  new (&detach_later_) std::vector<u32>{};
+  detach_pending_.store(false, std::memory_order_relaxed);
 }
 
 bool Table::live() const {
@@ -122,14 +134,14 @@ void Table::settle(u64 deadline_ns) {
     {
       Guard guard(*this, deadline_ns);
       chunks.swap(detach_);
-      std::lock_guard<std::recursive_mutex> local(arena_->local());
+      os::LocalGuard<std::recursive_mutex> local(arena_->local());
       chunks.insert(chunks.end(), detach_later_.begin(), detach_later_.end());
       detach_later_.clear();
       detach_pending_.store(false, std::memory_order_relaxed);
     }
     arena_->heap().detach(chunks, index_, deadline_ns);
   } catch (...) {
-    std::lock_guard<std::recursive_mutex> guard(arena_->local());
+    os::LocalGuard<std::recursive_mutex> guard(arena_->local());
     detach_later_.insert(detach_later_.end(), chunks.begin(), chunks.end());
     detach_pending_.store(true, std::memory_order_relaxed);
     if (deadline_ns != 0) throw;

@@ -175,6 +175,7 @@ class Table : public std::enable_shared_from_this<Table> {
   };
   Item& item(u32 slot);
   void refresh();
+  void forget_parent();
   void recover();
   u64 rebuild();  // how many uses of chunks were miscounted
   void fill();
@@ -215,6 +216,7 @@ class Table : public std::enable_shared_from_this<Table> {
   std::shared_ptr<Arena> arena_;
   u32 index_;
   u32 generation_;
+  u64 fork_generation_;
   TableHeader& header_;
   SharedLock lock_;
   Undo undo_;

@@ -138,9 +138,10 @@ class Writer {
   NewItem locate(u32 table, const Pending& pending);
   i64 version_of(u32 table, LaneState& lane, const Window& window);
   Blocked commit(const std::vector<u32>& lanes, u64 deadline_ns);
-  bool try_commit(const std::vector<u32>& lanes, u64 deadline_ns, Blocked* blocked);
+  // As many guards as tables are more than clang's analysis can follow.
+  bool try_commit(const std::vector<u32>& lanes, u64 deadline_ns, Blocked* blocked) DI_UNCHECKED;
   void publish(const std::vector<u32>& lanes);
-  void insert(u32 table);
+  void insert(u32 table) DI_UNCHECKED;  // under the guards of try_commit()
   void let_go(const std::vector<u32>& lanes);
 
   std::shared_ptr<Arena> arena_;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing as mp
 import pickle
 import subprocess
@@ -72,6 +73,7 @@ def test_a_name_that_is_gone_says_so() -> None:
         store.drop_table("t")
         with pytest.raises(di_store.TableNotFound):
             pickle.loads(table)
+    gc.collect()
     with pytest.raises(di_store.StoreNotFound):
         pickle.loads(data)
 
@@ -117,7 +119,7 @@ def test_fork_while_threads_work(store: Any) -> None:
             next(loader)
             writer.append({"n": n})
             ours, theirs = context.Pipe()
-            child = context.Process(target=lambda: theirs.send(len(table.sample(4))))
+            child = context.Process(target=lambda end=theirs: end.send(len(table.sample(4))))
             child.start()
             assert ours.poll(60)
             assert ours.recv() == 4

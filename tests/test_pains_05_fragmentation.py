@@ -51,7 +51,7 @@ def test_mixed_sizes_at_85_percent(
                 check(store.get(ref), number, old)
                 store.delete([ref])
                 used -= old
-            # At most 85 % is live, so free is at least 76 MiB: more than twice what is asked for. It has to work at once.
+            # At most 85 % is live, so free is at least 76 MiB: more than twice what is asked for: it works at once.
             live.append((store.put(page(made, size), timeout=0), made, size))
             used += size
             made += 1

@@ -116,7 +116,7 @@ def read_and_leave(name: str, ref: Any) -> None:
 def test_readers_that_leave_unlink_nothing(
     count: Callable[[int, int], int], store_name: Callable[[], str], method: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """multiprocessing's resource tracker knows nothing of us, so it destroys nothing and says nothing."""
+    """Multiprocessing's resource tracker knows nothing of us, so it destroys nothing and says nothing."""
     context = mp.get_context(method)
     with di_store.open(store_name(), memory="32MiB") as store:
         ref = store.put(np.ones(1_000, np.uint8))

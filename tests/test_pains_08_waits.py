@@ -249,7 +249,7 @@ else:
 
 @pytest.mark.parametrize("kind", ["sample", "append", "get", "latest"])
 def test_a_line_in_the_log(store: Any, kind: str, full: bool) -> None:
-    """Without a limit one waits on, but says so: after 30 s, on stderr, flushed at once; then the call comes through."""
+    """Without a limit one waits on, but says so: after 30 s, on stderr, at once flushed; then it comes through."""
     table = store.create_table("t", capacity=10, schema=step(0), limiter=di_store.MinSize(2))
     queue = store.create_table("q", capacity=10, schema=step(0), limiter=di_store.Queue(1))
     queue.insert(step(1), timeout=60)

@@ -34,7 +34,8 @@ store.put(value, id="ab" * 20, timeout=60)
 with open("/proc/self/status") as file:
     text = file.read()
 peak = next(int(line.split()[1]) for line in text.splitlines() if line.startswith("VmHWM"))
-print(private_bytes(os.getpid()) - before, (peak - peak_before) * 1024, store.stats()["committed"] - committed, flush=True)
+committed = store.stats()["committed"] - committed
+print(private_bytes(os.getpid()) - before, (peak - peak_before) * 1024, committed, flush=True)
 sys.stdin.readline()
 """
 
@@ -59,19 +60,18 @@ def test_one_copy_in_and_none_out(
 ) -> None:
     size = count(128, 1024) * MIB
     monkeypatch.setenv("PYTHONPATH", __file__.rpartition("/")[0])
-    with di_store.open(store_name(), memory=2 * size) as store:
-        with Program(PUT, kind, size, store.name) as putter:
-            private, peak, shared = map(int, putter.line().split())
-            assert shared <= 1.02 * size + 16 * MIB, "more than one copy in the store"
-            # Private memory does not grow at all; the peak holds the mapped copy itself.
-            assert private <= 0.02 * size + 16 * MIB
-            assert peak <= 1.1 * size + 32 * MIB
-            readers = [Program(GET, kind, store.name) for _ in range(2)]
-            with readers[0], readers[1]:
-                for reader in readers:
-                    grown, total = reader.line().split()
-                    assert int(grown) <= 16 * MIB
-                    assert float(total) == (size if kind == "numpy" else 1000)
+    with di_store.open(store_name(), memory=2 * size) as store, Program(PUT, kind, size, store.name) as putter:
+        private, peak, shared = map(int, putter.line().split())
+        assert shared <= 1.02 * size + 16 * MIB, "more than one copy in the store"
+        # Private memory does not grow at all; the peak holds the mapped copy itself.
+        assert private <= 0.02 * size + 16 * MIB
+        assert peak <= 1.1 * size + 32 * MIB
+        readers = [Program(GET, kind, store.name) for _ in range(2)]
+        with readers[0], readers[1]:
+            for reader in readers:
+                grown, total = reader.line().split()
+                assert int(grown) <= 16 * MIB
+                assert float(total) == (size if kind == "numpy" else 1000)
 
 
 def test_results_are_read_only(store_name: Callable[[], str]) -> None:
@@ -83,7 +83,7 @@ def test_results_are_read_only(store_name: Callable[[], str]) -> None:
                 array[0] = 1
             with pytest.raises(ValueError, match="WRITEABLE"):
                 array.flags.writeable = True
-            with pytest.raises(ValueError, match="read-only|readonly|WRITEABLE"):
+            with pytest.raises(ValueError, match=r"read-only|readonly|WRITEABLE"):
                 np.add(array, 1, out=array)
         # torch knows no read-only tensors, so by default it gets a copy of its own.
         value["b"][0] = 77

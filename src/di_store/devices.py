@@ -71,7 +71,8 @@ class Placer:
         if done is not None:
             current = self._torch.cuda.current_stream(self._device)
             current.wait_event(done)
-            _map(data, lambda tensor: tensor.record_stream(current) if hasattr(tensor, "record_stream") else None)
+            for tensor in (data, weights):
+                _map(tensor, lambda each: each.record_stream(current) if hasattr(each, "record_stream") else None)
         batch.data, batch.weights = data, weights
         return batch
 

@@ -128,7 +128,12 @@ class Store:
 
     @staticmethod
     def _load_table(store: str, name: str) -> Table:
-        return Store._load(store).table(name)
+        loaded = Store._load(store)
+        try:
+            return loaded.table(name)
+        except BaseException:
+            loaded.close()
+            raise
 
     @staticmethod
     def _load_mixture(store: str, weights: dict[str, float], seed: int | None) -> Mixture:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import math
+import os
+import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -78,7 +81,7 @@ class Wait:
         left = self.left
         if left <= 0:
             raise self.failure(reason, full=full)
-        block(seen, min(SLICE_SECONDS, left, max(at_most, 0.0)))
+        _block(block, seen, min(SLICE_SECONDS, left, max(at_most, 0.0)))
         self._arena.reap()
         if time.monotonic() >= self._log_at:
             self._log(reason)
@@ -98,6 +101,40 @@ class Wait:
         logger.warning("%s has waited %.0f s: %s%s", self._what, waited, reason, held)
         for handler in (*logger.handlers, *logging.getLogger().handlers):
             handler.flush()
+
+
+_inside: set[int] = set()
+_ending = False
+
+
+def _block(block: Callable[[int, float], None], seen: int, seconds: float) -> None:
+    """One slice inside the core, which daemon threads leave before the interpreter ends."""
+    me = threading.get_ident()
+    if _ending and threading.current_thread() is not threading.main_thread():
+        threading.Event().wait()
+    _inside.add(me)
+    try:
+        block(seen, seconds)
+    finally:
+        _inside.discard(me)
+
+
+def _leave() -> None:
+    """Before the interpreter ends: it would unwind threads that sleep in the core, which they do not survive."""
+    global _ending
+    _ending = True
+    until = time.monotonic() + 20 * SLICE_SECONDS
+    while _inside and time.monotonic() < until:
+        time.sleep(SLICE_SECONDS / 20)
+
+
+def _forget() -> None:
+    """In a forked child the other threads are not there."""
+    _inside.clear()
+
+
+atexit.register(_leave)
+os.register_at_fork(after_in_child=_forget)
 
 
 class SampleWait(Wait):

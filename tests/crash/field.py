@@ -6,7 +6,6 @@ import gc
 import random
 import signal
 from collections import Counter
-from typing import Any
 
 import numpy as np
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from crash.zygote import Crew
 
 import di_store
+from crash.zygote import Crew
 
 MIB = 1 << 20
 LIMIT = 200 * MIB
@@ -62,7 +62,7 @@ def _own_folder() -> tuple[bool, Path]:
             return True, own if own.is_dir() else root
     for _, controllers, path in lines:
         own = Path("/sys/fs/cgroup") / path.lstrip("/")
-        if not controllers and (own / "memory.max").exists() or (own / "cgroup.controllers").exists():
+        if (not controllers and (own / "memory.max").exists()) or (own / "cgroup.controllers").exists():
             return False, own
     raise OSError("no memory cgroup")
 

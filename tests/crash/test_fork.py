@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+import di_store
 from crash import board as words
 from crash.board import check_object, object_value
 from crash.zygote import KILLED, Crew
-
-import di_store
 from di_store import _core
 
 GO, GONE = "aa" * 20, "bb" * 20
@@ -240,16 +240,16 @@ def fork_dies_repeating(name: str) -> None:
     views.clear()
     del view
     _core.Arena.open(name, 2, 0, 0, 60.0).reap()
+    assert store.check() == []
     assert store.stats()["pending"] == 0
     assert store.stats()["pinned"] == 0
-    assert store.check() == []
 
 
 def test_child_killed_while_it_repeats_pins(crew: Crew, name: str) -> None:
     crew.start("crash.test_fork:fork_dies_repeating", name).finish()
 
 
-# -- handles through every start method ---------------------------------------------------------------------------------
+# -- handles through every start method --------------------------------------------------------------------------------
 
 
 def use_handles(store: Any, table: Any, ref: Any, answer: Any) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from crash import faults
 from crash.field import CREW, Field
 from crash.zygote import Crew

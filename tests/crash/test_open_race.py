@@ -11,29 +11,37 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-from crash.zygote import KILLED, Crew
-
 import di_store
+from crash.zygote import KILLED, Crew
 from di_store import _core
-
-START, DONE = 0, 1
 
 
 class Gate:
-    """A pipe that all wait on: they start when the last one closes its end for writing."""
+    """A pipe that children wait on; all of them start in the moment it is closed."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         os.mkfifo(path)
+        self._number = os.open(path, os.O_RDWR)
 
-    def open(self) -> None:
-        """Let everybody pass who waits; blocks until somebody does."""
-        os.close(os.open(self.path, os.O_WRONLY))
+    def open(self, crew: Crew, waiting: int) -> None:
+        """Let everybody pass, as soon as so many wait."""
+        crew.until(lambda: all(os.path.exists(f"{self.path}.{n}") for n in range(waiting)), "children at the gate")
+        os.close(self._number)
+
+    @staticmethod
+    def wait(path: str, number: int) -> None:
+        """In a child: wait for the others."""
+        gate = os.open(path, os.O_RDONLY)
+        with open(f"{path}.{number}", "w"):
+            pass
+        assert os.read(gate, 1) == b""
+        os.close(gate)
 
 
 def race(gate: str, name: str, report: str, number: int) -> None:
-    """In a child: wait at the gate, open, write the store's identity and whether this call created it, meet the rest."""
-    os.close(os.open(gate, os.O_RDONLY))
+    """In a child: wait at the gate, open, write the store's identity and if this call created it, meet the rest."""
+    Gate.wait(gate, number)
     with di_store.open(name, memory="16MiB") as store:
         ref = di_store.Ref.parse(f"{number:040x}")
         store.put(number, id=ref.id)
@@ -65,7 +73,7 @@ def test_two_open_one_name_at_once(
     for turn in range(count(40, 1_000)):
         gate, path, name = Gate(str(tmp_path / f"gate-{turn}")), str(tmp_path / f"report-{turn}"), store_name()
         hands = [crew.start("crash.test_open_race:race", gate.path, name, path, number) for number in (0, 1)]
-        gate.open()
+        gate.open(crew, len(hands))
         for hand in hands:
             hand.finish()
         (first, one), (second, other) = reports(path)

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
+import di_store
 from crash import board as words
 from crash.field import Field
 from crash.zygote import Crew, Hand
-
-import di_store
 
 
 @pytest.fixture

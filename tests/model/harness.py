@@ -276,7 +276,7 @@ class Harness:
         """A call with more items than the table holds: ValueError, and nothing changed."""
         self.operations += 1
         with pytest.raises(ValueError, match="capacity"):
-            pen.driver.call(method, *args, **options)
+            pen.driver.call(method, *args, timeout=PASSES_SECONDS, **options)
         self._sync()
         return False
 

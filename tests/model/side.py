@@ -19,7 +19,7 @@ from .table import NO_LANE, Draft, ModelTable
 from .world import nested
 from .writer import Plan
 
-PASSES_SECONDS = 60.0  # for a call that must pass
+PASSES_SECONDS = 30.0  # for a call that must pass
 WAITS_SECONDS = 0.02  # for a call that must wait
 
 

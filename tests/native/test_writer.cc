@@ -101,7 +101,6 @@ void room_runs_out() {
   StepWriter writer({table}, kRow, 8000);
   for (u64 number = 1; number <= 3000; ++number) {
     CHECK(writer.append(number).why == Blocked::Why::kNothing);
-    if (table->header().used_bytes.load() > 208192) std::fprintf(stderr, "%lu: used %lu reserve %lu claimed %lu budget %lu\n", number, table->header().used_bytes.load(), table->header().reserve_bytes.load(), arena->heap_header().object_bytes + arena->heap_header().meta_bytes+arena->heap_header().fixed_bytes+arena->heap_header().table_charge, arena->heap_header().budget.load());
     CHECK(table->header().used_bytes.load() <= 200'000 + 8192);
     if (number > 600) CHECK(table->header().size > 200);  // evicted by the chunk, not by the batch
   }

@@ -6,10 +6,13 @@ import json
 import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import gymnasium
+import numpy as np
 import torch
 
 import di_store
@@ -45,8 +48,9 @@ def _run(config: DemoConfig, shape: EnvShape, store: di_store.Store, interrupt: 
     torch.manual_seed(SEED)
     # Threads that wait for each other on cores the actors use stall for whole time slices.
     torch.set_num_threads(max(1, min(recipe.learner_threads, len(os.sched_getaffinity(0)) - config.actors)))
-    replay = create_replay(config, shape, store)
     learner = Learner(build_network(config, shape), recipe)
+    with room_for_weights(config, store, learner):
+        replay = create_replay(config, shape, store)
     store.publish(POLICY, learner.network.state_dict())
     stream = output_stream(config)
     if interrupt.asked:
@@ -72,6 +76,20 @@ def _run(config: DemoConfig, shape: EnvShape, store: di_store.Store, interrupt: 
         print("di-store demo: ended early, no actor is left", file=sys.stderr)
         return 1
     return 0
+
+
+@contextmanager
+def room_for_weights(config: DemoConfig, store: di_store.Store, learner: Learner) -> Iterator[None]:
+    """Keep the table made inside the block from taking the memory that publishing needs.
+
+    That is the kept version, the next one, and one that each actor may still be reading.
+    """
+    size_bytes = sum(tensor.nbytes for tensor in learner.network.state_dict().values())
+    place = store.put(np.empty(size_bytes * (2 + config.actors), np.uint8), timeout=0)
+    try:
+        yield
+    finally:
+        store.delete([place])
 
 
 def create_replay(config: DemoConfig, shape: EnvShape, store: di_store.Store) -> di_store.Table:

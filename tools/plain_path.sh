@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# After an editable install: a plain path in place of the import hook, which would win over a build on PYTHONPATH.
+set -eu
+bin=$1
+source=$2
+site=$("$bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+rm -f "$site"/_editable_*di_store.*
+echo "$source" > "$site/di-store.pth"
+cd / # away from the sources
+"$bin/python" -c 'import importlib.util as u, sys; assert u.find_spec("di_store").origin.startswith(sys.argv[1])' "$source"
