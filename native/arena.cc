@@ -325,7 +325,7 @@ void Arena::enter_slow(u64 tick) {
                 "store after that, or leave its descriptor alone");
   if (clients_[slot_].generation.load() != slot_generation_)
     throw Error(Code::kStoreClosed, "this process was taken for dead and its slot given away; open the store again");
-  entered_tick_ = tick;
+  entered_tick_.store(tick, std::memory_order_relaxed);
 }
 
 // --------------------------------------------------------------------------------------------------------- memory
@@ -369,7 +369,7 @@ void Arena::before_fork() {
     if (!alive) continue;
     os::lock_aside(alive->local_);
     alive->ledger_->freeze();
-    pins = pins || alive->ledger_->has_pins();
+    pins = pins || alive->ledger_->has_inheritance();
     forking.push_back(std::move(alive));
   }
   if (pins) os::make_pipe(fork_pipe);

@@ -32,7 +32,9 @@ class Arena : public std::enable_shared_from_this<Arena> {
   // when the store was removed, when the slot was reaped; takes a slot of its own in a forked child.
   void enter() {
     const u64 tick = os::coarse_ns();
-    if (tick != entered_tick_ || *alive_ == 0 || header_->removed.load(std::memory_order_relaxed)) enter_slow(tick);
+    if (tick != entered_tick_.load(std::memory_order_relaxed) || *alive_ == 0 ||
+        header_->removed.load(std::memory_order_relaxed))
+      enter_slow(tick);
   }
 
   ArenaHeader& header() const { return *header_; }
@@ -100,7 +102,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
   u8* base_ = nullptr;
   u8* readonly_ = nullptr;
   u8* alive_ = nullptr;  // a page the kernel wipes in a forked child
-  u64 entered_tick_ = 0;
+  std::atomic<u64> entered_tick_{0};
   u32 slot_ = kNone;
   u32 slot_generation_ = 0;
   u32 pid_ = 0;

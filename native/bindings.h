@@ -76,7 +76,7 @@ constexpr u64 kKeepGil = 64u << 10;  // bytes copied without letting go of the G
 // As PyEval_RestoreThread(), but a daemon thread that comes back while the interpreter ends sleeps for ever: Python would
 // end it by unwinding its stack, which C++ frames do not survive.
 void take_gil_back(PyThreadState* state);
-class MaybeRelease {                 // releases the GIL for long copies
+class MaybeRelease {  // releases the GIL for long copies
  public:
   explicit MaybeRelease(bool release) : state_(release ? PyEval_SaveThread() : nullptr) {}
   ~MaybeRelease() {

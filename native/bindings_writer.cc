@@ -169,13 +169,13 @@ void PyWriter::parse_priorities(nb::handle priority, u64 cells) {
   if (priority.is_none()) return;
   const std::size_t tables = writer_->plan().tables.size();
   call_.priority.resize(tables);
-  const bool listed = PyList_CheckExact(priority.ptr()) && tables > 0 && tables != cells &&
-                      static_cast<std::size_t>(PyList_GET_SIZE(priority.ptr())) == tables;
-  const bool by_table = listed || PyTuple_CheckExact(priority.ptr());  // a tuple: what Writer.append makes of a dict
-  for (std::size_t i = 0; i < tables; ++i) {
-    nb::handle own = priority;
-    if (by_table) own = PySequence_Fast_GET_ITEM(priority.ptr(), static_cast<Py_ssize_t>(i));
-    parse_priority(own, cells, &call_.priority[i]);
+  if (!PyDict_CheckExact(priority.ptr())) {
+    for (std::vector<double>& to : call_.priority) parse_priority(priority, cells, &to);
+    return;
+  }
+  for (auto [number, value] : nb::borrow<nb::dict>(priority)) {  // what Writer.append makes of a dict by name
+    if (!PyLong_Check(number.ptr())) throw Error(Code::kType, "priority= is a number or one for each row");
+    parse_priority(value, cells, &call_.priority.at(nb::cast<std::size_t>(number)));
   }
 }
 

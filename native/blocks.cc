@@ -337,17 +337,11 @@ u64 Blocks::reclaim_some(Cursor* cursor) {
 }
 
 u64 Blocks::reclaim_free(Cursor* cursor) {
-  HeapHeader& heap = arena_.heap_header();
-  cursor->free = std::min(cursor->free, heap.slice_high);
+  cursor->free = std::min(cursor->free, arena_.heap_header().slice_high);
   while (cursor->free > 0) {  // from the top: low slices are the next to be used
     const u64 at = --cursor->free;
     if (arena_.slice(at).state != SliceState::kFree) continue;
-    const u64 pages = present_pages(at);
-    if (pages == 0) continue;
-    const u64 all[kPagesPerSlice / 64] = {~u64{0}, ~u64{0}, ~u64{0}, ~u64{0}, ~u64{0}, ~u64{0}, ~u64{0}, ~u64{0}};
-    punch_pages(at, all);
-    add(heap.free_bytes, ~(pages * kPageBytes) + 1);
-    return pages * kPageBytes;
+    if (const u64 got = punch_unused(at); got != 0) return got;
   }
   return 0;
 }
@@ -357,14 +351,22 @@ u64 Blocks::reclaim_holes(Cursor* cursor) {
   while (cursor->holes > 0) {
     const u64 at = --cursor->holes;
     if (arena_.slice(at).state == SliceState::kFree) continue;
-    u64 mask[kPagesPerSlice / 64];
-    const u64 pages = holes(at, mask);
-    if (pages == 0) continue;
-    punch_pages(at, mask);
-    add(counter(arena_.slice(at).use), ~(pages * kPageBytes) + 1);
-    return pages * kPageBytes;
+    if (const u64 got = punch_unused(at); got != 0) return got;
   }
   return 0;
+}
+
+// Punches and uncharges every page of the slice that no block in use touches; bytes got.
+u64 Blocks::punch_unused(u64 slice) {
+  HeapHeader& heap = arena_.heap_header();
+  const bool free = arena_.slice(slice).state == SliceState::kFree;
+  u64 mask[kPagesPerSlice / 64];
+  std::fill(std::begin(mask), std::end(mask), ~u64{0});
+  const u64 pages = free ? present_pages(slice) : holes(slice, mask);
+  if (pages == 0) return 0;
+  punch_pages(slice, mask);
+  add(free ? heap.free_bytes : counter(arena_.slice(slice).use), ~(pages * kPageBytes) + 1);
+  return pages * kPageBytes;
 }
 
 // Punches and uncharges the pages of the mask, run by run.
@@ -399,16 +401,10 @@ void Blocks::punch_spare(const Choice& choice) {
 }
 
 void Blocks::punch_block(u64 offset, u64 bytes) {
-  if (block_class(bytes) != kNone) return;  // blocks share pages; what is left is small
-  HeapHeader& heap = arena_.heap_header();
   const u64 first = (offset - arena_.header().data.value) / kSliceBytes;
-  for (u64 i = 0; i < (bytes + kSliceBytes - 1) / kSliceBytes; ++i) {
-    const u64 pages = present_pages(first + i);
-    os::punch(arena_.fd(), arena_.header().data.value + (first + i) * kSliceBytes, kSliceBytes);
-    charge(first + i, 0, kPagesPerSlice, false);
-    arena_.slice(first + i).collapsed = 0;
-    add(heap.free_bytes, ~(pages * kPageBytes) + 1);
-  }
+  const bool run = block_class(std::max(bytes, kMinBlockBytes)) == kNone;
+  const u64 slices = run ? (bytes + kSliceBytes - 1) / kSliceBytes : 1;
+  for (u64 i = 0; i < slices; ++i) punch_unused(first + i);
 }
 
 // ----------------------------------------------------------------------------------------------------------- rebuild

@@ -49,7 +49,8 @@ class Blocks {
   u64 reclaim_free(Cursor* cursor);   // pages of free slices
   u64 reclaim_holes(Cursor* cursor);  // pages between blocks in use, and behind the end of runs
   void punch_spare(const Choice& choice);
-  // A freed block that may never have been committed (its maker died): its pages leave the budget.
+  // A freed block that may never have been committed (its maker died, or the machine refused): its pages leave the
+  // budget, so that whoever gets them next commits them.
   void punch_block(u64 offset, u64 bytes);
 
   // rebuild: reset, mark every live block, then relist
@@ -70,6 +71,7 @@ class Blocks {
   void charge(u64 slice, u64 first, u64 count, bool present);
   void cover_slice_tables(u64 slice);
   void punch_pages(u64 slice, const u64* mask);
+  u64 punch_unused(u64 slice);
   u64 holes(u64 slice, u64* mask) const;
   Shared<u64>& counter(BlockUse use);
 

@@ -229,6 +229,11 @@ const u8* OpenChunk::cell(const LayoutInfo& layout, u32 row, u32 index) const {
   return base_ + header_->records_offset + u64{row} * layout.record_bytes + column.offset;
 }
 
+bool OpenChunk::is_final(u32 row) const {
+  const RowMark& mark = reinterpret_cast<const RowMark*>(base_ + header_->marks_offset)[row / kMarkEvery];
+  return (mark.final >> (row % kMarkEvery) & 1) != 0;
+}
+
 void OpenChunk::mark(u32 row, bool first, bool final, u32 episodes_before, i64 last_first) {
   RowMark& mark = reinterpret_cast<RowMark*>(base_ + header_->marks_offset)[row / kMarkEvery];
   if (row % kMarkEvery == 0)

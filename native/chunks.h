@@ -58,6 +58,7 @@ class OpenChunk {
   bool equals(const LayoutInfo& layout, u32 row, u32 column, Cell cell) const;
   const u8* cell(const LayoutInfo& layout, u32 row, u32 column) const;  // kRecord and kColumn places
   void mark(u32 row, bool first, bool final, u32 episodes_before, i64 last_first);
+  bool is_final(u32 row) const;
   void set_first_episode(u64 id) { header_->first_episode = id; }
   void publish(u32 rows) { header_->published.store(rows, std::memory_order_release); }
   u32 published() const { return header_->published.load(std::memory_order_relaxed); }

@@ -234,7 +234,10 @@ void Heap::repeat_pins(std::span<const PinCopy> pins) {
   Guard guard(*this, kForever);
   for (const PinCopy& pin : pins) {
     Shared<u64>& word = descriptor(ledger_descriptor(pin.what)).word;
-    if (word_generation(word.load()) != static_cast<u32>(pin.ref)) continue;  // the parent died and was swept meanwhile
+    const u64 seen = word.load();
+    if (word_generation(seen) != static_cast<u32>(pin.ref)) continue;  // the parent died and was swept meanwhile
+    const u64 bytes = Blocks::block_bytes(descriptor(ledger_descriptor(pin.what)).bytes);
+    if (word_pins(seen) == 0) add(arena_.heap_header().pinned_bytes, bytes);
     word.fetch_add(1);
     DI_FAULT("fork.pin_between");
     pin.entry->ref.store(pin.ref);
@@ -321,8 +324,8 @@ void Heap::settle_dropped() {
   for (const u32 number : numbers) {
     LedgerEntry& entry = ledger.entry(number);
     const u64 what = entry.what.load();
+    entry.what.store(0, std::memory_order_release);
     if (ledger_kind(what) == LedgerKind::kPin) {  // else somebody short of room settled it already
-      entry.what.store(0, std::memory_order_release);
       DI_FAULT("heap.unpin_between");
       unpin(ledger_descriptor(what));
     }

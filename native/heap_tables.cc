@@ -28,8 +28,7 @@ void Heap::detach_locked(u32 chunk, u32 table) {
     if (!gone && at.refs.load(std::memory_order_acquire) != 0) continue;
     at.attached.store(0);
     DI_FAULT("heap.detached");
-    if (!gone)
-      charge(table, -static_cast<i64>(Blocks::block_bytes(descriptor(chunk).bytes)));
+    if (!gone) charge(table, -static_cast<i64>(Blocks::block_bytes(descriptor(chunk).bytes)));
   }
   release_if_unused(chunk);
 }

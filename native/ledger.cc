@@ -56,14 +56,14 @@ void Ledger::give(u32 number) {
 void Ledger::drop(u32 number) {
   os::LocalGuard<std::mutex> guard(dropped_mutex_);
   if (number >= size()) return;  // a forked child that could not take a slot of its own
-  if (!frozen_) entry(number).what.fetch_or(kLedgerDropped, std::memory_order_acq_rel);
+  if (frozen_ == 0) entry(number).what.fetch_or(kLedgerDropped, std::memory_order_acq_rel);
   dropped_.push_back(number);
   dropped_count_.store(static_cast<u32>(dropped_.size()), std::memory_order_relaxed);
 }
 
 void Ledger::collect_dropped(std::vector<u32>* out) {
   os::LocalGuard<std::mutex> guard(dropped_mutex_);
-  if (frozen_) return;
+  if (frozen_ != 0) return;
   out->swap(dropped_);
   dropped_.clear();
   dropped_count_.store(0, std::memory_order_relaxed);
@@ -71,14 +71,6 @@ void Ledger::collect_dropped(std::vector<u32>* out) {
 
 void Ledger::sweep(u64 deadline_ns) {
   if (has_dropped()) arena_.heap().settle(deadline_ns);
-}
-
-bool Ledger::has_pins() const {
-  for (u32 number = 0; number < size(); ++number) {
-    const u64 what = entry(number).what.load();
-    if (ledger_kind(what) == LedgerKind::kPin && !(what & kLedgerDropped)) return true;
-  }
-  return false;
 }
 
 bool Ledger::is_empty() const {
@@ -100,12 +92,23 @@ void Ledger::adopt_blocks() {
 
 void Ledger::freeze() {
   os::lock_aside(dropped_mutex_);
-  frozen_ = true;
+  ++frozen_;
+  note_pins();
+}
+
+// Before the fork, not after it: the parent's other threads go on pinning.
+void Ledger::note_pins() {
+  inherited_.clear();
+  for (u32 number = 0; number < size(); ++number) {
+    const u64 what = entry(number).what.load();
+    if (ledger_kind(what) == LedgerKind::kPin && !(what & kLedgerDropped))
+      inherited_.push_back({number, what, entry(number).ref.load()});
+  }
 }
 
 void Ledger::thaw() {
   os::LocalGuard<std::mutex> guard(dropped_mutex_);
-  frozen_ = false;
+  if (--frozen_ != 0) return;
   for (const u32 number : dropped_) {
     Shared<u64>& what = entry(number).what;  // those marked before may have been settled by others, and are zero
     if (ledger_kind(what.load()) == LedgerKind::kPin) what.fetch_or(kLedgerDropped, std::memory_order_acq_rel);
@@ -113,17 +116,12 @@ void Ledger::thaw() {
 }
 
 void Ledger::forget_for_child() {
-  inherited_.clear();
-  for (u32 number = 0; number < size(); ++number) {
-    const u64 what = entry(number).what.load();
-    if (ledger_kind(what) == LedgerKind::kPin && !(what & kLedgerDropped))
-      inherited_.push_back({number, what, entry(number).ref.load()});
-  }
+  if (frozen_ == 0) note_pins();  // forked behind Python's back, without handlers
   block_count_ = 0;
   free_.clear();
   dropped_.clear();
   dropped_count_.store(0);
-  frozen_ = false;
+  frozen_ = 0;
 }
 
 // The numbers must stay the same: array owners hold them. Positions that the parent's pins use get fresh entries; all

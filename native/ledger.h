@@ -31,11 +31,11 @@ class Ledger {
   bool has_dropped() const { return dropped_count_.load(std::memory_order_relaxed) != 0; }
   void collect_dropped(std::vector<u32>* out);  // caller holds the heap lock and settles each
 
-  bool has_pins() const;
   bool is_empty() const;
   void adopt_blocks();  // a claimed slot keeps the blocks of earlier owners
   // fork: from freeze() to thaw() no pin of this process is let go, so that the child can repeat those it inherits.
-  void freeze();                                         // before
+  void freeze();  // before: notes which pins there are
+  bool has_inheritance() const { return !inherited_.empty(); }
   void unlock_after_fork() { dropped_mutex_.unlock(); }  // in both
   void thaw();                                           // in the parent, when the child has its pins
   void forget_for_child();                               // the old entries are the parent's
@@ -44,17 +44,18 @@ class Ledger {
  private:
   static constexpr u32 kMaxBlocks = 16384;  // 4 M entries
   void grow();
+  void note_pins();
   void add_block(LedgerBlock& block);  // caller holds local()
-  u32 size() const { return block_count_ * kLedgerEntries; }
+  u32 size() const { return block_count_.load(std::memory_order_acquire) * kLedgerEntries; }
 
   Arena& arena_;
   // Entry n is entries[n % 255] of blocks_[n / 255]. Fixed in length: entry() reads it without a lock.
   std::unique_ptr<std::atomic<LedgerBlock*>[]> blocks_;
-  u32 block_count_ = 0;
+  std::atomic<u32> block_count_{0};
   std::vector<u32> free_;
   std::vector<u32> dropped_;
   std::atomic<u32> dropped_count_{0};
-  bool frozen_ = false;  // [dropped_mutex_]
+  u32 frozen_ = 0;  // [dropped_mutex_] forks under way
   mutable std::mutex dropped_mutex_;
   struct Inherited {
     u32 number;

@@ -190,7 +190,14 @@ void Writer::begin_call(const std::vector<u32>& lanes) {
 }
 
 void Writer::roll_back(const std::vector<u32>& lanes) {
-  for (const u32 index : lanes) lanes_[index].staged = lanes_[index].committed;
+  for (const u32 index : lanes) {
+    LaneState& state = lanes_[index];
+    const Lane& lane = state.staged = state.committed;
+    if (lane.ahead.none() || state.chunks.empty()) continue;
+    u32 row = 0;  // the row stored ahead is one without a step again
+    OpenChunk& chunk = chunk_of(state, lane.raw, &row);
+    chunk.mark(row, false, true, lane.begun_in_chunk, lane.begin_raw - chunk.first_raw);
+  }
   for (auto& list : pending_) list.clear();
 }
 
@@ -354,6 +361,7 @@ Blocked Writer::append(const WriterCall& call, u64 deadline_ns) {
     for (u32 t = 0; t < call.steps; ++t)
       for (u32 l = 0; l < call.lanes.size(); ++l)
         if (!step(call, t, l, deadline_ns, &blocked)) {
+          if (call.limited) refuse_more_than_fit(call.lanes);  // no room will ever do
           roll_back(call.lanes);
           return blocked;
         }

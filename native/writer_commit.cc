@@ -13,6 +13,7 @@ i64 Writer::version_of(u32 table, LaneState& lane, const Window& window) {
   for (i64 raw = window.first + window.back; raw < window.first + window.rows - behind; ++raw) {
     u32 row = 0;
     OpenChunk& chunk = chunk_of(lane, raw, &row);
+    if (chunk.is_final(row)) continue;  // between two episodes of a window that runs across
     const u8* at = chunk.cell(plan_.layout, row, plan_.version);
     i64 value = 0;
     if (plan_.version_bytes == 4) {
@@ -101,9 +102,14 @@ Blocked Writer::commit(const std::vector<u32>& lanes, u64 deadline_ns) {
   Blocked blocked;
   for (const TableSink& sink : plan_.tables)
     if (!sink.table->live()) sink.table->require_live();
-  if (!try_commit(lanes, deadline_ns, &blocked)) {
+  try {
+    if (!try_commit(lanes, deadline_ns, &blocked)) {
+      roll_back(lanes);
+      return blocked;
+    }
+  } catch (...) {
     roll_back(lanes);
-    return blocked;
+    throw;
   }
   for (u32 i = 0; i < plan_.tables.size(); ++i) {
     plan_.tables[i].table->settle(0);

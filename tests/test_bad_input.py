@@ -255,12 +255,14 @@ def test_resize_below_need_changes_nothing(store: Any) -> None:
         store.resize(memory=4096)
 
 
-def test_an_extend_larger_than_the_table(store: Any) -> None:
+@pytest.mark.parametrize("rows", [11, 100_000])
+def test_an_extend_larger_than_the_table(store: Any, rows: int) -> None:
+    """Refused at once, however far its rows are beyond the table's bytes."""
     table = create(store)
     with pytest.raises(ValueError, match="capacity"):
-        table.extend({"x": np.zeros(11, np.float32)})
+        table.extend({"x": np.zeros(rows, np.float32)}, timeout=1)
     with table.writer() as writer, pytest.raises(ValueError, match="capacity"):
-        writer.extend({"x": np.zeros(11, np.float32)})
+        writer.extend({"x": np.zeros(rows, np.float32)}, timeout=1)
     assert len(table) == 0
 
 

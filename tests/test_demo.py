@@ -24,9 +24,9 @@ import torch
 
 import di_store
 from di_store.demo import DemoConfig
-from di_store.demo.actor import epsilon_at
+from di_store.demo.actor import POLICY, epsilon_at
 from di_store.demo.envs import MODES, EnvShape, Lanes, env_shape
-from di_store.demo.job import create_replay
+from di_store.demo.job import create_replay, room_for_weights
 from di_store.demo.learner import Learner
 from di_store.demo.networks import as_input, build_network
 
@@ -179,6 +179,17 @@ def test_capacity_follows_memory() -> None:
         create_replay(config, shape, store)
 
 
+def test_table_leaves_room_for_weights() -> None:
+    """A table that takes what --memory leaves still lets the learner publish while the version before is there."""
+    config, shape = DemoConfig(env=QBERT), EnvShape((84, 84), "uint8", 6)
+    learner = Learner(build_network(config, shape), config.recipe)
+    with di_store.open(memory="100MiB") as store:
+        with room_for_weights(config, store, learner):
+            create_replay(config, shape, store)
+        versions = [store.publish(POLICY, learner.network.state_dict()) for _ in range(3)]
+        assert versions == [1, 2, 3]
+
+
 # Whole runs
 
 
@@ -292,6 +303,7 @@ def test_run_until_ctrl_c(tmp_path: Path, env: str, autoreset: str) -> None:
     figures = json.loads(next(line for line in demo.text.splitlines() if line.startswith("{")))
     assert figures["env"] == env
     assert figures["actors_alive"] == 2
+    assert "did not end" not in demo.text
     assert figures["steps"] >= 1_000 - figures["environments"]
     assert figures["updates"] > 0
     assert figures["loss"] is not None
@@ -318,6 +330,17 @@ def test_ctrl_c_while_starting(tmp_path: Path) -> None:
         assert demo.end() == 0, demo.text
         wait_gone(demo.process.pid)
     assert "Traceback" not in demo.text
+
+
+def test_ctrl_c_while_importing(tmp_path: Path) -> None:
+    """The main process is importing torch when it comes: no actor is started any more."""
+    with running(*cartpole(tmp_path / "demo.png", "600")) as demo:
+        while "libtorch" not in Path(f"/proc/{demo.process.pid}/maps").read_text():
+            assert demo.process.poll() is None
+        os.killpg(demo.process.pid, signal.SIGINT)
+        assert demo.end() == 0, demo.text
+        wait_gone(demo.process.pid)
+    assert demo.text == "ended before the actors were started\n"
 
 
 def test_killed_actor_is_named_and_the_rest_go_on(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ class StoreMachine(RuleBasedStateMachine):
     def reset_or_configure(self, n: int) -> None:
         if n == 1:
             self.harness.configure(None)
-        elif isinstance(self.harness.setting.limiter, MinSize):
+        elif isinstance(self.harness.setting.limiter, MinSize) and self.harness.setting.max_staleness is None:
             self.harness.configure(MinSize(min(n, self.harness.side.model.capacity)))
 
     @precondition(lambda self: isinstance(self.harness.setting.view, Step))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 from pains import MIB, Program, private_bytes, until
 
 import di_store

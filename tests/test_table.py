@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import di_store
-from di_store import reserve
+from di_store import reserve, waits
 from di_store.plan import make_layout
 from di_store.schema import Schema
 
@@ -400,3 +400,34 @@ def test_a_table_beyond_the_budget_is_refused_at_once(store: Any) -> None:
 def test_the_names_of_the_issue_are_ours() -> None:
     for name in ("Batch", "Ragged", "Items", "Ref", "Store", "Table", "Mixture", "Writer", "Loader", "Published"):
         assert hasattr(di_store, name)
+
+
+def test_a_table_that_nobody_writes_to_is_not_waited_for_forever(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waits, "ABANDONED_SECONDS", 0.3)
+    table = store.create_table("t", capacity=10, limiter=di_store.MinSize(2))
+    table.insert({"n": 1})
+    with pytest.raises(di_store.Timeout) as caught:
+        table.sample(1)
+    assert "no writer of the table was open" in caught.value.reason
+    found: list[Any] = []
+    with table.writer() as writer:
+        thread = threading.Thread(target=lambda: found.append(table.sample(1)))
+        thread.start()
+        thread.join(1.0)
+        assert thread.is_alive(), "an open writer may still write"
+        writer.append({"n": 2})
+        thread.join(60)
+    assert len(found) == 1
+
+
+def test_a_long_wait_says_what_it_waits_for(
+    store: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(waits, "LOG_SECONDS", 0.15)
+    table = store.create_table("t", capacity=10, limiter=di_store.MinSize(2))
+    table.insert({"n": 1})
+    with pytest.raises(di_store.Timeout):
+        table.sample(1, timeout=0.6)
+    lines = [record.getMessage() for record in caplog.records]
+    assert 1 <= len(lines) <= 4
+    assert all("'t'" in line and "1 of min_size=2 items" in line for line in lines)

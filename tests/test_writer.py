@@ -79,6 +79,16 @@ def test_priorities_by_lane_and_by_step(store: Any) -> None:
         assert table.peek(items.keys).priorities.tolist() == [5, 5, 5], "the largest ever given"
         with pytest.raises(ValueError, match="priority"):
             writer.append({"n": np.arange(3)}, priority=np.arange(2.0))
+        with pytest.raises(TypeError, match="priority"):
+            table.insert({"n": 1}, priority={"t": 1.0})
+    beside = store.create_table("beside", capacity=100, sampler=di_store.Prioritized(1.0))
+    with store.writer([table, beside], lanes=2) as writer:
+        for given in ([7.0, 8.0], (7.0, 8.0)):
+            items = writer.append({"n": np.arange(2)}, priority=given)
+            assert table.peek(items["t"].keys).priorities.tolist() == [7, 8], "as many tables, but by lane"
+            assert beside.peek(items["beside"].keys).priorities.tolist() == [7, 8]
+    with store.writer([table, beside], lanes=3) as writer, pytest.raises(ValueError, match="priority"):
+        writer.append({"n": np.arange(3)}, priority=[7.0, 8.0])
 
 
 def test_items_are_ordered_by_lane_then_start(store: Any) -> None:

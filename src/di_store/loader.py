@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import copy
 import os
 import threading
 import weakref
@@ -188,7 +189,7 @@ class Loader:
                 remedy="call table.loader() in the process that uses it",
             )
         if self._ended is not None:
-            raise self._ended
+            raise copy.copy(self._ended)
         drawn, placed = self._ahead.next()
         drawn.deliver()
         return self._ahead.placer.hand_out(drawn.parts, placed)

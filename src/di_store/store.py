@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import os
 import secrets
@@ -91,7 +92,7 @@ class Store:
 
     def _writable(self) -> _core.Arena:
         if self._readonly is not None:
-            raise self._readonly
+            raise copy.copy(self._readonly)
         return self._arena
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -181,7 +182,7 @@ class Table:
 
     def _update(self, keys: Array, priorities: Array) -> int:
         if self._closed is not None:
-            raise self._closed
+            raise copy.copy(self._closed)
         self._writable()
         return self._native.update(keys, priorities)
 
@@ -319,14 +320,14 @@ class Table:
 
     def _open(self) -> TableHandle:
         if self._closed is not None:
-            raise self._closed
+            raise copy.copy(self._closed)
         return self._handle
 
     def _writable(self) -> None:
         if self._closed is not None:
-            raise self._closed
+            raise copy.copy(self._closed)
         if self._store._readonly is not None:
-            raise self._store._readonly
+            raise copy.copy(self._store._readonly)
 
     def _close(self, why: StoreError) -> None:
         if self._closed is not None:
@@ -339,4 +340,4 @@ class Table:
 
     def _refuse(self, *_: Any) -> Any:
         assert self._closed is not None
-        raise self._closed
+        raise copy.copy(self._closed)

@@ -6,6 +6,7 @@ call that has to wait, a call that is refused.
 
 from __future__ import annotations
 
+import copy
 import weakref
 from collections.abc import Iterable, Mapping
 from threading import get_ident
@@ -283,9 +284,9 @@ class Writer:
     def _enter(self) -> None:
         """Somebody else's thread, the first call, or the end."""
         if self._ended is not None:
-            raise self._ended
+            raise copy.copy(self._ended)
         if self._thread:
-            raise WriterClosed("this writer is used by another thread, and belongs to the one that used it first")
+            raise WriterClosed("a writer is for one thread, and this one is used by another")
         self._thread = get_ident()
 
     def _end(self, why: StoreError) -> None:
@@ -319,11 +320,11 @@ class Writer:
             made = call(*arguments)
         return made
 
-    def _by_table(self, priority: dict[str, Any]) -> tuple[Any, ...]:
+    def _by_table(self, priority: dict[str, Any]) -> dict[int, Any]:
         names = [handle.name for handle in self._handles]
         if unknown := set(priority) - set(names):
             raise ValueError(f"priority= names {sorted(unknown)}, this writer's tables are {names}")
-        return tuple(priority.get(name) for name in names)
+        return {number: priority[name] for number, name in enumerate(names) if name in priority}
 
     def _named(self, made: list[Any]) -> dict[str, Items]:
         return {handle.name: Items(*parts) for handle, parts in zip(self._handles, made, strict=True)}

@@ -85,7 +85,7 @@ def change(harness: Harness, rng: random.Random) -> None:
         harness.attach_again()
     elif chosen == 1:
         harness.resize(rng.randint(1, 9))
-    elif chosen == 2 and isinstance(harness.setting.limiter, MinSize):
+    elif chosen == 2 and isinstance(harness.setting.limiter, MinSize) and harness.setting.max_staleness is None:
         harness.configure(MinSize(rng.randint(1, min(3, harness.side.model.capacity))))
     elif chosen == 3:
         harness.configure(None)

@@ -22,8 +22,8 @@ constexpr bool kWithProcesses = true;
 struct StressPlan {
   u32 threads = 4, processes = 3;
   std::function<void(u64 seed, const std::atomic<bool>& stop)> work;  // until told to stop, or killed
-  std::function<void(u64 seed)> after_kill;                           // in the parent, when the process of that seed is gone
-  std::function<void()> now_and_then;                                 // in the parent
+  std::function<void(u64 seed)> after_kill;  // in the parent, when the process of that seed is gone
+  std::function<void()> now_and_then;        // in the parent
 };
 
 // Returns how many processes were killed.

@@ -28,7 +28,8 @@ void publish(Field& field, Random& random) {
   request.bytes = 8 * (100 + random.below(20'000));
   u32 descriptor = kNone;
   std::string why;
-  if (arena.heap().make(request, entry, soon(), &descriptor, &why) != MakeResult::kMade) return arena.ledger().give(entry);
+  if (arena.heap().make(request, entry, soon(), &descriptor, &why) != MakeResult::kMade)
+    return arena.ledger().give(entry);
   stamp(arena.heap().block(descriptor), request.bytes, request.bytes);
   Weights(arena.heap()).publish(field.weights, descriptor, entry, 1 + random.below(3), soon());
 }
@@ -48,7 +49,8 @@ void latest(Field& field) {
 void put_one(Field& field, u64 number, Random& random) {
   const bool expires = random.below(10) == 0;
   field.board.set(number, Mark::kStarted);
-  const MakeResult made = put_number(*field.arena, number, some_size(random), expires ? os::boot_ns() + random.below(30'000'000) : 0);
+  const MakeResult made =
+      put_number(*field.arena, number, some_size(random), expires ? os::boot_ns() + random.below(30'000'000) : 0);
   CHECK(made != MakeResult::kExists);
   field.board.set(number, made == MakeResult::kMade ? (expires ? Mark::kStarted : Mark::kDone) : Mark::kEnded);
 }
@@ -108,7 +110,8 @@ void judge(Field& field, u64 seed) {
     const u64 number = seed % kSeeds * kPerSeed + i;
     const Mark mark = field.board.get(number);
     if (mark == Mark::kDone) CHECK(holds_number(*field.arena, number));
-    if (mark == Mark::kEnded || mark == Mark::kNone) CHECK(!field.arena->heap().contains(ObjectId(number).bytes, soon()));
+    if (mark == Mark::kEnded || mark == Mark::kNone)
+      CHECK(!field.arena->heap().contains(ObjectId(number).bytes, soon()));
     field.arena->heap().remove(ObjectId(number).bytes, soon());
     field.board.set(number, Mark::kNone);
   }
@@ -136,6 +139,6 @@ int main() {
   check_heap(field.arena);
   field.arena->heap().sweep_all(soon());
   CHECK(heap_counts(*field.arena) == start);
-  std::printf("heap stress ok: %lu kills, %ld versions, %lu rebuilds\n", kills, field.arena->weights(field.weights).newest.load(),
-              field.arena->heap_header().rebuilds.load());
+  std::printf("heap stress ok: %lu kills, %ld versions, %lu rebuilds\n", kills,
+              field.arena->weights(field.weights).newest.load(), field.arena->heap_header().rebuilds.load());
 }

@@ -14,7 +14,7 @@ from di_store.demo.actor import Failure, Report, actor_main
 from di_store.demo.config import DemoConfig
 from di_store.demo.envs import EnvShape
 
-GOODBYE_SECONDS = 5.0
+GOODBYE_SECONDS = 15.0  # a busy machine takes seconds to end a process that has loaded torch
 
 
 @dataclass
@@ -82,24 +82,30 @@ class Fleet:
                 lines.append(self._bury(member))
         return returns, lines
 
-    def stop(self) -> None:
-        """End every actor: ask, then insist. Leaves no process behind."""
+    def stop(self) -> list[str]:
+        """End every actor: ask, then insist. Leaves no process behind; one line for every actor that did not listen."""
+        asked = [member for member in self.alive if member.report is not None]
         for member in self.alive:
-            if member.report is None:  # still importing torch: it would not listen for seconds, and holds nothing
+            if member not in asked:  # still importing torch: it would not listen for seconds, and holds nothing
                 member.process.terminate()
-                continue
+        for member in asked:
             try:
                 member.control.send("stop")
             except OSError:
                 pass  # already gone
         deadline = time.monotonic() + GOODBYE_SECONDS
-        for insist in (lambda process: None, BaseProcess.terminate, BaseProcess.kill):
+        for member in self.members:
+            member.process.join(max(0.1, deadline - time.monotonic()))
+        late = [member for member in asked if member.process.is_alive()]
+        for insist in (BaseProcess.terminate, BaseProcess.kill):
             for member in self.members:
                 insist(member.process)
-                member.process.join(max(0.1, deadline - time.monotonic()))
-            deadline = time.monotonic() + GOODBYE_SECONDS
+                member.process.join(GOODBYE_SECONDS)
         for member in self.members:
             member.control.close()
+        return [
+            f"actor {member.index} (pid {member.process.pid}) did not end when told and was killed" for member in late
+        ]
 
     def _read(self, member: Member, returns: list[float]) -> bool:
         """Read all that is there; False when the other end is closed."""

@@ -63,7 +63,9 @@ def _run(config: DemoConfig, shape: EnvShape, store: di_store.Store, interrupt: 
             run.wait_for_actors()
             run.train()
     finally:
-        fleet.stop()
+        late = fleet.stop()
+    for text in late:
+        print(text, file=stream)
     figures = summary(config, run.metrics, fleet)
     if config.json:
         print(json.dumps(figures))

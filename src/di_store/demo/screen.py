@@ -69,7 +69,7 @@ class Screen:
         for member in fleet.members:
             actors.add_row(*actor_cells(member))
         events = Text("\n".join(self.events), style="yellow")
-        clock = f"{point.seconds:,.0f} of {config.seconds:,.0f} s"
+        clock = f"{point.seconds:,.0f} of {config.seconds:,.0f} s" if fleet.ready else "starting"
         title = f"di-store demo  {config.env}  {config.actors} x {config.envs_per_actor} environments  {clock}"
         return Panel(Group(grid, Text(), actors, Text(), events), title=title, subtitle="Ctrl-C ends it", expand=False)
 
