@@ -22,7 +22,10 @@ bool commit_ahead(Arena& arena) {
     Heap::Guard guard(arena.heap(), os::now_ns() + 1'000'000'000);
     offset = arena.heap().charge_free_slice();
   }
-  return offset != 0 && arena.commit(offset, kSliceBytes, nullptr);
+  if (offset == 0 || arena.commit(offset, kSliceBytes, nullptr)) return offset != 0;
+  Heap::Guard guard(arena.heap(), kForever);
+  arena.heap().uncharge_slice(offset);  // who takes them later must not believe that they are there
+  return false;
 }
 
 // Slices whose pages are all there become huge pages: others then map them 20 times faster, with a 40th of the tables.

@@ -92,6 +92,7 @@ class Heap {
   u64 check(bool repair, u64 deadline_ns, std::vector<std::string>* findings);
 
   u64 charge_free_slice() DI_REQUIRES(lock_) { return blocks_.charge_free_slice(); }
+  void uncharge_slice(u64 offset) DI_REQUIRES(lock_) { blocks_.punch_block(offset, kSliceBytes); }
 
   Descriptor& descriptor(u32 index) const;
   u8* block(u32 index) const;

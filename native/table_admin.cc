@@ -296,6 +296,7 @@ void Table::resize(u64 capacity, u64 max_bytes, u64 slots, u64 reserve_bytes, u6
       }
       commit();
       more = header_.size > capacity && victim() != kNone;
+      if (!more) wake(header_.room_seq, header_.room_waiters, kMaxClients);
     }
     settle(deadline_ns);
   }

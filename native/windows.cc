@@ -41,7 +41,7 @@ i64 Windows::needed() const {
       // The tail may be moved back as far as the last `time` steps.
       return spec_.tail == Tail::kShift ? std::min(start, std::max<i64>(0, steps_ - spec_.time())) : start;
     }
-    case ViewKind::kEpisode: return current_.step;
+    case ViewKind::kEpisode: return over_ ? steps_ : current_.step;
     default: return steps_;
   }
 }
@@ -132,7 +132,13 @@ void Windows::row(std::vector<Window>& out, bool stops) {
   if (spec_.kind == ViewKind::kSequence) {
     if (!spec_.bootstrap) reached(true, false, 0, out);
     forget();
-  } else if (spec_.kind != ViewKind::kTransition && spec_.kind != ViewKind::kEpisode) {
+  } else if (spec_.kind == ViewKind::kEpisode) {
+    // Longer than the view: the cut item appears now, and nothing holds the rest of the episode.
+    if (!over_ && steps() > spec_.max_length) {
+      over_ = true;
+      episode(true, false, 0, out);
+    }
+  } else if (spec_.kind != ViewKind::kTransition) {
     emit(steps_ - 1, steps_, false, 0, out);
   }
 }

@@ -431,3 +431,22 @@ def test_a_long_wait_says_what_it_waits_for(
     lines = [record.getMessage() for record in caplog.records]
     assert 1 <= len(lines) <= 4
     assert all("'t'" in line and "1 of min_size=2 items" in line for line in lines)
+
+
+def test_inserts_of_several_threads(store: Any) -> None:
+    """One that waits keeps no other from its own timeout, and none is lost."""
+    table = store.create_table("t", capacity=100, limiter=di_store.Queue(1))
+    table.insert({"n": -1})
+
+    def put(n: int) -> None:
+        table.insert({"n": n}, timeout=60)
+
+    threads = [threading.Thread(target=put, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    with pytest.raises(di_store.Timeout):
+        table.insert({"n": 99}, timeout=0.02)
+    seen = table.sample(9, timeout=60).data["n"].tolist()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(seen) == list(range(-1, 8))

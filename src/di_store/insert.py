@@ -74,9 +74,7 @@ class Inserter:
     # -- rows ---------------------------------------------------------------------------------------------------
 
     def _guard(self) -> threading.Lock:
-        if (
-            self._pid != os.getpid()
-        ):  # forked: the lock may be held by a thread that is not here, the writer is not ours
+        if self._pid != os.getpid():  # forked: who holds the lock may not be here, and the writer is the parent's
             self._lock, self._native, self._pid = threading.Lock(), None, os.getpid()
         return self._lock
 
@@ -187,7 +185,11 @@ class Inserter:
             wait = Wait(handle.arena, timeout, f"insert into table {handle.name!r}")
             while type(made) is not list:
                 block = handle.arena.wait_room if made.why == 3 else handle.native.wait_room
-                wait.pause(block, made.seq, made.text, full=made.why != 1)
+                self._lock.release()  # a blocked call has left nothing behind: other threads may try meanwhile
+                try:
+                    wait.pause(block, made.seq, made.text, full=made.why != 1)
+                finally:
+                    self._lock.acquire()
                 made = call(*arguments)
         keys: Array = made[0][0]
         return keys

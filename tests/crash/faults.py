@@ -7,7 +7,7 @@ from pathlib import Path
 
 NATIVE = Path(__file__).resolve().parent.parent.parent / "native"
 
-OFTEN, SELDOM, ONCE = 300, 8, 1
+OFTEN, SELDOM, FEW, ONCE = 300, 8, 4, 1
 """The largest count a fault is armed with."""
 
 REACHED_BY: dict[str, tuple[tuple[str, ...], int]] = {
@@ -15,7 +15,7 @@ REACHED_BY: dict[str, tuple[tuple[str, ...], int]] = {
     "arena.after_claim": (("attacher",), SELDOM),
     "arena.before_commit": (("hoarder", "tabler"), SELDOM),
     "blocks.after_punch": (("resizer",), SELDOM),
-    "fork.pin_between": (("forker",), SELDOM),
+    "fork.pin_between": (("forker",), FEW),
     "heap.chunk_closed": (("writer", "producer"), SELDOM),
     "heap.detached": (("writer", "learner", "consumer"), SELDOM),
     "heap.freed": (("objects", "publisher", "tabler"), OFTEN),
@@ -24,7 +24,7 @@ REACHED_BY: dict[str, tuple[tuple[str, ...], int]] = {
     "heap.make_after_state": (("objects", "writer", "tabler"), SELDOM),
     "heap.make_before_state": (("objects", "writer", "tabler"), SELDOM),
     "heap.meta_made": (("hoarder",), ONCE),
-    "heap.pinned": (("objects", "forker"), OFTEN),
+    "heap.pinned": (("objects",), OFTEN),
     "heap.publish_before_seal": (("publisher",), SELDOM),
     "heap.publish_sealed": (("publisher",), SELDOM),
     "heap.published": (("publisher",), SELDOM),

@@ -18,7 +18,7 @@ from crash import faults
 from crash.field import CREW, Field
 from crash.zygote import Crew
 
-LOOPS = 1_000
+LOOPS = 600
 """How many loops an armed process may do before it counts as having missed its point."""
 KILLS_PER_FIELD = 12
 

@@ -172,7 +172,8 @@ class Whole:
     bootstrap: tuple[str, ...] = field(default=())
 
     def windows(self, episode: Episode) -> list[Window]:
-        if not episode.ended or not episode.rows:
+        long = len(episode.rows) > self.max_length  # the cut item needs no end
+        if not (episode.ended or long) or not episode.rows:
             return []
         stop = min(len(episode.rows), self.max_length)
         if self.bootstrap and not episode.knows(stop, self.bootstrap):

@@ -33,13 +33,16 @@ struct Field {
   }
 };
 
-void append(Field& field, StepWriter& writer, u64 first, u32 rows) {
+// False: blocked, and nothing was written.
+bool append(Field& field, StepWriter& writer, u64 first, u32 rows) {
   for (u32 i = 0; i < rows; ++i) field.board.set(first + i, Mark::kStarted);
   const Blocked blocked = writer.extend(first, rows);
-  if (blocked.why != Blocked::Why::kNothing) fprintf(stderr, "%d %u %s\n", (int)blocked.why, blocked.table, blocked.text.c_str());
-  CHECK(blocked.why == Blocked::Why::kNothing);
+  const bool done = blocked.why == Blocked::Why::kNothing;
+  CHECK(done || blocked.why == Blocked::Why::kLimiter);  // a resize under way, or draws given back
   for (u32 i = 0; i < rows; ++i)
-    if (field.board.get(first + i) == Mark::kStarted) field.board.set(first + i, Mark::kDone);
+    if (!done || field.board.get(first + i) == Mark::kStarted)
+      field.board.set(first + i, done ? Mark::kDone : Mark::kNone);
+  return done;
 }
 
 void sample(Table& table, Random& random) {
@@ -97,7 +100,8 @@ void change(Field& field, Random& random) {
   const u64 capacity = table.header().capacity;
   switch (random.below(4)) {
     case 0: return table.configure(&limiter, &alpha, nullptr, nullptr, soon());
-    case 1: return table.resize(capacity / 2 + 100, ~u64{0}, table.header().slots, table.header().reserve_bytes, soon());
+    case 1:
+      return table.resize(capacity / 2 + 100, ~u64{0}, table.header().slots, table.header().reserve_bytes, soon());
     case 2: return table.resize(3000, ~u64{0}, 5000, table.header().reserve_bytes, soon());
     default: return table.reset(soon());
   }
@@ -116,11 +120,11 @@ void work(Field& field, u64 seed, const std::atomic<bool>& stop) {
     if (dice < 25) {
       if (next >= end) continue;
       const u32 rows = static_cast<u32>(1 + random.below(16));
-      append(field, writer, next, rows);
-      next += rows;
+      if (append(field, writer, next, rows)) next += rows;
     } else if (dice < 40) {
-      CHECK(lanes.extend(lane_number, 6).why == Blocked::Why::kNothing);
-      lane_number += 6;
+      const Blocked::Why why = lanes.extend(lane_number, 6).why;
+      CHECK(why == Blocked::Why::kNothing || why == Blocked::Why::kLimiter);
+      if (why == Blocked::Why::kNothing) lane_number += 6;
     } else if (dice < 55) {
       sample(*field.both[0], random);
     } else if (dice < 70) {
