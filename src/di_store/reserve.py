@@ -231,7 +231,7 @@ def _factor(settings: Settings, rows: int) -> float:
 def _lanes_bytes(settings: Settings, rows: int, block: int) -> int:
     """Per lane: the open chunk, what an unfinished item spans before it, and the oldest, half-dead one."""
     spanned = settings.view.rows_spanned
-    return settings.lanes * block * (2 + -(-max(spanned - 1, 0) // rows) + (1 if spanned > 1 else 0))
+    return settings.lanes * block * (2 + -(-max(spanned - 1, 0) // rows))
 
 
 def meta_bytes(settings: Settings, capacity: int | None) -> int:

@@ -20,6 +20,10 @@ class Board {  // one mark per number
   Board(const Board&) = delete;
   Board& operator=(const Board&) = delete;
   void set(u64 number, Mark mark) { marks_[number % count_].store(static_cast<u8>(mark)); }
+  void replace(u64 number, Mark from, Mark to) {
+    u8 seen = static_cast<u8>(from);
+    marks_[number % count_].compare_exchange_strong(seen, static_cast<u8>(to));
+  }
   Mark get(u64 number) const { return static_cast<Mark>(marks_[number % count_].load()); }
   char* text() { return reinterpret_cast<char*>(marks_ + count_); }
   static constexpr u64 kTextBytes = 65536;

@@ -75,7 +75,7 @@ struct Model {
         if (whole || run.ended) add(run, start, stop, out);
       }
     } else if (spec.kind == ViewKind::kEpisode) {
-      if (run.ended && rows > spec.max_length) {
+      if (rows > spec.max_length) {
         out.push_back(window(run, 0, spec.max_length, spec.bootstrap, kItemCut));
       } else if (run.ended && rows > 0) {
         add(run, 0, rows, out);
