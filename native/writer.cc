@@ -42,8 +42,6 @@ Writer::~Writer() {
   }
 }
 
-// ------------------------------------------------------------------------------------------------------------- cells
-
 Cell Writer::cell_of(const ColumnInput& input, u32 column, u32 t, u32 l, u32 lanes) const {
   if (input.cells != nullptr) return input.cells[u64{t} * lanes + l];
   (void)column;
