@@ -282,7 +282,7 @@ void Table::resize(u64 capacity, u64 max_bytes, u64 slots, u64 reserve_bytes, u6
   {
     Guard guard(*this, deadline_ns);
     header_.capacity = capacity;
-    header_.max_bytes = max_bytes;
+    __atomic_store_n(&header_.max_bytes, max_bytes, __ATOMIC_RELAXED);  // Heap::admit() reads it under its own lock
     wake(header_.room_seq, header_.room_waiters, kMaxClients);
   }
   for (bool more = true; more;) {

@@ -17,10 +17,9 @@ class Undo {
     const u32 n = record_.count.load(std::memory_order_relaxed);
     if (n == kUndoEntries) throw Error(Code::kStoreError, "undo record overflow");
     u64* at = reinterpret_cast<u64*>(&word);
-    record_.entries[n] = UndoEntry{static_cast<u64>(reinterpret_cast<u8*>(at) - base_), *at};
+    record_.entries[n] = UndoEntry{static_cast<u64>(reinterpret_cast<u8*>(at) - base_), __atomic_load_n(at, __ATOMIC_RELAXED)};
     record_.count.store(n + 1, std::memory_order_release);
-    std::atomic_signal_fence(std::memory_order_seq_cst);
-    *reinterpret_cast<volatile u64*>(at) = value;
+    __atomic_store_n(at, value, __ATOMIC_RELEASE);  // after the entry; some words are read without the lock
   }
   void commit() {
     DI_FAULT("undo.before_commit");
@@ -30,7 +29,7 @@ class Undo {
   void roll_back() {
     for (u32 n = record_.count.load(std::memory_order_acquire); n-- > 0;) {
       const UndoEntry& entry = record_.entries[n];
-      *reinterpret_cast<u64*>(arena_.at(entry.offset, 8)) = entry.value;
+      __atomic_store_n(reinterpret_cast<u64*>(arena_.at(entry.offset, 8)), entry.value, __ATOMIC_RELEASE);
       record_.count.store(n, std::memory_order_release);
     }
   }

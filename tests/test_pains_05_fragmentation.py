@@ -44,7 +44,7 @@ def test_mixed_sizes_at_85_percent(
     with di_store.open(store_name(), memory=memory) as store:
         live: list[tuple[Any, int, int]] = []
         used, made = 0, 0
-        for _ in range(count(4_000, 50_000)):
+        for _ in range(count(1_500, 50_000)):
             size = size_of(rng)
             while live and used + size > 0.85 * memory:
                 ref, number, old = live.pop(rng.randrange(len(live)))

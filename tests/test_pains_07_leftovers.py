@@ -40,7 +40,7 @@ def test_clients_killed_in_the_middle_of_put(
     rng, shm = random.Random(7), shm_files()
     with di_store.open(store_name(), memory="128MiB") as store:
         arena = _core.Arena.open(store.name, 2, 0, 0, 60.0)
-        for _ in range(count(12, 100)):
+        for _ in range(count(6, 100)):
             with Program(PUT, store.name) as program:
                 assert program.line() == "putting"
                 pause = threading.Event()
@@ -63,7 +63,7 @@ def test_clients_killed_in_the_middle_of_put(
 def test_everybody_killed(count: Callable[[int, int], int], store_dir: str, store_name: Callable[[], str]) -> None:
     """Creator and clients: the name is free again at once, and the memory with it."""
     shm = shm_files()
-    for _ in range(count(4, 50)):
+    for _ in range(count(2, 50)):
         name = store_name()
         create = (
             f"import di_store\nstore = di_store.open({name!r}, memory='64MiB')\nprint('there', flush=True)\ninput()"
@@ -120,7 +120,7 @@ def test_readers_that_leave_unlink_nothing(
     context = mp.get_context(method)
     with di_store.open(store_name(), memory="32MiB") as store:
         ref = store.put(np.ones(1_000, np.uint8))
-        for _ in range(count(3, 333)):
+        for _ in range(count(2, 333)):
             readers = [context.Process(target=read_and_leave, args=(store.name, ref)) for _ in range(2)]
             for reader in readers:
                 reader.start()

@@ -15,7 +15,9 @@ PUT = """
 import sys, threading, numpy as np, di_store
 from pains import private_bytes
 kind, size, name = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-import os, torch
+import os
+if kind != "numpy":
+    import torch
 store = di_store.attach(name, timeout=60)
 if kind == "numpy":
     value = np.ones(size, np.uint8)
@@ -43,7 +45,8 @@ GET = """
 import os, sys, numpy as np, di_store
 from pains import private_bytes
 kind, name = sys.argv[1], sys.argv[2]
-import torch
+if kind != "numpy":
+    import torch
 store = di_store.attach(name, timeout=60)
 store.get(store.put(np.ones(10, np.uint8), timeout=60))
 before = private_bytes(os.getpid())
@@ -94,7 +97,9 @@ def test_results_are_read_only(store_name: Callable[[], str]) -> None:
 
 
 WRITE_THROUGH = """
-import ctypes, sys, numpy as np, di_store, torch
+import ctypes, sys, numpy as np, di_store
+if sys.argv[2] == "torch":
+    import torch
 store = di_store.attach(sys.argv[1], timeout=60)
 value = store.get(di_store.Ref.parse("ab" * 20), copy=False if sys.argv[2] == "torch" else None)
 print("reading", float(value[0]), flush=True)

@@ -26,6 +26,7 @@ _SLACK = 1.1
 _MOST_ITEM_CHUNK = 4 * MIB
 _OUT_OF_ORDER_ROWS = 8
 _TABLE_BYTES = 16384
+_AHEAD = 64 << 10  # small blocks take their pages 16 at a time
 _LEAST_OPAQUE = 4 * MIB  # Python values vary in size, and only the first is known
 
 
@@ -172,6 +173,7 @@ def reckon(settings: Settings, schema: Schema, capacity: int | None, example_byt
         reserve = settings.max_bytes or 0
     else:
         reserve = math.ceil(_items(settings, capacity) * added * per_row * _factor(settings, rows)) + open_bytes
+        reserve += _AHEAD
         if settings.max_bytes is not None:
             reserve = min(reserve, settings.max_bytes) if heap.bounded else settings.max_bytes
         elif settings.opaque:

@@ -55,18 +55,24 @@ REACHED_BY: dict[str, tuple[tuple[str, ...], int]] = {
     "writer.published": (("writer", "producer"), OFTEN),
 }
 
-REACHED_SETTLING = {
-    "lock.before_takeover",
-    "reap.before_free",
-    "reap.begun",
-    "reap.draw_before_commit",
-    "reap.owned_settled",
-    "reap.unpin_between",
-    "table.rebuild_middle",
-    "heap.rebuild_middle",
-    "table.rolled_back",
+IN_TABLE = ("undo.before_commit", "table.draw_item", "table.insert_item", "table.update_middle", "table.settle_item")
+IN_HEAP = ("heap.make_before_state", "heap.make_after_state", "heap.freed", "heap.unpin_between", "heap.sealed")
+OUTSIDE = ("put.before_copy", "put.before_seal", "sample.before_copy", "sample.before_deliver", "undo.after_commit")
+
+REACHED_SETTLING: dict[str, tuple[tuple[str, ...], int]] = {
+    "heap.chunk_closed": (OUTSIDE, ONCE),
+    "heap.rebuild_middle": (IN_HEAP, ONCE),
+    "lock.before_takeover": (IN_TABLE + IN_HEAP, ONCE),
+    "reap.before_free": (OUTSIDE + IN_TABLE, ONCE),
+    "reap.begun": (OUTSIDE + IN_HEAP, ONCE),
+    "reap.draw_before_commit": (OUTSIDE + IN_TABLE, SELDOM),
+    "reap.owned_settled": (OUTSIDE, ONCE),
+    "reap.unpin_between": (OUTSIDE + IN_HEAP, FEW // 2),
+    "table.rebuild_middle": (IN_TABLE, ONCE),
+    "table.rolled_back": (IN_TABLE, ONCE),
+    "undo.after_commit": (OUTSIDE, ONCE),
 }
-"""Points that are met by who comes after a death; test_kills.py kills there too."""
+"""Points that are met by who comes after a death: where the dead one died for it, and the largest count."""
 
 REACHED_CREATING = {"arena.before_magic"}
 """Points that are met by who creates a store; test_open_race.py kills there."""

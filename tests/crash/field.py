@@ -152,7 +152,8 @@ class Field:
             table = self.store.table(name)
             stats = table.stats()
             acknowledged = sum(self.board.get(row, word) for row in range(1, self.row + 1))
-            closed = sum(1 + self.board.get(row, words.CLOSED) for row in self.roles if self.roles[row] == "writer")
+            writers = [row for row, role in self.roles.items() if role in ("writer", "prey")]
+            closed = sum(1 + self.board.get(row, words.CLOSED) for row in writers)
             slack = IN_FLIGHT_ITEMS * closed
             assert acknowledged <= stats["inserts"] <= acknowledged + slack, name
             assert stats["size"] == len(table) <= stats["capacity"], name

@@ -48,12 +48,13 @@ class Context:
 def run(role: str, store: str, path: str, row: int, peers: dict[str, list[int]], fault: str, seed: int) -> int:
     """A child's main function; `fault` is armed once it is at work."""
     board = Board(path)
-    if fault.startswith("arena."):
-        _core.arm_fault(fault)  # some of these are met while attaching
+    early = role == "settler" or fault.startswith("arena.")  # met while attaching
+    if early and fault:
+        _core.arm_fault(fault)
     with di_store.attach(store, timeout=60) as attached:
         context = Context(attached, board, row, peers, seed)
         loop = ROLES[role](context)
-        if fault and not fault.startswith("arena."):
+        if fault and not early:
             _core.arm_fault(fault)
         for worked in loop:
             context.add(words.PROGRESS, int(worked))
@@ -360,6 +361,43 @@ def reaper(context: Context) -> Iterator[bool]:
         yield True
 
 
+def prey(context: Context) -> Iterator[bool]:
+    """Hold pins, an open chunk, undelivered draws and items being read; whoever settles its death meets all of them."""
+    store, queue, replay = context.store, context.store.table("queue"), context.store.table("replay")
+    refs = [store.put(object_value(context.row, number), timeout=60) for number in range(4)]
+    views = [store.get(ref) for ref in refs]
+    store.delete(refs[:2])
+    first = context.row << 36
+    writer = replay.writer()
+    for number in range(first, first + 8):
+        made = writer.append(rows(number), next={"obs": words.stamp(number + 1)}, timeout=60)
+        context.add(words.ITEMS, len(made.keys))
+    held = []
+    for table in (queue, replay):
+        reader = table._handle.reader()
+        draws = reader.begin()
+        reader.draw(draws, 5)
+        held.append(draws)
+    for number in range(1_000_000):
+        ref = store.put(object_value(context.row, number % 7), timeout=60)
+        check_object(store.get(ref), context.row, number % 7)
+        store.delete([ref])
+        context.add(words.ITEMS, len(writer.end_episode().keys))
+        start = first + 100 + 2 * number
+        made = writer.append(rows(start), next={"obs": words.stamp(start + 1)}, timeout=60)
+        context.add(words.ITEMS, len(made.keys))
+        replay.update_priorities(replay.sample(4, timeout=60).keys, np.ones(4))
+        yield True
+    assert views
+    assert held
+
+
+def settler(context: Context) -> Iterator[bool]:
+    """Attaching settles the dead; a look at everything meets what is left."""
+    context.store.check()
+    yield True
+
+
 def tabler(context: Context) -> Iterator[bool]:
     """Make, fill, read, resize and drop tables; declare ever new columns."""
     serial = 0
@@ -420,6 +458,8 @@ ROLES = {
     "forker": forker,
     "attacher": attacher,
     "reaper": reaper,
+    "prey": prey,
+    "settler": settler,
     "tabler": tabler,
     "resizer": resizer,
 }

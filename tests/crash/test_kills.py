@@ -55,7 +55,7 @@ def plan(total: int, rng: random.Random) -> list[list[str]]:
 
 def test_every_point_has_somebody_who_reaches_it() -> None:
     """So that a new fault point can't go untested."""
-    known = set(faults.REACHED_BY) | faults.REACHED_SETTLING | faults.REACHED_CREATING
+    known = set(faults.REACHED_BY) | set(faults.REACHED_SETTLING) | faults.REACHED_CREATING
     assert faults.all_points() == known
 
 
@@ -80,3 +80,34 @@ def test_kills_while_others_go_on(
     if full:
         missed = set(faults.REACHED_BY) - set(+hits)
         assert not missed, missed
+
+
+def test_kills_of_those_who_settle_a_death(
+    crew: Crew, count: Callable[[int, int], int], tmp_path: Path, store_name: Callable[[], str], full: bool
+) -> None:
+    """A process dies, the one that settles its death dies in the middle, and the next one too; then all is well."""
+    rng, hits = random.Random(30), Counter[str]()
+    points = sorted(faults.REACHED_SETTLING)
+    for turn in range(count(2, 30)):
+        field = Field(crew, store_name(), str(tmp_path / f"board-{turn}"), rng.randrange(1 << 30))
+        feeder = field.start("producer")
+        crew.until(lambda field=field, feeder=feeder: field.progress(feeder) >= 20, "some items in the queue")
+        field.await_kill(feeder, 0, "")
+        rng.shuffle(points)
+        for point in points:
+            deaths, most = faults.REACHED_SETTLING[point]
+            death = rng.choice(deaths)
+            assert field.await_kill(field.start("prey", f"{death}:{some_count(rng, 20)}"), LOOPS, death)
+            hits[point] += field.await_kill(field.start("settler", f"{point}:{some_count(rng, most)}"), 1, point)
+            second = rng.choice(points)
+            hits[second] += field.await_kill(field.start("settler", f"{second}:1"), 1, second)
+        for role in CREW:
+            field.start(role)
+        field.await_progress(5)
+        field.stop()
+        field.verify()
+        field.close()
+    missed = set(points) - set(+hits)
+    assert not missed, missed
+    if full:
+        assert sum(hits.values()) >= 300, hits

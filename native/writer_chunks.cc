@@ -1,0 +1,69 @@
+// Room for a lane's rows: the chunks it has open, and new ones for which a table may have to evict.
+#include "writer.h"
+
+namespace di {
+
+bool Writer::open_chunk(u32 index, u64 heap_bytes, u64 deadline_ns, Blocked* blocked) {
+  ChunkPlan plan = chunk_plan_;
+  if (heap_bytes > plan.heap_bytes) plan.heap_bytes = (heap_bytes + 63) / 64 * 64;
+  for (;;) {
+    OpenChunk chunk;
+    u32 short_table = kNone;
+    blocked->seq = arena_->heap_header().room_seq.load();
+    const MakeResult made =
+        OpenChunk::open(*arena_, plan_.layout, plan, deadline_ns, &chunk, &blocked->text, &short_table);
+    if (made == MakeResult::kMade) {
+      DI_FAULT("writer.chunk_opened");
+      lanes_[index].chunks.push_back(chunk);
+      return true;
+    }
+    if (short_table == kNone) {
+      blocked->why = Blocked::Why::kStoreRoom;
+      return false;
+    }
+    bool evicted = false;
+    for (u32 i = 0; i < plan_.tables.size(); ++i)
+      if (plan_.tables[i].table->index() == short_table) {
+        blocked->table = i;
+        blocked->seq = plan_.tables[i].table->header().room_seq.load(std::memory_order_seq_cst);
+        evicted = plan_.tables[i].table->evict_for_room(deadline_ns);
+      }
+    if (!evicted) {
+      blocked->why = Blocked::Why::kTableRoom;
+      return false;
+    }
+  }
+}
+
+// Room for the row `staged.raw`: in the current chunk, or in the one behind it.
+bool Writer::ensure_row(u32 index, u64 heap_bytes, u64 deadline_ns, Blocked* blocked) {
+  LaneState& state = lanes_[index];
+  Lane& lane = state.staged;
+  const auto enter = [&](u32 at) {
+    OpenChunk& chunk = state.chunks[at];
+    chunk.first_raw = lane.raw;
+    chunk.rewind_heap(0);
+    lane.current = at;
+    lane.begun_in_chunk = 0;
+    chunk.set_first_episode(lane.episode);  // which row 0 begins or continues
+  };
+  if (state.chunks.empty()) {
+    if (!open_chunk(index, heap_bytes, deadline_ns, blocked)) return false;
+    enter(0);
+    return true;
+  }
+  OpenChunk& chunk = state.chunks[lane.current];
+  const u64 row = static_cast<u64>(lane.raw - chunk.first_raw);
+  if (row < chunk.capacity() && (lane.ahead.any() || chunk.fits(heap_bytes))) return true;
+  if (row < chunk.capacity() && row == 0 && chunk.heap_size() >= heap_bytes) return true;
+  while (lane.current + 1 < state.chunks.size() && state.chunks[lane.current + 1].heap_size() < heap_bytes) {
+    OpenChunk& small = state.chunks[lane.current + 1];
+    arena_->heap().close_chunk(small.descriptor(), small.entry(), deadline_ns);
+    state.chunks.erase(state.chunks.begin() + lane.current + 1);
+  }
+  if (lane.current + 1 == state.chunks.size() && !open_chunk(index, heap_bytes, deadline_ns, blocked)) return false;
+  enter(lane.current + 1);
+  return true;
+}
+
+}  // namespace di
