@@ -1,6 +1,8 @@
 #define DI_IMPORT_NUMPY
 #include "bindings.h"
 
+#include <cxxabi.h>
+
 namespace di::py {
 namespace {
 
@@ -72,8 +74,15 @@ void take_gil_back(PyThreadState* state) {
 #else
   const bool ending = _Py_IsFinalizing() != 0;
 #endif
-  while (ending) os::sleep_ns(1'000'000'000);
-  PyEval_RestoreThread(state);
+  if (!ending) {
+    try {
+      PyEval_RestoreThread(state);
+      return;
+    } catch (abi::__forced_unwind&) {  // the end began while this thread waited for the GIL
+      for (;;) os::sleep_ns(1'000'000'000);
+    }
+  }
+  for (;;) os::sleep_ns(1'000'000'000);
 }
 
 nb::object object_codec(int which) {

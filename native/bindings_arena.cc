@@ -166,7 +166,7 @@ void bind_care(nb::class_<Arena>& type) {
       .def("chore",
            [](const ArenaPointer& a) {
              a->enter();
-             nb::gil_scoped_release release;
+             const MaybeRelease release(true);
              return chore(a);
            })
       .def("resize",

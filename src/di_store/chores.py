@@ -33,19 +33,20 @@ def run_ahead(arena: _core.Arena) -> None:
 
 def _run(arena: weakref.ref[_core.Arena], end: threading.Event) -> None:
     while not end.is_set():
-        if not _slice(arena):
+        if not _slice(arena, end):
             return
         end.wait(IDLE_SECONDS)
 
 
-def _slice(reference: weakref.ref[_core.Arena]) -> bool:
+def _slice(reference: weakref.ref[_core.Arena], end: threading.Event) -> bool:
     """All that is due; False when the store has gone. The arena is held no longer than that."""
     arena = reference()
     if arena is None:
         return False
     try:
         while arena.chore():
-            pass
+            if end.is_set():
+                break
     except StoreError:
         return False
     return True

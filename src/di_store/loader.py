@@ -69,6 +69,8 @@ class _Ahead:
             error, self._error = self._error, None
             if isinstance(error, StopIteration):
                 self._error = error  # there is no more, however often one asks
+        if _ending.is_set():
+            raise SystemExit  # ends a daemon thread without a word
         raise StoreClosed("this loader was closed") if error is None else error
 
     def stop(self, *, wait: bool) -> None:
@@ -140,6 +142,7 @@ class _Ahead:
 
 
 _open: weakref.WeakSet[Loader] = weakref.WeakSet()
+_ending = threading.Event()
 
 
 class Loader:
@@ -189,6 +192,8 @@ class Loader:
                 remedy="call table.loader() in the process that uses it",
             )
         if self._ended is not None:
+            if _ending.is_set():
+                raise SystemExit  # ends a daemon thread without a word
             raise copy.copy(self._ended)
         drawn, placed = self._ahead.next()
         drawn.deliver()
@@ -223,6 +228,7 @@ class Loader:
 
 def _close_all() -> None:
     """Before the interpreter ends, which threads inside the core must not see."""
+    _ending.set()
     for loader in list(_open):
         loader.close()
 
