@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from crash import board as words
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 import di_store
+from crash import board as words
 
 README = Path(__file__).resolve().parent.parent.parent / "README.md"
 
