@@ -88,10 +88,10 @@ docs: $(STAMP)-test build  ## runs every block of README and docs, follows their
 	$(PYTEST) tests/test_docs.py $(ARGS)
 
 native: $(STAMP)-build  ## C++ tests under the address and undefined-behaviour sanitizers
-	tools/run_native.sh asan "address;undefined" $(BIN) $(ARGS)
+	tools/run_native.sh asan "address;undefined" all $(BIN) $(ARGS)
 
 tsan: $(STAMP)-build  ## C++ stress programs under the thread sanitizer
-	tools/run_native.sh tsan thread $(BIN) -L stress $(ARGS)
+	tools/run_native.sh tsan thread stress $(BIN) -L stress $(ARGS)
 
 format: $(STAMP)-build  ## formats Python and C++ in place
 	$(BIN)/ruff check --fix-only -q .

@@ -70,7 +70,9 @@ u8* Heap::block(u32 index) const {
 }
 
 u32 Heap::descriptor_count() const {
-  return static_cast<u32>(((u64{1} << arena_.heap_header().segment_count) - 1) * kFirstDescriptorSegment);
+  // acquire: pairs with the releases in add_segment() and rebuild(); sweeps look without the lock.
+  const u32 segments = arena_.heap_header().segment_count.load(std::memory_order_acquire);
+  return static_cast<u32>(((u64{1} << segments) - 1) * kFirstDescriptorSegment);
 }
 
 // A block without a descriptor (descriptor segments): never freed.
@@ -92,16 +94,17 @@ u64 Heap::raw_block(u64 bytes, BlockUse use) {
 
 bool Heap::add_segment() {
   HeapHeader& heap = arena_.heap_header();
-  if (heap.segment_count == kDescriptorSegments) return false;
-  const u64 count = u64{kFirstDescriptorSegment} << heap.segment_count;
+  const u32 segments = heap.segment_count.load(std::memory_order_relaxed);
+  if (segments == kDescriptorSegments) return false;
+  const u64 count = u64{kFirstDescriptorSegment} << segments;
   const u64 committed = heap.object_bytes + heap.meta_bytes + heap.fixed_bytes + heap.table_charge;
   if (committed + count * sizeof(Descriptor) > heap.budget.load()) return false;
   const u64 offset = raw_block(count * sizeof(Descriptor), BlockUse::kMeta);
   if (offset == 0) return false;
   const u32 first = descriptor_count();
-  heap.segments[heap.segment_count] = Offset{offset};
+  heap.segments[segments] = Offset{offset};
   DI_FAULT("heap.segment_linked");
-  ++heap.segment_count;
+  heap.segment_count.store(segments + 1, std::memory_order_release);
   for (u64 i = count; i-- > 0;) {
     const u32 index = first + static_cast<u32>(i);
     descriptor(index).hash_next = heap.free_head;

@@ -97,14 +97,15 @@ void Heap::free_strays() {
 void Heap::rebuild() {
   lock_.begin_change();
   HeapHeader& heap = arena_.heap_header();
-  heap.segment_count = 0;
-  while (heap.segment_count < kDescriptorSegments && heap.segments[heap.segment_count]) ++heap.segment_count;
+  u32 segments = 0;
+  while (segments < kDescriptorSegments && heap.segments[segments]) ++segments;
+  heap.segment_count.store(segments, std::memory_order_release);  // never less than before: see descriptor_count()
   blocks_.reset();
   heap.free_head = heap.free_count = 0;
   heap.expiring = heap.live_objects = 0;
   u64 live = 0;
   u32 index_block = 0;
-  for (u32 i = 0; i < heap.segment_count; ++i)
+  for (u32 i = 0; i < segments; ++i)
     blocks_.mark(heap.segments[i].value, (u64{kFirstDescriptorSegment} << i) * sizeof(Descriptor), BlockUse::kMeta);
   for (u32 index = descriptor_count(); index-- > 0;) {
     Descriptor& entry = descriptor(index);

@@ -180,7 +180,7 @@ struct HeapHeader {
   Shared<u32> table_count;  // table headers ever committed
   u32 pad0;
   // derived
-  u32 segment_count;
+  Shared<u32> segment_count;  // read freely by sweeps: it only grows, after the segment it counts
   u32 free_head;  // free descriptors, linked by hash_next
   u32 free_count;
   u32 index_block;    // descriptor + 1 of the bucket array

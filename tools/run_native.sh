@@ -1,10 +1,12 @@
 #!/bin/bash
-# Builds native/ and tests/native under a sanitizer and runs the tests: run_native.sh NAME SANITIZERS BIN [ctest options]
+# Builds native/ and programs of tests/native under a sanitizer and runs them:
+# run_native.sh NAME SANITIZERS TARGET BIN [ctest options]. TARGET: all, or stress for the stress programs alone.
 set -euo pipefail
 name=$1
 sanitizers=$2
-bin=$(cd "$3" && pwd)
-shift 3
+target=$3
+bin=$(cd "$4" && pwd)
+shift 4
 clang=$(tools/need_clang.sh)
 build=build/$name
 
@@ -13,7 +15,7 @@ mkdir -p "$build"
     -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1 -g" -DDI_STORE_SANITIZE="$sanitizers" \
     -DDI_STORE_PYTHON=OFF -DDI_STORE_TESTS=ON -DDI_STORE_FAULTS=ON >"$build/configure.log" ||
     { cat "$build/configure.log" >&2; exit 1; }
-"$bin/cmake" --build "$build"
+"$bin/cmake" --build "$build" --target "$target"
 
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
