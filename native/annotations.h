@@ -15,4 +15,5 @@
 #define DI_ACQUIRE(...) DI_ATTRIBUTE(acquire_capability(__VA_ARGS__))
 #define DI_RELEASE(...) DI_ATTRIBUTE(release_capability(__VA_ARGS__))
 #define DI_RETURN_CAPABILITY(x) DI_ATTRIBUTE(lock_returned(x))
+#define DI_NO_TSAN DI_ATTRIBUTE(disable_sanitizer_instrumentation)
 #define DI_UNCHECKED DI_ATTRIBUTE(no_thread_safety_analysis)

@@ -56,7 +56,7 @@ nb::dict stats(const TablePointer& table) {
   const TableHeader& header = table->header();
   nb::dict all;
   const u64 size = header.stat_size.load();
-  all["name"] = std::string(header.name);
+  all["name"] = table->name();
   all["live"] = table->live();
   all["size"] = size;
   all["held"] = header.held;
@@ -141,7 +141,7 @@ u64 size(const TablePointer& table) {
 }
 
 void bind_facts(nb::class_<Table>& type) {
-  type.def_prop_ro("name", [](const TablePointer& t) { return std::string(t->header().name); })
+  type.def_prop_ro("name", [](const TablePointer& t) { return t->name(); })
       .def_prop_ro("index", [](const TablePointer& t) { return t->index(); })
       .def_prop_ro("beta", &beta)
       .def_prop_ro("live", [](const TablePointer& t) { return t->live(); })

@@ -28,25 +28,31 @@ bool commit_ahead(Arena& arena) {
   return false;
 }
 
-// Slices whose pages are all there become huge pages: others then map them 20 times faster, with a 40th of the tables.
-bool collapse_one(Arena& arena) {
-  const u64 high = arena.heap_header().slice_high;
+// In use, all its pages there, and not tried yet; 0: none among the next few.
+u64 next_whole_slice(Arena& arena) {
   static thread_local u64 next = 0;
+  Heap::Guard guard(arena.heap(), os::now_ns() + 1'000'000'000);
+  const u64 high = arena.heap_header().slice_high;
   for (u64 looked = 0; looked < std::min<u64>(high, 256); ++looked) {
     if (next >= high) next = 0;
-    Slice& slice = arena.slice(next);
-    const u64 offset = arena.header().data.value + next * kSliceBytes;
-    ++next;
-    // A stale look is harmless: collapsing changes no byte, and a slice that lost pages meanwhile is refused or refilled
-    // with zero pages that a later punch takes away.
+    const u64 at = next++;
+    Slice& slice = arena.slice(at);
     if (slice.state == SliceState::kFree || slice.collapsed != 0) continue;
     bool whole = true;
     for (const u64 word : slice.present) whole = whole && word == ~u64{0};
     if (!whole) continue;
     slice.collapsed = 1;
-    return os::collapse(arena.at(offset, kSliceBytes), kSliceBytes) == 0;
+    return arena.header().data.value + at * kSliceBytes;
   }
-  return false;
+  return 0;
+}
+
+// Slices whose pages are all there become huge pages: others then map them 20 times faster, with a 40th of the tables.
+bool collapse_one(Arena& arena) {
+  const u64 offset = next_whole_slice(arena);
+  // It may have changed meanwhile, which is harmless: collapsing changes no byte, and a slice that lost pages is refused
+  // or refilled with zero pages that a later punch takes away.
+  return offset != 0 && os::collapse(arena.at(offset, kSliceBytes), kSliceBytes) == 0;
 }
 
 }  // namespace

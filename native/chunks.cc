@@ -151,29 +151,36 @@ MakeResult OpenChunk::open(Arena& arena, const LayoutInfo& layout, const ChunkPl
   request.bytes = parts.end;
   request.kind = ObjectKind::kChunk;
   request.tables = plan.tables;
-  const MakeResult result =
-      arena.heap().make(request, chunk.entry_, deadline_ns, &chunk.descriptor_, why, short_table,
-                        [&](u8* at) {  // under the heap's lock: a chunk is never seen without a sound header
-                          ChunkHeader& header = *reinterpret_cast<ChunkHeader*>(at);
-                          std::memset(at, 0, parts.marks);
-                          header.layout = layout.index;
-                          header.row_capacity = plan.rows;
-                          header.attachments = static_cast<u32>(plan.tables.size());
-                          header.stream = plan.stream;
-                          header.writer = arena.slot();
-                          header.marks_offset = parts.marks;
-                          header.records_offset = parts.records;
-                          header.columns_offset = parts.columns;
-                          header.heap_offset = parts.heap;
-                          header.heap_end = parts.end;
-                          for (u32 i = 0; i < header.attachments; ++i) {
-                            header.attachment[i].table = plan.tables[i];
-                            header.attachment[i].table_generation = plan.table_generations[i];
-                            header.attachment[i].attached.store(1);
-                          }
-                        });
+  request.generations = plan.table_generations;
+  const auto format = [&](u8* at) {  // under the heap's lock: a chunk is never seen without a sound header
+    ChunkHeader& header = *reinterpret_cast<ChunkHeader*>(at);
+    std::memset(at, 0, parts.marks);
+    header.layout = layout.index;
+    header.row_capacity = plan.rows;
+    header.attachments = static_cast<u32>(plan.tables.size());
+    header.stream = plan.stream;
+    header.writer = arena.slot();
+    header.marks_offset = parts.marks;
+    header.records_offset = parts.records;
+    header.columns_offset = parts.columns;
+    header.heap_offset = parts.heap;
+    header.heap_end = parts.end;
+    for (u32 i = 0; i < header.attachments; ++i) {
+      header.attachment[i].table = plan.tables[i];
+      header.attachment[i].table_generation = plan.table_generations[i];
+      header.attachment[i].attached.store(1);
+    }
+  };
+  MakeResult result = MakeResult::kFull;
+  try {
+    result = arena.heap().make(request, chunk.entry_, deadline_ns, &chunk.descriptor_, why, short_table, format);
+  } catch (...) {
+    arena.ledger().give_unused(chunk.entry_);
+    throw;
+  }
   if (result != MakeResult::kMade) {
     arena.ledger().give(chunk.entry_);
+    if (result == MakeResult::kGone) throw Error(Code::kTableNotFound, "a table of this writer was dropped");
     return result;
   }
   chunk.base_ = arena.heap().block(chunk.descriptor_);

@@ -101,6 +101,8 @@ MakeResult Heap::try_make(const MakeRequest& request, u32 entry, Blocks::Choice*
                           std::string* why, u32* short_table, const std::function<void(u8*)>& format) {
   const BlockUse use = static_cast<BlockUse>(request.kind);
   settle_dropped();
+  for (std::size_t i = 0; i < request.generations.size(); ++i)
+    if (arena_.table(request.tables[i]).generation.load() != request.generations[i]) return MakeResult::kGone;
   if (request.id != nullptr && find(*reinterpret_cast<const Id*>(request.id)) != kNone) return MakeResult::kExists;
   const u32 index = pop_free();
   if (index == kNone) {
@@ -191,7 +193,7 @@ MakeResult Heap::make(const MakeRequest& request, u32 entry, u64 deadline_ns, u3
       Guard guard(*this, deadline_ns);
       result = try_make(request, entry, &choice, &shortage, out, why, short_table, format);
     }
-    if (result == MakeResult::kExists) return result;
+    if (result == MakeResult::kExists || result == MakeResult::kGone) return result;
     if (result == MakeResult::kMade) {
       if (commit_choice(choice, why)) return result;
       {

@@ -136,7 +136,7 @@ struct Slice {                       // all derived [heap]
   SliceState state;
   BlockUse use;
   u8 block_class;
-  u8 collapsed;  // huge-page collapse was tried; cleared when pages are punched [any] a hint
+  u8 collapsed;  // huge-page collapse was tried; cleared when pages are punched
   u32 free_blocks;
   u32 hint;  // bitmap word to look at first
   u32 run;   // slices of the run, at its head
@@ -181,7 +181,7 @@ struct HeapHeader {
   u32 pad0;
   // derived
   Shared<u32> segment_count;  // read freely by sweeps: it only grows, after the segment it counts
-  u32 free_head;  // free descriptors, linked by hash_next
+  u32 free_head;              // free descriptors, linked by hash_next
   u32 free_count;
   u32 index_block;    // descriptor + 1 of the bucket array
   u64 index_buckets;  // power of two
@@ -366,8 +366,8 @@ struct alignas(64) TableHeader {
   LimiterState limiter;
   u32 segment_block[kTableSegments];  // descriptor + 1 of each item segment
   u64 segment_slots[kTableSegments];
-  u32 config_block;  // descriptor + 1: JSON of what create_table was given
-  u32 schema_block;  // descriptor + 1: JSON; 0 until the first step declares
+  Shared<u32> config_block;  // descriptor + 1: JSON of what create_table was given; read freely
+  Shared<u32> schema_block;  // descriptor + 1: JSON; 0 until the first step declares; read freely
   // bytes [heap]
   Shared<u64> reserve_bytes;  // truth: set aside for chunks
   Shared<u64> used_bytes;     // derived: chunks attached

@@ -53,6 +53,10 @@ void Ledger::give(u32 number) {
   free_.push_back(number);
 }
 
+void Ledger::give_unused(u32 number) {
+  if (entry(number).what.load() == 0) give(number);
+}
+
 void Ledger::drop(u32 number) {
   os::LocalGuard<std::mutex> guard(dropped_mutex_);
   if (number >= size()) return;  // a forked child that could not take a slot of its own

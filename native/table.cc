@@ -15,7 +15,8 @@ Table::Table(std::shared_ptr<Arena> arena, u32 index)
       generation_(arena_->table(index).generation.load()),
       fork_generation_(arena_->fork_generation()),
       header_(arena_->table(index)),
-      lock_(*arena_, header_.lock, std::string("table '") + header_.name + "'"),
+      name_(read_name(header_.name)),
+      lock_(*arena_, header_.lock, "table '" + name_ + "'"),
       undo_(*arena_, header_.undo) {}
 
 Table::Guard::Guard(Table& table, u64 deadline_ns) : table_(table), exceptions_(std::uncaught_exceptions()) {
@@ -50,9 +51,10 @@ void Table::forget_parent() {
   detach_pending_.store(false, std::memory_order_relaxed);
 }
 
+// The state first: a generation that is still this one's says that the state seen before was too.
 bool Table::live() const {
-  return header_.generation.load(std::memory_order_acquire) == generation_ &&
-         header_.state.load(std::memory_order_acquire) == 2;
+  return header_.state.load(std::memory_order_acquire) == 2 &&
+         header_.generation.load(std::memory_order_acquire) == generation_;
 }
 
 void Table::require_live() const {
@@ -273,7 +275,7 @@ void Table::insert(std::span<const NewItem> items, std::vector<u64>* keys) {
       if (out != kNone) remove_slot(out, true);
     }
     const u32 slot = parts_.order->free_pop();
-    if (slot == kNone) throw Error(Code::kStoreError, "no free slot in table '" + std::string(header_.name) + "'");
+    if (slot == kNone) throw Error(Code::kStoreError, "no free slot in table '" + name_ + "'");
     --header_.free_slots;
     const bool given = !std::isnan(fresh.priority);
     const double priority = given                           ? fresh.priority
@@ -330,20 +332,28 @@ bool Table::evict_for_room(u64 deadline_ns) {
 
 u32 Table::open_writer(u64 deadline_ns) {
   const u32 entry = arena_->ledger().take_one();
-  Guard guard(*this, deadline_ns);
-  change();
-  arena_->ledger().entry(entry).what.store(ledger_what(LedgerKind::kWriter, index_, 0), std::memory_order_release);
-  ++header_.writers;
+  try {
+    Guard guard(*this, deadline_ns);
+    change();
+    arena_->ledger().entry(entry).what.store(ledger_what(LedgerKind::kWriter, index_, 0), std::memory_order_release);
+    ++header_.writers;
+  } catch (...) {
+    arena_->ledger().give_unused(entry);
+    throw;
+  }
   return entry;
 }
 
 void Table::close_writer(u32 entry, u64 deadline_ns) {
-  {
+  try {
     Guard guard(*this, deadline_ns);
     change();
     arena_->ledger().entry(entry).what.store(0, std::memory_order_release);
     --header_.writers;
     wake(header_.items_seq, header_.items_waiters, kMaxClients);
+  } catch (const Error& error) {
+    if (error.code() != Code::kTableNotFound) throw;
+    arena_->ledger().entry(entry).what.store(0, std::memory_order_release);  // dropped: it justifies nothing any more
   }
   arena_->ledger().give(entry);
 }

@@ -97,6 +97,9 @@ struct TableBlocks {  // bytes by role; 0: none
 };
 TableBlocks table_blocks(u64 slots, SamplerKind sampler, SamplerKind remover, bool normalize_table, bool shuffle);
 
+// A header is used again after a drop, and its name read without a lock: words, checked against the generation.
+std::string read_name(const char (&name)[kNameBytes]);
+
 class Table : public std::enable_shared_from_this<Table> {
  public:
   static std::shared_ptr<Table> create(const std::shared_ptr<Arena>& arena, const TableShape& shape, u64 deadline_ns);
@@ -150,6 +153,8 @@ class Table : public std::enable_shared_from_this<Table> {
 
   TableHeader& header() const { return header_; }
   u32 index() const { return index_; }
+  u32 generation() const { return generation_; }
+  const std::string& name() const { return name_; }
   bool live() const;
   void require_live() const;  // throws kTableNotFound
   Arena& arena() const { return *arena_; }
@@ -157,7 +162,7 @@ class Table : public std::enable_shared_from_this<Table> {
   std::string schema() const;  // "" until declared
   bool declare_schema(const std::string& text, u64 reserve_bytes, u64 item_bytes,
                       u64 deadline_ns);  // false: somebody was faster
-  std::string config() const;
+  std::string config() const;            // both without a lock; kTableNotFound once it was dropped
   i64 newest_version() const;
 
  private:
@@ -174,6 +179,7 @@ class Table : public std::enable_shared_from_this<Table> {
     std::optional<BestTree> best, remover_best, minimum;
   };
   Item& item(u32 slot);
+  std::string text(const Shared<u32>& block) const;
   void refresh();
   void forget_parent();
   void recover();
@@ -218,6 +224,7 @@ class Table : public std::enable_shared_from_this<Table> {
   u32 generation_;
   u64 fork_generation_;
   TableHeader& header_;
+  std::string name_;
   SharedLock lock_;
   Undo undo_;
   Parts parts_;

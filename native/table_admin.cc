@@ -29,13 +29,33 @@ void write_text_into(const Heap& heap, u32 block, const std::string& text) {
   std::memcpy(at + 8, text.data(), text.size());
 }
 
-std::string read_text(const Heap& heap, u32 block) {
-  if (block == 0) return "";
-  const u8* at = heap.block(block - 1);
-  u64 size;
-  std::memcpy(&size, at, 8);
-  if (size > heap.descriptor(block - 1).bytes - 8) throw Error(Code::kCorruptData, "a text block is damaged");
-  return std::string(reinterpret_cast<const char*>(at + 8), size);
+u64 word_at(const void* at) { return __atomic_load_n(static_cast<const u64*>(at), __ATOMIC_ACQUIRE); }
+
+void write_name(char (&name)[kNameBytes], const std::string& text) {
+  char padded[kNameBytes] = {};
+  std::strncpy(padded, text.c_str(), kNameBytes - 1);
+  for (u32 i = 0; i < kNameBytes; i += 8) {
+    u64 word;
+    std::memcpy(&word, padded + i, 8);
+    __atomic_store_n(reinterpret_cast<u64*>(name + i), word, __ATOMIC_RELAXED);
+  }
+}
+
+// A text of a table, read without a lock and perhaps while the table is dropped: its block may be somebody else's by
+// now. Whatever is read lies within the store, and the caller takes it only if the table is still the same afterwards.
+// No word is used before that but the size, which is bounded by what the descriptor said. The thread sanitizer is told
+// to look away, here and nowhere else (docs/concurrency.md).
+DI_NO_TSAN bool read_text(const Arena& arena, u32 block, std::string* out) {
+  const Descriptor& entry = arena.heap().descriptor(block - 1);
+  const u64 offset = __atomic_load_n(&entry.offset, __ATOMIC_ACQUIRE);
+  const u64 bytes = __atomic_load_n(&entry.bytes, __ATOMIC_ACQUIRE);
+  if (bytes < 8 || offset % 8 != 0 || offset > arena.file_bytes() || bytes > arena.file_bytes() - offset) return false;
+  const u8* at = arena.at(offset, bytes);
+  const u64 size = __atomic_load_n(reinterpret_cast<const u64*>(at), __ATOMIC_ACQUIRE);
+  if (size > bytes - 8) return false;
+  out->resize(size);
+  for (u64 i = 0; i < size; ++i) (*out)[i] = static_cast<char>(__atomic_load_n(at + 8 + i, __ATOMIC_ACQUIRE));
+  return true;
 }
 
 void fill_header(TableHeader& header, const TableShape& shape) {
@@ -65,10 +85,7 @@ void fill_header(TableHeader& header, const TableShape& shape) {
   header.undo.count.store(0);
   std::memset(header.segment_block, 0, sizeof header.segment_block);
   std::memset(header.segment_slots, 0, sizeof header.segment_slots);
-  header.schema_block = 0;
-  header.used_bytes.store(0);
-  header.held_bytes.store(0);
-  header.reserve_bytes.store(0);
+  header.schema_block.store(0);
   header.size = header.held = header.writers = header.dense_count = header.dense_left = 0;
   header.remover_count = header.remover_left = 0;
   header.stat_size.store(0);
@@ -81,14 +98,11 @@ void clear_table(const Arena& arena, u32 index, u64 deadline_ns) {
   Heap& heap = arena.heap();
   TableHeader& header = arena.table(index);
   heap.wait_readers(index, deadline_ns);
+  heap.forget_table(index, deadline_ns);
+  DI_FAULT("table.drop_generation");
   heap.free_meta_of(index, {}, deadline_ns);
-  header.used_bytes.store(0);
-  header.held_bytes.store(0);
-  heap.reserve(index, 0, deadline_ns, nullptr);
   header.slots = 0;
   header.links_block = 0;
-  header.generation.fetch_add(1);
-  DI_FAULT("table.drop_generation");
   heap.sweep_chunks(deadline_ns);
   header.state.store(0, std::memory_order_release);
 }
@@ -113,8 +127,11 @@ u32 free_index(const Arena& arena, u64 deadline_ns) {
 std::shared_ptr<Table> Table::find(const std::shared_ptr<Arena>& arena, const std::string& name) {
   for (u32 i = 0; i < arena->table_count(); ++i) {
     const TableHeader& header = arena->table(i);
-    if (header.state.load(std::memory_order_acquire) == 2 && name == header.name)
-      return std::make_shared<Table>(arena, i);
+    const u32 generation = header.generation.load(std::memory_order_acquire);
+    if (header.state.load(std::memory_order_acquire) != 2 || name != read_name(header.name)) continue;
+    auto table = std::make_shared<Table>(arena, i);
+    // Dropped since, and perhaps made anew under another name: then there was a moment without it.
+    if (table->generation_ == generation && table->live()) return table;
   }
   return nullptr;
 }
@@ -122,7 +139,7 @@ std::shared_ptr<Table> Table::find(const std::shared_ptr<Arena>& arena, const st
 std::vector<std::string> Table::names(const Arena& arena) {
   std::vector<std::string> all;
   for (u32 i = 0; i < arena.table_count(); ++i)
-    if (arena.table(i).state.load(std::memory_order_acquire) == 2) all.emplace_back(arena.table(i).name);
+    if (arena.table(i).state.load(std::memory_order_acquire) == 2) all.push_back(read_name(arena.table(i).name));
   return all;
 }
 
@@ -146,8 +163,7 @@ std::shared_ptr<Table> Table::create(const std::shared_ptr<Arena>& arena, const 
   const u32 index = free_index(*arena, deadline_ns);
   TableHeader& header = arena->table(index);
   Heap& heap = arena->heap();
-  std::memset(header.name, 0, kNameBytes);
-  std::strncpy(header.name, shape.name.c_str(), kNameBytes - 1);
+  write_name(header.name, shape.name);
   fill_header(header, shape);
   header.state.store(1, std::memory_order_release);
   DI_FAULT("table.create_state");
@@ -164,8 +180,9 @@ std::shared_ptr<Table> Table::create(const std::shared_ptr<Arena>& arena, const 
     header.sampler_block = block(sizes.sampler);
     header.remover_block = block(sizes.remover);
     header.minimum_block = block(sizes.minimum);
-    header.config_block = block(shape.config.size() + 8);
-    write_text_into(heap, header.config_block, shape.config);
+    const u32 config = block(shape.config.size() + 8);
+    write_text_into(heap, config, shape.config);
+    header.config_block.store(config, std::memory_order_release);  // pairs with the acquire in text()
     header.slots = shape.slots;
     DI_FAULT("table.create_blocks");
   } catch (...) {
@@ -199,8 +216,25 @@ void Table::drop(const std::shared_ptr<Arena>& arena, const std::string& name, u
 
 // --------------------------------------------------------------------------------------------------- schema, contents
 
-std::string Table::config() const { return read_text(arena_->heap(), header_.config_block); }
-std::string Table::schema() const { return read_text(arena_->heap(), header_.schema_block); }
+std::string read_name(const char (&name)[kNameBytes]) {
+  char copy[kNameBytes + 1] = {};
+  for (u32 i = 0; i < kNameBytes; i += 8) {
+    const u64 word = word_at(name + i);
+    std::memcpy(copy + i, &word, 8);
+  }
+  return copy;
+}
+
+std::string Table::text(const Shared<u32>& block) const {
+  const u32 named = block.load(std::memory_order_acquire);
+  std::string found;
+  const bool sound = named == 0 || read_text(*arena_, named, &found);
+  require_live();  // else this was some other table's
+  if (!sound) throw Error(Code::kCorruptData, "a text of table '" + name_ + "' is damaged");
+  return found;
+}
+std::string Table::config() const { return text(header_.config_block); }
+std::string Table::schema() const { return text(header_.schema_block); }
 
 bool Table::declare_schema(const std::string& text, u64 reserve_bytes, u64 item_bytes, u64 deadline_ns) {
   std::string why;
@@ -214,7 +248,7 @@ bool Table::declare_schema(const std::string& text, u64 reserve_bytes, u64 item_
   change();
   made.seal();
   header_.item_bytes = item_bytes;
-  header_.schema_block = block;
+  header_.schema_block.store(block, std::memory_order_release);  // pairs with the acquire in text()
   return true;
 }
 
@@ -276,12 +310,16 @@ void Table::reset(u64 deadline_ns) {
 
 void Table::resize(u64 capacity, u64 max_bytes, u64 slots, u64 reserve_bytes, u64 deadline_ns) {
   std::string why;
-  const bool larger = reserve_bytes > header_.reserve_bytes.load();
-  if (larger && !arena_->heap().reserve(index_, reserve_bytes, deadline_ns, &why)) throw Error(Code::kCapacity, why);
-  if (slots > header_.slots) grow(slots, deadline_ns);
+  bool larger = false;
+  {
+    Guard guard(*this, deadline_ns);  // a dropped table's index may be another's by now
+    larger = reserve_bytes > header_.reserve_bytes.load();
+    if (larger && !arena_->heap().reserve(index_, reserve_bytes, deadline_ns, &why)) throw Error(Code::kCapacity, why);
+  }
+  grow(slots, deadline_ns);
   {
     Guard guard(*this, deadline_ns);
-    header_.capacity = capacity;
+    __atomic_store_n(&header_.capacity, capacity, __ATOMIC_RELAXED);    // a writer's check of extend() reads it freely
     __atomic_store_n(&header_.max_bytes, max_bytes, __ATOMIC_RELAXED);  // Heap::admit() reads it under its own lock
     wake(header_.room_seq, header_.room_waiters, kMaxClients);
   }
@@ -300,7 +338,9 @@ void Table::resize(u64 capacity, u64 max_bytes, u64 slots, u64 reserve_bytes, u6
     }
     settle(deadline_ns);
   }
-  if (!larger) arena_->heap().reserve(index_, reserve_bytes, deadline_ns, &why);
+  if (larger) return;
+  Guard guard(*this, deadline_ns);
+  arena_->heap().reserve(index_, reserve_bytes, deadline_ns, &why);
 }
 
 void Table::configure(const LimiterState* limiter, const double* alpha, const double* beta, const i64* max_staleness,
@@ -336,7 +376,7 @@ u64 Table::check(u64 deadline_ns, std::vector<std::string>* findings) {
   const u32 first = header_.first_live, last = header_.last_live, best = parts_.best ? parts_.best->best() : 0;
   const double total = parts_.sums ? parts_.sums->total() : 0;
   const u64 wrong = rebuild();
-  const std::string name = "table '" + std::string(header_.name) + "': ";
+  const std::string name = "table '" + name_ + "': ";
   const auto compare = [&](const char* what, u64 before, u64 after) {
     if (before != after)
       findings->push_back(name + what + " " + std::to_string(before) + ", recounted " + std::to_string(after));

@@ -191,12 +191,12 @@ u32 Table::draw(DrawSet* set, u32 want, double stratum_first, double strata, u64
       for (const u32 entry : arena_->ledger().take(step - static_cast<u32>(set->spare.size())))
         set->spare.push_back(entry);
     }
-    const bool limited = header_.max_times_sampled != 0;
-    const i64 each = static_cast<i64>(header_.item_bytes);
     u32 got = 0;
     bool again = false;
     {
       Guard guard(*this, deadline_ns);
+      const bool limited = header_.max_times_sampled != 0;
+      const i64 each = static_cast<i64>(header_.item_bytes);
       if (limited && !arena_->heap().hold(index_, step * each, deadline_ns)) {
         *why = "the store has no free memory to hold drawn items in; raise memory=, or sample fewer at once";
         break;

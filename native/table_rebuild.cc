@@ -98,8 +98,8 @@ void Table::await_recovery(u64 deadline_ns) {
 
 std::vector<u32> Table::linked_blocks() const {
   std::vector<u32> linked(header_.segment_block, header_.segment_block + kTableSegments);
-  for (const u32 block : {header_.config_block, header_.schema_block, header_.links_block, header_.dense_block,
-                          header_.sampler_block, header_.remover_block, header_.minimum_block})
+  for (const u32 block : {header_.config_block.load(), header_.schema_block.load(), header_.links_block,
+                          header_.dense_block, header_.sampler_block, header_.remover_block, header_.minimum_block})
     linked.push_back(block);
   return linked;
 }
@@ -265,17 +265,17 @@ void Table::ensure_slots(u64 wanted, u64 deadline_ns) {
 
 // New blocks for `slots` slots in all; the old derived blocks go. Nothing of the items moves.
 void Table::grow(u64 slots, u64 deadline_ns) {
-  if (slots >= kSlotMask) throw Error(Code::kCapacity, "a table holds at most 2^28 items");
   Heap& heap = arena_->heap();
   u64 before = 0;
+  TableBlocks sizes;
   {
     Guard guard(*this, deadline_ns);
     before = header_.slots;
     if (before >= slots) return;
+    if (slots >= kSlotMask) throw Error(Code::kCapacity, "a table holds at most 2^28 items");
+    sizes = table_blocks(slots, static_cast<SamplerKind>(header_.sampler), static_cast<SamplerKind>(header_.remover),
+                         header_.normalize_table != 0, header_.shuffle != 0);
   }
-  const TableBlocks sizes =
-      table_blocks(slots, static_cast<SamplerKind>(header_.sampler), static_cast<SamplerKind>(header_.remover),
-                   header_.normalize_table != 0, header_.shuffle != 0);
   NewBlocks made(*arena_, index_);
   const u32 items = made.add((slots - before) * sizeof(Item), deadline_ns);
   const u32 links = made.add(sizes.links, deadline_ns), dense = made.add(sizes.dense, deadline_ns);

@@ -14,7 +14,7 @@ Writer::Writer(std::shared_ptr<Arena> arena, WriterPlan plan, std::vector<i64> v
   std::vector<Windows> windows;
   for (const TableSink& sink : plan_.tables) {
     chunk_plan_.tables.push_back(sink.table->index());
-    chunk_plan_.table_generations.push_back(sink.table->header().generation.load());
+    chunk_plan_.table_generations.push_back(sink.table->generation());
     windows.emplace_back(sink.spec);
   }
   {
@@ -315,10 +315,11 @@ void Writer::refuse_more_than_fit(const std::vector<u32>& lanes) {
   for (u32 i = 0; i < plan_.tables.size(); ++i) {
     const TableHeader& table = plan_.tables[i].table->header();
     const std::size_t items = pending_[i].size();
-    if (table.limiter.queue != 0 || items <= table.capacity) continue;
+    const u64 capacity = __atomic_load_n(&table.capacity, __ATOMIC_RELAXED);  // resize() changes it under the lock
+    if (__atomic_load_n(&table.limiter.queue, __ATOMIC_RELAXED) != 0 || items <= capacity) continue;
     roll_back(lanes);
-    throw Error(Code::kInvalid, "extend() would complete " + std::to_string(items) + " items of table '" + table.name +
-                                    "', whose capacity=" + std::to_string(table.capacity) +
+    throw Error(Code::kInvalid, "extend() would complete " + std::to_string(items) + " items of table '" +
+                                    plan_.tables[i].table->name() + "', whose capacity=" + std::to_string(capacity) +
                                     " holds fewer; extend by fewer rows at once, or resize() the table");
   }
 }
@@ -426,13 +427,13 @@ void Writer::close(u64 deadline_ns) {
     lane.chunks.clear();
   }
   for (u32 i = 0; i < table_entries_.size(); ++i) {
-    if (!plan_.tables[i].table->live()) {
-      arena_->ledger().entry(table_entries_[i]).what.store(0);
-      arena_->ledger().give(table_entries_[i]);
-      continue;
+    Table& table = *plan_.tables[i].table;
+    table.close_writer(table_entries_[i], deadline_ns);
+    try {
+      table.settle(deadline_ns);
+    } catch (const Error& error) {  // dropped: its chunks went with it
+      if (error.code() != Code::kTableNotFound) throw;
     }
-    plan_.tables[i].table->close_writer(table_entries_[i], deadline_ns);
-    plan_.tables[i].table->settle(deadline_ns);
   }
 }
 
