@@ -275,7 +275,6 @@ void Arena::claim_slot() {
     client.wait_kind.store(0);
     client.wait_asleep.store(0);
     client.stale_dropped.store(0);
-    client.fork_ack.store(0);
     DI_FAULT("arena.before_claim");
     if (client.state.compare_exchange_strong(free, static_cast<u32>(ClientState::kLive))) {
       slot_ = slot;
@@ -300,6 +299,18 @@ bool Arena::is_dead(u32 slot) const {
   if (started == 0 || started != client.start_time.load()) return true;
   // Descriptor gone but mapping there: closerange. Neither: the process ran exec, and nothing of the store is left in it.
   return os::has_mapped(client.pid.load(), memfd_name(*header_)) == 0;
+}
+
+bool Arena::begin_reaping(u32 slot, u32 generation) const {
+  ClientSlot& client = clients_[slot];
+  u32 state = static_cast<u32>(ClientState::kLive);
+  const bool marked = client.state.compare_exchange_strong(state, static_cast<u32>(ClientState::kReaping));
+  if (!marked && state != static_cast<u32>(ClientState::kReaping)) return false;  // kReaping: that reaper died
+  if (client.generation.load() == generation) return true;
+  // It left and another one came: take the mark off it again. Nobody else reaps, and for the living it means nothing.
+  state = static_cast<u32>(ClientState::kReaping);
+  client.state.compare_exchange_strong(state, static_cast<u32>(ClientState::kLive));
+  return false;
 }
 
 std::string Arena::describe_client(u32 slot) const {
@@ -383,9 +394,10 @@ void Arena::after_fork_parent() {
   std::vector<std::shared_ptr<Arena>> thaw;
   thaw.swap(forking);
   const int reading = std::exchange(fork_pipe[0], -1), writing = std::exchange(fork_pipe[1], -1);
+  if (writing >= 0) os::close_fd(writing);  // before another thread may fork: its child would keep the pipe open
   registry().mutex.unlock();
   if (reading >= 0) {
-    os::close_fd(writing);
+    const os::Aside aside;               // the child may wait for what a thread here gives back
     os::wait_readable(reading, 10'000);  // the child's byte, or end of file when it died
     os::close_fd(reading);
   }

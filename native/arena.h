@@ -74,6 +74,9 @@ class Arena : public std::enable_shared_from_this<Arena> {
   std::recursive_mutex& local() const { return local_; }
 
   bool is_dead(u32 slot) const;  // record lock free and, where the pid is visible, (pid, start time) gone
+  // Marks the slot of a client found dead, under the directory's lock. `generation`: the slot's, read before it was asked
+  // about. False: that client had left by itself, and the slot is free or somebody else's.
+  bool begin_reaping(u32 slot, u32 generation) const;
   std::string describe_client(u32 slot) const;  // "pid 123 (stopped)"
   // Pages of [offset, offset + bytes) are committed against every cgroup's headroom, in slices; false: too little.
   bool commit(u64 offset, u64 bytes, std::string* why);
@@ -88,7 +91,6 @@ class Arena : public std::enable_shared_from_this<Arena> {
   static std::shared_ptr<Arena> create(const std::string& name, u64 budget_bytes, u64 seed);
   static std::shared_ptr<Arena> adopt(int fd, os::FileId id);
   void map_file();
-  void format(const std::string& name, u64 range, u64 budget, u64 seed);
   void validate() const;
   void place_parts();
   void claim_slot();

@@ -50,9 +50,8 @@ constexpr u32 kNone = 0xffffffffu;             // no slot, no descriptor, no col
 constexpr u64 kClientLockBase = u64{1} << 62;  // record-lock byte of client slot 0; far beyond any data
 
 // ---------------------------------------------------------------------------------------------------------- locks
-// owner + 1 in the low 31 bits, top bit: somebody sleeps on it. [any]
 struct LockWord {
-  Shared<u32> word;
+  Shared<u32> word;   // [any] 0: free; else lock_owner_word() of the owner; top bit: somebody sleeps on it
   Shared<u32> dirty;  // [lock's owner] derived state under this lock is being changed: a taker-over rebuilds it
 };
 
@@ -77,7 +76,7 @@ struct alignas(64) ClientSlot {
   Shared<u32> state;       // [any, CAS] truth; kFree -> kLive by the claimer holding the record lock
   Shared<u32> generation;  // [reaper] +1 at each release
   Shared<u32> pid;         // [owner] read freely (tools)
-  Shared<u32> fork_ack;    // [forked child] the parent waits for it
+  u32 pad;
   Shared<u64> start_time;  // [owner] clock ticks since boot of the machine: pid alone is reused
   Shared<u64> pid_ns;      // [owner] inode of the pid namespace
   Shared<u64> cgroup;      // [owner] hash of the memory cgroup's path
@@ -371,15 +370,14 @@ struct alignas(64) TableHeader {
   // bytes [heap]
   Shared<u64> reserve_bytes;  // truth: set aside for chunks
   Shared<u64> used_bytes;     // derived: chunks attached
-  Shared<u64> held_bytes;     // derived: of held items
+  Shared<u64> held_bytes;     // derived [also table]: held * item_bytes; made anew by who recovers the table
   // derived [table]
   u64 slots;  // over all segments
   u64 size;   // live items
   u64 held;   // held items
   u64 free_slots;
   Shared<u64> stat_size;  // copies that stats reads freely
-  Shared<u64> logical_bytes;
-  u32 links_block;  // order list, free list: two u32 per slot; renewed together with the four below
+  u32 links_block;        // order list, free list: two u32 per slot; renewed together with the four below
   u32 dense_block;
   u32 sampler_block;
   u32 remover_block;

@@ -4,7 +4,7 @@
 // bits of the slot's generation, so that a waiter who slept through a death cannot rob who has the slot now. Taking: CAS
 // from 0, spin <= 2 us, then set the top bit and sleep in slices; after each slice the owner's record lock is asked. A
 // dead owner is replaced by one CAS (several waiters try, one wins). A stopped owner is never robbed: the wait ends by deadline or Ctrl-C.
-// A kill anywhere leaves the word naming a dead owner, or free; `dirty` and the redo record tell the next owner what to
+// A kill anywhere leaves the word naming a dead owner, or free; `dirty` and the undo record tell the next owner what to
 // finish. Lock order: reap, tables by index, heap; nothing else is taken while one is held.
 #pragma once
 

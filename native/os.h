@@ -132,12 +132,15 @@ class Aside {  // scope in which this thread may wait for another one of this pr
   void* token_ = nullptr;
 };
 // Locks a mutex of this process. Who holds it may need the GIL before giving it back: a forking thread holds all of them
-// and still runs Python. So nobody waits for one with the GIL in hand.
+// and still runs Python. So nobody waits for one with the GIL in hand; nor for the GIL with one in hand: others wait for
+// it while they hold a shared lock, for which a forked child may be waiting, and for that the GIL's owner.
 template <class Mutex>
 void lock_aside(Mutex& mutex) {
-  if (mutex.try_lock()) return;
-  Aside aside;
-  mutex.lock();
+  while (!mutex.try_lock()) {
+    const Aside aside;
+    mutex.lock();
+    mutex.unlock();
+  }
 }
 template <class Mutex>
 class LocalGuard {

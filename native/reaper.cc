@@ -65,9 +65,9 @@ u32 reap(const std::shared_ptr<Arena>& arena, u64 deadline_ns) {
   try {
     await_recoveries(arena, deadline_ns);
     for (u32 slot = 0; slot < kMaxClients; ++slot) {
-      if (!arena->is_dead(slot)) continue;
       ClientSlot& client = arena->client(slot);
-      client.state.store(static_cast<u32>(ClientState::kReaping));
+      const u32 generation = client.generation.load();
+      if (!arena->is_dead(slot) || !arena->begin_reaping(slot, generation)) continue;
       DI_FAULT("reap.begun");
       take_over_locks(arena, slot, deadline_ns);
       settle_ledger(arena, slot, deadline_ns);

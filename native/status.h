@@ -1,4 +1,4 @@
-// Errors of the core. One closed set; bindings_errors.cc maps each code to its Python class in one place.
+// Errors of the core. One closed set; bindings.cc maps each code to its Python class in one place.
 #pragma once
 
 #include <stdexcept>

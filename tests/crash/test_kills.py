@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import random
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -53,6 +54,13 @@ def plan(total: int, rng: random.Random) -> list[list[str]]:
     return [points[first : first + KILLS_PER_FIELD] for first in range(0, total, KILLS_PER_FIELD)]
 
 
+def tell(hits: Counter[str], seconds: float) -> None:
+    """Print how often each point was hit (pytest shows it with -s or -rP)."""
+    print(f"\n{sum(hits.values())} kills in {seconds:.0f} s")
+    for point, number in sorted(hits.items()):
+        print(f"{number:6} {point}")
+
+
 def test_every_point_has_somebody_who_reaches_it() -> None:
     """So that a new fault point can't go untested."""
     known = set(faults.REACHED_BY) | set(faults.REACHED_SETTLING) | faults.REACHED_CREATING
@@ -66,7 +74,7 @@ def test_kills_while_others_go_on(
     """Kills at every point; over the full run each is hit."""
     seed = 20
     total = count(48, 1_200)
-    rng, hits = random.Random(seed), Counter[str]()
+    rng, hits, began = random.Random(seed), Counter[str](), time.monotonic()
     for number, points in enumerate(plan(total, rng)):
         field = Field(crew, store_name(), str(tmp_path / f"board-{number}"), rng.randrange(1 << 30))
         for role in CREW:
@@ -76,6 +84,7 @@ def test_kills_while_others_go_on(
         field.stop()
         field.verify()
         field.close()
+    tell(hits, time.monotonic() - began)
     assert sum(hits.values()) >= total * 3 // 4, hits
     if full:
         missed = set(faults.REACHED_BY) - set(+hits)
@@ -86,7 +95,7 @@ def test_kills_of_those_who_settle_a_death(
     crew: Crew, count: Callable[[int, int], int], tmp_path: Path, store_name: Callable[[], str], full: bool
 ) -> None:
     """A process dies, the one that settles its death dies in the middle, and the next one too; then all is well."""
-    rng, hits = random.Random(30), Counter[str]()
+    rng, hits, began = random.Random(30), Counter[str](), time.monotonic()
     points = sorted(faults.REACHED_SETTLING)
     for turn in range(count(2, 30)):
         field = Field(crew, store_name(), str(tmp_path / f"board-{turn}"), rng.randrange(1 << 30))
@@ -107,6 +116,7 @@ def test_kills_of_those_who_settle_a_death(
         field.stop()
         field.verify()
         field.close()
+    tell(hits, time.monotonic() - began)
     missed = set(points) - set(+hits)
     assert not missed, missed
     if full:

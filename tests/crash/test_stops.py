@@ -5,8 +5,10 @@ After SIGCONT everything goes on as if nothing had been.
 
 from __future__ import annotations
 
+import os
 import re
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,12 +20,14 @@ from crash import board as words
 from crash.field import Field
 from crash.zygote import Crew, Hand
 
+VIEWED = di_store.Ref.parse("ee" * 20)
+
 
 @pytest.fixture
 def field(crew: Crew, tmp_path: Path, store_name: Callable[[], str]) -> Iterator[Field]:
     """A field nobody works on yet, with something in its tables."""
     made = Field(crew, store_name(), str(tmp_path / "board"), 3)
-    with made.store.table("replay").writer() as writer:
+    with made.store.writer([made.store.table("replay"), made.store.table("windows")]) as writer:
         for number in range(256):
             writer.append(words.rows(number), next={"obs": words.stamp(number + 1)})
     made.store.table("queue").extend(words.rows(np.arange(20)))
@@ -154,15 +158,15 @@ def test_killed_while_stopped(field: Field) -> None:
     """Who waits for a stopped process gets on as soon as it is killed."""
     hand = stopped(field, "learner", "table.draw_item")
     late = field.crew.start("crash.test_stops:sample_patiently", field.store.name)
-    field.crew.until(lambda: waits_for(field, hand.pid), "somebody to wait for the stopped process")
+    field.crew.until(lambda: waits_for(field.store, hand.pid), "somebody to wait for the stopped process")
     hand.kill()
     late.finish()
     assert field.store.check() == []
 
 
-def waits_for(field: Field, pid: int) -> bool:
+def waits_for(store: di_store.Store, pid: int) -> bool:
     """Whether stats show a client that waits for that process."""
-    waiting = [client["waiting"] for client in field.store.stats()["clients"] if client["waiting"]]
+    waiting = [client["waiting"] for client in store.stats()["clients"] if client["waiting"]]
     return any(wait["culprit_pid"] == pid for wait in waiting)
 
 
@@ -170,3 +174,36 @@ def sample_patiently(name: str) -> None:
     """In a child: sample without a limit."""
     with di_store.attach(name, timeout=60) as store:
         words.check_transitions(store.table("replay").sample(16).data)
+
+
+def test_a_fork_that_waits_lets_other_threads_run(field: Field) -> None:
+    """The child repeats the parent's pins, for which it needs the heap; meanwhile the parent's threads go on."""
+    forker = field.crew.start("crash.test_stops:fork_beside", field.store.name)
+    field.crew.until(lambda: field.store.contains(VIEWED), "the forker to have its view")
+    hand = stopped(field, "objects", "heap.make_before_state")
+    forker.finish()
+    hand.stopped = False
+    resume(field, hand)
+
+
+def fork_beside(name: str) -> None:
+    """In a child: one thread forks with a live view, another sees who the forked child waits for and lets it go on."""
+    store = di_store.attach(name, timeout=60)
+    view = store.get(store.put(np.arange(3), id=VIEWED.id))
+    while not (stopped_ones := [client["pid"] for client in store.stats()["clients"] if client["state"] == "T"]):
+        pass
+    forked: list[int] = []
+
+    def fork() -> None:
+        child = os.fork()
+        if child == 0:
+            os._exit(int(view.tolist() != [0, 1, 2]))
+        forked.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+    thread = threading.Thread(target=fork)
+    thread.start()
+    while not waits_for(store, stopped_ones[0]):
+        assert not forked, "the fork came back before anybody else could look"
+    os.kill(stopped_ones[0], signal.SIGCONT)
+    thread.join()
+    assert forked == [0]

@@ -1,10 +1,13 @@
 // Time, processes, memory files, record locks, futexes, blocking, copies: against the real kernel.
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <mutex>
 #include <random>
 #include <stdexcept>
 #include <string>
+#include <thread>
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -263,6 +266,41 @@ void test_blocking() {
   os::set_block_hooks({});
 }
 
+std::mutex g_gil;
+std::atomic<bool> g_left_gil{false}, g_wants_gil{false};
+
+// Whoever waits for the GIL has no mutex of the process in hand: others may want that first.
+void test_aside() {
+  const auto leave_it = []() -> void* {
+    g_gil.unlock();
+    g_left_gil.store(true);
+    return nullptr;
+  };
+  const auto take_it = [](void*) {
+    g_wants_gil.store(true);
+    g_gil.lock();
+  };
+  os::set_block_hooks({leave_it, nullptr, take_it});
+  std::mutex local;
+  local.lock();
+  std::thread other([&local] {
+    g_gil.lock();
+    {
+      const os::LocalGuard<std::mutex> guard(local);
+    }
+    g_gil.unlock();
+  });
+  while (!g_left_gil.load()) sched_yield();
+  g_gil.lock();
+  local.unlock();
+  while (!g_wants_gil.load()) sched_yield();
+  CHECK(local.try_lock());
+  local.unlock();
+  g_gil.unlock();
+  other.join();
+  os::set_block_hooks({});
+}
+
 void test_copies() {
   std::mt19937_64 random(1);
   std::vector<u8> from(2 * kMiB), to(2 * kMiB + 64);
@@ -306,6 +344,7 @@ int main() {
   test_wiped_on_fork();
   test_futex();
   test_blocking();
+  test_aside();
   test_copies();
   std::puts("ok");
   return 0;

@@ -181,6 +181,51 @@ void a_stopped_reader_is_named() {
   CHECK(count_chunks(*arena) == 0);
 }
 
+// A client that leaves while a reaper asks about it may look dead for a moment; by then its slot may be another's.
+void who_came_after_is_not_reaped() {
+  auto arena = make_store("after", 16 * kMiB);
+  const auto stay = [&] {
+    Child::ready();
+    Child::wait_go();
+    CHECK(put_number(*arena, arena->slot(), 1000) == MakeResult::kMade);
+    return 0;
+  };
+  u32 slot = 0;
+  const auto find_slot = [&](pid_t pid) {
+    for (slot = 0; slot < kMaxClients && arena->client(slot).pid.load() != static_cast<u32>(pid);) ++slot;
+  };
+  u32 before = 0;
+  {
+    Child first([&] {
+      Child::ready();
+      Child::wait_go();
+      arena.reset();
+      return 0;
+    });
+    CHECK(first.wait_ready());
+    find_slot(first.pid());
+    before = arena->client(slot).generation.load();
+    first.go();
+    CHECK(first.wait() == 0);
+  }
+  CHECK(!arena->begin_reaping(slot, before));
+  Child second(stay);
+  CHECK(second.wait_ready());
+  find_slot(second.pid());
+  CHECK(arena->client(slot).generation.load() == before + 1);
+  CHECK(!arena->begin_reaping(slot, before));
+  second.go();
+  CHECK(second.wait() == 0);
+  Child third(stay);  // killed, and its reaper too: the next one goes on
+  CHECK(third.wait_ready());
+  find_slot(third.pid());
+  const u32 now = arena->client(slot).generation.load();
+  CHECK(third.end(SIGKILL) == -SIGKILL);
+  CHECK(arena->begin_reaping(slot, now) && arena->begin_reaping(slot, now));
+  CHECK(reap(arena, soon()) >= 1);
+  check_heap(arena);
+}
+
 // The creator dies at each point of its work; whoever opens the name meanwhile gets a whole store, its own or no other.
 void creators_die() {
   pass_arenas_on();
@@ -256,6 +301,7 @@ int main() {
   creators_die();
   stopped_holders_are_named();
   a_stopped_reader_is_named();
+  who_came_after_is_not_reaped();
   reapers_die_too();
   std::puts("reaper ok");
 }
