@@ -92,7 +92,8 @@ std::shared_ptr<Arena> Arena::open(const std::string& name, Mode mode, u64 budge
     std::unique_lock<std::recursive_mutex> guard(registry().mutex, std::adopt_lock);
     bool leaving = false;
     if (std::shared_ptr<Arena> found = find(name, &refused, &leaving)) {
-      if (mode == Mode::kNew) throw Error(Code::kStoreError, "store '" + name + "' exists already; use mode=\"rw\"");
+      if (mode == Mode::kNew)
+        throw Error(Code::kStoreError, "store '" + name + "' exists already; mode=\"rw\" attaches to it").told();
       return found;
     }
     if (!leaving) break;
@@ -104,10 +105,9 @@ std::shared_ptr<Arena> Arena::open(const std::string& name, Mode mode, u64 budge
     throw Error(Code::kAccessDenied, "every process that holds store '" + name +
                                          "' refuses access (another group, or not dumpable): run as the same user and "
                                          "group, or let `di-store hold " +
-                                         name + "` hold it");
-  if (mode == Mode::kAttach)
-    throw Error(Code::kStoreNotFound, "no live process holds a store named '" + name +
-                                          "'; di_store.list_stores() shows what there is, `di-store hold` keeps one");
+                                         name + "` hold it")
+        .told();
+  if (mode == Mode::kAttach) throw Error(Code::kStoreNotFound, "no live process holds a store named '" + name + "'");
   return create(name, budget_bytes, seed);
 }
 
@@ -145,7 +145,7 @@ std::shared_ptr<Arena> Arena::create(const std::string& name, u64 budget_bytes, 
   arena->fd_ = os::create_memfd("di-store:" + name + ":" + hex(uuid, sizeof uuid), arena->file_bytes_);
   arena->id_ = os::file_id(arena->fd_);
   std::string why;
-  if (!arena->commit(0, fixed, &why)) throw Error(Code::kCapacity, "memory=: " + why);
+  if (!arena->commit(0, fixed, &why)) throw Error(Code::kCapacity, "memory=: " + why).told();
   arena->map_file();
   ArenaHeader& header = *reinterpret_cast<ArenaHeader*>(arena->base_);
   header.layout_version = kLayoutVersion;
@@ -196,7 +196,8 @@ void Arena::map_file() {
   alive_ = os::map_wiped_on_fork();
   if (base_ == nullptr || readonly_ == nullptr || alive_ == nullptr)
     throw Error(Code::kCapacity, "cannot map " + std::to_string(2 * file_bytes_ >> 20) +
-                                     " MiB of address space; raise `ulimit -v` or lower memory=");
+                                     " MiB of address space; raise `ulimit -v` or lower memory=")
+        .told();
   *alive_ = 1;
   pid_ = os::pid();
 }
@@ -204,11 +205,13 @@ void Arena::map_file() {
 void Arena::validate() const {
   const ArenaHeader& header = *reinterpret_cast<const ArenaHeader*>(base_);
   if (header.magic.load(std::memory_order_acquire) != kMagic)  // pairs with the release in create()
-    throw Error(Code::kCorruptData, "not a Di-store, or its creator died while making it; choose another name");
+    throw Error(Code::kCorruptData, "not a Di-store, or its creator died while making it; choose another name").told();
   if (header.layout_version != kLayoutVersion || header.header_bytes != sizeof(ArenaHeader))
     throw Error(Code::kLayoutMismatch, "the store was made by another Di-store version (layout " +
                                            std::to_string(header.layout_version) + ", this one reads " +
-                                           std::to_string(kLayoutVersion) + "); use the same version in every process");
+                                           std::to_string(kLayoutVersion) +
+                                           "); use the same version in every process, or another name")
+        .told();
   const u64 slices = header.slice_count;
   const auto fits = [this](Offset at, u64 bytes) {
     return at.value >= sizeof(ArenaHeader) && at.value % kPageBytes == 0 && at.value <= file_bytes_ &&
@@ -221,7 +224,7 @@ void Arena::validate() const {
       fits(header.tables, kTableHeaderBytes * kMaxTables) && fits(header.weights, sizeof(WeightsEntry) * kMaxWeights) &&
       fits(header.layouts, sizeof(u32) * kMaxLayouts) && fits(header.slices, sizeof(Slice) * slices) &&
       fits(header.bitmaps, sizeof(u64) * kBlockWords * slices) && std::memchr(header.name, 0, kNameBytes) != nullptr;
-  if (!sound) throw Error(Code::kCorruptData, "the store's header is damaged; every process must leave it");
+  if (!sound) throw Error(Code::kCorruptData, "the store's header is damaged; every process must leave it").told();
 }
 
 void Arena::place_parts() {
@@ -285,7 +288,7 @@ void Arena::claim_slot() {
     }
     os::unlock_byte(fd_, kClientLockBase + slot);
   }
-  throw Error(Code::kStoreError, "1024 processes are attached already; close handles that are not used");
+  throw Error(Code::kStoreError, "1024 processes are attached already; close handles that are not used").told();
 }
 
 bool Arena::is_dead(u32 slot) const {
@@ -329,11 +332,14 @@ std::string Arena::describe_client(u32 slot) const {
 void Arena::enter_slow(u64 tick) {
   if (*alive_ == 0) renew_in_child();
   if (header_->removed.load())
-    throw Error(Code::kStoreClosed, "store '" + name() + "' was removed (`di-store rm --force`)");
+    throw Error(Code::kStoreClosed,
+                "store '" + name() + "' was removed (`di-store rm`); di_store.open(name) makes a new one")
+        .told();
   if (os::file_id(fd_) != id_)
     throw Error(Code::kStoreClosed,
                 "this process closed the store's file descriptor (os.closerange or dup2); open the "
-                "store after that, or leave its descriptor alone");
+                "store after that, or leave its descriptor alone")
+        .told();
   if (clients_[slot_].generation.load() != slot_generation_)
     throw Error(Code::kStoreClosed, "this process was taken for dead and its slot given away; open the store again");
   entered_tick_.store(tick, std::memory_order_relaxed);

@@ -58,7 +58,8 @@ void translate(const std::exception_ptr& pointer, void*) {
       nb::object made = error.code() == Code::kTimeout
                             ? type(nb::str("timed out"), nb::str(error.what()),
                                    error.culprit().empty() ? nb::none() : nb::object(nb::str(error.culprit().c_str())))
-                            : type(nb::str(error.what()));
+                        : error.is_told() ? type(nb::str(error.what()), nb::arg("remedy") = "")
+                                          : type(nb::str(error.what()));
       PyErr_SetObject(type.ptr(), made.ptr());
     } catch (nb::python_error& failed) {
       failed.restore();

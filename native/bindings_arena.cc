@@ -94,13 +94,19 @@ nb::dict stats(const ArenaPointer& arena) {
   return all;
 }
 
+// Settles the dead, unless a stopped process holds a lock: whoever needs that lock says so itself.
+u32 reap_soon(const ArenaPointer& arena) {
+  try {
+    return reap(arena, soon());
+  } catch (const Error& error) {
+    if (error.code() != Code::kTimeout) throw;
+    return 0;
+  }
+}
+
 ArenaPointer open(const std::string& name, int mode, u64 budget, u64 seed, double timeout) {
   ArenaPointer arena = Arena::open(name, static_cast<Arena::Mode>(mode), budget, seed, deadline_after(timeout));
-  try {
-    reap(arena, os::now_ns() + 100'000'000);
-  } catch (const Error& error) {  // a stopped process holds a lock: looking at the store still works
-    if (error.code() != Code::kTimeout) throw;
-  }
+  reap_soon(arena);
   return arena;
 }
 
@@ -134,6 +140,7 @@ void bind_facts(nb::class_<Arena>& type) {
       .def_prop_ro("slot", [](const ArenaPointer& a) { return a->slot(); })
       .def_prop_ro("created", [](const ArenaPointer& a) { return a->created(); })
       .def_prop_ro("fd_number", [](const ArenaPointer& a) { return a->fd(); })
+      .def_prop_ro("seed", [](const ArenaPointer& a) { return a->header().seed; })
       .def_prop_ro("budget", [](const ArenaPointer& a) { return a->heap_header().budget.load(); })
       .def_prop_ro("range_bytes", [](const ArenaPointer& a) { return a->header().range_bytes; })
       .def_prop_ro("fork_generation", [](const ArenaPointer& a) { return a->fork_generation(); })
@@ -161,7 +168,7 @@ void bind_care(nb::class_<Arena>& type) {
       .def("reap",
            [](const ArenaPointer& a) {
              a->enter();
-             return reap(a, minute());
+             return reap_soon(a);
            })
       .def("chore",
            [](const ArenaPointer& a) {
@@ -173,13 +180,15 @@ void bind_care(nb::class_<Arena>& type) {
            [](const ArenaPointer& a, u64 budget) {
              a->enter();
              std::string why;
-             if (!a->heap().resize(budget, minute(), &why)) throw Error(Code::kCapacity, why);
+             if (!a->heap().resize(budget, minute(), &why)) throw Error(Code::kCapacity, why).told();
            })
-      .def("available",
-           [](const ArenaPointer& a) {
-             a->enter();
-             return a->heap().available(minute());
-           })
+      .def(
+          "available",
+          [](const ArenaPointer& a, double timeout) {
+            a->enter();
+            return a->heap().available(deadline_after(timeout));
+          },
+          nb::arg("timeout") = 60.0)
       .def("check", &check)
       .def("remove", [](const ArenaPointer& a) { a->header().removed.store(1); })
       .def("set_role", [](const ArenaPointer& a, u32 role) { a->self().role.fetch_or(role); });

@@ -1,6 +1,7 @@
 // Objects and weights: values into blocks and back. Block of an array: ArrayForm, then the bytes at 64. Block of anything else: PackedForm,
 // the codec's header, then its payload at the next multiple of 64. docs/object_format.md draws both.
 #include <cstring>
+#include <utility>
 
 #include "bindings.h"
 #include "weights.h"
@@ -66,6 +67,34 @@ nb::object make_pin(const ArenaPointer& arena, u32 entry) {
   });
 }
 
+std::string hex(const Id& id) {
+  static const char* digits = "0123456789abcdef";
+  std::string text;
+  for (const u8 byte : id) {
+    text += digits[byte >> 4];
+    text += digits[byte & 15];
+  }
+  return text;
+}
+
+// "object … is still being written by pid 12", or that it exists; a descriptor reused meanwhile names another process.
+std::string taken_text(const ArenaPointer& arena, const Id& id, u32 descriptor) {
+  const Descriptor& found = arena->heap().descriptor(descriptor);
+  if (word_state(found.word.load()) != ObjectState::kCreating) return "object " + hex(id) + " exists";
+  return "object " + hex(id) + " is still being written by " + arena->describe_client(found.owner);
+}
+
+// As Heap::make(). Who died while it wrote an object leaves its id free.
+MakeResult make_object(const ArenaPointer& arena, const MakeRequest& request, u32 entry, u32* descriptor,
+                       std::string* why) {
+  MakeResult made = arena->heap().make(request, entry, soon(), descriptor, why);
+  if (made == MakeResult::kExists && reap(arena, soon()) != 0)
+    made = arena->heap().make(request, entry, soon(), descriptor, why);
+  if (made == MakeResult::kExists)
+    *why = taken_text(arena, *reinterpret_cast<const Id*>(request.id), std::exchange(*descriptor, kNone));
+  return made;
+}
+
 // The memory behind a descriptor in state creating, or StoreFull / ObjectExists at once.
 u8* take_block(const ArenaPointer& arena, u64 bytes, u32 entry, const u8* id, u64 expires_ns, u32* descriptor) {
   MakeRequest request;
@@ -73,13 +102,17 @@ u8* take_block(const ArenaPointer& arena, u64 bytes, u32 entry, const u8* id, u6
   request.id = id;
   request.expires_ns = expires_ns;
   std::string why;
-  const u64 budget = arena->heap_header().budget.load();
-  if (bytes > budget)
+  const HeapHeader& heap = arena->heap_header();
+  const u64 budget = heap.budget.load();
+  if (bytes > budget || bytes + heap.fixed_bytes > budget)
     throw Error(Code::kCapacity, "an object of " + std::to_string(bytes) + " bytes does not fit a store of memory=" +
-                                     std::to_string(budget) + " bytes; raise memory= or split it");
-  switch (arena->heap().make(request, entry, soon(), descriptor, &why)) {
-    case MakeResult::kExists: throw Error(Code::kObjectExists, "an object with this id exists");
-    case MakeResult::kFull: throw Error(Code::kStoreFull, why);
+                                     std::to_string(budget) + " bytes, " + std::to_string(heap.fixed_bytes.load()) +
+                                     " of them its own; raise it with store.resize(memory=), or split the object")
+        .told();
+  switch (make_object(arena, request, entry, descriptor, &why)) {
+    case MakeResult::kExists: throw Error(Code::kObjectExists, why);
+    case MakeResult::kFull:
+      throw Error(Code::kStoreFull, "an object of " + std::to_string(bytes) + " bytes finds no room: " + why);
     case MakeResult::kMade: break;
   }
   DI_FAULT("put.before_copy");
@@ -186,7 +219,7 @@ nb::object read_value(const ArenaPointer& arena, u32 descriptor, u32 entry, nb::
   if (form == kFormArray && bytes >= sizeof(ArrayForm)) {
     ArrayForm array;
     std::memcpy(&array, block, sizeof array);
-    return read_array(array, block, bytes, pin, !copy.is_none() && nb::cast<bool>(copy));
+    return read_array(array, block, bytes, pin, copy.ptr() == Py_True);
   }
   PackedForm packed{};
   if (bytes >= sizeof packed) std::memcpy(&packed, block, sizeof packed);
@@ -198,16 +231,6 @@ nb::object read_value(const ArenaPointer& arena, u32 descriptor, u32 entry, nb::
 const Id& id_of(const nb::bytes& bytes) {
   if (bytes.size() != sizeof(Id)) throw Error(Code::kInvalid, "an object id is 20 bytes (40 hex characters)");
   return *reinterpret_cast<const Id*>(bytes.c_str());
-}
-
-std::string hex(const Id& id) {
-  static const char* digits = "0123456789abcdef";
-  std::string text;
-  for (const u8 byte : id) {
-    text += digits[byte >> 4];
-    text += digits[byte & 15];
-  }
-  return text;
 }
 
 // Fresh ids: 12 random bytes of this process, then a counter.
@@ -250,24 +273,28 @@ nb::object get(const ArenaPointer& arena, const Id& id, nb::handle copy) {
   }
   if (result != Heap::PinResult::kPinned) {
     arena->ledger().give(entry);
-    throw Error(
-        Code::kObjectNotFound,
-        "object " + hex(id) + (result == Heap::PinResult::kMissing ? " is not there" : " is still being written"));
+    throw Error(Code::kObjectNotFound, result == Heap::PinResult::kMissing ? "object " + hex(id) + " is not there"
+                                                                           : taken_text(arena, id, descriptor));
   }
   return read_value(arena, descriptor, entry, copy);
 }
 
 i64 publish(const ArenaPointer& arena, const std::string& name, nb::handle value, u64 keep) {
   arena->enter();
-  const u32 index = Weights(arena->heap()).entry(name, true, minute());
-  if (value.is_none()) return Weights(arena->heap()).publish(index, kNone, kNone, keep, minute());
+  const u32 index = Weights(arena->heap()).entry(name, true, soon());
+  if (value.is_none()) return Weights(arena->heap()).publish(index, kNone, kNone, keep, soon());
   const Written made = write_value(arena, value, nullptr, 0);
-  return Weights(arena->heap()).publish(index, made.descriptor, made.entry, keep, minute());
+  try {
+    return Weights(arena->heap()).publish(index, made.descriptor, made.entry, keep, soon());
+  } catch (...) {
+    arena->ledger().drop(made.entry);  // whoever holds up the lock would hold up freeing it too
+    throw;
+  }
 }
 
 nb::object latest(const ArenaPointer& arena, const std::string& name, i64 version, nb::handle copy) {
   arena->enter();
-  const u32 index = Weights(arena->heap()).entry(name, false, minute());
+  const u32 index = Weights(arena->heap()).entry(name, false, 0);
   if (index == kNone) throw Error(Code::kObjectNotFound, "no weights named '" + name + "' were published");
   Id id;
   Weights::version_id(*arena, index, version, id);
@@ -276,8 +303,15 @@ nb::object latest(const ArenaPointer& arena, const std::string& name, i64 versio
 
 i64 newest(const ArenaPointer& arena, const std::string& name) {
   arena->enter();
-  const u32 index = Weights(arena->heap()).entry(name, false, minute());
+  const u32 index = Weights(arena->heap()).entry(name, false, 0);
   return index == kNone ? 0 : arena->weights(index).newest.load(std::memory_order_acquire);
+}
+
+// The oldest version that may still be readable; a version between it and the newest that has no value never had one.
+i64 oldest(const ArenaPointer& arena, const std::string& name) {
+  arena->enter();
+  const u32 index = Weights(arena->heap()).entry(name, false, 0);
+  return index == kNone ? 1 : arena->weights(index).oldest.load(std::memory_order_acquire);
 }
 
 }  // namespace
@@ -291,11 +325,13 @@ void bind_objects(nb::class_<Arena>& type) {
             return get(a, id_of(id), copy);
           },
           nb::arg("id"), nb::arg("copy").none())
-      .def("contains",
-           [](const ArenaPointer& a, const nb::bytes& id) {
-             a->enter();
-             return a->heap().contains(id_of(id), minute());
-           })
+      .def(
+          "contains",
+          [](const ArenaPointer& a, const nb::bytes& id, bool brief) {
+            a->enter();
+            return a->heap().contains(id_of(id), brief ? soon() : minute());
+          },
+          nb::arg("id"), nb::arg("brief") = false)
       .def("delete",
            [](const ArenaPointer& a, nb::list ids) {
              a->enter();
@@ -316,6 +352,7 @@ void bind_objects(nb::class_<Arena>& type) {
           nb::arg("after").none(), nb::arg("n"))
       .def("publish", &publish, nb::arg("name"), nb::arg("value").none(), nb::arg("keep"))
       .def("newest", &newest)
+      .def("oldest", &oldest)
       .def("latest", &latest, nb::arg("name"), nb::arg("version"), nb::arg("copy").none());
 }
 

@@ -284,7 +284,10 @@ Heap::PinResult Heap::pin(const Id& id, u32 entry, u32* out, u64 deadline_ns) {
   if (index == kNone) return PinResult::kMissing;
   Descriptor& found = descriptor(index);
   const u64 word = found.word.load(std::memory_order_acquire);
-  if (word_state(word) == ObjectState::kCreating) return PinResult::kCreating;
+  if (word_state(word) == ObjectState::kCreating) {
+    *out = index;
+    return PinResult::kCreating;
+  }
   if (found.expires_ns != 0 && found.expires_ns <= os::boot_ns()) {
     expire();
     return PinResult::kMissing;
@@ -327,6 +330,8 @@ void Heap::settle_dropped() {
   for (const u32 number : numbers) {
     LedgerEntry& entry = ledger.entry(number);
     const u64 what = entry.what.load();
+    if (ledger_kind(what) == LedgerKind::kOwn)  // weights that were written, but never announced
+      free_descriptor(ledger_descriptor(what), true);
     entry.what.store(0, std::memory_order_release);
     if (ledger_kind(what) == LedgerKind::kPin) {  // else somebody short of room settled it already
       DI_FAULT("heap.unpin_between");
@@ -343,6 +348,16 @@ bool Heap::contains(const Id& id, u64 deadline_ns) {
   const Descriptor& found = descriptor(index);
   return word_state(found.word.load()) == ObjectState::kSealed &&
          (found.expires_ns == 0 || found.expires_ns > os::boot_ns());
+}
+
+u32 Heap::find_taken(const Id& id) {
+  const u32 index = find(id);
+  if (index == kNone) return kNone;
+  const Descriptor& found = descriptor(index);
+  if (word_state(found.word.load()) != ObjectState::kSealed) return index;
+  if (found.expires_ns == 0 || found.expires_ns > os::boot_ns()) return index;
+  retire(index);
+  return kNone;
 }
 
 bool Heap::remove(const Id& id, u64 deadline_ns) {

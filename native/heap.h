@@ -119,6 +119,7 @@ class Heap {
   friend class Guard;
   friend class Weights;
   u32 find(const Id& id) const DI_REQUIRES(lock_);
+  u32 find_taken(const Id& id) DI_REQUIRES(lock_);  // an object that has expired makes room
   void index_insert(u32 descriptor) DI_REQUIRES(lock_);
   void index_erase(u32 descriptor) DI_REQUIRES(lock_);
   void index_grow() DI_REQUIRES(lock_);

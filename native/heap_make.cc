@@ -71,7 +71,7 @@ std::string Heap::room_text() const {
   const auto mib = [](u64 bytes) { return std::to_string(bytes >> 20) + " MiB"; };
   return "store '" + arena_.name() + "' is full: " + mib(heap.object_bytes) + " objects (" + mib(heap.pinned_bytes) +
          " pinned), " + mib(heap.table_charge) + " set aside for tables, " + mib(heap.meta_bytes + heap.fixed_bytes) +
-         " of its own, of memory=" + mib(heap.budget.load()) + "; delete objects, or store.resize(memory=…)";
+         " of its own, of memory=" + mib(heap.budget.load());
 }
 
 void Heap::charge(u32 index, i64 used_delta) {
@@ -103,7 +103,10 @@ MakeResult Heap::try_make(const MakeRequest& request, u32 entry, Blocks::Choice*
   settle_dropped();
   for (std::size_t i = 0; i < request.generations.size(); ++i)
     if (arena_.table(request.tables[i]).generation.load() != request.generations[i]) return MakeResult::kGone;
-  if (request.id != nullptr && find(*reinterpret_cast<const Id*>(request.id)) != kNone) return MakeResult::kExists;
+  if (request.id != nullptr) {
+    *out = find_taken(*reinterpret_cast<const Id*>(request.id));
+    if (*out != kNone) return MakeResult::kExists;
+  }
   const u32 index = pop_free();
   if (index == kNone) {
     if (why != nullptr) *why = room_text();

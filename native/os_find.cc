@@ -172,7 +172,8 @@ namespace {
 
 [[noreturn]] void refuse_folder(const std::string& folder, const std::string& why) {
   throw Error(Code::kAccessDenied, "the folder " + folder + " cannot serve to find stores: " + why +
-                                       "; or set DI_STORE_DIR to a folder of your own");
+                                       "; or set DI_STORE_DIR to a folder of your own")
+      .told();
 }
 
 std::string folder_path() {

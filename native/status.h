@@ -32,12 +32,19 @@ class Error : public std::runtime_error {
  public:
   Error(Code code, const std::string& text, std::string culprit = "")
       : std::runtime_error(text), code_(code), culprit_(std::move(culprit)) {}
+  // The text says itself what helps: its class adds no remedy.
+  Error& told() {
+    told_ = true;
+    return *this;
+  }
+  bool is_told() const { return told_; }
   Code code() const { return code_; }
   const std::string& culprit() const { return culprit_; }
 
  private:
   Code code_;
   std::string culprit_;
+  bool told_ = false;
 };
 
 }  // namespace di

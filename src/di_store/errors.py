@@ -167,7 +167,8 @@ class Timeout(StoreError, TimeoutError):
         self.reason = reason
         self.culprit = culprit or None
         parts = [part for part in (message, reason) if part]
-        text = ": ".join(parts) + (f"; held up by {culprit}" if culprit else "")
+        named = culprit is not None and culprit in reason
+        text = ": ".join(parts) + (f"; held up by {culprit}" if culprit and not named else "")
         super().__init__(text, remedy=remedy)
 
 

@@ -49,7 +49,8 @@ class Mixture:
         return f"<Mixture {self._weights!r} of store {self._store.name!r}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self._store)._load_mixture, (self._store.name, self._weights, self._seed)
+        store = self._store
+        return type(store)._load_mixture, (store.name, self._weights, self._seed, store._readonly is not None)
 
     def sample(
         self,

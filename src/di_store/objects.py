@@ -9,9 +9,11 @@ from typing import Any
 from di_store import _core
 from di_store.config import count
 from di_store.errors import ObjectNotFound, StoreFull, Timeout
-from di_store.waits import SLICE_SECONDS, Wait, check_timeout
+from di_store.waits import SLICE_SECONDS, Wait
 
 _ID_BYTES = 20
+_FOREVER_SECONDS = 100 * 365 * 86_400.0
+"""A longer ttl is none: no machine runs for a century, and its nanoseconds still fit 64 bits."""
 
 
 class Ref:
@@ -20,6 +22,8 @@ class Ref:
     __slots__ = ("_bytes",)
 
     def __init__(self, raw: bytes) -> None:
+        if type(raw) is not bytes or len(raw) != _ID_BYTES:
+            raise TypeError(f"Ref({str(raw)[:60]!r}): store.put() makes refs, Ref.parse() reads their text")
         self._bytes = raw
 
     @property
@@ -78,17 +82,31 @@ def id_of(ref: Any) -> bytes:
         return ref._bytes
     if isinstance(ref, str):
         return parse_id(ref)
-    raise TypeError(f"{ref!r} is a {type(ref).__name__}: give a Ref, as store.put() returns it")
+    many = "; several at once go to get_many()" if isinstance(ref, (list, tuple, set)) else ""
+    raise TypeError(f"{str(ref)[:60]} is a {type(ref).__name__}: give a Ref, as store.put() returns it{many}")
+
+
+def listed(refs: Any) -> list[Any]:
+    """Several refs as a list.
+
+    Raises:
+        TypeError: one alone, or nothing that can be gone through.
+    """
+    if isinstance(refs, (Ref, str, bytes)) or not isinstance(refs, Iterable):
+        raise TypeError(f"{str(refs)[:60]} is a {type(refs).__name__}: give a list of refs")
+    return list(refs)
 
 
 def check_ttl(ttl: Any) -> float:
     """Seconds until the object is deleted; 0 for never."""
     if ttl is None:
         return 0.0
-    seconds = check_timeout(ttl, "ttl")
-    if not seconds:
+    if isinstance(ttl, (bool, str)) or not hasattr(ttl, "__float__"):
+        raise TypeError(f"ttl={ttl!r}: give seconds, or None for an object that stays")
+    seconds = float(ttl)
+    if not seconds > 0:
         raise ValueError(f"ttl={ttl!r}: give seconds > 0, or None for an object that stays")
-    return seconds
+    return 0.0 if seconds > _FOREVER_SECONDS else seconds
 
 
 def put_waiting(arena: _core.Arena, value: Any, raw: bytes | None, ttl: float, timeout: float | None) -> bytes:
@@ -117,27 +135,28 @@ def get_waiting(arena: _core.Arena, raw: bytes, timeout: float | None, copy: boo
     """Look again and again until the object is there and sealed.
 
     Raises:
-        ObjectNotFound: it was not within `timeout`.
+        ObjectNotFound: it was not within `timeout`. Timeout: nobody could look, a lock was held up.
     """
     wait: Wait | None = None
     while True:
         seen = arena.sealed_seq()
         try:
             return arena.get(raw, copy)
-        except ObjectNotFound:
+        except (ObjectNotFound, Timeout) as error:
             if timeout is not None and timeout <= 0:
                 raise
             wait = wait or Wait(arena, timeout, f"get of object {raw.hex()}")
             if wait.left <= 0:
                 raise
-        wait.pause(arena.wait_sealed, seen, "no process has put this object yet", at_most=max(wait.left, 0.0))
+            reason = error.reason if isinstance(error, Timeout) else error.message
+        wait.pause(arena.wait_sealed, seen, reason, at_most=max(wait.left, 0.0))
 
 
 def get_all(arena: _core.Arena, refs: Iterable[Any], timeout: float | None, copy: bool | None) -> list[Any]:
     """Several objects under one deadline."""
     deadline = None if timeout is None else time.monotonic() + timeout
     found = []
-    for ref in refs:
+    for ref in listed(refs):
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
         found.append(get_waiting(arena, id_of(ref), left, copy))
     return found
@@ -145,14 +164,16 @@ def get_all(arena: _core.Arena, refs: Iterable[Any], timeout: float | None, copy
 
 def put_all(arena: _core.Arena, values: Iterable[Any], ids: Any, timeout: float | None) -> list[Ref]:
     """Several objects under one deadline; what was put before a failure is deleted again."""
-    listed = list(values)
-    raws: Sequence[bytes | None] = [None] * len(listed) if ids is None else [parse_id(each) for each in ids]
-    if len(raws) != len(listed):
-        raise ValueError(f"put_many: {len(raws)} ids for {len(listed)} values")
+    if isinstance(values, (dict, str, bytes)) or not isinstance(values, Iterable):
+        raise TypeError(f"put_many() takes a list of values, not one {type(values).__name__}: put() stores that")
+    every = list(values)
+    raws: Sequence[bytes | None] = [None] * len(every) if ids is None else [parse_id(each) for each in ids]
+    if len(raws) != len(every):
+        raise ValueError(f"put_many: {len(raws)} ids for {len(every)} values")
     deadline = None if timeout is None else time.monotonic() + timeout
     done: list[bytes] = []
     try:
-        for value, raw in zip(listed, raws, strict=True):
+        for value, raw in zip(every, raws, strict=True):
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             done.append(put_waiting(arena, value, raw, 0.0, left))
     except BaseException:
@@ -165,8 +186,11 @@ def wait_for(arena: _core.Arena, refs: Any, num_returns: Any, timeout: float | N
     """Those of `refs` that are there, at most `num_returns`, and the rest, each in the order given.
 
     Returns at the deadline with fewer.
+
+    Raises:
+        Timeout: nobody could look, a lock was held up.
     """
-    pending = [ref if isinstance(ref, Ref) else Ref(id_of(ref)) for ref in refs]
+    pending = [ref if isinstance(ref, Ref) else Ref(id_of(ref)) for ref in listed(refs)]
     wanted = count("num_returns", num_returns, minimum=1)
     if wanted > len(pending):
         raise ValueError(f"num_returns={wanted}, but there are {len(pending)} refs to wait for")
@@ -176,12 +200,16 @@ def wait_for(arena: _core.Arena, refs: Any, num_returns: Any, timeout: float | N
     there: set[Ref] = set()
     while True:
         seen = arena.sealed_seq()
-        for ref in pending:
-            if len(there) < wanted and ref not in there and arena.contains(bytes(ref)):
-                there.add(ref)
-        if len(there) >= wanted or wait.left <= 0:
+        reason = ""
+        try:
+            for ref in pending:
+                if len(there) < wanted and ref not in there and arena.contains(bytes(ref), True):
+                    there.add(ref)
+        except Timeout as error:
+            reason = error.reason
+        if len(there) >= wanted or (wait.left <= 0 and not reason):
             return [ref for ref in pending if ref in there], [ref for ref in pending if ref not in there]
-        reason = f"{len(there)} of them are there"
+        reason = reason or f"{len(there)} of them are there"
         wait.pause(arena.wait_sealed, seen, reason, at_most=min(SLICE_SECONDS, wait.left))
 
 

@@ -210,7 +210,7 @@ def check_weights(name: Any) -> str | None:
     """`name` if weights can be called so."""
     if name is None:
         return None
-    if not isinstance(name, str) or not 1 <= len(name.encode()) <= 100:
+    if not isinstance(name, str) or not 1 <= len(name.encode("utf-8", "replace")) <= 100 or "\0" in name:
         raise ValueError(f"weights={name!r}: give the name that store.publish() uses, 1 to 100 bytes of text")
     return name
 

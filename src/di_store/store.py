@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import os
-import secrets
+import time
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
@@ -23,6 +23,7 @@ from di_store.errors import (
     StoreFull,
     TableExists,
     TableNotFound,
+    Timeout,
 )
 from di_store.handle import TableHandle
 from di_store.mixture import Mixture
@@ -65,7 +66,7 @@ class Store:
     def __init__(self, arena: _core.Arena, *, seed: int | None = None, readonly: bool = False) -> None:
         self._arena_or_none: _core.Arena | None = arena
         self._name: str = arena.name
-        self._seed = secrets.randbits(63) if seed is None else seed
+        self._seed = arena.seed if seed is None else seed
         self._put: Any = arena.put
         self._get: Any = arena.get
         self._readonly = _refusal(self._name) if readonly else None
@@ -128,8 +129,8 @@ class Store:
         return Store(_core.Arena.open(name, ATTACH, 0, 0, LOCK_SECONDS), readonly=readonly)
 
     @staticmethod
-    def _load_table(store: str, name: str) -> Table:
-        loaded = Store._load(store)
+    def _load_table(store: str, name: str, readonly: bool = False) -> Table:
+        loaded = Store._load(store, readonly)
         try:
             return loaded.table(name)
         except BaseException:
@@ -137,8 +138,13 @@ class Store:
             raise
 
     @staticmethod
-    def _load_mixture(store: str, weights: dict[str, float], seed: int | None) -> Mixture:
-        return Store._load(store).mix(weights, seed=seed)
+    def _load_mixture(store: str, weights: dict[str, float], seed: int | None, readonly: bool = False) -> Mixture:
+        loaded = Store._load(store, readonly)
+        try:
+            return loaded.mix(weights, seed=seed)
+        except BaseException:
+            loaded.close()
+            raise
 
     def _follow(self, follower: Any) -> None:
         """End it when this handle ends."""
@@ -178,7 +184,8 @@ class Store:
         Args:
             repair: also put right what can be derived.
         """
-        return self._arena.check(config.flag("repair", repair))
+        wanted = config.flag("repair", repair)
+        return (self._writable() if wanted else self._arena).check(wanted)
 
     # -- objects ------------------------------------------------------------------------------------------------
 
@@ -204,10 +211,10 @@ class Store:
         Raises:
             ObjectExists: the id is taken. StoreFull: no room in time. CapacityError: it can never fit.
         """
-        if id is None and ttl is None and durability == "memory":
+        if id is None and ttl is None and durability == "memory" and (timeout == 60 or check_timeout(timeout) != 0):
             try:
                 return Ref(self._put(value, None, 0.0))
-            except StoreFull:
+            except (StoreFull, Timeout):  # no room, or a lock is held up: from now on with the call's timeout
                 pass
         if durability != "memory":
             raise ValueError(f"durability={durability!r} is not available in this version of di-store: leave it out")
@@ -227,9 +234,13 @@ class Store:
         Raises:
             ObjectNotFound: it is not there in time.
         """
+        if copy is not None:
+            copy = config.flag("copy", copy)
+        if timeout:
+            check_timeout(timeout)
         try:
             return self._get(ref._bytes if type(ref) is Ref else objects_.id_of(ref), copy)
-        except ObjectNotFound:
+        except (ObjectNotFound, Timeout):
             seconds = check_timeout(timeout)
             if seconds == 0:
                 raise
@@ -243,7 +254,8 @@ class Store:
 
     def get_many(self, refs: Iterable[Ref | str], *, timeout: float | None = 0, copy: bool | None = None) -> list[Any]:
         """`get` each, under one deadline."""
-        return objects_.get_all(self._arena, refs, check_timeout(timeout), copy)
+        flag = None if copy is None else config.flag("copy", copy)
+        return objects_.get_all(self._arena, refs, check_timeout(timeout), flag)
 
     def wait(
         self, refs: Iterable[Ref | str], num_returns: int = 1, timeout: float | None = 60
@@ -257,8 +269,9 @@ class Store:
 
     def delete(self, refs: Ref | str | Iterable[Ref | str]) -> int:
         """Delete objects; how many were there. One that is being read is freed when its last array goes."""
-        listed = [refs] if isinstance(refs, (Ref, str)) else list(refs)
-        return self._writable().delete([objects_.id_of(ref) for ref in listed])
+        arena = self._writable()
+        listed = [refs] if isinstance(refs, (Ref, str)) else objects_.listed(refs)
+        return arena.delete([objects_.id_of(ref) for ref in listed])
 
     def keys(self, start: Ref | str | None = None, n: int = 1000) -> list[Ref]:
         """Refs of up to `n` objects in the order of their ids, those behind `start`."""
@@ -381,6 +394,7 @@ class Store:
     def drop_table(self, name: str, *, timeout: float | None = 60) -> None:
         """Remove a table and free its bytes; those who use it get `TableNotFound`."""
         seconds = check_timeout(timeout)
+        _check_table_name(name)
         self._writable().drop_table(name, -1.0 if seconds is None else seconds)
 
     def writer(self, tables: Sequence[Table | str], *, lanes: int | None = None, autoreset: Any = None) -> Writer:
@@ -398,6 +412,8 @@ class Store:
         names = [each.name for each in listed]
         if len(set(names)) != len(names):
             raise ValueError(f"store.writer() was given a table twice: {names}")
+        for each in listed:
+            each._writable()
         foreign = [each.name for each in listed if each._store.name != self._name]
         if foreign:
             raise ValueError(f"tables {foreign} belong to another store")
@@ -414,14 +430,15 @@ class Store:
     # -- inside -------------------------------------------------------------------------------------------------
 
     def _create(self, name: str, settings: Settings, exist_ok: bool, seconds: float) -> Table:
-        arena = self._writable()
+        arena, began = self._writable(), time.monotonic()
         if exist_ok and (known := arena.table(name)) is not None:
             return self._existing(known, settings)
         if arena.table(name) is not None:
             raise TableExists(f"store {self._name!r} has a table {name!r} already")
-        reserve, item = self._reckon(name, settings)
+        reserve, item = self._reckon(name, settings, seconds)
         try:
-            native = _core.Table.create(arena, settings.shape(name, reserve, item), seconds)
+            left = seconds if seconds < 0 else max(0.0, seconds - (time.monotonic() - began))
+            native = _core.Table.create(arena, settings.shape(name, reserve, item), left)
         except TableExists:
             known = arena.table(name)
             if not exist_ok or known is None:
@@ -440,14 +457,14 @@ class Store:
             raise TableExists(f"table {found.name!r} exists with other settings: {difference}")
         return found
 
-    def _reckon(self, name: str, settings: Settings) -> tuple[int, int]:
+    def _reckon(self, name: str, settings: Settings, seconds: float) -> tuple[int, int]:
         """Bytes to reserve now, and of one item; none yet where a first step is still to tell the columns."""
         if settings.schema is None:
             needed = reckon_without_rows(settings)
         else:
             read_plan(settings.view, settings.schema, settings.columns)
             needed = reckon(settings, settings.schema, settings.capacity)
-        check_room(name, needed, self._arena.available())
+        check_room(name, needed, self._arena.available(seconds))
         return needed.reserve_bytes, needed.item_bytes
 
     def _table_seed(self, name: str) -> int:

@@ -56,7 +56,7 @@ class Table:
         return f"<Table {self.name!r} of store {self._store.name!r}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self._store)._load_table, (self._store.name, self._name)
+        return type(self._store)._load_table, (self._store.name, self._name, self._store._readonly is not None)
 
     # -- writing ------------------------------------------------------------------------------------------------
 

@@ -90,7 +90,7 @@ class Wait:
         """The error for a call that waited long enough."""
         if full:
             return StoreFull(f"{self._what}: {reason}")
-        waited = "" if self._timeout is None else f" within {self._timeout:g} s"
+        waited = "" if self._timeout is None else f" within {round(self._timeout, 2):g} s"
         return Timeout(f"{self._what} did not come through{waited}", reason, suspect(self._arena))
 
     def _log(self, reason: str) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 from di_store import _core, config
 from di_store.errors import ObjectNotFound, StoreFull, Timeout
-from di_store.settings import check_weights
 from di_store.waits import Wait
 
 
@@ -31,8 +30,7 @@ def publish(arena: _core.Arena, name: str, tree: Any, keep: Any, group: Any, tim
         StoreFull: no room within `timeout`; no version was counted.
     """
     config.later("group=", group)
-    if check_weights(name) is None:
-        raise ValueError("publish() needs a name")
+    check_name(name)
     kept = config.count("keep", keep, minimum=1, why="the newest version stays readable")
     wait: Wait | None = None
     while True:
@@ -60,6 +58,7 @@ def latest(arena: _core.Arena, name: str, newer_than: Any, version: Any, timeout
     Returns:
         None: nothing is newer at the deadline, or the version asked for is not there (any more).
     """
+    check_name(name)
     if version is not None and newer_than is not None:
         raise ValueError("latest() takes newer_than= or version=, not both")
     wanted = None if version is None else config.count("version", version, minimum=1, maximum=2**62)
@@ -69,17 +68,29 @@ def latest(arena: _core.Arena, name: str, newer_than: Any, version: Any, timeout
         seen = arena.sealed_seq()
         newest = arena.newest(name)
         number = newest if wanted is None else wanted
+        reason = f"the newest version is {newest}, version {least if wanted is None else wanted} was asked for"
+        held_up: Timeout | None = None
         if newest >= max(1, least if wanted is None else wanted):
             try:
                 return Published(number, arena.latest(name, number, None))
             except ObjectNotFound:
-                if arena.newest(name) != newest and wanted is None:
+                if arena.newest(name) != newest:
                     continue  # overtaken while we looked
-                return None if wanted is not None else Published(number, None)
-        if timeout is not None and timeout <= 0:
+                return Published(number, None) if number >= arena.oldest(name) else None
+            except Timeout as error:  # a lock is held up
+                held_up, reason = error, error.reason
+        over = timeout is not None and timeout <= 0
+        if not over:
+            wait = wait or Wait(arena, timeout, f"latest({name!r})")
+            over = wait.left <= 0
+        if over and held_up is not None:
+            raise held_up
+        if over or wait is None:
             return None
-        wait = wait or Wait(arena, timeout, f"latest({name!r})")
-        if wait.left <= 0:
-            return None
-        reason = f"the newest version is {newest}, version {least if wanted is None else wanted} was asked for"
         wait.pause(arena.wait_sealed, seen, reason, at_most=max(wait.left, 0.0))
+
+
+def check_name(name: Any) -> None:
+    """ValueError unless weights can be called so."""
+    if not isinstance(name, str) or not 1 <= len(name.encode("utf-8", "replace")) <= 100 or "\0" in name:
+        raise ValueError(f"name={str(name)[:60]!r}: weights are called by 1 to 100 bytes of text")
