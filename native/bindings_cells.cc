@@ -1,5 +1,6 @@
 #include "bindings_cells.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -35,6 +36,7 @@ Cells::Node* Cells::grow(nb::handle path) {
       at->children.emplace_back();
       found = &at->children.back();
       found->key = interned(part);
+      found->path = (at->path.empty() ? "" : at->path + "/") + nb::cast<std::string>(part);
     }
     at = found;
   }
@@ -184,20 +186,26 @@ void Cells::leaf(u32 index, nb::handle value, const CallShape& shape, ColumnInpu
 // -------------------------------------------------------------------------------------------------------------- trees
 
 void Cells::refuse_unknown(const Node& node, nb::handle dict) {
-  std::string unknown;
+  const std::string prefix = node.path.empty() ? "" : node.path + "/";
+  std::string unknown, expected;
   for (auto [key, value] : nb::borrow<nb::dict>(dict)) {
     bool known = false;
     for (const Node& child : node.children)
       known = known || PyObject_RichCompareBool(child.key.ptr(), key.ptr(), Py_EQ) == 1;
-    if (!known) unknown += (unknown.empty() ? "'" : ", '") + std::string(nb::str(key).c_str()) + "'";
+    if (!known) unknown += (unknown.empty() ? "'" : ", '") + prefix + nb::str(key).c_str() + "'";
   }
-  throw Error(Code::kSchemaMismatch, "column " + unknown +
-                                         " is not in the schema; columns are fixed once declared: leave it out, or "
-                                         "make the table with schema=");
+  for (const Node& child : node.children) expected += (expected.empty() ? "'" : ", '") + child.path + "'";
+  throw Error(Code::kSchemaMismatch, "column " + unknown + " is not in the schema; there are: " + expected);
 }
 
 void Cells::parse_node(const Node& node, nb::handle dict, const CallShape& shape, std::vector<ColumnInput>* inputs) {
-  if (!PyDict_Check(dict.ptr())) throw Error(Code::kType, "a step is a (nested) dict of columns");
+  if (!PyDict_Check(dict.ptr())) {
+    const std::string got = Py_TYPE(dict.ptr())->tp_name;
+    if (node.path.empty()) throw Error(Code::kType, "a step is a (nested) dict of columns, not a " + got);
+    throw Error(Code::kSchemaMismatch, "column '" + node.path +
+                                           "': expected a dict of the columns below it, such as '" +
+                                           node.children[0].path + "', got a " + got);
+  }
   Py_ssize_t found = 0;
   for (const Node& child : node.children) {
     PyObject* value = PyDict_GetItemWithError(dict.ptr(), child.key.ptr());
@@ -241,28 +249,85 @@ void Cells::final_tree(const Node& node, nb::handle dict, u64 cell, u64 cells, C
   }
 }
 
-// An array of the view's one observation, or a dict of leaves below the view's obs, or named from the root.
-void Cells::final_item(nb::handle item, u64 cell, u64 cells, CellTable* table) {
-  if (!PyDict_Check(item.ptr())) {
-    if (final_columns_.size() != 1)
-      throw Error(Code::kInvalid, "final= as an array needs a view with one observation column");
-    final_value(final_columns_[0], item, cell, cells, table);
-    return;
+// Whether all that the dict holds has its place below the node, dicts where the columns have nodes.
+bool Cells::fits(const Node& node, nb::handle dict) const {
+  Py_ssize_t found = 0;
+  for (const Node& child : node.children) {
+    PyObject* value = PyDict_GetItem(dict.ptr(), child.key.ptr());
+    if (value == nullptr) continue;
+    ++found;
+    const bool inner = PyDict_Check(value);
+    if (inner != (child.column == kNone) || (inner && !fits(child, value))) return false;
   }
-  const Node* at = &root_;
-  if (!final_columns_.empty()) {
-    const std::string& observed = columns_[final_columns_[0]].name;
-    for (const Node& child : root_.children)
-      if (child.column == kNone && observed.rfind(std::string(nb::str(child.key).c_str()) + "/", 0) == 0 &&
-          PyDict_GetItem(item.ptr(), child.key.ptr()) == nullptr)
-        at = &child;
-  }
-  final_tree(*at, item, cell, cells, table);
+  return found != 0 && found == PyDict_Size(dict.ptr());
 }
 
-void Cells::parse_final(nb::handle final, const CallShape& shape, u32 all_lanes, WriterCall* call) {
+// Where a final observation that is a dict belongs: at the view's `obs`, or at a node above it.
+const Cells::Node& Cells::final_node(nb::handle item) const {
+  std::vector<const Node*> path{&root_};
+  if (!final_columns_.empty()) {
+    const std::string name = columns_[final_columns_[0]].name + "/";
+    for (const Node* at = &root_; at != nullptr;) {
+      const Node* below = nullptr;
+      for (const Node& child : at->children)
+        if (child.column == kNone && name.rfind(child.path + "/", 0) == 0) below = &child;
+      if (below != nullptr) path.push_back(below);
+      at = below;
+    }
+  }
+  for (std::size_t i = path.size(); i-- > 0;)
+    if (fits(*path[i], item)) return *path[i];
+  std::string expected, got;
+  for (const Node& child : path.back()->children) expected += (expected.empty() ? "'" : ", '") + child.path + "'";
+  for (auto [key, value] : nb::borrow<nb::dict>(item))
+    got += (got.empty() ? "'" : ", '") + std::string(nb::str(key).c_str()) + "'";
+  throw Error(Code::kSchemaMismatch, "final=: expected dicts of " + expected + ", got one of " + got);
+}
+
+// An array of the view's one observation, or a dict.
+void Cells::final_item(nb::handle item, u64 cell, u64 cells, CellTable* table) {
+  if (PyDict_Check(item.ptr())) {
+    final_tree(final_node(item), item, cell, cells, table);
+    return;
+  }
+  if (final_columns_.size() != 1)
+    throw Error(Code::kInvalid, "final= as an array needs a view with one observation column, and this one has " +
+                                    std::to_string(final_columns_.size()) + "; give dicts, as next= does");
+  final_value(final_columns_[0], item, cell, cells, table);
+}
+
+// Leaves whose leading axis counts the ended lanes only.
+bool Cells::final_of_ended(nb::handle final, const CallShape& shape, const std::vector<u8>& ended, WriterCall* call) {
+  const u64 count = static_cast<u64>(std::count(ended.begin(), ended.end(), 1));
+  if (!shape.by_lane || shape.time || count == 0 || count == shape.lanes) return false;
+  nb::object leaf = nb::borrow(final);
+  while (PyDict_Check(leaf.ptr()) && PyDict_Size(leaf.ptr()) != 0)
+    leaf = nb::borrow(*nb::borrow<nb::dict>(leaf).values().begin());
+  const Py_ssize_t length = PyObject_Size(leaf.ptr());
+  if (length < 0) PyErr_Clear();
+  if (length != static_cast<Py_ssize_t>(count)) return false;
+  parse(final, {.steps = 1, .lanes = count, .time = false, .by_lane = true}, &call->final);
+  for (ColumnInput& input : call->final) {
+    if (input.base == nullptr && input.cells == nullptr) continue;
+    std::vector<Cell> spread(shape.lanes);
+    for (u64 i = 0, at = 0; i < shape.lanes; ++i)
+      if (ended[i] != 0) {
+        spread[i] = input.cells != nullptr ? input.cells[at] : Cell{input.base + at * input.lane_stride, 1};
+        ++at;
+      }
+    cells_.push_back(std::move(spread));
+    input = ColumnInput{};
+    input.cells = cells_.back().data();
+  }
+  call->final_given = ended;
+  return true;
+}
+
+void Cells::parse_final(nb::handle final, const CallShape& shape, u32 all_lanes, const std::vector<u8>& ended,
+                        WriterCall* call) {
   const u64 cells = shape.cells();
   if (PyDict_Check(final.ptr())) {
+    if (final_of_ended(final, shape, ended, call)) return;
     parse(final, shape, &call->final);
     call->final_given.assign(cells, 1);
     return;
@@ -270,11 +335,17 @@ void Cells::parse_final(nb::handle final, const CallShape& shape, u32 all_lanes,
   call->final.assign(columns_.size(), ColumnInput{});
   call->final_given.assign(cells, 0);
   nb::list flat;
+  if (!PyArray_Check(final.ptr()) && !PyList_Check(final.ptr()) && !PyTuple_Check(final.ptr()))
+    throw Error(Code::kType,
+                std::string("final= is a dict like next=, or holds one observation for each lane, not a ") +
+                    Py_TYPE(final.ptr())->tp_name);
   const nb::object items = PyArray_Check(final.ptr()) ? final.attr("reshape")(-1) : nb::borrow(final);
   for (nb::handle item : items) flat.append(item);
   if (nb::len(flat) != cells && nb::len(flat) != all_lanes)
-    throw Error(Code::kInvalid,
-                "final= needs one entry for each lane (" + std::to_string(cells) + "), None where none ended");
+    throw Error(Code::kInvalid, "final= has " + std::to_string(nb::len(flat)) +
+                                    " entries: it is a dict like next=, or holds one entry "
+                                    "for each lane (" +
+                                    std::to_string(cells) + "), None where none ended");
   const bool by_lane = nb::len(flat) != cells;
   CellTable table(columns_.size());
   for (u64 i = 0; i < cells; ++i) {
@@ -285,6 +356,9 @@ void Cells::parse_final(nb::handle final, const CallShape& shape, u32 all_lanes,
   }
   for (std::size_t i = 0; i < columns_.size(); ++i)
     if (!table[i].empty()) {
+      for (u64 cell = 0; cell < cells; ++cell)
+        if (call->final_given[cell] != 0 && table[i][cell].data == nullptr)
+          throw Error(Code::kSchemaMismatch, "final= gives column '" + columns_[i].name + "' for some lanes only");
       cells_.push_back(std::move(table[i]));
       call->final[i].cells = cells_.back().data();
     }

@@ -26,9 +26,11 @@ class Cells {
   void begin();
   // One input for every column; those that `tree` lacks have no base. What they point into lives until begin().
   void parse(nb::handle tree, const CallShape& shape, std::vector<ColumnInput>* inputs);
-  // `final`: like next=, for all lanes of the call; or Gymnasium's final_obs, an object array with None elsewhere, for
-  // the lanes of the call or for `all_lanes` of the writer.
-  void parse_final(nb::handle final, const CallShape& shape, u32 all_lanes, WriterCall* call);
+  // `final`: like next=, for all lanes of the call or only for those that are `ended` (where that is known, one flag a
+  // lane); or Gymnasium's final_obs, an object array with None elsewhere, for the lanes of the call or for `all_lanes`
+  // of the writer.
+  void parse_final(nb::handle final, const CallShape& shape, u32 all_lanes, const std::vector<u8>& ended,
+                   WriterCall* call);
 
   const std::string& name(std::size_t column) const { return columns_[column].name; }
   std::size_t count() const { return columns_.size(); }
@@ -46,6 +48,7 @@ class Cells {
   };
   struct Node {  // one level of the nested dict
     nb::object key;
+    std::string path;
     u32 column = kNone;
     std::vector<Node> children;
   };
@@ -62,7 +65,10 @@ class Cells {
   bool one_ragged(u32 column, nb::handle value, ColumnInput* input);
   void listed(u32 column, nb::handle list, ColumnInput* input, u64 count);
   void final_value(u32 column, nb::handle value, u64 cell, u64 cells, CellTable* table);
+  bool final_of_ended(nb::handle final, const CallShape& shape, const std::vector<u8>& ended, WriterCall* call);
   void final_item(nb::handle item, u64 cell, u64 cells, CellTable* table);
+  bool fits(const Node& node, nb::handle dict) const;
+  const Node& final_node(nb::handle item) const;
   void final_tree(const Node& node, nb::handle dict, u64 cell, u64 cells, CellTable* table);
 
   std::vector<Column> columns_;

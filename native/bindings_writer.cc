@@ -14,10 +14,15 @@ class PyWriter {
   nb::object append(nb::handle step, nb::handle next, nb::handle final, nb::handle lane, nb::handle priority,
                     i64 steps);
   nb::object end_episode(nb::handle final, nb::handle lane, bool discard);
-  nb::object insert(nb::handle rows, u32 flags, u32 steps, u32 total, u32 each, nb::handle priority);
+  nb::object insert(nb::handle rows, const std::vector<std::tuple<u32, u32, u32>>& items, u32 total,
+                    nb::handle priority);
   nb::object finish() {
     enter();
     return result(writer_->finish(soon()));
+  }
+  nb::object resume() {
+    enter();
+    return run([&] { return writer_->resume(); });
   }
   void close() { writer_->close(minute()); }
   void set_version(u32 table, i64 version) { writer_->set_version(table, version); }
@@ -28,8 +33,9 @@ class PyWriter {
   bool take_lanes(nb::handle lane);
   void take_lane(i64 lane);
   void begin_call(u32 steps);
-  void parse_priorities(nb::handle priority, u64 cells);
-  void parse_priority(nb::handle value, u64 cells, std::vector<double>* to) const;
+  std::vector<u8> ended(const CallShape& shape) const;
+  void parse_priorities(nb::handle priority, const CallShape& shape);
+  void parse_priority(nb::handle value, const CallShape& shape, std::vector<double>* to) const;
   nb::object result(const Blocked& blocked);
   [[noreturn]] void explain(const Error& error) const;
   template <class Run>
@@ -113,12 +119,16 @@ bool PyWriter::take_lanes(nb::handle lane) {
     return vector_;
   }
   call_.lanes.clear();
+  if (PyBool_Check(lane.ptr()))
+    throw Error(Code::kType, "lane= is an int, an int array or a bool mask with one flag for each lane");
   if (PyLong_Check(lane.ptr()) || PyArray_IsScalar(lane.ptr(), Integer)) {
     take_lane(nb::cast<i64>(nb::int_(lane)));
     return false;
   }
-  nb::object array = nb::steal(PyArray_FromAny(lane.ptr(), nullptr, 1, 1, NPY_ARRAY_C_CONTIGUOUS, nullptr));
+  nb::object array = nb::steal(PyArray_FromAny(lane.ptr(), nullptr, 0, 0, NPY_ARRAY_C_CONTIGUOUS, nullptr));
   if (!array.is_valid()) throw nb::python_error();
+  if (PyArray_NDIM(reinterpret_cast<PyArrayObject*>(array.ptr())) != 1)
+    throw Error(Code::kType, "lane= is an int, an int array or a bool mask, each with one axis at most");
   auto* at = reinterpret_cast<PyArrayObject*>(array.ptr());
   if (PyArray_TYPE(at) == NPY_BOOL) {
     if (PyArray_DIM(at, 0) != all)
@@ -130,6 +140,7 @@ bool PyWriter::take_lanes(nb::handle lane) {
   }
   if (PyArray_SIZE(at) != 0 && !PyTypeNum_ISINTEGER(PyArray_TYPE(at)))
     throw Error(Code::kType, "lane= is an int, an int array or a bool mask");
+  if (PyArray_SIZE(at) == 0) return vector_;
   const nb::object numbers = as_array(array, NPY_INT64);
   for (const i64 value : view_of<i64>(numbers)) take_lane(value);
   return vector_;
@@ -140,23 +151,45 @@ CallShape PyWriter::shape_of(nb::handle lane, u32 steps, bool time) {
   return {steps, call_.lanes.size(), time, by_lane};
 }
 
-void PyWriter::parse_priority(nb::handle value, u64 cells, std::vector<double>* to) const {
+// Which lanes of a single step carry a flag.
+std::vector<u8> PyWriter::ended(const CallShape& shape) const {
+  std::vector<u8> found(shape.time ? 0 : shape.lanes);
+  for (const u32 column : {writer_->plan().terminated, writer_->plan().truncated}) {
+    if (column == kNone || call_.columns[column].base == nullptr) continue;
+    for (u64 i = 0; i < found.size(); ++i)
+      if (call_.columns[column].base[i * call_.columns[column].lane_stride] != 0) found[i] = 1;
+  }
+  return found;
+}
+
+// One for all rows, one a row, or one a step for all its lanes. Axes of length 1 count for nothing.
+void PyWriter::parse_priority(nb::handle value, const CallShape& shape, std::vector<double>* to) const {
   if (value.is_none()) return;
+  const u64 cells = shape.cells();
   if (PyFloat_Check(value.ptr()) || PyLong_Check(value.ptr())) {
-    to->assign(cells, nb::cast<double>(value));
+    const double number = PyFloat_AsDouble(value.ptr());
+    if (number == -1 && PyErr_Occurred()) throw nb::python_error();
+    to->assign(cells, number);
   } else {
     const nb::object array = as_array(value, NPY_FLOAT64);
     const auto values = view_of<double>(array);
-    const u64 lanes = call_.lanes.size();
-    if (values.size() == cells)
-      to->assign(values.begin(), values.end());
-    else if (values.size() == 1)
+    std::vector<npy_intp> got, by_row, by_step;
+    const auto* at = reinterpret_cast<const PyArrayObject*>(array.ptr());
+    for (int i = 0; i < PyArray_NDIM(at); ++i)
+      if (PyArray_DIM(at, i) != 1) got.push_back(PyArray_DIM(at, i));
+    if (shape.steps != 1) by_row.push_back(shape.steps);
+    by_step = by_row;
+    if (shape.lanes != 1) by_row.push_back(static_cast<npy_intp>(shape.lanes));
+    if (values.size() == 1)
       to->assign(cells, values[0]);
-    else if (values.size() * lanes == cells)  // by step
-      for (u64 i = 0; i < cells; ++i) to->push_back(values[i / lanes]);
+    else if (got == by_row)
+      to->assign(values.begin(), values.end());
+    else if (shape.time && got == by_step)
+      for (u64 i = 0; i < cells; ++i) to->push_back(values[i / shape.lanes]);
     else
       throw Error(Code::kInvalid, "priority= has " + std::to_string(values.size()) +
-                                      " values; one, or one for each of " + std::to_string(cells) + " rows");
+                                      " values; one, or one for each of " + std::to_string(cells) + " rows" +
+                                      (shape.time && shape.lanes != 1 ? " [T, lanes], or [T]" : ""));
   }
   for (const double number : *to)
     if (!(number >= 0) || std::isinf(number))
@@ -164,18 +197,18 @@ void PyWriter::parse_priority(nb::handle value, u64 cells, std::vector<double>* 
                                       ": priorities must be finite and at least 0; nothing was written");
 }
 
-void PyWriter::parse_priorities(nb::handle priority, u64 cells) {
+void PyWriter::parse_priorities(nb::handle priority, const CallShape& shape) {
   call_.priority.clear();
   if (priority.is_none()) return;
   const std::size_t tables = writer_->plan().tables.size();
   call_.priority.resize(tables);
   if (!PyDict_CheckExact(priority.ptr())) {
-    for (std::vector<double>& to : call_.priority) parse_priority(priority, cells, &to);
+    for (std::vector<double>& to : call_.priority) parse_priority(priority, shape, &to);
     return;
   }
   for (auto [number, value] : nb::borrow<nb::dict>(priority)) {  // what Writer.append makes of a dict by name
     if (!PyLong_Check(number.ptr())) throw Error(Code::kType, "priority= is a number or one for each row");
-    parse_priority(value, cells, &call_.priority.at(nb::cast<std::size_t>(number)));
+    parse_priority(value, shape, &call_.priority.at(nb::cast<std::size_t>(number)));
   }
 }
 
@@ -249,8 +282,8 @@ nb::object PyWriter::append(nb::handle step, nb::handle next, nb::handle final, 
   const CallShape shape = shape_of(lane, call_.steps, time);
   cells_.parse(step, shape, &call_.columns);
   if (!next.is_none()) cells_.parse(next, shape, &call_.next);
-  if (!final.is_none()) cells_.parse_final(final, shape, writer_->plan().lanes, &call_);
-  parse_priorities(priority, shape.cells());
+  if (!final.is_none()) cells_.parse_final(final, shape, writer_->plan().lanes, ended(shape), &call_);
+  parse_priorities(priority, shape);
   return run([&] { return writer_->append(call_, soon()); });
 }
 
@@ -260,18 +293,29 @@ nb::object PyWriter::end_episode(nb::handle final, nb::handle lane, bool discard
   const CallShape shape = shape_of(lane, 1, false);
   call_.columns.assign(cells_.count(), ColumnInput{});
   call_.priority.clear();
-  if (!final.is_none()) cells_.parse_final(final, shape, writer_->plan().lanes, &call_);
+  if (!final.is_none()) cells_.parse_final(final, shape, writer_->plan().lanes, {}, &call_);
   return run([&] { return writer_->end_episode(call_, discard, soon()); });
 }
 
-nb::object PyWriter::insert(nb::handle rows, u32 flags, u32 steps, u32 total, u32 each, nb::handle priority) {
+// `items`: (rows, steps, flags) of each; one stands for all.
+nb::object PyWriter::insert(nb::handle rows, const std::vector<std::tuple<u32, u32, u32>>& items, u32 total,
+                            nb::handle priority) {
   arena_->enter();  // shared by threads: the table's lock around it is Python's
   settle_orphans();
+  std::vector<WholeItem> whole;
+  u64 covered = 0;
+  for (const auto& [each, steps, flags] : items) {
+    whole.push_back({each, steps, flags});
+    covered += each;
+  }
+  if (covered == 0 || (whole.size() == 1 ? total % covered : covered - total) != 0)
+    throw Error(Code::kInvalid, "the items do not cover the rows");
   begin_call(total);
   call_.lanes.assign(1, 0);
   cells_.parse(rows, {.steps = total, .time = true}, &call_.columns);
-  parse_priorities(priority, total);
-  return run([&] { return writer_->insert_whole(call_, flags, steps, each, soon()); });
+  parse_priorities(priority,
+                   {.steps = static_cast<u32>(whole.size() == 1 ? total / covered : whole.size()), .time = true});
+  return run([&] { return writer_->insert_whole(call_, whole, soon()); });
 }
 
 }  // namespace
@@ -281,6 +325,7 @@ void bind_writer(nb::module_& module) {
       .def_prop_ro("why", [](const Blocked& b) { return static_cast<u32>(b.why); })
       .def_ro("table", &Blocked::table)
       .def_ro("seq", &Blocked::seq)
+      .def_ro("passed", &Blocked::passed)
       .def_ro("text", &Blocked::text);
   nb::class_<PyWriter>(module, "Writer")
       .def(nb::init<ArenaPointer, nb::dict>())
@@ -294,9 +339,9 @@ void bind_writer(nb::module_& module) {
       .def("extend", &PyWriter::append, nb::arg("steps"), nb::arg("next").none(), nb::arg("final").none(),
            nb::arg("lane").none(), nb::arg("priority").none(), nb::arg("T"))
       .def("end_episode", &PyWriter::end_episode, nb::arg("final").none(), nb::arg("lane").none(), nb::arg("discard"))
-      .def("insert", &PyWriter::insert, nb::arg("rows"), nb::arg("flags"), nb::arg("steps"), nb::arg("total"),
-           nb::arg("each"), nb::arg("priority").none())
+      .def("insert", &PyWriter::insert, nb::arg("rows"), nb::arg("items"), nb::arg("total"), nb::arg("priority").none())
       .def("finish", &PyWriter::finish)
+      .def("resume", &PyWriter::resume)
       .def("close", &PyWriter::close)
       .def("set_version", &PyWriter::set_version);
 }

@@ -31,6 +31,7 @@ Writer::Writer(std::shared_ptr<Arena> arena, WriterPlan plan, std::vector<i64> v
     lanes_[i].committed.episode = u64{chunk_plan_.stream + i} << 32;
   }
   pending_.resize(plan_.tables.size());
+  inserted_.resize(plan_.tables.size());
   made_.resize(plan_.tables.size());
 }
 
@@ -44,10 +45,10 @@ Writer::~Writer() {
 
 // ------------------------------------------------------------------------------------------------------------- cells
 
-Cell Writer::cell_of(const ColumnInput& input, u32 column, u32 t, u32 l, u32 lanes) const {
-  if (input.cells != nullptr) return input.cells[u64{t} * lanes + l];
-  (void)column;
-  return Cell{input.base + t * input.step_stride + l * input.lane_stride, 1};
+Cell Writer::Source::cell(u32 column) const {
+  const ColumnInput& from = input[column];
+  if (from.cells != nullptr) return from.cells[u64{t} * lanes + l];
+  return Cell{from.base + t * from.step_stride + l * from.lane_stride, 1};
 }
 
 bool Writer::stored_here(u32 column, i64 step) const {
@@ -61,27 +62,26 @@ bool Writer::stored_here(u32 column, i64 step) const {
   return !sparse;
 }
 
-u64 Writer::heap_need(const std::vector<ColumnInput>& input, u32 t, u32 l, u32 lanes, const Lane& lane) const {
+u64 Writer::heap_need(const Source& source, const Lane& lane) const {
   if (plan_.heap_bytes_per_row == 0) return 0;
   u64 bytes = 0;
-  for (u32 c = 0; c < input.size(); ++c) {
+  for (u32 c = 0; c < source.input.size(); ++c) {
     const ColumnLayout& column = plan_.layout.columns[c];
-    if (column.place != static_cast<u32>(ColumnPlace::kHeap) || (input[c].base == nullptr && input[c].cells == nullptr))
-      continue;
+    if (column.place != static_cast<u32>(ColumnPlace::kHeap) || !source.has(c)) continue;
     if (lane.ahead[c] || !stored_here(c, lane.steps)) continue;
-    bytes += (u64{cell_of(input[c], c, t, l, lanes).count} * column.row_bytes + 15) / 16 * 16;
+    bytes += (u64{source.cell(c).count} * column.row_bytes + 15) / 16 * 16;
   }
   return bytes;
 }
 
 bool Writer::flag(const WriterCall& call, u32 column, u32 t, u32 l) const {
   if (column == kNone || call.columns[column].base == nullptr) return false;
-  return *cell_of(call.columns[column], column, t, l, static_cast<u32>(call.lanes.size())).data != 0;
+  return *Source{call.columns, t, l, static_cast<u32>(call.lanes.size())}.cell(column).data != 0;
 }
 
 bool Writer::stops(const WriterCall& call, u32 t, u32 l) const {
   if (plan_.discount == kNone) return false;
-  const u8* at = cell_of(call.columns[plan_.discount], plan_.discount, t, l, static_cast<u32>(call.lanes.size())).data;
+  const u8* at = Source{call.columns, t, l, static_cast<u32>(call.lanes.size())}.cell(plan_.discount).data;
   for (u32 i = 0; i < plan_.discount_count; ++i) {
     double value;
     if (plan_.discount_f8 != 0) {
@@ -96,10 +96,17 @@ bool Writer::stops(const WriterCall& call, u32 t, u32 l) const {
   return true;
 }
 
-bool Writer::covers(const std::vector<ColumnInput>& input, u32 table) const {
-  const ColumnMask& wanted = plan_.tables[table].observed;
+// Whether all that the table takes from the row behind an item is there: given here, or stored ahead.
+bool Writer::covers(const std::vector<ColumnInput>& input, const ColumnMask& ahead, u32 table) const {
+  const ColumnMask wanted = plan_.tables[table].observed & ~ahead;
   for (u32 c = 0; c < plan_.layout.columns.size(); ++c)
-    if (wanted[c] && input[c].base == nullptr && input[c].cells == nullptr) return false;
+    if (wanted[c] && (input.empty() || (input[c].base == nullptr && input[c].cells == nullptr))) return false;
+  return true;
+}
+
+bool Writer::covers_all(const std::vector<ColumnInput>& input) const {
+  for (u32 table = 0; table < plan_.tables.size(); ++table)
+    if (!covers(input, {}, table)) return false;
   return true;
 }
 
@@ -124,6 +131,7 @@ void Writer::begin_call(const std::vector<u32>& lanes) {
   }
   for (auto& list : pending_) list.clear();
   for (auto& list : made_) list.clear();
+  std::fill(inserted_.begin(), inserted_.end(), 0);
 }
 
 void Writer::roll_back(const std::vector<u32>& lanes) {
@@ -144,17 +152,23 @@ void Writer::emit(u32 table, u32 lane, double priority) {
 }
 
 // The last episode of a lane is over and nothing about it will follow.
-void Writer::settle_end(u32 index, const std::function<double(u32)>& priority) {
+bool Writer::settle_end(u32 index, const std::function<double(u32)>& priority, u64 deadline_ns, Blocked* blocked) {
   LaneState& state = lanes_[index];
+  Lane& lane = state.staged;
+  const bool any = lane.ahead.any();
   for (u32 table = 0; table < plan_.tables.size(); ++table) {
-    state.windows_staged[table].end(state.staged.terminated, false, windows_);
+    state.windows_staged[table].end(lane.terminated, any && covers({}, lane.ahead, table), windows_);
     emit(table, index, priority(table));
   }
-  state.staged.open = state.staged.ending = false;
+  if (any) ++lane.raw;
+  lane.ahead.reset();
+  lane.open = lane.ending = false;
+  return restore_first(index, deadline_ns, blocked);
 }
 
 bool Writer::write_row(const WriterCall& call, u32 t, u32 l, u64 deadline_ns, Blocked* blocked) {
-  const u32 index = call.lanes[l], count = static_cast<u32>(call.lanes.size());
+  const u32 index = call.lanes[l];
+  const Source source{call.columns, t, l, static_cast<u32>(call.lanes.size())};
   LaneState& state = lanes_[index];
   Lane& lane = state.staged;
   if (!lane.open) {
@@ -163,18 +177,17 @@ bool Writer::write_row(const WriterCall& call, u32 t, u32 l, u64 deadline_ns, Bl
     ++lane.episode;  // columns stored ahead stay: what a restarting environment returned with the last step
     for (Windows& windows : state.windows_staged) windows.begin(lane.raw);
   }
-  if (!ensure_row(index, heap_need(call.columns, t, l, count, lane), deadline_ns, blocked)) return false;
+  if (!ensure_row(index, heap_need(source, lane), deadline_ns, blocked)) return false;
   u32 row = 0;
   OpenChunk& chunk = chunk_of(state, lane.raw, &row);
   for (u32 c = 0; c < call.columns.size(); ++c) {
-    const ColumnInput& input = call.columns[c];
-    if (input.base == nullptr && input.cells == nullptr) {
+    if (!source.has(c)) {
       if (lane.ahead[c]) continue;
       if (stored_here(c, lane.steps)) throw Error(Code::kSchemaMismatch, "#" + std::to_string(c) + "#");
       chunk.write(plan_.layout, row, c, Cell{nullptr, 0});
       continue;
     }
-    const Cell value = cell_of(input, c, t, l, count);
+    const Cell value = source.cell(c);
     if (lane.ahead[c]) {
       if (!chunk.equals(plan_.layout, row, c, value))
         throw Error(Code::kInvalid, "#" + std::to_string(c) + "#lane " + std::to_string(index));
@@ -199,19 +212,17 @@ bool Writer::write_row(const WriterCall& call, u32 t, u32 l, u64 deadline_ns, Bl
 }
 
 // The observation behind the last step: the row at `raw`, to be completed by the next step or left as the final one.
-bool Writer::write_behind(const std::vector<ColumnInput>& input, const WriterCall& call, u32 t, u32 l, bool final,
-                          u64 deadline_ns, Blocked* blocked) {
-  const u32 index = call.lanes[l], count = static_cast<u32>(call.lanes.size());
+bool Writer::write_behind(u32 index, const Source& source, bool final, u64 deadline_ns, Blocked* blocked) {
   LaneState& state = lanes_[index];
   Lane& lane = state.staged;
   // A row stored ahead stays in its chunk: there must be room for the rest of it too.
-  const u64 need = heap_need(input, t, l, count, lane) + (final ? 0 : plan_.heap_row_max);
+  const u64 need = heap_need(source, lane) + (final ? 0 : plan_.heap_row_max);
   if (!ensure_row(index, need, deadline_ns, blocked)) return false;
   u32 row = 0;
   OpenChunk& chunk = chunk_of(state, lane.raw, &row);
-  for (u32 c = 0; c < input.size(); ++c) {
-    if (input[c].base == nullptr && input[c].cells == nullptr) continue;
-    const Cell value = cell_of(input[c], c, t, l, count);
+  for (u32 c = 0; c < source.input.size(); ++c) {
+    if (!source.has(c)) continue;
+    const Cell value = source.cell(c);
     if (lane.ahead[c]) {
       if (!chunk.equals(plan_.layout, row, c, value))
         throw Error(Code::kInvalid, "#" + std::to_string(c) + "#lane " + std::to_string(index));
@@ -241,7 +252,7 @@ bool Writer::step(const WriterCall& call, u32 t, u32 l, u64 deadline_ns, Blocked
   const auto priority = [&](u32 table) {
     return call.priority.empty() || call.priority[table].empty() ? std::nan("") : call.priority[table][cell];
   };
-  if (lane.ending) settle_end(index, priority);
+  if (lane.ending && !settle_end(index, priority, deadline_ns, blocked)) return false;
   if (!write_row(call, t, l, deadline_ns, blocked)) return false;
   const bool terminated = flag(call, plan_.terminated, t, l);
   const bool ended = terminated || flag(call, plan_.truncated, t, l);
@@ -252,10 +263,10 @@ bool Writer::step(const WriterCall& call, u32 t, u32 l, u64 deadline_ns, Blocked
   }
   if (!ended) {
     // Without a bound on a row's variable-length values nothing can be stored ahead; items come with the next row.
-    if (call.next.empty() || (plan_.heap_bytes_per_row != 0 && plan_.heap_row_max == 0)) return true;
-    if (!write_behind(call.next, call, t, l, false, deadline_ns, blocked)) return false;
+    if (call.next.empty() || !stores_ahead()) return true;
+    if (!write_behind(index, {call.next, t, l, count}, false, deadline_ns, blocked)) return false;
     for (u32 table = 0; table < plan_.tables.size(); ++table) {
-      if (!covers(call.next, table)) continue;
+      if (!covers(call.next, {}, table)) continue;
       state.windows_staged[table].observed(windows_);
       emit(table, index, priority(table));
     }
@@ -263,36 +274,71 @@ bool Writer::step(const WriterCall& call, u32 t, u32 l, u64 deadline_ns, Blocked
   }
   lane.terminated = terminated;
   lane.skip = plan_.autoreset == Autoreset::kNextStep;
-  const bool given = !call.final_given.empty() && call.final_given[cell] != 0;
-  const bool by_next = !given && plan_.autoreset != Autoreset::kSameStep && !call.next.empty();
-  if (!given && !by_next) {
-    for (u32 table = 0; table < plan_.tables.size(); ++table) {
-      state.windows_staged[table].last(windows_);
-      emit(table, index, priority(table));
-    }
-    lane.ending = true;
-    return true;
-  }
-  const std::vector<ColumnInput>& source = given ? call.final : call.next;
-  if (!write_behind(source, call, t, l, true, deadline_ns, blocked)) return false;
+  return end_step(call, t, l, priority, deadline_ns, blocked);
+}
+
+// The row just written is flagged. What of its final observation is missing may follow with end_episode().
+bool Writer::end_step(const WriterCall& call, u32 t, u32 l, const std::function<double(u32)>& priority, u64 deadline_ns,
+                      Blocked* blocked) {
+  const u32 index = call.lanes[l], count = static_cast<u32>(call.lanes.size());
+  LaneState& state = lanes_[index];
+  Lane& lane = state.staged;
+  const bool same_step = plan_.autoreset == Autoreset::kSameStep;
+  const bool given = !call.final_given.empty() && call.final_given[u64{t} * count + l] != 0;
+  const bool by_next = !given && !same_step && !call.next.empty();
+  const std::vector<ColumnInput>& final = given ? call.final : call.next;
+  const bool whole = (given || by_next) && (covers_all(final) || !stores_ahead());
+  if ((given || by_next) && !write_behind(index, {final, t, l, count}, whole, deadline_ns, blocked)) return false;
   for (u32 table = 0; table < plan_.tables.size(); ++table) {
-    state.windows_staged[table].end(terminated, covers(source, table), windows_);
+    const bool known = (given || by_next) && covers(final, {}, table);
+    if (known || whole)
+      state.windows_staged[table].end(lane.terminated, known, windows_);
+    else
+      state.windows_staged[table].last(windows_);
     emit(table, index, priority(table));
   }
-  lane.open = false;
-  return plan_.autoreset != Autoreset::kSameStep || write_first(call, t, l, deadline_ns, blocked);
+  lane.open = lane.ending = !whole;
+  if (whole) return !same_step || write_first(call, t, l, deadline_ns, blocked);
+  if (same_step && !call.next.empty() && stores_ahead()) lane.first = keep_first(call, t, l);
+  return true;
 }
 
 // What a restarting environment returned as the first observation of the lane's next episode.
 bool Writer::write_first(const WriterCall& call, u32 t, u32 l, u64 deadline_ns, Blocked* blocked) {
-  if (call.next.empty() || (plan_.heap_bytes_per_row != 0 && plan_.heap_row_max == 0)) return true;
-  return write_behind(call.next, call, t, l, false, deadline_ns, blocked);
+  if (call.next.empty() || !stores_ahead()) return true;
+  const Source source{call.next, t, l, static_cast<u32>(call.lanes.size())};
+  return write_behind(call.lanes[l], source, false, deadline_ns, blocked);
+}
+
+// The same where the row in front of it, the final observation, is still to come.
+std::shared_ptr<const Writer::KeptRow> Writer::keep_first(const WriterCall& call, u32 t, u32 l) const {
+  const Source source{call.next, t, l, static_cast<u32>(call.lanes.size())};
+  const std::size_t columns = call.next.size();
+  auto kept = std::make_shared<KeptRow>();
+  kept->bytes.resize(columns);
+  kept->cells.resize(columns);
+  kept->input.resize(columns);
+  for (u32 c = 0; c < columns; ++c) {
+    if (!source.has(c)) continue;
+    const Cell value = source.cell(c);
+    const u64 bytes = u64{value.count} * plan_.layout.columns[c].row_bytes;
+    kept->bytes[c].assign(value.data, value.data + bytes);
+    kept->cells[c] = Cell{kept->bytes[c].data(), value.count};
+    kept->input[c].cells = &kept->cells[c];
+  }
+  return kept;
+}
+
+bool Writer::restore_first(u32 index, u64 deadline_ns, Blocked* blocked) {
+  const std::shared_ptr<const KeptRow> kept = std::move(lanes_[index].staged.first);
+  return !kept || write_behind(index, {kept->input}, false, deadline_ns, blocked);
 }
 
 // ------------------------------------------------------------------------------------------------------------- calls
 
 Blocked Writer::append(const WriterCall& call, u64 deadline_ns) {
-  Blocked blocked;
+  Blocked blocked = before_call();
+  if (blocked.why != Blocked::Why::kNothing) return blocked;
   begin_call(call.lanes);
   try {
     for (u32 t = 0; t < call.steps; ++t)
@@ -325,47 +371,15 @@ void Writer::refuse_more_than_fit(const std::vector<u32>& lanes) {
 }
 
 Blocked Writer::end_episode(const WriterCall& call, bool discard, u64 deadline_ns) {
-  Blocked blocked;
+  Blocked blocked = before_call();
+  if (blocked.why != Blocked::Why::kNothing) return blocked;
   begin_call(call.lanes);
   try {
-    for (u32 l = 0; l < call.lanes.size(); ++l) {
-      const u32 index = call.lanes[l];
-      LaneState& state = lanes_[index];
-      Lane& lane = state.staged;
-      if (!lane.open) {
-        if (lane.ahead.any()) ++lane.raw;
-        lane.ahead.reset();
-        continue;
+    for (u32 l = 0; l < call.lanes.size(); ++l)
+      if (!end_lane(call, l, discard, deadline_ns, &blocked)) {
+        roll_back(call.lanes);
+        return blocked;
       }
-      if (discard) {
-        for (Windows& windows : state.windows_staged) windows.discard();
-        if (lane.ahead.any()) ++lane.raw;
-        lane.ahead.reset();
-        lane.open = lane.ending = false;
-        continue;
-      }
-      if (!lane.ending) lane.terminated = false;
-      const bool given = !call.final.empty() && call.final_given[l] != 0;
-      bool has_final = false;
-      const ColumnMask ahead = lane.ahead;
-      if (given) {
-        if (!write_behind(call.final, call, 0, l, true, deadline_ns, &blocked)) {
-          roll_back(call.lanes);
-          return blocked;
-        }
-        has_final = true;
-      } else if (lane.ahead.any()) {  // the row that `next` stored is the final observation
-        has_final = true;
-        lane.ahead.reset();
-        ++lane.raw;
-      }
-      for (u32 table = 0; table < plan_.tables.size(); ++table) {
-        const bool known = given ? covers(call.final, table) : (plan_.tables[table].observed & ~ahead).none();
-        state.windows_staged[table].end(lane.terminated, has_final && known, windows_);
-        emit(table, index, std::nan(""));
-      }
-      lane.open = lane.ending = false;
-    }
   } catch (...) {
     roll_back(call.lanes);
     throw;
@@ -373,24 +387,57 @@ Blocked Writer::end_episode(const WriterCall& call, bool discard, u64 deadline_n
   return commit(call.lanes, deadline_ns);
 }
 
-Blocked Writer::insert_whole(const WriterCall& call, u32 flags, u32 steps, u32 each, u64 deadline_ns) {
-  Blocked blocked;
+bool Writer::end_lane(const WriterCall& call, u32 l, bool discard, u64 deadline_ns, Blocked* blocked) {
+  const u32 index = call.lanes[l];
+  LaneState& state = lanes_[index];
+  Lane& lane = state.staged;
+  const ColumnMask ahead = lane.ahead;  // what `next` stored of the row behind the last step
+  const bool given = lane.open && !discard && !call.final.empty() && call.final_given[l] != 0;
+  if (!lane.ending) lane.terminated = false;
+  if (given) {
+    const Source source{call.final, 0, l, static_cast<u32>(call.lanes.size())};
+    if (!write_behind(index, source, true, deadline_ns, blocked)) return false;
+  } else if (ahead.any()) {
+    lane.ahead.reset();
+    ++lane.raw;
+  }
+  if (!lane.open) return true;
+  for (u32 table = 0; table < plan_.tables.size(); ++table) {
+    Windows& windows = state.windows_staged[table];
+    if (discard) {
+      windows.discard();
+      continue;
+    }
+    const bool has_final = given || ahead.any();
+    windows.end(lane.terminated, has_final && covers(given ? call.final : std::vector<ColumnInput>{}, ahead, table),
+                windows_);
+    emit(table, index, std::nan(""));
+  }
+  lane.open = lane.ending = false;
+  return restore_first(index, deadline_ns, blocked);
+}
+
+Blocked Writer::insert_whole(const WriterCall& call, const std::vector<WholeItem>& items, u64 deadline_ns) {
+  Blocked blocked = before_call();
+  if (blocked.why != Blocked::Why::kNothing) return blocked;
   begin_call(call.lanes);
   LaneState& state = lanes_[0];
+  const std::vector<double> none, &priority = call.priority.empty() ? none : call.priority[0];
   try {
-    for (u32 t = 0; t < call.steps; ++t) {
+    u32 t = 0;
+    for (std::size_t number = 0; t < call.steps; ++number) {
+      const WholeItem& item = items.size() == 1 ? items[0] : items.at(number);
       const i64 first = state.staged.raw;
-      const bool behind = t % each >= steps;
-      const bool written = behind ? write_behind(call.columns, call, t, 0, true, deadline_ns, &blocked)
-                                  : write_row(call, t, 0, deadline_ns, &blocked);
-      if (!written) {
+      for (u32 row = 0; row < item.rows; ++row, ++t) {
+        const bool written = row < item.steps ? write_row(call, t, 0, deadline_ns, &blocked)
+                                              : write_behind(0, {call.columns, t, 0, 1}, true, deadline_ns, &blocked);
+        if (written) continue;
         roll_back(call.lanes);
         return blocked;
       }
-      if (t % each == each - 1) end_inserted(state);
-      if (t % each != 0) continue;
-      const double priority = call.priority.empty() || call.priority[0].empty() ? std::nan("") : call.priority[0][t];
-      pending_[0].push_back({0, Window{first, each, 0, flags, 0}, priority});
+      end_inserted(state);
+      pending_[0].push_back(
+          {0, Window{first, item.rows, 0, item.flags, 0}, priority.empty() ? std::nan("") : priority.at(number)});
     }
   } catch (...) {
     roll_back(call.lanes);

@@ -3,6 +3,8 @@
 // A call has two halves. stage() writes rows beyond what is published and runs copies of the windows: nobody sees any
 // of it. commit() takes the locks of all tables in order, asks their limiters, publishes the rows and inserts the items,
 // or says what blocks and leaves everything as it was before the call: the same call may be repeated.
+// It passes as a whole as soon as one item may pass. The locks are then held for 64 items at a time: where one cannot
+// be had again (its owner is stopped), resume() goes on, and every later call begins with it.
 // A kill in between leaves unpublished rows; after publishing, rows without items. Both are what a killed writer may
 // lose; the reaper closes its chunks.
 #pragma once
@@ -57,6 +59,11 @@ struct WriterCall {
   bool limited = false;                       // more items than a table's capacity are refused
 };
 
+// Rows inserted whole that are one item: `rows` of them, of which the first `steps` are steps.
+struct WholeItem {
+  u32 rows = 1, steps = 1, flags = 0;
+};
+
 struct MadeItem {
   u64 key;
   i64 start;
@@ -64,8 +71,9 @@ struct MadeItem {
 };
 struct Blocked {
   enum class Why { kNothing, kLimiter, kTableRoom, kStoreRoom } why = Why::kNothing;
-  u32 table = 0;  // position among the writer's tables
-  u32 seq = 0;    // futex value seen before the look: wait on it
+  u32 table = 0;        // position among the writer's tables
+  u32 seq = 0;          // futex value seen before the look: wait on it
+  bool passed = false;  // the call has passed and begun: only resume() may follow
   std::string text;
 };
 
@@ -79,9 +87,10 @@ class Writer {
   Blocked append(const WriterCall& call, u64 deadline_ns);
   // `final`: columns for each lane of the call, or empty. discard: withdraws rows no item uses.
   Blocked end_episode(const WriterCall& call, bool discard, u64 deadline_ns);
-  // Rows inserted whole, `each` of them an item and an episode of lane 0, of which the first `steps` are steps.
-  Blocked insert_whole(const WriterCall& call, u32 flags, u32 steps, u32 each, u64 deadline_ns);
+  // Rows inserted whole: each item is an episode of lane 0. One in `items` stands for all. Priorities by item.
+  Blocked insert_whole(const WriterCall& call, const std::vector<WholeItem>& items, u64 deadline_ns);
   Blocked finish(u64 deadline_ns);  // ends open episodes the same way end_episode() does
+  Blocked resume();                 // the rest of a call that has passed; nothing to do: kNothing
   void close(u64 deadline_ns);      // lets go of chunks and tables
 
   const std::vector<MadeItem>& made(u32 table) const { return made_[table]; }
@@ -90,6 +99,11 @@ class Writer {
   u32 widest() const { return static_cast<u32>(plan_.lanes); }
 
  private:
+  struct KeptRow {  // values of one row, of the columns that have any
+    std::vector<std::vector<u8>> bytes;
+    std::vector<Cell> cells;
+    std::vector<ColumnInput> input;
+  };
   struct Lane {
     i64 raw = 0;          // the next raw row
     ColumnMask ahead;     // columns of row `raw` stored ahead by next=
@@ -103,6 +117,8 @@ class Writer {
     u32 begun_in_chunk = 0;
     u32 current = 0;  // chunk that `raw - 1` lies in
     u64 heap_used = 0;
+    // The first observation of the lane's next episode, while the final one of this episode may still come.
+    std::shared_ptr<const KeptRow> first;
   };
   struct LaneState {
     Lane committed, staged;
@@ -110,30 +126,42 @@ class Writer {
     std::deque<OpenChunk> chunks;
     u32 open_chunks = 0;
   };
+  struct Source {  // where one row's values come from
+    const std::vector<ColumnInput>& input;
+    u32 t = 0, l = 0, lanes = 1;  // of the call
+    bool has(u32 column) const { return input[column].base != nullptr || input[column].cells != nullptr; }
+    Cell cell(u32 column) const;
+  };
   struct Pending {
     u32 lane;
     Window window;
     double priority;
   };
+  Blocked before_call();  // what an earlier call has left goes first
   void begin_call(const std::vector<u32>& lanes);
   void roll_back(const std::vector<u32>& lanes);
   bool step(const WriterCall& call, u32 t, u32 l, u64 deadline_ns, Blocked* blocked);
   bool write_row(const WriterCall& call, u32 t, u32 l, u64 deadline_ns, Blocked* blocked);
-  bool write_behind(const std::vector<ColumnInput>& input, const WriterCall& call, u32 t, u32 l, bool final,
-                    u64 deadline_ns, Blocked* blocked);
+  bool end_step(const WriterCall& call, u32 t, u32 l, const std::function<double(u32)>& priority, u64 deadline_ns,
+                Blocked* blocked);
+  bool write_behind(u32 lane, const Source& source, bool final, u64 deadline_ns, Blocked* blocked);
   bool write_first(const WriterCall& call, u32 t, u32 l, u64 deadline_ns, Blocked* blocked);
-  void settle_end(u32 lane, const std::function<double(u32)>& priority);
+  std::shared_ptr<const KeptRow> keep_first(const WriterCall& call, u32 t, u32 l) const;
+  bool restore_first(u32 lane, u64 deadline_ns, Blocked* blocked);
+  bool settle_end(u32 lane, const std::function<double(u32)>& priority, u64 deadline_ns, Blocked* blocked);
+  bool end_lane(const WriterCall& call, u32 l, bool discard, u64 deadline_ns, Blocked* blocked);
   void end_inserted(LaneState& state);
   void refuse_more_than_fit(const std::vector<u32>& lanes);
   bool ensure_row(u32 lane, u64 heap_bytes, u64 deadline_ns, Blocked* blocked);
   bool open_chunk(u32 lane, u64 heap_bytes, u64 deadline_ns, Blocked* blocked);
   void emit(u32 table, u32 lane, double priority);
-  Cell cell_of(const ColumnInput& input, u32 column, u32 t, u32 l, u32 lanes) const;
-  u64 heap_need(const std::vector<ColumnInput>& input, u32 t, u32 l, u32 lanes, const Lane& lane) const;
+  u64 heap_need(const Source& source, const Lane& lane) const;
   bool stored_here(u32 column, i64 step) const;
   bool flag(const WriterCall& call, u32 column, u32 t, u32 l) const;
   bool stops(const WriterCall& call, u32 t, u32 l) const;
-  bool covers(const std::vector<ColumnInput>& input, u32 table) const;
+  bool covers(const std::vector<ColumnInput>& input, const ColumnMask& ahead, u32 table) const;
+  bool covers_all(const std::vector<ColumnInput>& input) const;
+  bool stores_ahead() const { return plan_.heap_bytes_per_row == 0 || plan_.heap_row_max != 0; }
   OpenChunk& chunk_of(LaneState& lane, i64 raw, u32* row);
   NewItem locate(u32 table, const Pending& pending);
   i64 version_of(u32 table, LaneState& lane, const Window& window);
@@ -141,7 +169,8 @@ class Writer {
   // As many guards as tables are more than clang's analysis can follow.
   bool try_commit(const std::vector<u32>& lanes, u64 deadline_ns, Blocked* blocked) DI_UNCHECKED;
   void publish(const std::vector<u32>& lanes);
-  void insert(u32 table) DI_UNCHECKED;  // under the guards of try_commit()
+  void insert_some(u32 table) DI_UNCHECKED;  // up to 64 items, under the table's guard
+  Blocked insert_rest(u32 table) DI_UNCHECKED;
   void let_go(const std::vector<u32>& lanes);
 
   std::shared_ptr<Arena> arena_;
@@ -151,6 +180,8 @@ class Writer {
   std::vector<i64> versions_;
   std::vector<LaneState> lanes_;
   std::vector<std::vector<Pending>> pending_;
+  std::vector<std::size_t> inserted_;  // of those, by table
+  std::vector<u32> unfinished_;        // lanes of a call that has passed and whose items are not all there yet
   std::vector<std::vector<MadeItem>> made_;
   std::vector<Window> windows_;
   u64 fork_generation_;

@@ -5,6 +5,11 @@
 #include "writer.h"
 
 namespace di {
+namespace {
+
+constexpr u64 kSliceWaitNs = 250'000'000;  // for a table's lock between two slices: then Python waits
+
+}  // namespace
 
 i64 Writer::version_of(u32 table, LaneState& lane, const Window& window) {
   if (plan_.version == kNone) return plan_.tables[table].track_version ? versions_[table] : -1;
@@ -56,21 +61,18 @@ void Writer::publish(const std::vector<u32>& lanes) {
   }
 }
 
-void Writer::insert(u32 table) {
+void Writer::insert_some(u32 table) {
   Table& sink = *plan_.tables[table].table;
   const std::vector<Pending>& list = pending_[table];
+  const std::size_t first = inserted_[table], end = std::min<std::size_t>(list.size(), first + kBatchStep);
   std::vector<NewItem> items;
   std::vector<u64> keys;
-  items.reserve(std::min<std::size_t>(list.size(), kBatchStep));
-  for (std::size_t first = 0; first < list.size(); first += kBatchStep) {
-    items.clear();
-    keys.clear();
-    const std::size_t end = std::min(list.size(), first + kBatchStep);
-    for (std::size_t i = first; i < end; ++i) items.push_back(locate(table, list[i]));
-    sink.insert(items, &keys);
-    for (std::size_t i = first; i < end; ++i)
-      made_[table].push_back({keys[i - first], list[i].window.start, list[i].lane});
-  }
+  items.reserve(end - first);
+  for (std::size_t i = first; i < end; ++i) items.push_back(locate(table, list[i]));
+  sink.insert(items, &keys);
+  inserted_[table] = end;
+  for (std::size_t i = first; i < end; ++i)
+    made_[table].push_back({keys[i - first], list[i].window.start, list[i].lane});
 }
 
 bool Writer::try_commit(const std::vector<u32>& lanes, u64 deadline_ns, Blocked* blocked) {
@@ -94,7 +96,8 @@ bool Writer::try_commit(const std::vector<u32>& lanes, u64 deadline_ns, Blocked*
   }
   publish(lanes);
   for (u32 i = 0; i < plan_.tables.size(); ++i)
-    if (!pending_[i].empty()) insert(i);
+    if (!pending_[i].empty()) insert_some(i);
+  unfinished_ = lanes;
   return true;
 }
 
@@ -111,6 +114,55 @@ Blocked Writer::commit(const std::vector<u32>& lanes, u64 deadline_ns) {
     roll_back(lanes);
     throw;
   }
+  return resume();
+}
+
+// The other items of a call that has passed, for as long as locks and slots can be had.
+Blocked Writer::insert_rest(u32 number) {
+  Table& table = *plan_.tables[number].table;
+  Blocked blocked;
+  while (inserted_[number] < pending_[number].size()) {
+    DI_FAULT("writer.between_slices");
+    const std::size_t some = std::min<std::size_t>(kBatchStep, pending_[number].size() - inserted_[number]);
+    const u64 deadline_ns = os::now_ns() + kSliceWaitNs;
+    try {
+      blocked.seq = table.header().room_seq.load(std::memory_order_seq_cst);
+      Table::Guard guard(table, deadline_ns);
+      if (table.header().free_slots >= some) {
+        insert_some(number);
+        continue;
+      }
+    } catch (const Error& error) {
+      if (error.code() != Code::kTimeout) throw;
+      blocked.text = error.what();
+    }
+    try {
+      if (blocked.text.empty()) table.ensure_slots(some, deadline_ns);
+    } catch (const Error& error) {  // others took the slots that were there, and no memory is left for more
+      if (error.code() != Code::kTimeout && error.code() != Code::kCapacity && error.code() != Code::kStoreFull) throw;
+      blocked.text = error.what();
+    }
+    if (blocked.text.empty()) continue;
+    blocked.why = Blocked::Why::kLimiter;
+    blocked.table = number;
+    blocked.passed = true;
+    return blocked;
+  }
+  return blocked;
+}
+
+Blocked Writer::resume() {
+  if (unfinished_.empty()) return Blocked{};
+  std::optional<Error> dropped;
+  for (u32 i = 0; i < plan_.tables.size(); ++i) {
+    try {
+      if (const Blocked blocked = insert_rest(i); blocked.why != Blocked::Why::kNothing) return blocked;
+    } catch (const Error& error) {
+      if (error.code() != Code::kTableNotFound) throw;
+      inserted_[i] = pending_[i].size();  // dropped meanwhile: the other tables get theirs
+      dropped = error;
+    }
+  }
   for (u32 i = 0; i < plan_.tables.size(); ++i) {
     plan_.tables[i].table->settle(0);
     pending_[i].clear();
@@ -118,8 +170,17 @@ Blocked Writer::commit(const std::vector<u32>& lanes, u64 deadline_ns) {
       return a.lane != b.lane ? a.lane < b.lane : a.start < b.start;
     });
   }
+  const std::vector<u32> lanes = std::move(unfinished_);
+  unfinished_.clear();
   let_go(lanes);
+  if (dropped) throw *dropped;
   return Blocked{};
+}
+
+Blocked Writer::before_call() {
+  Blocked blocked = resume();
+  blocked.passed = false;  // of this call nothing has been written
+  return blocked;
 }
 
 // Chunks no window of the lane can reach any more. The call has had its effect: this must neither fail nor wait.

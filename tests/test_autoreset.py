@@ -127,13 +127,14 @@ def run(table: Any, mode: AutoresetMode, lanes: int, style: str, steps: int) -> 
             rows = [count + int(took) for count, took in zip(rows, real, strict=True)]
             following, reward, terminated, truncated, infos = envs.step(actions)
             step = {"action": actions, "reward": reward, "terminated": terminated, "truncated": truncated}
-            step = {"obs": obs, **step} if style != "short" or rows == [1] * lanes else step
             options = {} if style == "late" and mode == AutoresetMode.NEXT_STEP else {"next": {"obs": following}}
-            if mode == AutoresetMode.SAME_STEP and style != "late":
+            if "short" not in style or rows == [1] * lanes:  # else `next` gave it with the last call
+                step = {"obs": obs, **step}
+            if mode == AutoresetMode.SAME_STEP and "late" not in style:
                 options["final"] = infos.get("final_obs")
             writer.append(step, **options)
             ended = terminated | truncated
-            if style == "late" and ended.any():  # the final observation in a call of its own
+            if "late" in style and ended.any():  # the final observation in a call of its own
                 final = infos["final_obs"] if mode == AutoresetMode.SAME_STEP else following
                 writer.end_episode({"obs": np.stack(final[ended])}, lane=np.flatnonzero(ended))
             obs = following
@@ -149,7 +150,7 @@ def finish(writer: Any, mode: AutoresetMode, obs: Any, ended: Any) -> None:
         writer.end_episode({"obs": obs[open_lanes]}, lane=open_lanes)
 
 
-@pytest.mark.parametrize("style", ["next", "short", "late"])
+@pytest.mark.parametrize("style", ["next", "short", "late", "short late"])
 @pytest.mark.parametrize("stack", [1, 4])
 @pytest.mark.parametrize("n_step", [1, 3])
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])

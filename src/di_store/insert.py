@@ -168,14 +168,18 @@ class Inserter:
     def _rows(self, rows: dict[str, Any], n: int, priority: Any, timeout: float | None) -> Array:
         """N items of one row each."""
         flags = FINISHED if isinstance(self._view, Transition) else 0
-        return self._send(rows, flags, 1, n, 1, priority, timeout)
+        return self._send(rows, [(1, 1, flags)], n, priority, timeout)
 
     def _send(
-        self, rows: dict[str, Any], flags: int, steps: int, total: int, each: int, priority: Any, timeout: float | None
+        self,
+        rows: dict[str, Any],
+        items: list[tuple[int, int, int]],
+        total: int,
+        priority: Any,
+        timeout: float | None,
     ) -> Array:
-        """Rows ``[total, …]`` as items of `each` rows, of which the first `steps` are steps."""
-        arguments = (rows, flags, steps, total, each, priority)
-        return self._waited(self._writer().insert, *arguments, timeout=timeout)
+        """Rows ``[total, …]`` as items of (rows, of which steps, flags); one entry stands for all items."""
+        return self._waited(self._writer().insert, rows, items, total, priority, timeout=timeout)
 
     def _waited(self, call: Callable[..., Any], *arguments: Any, timeout: float | None) -> Array:
         """Call the core until it passes; the keys of the items."""
@@ -185,6 +189,11 @@ class Inserter:
             wait = Wait(handle.arena, timeout, f"insert into table {handle.name!r}")
             while type(made) is not list:
                 block = handle.arena.wait_room if made.why == 3 else handle.native.wait_room
+                if made.passed:  # some of its items are there: it ends with all of them, whatever the timeout
+                    wait.endless()
+                    wait.pause(block, made.seq, made.text)
+                    made = self._writer().resume()
+                    continue
                 self._lock.release()  # a blocked call has left nothing behind: other threads may try meanwhile
                 try:
                     wait.pause(block, made.seq, made.text, full=made.why != 1)
@@ -203,27 +212,27 @@ class Inserter:
             self._handle.declare(self._of_rows(leaves))
         schema = self._columns()
         self._complete(leaves, schema, None)
-        rows, steps, total = self._timed(leaves, schema)
-        flags = NO_NEXT if self._has_next() and total == steps else 0
-        return self._send(rows, flags, steps, total, total, priority, timeout)
+        rows, item = self._timed(leaves, schema)
+        return self._send(tree.unflatten(rows), [item], item[0], priority, timeout)
 
     def _wholes(self, batch: Any, n: int, priority: Any, timeout: float | None) -> Array:
-        """N sequences or episodes, leaves ``[n, time, …]``."""
+        """N sequences or episodes, leaves ``[n, time, …]``: all of them in one call of the core, or none."""
         leaves = tree.flatten(batch, what="batch")
         for name, leaf in leaves.items():
-            if len(leaf) != n:
-                raise SchemaMismatch(f"column {name!r}: {len(leaf)} items, other columns have {n}", remedy="")
-        priorities = None if priority is None else np.broadcast_to(np.asarray(priority, np.float64), (n,))
-        keys = [
-            self._whole(
-                tree.unflatten({name: leaf[at] for name, leaf in leaves.items()}),
-                None if priorities is None else float(priorities[at]),
-                timeout,
-            )
-            for at in range(n)
-        ]
-        found: Array = np.concatenate(keys)
-        return found
+            if (length := _length(name, leaf, "items")) != n:
+                raise SchemaMismatch(f"column {name!r}: expected {n} items, got {length}", remedy=_ITEMS)
+        values = [{name: leaf[at] for name, leaf in leaves.items()} for at in range(n)]
+        if self._handle.schema is None:
+            self._handle.declare(self._of_rows(values[0]))
+        schema = self._columns()
+        self._complete(leaves, schema, None)
+        timed = [self._timed(value, schema) for value in values]
+        joined = {name: _joined([rows[name] for rows, _ in timed]) for name in leaves}
+        items = [item for _, item in timed]
+        total = sum(rows for rows, _, _ in items)
+        if priority is not None and np.size(priority) == 1:
+            priority = float(np.asarray(priority, np.float64).reshape(()))
+        return self._send(tree.unflatten(joined), items, total, priority, timeout)
 
     def _has_next(self) -> bool:
         return isinstance(self._view, (Sequence, Episode)) and bool(self._view.bootstrap)
@@ -237,32 +246,67 @@ class Inserter:
         """The columns that a first sequence declares: those of its rows."""
         first = self._view.first if isinstance(self._view, Sequence) else ()
         own = {
-            name: leaf if any(tree.is_below(name, node) for node in first) else np.asarray(leaf)[0]
+            name: leaf if any(tree.is_below(name, node) for node in first) else _first_row(name, leaf)
             for name, leaf in leaves.items()
         }
         return Schema.infer(tree.unflatten(own))
 
-    def _timed(self, leaves: dict[str, Any], schema: Schema) -> tuple[dict[str, Any], int, int]:
-        """All leaves with one common leading axis: steps, and a row more where the one behind them is given."""
+    def _timed(self, leaves: dict[str, Any], schema: Schema) -> tuple[dict[str, Any], tuple[int, int, int]]:
+        """All leaves with one common leading axis: steps, and a row more where the one behind them is given.
+
+        Returns:
+            Rows by column, and (rows, of which steps, flags) of the item.
+        """
         once = set(first_columns(self._view, schema))
         behind = set(observed_columns(self._view, schema))
-        lengths = {name: len(leaf) for name, leaf in leaves.items() if name not in once}
+        lengths = {name: _length(name, leaf, "rows") for name, leaf in leaves.items() if name not in once}
         steps = min(lengths.values(), default=1)
         longest = self._longest()
         if not 1 <= steps <= longest:
-            raise SchemaMismatch(f"{steps} rows: {self._view!r} takes 1 to {longest}", remedy="cut the sequence")
+            name = min(lengths, key=lambda each: lengths[each], default="")
+            raise SchemaMismatch(
+                f"column {name!r}: expected 1 to {longest} rows, got {steps}",
+                remedy=f"an item of {self._view!r} has at most {longest}: cut it, or append it through writer()",
+            )
         more = {name for name, length in lengths.items() if length == steps + 1 and name in behind}
         for name, length in lengths.items():
             if length != steps and name not in more:
-                raise SchemaMismatch(f"column {name!r}: {length} rows, other columns have {steps}", remedy="")
+                raise SchemaMismatch(
+                    f"column {name!r}: expected {steps} rows as in other columns, got {length}", remedy=_ROWS
+                )
         if more and more != behind & set(lengths):
-            raise SchemaMismatch(f"columns {sorted(behind)} need {steps + 1} rows each, or {steps} each", remedy="")
+            raise SchemaMismatch(f"columns {sorted(behind)} need {steps + 1} rows each, or {steps} each", remedy=_ROWS)
         total = steps + (1 if more else 0)
-        return (
-            tree.unflatten({name: _aligned(schema, name, leaf, once, total) for name, leaf in leaves.items()}),
-            steps,
-            total,
-        )
+        flags = NO_NEXT if self._has_next() and total == steps else 0
+        return {name: _aligned(schema, name, leaf, once, total) for name, leaf in leaves.items()}, (total, steps, flags)
+
+
+_ITEMS = "every leaf of extend() has the items as leading axis"
+_ROWS = "every leaf of an item has its rows as leading axis; those named in bootstrap= may have one more"
+
+
+def _length(name: str, leaf: Any, what: str) -> int:
+    """Length of a leaf's leading axis; `SchemaMismatch` if it has none."""
+    try:
+        return len(leaf)
+    except TypeError:
+        raise SchemaMismatch(
+            f"column {name!r}: expected a leading axis of {what}, got a {type(leaf).__name__} without one",
+            remedy=_ITEMS if what == "items" else _ROWS,
+        ) from None
+
+
+def _first_row(name: str, leaf: Any) -> Any:
+    if _length(name, leaf, "rows") == 0:
+        raise SchemaMismatch(f"column {name!r}: expected at least one row, got 0", remedy=_ROWS)
+    return leaf[0]
+
+
+def _joined(parts: list[Any]) -> Any:
+    """Rows of several items one behind the other."""
+    if isinstance(parts[0], list):
+        return [row for part in parts for row in part]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def _aligned(schema: Schema, name: str, leaf: Any, once: set[str], total: int) -> Any:

@@ -57,6 +57,10 @@ class Wait:
         """Seconds until the deadline; not above zero when it is over."""
         return self._deadline - time.monotonic()
 
+    def endless(self) -> None:
+        """Give up the deadline: the call has had a part of its effect."""
+        self._deadline = math.inf
+
     def pause(
         self,
         block: Callable[[int, float], None],

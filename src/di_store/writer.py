@@ -316,9 +316,16 @@ class Writer:
             self._look()
             native = self._handles[made.table].native
             block = self._arena.wait_room if made.why == 3 else native.wait_room
+            if made.passed:  # some of its items are there: it ends with all of them, whatever the timeout
+                wait.endless()
+                call, arguments = self._resume, ()
             wait.pause(block, made.seq, made.text, full=made.why != 1)
             made = call(*arguments)
         return made
+
+    def _resume(self) -> Any:
+        assert self._native is not None
+        return self._native.resume()
 
     def _by_table(self, priority: dict[str, Any]) -> dict[int, Any]:
         names = [handle.name for handle in self._handles]
