@@ -99,7 +99,7 @@ def fill(path: str | None, name: str) -> None:
     refs = []
     with pytest.raises(refused) as caught:
         for number in range(2_000):
-            refs.append(store.put(np.full(MIB, number, np.uint8), timeout=0.2))
+            refs.append(store.put(np.full(MIB, number % 256, np.uint8), timeout=0.2))
     assert "memory" in str(caught.value)
     assert len(refs) < 210
     for number, ref in enumerate(refs):
@@ -134,16 +134,34 @@ def fill_table(path: str | None, name: str) -> None:
 
 
 def attach_from_outside(path: str | None, name: str) -> None:
-    """In a child within the group: a store made outside; its pages are charged to who commits them, so not to us."""
+    """In a child within the group: a store made outside; what it commits is charged to its own group."""
     enter(path)
     with di_store.attach(name, timeout=60) as store:
-        for number in range(300):
-            ref = store.put(np.full(MIB, number, np.uint8), timeout=60)
-            assert (store.get(ref)[::4096] == number % 256).all()
-            if number >= 100:
-                store.delete([ref])
-            if number == 99:
-                store.put("half", id="ab" * 20)
+        refs = [store.put(np.full(MIB, number % 256, np.uint8), timeout=60) for number in range(80)]
+        for number in range(80, 300):
+            assert store.delete([refs[number % 80]]) == 1
+            refs[number % 80] = store.put(np.full(MIB, number % 256, np.uint8), timeout=60)
+        for number in range(220, 300):
+            assert (store.get(refs[number % 80])[::4096] == number % 256).all()
+        if path is not None:
+            with pytest.raises((di_store.StoreFull, di_store.CapacityError)) as caught:
+                for number in range(2_000):
+                    store.put(np.full(MIB, number % 256, np.uint8), timeout=0.2)
+            assert "cgroup" in str(caught.value)
+
+
+def test_a_member_in_a_smaller_group(crew: Crew, group: Group | None, store_name: object) -> None:
+    """It is refused by its own group's limit, and no kill; the store goes on for everybody else."""
+    name = store_name()  # type: ignore[operator]
+    with di_store.open(name, memory=6 * LIMIT) as store:
+        hand = crew.start("crash.test_cgroup:attach_from_outside", None if group is None else str(group.path), name)
+        assert hand.join(240) == 0, hand.printed()
+        if group is not None:
+            assert group.killed() == 0
+            assert group.peak() <= LIMIT
+        refs = [store.put(np.full(MIB, number % 256, np.uint8), timeout=60) for number in range(300)]
+        assert all((store.get(ref)[::4096] == number % 256).all() for number, ref in enumerate(refs))
+        assert store.check() == []
 
 
 @pytest.mark.parametrize("work", ["fill", "fill_table"])
