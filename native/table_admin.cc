@@ -286,6 +286,7 @@ std::vector<u64> Table::keys(u64 start, u64 count, u64 deadline_ns) {
   };
   u64 seen = 0, cursor = ~u64{0};  // number of the last one seen, and its key
   for (bool more = true; more;) {
+    if (seen != 0) DI_FAULT("table.keys_between");
     Guard guard(*this, deadline_ns);
     u32 slot = parts_.order->first();
     if (seen != 0 && there(cursor)) {

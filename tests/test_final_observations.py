@@ -128,7 +128,7 @@ def test_final_observations_that_fit_nowhere_are_refused(store: Any, final: Any,
 @pytest.mark.parametrize("flags", [(True, False, True), (False, True, False), (True, True, True)])
 @pytest.mark.parametrize("ragged", [False, True])
 def test_final_like_next_for_the_ended_lanes(store: Any, flags: tuple[bool, ...], ragged: bool) -> None:
-    schema = {"obs": di_store.Spec((None,) if ragged else (1,), "f4", **({"max": 3} if ragged else {}))}
+    schema = {"obs": di_store.Spec((None,), "f4", max=3) if ragged else di_store.Spec((1,), "f4")}
     rest = {"reward": 0.0, "terminated": False, "truncated": False}
     table = store.create_table("t", capacity=20, view=di_store.Transition(), lanes=3, schema=schema | rest)
     rows = np.arange(3, dtype=np.float32)[:, None]

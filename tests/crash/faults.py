@@ -47,10 +47,12 @@ REACHED_BY: dict[str, tuple[tuple[str, ...], int]] = {
     "table.insert_before_state": (("writer", "producer"), OFTEN),
     "table.insert_item": (("writer", "producer"), OFTEN),
     "table.rebuild_middle": (("reaper",), ONCE),
+    "table.keys_between": (("learner",), ONCE),
     "table.settle_item": (("learner", "consumer", "loader"), OFTEN),
     "table.update_middle": (("learner",), SELDOM),
     "undo.after_commit": (("writer", "learner", "producer", "consumer", "loader"), OFTEN),
     "undo.before_commit": (("writer", "learner", "producer", "consumer", "loader"), OFTEN),
+    "writer.between_slices": (("writer",), ONCE),
     "writer.chunk_opened": (("writer", "producer"), SELDOM),
     "writer.published": (("writer", "producer"), OFTEN),
 }

@@ -18,7 +18,7 @@ from di_store import _core
 
 CREW = ("writer", "learner", "producer", "consumer", "objects", "publisher")
 """Who is at work all the time."""
-IN_FLIGHT_ITEMS = 40
+IN_FLIGHT_ITEMS = 120
 """More than one call of a writer can add."""
 BATCH = 8
 """What a consumer receives at once."""

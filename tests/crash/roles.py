@@ -108,7 +108,7 @@ def write_some(context: Context, opened: Any, lanes: list[Lane]) -> Any:
     rng = context.rng
     kind = rng.random()
     if kind < 0.1:
-        count = rng.randrange(2, 9)
+        count = rng.choice([*range(2, 9), 40])  # 80 items: more than one hold of the lock
         numbers = np.array([[lane.next + t for lane in lanes] for t in range(count)])
         made = opened.extend(rows(numbers), timeout=WAIT)
         for lane in lanes:
@@ -152,6 +152,8 @@ def learner(context: Context) -> Iterator[bool]:
                 assert (np.asarray(again.data["n"])[live] == np.asarray(batch.data["n"])[:8][live]).all()
             if context.rng.random() < 0.05:
                 replay.delete(batch.keys[:4])
+                keys = replay.keys().tolist()
+                assert len(set(keys)) == len(keys)
         except BUSY:
             yield False
 
