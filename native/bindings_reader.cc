@@ -1,4 +1,5 @@
 // The reading side of one table: draw, hand over as arrays, deliver; and what becomes of draws that nobody received.
+#include <algorithm>
 #include <cstring>
 
 #include "bindings.h"
@@ -54,7 +55,8 @@ class Reader {
   std::unique_ptr<Draws> begin();
   u32 draw(Draws& draws, u32 n);
   nb::object finish(Draws& draws, nb::handle beta, nb::handle which, nb::handle out, bool deliver);
-  nb::object peek(nb::handle keys, nb::handle which);
+  nb::object peek(nb::handle keys, nb::handle beta, nb::handle which);
+  nb::object undelivered(Draws& draws);
 
  private:
   TablePointer table_;
@@ -109,13 +111,29 @@ nb::object Reader::sample(u32 n, nb::handle beta, nb::handle which) {
   return finish(*draws, beta, which, nb::none(), true);
 }
 
-nb::object Reader::peek(nb::handle keys, nb::handle which) {
+nb::object Reader::peek(nb::handle keys, nb::handle beta, nb::handle which) {
   std::unique_ptr<Draws> draws = begin();
   const nb::object array = as_array(keys, NPY_UINT64);
   table_->peek(view_of<u64>(array), &draws->set, soon());
-  nb::object parts = batches_.make(draws->set, nb::none(), which, nb::none(), true);
+  nb::object parts = batches_.make(draws->set, beta, which, nb::none(), true);
   table_->deliver(&draws->set, soon());
   return parts;
+}
+
+// Draws of others that may still come back, and the process that has some; None: the table's lock is held up.
+nb::object Reader::undelivered(Draws& draws) {
+  Arena& arena = table_->arena();
+  arena.enter();
+  require_own(draws);
+  settle_orphans();
+  try {
+    u32 client = arena.slot();
+    const u64 all = table_->undelivered(&client, soon());
+    return nb::make_tuple(all - std::min<u64>(all, draws.set.items.size()), arena.client(client).pid.load());
+  } catch (const Error& error) {
+    if (error.code() != Code::kTimeout) throw;
+    return nb::none();
+  }
 }
 
 }  // namespace
@@ -182,7 +200,8 @@ void bind_reader(nb::module_& module) {
              require_own(d);
              d.table->give_back(&d.set, soon());
            })
-      .def("peek", &Reader::peek, nb::arg("keys"), nb::arg("which").none());
+      .def("undelivered", &Reader::undelivered)
+      .def("peek", &Reader::peek, nb::arg("keys"), nb::arg("beta").none(), nb::arg("which").none());
 }
 
 }  // namespace di::py

@@ -94,7 +94,7 @@ nb::dict stats(const TablePointer& table) {
   limits["min_size"] = limiter.min_size;
   all["limiter"] = limits;
   all["insert_blocked"] = why_no_insert(limiter, static_cast<i64>(size));
-  all["sample_blocked"] = why_no_sample(limiter, static_cast<i64>(size));
+  all["sample_blocked"] = why_no_sample(limiter_in_force(header), static_cast<i64>(size));
   all["seconds_since_insert"] = static_cast<double>(os::now_ns() - header.last_insert_ns.load()) * 1e-9;
   return all;
 }

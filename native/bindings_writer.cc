@@ -8,6 +8,39 @@
 namespace di::py {
 namespace {
 
+// A writer before its first step: its table counts it as open, so that learners go on waiting for it.
+class Attendance {
+ public:
+  explicit Attendance(TablePointer table) : table_(std::move(table)) {
+    table_->arena().enter();
+    entry_ = table_->open_writer(minute());
+    fork_generation_ = table_->arena().fork_generation();
+  }
+  ~Attendance() {
+    try {
+      end(0);  // a destructor only tries: what is left ends with this process
+    } catch (...) {
+    }
+  }
+  Attendance(const Attendance&) = delete;
+  Attendance& operator=(const Attendance&) = delete;
+  void end(u64 deadline_ns) {
+    if (entry_ == kNone || fork_generation_ != table_->arena().fork_generation()) return;
+    if (table_->live()) {
+      table_->close_writer(entry_, deadline_ns);
+    } else {
+      table_->arena().ledger().entry(entry_).what.store(0);
+      table_->arena().ledger().give(entry_);
+    }
+    entry_ = kNone;
+  }
+
+ private:
+  TablePointer table_;
+  u32 entry_ = kNone;
+  u64 fork_generation_ = 0;
+};
+
 class PyWriter {
  public:
   PyWriter(ArenaPointer arena, nb::dict plan);
@@ -327,6 +360,9 @@ void bind_writer(nb::module_& module) {
       .def_ro("seq", &Blocked::seq)
       .def_ro("passed", &Blocked::passed)
       .def_ro("text", &Blocked::text);
+  nb::class_<Attendance>(module, "Attendance").def(nb::init<TablePointer>()).def("end", [](Attendance& mark) {
+    mark.end(minute());
+  });
   nb::class_<PyWriter>(module, "Writer")
       .def(nb::init<ArenaPointer, nb::dict>())
       .def(

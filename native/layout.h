@@ -302,8 +302,9 @@ inline u32 key_slot(u64 key) { return static_cast<u32>(key & kSlotMask); }
 inline u64 key_generation(u64 key) { return (key >> kSlotBits) & kGenerationMask; }
 
 struct Item {  // truth [table]; `state` and `span` change through the undo record, the rest only while the slot is free
-  u64 state;   // state 4 | generation 28 (bits 4..31) | 32: use limit: undelivered draws; Once: epoch it joined in
-  u64 number;  // insertion number, from 1
+  u64 state;  // state 4 | generation 28 (bits 4..31) | 32: use limit: undelivered draws; Once: epoch it joined in; both:
+              // undelivered draws 8, low bits of the epoch 24
+  u64 number;       // insertion number, from 1
   double priority;  // one store
   i64 version;      // -1 unknown
   u64 place;        // chunk descriptor 32 | first row 32
@@ -342,6 +343,7 @@ struct alignas(64) TableHeader {
   double initial_priority;  // -1: max_priority, 1.0 before one was given
   u64 item_bytes;           // reckoned bytes of one item: what a held draw is charged
   u64 epoch;                // Once: the one being drawn
+  u64 latest_epoch;         // Once: the last one ever begun; later than `epoch` after draws were given back
   i64 epochs;               // Once: -1 = no last one
   u64 shuffle;
   u64 sampler;  // SamplerKind

@@ -68,6 +68,22 @@ u64 samples_allowed(const LimiterState& state, i64 size, u64 want) {
   return low;
 }
 
+LimiterState counted_anew(LimiterState state, i64 size, i64 held) {
+  state.inserts = state.queue != 0 ? size + held : std::min(size, state.min_size);
+  state.samples = state.queue != 0 ? held : 0;
+  return state;
+}
+
+LimiterState limiter_in_force(const TableHeader& table) {
+  LimiterState state = table.limiter;
+  const bool ends = table.sampler == static_cast<u64>(SamplerKind::kOnce) && table.epochs >= 0;
+  if (table.finished != 0 && (table.max_times_sampled != 0 || ends)) {
+    state.min_size = std::min<i64>(state.min_size, 1);
+    state.min_diff = -std::numeric_limits<double>::max();
+  }
+  return state;
+}
+
 std::string why_no_insert(const LimiterState& state, i64 size) {
   if (may_insert(state, size)) return "";
   if (state.queue != 0) {

@@ -178,20 +178,16 @@ void Table::cursor_joined(u32 slot) {
 // A live item enters what draws and removes; `state` is set already.
 void Table::join(u32 slot, bool) {
   const Item& entry = item(slot);
-  const u64 drawn_epochs = (entry.state >> 32) + (entry.span & 0xffffffffu);
-  if (parts_.dense)
-    parts_.dense->insert(slot,
-                         header_.sampler != static_cast<u64>(SamplerKind::kOnce) || drawn_epochs <= header_.epoch);
+  const bool once = header_.sampler == static_cast<u64>(SamplerKind::kOnce);
+  const u64 epochs = once ? drawn_epochs(entry) : 0;
+  if (parts_.dense) parts_.dense->insert(slot, epochs <= header_.epoch);
   if (parts_.remover_dense) parts_.remover_dense->insert(slot, true);
   if (parts_.sums || parts_.minimum) {
     const double weight = mass(entry.priority);
     if (parts_.sums) parts_.sums->set(&slot, &weight, 1);
     if (parts_.minimum && weight > 0) parts_.minimum->set(slot, weight, entry.number);
   }
-  if (parts_.best) {
-    const bool once = header_.sampler == static_cast<u64>(SamplerKind::kOnce);
-    parts_.best->set(slot, once ? static_cast<double>(drawn_epochs) : entry.priority, entry.number);
-  }
+  if (parts_.best) parts_.best->set(slot, once ? static_cast<double>(epochs) : entry.priority, entry.number);
   if (parts_.remover_best) parts_.remover_best->set(slot, entry.priority, entry.number);
   cursor_joined(slot);
   ++header_.size;
@@ -260,7 +256,8 @@ void Table::forget(u32 slot) {
 
 std::string Table::why_no_insert() {
   if (header_.finished != 0) throw Error(Code::kEndOfData, "table.finish() was called: no more inserts");
-  if (header_.size > header_.capacity)
+  // Unless nothing can be drawn either (a changed limiter counts given-back draws of the old one on neither side).
+  if (header_.size > header_.capacity && may_sample(limiter_in_force(header_), static_cast<i64>(header_.size)))
     return "draws were given back and lift the table above capacity=" + std::to_string(header_.capacity) +
            " until they are drawn again";
   const i64 size = static_cast<i64>(header_.size);
@@ -291,9 +288,8 @@ void Table::insert(std::span<const NewItem> items, std::vector<u64>* keys) {
     entry.version = fresh.version;
     entry.place = u64{fresh.chunk} << 32 | fresh.row;
     entry.span = u64{fresh.flags} << 60 | u64{fresh.back} << 52 | u64{fresh.rows} << 32;
-    const u64 joined = header_.sampler == static_cast<u64>(SamplerKind::kOnce) ? header_.epoch : 0;
     DI_FAULT("table.insert_before_state");
-    undo_.set(entry.state, static_cast<u64>(ItemState::kLive) | generation << 4 | joined << 32);
+    undo_.set(entry.state, new_state(generation));
     undo_.set(header_.next_number, header_.next_number + 1);
     undo_.set(header_.total_inserts, header_.total_inserts + 1);
     undo_.set(header_.limiter.inserts, static_cast<u64>(header_.limiter.inserts + 1));
@@ -306,7 +302,7 @@ void Table::insert(std::span<const NewItem> items, std::vector<u64>* keys) {
   header_.last_insert_ns.store(os::now_ns(), std::memory_order_relaxed);
   commit();
   wake(header_.items_seq, header_.items_waiters,
-       samples_allowed(header_.limiter, static_cast<i64>(header_.size), kMaxClients));
+       samples_allowed(limiter_in_force(header_), static_cast<i64>(header_.size), kMaxClients));
 }
 
 bool Table::evict_for_room(u64 deadline_ns) {

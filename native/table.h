@@ -55,7 +55,6 @@ struct DrawSet {
   double total = 0;                   // of p^alpha at the last draw
   double least = 0;                   // least positive p^alpha at the last draw (normalize="table")
   u64 rng_before = 0, rng_after = 0;  // to rewind when nothing was delivered and nobody drew in between
-  u64 epoch_before = 0;               // Once: likewise
   std::vector<u32> spare;             // ledger entries taken and not used
 };
 
@@ -137,6 +136,8 @@ class Table : public std::enable_shared_from_this<Table> {
   void give_back(DrawSet* set, u64 deadline_ns);
   void forget_draws(DrawSet* set);  // of a dropped table: no lock, the entries only justify themselves
   void peek(std::span<const u64> keys, DrawSet* set, u64 deadline_ns);  // deliver() ends it
+  u64 undelivered(u32* client,
+                  u64 deadline_ns);  // draws by anybody that may still come back; who has some: not us first
   void settle_entry(LedgerEntry& entry, u64 deadline_ns);  // reaper: one draw, read or writer of a dead client
 
   // --- the rest
@@ -201,10 +202,13 @@ class Table : public std::enable_shared_from_this<Table> {
   void use_chunks(u32 chunk, u32 count, i32 delta);
   void commit();
   void settle_held();
+  template <class What>
+  void each_draw(What&& what);
   void uncount_draws();
   bool stale(const Item& item) const;
   void count_stale(const Item& item);
   u32 pick(double stratum_first, double strata);
+  double chance(u32 slot) const;  // that the next draw is this live item
   u32 draw_step(DrawSet* set, u32 want, double* stratum, double strata);
   void draw_one(DrawSet* set, u32 slot, double probability, u32 entry);
   u32 draw_many(DrawSet* set, u32 count, double* stratum, double strata);
@@ -217,7 +221,12 @@ class Table : public std::enable_shared_from_this<Table> {
   void free_strays();
   bool settle_draw(u64 key, bool give_back);  // true: a held item became free or live again
   void finish_draws(DrawSet* set, bool give_back, u64 deadline_ns);
-  void rewind_epoch(u64 before);
+  u64 drawn_epochs(const Item& item) const;
+  u64 pending(const Item& item) const;
+  u64 new_state(u64 generation) const;
+  bool open_epoch();
+  void mark_drawn_ahead();
+  void rewind_epoch();
 
   std::shared_ptr<Arena> arena_;
   u32 index_;
@@ -235,6 +244,7 @@ class Table : public std::enable_shared_from_this<Table> {
   std::vector<u32> detach_;        // [table] chunks this table uses no more; settled outside the lock
   std::vector<u32> detach_later_;  // [local] of those: the heap's lock could not be had
   std::atomic<bool> detach_pending_{false};
+  bool behind_ = false;  // [table] draws given back in this hold left items behind the epoch
 };
 
 }  // namespace di

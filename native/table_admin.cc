@@ -67,7 +67,7 @@ void fill_header(TableHeader& header, const TableShape& shape) {
   header.max_priority = -1;
   header.initial_priority = shape.initial_priority;
   header.item_bytes = shape.item_bytes;
-  header.epoch = 0;
+  header.epoch = header.latest_epoch = 0;
   header.epochs = shape.epochs;
   header.shuffle = shape.shuffle ? 1 : 0;
   header.sampler = static_cast<u64>(shape.sampler);
@@ -324,7 +324,7 @@ void Table::reset(u64 deadline_ns) {
       if (!more) {
         uncount_draws();
         header_.limiter.inserts = header_.limiter.samples = 0;
-        header_.epoch = 0;
+        header_.epoch = header_.latest_epoch = 0;
         header_.finished = 0;
         wake(header_.room_seq, header_.room_waiters, kMaxClients);
       }
@@ -373,8 +373,8 @@ void Table::configure(const LimiterState* limiter, const double* alpha, const do
   Guard guard(*this, deadline_ns);
   change();
   if (limiter != nullptr) {
-    uncount_draws();
-    header_.limiter = *limiter;
+    if (limiter->queue == 0) uncount_draws();
+    header_.limiter = counted_anew(*limiter, static_cast<i64>(header_.size), static_cast<i64>(header_.held));
   }
   if (beta != nullptr) header_.beta = *beta;
   if (max_staleness != nullptr) header_.max_staleness = *max_staleness;

@@ -55,10 +55,11 @@ void Table::draw_one(DrawSet* set, u32 slot, double probability, u32 number) {
       ++header_.held;
       undo_.set(entry.state, (entry.state & ~kStateMask) | static_cast<u64>(ItemState::kHeld));
     }
-  } else if (header_.sampler == static_cast<u64>(SamplerKind::kOnce)) {
-    const u64 drawn_epochs = (entry.state >> 32) + drawn.uses;
-    if (drawn_epochs > header_.epoch) parts_.dense->mark_drawn(slot);
-    if (parts_.best) parts_.best->set(slot, static_cast<double>(drawn_epochs), entry.number);
+  }
+  if (header_.sampler == static_cast<u64>(SamplerKind::kOnce) && is(entry, ItemState::kLive)) {
+    const u64 epochs = drawn_epochs(entry);
+    if (epochs > header_.epoch) parts_.dense->mark_drawn(slot);
+    if (parts_.best) parts_.best->set(slot, static_cast<double>(epochs), entry.number);
   }
   DI_FAULT("table.draw_item");
   set->items.push_back(drawn);
@@ -68,6 +69,18 @@ void Table::draw_one(DrawSet* set, u32 slot, double probability, u32 number) {
 void Table::count_stale(const Item& entry) {
   const auto& chunk = *reinterpret_cast<const ChunkHeader*>(arena_->heap().block(static_cast<u32>(entry.place >> 32)));
   if (chunk.writer < kMaxClients) arena_->client(chunk.writer).stale_dropped.fetch_add(1, std::memory_order_relaxed);
+}
+
+double Table::chance(u32 slot) const {
+  switch (static_cast<SamplerKind>(header_.sampler)) {
+    case SamplerKind::kUniform: return 1.0 / static_cast<double>(header_.size);
+    case SamplerKind::kOnce: return parts_.dense->drawn(slot) ? 0.0 : 1.0 / static_cast<double>(header_.dense_left);
+    case SamplerKind::kPrioritized: {
+      const double total = parts_.sums->total();
+      return total > 0 ? parts_.sums->get(slot) / total : 0.0;
+    }
+    default: return 1.0;
+  }
 }
 
 // One slot by the sampler, kNone when nothing can be drawn now.
@@ -82,12 +95,7 @@ u32 Table::pick(double stratum_first, double strata) {
       return parts_.dense->at(scaled(next_random(), header_.dense_count));
     }
     case SamplerKind::kOnce: {
-      if (header_.dense_left == 0) {
-        if (header_.dense_count == 0) return kNone;
-        if (header_.epochs >= 0 && header_.epoch + 1 >= static_cast<u64>(header_.epochs)) return kNone;
-        undo_.set(header_.epoch, header_.epoch + 1);
-        parts_.dense->all_undrawn();
-      }
+      if (!open_epoch()) return kNone;
       if (header_.shuffle == 0) return parts_.best->best();
       return parts_.dense->at(scaled(next_random(), header_.dense_left));
     }
@@ -151,11 +159,11 @@ u32 Table::draw_step(DrawSet* set, u32 want, double* stratum, double strata) {
                      header_.max_times_sampled == 0 && header_.max_staleness < 0;
   u32 drawn = 0;
   if (plain) {
-    const u64 allowed = samples_allowed(header_.limiter, static_cast<i64>(header_.size), want);
+    const u64 allowed = samples_allowed(limiter_in_force(header_), static_cast<i64>(header_.size), want);
     drawn = allowed == 0 ? 0 : draw_many(set, static_cast<u32>(allowed), stratum, strata);
     if (drawn != 0) undo_.set(header_.limiter.samples, static_cast<u64>(header_.limiter.samples + drawn));
   } else {
-    while (drawn < want && may_sample(header_.limiter, static_cast<i64>(header_.size))) {
+    while (drawn < want && may_sample(limiter_in_force(header_), static_cast<i64>(header_.size))) {
       const u32 slot = pick(*stratum, strata);
       if (slot == kNone) break;
       Item& entry = item(slot);
@@ -166,10 +174,7 @@ u32 Table::draw_step(DrawSet* set, u32 want, double* stratum, double strata) {
         remove_slot(slot, true);
         continue;
       }
-      const double probability = kind == SamplerKind::kUniform       ? 1.0 / static_cast<double>(header_.size)
-                                 : kind == SamplerKind::kOnce        ? 1.0 / static_cast<double>(header_.dense_left)
-                                 : kind == SamplerKind::kPrioritized ? parts_.sums->get(slot) / parts_.sums->total()
-                                                                     : 1.0;
+      const double probability = chance(slot);
       const u32 number = set->spare.back();
       set->spare.pop_back();
       undo_.set(header_.limiter.samples, static_cast<u64>(header_.limiter.samples + 1));
@@ -202,10 +207,7 @@ u32 Table::draw(DrawSet* set, u32 want, double stratum_first, double strata, u64
         break;
       }
       change();
-      if (set->items.empty()) {
-        set->rng_before = header_.rng_counter;
-        set->epoch_before = header_.epoch;
-      }
+      if (set->items.empty()) set->rng_before = header_.rng_counter;
       const u64 held_before = header_.held;
       const u64 stale_before = header_.stale_dropped;
       got = draw_step(set, step, &stratum, strata);
@@ -217,7 +219,7 @@ u32 Table::draw(DrawSet* set, u32 want, double stratum_first, double strata, u64
       if (parts_.minimum && parts_.minimum->best() != kNone) set->least = parts_.minimum->key(parts_.minimum->best());
       const i64 size = static_cast<i64>(header_.size);
       if (got < step) {
-        *why = di::why_no_sample(header_.limiter, size);
+        *why = di::why_no_sample(limiter_in_force(header_), size);
         if (why->empty())
           *why = size == 0     ? "the table is empty"
                  : parts_.sums ? "all " + std::to_string(size) + " priorities are 0: give some with update_priorities()"
@@ -229,7 +231,7 @@ u32 Table::draw(DrawSet* set, u32 want, double stratum_first, double strata, u64
       commit();
       if (got != 0) {
         wake(header_.room_seq, header_.room_waiters, may_insert(header_.limiter, size) ? kMaxClients : 0);
-        if (may_sample(header_.limiter, size)) wake(header_.items_seq, header_.items_waiters, 1);
+        if (may_sample(limiter_in_force(header_), size)) wake(header_.items_seq, header_.items_waiters, 1);
       }
       settle_held();
     }
@@ -268,15 +270,13 @@ bool Table::settle_draw(u64 key, bool give_back) {
   Item& entry = item(slot);
   const bool there = (entry.state & kStateMask) != 0 && (entry.state >> 4 & kGenerationMask) == key_generation(key);
   if (there && give_back && static_cast<u32>(entry.span) != 0) undo_.set(entry.span, entry.span - 1);
-  if (header_.max_times_sampled == 0) {
-    if (there && give_back && header_.sampler == static_cast<u64>(SamplerKind::kOnce)) {
-      const u64 drawn_epochs = (entry.state >> 32) + static_cast<u32>(entry.span);
-      if (drawn_epochs <= header_.epoch) parts_.dense->mark_undrawn(slot);
-      if (parts_.best) parts_.best->set(slot, static_cast<double>(drawn_epochs), entry.number);
-    }
-    return false;
+  if (there && give_back && header_.sampler == static_cast<u64>(SamplerKind::kOnce)) {
+    const u64 epochs = drawn_epochs(entry);
+    if (epochs < header_.epoch) behind_ = true;
+    if (epochs <= header_.epoch) parts_.dense->mark_undrawn(slot);
+    if (parts_.best && is(entry, ItemState::kLive)) parts_.best->set(slot, static_cast<double>(epochs), entry.number);
   }
-  if (!there) return false;
+  if (!there || header_.max_times_sampled == 0) return false;
   undo_.set(entry.state, entry.state - kPending);
   const bool spent = static_cast<u32>(entry.span) >= header_.max_times_sampled;
   if (!is(entry, ItemState::kHeld)) return false;
@@ -286,7 +286,7 @@ bool Table::settle_draw(u64 key, bool give_back) {
     join(slot, true);
     return true;
   }
-  if ((entry.state >> 32) != 0) return false;  // somebody else has not received it yet
+  if (pending(entry) != 0) return false;  // somebody else has not received it yet
   --header_.held;
   forget(slot);
   return true;
@@ -302,23 +302,6 @@ void Table::forget_draws(DrawSet* set) {
   for (const u32 entry : set->spare) arena_->ledger().give(entry);
   set->items.clear();
   set->spare.clear();
-}
-
-// Draws that went into a later epoch were given back: go back to the one they began in, unless somebody else has drawn
-// in the later one since. All items are looked at, which happens at most once for each failed call over a border.
-void Table::rewind_epoch(u64 before) {
-  if (header_.sampler != static_cast<u64>(SamplerKind::kOnce) || header_.epoch <= before) return;
-  std::vector<u32> drawn;
-  for (u64 i = 0; i < header_.dense_count; ++i) {
-    const u32 slot = parts_.dense->at(i);
-    const Item& entry = item(slot);
-    const u64 epochs = (entry.state >> 32) + static_cast<u32>(entry.span);
-    if (epochs > before + 1) return;
-    if (epochs > before) drawn.push_back(slot);
-  }
-  undo_.set(header_.epoch, before);
-  parts_.dense->all_undrawn();
-  for (const u32 slot : drawn) parts_.dense->mark_drawn(slot);
 }
 
 void Table::finish_draws(DrawSet* set, bool give_back, u64 deadline_ns) {
@@ -348,11 +331,13 @@ void Table::finish_draws(DrawSet* set, bool give_back, u64 deadline_ns) {
       undo_.set(header_.total_samples, header_.total_samples - draws);
       if (first == 0 && header_.rng_counter == set->rng_after) undo_.set(header_.rng_counter, set->rng_before);
     }
-    if (give_back && end == set->items.size()) rewind_epoch(set->epoch_before);
+    if (give_back) rewind_epoch();
     commit();
     for (std::size_t i = first; i < end; ++i) set->items[i].chunks = 0;  // a repeated call lowers nothing twice
     settle_held();
     if (give_back) wake(header_.items_seq, header_.items_waiters, kMaxClients);
+    if (!give_back && header_.finished != 0)  // who waits for these draws to come back waits in vain
+      wake(header_.items_seq, header_.items_waiters, kMaxClients);
     if (!give_back || unheld) wake(header_.room_seq, header_.room_waiters, unheld ? kMaxClients : 0);
   }
   forget_draws(set);
@@ -374,6 +359,7 @@ void Table::peek(std::span<const u64> keys, DrawSet* set, u64 deadline_ns) {
       Drawn drawn{};
       drawn.key = key;
       drawn.entry = kNone;
+      drawn.version = -1;
       const bool sound = slot < parts_.slots && key >> (kSlotBits + kGenerationBits) == 0;
       if (sound && (item(slot).state & kStateMask) != 0 &&
           (item(slot).state >> 4 & kGenerationMask) == key_generation(key)) {
@@ -388,8 +374,7 @@ void Table::peek(std::span<const u64> keys, DrawSet* set, u64 deadline_ns) {
         drawn.uses = static_cast<u32>(entry.span);
         drawn.version = entry.version;
         drawn.priority = entry.priority;
-        drawn.probability =
-            parts_.sums ? parts_.sums->get(slot) / parts_.sums->total() : 1.0 / static_cast<double>(header_.size);
+        drawn.probability = is(entry, ItemState::kLive) ? chance(slot) : 0.0;
         drawn.entry = set->spare.back();
         set->spare.pop_back();
         use_chunks(drawn.chunk, drawn.chunks, +1);
@@ -414,6 +399,7 @@ void Table::settle_entry(LedgerEntry& entry, u64 deadline_ns) {
     if (kind == LedgerKind::kWriter) --header_.writers;
     if (kind == LedgerKind::kDraw) {
       settle_draw(entry.ref.load(), true);
+      rewind_epoch();
       if (!(what & kLedgerDropped)) undo_.set(header_.limiter.samples, static_cast<u64>(header_.limiter.samples - 1));
       undo_.set(header_.total_samples, header_.total_samples - 1);
     }
@@ -429,17 +415,32 @@ void Table::settle_entry(LedgerEntry& entry, u64 deadline_ns) {
   settle(deadline_ns);
 }
 
-// The limiter counts anew: draws made before are not its own when they are given back. They carry the mark that says so.
-void Table::uncount_draws() {
+// Calls `what` with the client and entry of every undelivered draw of the table.
+template <class What>
+void Table::each_draw(What&& what) {
   for (u32 client = 0; client < kMaxClients; ++client)
     for (u32 at = arena_->client(client).ledger.load(std::memory_order_acquire); at != 0;) {
       LedgerBlock& block = *reinterpret_cast<LedgerBlock*>(arena_->heap().block(at - 1));
       for (LedgerEntry& entry : block.entries) {
-        const u64 what = entry.what.load();
-        if (ledger_kind(what) == LedgerKind::kDraw && ledger_table(what) == index_) entry.what.fetch_or(kLedgerDropped);
+        const u64 word = entry.what.load();
+        if (ledger_kind(word) == LedgerKind::kDraw && ledger_table(word) == index_) what(client, entry);
       }
       at = block.next.load(std::memory_order_acquire);
     }
+}
+
+// The limiter counts anew: draws made before are not its own when they are given back. They carry the mark that says so.
+void Table::uncount_draws() {
+  each_draw([](u32, LedgerEntry& entry) { entry.what.fetch_or(kLedgerDropped); });
+}
+
+u64 Table::undelivered(u32* client, u64 deadline_ns) {
+  Guard guard(*this, deadline_ns);
+  u64 count = 0;
+  each_draw([&](u32 who, const LedgerEntry&) {
+    if (count++ == 0 || *client == arena_->slot()) *client = who;
+  });
+  return count;
 }
 
 }  // namespace di

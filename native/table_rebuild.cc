@@ -174,15 +174,15 @@ void Table::fill() {
       ++header_.held;
       continue;
     }
-    const u64 drawn_epochs = (entry.state >> 32) + (entry.span & 0xffffffffu);
-    if (parts_.dense) parts_.dense->insert(slot, !once || drawn_epochs <= header_.epoch);
+    const u64 epochs = once ? drawn_epochs(entry) : 0;
+    if (parts_.dense) parts_.dense->insert(slot, epochs <= header_.epoch);
     if (parts_.remover_dense) parts_.remover_dense->insert(slot, true);
     if (parts_.sums || parts_.minimum) {
       const double weight = mass(entry.priority);
       if (parts_.sums) parts_.sums->put(slot, weight);
       if (parts_.minimum && weight > 0) parts_.minimum->put(slot, weight, entry.number);
     }
-    if (parts_.best) parts_.best->put(slot, once ? static_cast<double>(drawn_epochs) : entry.priority, entry.number);
+    if (parts_.best) parts_.best->put(slot, once ? static_cast<double>(epochs) : entry.priority, entry.number);
     if (parts_.remover_best) parts_.remover_best->put(slot, entry.priority, entry.number);
     if (header_.first_live == 0) header_.first_live = slot + 1;
     header_.last_live = slot + 1;

@@ -17,7 +17,8 @@ class Undo {
     const u32 n = record_.count.load(std::memory_order_relaxed);
     if (n == kUndoEntries) throw Error(Code::kStoreError, "undo record overflow");
     u64* at = reinterpret_cast<u64*>(&word);
-    record_.entries[n] = UndoEntry{static_cast<u64>(reinterpret_cast<u8*>(at) - base_), __atomic_load_n(at, __ATOMIC_RELAXED)};
+    record_.entries[n] =
+        UndoEntry{static_cast<u64>(reinterpret_cast<u8*>(at) - base_), __atomic_load_n(at, __ATOMIC_RELAXED)};
     record_.count.store(n + 1, std::memory_order_release);
     __atomic_store_n(at, value, __ATOMIC_RELEASE);  // after the entry; some words are read without the lock
   }

@@ -149,12 +149,50 @@ class Batch:
     def __len__(self) -> int:
         return len(self.keys)
 
+    def front(self, n: int) -> Any:
+        """`data` of the first n examples: views of the same arrays. Ragged columns and values are whole."""
+        return _front(self.data, n)
+
+    def become(self, other: Batch) -> Batch:
+        """Take over all that `other` holds; this batch."""
+        for name in self.__slots__:
+            if name != "__weakref__":
+                setattr(self, name, getattr(other, name))
+        return self
+
     def __repr__(self) -> str:
         names = sorted(self.data) if isinstance(self.data, dict) else "values"
         return f"Batch(n={len(self.keys)}, data={names})"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Batch does not pickle, its arrays lie in pooled memory: pickle copies of what you need")
+
+
+def _front(data: Any, n: int) -> Any:
+    if isinstance(data, dict):
+        return {name: _front(value, n) for name, value in data.items()}
+    return data[:n] if isinstance(data, np.ndarray) else data
+
+
+def check_out(out: Any, n: int) -> None:
+    """Refuse an ``out=`` that cannot take n examples.
+
+    Raises:
+        TypeError: no batch. ValueError: a batch of another size.
+    """
+    if not isinstance(out, Batch):
+        raise TypeError(f"out= takes a batch that sample() returned, not {type(out).__name__}")
+    if len(out) != n:
+        raise ValueError(f"out= holds {len(out)} examples, n={n} are asked for; take a batch of the same n")
+
+
+def empty_batch(keys: Array) -> Batch:
+    """The batch of items that are gone, of a table that has no columns yet."""
+    n = len(keys)
+    zeros, unknown = np.zeros(n), np.full(n, -1, np.int64)
+    weights, times = np.ones(n, np.float32), np.zeros(n, np.int32)
+    parts: Any = ({}, keys, zeros, zeros.copy(), weights, times, unknown, unknown.copy(), unknown.copy(), 0)
+    return Batch(*parts, np.zeros(n, np.bool_))
 
 
 def wrap_ragged(data: dict[str, Any], ragged: dict[int, tuple[tuple[str, ...], int]], n: int) -> None:

@@ -20,6 +20,10 @@ MAX_CAPACITY = 2**28
 """Slots that a key can name."""
 
 
+MAX_ONCE_USES = 255
+"""The most `max_times_sampled` with `Once`."""
+
+
 class NotGiven(Enum):
     """The type of `NOT_GIVEN`, which tells a default from an argument of the same value."""
 
@@ -137,6 +141,11 @@ def _check_once(found: Combination) -> None:
             f"sampler={sampler!r} with {found.limiter!r}: when every item has been drawn, or was evicted before, draws "
             f"wait for inserts, while SamplesPerInsert lets no insert pass until more is drawn; use "
             f"limiter=MinSize(n), or Once(epochs=None)"
+        )
+    if times > MAX_ONCE_USES:
+        raise ValueError(
+            f"max_times_sampled={times} with {sampler!r}: beside the epoch an item keeps its undelivered draws in "
+            f"8 bits, so at most {MAX_ONCE_USES}; leave max_times_sampled= out, and table.delete() what was used enough"
         )
     if times and sampler.epochs is not None and times < sampler.epochs:
         raise ValueError(

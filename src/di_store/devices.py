@@ -33,6 +33,8 @@ class Placer:
             self._torch = torch
             self._device = torch.device(device)
             self._cuda = self._device.type == "cuda"
+            if self._cuda and not torch.cuda.is_available():
+                raise ValueError(f'device={device!r}: torch sees no GPU here; give "cpu" or leave device= out')
             if self._cuda and self._device.index is None:
                 self._device = torch.device("cuda", torch.cuda.current_device())
             if self._device.type not in ("cpu", "cuda"):

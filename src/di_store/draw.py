@@ -7,10 +7,20 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from di_store import _core, config
-from di_store.batch import Batch
+from di_store.batch import Batch, check_out
 from di_store.errors import EndOfData, Timeout
 from di_store.handle import TableHandle
 from di_store.waits import SLICE_SECONDS, SampleWait, check_timeout
+
+
+class Undelivered(Exception):
+    """A finished table waits for draws of others: who holds draws meanwhile must give them back, or both could wait."""
+
+    def __init__(self, handle: TableHandle, seen: int, reason: str) -> None:
+        super().__init__(reason)
+        self.handle = handle
+        self.seen = seen
+        self.reason = reason
 
 
 class Stopped(Exception):
@@ -35,6 +45,8 @@ def read_batch(
 ) -> Batch:
     """`Table.sample`, when there is more to it than one call of the core."""
     n = check_n(n)
+    if out is not None:
+        check_out(out, n)
     terms = Terms(n, timeout, min_n, linger)
     await_columns(handle, terms)
     reader = handle.reader()
@@ -42,19 +54,33 @@ def read_batch(
     if draws is None:
         draws = reader.begin()
     try:
-        collect(handle, reader, draws, terms)
-        parts = reader.finish(draws, beta, which, None if out is None else out.data, True)
+        held = collect(handle, reader, draws, terms)
+        parts = reader.finish(draws, beta, which, _given(out, held), True)
     except BaseException:
         reader.give_back(draws)
         raise
-    return handle.batch(parts)
+    batch = handle.batch(parts)
+    return batch if out is None or held < n else out.become(batch)
+
+
+def _given(out: Batch | None, held: int) -> Any:
+    """The arrays to write into, as many examples as there are."""
+    if out is None:
+        return None
+    return out.data if held == len(out) else out.front(held)
 
 
 class Terms:
     """How long a draw may take and when it may end early."""
 
     def __init__(
-        self, n: int, timeout: Any, min_n: Any = None, linger: Any = None, stop: Callable[[], bool] | None = None
+        self,
+        n: int,
+        timeout: Any,
+        min_n: Any = None,
+        linger: Any = None,
+        stop: Callable[[], bool] | None = None,
+        ours: Callable[[TableHandle], int] | None = None,
     ) -> None:
         self.n = n
         self.timeout = check_timeout(timeout)
@@ -63,6 +89,8 @@ class Terms:
             raise ValueError(f"min_n={self.min_n} is above n={n}: it is the least that sample may return")
         self.linger = check_timeout(linger, "linger")
         self.stop = stop
+        self.ours = ours or (lambda _: 0)  # draws of a table that the caller holds ready: they do not come back
+        self.holding = False  # whether the caller holds draws of other tables meanwhile
         self.wait: SampleWait | None = None
 
     def pause(self, handle: TableHandle, seen: int, reason: str, at_most: float = SLICE_SECONDS) -> None:
@@ -73,8 +101,8 @@ class Terms:
             raise handle.closed
         if self.wait is None:
             what = f"sample of {self.n} from table {handle.name!r}"
-            self.wait = SampleWait(handle.arena, self.timeout, what, handle.native)
-        self.wait.check_attended(reason)
+            self.wait = SampleWait(handle.arena, self.timeout, what)
+        self.wait.check_attended(handle.native, reason)
         self.wait.pause(handle.native.wait_items, seen, reason, at_most=at_most)
 
 
@@ -114,7 +142,16 @@ def collect(handle: TableHandle, reader: _core.Reader, draws: _core.Draws, terms
         if finished:  # read before the draw: whatever was inserted before finish() has been offered
             if held:
                 return held
-            raise EndOfData(f"table {handle.name!r} is finished and gives no more: {draws.why}")
+            others = _undelivered(reader, draws, handle, terms)
+            if native.items_seq() != seen:  # some came back meanwhile
+                continue
+            if not others:
+                raise EndOfData(f"table {handle.name!r} is finished and gives no more: {draws.why}")
+            reason = f"finished; {others}"
+            if terms.holding:
+                raise Undelivered(handle, seen, reason)
+            terms.pause(handle, seen, reason)
+            continue
         at_most = SLICE_SECONDS
         if held >= terms.min_n:
             if terms.linger is not None:
@@ -130,6 +167,16 @@ def collect(handle: TableHandle, reader: _core.Reader, draws: _core.Draws, terms
             raise
 
 
+def _undelivered(reader: _core.Reader, draws: _core.Draws, handle: TableHandle, terms: Terms) -> str:
+    """Which draws of others may still come back, as text; "" for none."""
+    found = reader.undelivered(draws)
+    if found is None:
+        return "its lock is held up"
+    count, pid = found
+    count -= terms.ours(handle)  # looked at later than the count: they only become fewer, never hide another's
+    return f"{count} draws of pid {pid} are not delivered yet and may come back" if count > 0 else ""
+
+
 def _over(terms: Terms) -> bool:
     """Whether the deadline is over, before the first wait too."""
     return terms.timeout is not None and (terms.wait.left <= 0 if terms.wait is not None else terms.timeout <= 0)
@@ -138,8 +185,11 @@ def _over(terms: Terms) -> bool:
 class Drawn:
     """A batch that was drawn ahead and not handed out yet."""
 
-    def __init__(self, parts: Any, deliver: Callable[[], None], give_back: Callable[[], None]) -> None:
+    def __init__(
+        self, parts: Any, counts: dict[TableHandle, int], deliver: Callable[[], None], give_back: Callable[[], None]
+    ) -> None:
         self.parts = parts
+        self.counts = counts  # draws by table
         self.deliver = deliver
         self.give_back = give_back
 
@@ -178,4 +228,6 @@ class TableSource:
         except BaseException:
             reader.give_back(draws)
             raise
-        return Drawn(handle.batch(parts), lambda: reader.deliver(draws), lambda: reader.give_back(draws))
+        return Drawn(
+            handle.batch(parts), {handle: held}, lambda: reader.deliver(draws), lambda: reader.give_back(draws)
+        )

@@ -18,6 +18,7 @@ from di_store.chores import run_ahead
 from di_store.devices import Placer
 from di_store.draw import Drawn, Stopped, Terms, check_n
 from di_store.errors import EndOfData, StoreClosed, StoreError
+from di_store.handle import TableHandle
 
 LEARNER_ROLE = 2
 
@@ -40,7 +41,7 @@ class _Ahead:
 
     def __init__(self, source: Source, terms: Terms, prefetch: int, beta: Any, drop_last: bool, placer: Placer) -> None:
         self.placer = placer
-        self._source = source
+        self._source: Source | None = source
         self._terms = terms
         self._prefetch = prefetch
         self._beta = beta
@@ -55,7 +56,10 @@ class _Ahead:
     def next(self) -> tuple[Drawn, Any]:
         """The next batch; raises `StopIteration` when there is no more."""
         if self._prefetch == 0:
-            return self._draw()
+            try:
+                return self._draw()
+            except Stopped:
+                raise StoreClosed("this loader was closed") from None
         with self._changed:
             if self._thread is None and self._error is None and not self._stop:
                 self._thread = threading.Thread(target=self._run, name="di-store loader", daemon=True)
@@ -90,16 +94,19 @@ class _Ahead:
             drawn, _ = self._ready.popleft()
             drawn.give_back()
         self.placer.close()
-        self._source = None  # type: ignore[assignment]  # the mapping goes with the last handle
+        self._source = None  # the mapping goes with the last handle
 
     def _draw(self) -> tuple[Drawn, Any]:
         """One batch, drawn now."""
-        terms = Terms(self._terms.n, self._terms.timeout, stop=lambda: self._stop)
+        source = self._source
+        if source is None:
+            raise Stopped
+        terms = Terms(self._terms.n, self._terms.timeout, stop=lambda: self._stop, ours=self._held)
         beta = self._beta(self._drawn) if callable(self._beta) else self._beta
         if beta is None:
-            beta = self._source.beta()
+            beta = source.beta()
         try:
-            drawn = self._source.draw(terms, beta, self.placer.allocate)
+            drawn = source.draw(terms, beta, self.placer.allocate)
             if self._drop_last and len(drawn.parts) < terms.n:
                 drawn.give_back()
                 raise EndOfData("the rest is smaller than a batch, and drop_last=True")
@@ -111,6 +118,11 @@ class _Ahead:
         except BaseException:
             drawn.give_back()
             raise
+
+    def _held(self, handle: TableHandle) -> int:
+        """Draws of a table that are ready and not handed out."""
+        with self._changed:
+            return sum(drawn.counts.get(handle, 0) for drawn, _ in self._ready)
 
     def _run(self) -> None:
         """The thread: keep `prefetch` batches ready."""

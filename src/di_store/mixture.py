@@ -9,7 +9,7 @@ import numpy as np
 
 from di_store import config
 from di_store.batch import ArrayPool, Batch, Ragged, host_array, key_array
-from di_store.draw import Drawn, Terms, await_columns, check_n, collect
+from di_store.draw import Drawn, Terms, Undelivered, await_columns, check_n, collect
 from di_store.dtypes import Array
 from di_store.errors import EndOfData, StoreError
 from di_store.handle import TableHandle
@@ -149,14 +149,10 @@ class MixtureSource:
         counts = np.bincount(
             self._random.choice(len(self._shares), terms.n, p=self._shares), minlength=len(self._shares)
         )
-        parts = [
-            _Part(handle, place, int(count))
-            for place, (handle, count) in enumerate(zip(self._handles, counts, strict=True))
-            if count
-        ]
+        parts: list[_Part] = []
         try:
-            for part in parts:
-                part.draw(terms)
+            while not parts:
+                parts = self._parts(counts, terms)
             batch = self._assemble(parts, beta, allocate or (lambda _, shape, dtype: self._pool.take(shape, dtype)))
         except BaseException:
             for part in parts:
@@ -171,7 +167,26 @@ class MixtureSource:
             for part in parts:
                 part.give_back()
 
-        return Drawn(batch, deliver, give_back)
+        return Drawn(batch, {part.handle: part.held for part in parts}, deliver, give_back)
+
+    def _parts(self, counts: Array, terms: Terms) -> list[_Part]:
+        """Draws of all tables, as many as `counts` says; none at all if they have to be asked for once more."""
+        parts = [
+            _Part(handle, place, int(count))
+            for place, (handle, count) in enumerate(zip(self._handles, counts, strict=True))
+            if count
+        ]
+        try:
+            for part in parts:
+                part.draw(terms, holding=part is not parts[0])
+            return parts
+        except BaseException as error:
+            for part in parts:
+                part.give_back()
+            if not isinstance(error, Undelivered):
+                raise
+            terms.pause(error.handle, error.seen, error.reason)
+            return []
 
     def _assemble(self, parts: list[_Part], beta: float | None, allocate: Callable[[str, Any, Any], Any]) -> Batch:
         """Each table's examples go straight to their place in one batch."""
@@ -216,13 +231,16 @@ class _Part:
         self._count = count
         self._draws: _core.Draws | None = None
 
-    def draw(self, terms: Terms) -> None:
-        own = Terms(self._count, terms.timeout, stop=terms.stop)
-        own.wait = terms.wait
-        await_columns(self.handle, own)
-        reader = self.handle.reader()
-        self._draws = reader.begin()
-        self.held = collect(self.handle, reader, self._draws, own)
+    def draw(self, terms: Terms, holding: bool) -> None:
+        own = Terms(self._count, terms.timeout, stop=terms.stop, ours=terms.ours)
+        own.wait, own.holding = terms.wait, holding
+        try:
+            await_columns(self.handle, own)
+            reader = self.handle.reader()
+            self._draws = reader.begin()
+            self.held = collect(self.handle, reader, self._draws, own)
+        finally:
+            terms.wait = own.wait  # one deadline for all tables
         if self.held < self._count:
             raise EndOfData(f"table {self.handle.name!r} is finished: {self.held} of {self._count} are left")
 

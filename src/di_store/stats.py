@@ -6,6 +6,7 @@ from typing import Any
 
 from di_store import _core
 from di_store.handle import TableHandle
+from di_store.limiters import UNBOUNDED, MinSize, SamplesPerInsert
 from di_store.settings import UNLIMITED
 
 ROLES = ((1, "writer"), (2, "learner"), (4, "tool"))
@@ -26,7 +27,7 @@ def table_stats(handle: TableHandle) -> dict[str, Any]:
     found["bytes_logical"] = found["size"] * plan.item_bytes if plan is not None else 0
     insert, sample = found.pop("insert_blocked"), found.pop("sample_blocked")
     limiter = dict(found["limiter"])
-    limiter["kind"] = type(handle.settings.limiter).__name__
+    limiter["kind"] = _limiter_kind(handle, limiter)
     limiter["state"] = "inserts wait" if insert else "samples wait" if sample else "flowing"
     limiter["reason"] = insert or sample
     limiter["insert_reason"], limiter["sample_reason"] = insert, sample
@@ -35,6 +36,13 @@ def table_stats(handle: TableHandle) -> dict[str, Any]:
     found["sampler"] = repr(handle.settings.sampler)
     found["remover"] = repr(handle.settings.remover)
     return found
+
+
+def _limiter_kind(handle: TableHandle, numbers: dict[str, Any]) -> str:
+    """The class of the limiter in force, which `configure` may have changed."""
+    if handle.settings.queued:
+        return type(handle.settings.limiter).__name__
+    return MinSize.__name__ if numbers["max_diff"] >= UNBOUNDED else SamplesPerInsert.__name__
 
 
 def store_stats(arena: _core.Arena, tables: dict[str, dict[str, Any]]) -> dict[str, Any]:

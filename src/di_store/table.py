@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from di_store import config
-from di_store.batch import Batch, host_array, key_array
+from di_store.batch import Batch, empty_batch, host_array, key_array
 from di_store.combination import MAX_CAPACITY
 from di_store.draw import TableSource, read_batch
 from di_store.dtypes import Array
@@ -118,7 +118,8 @@ class Table:
             linger: default the rest of `timeout`.
             beta: exponent of the importance weights; None: the sampler's.
             columns: copy only these outputs.
-            out: a batch of the same n whose arrays are overwritten.
+            out: a batch of n examples, which is overwritten and returned; where fewer are drawn, the result is over the
+                front of its arrays.
 
         Raises:
             Timeout: what was drawn is given back. EndOfData: finished, and nothing is left.
@@ -151,12 +152,15 @@ class Table:
     def peek(self, keys: Any, *, columns: str | Iterable[str] | None = None) -> Batch:
         """What `sample` would return for these items, in this order; gone ones have `live` False.
 
-        Raises:
-            Timeout: nothing was ever written to the table.
+        It waits for nothing and counts nothing: `times_sampled` is what it was. A table without columns yet has no
+        items, and its batch no data.
         """
         handle = self._open()
+        wanted = key_array(keys)
+        if handle.read_plan() is None:
+            return empty_batch(wanted)
         which = handle.which(columns)
-        return handle.batch(handle.reader().peek(key_array(keys), which))
+        return handle.batch(handle.reader().peek(wanted, self._beta(None), which))
 
     def keys(self, start: int = 0, n: int | None = None) -> Array:
         """Keys of up to `n` items, oldest first, the `start` oldest left out: uint64."""
@@ -276,7 +280,12 @@ class Table:
             raise ValueError(f"limiter={limiter!r} needs {least} items, and capacity={capacity} holds fewer")
 
     def finish(self) -> None:
-        """No more inserts will come: `sample` returns what remains, then raises `EndOfData`; loaders stop."""
+        """No more inserts will come: `sample` returns what remains, then raises `EndOfData`; loaders stop.
+
+        Before `EndOfData` it waits for draws that others hold undelivered, as long as its `timeout` allows: they may
+        come back. Where draws use items up (`max_times_sampled`, a queue, `Once` with a last epoch) the limiter holds
+        nothing back any more.
+        """
         self._writable()
         self._native.finish()
 

@@ -144,17 +144,16 @@ os.register_at_fork(after_in_child=_forget)
 class SampleWait(Wait):
     """The wait of a `sample`: without a timeout it still ends when nobody writes to the table any more."""
 
-    def __init__(self, arena: Arena, timeout: float | None, what: str, table: NativeTable) -> None:
+    def __init__(self, arena: Arena, timeout: float | None, what: str) -> None:
         super().__init__(arena, timeout, what)
-        self._table = table
         self._attended = self.began
 
-    def check_attended(self, reason: str) -> None:
+    def check_attended(self, table: NativeTable, reason: str) -> None:
         """Raise `Timeout` if for a minute no writer of the table was open and no insert came."""
         if self._timeout is not None:
             return
         now = time.monotonic()
-        stats = self._table.stats()
+        stats = table.stats()
         if stats["writers"]:
             self._attended = now
         if min(now - self._attended, stats["seconds_since_insert"]) < ABANDONED_SECONDS:

@@ -63,8 +63,11 @@ class Writer:
             raise ValueError("a table with view=Opaque() shares its stream with no other: give it a writer of its own")
         self._arena.set_role(WRITER_ROLE)
         run_ahead(self._arena)
+        self._attending: list[_core.Attendance] = []
         if all(handle.schema is not None for handle in self._handles):
             self._build()
+        else:  # open for learners already, though there is nothing to write with before the first step
+            self._attending = [_core.Attendance(handle.native) for handle in self._handles]
         _open.add(self)
 
     # -- the calls ----------------------------------------------------------------------------------------------
@@ -242,6 +245,7 @@ class Writer:
 
     def _build(self) -> None:
         self._native, self._schema = build_native(self._handles, self._lanes, self._autoreset)
+        self._end_attendance()
         self._versions = [
             (position, handle.versions, handle.settings.weights)
             for position, handle in enumerate(self._handles)
@@ -292,10 +296,19 @@ class Writer:
     def _end(self, why: StoreError) -> None:
         self._ended = why
         self._thread = -1
+        try:
+            self._end_attendance()
+        except StoreError:
+            pass  # the table is gone, or held up: what is left ends with this process
         # The mapping goes with the last handle: let go of the core's part.
         self._call = self._native = None
         self._handles, self._versions = [], []
         self._arena = None  # type: ignore[assignment]
+
+    def _end_attendance(self) -> None:
+        """The core's writer counts as open now, or nothing does any more."""
+        while self._attending:
+            self._attending.pop().end()
 
     def end_with(self, why: StoreError) -> None:
         """The store's handle is closed: end as `close` does, as far as that needs no waiting."""

@@ -30,7 +30,10 @@ class TableModel {
   u64 capacity() const { return capacity_; }
   void set_capacity(u64 capacity) { capacity_ = capacity; }
   u64 epoch() const { return epoch_; }
-  bool may_insert_now() const { return size() <= static_cast<i64>(capacity_) && may_insert(limiter_, size()); }
+  bool may_insert_now() const {
+    const bool lifted = size() > static_cast<i64>(capacity_) && may_sample(limiter_, size());
+    return !lifted && may_insert(limiter_, size());
+  }
 
   Item* find(u64 key) {
     for (Item& item : items_)
@@ -43,9 +46,12 @@ class TableModel {
   std::set<u64> next_draws() {
     std::set<u64> found = candidates(shape_.sampler, true);
     if (shape_.sampler != SamplerKind::kOnce || !found.empty() || size() == 0) return found;
-    if (shape_.epochs >= 0 && static_cast<i64>(epoch_) + 1 >= shape_.epochs) return found;
-    ++epoch_;
-    return candidates(shape_.sampler, true);
+    while (found.empty()) {
+      if (shape_.epochs >= 0 && static_cast<i64>(epoch_) + 1 >= shape_.epochs) return found;
+      ++epoch_;
+      found = candidates(shape_.sampler, true);
+    }
+    return found;
   }
   void remove(u64 key, bool undrawn_counts) {
     const auto at = std::find_if(items_.begin(), items_.end(), [key](const Item& item) { return item.key == key; });
@@ -83,12 +89,20 @@ class TableModel {
       items_.erase(items_.begin() + (item - items_.data()));
     }
   }
-  // Draws that went into a later epoch were given back: it begins anew unless somebody else drew in it.
-  void rewind_epoch(u64 before) {
-    if (shape_.sampler != SamplerKind::kOnce || epoch_ <= before) return;
-    for (const Item& item : items_)
-      if (item.joined + item.uses > before + 1) return;
-    epoch_ = before;
+  // Draws were given back: the epoch they belong to runs again; one in which nothing is drawn has not begun.
+  void rewind_epoch() {
+    if (shape_.sampler != SamplerKind::kOnce || size() == 0) return;
+    u64 least = ~u64{0}, most = 0;
+    for (const Item& item : items_) {
+      if (item.held) continue;
+      least = std::min(least, item.joined + item.uses);
+      most = std::max(most, item.joined + item.uses);
+    }
+    if (least < epoch_) {
+      epoch_ = least;
+    } else if (epoch_ > 0 && most <= epoch_) {
+      --epoch_;
+    }
   }
   void update(u64 key, double priority) {
     find(key)->priority = priority;

@@ -88,7 +88,7 @@ class Duel {
 
   void draw() {
     const u32 want = static_cast<u32>(1 + random_.below(90));
-    sets_.push_back({DrawSet{}, true, model_.epoch()});
+    sets_.push_back({DrawSet{}, true});
     DrawSet& set = sets_.back().set;
     std::string why;
     const u32 got = table_->draw(&set, want, 0, shape_.stratified ? want : 0, soon(), &why);
@@ -131,7 +131,7 @@ class Duel {
     else
       table_->deliver(&one.set, soon());
     for (const u64 key : drawn) model_.end_draw(key, back, one.counted);
-    if (back) model_.rewind_epoch(one.epoch);
+    if (back && !drawn.empty()) model_.rewind_epoch();
     sets_.pop_back();
   }
 
@@ -182,8 +182,8 @@ class Duel {
     const bool anew = random_.below(2) == 0;
     table_->configure(anew ? &limiter : nullptr, &alpha, nullptr, nullptr, soon());
     if (!anew) return;
-    model_.limiter() = limiter;
-    for (Outstanding& one : sets_) one.counted = false;
+    model_.limiter() = counted_anew(limiter, model_.size(), model_.held());
+    for (Outstanding& one : sets_) one.counted = one.counted && limiter.queue != 0;
   }
 
   void reset() {
@@ -210,7 +210,6 @@ class Duel {
   struct Outstanding {
     DrawSet set;
     bool counted;  // by the limiter in force
-    u64 epoch;     // when the draws began
   };
   Random random_;
   std::shared_ptr<Table> table_;
@@ -233,7 +232,6 @@ void all_pairs(const std::shared_ptr<Arena>& arena) {
     for (const SamplerKind remover : kRemovers)
       for (const u64 limit : {0, 1, 3})
         for (const u64 capacity : {1, 3, 7, 200}) {
-          if (limit != 0 && sampler == SamplerKind::kOnce) continue;
           ++seed;
           if (!full_scale() && seed % 3 != 0) continue;
           TableShape shape = table_shape("pair-" + std::to_string(seed), capacity, kRow);

@@ -1,0 +1,171 @@
+"""The end of a table's data: what `finish` leaves to draw, for whom `sample` waits before it says so."""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import os
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import di_store
+
+FORK = mp.get_context("fork")
+
+
+@pytest.fixture
+def store() -> Iterator[Any]:
+    with di_store.open(memory="64MiB", seed=1) as opened:
+        yield opened
+
+
+def hold(table: Any, n: int) -> None:
+    """Draw in vain until killed: whatever the table has is held undelivered."""
+    table.sample(n, timeout=600)
+
+
+def holder(table: Any, n: int) -> Any:
+    """A process that holds all of the table's n items."""
+    process = FORK.Process(target=hold, args=(table, n + 1), daemon=True)
+    process.start()
+    while table.stats()["samples"] < n:
+        pass
+    os.kill(process.pid or 0, signal.SIGSTOP)
+    return process
+
+
+@pytest.mark.parametrize("settings", [{"limiter": di_store.Queue(10)}, {"sampler": di_store.Once(1)}], ids=str)
+def test_the_end_waits_for_draws_that_may_come_back(store: Any, settings: dict[str, Any]) -> None:
+    table = store.create_table("t", capacity=10, **settings)
+    table.extend({"n": np.arange(4)})
+    process = holder(table, 4)
+    table.finish()
+    with pytest.raises(di_store.Timeout) as caught:
+        table.sample(1, timeout=0.2)
+    assert f"4 draws of pid {process.pid} are not delivered yet" in caught.value.reason
+    assert str(process.pid) in (caught.value.culprit or "")
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    assert sorted(table.sample(8, timeout=60).data["n"].tolist()) == [0, 1, 2, 3]
+    with pytest.raises(di_store.EndOfData):
+        table.sample(1, timeout=60)
+
+
+def test_the_end_comes_as_soon_as_they_are_delivered(store: Any) -> None:
+    table = store.create_table("t", capacity=10, limiter=di_store.Queue(10))
+    table.extend({"n": np.arange(4)})
+    table.finish()
+    loader = table.loader(4, prefetch=1)
+    ended: list[str] = []
+
+    def learner() -> None:
+        try:
+            table.sample(1)
+        except di_store.EndOfData:
+            ended.append("end")
+
+    loader._ahead._thread = threading.Thread(target=loader._ahead._run)
+    loader._ahead._thread.start()  # it draws, and nobody takes
+    while table.stats()["samples"] < 4:
+        pass
+    thread = threading.Thread(target=learner)
+    thread.start()
+    while not any(waiter["table"] == "t" for waiter in store.stats()["waiters"]):
+        pass
+    assert not ended
+    assert next(loader).data["n"].tolist() == [0, 1, 2, 3]
+    thread.join(60)
+    assert ended == ["end"]
+    assert list(loader) == []
+    loader.close()
+
+
+def test_a_loader_does_not_wait_for_its_own_batches(store: Any) -> None:
+    """Its consumer is slower than `timeout`, which counts for a draw, not for what is ready."""
+    table = store.create_table("t", capacity=20, sampler=di_store.Once(1))
+    table.extend({"n": np.arange(20)})
+    table.finish()
+    with table.loader(4, prefetch=8, timeout=0.05) as loader:
+        found = next(loader).data["n"].tolist()
+        while loader._ahead._error is None:  # it has come to the end while four batches are ready
+            pass
+        found += [n for batch in loader for n in batch.data["n"].tolist()]
+    assert sorted(found) == list(range(20))
+
+
+LEFT = [
+    {"limiter": di_store.MinSize(4), "max_times_sampled": 1, "sampler": di_store.Fifo()},
+    {"limiter": di_store.SamplesPerInsert(1, 4, 0.0), "max_times_sampled": 1, "sampler": di_store.Fifo()},
+    {"limiter": di_store.SamplesPerInsert(1, 4, 0.0), "max_times_sampled": 1},
+    {"limiter": di_store.MinSize(9), "sampler": di_store.Once(1)},
+]
+
+
+@pytest.mark.parametrize("settings", LEFT, ids=str)
+def test_what_remains_is_all_that_was_not_drawn(store: Any, settings: dict[str, Any]) -> None:
+    """No insert will come that a limiter could wait for; where draws use items up, the last ones come too."""
+    table = store.create_table("t", capacity=10, **settings)
+    table.extend({"n": np.arange(5)})
+    table.finish()
+    found: list[int] = []
+    with pytest.raises(di_store.EndOfData):
+        while True:
+            found += table.sample(2, timeout=60).data["n"].tolist()
+    assert sorted(found) == list(range(5))
+
+
+def test_with_replacement_the_limiter_goes_on(store: Any) -> None:
+    table = store.create_table("t", capacity=10, limiter=di_store.MinSize(9))
+    table.extend({"n": np.arange(5)})
+    table.finish()
+    with pytest.raises(di_store.EndOfData, match="5 of min_size=9"):
+        table.sample(1, timeout=60)
+
+
+def test_a_mixture_gives_back_while_it_waits(store: Any) -> None:
+    """Two mixtures would else hold what the other one waits for."""
+    a = store.create_table("a", capacity=10, limiter=di_store.Queue(10))
+    b = store.create_table("b", capacity=10, limiter=di_store.Queue(10))
+    for table in (a, b):
+        table.extend({"n": np.arange(4)})
+    process = holder(b, 4)
+    a.finish()
+    b.finish()
+    mixture = store.mix({"a": 1, "b": 1}, seed=4)  # 2 of each, then 1 and 3
+    with pytest.raises(di_store.Timeout, match="may come back"):
+        mixture.sample(4, timeout=0.2)
+    assert len(a) == 4
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    assert mixture.sample(4, timeout=60).source.tolist() == [0, 1, 1, 1]
+
+
+def test_three_loaders_and_the_end(store: Any) -> None:
+    table = store.create_table("t", capacity=400, sampler=di_store.Once(3))
+    table.extend({"n": np.arange(400)})
+    table.finish()
+    counts: Counter[int] = Counter()
+    lock = threading.Lock()
+
+    def learner() -> None:
+        for batch in table.loader(7):
+            with lock:
+                counts.update(batch.data["n"].tolist())
+
+    everybody(learner, 3)
+    assert counts == Counter(dict.fromkeys(range(400), 3))
+
+
+def everybody(work: Callable[[], None], threads: int) -> None:
+    """Do the work in several threads at once."""
+    running = [threading.Thread(target=work) for _ in range(threads)]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join(60)
+        assert not thread.is_alive()
