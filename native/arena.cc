@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <new>
+#include <tuple>
 #include <utility>
 
 #include "heap.h"
@@ -35,6 +36,32 @@ std::string hex(const u8* bytes, u64 count) {
     text += digits[bytes[i] & 15];
   }
   return text;
+}
+
+// Where the parts of a store of so many slices lie. Tables' headers, slices and bitmaps are committed as they come in
+// use; what lies before them at once.
+struct Parts {
+  Offset clients, heap, tables, weights, layouts, slices, bitmaps, data;
+  auto all() const { return std::tie(clients, heap, tables, weights, layouts, slices, bitmaps, data); }
+};
+
+Parts parts_of(u64 slices) {
+  u64 at = align_up(sizeof(ArenaHeader), kPageBytes);
+  const auto part = [&at](u64 bytes) {
+    const u64 offset = at;
+    at = align_up(at + bytes, kPageBytes);
+    return Offset{offset};
+  };
+  Parts parts;
+  parts.clients = part(sizeof(ClientSlot) * kMaxClients);
+  parts.heap = part(sizeof(HeapHeader));
+  parts.weights = part(sizeof(WeightsEntry) * kMaxWeights);
+  parts.layouts = part(sizeof(u32) * kMaxLayouts);
+  parts.tables = part(kTableHeaderBytes * kMaxTables);
+  parts.slices = part(sizeof(Slice) * slices);
+  parts.bitmaps = part(sizeof(u64) * kBlockWords * slices);
+  parts.data = Offset{align_up(at, kSliceBytes)};
+  return parts;
 }
 
 std::string memfd_name(const ArenaHeader& header) {
@@ -124,28 +151,12 @@ std::shared_ptr<Arena> Arena::create(const std::string& name, u64 budget_bytes, 
 
   std::shared_ptr<Arena> arena(new Arena);
   const u64 slices = range / kSliceBytes;
-  u64 at = 0;
-  const auto part = [&at](u64 bytes) {
-    const u64 offset = at;
-    at = align_up(at + bytes, kPageBytes);
-    return Offset{offset};
-  };
-  ArenaHeader plan{};
-  part(sizeof(ArenaHeader));
-  plan.clients = part(sizeof(ClientSlot) * kMaxClients);
-  plan.heap = part(sizeof(HeapHeader));
-  plan.weights = part(sizeof(WeightsEntry) * kMaxWeights);
-  plan.layouts = part(sizeof(u32) * kMaxLayouts);
-  const u64 fixed = at;
-  plan.tables = part(kTableHeaderBytes * kMaxTables);
-  plan.slices = part(sizeof(Slice) * slices);
-  plan.bitmaps = part(sizeof(u64) * kBlockWords * slices);
-  plan.data = Offset{align_up(at, kSliceBytes)};
+  const Parts plan = parts_of(slices);
   arena->file_bytes_ = plan.data.value + range;
   arena->fd_ = os::create_memfd("di-store:" + name + ":" + hex(uuid, sizeof uuid), arena->file_bytes_);
   arena->id_ = os::file_id(arena->fd_);
   std::string why;
-  if (!arena->commit(0, fixed, &why)) throw Error(Code::kCapacity, "memory=: " + why).told();
+  if (!arena->commit(0, plan.tables.value, &why)) throw Error(Code::kCapacity, "memory=: " + why).told();
   arena->map_file();
   ArenaHeader& header = *reinterpret_cast<ArenaHeader*>(arena->base_);
   header.layout_version = kLayoutVersion;
@@ -156,17 +167,11 @@ std::shared_ptr<Arena> Arena::create(const std::string& name, u64 budget_bytes, 
   header.slice_count = slices;
   header.creator_cgroup = os::cgroup_hash();
   header.seed = seed;
-  header.clients = plan.clients;
-  header.heap = plan.heap;
-  header.tables = plan.tables;
-  header.weights = plan.weights;
-  header.layouts = plan.layouts;
-  header.slices = plan.slices;
-  header.bitmaps = plan.bitmaps;
-  header.data = plan.data;
+  std::tie(header.clients, header.heap, header.tables, header.weights, header.layouts, header.slices, header.bitmaps,
+           header.data) = plan.all();
   arena->place_parts();
   arena->heap_header_->budget.store(budget_bytes);
-  arena->heap_header_->fixed_bytes.store(fixed);
+  arena->heap_header_->fixed_bytes.store(plan.tables.value);
   arena->claim_slot();
   arena->heap_->format();
   DI_FAULT("arena.before_magic");
@@ -212,18 +217,23 @@ void Arena::validate() const {
                                            std::to_string(kLayoutVersion) +
                                            "); use the same version in every process, or another name")
         .told();
+  // Nothing is believed that can be reckoned: the parts of a store of this size lie where they lie.
   const u64 slices = header.slice_count;
-  const auto fits = [this](Offset at, u64 bytes) {
-    return at.value >= sizeof(ArenaHeader) && at.value % kPageBytes == 0 && at.value <= file_bytes_ &&
-           bytes <= file_bytes_ - at.value;
-  };
-  const bool sound =
-      slices > 0 && slices <= (u64{1} << 24) && header.range_bytes == slices * kSliceBytes &&
-      header.data.value % kSliceBytes == 0 && header.data.value + header.range_bytes == file_bytes_ &&
-      fits(header.clients, sizeof(ClientSlot) * kMaxClients) && fits(header.heap, sizeof(HeapHeader)) &&
-      fits(header.tables, kTableHeaderBytes * kMaxTables) && fits(header.weights, sizeof(WeightsEntry) * kMaxWeights) &&
-      fits(header.layouts, sizeof(u32) * kMaxLayouts) && fits(header.slices, sizeof(Slice) * slices) &&
-      fits(header.bitmaps, sizeof(u64) * kBlockWords * slices) && std::memchr(header.name, 0, kNameBytes) != nullptr;
+  bool sound = slices > 0 && slices <= (u64{1} << 24) && header.range_bytes == slices * kSliceBytes &&
+               std::memchr(header.name, 0, kNameBytes) != nullptr;
+  const Parts parts = parts_of(sound ? slices : 0);
+  sound = sound &&
+          parts.all() == std::tie(header.clients, header.heap, header.tables, header.weights, header.layouts,
+                                  header.slices, header.bitmaps, header.data) &&
+          parts.data.value + header.range_bytes == file_bytes_ && header.layout_count.load() <= kMaxLayouts;
+  if (sound) {
+    const HeapHeader& heap = *reinterpret_cast<const HeapHeader*>(base_ + parts.heap.value);
+    const u32 segments = heap.segment_count.load(std::memory_order_acquire);
+    sound = segments <= kDescriptorSegments && heap.table_count.load() <= kMaxTables &&
+            heap.budget.load() <= header.range_bytes;
+    for (u32 i = 0; sound && i < segments; ++i)
+      sound = heap.segments[i].value >= parts.data.value && heap.segments[i].value % kMinBlockBytes == 0;
+  }
   if (!sound) throw Error(Code::kCorruptData, "the store's header is damaged; every process must leave it").told();
 }
 
@@ -234,6 +244,7 @@ void Arena::place_parts() {
   tables_ = base_ + header_->tables.value;
   weights_ = reinterpret_cast<WeightsEntry*>(base_ + header_->weights.value);
   layouts_ = reinterpret_cast<Shared<u32>*>(base_ + header_->layouts.value);
+  slice_count_ = header_->slice_count;
   slices_ = reinterpret_cast<Slice*>(base_ + header_->slices.value);
   bitmaps_ = reinterpret_cast<u64*>(base_ + header_->bitmaps.value);
   heap_ = std::make_unique<Heap>(*this);

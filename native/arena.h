@@ -46,8 +46,14 @@ class Arena : public std::enable_shared_from_this<Arena> {
   u32 table_count() const { return heap_header_->table_count.load(std::memory_order_acquire); }
   WeightsEntry& weights(u32 index) const { return weights_[index]; }
   Shared<u32>& layout_block(u32 index) const { return layouts_[index]; }
-  Slice& slice(u64 index) const { return slices_[index]; }
-  u64* bitmap(u64 slice) const { return bitmaps_ + slice * kBlockWords; }
+  Slice& slice(u64 index) const {
+    if (index >= slice_count_) bad_offset(index * kSliceBytes, kSliceBytes);
+    return slices_[index];
+  }
+  u64* bitmap(u64 slice) const {
+    if (slice >= slice_count_) bad_offset(slice * kSliceBytes, kSliceBytes);
+    return bitmaps_ + slice * kBlockWords;
+  }
 
   // The one place where an offset becomes an address: bounds are checked here.
   u8* at(u64 offset, u64 bytes) const {
@@ -118,6 +124,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
   WeightsEntry* weights_ = nullptr;
   Shared<u32>* layouts_ = nullptr;
   Slice* slices_ = nullptr;
+  u64 slice_count_ = 0;
   u64* bitmaps_ = nullptr;
   std::unique_ptr<Heap> heap_;
   std::unique_ptr<Ledger> ledger_;

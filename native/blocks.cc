@@ -96,6 +96,7 @@ u64 Blocks::table_bytes(u64 slices, u64 slice_count) {
 void Blocks::cover_slice_tables(u64 slice) {
   HeapHeader& heap = arena_.heap_header();
   const u64 slices = arena_.header().slice_count;
+  arena_.slice(slice);  // throws when there is no such slice
   while (heap.slice_high <= slice) {
     const u64 first = heap.slice_high;
     const u64 count = std::min(kSliceTableStep, slices - first);
@@ -183,7 +184,8 @@ Blocks::Choice Blocks::choose(u64 bytes, BlockUse use, bool ahead) {
       Slice& entry = arena_.slice(choice.slice);
       const u64* map = arena_.bitmap(choice.slice);
       u32 word = entry.hint;
-      while (map[word] == ~u64{0}) ++word;
+      while (word < kBlockWords && map[word] == ~u64{0}) ++word;
+      if (word >= kBlockWords) throw Error(Code::kCorruptData, "a list of slices with room is damaged");
       entry.hint = word;
       choice.block = word * 64 + static_cast<u32>(std::countr_one(map[word]));
     }

@@ -96,6 +96,7 @@ LayoutInfo read_layout(const Arena& arena, u32 index) {
       sizeof(LayoutHeader) + sizeof(ColumnLayout) * u64{header.columns} + header.text_bytes >
           arena.heap().descriptor(block).bytes)
     throw Error(Code::kCorruptData, "layout " + std::to_string(index) + " is damaged");
+  map_columns(index, header, arena.heap().descriptor(block).bytes, {});  // throws when it is damaged
   LayoutInfo info;
   info.index = index;
   info.record_bytes = header.record_bytes;

@@ -60,6 +60,7 @@ Descriptor& Heap::descriptor(u32 index) const {
   const u64 first = ((u64{1} << segment) - 1) * kFirstDescriptorSegment;
   if (segment >= kDescriptorSegments) throw Error(Code::kCorruptData, "descriptor out of range");
   const Offset base = arena_.heap_header().segments[segment];
+  if (base.value < kSliceBytes) throw Error(Code::kCorruptData, "descriptor " + std::to_string(index) + " is none");
   return *reinterpret_cast<Descriptor*>(
       arena_.at(base.value + (index - first) * sizeof(Descriptor), sizeof(Descriptor)));
 }
@@ -118,6 +119,8 @@ u32 Heap::pop_free() {
   HeapHeader& heap = arena_.heap_header();
   if (heap.free_head == 0 && !add_segment()) return kNone;
   const u32 index = heap.free_head - 1;
+  if (word_state(descriptor(index).word.load()) != ObjectState::kFree)  // the next owner makes the list anew
+    throw Error(Code::kCorruptData, "the list of free descriptors is damaged");
   heap.free_head = descriptor(index).hash_next;
   --heap.free_count;
   return index;
@@ -157,8 +160,12 @@ void Heap::push_free(u32 index) {
 u32 Heap::find(const Id& id) const {
   const HeapHeader& heap = arena_.heap_header();
   if (heap.index_buckets == 0) return kNone;
+  if (heap.index_block == 0 || heap.index_buckets * 4 != descriptor(heap.index_block - 1).bytes)
+    throw Error(Code::kCorruptData, "the index of ids is damaged");
   const u32* buckets = reinterpret_cast<const u32*>(block(heap.index_block - 1));
+  u32 left = descriptor_count();
   for (u32 at = buckets[hash_id(id) & (heap.index_buckets - 1)]; at != 0;) {
+    if (left-- == 0) throw Error(Code::kCorruptData, "the index of ids is damaged");
     const Descriptor& entry = descriptor(at - 1);
     if (std::memcmp(entry.id, id, sizeof(Id)) == 0) return at - 1;
     at = entry.hash_next;

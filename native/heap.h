@@ -167,4 +167,18 @@ class Heap {
   std::atomic<u64> swept_ns_{0};
 };
 
+// Every block of a client slot's ledger, with its descriptor. They stay with the slot, so anyone may walk them any time.
+template <class Visit>
+void for_ledger_blocks(const Arena& arena, u32 slot, Visit visit) {
+  u32 left = kMaxLedgerBlocks;
+  for (u32 at = arena.client(slot).ledger.load(std::memory_order_acquire); at != 0;) {
+    if (left-- == 0) throw Error(Code::kCorruptData, "a ledger's chain of blocks has no end");
+    if (arena.heap().descriptor(at - 1).bytes < sizeof(LedgerBlock))
+      throw Error(Code::kCorruptData, "a ledger's block is none");
+    LedgerBlock& block = *reinterpret_cast<LedgerBlock*>(arena.heap().block(at - 1));
+    visit(block, at - 1);
+    at = block.next.load(std::memory_order_acquire);
+  }
+}
+
 }  // namespace di

@@ -11,16 +11,12 @@ namespace {
 
 // Every ledger entry of every client slot, also free slots': their blocks stay.
 template <class Visit>
-void for_ledgers(const Arena& arena, const Heap& heap, Visit visit) {
-  for (u32 slot = 0; slot < kMaxClients; ++slot) {
-    u32 at = arena.client(slot).ledger.load(std::memory_order_acquire);
-    while (at != 0) {
-      LedgerBlock& block = *reinterpret_cast<LedgerBlock*>(heap.block(at - 1));
+void for_ledgers(const Arena& arena, Visit visit) {
+  for (u32 slot = 0; slot < kMaxClients; ++slot)
+    for_ledger_blocks(arena, slot, [&](LedgerBlock& block, u32) {
       for (LedgerEntry& entry : block.entries)
         if (entry.what.load(std::memory_order_acquire) != 0) visit(slot, entry);
-      at = block.next.load(std::memory_order_acquire);
-    }
-  }
+    });
 }
 
 }  // namespace
@@ -28,7 +24,7 @@ void for_ledgers(const Arena& arena, const Heap& heap, Visit visit) {
 void Heap::recount_pins() {
   HeapHeader& heap = arena_.heap_header();
   std::unordered_map<u32, u32> pins;
-  for_ledgers(arena_, *this, [&](u32, LedgerEntry& entry) {
+  for_ledgers(arena_, [&](u32, LedgerEntry& entry) {
     const u64 what = entry.what.load();
     if (ledger_kind(what) == LedgerKind::kPin) ++pins[ledger_descriptor(what)];
   });
@@ -80,9 +76,7 @@ void Heap::free_strays() {
   const HeapHeader& heap = arena_.heap_header();
   std::unordered_set<u32> linked;
   for (u32 slot = 0; slot < kMaxClients; ++slot)
-    for (u32 at = arena_.client(slot).ledger.load(); at != 0;
-         at = reinterpret_cast<const LedgerBlock*>(block(at - 1))->next.load())
-      linked.insert(at);
+    for_ledger_blocks(arena_, slot, [&](LedgerBlock&, u32 index) { linked.insert(index + 1); });
   for (u32 i = 0; i < arena_.header().layout_count.load(); ++i) linked.insert(arena_.layout_block(i).load());
   linked.insert(heap.index_block);
   for (u32 index = 0; index < descriptor_count(); ++index) {
@@ -143,7 +137,7 @@ void Heap::rebuild() {
   }
   DI_FAULT("heap.rebuild_middle");
   // A maker that died before its descriptor became a truth: the next maker gets the same descriptor and generation.
-  for_ledgers(arena_, *this, [&](u32, LedgerEntry& entry) {
+  for_ledgers(arena_, [&](u32, LedgerEntry& entry) {
     const u64 what = entry.what.load();
     if (ledger_kind(what) != LedgerKind::kOwn) return;
     const u64 word = descriptor(ledger_descriptor(what)).word.load();
@@ -176,7 +170,7 @@ void Heap::expire() {
 void Heap::sweep_all(u64 deadline_ns) {
   Guard guard(*this, deadline_ns);
   settle_dropped();
-  for_ledgers(arena_, *this, [&](u32 slot, LedgerEntry& entry) DI_UNCHECKED {  // called here, under the guard
+  for_ledgers(arena_, [&](u32 slot, LedgerEntry& entry) DI_UNCHECKED {  // called here, under the guard
     const u64 what = entry.what.load();
     if (slot == arena_.slot() || ledger_kind(what) != LedgerKind::kPin || !(what & kLedgerDropped)) return;
     entry.what.store(0, std::memory_order_release);  // its owner finds it settled
@@ -211,7 +205,7 @@ void Heap::settle_entry(LedgerEntry& entry, u64 deadline_ns) {
 void Heap::wait_readers(u32 table, u64 deadline_ns) {
   for (;;) {
     u32 reader = kNone;
-    for_ledgers(arena_, *this, [&](u32 slot, LedgerEntry& entry) {
+    for_ledgers(arena_, [&](u32 slot, LedgerEntry& entry) {
       const u64 what = entry.what.load(std::memory_order_acquire);
       const LedgerKind kind = ledger_kind(what);
       if (ledger_table(what) != table || (kind != LedgerKind::kDraw && kind != LedgerKind::kRead)) return;
@@ -226,7 +220,7 @@ void Heap::wait_readers(u32 table, u64 deadline_ns) {
     Shared<u32> never{0};
     os::futex_wait(never, 0, 1'000'000);
   }
-  for_ledgers(arena_, *this, [&](u32, LedgerEntry& entry) {
+  for_ledgers(arena_, [&](u32, LedgerEntry& entry) {
     const u64 what = entry.what.load();
     const LedgerKind kind = ledger_kind(what);
     u64 seen = what;  // by exchange: its owner may have ended it by now, and used the entry for something else

@@ -4,10 +4,10 @@
 
 namespace di {
 
-Ledger::Ledger(Arena& arena) : arena_(arena), blocks_(new std::atomic<LedgerBlock*>[kMaxBlocks]()) {}
+Ledger::Ledger(Arena& arena) : arena_(arena), blocks_(new std::atomic<LedgerBlock*>[kMaxLedgerBlocks]()) {}
 
 void Ledger::add_block(LedgerBlock& block) {
-  if (block_count_ == kMaxBlocks)
+  if (block_count_ == kMaxLedgerBlocks)
     throw Error(Code::kCapacity, "this process holds 4 million pins and draws; let some arrays and batches go");
   blocks_[block_count_].store(&block, std::memory_order_release);  // pairs with the acquire in entry()
   for (u32 i = kLedgerEntries; i-- > 0;)
@@ -85,11 +85,7 @@ bool Ledger::is_empty() const {
 
 // Blocks of the slot's earlier owners, whose entries the reaper or a clean end left free.
 void Ledger::adopt_blocks() {
-  for (u32 at = arena_.self().ledger.load(); at != 0;) {
-    LedgerBlock& block = *reinterpret_cast<LedgerBlock*>(arena_.heap().block(at - 1));
-    add_block(block);
-    at = block.next.load();
-  }
+  for_ledger_blocks(arena_, arena_.slot(), [this](LedgerBlock& block, u32) { add_block(block); });
 }
 
 // -------------------------------------------------------------------------------------------------------------- fork

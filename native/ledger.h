@@ -11,6 +11,8 @@
 
 namespace di {
 
+constexpr u32 kMaxLedgerBlocks = 16384;  // 4 M entries
+
 class Ledger {
  public:
   explicit Ledger(Arena& arena);
@@ -43,7 +45,6 @@ class Ledger {
   void repeat_pins();                                    // the parent's pins once more, under the same numbers
 
  private:
-  static constexpr u32 kMaxBlocks = 16384;  // 4 M entries
   void grow();
   void note_pins();
   void add_block(LedgerBlock& block);  // caller holds local()

@@ -41,7 +41,8 @@ bool may_sample(const LimiterState& state, i64 size) {
 
 u64 samples_allowed(const LimiterState& state, i64 size, u64 want) {
   if (want == 0 || !may_sample(state, size)) return 0;
-  want = std::min(want, static_cast<u64>(std::numeric_limits<i64>::max() - state.samples));  // what can be counted
+  want = std::min(want, static_cast<u64>(std::numeric_limits<i64>::max() -
+                                         std::max<i64>(state.samples, 0)));  // what can be counted
   const auto passes = [&](u64 earlier) { return may_sample_at(state, state.samples + static_cast<i64>(earlier)); };
   if (passes(want - 1)) return want;
   // Passing only gets harder with each sample, so there is one border: the first that does not pass, in [1, want).

@@ -28,29 +28,27 @@ void take_over_locks(const std::shared_ptr<Arena>& arena, u32 slot, u64 deadline
   }
 }
 
-void settle_ledger(const std::shared_ptr<Arena>& arena, u32 slot, u64 deadline_ns) {
-  Heap& heap = arena->heap();
-  for (u32 at = arena->client(slot).ledger.load(); at != 0;) {
-    LedgerBlock& block = *reinterpret_cast<LedgerBlock*>(heap.block(at - 1));
-    for (LedgerEntry& entry : block.entries) {
-      const u64 what = entry.what.load();
-      switch (ledger_kind(what)) {
-        case LedgerKind::kFree: break;
-        case LedgerKind::kPin:
-        case LedgerKind::kOwn: heap.settle_entry(entry, deadline_ns); break;
-        default: {
-          const u32 index = ledger_table(what);
-          if (index < arena->table_count() && arena->table(index).state.load() == 2) {
-            Table table(arena, index);
-            table.settle_entry(entry, deadline_ns);
-          } else {
-            entry.what.store(0, std::memory_order_release);
-          }
-        }
-      }
-    }
-    at = block.next.load();
+void settle_entry(const std::shared_ptr<Arena>& arena, LedgerEntry& entry, u64 deadline_ns) {
+  const u64 what = entry.what.load();
+  switch (ledger_kind(what)) {
+    case LedgerKind::kFree: return;
+    case LedgerKind::kPin:
+    case LedgerKind::kOwn: arena->heap().settle_entry(entry, deadline_ns); return;
+    default: break;
   }
+  const u32 index = ledger_table(what);
+  if (index < arena->table_count() && arena->table(index).state.load() == 2) {
+    Table table(arena, index);
+    table.settle_entry(entry, deadline_ns);
+  } else {
+    entry.what.store(0, std::memory_order_release);
+  }
+}
+
+void settle_ledger(const std::shared_ptr<Arena>& arena, u32 slot, u64 deadline_ns) {
+  for_ledger_blocks(*arena, slot, [&](LedgerBlock& block, u32) {
+    for (LedgerEntry& entry : block.entries) settle_entry(arena, entry, deadline_ns);
+  });
 }
 
 }  // namespace

@@ -188,6 +188,7 @@ void BestTree::clear() {
 
 bool BestTree::better(u32 slot, u32 than) const {
   if (than == kNone) return true;
+  require_sound(than < slots_);
   const Leaf& a = leaves_[slot];
   const Leaf& b = leaves_[than];
   if (a.key != b.key) return largest_ ? a.key > b.key : a.key < b.key;
@@ -205,6 +206,7 @@ u32 BestTree::winner_of(u32 level, u64 group) const {
     } else {
       slot = levels_[level - 1].winners[i];
       if (slot == kNone) continue;
+      require_sound(slot < slots_);
     }
     if (leaves_[slot].number != 0 && better(slot, best)) best = slot;
   }
@@ -271,7 +273,7 @@ void DenseSet::insert(u32 slot, bool still_to_draw) {
   u64 to = (*count_)++;
   if (still_to_draw) {  // the first drawn one makes room at the border
     const u64 border = (*left_)++;
-    if (border != to) move(slots_[border], to);
+    if (border != to) move(at(border), to);
     to = border;
   }
   move(slot, to);
@@ -282,17 +284,17 @@ void DenseSet::erase(u32 slot) {
   u64 hole = position_[slot];
   if (hole < *left_) {
     const u64 border = --*left_;
-    if (border != hole) move(slots_[border], hole);
+    if (border != hole) move(at(border), hole);
     hole = border;
   }
   const u64 end = --*count_;
-  if (end != hole) move(slots_[end], hole);
+  if (end != hole) move(at(end), hole);
   position_[slot] = kNone;
 }
 
 void DenseSet::exchange(u64 a, u64 b) {
-  const u32 at_a = slots_[a];
-  const u32 at_b = slots_[b];
+  const u32 at_a = at(a);
+  const u32 at_b = at(b);
   move(at_a, b);
   move(at_b, a);
 }
@@ -311,8 +313,13 @@ void DenseSet::mark_undrawn(u32 slot) {
 
 u64 OrderList::bytes(u64 slots) { return kLine + slots * sizeof(Link); }
 
-OrderList::OrderList(u8* block, u64, TableHeader* table)
-    : table_(table), links_(reinterpret_cast<Link*>(align(block))) {}
+OrderList::OrderList(u8* block, u64 slots, TableHeader* table)
+    : table_(table), slots_(slots), links_(reinterpret_cast<Link*>(align(block))) {}
+
+OrderList::Link& OrderList::link(u32 slot) const {
+  require_sound(slot < slots_);
+  return links_[slot];
+}
 
 void OrderList::clear() {
   table_->order_head = table_->order_tail = 0;
@@ -320,9 +327,9 @@ void OrderList::clear() {
 }
 
 void OrderList::push_back(u32 slot) {
-  links_[slot] = Link{0, table_->order_tail};
+  link(slot) = Link{0, table_->order_tail};
   if (table_->order_tail != 0) {
-    links_[table_->order_tail - 1].next = slot + 1;
+    link(table_->order_tail - 1).next = slot + 1;
   } else {
     table_->order_head = slot + 1;
   }
@@ -330,16 +337,16 @@ void OrderList::push_back(u32 slot) {
 }
 
 void OrderList::erase(u32 slot) {
-  const Link link = links_[slot];
-  (link.previous != 0 ? links_[link.previous - 1].next : table_->order_head) = link.next;
-  (link.next != 0 ? links_[link.next - 1].previous : table_->order_tail) = link.previous;
-  links_[slot] = Link{0, 0};
+  const Link old = link(slot);
+  (old.previous != 0 ? link(old.previous - 1).next : table_->order_head) = old.next;
+  (old.next != 0 ? link(old.next - 1).previous : table_->order_tail) = old.previous;
+  link(slot) = Link{0, 0};
 }
 
 void OrderList::free_push(u32 slot) {
-  links_[slot] = Link{0, 0};
+  link(slot) = Link{0, 0};
   if (table_->free_tail != 0) {
-    links_[table_->free_tail - 1].next = slot + 1;
+    link(table_->free_tail - 1).next = slot + 1;
   } else {
     table_->free_head = slot + 1;
   }
@@ -349,9 +356,9 @@ void OrderList::free_push(u32 slot) {
 u32 OrderList::free_pop() {
   const u32 head = table_->free_head;
   if (head == 0) return kNone;
-  table_->free_head = links_[head - 1].next;
+  table_->free_head = link(head - 1).next;
   if (table_->free_head == 0) table_->free_tail = 0;
-  links_[head - 1] = Link{0, 0};
+  link(head - 1) = Link{0, 0};
   return head - 1;
 }
 

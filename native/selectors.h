@@ -1,5 +1,6 @@
 // Who is drawn or removed next. Plain data structures over a block of shared memory; all derived: a rebuild clears and
-// refills them. Every call runs under the table's lock; none allocates, blocks or can fail.
+// refills them. Every call runs under the table's lock; none allocates or blocks, and none fails unless the block is
+// damaged: a slot or position read from it is held against the number of slots before it is used.
 //
 // A kill in the middle of a call leaves the block half changed. That is harmless because the lock's `dirty` mark makes
 // whoever takes the lock over clear and refill it; nothing here is read without the lock.
@@ -9,8 +10,14 @@
 #pragma once
 
 #include "layout.h"
+#include "status.h"
 
 namespace di {
+
+inline void require_sound(bool sound) {
+  if (!sound) [[unlikely]]
+    throw Error(Code::kCorruptData, "a table's order is damaged; run `di-store check`");
+}
 
 // p^alpha of every slot, summed in groups of 8 (one cache line a level): 8 levels at 10 M slots.
 //
@@ -97,7 +104,10 @@ class DenseSet {
   void clear();
   void insert(u32 slot, bool still_to_draw);  // nothing when present
   void erase(u32 slot);                       // nothing when absent
-  u32 at(u64 position) const { return slots_[position]; }
+  u32 at(u64 position) const {
+    require_sound(position < capacity_);
+    return slots_[position];
+  }
   bool contains(u32 slot) const { return position_[slot] != kNone; }
   bool drawn(u32 slot) const { return contains(slot) && position_[slot] >= *left_; }
   void mark_drawn(u32 slot);
@@ -107,6 +117,7 @@ class DenseSet {
 
  private:
   void move(u32 slot, u64 to) {
+    require_sound(slot < capacity_ && to < capacity_);
     slots_[to] = slot;
     position_[slot] = static_cast<u32>(to);
   }
@@ -126,11 +137,11 @@ class OrderList {
  public:
   static u64 bytes(u64 slots);
   OrderList(u8* block, u64 slots, TableHeader* table);
-  void clear();                                               // both lists empty, O(1)
-  void push_back(u32 slot);                                   // the slot is in neither list
-  void erase(u32 slot);                                       // the slot is in the order list
-  u32 next(u32 slot) const { return links_[slot].next - 1; }  // kNone at the end
-  u32 previous(u32 slot) const { return links_[slot].previous - 1; }
+  void clear();                                             // both lists empty, O(1)
+  void push_back(u32 slot);                                 // the slot is in neither list
+  void erase(u32 slot);                                     // the slot is in the order list
+  u32 next(u32 slot) const { return link(slot).next - 1; }  // kNone at the end
+  u32 previous(u32 slot) const { return link(slot).previous - 1; }
   u32 first() const { return table_->order_head - 1; }  // kNone when empty
   u32 last() const { return table_->order_tail - 1; }
   void free_push(u32 slot);  // to the back; the slot is in neither list
@@ -142,8 +153,10 @@ class OrderList {
     u32 previous;
   };
   static_assert(kNone == u32{0} - 1);
+  Link& link(u32 slot) const;
 
   TableHeader* table_;
+  u64 slots_;
   Link* links_;
 };
 

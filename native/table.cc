@@ -64,6 +64,8 @@ void Table::require_live() const {
 // ------------------------------------------------------------------------------------------------------ small helpers
 
 Item& Table::item(u32 slot) {
+  if (slot >= parts_.slots) [[unlikely]]
+    throw Error(Code::kCorruptData, "a list of table '" + name_ + "' is damaged");
   for (std::size_t i = parts_.segments.size(); i-- > 1;)
     if (slot >= parts_.segments[i].first) return parts_.segments[i].second[slot - parts_.segments[i].first];
   return parts_.segments[0].second[slot];
@@ -156,7 +158,11 @@ u32 Table::first_live() { return header_.first_live - 1; }
 u32 Table::last_live() { return header_.last_live - 1; }
 
 void Table::cursor_left(u32 slot) {
-  const auto is_live = [this](u32 at) { return (item(at).state & 15) == static_cast<u64>(ItemState::kLive); };
+  u64 left = parts_.slots;
+  const auto is_live = [this, &left](u32 at) {
+    require_sound(left-- != 0);
+    return (item(at).state & 15) == static_cast<u64>(ItemState::kLive);
+  };
   if (header_.first_live == slot + 1) {
     u32 at = parts_.order->next(slot);
     while (at != kNone && !is_live(at)) at = parts_.order->next(at);
@@ -228,6 +234,7 @@ u32 Table::victim_uniform() {
 void Table::remove_slot(u32 slot, bool undrawn_counts) {
   Item& entry = item(slot);
   const bool was_live = (entry.state & 15) == static_cast<u64>(ItemState::kLive);
+  require_sound(was_live || (entry.state & 15) == static_cast<u64>(ItemState::kHeld));
   const u32 uses = static_cast<u32>(entry.span);
   if (was_live) {
     leave(slot);

@@ -288,6 +288,7 @@ std::vector<u64> Table::keys(u64 start, u64 count, u64 deadline_ns) {
   for (bool more = true; more;) {
     if (seen != 0) DI_FAULT("table.keys_between");
     Guard guard(*this, deadline_ns);
+    u64 left = parts_.slots + kBatchStep;
     u32 slot = parts_.order->first();
     if (seen != 0 && there(cursor)) {
       slot = parts_.order->next(key_slot(cursor));
@@ -299,6 +300,7 @@ std::vector<u64> Table::keys(u64 start, u64 count, u64 deadline_ns) {
         }
     }
     for (u32 i = 0; i < kBatchStep && slot != kNone && all.size() < wanted; slot = parts_.order->next(slot)) {
+      require_sound(left-- != 0);
       const Item& entry = item(slot);
       if (entry.number <= seen) continue;
       ++i;

@@ -254,8 +254,8 @@ void Table::copied(DrawSet* set, u64 deadline_ns) {
       if (drawn.chunks == 0) continue;
       lower_.push_back({drawn.chunk, drawn.chunks});
       Shared<u64>& what = arena_->ledger().entry(drawn.entry).what;
-      what.store(ledger_what(LedgerKind::kDraw, index_, kNone) | (what.load() & kLedgerDropped),
-                 std::memory_order_release);
+      const u64 was = what.load();  // a draw, or a read of peek()
+      what.store(ledger_what(ledger_kind(was), index_, kNone) | (was & kLedgerDropped), std::memory_order_release);
       drawn.chunks = 0;
     }
     commit();
@@ -419,14 +419,12 @@ void Table::settle_entry(LedgerEntry& entry, u64 deadline_ns) {
 template <class What>
 void Table::each_draw(What&& what) {
   for (u32 client = 0; client < kMaxClients; ++client)
-    for (u32 at = arena_->client(client).ledger.load(std::memory_order_acquire); at != 0;) {
-      LedgerBlock& block = *reinterpret_cast<LedgerBlock*>(arena_->heap().block(at - 1));
+    for_ledger_blocks(*arena_, client, [this](LedgerBlock& block, u32) {
       for (LedgerEntry& entry : block.entries) {
         const u64 word = entry.what.load();
         if (ledger_kind(word) == LedgerKind::kDraw && ledger_table(word) == index_) what(client, entry);
       }
-      at = block.next.load(std::memory_order_acquire);
-    }
+    });
 }
 
 // The limiter counts anew: draws made before are not its own when they are given back. They carry the mark that says so.

@@ -37,7 +37,9 @@ void Table::refresh() {
   fresh.slots = header_.slots;
   fresh.links_block = header_.links_block;
   u64 first = 0;
+  if (fresh.slots > kSlotMask) throw Error(Code::kCorruptData, "a table's slots are damaged");
   for (u32 i = 0; i < kTableSegments && header_.segment_block[i] != 0; ++i) {
+    if (header_.segment_slots[i] > kSlotMask) throw Error(Code::kCorruptData, "a table's slots are damaged");
     const u32 block = header_.segment_block[i] - 1;
     if (heap.descriptor(block).bytes < header_.segment_slots[i] * sizeof(Item))
       throw Error(Code::kCorruptData, "an item segment is too short; run `di-store check`");
@@ -45,8 +47,19 @@ void Table::refresh() {
     first += header_.segment_slots[i];
   }
   if (first < fresh.slots || fresh.segments.empty()) throw Error(Code::kCorruptData, "item segments are missing");
-  const auto at = [&heap](u32 block) { return heap.block(block - 1); };
   const u64 slots = fresh.slots;
+  const TableBlocks sizes =
+      table_blocks(slots, static_cast<SamplerKind>(header_.sampler), static_cast<SamplerKind>(header_.remover),
+                   header_.normalize_table != 0, header_.shuffle != 0);
+  const auto at = [&heap](u32 block) { return heap.block(block - 1); };
+  const std::pair<u32, u64> named[] = {{header_.links_block, sizes.links},
+                                       {header_.dense_block, sizes.dense},
+                                       {header_.sampler_block, sizes.sampler},
+                                       {header_.remover_block, sizes.remover},
+                                       {header_.minimum_block, sizes.minimum}};
+  for (const auto& [block, bytes] : named)
+    if ((block == 0) != (bytes == 0) || (block != 0 && heap.descriptor(block - 1).bytes < bytes))
+      throw Error(Code::kCorruptData, "a part of table '" + name_ + "' is damaged");
   fresh.order.emplace(at(header_.links_block), slots, &header_);
   if (header_.dense_block != 0)
     fresh.dense.emplace(at(header_.dense_block), slots, &header_.dense_count, &header_.dense_left);
@@ -157,7 +170,8 @@ void Table::fill() {
   std::vector<std::pair<u64, u32>> order;
   order.reserve(std::min<u64>(parts_.slots, header_.next_number));
   for (u32 slot = 0; slot < parts_.slots; ++slot) {
-    const Item& entry = item(slot);
+    Item& entry = item(slot);
+    if ((entry.state & 15) > static_cast<u64>(ItemState::kHeld)) entry.state &= kGenerationMask << 4;  // damaged: gone
     if ((entry.state & 15) == static_cast<u64>(ItemState::kFree)) {
       parts_.order->free_push(slot);
       ++header_.free_slots;
@@ -213,10 +227,8 @@ u64 Table::rebuild_references() {
          chunks_covered(heap, chunk, static_cast<u32>(entry.place), static_cast<u32>(entry.span >> 32 & 0xfffff)));
   }
   header_.writers = 0;
-  for (u32 client = 0; client < kMaxClients; ++client) {
-    u32 at = arena_->client(client).ledger.load(std::memory_order_acquire);
-    while (at != 0) {
-      const LedgerBlock& block = *reinterpret_cast<const LedgerBlock*>(heap.block(at - 1));
+  for (u32 client = 0; client < kMaxClients; ++client)
+    for_ledger_blocks(*arena_, client, [&](const LedgerBlock& block, u32) {
       for (const LedgerEntry& entry : block.entries) {
         const u64 what = entry.what.load(std::memory_order_acquire);
         const LedgerKind kind = ledger_kind(what);
@@ -225,9 +237,7 @@ u64 Table::rebuild_references() {
         if ((kind == LedgerKind::kDraw || kind == LedgerKind::kRead) && ledger_descriptor(what) != kNone)
           walk(ledger_descriptor(what), ledger_chunks(what));
       }
-      at = block.next.load(std::memory_order_acquire);
-    }
-  }
+    });
   DI_FAULT("table.rebuild_middle");
   detach_.clear();
   u64 wrong = 0;

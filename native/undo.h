@@ -28,8 +28,11 @@ class Undo {
     DI_FAULT("undo.after_commit");
   }
   void roll_back() {
-    for (u32 n = record_.count.load(std::memory_order_acquire); n-- > 0;) {
+    u32 n = record_.count.load(std::memory_order_acquire);
+    if (n > kUndoEntries) throw Error(Code::kCorruptData, "an undo record is damaged");
+    while (n-- > 0) {
       const UndoEntry& entry = record_.entries[n];
+      if (entry.offset % 8 != 0) throw Error(Code::kCorruptData, "an undo record is damaged");
       __atomic_store_n(reinterpret_cast<u64*>(arena_.at(entry.offset, 8)), entry.value, __ATOMIC_RELEASE);
       record_.count.store(n, std::memory_order_release);
     }

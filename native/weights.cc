@@ -1,5 +1,6 @@
 #include "weights.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace di {
@@ -71,7 +72,9 @@ i64 Weights::publish(u32 index, u32 made, u32 own, u64 keep, u64 deadline_ns) {
     }
     entry.newest.store(version, std::memory_order_release);  // pairs with the acquire in latest()
     DI_FAULT("heap.published");
-    i64 oldest = entry.oldest.load();
+    // Versions below the oldest are gone, and no more can be there than objects are: else the words are damaged.
+    const i64 most = static_cast<i64>(arena_.heap_header().live_objects + keep) + 1;
+    i64 oldest = std::max(entry.oldest.load(), version - most);
     for (; oldest <= version - static_cast<i64>(keep); ++oldest) {
       version_id(arena_, index, oldest, id);
       const u32 old = heap_.find(id);

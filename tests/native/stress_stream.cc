@@ -50,7 +50,8 @@ void sample(Field& field, std::vector<StampReader>& readers, Random& random) {
   Table& table = *field.tables[which];
   DrawSet set;
   std::string why;
-  if (random.below(8) == 0)
+  const bool peek = random.below(8) == 0;
+  if (peek)
     table.peek(table.keys(random.below(50), random.below(30), soon()), &set, soon());
   else
     table.draw(&set, static_cast<u32>(1 + random.below(40)), 0, 0, soon(), &why);
@@ -58,7 +59,7 @@ void sample(Field& field, std::vector<StampReader>& readers, Random& random) {
   std::vector<u64> keys;
   for (const Drawn& drawn : set.items) keys.push_back(drawn.key);
   if (random.below(3) == 0) table.copied(&set, soon());
-  random.below(4) == 0 ? table.give_back(&set, soon()) : table.deliver(&set, soon());
+  !peek&& random.below(4) == 0 ? table.give_back(&set, soon()) : table.deliver(&set, soon());
   const std::vector<double> priorities(keys.size(), static_cast<double>(random.below(5)));
   table.update_priorities(keys, priorities, soon());
   if (random.below(50) == 0) table.remove(keys, soon());
@@ -113,7 +114,7 @@ int main() {
   check_tables(field.arena);
   u64 inserts = 0, samples = 0;
   for (const auto& table : field.tables) {
-    CHECK(table->header().writers == 0);
+    CHECK(table->header().writers == 0 && table->header().limiter.samples >= 0);
     inserts += table->header().total_inserts;
     samples += table->header().total_samples;
     table->reset(soon());
