@@ -78,10 +78,7 @@ class Heap {
   void sweep_chunks(u64 deadline_ns);                                    // the same for all, after a death
 
   // tables' bytes
-  bool reserve(u32 table, u64 bytes, u64 deadline_ns, std::string* why);  // sets reserve_bytes
-  // The table is no more: its claims and its generation end in one hold, so that no chunk is charged to or detached from
-  // what comes after it under the same index.
-  void forget_table(u32 table, u64 deadline_ns);
+  bool reserve(u32 table, u64 bytes, u64 deadline_ns, std::string* why);       // sets reserve_bytes
   bool hold(u32 table, i64 delta_bytes, u64 deadline_ns, bool force = false);  // held draws; false: no room
   void free_meta(std::span<const u32> descriptors, u64 deadline_ns);
   void free_meta_of(u32 table, std::span<const u32> linked, u64 deadline_ns);  // sealed, of this table, not among these

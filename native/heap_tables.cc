@@ -113,16 +113,6 @@ bool Heap::reserve(u32 index, u64 bytes, u64 deadline_ns, std::string* why) {
   }
 }
 
-void Heap::forget_table(u32 index, u64 deadline_ns) {
-  Guard guard(*this, deadline_ns);
-  TableHeader& table = arena_.table(index);
-  Shared<u64>& charge = arena_.heap_header().table_charge;
-  charge.store(charge - std::max(table.reserve_bytes + table.held_bytes, table.used_bytes.load()));
-  table.generation.fetch_add(1);
-  for (Shared<u64>* bytes : {&table.reserve_bytes, &table.held_bytes, &table.used_bytes}) bytes->store(0);
-  wake_room();
-}
-
 bool Heap::hold(u32 index, i64 delta_bytes, u64 deadline_ns, bool force) {
   for (;;) {
     u64 missing = 0;

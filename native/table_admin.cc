@@ -93,12 +93,24 @@ void fill_header(TableHeader& header, const TableShape& shape) {
   header.lock.dirty.store(0);
 }
 
+// The table is no more: its claims and its generation end in one hold of the heap's lock, so that no chunk is charged to
+// or detached from what comes after it under the same index.
+void forget_claims(const Arena& arena, u32 index, u64 deadline_ns) {
+  Heap::Guard guard(arena.heap(), deadline_ns);
+  TableHeader& table = arena.table(index);
+  Shared<u64>& charge = arena.heap_header().table_charge;
+  charge.store(charge - std::max(table.reserve_bytes + table.held_bytes, table.used_bytes.load()));
+  table.generation.fetch_add(1);
+  for (Shared<u64>* bytes : {&table.reserve_bytes, &table.held_bytes, &table.used_bytes}) bytes->store(0);
+  arena.heap().wake_room();
+}
+
 // Frees all that belongs to a table whose state is creating or dropping, and makes its header free again.
 void clear_table(const Arena& arena, u32 index, u64 deadline_ns) {
   Heap& heap = arena.heap();
   TableHeader& header = arena.table(index);
   heap.wait_readers(index, deadline_ns);
-  heap.forget_table(index, deadline_ns);
+  forget_claims(arena, index, deadline_ns);
   DI_FAULT("table.drop_generation");
   heap.free_meta_of(index, {}, deadline_ns);
   header.slots = 0;

@@ -39,8 +39,7 @@ bool append(Field& field, StepWriter& writer, u64 first, u32 rows) {
   const Blocked blocked = writer.extend(first, rows);
   const bool done = blocked.why == Blocked::Why::kNothing;
   CHECK(done || blocked.why == Blocked::Why::kLimiter);  // a resize under way, or draws given back
-  for (u32 i = 0; i < rows; ++i)
-    field.board.replace(first + i, Mark::kStarted, done ? Mark::kDone : Mark::kNone);
+  for (u32 i = 0; i < rows; ++i) field.board.replace(first + i, Mark::kStarted, done ? Mark::kDone : Mark::kNone);
   return done;
 }
 
@@ -98,8 +97,7 @@ void change(Field& field, Random& random) {
   Table& table = random.below(2) == 0 ? *field.both[0] : *field.windows[0];
   switch (random.below(4)) {
     case 0: return table.configure(&limiter, &alpha, nullptr, nullptr, soon());
-    case 1:
-      return table.resize(100 + random.below(2000), ~u64{0}, 3024, table.header().reserve_bytes, soon());
+    case 1: return table.resize(100 + random.below(2000), ~u64{0}, 3024, table.header().reserve_bytes, soon());
     case 2: return table.resize(3000, ~u64{0}, 5000, table.header().reserve_bytes, soon());
     default: return table.reset(soon());
   }
