@@ -41,7 +41,7 @@ void SharedLock::acquire(u64 deadline_ns) {
 // Dead, or dead so long that its slot is somebody else's. A clean exit leaves no lock behind.
 bool SharedLock::owner_gone(u32 word) const {
   const u32 holder = lock_owner(word);
-  if (holder >= kMaxClients) return false;
+  if (holder >= kMaxClients) return true;  // a damaged word: nobody can ever let go of it
   const u32 generation = arena_.client(holder).generation.load(std::memory_order_acquire);
   return lock_owner_word(holder, generation) != (word & ~kSleeping) || arena_.is_dead(holder);
 }
