@@ -106,7 +106,7 @@ Table& enter(const TablePointer& table) {
   return *table;
 }
 
-u64 update(const TablePointer& table, nb::handle keys, nb::handle priorities) {
+u64 update(const TablePointer& table, nb::handle keys, nb::handle priorities, double timeout) {
   const nb::object key_array = as_array(keys, NPY_UINT64), priority_array = as_array(priorities, NPY_FLOAT64);
   const auto key_view = view_of<u64>(key_array);
   const auto priority_view = view_of<double>(priority_array);
@@ -117,11 +117,12 @@ u64 update(const TablePointer& table, nb::handle keys, nb::handle priorities) {
     if (!(value >= 0) || std::isinf(value))
       throw Error(Code::kInvalid,
                   "priorities must be finite and at least 0, got " + std::to_string(value) + "; nothing was changed");
-  return enter(table).update_priorities(key_view, priority_view, minute());
+  return enter(table).update_priorities(key_view, priority_view, deadline_after(timeout));
 }
 
 // None: unchanged. beta: None is a value (weights 1), Ellipsis leaves it.
-void configure(const TablePointer& table, nb::handle limiter, nb::handle alpha, nb::handle beta, nb::handle staleness) {
+void configure(const TablePointer& table, nb::handle limiter, nb::handle alpha, nb::handle beta, nb::handle staleness,
+               double timeout) {
   LimiterState state{};
   double new_alpha = 0, new_beta = 0;
   i64 new_staleness = 0;
@@ -131,7 +132,8 @@ void configure(const TablePointer& table, nb::handle limiter, nb::handle alpha, 
   if (set_beta) new_beta = beta.is_none() ? std::nan("") : nb::cast<double>(beta);
   if (!staleness.is_none()) new_staleness = nb::cast<i64>(staleness);
   enter(table).configure(limiter.is_none() ? nullptr : &state, alpha.is_none() ? nullptr : &new_alpha,
-                         set_beta ? &new_beta : nullptr, staleness.is_none() ? nullptr : &new_staleness, minute());
+                         set_beta ? &new_beta : nullptr, staleness.is_none() ? nullptr : &new_staleness,
+                         deadline_after(timeout));
 }
 
 u64 size(const TablePointer& table) {
@@ -153,16 +155,18 @@ void bind_facts(nb::class_<Table>& type) {
 }
 
 void bind_items(nb::class_<Table>& type) {
-  type.def("keys", [](const TablePointer& t, u64 start,
-                      u64 n) { return new_array(enter(t).keys(start, n, minute()), NPY_UINT64); })
+  type.def("keys",
+           [](const TablePointer& t, u64 start, u64 n, double timeout) {
+             return new_array(enter(t).keys(start, n, deadline_after(timeout)), NPY_UINT64);
+           })
       .def("remove",
-           [](const TablePointer& t, nb::handle keys) {
+           [](const TablePointer& t, nb::handle keys, double timeout) {
              const nb::object array = as_array(keys, NPY_UINT64);
-             return enter(t).remove(view_of<u64>(array), minute());
+             return enter(t).remove(view_of<u64>(array), deadline_after(timeout));
            })
       .def("update", &update)
       .def("reset", [](const TablePointer& t, double timeout) { enter(t).reset(deadline_after(timeout)); })
-      .def("finish", [](const TablePointer& t) { enter(t).finish(minute()); })
+      .def("finish", [](const TablePointer& t, double timeout) { enter(t).finish(deadline_after(timeout)); })
       .def("settle", [](const TablePointer& t) { enter(t).settle(minute()); })
       .def("check", [](const TablePointer& t) {
         std::vector<std::string> findings;
@@ -174,10 +178,12 @@ void bind_items(nb::class_<Table>& type) {
 void bind_settings(nb::class_<Table>& type) {
   type.def("declare_schema", [](const TablePointer& t, const std::string& text, u64 reserve,
                                 u64 item) { return enter(t).declare_schema(text, reserve, item, minute()); })
-      .def("resize", [](const TablePointer& t, u64 capacity, u64 max_bytes, u64 slots,
-                        u64 reserve) { enter(t).resize(capacity, max_bytes, slots, reserve, minute()); })
+      .def("resize",
+           [](const TablePointer& t, u64 capacity, u64 max_bytes, u64 slots, u64 reserve, double timeout) {
+             enter(t).resize(capacity, max_bytes, slots, reserve, deadline_after(timeout));
+           })
       .def("configure", &configure, nb::arg("limiter").none(), nb::arg("alpha").none(), nb::arg("beta").none(),
-           nb::arg("max_staleness").none());
+           nb::arg("max_staleness").none(), nb::arg("timeout"));
 }
 
 void bind_waits(nb::class_<Table>& type) {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 
 import di_store
+from di_store.batch import ArrayPool
 
 
 @pytest.fixture
@@ -107,3 +110,55 @@ def test_ragged_columns_mix(store: Any) -> None:
     batch = store.mix({"a": 1, "b": 1}, seed=0).sample(40)
     for source, row in zip(batch.source, batch.data["u"], strict=True):
         assert (row == source).all()
+
+
+def test_min_n_linger_and_one_deadline_for_all(store: Any) -> None:
+    tables = [store.create_table(name, capacity=10, limiter=di_store.Queue(10)) for name in ("a", "b")]
+    for table in tables:
+        table.extend({"n": np.arange(4)})
+    mixture = store.mix({"a": 1, "b": 1}, seed=4)
+    assert len(mixture.sample(20, min_n=3, linger=0)) == 8
+    tables[0].extend({"n": np.arange(2)})
+    with pytest.raises(di_store.Timeout, match="2 of 20 drawn"):
+        mixture.sample(20, min_n=3, timeout=0.05)
+    assert len(tables[0]) == 2
+    batch = mixture.sample(20, min_n=1, timeout=0)
+    assert batch.data["n"].tolist() == [0, 1]
+    assert batch.source.tolist() == [0, 0]
+
+
+def test_out_takes_a_mixtures_batch(store: Any) -> None:
+    two(store)
+    mixture = store.mix({"agent": 1, "demo": 1}, seed=0)
+    batch = mixture.sample(8)
+    numbers = batch.data["obs"]["x"]
+    for _ in range(3):
+        assert mixture.sample(8, out=batch) is batch
+        assert (numbers == batch.source[:, None]).all()
+    with pytest.raises(ValueError, match="out= holds 8"):
+        mixture.sample(9, out=batch)
+
+
+def test_threads_share_a_pool() -> None:
+    """No buffer is handed to two threads at once."""
+    pool = ArrayPool()
+    interval = sys.getswitchinterval()
+    overwritten: list[int] = []
+
+    def work(mark: int) -> None:
+        for _ in range(5_000):
+            array = pool.take((64,), np.int64)
+            array[:] = mark
+            if not (array == mark).all():
+                overwritten.append(mark)
+
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=work, args=(mark,)) for mark in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    finally:
+        sys.setswitchinterval(interval)
+    assert not overwritten

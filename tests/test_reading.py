@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import multiprocessing as mp
+import os
+import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
 import di_store
-from di_store import waits
+from di_store import _core, waits
 
 
 @pytest.fixture
@@ -151,3 +154,42 @@ def test_a_writer_counts_as_open_before_its_first_step(store: Any, monkeypatch: 
     unused.close()
     assert table.stats()["writers"] == 0
     assert store.check() == []
+
+
+def stop_inside(store: str, pipe: Any) -> None:
+    """Stop while the table's lock is held."""
+    with di_store.attach(store, timeout=60) as attached:
+        table = attached.table("t")
+        pipe.send("ready")
+        _core.arm_fault("table.draw_item:1:stop")
+        table.sample(1)
+
+
+def test_calls_that_wait_for_a_lock_have_a_timeout(store: Any) -> None:
+    table = store.create_table("t", capacity=10, limiter=di_store.MinSize(1))
+    keys = table.extend({"n": np.arange(5)})
+    ours, theirs = mp.Pipe()
+    child = mp.get_context("spawn").Process(target=stop_inside, args=(store.name, theirs), daemon=True)
+    child.start()
+    assert ours.recv() == "ready"
+    _, status = os.waitpid(child.pid or 0, os.WUNTRACED)
+    assert os.WIFSTOPPED(status)
+    calls: list[Callable[..., Any]] = [
+        lambda: table.update_priorities(keys, np.ones(5), timeout=0.05),
+        lambda: table.delete(keys, timeout=0.05),
+        lambda: table.keys(timeout=0.05),
+        lambda: table.reset(timeout=0.05),
+        lambda: table.resize(9, timeout=0.05),
+        lambda: table.configure(limiter=di_store.MinSize(2), timeout=0.05),
+        lambda: table.finish(timeout=0.05),
+        lambda: table.insert({"n": 1}, timeout=0.05),
+        lambda: table.sample(1, timeout=0.05),
+        lambda: table.peek(keys),
+    ]
+    for call in calls:
+        with pytest.raises(di_store.Timeout) as caught:
+            call()
+        assert str(child.pid) in str(caught.value)
+    os.kill(child.pid or 0, signal.SIGKILL)
+    os.waitpid(child.pid or 0, 0)
+    assert table.delete(keys) == 5

@@ -93,6 +93,20 @@ class Terms:
         self.holding = False  # whether the caller holds draws of other tables meanwhile
         self.wait: SampleWait | None = None
 
+    def patience(self, held: int, newest: float) -> float:
+        """Seconds to wait before the next look; not above zero where `held` draws are enough by now.
+
+        Args:
+            held: draws that are there.
+            newest: when the last of them came.
+        """
+        if held < self.min_n:
+            return SLICE_SECONDS
+        left = self.wait.left if self.wait is not None else self.timeout
+        if left is not None and left <= 0:
+            return 0.0
+        return SLICE_SECONDS if self.linger is None else self.linger - (time.monotonic() - newest)
+
     def pause(self, handle: TableHandle, seen: int, reason: str, at_most: float = SLICE_SECONDS) -> None:
         """Wait one slice for items; raises `Timeout`, or `Stopped`."""
         if self.stop is not None and self.stop():
@@ -152,12 +166,9 @@ def collect(handle: TableHandle, reader: _core.Reader, draws: _core.Draws, terms
                 raise Undelivered(handle, seen, reason)
             terms.pause(handle, seen, reason)
             continue
-        at_most = SLICE_SECONDS
-        if held >= terms.min_n:
-            if terms.linger is not None:
-                at_most = terms.linger - (time.monotonic() - newest)
-            if at_most <= 0 or _over(terms):
-                return held
+        at_most = terms.patience(held, newest)
+        if at_most <= 0:
+            return held
         reason = f"{held} of {terms.n} drawn; {draws.why}" if held else draws.why
         try:
             terms.pause(handle, seen, reason, at_most)
@@ -175,11 +186,6 @@ def _undelivered(reader: _core.Reader, draws: _core.Draws, handle: TableHandle, 
     count, pid = found
     count -= terms.ours(handle)  # looked at later than the count: they only become fewer, never hide another's
     return f"{count} draws of pid {pid} are not delivered yet and may come back" if count > 0 else ""
-
-
-def _over(terms: Terms) -> bool:
-    """Whether the deadline is over, before the first wait too."""
-    return terms.timeout is not None and (terms.wait.left <= 0 if terms.wait is not None else terms.timeout <= 0)
 
 
 class Drawn:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from di_store import config
-from di_store.batch import ArrayPool, Batch, Ragged, host_array, key_array
+from di_store.batch import ArrayPool, Batch, Ragged, check_out, host_array, key_array
 from di_store.draw import Drawn, Terms, Undelivered, await_columns, check_n, collect
 from di_store.dtypes import Array
-from di_store.errors import EndOfData, StoreError
+from di_store.errors import EndOfData, StoreError, Timeout
 from di_store.handle import TableHandle
 from di_store.loader import Loader
+from di_store.tree import flatten
 
 if TYPE_CHECKING:
     from di_store import _core
@@ -57,13 +59,17 @@ class Mixture:
         n: int,
         *,
         timeout: float | None = None,
+        min_n: int | None = None,
+        linger: float | None = None,
         beta: float | None = None,
         columns: str | Iterable[str] | None = None,
+        out: Batch | None = None,
     ) -> Batch:
-        """Draw n examples; ``batch.source`` int32[n] says from which table each is, by its place in the mixture.
+        """Draw n examples as `Table.sample` does.
 
-        Examples of one table lie together. Keys carry the table's place in their highest byte: only the mixture's
-        `update_priorities` takes them.
+        ``batch.source``, int32[n], says from which table each is, by its place in the mixture. Examples of one table
+        lie together. Keys carry the table's place in their highest byte: only the mixture's `update_priorities` takes
+        them.
 
         Raises:
             Timeout: what was drawn is given back. EndOfData: a table is finished and gives no more.
@@ -71,13 +77,16 @@ class Mixture:
         self._check()
         if beta is not None:
             beta = config.real("beta", beta, why="it is the exponent of the importance weights")
+        n = check_n(n)
+        if out is not None:
+            check_out(out, n)
         source = self._source if columns is None else self._source.only(columns)
-        drawn = source.draw(Terms(check_n(n), timeout), beta, None)
+        drawn = source.draw(Terms(n, timeout, min_n, linger), beta, None if out is None else _Given(out))
         drawn.deliver()
         batch: Batch = drawn.parts
-        return batch
+        return batch if out is None or len(batch) < n else out.become(batch)
 
-    def update_priorities(self, keys: Any, priorities: Any) -> int:
+    def update_priorities(self, keys: Any, priorities: Any, *, timeout: float | None = 60) -> int:
         """Set priorities by the keys of this mixture's batches; how many of the items were live."""
         self._check()
         keys, priorities = key_array(keys), host_array(priorities)
@@ -88,7 +97,7 @@ class Mixture:
         places = (keys >> np.uint64(_SHARD_BITS)).astype(np.int64)
         plain = keys & np.uint64((1 << _SHARD_BITS) - 1)
         return sum(
-            table.update_priorities(plain[places == place], priorities[places == place])
+            table.update_priorities(plain[places == place], priorities[places == place], timeout=timeout)
             for place, table in enumerate(self._tables)
             if (places == place).any()
         )
@@ -177,9 +186,12 @@ class MixtureSource:
             if count
         ]
         try:
-            for part in parts:
-                part.draw(terms, holding=part is not parts[0])
-            return parts
+            if terms.min_n < terms.n:
+                _collect_some(parts, terms)
+            else:
+                for part in parts:
+                    part.draw(terms, holding=part is not parts[0])
+            return [part for part in parts if part.held]
         except BaseException as error:
             for part in parts:
                 part.give_back()
@@ -228,8 +240,25 @@ class _Part:
         self.handle = handle
         self.place = place
         self.held = 0
+        self.seen = 0  # the table's sequence number before the last look
+        self.why = ""
         self._count = count
         self._draws: _core.Draws | None = None
+
+    @property
+    def lacks(self) -> bool:
+        """Whether there are fewer draws than it was asked for."""
+        return self.held < self._count
+
+    def try_draw(self, terms: Terms, holding: bool) -> None:
+        """Draw what there is without waiting."""
+        now = Terms(terms.n, 0, stop=terms.stop, ours=terms.ours)
+        self.seen = self.handle.native.items_seq()
+        try:
+            self.draw(now, holding)
+        except Timeout as error:
+            self.why = error.reason
+            self.held = 0 if self._draws is None else self._draws.count
 
     def draw(self, terms: Terms, holding: bool) -> None:
         own = Terms(self._count, terms.timeout, stop=terms.stop, ours=terms.ours)
@@ -237,11 +266,11 @@ class _Part:
         try:
             await_columns(self.handle, own)
             reader = self.handle.reader()
-            self._draws = reader.begin()
+            self._draws = self._draws or reader.begin()
             self.held = collect(self.handle, reader, self._draws, own)
         finally:
             terms.wait = own.wait  # one deadline for all tables
-        if self.held < self._count:
+        if self.lacks:
             raise EndOfData(f"table {self.handle.name!r} is finished: {self.held} of {self._count} are left")
 
     def finish(self, beta: float | None, columns: Any, out: dict[str, Any]) -> Batch:
@@ -258,6 +287,45 @@ class _Part:
         if self._draws is not None:
             self.handle.reader().give_back(self._draws)
             self._draws = None
+
+
+def _collect_some(parts: list[_Part], terms: Terms) -> None:
+    """Draw until all are there, or as many as the terms are content with."""
+    held, newest = 0, time.monotonic()
+    while True:
+        for part in parts:
+            if part.lacks:
+                part.try_draw(terms, holding=any(other.held for other in parts if other is not part))
+        count = sum(part.held for part in parts)
+        if count > held:
+            held, newest = count, time.monotonic()
+        lacking = [part for part in parts if part.lacks]
+        if not lacking:
+            return
+        at_most = terms.patience(held, newest)
+        if at_most <= 0:
+            return
+        part = lacking[0]
+        try:
+            terms.pause(part.handle, part.seen, f"{held} of {terms.n} drawn; {part.why}", at_most)
+        except Timeout:
+            if held < terms.min_n:
+                raise
+            return
+
+
+class _Given:
+    """The arrays of an ``out=``, by output."""
+
+    def __init__(self, out: Batch) -> None:
+        self._flat = flatten(out.data)
+
+    def __call__(self, name: str, shape: Any, dtype: Any) -> Array:
+        found = self._flat.get(name)
+        if not isinstance(found, np.ndarray) or found.dtype != dtype or found.shape[1:] != shape[1:]:
+            raise ValueError(f"out[{name!r}] must be a writable contiguous array of the batch's shape and dtype")
+        front: Array = found[: shape[0]]
+        return front
 
 
 def _shapes(handle: TableHandle, columns: Any) -> dict[str, Any]:

@@ -29,12 +29,12 @@ class Lifo:
 
 @dataclass(frozen=True)
 class MinHeap:
-    """The item of lowest priority; of equals, the one inserted or updated first."""
+    """The item of lowest priority; of equals, the one inserted first."""
 
 
 @dataclass(frozen=True)
 class MaxHeap:
-    """The item of highest priority; of equals, the one inserted or updated first."""
+    """The item of highest priority; of equals, the one inserted first."""
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from di_store.reserve import check_room
 from di_store.samplers import Prioritized
 from di_store.settings import UNLIMITED, limiter_numbers, slots_for
 from di_store.stats import table_stats
-from di_store.waits import check_timeout
+from di_store.waits import lock_seconds
 from di_store.writer import Writer
 
 if TYPE_CHECKING:
@@ -162,18 +162,19 @@ class Table:
         which = handle.which(columns)
         return handle.batch(handle.reader().peek(wanted, self._beta(None), which))
 
-    def keys(self, start: int = 0, n: int | None = None) -> Array:
+    def keys(self, start: int = 0, n: int | None = None, *, timeout: float | None = 60) -> Array:
         """Keys of up to `n` items, oldest first, the `start` oldest left out: uint64."""
         first = config.count("start", start, minimum=0)
         most = UNLIMITED if n is None else config.count("n", n, minimum=0)
-        return self._open().native.keys(first, most)
+        return self._open().native.keys(first, most, lock_seconds(timeout))
 
-    def update_priorities(self, keys: Any, priorities: Any) -> int:
+    def update_priorities(self, keys: Any, priorities: Any, *, timeout: float | None = 60) -> int:
         """Set priorities; how many of the items were live. Of repeated keys the last counts.
 
         Args:
             keys: uint64[n], as a batch has them.
             priorities: n numbers, numpy or torch of any device.
+            timeout: seconds to wait where a stopped process holds the table up; None: no limit.
 
         Raises:
             ValueError: NaN, infinite or negative ones, or another number of them; nothing was changed.
@@ -182,28 +183,27 @@ class Table:
             priorities = host_array(priorities)
         if type(keys) is not np.ndarray or keys.dtype != np.uint64:
             keys = key_array(keys)
-        return self._update(keys, priorities)
+        return self._update(keys, priorities, 60.0 if timeout == 60 else lock_seconds(timeout))
 
-    def _update(self, keys: Array, priorities: Array) -> int:
+    def _update(self, keys: Array, priorities: Array, seconds: float) -> int:
         if self._closed is not None:
             raise copy.copy(self._closed)
         self._writable()
-        return self._native.update(keys, priorities)
+        return self._native.update(keys, priorities, seconds)
 
-    def delete(self, keys: Any) -> int:
+    def delete(self, keys: Any, *, timeout: float | None = 60) -> int:
         """Remove items; how many were there."""
         self._writable()
-        return self._native.remove(key_array(keys))
+        return self._native.remove(key_array(keys), lock_seconds(timeout))
 
     # -- changing -----------------------------------------------------------------------------------------------
 
     def reset(self, *, timeout: float | None = 60) -> None:
         """Remove all items; counts of the limiter begin anew, and the table takes inserts again after `finish`."""
         self._writable()
-        seconds = check_timeout(timeout)
-        self._native.reset(-1.0 if seconds is None else seconds)
+        self._native.reset(lock_seconds(timeout))
 
-    def resize(self, capacity: int) -> None:
+    def resize(self, capacity: int, *, timeout: float | None = 60) -> None:
         """Another number of items, while everybody goes on; a smaller one evicts by the remover.
 
         Raises:
@@ -227,7 +227,7 @@ class Table:
             check_room(self.name, needed, handle.arena.available(), int(stats["reserve_bytes"]) + slots_held)
             reserve = needed.reserve_bytes
         slots = max(slots_for(wanted), int(stats["slots"]))
-        self._native.resize(wanted, int(stats["max_bytes"]), slots, reserve)
+        self._native.resize(wanted, int(stats["max_bytes"]), slots, reserve, lock_seconds(timeout))
 
     def configure(
         self,
@@ -236,14 +236,19 @@ class Table:
         alpha: float | None = None,
         beta: Any = _UNCHANGED,
         max_staleness: Any = _UNCHANGED,
+        timeout: float | None = 60,
     ) -> None:
         """Change what may change while everybody runs; a changed limiter counts anew.
+
+        Anew means that the first `min_size` items there count as its inserts: a full table goes on at once, in the
+        middle of the band of `SamplesPerInsert`. A queue goes on counting what waits in it.
 
         Args:
             limiter: another of the same kind of table: a queue stays a queue.
             alpha: exponent on priorities.
             beta: exponent of the importance weights; None: weights 1.
             max_staleness: versions; None: no limit.
+            timeout: seconds to wait where a stopped process holds the table up; None: no limit.
 
         Raises:
             ValueError: it contradicts the table's other settings; nothing was changed.
@@ -265,7 +270,7 @@ class Table:
             if settings.weights is None and max_staleness is not None:
                 raise ValueError('max_staleness needs the table to be created with weights="policy"')
             staleness = -1 if max_staleness is None else config.count("max_staleness", max_staleness, minimum=0)
-        self._native.configure(numbers, alpha, beta, staleness)
+        self._native.configure(numbers, alpha, beta, staleness, lock_seconds(timeout))
 
     def _check_limiter(self, limiter: Limiter, numbers: tuple[float, float, float, int, bool]) -> None:
         settings = self._handle.settings
@@ -279,7 +284,7 @@ class Table:
         if least > capacity:
             raise ValueError(f"limiter={limiter!r} needs {least} items, and capacity={capacity} holds fewer")
 
-    def finish(self) -> None:
+    def finish(self, *, timeout: float | None = 60) -> None:
         """No more inserts will come: `sample` returns what remains, then raises `EndOfData`; loaders stop.
 
         Before `EndOfData` it waits for draws that others hold undelivered, as long as its `timeout` allows: they may
@@ -287,7 +292,7 @@ class Table:
         nothing back any more.
         """
         self._writable()
-        self._native.finish()
+        self._native.finish(lock_seconds(timeout))
 
     def stats(self) -> dict[str, Any]:
         """Counts, bytes and the limiter's state, read without locks."""

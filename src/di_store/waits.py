@@ -41,6 +41,12 @@ def check_timeout(timeout: Any, option: str = "timeout") -> float | None:
     return None if math.isinf(seconds) else seconds
 
 
+def lock_seconds(timeout: Any) -> float:
+    """What the core takes as the patience of a call that waits for nothing but a lock: -1 for no limit."""
+    seconds = check_timeout(timeout)
+    return -1.0 if seconds is None else seconds
+
+
 class Wait:
     """One blocked call. Make it when the first look was in vain, and call `pause` between the looks."""
 
