@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import sys
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +10,6 @@ import numpy as np
 import pytest
 
 import di_store
-from di_store.batch import ArrayPool
 
 
 @pytest.fixture
@@ -137,28 +134,3 @@ def test_out_takes_a_mixtures_batch(store: Any) -> None:
         assert (numbers == batch.source[:, None]).all()
     with pytest.raises(ValueError, match="out= holds 8"):
         mixture.sample(9, out=batch)
-
-
-def test_threads_share_a_pool() -> None:
-    """No buffer is handed to two threads at once."""
-    pool = ArrayPool()
-    interval = sys.getswitchinterval()
-    overwritten: list[int] = []
-
-    def work(mark: int) -> None:
-        for _ in range(5_000):
-            array = pool.take((64,), np.int64)
-            array[:] = mark
-            if not (array == mark).all():
-                overwritten.append(mark)
-
-    sys.setswitchinterval(1e-6)
-    try:
-        threads = [threading.Thread(target=work, args=(mark,)) for mark in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-    finally:
-        sys.setswitchinterval(interval)
-    assert not overwritten

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
@@ -266,13 +265,12 @@ def host_array(values: Any) -> Array:
 class ArrayPool:
     """Byte buffers that are used again once nobody holds an array over them: fresh pages cost 25 times as much.
 
-    Thread-safe.
+    Threads may share it: a thread that looks at a buffer holds it, so that to the others it is in use.
     """
 
     def __init__(self, allocate: Any = None) -> None:
         self._allocate = allocate or (lambda size: np.zeros(size, np.uint8))
         self._buffers: list[Array] = []
-        self._lock = threading.Lock()
         # References to a buffer that nobody uses: the list's, the loop variable's, getrefcount's own argument.
         probe: list[Array] = [np.empty(1, np.uint8)]
         for buffer in probe:
@@ -282,17 +280,13 @@ class ArrayPool:
         """An array with any content; its buffer returns when the last view of it is gone."""
         element = np.dtype(dtype)
         size = max(1, int(np.prod(shape, dtype=np.int64)) * element.itemsize)
-        with self._lock:
-            return _shaped(self._buffer(size), size, element, shape)
-
-    def _buffer(self, size: int) -> Array:
         for buffer in self._buffers:
             if size <= buffer.nbytes <= 2 * size + 4096 and sys.getrefcount(buffer) <= self._idle:
-                return buffer
+                return _shaped(buffer, size, element, shape)
         found: Array = self._allocate(size)
         self._buffers = [buffer for at, buffer in enumerate(self._buffers) if at >= len(self._buffers) - 63]
         self._buffers.append(found)
-        return found
+        return _shaped(found, size, element, shape)
 
 
 def _shaped(buffer: Array, size: int, element: Any, shape: tuple[int, ...]) -> Array:
