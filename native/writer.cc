@@ -356,13 +356,13 @@ Blocked Writer::append(const WriterCall& call, u64 deadline_ns) {
   return commit(call.lanes, deadline_ns);
 }
 
-// A queue waits instead of evicting, so it may be lifted above its capacity by one call.
+// The first items would be evicted by the last; of a queue, the call would take more than what is set aside for it.
 void Writer::refuse_more_than_fit(const std::vector<u32>& lanes) {
   for (u32 i = 0; i < plan_.tables.size(); ++i) {
     const TableHeader& table = plan_.tables[i].table->header();
     const std::size_t items = pending_[i].size();
     const u64 capacity = __atomic_load_n(&table.capacity, __ATOMIC_RELAXED);  // resize() changes it under the lock
-    if (__atomic_load_n(&table.limiter.queue, __ATOMIC_RELAXED) != 0 || items <= capacity) continue;
+    if (items <= capacity) continue;
     roll_back(lanes);
     throw Error(Code::kInvalid, "extend() would complete " + std::to_string(items) + " items of table '" +
                                     plan_.tables[i].table->name() + "', whose capacity=" + std::to_string(capacity) +

@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import di_store
 from di_store.combination import MAX_CAPACITY, NOT_GIVEN, Combination, check_combination
 from di_store.errors import CorruptData
 from di_store.limiters import (
@@ -285,3 +287,16 @@ def test_what_works_is_accepted(settings: dict[str, Any]) -> None:
 def test_wrong_types_are_named(settings: dict[str, Any]) -> None:
     with pytest.raises(TypeError, match=next(iter(settings))):
         combine(**settings)
+
+
+@pytest.mark.parametrize("limiter", [MinSize(1), Queue(2), Stack(2)], ids=str)
+def test_extend_beyond_capacity(limiter: Limiter) -> None:
+    """More than a table holds is refused, by a queue that could be lifted as well; nothing is written."""
+    with di_store.open(memory="64MiB") as store:
+        table = store.create_table("t", capacity=5, limiter=limiter)
+        with pytest.raises(ValueError, match="capacity=5"):
+            table.extend({"n": np.arange(6)})
+        with table.writer() as writer, pytest.raises(ValueError, match="capacity=5"):
+            writer.extend({"n": np.arange(6)})
+        assert len(table) == 0
+        assert len(table.extend({"n": np.arange(5)}, timeout=0)) == 5

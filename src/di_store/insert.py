@@ -82,10 +82,10 @@ class Inserter:
         capacity = int(self._handle.native.stats()["capacity"])
         if n == 0:
             raise ValueError("extend() needs at least one item")
-        if n > capacity and capacity < UNLIMITED and not self._handle.settings.queued:
+        if n > capacity and capacity < UNLIMITED:
             raise ValueError(
-                f"extend() with {n} items into a table of capacity={capacity}: the first would be evicted by the "
-                "last; give fewer at once, or make the table larger with resize()"
+                f"extend() with {n} items into a table of capacity={capacity}, which holds fewer; "
+                "give fewer at once, or make the table larger with resize()"
             )
 
     def _steps(self, value: Any, n: int | None, priority: Any, timeout: float | None) -> Array:

@@ -71,7 +71,9 @@ class Once:
     """Every item once per epoch, without replacement, across all learners of the table.
 
     Items stay in the table; later inserts join the running epoch. After the last epoch `sample` raises `EndOfData`
-    once the table is finished.
+    once the table is finished. Draws that come back (a death, a timeout) after others went on to the next epoch are
+    drawn before that goes on: each item is delivered once for every epoch. With `max_times_sampled` (at most 255)
+    items leave after that many epochs.
 
     Attributes:
         epochs: how often every item is drawn in all; None: without end.

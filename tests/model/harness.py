@@ -247,8 +247,7 @@ class Harness:
 
     def _too_many(self, side: Side, plan: Plan) -> bool:
         """Whether a call completes more items than the table holds."""
-        limited = not isinstance(side.model.limiter, Queue)
-        return limited and len(plan.drafts[side.model.name]) > side.model.capacity
+        return len(plan.drafts[side.model.name]) > side.model.capacity
 
     def _admitted(self, plan: Plan) -> bool:
         """Whether the limiters of all tables let a plan pass."""
