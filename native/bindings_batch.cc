@@ -337,8 +337,9 @@ nb::object BatchMaker::weights(const DrawSet& set, nb::handle beta) const {
     raw[i] = p > 0 ? std::pow(size * p, exponent) : 0;
     largest = std::max(largest, raw[i]);
   }
+  // Not below the batch's: while it was drawn the table may have changed, or used-up items have left it.
   if (table_->header().normalize_table != 0 && set.least > 0 && set.total > 0)
-    largest = std::pow(size * set.least / set.total, exponent);
+    largest = std::max(largest, std::pow(size * set.least / set.total, exponent));
   for (std::size_t i = 0; i < raw.size(); ++i) at[i] = largest > 0 ? static_cast<float>(raw[i] / largest) : 1.0f;
   return array;
 }

@@ -61,6 +61,16 @@ def test_peek_where_nothing_may_be_drawn(store: Any) -> None:
     assert np.isfinite(batch.weights).all()
 
 
+def test_no_weight_exceeds_the_largest(store: Any) -> None:
+    """Items leave while a batch is drawn, the least one too: weights over the table's largest stay within 1."""
+    sampler = di_store.Prioritized(1.0, 1.0, normalize="table")
+    table = store.create_table("t", capacity=20, sampler=sampler, max_times_sampled=1, seed=1)
+    table.extend({"n": np.arange(20)}, priority=np.arange(20) + 1.0)
+    table.finish()
+    for _ in range(3):
+        assert table.sample(7).weights.max() <= 1
+
+
 def test_out_is_the_next_batch(store: Any) -> None:
     table = store.create_table("t", capacity=10, limiter=di_store.Queue(10))
     table.extend({"x": {"n": np.arange(10)}})
