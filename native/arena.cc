@@ -327,6 +327,12 @@ bool Arena::begin_reaping(u32 slot, u32 generation) const {
   return false;
 }
 
+bool Arena::runs(u32 slot) const {
+  if (slot >= kMaxClients || clients_[slot].pid_ns.load() != os::pid_namespace()) return false;
+  const char state = os::process_state(clients_[slot].pid.load());
+  return state == 'R' || state == 'S' || state == 'D';
+}
+
 std::string Arena::describe_client(u32 slot) const {
   if (slot >= kMaxClients) return "an unknown process";
   const ClientSlot& client = clients_[slot];

@@ -419,7 +419,7 @@ void Table::settle_entry(LedgerEntry& entry, u64 deadline_ns) {
 template <class What>
 void Table::each_draw(What&& what) {
   for (u32 client = 0; client < kMaxClients; ++client)
-    for_ledger_blocks(*arena_, client, [this](LedgerBlock& block, u32) {
+    for_ledger_blocks(*arena_, client, [this, client, &what](LedgerBlock& block, u32) {
       for (LedgerEntry& entry : block.entries) {
         const u64 word = entry.what.load();
         if (ledger_kind(word) == LedgerKind::kDraw && ledger_table(word) == index_) what(client, entry);

@@ -160,6 +160,24 @@ void a_waiter_that_slept_does_not_rob() {
   CHECK(tried);
 }
 
+// A busy machine may take the processor from an owner for longer than a caller's timeout: that is no failure.
+void a_running_holder_is_waited_for() {
+  const auto arena = make_store("busy", 16 * kMiB);
+  Door door(arena);
+  Child child([&] {
+    Door mine(arena);
+    mine.take(kForever);
+    Child::ready();
+    os::sleep_ns(300'000'000);
+    mine.let_go();
+    return 0;
+  });
+  CHECK(child.wait_ready());
+  door.take(deadline_after(0.02));
+  door.let_go();
+  CHECK(child.wait() == 0);
+}
+
 // Deadline 0 only tries, also where the holder is another thread of this process.
 void deadline_zero_tries() {
   const auto arena = make_store("try", 16 * kMiB);
@@ -187,6 +205,7 @@ int main() {
   a_dead_holder_is_replaced();
   a_stopped_holder_is_named();
   a_waiter_that_slept_does_not_rob();
+  a_running_holder_is_waited_for();
   deadline_zero_tries();
   std::puts("locks ok");
 }
