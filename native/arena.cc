@@ -6,21 +6,13 @@
 #include <tuple>
 #include <utility>
 
+#include "arena_registry.h"
 #include "heap.h"
 #include "ledger.h"
 #include "locks.h"
 
 namespace di {
 namespace {
-
-struct Registry {
-  std::recursive_mutex mutex;  // an arena that could not be opened is destroyed inside open()
-  std::vector<Arena*> arenas;
-};
-Registry& registry() {
-  static Registry* const instance = new Registry;  // never destroyed: arenas may outlive static destructors
-  return *instance;
-}
 
 constexpr u64 kMinBudget = 8u << 20;
 constexpr u64 kMaxRange = u64{1} << 40;
@@ -41,8 +33,8 @@ std::string hex(const u8* bytes, u64 count) {
 // Where the parts of a store of so many slices lie. Tables' headers, slices and bitmaps are committed as they come in
 // use; what lies before them at once.
 struct Parts {
-  Offset clients, heap, tables, weights, layouts, slices, bitmaps, data;
-  auto all() const { return std::tie(clients, heap, tables, weights, layouts, slices, bitmaps, data); }
+  Offset clients, heap, weights, layouts, waits, tables, slices, bitmaps, data;
+  auto all() const { return std::tie(clients, heap, weights, layouts, waits, tables, slices, bitmaps, data); }
 };
 
 Parts parts_of(u64 slices) {
@@ -57,6 +49,7 @@ Parts parts_of(u64 slices) {
   parts.heap = part(sizeof(HeapHeader));
   parts.weights = part(sizeof(WeightsEntry) * kMaxWeights);
   parts.layouts = part(sizeof(u32) * kMaxLayouts);
+  parts.waits = part(sizeof(WaitSlot) * kMaxWaits);
   parts.tables = part(kTableHeaderBytes * kMaxTables);
   parts.slices = part(sizeof(Slice) * slices);
   parts.bitmaps = part(sizeof(u64) * kBlockWords * slices);
@@ -69,6 +62,11 @@ std::string memfd_name(const ArenaHeader& header) {
 }
 
 }  // namespace
+
+Registry& registry() {
+  static Registry* const instance = new Registry;  // never destroyed: arenas may outlive static destructors
+  return *instance;
+}
 
 void Arena::bad_offset(u64 offset, u64 bytes) const {
   throw Error(Code::kCorruptData, "offset " + std::to_string(offset) + " + " + std::to_string(bytes) +
@@ -167,8 +165,8 @@ std::shared_ptr<Arena> Arena::create(const std::string& name, u64 budget_bytes, 
   header.slice_count = slices;
   header.creator_cgroup = os::cgroup_hash();
   header.seed = seed;
-  std::tie(header.clients, header.heap, header.tables, header.weights, header.layouts, header.slices, header.bitmaps,
-           header.data) = plan.all();
+  std::tie(header.clients, header.heap, header.weights, header.layouts, header.waits, header.tables, header.slices,
+           header.bitmaps, header.data) = plan.all();
   arena->place_parts();
   arena->heap_header_->budget.store(budget_bytes);
   arena->heap_header_->fixed_bytes.store(plan.tables.value);
@@ -223,8 +221,8 @@ void Arena::validate() const {
                std::memchr(header.name, 0, kNameBytes) != nullptr;
   const Parts parts = parts_of(sound ? slices : 0);
   sound = sound &&
-          parts.all() == std::tie(header.clients, header.heap, header.tables, header.weights, header.layouts,
-                                  header.slices, header.bitmaps, header.data) &&
+          parts.all() == std::tie(header.clients, header.heap, header.weights, header.layouts, header.waits,
+                                  header.tables, header.slices, header.bitmaps, header.data) &&
           parts.data.value + header.range_bytes == file_bytes_ && header.layout_count.load() <= kMaxLayouts;
   if (sound) {
     const HeapHeader& heap = *reinterpret_cast<const HeapHeader*>(base_ + parts.heap.value);
@@ -245,6 +243,7 @@ void Arena::place_parts() {
   weights_ = reinterpret_cast<WeightsEntry*>(base_ + header_->weights.value);
   layouts_ = reinterpret_cast<Shared<u32>*>(base_ + header_->layouts.value);
   slice_count_ = header_->slice_count;
+  waits_ = reinterpret_cast<WaitSlot*>(base_ + header_->waits.value);
   slices_ = reinterpret_cast<Slice*>(base_ + header_->slices.value);
   bitmaps_ = reinterpret_cast<u64*>(base_ + header_->bitmaps.value);
   heap_ = std::make_unique<Heap>(*this);
@@ -286,8 +285,6 @@ void Arena::claim_slot() {
     client.pid_ns.store(os::pid_namespace());
     client.cgroup.store(os::cgroup_hash());
     client.role.store(0);
-    client.wait_kind.store(0);
-    client.wait_asleep.store(0);
     client.stale_dropped.store(0);
     DI_FAULT("arena.before_claim");
     if (client.state.compare_exchange_strong(free, static_cast<u32>(ClientState::kLive))) {
@@ -350,7 +347,7 @@ void Arena::enter_slow(u64 tick) {
   if (*alive_ == 0) renew_in_child();
   if (header_->removed.load())
     throw Error(Code::kStoreClosed,
-                "store '" + name() + "' was removed (`di-store rm`); di_store.open(name) makes a new one")
+                "store '" + name() + "' was removed (`di-store rm --force`); di_store.open(name) makes a new one")
         .told();
   if (os::file_id(fd_) != id_)
     throw Error(Code::kStoreClosed,

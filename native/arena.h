@@ -46,6 +46,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
   u32 table_count() const { return heap_header_->table_count.load(std::memory_order_acquire); }
   WeightsEntry& weights(u32 index) const { return weights_[index]; }
   Shared<u32>& layout_block(u32 index) const { return layouts_[index]; }
+  WaitSlot& wait(u32 index) const { return waits_[index]; }
   Slice& slice(u64 index) const {
     if (index >= slice_count_) bad_offset(index * kSliceBytes, kSliceBytes);
     return slices_[index];
@@ -88,6 +89,17 @@ class Arena : public std::enable_shared_from_this<Arena> {
   // Pages of [offset, offset + bytes) are committed against every cgroup's headroom, in slices; false: too little.
   bool commit(u64 offset, u64 bytes, std::string* why);
 
+  struct Listed {
+    u32 pid;
+    std::string name, uuid;
+    u64 bytes;     // the kernel has given
+    bool removed;  // by `di-store rm`; its memory is not back yet
+  };
+  static std::vector<Listed> list();  // every process of this user that holds a store
+  // All of the store as it is now, for what would change it: nothing that is done to the copy reaches the store. Only
+  // the parts that its owner's locks guard may be relied on.
+  std::shared_ptr<Arena> private_copy() const;
+
   static void before_fork();
   static void after_fork_parent();
   static void after_fork_child();
@@ -124,6 +136,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
   u8* tables_ = nullptr;
   WeightsEntry* weights_ = nullptr;
   Shared<u32>* layouts_ = nullptr;
+  WaitSlot* waits_ = nullptr;
   Slice* slices_ = nullptr;
   u64 slice_count_ = 0;
   u64* bitmaps_ = nullptr;

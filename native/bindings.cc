@@ -155,8 +155,15 @@ void bind_errors(nb::module_& module) {
   module.def("memory_total", &os::memory_total);
   module.def("memory_headroom", &os::memory_headroom);
   module.def("list_holders", [] {
-    std::vector<std::tuple<u32, std::string, std::string>> all;
-    for (const os::Holder& holder : os::find_holders()) all.emplace_back(holder.pid, holder.name, holder.uuid);
+    std::vector<std::tuple<u32, std::string, std::string, u64, bool>> all;
+    for (const Arena::Listed& each : Arena::list())
+      all.emplace_back(each.pid, each.name, each.uuid, each.bytes, each.removed);
+    return all;
+  });
+  module.def("hidden_holders", [] {
+    std::vector<std::tuple<u32, i64>> all;
+    for (const os::HiddenHolder& each : os::hidden_holders(kClientLockBase, kMaxClients))
+      all.emplace_back(each.pid, each.uid == ~0u ? i64{-1} : i64{each.uid});
     return all;
   });
 #ifdef DI_FAULTS

@@ -2,6 +2,7 @@
 
 #include "bindings.h"
 #include "chores.h"
+#include "waits.h"
 
 namespace di::py {
 namespace {
@@ -22,7 +23,6 @@ u64 pinned_bytes(const Arena& arena, u32 slot) {
 }
 
 nb::dict client_stats(const Arena& arena, u32 slot) {
-  static const char* kinds[] = {"", "lock", "room", "items", "limiter", "object", "weights", "memory"};
   const ClientSlot& client = arena.client(slot);
   nb::dict entry;
   entry["slot"] = slot;
@@ -35,26 +35,34 @@ nb::dict client_stats(const Arena& arena, u32 slot) {
   entry["pinned"] = pinned_bytes(arena, slot);
   entry["page_tables"] = os::page_table_bytes(client.pid.load());
   entry["stale_dropped"] = client.stale_dropped.load();
-  const u32 kind = client.wait_kind.load(std::memory_order_acquire);
-  const bool waits = client.wait_asleep.load() != 0 || os::now_ns() < client.wait_until_ns.load();
-  if (kind == 0 || kind > 7 || !waits) {
-    entry["waiting"] = nb::none();
-    return entry;
-  }
-  nb::dict waiting;
-  waiting["kind"] = kinds[kind];
-  const u32 table = client.wait_table.load();
-  waiting["table"] = table < arena.table_count() ? nb::object(nb::str(arena.table(table).name)) : nb::none();
-  waiting["since_seconds"] = static_cast<double>(os::now_ns() - client.wait_since_ns.load()) * 1e-9;
-  const u32 culprit = client.wait_culprit.load();
-  waiting["culprit_pid"] =
-      culprit == 0 || culprit > kMaxClients ? nb::none() : nb::object(nb::int_(arena.client(culprit - 1).pid.load()));
-  entry["waiting"] = waiting;
   return entry;
+}
+
+nb::list waiters(const Arena& arena) {
+  static const char* kinds[] = {"", "lock", "room", "items", "limiter", "object", "weights", "memory", "table"};
+  nb::list all;
+  for (const Waiting& found : all_waiting(arena)) {
+    nb::dict waiting;
+    waiting["pid"] = arena.client(found.slot).pid.load();
+    waiting["thread"] = found.thread;
+    waiting["kind"] = kinds[static_cast<u32>(found.kind)];
+    waiting["table"] =
+        found.table < arena.table_count() ? nb::object(nb::str(arena.table(found.table).name)) : nb::none();
+    waiting["since_seconds"] = static_cast<double>(os::now_ns() - found.since_ns) * 1e-9;
+    const bool known = found.culprit != 0 && found.culprit <= kMaxClients;
+    waiting["culprit_pid"] = known ? nb::object(nb::int_(arena.client(found.culprit - 1).pid.load())) : nb::none();
+    all.append(waiting);
+  }
+  return all;
 }
 
 nb::dict stats(const ArenaPointer& arena) {
   arena->enter();
+  try {
+    arena->ledger().sweep(0);  // what this process has dropped is no longer read: only tries
+  } catch (const Error& error) {
+    if (error.code() != Code::kTimeout) throw;
+  }
   const HeapHeader& heap = arena->heap_header();
   nb::dict all;
   all["name"] = arena->name();
@@ -90,6 +98,7 @@ nb::dict stats(const ArenaPointer& arena) {
     }
   all["page_tables"] = tables;
   all["clients"] = clients;
+  all["waiters"] = waiters(*arena);
   all["tables"] = nb::cast(Table::names(*arena));
   return all;
 }
@@ -115,7 +124,7 @@ std::vector<std::string> check(const ArenaPointer& arena, bool repair) {
   std::vector<std::string> findings;
   reap(arena, minute());
   for (const std::string& name : Table::names(*arena))
-    if (const TablePointer table = Table::find(arena, name)) table->check(minute(), &findings);
+    if (const TablePointer table = Table::find(arena, name)) table->check(repair, minute(), &findings);
   arena->heap().check(repair, minute(), &findings);
   return findings;
 }
@@ -147,19 +156,34 @@ void bind_facts(nb::class_<Arena>& type) {
       .def("stats", &stats);
 }
 
+// Kinds of waits for something that is announced by one of the heap's words.
+void await(const ArenaPointer& arena, Shared<u32>& word, Shared<u32>& waiters, u32 seen, double seconds,
+           WaitKind kind) {
+  arena->enter();
+  wait_word(*arena, word, waiters, seen, seconds, kind, kNone);
+}
+
 void bind_waits(nb::class_<Arena>& type) {
   type.def("sealed_seq", [](const ArenaPointer& a) { return a->heap_header().sealed_seq.load(); })
       .def("wait_sealed",
            [](const ArenaPointer& a, u32 seen, double seconds) {
-             a->enter();
              HeapHeader& heap = a->heap_header();
-             wait_word(*a, heap.sealed_seq, heap.sealed_waiters, seen, seconds, WaitKind::kObject, kNone);
+             await(a, heap.sealed_seq, heap.sealed_waiters, seen, seconds, WaitKind::kObject);
+           })
+      .def("wait_weights",
+           [](const ArenaPointer& a, u32 seen, double seconds) {
+             HeapHeader& heap = a->heap_header();
+             await(a, heap.sealed_seq, heap.sealed_waiters, seen, seconds, WaitKind::kWeights);
            })
       .def("room_seq", [](const ArenaPointer& a) { return a->heap_header().room_seq.load(); })
-      .def("wait_room", [](const ArenaPointer& a, u32 seen, double seconds) {
-        a->enter();
+      .def("wait_room",
+           [](const ArenaPointer& a, u32 seen, double seconds) {
+             HeapHeader& heap = a->heap_header();
+             await(a, heap.room_seq, heap.room_waiters, seen, seconds, WaitKind::kRoom);
+           })
+      .def("wait_table", [](const ArenaPointer& a, u32 seen, double seconds) {
         HeapHeader& heap = a->heap_header();
-        wait_word(*a, heap.room_seq, heap.room_waiters, seen, seconds, WaitKind::kRoom, kNone);
+        await(a, heap.room_seq, heap.room_waiters, seen, seconds, WaitKind::kTable);
       });
 }
 

@@ -170,7 +170,7 @@ void bind_items(nb::class_<Table>& type) {
       .def("settle", [](const TablePointer& t) { enter(t).settle(minute()); })
       .def("check", [](const TablePointer& t) {
         std::vector<std::string> findings;
-        enter(t).check(minute(), &findings);
+        enter(t).check(true, minute(), &findings);
         return findings;
       });
 }

@@ -77,25 +77,32 @@ struct alignas(64) ClientSlot {
   Shared<u32> generation;  // [reaper] +1 at each release
   Shared<u32> pid;         // [owner] read freely (tools)
   u32 pad;
-  Shared<u64> start_time;  // [owner] clock ticks since boot of the machine: pid alone is reused
-  Shared<u64> pid_ns;      // [owner] inode of the pid namespace
-  Shared<u64> cgroup;      // [owner] hash of the memory cgroup's path
-  Shared<u32> ledger;      // [owner, under heap lock] first ledger block's descriptor + 1
-  Shared<u32> role;        // [owner] bit set: 1 writer, 2 learner, 4 tool
-  // What this process waits for; read freely by stats. A blocked call sleeps in slices: between them the record stands
-  // until wait_until_ns, so that its age is the call's. Of several waiting threads the last one to sleep is shown.
-  Shared<u32> wait_kind;  // WaitKind
-  Shared<u32> wait_table;
-  Shared<u64> wait_since_ns;
-  Shared<u32> wait_culprit;  // client slot + 1
-  Shared<u32> wait_asleep;   // threads inside a slice
-  Shared<u64> wait_until_ns;
+  Shared<u64> start_time;     // [owner] clock ticks since boot of the machine: pid alone is reused
+  Shared<u64> pid_ns;         // [owner] inode of the pid namespace
+  Shared<u64> cgroup;         // [owner] hash of the memory cgroup's path
+  Shared<u32> ledger;         // [owner, under heap lock] first ledger block's descriptor + 1
+  Shared<u32> role;           // [owner] bit set: 1 writer, 2 learner, 4 tool
   Shared<u64> stale_dropped;  // [any] items this process wrote that were dropped as stale
-  u64 reserved[18];
+  u64 reserved[22];
 };
 static_assert(sizeof(ClientSlot) == 256);
 
-enum class WaitKind : u32 { kNothing = 0, kLock, kRoom, kItems, kLimiter, kObject, kWeights, kMemory };
+enum class WaitKind : u32 { kNothing = 0, kLock, kRoom, kItems, kLimiter, kObject, kWeights, kMemory, kTable };
+
+// What one thread of some process waits for; read freely by stats. A blocked call sleeps in slices: between them the
+// record stands until until_ns, so that its age is the call's. After that, or once its process has gone, anybody may
+// take it.
+constexpr u32 kMaxWaits = 1024;  // more threads than that wait unseen
+struct WaitSlot {
+  Shared<u64> owner;  // [any, CAS] thread id 32 | its client slot's generation 20 | slot + 1 11 | asleep 1; 0: free
+  Shared<u64> since_ns;
+  Shared<u64> until_ns;
+  Shared<u32> kind;  // WaitKind
+  Shared<u32> table;
+  Shared<u32> culprit;  // client slot + 1
+  u32 pad;
+};
+static_assert(sizeof(WaitSlot) == 40);
 
 // One ledger entry justifies one count. what == 0: free. The owner writes `ref` first, then `what`.
 // kPin: an object is being read; kOwn: an object is being written (creating) or a chunk is open; kDraw: an item was
@@ -413,7 +420,7 @@ struct ArenaHeader {
   u64 slice_count;
   u64 creator_cgroup;
   u64 seed;
-  Offset clients, heap, tables, weights, layouts, slices, bitmaps, data;
+  Offset clients, heap, tables, weights, layouts, slices, bitmaps, data, waits;
   Shared<u32> removed;       // [any] `rm --force`: every call raises StoreClosed
   Shared<u32> layout_count;  // [heap] truth
   LockWord reap_lock;

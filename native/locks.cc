@@ -6,10 +6,9 @@ namespace di {
 namespace {
 
 constexpr u32 kSleeping = 0x80000000u;
-constexpr u64 kSliceNs = 20'000'000;   // how long a waiter sleeps before it asks whether the owner lives
+constexpr u64 kSliceNs = 20'000'000;  // how long a waiter sleeps before it asks whether the owner lives
 constexpr u64 kPatienceNs = 10'000'000'000;  // beyond the deadline, for an owner that is not stopped
-constexpr u64 kLingerNs = 50'000'000;  // between two slices of one blocked call
-constexpr int kSpins = 60;             // about 2 us of pauses
+constexpr int kSpins = 60;            // about 2 us of pauses
 
 inline void pause() {
 #if defined(__x86_64__)
@@ -86,28 +85,6 @@ void SharedLock::release() {
   // release: pairs with the acquire of the next owner.
   const u32 before = word_.word.exchange(0, std::memory_order_release);
   if (before & kSleeping) os::futex_wake(word_.word, 1);
-}
-
-WaitRecord::WaitRecord(const Arena& arena, WaitKind kind, u32 table) : self_(arena.self()), kind_(kind) {
-  const u64 now = os::now_ns();
-  const bool goes_on = self_.wait_kind.load(std::memory_order_relaxed) == static_cast<u32>(kind) &&
-                       self_.wait_table.load(std::memory_order_relaxed) == table &&
-                       now < self_.wait_until_ns.load(std::memory_order_relaxed);
-  self_.wait_asleep.fetch_add(1, std::memory_order_relaxed);
-  if (!goes_on) {
-    self_.wait_table.store(table, std::memory_order_relaxed);
-    self_.wait_culprit.store(0, std::memory_order_relaxed);
-    self_.wait_since_ns.store(now, std::memory_order_relaxed);
-  }
-  self_.wait_kind.store(static_cast<u32>(kind), std::memory_order_release);  // pairs with the acquire in stats
-}
-
-void WaitRecord::culprit(u32 slot) { self_.wait_culprit.store(slot + 1, std::memory_order_relaxed); }
-
-WaitRecord::~WaitRecord() {
-  // A lock was got, or failed: that wait is over. Any other is most likely a slice of one that goes on at once.
-  self_.wait_until_ns.store(kind_ == WaitKind::kLock ? 0 : os::now_ns() + kLingerNs, std::memory_order_relaxed);
-  self_.wait_asleep.fetch_sub(1, std::memory_order_relaxed);
 }
 
 }  // namespace di

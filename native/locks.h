@@ -12,6 +12,7 @@
 
 #include "annotations.h"
 #include "arena.h"
+#include "waits.h"
 
 namespace di {
 
@@ -58,20 +59,6 @@ class DI_CAPABILITY("shared lock") SharedLock {
   const Arena& arena_;
   LockWord& word_;
   std::string name_;
-};
-
-// What this process waits for, for stats, for as long as the object lives.
-class WaitRecord {
- public:
-  WaitRecord(const Arena& arena, WaitKind kind, u32 table);
-  ~WaitRecord();
-  void culprit(u32 slot);
-  WaitRecord(const WaitRecord&) = delete;
-  WaitRecord& operator=(const WaitRecord&) = delete;
-
- private:
-  ClientSlot& self_;
-  WaitKind kind_;
 };
 
 }  // namespace di

@@ -120,6 +120,7 @@ u64 coarse_ns() { return clock_ns(CLOCK_MONOTONIC_COARSE); }
 u64 boot_ns() { return clock_ns(CLOCK_BOOTTIME); }
 
 u32 pid() { return static_cast<u32>(getpid()); }
+u32 thread_id() { return static_cast<u32>(gettid()); }
 
 u64 start_time(u32 pid) {
   ProcessStat stat;
@@ -260,6 +261,17 @@ u8* map_private(u64 bytes) {
   if (bytes >= kSliceBytes) madvise(at, bytes, MADV_HUGEPAGE);  // refused where huge pages are off: small ones serve
   if (madvise(at, bytes, MADV_POPULATE_WRITE) != 0) __builtin_memset(at, 0, bytes);
   return static_cast<u8*>(at);
+}
+
+u8* map_copy(int fd, u64 bytes) {
+  void* at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, fd, 0);
+  if (at == MAP_FAILED) return nullptr;
+  madvise(at, bytes, MADV_DONTDUMP);
+  return static_cast<u8*>(at);
+}
+
+bool read_at(int fd, u64 offset, void* to, u64 bytes) {
+  return pread(fd, to, bytes, static_cast<off_t>(offset)) == static_cast<ssize_t>(bytes);
 }
 
 void close_fd(int fd) { close(fd); }

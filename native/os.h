@@ -15,6 +15,7 @@ u64 now_ns();     // CLOCK_MONOTONIC
 u64 coarse_ns();  // CLOCK_MONOTONIC_COARSE: 3 ns a call, ticks of milliseconds
 u64 boot_ns();    // CLOCK_BOOTTIME: for ttl
 u32 pid();
+u32 thread_id();
 u64 start_time(u32 pid);        // clock ticks since boot, 0 when there is no such process (or it is a zombie)
 char process_state(u32 pid);    // 'R', 'S', 'T' …, 0 when there is no such process
 u64 page_table_bytes(u32 pid);  // VmPTE of a process, 0 when it cannot be seen
@@ -42,8 +43,10 @@ int collapse(u8* at, u64 bytes);  // MADV_COLLAPSE, best effort; errno or 0
 int populate(u8* at, u64 bytes);  // MADV_POPULATE_WRITE: page tables ahead of use; commits
                                   // what is not there yet, so only over committed pages
 u8* map_private(u64 bytes);       // this process's own memory, touched, in huge pages where it can be
-void close_fd(int fd);            // drops every record lock of this process on that file
-u8* map_wiped_on_fork();          // one page that reads 0 in a forked child
+u8* map_copy(int fd, u64 bytes);  // all of a file as it is now: what is written stays this process's own; nullptr
+bool read_at(int fd, u64 offset, void* to, u64 bytes);
+void close_fd(int fd);    // drops every record lock of this process on that file
+u8* map_wiped_on_fork();  // one page that reads 0 in a forked child
 
 // --- record locks: one byte per client slot, dropped by the kernel at death
 bool lock_byte(int fd, u64 offset);  // false: somebody else holds it
@@ -73,9 +76,14 @@ struct Holder {
 std::string memfd_name(const std::string& store_name, const std::string& uuid);  // uuid: hex digits and '-'
 // Every live process of this uid that holds a memfd of ours, this one included: {pid, fd, name, uuid}. Reads /proc.
 std::vector<Holder> find_holders();
-// Processes of this uid whose descriptors this one may not see (another gid, or not dumpable): who may hold a store
-// that find_holders misses. Slower than find_holders; for the text of an error.
-std::vector<u32> hidden_processes();
+// Processes that hold record locks on bytes [base, base + count) of some file and are none of find_holders(): they
+// hold a store, nobody can tell which, because another user runs them, or they are not dumpable, or have another gid.
+// For the text of an error.
+struct HiddenHolder {
+  u32 pid;
+  u32 uid;  // ~0: cannot be told
+};
+std::vector<HiddenHolder> hidden_holders(u64 base, u64 count);
 // Opens the holder's memfd read-write. Identity is checked through O_PATH before the real open, and `already` is asked
 // first: closing any other descriptor of the file would drop this process's record lock. Returns -1 with errno set:
 // EEXIST when `already` said yes (*id is set), ENOENT when the holder has gone, EACCES or EPERM when it refuses.

@@ -85,15 +85,25 @@ void scan_process(u32 pid, Directory& descriptors, std::vector<Holder>* found) {
   }
 }
 
-// By the effective uid in its status: the owner of /proc/<pid> is root where it is not dumpable.
-bool runs_as(u32 pid, uid_t uid) {
+// From its status: the owner of /proc/<pid> is root where it is not dumpable.
+u32 effective_uid(u32 pid) {
   char path[32];
   char text[2048];
   std::snprintf(path, sizeof path, "/proc/%u/status", pid);
-  if (read_start(path, text, sizeof text) <= 0) return false;
+  if (read_start(path, text, sizeof text) <= 0) return ~0u;
   const char* line = std::strstr(text, "\nUid:");
   unsigned real = 0, effective = 0;
-  return line != nullptr && std::sscanf(line, "\nUid: %u %u", &real, &effective) == 2 && effective == uid;
+  return line != nullptr && std::sscanf(line, "\nUid: %u %u", &real, &effective) == 2 ? effective : ~0u;
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  for (u64 at = 0; at < text.size();) {
+    const u64 end = std::min(text.find('\n', at), text.size());
+    lines.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return lines;
 }
 
 }  // namespace
@@ -119,19 +129,21 @@ std::vector<Holder> find_holders() {
   return found;
 }
 
-std::vector<u32> hidden_processes() {
-  std::vector<u32> hidden;
-  Directory proc(open_folder(AT_FDCWD, "/proc"));
-  if (!proc.is_open()) return hidden;
-  const uid_t uid = geteuid();
-  u32 pid = 0;
-  while (proc.next_number(&pid)) {
-    char path[32];
-    char link[PATH_MAX];
-    // The same right as for reading a descriptor's link; the folder fd itself may open where they may not be read.
-    std::snprintf(path, sizeof path, "%u/exe", pid);
-    if (readlinkat(proc.fd(), path, link, sizeof link) >= 0 || (errno != EACCES && errno != EPERM)) continue;
-    if (runs_as(pid, uid)) hidden.push_back(pid);
+std::vector<HiddenHolder> hidden_holders(u64 base, u64 count) {
+  std::vector<HiddenHolder> hidden;
+  std::string text;
+  if (!read_text("/proc/locks", &text)) return hidden;
+  std::vector<u32> seen;
+  for (const Holder& holder : find_holders()) seen.push_back(holder.pid);
+  for (const std::string& line : lines_of(text)) {
+    int pid = 0;
+    unsigned long long first = 0;
+    // "3: POSIX  ADVISORY  WRITE 123 00:01:4567 4611686018427387904 4611686018427387904"
+    if (std::sscanf(line.c_str(), "%*d: POSIX %*s %*s %d %*x:%*x:%*u %llu", &pid, &first) != 2 || pid <= 0) continue;
+    const u32 holder = static_cast<u32>(pid);
+    if (first < base || first - base >= count || std::find(seen.begin(), seen.end(), holder) != seen.end()) continue;
+    seen.push_back(holder);
+    hidden.push_back({holder, effective_uid(holder)});
   }
   return hidden;
 }
@@ -193,12 +205,7 @@ u32 lock_holder(int fd) {
   struct stat info{};
   std::string text;
   if (fstat(fd, &info) != 0 || !read_text("/proc/locks", &text)) return 0;
-  u64 at = 0;
-  while (at < text.size()) {
-    u64 end = text.find('\n', at);
-    if (end == std::string::npos) end = text.size();
-    const std::string line = text.substr(at, end - at);
-    at = end + 1;
+  for (const std::string& line : lines_of(text)) {
     int pid = 0;
     unsigned long long inode = 0;
     if (std::sscanf(line.c_str(), "%*d: FLOCK %*s %*s %d %*x:%*x:%llu", &pid, &inode) == 2 && inode == info.st_ino &&

@@ -70,7 +70,6 @@ u32 reap(const std::shared_ptr<Arena>& arena, u64 deadline_ns) {
       take_over_locks(arena, slot, deadline_ns);
       settle_ledger(arena, slot, deadline_ns);
       DI_FAULT("reap.before_free");
-      client.wait_kind.store(0);
       client.generation.fetch_add(1);
       arena->heap_header().deaths.fetch_add(1);
       client.state.store(static_cast<u32>(ClientState::kFree), std::memory_order_release);

@@ -149,7 +149,7 @@ class Table : public std::enable_shared_from_this<Table> {
   void configure(const LimiterState* limiter, const double* alpha, const double* beta, const i64* max_staleness,
                  u64 deadline_ns);  // null: unchanged; beta NaN: weights 1
   void finish(u64 deadline_ns);
-  u64 check(u64 deadline_ns, std::vector<std::string>* findings);
+  u64 check(bool repair, u64 deadline_ns, std::vector<std::string>* findings);
   void await_recovery(u64 deadline_ns);  // done, or none under way: no undo record is left of a dead process
 
   TableHeader& header() const { return header_; }

@@ -350,12 +350,21 @@ void Table::reset(u64 deadline_ns) {
 void Table::resize(u64 capacity, u64 max_bytes, u64 slots, u64 reserve_bytes, u64 deadline_ns) {
   std::string why;
   bool larger = false;
+  u64 before = 0;
   {
     Guard guard(*this, deadline_ns);  // a dropped table's index may be another's by now
-    larger = reserve_bytes > header_.reserve_bytes.load();
+    before = header_.reserve_bytes.load();
+    larger = reserve_bytes > before;
     if (larger && !arena_->heap().reserve(index_, reserve_bytes, deadline_ns, &why)) throw Error(Code::kCapacity, why);
   }
-  grow(slots, deadline_ns);
+  try {
+    grow(slots, deadline_ns);
+  } catch (...) {
+    Guard guard(*this, deadline_ns);
+    if (larger && header_.reserve_bytes.load() == reserve_bytes)
+      arena_->heap().reserve(index_, before, deadline_ns, &why);
+    throw;
+  }
   {
     Guard guard(*this, deadline_ns);
     __atomic_store_n(&header_.capacity, capacity, __ATOMIC_RELAXED);    // a writer's check of extend() reads it freely
@@ -407,8 +416,16 @@ void Table::finish(u64 deadline_ns) {
   wake(header_.room_seq, header_.room_waiters, kMaxClients);
 }
 
-u64 Table::check(u64 deadline_ns, std::vector<std::string>* findings) {
+u64 Table::check(bool repair, u64 deadline_ns, std::vector<std::string>* findings) {
   Guard guard(*this, deadline_ns);
+  if (!repair) {
+    const std::shared_ptr<Arena> copy = arena_->private_copy();
+    for (LockWord* lock : {&copy->table(index_).lock, &copy->heap_header().lock}) {
+      lock->word.store(0);  // held by us, and by whomever: only the table's part of the copy is looked at
+      lock->dirty.store(0);
+    }
+    return Table(copy, index_).check(true, deadline_ns, findings);
+  }
   change();
   const u64 size = header_.size, held = header_.held, free_slots = header_.free_slots;
   const u64 writers = header_.writers, dense = header_.dense_count, left = header_.dense_left;

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from pains import MIB, Program
 
 import di_store
-
-MIB = 1 << 20
 
 
 @pytest.fixture
@@ -152,22 +153,132 @@ def test_a_folder_of_another_user(tmp_path: Path) -> None:
     assert "AccessDenied" in done.stderr
 
 
-STRANGER = """
-import os, sys, di_store
-os.setgid(54321); os.setuid(54321)
-try:
-    di_store.attach(sys.argv[1])
-except (di_store.AccessDenied, di_store.StoreNotFound) as error:
-    print(type(error).__name__)
+LOOK = """
+import ctypes, os, sys, di_store
+uid = int(sys.argv[2])
+if uid:
+    os.setgroups([]); os.setgid(uid); os.setuid(uid)
+print([info.name for info in di_store.list_stores()].count(sys.argv[1]))
+for call in (lambda: di_store.attach(sys.argv[1], timeout=0.1), lambda: di_store.open(sys.argv[1], mode="r")):
+    try:
+        call()
+    except di_store.StoreError as error:
+        print(type(error).__name__, error)
 """
+HIDE = """
+import ctypes, os, sys, di_store
+uid = int(sys.argv[2])
+if uid:
+    os.setgroups([]); os.setgid(uid); os.setuid(uid)
+store = di_store.open(sys.argv[1], memory="64MiB")
+assert ctypes.CDLL(None).prctl(4, 0, 0, 0, 0) == 0  # PR_SET_DUMPABLE
+print("there", flush=True)
+sys.stdin.readline()
+store.put(1)
+"""
+STRANGER_UID = 54321
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_a_store_of_another_user() -> None:
-    with di_store.open(memory="64MiB") as store:
-        done = subprocess.run([sys.executable, "-c", STRANGER, store.name], capture_output=True, text=True, timeout=120)
-        assert done.stdout.strip() in ("AccessDenied", "StoreNotFound"), done.stderr
-        assert store.get(store.put(1)) == 1
+@pytest.fixture
+def strangers_folder() -> Iterator[str]:
+    """A folder for stores of the user that a child of root becomes; of our own user where we are not root."""
+    folder = tempfile.mkdtemp(prefix="ds-", dir="/tmp")
+    if os.geteuid() == 0:
+        os.chown(folder, STRANGER_UID, STRANGER_UID)
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def look(name: str, uid: int, folder: str) -> list[str]:
+    """What a process of user `uid` (0: of ours) finds of a store: how often it is listed, and two errors."""
+    command = [sys.executable, "-c", LOOK, name, str(uid)]
+    options = {"env": {**os.environ, "DI_STORE_DIR": folder}, "capture_output": True, "text": True}
+    done = subprocess.run(command, timeout=120, **options)  # type: ignore[call-overload]
+    assert done.returncode == 0, done.stderr
+    lines: list[str] = done.stdout.splitlines()
+    return lines
+
+
+def test_a_store_of_another_user(store_name: Callable[[], str], strangers_folder: str) -> None:
+    """The error names who holds a store out of sight, and what to do.
+
+    The kernel shows another user's process as one of ours that is not dumpable: where we cannot be two users, that
+    stands for it.
+    """
+    name = store_name()
+    if os.geteuid() == 0:
+        with di_store.open(name, memory="64MiB") as store:
+            listed, *errors = look(name, STRANGER_UID, strangers_folder)
+            assert store.get(store.put(1)) == 1
+        kind, holder, words = "StoreNotFound", f"pid {os.getpid()} of uid 0", "run all processes as that one"
+    else:
+        with Program(HIDE, name, 0) as program:
+            assert program.line() == "there"
+            listed, *errors = look(name, 0, os.environ["DI_STORE_DIR"])
+            program.say()
+            program.finish()
+        kind, holder, words = "AccessDenied", f"pid {program.pid}", "same user and group"
+    assert listed == "0"
+    assert len(errors) == 2
+    for error in errors:
+        assert error.startswith(kind)
+        assert holder in error
+        assert words in error
+
+
+def test_a_store_whose_holder_cannot_be_looked_into(store_name: Callable[[], str], strangers_folder: str) -> None:
+    """A process of one's own user that hides: how to be let in. Root sees everything, so it looks as somebody else."""
+    name, uid = store_name(), STRANGER_UID if os.geteuid() == 0 else 0
+    options = {"env": {**os.environ, "DI_STORE_DIR": strangers_folder}}
+    with Program(HIDE, name, uid, **options) as program:
+        assert program.line() == "there"
+        listed, *errors = look(name, uid, strangers_folder)
+        program.say()
+        program.finish()
+    assert listed == "0"
+    assert len(errors) == 2
+    for error in errors:
+        assert error.startswith("AccessDenied")
+        assert f"pid {program.pid} of this user" in error
+        assert "same user and group" in error
+        assert "di-store hold" in error
+
+
+def test_a_removed_store_is_not_listed(store_name: Callable[[], str]) -> None:
+    name = store_name()
+    with di_store.open(name, memory="64MiB") as store:
+        mine = [info for info in di_store.list_stores() if info.name == name]
+        assert [info.pids for info in mine] == [(os.getpid(),)]
+        assert mine[0].bytes == store.stats()["present"] > 0
+        code = "import sys, di_store; print([i.bytes for i in di_store.list_stores() if i.name == sys.argv[1]])"
+        seen = subprocess.run([sys.executable, "-c", code, name], capture_output=True, text=True, timeout=120)
+        assert seen.stdout.strip() == f"[{mine[0].bytes}]"
+        store._arena.remove()
+        assert name not in {info.name for info in di_store.list_stores()}
+        seen = subprocess.run([sys.executable, "-c", code, name], capture_output=True, text=True, timeout=120)
+        assert seen.stdout.strip() == "[]"
+    with di_store.open(name, memory="64MiB", mode="x"):
+        assert [info.name for info in di_store.list_stores()].count(name) == 1
+
+
+def test_more_memory_than_the_machine_has(store: Any) -> None:
+    for call in (lambda: di_store.open(memory="30TiB"), lambda: store.resize("30TiB")):
+        with pytest.raises(di_store.CapacityError, match=r"30.*this machine has .*25%") as caught:
+            call()
+        assert "capacity=" not in str(caught.value)
+    assert store.stats()["budget"] == 64 * MIB
+
+
+def test_a_table_that_cannot_grow_keeps_its_reserve(store: Any) -> None:
+    table = create(store)
+    reserves = [int(table.stats()["reserve_bytes"])]
+    with pytest.raises(di_store.CapacityError, match="grown too often"):
+        for step in range(1, 100):
+            table.resize(2_000 * step)
+            reserves.append(int(table.stats()["reserve_bytes"]))
+    assert table.stats()["reserve_bytes"] == reserves[-1]
+    assert table.stats()["capacity"] == 2_000 * (len(reserves) - 1)
+    assert store.check() == []
 
 
 def test_bad_names() -> None:

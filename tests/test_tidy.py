@@ -41,7 +41,7 @@ NATIVE_LAYERS = [
     ["os", "small_copy"],
     ["windows", "chunk_view", "views", "spans", "returns", "selectors", "limiter", "buffers"],  # know no arena
     ["arena"],
-    ["locks", "ledger", "blocks", "undo"],
+    ["waits", "locks", "ledger", "blocks", "undo"],
     ["heap"],
     ["chunk_uses", "chunks", "weights"],
     ["table"],

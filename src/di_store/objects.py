@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from di_store import _core
 from di_store.config import count
@@ -14,6 +14,13 @@ from di_store.waits import SLICE_SECONDS, Wait
 _ID_BYTES = 20
 _FOREVER_SECONDS = 100 * 365 * 86_400.0
 """A longer ttl is none: no machine runs for a century, and its nanoseconds still fit 64 bits."""
+
+
+class Handle(Protocol):
+    """What a call that waits needs of the store's handle: its core, until it is closed."""
+
+    @property
+    def _arena(self) -> _core.Arena: ...
 
 
 class Ref:
@@ -109,7 +116,7 @@ def check_ttl(ttl: Any) -> float:
     return 0.0 if seconds > _FOREVER_SECONDS else seconds
 
 
-def put_waiting(arena: _core.Arena, value: Any, raw: bytes | None, ttl: float, timeout: float | None) -> bytes:
+def put_waiting(store: Handle, value: Any, raw: bytes | None, ttl: float, timeout: float | None) -> bytes:
     """Put again and again until there is room.
 
     Raises:
@@ -117,6 +124,7 @@ def put_waiting(arena: _core.Arena, value: Any, raw: bytes | None, ttl: float, t
     """
     wait: Wait | None = None
     while True:
+        arena = store._arena
         seen = arena.room_seq()
         try:
             return arena.put(value, raw, ttl)
@@ -131,7 +139,7 @@ def put_waiting(arena: _core.Arena, value: Any, raw: bytes | None, ttl: float, t
         wait.pause(arena.wait_room, seen, reason, full=full)
 
 
-def get_waiting(arena: _core.Arena, raw: bytes, timeout: float | None, copy: bool | None) -> Any:
+def get_waiting(store: Handle, raw: bytes, timeout: float | None, copy: bool | None) -> Any:
     """Look again and again until the object is there and sealed.
 
     Raises:
@@ -139,6 +147,7 @@ def get_waiting(arena: _core.Arena, raw: bytes, timeout: float | None, copy: boo
     """
     wait: Wait | None = None
     while True:
+        arena = store._arena
         seen = arena.sealed_seq()
         try:
             return arena.get(raw, copy)
@@ -152,17 +161,17 @@ def get_waiting(arena: _core.Arena, raw: bytes, timeout: float | None, copy: boo
         wait.pause(arena.wait_sealed, seen, reason, at_most=max(wait.left, 0.0))
 
 
-def get_all(arena: _core.Arena, refs: Iterable[Any], timeout: float | None, copy: bool | None) -> list[Any]:
+def get_all(store: Handle, refs: Iterable[Any], timeout: float | None, copy: bool | None) -> list[Any]:
     """Several objects under one deadline."""
     deadline = None if timeout is None else time.monotonic() + timeout
     found = []
     for ref in listed(refs):
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
-        found.append(get_waiting(arena, id_of(ref), left, copy))
+        found.append(get_waiting(store, id_of(ref), left, copy))
     return found
 
 
-def put_all(arena: _core.Arena, values: Iterable[Any], ids: Any, timeout: float | None) -> list[Ref]:
+def put_all(store: Handle, values: Iterable[Any], ids: Any, timeout: float | None) -> list[Ref]:
     """Several objects under one deadline; what was put before a failure is deleted again."""
     if isinstance(values, (dict, str, bytes)) or not isinstance(values, Iterable):
         raise TypeError(f"put_many() takes a list of values, not one {type(values).__name__}: put() stores that")
@@ -172,17 +181,18 @@ def put_all(arena: _core.Arena, values: Iterable[Any], ids: Any, timeout: float 
         raise ValueError(f"put_many: {len(raws)} ids for {len(every)} values")
     deadline = None if timeout is None else time.monotonic() + timeout
     done: list[bytes] = []
+    arena = store._arena
     try:
         for value, raw in zip(every, raws, strict=True):
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            done.append(put_waiting(arena, value, raw, 0.0, left))
+            done.append(put_waiting(store, value, raw, 0.0, left))
     except BaseException:
         arena.delete(done)
         raise
     return [Ref(raw) for raw in done]
 
 
-def wait_for(arena: _core.Arena, refs: Any, num_returns: Any, timeout: float | None) -> tuple[list[Ref], list[Ref]]:
+def wait_for(store: Handle, refs: Any, num_returns: Any, timeout: float | None) -> tuple[list[Ref], list[Ref]]:
     """Those of `refs` that are there, at most `num_returns`, and the rest, each in the order given.
 
     Returns at the deadline with fewer.
@@ -196,9 +206,10 @@ def wait_for(arena: _core.Arena, refs: Any, num_returns: Any, timeout: float | N
         raise ValueError(f"num_returns={wanted}, but there are {len(pending)} refs to wait for")
     if len(set(pending)) != len(pending):
         raise ValueError("wait() was given a ref twice")
-    wait = Wait(arena, timeout, f"wait for {wanted} of {len(pending)} objects")
+    wait = Wait(store._arena, timeout, f"wait for {wanted} of {len(pending)} objects")
     there: set[Ref] = set()
     while True:
+        arena = store._arena
         seen = arena.sealed_seq()
         reason = ""
         try:

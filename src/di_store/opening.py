@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from di_store import _core, config
-from di_store.errors import StoreNotFound
-from di_store.sizes import parse_size
+from di_store.errors import AccessDenied, StoreNotFound
+from di_store.sizes import budget_bytes
 from di_store.store import ATTACH, LOCK_SECONDS, Store
 from di_store.waits import LOG_SECONDS, check_timeout, logger
 
@@ -58,7 +58,8 @@ def open(
         disk_capacity: not in this version.
 
     Raises:
-        StoreNotFound: mode "r", and it is not there. CapacityError: the machine does not have that much.
+        StoreNotFound: mode "r", and it is not there. AccessDenied: it may be there, but hides from this process.
+        CapacityError: the machine does not have that much.
     """
     config.later("disk=", disk)
     config.later("disk_capacity=", disk_capacity)
@@ -72,9 +73,12 @@ def open(
         check_name(name)
     if seed is not None:
         seed = config.count("seed", seed, minimum=0, maximum=2**63 - 1)
-    budget = parse_size(memory, total=_core.memory_total())
+    budget = budget_bytes(memory)
     own = secrets.randbits(63) if seed is None else seed
-    arena = _core.Arena.open(name, number, budget, own, LOCK_SECONDS if mode == "r" else _OPEN_SECONDS)
+    try:
+        arena = _core.Arena.open(name, number, budget, own, LOCK_SECONDS if mode == "r" else _OPEN_SECONDS)
+    except StoreNotFound as error:
+        raise _explained(error) from None
     return Store(arena, seed=seed, readonly=mode == "r")
 
 
@@ -82,8 +86,8 @@ def attach(name: str, *, timeout: float | None = 0) -> Store:
     """A handle of a store that is there.
 
     Raises:
-        StoreNotFound: it is not, within `timeout` seconds. LayoutMismatch: another version made it. AccessDenied:
-        another user's.
+        StoreNotFound: it is not, within `timeout` seconds. LayoutMismatch: another version made it. AccessDenied: it
+        may be there, but hides from this process.
     """
     check_name(name)
     seconds = check_timeout(timeout)
@@ -94,42 +98,45 @@ def attach(name: str, *, timeout: float | None = 0) -> Store:
             # The folder's lock is held for moments only, so that even timeout=0 may wait for it.
             most = _OPEN_SECONDS if seconds is None else max(seconds, LOCK_SECONDS)
             return Store(_core.Arena.open(name, ATTACH, 0, 0, most))
-        except StoreNotFound:
+        except StoreNotFound as error:
             waited = time.monotonic() - began
             if seconds is not None and waited >= seconds:
-                raise
+                raise _explained(error) from None
         if time.monotonic() >= log_at:
             log_at += LOG_SECONDS
             logger.warning("attach has waited %.0f s: no live process holds a store named %r", waited, name)
         time.sleep(_LOOK_SECONDS if seconds is None else min(_LOOK_SECONDS, max(0.0, seconds - waited)))
 
 
+def _explained(error: StoreNotFound) -> StoreNotFound | AccessDenied:
+    """The error for a store that nobody is seen to hold, with the processes that hold one unseen."""
+    hidden = _core.hidden_holders()
+    mine = [pid for pid, uid in hidden if uid == os.geteuid()]
+    if mine:
+        pids = ", ".join(map(str, mine))
+        return AccessDenied(
+            f"{error.message}, but pid {pids} of this user holds one and cannot be looked into (another group, or not "
+            "dumpable)",
+            remedy="run all processes as the same user and group, or let `di-store hold NAME` hold the store too",
+        )
+    if hidden:
+        theirs = ", ".join(f"pid {pid} of {'another user' if uid < 0 else f'uid {uid}'}" for pid, uid in hidden)
+        return StoreNotFound(
+            f"{error.message}; {theirs} holds a store that this user may not see",
+            remedy=f"a store serves one user: run all processes as that one. {error.remedy}",
+        )
+    return error
+
+
 def list_stores() -> list[StoreInfo]:
-    """The stores that live processes of this user hold, by name."""
+    """The stores that live processes of this user hold, by name; without removed ones that some still have mapped."""
     pids: dict[tuple[str, str], list[int]] = {}
-    for pid, name, uuid in _core.list_holders():
-        pids.setdefault((name, uuid), []).append(pid)
-    return [
-        StoreInfo(name, tuple(sorted(set(holders))), _committed(f"/memfd:di-store:{name}:{uuid}", holders))
-        for (name, uuid), holders in sorted(pids.items())
-    ]
-
-
-def _committed(target: str, holders: list[int]) -> int:
-    """Bytes present of a store, as any holder's descriptor shows them; 0 when all have gone meanwhile."""
-    for pid in holders:
-        folder = f"/proc/{pid}/fd"
-        try:
-            entries = os.listdir(folder)
-        except OSError:
-            continue
-        for entry in entries:
-            try:
-                if os.readlink(f"{folder}/{entry}").startswith(target):
-                    return os.stat(f"{folder}/{entry}").st_blocks * 512
-            except OSError:
-                continue
-    return 0
+    size: dict[str, int] = {}
+    for pid, name, uuid, committed, removed in _core.list_holders():
+        if not removed:
+            pids.setdefault((name, uuid), []).append(pid)
+            size[uuid] = max(size.get(uuid, 0), committed)
+    return [StoreInfo(name, tuple(sorted(set(holders))), size[uuid]) for (name, uuid), holders in sorted(pids.items())]
 
 
 def check_name(name: Any) -> None:

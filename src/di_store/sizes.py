@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import math
 import operator
+import os
 import re
+
+from di_store import _core
+from di_store.errors import CapacityError
 
 _UNITS = {
     "": 1,
@@ -40,6 +44,22 @@ def parse_size(value: int | float | str, *, total: int | None = None, option: st
     if size > MAX_BYTES:
         raise ValueError(
             f"{option}={value!r} is {format_size(size)}, more than the {format_size(MAX_BYTES)} that can be mapped"
+        )
+    return size
+
+
+def budget_bytes(memory: int | float | str) -> int:
+    """The hard cap that `memory` stands for, of a store on this machine.
+
+    Raises:
+        ValueError, TypeError: as `parse_size`. CapacityError: more than the machine has.
+    """
+    size = parse_size(memory, total=_core.memory_total())
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if size > machine:
+        raise CapacityError(
+            f"memory={memory!r} is {format_size(size)}, and this machine has {format_size(machine)}",
+            remedy='lower memory=; a share such as "25%" fits every machine',
         )
     return size
 

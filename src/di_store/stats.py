@@ -10,6 +10,17 @@ from di_store.limiters import UNBOUNDED, MinSize, SamplesPerInsert
 from di_store.settings import UNLIMITED
 
 ROLES = ((1, "writer"), (2, "learner"), (4, "tool"))
+WAITS_FOR = {
+    "lock": "a lock that another process holds",
+    "room": "room in the store",
+    "items": "items",
+    "limiter": "room in the table",
+    "object": "an object that is not there yet",
+    "weights": "newer weights",
+    "memory": "memory",
+    "table": "a table that is not there yet",
+}
+"""What each kind of wait is for, where no limiter tells more."""
 
 
 def table_stats(handle: TableHandle) -> dict[str, Any]:
@@ -59,24 +70,27 @@ def store_stats(arena: _core.Arena, tables: dict[str, dict[str, Any]]) -> dict[s
     found["pinned"] -= min(found["pinned"], found["pending"])  # the core counts deleted ones that are read in both
     found["live"] = found["budget"] - found["free"] - found["pinned"] - found["pending"]
     for client in found["clients"]:
+        mine = [waiting for waiting in found["waiters"] if waiting["pid"] == client["pid"]]
+        client["waiting"] = max(mine, key=lambda waiting: waiting["since_seconds"], default=None)
         client["roles"] = [name for bit, name in ROLES if client["role"] & bit]
-    found["waiters"] = [_waiter(client, tables) for client in found["clients"] if client["waiting"] is not None]
+    found["waiters"] = [_waiter(waiting, tables) for waiting in found["waiters"]]
     found["tables"] = tables
     return found
 
 
-def _waiter(client: dict[str, Any], tables: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    waiting = client["waiting"]
-    table = waiting["table"] if waiting["kind"] in ("items", "limiter", "room", "lock") else None
-    reason = waiting["kind"]
-    if table in tables and waiting["kind"] in ("items", "limiter"):
+def _waiter(waiting: dict[str, Any], tables: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """One thread that waits: what for, why, for how long, and who holds it up."""
+    kind, table = waiting["kind"], waiting["table"]
+    reason = ""
+    if table in tables and kind in ("items", "limiter"):
         limiter = tables[table]["limiter"]
-        reason = limiter["sample_reason"] if waiting["kind"] == "items" else limiter["insert_reason"]
+        reason = limiter["sample_reason"] if kind == "items" else limiter["insert_reason"]
     return {
-        "pid": client["pid"],
-        "kind": waiting["kind"],
+        "pid": waiting["pid"],
+        "thread": waiting["thread"],
+        "kind": kind,
         "table": table,
-        "reason": reason or waiting["kind"],
+        "reason": reason or WAITS_FOR[kind],
         "seconds": waiting["since_seconds"],
         "culprit": waiting["culprit_pid"],
     }

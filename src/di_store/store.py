@@ -32,7 +32,7 @@ from di_store.objects import Ref
 from di_store.plan import read_plan
 from di_store.reserve import check_room, reckon, reckon_without_rows
 from di_store.settings import Settings, make_settings
-from di_store.sizes import parse_size
+from di_store.sizes import budget_bytes
 from di_store.stats import store_stats, table_stats
 from di_store.table import Table
 from di_store.views import Step
@@ -95,6 +95,10 @@ class Store:
         if self._readonly is not None:
             raise copy.copy(self._readonly)
         return self._arena
+
+    def _writer(self) -> Store:
+        self._writable()
+        return self
 
     def close(self) -> None:
         """End this handle: later calls on it, its tables, writers and loaders raise `StoreClosed`.
@@ -163,7 +167,7 @@ class Store:
             CapacityError: below what is in use or reserved, or beyond what the machine allows; nothing was changed.
         """
         arena = self._writable()
-        arena.resize(parse_size(memory, total=_core.memory_total()))
+        arena.resize(budget_bytes(memory))
 
     def stats(self) -> dict[str, Any]:
         """Bytes, clients, waiters and tables as nested dicts, read without locks."""
@@ -220,7 +224,7 @@ class Store:
             raise ValueError(f"durability={durability!r} is not available in this version of di-store: leave it out")
         raw = None if id is None else objects_.parse_id(id)
         seconds = objects_.check_ttl(ttl)
-        return Ref(objects_.put_waiting(self._writable(), value, raw, seconds, check_timeout(timeout)))
+        return Ref(objects_.put_waiting(self._writer(), value, raw, seconds, check_timeout(timeout)))
 
     def get(self, ref: Ref | str, *, timeout: float | None = 0, copy: bool | None = None) -> Any:
         """The value of an object, its leaves as they were put.
@@ -244,24 +248,24 @@ class Store:
             seconds = check_timeout(timeout)
             if seconds == 0:
                 raise
-        return objects_.get_waiting(self._arena, objects_.id_of(ref), seconds, copy)
+        return objects_.get_waiting(self, objects_.id_of(ref), seconds, copy)
 
     def put_many(
         self, values: Iterable[Any], *, ids: Sequence[str] | None = None, timeout: float | None = 60
     ) -> list[Ref]:
         """`put` each; all of them or none."""
-        return objects_.put_all(self._writable(), values, ids, check_timeout(timeout))
+        return objects_.put_all(self._writer(), values, ids, check_timeout(timeout))
 
     def get_many(self, refs: Iterable[Ref | str], *, timeout: float | None = 0, copy: bool | None = None) -> list[Any]:
         """`get` each, under one deadline."""
         flag = None if copy is None else config.flag("copy", copy)
-        return objects_.get_all(self._arena, refs, check_timeout(timeout), flag)
+        return objects_.get_all(self, refs, check_timeout(timeout), flag)
 
     def wait(
         self, refs: Iterable[Ref | str], num_returns: int = 1, timeout: float | None = 60
     ) -> tuple[list[Ref], list[Ref]]:
         """Wait until `num_returns` of the objects are there: those that are, and the others."""
-        return objects_.wait_for(self._arena, refs, num_returns, check_timeout(timeout))
+        return objects_.wait_for(self, refs, num_returns, check_timeout(timeout))
 
     def contains(self, ref: Ref | str) -> bool:
         """Whether the object is there and sealed."""
@@ -289,7 +293,7 @@ class Store:
             group: not in this version.
             timeout: seconds to wait for room.
         """
-        return weights_.publish(self._writable(), name, tree, keep, group, check_timeout(timeout))
+        return weights_.publish(self._writer(), name, tree, keep, group, check_timeout(timeout))
 
     def latest(
         self,
@@ -300,7 +304,7 @@ class Store:
         timeout: float | None = 0,
     ) -> Published | None:
         """The newest version of `name`; None when nothing is newer at the deadline."""
-        found = weights_.latest(self._arena, name, newer_than, version, check_timeout(timeout))
+        found = weights_.latest(self, name, newer_than, version, check_timeout(timeout))
         if found is not None:
             self._versions[name] = found.version
         return found
@@ -381,13 +385,14 @@ class Store:
         native = arena.table(name) if isinstance(name, str) else None
         wait: Wait | None = None
         while native is None:
+            arena = self._arena
             missing = TableNotFound(f"store {self._name!r} has no table {name!r}")
             if seconds == 0:
                 raise missing
             wait = wait or Wait(arena, seconds, f"table {name!r}")
             if wait.left <= 0:
                 raise missing
-            wait.pause(arena.wait_room, arena.room_seq(), "nobody has created it yet", at_most=max(wait.left, 0.0))
+            wait.pause(arena.wait_table, arena.room_seq(), "nobody has created it yet", at_most=max(wait.left, 0.0))
             native = arena.table(name)
         return self._table(native)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from di_store import _core, config
+from di_store import config
 from di_store.errors import ObjectNotFound, StoreFull, Timeout
+from di_store.objects import Handle
 from di_store.waits import Wait
 
 
@@ -23,7 +24,7 @@ class Published:
     value: Any
 
 
-def publish(arena: _core.Arena, name: str, tree: Any, keep: Any, group: Any, timeout: float | None) -> int:
+def publish(store: Handle, name: str, tree: Any, keep: Any, group: Any, timeout: float | None) -> int:
     """Make `tree` the next version of `name`; the newest `keep` stay readable.
 
     Raises:
@@ -34,6 +35,7 @@ def publish(arena: _core.Arena, name: str, tree: Any, keep: Any, group: Any, tim
     kept = config.count("keep", keep, minimum=1, why="the newest version stays readable")
     wait: Wait | None = None
     while True:
+        arena = store._arena
         seen = arena.room_seq()
         try:
             return arena.publish(name, tree, kept)
@@ -45,11 +47,11 @@ def publish(arena: _core.Arena, name: str, tree: Any, keep: Any, group: Any, tim
         wait.pause(arena.wait_room, seen, reason, full=full)
 
 
-def latest(arena: _core.Arena, name: str, newer_than: Any, version: Any, timeout: float | None) -> Published | None:
+def latest(store: Handle, name: str, newer_than: Any, version: Any, timeout: float | None) -> Published | None:
     """The newest version of `name`, or the one asked for.
 
     Args:
-        arena: the store.
+        store: whose handle ends the wait when it is closed.
         name: as published.
         newer_than: only a version above this one; None: any.
         version: exactly this one; None: the newest.
@@ -65,6 +67,7 @@ def latest(arena: _core.Arena, name: str, newer_than: Any, version: Any, timeout
     least = 1 if newer_than is None else config.count("newer_than", newer_than, minimum=-1, maximum=2**62) + 1
     wait: Wait | None = None
     while True:
+        arena = store._arena
         seen = arena.sealed_seq()
         newest = arena.newest(name)
         number = newest if wanted is None else wanted
@@ -87,7 +90,7 @@ def latest(arena: _core.Arena, name: str, newer_than: Any, version: Any, timeout
             raise held_up
         if over or wait is None:
             return None
-        wait.pause(arena.wait_sealed, seen, reason, at_most=max(wait.left, 0.0))
+        wait.pause(arena.wait_weights, seen, reason, at_most=max(wait.left, 0.0))
 
 
 def check_name(name: Any) -> None:

@@ -23,6 +23,7 @@ namespace {
 
 constexpr u64 kMiB = u64{1} << 20;
 constexpr uid_t kNobody = 65534;
+constexpr u64 kLocks = u64{1} << 62;
 
 u64 soon() { return os::now_ns() + 20'000'000'000u; }
 
@@ -160,7 +161,8 @@ int look_for_hidden(bool other_group) {
     Child holder([&] {
       become_nobody(other_group ? kNobody - 1 : kNobody);
       if (!other_group) prctl(PR_SET_DUMPABLE, 0);
-      os::create_memfd(os::memfd_name(name, "a"), kMiB);
+      const int fd = os::create_memfd(os::memfd_name(name, "a"), kMiB);
+      if (!os::lock_byte(fd, kLocks + 5)) return 1;
       Child::ready();
       Child::wait_go();
       return 0;
@@ -169,7 +171,10 @@ int look_for_hidden(bool other_group) {
     become_nobody(kNobody);
     CHECK(holders_of(name).empty());
     bool reported = false;
-    for (const u32 pid : os::hidden_processes()) reported = reported || pid == static_cast<u32>(holder.pid());
+    for (const os::HiddenHolder& found : os::hidden_holders(kLocks, 6))
+      reported = reported || (found.pid == static_cast<u32>(holder.pid()) && found.uid == kNobody);
+    for (const os::HiddenHolder& found : os::hidden_holders(kLocks, 5))
+      CHECK(found.pid != static_cast<u32>(holder.pid()));
     os::FileId id;
     CHECK(os::open_holder({static_cast<u32>(holder.pid()), 3, name, "a"}, [](os::FileId) { return false; }, &id) == -1);
     CHECK(errno == EACCES || errno == EPERM);

@@ -194,7 +194,7 @@ class Duel {
 
   void check() {
     std::vector<std::string> findings;
-    table_->check(soon(), &findings);
+    table_->check(true, soon(), &findings);
     report(findings);
     CHECK(findings.empty());
   }

@@ -22,7 +22,9 @@ def check(context: click.Context, store: str, repair: bool, timeout_seconds: flo
         findings = list(handle.check(repair=repair))
         left = list(handle.check()) if repair and findings else findings
     if as_json:
-        print_json({"name": store, "findings": findings, "repaired": repair and not left, "left": left})
+        print_json(
+            {"name": store, "findings": findings, "repaired": bool(repair and findings and not left), "left": left}
+        )
     else:
         for finding in findings:
             click.echo(finding)

@@ -22,15 +22,6 @@ UNKNOWN: Report = {
     "waiters": [],
     "clients": [],
 }
-WAITS_FOR = {
-    "lock": "a lock",
-    "room": "room in the store",
-    "items": "items",
-    "limiter": "the limiter",
-    "object": "an object that is not there yet",
-    "weights": "newer weights",
-    "memory": "memory",
-}
 MEMORY = ("live", "pinned", "pending", "free", "reserved", "page_tables")
 STATES = {"T": "stopped", "t": "stopped by a debugger", "Z": "ended", "D": "in the kernel", "gone": "gone"}
 
@@ -94,12 +85,12 @@ def client_report(client: dict[str, Any]) -> Report:
 
 def waiter_report(waiter: dict[str, Any], clients: dict[int, Report]) -> Report:
     """One process that waits, what for, and who holds it up."""
-    reason = waiter["reason"]
-    text = WAITS_FOR.get(waiter["kind"], waiter["kind"]) if reason == waiter["kind"] else reason
+    text = waiter["reason"]
     if waiter["table"] is not None:
         text = f"table {waiter['table']!r}: {text}"
     return {
         "pid": waiter["pid"],
+        "thread": waiter["thread"],
         "kind": waiter["kind"],
         "table": waiter["table"],
         "reason": text,
@@ -138,14 +129,17 @@ def memory_rows(each: Report) -> Iterator[tuple[str, str]]:
 
 
 def client_rows(each: Report) -> Iterator[tuple[str, ...]]:
-    """One row for each process that has the store open."""
-    waits = {waiter["pid"]: waiter for waiter in each["waiters"]}
+    """A row for each process that has the store open, and one more for each further thread of it that waits."""
+    waits: dict[int, list[Report]] = {}
+    for waiter in each["waiters"]:
+        waits.setdefault(waiter["pid"], []).append(waiter)
     for client in each["clients"]:
-        waiter = waits.get(client["pid"])
-        waiting = ("-", "-", "-")
-        if waiter is not None:
-            waiting = (waiter["reason"], seconds_text(waiter["age_seconds"]), waiter["culprit"] or "-")
-        yield (str(client["pid"]), client["state"], ", ".join(client["roles"]) or "-", *waiting)
+        about = (str(client["pid"]), client["state"], ", ".join(client["roles"]) or "-")
+        for waiter in waits.get(client["pid"], []):
+            yield (*about, waiter["reason"], seconds_text(waiter["age_seconds"]), waiter["culprit"] or "-")
+            about = ("", "", "")
+        if client["pid"] not in waits:
+            yield (*about, "-", "-", "-")
 
 
 def limiter_text(table: Report) -> str:
