@@ -141,7 +141,7 @@ inline void check_tables(const std::shared_ptr<Arena>& arena) {
   std::vector<std::string> findings;
   for (const std::string& name : Table::names(*arena)) {
     const auto table = Table::find(arena, name);
-    table->check(soon(), &findings);
+    table->check(true, soon(), &findings);
     table->settle(soon());
   }
   report(findings);
