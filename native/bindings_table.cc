@@ -27,6 +27,7 @@ TablePointer create(const ArenaPointer& arena, nb::dict from, double timeout) {
   shape.item_bytes = take<u64>(from, "item_bytes");
   shape.max_bytes = take<u64>(from, "max_bytes");
   shape.reserve_bytes = take<u64>(from, "reserve_bytes");
+  shape.chunk_block = take<u64>(from, "chunk_block");
   shape.seed = take<u64>(from, "seed");
   shape.sampler = static_cast<SamplerKind>(take<u32>(from, "sampler"));
   shape.remover = static_cast<SamplerKind>(take<u32>(from, "remover"));
@@ -176,8 +177,8 @@ void bind_items(nb::class_<Table>& type) {
 }
 
 void bind_settings(nb::class_<Table>& type) {
-  type.def("declare_schema", [](const TablePointer& t, const std::string& text, u64 reserve,
-                                u64 item) { return enter(t).declare_schema(text, reserve, item, minute()); })
+  type.def("declare_schema", [](const TablePointer& t, const std::string& text, u64 reserve, u64 item,
+                                u64 block) { return enter(t).declare_schema(text, reserve, item, block, minute()); })
       .def("resize",
            [](const TablePointer& t, u64 capacity, u64 max_bytes, u64 slots, u64 reserve, double timeout) {
              enter(t).resize(capacity, max_bytes, slots, reserve, deadline_after(timeout));

@@ -98,8 +98,7 @@ bool Heap::add_segment() {
   const u32 segments = heap.segment_count.load(std::memory_order_relaxed);
   if (segments == kDescriptorSegments) return false;
   const u64 count = u64{kFirstDescriptorSegment} << segments;
-  const u64 committed = heap.object_bytes + heap.meta_bytes + heap.fixed_bytes + heap.table_charge;
-  if (committed + count * sizeof(Descriptor) > heap.budget.load()) return false;
+  if (claimed() + count * sizeof(Descriptor) > heap.budget.load()) return false;
   const u64 offset = raw_block(count * sizeof(Descriptor), BlockUse::kMeta);
   if (offset == 0) return false;
   const u32 first = descriptor_count();
@@ -115,9 +114,11 @@ bool Heap::add_segment() {
   return true;
 }
 
-u32 Heap::pop_free() {
+// What tables have set aside includes the descriptors of its chunks: objects leave those alone.
+u32 Heap::pop_free(ObjectKind kind) {
   HeapHeader& heap = arena_.heap_header();
-  if (heap.free_head == 0 && !add_segment()) return kNone;
+  const bool kept = kind == ObjectKind::kData && heap.free_count <= heap.promised && heap.free_count <= unkept();
+  if ((heap.free_head == 0 || kept) && !add_segment()) return kNone;
   const u32 index = heap.free_head - 1;
   if (word_state(descriptor(index).word.load()) != ObjectState::kFree)  // the next owner makes the list anew
     throw Error(Code::kCorruptData, "the list of free descriptors is damaged");
@@ -175,7 +176,7 @@ u32 Heap::find(const Id& id) const {
 
 // A zeroed, sealed meta block, made inside one hold of the lock; kNone when there is no room.
 u32 Heap::make_meta_locked(u64 bytes, u32 owner) {
-  const u32 index = pop_free();
+  const u32 index = pop_free(ObjectKind::kMeta);
   if (index == kNone) return kNone;
   const u64 offset = raw_block(bytes, BlockUse::kMeta);
   Descriptor& entry = descriptor(index);
@@ -197,8 +198,9 @@ u32 Heap::make_meta_locked(u64 bytes, u32 owner) {
 void Heap::index_grow() {
   HeapHeader& heap = arena_.heap_header();
   const u64 buckets = std::max<u64>(1024, heap.index_buckets * 2);
+  if (heap.index_buckets != 0 && claimed() + buckets * 4 > heap.budget.load()) return;  // longer chains, still right
   const u32 index = make_meta_locked(buckets * 4, kOwnerIndex);
-  if (index == kNone) return;  // longer chains, still right
+  if (index == kNone) return;
   u32* fresh = reinterpret_cast<u32*>(block(index));
   const u32 old = heap.index_block;
   if (old != 0) {

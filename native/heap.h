@@ -78,7 +78,10 @@ class Heap {
   void sweep_chunks(u64 deadline_ns);                                    // the same for all, after a death
 
   // tables' bytes
-  bool reserve(u32 table, u64 bytes, u64 deadline_ns, std::string* why);       // sets reserve_bytes
+  bool reserve(u32 table, u64 bytes, u64 deadline_ns, std::string* why);  // sets reserve_bytes; descriptors too
+  // The table is no more: its claims and its generation end in one hold, so that no chunk is charged to or detached from
+  // what comes after it under the same index.
+  void forget_table(u32 table, u64 deadline_ns);
   bool hold(u32 table, i64 delta_bytes, u64 deadline_ns, bool force = false);  // held draws; false: no room
   void free_meta(std::span<const u32> descriptors, u64 deadline_ns);
   void free_meta_of(u32 table, std::span<const u32> linked, u64 deadline_ns);  // sealed, of this table, not among these
@@ -98,7 +101,6 @@ class Heap {
   Descriptor& descriptor(u32 index) const;
   u8* block(u32 index) const;
   u32 descriptor_count() const;
-  void wake_room();
 
   class DI_SCOPED_CAPABILITY Guard {
    public:
@@ -120,7 +122,11 @@ class Heap {
   void index_insert(u32 descriptor) DI_REQUIRES(lock_);
   void index_erase(u32 descriptor) DI_REQUIRES(lock_);
   void index_grow() DI_REQUIRES(lock_);
-  u32 pop_free() DI_REQUIRES(lock_);
+  u32 pop_free(ObjectKind kind) DI_REQUIRES(lock_);
+  static u64 promised_by(const TableHeader& table);
+  u64 unkept() const DI_REQUIRES(lock_);
+  void wake_room();
+  void recount_promised() DI_REQUIRES(lock_);
   bool add_segment() DI_REQUIRES(lock_);
   void free_descriptor(u32 descriptor, bool punch) DI_REQUIRES(lock_);
   void unpin(u32 descriptor) DI_REQUIRES(lock_);

@@ -56,7 +56,7 @@ Heap::Shortage Heap::admit(const MakeRequest& request, const Blocks::Choice& cho
       return shortage;
     }
   }
-  if (claimed() + grow > budget) {
+  if (grow != 0 && claimed() + grow > budget) {  // what a table has set aside it gets
     if (why != nullptr) *why = room_text();
     shortage.bytes = claimed() + grow - budget;
     return shortage;
@@ -78,6 +78,7 @@ void Heap::charge(u32 index, i64 used_delta) {
   TableHeader& table = arena_.table(index);
   const u64 before = table_need(table);
   add(table.used_bytes, static_cast<u64>(used_delta));
+  add(table.used_chunks, used_delta > 0 ? 1 : ~u64{0});
   add(arena_.heap_header().table_charge, table_need(table) - before);
 }
 
@@ -107,7 +108,7 @@ MakeResult Heap::try_make(const MakeRequest& request, u32 entry, Blocks::Choice*
     *out = find_taken(*reinterpret_cast<const Id*>(request.id));
     if (*out != kNone) return MakeResult::kExists;
   }
-  const u32 index = pop_free();
+  const u32 index = pop_free(request.kind);
   if (index == kNone) {
     if (why != nullptr) *why = room_text();
     *shortage = {kPageBytes, 0};
@@ -115,7 +116,7 @@ MakeResult Heap::try_make(const MakeRequest& request, u32 entry, Blocks::Choice*
   }
   *choice = blocks_.choose(request.bytes, use);
   *shortage = choice->found ? admit(request, *choice, why, short_table) : Shortage{~u64{0}, 0};
-  if (choice->found && shortage->bytes != 0) {  // short: without the pages that only come along
+  if (choice->found && (shortage->bytes != 0 || shortage->pages != 0)) {  // without the pages that only come along
     *choice = blocks_.choose(request.bytes, use, false);
     *shortage = admit(request, *choice, why, short_table);
     if (shortage->bytes != 0 && shortage->bytes <= choice->spare_bytes) {

@@ -50,7 +50,10 @@ void Heap::recount_pins() {
 
 void Heap::recompute_charges() {
   HeapHeader& heap = arena_.heap_header();
-  for (u32 i = 0; i < arena_.table_count(); ++i) arena_.table(i).used_bytes.store(0);
+  for (u32 i = 0; i < arena_.table_count(); ++i) {
+    arena_.table(i).used_bytes.store(0);
+    arena_.table(i).used_chunks.store(0);
+  }
   for (u32 index = 0; index < descriptor_count(); ++index) {
     const u64 word = descriptor(index).word.load();
     if (word_kind(word) != ObjectKind::kChunk || word_state(word) == ObjectState::kFree) continue;
@@ -60,7 +63,9 @@ void Heap::recompute_charges() {
       const Attachment& at = header.attachment[k];
       if (at.attached.load() == 0 || at.table >= arena_.table_count()) continue;
       TableHeader& table = arena_.table(at.table);
-      if (table.generation.load() == at.table_generation) table.used_bytes.store(table.used_bytes + bytes);
+      if (table.generation.load() != at.table_generation) continue;
+      table.used_bytes.store(table.used_bytes + bytes);
+      table.used_chunks.store(table.used_chunks + 1);
     }
   }
   u64 total = 0;
@@ -69,6 +74,7 @@ void Heap::recompute_charges() {
     total += std::max(table.reserve_bytes + table.held_bytes, table.used_bytes.load());
   }
   heap.table_charge.store(total);
+  recount_promised();
 }
 
 // Meta blocks of the heap's own that a kill left unlinked.

@@ -5,6 +5,11 @@
 #include "heap.h"
 
 namespace di {
+namespace {
+
+constexpr u64 kSpareDescriptors = 32;  // for blocks of the heap's own: ledgers, layouts, the index
+
+}  // namespace
 
 // ------------------------------------------------------------------------------------------------------------ chunks
 
@@ -101,16 +106,60 @@ u64 Heap::set_claims(u32 index, u64 reserve_bytes, u64 held_bytes, bool force, s
   return 0;
 }
 
+// Chunks that a table's reserve holds, and so descriptors.
+u64 Heap::promised_by(const TableHeader& table) {
+  const u64 block = table.chunk_block.load(std::memory_order_relaxed);
+  return block == 0 ? 0 : table.reserve_bytes.load(std::memory_order_relaxed) / block;
+}
+
+void Heap::recount_promised() {
+  u64 total = 0;
+  for (u32 i = 0; i < arena_.table_count(); ++i) total += promised_by(arena_.table(i));
+  arena_.heap_header().promised = total;
+}
+
+// Of these, the ones that no chunk has taken yet.
+u64 Heap::unkept() const {
+  u64 total = 0;
+  for (u32 i = 0; i < arena_.table_count(); ++i) {
+    const u64 promised = promised_by(arena_.table(i)), used = arena_.table(i).used_chunks.load();
+    total += promised > used ? promised - used : 0;
+  }
+  return total == 0 ? 0 : total + kSpareDescriptors;
+}
+
+// A segment of descriptors per hold: they are memory too.
 bool Heap::reserve(u32 index, u64 bytes, u64 deadline_ns, std::string* why) {
+  const u64 before = arena_.table(index).reserve_bytes;
   for (;;) {
     u64 missing = 0;
     {
       Guard guard(*this, deadline_ns);
       missing = set_claims(index, bytes, arena_.table(index).held_bytes, false, why);
+      recount_promised();
+      if (missing == 0 && arena_.heap_header().free_count >= unkept()) return true;
+      if (missing == 0 && !add_segment()) {
+        if (why != nullptr) *why = room_text();
+        missing = kSliceBytes;
+        set_claims(index, before, arena_.table(index).held_bytes, true, nullptr);
+        recount_promised();
+      }
     }
-    if (missing == 0) return true;
-    if (!free_holes(missing, deadline_ns)) return false;
+    if (missing != 0 && !free_holes(missing, deadline_ns)) return false;
   }
+}
+
+void Heap::forget_table(u32 index, u64 deadline_ns) {
+  Guard guard(*this, deadline_ns);
+  TableHeader& table = arena_.table(index);
+  Shared<u64>& charge = arena_.heap_header().table_charge;
+  charge.store(charge - std::max(table.reserve_bytes + table.held_bytes, table.used_bytes.load()));
+  table.generation.fetch_add(1);
+  for (Shared<u64>* bytes :
+       {&table.reserve_bytes, &table.held_bytes, &table.used_bytes, &table.chunk_block, &table.used_chunks})
+    bytes->store(0);
+  recount_promised();
+  wake_room();
 }
 
 bool Heap::hold(u32 index, i64 delta_bytes, u64 deadline_ns, bool force) {

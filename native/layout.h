@@ -207,6 +207,7 @@ struct HeapHeader {
   u64 free_low;                            // no free slice below this one
   u32 partial[kBlockUses][kBlockClasses];  // slice + 1
   u64 expiring;                            // descriptors with a ttl
+  u64 promised;                            // descriptors that the tables' reserves may need
   Shared<u32> sealed_seq;                  // futex: an object was sealed or a version published
   Shared<u32> sealed_waiters;
   Shared<u32> room_seq;  // futex: bytes were freed
@@ -380,6 +381,8 @@ struct alignas(64) TableHeader {
   Shared<u64> reserve_bytes;  // truth: set aside for chunks
   Shared<u64> used_bytes;     // derived: chunks attached
   Shared<u64> held_bytes;     // derived [also table]: held * item_bytes; made anew by who recovers the table
+  Shared<u64> chunk_block;    // truth: bytes that a chunk occupies at least; 0: not known yet
+  Shared<u64> used_chunks;    // derived: chunks attached
   // derived [table]
   u64 slots;  // over all segments
   u64 size;   // live items

@@ -60,7 +60,7 @@ struct DrawSet {
 
 struct TableShape {  // what create() needs; Python reckons the bytes
   std::string name, config;
-  u64 capacity = 0, slots = 0, item_bytes = 0, max_bytes = ~u64{0}, reserve_bytes = 0, seed = 0;
+  u64 capacity = 0, slots = 0, item_bytes = 0, max_bytes = ~u64{0}, reserve_bytes = 0, chunk_block = 0, seed = 0;
   SamplerKind sampler = SamplerKind::kUniform, remover = SamplerKind::kFifo;
   double alpha = 1, beta = 0;
   bool beta_given = false, stratified = false, normalize_table = false, shuffle = true;
@@ -161,7 +161,7 @@ class Table : public std::enable_shared_from_this<Table> {
   Arena& arena() const { return *arena_; }
   const std::shared_ptr<Arena>& arena_pointer() const { return arena_; }
   std::string schema() const;  // "" until declared
-  bool declare_schema(const std::string& text, u64 reserve_bytes, u64 item_bytes,
+  bool declare_schema(const std::string& text, u64 reserve_bytes, u64 item_bytes, u64 chunk_block,
                       u64 deadline_ns);  // false: somebody was faster
   std::string config() const;            // both without a lock; kTableNotFound once it was dropped
   i64 newest_version() const;

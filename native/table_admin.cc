@@ -86,6 +86,7 @@ void fill_header(TableHeader& header, const TableShape& shape) {
   std::memset(header.segment_block, 0, sizeof header.segment_block);
   std::memset(header.segment_slots, 0, sizeof header.segment_slots);
   header.schema_block.store(0);
+  header.chunk_block.store(shape.chunk_block);
   header.size = header.held = header.writers = header.dense_count = header.dense_left = 0;
   header.remover_count = header.remover_left = 0;
   header.stat_size.store(0);
@@ -93,24 +94,12 @@ void fill_header(TableHeader& header, const TableShape& shape) {
   header.lock.dirty.store(0);
 }
 
-// The table is no more: its claims and its generation end in one hold of the heap's lock, so that no chunk is charged to
-// or detached from what comes after it under the same index.
-void forget_claims(const Arena& arena, u32 index, u64 deadline_ns) {
-  Heap::Guard guard(arena.heap(), deadline_ns);
-  TableHeader& table = arena.table(index);
-  Shared<u64>& charge = arena.heap_header().table_charge;
-  charge.store(charge - std::max(table.reserve_bytes + table.held_bytes, table.used_bytes.load()));
-  table.generation.fetch_add(1);
-  for (Shared<u64>* bytes : {&table.reserve_bytes, &table.held_bytes, &table.used_bytes}) bytes->store(0);
-  arena.heap().wake_room();
-}
-
 // Frees all that belongs to a table whose state is creating or dropping, and makes its header free again.
 void clear_table(const Arena& arena, u32 index, u64 deadline_ns) {
   Heap& heap = arena.heap();
   TableHeader& header = arena.table(index);
   heap.wait_readers(index, deadline_ns);
-  forget_claims(arena, index, deadline_ns);
+  heap.forget_table(index, deadline_ns);
   DI_FAULT("table.drop_generation");
   heap.free_meta_of(index, {}, deadline_ns);
   header.slots = 0;
@@ -248,7 +237,8 @@ std::string Table::text(const Shared<u32>& block) const {
 std::string Table::config() const { return text(header_.config_block); }
 std::string Table::schema() const { return text(header_.schema_block); }
 
-bool Table::declare_schema(const std::string& text, u64 reserve_bytes, u64 item_bytes, u64 deadline_ns) {
+bool Table::declare_schema(const std::string& text, u64 reserve_bytes, u64 item_bytes, u64 chunk_block,
+                           u64 deadline_ns) {
   std::string why;
   Heap& heap = arena_->heap();
   NewBlocks made(*arena_, index_);
@@ -256,6 +246,7 @@ bool Table::declare_schema(const std::string& text, u64 reserve_bytes, u64 item_
   write_text_into(heap, block, text);
   Guard guard(*this, deadline_ns);
   if (header_.schema_block != 0) return false;
+  header_.chunk_block.store(chunk_block);
   if (reserve_bytes != 0 && !heap.reserve(index_, reserve_bytes, deadline_ns, &why)) throw Error(Code::kCapacity, why);
   change();
   made.seal();

@@ -12,8 +12,8 @@ import msgspec
 
 from di_store import _core
 from di_store.batch import Batch, decode_blob, wrap_ragged
-from di_store.errors import CorruptData, StoreError, Timeout
-from di_store.plan import OPAQUE_SCHEMA, VALUE, ReadPlan, read_plan
+from di_store.errors import CapacityError, CorruptData, StoreError, Timeout
+from di_store.plan import OPAQUE_SCHEMA, VALUE, ReadPlan, make_layout, read_plan, sparse_columns
 from di_store.reserve import Reckoning, check_room, meta_bytes, reckon
 from di_store.samplers import Prioritized
 from di_store.schema import Schema
@@ -72,7 +72,17 @@ class TableHandle:
         text = msgspec.json.encode(schema.to_plain()).decode()
         self._declare(text, self.reckon(schema))
         self._schema = _schema_from(self.native.schema())
+        self.publish_layout()
         return self._schema
+
+    def publish_layout(self) -> None:
+        """Store the layout of the table's own rows now: a writer may be opened when the store is full."""
+        if (schema := self.schema) is None:
+            return
+        try:
+            make_layout(schema, sparse_columns([(self.settings.view, schema)])).publish(self.arena)
+        except CapacityError:
+            return  # the writer says so, if there is no room then either
 
     def reserve_opaque(self, example_bytes: int) -> None:
         """Reckon a table of Python values by its first one."""
@@ -88,7 +98,7 @@ class TableHandle:
         stats = self.native.stats()
         held = int(stats["reserve_bytes"]) + meta_bytes(self.settings, None)
         check_room(self.name, needed, self.arena.available(), held)
-        if not self.native.declare_schema(text, needed.reserve_bytes, needed.item_bytes):
+        if not self.native.declare_schema(text, needed.reserve_bytes, needed.item_bytes, needed.chunk_block):
             return
         capacity = int(stats["capacity"])
         slots = slots_for(None if capacity >= UNLIMITED else capacity)

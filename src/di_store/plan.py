@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -19,6 +19,9 @@ from di_store.errors import CorruptData
 from di_store.schema import Schema
 from di_store.tree import SEPARATOR, select
 from di_store.views import NEXT, Episode, Opaque, Sequence, Transition, View, check_columns, frame_stacks
+
+if TYPE_CHECKING:
+    from di_store import _core
 
 ROW, NEXT_ROW, LAST, STACK, NEXT_STACK, WINDOW, FIRST, REWARD, DISCOUNT, STEPS, MASK, LENGTHS, IS_FIRST = range(13)
 RECORD, WIDE, HEAP = range(3)
@@ -76,6 +79,15 @@ class Layout:
     def numbers(self, names: Iterable[str]) -> list[int]:
         """Numbers of those of `names` that the layout has."""
         return [at for name in names if (at := self.number(name)) >= 0]
+
+    def publish(self, arena: _core.Arena) -> int:
+        """Its number in the store; equal layouts are there once.
+
+        Raises:
+            CapacityError: no room for it.
+        """
+        places = list(self.places)
+        return arena.publish_layout(places, self.record_bytes, self.wide, self.wide_bytes, self.text)
 
     def native_columns(self) -> list[Plan]:
         """The columns as the core's writer takes them."""

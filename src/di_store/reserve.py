@@ -26,6 +26,7 @@ _SLACK = 1.1
 _MOST_ITEM_CHUNK = 4 * MIB
 _OUT_OF_ORDER_ROWS = 8
 _TABLE_BYTES = 16384
+_DESCRIPTOR_BYTES, _FIRST_DESCRIPTORS = 64, 1024
 _AHEAD = 64 << 10  # small blocks take their pages 16 at a time
 _LEAST_OPAQUE = 4 * MIB  # Python values vary in size, and only the first is known
 
@@ -131,6 +132,7 @@ class Reckoning:
     Attributes:
         reserve_bytes: set aside for chunks.
         item_bytes: of one item: what a held draw is charged.
+        chunk_block: what a chunk occupies at least; 0: not known yet.
         chunk_target: bytes that a writer aims at for a chunk.
         least_rows: rows a chunk holds at least.
         heap: values of varying length.
@@ -140,6 +142,7 @@ class Reckoning:
 
     reserve_bytes: int
     item_bytes: int
+    chunk_block: int
     chunk_target: int
     least_rows: int
     heap: Heap
@@ -185,14 +188,15 @@ def reckon(settings: Settings, schema: Schema, capacity: int | None, example_byt
         f", of which column {dominant.name!r} ({dominant.type_text}) takes most, "
         f"and {format_size(open_bytes)} for open chunks of lanes={settings.lanes}"
     )
-    return Reckoning(reserve, item, target, least, heap, meta_bytes(settings, capacity), text)
+    meta = meta_bytes(settings, capacity) + descriptor_bytes(reserve // block)
+    return Reckoning(reserve, item, block, target, least, heap, meta, text)
 
 
 def reckon_without_rows(settings: Settings) -> Reckoning:
     """What a table needs before its first step tells what its rows are."""
     reserve = settings.max_bytes or 0
     text = f"capacity={settings.capacity} items and max_bytes={settings.max_bytes}"
-    return Reckoning(reserve, 64, 256, 1, Heap(0, 0, True), meta_bytes(settings, None), text)
+    return Reckoning(reserve, 64, 0, 256, 1, Heap(0, 0, True), meta_bytes(settings, None), text)
 
 
 def chunk_target(settings: Settings, layout: Layout, heap: Heap, capacity: int | None, row: int) -> tuple[int, int]:
@@ -245,6 +249,11 @@ def meta_bytes(settings: Settings, capacity: int | None) -> int:
     if settings.remover != settings.sampler:
         each += 16
     return slots * each + _TABLE_BYTES
+
+
+def descriptor_bytes(chunks: int) -> int:
+    """Descriptors of that many chunks, about: the first segment is there, and each further one doubles their number."""
+    return 2 * _DESCRIPTOR_BYTES * max(0, chunks - _FIRST_DESCRIPTORS)
 
 
 def check_room(name: str, needed: Reckoning, available: int, held: int = 0) -> None:

@@ -113,7 +113,7 @@ class Settings:
         except (msgspec.DecodeError, TypeError, KeyError) as error:
             raise CorruptData(f"the stored settings of a table cannot be read: {error}") from None
 
-    def shape(self, name: str, reserve_bytes: int, item_bytes: int) -> dict[str, Any]:
+    def shape(self, name: str, reserve_bytes: int, item_bytes: int, chunk_block: int) -> dict[str, Any]:
         """The core's description of a new table.
 
         Where a first step is still to come it has few slots: that step brings the others, if they fit.
@@ -130,6 +130,7 @@ class Settings:
             "item_bytes": item_bytes,
             "max_bytes": UNLIMITED if self.max_bytes is None else self.max_bytes,
             "reserve_bytes": reserve_bytes,
+            "chunk_block": chunk_block,
             "seed": self.seed,
             "sampler": SELECTORS[type(sampler).__name__],
             "remover": SELECTORS[type(self.remover).__name__],

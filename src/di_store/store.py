@@ -30,7 +30,7 @@ from di_store.mixture import Mixture
 from di_store.mixture import check_weights as check_shares
 from di_store.objects import Ref
 from di_store.plan import read_plan
-from di_store.reserve import check_room, reckon, reckon_without_rows
+from di_store.reserve import Reckoning, check_room, reckon, reckon_without_rows
 from di_store.settings import Settings, make_settings
 from di_store.sizes import budget_bytes
 from di_store.stats import store_stats, table_stats
@@ -440,16 +440,19 @@ class Store:
             return self._existing(known, settings)
         if arena.table(name) is not None:
             raise TableExists(f"store {self._name!r} has a table {name!r} already")
-        reserve, item = self._reckon(name, settings, seconds)
+        needed = self._reckon(name, settings, seconds)
         try:
             left = seconds if seconds < 0 else max(0.0, seconds - (time.monotonic() - began))
-            native = _core.Table.create(arena, settings.shape(name, reserve, item), left)
+            shape = settings.shape(name, needed.reserve_bytes, needed.item_bytes, needed.chunk_block)
+            native = _core.Table.create(arena, shape, left)
         except TableExists:
             known = arena.table(name)
             if not exist_ok or known is None:
                 raise
             return self._existing(known, settings)
-        return self._table(native)
+        made = self._table(native)
+        made._handle.publish_layout()
+        return made
 
     def _table(self, native: _core.Table) -> Table:
         made = Table(self, TableHandle(self._arena, native, self._versions))
@@ -462,15 +465,15 @@ class Store:
             raise TableExists(f"table {found.name!r} exists with other settings: {difference}")
         return found
 
-    def _reckon(self, name: str, settings: Settings, seconds: float) -> tuple[int, int]:
-        """Bytes to reserve now, and of one item; none yet where a first step is still to tell the columns."""
+    def _reckon(self, name: str, settings: Settings, seconds: float) -> Reckoning:
+        """What to reserve now; nothing yet where a first step is still to tell the columns."""
         if settings.schema is None:
             needed = reckon_without_rows(settings)
         else:
             read_plan(settings.view, settings.schema, settings.columns)
             needed = reckon(settings, settings.schema, settings.capacity)
         check_room(name, needed, self._arena.available(seconds))
-        return needed.reserve_bytes, needed.item_bytes
+        return needed
 
     def _table_seed(self, name: str) -> int:
         digest = hashlib.blake2b(f"{self._seed}:{name}".encode(), digest_size=8).digest()

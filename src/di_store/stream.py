@@ -95,7 +95,7 @@ def writer_plan(handles: Sequence[TableHandle], schema: Schema, lanes: int | Non
     arena = handles[0].arena
     sparse = sparse_columns([(handle.settings.view, _schema_of(handle)) for handle in handles]) & set(schema.names)
     layout = make_layout(schema, sparse)
-    number = arena.publish_layout(list(layout.places), layout.record_bytes, layout.wide, layout.wide_bytes, layout.text)
+    number = layout.publish(arena)
     reckonings = [handle.reckon(schema if len(handles) > 1 else _schema_of(handle)) for handle in handles]
     heap = _stream_heap(handles, schema, sparse, layout)
     weighted = any(isinstance(h.settings.view, Transition) and "discount" in _schema_of(h) for h in handles)

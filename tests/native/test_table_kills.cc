@@ -195,8 +195,8 @@ void live_and_die(const std::shared_ptr<Arena>& arena, SamplerKind sampler, Samp
   shape.normalize_table = true;
   shape.slots = 1024;
   const auto table = Table::create(arena, shape, soon());
-  CHECK(table->declare_schema("{\"a schema\": 1}", shape.reserve_bytes + kMiB, kRow, soon()));
-  CHECK(!table->declare_schema("{}", 0, 1, soon()));
+  CHECK(table->declare_schema("{\"a schema\": 1}", shape.reserve_bytes + kMiB, kRow, 4096, soon()));
+  CHECK(!table->declare_schema("{}", 0, 1, 4096, soon()));
   StepWriter writer({table}, kRow, 4096);
   for (u64 i = 0; i < 2048; i += 64) CHECK(writer.extend(1 + i, 64).why == Blocked::Why::kNothing);
   table->resize(100, ~u64{0}, 4000, shape.reserve_bytes, soon());
