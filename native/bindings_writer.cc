@@ -201,7 +201,10 @@ void PyWriter::parse_priority(nb::handle value, const CallShape& shape, std::vec
   const u64 cells = shape.cells();
   if (PyFloat_Check(value.ptr()) || PyLong_Check(value.ptr())) {
     const double number = PyFloat_AsDouble(value.ptr());
-    if (number == -1 && PyErr_Occurred()) throw nb::python_error();
+    if (number == -1 && PyErr_Occurred()) {
+      PyErr_Clear();
+      throw Error(Code::kInvalid, "priority= is larger than any float: priorities must be finite");
+    }
     to->assign(cells, number);
   } else {
     const nb::object array = as_array(value, NPY_FLOAT64);
@@ -370,9 +373,9 @@ void bind_writer(nb::module_& module) {
           [](PyWriter& w, nb::handle step, nb::handle next, nb::handle final, nb::handle lane, nb::handle priority) {
             return w.append(step, next, final, lane, priority, -1);
           },
-          nb::arg("step"), nb::arg("next").none(), nb::arg("final").none(), nb::arg("lane").none(),
+          nb::arg("step").none(), nb::arg("next").none(), nb::arg("final").none(), nb::arg("lane").none(),
           nb::arg("priority").none())
-      .def("extend", &PyWriter::append, nb::arg("steps"), nb::arg("next").none(), nb::arg("final").none(),
+      .def("extend", &PyWriter::append, nb::arg("steps").none(), nb::arg("next").none(), nb::arg("final").none(),
            nb::arg("lane").none(), nb::arg("priority").none(), nb::arg("T"))
       .def("end_episode", &PyWriter::end_episode, nb::arg("final").none(), nb::arg("lane").none(), nb::arg("discard"))
       .def("insert", &PyWriter::insert, nb::arg("rows"), nb::arg("items"), nb::arg("total"), nb::arg("priority").none())

@@ -153,6 +153,7 @@ class Writer {
   void end_inserted(LaneState& state);
   void refuse_more_than_fit(const std::vector<u32>& lanes);
   bool ensure_row(u32 lane, u64 heap_bytes, u64 deadline_ns, Blocked* blocked);
+  void refuse_larger_than_table(const ChunkPlan& plan) const;
   bool open_chunk(u32 lane, u64 heap_bytes, u64 deadline_ns, Blocked* blocked);
   void emit(u32 table, u32 lane, double priority);
   u64 heap_need(const Source& source, const Lane& lane) const;

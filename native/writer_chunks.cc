@@ -1,11 +1,30 @@
 // Room for a lane's rows: the chunks it has open, and new ones for which a table may have to evict.
+#include <algorithm>
+
 #include "writer.h"
 
 namespace di {
 
+// A row for which no eviction and no waiting would ever make room.
+void Writer::refuse_larger_than_table(const ChunkPlan& plan) const {
+  const u64 bytes = Blocks::block_bytes(chunk_bytes(plan_.layout, plan)), budget = arena_->heap_header().budget.load();
+  for (const TableSink& sink : plan_.tables) {
+    const TableHeader& table = sink.table->header();
+    const u64 most = std::min<u64>(__atomic_load_n(&table.max_bytes, __ATOMIC_RELAXED), budget);
+    if (bytes <= most) continue;
+    throw Error(Code::kCapacity, "a row of " + std::to_string(plan.heap_bytes) + " bytes needs a chunk of " +
+                                     std::to_string(bytes) + " bytes, and table '" + std::string(table.name) +
+                                     "' holds " + std::to_string(most) + " in all" +
+                                     (most == budget ? " (memory= of the store)" : " (max_bytes=)"));
+  }
+}
+
 bool Writer::open_chunk(u32 index, u64 heap_bytes, u64 deadline_ns, Blocked* blocked) {
   ChunkPlan plan = chunk_plan_;
-  if (heap_bytes > plan.heap_bytes) plan.heap_bytes = (heap_bytes + 63) / 64 * 64;
+  if (heap_bytes > plan.heap_bytes) {
+    plan.heap_bytes = (heap_bytes + 63) / 64 * 64;
+    refuse_larger_than_table(plan);
+  }
   for (;;) {
     OpenChunk chunk;
     u32 short_table = kNone;

@@ -169,6 +169,10 @@ REFUSED: list[tuple[dict[str, Any], Any, str]] = [
     ({"durability": "disk"}, ValueError, "durability"),
     ({"schema": {"x": "text"}}, (ValueError, TypeError), "x"),
     ({"schema": {}}, ValueError, "column"),
+    ({"view": "Opaque()"}, ValueError, "schema"),
+    ({"view": "Opaque()", "schema": None, "columns": ("x",)}, ValueError, "columns"),
+    ({"max_bytes": 10}, di_store.CapacityError, "max_bytes"),
+    ({"max_bytes": 10, "capacity": None}, di_store.CapacityError, "max_bytes"),
 ]
 
 
@@ -357,3 +361,103 @@ def test_unknown_columns_and_bad_reading_options(table: Any) -> None:
     with pytest.raises(ValueError):
         table.update_priorities(np.append(key, key), [1.0])
     assert table.stats()["samples"] == 0
+
+
+@pytest.mark.parametrize("way", ["append", "next", "final", "end_episode", "extend"])
+def test_paths_of_wrong_keys(table: Any, way: str) -> None:
+    """Everywhere a step or an observation is given, the refusal names the whole path and what was expected."""
+    leaf = np.ones(1, np.float32) if way == "extend" else np.float32(1)
+    wrong: list[tuple[Any, list[str]]] = [
+        ({"obs": {"speedy": leaf}}, ["obs/speedy", "obs/speed"]),
+        ({"obs": leaf}, ["'obs'", "obs/image"]),
+        ({"obs": {"image": {"pixels": leaf}}}, ["obs/image"]),
+        (5, ["dict"]),
+    ]
+    with table.writer() as writer:
+        writer.append(good())
+        before = unchanged(table)
+        calls: dict[str, Callable[[Any], Any]] = {
+            "append": writer.append,
+            "next": lambda value: writer.append(good(), next=value),
+            "final": lambda value: writer.append(good(), final=value),
+            "end_episode": writer.end_episode,
+            "extend": writer.extend,
+        }
+        for value, words in wrong:
+            with pytest.raises((di_store.SchemaMismatch, TypeError, ValueError)) as caught:
+                calls[way](value)
+            for word in words:
+                assert word in str(caught.value)
+            assert unchanged(table) == before
+        with pytest.raises(TypeError, match="dict"):
+            writer.append(None)
+        assert writer.append(good()).starts.tolist() == [1]
+
+
+@pytest.mark.parametrize("lane", ["0", 0.5, [0.0], True, [[0]], np.ones((1, 2), bool), slice(0, 1), {0}])
+def test_lanes_of_the_wrong_kind(store: Any, lane: Any) -> None:
+    with create(store).writer(lanes=2) as writer:
+        writer.append({"x": np.zeros(2, np.float32)})
+        with pytest.raises((TypeError, ValueError), match="lane="):
+            writer.append({"x": np.zeros(1, np.float32)}, lane=lane)
+        with pytest.raises((TypeError, ValueError), match="lane="):
+            writer.end_episode(lane=lane)
+        for nobody in ([], np.zeros(0, np.int64), np.zeros(2, bool)):
+            assert len(writer.append({"x": np.zeros(0, np.float32)}, lane=nobody).keys) == 0
+        assert writer.append({"x": np.zeros(2, np.float32)}).starts.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("priority", [np.ones((3, 2)), np.ones(3), np.ones((2, 2)), 10**400, "high", [1.0, None]])
+def test_priorities_of_the_wrong_shape(store: Any, priority: Any) -> None:
+    """Two steps of three lanes: one, `[T]` or `[T, lanes]`, and nothing that only has as many values."""
+    with create(store).writer(lanes=3) as writer:
+        with pytest.raises((ValueError, TypeError)):
+            writer.extend({"x": np.zeros((2, 3), np.float32)}, priority=priority)
+        for right in (1.0, [2.0], np.ones(2), np.ones((2, 1)), np.ones((2, 3))):
+            assert len(writer.extend({"x": np.zeros((2, 3), np.float32)}, priority=right).keys) == 6
+
+
+def test_python_values_through_a_writer(store: Any) -> None:
+    table = store.create_table("t", capacity=100, view=di_store.Opaque())
+    with table.writer(lanes=2) as writer:
+        assert writer.extend([["a", 1], [None, {"b": 2}]], timeout=60).lanes.tolist() == [0, 0, 1, 1]
+        writer.append([b"c", (3,)], timeout=60)
+        writer.append("one", lane=np.int64(1), timeout=60)
+        for options in ({"next": 1}, {"final": 1}):
+            with pytest.raises(ValueError, match="Opaque"):
+                writer.append([1, 2], **options)
+    assert list(table.peek(table.keys()).data) == ["a", 1, None, {"b": 2}, b"c", (3,), "one"]
+    with store.create_table("u", capacity=10, view=di_store.Opaque()).writer() as single:
+        assert len(single.extend(["a" * 5_000, "b"], timeout=60).keys) == 2
+
+
+def test_a_row_that_no_table_could_hold(store: Any) -> None:
+    """It is refused at once, and evicts nothing."""
+    schema = {"x": di_store.Spec((None,), "u1")}
+    table = store.create_table("t", capacity=50, schema=schema, max_bytes="1MiB", lanes=1)
+    opaque = store.create_table("o", capacity=50, view=di_store.Opaque())
+    opaque.insert("small")
+    with table.writer() as writer:
+        for _ in range(20):
+            writer.append({"x": np.zeros(1_000, np.uint8)}, timeout=60)
+        with pytest.raises(di_store.CapacityError, match="max_bytes"):
+            writer.append({"x": np.zeros(2 << 20, np.uint8)})
+        with pytest.raises(di_store.CapacityError, match="memory"):
+            opaque.insert(np.zeros(65 << 20, np.uint8))
+        writer.append({"x": np.zeros(1_000, np.uint8)}, timeout=60)
+    assert len(table) == 21
+    assert len(opaque) == 1
+
+
+def test_exist_ok_compares_with_the_columns_that_the_first_step_declared(store: Any) -> None:
+    table = store.create_table("t", capacity=10)
+    fits = {"x": di_store.Spec((2,), "f4")}
+    with pytest.raises(di_store.TableExists, match="schema"):
+        store.create_table("t", capacity=10, schema=fits, exist_ok=True)
+    table.insert({"x": np.zeros(2, np.float32)})
+    assert len(store.create_table("t", capacity=10, schema=fits, exist_ok=True)) == 1
+    assert len(store.create_table("t", capacity=10, exist_ok=True)) == 1
+    with pytest.raises(di_store.TableExists, match="'x'"):
+        store.create_table("t", capacity=10, schema={"x": di_store.Spec((3,), "f4")}, exist_ok=True)
+    with pytest.raises(TypeError, match="list"):
+        store.writer("t")

@@ -129,8 +129,7 @@ class Inserter:
             leaves["steps"] = self._view.n_step if n is None else np.full(n, self._view.n_step)
         for name in leaves:
             if name not in schema:
-                close = tree.did_you_mean(name, schema.names)
-                raise SchemaMismatch(f"column {name!r} is not in the schema{close}", remedy="leave it out")
+                raise schema.unknown(name, leaves[name])
         missing = [f"{name!r} ({schema[name].type_text})" for name in schema.names if name not in leaves]
         if missing:
             raise SchemaMismatch(

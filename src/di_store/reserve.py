@@ -172,6 +172,13 @@ def reckon(settings: Settings, schema: Schema, capacity: int | None, example_byt
     added = settings.view.rows_added
     item = max(64, math.ceil(added * per_row))
     open_bytes = _lanes_bytes(settings, rows, block)
+    least_bytes = open_bytes // settings.lanes
+    if settings.max_bytes is not None and settings.max_bytes < least_bytes:
+        raise CapacityError(
+            f"max_bytes={settings.max_bytes:,} holds not even what one lane has open: rows of {row:,} bytes, of which "
+            f"column {schema.dominant.name!r} ({schema.dominant.type_text}) takes most, need {least_bytes:,} bytes",
+            remedy="raise max_bytes=, or leave it out where capacity= says how many",
+        )
     if capacity is None:
         reserve = settings.max_bytes or 0
     else:

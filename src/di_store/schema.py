@@ -166,9 +166,7 @@ class Schema:
         leaves = tree.flatten(step)
         for name in leaves:
             if name not in self._by_name:
-                close = tree.did_you_mean(name, self.names)
-                remedy = "columns are fixed once declared: leave it out, or make the table with schema="
-                raise SchemaMismatch(f"column {name!r} is not in the schema{close}", remedy=remedy)
+                raise self.unknown(name, leaves[name])
         if not partial and len(leaves) < len(self.columns):
             spared = set(optional)
             missing = [name for name in self.names if name not in leaves and name not in spared]
@@ -176,6 +174,23 @@ class Schema:
                 shown = ", ".join(f"{name!r} ({self[name].type_text})" for name in missing[:6])
                 raise SchemaMismatch(f"missing column {shown}", remedy="every step gives every column of its schema")
         return {name: self._by_name[name].coerce(leaf, lanes) for name, leaf in leaves.items()}
+
+    def unknown(self, name: str, leaf: Any) -> SchemaMismatch:
+        """The error for a leaf whose path is no column's."""
+        remedy = "columns are fixed once declared: leave it out, or make the table with schema="
+        below = [each for each in self.names if tree.is_below(each, name)]
+        above = next((each for each in self.names if tree.is_below(name, each)), None)
+        if below:
+            listed = ", ".join(map(repr, below[:6]))
+            return SchemaMismatch(
+                f"column {name!r}: expected a dict of {listed}, got a {type(leaf).__name__}", remedy=remedy
+            )
+        if above is not None:
+            expected = self[above].type_text
+            return SchemaMismatch(f"column {above!r}: expected {expected}, got a dict with {name!r}", remedy=remedy)
+        return SchemaMismatch(
+            f"column {name!r} is not in the schema{tree.did_you_mean(name, self.names)}", remedy=remedy
+        )
 
     @property
     def fixed_row_bytes(self) -> int:

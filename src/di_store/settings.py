@@ -175,6 +175,12 @@ def make_settings(found: Combination, schema: Any, seed: int, rest: dict[str, An
         raise ValueError(
             f"durability={rest['durability']!r} is not available in this version of di-store: leave it out"
         )
+    for option, given in (("schema", schema), ("columns", rest["columns"])):
+        if given is not None and isinstance(found.view, Opaque):
+            raise ValueError(
+                f"{option}= with view=Opaque(): it keeps whole Python values and has no columns; leave {option}= out, "
+                "or use view=Step()"
+            )
     declared = None
     if schema is not None:
         declared = schema if isinstance(schema, Schema) else Schema.from_tree(space_tree(schema))

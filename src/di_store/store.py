@@ -411,6 +411,8 @@ class Store:
             autoreset: as `Table.writer`.
         """
         self._writable()
+        if isinstance(tables, (str, Table)):
+            raise TypeError(f"store.writer() takes a list of tables: write store.writer([{tables!r}])")
         listed = [self.table(each) if isinstance(each, str) else each for each in tables]
         if not listed or any(not isinstance(each, Table) for each in listed):
             raise TypeError("store.writer() takes a list of tables")
@@ -461,7 +463,14 @@ class Store:
 
     def _existing(self, native: _core.Table, settings: Settings) -> Table:
         found = self._table(native)
-        if difference := found._handle.settings.difference(settings):
+        handle = found._handle
+        difference = handle.settings.difference(settings)
+        if not difference and settings.schema is not None and handle.settings.schema is None:
+            known = handle.schema  # what the first step has declared
+            difference = "schema: none is declared there yet, the first step will" if known is None else ""
+            if known is not None and (text := known.difference(settings.schema)):
+                difference = f"schema: {text} (the first is the table's)"
+        if difference:
             raise TableExists(f"table {found.name!r} exists with other settings: {difference}")
         return found
 

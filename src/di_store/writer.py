@@ -154,7 +154,7 @@ class Writer:
         if self._versions:
             self._take_versions()
         if self._opaque:
-            steps = {VALUE: [encode_blob(value) for value in steps]}
+            steps = self._encoded(steps, next, final, lane, total)
         arguments = (steps, next, final, lane, self._by_table(priority) if type(priority) is dict else priority, total)
         try:
             made = self._native.extend(*arguments)
@@ -274,14 +274,22 @@ class Writer:
         assert self._native is not None
         if self._versions:
             self._take_versions()
-        if self._lanes is None or isinstance(lane, int):
-            blobs: Any = encode_blob(value)
-            size = len(blobs)
+        return self._native.append(self._encoded([value], next, final, lane, None), None, None, lane, priority)
+
+    def _encoded(self, values: Any, next: Any, final: Any, lane: Any, total: int | None) -> dict[str, Any]:
+        """Python values as the rows of their one column, with the leading axes that the core expects."""
+        if next is not None or final is not None:
+            raise ValueError(
+                "next= and final= are observations, and a table with view=Opaque() has none: leave them out"
+            )
+        if self._lanes is None or isinstance(lane, (int, np.integer)):
+            blobs: Any = [encode_blob(value) for value in values]
+            sizes = [len(blob) for blob in blobs]
         else:
-            blobs = [encode_blob(each) for each in value]
-            size = max(map(len, blobs), default=0)
-        self._handles[0].reserve_opaque(size)
-        return self._native.append({VALUE: blobs}, None, None, lane, priority)
+            blobs = [[encode_blob(value) for value in by_lane] for by_lane in values]
+            sizes = [len(blob) for by_lane in blobs for blob in by_lane]
+        self._handles[0].reserve_opaque(max(sizes, default=0))
+        return {VALUE: blobs[0] if total is None else blobs}
 
     # -- rare ways ----------------------------------------------------------------------------------------------
 
