@@ -263,12 +263,14 @@ void Table::forget(u32 slot) {
 
 std::string Table::why_no_insert() {
   if (header_.finished != 0) throw Error(Code::kEndOfData, "table.finish() was called: no more inserts");
+  const i64 size = static_cast<i64>(header_.size);
+  const LimiterState limiter = limiter_in_force(header_);
+  if (!may_insert(limiter, size)) return di::why_no_insert(limiter, size);
   // Unless nothing can be drawn either (a changed limiter counts given-back draws of the old one on neither side).
-  if (header_.size > header_.capacity && may_sample(limiter_in_force(header_), static_cast<i64>(header_.size)))
+  if (header_.size > header_.capacity && may_sample(limiter, size))
     return "draws were given back and lift the table above capacity=" + std::to_string(header_.capacity) +
            " until they are drawn again";
-  const i64 size = static_cast<i64>(header_.size);
-  return may_insert(header_.limiter, size) ? "" : di::why_no_insert(header_.limiter, size);
+  return "";
 }
 
 void Table::insert(std::span<const NewItem> items, std::vector<u64>* keys) {

@@ -241,6 +241,8 @@ def test_capacity_beyond_the_budget(store: Any) -> None:
     assert "frame" in str(caught.value), "names the field that dominates"
     assert "memory" in str(caught.value)
     assert store.stats().keys() == live.keys()
+    with pytest.raises(di_store.CapacityError, match=r"\d+ MiB for item slots"):
+        create(store, capacity=2**21, schema={"x": di_store.Spec((), "u1")})
     table = store.create_table("late", capacity=10_000_000)
     with table.writer() as writer, pytest.raises(di_store.CapacityError):
         writer.append({"frame": np.zeros((84, 84), np.uint8)})

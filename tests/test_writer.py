@@ -143,6 +143,26 @@ def test_store_full_only_when_every_item_is_pinned(store: Any) -> None:
     assert table.stats()["evicted_for_room"] == 0
 
 
+@pytest.mark.parametrize("lanes", [1, 2, 64, 300])
+def test_more_lanes_than_were_reckoned_with(store: Any, lanes: int) -> None:
+    """They take smaller chunks, so that the table holds its capacity all the same."""
+    schema = {"x": di_store.Spec((100,), "f4")}
+    table = store.create_table("t", capacity=1_000, lanes=2, schema=schema)
+    with table.writer(lanes=lanes) as writer:
+        for number in range(2_000 // lanes + 5):
+            writer.append({"x": np.full((lanes, 100), number, np.float32)}, timeout=10)
+    assert len(table) == 1_000
+    assert table.stats()["evicted_for_room"] == 0
+
+
+def test_a_queue_that_an_extend_has_lifted_says_that_it_is_full(store: Any) -> None:
+    table = store.create_table("t", capacity=2, limiter=di_store.Queue(2))
+    table.extend({"n": np.arange(5)}, timeout=60)
+    with pytest.raises(di_store.Timeout) as caught:
+        table.insert({"n": 5}, timeout=0)
+    assert "full: 5 items" in caught.value.reason
+
+
 def test_close_ends_open_episodes(store: Any) -> None:
     view = di_store.Transition(n_step=3)
     table = store.create_table("t", capacity=100, view=view)

@@ -278,8 +278,9 @@ def check_room(name: str, needed: Reckoning, available: int, held: int = 0) -> N
     total = needed.reserve_bytes + needed.meta_bytes
     if total <= available + held:
         return
+    meta = f", and {format_size(needed.meta_bytes)} for item slots and trees"
     raise CapacityError(
         f"table {name!r} needs {format_size(total)} ({total:,} bytes) and {format_size(available + held)} "
-        f"({available + held:,} bytes) of the store's memory are available: {needed.text}",
+        f"({available + held:,} bytes) of the store's memory are available: {needed.text}{meta}",
         remedy="lower capacity=, max_bytes= or lanes=, or raise memory= (also online: store.resize(memory=))",
     )

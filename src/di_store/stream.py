@@ -25,6 +25,8 @@ from di_store.schema import Schema
 from di_store.settings import UNLIMITED, slots_for
 from di_store.views import Transition
 
+_LEAST_CHUNK_BYTES = 256
+
 
 def step_schema(handles: Sequence[TableHandle], step: Any, lead: tuple[int, ...]) -> None:
     """Let a first step declare the columns of those tables that have none: all columns of the step.
@@ -117,13 +119,20 @@ def writer_plan(handles: Sequence[TableHandle], schema: Schema, lanes: int | Non
         "discount_count": int(np.prod(discount.shape)) if discount is not None else 1,
         "version": layout.number("version") if versioned else -1,
         "version_bytes": version.dtype.itemsize if version is not None and versioned else 8,
-        "chunk_bytes": min(reckoning.chunk_target for reckoning in reckonings),
+        "chunk_bytes": _chunk_bytes(handles, reckonings, lanes or 1),
         "least_rows": _least_rows(handles, reckonings),
         "heap_bytes_per_row": heap.per_row,
         "heap_row_max": heap.row_max,
         "coerce": _coercer(schema.columns),
         "final_columns": _final_columns(handles, layout),
     }
+
+
+def _chunk_bytes(handles: Sequence[TableHandle], reckonings: list[Reckoning], lanes: int) -> int:
+    """What a chunk aims at; less where more lanes are open than were reckoned with, so that they fit all the same."""
+    target = min(reckoning.chunk_target for reckoning in reckonings)
+    reserved = min(handle.settings.lanes for handle in handles)
+    return target if lanes <= reserved else max(_LEAST_CHUNK_BYTES, target * reserved // lanes)
 
 
 def _final_columns(handles: Sequence[TableHandle], layout: Layout) -> list[int]:
