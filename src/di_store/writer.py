@@ -89,7 +89,8 @@ class Writer:
                 its lane's episode.
             next: what the environment returned with the step, usually ``{"obs": nxt}``: the lane's next row, or the
                 final observation.
-            final: final observations of the lanes that end here: like `next`, or Gymnasium's ``final_obs``.
+            final: final observations of the lanes that end here: like `next`, for all lanes or only those that end;
+                or Gymnasium's ``final_obs``. What is missing of it may follow with `end_episode`.
             lane: int, int array or bool mask; None: all.
             priority: of every item that this call completes: scalar, one per lane, or a dict by table.
             timeout: seconds to wait for limiters and room; None: no limit.
