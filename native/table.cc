@@ -264,10 +264,9 @@ void Table::forget(u32 slot) {
 std::string Table::why_no_insert() {
   if (header_.finished != 0) throw Error(Code::kEndOfData, "table.finish() was called: no more inserts");
   const i64 size = static_cast<i64>(header_.size);
-  const LimiterState limiter = limiter_in_force(header_);
-  if (!may_insert(limiter, size)) return di::why_no_insert(limiter, size);
+  if (!may_insert(header_.limiter, size)) return di::why_no_insert(header_.limiter, size);
   // Unless nothing can be drawn either (a changed limiter counts given-back draws of the old one on neither side).
-  if (header_.size > header_.capacity && may_sample(limiter, size))
+  if (header_.size > header_.capacity && may_sample(limiter_in_force(header_), size))
     return "draws were given back and lift the table above capacity=" + std::to_string(header_.capacity) +
            " until they are drawn again";
   return "";
