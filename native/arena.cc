@@ -361,18 +361,21 @@ void Arena::enter_slow(u64 tick) {
 
 // --------------------------------------------------------------------------------------------------------- memory
 
+bool Arena::has_headroom(u64 bytes, std::string* why) const {
+  const u64 headroom = os::memory_headroom();
+  if (headroom >= bytes) return true;
+  if (why != nullptr)
+    *why = "machine or cgroup has only " + std::to_string(headroom >> 20) +
+           " MiB of memory left above its safety margin; lower memory= or give the job more memory";
+  return false;
+}
+
 bool Arena::commit(u64 offset, u64 bytes, std::string* why) {
   u64 at = offset / kPageBytes * kPageBytes;
   const u64 end = align_up(offset + bytes, kPageBytes);
   while (at < end) {
     const u64 step = std::min(end - at, kSliceBytes);
-    const u64 headroom = os::memory_headroom();
-    if (headroom < step) {
-      if (why != nullptr)
-        *why = "machine or cgroup has only " + std::to_string(headroom >> 20) +
-               " MiB of memory left above its safety margin; lower memory= or give the job more memory";
-      return false;
-    }
+    if (!has_headroom(step, why)) return false;
     DI_FAULT("arena.before_commit");
     if (os::commit(fd_, at, step) != 0) {
       if (why != nullptr) *why = "the kernel refused to commit memory; lower memory=";

@@ -93,6 +93,7 @@ u64 Blocks::table_bytes(u64 slices, u64 slice_count) {
 }
 
 // The slice table and the block bitmaps are sparse too: committed for 32 slices at a time as higher slices come in use.
+// Who chose the slice has looked whether the machine has so much; where it refuses all the same, first touch makes them.
 void Blocks::cover_slice_tables(u64 slice) {
   HeapHeader& heap = arena_.heap_header();
   const u64 slices = arena_.header().slice_count;
@@ -320,7 +321,7 @@ u64 Blocks::holes(u64 slice, u64* mask) const {
 u64 Blocks::charge_free_slice() {
   HeapHeader& heap = arena_.heap_header();
   const u64 committed = heap.object_bytes + heap.chunk_bytes + heap.meta_bytes + heap.fixed_bytes + heap.free_bytes;
-  if (committed + kSliceBytes > heap.budget.load()) return 0;
+  if (committed + kSliceBytes > spendable(heap.budget.load())) return 0;
   for (u64 at = heap.free_low; at < arena_.header().slice_count; ++at) {
     if (at < heap.slice_high && arena_.slice(at).state != SliceState::kFree) continue;
     cover_slice_tables(at);

@@ -7,12 +7,19 @@
 // memory is ever lost to fragmentation: addresses are plenty (16 x the budget), pages move.
 #pragma once
 
+#include <algorithm>
+
 #include "arena.h"
 
 namespace di {
 
 u32 block_class(u64 bytes);        // kNone above 1 MiB
 u64 block_class_bytes(u32 index);  // size of the class
+
+// Of the budget: what objects, chunks and what tables set aside may take. The rest is left to the heap's own blocks, so
+// that objects of a full store can still be pinned.
+constexpr u64 kOwnLeast = 64u << 10, kOwnMost = 4u << 20;
+inline u64 spendable(u64 budget) { return budget - std::min(budget, std::clamp(budget / 256, kOwnLeast, kOwnMost)); }
 
 class Blocks {
  public:

@@ -76,21 +76,29 @@ u32 Heap::descriptor_count() const {
   return static_cast<u32>(((u64{1} << segments) - 1) * kFirstDescriptorSegment);
 }
 
-// A block without a descriptor (descriptor segments): never freed.
-u64 Heap::raw_block(u64 bytes, BlockUse use) {
-  Blocks::Choice choice = blocks_.choose(bytes, use);
-  if (!choice.found) return 0;
-  if (committed() + choice.missing_bytes + choice.table_bytes > arena_.heap_header().budget.load()) {
-    make_room_for_pages(choice.missing_bytes + choice.table_bytes);
-    choice = blocks_.choose(bytes, use, false);  // what was chosen may have lost pages itself
+// A zeroed block without a descriptor, for the heap's own needs; 0: it would lift what is claimed, or what is committed,
+// above `limit`, or the machine has no more.
+u64 Heap::raw_block(u64 bytes, BlockUse use, u64 limit) {
+  for (Blocks::Cursor cursor;;) {
+    const Blocks::Choice choice = blocks_.choose(bytes, use, false);
+    if (!choice.found || !has_tables_headroom(choice, nullptr)) return 0;
+    const u64 claim = claimed() + choice.taken_bytes + choice.table_bytes;
+    if (claim > limit) {
+      if (claim - limit > choice.spare_bytes) return 0;
+      blocks_.punch_spare(choice);
+    } else if (committed() + choice.missing_bytes + choice.table_bytes > limit) {
+      if (blocks_.reclaim_some(&cursor) == 0) return 0;  // what was chosen may lose pages itself: choose again
+    } else {
+      blocks_.apply(choice, use);
+      if (commit_choice(choice, nullptr)) {
+        std::memset(arena_.at(choice.offset, choice.bytes), 0, bytes);
+        return choice.offset;
+      }
+      blocks_.release(choice.offset, bytes, use);
+      blocks_.punch_block(choice.offset, bytes);  // charged and not there
+      return 0;
+    }
   }
-  blocks_.apply(choice, use);
-  if (!commit_choice(choice, nullptr)) {
-    blocks_.release(choice.offset, bytes, use);
-    return 0;
-  }
-  std::memset(arena_.at(choice.offset, choice.bytes), 0, bytes);
-  return choice.offset;
 }
 
 bool Heap::add_segment() {
@@ -99,7 +107,7 @@ bool Heap::add_segment() {
   if (segments == kDescriptorSegments) return false;
   const u64 count = u64{kFirstDescriptorSegment} << segments;
   if (claimed() + count * sizeof(Descriptor) > heap.budget.load()) return false;
-  const u64 offset = raw_block(count * sizeof(Descriptor), BlockUse::kMeta);
+  const u64 offset = raw_block(count * sizeof(Descriptor), BlockUse::kMeta, heap.budget.load());
   if (offset == 0) return false;
   const u32 first = descriptor_count();
   heap.segments[segments] = Offset{offset};
@@ -174,11 +182,11 @@ u32 Heap::find(const Id& id) const {
   return kNone;
 }
 
-// A zeroed, sealed meta block, made inside one hold of the lock; kNone when there is no room.
-u32 Heap::make_meta_locked(u64 bytes, u32 owner) {
+// A zeroed, sealed meta block, made inside one hold of the lock; kNone when there is no room below `limit`.
+u32 Heap::make_meta_locked(u64 bytes, u32 owner, u64 limit) {
   const u32 index = pop_free(ObjectKind::kMeta);
   if (index == kNone) return kNone;
-  const u64 offset = raw_block(bytes, BlockUse::kMeta);
+  const u64 offset = raw_block(bytes, BlockUse::kMeta, limit);
   Descriptor& entry = descriptor(index);
   if (offset == 0) {
     push_free(index);
@@ -198,9 +206,10 @@ u32 Heap::make_meta_locked(u64 bytes, u32 owner) {
 void Heap::index_grow() {
   HeapHeader& heap = arena_.heap_header();
   const u64 buckets = std::max<u64>(1024, heap.index_buckets * 2);
-  if (heap.index_buckets != 0 && claimed() + buckets * 4 > heap.budget.load()) return;  // longer chains, still right
-  const u32 index = make_meta_locked(buckets * 4, kOwnerIndex);
-  if (index == kNone) return;
+  const u64 budget = heap.budget.load(), limit = heap.index_buckets == 0 ? budget : spendable(budget);
+  if (heap.index_buckets != 0 && claimed() + buckets * 4 > budget) return;  // longer chains, still right
+  const u32 index = make_meta_locked(buckets * 4, kOwnerIndex, limit);
+  if (index == kNone) return;  // longer chains, still right
   u32* fresh = reinterpret_cast<u32*>(block(index));
   const u32 old = heap.index_block;
   if (old != 0) {

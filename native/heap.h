@@ -150,7 +150,7 @@ class Heap {
   u64 move_pages(u64 bytes, bool holes_only, u64 deadline_ns) DI_EXCLUDES(lock_);
   bool free_holes(u64 bytes, u64 deadline_ns) DI_EXCLUDES(lock_);
   u64 set_claims(u32 table, u64 reserve_bytes, u64 held_bytes, bool force, std::string* why) DI_REQUIRES(lock_);
-  void make_room_for_pages(u64 missing_bytes) DI_REQUIRES(lock_);
+  bool has_tables_headroom(const Blocks::Choice& choice, std::string* why) const;
   bool commit_choice(const Blocks::Choice& choice, std::string* why);
   u64 claimed() const;    // of the budget: pages in use, and what tables set aside
   u64 committed() const;  // pages
@@ -159,8 +159,8 @@ class Heap {
   void expire() DI_REQUIRES(lock_);
   void rebuild() DI_REQUIRES(lock_);
   void recount_pins() DI_REQUIRES(lock_);
-  u64 raw_block(u64 bytes, BlockUse use) DI_REQUIRES(lock_);
-  u32 make_meta_locked(u64 bytes, u32 owner) DI_REQUIRES(lock_);
+  u64 raw_block(u64 bytes, BlockUse use, u64 limit) DI_REQUIRES(lock_);
+  u32 make_meta_locked(u64 bytes, u32 owner, u64 limit) DI_REQUIRES(lock_);
   void free_strays() DI_REQUIRES(lock_);
   std::string room_text() const;
 

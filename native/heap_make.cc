@@ -36,7 +36,7 @@ u64 Heap::committed() const {
 // Chunks are charged to their tables' reserves; everything else lives from what the reserves leave.
 Heap::Shortage Heap::admit(const MakeRequest& request, const Blocks::Choice& choice, std::string* why,
                            u32* short_table) const {
-  const u64 budget = arena_.heap_header().budget.load();
+  const u64 budget = spendable(arena_.heap_header().budget.load());
   Shortage shortage;
   u64 grow = choice.taken_bytes + choice.table_bytes;
   if (request.kind == ObjectKind::kChunk) {
@@ -56,13 +56,14 @@ Heap::Shortage Heap::admit(const MakeRequest& request, const Blocks::Choice& cho
       return shortage;
     }
   }
-  if (grow != 0 && claimed() + grow > budget) {  // what a table has set aside it gets
+  if (grow != 0 && claimed() + grow > budget) {  // what a table has set aside is its own, whatever else was taken
     if (why != nullptr) *why = room_text();
     shortage.bytes = claimed() + grow - budget;
     return shortage;
   }
   const u64 pages = committed() + choice.missing_bytes + choice.table_bytes;
-  shortage.pages = pages > budget ? pages - budget : 0;
+  const u64 all = arena_.heap_header().budget.load();
+  shortage.pages = pages > all ? pages - all : 0;
   return shortage;
 }
 
@@ -82,11 +83,9 @@ void Heap::charge(u32 index, i64 used_delta) {
   add(arena_.heap_header().table_charge, table_need(table) - before);
 }
 
-// For the heap's own blocks: a few pages, found at once.
-void Heap::make_room_for_pages(u64 missing_bytes) {
-  Blocks::Cursor cursor;
-  while (committed() + missing_bytes > arena_.heap_header().budget.load() && blocks_.reclaim_some(&cursor) != 0) {
-  }
+// Slice tables that come along with a block are committed under the lock; pages are committed after it.
+bool Heap::has_tables_headroom(const Blocks::Choice& choice, std::string* why) const {
+  return choice.table_bytes == 0 || arena_.has_headroom(choice.table_bytes, why);
 }
 
 bool Heap::commit_choice(const Blocks::Choice& choice, std::string* why) {
@@ -108,7 +107,9 @@ MakeResult Heap::try_make(const MakeRequest& request, u32 entry, Blocks::Choice*
     *out = find_taken(*reinterpret_cast<const Id*>(request.id));
     if (*out != kNone) return MakeResult::kExists;
   }
-  const u32 index = pop_free(request.kind);
+  const HeapHeader& heap = arena_.heap_header();
+  if (request.id != nullptr && heap.live_objects >= heap.index_buckets) index_grow();
+  const u32 index = request.id != nullptr && heap.index_buckets == 0 ? kNone : pop_free(request.kind);
   if (index == kNone) {
     if (why != nullptr) *why = room_text();
     *shortage = {kPageBytes, 0};
@@ -127,6 +128,11 @@ MakeResult Heap::try_make(const MakeRequest& request, u32 entry, Blocks::Choice*
   }
   if (!choice->found || shortage->bytes != 0 || shortage->pages != 0) {
     if (!choice->found && why != nullptr) *why = room_text();
+    push_free(index);
+    return MakeResult::kFull;
+  }
+  if (!has_tables_headroom(*choice, why)) {
+    shortage->bytes = ~u64{0};
     push_free(index);
     return MakeResult::kFull;
   }
@@ -252,7 +258,7 @@ u32 Heap::begin_meta(u64 bytes, u32 owner, u32 entry, u64 deadline_ns) {
 
 u32 Heap::grow_ledger(u64 deadline_ns) {
   Guard guard(*this, deadline_ns);
-  const u32 index = make_meta_locked(sizeof(LedgerBlock), kOwnerLedger);
+  const u32 index = make_meta_locked(sizeof(LedgerBlock), kOwnerLedger, arena_.heap_header().budget.load());
   if (index == kNone) throw Error(Code::kStoreFull, room_text());
   LedgerBlock& fresh = *reinterpret_cast<LedgerBlock*>(block(index));
   fresh.next.store(arena_.self().ledger.load());

@@ -186,16 +186,16 @@ void Heap::sweep_all(u64 deadline_ns) {
 }
 
 void Heap::settle_entry(LedgerEntry& entry, u64 deadline_ns) {
-  const u64 what = entry.what.load();
+  Guard guard(*this, deadline_ns);
+  const u64 what = entry.what.load();  // under the lock: others settle pins that were dropped, also of the dead
   const u32 index = ledger_descriptor(what);
+  if (what == 0) return;
   if (ledger_kind(what) == LedgerKind::kPin) {
-    Guard guard(*this, deadline_ns);
     entry.what.store(0, std::memory_order_release);
     DI_FAULT("reap.unpin_between");
     unpin(index);
     return;
   }
-  Guard guard(*this, deadline_ns);
   const u64 word = descriptor(index).word.load();
   if (word_generation(word) == static_cast<u32>(entry.ref.load())) {
     if (word_kind(word) == ObjectKind::kChunk && word_state(word) != ObjectState::kFree) {
@@ -243,8 +243,9 @@ bool Heap::resize(u64 budget, u64 deadline_ns, std::string* why) {
     Guard guard(*this, deadline_ns);
     settle_dropped();
     HeapHeader& heap = arena_.heap_header();
-    if (budget < claimed()) {
-      *why = "memory=" + std::to_string(budget) + " is less than the " + std::to_string(claimed()) +
+    const u64 least = claimed() + heap.budget.load() - spendable(heap.budget.load());
+    if (spendable(budget) < claimed()) {
+      *why = "memory=" + std::to_string(budget) + " is less than the " + std::to_string(least) +
              " bytes in use or set aside; delete objects, or shrink tables with table.resize()";
       return false;
     }

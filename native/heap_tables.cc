@@ -94,7 +94,7 @@ u64 Heap::set_claims(u32 index, u64 reserve_bytes, u64 held_bytes, bool force, s
   const u64 used = table.used_bytes;
   const u64 before = std::max(table.reserve_bytes + table.held_bytes, used),
             after = std::max(reserve_bytes + held_bytes, used);
-  const u64 claim = claimed() - before + after, budget = heap.budget.load();
+  const u64 claim = claimed() - before + after, budget = spendable(heap.budget.load());
   if (after > before && !force && claim > budget) {
     if (why != nullptr) *why = room_text();
     return claim - budget;
@@ -185,7 +185,7 @@ u64 Heap::available(u64 deadline_ns) {
   settle(deadline_ns);
   if (free_holes(kSliceBytes, deadline_ns)) move_pages(~u64{0}, true, deadline_ns);  // asked for seldom: exact
   Guard guard(*this, deadline_ns);
-  const u64 budget = arena_.heap_header().budget.load();
+  const u64 budget = spendable(arena_.heap_header().budget.load());
   return budget > claimed() ? budget - claimed() : 0;
 }
 

@@ -23,7 +23,7 @@ void Ledger::grow() {
 }
 
 std::vector<u32> Ledger::take(u32 count) {
-  for (;;) {
+  for (bool swept = false;;) {
     {
       os::LocalGuard<std::recursive_mutex> guard(arena_.local());
       if (free_.size() >= count) {
@@ -32,7 +32,11 @@ std::vector<u32> Ledger::take(u32 count) {
         return taken;
       }
     }
-    grow();
+    if (!swept && has_dropped())
+      sweep(kForever);  // what was let go serves again
+    else
+      grow();
+    swept = true;
   }
 }
 

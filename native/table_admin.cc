@@ -108,7 +108,7 @@ void clear_table(const Arena& arena, u32 index, u64 deadline_ns) {
   header.state.store(0, std::memory_order_release);
 }
 
-u32 free_index(const Arena& arena, u64 deadline_ns) {
+u32 free_index(Arena& arena, u64 deadline_ns) {
   HeapHeader& heap = arena.heap_header();
   for (u32 i = 0; i < arena.table_count(); ++i)
     if (arena.table(i).state.load() == 0) return i;
@@ -116,7 +116,9 @@ u32 free_index(const Arena& arena, u64 deadline_ns) {
   if (index == kMaxTables) throw Error(Code::kCapacity, "a store holds at most 256 tables; store.drop_table() one");
   std::string why;
   const u64 offset = arena.header().tables.value + u64{index} * kTableHeaderBytes;
-  if (os::commit(arena.fd(), offset, kTableHeaderBytes) != 0) throw Error(Code::kCapacity, "no memory for the table");
+  if (arena.heap().available(deadline_ns) < kTableHeaderBytes)
+    throw Error(Code::kCapacity, "no room for another table; delete objects, or store.resize(memory=…)");
+  if (!arena.commit(offset, kTableHeaderBytes, &why)) throw Error(Code::kCapacity, "no memory for the table: " + why);
   Heap::Guard guard(arena.heap(), deadline_ns);
   heap.fixed_bytes.fetch_add(kTableHeaderBytes);
   heap.table_count.store(index + 1, std::memory_order_release);  // pairs with the acquire in Arena::table_count()

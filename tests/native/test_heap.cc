@@ -242,6 +242,29 @@ void fork_while_threads_let_go() {
   CHECK(heap_counts(*arena).pending == 0);
 }
 
+// The last bytes of the budget are the heap's own: a full store can still be read, and never commits more than it may.
+void a_full_store_can_be_read() {
+  const auto arena = make_store("full", 16 * kMiB);
+  const HeapHeader& heap = arena->heap_header();
+  u64 number = 1;
+  for (const u64 bytes : {u64{300}, kMiB, u64{50'000}, u64{4000}, u64{300}})
+    for (u64 i = 0; i < 2000 && put_number(*arena, number, bytes) == MakeResult::kMade; ++i) ++number;
+  CHECK(put_number(*arena, number, 300) == MakeResult::kFull);
+  std::vector<Pinned> pins;
+  bool full = false;
+  try {
+    while (pins.size() < 20'000) pins.emplace_back(*arena, 1 + pins.size() % 100);
+  } catch (const Error& error) {
+    full = error.code() == Code::kStoreFull;
+  }
+  CHECK(full && pins.size() > 2000);
+  CHECK(committed_bytes(*arena) <= heap.budget.load());
+  pins.clear();
+  CHECK(arena->heap().remove(ObjectId(200).bytes, soon()) && holds_number(*arena, 201));
+  check_heap(arena);
+  CHECK(committed_bytes(*arena) <= heap.budget.load());
+}
+
 }  // namespace
 
 int main() {
@@ -253,5 +276,6 @@ int main() {
   publish_and_latest();
   fork_inherits_pins();
   fork_while_threads_let_go();
+  a_full_store_can_be_read();
   std::puts("heap ok");
 }

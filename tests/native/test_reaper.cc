@@ -226,6 +226,55 @@ void who_came_after_is_not_reaped() {
   check_heap(arena);
 }
 
+bool waits_for(const Arena& arena, pid_t waiter, pid_t holder) {
+  for (u32 slot = 0; slot < kMaxClients; ++slot) {
+    const ClientSlot& client = arena.client(slot);
+    const u32 culprit = client.wait_culprit.load();
+    if (client.state.load() == 0 || client.pid.load() != static_cast<u32>(waiter) || culprit == 0) continue;
+    return arena.client(culprit - 1).pid.load() == static_cast<u32>(holder);
+  }
+  return false;
+}
+
+// A pin that the dead had dropped: somebody short of room lets it go while a reaper is about to. It counts once.
+void a_dropped_pin_is_settled_once() {
+  const auto arena = make_store("once", 16 * kMiB);
+  CHECK(put_number(*arena, 1, 1000) == MakeResult::kMade && put_number(*arena, 2, 1000) == MakeResult::kMade);
+  {
+    Child victim([&] {
+      Pinned pinned(*arena, 1);
+      pinned.drop();
+      Child::ready();
+      Child::wait_go();
+      return 0;
+    });
+    CHECK(victim.wait_ready() && victim.end(SIGKILL) == -SIGKILL);
+  }
+  const Pinned mine(*arena, 1);
+  Child reaper([&] {
+    Child::ready();
+    Child::wait_go();
+    CHECK(reap(arena, soon()) >= 1);
+    return 0;
+  });
+  CHECK(reaper.wait_ready());
+  Child sweeper([&] {
+    Pinned own(*arena, 2);
+    own.drop();
+    os::arm_fault("heap.unpin_between:1:stop");
+    arena->heap().sweep_all(soon());
+    return 0;
+  });
+  while (os::process_state(static_cast<u32>(sweeper.pid())) != 'T') os::sleep_ns(1'000'000);
+  reaper.go();
+  while (!waits_for(*arena, reaper.pid(), sweeper.pid())) os::sleep_ns(1'000'000);
+  CHECK(::kill(sweeper.pid(), SIGCONT) == 0);
+  CHECK(sweeper.wait() == 0 && reaper.wait() == 0);
+  reap(arena, soon());  // their own, repeated from here
+  CHECK(word_pins(arena->heap().descriptor(mine.descriptor()).word.load()) == 1);
+  check_heap(arena);
+}
+
 // The creator dies at each point of its work; whoever opens the name meanwhile gets a whole store, its own or no other.
 void creators_die() {
   pass_arenas_on();
@@ -302,6 +351,7 @@ int main() {
   stopped_holders_are_named();
   a_stopped_reader_is_named();
   who_came_after_is_not_reaped();
+  a_dropped_pin_is_settled_once();
   reapers_die_too();
   std::puts("reaper ok");
 }
