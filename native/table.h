@@ -204,6 +204,7 @@ class Table : public std::enable_shared_from_this<Table> {
   void settle_held();
   template <class What>
   void each_draw(What&& what);
+  void set_limiter(const LimiterState& anew);
   void uncount_draws();
   bool stale(const Item& item) const;
   void count_stale(const Item& item);

@@ -325,16 +325,19 @@ void Table::reset(u64 deadline_ns) {
       Guard guard(*this, deadline_ns);
       change();
       for (u32 i = 0; i < kBatchStep && parts_.order->first() != kNone; ++i) remove_slot(parts_.order->first(), false);
-      commit();
-      settle_held();
       more = parts_.order->first() != kNone;
       if (!more) {
+        LimiterState anew = header_.limiter;
+        anew.inserts = anew.samples = 0;
         uncount_draws();
-        header_.limiter.inserts = header_.limiter.samples = 0;
-        header_.epoch = header_.latest_epoch = 0;
-        header_.finished = 0;
-        wake(header_.room_seq, header_.room_waiters, kMaxClients);
+        set_limiter(anew);
+        undo_.set(header_.epoch, 0);
+        undo_.set(header_.latest_epoch, 0);
+        undo_.set(header_.finished, 0);
       }
+      commit();
+      settle_held();
+      if (!more) wake(header_.room_seq, header_.room_waiters, kMaxClients);
     }
     settle(deadline_ns);
   }
@@ -390,7 +393,8 @@ void Table::configure(const LimiterState* limiter, const double* alpha, const do
   change();
   if (limiter != nullptr) {
     if (limiter->queue == 0) uncount_draws();
-    header_.limiter = counted_anew(*limiter, static_cast<i64>(header_.size), static_cast<i64>(header_.held));
+    set_limiter(counted_anew(*limiter, static_cast<i64>(header_.size), static_cast<i64>(header_.held)));
+    commit();
   }
   if (beta != nullptr) header_.beta = *beta;
   if (max_staleness != nullptr) header_.max_staleness = *max_staleness;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
 
 #include "table.h"
 
@@ -427,9 +428,23 @@ void Table::each_draw(What&& what) {
     });
 }
 
-// The limiter counts anew: draws made before are not its own when they are given back. They carry the mark that says so.
+// The limiter counts anew: draws made before are not its own when they are given back. They carry the mark that says so,
+// through the undo record; of very many the last are marked beside it: a kill then leaves the samples too high by those.
 void Table::uncount_draws() {
-  each_draw([](u32, LedgerEntry& entry) { entry.what.fetch_or(kLedgerDropped); });
+  constexpr u32 kSpare = 64;  // entries left for what else the caller changes
+  each_draw([this](u32, LedgerEntry& entry) {
+    if (undo_.left() > kSpare)
+      undo_.set(entry.what, entry.what.load() | kLedgerDropped);
+    else
+      entry.what.fetch_or(kLedgerDropped);
+  });
+}
+
+void Table::set_limiter(const LimiterState& anew) {
+  constexpr u64 kWords = sizeof(LimiterState) / sizeof(u64);
+  u64 words[kWords];
+  std::memcpy(words, &anew, sizeof words);
+  for (u64 i = 0; i < kWords; ++i) undo_.set(reinterpret_cast<u64*>(&header_.limiter)[i], words[i]);
 }
 
 u64 Table::undelivered(u32* client, u64 deadline_ns) {

@@ -37,6 +37,7 @@ class Undo {
       record_.count.store(n, std::memory_order_release);
     }
   }
+  u32 left() const { return kUndoEntries - record_.count.load(std::memory_order_relaxed); }
   bool pending() const { return record_.count.load(std::memory_order_acquire) != 0; }
 
  private:

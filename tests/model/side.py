@@ -20,7 +20,7 @@ from .world import nested
 from .writer import Plan
 
 PASSES_SECONDS = 30.0  # for a call that must pass
-WAITS_SECONDS = 0.02  # for a call that must wait
+WAITS_SECONDS = 0.002  # for a call that must wait: long enough to sleep once
 
 
 @dataclass

@@ -248,10 +248,43 @@ void admin() {
   for (const std::string& point : points) std::printf("  %s\n", point.c_str());
 }
 
+// Killed while it changes the limiter, or begins anew: all of it has happened, or nothing, also for undelivered draws.
+void limiters_change_whole() {
+  const auto arena = make_store("limiter", 64 * kMiB);
+  u32 number = 0;
+  for (const bool reset : {false, true})
+    for (const bool committed : {false, true}) {
+      TableShape shape = table_shape(("t" + std::to_string(++number)).c_str(), 100, kRow);
+      const LimiterState before = shape.limiter = LimiterState{2.0, -8.0, 80.0, 4, 0, 0, 0};
+      const LimiterState other{4.0, -16.0, 160.0, 3, 0, 0, 0};
+      const auto table = Table::create(arena, shape, soon());
+      {
+        StepWriter writer({table}, kRow);
+        for (u64 step = 1; step <= 10; ++step) CHECK(writer.append(step).why == Blocked::Why::kNothing);
+        writer.writer().close(soon());
+      }
+      Child child([&] {
+        DrawSet set;
+        std::string why;
+        CHECK(table->draw(&set, 5, 0, 0, soon(), &why) == 5);
+        os::arm_fault(committed ? "undo.after_commit:1" : "undo.before_commit:1");
+        reset ? table->reset(soon()) : table->configure(&other, nullptr, nullptr, nullptr, soon());
+        return 0;
+      });
+      CHECK(child.wait() == -SIGKILL);
+      check_tables(arena);
+      const TableHeader& header = table->header();
+      const LimiterState& now = header.limiter;
+      CHECK(now.ratio == (committed && !reset ? other : before).ratio && now.samples == 0 && header.total_samples == 0);
+      CHECK(now.inserts == (!committed ? 10 : reset ? 0 : 3) && header.size == (committed && reset ? 0u : 10u));
+    }
+}
+
 }  // namespace
 
 int main() {
   tables();
   admin();
+  limiters_change_whole();
   std::puts("table kills ok");
 }
