@@ -84,12 +84,13 @@ void dropped_pins_are_settled_by_others() {
 
 void time_to_live() {
   const auto arena = make_store("ttl", 64 * kMiB);
-  const u64 end = os::boot_ns() + 50'000'000;
+  const u64 end = os::boot_ns() + 3600'000'000'000;
   for (u64 i = 1; i <= 20; ++i) CHECK(put_number(*arena, i, kMiB, end) == MakeResult::kMade);
   CHECK(put_number(*arena, 100, kMiB) == MakeResult::kMade);
   Pinned pinned(*arena, 5);
   CHECK(pinned);
-  while (os::boot_ns() <= end) os::sleep_ns(5'000'000);
+  for (u32 i = 0; i < arena->heap().descriptor_count(); ++i)  // an hour goes by
+    if (arena->heap().descriptor(i).expires_ns == end) arena->heap().descriptor(i).expires_ns = os::boot_ns();
   for (u64 i = 1; i <= 20; ++i) CHECK(!arena->heap().contains(ObjectId(i).bytes, soon()) && !Pinned(*arena, i));
   CHECK(stamped(pinned.data(), pinned.size(), 5));
   CHECK(arena->heap().contains(ObjectId(100).bytes, soon()));
