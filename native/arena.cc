@@ -361,7 +361,7 @@ void Arena::enter_slow(u64 tick) {
 
 // --------------------------------------------------------------------------------------------------------- memory
 
-bool Arena::has_headroom(u64 bytes, std::string* why) const {
+bool has_headroom(u64 bytes, std::string* why) {
   const u64 headroom = os::memory_headroom();
   if (headroom >= bytes) return true;
   if (why != nullptr)

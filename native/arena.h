@@ -84,9 +84,8 @@ class Arena : public std::enable_shared_from_this<Arena> {
   // Marks the slot of a client found dead, under the directory's lock. `generation`: the slot's, read before it was asked
   // about. False: that client had left by itself, and the slot is free or somebody else's.
   bool begin_reaping(u32 slot, u32 generation) const;
-  bool runs(u32 slot) const;                             // visible from here, and neither stopped nor gone
-  std::string describe_client(u32 slot) const;           // "pid 123 (stopped)"
-  bool has_headroom(u64 bytes, std::string* why) const;  // of machine and cgroup; else why
+  bool runs(u32 slot) const;                    // visible from here, and neither stopped nor gone
+  std::string describe_client(u32 slot) const;  // "pid 123 (stopped)"
   // Pages of [offset, offset + bytes) are committed against every cgroup's headroom, in slices; false: too little.
   bool commit(u64 offset, u64 bytes, std::string* why);
 
@@ -145,5 +144,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
   std::unique_ptr<Ledger> ledger_;
   mutable std::recursive_mutex local_;
 };
+
+bool has_headroom(u64 bytes, std::string* why);  // of machine and cgroup; else why not
 
 }  // namespace di

@@ -85,7 +85,7 @@ void Heap::charge(u32 index, i64 used_delta) {
 
 // Slice tables that come along with a block are committed under the lock; pages are committed after it.
 bool Heap::has_tables_headroom(const Blocks::Choice& choice, std::string* why) const {
-  return choice.table_bytes == 0 || arena_.has_headroom(choice.table_bytes, why);
+  return choice.table_bytes == 0 || has_headroom(choice.table_bytes, why);
 }
 
 bool Heap::commit_choice(const Blocks::Choice& choice, std::string* why) {
