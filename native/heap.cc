@@ -398,24 +398,33 @@ void Heap::wake_room() {
   if (heap.room_waiters.load() != 0) os::futex_wake(heap.room_seq, kNone >> 1);
 }
 
+// The `count` smallest ids behind `after`. The lock is held for some descriptors at a time: an object that is there all
+// the while keeps its descriptor, so it is met once.
 std::vector<std::string> Heap::keys(const u8* after, u64 count, u64 deadline_ns) {
-  std::vector<std::string> all;
-  {
+  constexpr u32 kStep = 1024;
+  std::vector<std::string> least;  // a heap, its largest first
+  const u64 now = os::boot_ns();
+  u32 total = 1;
+  for (u32 from = 0; from < total && count != 0; from += kStep) {
     Guard guard(*this, deadline_ns);
-    const u64 now = os::boot_ns();
-    for (u32 index = 0; index < descriptor_count(); ++index) {
+    total = descriptor_count();
+    for (u32 index = from; index < std::min(total, from + kStep); ++index) {
       const Descriptor& entry = descriptor(index);
-      const u64 word = entry.word.load();
-      if (word_state(word) != ObjectState::kSealed || entry.flags != kFlagHasId) continue;
+      if (word_state(entry.word.load()) != ObjectState::kSealed || entry.flags != kFlagHasId) continue;
       if (entry.expires_ns != 0 && entry.expires_ns <= now) continue;
       if (after != nullptr && std::memcmp(entry.id, after, sizeof(Id)) <= 0) continue;
-      all.emplace_back(reinterpret_cast<const char*>(entry.id), sizeof(Id));
+      const std::string_view id(reinterpret_cast<const char*>(entry.id), sizeof(Id));
+      if (least.size() == count) {
+        if (id >= least.front()) continue;
+        std::pop_heap(least.begin(), least.end());
+        least.pop_back();
+      }
+      least.emplace_back(id);
+      std::push_heap(least.begin(), least.end());
     }
   }
-  count = std::min<u64>(count, all.size());
-  std::partial_sort(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(count), all.end());
-  all.resize(count);
-  return all;
+  std::sort_heap(least.begin(), least.end());
+  return least;
 }
 
 }  // namespace di

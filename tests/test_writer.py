@@ -156,7 +156,7 @@ def test_more_lanes_than_were_reckoned_with(store: Any, lanes: int) -> None:
 
 
 def test_a_queue_that_an_extend_has_lifted_says_that_it_is_full(store: Any) -> None:
-    table = store.create_table("t", capacity=2, limiter=di_store.Queue(2))
+    table = store.create_table("t", capacity=5, limiter=di_store.Queue(2))
     table.extend({"n": np.arange(5)}, timeout=60)
     with pytest.raises(di_store.Timeout) as caught:
         table.insert({"n": 5}, timeout=0)
