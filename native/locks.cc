@@ -6,9 +6,9 @@ namespace di {
 namespace {
 
 constexpr u32 kSleeping = 0x80000000u;
-constexpr u64 kSliceNs = 20'000'000;  // how long a waiter sleeps before it asks whether the owner lives
+constexpr u64 kSliceNs = 20'000'000;         // how long a waiter sleeps before it asks whether the owner lives
 constexpr u64 kPatienceNs = 10'000'000'000;  // beyond the deadline, for an owner that is not stopped
-constexpr int kSpins = 60;            // about 2 us of pauses
+constexpr int kSpins = 60;                   // about 2 us of pauses
 
 inline void pause() {
 #if defined(__x86_64__)

@@ -10,7 +10,7 @@ namespace {
 
 constexpr u64 kObjects = 40;
 constexpr int kWrongRows = 1;  // how a failed CHECK ends
-constexpr u32 kSeconds = 150;   // of a call that never ends
+constexpr u32 kSeconds = 150;  // of a call that never ends
 
 ViewSpec view() {
   ViewSpec spec;
