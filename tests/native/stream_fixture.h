@@ -132,7 +132,7 @@ class AllColumns : public ChunkSource {
 // Gathers drawn items and holds every output against the stamps.
 class StampReader {
  public:
-  StampReader(Arena& arena, const ViewSpec& spec) : arena_(arena), source_(arena) {
+  StampReader(Arena& arena, const ViewSpec& spec) : source_(arena) {
     plan_.spec = spec;
     const u32 time = spec.time(), stack = spec.stack, frame = kFrameWords * 8;
     if (spec.kind == ViewKind::kTransition) {
@@ -223,7 +223,6 @@ class StampReader {
     }
   }
 
-  Arena& arena_;
   AllColumns source_;
   ViewPlan plan_;
   std::vector<i64> offsets_, starts_;

@@ -161,7 +161,7 @@ void visit(const std::shared_ptr<Arena>& arena, u64 seed) {
   std::vector<std::string> findings;
   attempt([&] { arena->heap().check(true, shortly(), &findings); });
   attempt([&] {
-    if (const auto table = Table::find(arena, "t")) table->check(shortly(), &findings);
+    if (const auto table = Table::find(arena, "t")) table->check(true, shortly(), &findings);
   });
   attempt([&] { read_all(*arena); });
   attempt([&] { use_table(arena, seed); });

@@ -1,6 +1,7 @@
 // Reapers that die themselves, creators that die, holders that are stopped; many processes opening one name at once.
 #include "kill_fixture.h"
 #include "table_fixture.h"
+#include "waits.h"
 
 using namespace di;
 
@@ -227,12 +228,9 @@ void who_came_after_is_not_reaped() {
 }
 
 bool waits_for(const Arena& arena, pid_t waiter, pid_t holder) {
-  for (u32 slot = 0; slot < kMaxClients; ++slot) {
-    const ClientSlot& client = arena.client(slot);
-    const u32 culprit = client.wait_culprit.load();
-    if (client.state.load() == 0 || client.pid.load() != static_cast<u32>(waiter) || culprit == 0) continue;
-    return arena.client(culprit - 1).pid.load() == static_cast<u32>(holder);
-  }
+  const auto pid_of = [&](u32 slot) { return static_cast<pid_t>(arena.client(slot).pid.load()); };
+  for (const Waiting& waiting : all_waiting(arena))
+    if (pid_of(waiting.slot) == waiter && waiting.culprit != 0) return pid_of(waiting.culprit - 1) == holder;
   return false;
 }
 
