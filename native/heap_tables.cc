@@ -30,7 +30,7 @@ void Heap::detach_locked(u32 chunk, u32 table) {
     Attachment& at = header.attachment[i];
     if (at.table != table || at.attached.load() == 0) continue;
     const bool gone = arena_.table(table).generation.load() != at.table_generation;  // then its uses mean nothing
-    if (!gone && at.refs.load(std::memory_order_acquire) != 0) continue;
+    if (!gone && (at.refs.load(std::memory_order_acquire) & ~kUsesClosed) != 0) continue;
     at.attached.store(0);
     DI_FAULT("heap.detached");
     if (!gone) charge(table, -static_cast<i64>(Blocks::block_bytes(descriptor(chunk).bytes)));
@@ -48,7 +48,8 @@ void Heap::detach(std::span<const u32> chunks, u32 table, u64 deadline_ns) {
 void Heap::close_locked(u32 chunk) {
   ChunkHeader& header = *reinterpret_cast<ChunkHeader*>(block(chunk));
   header.full.store(1, std::memory_order_release);
-  header.closed.store(1, std::memory_order_seq_cst);  // pairs with the refs loads: see Attachment
+  for (u32 i = 0; i < header.attachments; ++i)
+    header.attachment[i].refs.fetch_or(kUsesClosed, std::memory_order_acq_rel);
   DI_FAULT("heap.chunk_closed");
   if (word_state(descriptor(chunk).word.load()) == ObjectState::kCreating) descriptor(chunk).word.fetch_add(kSealStep);
   for (u32 i = 0; i < header.attachments; ++i) {

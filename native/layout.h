@@ -259,12 +259,15 @@ struct RowMark {   // for 64 rows; derived positions are exact for any row by po
 };
 static_assert(sizeof(RowMark) == 24);
 
-// One per table the chunk's writer writes to. refs == 0 with `closed` set is final: only the open writer makes new
-// uses, and a draw needs an item that still holds one. So anybody may then detach, and may find it by a plain scan.
+// One per table the chunk's writer writes to. `refs` is one word, so that who lowers it to nothing learns in the same step
+// whether the chunk may go, and need not look at it again. kUsesClosed and no uses is final: only the open writer makes
+// new uses, and a draw needs an item that still holds one. So anybody may then detach, and may find it by a plain scan.
+constexpr u32 kUsesClosed = 1u << 31;
 struct Attachment {
   u32 table;             // [once]
   u32 table_generation;  // [once]
-  Shared<u32> refs;      // [table] derived: uses of this chunk by this table's items and draws
+  Shared<u32> refs;  // [table] derived: uses of this chunk by this table's items and draws. [heap] truth: kUsesClosed,
+                     // its writer needs the chunk no more
   Shared<u32> attached;  // [heap] truth: this table still holds the chunk (1 at creation)
 };
 
@@ -273,14 +276,12 @@ struct ChunkHeader {
   u32 row_capacity;       // [once]
   Shared<u32> published;  // [owner] rows readers may see; release store pairs with acquire loads in views.cc
   Shared<u32> full;       // [owner or reaper] no row will follow in this chunk
-  Shared<u32> closed;     // [owner or reaper] its writer needs it no more: no new use of it will arise
   Shared<u32> next;       // [owner] descriptor + 1 of the lane's next chunk; set before the rows that need it publish
   u32 attachments;        // [once]
   u32 stream;             // [once]
   u32 writer;             // [once] client slot: whose items are found stale
-  u32 pad;
-  u64 first_episode;  // [once] id of the episode that row 0 continues or begins
-  u64 marks_offset;   // [once] from the start of the chunk
+  u64 first_episode;      // [once] id of the episode that row 0 continues or begins
+  u64 marks_offset;       // [once] from the start of the chunk
   u64 records_offset;
   u64 columns_offset;
   u64 heap_offset;

@@ -102,17 +102,19 @@ void Table::use_chunks(u32 chunk, u32 count, i32 delta) {
   Heap& heap = arena_->heap();
   for (u32 i = 0; i < count && chunk != kNone; ++i) {
     ChunkHeader& header = *reinterpret_cast<ChunkHeader*>(heap.block(chunk));
+    const u32 next = header.next.load(std::memory_order_acquire) - 1;  // the chunk may go with its last use
     for (u32 k = 0; k < header.attachments; ++k) {
       Attachment& at = header.attachment[k];
       if (at.table != index_) continue;
-      const u32 refs = at.refs.fetch_add(static_cast<u32>(delta), std::memory_order_seq_cst) + static_cast<u32>(delta);
-      if (refs == 0 && header.closed.load(std::memory_order_seq_cst) != 0) {
+      // release: what was read of the chunk, before whoever frees it; acquire: pairs with the close.
+      const u32 refs = at.refs.fetch_add(static_cast<u32>(delta), std::memory_order_acq_rel) + static_cast<u32>(delta);
+      if (refs == kUsesClosed) {
         detach_.push_back(chunk);
         detach_pending_.store(true, std::memory_order_relaxed);
       }
       break;
     }
-    chunk = header.next.load(std::memory_order_acquire) - 1;
+    chunk = next;
   }
 }
 

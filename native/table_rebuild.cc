@@ -251,8 +251,9 @@ u64 Table::rebuild_references() {
       if (at.table != index_ || at.table_generation != generation_ || at.attached.load() == 0) continue;
       const auto found = uses.find(index);
       const u32 right = found == uses.end() ? 0 : found->second;
-      if (at.refs.exchange(right, std::memory_order_seq_cst) != right) ++wrong;
-      if (right == 0 && header.closed.load() != 0) detach_.push_back(index);
+      const u32 closed = at.refs.load(std::memory_order_relaxed) & kUsesClosed;  // set under the heap's lock only
+      if (at.refs.exchange(right | closed, std::memory_order_acq_rel) != (right | closed)) ++wrong;
+      if ((right | closed) == kUsesClosed) detach_.push_back(index);
     }
   }
   if (!detach_.empty()) detach_pending_.store(true, std::memory_order_relaxed);
