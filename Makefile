@@ -15,7 +15,7 @@ SHELL := /bin/bash
 PYTEST := $(BIN)/python -m pytest
 CMAKE := $(BIN)/cmake -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja)
 
-.PHONY: help build demo test soak check native tsan bench docs format stubs clean
+.PHONY: help build demo test soak mutants check native tsan bench docs format stubs clean
 
 help:  ## this list
 	@grep -hE '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -71,6 +71,9 @@ test: $(STAMP)-test build  ## all tests with small counts (ARGS="-k name")
 
 soak: $(STAMP)-test build  ## all tests with full counts, and the long ones
 	DI_STORE_TEST_SCALE=full $(PYTEST) --timeout 3600 -o faulthandler_timeout=3660 $(ARGS)
+
+mutants: $(STAMP)-test  ## breaks one mechanism at a time in a copy, and sees a test fail (ARGS="kills", see docs/testing.md)
+	$(BIN)/python tests/mutants --jobs $(JOBS) $(ARGS)
 
 bench: $(STAMP)-test $(RELEASE)/.stamp  ## the benchmarks by hand (ARGS="put get"); bench/ holds those of the peers
 	PYTHONPATH=$(abspath $(RELEASE)) $(BIN)/di-store bench $(ARGS)

@@ -224,3 +224,5 @@ def test_a_killed_learners_prefetched_batches_are_given_back(store: Any) -> None
     child.kill()
     child.join(60)
     assert first + table.sample(40, timeout=60).data["n"].tolist() == list(range(50))
+    stats = table.stats()
+    assert stats["samples"] == stats["limiter"]["samples"] == 50

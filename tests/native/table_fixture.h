@@ -143,6 +143,10 @@ inline void check_tables(const std::shared_ptr<Arena>& arena) {
     const auto table = Table::find(arena, name);
     table->check(true, soon(), &findings);
     table->settle(soon());
+    // What a call changes together is changed together, whoever died in the middle.
+    const TableHeader& header = table->header();
+    CHECK(header.total_inserts - header.total_removed == header.size + header.held);
+    CHECK(header.next_number > header.total_inserts);
   }
   report(findings);
   CHECK(findings.empty());

@@ -273,6 +273,30 @@ void a_dropped_pin_is_settled_once() {
   check_heap(arena);
 }
 
+// Who lost its record lock lives while its process does, and no longer: the pid may be another process's by then.
+void a_pid_used_again_is_somebody_else() {
+  auto arena = make_store("again", 16 * kMiB);
+  Child client([&] {
+    CHECK(put_number(*arena, arena->slot(), 1000) == MakeResult::kMade);
+    close(dup(arena->fd()));  // the kernel drops the record lock with it
+    Child::ready();
+    Child::wait_go();
+    return 0;
+  });
+  CHECK(client.wait_ready());
+  u32 slot = 0;
+  while (arena->client(slot).pid.load() != static_cast<u32>(client.pid())) ++slot;
+  CHECK(!os::byte_is_locked(arena->fd(), kClientLockBase + slot));
+  CHECK(!arena->is_dead(slot));
+  Shared<u64>& started = arena->client(slot).start_time;
+  started.fetch_sub(1);  // as if the process of this pid had begun later than the client
+  CHECK(arena->is_dead(slot));
+  started.fetch_add(1);
+  CHECK(!arena->is_dead(slot));
+  client.go();
+  CHECK(client.wait() == 0);
+}
+
 // The creator dies at each point of its work; whoever opens the name meanwhile gets a whole store, its own or no other.
 void creators_die() {
   pass_arenas_on();
@@ -350,6 +374,9 @@ int main() {
   a_stopped_reader_is_named();
   who_came_after_is_not_reaped();
   a_dropped_pin_is_settled_once();
+}
+
+  a_pid_used_again_is_somebody_else();
   reapers_die_too();
   std::puts("reaper ok");
 }

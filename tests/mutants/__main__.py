@@ -1,0 +1,194 @@
+"""`make mutants`: breaks one mechanism at a time, in a copy of the tree, and sees whether a test fails.
+
+A mutant that no test notices means that the tests do not hold what they promise. Exit status 1 if there is one, if a
+mutant's text is not where it should be, or if the tree as it is fails the same tests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from catalogue import MUTANTS
+from mutant import NATIVE, ROOT, Mutant
+
+PLACE = ROOT / "build" / "mutants"
+TREE, BUILD = PLACE / "tree", PLACE / "build"
+COPIED = ("src", "native", "tests", "docs", "examples", "README.md", "CMakeLists.txt", "pyproject.toml")
+LEFT_OUT = ("__pycache__", ".so", ".pyc")
+BIN = Path(sys.executable).parent
+HANG_SECONDS = 120
+
+
+def files(folder: Path, parts: tuple[str, ...] = COPIED) -> set[Path]:
+    """Files below these parts of a folder, relative to it."""
+    found = set()
+    for part in parts:
+        under = folder / part
+        every = [under] if under.is_file() else list(under.rglob("*"))
+        found |= {path.relative_to(folder) for path in every if path.is_file()}
+    return {path for path in found if not str(path).endswith(LEFT_OUT) and "__pycache__" not in path.parts}
+
+
+def copy_tree() -> None:
+    """Make the copy equal to the tree; what is equal already keeps its time, so that little is built anew."""
+    wanted = files(ROOT)
+    TREE.mkdir(parents=True, exist_ok=True)
+    for path in files(TREE) - wanted:
+        (TREE / path).unlink()
+    for path in wanted:
+        text = (ROOT / path).read_bytes()
+        copy = TREE / path
+        if not copy.exists() or copy.read_bytes() != text:
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(text)
+            shutil.copymode(ROOT / path, copy)
+
+
+def build(programs: set[str], jobs: int) -> str:
+    """Build the module and these C++ tests; the compiler's words if that fails."""
+    if not (BUILD / "build.ninja").exists():
+        subprocess.run(
+            [BIN / "cmake", "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={BIN / 'ninja'}", "-S", TREE, "-B", BUILD]
+            + ["-DDI_STORE_FAULTS=ON", "-DDI_STORE_TESTS=ON", "-DCMAKE_CXX_FLAGS_RELEASE=-O1"]
+            + [f"-DPython_EXECUTABLE={sys.executable}"],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+    command = [BIN / "cmake", "--build", BUILD, "-j", str(jobs), "--target", "_core", *sorted(programs)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        return done.stdout + done.stderr
+    for module in BUILD.glob("_core*.so"):
+        fresh = TREE / "src" / "di_store" / (module.name + ".new")
+        shutil.copy(module, fresh)
+        fresh.rename(fresh.with_suffix(""))  # by name: who has the old one mapped keeps it
+    return ""
+
+
+def run(command: list[str | Path], seconds: float) -> tuple[int | None, str]:
+    """Exit status (None: ended after so many seconds) and what it printed."""
+    here = dict(os.environ, PYTHONPATH=str(TREE / "src"), DI_STORE_TEST_SCALE="small", PYTHONDONTWRITEBYTECODE="1")
+    log = PLACE / "last.log"
+    with log.open("w") as file:
+        process = subprocess.Popen(
+            command, cwd=TREE, env=here, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        try:
+            status: int | None = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            status = None
+        try:
+            os.killpg(process.pid, signal.SIGKILL)  # it and what it left behind
+        except ProcessLookupError:
+            pass
+        process.wait()
+    return status, log.read_text(errors="replace")
+
+
+def failure(tests: tuple[str, ...], patience: float, every: bool = False) -> str:
+    """Which of the tests fail, "" for none; the first one, or every one.
+
+    C++ programs go first: most of them take a moment only.
+    """
+    found = []
+    for test in tests:
+        if test.startswith(NATIVE):
+            name = test.removeprefix(NATIVE)
+            status, _ = run([BUILD / "tests" / "native" / name], HANG_SECONDS * patience)
+            if status != 0:
+                found.append(test + (" (hang)" if status is None else ""))
+            if found and not every:
+                return found[0]
+    ids = [test for test in tests if not test.startswith(NATIVE)]
+    if ids:
+        seconds = HANG_SECONDS * patience
+        options = ["-q", "-rfE", "-p", "no:cacheprovider", f"--timeout={seconds:.0f}"] + ([] if every else ["-x"])
+        status, text = run([sys.executable, "-m", "pytest", *options, *ids], seconds * (len(ids) + 2))
+        if status != 0:
+            named = [name.removeprefix("tests/") for name in re.findall(r"^(?:FAILED|ERROR) (\S+)", text, re.MULTILINE)]
+            hang = " (hang)" if status is None or "from pytest-timeout" in text else ""
+            found += [name + hang for name in named or [f"pytest ended with {status}"]]
+    return ", ".join(found)
+
+
+def try_one(mutant: Mutant, jobs: int, patience: float) -> str:
+    """By which test the mutant is caught, "" if by none."""
+    copy = TREE / mutant.file
+    whole = copy.read_text()
+    copy.write_text(mutant.broken(whole))
+    try:
+        if mutant.file.endswith((".cc", ".h")):
+            programs = {test.removeprefix(NATIVE) for test in mutant.tests if test.startswith(NATIVE)}
+            if words := build(programs, jobs):
+                raise ValueError(f"mutant {mutant.name} does not build:\n{words[-3000:]}")
+        return failure(mutant.tests, patience)
+    finally:
+        copy.write_text(whole)
+
+
+def chosen(names: list[str]) -> list[Mutant]:
+    """The mutants of these names or promises; all without any."""
+    if unknown := set(names) - {mutant.name for mutant in MUTANTS} - {mutant.promise for mutant in MUTANTS}:
+        raise SystemExit(f"no such mutant or promise: {', '.join(sorted(unknown))}; --list shows all")
+    some = [mutant for mutant in MUTANTS if not names or mutant.name in names or mutant.promise in names]
+    for mutant in some:
+        mutant.broken((ROOT / mutant.file).read_text())
+    return some
+
+
+def check_whole(some: list[Mutant], jobs: int, patience: float) -> None:
+    """The tree as it is must pass all of the tests."""
+    tests = tuple(dict.fromkeys(test for mutant in some for test in mutant.tests))
+    if words := build({test.removeprefix(NATIVE) for test in tests if test.startswith(NATIVE)}, jobs):
+        raise SystemExit(words)
+    if failed := failure(tests, patience, every=True):
+        raise SystemExit(f"the tree as it is fails: {failed}\n{(PLACE / 'last.log').read_text()[-3000:]}")
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help="mutants or promises; all by default")
+    parser.add_argument("--list", action="store_true", help="name them and run nothing")
+    parser.add_argument("--report", type=Path, help="a file that the table is added to")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 2, help="compilers at a time")
+    parser.add_argument("--patience", type=float, default=1.0, help="times two minutes: how long a test may take")
+    parser.add_argument("--mutants-only", action="store_true", help="trust that the tree as it is passes")
+    args = parser.parse_args()
+    some = chosen(args.names)
+    if args.list:
+        print("\n".join(f"{mutant.promise:12} {mutant.name:38} {mutant.file}" for mutant in some))
+        return 0
+    copy_tree()
+    if not args.mutants_only:
+        began = time.monotonic()
+        check_whole(some, args.jobs, args.patience)
+        print(f"the tree as it is passes ({time.monotonic() - began:.0f} s)", flush=True)
+    survived = []
+    for mutant in some:
+        began = time.monotonic()
+        by = try_one(mutant, args.jobs, args.patience)
+        line = f"{mutant.promise:12} {mutant.name:38} {by or 'SURVIVED'} {time.monotonic() - began:.0f} s"
+        print(line, flush=True)
+        if args.report is not None:
+            with args.report.open("a") as file:
+                file.write(line + "\n")
+        if not by:
+            survived.append(mutant.name)
+    if survived:
+        print(f"{len(survived)} of {len(some)} survived: {', '.join(survived)}")
+        return 1
+    print(f"all {len(some)} were caught")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

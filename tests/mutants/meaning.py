@@ -1,0 +1,200 @@
+"""Mutants of what is stored and drawn: episodes, samplers, limiters, keys, views."""
+
+from __future__ import annotations
+
+from mutant import Mutant
+
+AUTO = "tests/test_autoreset.py::test_transitions_equal_single_environments"
+LAWS = "tests/test_laws.py"
+MODEL = "tests/test_model_based.py"
+
+EPISODES = [
+    Mutant(
+        "reset-row-taken-for-a-step",
+        "autoreset",
+        "native/writer.cc",
+        "  lane.skip = plan_.autoreset == Autoreset::kNextStep;\n",
+        "  lane.skip = false;\n",
+        (AUTO,),
+    ),
+    Mutant(
+        "final-observation-ignored",
+        "autoreset",
+        "native/writer.cc",
+        "const bool given = !call.final_given.empty() && call.final_given[u64{t} * count + l] != 0;",
+        "const bool given = false;",
+        (AUTO,),
+    ),
+    Mutant(
+        "first-observation-not-kept",
+        "autoreset",
+        "native/writer.cc",
+        "lane.first = keep_first(call, t, l);",
+        "lane.first = nullptr;",
+        ("tests/test_final_observations.py", AUTO),
+    ),
+    Mutant(
+        "truncation-taken-for-termination",
+        "autoreset",
+        "native/writer.cc",
+        "  lane.terminated = terminated;\n  lane.skip",
+        "  lane.terminated = true;\n  lane.skip",
+        (AUTO,),
+    ),
+    Mutant(
+        "windows-cross-episodes",
+        "autoreset",
+        "native/windows.cc",
+        "if (!spec_.cross_episodes || steps_ == 0 || !follows) {",
+        "if (steps_ == 0 || !follows) {",
+        ("native:test_windows", "tests/test_autoreset.py::test_sequences_never_cross_an_episode"),
+    ),
+]
+
+DRAWS = [
+    Mutant(
+        "alpha-applied-twice",
+        "laws",
+        "native/table.cc",
+        "return std::pow(priority, header_.alpha);",
+        "return std::pow(priority, header_.alpha * header_.alpha);",
+        (f"{LAWS}::test_prioritized_draws_follow_p_to_the_alpha",),
+    ),
+    Mutant(
+        "priority-zero-drawn",
+        "laws",
+        "native/table.cc",
+        "  if (priority <= 0) return 0;\n",
+        "",
+        (f"{LAWS}::test_prioritized_draws_follow_p_to_the_alpha",),
+    ),
+    Mutant(
+        "updates-miss-the-tree",
+        "laws",
+        "native/table.cc",
+        "        masses[changed++] = mass(priority);\n",
+        "        masses[changed++] = mass(1);\n",
+        (f"{LAWS}::test_draws_follow_updated_priorities",),
+    ),
+    Mutant(
+        "weights-of-another-size",
+        "laws",
+        "native/table_draw.cc",
+        "      set->table_size = header_.size + (limited ? held : 0);\n",
+        "      set->table_size = header_.capacity;\n",
+        (f"{LAWS}::test_importance_weights", "tests/test_table.py", MODEL),
+    ),
+    Mutant(
+        "epoch-forgotten-at-its-border",
+        "laws",
+        "native/table_epochs.cc",
+        "  if (behind) {\n",
+        "  if (false) {\n",
+        ("tests/test_once.py::test_a_death_over_the_border_leaves_epochs_whole",),
+    ),
+    Mutant(
+        "drawn-items-stay-in-the-epoch",
+        "laws",
+        "native/table_draw.cc",
+        "if (epochs > header_.epoch) parts_.dense->mark_drawn(slot);",
+        "if (epochs > header_.epoch + 1) parts_.dense->mark_drawn(slot);",
+        (f"{LAWS}::test_once_over_three_learners_is_exactly_once_per_epoch",),
+    ),
+    Mutant(
+        "seed-ignored",
+        "laws",
+        "native/table_draw.cc",
+        "u64 x = header_.seed + 0x9e3779b97f4a7c15u",
+        "u64 x = os::now_ns() + 0x9e3779b97f4a7c15u",
+        (f"{LAWS}::test_the_same_seed_gives_the_same_batches",),
+    ),
+    Mutant(
+        "limiter-off-by-one",
+        "laws",
+        "native/limiter.cc",
+        "return lead(state, state.inserts, samples) - 1.0 >= state.min_diff;",
+        "return lead(state, state.inserts, samples) - 1.0 > state.min_diff;",
+        ("native:test_limiter", f"{LAWS}::test_limiter_decisions_equal_reverbs"),
+    ),
+    Mutant(
+        "mixture-weights-equal",
+        "laws",
+        "src/di_store/mixture.py",
+        "np.asarray(weights, np.float64) / np.sum(weights)",
+        "np.full(len(weights), 1 / len(weights))",
+        (f"{LAWS}::test_mixing_ratio_of_one_in_256",),
+    ),
+]
+
+ITEMS = [
+    Mutant(
+        "stale-key-reaches-a-successor",
+        "model",
+        "native/table.cc",
+        "(entry.state & 15) == 0 || (entry.state >> 4 & kGenerationMask) != key_generation(key) ||\n          key >>",
+        "(entry.state & 15) == 0 ||\n          key >>",
+        (f"{LAWS}::test_late_priority_updates_never_reach_a_successor",),
+    ),
+    Mutant(
+        "fifo-removes-the-newest",
+        "model",
+        "native/table.cc",
+        "case SamplerKind::kFifo: return first_live();",
+        "case SamplerKind::kFifo: return last_live();",
+        (f"{MODEL}::test_every_sampler_with_every_remover",),
+    ),
+    Mutant(
+        "stack-reaches-into-the-last-episode",
+        "model",
+        "native/windows.cc",
+        "  i64 back = std::min<i64>(spec_.stack - 1, number);\n  i64 first",
+        "  i64 back = std::min<i64>(spec_.stack - 1, number + (from.raw > 0 ? 1 : 0));\n  i64 first",
+        ("native:test_windows", f"{MODEL}::test_every_view"),
+    ),
+    Mutant(
+        "termination-does-not-stop-the-discount",
+        "model",
+        "native/returns.cc",
+        "} else if ((item.flags & kItemTerminal) != 0) {",
+        "} else if ((item.flags & kItemTerminal) == 99) {",
+        ("native:test_views", f"{MODEL}::test_every_view"),
+    ),
+    Mutant(
+        "reward-not-discounted",
+        "model",
+        "native/returns.cc",
+        "      factor *= plan_.gamma;\n",
+        "",
+        ("native:test_views", f"{MODEL}::test_every_view"),
+    ),
+    Mutant(
+        "ragged-offsets-off-by-one",
+        "model",
+        "native/views.cc",
+        "static_cast<u64>(offsets[i]) * output.row_bytes, value.data,",
+        "static_cast<u64>(offsets[i] == 0 ? 0 : offsets[i] - 1) * output.row_bytes, value.data,",
+        ("native:test_views", "tests/test_table.py::test_ragged_columns"),
+    ),
+    Mutant(
+        "largest-priority-forgotten",
+        "model",
+        "native/table.cc",
+        "      if (priority > header_.max_priority) header_.max_priority = priority;\n",
+        "",
+        (
+            f"{MODEL}::test_every_sampler_with_every_remover",
+            f"{MODEL}::test_every_limiter",
+            f"{MODEL}::test_a_long_run",
+        ),
+    ),
+    Mutant(
+        "unfinished-items-of-a-killed-writer",
+        "model",
+        "native/windows.cc",
+        "  if (open_) discard();\n  if (!spec_.cross_episodes) return;\n",
+        "  if (open_) end(false, false, out);\n  if (!spec_.cross_episodes) return;\n",
+        ("native:test_windows", f"{MODEL}::test_every_view"),
+    ),
+]
+
+MUTANTS = [*EPISODES, *DRAWS, *ITEMS]

@@ -1,0 +1,238 @@
+"""Mutants of what users of other systems suffered from, of handles, and of bad input."""
+
+from __future__ import annotations
+
+from mutant import Mutant
+
+BAD = "tests/test_bad_input.py"
+
+PAINS = [
+    Mutant(
+        "tables-beyond-the-budget",
+        "pain-2",
+        "src/di_store/reserve.py",
+        "    if total <= available + held:\n",
+        "    if total <= available + held or name:\n",
+        ("tests/test_table.py::test_a_table_beyond_the_budget_is_refused_at_once",),
+    ),
+    Mutant(
+        "a-queue-without-bound",
+        "pain-3",
+        "native/limiter.cc",
+        "return lead(state, state.inserts + count, state.samples) <= state.max_diff;",
+        "return state.queue != 0 || lead(state, state.inserts + count, state.samples) <= state.max_diff;",
+        ("native:test_limiter", "tests/test_pains_03_back_pressure.py"),
+    ),
+    Mutant(
+        "viewed-objects-are-never-freed",
+        "pain-4",
+        "native/heap.cc",
+        '      DI_FAULT("heap.unpin_between");\n      unpin(ledger_descriptor(what));\n',
+        '      DI_FAULT("heap.unpin_between");\n',
+        ("tests/test_pains_04_flat_line.py::test_each_object_deleted_after_use",),
+    ),
+    Mutant(
+        "pages-do-not-move",
+        "pain-5",
+        "native/heap_make.cc",
+        "some = holes_only ? blocks_.reclaim_holes(&cursor) : blocks_.reclaim_some(&cursor);",
+        "some = holes_only ? blocks_.reclaim_holes(&cursor) : 0;",
+        ("native:test_blocks", "tests/test_pains_05_fragmentation.py"),
+    ),
+    Mutant(
+        "holes-are-not-memory",
+        "pain-5",
+        "native/blocks.cc",
+        "  return got != 0 ? got : reclaim_holes(cursor);\n",
+        "  return got;\n",
+        ("native:test_blocks", "tests/test_pains_05_fragmentation.py"),
+    ),
+    Mutant(
+        "stores-in-dev-shm",
+        "pain-6",
+        "native/os.cc",
+        "int fd = memfd_create(name.c_str(), flags | MFD_NOEXEC_SEAL);\n",
+        'int fd = open("/dev/shm", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);\n  if (fd >= 0 && flags != 0) {\n'
+        "    if (ftruncate(fd, static_cast<off_t>(bytes)) == 0) return fd;\n  }\n",
+        ("tests/test_pains_06_dev_shm.py",),
+    ),
+    Mutant(
+        "files-stay-in-the-folder",
+        "pain-7",
+        "native/os_find.cc",
+        "  unlink(path_.c_str());\n",
+        "",
+        ("tests/test_pains_07_leftovers.py::test_everybody_killed",),
+    ),
+    Mutant(
+        "stores-in-crash-dumps",
+        "pain-7",
+        "native/os.cc",
+        "  madvise(at, mapped, MADV_DONTDUMP);\n",
+        "",
+        ("tests/test_pains_07_leftovers.py::test_a_crash_dump_leaves_the_store_out",),
+    ),
+    Mutant(
+        "waits-give-no-reason",
+        "pain-8",
+        "src/di_store/waits.py",
+        'return Timeout(f"{self._what} did not come through{waited}", reason, suspect(self._arena))',
+        'return Timeout(f"{self._what} did not come through{waited}", "", suspect(self._arena))',
+        ("tests/test_pains_08_waits.py",),
+    ),
+    Mutant(
+        "long-waits-are-silent",
+        "pain-8",
+        "src/di_store/waits.py",
+        "        if time.monotonic() >= self._log_at:\n            self._log(reason)\n",
+        "",
+        ("tests/test_pains_08_waits.py::test_a_line_in_the_log",),
+    ),
+    Mutant(
+        "put-copies-twice",
+        "pain-15",
+        "src/di_store/store.py",
+        "                return Ref(self._put(value, None, 0.0))\n",
+        "                return Ref(self._put(__import__('copy').deepcopy(value), None, 0.0))\n",
+        ("tests/test_pains_15_copies.py::test_one_copy_in_and_none_out",),
+    ),
+    Mutant(
+        "views-over-writable-pages",
+        "pain-15",
+        "native/bindings_objects.cc",
+        "  const u8* block = arena->readonly_at(found.offset, bytes);\n  u32 form = 0;\n",
+        "  const u8* block = arena->at(found.offset, bytes);\n  u32 form = 0;\n",
+        ("tests/test_pains_15_copies.py::test_writing_past_the_flag_faults",),
+    ),
+    Mutant(
+        "views-are-not-pinned",
+        "pain-16",
+        "native/heap.cc",
+        '  found.word.fetch_add(1);\n  DI_FAULT("heap.pinned");\n',
+        '  DI_FAULT("heap.pinned");\n',
+        ("native:test_heap", "tests/test_torn.py::test_views_of_objects_stay_while_the_arena_is_reused"),
+    ),
+    Mutant(
+        "drawn-rows-are-not-held",
+        "pain-16",
+        "native/table_draw.cc",
+        "  use_chunks(drawn.chunk, drawn.chunks, +1);\n  LedgerEntry& ledger = arena_->ledger().entry(number);\n",
+        "  drawn.chunks = 0;\n  LedgerEntry& ledger = arena_->ledger().entry(number);\n",
+        ("native:test_table_kills", "tests/test_torn.py"),
+    ),
+    Mutant(
+        "search-lands-beside-the-item",
+        "pain-17",
+        "native/selectors.cc",
+        "  std::fill_n(slots, count, 0u);\n",
+        "  std::fill_n(slots, count, 0u);\n  rest[0] *= 0.5;\n",
+        ("native:test_selectors", "tests/test_laws.py::test_prioritized_draws_follow_p_to_the_alpha"),
+    ),
+    Mutant(
+        "pinned-bytes-counted-twice",
+        "pain-20",
+        "native/heap.cc",
+        "  if (word_pins(word) == 0) add(heap.pinned_bytes, Blocks::block_bytes(found.bytes));\n",
+        "  add(heap.pinned_bytes, Blocks::block_bytes(found.bytes));\n",
+        ("tests/test_pains_20_numbers.py::test_bytes_by_owner",),
+    ),
+    Mutant(
+        "waiters-not-listed",
+        "pain-20",
+        "native/locks.cc",
+        "  self_.wait_asleep.fetch_add(1, std::memory_order_relaxed);\n",
+        "",
+        ("tests/test_pains_20_numbers.py::test_every_waiter_is_listed",),
+    ),
+]
+
+HANDLES = [
+    Mutant(
+        "pickled-table-of-another-store",
+        "handles",
+        "src/di_store/table.py",
+        "(self._store.name, self._name, self._store._readonly is not None)",
+        '("another", self._name, self._store._readonly is not None)',
+        ("tests/crash/test_fork.py::test_handles_pass_to_processes",),
+    ),
+    Mutant(
+        "handles-forget-that-they-only-read",
+        "handles",
+        "src/di_store/store.py",
+        "return type(self)._load, (self._name, self._readonly is not None)",
+        "return type(self)._load, (self._name, False)",
+        ("tests/test_bad_objects.py::test_handles_that_only_read_travel_as_such",),
+    ),
+    Mutant(
+        "loader-keeps-its-draws",
+        "handles",
+        "src/di_store/loader.py",
+        "            drawn, _ = self._ready.popleft()\n            drawn.give_back()\n",
+        "            drawn, _ = self._ready.popleft()\n            drawn.deliver()\n",
+        ("tests/test_loader.py::test_close_gives_back_what_was_drawn_ahead",),
+    ),
+    Mutant(
+        "inherited-writer-writes-on",
+        "handles",
+        "src/di_store/writer.py",
+        '        writer._end(WriterClosed("this writer was opened before fork and belongs to the parent process"))\n',
+        "        pass\n",
+        (f"{BAD}::test_a_writer_is_closed_in_a_fork",),
+    ),
+]
+
+REFUSED = [
+    Mutant(
+        "nan-priority-accepted",
+        "input",
+        "native/bindings_table.cc",
+        "    if (!(value >= 0) || std::isinf(value))\n",
+        "    if (value < 0 || std::isinf(value))\n",
+        (f"{BAD}::test_priorities_must_be_finite_and_not_negative",),
+    ),
+    Mutant(
+        "a-refused-step-stays-in-part",
+        "input",
+        "native/writer.cc",
+        "    if (!lane.chunks.empty()) lane.chunks[lane.staged.current].rewind_heap(lane.staged.heap_used);\n",
+        "",
+        ("native:test_writer", f"{BAD}", "tests/test_table.py"),
+    ),
+    Mutant(
+        "a-repeated-observation-may-differ",
+        "input",
+        "native/chunks.cc",
+        "  const ColumnLayout& column = layout.columns[index];\n"
+        "  const u8* record = base_ + header_->records_offset + u64{row} * layout.record_bytes;\n  switch",
+        "  const ColumnLayout& column = layout.columns[index];\n"
+        "  const u8* record = base_ + header_->records_offset + u64{row} * layout.record_bytes;\n"
+        "  if (record != nullptr) return true;\n  switch",
+        (f"{BAD}::test_a_repeated_observation_must_equal_the_stored_one",),
+    ),
+    Mutant(
+        "half-of-put-many-stays",
+        "input",
+        "src/di_store/objects.py",
+        "        arena.delete(done)\n        raise\n",
+        "        raise\n",
+        ("tests/test_bad_objects.py", "tests/test_objects.py", "tests/test_bad_store.py"),
+    ),
+    Mutant(
+        "damaged-header-accepted",
+        "input",
+        "native/arena.cc",
+        "  if (!sound) throw",
+        "  if (!sound && slices == 0) throw",
+        ("native:test_reaper", "tests/test_shm_format.py", "tests/test_bad_store.py"),
+    ),
+    Mutant(
+        "folder-of-anybody",
+        "input",
+        "native/os_find.cc",
+        "  if (info.st_uid != geteuid()) {\n",
+        "  if (false) {\n",
+        ("native:test_os_find", "tests/test_bad_store.py::test_a_folder_of_another_user"),
+    ),
+]
+
+MUTANTS = [*PAINS, *HANDLES, *REFUSED]

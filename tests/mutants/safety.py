@@ -1,0 +1,258 @@
+"""Mutants of what keeps a store whole: deaths, stopped processes, liveness, memory limits, waits."""
+
+from __future__ import annotations
+
+from mutant import Mutant
+
+KILLS = "tests/crash/test_kills.py"
+STOPS = "tests/crash/test_stops.py"
+LIVENESS = "tests/crash/test_liveness.py"
+FORK = "tests/crash/test_fork.py"
+
+DEATHS = [
+    Mutant(
+        "undo-not-rolled-back",
+        "kills",
+        "native/table_rebuild.cc",
+        "  undo_.roll_back();\n",
+        "  header_.undo.count.store(0);\n",
+        ("native:test_table_kills",),
+    ),
+    Mutant(
+        "table-not-rebuilt-after-a-death",
+        "kills",
+        "native/table.cc",
+        "if (table.lock_.needs_recovery() || table.undo_.pending()) table.recover();",
+        "if (table.undo_.pending()) table.recover();",
+        ("native:test_table_kills",),
+    ),
+    Mutant(
+        "heap-not-rebuilt-after-a-death",
+        "kills",
+        "native/heap.cc",
+        "    if (heap.lock_.needs_recovery()) heap.rebuild();\n",
+        "",
+        ("native:test_heap_kills",),
+    ),
+    Mutant(
+        "draws-of-the-dead-not-given-back",
+        "kills",
+        "native/table_draw.cc",
+        "settle_draw(entry.ref.load(), true);",
+        "settle_draw(entry.ref.load(), false);",
+        (
+            "tests/test_once.py::test_once_over_three_learners_one_killed_inside_sample",
+            "tests/test_loader.py::test_a_killed_learners_prefetched_batches_are_given_back",
+        ),
+    ),
+    Mutant(
+        "draws-of-the-dead-stay-counted",
+        "kills",
+        "native/table_draw.cc",
+        "      undo_.set(header_.total_samples, header_.total_samples - 1);\n",
+        "",
+        ("native:test_table_kills", "tests/test_loader.py::test_a_killed_learners_prefetched_batches_are_given_back"),
+    ),
+    Mutant(
+        "chunks-of-the-dead-stay-open",
+        "kills",
+        "native/heap_rebuild.cc",
+        "      close_locked(index);\n",
+        "",
+        ("native:test_table_kills", "native:test_reaper"),
+    ),
+    Mutant(
+        "pins-of-the-dead-stay",
+        "kills",
+        "native/heap_rebuild.cc",
+        'DI_FAULT("reap.unpin_between");\n    unpin(index);\n',
+        'DI_FAULT("reap.unpin_between");\n',
+        ("native:test_heap_kills", "native:test_reaper"),
+    ),
+    Mutant(
+        "objects-of-dead-putters-stay",
+        "kills",
+        "native/heap_rebuild.cc",
+        "      free_descriptor(index, true);\n    }\n  }\n  DI_FAULT",
+        "    }\n  }\n  DI_FAULT",
+        ("native:test_heap_kills", "tests/test_pains_07_leftovers.py::test_clients_killed_in_the_middle_of_put"),
+    ),
+]
+
+STOPPED = [
+    Mutant(
+        "culprit-not-named",
+        "stops",
+        "native/locks.cc",
+        'name_ + " is held by " + who, who);',
+        'name_ + " is held by another process");',
+        ("native:test_locks", f"{STOPS}::test_a_stopped_putter_in_the_heap"),
+    ),
+    Mutant(
+        "stopped-owner-is-robbed",
+        "stops",
+        "native/locks.cc",
+        "|| arena_.is_dead(holder);",
+        '|| arena_.is_dead(holder) || arena_.describe_client(holder).find("stopped") != std::string::npos;',
+        ("native:test_locks", f"{STOPS}::test_a_stopped_learner_holds_its_table_only"),
+    ),
+    Mutant(
+        "stopped-reader-is-not-waited-for",
+        "stops",
+        "native/heap_rebuild.cc",
+        "    if (reader == kNone) break;\n",
+        "    break;\n",
+        ("native:test_reaper",),
+    ),
+]
+
+ALIVE = [
+    Mutant(
+        "record-lock-not-asked",
+        "liveness",
+        "native/arena.cc",
+        "  if (os::byte_is_locked(fd_, kClientLockBase + slot)) return false;\n",
+        "",
+        (f"{LIVENESS}::test_another_pid_namespace",),
+    ),
+    Mutant(
+        "a-lost-lock-is-a-death",
+        "liveness",
+        "native/arena.cc",
+        "if (client.pid_ns.load() != os::pid_namespace()) return true;",
+        "return true;",
+        (f"{LIVENESS}::test_who_lost_its_lock_is_not_dead",),
+    ),
+    Mutant(
+        "start-time-not-compared",
+        "liveness",
+        "native/arena.cc",
+        "if (started == 0 || started != client.start_time.load()) return true;",
+        "if (started == 0) return true;",
+        ("native:test_reaper",),
+    ),
+    Mutant(
+        "exec-not-seen",
+        "liveness",
+        "native/arena.cc",
+        "return os::has_mapped(client.pid.load(), memfd_name(*header_)) == 0;",
+        "return false;",
+        (f"{LIVENESS}::test_exec",),
+    ),
+    Mutant(
+        "own-descriptor-not-checked",
+        "liveness",
+        "native/arena.cc",
+        "  if (os::file_id(fd_) != id_)\n    throw Error(Code::kStoreClosed,\n",
+        "  if (fd_ < 0)\n    throw Error(Code::kStoreClosed,\n",
+        (f"{LIVENESS}::test_foreign_descriptors_are_refused",),
+    ),
+    Mutant(
+        "fork-keeps-the-parents-slot",
+        "liveness",
+        "native/arena.cc",
+        "  claim_slot();\n  *alive_ = 1;\n",
+        "  *alive_ = 1;\n",
+        (f"{FORK}::test_views_stay_true_in_both",),
+    ),
+    Mutant(
+        "fork-repeats-no-pins",
+        "liveness",
+        "native/arena.cc",
+        "  ledger_->repeat_pins();\n",
+        "",
+        (f"{FORK}::test_views_stay_true_in_both", f"{FORK}::test_the_parent_ends_first"),
+    ),
+    Mutant(
+        "names-without-a-lock",
+        "liveness",
+        "native/arena.cc",
+        "  os::FolderLock folder(name, deadline_ns);\n",
+        "  (void)deadline_ns;\n",
+        ("tests/crash/test_open_race.py::test_two_open_one_name_at_once",),
+    ),
+]
+
+LIMITS = [
+    Mutant(
+        "headroom-not-asked",
+        "cgroup",
+        "native/arena.cc",
+        "    if (headroom < step) {\n",
+        "    if (headroom < step && false) {\n",
+        ("tests/crash/test_cgroup.py::test_a_typed_error_and_no_kill",),
+    ),
+    Mutant(
+        "no-margin-below-the-limit",
+        "cgroup",
+        "native/os_memory.cc",
+        "return std::max<u64>(u64{64} << 20, limit / 50);",
+        "return limit - limit;",
+        ("native:test_os_memory", "tests/crash/test_cgroup.py::test_a_typed_error_and_no_kill"),
+    ),
+]
+
+WAITS = [
+    Mutant(
+        "insert-announces-nothing",
+        "standstill",
+        "native/table.cc",
+        "  commit();\n  wake(header_.items_seq, header_.items_waiters,\n"
+        "       samples_allowed(limiter_in_force(header_), static_cast<i64>(header_.size), kMaxClients));\n",
+        "  commit();\n",
+        ("tests/test_wakes.py",),
+    ),
+    Mutant(
+        "draw-announces-no-room",
+        "standstill",
+        "native/table_draw.cc",
+        "        wake(header_.room_seq, header_.room_waiters, may_insert(header_.limiter, size) ? kMaxClients : 0);\n",
+        "",
+        ("tests/test_wakes.py",),
+    ),
+    Mutant(
+        "give-back-announces-nothing",
+        "standstill",
+        "native/table_draw.cc",
+        "    if (give_back) wake(header_.items_seq, header_.items_waiters, kMaxClients);\n",
+        "",
+        ("tests/test_wakes.py",),
+    ),
+    Mutant(
+        "used-up-items-stay-in-the-queue",
+        "standstill",
+        "native/table_draw.cc",
+        "if (drawn.uses >= header_.max_times_sampled) {",
+        "if (drawn.uses > header_.max_times_sampled) {",
+        ("tests/test_limiter_model.py::test_a_queue_of_one_feeds_whole_batches",),
+    ),
+    Mutant(
+        "band-narrower-than-one-operation",
+        "standstill",
+        "src/di_store/limiters.py",
+        "width = max(centre * self.tolerance, self.ratio, 1.0)",
+        "width = centre * self.tolerance",
+        ("tests/test_limiter_model.py::test_nothing_that_is_accepted_stands_still", "tests/test_limiters.py"),
+    ),
+    Mutant(
+        "min-size-above-capacity-accepted",
+        "standstill",
+        "src/di_store/combination.py",
+        "elif limiter.bounds.min_size > capacity:",
+        "elif limiter.bounds.min_size > 2 * capacity:",
+        ("tests/test_limiter_model.py::test_nothing_that_is_accepted_stands_still", "tests/test_limiters.py"),
+    ),
+    Mutant(
+        "changed-limiter-counts-on",
+        "standstill",
+        "native/limiter.cc",
+        "  state.inserts = state.queue != 0 ? size + held : std::min(size, state.min_size);\n",
+        "  (void)size;\n",
+        (
+            "tests/test_limiter_model.py::test_the_ratio_changes_under_load",
+            "tests/test_reading.py::test_a_changed_limiter_over_a_full_table_lets_both_sides_move",
+        ),
+    ),
+]
+
+MUTANTS = [*DEATHS, *STOPPED, *ALIVE, *LIMITS, *WAITS]

@@ -1,0 +1,64 @@
+"""The mutants of `make mutants` fit the sources and the docs as they are; running them takes too long for here."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests" / "mutants"))
+
+from catalogue import MUTANTS  # noqa: E402
+from mutant import NATIVE, Mutant  # noqa: E402
+
+PROMISES = [
+    *("kills", "stops", "liveness", "cgroup", "standstill", "autoreset", "laws", "model", "handles", "input"),
+    *(f"pain-{number}" for number in (2, 3, 4, 5, 6, 7, 8, 15, 16, 17, 20)),
+]
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_mutant_fits_the_tree(mutant: Mutant) -> None:
+    """Its text occurs once, and the tests that are to notice it are there."""
+    text = (ROOT / mutant.file).read_text()
+    assert mutant.broken(text) != text
+    for test in mutant.tests:
+        if test.startswith(NATIVE):
+            assert (ROOT / "tests" / "native" / f"{test.removeprefix(NATIVE)}.cc").exists(), test
+            continue
+        path, _, function = test.partition("::")
+        assert not function or f"def {function.partition('[')[0]}(" in (ROOT / path).read_text(), test
+
+
+def test_every_promise_has_mutants_and_its_line_in_the_docs() -> None:
+    assert {mutant.promise for mutant in MUTANTS} == set(PROMISES)
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
+    lines = {line.split("|")[1].strip(" `"): line for line in page() if line.startswith("| `")}
+    assert set(lines) == set(PROMISES)
+    for promise, line in lines.items():
+        mine = {mutant.name for mutant in MUTANTS if mutant.promise == promise}
+        assert {word for word in line.split("|")[-2].strip().split(", ") if word} == mine, promise
+
+
+def page() -> list[str]:
+    """Lines of the page on tests."""
+    return (ROOT / "docs" / "testing.md").read_text().splitlines()
+
+
+def test_files_named_by_the_page_are_there() -> None:
+    named = re.findall(r"tests/[\w/.]*\w", "\n".join(page()))
+    assert len(named) > 20
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_the_command_lists_its_mutants_and_knows_no_others() -> None:
+    command = [sys.executable, ROOT / "tests" / "mutants"]
+    out = subprocess.run([*command, "--list", "kills"], capture_output=True, text=True, check=True).stdout
+    assert len(out.splitlines()) == sum(mutant.promise == "kills" for mutant in MUTANTS)
+    wrong = subprocess.run([*command, "--list", "no-such"], capture_output=True, text=True)
+    assert wrong.returncode != 0
+    assert "no-such" in wrong.stderr
