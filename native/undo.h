@@ -21,6 +21,7 @@ class Undo {
         UndoEntry{static_cast<u64>(reinterpret_cast<u8*>(at) - base_), __atomic_load_n(at, __ATOMIC_RELAXED)};
     record_.count.store(n + 1, std::memory_order_release);
     __atomic_store_n(at, value, __ATOMIC_RELEASE);  // after the entry; some words are read without the lock
+    DI_FAULT("undo.between");
   }
   void commit() {
     DI_FAULT("undo.before_commit");

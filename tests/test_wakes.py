@@ -21,7 +21,7 @@ import di_store
 from di_store import _core
 
 ASLEEP_SECONDS = 600.0
-BOUND_SECONDS = 60.0
+BOUND_SECONDS = 30.0
 SCHEMA = {"x": di_store.Spec((), "i8")}
 
 

@@ -51,6 +51,7 @@ REACHED_BY: dict[str, tuple[tuple[str, ...], int]] = {
     "table.settle_item": (("learner", "consumer", "loader"), OFTEN),
     "table.update_middle": (("learner",), SELDOM),
     "undo.after_commit": (("writer", "learner", "producer", "consumer", "loader"), OFTEN),
+    "undo.between": (("writer", "learner", "producer", "consumer", "loader"), OFTEN),
     "undo.before_commit": (("writer", "learner", "producer", "consumer", "loader"), OFTEN),
     "writer.between_slices": (("writer",), ONCE),
     "writer.chunk_opened": (("writer", "producer"), SELDOM),

@@ -190,17 +190,17 @@ def go_exec(name: str) -> None:
 
 
 def test_exec(crew: Crew, store: Any) -> None:
-    """The program that took its place holds nothing of the store open; what it held is settled when it ends."""
+    """The program that took its place holds nothing of the store; what it held is settled while that program runs."""
     hand = start(crew, "go_exec", store)
     pid = told(store, "exec")
     crew.until(lambda: b"signal.pause" in command_line(pid), "exec")
     assert not [link for link in descriptors(pid) if "di-store" in link]
     assert store.get(store.put(1)) == 1
     store.table("t").insert({"x": 5}, timeout=60)
-    store.check()
-    hand.kill()
     arena_of(store).reap()
+    assert hand.status is None
     assert client(store, pid) is None
+    hand.kill()
     assert store.table("t").stats()["writers"] == 0
     assert store.check() == []
     assert store.stats()["pinned"] == 0

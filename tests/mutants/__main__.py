@@ -57,8 +57,8 @@ def build(programs: set[str], jobs: int) -> str:
     if not (BUILD / "build.ninja").exists():
         subprocess.run(
             [BIN / "cmake", "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={BIN / 'ninja'}", "-S", TREE, "-B", BUILD]
-            + ["-DDI_STORE_FAULTS=ON", "-DDI_STORE_TESTS=ON", "-DCMAKE_CXX_FLAGS_RELEASE=-O1"]
-            + [f"-DPython_EXECUTABLE={sys.executable}"],
+            + ["-DDI_STORE_FAULTS=ON", "-DDI_STORE_TESTS=ON", f"-DPython_EXECUTABLE={sys.executable}"]
+            + ["-DCMAKE_BUILD_TYPE=RelWithDebInfo", "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O1"],
             check=True,
             stdout=subprocess.DEVNULL,
         )

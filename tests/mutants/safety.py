@@ -41,8 +41,8 @@ DEATHS = [
         "settle_draw(entry.ref.load(), true);",
         "settle_draw(entry.ref.load(), false);",
         (
-            "tests/test_once.py::test_once_over_three_learners_one_killed_inside_sample",
             "tests/test_loader.py::test_a_killed_learners_prefetched_batches_are_given_back",
+            "tests/test_once.py::test_once_over_three_learners_one_killed_inside_sample",
         ),
     ),
     Mutant(
