@@ -157,12 +157,15 @@ def accepted(store: Any, load: Load) -> bool:
     """Whether `create_table` takes a load's settings; a refusal must explain itself."""
     refusal = ""
     try:
-        store.create_table("t", schema={"x": di_store.Spec((), "i8")}, **options(load))
+        table = store.create_table("t", schema={"x": di_store.Spec((), "i8")}, **options(load))
     except ValueError as error:
         refusal = str(error)
     if refusal:
         assert "ratio" in refusal or "sampler" in refusal
         return False
+    if isinstance(load.limiter, limiters.SamplesPerInsert):  # what is explored is what the table goes by
+        numbers = table.stats()["limiter"]
+        assert (numbers["min_diff"], numbers["max_diff"]) == pytest.approx(load.limiter.bounds)
     store.drop_table("t")
     return True
 

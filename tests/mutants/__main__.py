@@ -113,7 +113,10 @@ def failure(tests: tuple[str, ...], patience: float, every: bool = False) -> str
         options = ["-q", "-rfE", "-p", "no:cacheprovider", f"--timeout={seconds:.0f}"] + ([] if every else ["-x"])
         status, text = run([sys.executable, "-m", "pytest", *options, *ids], seconds * (len(ids) + 2))
         if status != 0:
-            named = [name.removeprefix("tests/") for name in re.findall(r"^(?:FAILED|ERROR) (\S+)", text, re.MULTILINE)]
+            named = [
+                name.removeprefix("tests/")
+                for name in re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", text, re.MULTILINE)
+            ]
             hang = " (hang)" if status is None or "from pytest-timeout" in text else ""
             found += [name + hang for name in named or [f"pytest ended with {status}"]]
     return ", ".join(found)

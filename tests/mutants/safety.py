@@ -232,7 +232,7 @@ WAITS = [
         "src/di_store/limiters.py",
         "width = max(centre * self.tolerance, self.ratio, 1.0)",
         "width = centre * self.tolerance",
-        ("tests/test_limiter_model.py::test_nothing_that_is_accepted_stands_still", "tests/test_limiters.py"),
+        ("tests/test_limiter_model.py::test_nothing_that_is_accepted_stands_still",),
     ),
     Mutant(
         "min-size-above-capacity-accepted",
@@ -240,7 +240,7 @@ WAITS = [
         "src/di_store/combination.py",
         "elif limiter.bounds.min_size > capacity:",
         "elif limiter.bounds.min_size > 2 * capacity:",
-        ("tests/test_limiter_model.py::test_nothing_that_is_accepted_stands_still", "tests/test_limiters.py"),
+        ("tests/test_limiters.py", "tests/test_bad_input.py::test_settings_that_cannot_work"),
     ),
     Mutant(
         "changed-limiter-counts-on",
