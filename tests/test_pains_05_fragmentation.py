@@ -78,3 +78,21 @@ def test_a_view_that_stays_is_no_obstacle(store_name: Callable[[], str]) -> None
         check(store.get(big), 9_999, int(free * 0.7))
         for number, view in held:
             check(view, number, 9_000)
+
+
+def test_holes_that_a_table_leaves_serve_objects(store_name: Callable[[], str]) -> None:
+    """Most items of a table go, from everywhere in it: what they took goes to objects although no slice came free."""
+    with di_store.open(store_name(), memory=128 * MIB) as store:
+        schema = {"x": di_store.Spec((8192,), "u1"), "n": di_store.Spec((), "i8")}
+        table = store.create_table("t", capacity=9_000, schema=schema)
+        for first in range(0, 9_000, 500):
+            table.extend({"x": np.zeros((500, 8192), np.uint8), "n": np.arange(first, first + 500)}, timeout=60)
+        keys = table.keys()
+        kept = keys[::256]
+        table.delete(np.setdiff1d(keys, kept))
+        table.resize(64)
+        promised = store.stats()["budget"] - table.stats()["used_bytes"] - 16 * MIB
+        for number in range(promised // MIB):
+            store.put(page(number, MIB), timeout=0)
+        assert table.peek(kept).data["n"].tolist() == list(range(0, 9_000, 256))
+        assert store.check() == []

@@ -139,11 +139,11 @@ def test_a_crash_dump_leaves_the_store_out(tmp_path: Path) -> None:
     assert resource.getrlimit(resource.RLIMIT_CORE)[1] != -2
     with di_store.open(memory="64MiB") as store:
         store.put(np.ones(32 << 20, np.uint8))
-        flags = [
-            line.split()
-            for block in Path("/proc/self/smaps").read_text().split("VmFlags:")[1:]
-            for line in block.splitlines()[:1]
-        ]
-        maps = [line for line in Path("/proc/self/smaps").read_text().splitlines() if "di-store:" in line]
-        assert maps
-        assert sum("dd" in words for words in flags) >= len(maps)
+        flags, mapping = [], ""
+        for line in Path("/proc/self/smaps").read_text().splitlines():
+            if line.startswith("VmFlags:") and "di-store:" in mapping:
+                flags.append(line.split()[1:])
+            elif "-" in line.split()[0]:  # an address range begins a mapping
+                mapping = line
+        assert len(flags) >= 2, "one mapping to write and one to read"
+        assert all("dd" in words for words in flags), "a mapping would be dumped"

@@ -203,3 +203,13 @@ def test_calls_that_wait_for_a_lock_have_a_timeout(store: Any) -> None:
     os.kill(child.pid or 0, signal.SIGKILL)
     os.waitpid(child.pid or 0, 0)
     assert table.delete(keys) == 5
+
+
+@pytest.mark.parametrize("uses", [0, 1])
+def test_a_batch_tells_the_size_of_the_table_it_was_drawn_from(store: Any, uses: int) -> None:
+    """Items that the draw itself uses up were there; so N of the importance weights is what the draw was made from."""
+    table = store.create_table("t", capacity=50, sampler=di_store.Uniform(), max_times_sampled=uses)
+    table.extend({"n": np.arange(20)})
+    assert table.sample(5, timeout=60).table_size == 20
+    assert table.sample(5, timeout=60).table_size == 20 - 5 * uses
+    assert table.peek(table.keys()).table_size == 20 - 10 * uses

@@ -21,7 +21,18 @@ from mutant import NATIVE, ROOT, Mutant
 
 PLACE = ROOT / "build" / "mutants"
 TREE, BUILD = PLACE / "tree", PLACE / "build"
-COPIED = ("src", "native", "tests", "docs", "examples", "README.md", "CMakeLists.txt", "pyproject.toml")
+COPIED = (
+    "src",
+    "native",
+    "tests",
+    "tools",
+    "bench",
+    "docs",
+    "examples",
+    "README.md",
+    "CMakeLists.txt",
+    "pyproject.toml",
+)
 LEFT_OUT = ("__pycache__", ".so", ".pyc")
 BIN = Path(sys.executable).parent
 HANG_SECONDS = 120

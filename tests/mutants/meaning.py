@@ -77,12 +77,12 @@ DRAWS = [
         (f"{LAWS}::test_draws_follow_updated_priorities",),
     ),
     Mutant(
-        "weights-of-another-size",
+        "batches-of-another-table-size",
         "laws",
         "native/table_draw.cc",
         "      set->table_size = header_.size + (limited ? held : 0);\n",
         "      set->table_size = header_.capacity;\n",
-        (f"{LAWS}::test_importance_weights", "tests/test_table.py", MODEL),
+        ("tests/test_reading.py::test_a_batch_tells_the_size_of_the_table_it_was_drawn_from",),
     ),
     Mutant(
         "epoch-forgotten-at-its-border",
@@ -90,7 +90,7 @@ DRAWS = [
         "native/table_epochs.cc",
         "  if (behind) {\n",
         "  if (false) {\n",
-        ("tests/test_once.py::test_a_death_over_the_border_leaves_epochs_whole",),
+        ("tests/test_once.py::test_what_comes_back_late_is_made_up_for", "tests/test_once.py"),
     ),
     Mutant(
         "drawn-items-stay-in-the-epoch",
@@ -188,11 +188,11 @@ ITEMS = [
         ),
     ),
     Mutant(
-        "unfinished-items-of-a-killed-writer",
+        "discarded-steps-stay",
         "model",
         "native/windows.cc",
-        "  if (open_) discard();\n  if (!spec_.cross_episodes) return;\n",
-        "  if (open_) end(false, false, out);\n  if (!spec_.cross_episodes) return;\n",
+        "  steps_ = current_.step;\n  if (!older_.empty()) {\n",
+        "  if (!older_.empty()) {\n",
         ("native:test_windows", f"{MODEL}::test_every_view"),
     ),
 ]
