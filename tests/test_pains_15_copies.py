@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 import numpy as np
@@ -62,7 +63,7 @@ def test_one_copy_in_and_none_out(
     count: Callable[[int, int], int], store_name: Callable[[], str], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     size = count(128, 1024) * MIB
-    monkeypatch.setenv("PYTHONPATH", __file__.rpartition("/")[0])
+    monkeypatch.setenv("PYTHONPATH", __file__.rpartition("/")[0], prepend=os.pathsep)
     with di_store.open(store_name(), memory=2 * size) as store, Program(PUT, kind, size, store.name) as putter:
         private, peak, shared = map(int, putter.line().split())
         assert shared <= 1.02 * size + 16 * MIB, "more than one copy in the store"

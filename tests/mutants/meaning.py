@@ -188,12 +188,12 @@ ITEMS = [
         ),
     ),
     Mutant(
-        "discarded-steps-stay",
+        "a-discarded-row-taken-for-a-final-one",
         "model",
         "native/windows.cc",
-        "  steps_ = current_.step;\n  if (!older_.empty()) {\n",
-        "  if (!older_.empty()) {\n",
-        ("native:test_windows", f"{MODEL}::test_every_view"),
+        "  exact_ = true;\n",
+        "  exact_ = false;\n",
+        ("native:test_windows",),
     ),
 ]
 

@@ -92,8 +92,9 @@ PAINS = [
         "put-copies-twice",
         "pain-15",
         "src/di_store/store.py",
-        "                return Ref(self._put(value, None, 0.0))\n",
-        "                return Ref(self._put(__import__('copy').deepcopy(value), None, 0.0))\n",
+        '        if id is None and ttl is None and durability == "memory" and',
+        "        value = __import__('copy').deepcopy(value)\n"
+        '        if id is None and ttl is None and durability == "memory" and',
         ("tests/test_pains_15_copies.py::test_one_copy_in_and_none_out",),
     ),
     Mutant(
@@ -140,8 +141,8 @@ PAINS = [
         "waiters-not-listed",
         "pain-20",
         "native/locks.cc",
-        "  self_.wait_asleep.fetch_add(1, std::memory_order_relaxed);\n",
-        "",
+        "  self_.wait_kind.store(static_cast<u32>(kind), std::memory_order_release);  // pairs",
+        "  // pairs",
         ("tests/test_pains_20_numbers.py::test_every_waiter_is_listed",),
     ),
 ]
@@ -172,12 +173,12 @@ HANDLES = [
         ("tests/test_loader.py::test_close_gives_back_what_was_drawn_ahead",),
     ),
     Mutant(
-        "inherited-writer-writes-on",
+        "inherited-loader-draws-on",
         "handles",
-        "src/di_store/writer.py",
-        '        writer._end(WriterClosed("this writer was opened before fork and belongs to the parent process"))\n',
-        "        pass\n",
-        (f"{BAD}::test_a_writer_is_closed_in_a_fork",),
+        "src/di_store/loader.py",
+        "        if self._pid != os.getpid():\n            raise StoreClosed(\n",
+        "        if self._pid < 0:\n            raise StoreClosed(\n",
+        ("tests/test_loader.py::test_a_loader_is_closed_in_a_fork",),
     ),
 ]
 
@@ -191,12 +192,12 @@ REFUSED = [
         (f"{BAD}::test_priorities_must_be_finite_and_not_negative",),
     ),
     Mutant(
-        "a-refused-step-stays-in-part",
+        "resize-below-what-the-limiter-needs",
         "input",
-        "native/writer.cc",
-        "    if (!lane.chunks.empty()) lane.chunks[lane.staged.current].rewind_heap(lane.staged.heap_used);\n",
-        "",
-        ("native:test_writer", f"{BAD}", "tests/test_table.py"),
+        "src/di_store/table.py",
+        "        if wanted < least:\n",
+        "        if wanted < 0:\n",
+        (f"{BAD}::test_resize_below_need_changes_nothing",),
     ),
     Mutant(
         "a-repeated-observation-may-differ",
@@ -223,7 +224,7 @@ REFUSED = [
         "native/arena.cc",
         "  if (!sound) throw",
         "  if (!sound && slices == 0) throw",
-        ("native:test_damage",),
+        ("tests/test_bad_header.py",),
     ),
     Mutant(
         "folder-of-anybody",
