@@ -140,8 +140,8 @@ PAINS = [
     Mutant(
         "waiters-not-listed",
         "pain-20",
-        "native/locks.cc",
-        "  self_.wait_kind.store(static_cast<u32>(kind), std::memory_order_release);  // pairs",
+        "native/waits.cc",
+        "  record_->kind.store(static_cast<u32>(kind), std::memory_order_release);  // pairs",
         "  // pairs",
         ("tests/test_pains_20_numbers.py::test_every_waiter_is_listed",),
     ),

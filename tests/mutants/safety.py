@@ -178,8 +178,8 @@ LIMITS = [
         "headroom-not-asked",
         "cgroup",
         "native/arena.cc",
-        "    if (headroom < step) {\n",
-        "    if (headroom < step && false) {\n",
+        "    if (!has_headroom(step, why)) return false;\n",
+        "",
         ("tests/crash/test_cgroup.py::test_a_typed_error_and_no_kill",),
     ),
     Mutant(
