@@ -73,7 +73,7 @@ soak: $(STAMP)-test build  ## all tests with full counts, and the long ones
 	DI_STORE_TEST_SCALE=full $(PYTEST) --timeout 3600 -o faulthandler_timeout=3660 $(ARGS)
 
 mutants: $(STAMP)-test  ## breaks one mechanism at a time in a copy, and sees a test fail (ARGS="kills", see docs/testing.md)
-	$(BIN)/python tests/mutants --jobs $(JOBS) $(ARGS)
+	PYTHONPATH=tests $(BIN)/python -m mutants --jobs $(JOBS) $(ARGS)
 
 bench: $(STAMP)-test $(RELEASE)/.stamp  ## the benchmarks by hand (ARGS="put get"); bench/ holds those of the peers
 	PYTHONPATH=$(abspath $(RELEASE)) $(BIN)/di-store bench $(ARGS)

@@ -8,12 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from mutants.catalogue import MUTANTS
+from mutants.mutant import NATIVE, Mutant
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests" / "mutants"))
-
-from catalogue import MUTANTS  # noqa: E402
-from mutant import NATIVE, Mutant  # noqa: E402
 
 PROMISES = [
     *("kills", "stops", "liveness", "cgroup", "standstill", "autoreset", "laws", "model", "handles", "input"),
@@ -56,9 +54,11 @@ def test_files_named_by_the_page_are_there() -> None:
 
 
 def test_the_command_lists_its_mutants_and_knows_no_others() -> None:
-    command = [sys.executable, ROOT / "tests" / "mutants"]
-    out = subprocess.run([*command, "--list", "kills"], capture_output=True, text=True, check=True).stdout
+    command = [sys.executable, "-m", "mutants"]
+    out = subprocess.run(
+        [*command, "--list", "kills"], capture_output=True, text=True, check=True, cwd=ROOT / "tests"
+    ).stdout
     assert len(out.splitlines()) == sum(mutant.promise == "kills" for mutant in MUTANTS)
-    wrong = subprocess.run([*command, "--list", "no-such"], capture_output=True, text=True)
+    wrong = subprocess.run([*command, "--list", "no-such"], capture_output=True, text=True, cwd=ROOT / "tests")
     assert wrong.returncode != 0
     assert "no-such" in wrong.stderr

@@ -16,8 +16,8 @@ import sys
 import time
 from pathlib import Path
 
-from catalogue import MUTANTS
-from mutant import NATIVE, ROOT, Mutant
+from mutants.catalogue import MUTANTS
+from mutants.mutant import NATIVE, ROOT, Mutant
 
 PLACE = ROOT / "build" / "mutants"
 TREE, BUILD = PLACE / "tree", PLACE / "build"

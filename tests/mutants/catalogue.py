@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import meaning
-import pains
-import safety
-from mutant import Mutant
+from mutants import meaning, pains, safety
+from mutants.mutant import Mutant
 
 MUTANTS: list[Mutant] = [*safety.MUTANTS, *meaning.MUTANTS, *pains.MUTANTS]

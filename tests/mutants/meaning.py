@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mutant import Mutant
+from mutants.mutant import Mutant
 
 AUTO = "tests/test_autoreset.py::test_transitions_equal_single_environments"
 LAWS = "tests/test_laws.py"

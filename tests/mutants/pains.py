@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mutant import Mutant
+from mutants.mutant import Mutant
 
 BAD = "tests/test_bad_input.py"
 

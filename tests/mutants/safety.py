@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mutant import Mutant
+from mutants.mutant import Mutant
 
 KILLS = "tests/crash/test_kills.py"
 STOPS = "tests/crash/test_stops.py"
