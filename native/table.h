@@ -213,7 +213,6 @@ class Table : public std::enable_shared_from_this<Table> {
   u32 draw_step(DrawSet* set, u32 want, double* stratum, double strata);
   void draw_one(DrawSet* set, u32 slot, double probability, u32 entry);
   u32 draw_many(DrawSet* set, u32 count, double* stratum, double strata);
-  void drop_stale();
   u64 next_random();
   double unit_random();
   void wake(Shared<u32>& seq, Shared<u32>& waiters, u64 count);

@@ -96,7 +96,6 @@ class Writer {
   const std::vector<MadeItem>& made(u32 table) const { return made_[table]; }
   void set_version(u32 table, i64 version) { versions_[table] = version; }
   const WriterPlan& plan() const { return plan_; }
-  u32 widest() const { return static_cast<u32>(plan_.lanes); }
 
  private:
   struct KeptRow {  // values of one row, of the columns that have any

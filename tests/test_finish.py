@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing as mp
 import os
 import signal
 import threading
@@ -12,31 +11,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from undelivered import holder
 
 import di_store
-
-FORK = mp.get_context("fork")
 
 
 @pytest.fixture
 def store() -> Iterator[Any]:
     with di_store.open(memory="64MiB", seed=1) as opened:
         yield opened
-
-
-def hold(table: Any, n: int) -> None:
-    """Draw in vain until killed: whatever the table has is held undelivered."""
-    table.sample(n, timeout=600)
-
-
-def holder(table: Any, n: int) -> Any:
-    """A process that holds all of the table's n items."""
-    process = FORK.Process(target=hold, args=(table, n + 1), daemon=True)
-    process.start()
-    while table.stats()["samples"] < n:
-        pass
-    os.kill(process.pid or 0, signal.SIGSTOP)
-    return process
 
 
 @pytest.mark.parametrize("settings", [{"limiter": di_store.Queue(10)}, {"sampler": di_store.Once(1)}], ids=str)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing as mp
-import os
 import signal
 from collections import Counter
 from collections.abc import Iterator
@@ -11,11 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from undelivered import holder
 
 import di_store
 from di_store import _core
-
-FORK = mp.get_context("fork")
 
 
 @pytest.fixture
@@ -24,19 +22,10 @@ def store() -> Iterator[Any]:
         yield opened
 
 
-def hold(table: Any, n: int) -> None:
-    """Draw in vain until killed."""
-    table.sample(n, timeout=600)
-
-
 def kill_holder(table: Any, n: int) -> None:
     """A process draws n items, over borders of epochs, and is killed inside `sample`."""
-    before = table.stats()["samples"]
-    process = FORK.Process(target=hold, args=(table, 10**6), daemon=True)
-    process.start()
-    while table.stats()["samples"] < before + n:
-        pass
-    os.kill(process.pid or 0, signal.SIGKILL)
+    process = holder(table, n)
+    process.kill()
     process.join()
 
 

@@ -111,8 +111,7 @@ class Terms:
         """Wait one slice for items; raises `Timeout`, or `Stopped`."""
         if self.stop is not None and self.stop():
             raise Stopped
-        if handle.closed is not None:
-            raise handle.closed
+        handle.check_open()
         if self.wait is None:
             what = f"sample of {self.n} from table {handle.name!r}"
             self.wait = SampleWait(handle.arena, self.timeout, what)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import threading
 import warnings
@@ -42,6 +43,11 @@ class TableHandle:
         self.closed: StoreError | None = None  # set by the table's handle: calls that wait end with it
         self.special = False
         self._warned = False
+
+    def check_open(self) -> None:
+        """Raise what ended the table's handle, if it has ended: a copy, since several threads may raise it."""
+        if self.closed is not None:
+            raise copy.copy(self.closed)
 
     # -- columns ------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,6 @@ One writer of one lane per process and table stands behind it; a lock makes it u
 
 from __future__ import annotations
 
-import copy
 import os
 import threading
 from collections.abc import Callable
@@ -199,8 +198,7 @@ class Inserter:
                     wait.pause(block, made.seq, made.text, full=made.why != 1)
                 finally:
                     self._lock.acquire()
-                if handle.closed is not None:
-                    raise copy.copy(handle.closed)
+                handle.check_open()
                 made = call(*arguments)
         keys: Array = made[0][0]
         return keys

@@ -73,9 +73,7 @@ class _Ahead:
             error, self._error = self._error, None
             if isinstance(error, StopIteration):
                 self._error = error  # there is no more, however often one asks
-        if _ending.is_set():
-            raise SystemExit  # ends a daemon thread without a word
-        raise StoreClosed("this loader was closed") if error is None else error
+        raise _closed(StoreClosed("this loader was closed")) if error is None else error
 
     def stop(self, *, wait: bool) -> None:
         """Draw no more, and give back what was not handed out."""
@@ -157,6 +155,11 @@ _open: weakref.WeakSet[Loader] = weakref.WeakSet()
 _ending = threading.Event()
 
 
+def _closed(error: StoreError) -> BaseException:
+    """What asking a closed loader raises; while the interpreter ends, what ends a daemon thread without a word."""
+    return SystemExit() if _ending.is_set() else error
+
+
 class Loader:
     """Iterates over batches of a table or mixture. A context manager; made by their `loader`.
 
@@ -204,9 +207,7 @@ class Loader:
                 remedy="call table.loader() in the process that uses it",
             )
         if self._ended is not None:
-            if _ending.is_set():
-                raise SystemExit  # ends a daemon thread without a word
-            raise copy.copy(self._ended)
+            raise _closed(copy.copy(self._ended))
         drawn, placed = self._ahead.next()
         drawn.deliver()
         return self._ahead.placer.hand_out(drawn.parts, placed)

@@ -23,7 +23,7 @@ from di_store.samplers import (
     sampler_to_plain,
 )
 from di_store.schema import Schema
-from di_store.views import Opaque, Transition, View, view_from_plain, view_to_plain
+from di_store.views import Opaque, View, view_from_plain, view_to_plain
 
 SELECTORS = {"Uniform": 0, "Fifo": 1, "Lifo": 2, "MinHeap": 3, "MaxHeap": 4, "Prioritized": 5, "Once": 6}
 UNLIMITED = 2**63
@@ -241,8 +241,3 @@ def initial_priority(value: Any) -> float | str:
             raise ValueError(f'initial_priority={value!r}: give "max" (the largest given so far) or a number')
         return value
     return config.real("initial_priority", value, maximum=math.inf, why="it is a priority")
-
-
-def reward_name(view: View) -> str | None:
-    """The column that the view sums."""
-    return view.reward if isinstance(view, Transition) else None

@@ -186,8 +186,6 @@ class Table:
         return self._update(keys, priorities, 60.0 if timeout == 60 else lock_seconds(timeout))
 
     def _update(self, keys: Array, priorities: Array, seconds: float) -> int:
-        if self._closed is not None:
-            raise copy.copy(self._closed)
         self._writable()
         return self._native.update(keys, priorities, seconds)
 

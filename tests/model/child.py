@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 import di_store
+from di_store import _core
 
 Numbers = tuple[list[int], list[int], list[int]]
 """Keys, lanes and starts of `Items`."""
@@ -68,9 +69,13 @@ class ChildDriver:
             raise answer
         return answer  # type: ignore[no-any-return]
 
-    def kill_within(self, method: str, *args: Any, **kwargs: Any) -> bool:
-        """Send a call and kill the process at once; whether the call was acknowledged before."""
+    def kill_within(self, fault: str, method: str, *args: Any, **kwargs: Any) -> bool:
+        """Kill the process within a call, at a fault point or (``""``) at once; whether it was acknowledged before."""
+        if fault:
+            self.call("arm", fault)
         self.pipe.send((method, args, kwargs))
+        if fault:
+            self.pipe.poll(None)
         self.kill()
         try:
             return not isinstance(self.pipe.recv(), BaseException)
@@ -99,6 +104,7 @@ def serve(pipe: Connection, store_name: str, tables: list[str], lanes: int | Non
         while (message := pipe.recv()) is not None:
             method, args, kwargs = message
             try:
-                pipe.send(numbers(getattr(writer, method)(*args, **kwargs), tables))
+                called = _core.arm_fault if method == "arm" else getattr(writer, method)
+                pipe.send(numbers(called(*args, **kwargs), tables))
             except Exception as error:  # the parent judges it
                 pipe.send(error)

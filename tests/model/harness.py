@@ -18,6 +18,9 @@ from .side import PASSES_SECONDS, WAITS_SECONDS, Side
 from .world import Counter, World, nested, stacked
 from .writer import Entry, ModelWriter, Plan
 
+FAULTS = ("table.insert_before_state", "table.insert_item", "undo.between", "undo.before_commit", "undo.after_commit")
+"""Points in the middle of an insert, where the lock's next owner has to take it back or to keep it."""
+
 
 @dataclass(eq=False)
 class Pen:
@@ -299,12 +302,15 @@ class Harness:
             plan = pen.model.plan_append(entries)
             row, options = self._call(entries, with_next=True)
             timeout = PASSES_SECONDS if self._admitted(plan) else WAITS_SECONDS
-            acknowledged = driver.kill_within("append", nested(row), timeout=timeout, **options)
+            fault = self.rng.choice(("", *(f"{point}:{count}" for point in FAULTS for count in (1, 2, 4))))
+            acknowledged = driver.kill_within(fault, "append", nested(row), timeout=timeout, **options)
         else:
             driver.kill()
         self.pens.remove(pen)
         pen.model.commit(plan)
+        # `stats` takes no lock: it would count a half-made insert that the next owner of the lock takes back.
         for side in self.sides:
+            side.table.keys()
             drafts = plan.drafts[side.model.name]
             inserted = side.table.stats()["inserts"] - side.model.inserts
             assert 0 <= inserted <= len(drafts), f"{inserted} items came from an append that completes {len(drafts)}"

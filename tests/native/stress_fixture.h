@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "kill_fixture.h"
+#include "table_fixture.h"
 
 #if defined(__has_feature)
 #if __has_feature(thread_sanitizer)
@@ -65,6 +66,20 @@ inline u64 run_stress(const StressPlan& plan, double seconds) {
   }
   stop.store(true);
   for (std::thread& thread : threads) thread.join();
+  return kills;
+}
+
+// The same on tables that are checked now and then, and at the end.
+inline u64 stress_tables(const std::shared_ptr<Arena>& arena, const decltype(StressPlan::work)& work) {
+  u64 turn = 0;
+  StressPlan plan;
+  plan.work = work;
+  plan.after_kill = [&](u64) { reap(arena, soon()); };
+  plan.now_and_then = [&] {
+    if (++turn % 40 == 0) check_tables(arena);
+  };
+  const u64 kills = run_stress(plan, full_scale() ? 60 : 4);
+  check_tables(arena);
   return kills;
 }
 

@@ -103,15 +103,8 @@ void work(Field& field, u64 seed, const std::atomic<bool>& stop) {
 int main() {
   Field field;
   const u64 charge = field.arena->heap_header().table_charge;
-  u64 turn = 0;
-  StressPlan plan;
-  plan.work = [&](u64 seed, const std::atomic<bool>& stop) { work(field, seed, stop); };
-  plan.after_kill = [&](u64) { reap(field.arena, soon()); };
-  plan.now_and_then = [&] {
-    if (++turn % 40 == 0) check_tables(field.arena);
-  };
-  const u64 kills = run_stress(plan, full_scale() ? 60 : 4);
-  check_tables(field.arena);
+  const u64 kills =
+      stress_tables(field.arena, [&](u64 seed, const std::atomic<bool>& stop) { work(field, seed, stop); });
   u64 inserts = 0, samples = 0;
   for (const auto& table : field.tables) {
     CHECK(table->header().writers == 0 && table->header().limiter.samples >= 0);

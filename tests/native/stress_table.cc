@@ -161,15 +161,8 @@ void drain(Field& field) {
 int main() {
   Field field;
   const u64 charge = field.arena->heap_header().table_charge;
-  u64 turn = 0;
-  StressPlan plan;
-  plan.work = [&](u64 seed, const std::atomic<bool>& stop) { work(field, seed, stop); };
-  plan.after_kill = [&](u64) { reap(field.arena, soon()); };
-  plan.now_and_then = [&] {
-    if (++turn % 40 == 0) check_tables(field.arena);
-  };
-  const u64 kills = run_stress(plan, full_scale() ? 60 : 4);
-  check_tables(field.arena);
+  const u64 kills =
+      stress_tables(field.arena, [&](u64 seed, const std::atomic<bool>& stop) { work(field, seed, stop); });
   drain(field);
   for (const auto& table : {field.both[0], field.both[1], field.windows[0]}) {
     CHECK(table->header().writers == 0 && table->header().held == 0);

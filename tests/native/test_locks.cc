@@ -82,7 +82,7 @@ void a_stopped_holder_is_named() {
   });
   CHECK(child.wait_ready());
   CHECK(::kill(child.pid(), SIGSTOP) == 0);
-  while (os::process_state(static_cast<u32>(child.pid())) != 'T') os::sleep_ns(1'000'000);
+  wait_stopped(child);
   const std::string expected = "pid " + std::to_string(child.pid()) + ", stopped";
   for (const double patience : {0.0, 0.3}) {
     bool named = false;
@@ -127,7 +127,7 @@ bool try_to_rob() {
   });
   CHECK(robber.wait_ready());
   CHECK(owner.end(SIGKILL) == -SIGKILL);
-  while (os::process_state(static_cast<u32>(robber.pid())) != 'T') os::sleep_ns(1'000'000);
+  wait_stopped(robber);
   reap(arena, soon());
   CHECK(arena->heap_header().deaths.load() >= 1);
   Child heir([&] {  // in the dead one's slot

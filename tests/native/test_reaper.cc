@@ -125,7 +125,7 @@ void stop_at(const std::shared_ptr<Arena>& arena, const char* point, bool heap, 
   });
   CHECK(child.wait_ready());
   child.go();
-  while (os::process_state(static_cast<u32>(child.pid())) != 'T') os::sleep_ns(1'000'000);
+  wait_stopped(child);
   if (heap) expect_culprit(child.pid(), [&] { arena->heap().contains(ObjectId(1).bytes, deadline_after(0.2)); });
   if (heap) expect_culprit(child.pid(), [&] { arena->heap().sweep_all(0); });
   if (table) expect_culprit(child.pid(), [&] { tab->keys(0, 1, deadline_after(0.2)); });
@@ -172,7 +172,7 @@ void a_stopped_reader_is_named() {
   });
   CHECK(child.wait_ready());
   CHECK(::kill(child.pid(), SIGSTOP) == 0);
-  while (os::process_state(static_cast<u32>(child.pid())) != 'T') os::sleep_ns(1'000'000);
+  wait_stopped(child);
   expect_culprit(child.pid(), [&] { Table::drop(arena, "free", deadline_after(0.2)); });
   CHECK(child.end(SIGKILL) == -SIGKILL);
   reap(arena, soon());
@@ -263,7 +263,7 @@ void a_dropped_pin_is_settled_once() {
     arena->heap().sweep_all(soon());
     return 0;
   });
-  while (os::process_state(static_cast<u32>(sweeper.pid())) != 'T') os::sleep_ns(1'000'000);
+  wait_stopped(sweeper);
   reaper.go();
   while (!waits_for(*arena, reaper.pid(), sweeper.pid())) os::sleep_ns(1'000'000);
   CHECK(::kill(sweeper.pid(), SIGCONT) == 0);

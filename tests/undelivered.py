@@ -1,0 +1,23 @@
+"""Processes that hold draws nobody has received."""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import os
+import signal
+from typing import Any
+
+
+def _hold(table: Any) -> None:
+    table.sample(10**6, timeout=600)  # in vain: whatever the table lets through is held
+
+
+def holder(table: Any, n: int) -> Any:
+    """A process that holds n draws more than there were, stopped inside `sample`."""
+    before = table.stats()["samples"]
+    process = mp.get_context("fork").Process(target=_hold, args=(table,), daemon=True)
+    process.start()
+    while table.stats()["samples"] < before + n:
+        pass
+    os.kill(process.pid or 0, signal.SIGSTOP)
+    return process
