@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing as mp
 import os
 import signal
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -85,7 +86,8 @@ class ChildDriver:
     def kill(self) -> None:
         """SIGKILL, and wait until the process is gone."""
         assert self.process.pid is not None
-        os.kill(self.process.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # died at a fault point, and a fork server has seen it off
+            os.kill(self.process.pid, signal.SIGKILL)
         self.process.join(60)
         assert self.process.exitcode == -signal.SIGKILL
 
