@@ -42,14 +42,16 @@ class Load:
                 "reward": np.float32(1),
                 "done": np.float32(0),
             }
-        if self.name == "2KB":  # SAC on states
+        if self.name in STATES:  # SAC on states
             return {
-                "observation": rng.random(200, np.float32),
-                "following": rng.random(200, np.float32),
+                "observation": rng.random(STATES[self.name], np.float32),
+                "following": rng.random(STATES[self.name], np.float32),
                 "action": rng.random(3, np.float32),
                 "reward": np.float32(1),
-                "done": np.float32(0),
+                "done": np.bool_(False) if self.name == "105B" else np.float32(0),
             }
+        if self.name == "28KB":  # one stack of four frames
+            return {"observation": rng.integers(0, 255, (4, 84, 84), np.uint8)}
         return {"observation": rng.integers(0, 255, (100, 4, 84, 84), np.uint8)}  # an unroll of 100 in one item
 
     @property
@@ -58,7 +60,19 @@ class Load:
         return sum(int(np.asarray(leaf).nbytes) for leaf in self.step().values())
 
 
-LOADS = {load.name: load for load in (Load("56KB", 20_000, 32), Load("2KB", 100_000, 256), Load("2.8MB", 300, 16))}
+STATES = {"2KB": 200, "105B": 11}
+"""Numbers of one observation."""
+
+LOADS = {
+    load.name: load
+    for load in (
+        Load("56KB", 20_000, 32),
+        Load("2KB", 100_000, 256),
+        Load("105B", 100_000, 256),
+        Load("28KB", 20_000, 256),
+        Load("2.8MB", 300, 16),
+    )
+}
 
 
 @dataclass(frozen=True)

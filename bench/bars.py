@@ -1,0 +1,152 @@
+"""What our figures are held to: a peer's best figure for the purpose, or this machine's memory, and the least ratio."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from bench.measure import LOADS, OBJECT_BYTES
+
+Key = tuple[str, str, str]
+"""System, workload, metric."""
+
+MACHINE = "limits"
+COPY = (MACHINE, "memory", "copy, 1 thread")
+COPY_GIGABYTES = 14.0
+"""memcpy of 256 MiB per second on the machine where the absolute bars were set; they move with this run's memcpy."""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One line of the table.
+
+    Attributes:
+        workload, metric: of our figure.
+        system: the peer, or ``limits`` for this machine's memory.
+        metrics: of the peer; the best of those measured counts.
+        least: ratio of our figure to the peer's; None where nothing is asked.
+        absolute: a figure per second of the machine of COPY_GIGABYTES; the ratio is then to this figure, scaled by
+            this run's memcpy.
+        most: whether ``least`` is the most that is allowed.
+    """
+
+    workload: str
+    metric: str
+    system: str
+    metrics: tuple[str, ...]
+    least: float | None
+    absolute: float | None = None
+    most: bool = False
+
+
+@dataclass(frozen=True)
+class Line:
+    """A bar with its figures; ``None`` where nothing was measured."""
+
+    workload: str
+    metric: str
+    ours: float | None
+    system: str
+    theirs: float | None
+    by: str
+    ratio: float | None
+    bar: float | None
+    most: bool
+
+    @property
+    def verdict(self) -> str:
+        """How the ratio stands to the bar."""
+        if self.bar is None or self.ratio is None:
+            return ""
+        met = self.ratio <= self.bar if self.most else self.ratio >= self.bar
+        return "ok" if met else "MISSED"
+
+
+def bars() -> Iterable[Bar]:
+    """Every line, in the table's order."""
+    yield from ray_bars()
+    yield from reverb_bars()
+    yield from machine_bars()
+    yield from inprocess_bars()
+
+
+def ray_bars() -> Iterable[Bar]:
+    """Objects."""
+    puts = {"1KB": 300.0, "110KB": 90.0}
+    for size in OBJECT_BYTES:
+        yield Bar(size, "put", "ray", ("put",), puts.get(size))
+        yield Bar(size, "get", "ray", ("get",), None)
+        yield Bar(size, "get, other process", "ray", ("get, other process",), 100.0)
+
+
+def reverb_bars() -> Iterable[Bar]:
+    """Tables; Reverb's sampler is outside its server's process as ours always is, and the best of all is shown too."""
+    outside = tuple(f"sample{way}, other process" for way in ("", ", client"))
+    samples = {"56KB": 4.0, "2KB": 25.0, "2.8MB": 2.0}
+    for load in samples:
+        for metric in ("append", "insert"):
+            yield Bar(load, metric, "reverb", ("append", "insert"), 5.0 if load == "2.8MB" else 15.0)
+        yield Bar(load, "sample", "reverb", outside, samples[load])
+        yield Bar(load, "sample", "reverb", ("sample", "sample, client", *outside), None)
+        yield Bar(load, "loader", "reverb", outside, None)
+        yield Bar(load, "update", "reverb", ("update", "update, other process"), None)
+
+
+def machine_bars() -> Iterable[Bar]:
+    """Shares of this run's memcpy, and absolute figures that move with it."""
+    shares = {"56KB": 0.9, "28KB": 0.9, "2.8MB": 0.9, "2KB": 0.4}
+    for load, least in shares.items():
+        yield Bar(load, "sample, bytes", MACHINE, (COPY[2],), least)
+    yield Bar("10MB", "put, cold, bytes", MACHINE, (COPY[2],), 0.9)
+    yield Bar("1GiB", "put and gets, memory", MACHINE, (), 1.1, absolute=1.0, most=True)
+    for metric, figure in (
+        ("append", 250_000),
+        ("append, 16 lanes", 400_000),
+        ("sample, uniform", 4_400_000),
+    ):
+        yield Bar("105B", metric, MACHINE, (), 1.0, absolute=figure)
+
+
+def inprocess_bars() -> Iterable[Bar]:
+    """Buffers that share nothing; ours cross processes, but for the loop, which is one process on both sides."""
+    one_by_one = ("cpprb append", "cpprb uniform append", "sb3 append", "tianshou append")
+    uniform = ("cpprb uniform sample", "sb3 sample", "torchrl LazyTensorStorage sample", "tianshou uniform sample")
+    uniform = (*uniform, "torchrl LazyMemmapStorage sample")
+    by_priority = ("cpprb sample", "tianshou sample", "torchrl prioritized sample")
+    for load in ("56KB", "2KB", "105B"):
+        yield Bar(load, "append", "inprocess", one_by_one, 1.0)
+        many = tuple(f"torchrl {storage} extend" for storage in ("LazyTensorStorage", "LazyMemmapStorage"))
+        yield Bar(load, "extend", "inprocess", many, 1.0)
+        yield Bar(load, "sample, uniform", "inprocess", uniform, 1.0)
+        yield Bar(load, "sample", "inprocess", by_priority, 1.0)
+        updates = ("cpprb update", "tianshou update", "torchrl prioritized update")
+        yield Bar(load, "update", "inprocess", updates, 1.0)
+        if load != "56KB":  # there a batch is 32
+            yield Bar(load, "update of 32", "inprocess", ("cpprb update of 32",), 1.0)
+        yield Bar(load, "loop", "inprocess", ("sb3 loop",), 1.0)
+
+
+def compare(figures: Mapping[Key, float]) -> list[Line]:
+    """The lines of the table from the medians."""
+    lines = []
+    copy = figures.get(COPY)
+    for bar in bars():
+        ours = figures.get(("di-store", bar.workload, bar.metric))
+        by = ""
+        theirs: float | None = None
+        if bar.absolute is not None:
+            theirs = bar.absolute if bar.most or copy is None else bar.absolute * copy / COPY_GIGABYTES
+            by = "" if bar.most else f"{bar.absolute:,.0f} at {COPY_GIGABYTES:g} GB/s"
+        elif bar.system == MACHINE:
+            theirs, by = copy, "memcpy"
+        else:
+            known = {m: figures[key] for m in bar.metrics if (key := (bar.system, bar.workload, m)) in figures}
+            if known:
+                by = max(known, key=lambda metric: known[metric])
+                theirs = known[by]
+        ratio = ours / theirs if ours is not None and theirs else None
+        lines.append(Line(bar.workload, bar.metric, ours, bar.system, theirs, by, ratio, bar.least, bar.most))
+    return lines
+
+
+__all__ = ["LOADS", "Bar", "Key", "Line", "bars", "compare"]
