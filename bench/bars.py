@@ -112,14 +112,14 @@ def inprocess_bars() -> Iterable[Bar]:
     one_by_one = ("cpprb append", "cpprb uniform append", "sb3 append", "tianshou append")
     uniform = ("cpprb uniform sample", "sb3 sample", "torchrl LazyTensorStorage sample", "tianshou uniform sample")
     uniform = (*uniform, "torchrl LazyMemmapStorage sample")
-    by_priority = ("cpprb sample", "tianshou sample", "torchrl prioritized sample")
+    by_priority = ("cpprb sample", "tianshou sample")
     for load in ("56KB", "2KB", "105B"):
         yield Bar(load, "append", "inprocess", one_by_one, 1.0)
         many = tuple(f"torchrl {storage} extend" for storage in ("LazyTensorStorage", "LazyMemmapStorage"))
         yield Bar(load, "extend", "inprocess", many, 1.0)
         yield Bar(load, "sample, uniform", "inprocess", uniform, 1.0)
         yield Bar(load, "sample", "inprocess", by_priority, 1.0)
-        updates = ("cpprb update", "tianshou update", "torchrl prioritized update")
+        updates = ("cpprb update", "tianshou update")
         yield Bar(load, "update", "inprocess", updates, 1.0)
         if load != "56KB":  # there a batch is 32
             yield Bar(load, "update of 32", "inprocess", ("cpprb update of 32",), 1.0)

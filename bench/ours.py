@@ -108,8 +108,8 @@ def row(load: Load) -> tuple[Row, Row | None]:
     step = dict(load.step())
     if load.name != "105B":
         return step, None
-    following = {"observation": step.pop("following")}
-    return {**step, "terminated": step.pop("done")}, following
+    step = {name: leaf for name, leaf in step.items() if name != "following"}
+    return {**step, "terminated": step.pop("done")}, {"observation": step["observation"]}
 
 
 def table(store: di_store.Store, load: Load, name: str, capacity: int, sampler: Any) -> di_store.Table:

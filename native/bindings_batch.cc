@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstring>
 #include <unordered_map>
+
+#include "power.h"
 
 namespace di::py {
 
@@ -166,8 +167,7 @@ nb::object BatchMaker::make(const DrawSet& set, nb::handle beta, nb::handle whic
   aim(out, &batch);
   {
     MaybeRelease release(batch.bytes > kKeepGil);
-    gather->identify(batch.spans.data(), batch.live(), batch.episodes, batch.starts);
-    gather->run(batch.spans.data(), batch.live(), 0, batch.targets.data());
+    gather->run(batch.spans.data(), batch.live(), 0, batch.targets.data(), {batch.episodes, batch.starts});
   }
   gathers_.push_back(std::move(gather));
   if (with_live) spread(&batch);
@@ -332,14 +332,15 @@ nb::object BatchMaker::weights(const DrawSet& set, nb::handle beta) const {
   const double exponent = -nb::cast<double>(beta), size = static_cast<double>(std::max<u64>(set.table_size, 1));
   double largest = 0;
   std::vector<double> raw(set.items.size());
+  for (std::size_t i = 0; i < raw.size(); ++i) raw[i] = size * set.items[i].probability;
+  powers(raw.data(), static_cast<u32>(raw.size()), exponent, raw.data());
   for (std::size_t i = 0; i < raw.size(); ++i) {
-    const double p = set.items[i].probability;
-    raw[i] = p > 0 ? std::pow(size * p, exponent) : 0;
+    if (!(set.items[i].probability > 0)) raw[i] = 0;
     largest = std::max(largest, raw[i]);
   }
   // Not below the batch's: while it was drawn the table may have changed, or used-up items have left it.
   if (table_->header().normalize_table != 0 && set.least > 0 && set.total > 0)
-    largest = std::max(largest, std::pow(size * set.least / set.total, exponent));
+    largest = std::max(largest, power(size * set.least / set.total, exponent));
   for (std::size_t i = 0; i < raw.size(); ++i) at[i] = largest > 0 ? static_cast<float>(raw[i] / largest) : 1.0f;
   return array;
 }

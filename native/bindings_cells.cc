@@ -22,6 +22,7 @@ Cells::Column Cells::read_column(nb::handle entry) {
   for (nb::handle size : entry["shape"]) column.shape.push_back(nb::cast<npy_intp>(size));
   column.ragged = take<bool>(entry, "ragged");
   column.bytes = take<u64>(entry, "bytes");
+  column.max_rows = take<i64>(entry, "max_rows");
   column.reward = column.name == "reward";
   return column;
 }
@@ -124,20 +125,41 @@ void Cells::listed(u32 index, nb::handle list, ColumnInput* input, u64 count) {
   input->cells = cells_.back().data();
 }
 
-// One value of a ragged column that needs no conversion; its bound is Python's to check.
-bool Cells::one_ragged(u32 index, nb::handle value, ColumnInput* input) {
+// One value of a ragged column that needs no conversion.
+bool Cells::exact_row(const Column& column, nb::handle value) {
   if (!PyArray_Check(value.ptr())) return false;
-  const Column& column = columns_[index];
   auto* array = reinterpret_cast<PyArrayObject*>(value.ptr());
   const int extra = static_cast<int>(column.shape.size());
   if (PyArray_NDIM(array) != extra + 1 || !PyArray_IS_C_CONTIGUOUS(array)) return false;
-  if (!PyArray_EquivTypes(PyArray_DESCR(array), column.descr)) return false;
+  if (PyArray_DESCR(array) != column.descr && !PyArray_EquivTypes(PyArray_DESCR(array), column.descr)) return false;
   for (int i = 0; i < extra; ++i)
     if (PyArray_DIM(array, i + 1) != column.shape[static_cast<std::size_t>(i)]) return false;
-  keep_.push_back(coerce_(index, value, nb::tuple()));
-  nb::list one;
-  one.append(keep_.back());
-  listed(index, one, input, 1);
+  return column.max_rows < 0 || PyArray_DIM(array, 0) <= column.max_rows;
+}
+
+// A row, or a list of rows, none of which needs converting.
+bool Cells::ragged_rows(u32 index, nb::handle value, int leads, u64 count, ColumnInput* input) {
+  const Column& column = columns_[index];
+  PyObject* const single = value.ptr();
+  PyObject* const* rows = &single;
+  if (leads == 1 && (PyList_CheckExact(value.ptr()) || PyTuple_CheckExact(value.ptr())) &&
+      static_cast<u64>(PySequence_Fast_GET_SIZE(value.ptr())) == count) {
+    rows = PySequence_Fast_ITEMS(value.ptr());
+  } else if (leads != 0) {
+    return false;
+  }
+  for (u64 i = 0; i < count; ++i)
+    if (!exact_row(column, rows[i])) return false;
+  std::vector<Cell> cells;
+  cells.reserve(count);
+  for (u64 i = 0; i < count; ++i) {
+    auto* array = reinterpret_cast<PyArrayObject*>(rows[i]);
+    keep_.push_back(nb::borrow(rows[i]));
+    cells.push_back({static_cast<const u8*>(PyArray_DATA(array)), static_cast<u32>(PyArray_DIM(array, 0))});
+    bytes_ += static_cast<u64>(PyArray_NBYTES(array));
+  }
+  cells_.push_back(std::move(cells));
+  input->cells = cells_.back().data();
   return true;
 }
 
@@ -177,7 +199,7 @@ void Cells::leaf(u32 index, nb::handle value, const CallShape& shape, ColumnInpu
     bytes_ += column.bytes * shape.cells();
     if (exact(column, value, lead, leads, input)) return;
     if (leads == 0 && scalar(column, value, input)) return;
-  } else if (leads == 0 && one_ragged(index, value, input)) {
+  } else if (ragged_rows(index, value, leads, shape.cells(), input)) {
     return;
   }
   coerced(index, value, lead, leads, shape.cells(), input);

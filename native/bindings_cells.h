@@ -45,6 +45,7 @@ class Cells {
     bool ragged = false;
     bool reward = false;
     u64 bytes = 0;
+    i64 max_rows = -1;  // ragged: the largest length, -1: no bound
   };
   struct Node {  // one level of the nested dict
     nb::object key;
@@ -62,7 +63,8 @@ class Cells {
   void coerced(u32 column, nb::handle value, const npy_intp* lead, int leads, u64 count, ColumnInput* input);
   bool exact(const Column& column, nb::handle value, const npy_intp* lead, int leads, ColumnInput* input) const;
   bool scalar(const Column& column, nb::handle value, ColumnInput* input);
-  bool one_ragged(u32 column, nb::handle value, ColumnInput* input);
+  static bool exact_row(const Column& column, nb::handle value);
+  bool ragged_rows(u32 column, nb::handle value, int leads, u64 count, ColumnInput* input);
   void listed(u32 column, nb::handle list, ColumnInput* input, u64 count);
   void final_value(u32 column, nb::handle value, u64 cell, u64 cells, CellTable* table);
   bool final_of_ended(nb::handle final, const CallShape& shape, const std::vector<u8>& ended, WriterCall* call);

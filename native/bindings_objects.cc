@@ -234,18 +234,18 @@ const Id& id_of(const nb::bytes& bytes) {
   return *reinterpret_cast<const Id*>(bytes.c_str());
 }
 
-// Fresh ids: 12 random bytes of this process, then a counter.
+// Fresh ids: 12 random bytes of this process, then a counter. They lie where the kernel leaves zeros in a forked child.
 void fresh_id(Id& id) {
-  static u8 prefix[12];
-  static u32 owner = 0;
-  static u64 counter = 0;
-  if (owner != os::pid()) {
-    os::random_bytes(prefix, sizeof prefix);
-    owner = os::pid();
-  }
-  ++counter;
-  std::memcpy(id, prefix, sizeof prefix);
-  std::memcpy(id + sizeof prefix, &counter, 8);
+  struct Fresh {
+    u64 counter;
+    u8 prefix[12];
+  };
+  static auto* const fresh = reinterpret_cast<Fresh*>(os::map_wiped_on_fork());
+  if (fresh == nullptr) throw Error(Code::kCapacity, "the kernel gives no page that is wiped in a forked child");
+  if (fresh->counter == 0) os::random_bytes(fresh->prefix, sizeof fresh->prefix);
+  ++fresh->counter;
+  std::memcpy(id, fresh->prefix, sizeof fresh->prefix);
+  std::memcpy(id + sizeof fresh->prefix, &fresh->counter, 8);
 }
 
 nb::bytes put(const ArenaPointer& arena, nb::handle value, nb::handle id, double ttl) {

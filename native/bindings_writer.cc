@@ -48,7 +48,7 @@ class PyWriter {
                     i64 steps);
   nb::object end_episode(nb::handle final, nb::handle lane, bool discard);
   nb::object insert(nb::handle rows, const std::vector<std::tuple<u32, u32, u32>>& items, u32 total,
-                    nb::handle priority);
+                    nb::handle priority, bool bare);
   nb::object finish() {
     enter();
     return result(writer_->finish(soon()));
@@ -333,9 +333,9 @@ nb::object PyWriter::end_episode(nb::handle final, nb::handle lane, bool discard
   return run([&] { return writer_->end_episode(call_, discard, soon()); });
 }
 
-// `items`: (rows, steps, flags) of each; one stands for all.
+// `items`: (rows, steps, flags) of each; one stands for all. `bare`: one row, its leaves without a leading axis.
 nb::object PyWriter::insert(nb::handle rows, const std::vector<std::tuple<u32, u32, u32>>& items, u32 total,
-                            nb::handle priority) {
+                            nb::handle priority, bool bare) {
   arena_->enter();  // shared by threads: the table's lock around it is Python's
   settle_orphans();
   std::vector<WholeItem> whole;
@@ -344,11 +344,14 @@ nb::object PyWriter::insert(nb::handle rows, const std::vector<std::tuple<u32, u
     whole.push_back({each, steps, flags});
     covered += each;
   }
-  if (covered == 0 || (whole.size() == 1 ? total % covered : covered - total) != 0)
+  if (covered == 0 || (whole.size() == 1 ? total % covered : covered - total) != 0 || (bare && total != 1))
     throw Error(Code::kInvalid, "the items do not cover the rows");
   begin_call(total);
   call_.lanes.assign(1, 0);
-  cells_.parse(rows, {.steps = total, .time = true}, &call_.columns);
+  cells_.parse(rows, {.steps = total, .time = !bare}, &call_.columns);
+  for (std::size_t i = 0; i < cells_.count(); ++i)
+    if (call_.columns[i].base == nullptr && call_.columns[i].cells == nullptr)
+      throw Error(Code::kSchemaMismatch, "missing column '" + cells_.name(i) + "'");
   parse_priorities(priority,
                    {.steps = static_cast<u32>(whole.size() == 1 ? total / covered : whole.size()), .time = true});
   return run([&] { return writer_->insert_whole(call_, whole, soon()); });
@@ -378,7 +381,8 @@ void bind_writer(nb::module_& module) {
       .def("extend", &PyWriter::append, nb::arg("steps").none(), nb::arg("next").none(), nb::arg("final").none(),
            nb::arg("lane").none(), nb::arg("priority").none(), nb::arg("T"))
       .def("end_episode", &PyWriter::end_episode, nb::arg("final").none(), nb::arg("lane").none(), nb::arg("discard"))
-      .def("insert", &PyWriter::insert, nb::arg("rows"), nb::arg("items"), nb::arg("total"), nb::arg("priority").none())
+      .def("insert", &PyWriter::insert, nb::arg("rows"), nb::arg("items"), nb::arg("total"), nb::arg("priority").none(),
+           nb::arg("bare") = false)
       .def("finish", &PyWriter::finish)
       .def("resume", &PyWriter::resume)
       .def("close", &PyWriter::close)

@@ -101,6 +101,8 @@ const char* validate_chunk(const u8* chunk, u64 bytes, const ColumnMap& map, Chu
   return nullptr;
 }
 
+void prefetch_mark(const ChunkView& view, u32 row) { __builtin_prefetch(&view.marks[row / kMarkRows]); }
+
 u64 episode_of(const ChunkView& view, u32 row) {
   const RowMark& mark = view.marks[row / kMarkRows];
   u64 begun = mark.episodes + static_cast<u64>(std::popcount(mark_bits(mark.first) & up_to(row)));

@@ -47,6 +47,8 @@ struct ChunkView {
 // nullptr and *view filled, or what is wrong with the header. Reads at most `bytes` from `chunk` (8-byte aligned).
 const char* validate_chunk(const u8* chunk, u64 bytes, const ColumnMap& map, ChunkView* view);
 
+// What the four below read of a row.
+void prefetch_mark(const ChunkView& view, u32 row);
 // Id of the episode that row `row` belongs to, and the row's number in it. row < view.rows.
 u64 episode_of(const ChunkView& view, u32 row);
 i64 start_of(const ChunkView& view, u32 row);

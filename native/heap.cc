@@ -54,20 +54,8 @@ void Heap::format() {
 
 // ------------------------------------------------------------------------------------------------------- descriptors
 
-Descriptor& Heap::descriptor(u32 index) const {
-  const u64 unit = u64{index} / kFirstDescriptorSegment + 1;
-  const u32 segment = static_cast<u32>(63 - std::countl_zero(unit));
-  const u64 first = ((u64{1} << segment) - 1) * kFirstDescriptorSegment;
-  if (segment >= kDescriptorSegments) throw Error(Code::kCorruptData, "descriptor out of range");
-  const Offset base = arena_.heap_header().segments[segment];
-  if (base.value < kSliceBytes) throw Error(Code::kCorruptData, "descriptor " + std::to_string(index) + " is none");
-  return *reinterpret_cast<Descriptor*>(
-      arena_.at(base.value + (index - first) * sizeof(Descriptor), sizeof(Descriptor)));
-}
-
-u8* Heap::block(u32 index) const {
-  const Descriptor& entry = descriptor(index);
-  return arena_.at(entry.offset, entry.bytes);
+void Heap::bad_descriptor(u32 index) {
+  throw Error(Code::kCorruptData, "descriptor " + std::to_string(index) + " is none");
 }
 
 u32 Heap::descriptor_count() const {

@@ -6,6 +6,7 @@
 // chunk attachments (heap_rebuild.cc).
 #pragma once
 
+#include <bit>
 #include <functional>
 #include <span>
 #include <string>
@@ -98,8 +99,22 @@ class Heap {
   u64 charge_free_slice() DI_REQUIRES(lock_) { return blocks_.charge_free_slice(); }
   void uncharge_slice(u64 offset) DI_REQUIRES(lock_) { blocks_.punch_block(offset, kSliceBytes); }
 
-  Descriptor& descriptor(u32 index) const;
-  u8* block(u32 index) const;
+  Descriptor& descriptor(u32 index) const {
+    const u64 unit = u64{index} / kFirstDescriptorSegment + 1;
+    const u32 segment = static_cast<u32>(63 - std::countl_zero(unit));
+    const u64 first = ((u64{1} << segment) - 1) * kFirstDescriptorSegment;
+    if (segment >= kDescriptorSegments) [[unlikely]]
+      bad_descriptor(index);
+    const Offset base = arena_.heap_header().segments[segment];
+    if (base.value < kSliceBytes) [[unlikely]]
+      bad_descriptor(index);
+    return *reinterpret_cast<Descriptor*>(
+        arena_.at(base.value + (index - first) * sizeof(Descriptor), sizeof(Descriptor)));
+  }
+  u8* block(u32 index) const {
+    const Descriptor& entry = descriptor(index);
+    return arena_.at(entry.offset, entry.bytes);
+  }
   u32 descriptor_count() const;
 
   class DI_SCOPED_CAPABILITY Guard {
@@ -152,6 +167,7 @@ class Heap {
   u64 set_claims(u32 table, u64 reserve_bytes, u64 held_bytes, bool force, std::string* why) DI_REQUIRES(lock_);
   bool has_tables_headroom(const Blocks::Choice& choice, std::string* why) const;
   bool commit_choice(const Blocks::Choice& choice, std::string* why);
+  [[noreturn]] static void bad_descriptor(u32 index);
   u64 claimed() const;    // of the budget: pages in use, and what tables set aside
   u64 committed() const;  // pages
   void charge(u32 table, i64 used_delta) DI_REQUIRES(lock_);

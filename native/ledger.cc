@@ -57,6 +57,11 @@ void Ledger::give(u32 number) {
   free_.push_back(number);
 }
 
+void Ledger::give(std::span<const u32> numbers) {
+  os::LocalGuard<std::recursive_mutex> guard(arena_.local());
+  free_.insert(free_.end(), numbers.begin(), numbers.end());
+}
+
 void Ledger::give_unused(u32 number) {
   if (entry(number).what.load() == 0) give(number);
 }

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include "arena.h"
@@ -20,7 +21,8 @@ class Ledger {
   // `count` free entries. May allocate ledger blocks: never call it with a shared lock held.
   std::vector<u32> take(u32 count);
   u32 take_one();
-  void give(u32 entry);         // the entry is zero in shared memory already
+  void give(u32 entry);  // the entry is zero in shared memory already
+  void give(std::span<const u32> entries);
   void give_unused(u32 entry);  // after an error: only if it is
   LedgerEntry& entry(u32 number) const {
     // acquire: pairs with the release in add_block(); other threads may add blocks meanwhile.

@@ -10,6 +10,7 @@ namespace di {
 namespace {
 
 constexpr u32 kEmptyChunks = 1024;    // chunks without rows a lane may leave behind, before we call it a loop
+constexpr u64 kSeenBytes = 4096;      // chunks of few steps are about that far apart
 constexpr u64 kPrefetchBytes = 1024;  // of an item's records; behind that the hardware follows
 
 void prefetch_range(const u8* from, u64 bytes) {
@@ -141,7 +142,18 @@ void Resolver::open(const u8* chunk, u64 bytes, Block& block) {
   if (block.map != &columns) block.map = nullptr;
 }
 
-// Appends the pieces of a span that needs more than one. Rows from `keep` on (the row behind the last step) are taken
+// The view of the chunk that a span begins in. One that an earlier item opened serves again: all items of a block were
+// drawn before it was, so the rows that it knows of hold theirs.
+u32 Resolver::opened(const Span& span, Block& block) {
+  u32& seen = seen_[reinterpret_cast<u64>(span.chunk) / kSeenBytes % kSeen];
+  if (seen == 0 || block.views[seen - 1].base != span.chunk) {
+    open(span.chunk, span.bytes, block);
+    seen = static_cast<u32>(block.views.size());
+  }
+  return seen - 1;
+}
+
+// Appends the pieces of a span that needs more than one, from the view opened last. Rows from `keep` on (the row behind the last step) are taken
 // even if they are final observations; those before are left out. Returns how many rows were taken.
 u32 Resolver::walk(const Span& span, u32 keep, Block& block) {
   u32 row = span.row, done = 0, taken = 0, empty = 0;
@@ -181,14 +193,16 @@ void Resolver::resolve_one(const Span& span, Block& block) {
   u32 outside = span.back + (next ? 1 : 0);
   if (span.rows > kMaxWindowRows || span.back >= kMaxStack || span.rows <= outside)
     damaged("an item's span is no span");
-  open(span.chunk, span.bytes, block);
-  const ChunkView& view = block.views.back();
+  const u32 at = opened(span, block);
+  const ChunkView& view = block.views[at];
   Rows item{static_cast<u32>(block.pieces.size()), 1, span.back, span.rows - outside, span.flags, next};
   if (!spec.cross_episodes && u64{span.row} + span.rows <= view.rows) {
-    block.pieces.push_back({static_cast<u32>(block.views.size() - 1), span.row, 0, span.rows});
+    block.pieces.push_back({at, span.row, 0, span.rows});
     u64 record = view.map->record_bytes;
     if (record != 0) prefetch_range(view.records + span.row * record, std::min(span.rows * record, kPrefetchBytes));
+    prefetch_mark(view, span.row);
   } else {
+    if (at + 1 != block.views.size()) open(span.chunk, span.bytes, block);
     u32 taken = walk(span, span.rows - (next ? 1 : 0), block);
     if (taken <= outside) damaged("an item holds no step");
     item.pieces = static_cast<u32>(block.pieces.size()) - item.piece;
@@ -204,6 +218,7 @@ void Resolver::resolve(const Span* spans, u32 n, Block& block) {
   block.items.clear();
   block.pieces.clear();
   block.views.clear();
+  seen_.fill(0);
   block.map = nullptr;
   block.finished = false;
   for (u32 i = 0; i < n; ++i) resolve_one(spans[i], block);

@@ -3,6 +3,7 @@
 // steps, then the row behind the last step if there is one.
 #pragma once
 
+#include <array>
 #include <vector>
 
 #include "chunk_view.h"
@@ -92,6 +93,7 @@ class Resolver {
 
  private:
   void open(const u8* chunk, u64 bytes, Block& block);
+  u32 opened(const Span& span, Block& block);
   void resolve_one(const Span& span, Block& block);
   u32 walk(const Span& span, u32 steps_end, Block& block);
   const ColumnMap& map(u32 layout);
@@ -100,6 +102,9 @@ class Resolver {
   const ViewPlan& plan_;
   ChunkSource& source_;
   std::vector<const ColumnMap*> known_;  // checked against the plan in this call
+  // Small steps share few chunks: where a chunk's view lies in the block, + 1, by the chunk's address.
+  static constexpr u32 kSeen = 64;
+  std::array<u32, kSeen> seen_{};
 };
 
 [[noreturn]] void damaged(const std::string& what);

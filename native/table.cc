@@ -6,6 +6,7 @@
 #include <exception>
 
 #include "chunk_uses.h"
+#include "power.h"
 
 namespace di {
 
@@ -63,19 +64,23 @@ void Table::require_live() const {
 
 // ------------------------------------------------------------------------------------------------------ small helpers
 
-Item& Table::item(u32 slot) {
-  if (slot >= parts_.slots) [[unlikely]]
-    throw Error(Code::kCorruptData, "a list of table '" + name_ + "' is damaged");
-  for (std::size_t i = parts_.segments.size(); i-- > 1;)
-    if (slot >= parts_.segments[i].first) return parts_.segments[i].second[slot - parts_.segments[i].first];
-  return parts_.segments[0].second[slot];
-}
+void Table::bad_slot() const { throw Error(Code::kCorruptData, "a list of table '" + name_ + "' is damaged"); }
 
 double Table::mass(double priority) const {
   if (priority <= 0) return 0;
   if (header_.alpha == 1) return priority;
   if (header_.alpha == 0) return 1;
-  return std::pow(priority, header_.alpha);
+  return power(priority, header_.alpha);
+}
+
+void Table::to_masses(const double* priorities, u32 count, double* masses) const {
+  if (header_.alpha == 0 || header_.alpha == 1) {
+    for (u32 i = 0; i < count; ++i) masses[i] = mass(priorities[i]);
+    return;
+  }
+  powers(priorities, count, header_.alpha, masses);
+  for (u32 i = 0; i < count; ++i)
+    if (priorities[i] <= 0) masses[i] = 0;
 }
 
 void Table::wake(Shared<u32>& seq, Shared<u32>& waiters, u64 count) {
@@ -96,14 +101,25 @@ bool Table::stale(const Item& entry) const {
 
 // ------------------------------------------------------------------------------------------------ chunks and their uses
 
-u32 Table::cover(u32 chunk, u32 row, u32 rows) { return chunks_covered(arena_->heap(), chunk, row, rows); }
+// Most ranges lie in one chunk. How many rows it has at least is remembered here, by the generation of its descriptor:
+// chunks of one size begin in the same sets of the caches, and would push each other's headers out.
+u32 Table::cover(u32 chunk, u32 row, u32 rows) {
+  Heap& heap = arena_->heap();
+  const u64 word = heap.descriptor(chunk).word.load();
+  Covered& known = covered_[chunk % kCovered];
+  if (known.chunk == chunk && known.word == word && u64{row} + rows <= known.rows) return 1;
+  const u32 count = chunks_covered(heap, chunk, row, rows);
+  if (count == 1) known = {word, chunk, row + rows};
+  return count;
+}
 
 void Table::use_chunks(u32 chunk, u32 count, i32 delta) {
   Heap& heap = arena_->heap();
   for (u32 i = 0; i < count && chunk != kNone; ++i) {
     ChunkHeader& header = *reinterpret_cast<ChunkHeader*>(heap.block(chunk));
-    const u32 next = header.next.load(std::memory_order_acquire) - 1;  // the chunk may go with its last use
-    for (u32 k = 0; k < header.attachments; ++k) {
+    // Read before: the chunk may go with its last use. Where there is no other, its cache line is left alone.
+    const u32 next = i + 1 < count ? header.next.load(std::memory_order_acquire) - 1 : kNone;
+    for (u32 k = 0; k == 0 || k < header.attachments; ++k) {
       Attachment& at = header.attachment[k];
       if (at.table != index_) continue;
       // release: what was read of the chunk, before whoever frees it; acquire: pairs with the close.
@@ -127,7 +143,12 @@ void Table::settle_held() {
 
 void Table::commit() {
   undo_.commit();
-  for (const Use& use : lower_) use_chunks(use.chunk, use.count, -1);
+  for (std::size_t i = 0; i < lower_.size();) {  // neighbours of one chunk go in one step
+    const Use& use = lower_[i];
+    i32 times = 0;
+    for (; i < lower_.size() && lower_[i].chunk == use.chunk && lower_[i].count == use.count; ++i) ++times;
+    use_chunks(use.chunk, use.count, -times);
+  }
   lower_.clear();
 }
 
@@ -370,7 +391,7 @@ u64 Table::update_priorities(std::span<const u64> keys, std::span<const double> 
   u64 live = 0;
   constexpr std::size_t kStep = 512;  // words and leaves only: more fit into one hold than items drawn
   u32 slots[kStep];
-  double masses[kStep];
+  double given[kStep], masses[kStep];
   for (std::size_t first = 0; first < keys.size(); first += kStep) {
     const std::size_t count = std::min(kStep, keys.size() - first);
     Guard guard(*this, deadline_ns);
@@ -394,7 +415,7 @@ u64 Table::update_priorities(std::span<const u64> keys, std::span<const double> 
       if ((entry.state & 15) != static_cast<u64>(ItemState::kLive)) continue;
       if (parts_.sums) {
         slots[changed] = slot;
-        masses[changed++] = mass(priority);
+        given[changed++] = priority;
       }
       if (parts_.minimum) {
         const double weight = mass(priority);
@@ -409,6 +430,7 @@ u64 Table::update_priorities(std::span<const u64> keys, std::span<const double> 
     }
     DI_FAULT("table.update_middle");
     const bool was_empty = parts_.sums && parts_.sums->total() <= 0;
+    to_masses(given, changed, masses);
     if (changed != 0) parts_.sums->set(slots, masses, changed);
     if (was_empty) wake(header_.items_seq, header_.items_waiters, kMaxClients);
     header_.total_updates += count;

@@ -6,6 +6,7 @@
 // so they are never too low while somebody may look.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <optional>
 #include <span>
@@ -128,6 +129,7 @@ class Table : public std::enable_shared_from_this<Table> {
   u32 open_writer(u64 deadline_ns);      // ledger entry
   void close_writer(u32 entry, u64 deadline_ns);
   void ensure_slots(u64 free_slots, u64 deadline_ns);
+  u64 slots_for(u64 items) const;  // that inserting so many takes; past the capacity each evicts before it comes
 
   // --- drawing
   u32 draw(DrawSet* set, u32 want, double stratum_first, double strata, u64 deadline_ns, std::string* why);
@@ -179,15 +181,23 @@ class Table : public std::enable_shared_from_this<Table> {
     std::optional<SumTree> sums;
     std::optional<BestTree> best, remover_best, minimum;
   };
-  Item& item(u32 slot);
+  [[noreturn]] void bad_slot() const;
+  Item& item(u32 slot) {
+    if (slot >= parts_.slots) [[unlikely]]
+      bad_slot();
+    for (std::size_t i = parts_.segments.size(); i-- > 1;)
+      if (slot >= parts_.segments[i].first) return parts_.segments[i].second[slot - parts_.segments[i].first];
+    return parts_.segments[0].second[slot];
+  }
   std::string text(const Shared<u32>& block) const;
   void refresh();
   void forget_parent();
   void recover();
   u64 rebuild();  // how many uses of chunks were miscounted
   void fill();
-  u64 rebuild_references();                 // how many counts were wrong
-  double mass(double priority) const;       // p^alpha
+  u64 rebuild_references();            // how many counts were wrong
+  double mass(double priority) const;  // p^alpha
+  void to_masses(const double* priorities, u32 count, double* masses) const;
   void join(u32 slot, bool back_in_place);  // into sampler, remover and counts
   void leave(u32 slot);
   void forget(u32 slot);  // free the slot; its chunks lose the item's use after the commit
@@ -199,6 +209,13 @@ class Table : public std::enable_shared_from_this<Table> {
   void cursor_left(u32 slot);
   void cursor_joined(u32 slot);
   u32 cover(u32 chunk, u32 row, u32 rows);  // chunks a range covers
+  struct Covered {
+    u64 word = 0;
+    u32 chunk = kNone;
+    u32 rows = 0;
+  };
+  static constexpr u32 kCovered = 256;
+  std::array<Covered, kCovered> covered_;
   void use_chunks(u32 chunk, u32 count, i32 delta);
   void commit();
   void settle_held();

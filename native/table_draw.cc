@@ -13,6 +13,11 @@ namespace {
 constexpr u64 kPending = u64{1} << 32;  // of Item::state, where uses are limited: one undelivered draw
 constexpr u64 kStateMask = 15;
 
+void prefetch(const Item& item) {  // about half of them lie in two cache lines
+  __builtin_prefetch(&item.state, 1);
+  __builtin_prefetch(&item.span, 1);
+}
+
 bool is(const Item& item, ItemState state) { return (item.state & kStateMask) == static_cast<u64>(state); }
 
 }  // namespace
@@ -126,7 +131,7 @@ u32 Table::draw_many(DrawSet* set, u32 count, double* stratum, double strata) {
     for (u32 i = 0; i < count; ++i) {
       slots[i] = parts_.dense->at(positions[i]);
       probabilities[i] = 1.0 / static_cast<double>(present);
-      __builtin_prefetch(&item(slots[i]), 1);
+      prefetch(item(slots[i]));
     }
   } else {
     const double total = parts_.sums->total();
@@ -140,7 +145,7 @@ u32 Table::draw_many(DrawSet* set, u32 count, double* stratum, double strata) {
     parts_.sums->find(targets, count, slots);
     for (u32 i = 0; i < count; ++i) {
       probabilities[i] = parts_.sums->get(slots[i]) / total;
-      __builtin_prefetch(&item(slots[i]), 1);
+      prefetch(item(slots[i]));
     }
   }
   for (u32 i = 0; i < count; ++i) {
@@ -298,9 +303,9 @@ void Table::forget_draws(DrawSet* set) {
   for (const Drawn& drawn : set->items) {
     if (drawn.entry == kNone) continue;
     arena_->ledger().entry(drawn.entry).what.store(0, std::memory_order_release);
-    arena_->ledger().give(drawn.entry);
+    set->spare.push_back(drawn.entry);
   }
-  for (const u32 entry : set->spare) arena_->ledger().give(entry);
+  arena_->ledger().give(set->spare);
   set->items.clear();
   set->spare.clear();
 }

@@ -15,7 +15,9 @@ namespace di {
 namespace {
 
 constexpr u32 kBlock = 32;                    // items resolved at a time
-constexpr u64 kTouchBytes = 512;              // of a large row, prefetched while the item before is copied
+constexpr u64 kTouchBytes = 1024;             // of a copy, prefetched before its turn; behind that the hardware follows
+constexpr u64 kAheadBytes = 8192;             // so much is on its way from memory while one copy is made
+constexpr u64 kAheadMost = 8;                 // copies
 constexpr u64 kStreamTotalBytes = 32u << 20;  // a batch this large is not in the cache any more when it is read
 
 bool computed(Op op) { return op >= Op::kReward; }
@@ -25,27 +27,33 @@ bool computed(Op op) { return op >= Op::kReward; }
 class Gather::Engine {
  public:
   Engine(const ViewPlan& plan, ChunkSource& source);
-  void run(const Span* spans, u32 n, u64 first, const Target* targets);
+  void run(const Span* spans, u32 n, u64 first, const Target* targets, const Identities& identities);
   u64 measure(u32 output, const Span* spans, u32 n, i64* offsets);
-  void identify(const Span* spans, u32 n, i64* episodes, i64* starts);
 
  private:
   void check_plan() const;
   void copy_block(const Block& block, u64 first, const Target* targets);
+  void identify(const Block& block, u64 first, const Identities& to) const;
   bool copy_records(const Output& output, const Block& block, u8* to) const;
-  void copy_fixed(const Output& output, const Block& block, const Rows& item, u8* to) const;
-  bool copy_finished(const Output& output, const Block& block, const Rows& item, u8* to) const;
-  u8* copy_rows(const Output& output, const Block& block, const Rows& item, u32 from, u32 count, u8* to) const;
-  void copy_ragged(const Output& output, const Block& block, const Rows& item, u64 at, const Target& target) const;
+  bool list_rows(const Output& output, const Block& block, u8* to);
+  void copy_fixed(const Output& output, const Block& block, const Rows& item, u8* to);
+  bool copy_finished(const Output& output, const Block& block, const Rows& item, u8* to);
+  u8* copy_rows(const Output& output, const Block& block, const Rows& item, u32 from, u32 count, u8* to);
+  void copy_ragged(const Output& output, const Block& block, const Rows& item, u64 at, const Target& target);
   void compute(const Output& output, const Block& block, u8* to) const;
   void marks(const Block& block, const Rows& item, u8* to) const;
-  void touch(const Block& block, const Rows& item) const;
-  void bulk(u8* to, const u8* from, u64 bytes) const;
+  void move_all();
 
   const ViewPlan& plan_;
   Resolver resolver_;
   Returns returns_;
   std::vector<char> done_;  // outputs of the block under way
+  struct Move {
+    u8* to;
+    const u8* from;
+    u64 bytes;
+  };
+  std::vector<Move> moves_;  // what the block copies in one piece each, listed first so that it can be fetched ahead
   std::array<Block, 2> blocks_;
   bool stream_ = false;  // the batch under way is larger than what stays in the cache
 };
@@ -81,7 +89,7 @@ void Gather::Engine::check_plan() const {
   }
 }
 
-void Gather::Engine::run(const Span* spans, u32 n, u64 first, const Target* targets) {
+void Gather::Engine::run(const Span* spans, u32 n, u64 first, const Target* targets, const Identities& identities) {
   resolver_.begin();
   u64 total = 0;
   for (size_t o = 0; o < plan_.outputs.size(); ++o) {
@@ -98,6 +106,7 @@ void Gather::Engine::run(const Span* spans, u32 n, u64 first, const Target* targ
       Resolver::prefetch(spans + ahead + count(ahead), count(ahead + kBlock));
       resolver_.resolve(spans + ahead, count(ahead), blocks_[turn ^ 1]);
     }
+    identify(blocks_[turn], first + at, identities);
     returns_.cut(blocks_[turn]);
     blocks_[turn].point();
     copy_block(blocks_[turn], first + at, targets);
@@ -113,15 +122,14 @@ void Gather::Engine::copy_block(const Block& block, u64 first, const Target* tar
     u8* to = targets[o].data + first * output.row_bytes * output.rows();
     if (computed(output.op)) {
       compute(output, block, to);
-    } else if (output.ragged || output.rows() != 1 || !copy_records(output, block, to)) {
+    } else if (output.ragged || output.rows() != 1 ||
+               !(copy_records(output, block, to) || list_rows(output, block, to))) {
       done_[o] = 0;
       rest = true;
     }
   }
-  if (!rest) return;
-  for (size_t i = 0; i < block.items.size(); ++i) {
+  for (size_t i = 0; rest && i < block.items.size(); ++i) {
     const Rows& item = block.items[i];
-    if (i + 1 < block.items.size()) touch(block, block.items[i + 1]);
     for (size_t o = 0; o < plan_.outputs.size(); ++o) {
       if (done_[o]) continue;
       const Output& output = plan_.outputs[o];
@@ -132,9 +140,10 @@ void Gather::Engine::copy_block(const Block& block, u64 first, const Target* tar
       }
     }
   }
+  move_all();
 }
 
-// One small value a row out of the records, for the whole block. False: not of that kind, copy_fixed() does it.
+// One small value a row out of the records, for the whole block. False: not of that kind.
 bool Gather::Engine::copy_records(const Output& output, const Block& block, u8* to) const {
   if (block.map == nullptr || (block.finished && output.finished != kNone)) return false;
   const ColumnLayout& layout = block.map->column[output.column];
@@ -145,17 +154,44 @@ bool Gather::Engine::copy_records(const Output& output, const Block& block, u8* 
   return true;
 }
 
-void Gather::Engine::bulk(u8* to, const u8* from, u64 bytes) const {
-  if (!stream_) {
-    std::memcpy(to, from, bytes);
-  } else {
-    os::copy_streaming(to, from, bytes);
+// One row of a column for each item, which lies in one piece. False as above.
+bool Gather::Engine::list_rows(const Output& output, const Block& block, u8* to) {
+  if (block.map == nullptr || output.op > Op::kLast || (block.finished && output.finished != kNone)) return false;
+  const ColumnLayout& layout = block.map->column[output.column];
+  if (layout.place != static_cast<u32>(ColumnPlace::kColumn) || layout.row_bytes != output.row_bytes) return false;
+  for (const Rows& item : block.items) {
+    const u32 at = output.op == Op::kNext   ? item.end()
+                   : output.op == Op::kLast ? item.back + item.steps - 1
+                                            : item.back;
+    moves_.push_back({to, block.place(item, at).column(layout), output.row_bytes});
+    to += output.row_bytes;
   }
+  return true;
+}
+
+void Gather::Engine::move_all() {
+  u64 total = 0;
+  for (const Move& move : moves_) total += move.bytes;
+  const u64 count = moves_.size(), each = total / std::max<u64>(count, 1) + 1;
+  const u64 ahead = std::clamp<u64>(kAheadBytes / each, 1, kAheadMost);
+  auto fetch = [this](u64 i) {
+    for (u64 at = 0; at < std::min(moves_[i].bytes, kTouchBytes); at += 64) __builtin_prefetch(moves_[i].from + at);
+  };
+  for (u64 i = 0; i < std::min(ahead, count); ++i) fetch(i);
+  for (u64 i = 0; i < count; ++i) {
+    if (i + ahead < count) fetch(i + ahead);
+    const Move& move = moves_[i];
+    if (!stream_) {
+      std::memcpy(move.to, move.from, move.bytes);
+    } else {
+      os::copy_streaming(move.to, move.from, move.bytes);
+    }
+  }
+  moves_.clear();
 }
 
 // `count` rows of the item from row `from` on; returns the end of what was written.
-u8* Gather::Engine::copy_rows(const Output& output, const Block& block, const Rows& item, u32 from, u32 count,
-                              u8* to) const {
+u8* Gather::Engine::copy_rows(const Output& output, const Block& block, const Rows& item, u32 from, u32 count, u8* to) {
   const u64 bytes = output.row_bytes;
   while (count > 0) {
     const Piece& piece = block.piece(item, from);
@@ -164,14 +200,14 @@ u8* Gather::Engine::copy_rows(const Output& output, const Block& block, const Ro
     Place place{&block.views[piece.view], piece.row + inside};
     const ColumnLayout& layout = place.layout(output.column);
     if (layout.place == static_cast<u32>(ColumnPlace::kColumn) && layout.row_bytes == bytes) {
-      bulk(to, place.column(layout), here * bytes);
+      moves_.push_back({to, place.column(layout), here * bytes});
     } else if (layout.place == static_cast<u32>(ColumnPlace::kRecord) && layout.row_bytes == bytes) {
       copy_strided(to, place.record() + layout.offset, place.view->map->record_bytes, here, output.row_bytes);
     } else {
       for (u32 i = 0; i < here; ++i, ++place.row) {
         const u8* value = fixed(place, output.column, bytes);
         if (value != nullptr) {
-          bulk(to + i * bytes, value, bytes);
+          moves_.push_back({to + i * bytes, value, bytes});
         } else {
           std::memset(to + i * bytes, 0, bytes);
         }
@@ -185,7 +221,7 @@ u8* Gather::Engine::copy_rows(const Output& output, const Block& block, const Ro
 }
 
 // Items inserted whole hold the output itself in a column of their row. False: this one does not.
-bool Gather::Engine::copy_finished(const Output& output, const Block& block, const Rows& item, u8* to) const {
+bool Gather::Engine::copy_finished(const Output& output, const Block& block, const Rows& item, u8* to) {
   if ((item.flags & kItemFinished) == 0) return false;
   const Place place = block.place(item, item.back);
   const u64 whole = u64{output.row_bytes} * output.rows();
@@ -194,11 +230,11 @@ bool Gather::Engine::copy_finished(const Output& output, const Block& block, con
   if (column == kNone) return false;
   const u8* value = fixed(place, column, whole);
   if (value == nullptr) return false;
-  bulk(to, value, whole);
+  moves_.push_back({to, value, whole});
   return true;
 }
 
-void Gather::Engine::copy_fixed(const Output& output, const Block& block, const Rows& item, u8* to) const {
+void Gather::Engine::copy_fixed(const Output& output, const Block& block, const Rows& item, u8* to) {
   if (copy_finished(output, block, item, to)) return;
   const u64 bytes = output.row_bytes;
   const Frames rows = frames(output, item);
@@ -211,21 +247,6 @@ void Gather::Engine::copy_fixed(const Output& output, const Block& block, const 
   to = copy_rows(output, block, item, rows.from, rows.copy, to);
   if (rows.again > 0) to = copy_rows(output, block, item, rows.from + rows.copy - 1, 1, to);
   std::memset(to, 0, rows.zeros * bytes);
-}
-
-void Gather::Engine::touch(const Block& block, const Rows& item) const {
-  for (size_t o = 0; o < plan_.outputs.size(); ++o) {
-    const Output& output = plan_.outputs[o];
-    if (done_[o]) continue;
-    const Frames rows = frames(output, item);
-    const Place place = block.place(item, rows.from);
-    const ColumnLayout& layout = place.layout(output.column);
-    if (layout.place != static_cast<u32>(ColumnPlace::kColumn)) continue;
-    const u8* from = place.column(layout);
-    for (u64 at = 0; at < std::min(u64{layout.row_bytes} * rows.copy, kTouchBytes); at += 64) {
-      __builtin_prefetch(from + at);
-    }
-  }
 }
 
 // ------------------------------------------------------------------------------------------------------------ ragged
@@ -254,7 +275,7 @@ Elements ragged_value(const Output& output, const Block& block, const Rows& item
 }  // namespace
 
 void Gather::Engine::copy_ragged(const Output& output, const Block& block, const Rows& item, u64 at,
-                                 const Target& target) const {
+                                 const Target& target) {
   const Frames rows = frames(output, item);
   const i64* offsets = target.offsets + at * output.rows();
   for (u32 i = 0; i < output.rows(); ++i) {
@@ -262,8 +283,8 @@ void Gather::Engine::copy_ragged(const Output& output, const Block& block, const
     // The target was sized by measure(); a length that changed since then would write past it.
     if (offsets[i + 1] - offsets[i] != i64{value.count}) damaged("a value's length changed while it was read");
     if (value.count == 0) continue;
-    bulk(target.data + static_cast<u64>(offsets[i]) * output.row_bytes, value.data,
-         u64{value.count} * output.row_bytes);
+    moves_.push_back({target.data + static_cast<u64>(offsets[i]) * output.row_bytes, value.data,
+                      u64{value.count} * output.row_bytes});
   }
 }
 
@@ -315,27 +336,21 @@ void Gather::Engine::marks(const Block& block, const Rows& item, u8* to) const {
   }
 }
 
-void Gather::Engine::identify(const Span* spans, u32 n, i64* episodes, i64* starts) {
-  resolver_.begin();
-  for (u32 at = 0; at < n; at += kBlock) {
-    Block& block = blocks_[0];
-    resolver_.resolve(spans + at, std::min(kBlock, n - at), block);
-    for (size_t i = 0; i < block.items.size(); ++i) {
-      const Place place = block.place(block.items[i], block.items[i].back);
-      if (episodes != nullptr) episodes[at + i] = static_cast<i64>(episode_of(*place.view, place.row));
-      if (starts != nullptr) starts[at + i] = start_of(*place.view, place.row);
-    }
+void Gather::Engine::identify(const Block& block, u64 first, const Identities& to) const {
+  for (size_t i = 0; i < block.items.size(); ++i) {
+    const Place place = block.place(block.items[i], block.items[i].back);
+    if (to.episodes != nullptr) to.episodes[first + i] = static_cast<i64>(episode_of(*place.view, place.row));
+    if (to.starts != nullptr) to.starts[first + i] = start_of(*place.view, place.row);
   }
 }
 
 Gather::Gather(const ViewPlan& plan, ChunkSource& source) : engine_(std::make_unique<Engine>(plan, source)) {}
 Gather::~Gather() = default;
-void Gather::run(const Span* spans, u32 n, u64 first, const Target* targets) { engine_->run(spans, n, first, targets); }
+void Gather::run(const Span* spans, u32 n, u64 first, const Target* targets, const Identities& identities) {
+  engine_->run(spans, n, first, targets, identities);
+}
 u64 Gather::measure(u32 output, const Span* spans, u32 n, i64* offsets) {
   return engine_->measure(output, spans, n, offsets);
-}
-void Gather::identify(const Span* spans, u32 n, i64* episodes, i64* starts) {
-  engine_->identify(spans, n, episodes, starts);
 }
 u64 Gather::item_bytes(const ViewPlan& plan, u32 output) {
   return u64{plan.outputs.at(output).row_bytes} * plan.outputs.at(output).rows();

@@ -76,6 +76,11 @@ struct Span {  // one drawn item; the chunk is held
   u32 flags;
 };
 
+struct Identities {  // per item: id of its first own step's episode, and the step's number in it; either may be nullptr
+  i64* episodes = nullptr;
+  i64* starts = nullptr;
+};
+
 struct Target {
   u8* data = nullptr;            // the whole batch's array, contiguous; nullptr: not wanted
   const i64* offsets = nullptr;  // ragged: what measure() filled, for the whole batch
@@ -91,12 +96,10 @@ class Gather {
   Gather& operator=(const Gather&) = delete;
 
   // Fills element first + i of every wanted target from spans[i]. `targets`: one per output of the plan.
-  void run(const Span* spans, u32 n, u64 first, const Target* targets);
+  void run(const Span* spans, u32 n, u64 first, const Target* targets, const Identities& identities = {});
   // Ragged output: where each of its n * rows() values begins, in elements, and the total behind them (n * rows() + 1
   // numbers). Returns the total.
   u64 measure(u32 output, const Span* spans, u32 n, i64* offsets);
-  // Episode id and row number in it of each item's own first step. Either may be nullptr.
-  void identify(const Span* spans, u32 n, i64* episodes, i64* starts);
   // Bytes of one item of a fixed-size output.
   static u64 item_bytes(const ViewPlan& plan, u32 output);
 

@@ -88,9 +88,10 @@ bool Writer::try_commit(const std::vector<u32>& lanes, u64 deadline_ns, Blocked*
       blocked->table = i;
       return false;
     }
-    if (table.header().free_slots < pending_[i].size()) {
+    const u64 wanted = table.slots_for(pending_[i].size());
+    if (table.header().free_slots < wanted) {
       guards.clear();
-      table.ensure_slots(pending_[i].size(), deadline_ns);
+      table.ensure_slots(wanted, deadline_ns);
       return try_commit(lanes, deadline_ns, blocked);
     }
   }

@@ -21,7 +21,6 @@ from tianshou.data import Batch, PrioritizedReplayBuffer, ReplayBuffer  # type: 
 from torchrl.data import (  # type: ignore[import-not-found,unused-ignore]
     LazyMemmapStorage,
     LazyTensorStorage,
-    TensorDictPrioritizedReplayBuffer,
     TensorDictReplayBuffer,
 )
 
@@ -64,7 +63,7 @@ def run_cpprb_uniform(load: Load, meter: Meter) -> None:
 
 
 def run_torchrl(load: Load, meter: Meter) -> None:
-    """TorchRL, uniform, with tensor and with memmap storage."""
+    """TorchRL, uniform, with tensor and with memmap storage (its priority trees do not load beside this torch)."""
     leaves = {name: torch.from_numpy(np.stack([leaf] * EXTEND)) for name, leaf in load.step().items()}
     many = TensorDict(leaves, [EXTEND])
     for storage in (LazyTensorStorage, LazyMemmapStorage):
@@ -73,13 +72,6 @@ def run_torchrl(load: Load, meter: Meter) -> None:
         fill(load, partial(buffer.extend, many), EXTEND)
         meter.take(load.name, f"{name} extend", partial(buffer.extend, many), EXTEND)
         meter.take(load.name, f"{name} sample", buffer.sample, load.batch)
-    by_priority = TensorDictPrioritizedReplayBuffer(
-        alpha=ALPHA, beta=BETA, storage=LazyTensorStorage(load.capacity), batch_size=load.batch
-    )
-    fill(load, partial(by_priority.extend, many), EXTEND)
-    meter.take(load.name, "torchrl prioritized sample", by_priority.sample, load.batch)
-    places, ones = by_priority.sample()["index"], torch.ones(load.batch)
-    meter.take(load.name, "torchrl prioritized update", lambda: by_priority.update_priority(places, ones), load.batch)
 
 
 def run_sb3(load: Load, meter: Meter) -> None:

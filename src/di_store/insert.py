@@ -48,7 +48,7 @@ class Inserter:
                 return self._opaque([value], priority, timeout)
             if isinstance(self._view, (Sequence, Episode)):
                 return self._whole(value, priority, timeout)
-            return self._rows(self._coerced(value, None), 1, priority, timeout)
+            return self._finished(value, None, priority, timeout)
 
     def extend(self, batch: Any, priority: Any, timeout: Any) -> Array:
         """One item for each entry of the leading axis; their keys, uint64[n]."""
@@ -62,7 +62,7 @@ class Inserter:
                 return self._steps(batch, n, priority, timeout)
             if isinstance(self._view, (Sequence, Episode)):
                 return self._wholes(batch, n, priority, timeout)
-            return self._rows(self._coerced(batch, n), n, priority, timeout)
+            return self._finished(batch, n, priority, timeout)
 
     def close(self) -> None:
         """Let the table go."""
@@ -101,6 +101,25 @@ class Inserter:
             self._coerced(value, n)  # says what is wrong with its full path
             raise
 
+    def _finished(self, value: Any, n: int | None, priority: Any, timeout: float | None) -> Array:
+        """Finished transitions, one or n; they go to the core as they are."""
+        if self._handle.schema is None:
+            self._handle.declare(self._inferred(tree.flatten(value, what="row"), n))
+        native = self._writer()
+        items, total = [(1, 1, FINISHED)], 1 if n is None else n
+        if "steps" in self._columns() and type(value) is dict and "steps" not in value:
+            value = {**value, "steps": self._whole_steps(n)}
+        try:
+            return self._waited(native.insert, value, items, total, priority, n is None, timeout=timeout)
+        except SchemaMismatch:
+            self._coerced(value, n)  # says what is wrong with its full path
+            raise
+
+    def _whole_steps(self, n: int | None) -> Any:
+        """The column `steps` of finished transitions that do not give it."""
+        assert isinstance(self._view, Transition)
+        return self._view.n_step if n is None else np.full(n, self._view.n_step)
+
     def _opaque(self, values: list[Any], priority: Any, timeout: float | None) -> Array:
         if not values:
             raise ValueError("extend() needs at least one value")
@@ -125,7 +144,7 @@ class Inserter:
     def _complete(self, leaves: dict[str, Any], schema: Schema, n: int | None) -> None:
         """Refuse unknown and missing columns; what a finished transition may leave out is filled in."""
         if "steps" in schema and "steps" not in leaves and isinstance(self._view, Transition):
-            leaves["steps"] = self._view.n_step if n is None else np.full(n, self._view.n_step)
+            leaves["steps"] = self._whole_steps(n)
         for name in leaves:
             if name not in schema:
                 raise schema.unknown(name, leaves[name])
@@ -166,8 +185,7 @@ class Inserter:
 
     def _rows(self, rows: dict[str, Any], n: int, priority: Any, timeout: float | None) -> Array:
         """N items of one row each."""
-        flags = FINISHED if isinstance(self._view, Transition) else 0
-        return self._send(rows, [(1, 1, flags)], n, priority, timeout)
+        return self._send(rows, [(1, 1, 0)], n, priority, timeout)
 
     def _send(
         self,

@@ -93,6 +93,13 @@ def id_of(ref: Any) -> bytes:
     raise TypeError(f"{str(ref)[:60]} is a {type(ref).__name__}: give a Ref, as store.put() returns it{many}")
 
 
+def ids_of(refs: Any) -> list[bytes]:
+    """The ids of one ref or of several."""
+    if type(refs) is not list:
+        refs = [refs] if isinstance(refs, (Ref, str)) else listed(refs)
+    return [ref._bytes if type(ref) is Ref else id_of(ref) for ref in refs]
+
+
 def listed(refs: Any) -> list[Any]:
     """Several refs as a list.
 

@@ -12,13 +12,12 @@ from typing import Any
 from di_store import _core, config
 from di_store.errors import AccessDenied, StoreNotFound
 from di_store.sizes import budget_bytes
-from di_store.store import ATTACH, LOCK_SECONDS, Store
+from di_store.store import ATTACH, LOCK_SECONDS, OPEN_SECONDS, Store
 from di_store.waits import LOG_SECONDS, check_timeout, logger
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _CREATE_OR_ATTACH, _NEW = 0, 1
 _MODES = {"rw": _CREATE_OR_ATTACH, "x": _NEW, "r": ATTACH}
-_OPEN_SECONDS = 60.0
 _LOOK_SECONDS = 0.05
 
 
@@ -76,7 +75,7 @@ def open(
     budget = budget_bytes(memory)
     own = secrets.randbits(63) if seed is None else seed
     try:
-        arena = _core.Arena.open(name, number, budget, own, LOCK_SECONDS if mode == "r" else _OPEN_SECONDS)
+        arena = _core.Arena.open(name, number, budget, own, LOCK_SECONDS if mode == "r" else OPEN_SECONDS)
     except StoreNotFound as error:
         raise _explained(error) from None
     return Store(arena, seed=seed, readonly=mode == "r")
@@ -96,7 +95,7 @@ def attach(name: str, *, timeout: float | None = 0) -> Store:
     while True:
         try:
             # The folder's lock is held for moments only, so that even timeout=0 may wait for it.
-            most = _OPEN_SECONDS if seconds is None else max(seconds, LOCK_SECONDS)
+            most = OPEN_SECONDS if seconds is None else max(seconds, LOCK_SECONDS)
             return Store(_core.Arena.open(name, ATTACH, 0, 0, most))
         except StoreNotFound as error:
             waited = time.monotonic() - began

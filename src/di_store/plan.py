@@ -98,6 +98,7 @@ class Layout:
                 "dtype": column.dtype,
                 "shape": column.shape,
                 "ragged": column.ragged,
+                "max_rows": -1 if column.max_rows is None else column.max_rows,
                 "sparse": column.name in self.sparse,
                 "bytes": column.element_bytes,
             }

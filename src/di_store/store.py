@@ -44,6 +44,8 @@ ATTACH = 2
 """The core's number for a store that must be there."""
 LOCK_SECONDS = 5.0
 """How long attaching may wait for others that attach at this moment, whatever its timeout."""
+OPEN_SECONDS = 60.0
+"""The same where the caller gave no timeout: hundreds of processes may start at once."""
 _TABLE_NAME_BYTES = 100
 
 _core.set_codec(codec.encode, codec.decode)
@@ -130,7 +132,7 @@ class Store:
     @staticmethod
     def _load(name: str, readonly: bool = False) -> Store:
         """A pickled handle, in the process that loads it."""
-        return Store(_core.Arena.open(name, ATTACH, 0, 0, LOCK_SECONDS), readonly=readonly)
+        return Store(_core.Arena.open(name, ATTACH, 0, 0, OPEN_SECONDS), readonly=readonly)
 
     @staticmethod
     def _load_table(store: str, name: str, readonly: bool = False) -> Table:
@@ -274,8 +276,7 @@ class Store:
     def delete(self, refs: Ref | str | Iterable[Ref | str]) -> int:
         """Delete objects; how many were there. One that is being read is freed when its last array goes."""
         arena = self._writable()
-        listed = [refs] if isinstance(refs, (Ref, str)) else objects_.listed(refs)
-        return arena.delete([objects_.id_of(ref) for ref in listed])
+        return arena.delete(objects_.ids_of(refs))
 
     def keys(self, start: Ref | str | None = None, n: int = 1000) -> list[Ref]:
         """Refs of up to `n` objects in the order of their ids, those behind `start`."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from di_store import config
 from di_store.batch import Batch, empty_batch, host_array, key_array
+from di_store.chores import run_ahead
 from di_store.combination import MAX_CAPACITY
 from di_store.draw import TableSource, read_batch
 from di_store.dtypes import Array
@@ -141,6 +142,7 @@ class Table:
         if self._handle.schema is None:
             return None
         self._handle.arena.set_role(LEARNER_ROLE)
+        run_ahead(self._handle.arena)
         self._sample = self._handle.reader().sample
         return self._sample(n, beta, which)
 

@@ -170,9 +170,8 @@ class StampReader {
     for (u32 i = 0; i < ragged; ++i) bytes[i].resize(Gather::item_bytes(plan_, i) * n);
     for (u32 i = 0; i <= ragged; ++i) targets[i].data = bytes[i].data();
     targets[ragged].offsets = offsets_.data();
-    gather.run(spans.data(), n, 0, targets.data());
     starts_.resize(n);
-    gather.identify(spans.data(), n, nullptr, starts_.data());
+    gather.run(spans.data(), n, 0, targets.data(), {nullptr, starts_.data()});
     for (u32 i = 0; i < n; ++i)
       plan_.spec.kind == ViewKind::kTransition ? transition(bytes, i, spans[i].flags) : window(bytes, i);
   }

@@ -133,10 +133,10 @@ void check_batch(StreamModel& stream, const ViewPlan& plan, const std::vector<Wi
   Batch batch(gather, plan, spans);
   const size_t skipped = stream.random()() % (plan.outputs.size() + 1);
   if (skipped < plan.outputs.size()) batch.targets[skipped].data = nullptr;
-  gather.run(spans.data(), half, 0, batch.targets.data());
-  other.run(spans.data() + half, n - half, half, batch.targets.data());
   std::vector<i64> episodes(n), starts(n);
-  gather.identify(spans.data(), n, episodes.data(), starts.data());
+  const Identities identities{episodes.data(), starts.data()};
+  gather.run(spans.data(), half, 0, batch.targets.data(), identities);
+  other.run(spans.data() + half, n - half, half, batch.targets.data(), identities);
   for (u32 i = 0; i < n; ++i) {
     const Example example(stream, plan, windows[i]);
     CHECK(episodes[i] == example.row(0).episode && starts[i] == example.row(0).number);
