@@ -1,0 +1,75 @@
+"""Part "beside": what an insert of 28 KB costs while nobody, one or two other processes draw from the table."""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+from itertools import cycle
+from multiprocessing.connection import Connection
+
+import numpy as np
+
+import di_store
+from bench.scale.elements import BATCH
+from bench.scale.figures import Figure, Options, Takes, say, time_calls, turns
+
+FRAMES = {"obs": di_store.Spec((4, 84, 84), "u1")}
+ITEM = "28 KB"
+CAPACITY, SOURCES, LOOPS = 10_000, 256, (0, 1, 2)
+
+
+def beside(options: Options) -> list[Figure]:
+    """Inserts one after the other into a full table; the loops draw batches of 256 without a pause."""
+    takes, capacity = Takes("beside"), max(1_000, int(CAPACITY * options.scale))
+    with di_store.open(memory="1GiB") as store:
+        table = store.create_table("t", capacity=capacity, schema=FRAMES, sampler=di_store.Prioritized(alpha=0.6))
+        steps = [{"obs": np.full((4, 84, 84), number % 256, np.uint8)} for number in range(SOURCES)]
+        feed = cycle(steps)
+        say(f"beside: {capacity:,} items")
+        for _ in range(capacity):
+            table.insert(next(feed))
+        time_calls(table.insert, feed, options.seconds / 10)
+        for loops in turns(LOOPS, max(options.rounds, 5)):
+            samplers = [Sampler(table) for _ in range(loops)]
+            taken = time_calls(table.insert, feed, options.seconds * 2)
+            takes.latencies(ITEM, loops, "insert", taken, (50, 99, 99.9))
+            if drawn := [sampler.stop() for sampler in samplers]:
+                takes.add(ITEM, loops, "drawn beside", sum(drawn), "items/s")
+    return takes.figures()
+
+
+class Sampler:
+    """A process that draws until it is told to stop; it draws already when this returns."""
+
+    def __init__(self, table: di_store.Table) -> None:
+        context = mp.get_context("spawn")
+        self._pipe, there = context.Pipe()
+        self._process = context.Process(target=draw, args=(there, table), daemon=True)
+        self._process.start()
+        there.close()
+        assert self._pipe.recv() == "draws"
+
+    def stop(self) -> float:
+        """Items it drew per second."""
+        self._pipe.send("stop")
+        rate = float(self._pipe.recv())
+        self._process.join()
+        return rate
+
+
+def draw(pipe: Connection, table: di_store.Table) -> None:
+    """The sampler's process."""
+    held, taken = [table.sample(BATCH)], 0
+
+    def call(_: object) -> None:
+        held[0] = table.sample(BATCH)
+
+    for _ in range(20):
+        call(None)
+    pipe.send("draws")
+    spent = 0.0
+    while not pipe.poll():
+        nanoseconds = time_calls(call, cycle([None]), 0.05)
+        taken += len(nanoseconds)
+        spent += float(nanoseconds.sum())
+    pipe.recv()
+    pipe.send(taken * BATCH * 1e9 / spent)
