@@ -92,7 +92,7 @@ class Crew:
 def write(pipe: Connection, name: str, lanes: int) -> None:
     """One writer: opens, appends once, then writes from a moment to another as often as it is told."""
     before = memory_kib()
-    table = di_store.attach(name).table("t")
+    table = di_store.attach(name, timeout=120).table("t")
     step: dict[str, Any] = row()
     if lanes > 1:
         step = {key: np.stack([leaf] * lanes) for key, leaf in step.items()}
