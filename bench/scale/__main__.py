@@ -19,7 +19,7 @@ from bench.scale.figures import Figure, Options, apart, say
 from bench.scale.items import capacity, items
 from bench.scale.objects import objects
 from bench.scale.processes import processes
-from bench.scale.report import ROOT, Result, machine, show
+from bench.scale.report import RESULTS, ROOT, Result, machine, show
 from bench.scale.shapes import shapes
 from bench.scale.tables import tables
 from bench.scale.writers import writers
@@ -37,6 +37,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5, help="turns of every case; medians count (default 5)")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the largest counts (default 1)")
     parser.add_argument("--inprocess-python", help="interpreter of the environment of bench/peers/inprocess.txt")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the file (default bench/results)")
     parser.add_argument("--check", action="store_true", help="exit 1 when a bar is missed or was not measured")
     parser.add_argument("--doc", nargs="?", const="", metavar="FILE", help="write a result into docs/performance.md")
     parser.add_argument("--doc-check", action="store_true", help="exit 1 when that page differs from its result")
@@ -74,7 +75,8 @@ def main() -> int:
         return 0
     result = measure(args)
     show(result)
-    print(f"\nraw figures: {result.save().relative_to(ROOT)}")
+    path = result.save(args.out)
+    print(f"\nraw figures: {path.relative_to(ROOT) if path.is_relative_to(ROOT) else path}")
     return 1 if args.check and not all(bar.met for bar in result.bars) else 0
 
 

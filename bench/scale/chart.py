@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Canvas
 
-from bench.scale.figures import Figure
-from bench.scale.report import Grid, Result, size
+from bench.scale.figures import At, Figure
+from bench.scale.report import Grid, Result
 
 
 @dataclass(frozen=True)
@@ -23,19 +23,23 @@ class Plot:
         title: with the unit.
         x: what grows.
         metrics: drawn against it, one line for each series that has them.
+        series: only these; (): all.
     """
 
     part: str
     title: str
     x: str
     metrics: tuple[str, ...]
+    series: tuple[str, ...] = ()
 
 
+OURS = ("prioritized",)
+LOG_FROM = 12  # largest by smallest, from where on a plot is logarithmic
 PLOTS = (
     Plot("items", "draws, µs", "items in the table", ("sample(256) p50",)),
-    Plot("items", "updates, items/s", "items in the table", ("update(32)", "update(256)", "update(1024)")),
+    Plot("items", "updates, items/s", "items in the table", ("update(32)", "update(256)", "update(1024)"), OURS),
     Plot("items", "one step in, µs", "items in the table", ("append p50", "append p99", "insert p50", "insert p99")),
-    Plot("items", "memory, bytes an item", "items in the table", ("slots and trees", "rows", "store in all")),
+    Plot("items", "memory, bytes an item", "items in the table", ("slots and trees", "rows", "store in all"), OURS),
     Plot("capacity", "draws of the same items, µs", "capacity", ("sample(256) p50",)),
     Plot("objects", "objects, µs", "objects in the store", ("put p50", "get p50", "delete p50", "stats p50")),
     Plot(
@@ -63,25 +67,37 @@ def draw(result: Result, path: Path) -> None:
 
 
 def _one(axis: Axes, plot: Plot, figures: Sequence[Figure]) -> None:
-    grid = Grid.of(figures, plot.part, plot.metrics)
-    several = len({series for series, *_ in grid.lines}) > 1
-    plain = all(isinstance(at, int) and at > 0 for at in grid.sizes)
+    grid = Grid.of([f for f in figures if f.series in plot.series or not plot.series], plot.part, plot.metrics)
+    places, lows, highs = {at: place for place, at in enumerate(grid.sizes)}, [], []
     for series, metric, _, values in grid.lines:
-        known = [(at, value) for at, value in zip(grid.sizes, values, strict=True) if value is not None]
-        label = series if len(plot.metrics) == 1 else f"{series}, {metric}" if several else metric
-        x = [at if plain else size(at) for at, _ in known]
-        axis.plot(x, [value for _, value in known], ".-", label=label)
+        known = [(places[at], value) for at, value in zip(grid.sizes, values, strict=True) if value is not None]
+        marks = "o" if any(isinstance(at, str) for at in grid.sizes) else ".-"  # names have no order
+        label = series if len(plot.metrics) == 1 else metric
+        axis.plot([place for place, _ in known], [value for _, value in known], marks, label=label)
+        lows.append(min(value for _, value in known))
+        highs.append(max(value for _, value in known))
     axis.set_title(plot.title, fontsize=10)
     axis.set_xlabel(plot.x, fontsize=9)
-    if plain:
-        axis.set_xscale("log")
+    axis.set_xticks(list(places.values()), [short(at) for at in grid.sizes])
     if "by flat" in plot.title:
         axis.axhline(1, color="grey", linewidth=0.8)
-    elif len(grid.lines) > 1 and "µs" in plot.title:
+    if lows and max(highs) > LOG_FROM * min(lows):
         axis.set_yscale("log")
     else:
         axis.set_ylim(bottom=0)
+    axis.yaxis.set_major_formatter(lambda value, _: short(value))
+    axis.yaxis.set_minor_formatter(lambda value, _: "")
     axis.grid(alpha=0.3)
     axis.tick_params(labelsize=8)
     if len(grid.lines) > 1:
         axis.legend(fontsize=7)
+
+
+def short(at: At | float) -> str:
+    """A number for an axis."""
+    if isinstance(at, str):
+        return at
+    for unit, name in ((1e6, " M"), (1e3, " k")):
+        if at >= unit:
+            return f"{at / unit:.3g}{name}"
+    return f"{at:.3g}"

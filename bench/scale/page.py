@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from bench.scale.report import ROOT, Grid, Result, number, size
+from bench.scale.report import RESULTS, ROOT, Grid, Result, number, size
 
 PAGE = ROOT / "docs" / "performance.md"
 CHART = ROOT / "docs" / "images" / "scale.png"
@@ -39,12 +39,12 @@ PARTS = {"memory": "items"}
 
 def write(path: Path, check: bool) -> bool:
     """Put a result's figures into the page, and draw its chart; `check`: only whether the page has them already."""
-    from bench.scale import chart  # matplotlib belongs to the development environment
-
     result = Result.load(path)
     text = PAGE.read_text()
     fresh = filled(text, result, path.name)
     if not check:
+        from bench.scale import chart  # matplotlib belongs to the environments of demo and tests
+
         PAGE.write_text(fresh)
         chart.draw(result, CHART)
     return fresh == text
@@ -55,7 +55,7 @@ def shown() -> Path:
     found = SOURCE.search(PAGE.read_text())
     if found is None:
         raise SystemExit(f"{PAGE.relative_to(ROOT)} names no file of bench/results")
-    return ROOT / "bench" / "results" / found[1]
+    return RESULTS / found[1]
 
 
 def filled(text: str, result: Result, name: str) -> str:

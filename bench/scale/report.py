@@ -54,10 +54,10 @@ class Result:
         found["figures"] = [Figure(**figure) for figure in found["figures"]]
         return cls(**found)
 
-    def save(self) -> Path:
+    def save(self, folder: Path) -> Path:
         """The file's path."""
-        RESULTS.mkdir(exist_ok=True)
-        path = RESULTS / f"scale-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.json"
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"scale-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.json"
         path.write_text(json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n")
         return path
 
@@ -74,9 +74,11 @@ def machine() -> dict[str, Any]:
 
 
 def number(value: float | None) -> str:
-    """Three digits, or all before the point."""
+    """Three digits, or all before the point; millions as such."""
     if value is None:
         return "–"
+    if value >= 1e6:
+        return f"{value / 1e6:.3g} M"
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.2f}" if value < 10 else f"{value:.1f}"
