@@ -1,34 +1,102 @@
-"""`di-store bench`: how fast this machine's store is, with memcpy beside it."""
+"""`di-store bench`: how fast this machine's store is, with memcpy beside it, and whether it carries named loads."""
 
 from __future__ import annotations
 
 import dataclasses
+import os
+import sys
+from pathlib import Path
 
 import click
 
 import di_store
+from di_store.cli import loads
 from di_store.cli.common import console, json_option, listing, print_json, usage_errors
+from di_store.errors import CapacityError
+from di_store.tree import did_you_mean
 from di_store.workloads import WORKLOADS, Figure, Meter
+from di_store.workloads.catalogue import GROUPS, LOADS, find
+from di_store.workloads.crew import CrewError
+from di_store.workloads.load import Load
+from di_store.workloads.trial import Result, carry
 
 HEADS = ("workload", "case", "per second>", "p50 µs>", "p90>", "p99>", "p99.9>", "GB/s>", "memcpy GB/s>", "share>")
+ROUND_SECONDS = 0.5
 
 
-@click.command(short_help="Measure this machine's store beside memcpy.")
-@click.argument("workloads", nargs=-1, type=click.Choice(sorted(WORKLOADS)), metavar="[WORKLOAD]...")
-@click.option("--seconds", type=click.FloatRange(min=0.01), default=0.5, show_default=True, help="Length of a round.")
+@click.command(short_help="Measure this machine's store; carry named loads.")
+@click.argument("workloads", nargs=-1, metavar="[WORKLOAD]...")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0.01),
+    default=None,
+    help=f"Length of a round [default: {ROUND_SECONDS}], or measured of a load [default: its own, mostly 60].",
+)
 @click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True, help="Their median is shown.")
-@click.option("--memory", default="1GiB", show_default=True, help="Cap of the store it makes.")
+@click.option("--memory", default="1GiB", show_default=True, help="Cap of the store it makes; a load has its own.")
+@click.option(
+    "--scale",
+    type=click.FloatRange(min=0, max=1, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="Share of a load's items that its tables hold.",
+)
+@click.option("--check", is_flag=True, help="Exit 1 when a load fails.")
+@click.option("--save", type=click.Path(dir_okay=False, path_type=Path), help="Write the loads' results, as JSON.")
 @json_option
-def bench(workloads: tuple[str, ...], seconds: float, rounds: int, memory: str, as_json: bool) -> None:
+def bench(
+    workloads: tuple[str, ...],
+    seconds: float | None,
+    rounds: int,
+    memory: str,
+    scale: float,
+    check: bool,
+    save: Path | None,
+    as_json: bool,
+) -> None:
     """Measure put, get, append, sample, update (default: all) in this process, on a store of their own.
 
     "per second" counts items, a sample or update being a batch of them; percentiles are of one call; memcpy is the
     same run's copy of memory that no cache holds, on one thread, and "share" the bytes moved relative to it. It may
     exceed 100%: the core writes past the caches where that is faster.
+
+    Or carry named loads with writers and readers in processes of their own, at the loads' rates: `di-store bench
+    S1-dqn-qbert`, or a group: `rows`, `variants`, `papers`, `loads` (all). A load's name may be cut at a hyphen: S1.
     """
-    meter = Meter(seconds=seconds, rounds=rounds)
+    quick, named = chosen(workloads)
+    if quick:
+        measure(quick, Meter(seconds=seconds or ROUND_SECONDS, rounds=rounds), memory, as_json)
+    if named:
+        before = os.getloadavg()
+        results = carry_all(named, seconds, scale, as_json)
+        if not as_json:
+            loads.show(console(), results)
+        if save is not None:
+            loads.save(save, results, before)
+        if check and not all(result.ok for result in results):
+            sys.exit(1)
+
+
+def chosen(names: tuple[str, ...]) -> tuple[list[str], list[Load]]:
+    """Quick workloads and named loads, each once; without any name all quick ones."""
+    quick: dict[str, None] = {}
+    named: dict[str, Load] = {}
+    for name in names or tuple(WORKLOADS):
+        if name in WORKLOADS:
+            quick[name] = None
+            continue
+        found = find(name)
+        if not found:
+            known = [*WORKLOADS, "loads", *GROUPS, *LOADS]
+            raise click.UsageError(f"{name!r} is no workload{did_you_mean(name, known)}; there are {', '.join(known)}")
+        named |= {load.name: load for load in found}
+    return list(quick), list(named.values())
+
+
+def measure(names: list[str], meter: Meter, memory: str, as_json: bool) -> None:
+    """The quick workloads."""
     figures: list[Figure] = []
-    for name in workloads or tuple(WORKLOADS):
+    for name in names:
         with usage_errors():
             store = di_store.open(memory=memory)
         with store:
@@ -40,6 +108,22 @@ def bench(workloads: tuple[str, ...], seconds: float, rounds: int, memory: str, 
                     click.echo(f"{figure.workload} {figure.case}", err=True)
     if not as_json:
         console().print(listing(HEADS, map(row, figures)))
+
+
+def carry_all(named: list[Load], seconds: float | None, scale: float, as_json: bool) -> list[Result]:
+    """Named loads, one after the other."""
+    results = []
+    for load in named:
+        try:
+            result = carry(load, seconds=seconds, scale=scale, say=lambda text: click.echo(text, err=True))
+        except CapacityError as error:
+            raise click.ClickException(f"{load.name} needs more memory than there is (--scale): {error}") from None
+        except CrewError as error:
+            raise click.ClickException(f"{load.name}: {error}") from None
+        results.append(result)
+        if as_json:
+            print_json(loads.plain(result))
+    return results
 
 
 def row(figure: Figure) -> tuple[str, ...]:

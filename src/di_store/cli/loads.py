@@ -1,0 +1,128 @@
+"""What `di-store bench` prints and saves of named loads."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import platform
+import shlex
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+import di_store
+from di_store.cli.common import listing
+from di_store.workloads.catalogue import GROUPS, LOADS
+from di_store.workloads.trial import Line, Result
+
+CALL_HEADS = ("load", "call", "asked/s>", "reached/s>", "MB/s>", "p50 ms>", "p99>", "p99.9>", "let go/s>", "times>")
+LOAD_HEADS = ("load", "cores>", "stored>", "in all>", "B/element>", "samples/insert>", "off by>", "headroom>", "")
+LINE_HEADS = ("load", "what must hold", "figure>", "bar>", "")
+
+
+def show(console: Console, results: Sequence[Result]) -> None:
+    """Three tables: calls, loads, and what had to hold."""
+    console.print(listing(CALL_HEADS, [row for result in results for row in _calls(result)]))
+    paced = [result for result in results if result.lines]
+    if paced:
+        console.print()
+        console.print(listing(LOAD_HEADS, map(_load, paced)))
+        console.print()
+        console.print(listing(LINE_HEADS, [_line(result, line) for result in paced for line in result.lines]))
+
+
+def names() -> str:
+    """Groups and loads, for the help."""
+    groups = ", ".join(["loads", *GROUPS])
+    return f"groups {groups}; loads {', '.join(LOADS)}"
+
+
+def plain(result: Result) -> dict[str, Any]:
+    """A result as JSON takes it; what is not known is null."""
+    found = dataclasses.asdict(result)
+    found["ok"] = result.ok
+    for line in found["lines"]:
+        line["figure"] = line["figure"] if line["figure"] == line["figure"] else None
+    return found
+
+
+def save(path: Path, results: Iterable[Result], load_before: tuple[float, float, float]) -> None:
+    """Write results with what is needed to judge them."""
+    content = {
+        "command": shlex.join(["di-store", *sys.argv[1:]]),
+        "version": di_store.__version__,
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "machine": {
+            "cpus": os.cpu_count(),
+            "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+            "kernel": platform.release().split("-")[0],
+            "python": platform.python_version(),
+        },
+        "load_average_before": load_before,
+        "load_average_after": os.getloadavg(),
+        "results": [plain(result) for result in results],
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def _calls(result: Result) -> Iterator[tuple[str, ...]]:
+    labels = [*result.rates, *(label for label in result.milliseconds if label not in result.rates)]
+    for label in labels:
+        rate, spent = result.rates.get(label, {}), result.milliseconds.get(label)
+        asked, most = rate.get("asked"), result.most.get(label)
+        moved = rate.get("bytes_per_second")
+        yield (
+            result.load,
+            label,
+            _number(asked),
+            _number(rate.get("reached")),
+            "-" if not moved else f"{moved / 1e6:,.1f}",
+            *("-" if spent is None else _milliseconds(spent[key]) for key in ("p50", "p99", "p99.9")),
+            _number(most) if asked is not None else "-",
+            "-" if most is None or asked is None else f"{most / asked:,.1f} x",
+        )
+
+
+def _load(result: Result) -> tuple[str, ...]:
+    figures = result.figures
+
+    def text(name: str, form: str) -> str:
+        return format(figures[name], form) if name in figures else "-"
+
+    return (
+        result.load,
+        text("store_cores", ".3f"),
+        text("stored_share", ".3f"),
+        text("in_all_share", ".3f"),
+        text("in_all_bytes_per_element", ",.0f"),
+        text("samples_per_insert", ",.3g"),
+        text("samples_per_insert_error", "+.1%"),
+        text("headroom", ",.1f"),
+        "passed" if result.ok else "FAILED",
+    )
+
+
+def _line(result: Result, line: Line) -> tuple[str, ...]:
+    return (
+        result.load,
+        line.text,
+        f"{line.figure:,.4g}",
+        f"{line.relation} {line.value:,.4g}",
+        "ok" if line.ok else "MISSED",
+    )
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if value >= 100 else f"{value:,.3g}"
+
+
+def _milliseconds(value: float) -> str:
+    return f"{value:,.4f}" if value < 0.1 else f"{value:,.2f}" if value < 100 else f"{value:,.0f}"

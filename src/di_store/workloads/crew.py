@@ -1,0 +1,325 @@
+"""The processes of a load: started fresh, told one phase after the other, all on one schedule of absolute time.
+
+A paced duty has fixed times at which its steps are due. A step that comes late does not move those that follow, so a
+store that cannot keep up shows as steps that were due and did not begin before the phase ended.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from types import FrameType, TracebackType
+from typing import Any
+
+import numpy as np
+
+import di_store
+from di_store.workloads.content import Array
+from di_store.workloads.duties import Calls, Duty, Over, make_duty
+from di_store.workloads.load import Load
+
+LEAD_SECONDS = 0.1
+"""From telling a phase to its beginning: every process is waiting for it by then."""
+
+GRACE_SECONDS = 1.0
+"""After the end of a phase a call that waits is interrupted, again and again in this interval."""
+
+LATE_SECONDS = 300.0
+"""After the end of a phase, or for filling: whoever has not answered by then never will."""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Some seconds in which every duty has its rate.
+
+    Attributes:
+        seconds: how long.
+        rates: elements a second by label, all processes together; None: as many as it can; absent: nothing.
+        check: whether readers add up and compare what arrives.
+    """
+
+    seconds: float
+    rates: Mapping[str, float | None]
+    check: bool
+
+
+@dataclass
+class Tally:
+    """What one duty did in a phase, in one process or in all of them.
+
+    Attributes:
+        rate: asked for; None: as many as it can.
+        due, done: elements; a paced step is done that began before the end of the phase.
+        elements_per_second: of what was done, over the time it took; where it is paced, the rate asked for times the
+            share that was done.
+    """
+
+    rate: float | None
+    due: float = 0.0
+    done: int = 0
+    bytes: int = 0
+    elements_per_second: float = 0.0
+    bytes_per_second: float = 0.0
+
+    def add(self, other: Tally) -> None:
+        """Another process of the same role."""
+        self.due += other.due
+        self.done += other.done
+        self.bytes += other.bytes
+        self.elements_per_second += other.elements_per_second
+        self.bytes_per_second += other.bytes_per_second
+
+
+@dataclass
+class Outcome:
+    """What a phase brought.
+
+    Attributes:
+        tallies: by label.
+        spent: nanoseconds of every call, by label.
+        call_cpu, other_cpu: CPU seconds inside store calls, and of the processes' other threads (chores, loaders).
+    """
+
+    tallies: dict[str, Tally] = field(default_factory=dict)
+    spent: dict[str, Array] = field(default_factory=dict)
+    call_cpu: float = 0.0
+    other_cpu: float = 0.0
+
+    def add(self, other: Outcome) -> None:
+        """Another process."""
+        for label, tally in other.tallies.items():
+            if label in self.tallies:
+                self.tallies[label].add(tally)
+            else:
+                self.tallies[label] = tally
+        for label, spent in other.spent.items():
+            before = self.spent.get(label)
+            self.spent[label] = spent if before is None else np.concatenate([before, spent])
+        self.call_cpu += other.call_cpu
+        self.other_cpu += other.other_cpu
+
+
+# --- in the processes -------------------------------------------------------------------------------------------------
+
+
+class Clockwork:
+    """The duties of one process, each at its pace."""
+
+    def __init__(self, duties: dict[str, Duty], share: tuple[int, int]) -> None:
+        self._duties = duties
+        self._share = share
+        self._calls = Calls()
+        signal.signal(signal.SIGALRM, self._alarm)
+
+    def run(self, phase: Phase, start: float) -> Outcome:
+        """One phase, from `start` of the monotonic clock."""
+        calls, end = self._calls, start + phase.seconds
+        paces = {
+            label: _Pace(duty, phase.rates[label], start, phase.seconds, self._share)
+            for label, duty in self._duties.items()
+            if label in phase.rates
+        }
+        time.sleep(max(0.0, start - time.monotonic()))
+        calls.clear()
+        others = _other_cpu()
+        signal.setitimer(signal.ITIMER_REAL, max(end - time.monotonic(), 0.0) + GRACE_SECONDS, GRACE_SECONDS)
+        try:
+            while paces:
+                now = time.monotonic()
+                pace = min(paces.values(), key=lambda pace: pace.next_due(now))
+                due = pace.next_due(now)
+                if due >= end or now >= end:
+                    break
+                if due > now:
+                    time.sleep(due - now)
+                pace.step(calls, phase.check)
+        except Over:
+            pass
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        now = time.monotonic()
+        return Outcome(
+            {label: pace.tally(now) for label, pace in paces.items()},
+            {label: np.array(spent, np.int64) for label, spent in calls.spent.items()},
+            calls.cpu / 1e9,
+            (_other_cpu() - others) / 1e9,
+        )
+
+    def _alarm(self, number: int, frame: FrameType | None) -> None:
+        if self._calls.waiting:
+            raise Over
+
+
+class _Pace:
+    """When the steps of one duty are due."""
+
+    def __init__(self, duty: Duty, rate: float | None, start: float, seconds: float, share: tuple[int, int]) -> None:
+        number, processes = share
+        self._duty = duty
+        self._start = start
+        self._rate = None if rate is None else rate / processes
+        self._period = 0.0 if self._rate is None else duty.elements / self._rate
+        # The processes of a role take turns; in a phase shorter than a period each has a step all the same.
+        self._first = min(self._period, seconds) * number / processes
+        self._due = 0 if rate is None else max(1, int(np.ceil((seconds - self._first) / self._period)))
+        self._steps = self._done = 0
+        self._rate_asked = rate
+        duty.bytes = 0
+
+    def next_due(self, now: float) -> float:
+        """When the next step is due."""
+        return now if self._rate is None else self._start + self._first + self._steps * self._period
+
+    def step(self, calls: Calls, check: bool) -> None:
+        """One step, even if it is late."""
+        self._steps += 1
+        self._done += self._duty.step(calls, check)
+
+    def tally(self, now: float) -> Tally:
+        """What was done until `now`."""
+        due = self._due * self._duty.elements
+        elapsed = max(now - self._start, 1e-9)
+        if self._rate is None:
+            rate = self._done / elapsed
+            return Tally(self._rate_asked, 0.0, self._done, self._duty.bytes, rate, self._duty.bytes / elapsed)
+        share = self._done / due
+        per_element = self._duty.bytes / max(self._done, 1)
+        return Tally(
+            self._rate_asked, due, self._done, self._duty.bytes, self._rate * share, self._rate * share * per_element
+        )
+
+
+def _other_cpu() -> int:
+    """CPU nanoseconds of this process's threads but this one."""
+    return time.process_time_ns() - time.thread_time_ns()
+
+
+def _work(line: Connection, store: di_store.Store, load: Load, role_number: int, number: int) -> None:
+    """One process, from its start to its end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever started us
+    role = load.roles[role_number]
+    share = (number, role.processes)
+    duties: dict[str, Duty] = {}
+    try:
+        for plan in role.duties:
+            duties[plan.label] = make_duty(plan, store, load, share)
+            duties[plan.label].fill()
+        clockwork = Clockwork(duties, share)
+        line.send(None)
+        while True:
+            order = line.recv()
+            if order is None:
+                break
+            if isinstance(order, int):
+                line.send([duty.audit(order) for duty in duties.values()])
+            else:
+                line.send(clockwork.run(*order))
+        for duty in duties.values():
+            duty.close()
+    except BaseException:
+        line.send(f"{role.name} {number}:\n{traceback.format_exc()}")
+
+
+# --- from outside -----------------------------------------------------------------------------------------------------
+
+
+class CrewError(RuntimeError):
+    """A process of a load failed; the text is its own."""
+
+
+class Crew:
+    """The processes of one load. Made, they have filled the tables and wait for the first phase."""
+
+    def __init__(self, load: Load, store: di_store.Store) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._members: list[tuple[BaseProcess, Connection]] = []
+        # Starting this helper of multiprocessing unblocks Ctrl-C as a side effect, so it comes first.
+        resource_tracker.ensure_running()
+        try:
+            for role_number, role in enumerate(load.roles):
+                for number in range(role.processes):
+                    ours, theirs = context.Pipe()
+                    process = context.Process(
+                        target=_work, args=(theirs, store, load, role_number, number), name=role.name, daemon=True
+                    )
+                    process.start()
+                    theirs.close()
+                    self._members.append((process, ours))
+            self._answers(LATE_SECONDS)
+        except BaseException:
+            self._kill()
+            raise
+
+    def run(self, phase: Phase, watch: Callable[[], None] | None = None) -> Outcome:
+        """One phase; `watch` is called about 20 times a second meanwhile."""
+        start = time.monotonic() + LEAD_SECONDS
+        self._tell((phase, start))
+        outcome = Outcome()
+        for answer in self._answers(phase.seconds + LATE_SECONDS, watch):
+            outcome.add(answer)
+        return outcome
+
+    def audit(self, draws: int) -> list[dict[str, float]]:
+        """What every duty found over the whole run."""
+        self._tell(draws)
+        return [figures for answer in self._answers(LATE_SECONDS) for figures in answer]
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self._tell(None)
+            for process, _ in self._members:
+                process.join(10.0)
+        self._kill()
+
+    def _tell(self, order: Any) -> None:
+        for process, line in self._members:
+            try:
+                line.send(order)
+            except OSError:
+                raise CrewError(f"{process.name} died") from None
+
+    def _answers(self, seconds: float, watch: Callable[[], None] | None = None) -> list[Any]:
+        """One answer of every process.
+
+        Raises:
+            CrewError: one failed, died, or is late.
+        """
+        found: dict[int, Any] = {}
+        deadline = time.monotonic() + seconds
+        while len(found) < len(self._members):
+            missing = {id(line): at for at, (_, line) in enumerate(self._members) if at not in found}
+            for line in wait([self._members[at][1] for at in missing.values()], 0.05):
+                at = missing[id(line)]
+                try:
+                    found[at] = self._members[at][1].recv()
+                except EOFError:
+                    process = self._members[at][0]
+                    process.join(1.0)
+                    raise CrewError(f"{process.name} died with exit status {process.exitcode}") from None
+                if isinstance(found[at], str):
+                    raise CrewError(found[at])
+            if watch is not None:
+                watch()
+            if time.monotonic() > deadline:
+                names = ", ".join(self._members[at][0].name for at in missing.values())
+                raise CrewError(f"{names}: no answer for {seconds:.0f} s")
+        return [found[at] for at in sorted(found)]
+
+    def _kill(self) -> None:
+        for process, line in self._members:
+            if process.is_alive():
+                process.kill()
+            process.join(10.0)
+            line.close()

@@ -1,0 +1,267 @@
+"""One load carried on this machine: its store, its tables, its processes, its phases, and what came of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+import di_store
+from di_store.workloads.crew import Crew, Outcome, Phase
+from di_store.workloads.duties import MIXTURE_DRAWS, OTHERS_OBJECT, objects
+from di_store.workloads.load import Bar, Draw, Get, Load, Publish
+
+PERCENTILES = (50.0, 99.0, 99.9)
+RATE_SHARE = 0.99
+"""A rate counts as held from here: steps that were due in the last moment of a phase may begin after it."""
+
+WARM_SHARE, MOST_SHARE, LEAST_SECONDS = 1 / 6, 1 / 6, 0.05
+LOOK_SECONDS = 0.05
+
+
+@dataclass(frozen=True)
+class Line:
+    """One thing that had to hold, and whether it did."""
+
+    text: str
+    figure: float
+    relation: str
+    value: float
+    ok: bool
+
+
+@dataclass
+class Result:
+    """What one load came to.
+
+    Attributes:
+        figures: by name; README of `bench/` explains them.
+        rates: elements a second by label: asked for (None: as many as it can), reached, bytes a second.
+        milliseconds: of one call by label: calls, p50, p99, p99.9.
+        most: elements a second by label where it was let go.
+        lines: what had to hold.
+    """
+
+    load: str
+    title: str
+    scale: float
+    seconds: float
+    figures: dict[str, float] = field(default_factory=dict)
+    rates: dict[str, dict[str, float | None]] = field(default_factory=dict)
+    milliseconds: dict[str, dict[str, float]] = field(default_factory=dict)
+    most: dict[str, float] = field(default_factory=dict)
+    lines: list[Line] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether every line holds."""
+        return all(line.ok for line in self.lines)
+
+
+def carry(load: Load, *, seconds: float | None, scale: float, say: Callable[[str], None]) -> Result:
+    """Carry a load and judge it.
+
+    Args:
+        load: which.
+        seconds: measured; None: the load's own. Warming up takes a sixth of that before, and each phase in which
+            something is let go a sixth after.
+        scale: share of the items that tables hold.
+        say: is told what goes on.
+
+    Raises:
+        CrewError: a process failed. CapacityError: the machine has not the memory.
+    """
+    whole = load.seconds if seconds is None else seconds
+    load = load.scaled(scale)
+    result = Result(load.name, load.title, scale, whole)
+    with di_store.open(memory=load.memory_bytes) as store:
+        for table in load.tables:
+            limiter = di_store.MinSize(1) if _late_limiter(table.limiter) and table.filled else table.limiter
+            store.create_table(
+                table.name,
+                capacity=table.capacity,
+                view=table.view,
+                schema={column.name: column.spec for column in table.columns},
+                sampler=table.sampler,
+                limiter=limiter,
+                lanes=load.lanes(table.name),
+                **table.settings,
+            )
+        for _, plan in load.duties:
+            if isinstance(plan, Get) and plan.other and not store.contains(OTHERS_OBJECT):
+                store.put(objects(plan.size)[0], id=OTHERS_OBJECT)
+        say(f"{load.name}: filling")
+        with Crew(load, store) as crew:
+            for table in load.tables:
+                if _late_limiter(table.limiter) and table.filled:
+                    store.table(table.name).configure(limiter=table.limiter)
+            _Trial(load, store, crew, result, say).run(whole)
+    result.lines = [_line(bar, result.figures) for bar in _bars(load)]
+    return result
+
+
+def _late_limiter(limiter: object) -> bool:
+    """Whether filling a table would have to wait for draws."""
+    return isinstance(limiter, di_store.SamplesPerInsert)
+
+
+class _Trial:
+    """The phases of one load, and the figures from them."""
+
+    def __init__(
+        self, load: Load, store: di_store.Store, crew: Crew, result: Result, say: Callable[[str], None]
+    ) -> None:
+        self._load, self._store, self._crew = load, store, crew
+        self._result, self._say = result, say
+        self._tables = {plan.name: store.table(plan.name) for plan in load.tables}
+        self._rates = {plan.label: plan.rate for _, plan in load.duties}
+        self._outside = 0
+        self._looked = 0.0
+
+    def run(self, seconds: float) -> None:
+        """All phases."""
+        load, name = self._load, self._load.name
+        warm = max(LEAST_SECONDS, seconds * WARM_SHARE)
+        most = max(LEAST_SECONDS, seconds * MOST_SHARE)
+        if load.paced:
+            self._say(f"{name}: warming up for {warm:.3g} s")
+            self._crew.run(Phase(warm, self._rates, True))
+            self._say(f"{name}: measuring for {seconds:.3g} s")
+            self._measure(seconds)
+        for labels in load.most:
+            self._say(f"{name}: as much as it can, {' and '.join(labels)}")
+            let_go = dict.fromkeys(labels)
+            rates = {**self._rates, **let_go} if load.paced else let_go
+            if not load.paced:
+                self._crew.run(Phase(warm, rates, False))
+            outcome = self._crew.run(Phase(most if load.paced else seconds, rates, False), self._watch)
+            self._let_go(outcome, labels)
+        self._audit()
+
+    def _measure(self, seconds: float) -> None:
+        before = {name: table.stats() for name, table in self._tables.items()}
+        outcome = self._crew.run(Phase(seconds, self._rates, True), self._watch)
+        after = {name: table.stats() for name, table in self._tables.items()}
+        self._rates_of(outcome)
+        figures = self._result.figures
+        figures["store_cores"] = (outcome.call_cpu + outcome.other_cpu) / seconds
+        figures["chores_cores"] = outcome.other_cpu / seconds
+        for _, plan in self._load.duties:
+            spent = self._result.milliseconds.get(plan.label)
+            if isinstance(plan, Draw) and plan.rate is not None and spent is not None:
+                figures[f"{plan.label} p99 of period"] = spent["p99"] / (plan.batch / plan.rate * 1e3)
+        self._room()
+        self._per_insert(before, after)
+
+    def _rates_of(self, outcome: Outcome) -> None:
+        for label, tally in outcome.tallies.items():
+            self._result.rates[label] = {
+                "asked": tally.rate,
+                "reached": tally.elements_per_second,
+                "bytes_per_second": tally.bytes_per_second,
+            }
+            if tally.rate is not None:
+                self._result.figures[f"{label} rate"] = tally.done / tally.due
+        self._times(outcome)
+
+    def _times(self, outcome: Outcome) -> None:
+        for label, spent in outcome.spent.items():
+            percentiles = {f"p{q:g}": float(np.percentile(spent, q)) / 1e6 for q in PERCENTILES}
+            self._result.milliseconds[label] = {"calls": len(spent), **percentiles}
+
+    def _let_go(self, outcome: Outcome, labels: tuple[str, ...]) -> None:
+        for label in labels:
+            tally = outcome.tallies[label]
+            self._result.most[label] = tally.elements_per_second
+            asked = self._rates[label]
+            if asked is not None:
+                multiple = tally.elements_per_second / asked
+                figures = self._result.figures
+                figures["headroom"] = min(multiple, figures.get("headroom", multiple))
+            else:
+                spent = outcome.spent.get(label)
+                self._result.rates[label] = {
+                    "asked": None,
+                    "reached": tally.elements_per_second,
+                    "bytes_per_second": tally.bytes_per_second,
+                }
+                if spent is not None:
+                    self._times(Outcome(spent={label: spent}))
+
+    def _room(self) -> None:
+        """Bytes stored, over what the items would take by themselves."""
+        stats = self._store.stats()
+        logical = stored = items = 0
+        for plan in self._load.tables:
+            table = stats["tables"][plan.name]
+            items += table["size"]
+            logical += table["size"] * plan.item_bytes
+            stored += table["used_bytes"]
+        if self._load.tables and len(self._load.tables) > 1:
+            stored = min(stored, stats["chunk_pages"])  # tables of one stream share their chunks
+        if not items:
+            return
+        figures = self._result.figures
+        figures["stored_share"] = stored / logical
+        figures["stored_bytes_per_element"] = stored / items
+        whole = stats["chunk_pages"] + stats["meta"]
+        figures["in_all_share"] = whole / logical
+        figures["in_all_bytes_per_element"] = whole / items
+
+    def _per_insert(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+        """How far samples per insert were from what the rates say, as a share of it."""
+        inserts = sum(after[name]["inserts"] - before[name]["inserts"] for name in after)
+        samples = sum(after[name]["samples"] - before[name]["samples"] for name in after)
+        asked = sum(plan.rate or 0.0 for _, plan in self._load.duties if isinstance(plan, Draw))
+        wanted = self._load.inserts_per_second
+        if inserts and asked and wanted:
+            self._result.figures["samples_per_insert"] = samples / inserts
+            self._result.figures["samples_per_insert_error"] = samples / inserts / (asked / wanted) - 1
+
+    def _watch(self) -> None:
+        """Whether the limiters' errors are inside their bounds, some times a second."""
+        now = time.monotonic()
+        if now - self._looked < LOOK_SECONDS:
+            return
+        self._looked = now
+        for plan in self._load.tables:
+            if _late_limiter(plan.limiter):
+                limiter = self._tables[plan.name].stats()["limiter"]
+                error = limiter["inserts"] * limiter["ratio"] - limiter["samples"]
+                inside = limiter["min_diff"] <= error <= limiter["max_diff"]
+                self._outside += not inside
+                self._result.figures["limiter_looks"] = self._result.figures.get("limiter_looks", 0.0) + 1
+                self._result.figures["limiter_outside"] = self._outside
+
+    def _audit(self) -> None:
+        figures = self._result.figures
+        draws = max(1_000, round(MIXTURE_DRAWS * self._result.scale))
+        for found in self._crew.audit(draws):
+            for name, figure in found.items():
+                if name == "damaged":
+                    figure += figures.get(name, 0.0)
+                elif name == "least_pulled":
+                    figure = min(figure, figures.get(name, figure))
+                figures[name] = figure
+
+
+def _bars(load: Load) -> list[Bar]:
+    """What must hold: the rates, nothing damaged, every puller supplied, and what the load says."""
+    bars = [
+        Bar(f"{plan.label} rate", ">=", RATE_SHARE, f"{plan.label}: {plan.rate:,g}/s")
+        for _, plan in load.duties
+        if plan.rate is not None
+    ]
+    if load.paced:
+        bars.append(Bar("damaged", "<=", 0, "examples or weights damaged"))
+    if any(isinstance(plan, Publish) for _, plan in load.duties):
+        bars.append(Bar("least_pulled", ">=", 1, "versions that every puller got"))
+    return [*bars, *load.bars]
+
+
+def _line(bar: Bar, figures: Mapping[str, float]) -> Line:
+    figure = figures.get(bar.figure, float("nan"))
+    return Line(bar.text, figure, bar.relation, bar.value, bar.holds(figure))
