@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from di_store.workloads.load import Load
+from di_store.workloads.papers import OPERATIONS, PAPERS
 from di_store.workloads.rows import ROWS, VARIANTS
 
-GROUPS: Mapping[str, tuple[Load, ...]] = {"rows": ROWS, "variants": VARIANTS}
-"""By name: the eight rows of the target table, and variants of them."""
+GROUPS: Mapping[str, tuple[Load, ...]] = {
+    "rows": ROWS,
+    "variants": VARIANTS,
+    "papers": PAPERS,
+    "operations": OPERATIONS,
+}
+"""By name: the eight rows of the target table, variants of them, loads of papers, small operations (P12, P13)."""
 
 LOADS: Mapping[str, Load] = {load.name: load for loads in GROUPS.values() for load in loads}
 

@@ -165,7 +165,7 @@ class Steps:
     def __init__(self, plan: Append, columns: Sequence[Column], member: int) -> None:
         self._plan = plan
         self._lanes = max(1, plan.lanes)
-        self._columns = columns
+        self._flagged = any(column.name == "terminated" for column in columns)
         self._pool = Pool()
         self._rng = np.random.default_rng(member + 1)
         self._steps = np.zeros(self._lanes, np.int64)
@@ -218,7 +218,8 @@ class Steps:
             block = leaf[start : start + total] if total <= len(leaf) else np.resize(leaf, (total, *leaf.shape[1:]))
             made[name] = self._shape(block, count)
         _, ended = self._count(count)
-        made["terminated"] = self._shape(ended.reshape(-1), count)
+        if self._flagged:
+            made["terminated"] = self._shape(ended.reshape(-1), count)
         return made
 
     def _stamped(self, count: int) -> dict[str, Any]:
@@ -230,7 +231,8 @@ class Steps:
         made = {self._plan.stamped: self._shape(frames, count)}
         for name, leaf in self._others.items():
             made[name] = self._shape(leaf[start : start + total], count)
-        made["terminated"] = self._shape(ended.reshape(-1), count)
+        if self._flagged:
+            made["terminated"] = self._shape(ended.reshape(-1), count)
         return made
 
     def _count(self, count: int) -> tuple[Array, Array]:

@@ -133,7 +133,7 @@ class Clockwork:
         try:
             while paces:
                 now = time.monotonic()
-                pace = min(paces.values(), key=lambda pace: pace.next_due(now))
+                pace = min(paces.values(), key=lambda pace: (pace.next_due(now), pace.steps))
                 due = pace.next_due(now)
                 if due >= end or now >= end:
                     break
@@ -169,17 +169,17 @@ class _Pace:
         # The processes of a role take turns; in a phase shorter than a period each has a step all the same.
         self._first = min(self._period, seconds) * number / processes
         self._due = 0 if rate is None else max(1, int(np.ceil((seconds - self._first) / self._period)))
-        self._steps = self._done = 0
+        self.steps = self._done = 0
         self._rate_asked = rate
         duty.bytes = 0
 
     def next_due(self, now: float) -> float:
         """When the next step is due."""
-        return now if self._rate is None else self._start + self._first + self._steps * self._period
+        return now if self._rate is None else self._start + self._first + self.steps * self._period
 
     def step(self, calls: Calls, check: bool) -> None:
         """One step, even if it is late."""
-        self._steps += 1
+        self.steps += 1
         self._done += self._duty.step(calls, check)
 
     def tally(self, now: float) -> Tally:

@@ -383,7 +383,7 @@ class Getting(Duty):
     def fill(self) -> None:
         """Put the object, where it is to be this process's own."""
         if not self._plan.other:
-            self._ref = self._store.put(objects(self._plan.size)[0])
+            self._ref = self._store.put(objects(self._plan.size, 1)[0])
 
     def step(self, calls: Calls, check: bool) -> int:
         """One get."""
@@ -391,10 +391,10 @@ class Getting(Duty):
         return 1
 
 
-def objects(size: int) -> list[Array]:
-    """Arrays to put: so many that no cache holds them, where they are not tiny or huge."""
-    first = np.random.default_rng(0).integers(0, 255, size, np.uint8)
-    return [first, *(first.copy() for _ in range(min(100, (32 << 20) // max(size, 1))))]
+def objects(size: int, most: int = 100) -> list[Array]:
+    """Arrays to put: so many that no cache holds them, where they are not tiny or huge, but `most` at most."""
+    first = np.resize(np.random.default_rng(0).integers(0, 255, min(max(size, 1), 1 << 20), np.uint8), size)
+    return [first, *(first.copy() for _ in range(min(most - 1, (32 << 20) // max(size, 1))))]
 
 
 def make_duty(plan: DutyPlan, store: di_store.Store, load: Load, share: tuple[int, int]) -> Duty:

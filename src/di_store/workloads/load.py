@@ -20,6 +20,9 @@ from di_store.views import View
 LEAST_CAPACITY = 64
 """Items that a table keeps, however small the scale."""
 
+LEAST_OBJECT_BYTES = 1 << 20
+"""Bytes of an object that no scale makes smaller."""
+
 
 @dataclass(frozen=True)
 class Column:
@@ -307,10 +310,13 @@ class Load:
     @property
     def paced(self) -> bool:
         """Whether it has rates to hold."""
-        return any(duty.rate is not None for _, duty in self.duties)
+        return any(duty.rate for _, duty in self.duties)
 
     def scaled(self, scale: float) -> Load:
-        """With tables of a share of the items; rates stay, and batches where a table can take them."""
+        """With tables of a share of the items, and large objects of a share of the bytes.
+
+        Rates stay, and batches where a table can take them.
+        """
         if scale == 1:
             return self
         tables = tuple(table.scaled(scale) for table in self.tables)
@@ -319,12 +325,15 @@ class Load:
         def duty(plan: DutyPlan) -> DutyPlan:
             if isinstance(plan, Insert):
                 return replace(plan, batch=max(1, min(plan.batch, by_name[plan.table].capacity // 2)))
+            if isinstance(plan, (Put, Get)):
+                return replace(plan, size=min(plan.size, max(LEAST_OBJECT_BYTES, round(plan.size * scale))))
             if isinstance(plan, Draw) and plan.trim:
                 return replace(plan, trim=max(1, round(plan.trim * scale)))
             return plan
 
         roles = tuple(replace(role, duties=tuple(map(duty, role.duties))) for role in self.roles)
-        return replace(self, tables=tables, roles=roles)
+        objects = max(64 << 20, round(self.objects_bytes * scale)) if not tables else self.objects_bytes
+        return replace(self, tables=tables, roles=roles, objects_bytes=objects)
 
     def lanes(self, table: str) -> int:
         """Lanes that write to a table at once, those of whoever fills it included."""

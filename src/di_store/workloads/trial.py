@@ -92,7 +92,7 @@ def carry(load: Load, *, seconds: float | None, scale: float, say: Callable[[str
             )
         for _, plan in load.duties:
             if isinstance(plan, Get) and plan.other and not store.contains(OTHERS_OBJECT):
-                store.put(objects(plan.size)[0], id=OTHERS_OBJECT)
+                store.put(objects(plan.size, 1)[0], id=OTHERS_OBJECT)
         say(f"{load.name}: filling")
         with Crew(load, store) as crew:
             for table in load.tables:
@@ -117,7 +117,7 @@ class _Trial:
         self._load, self._store, self._crew = load, store, crew
         self._result, self._say = result, say
         self._tables = {plan.name: store.table(plan.name) for plan in load.tables}
-        self._rates = {plan.label: plan.rate for _, plan in load.duties}
+        self._rates = {plan.label: plan.rate for _, plan in load.duties if plan.rate != 0}
         self._outside = 0
         self._looked = 0.0
 
@@ -253,7 +253,7 @@ def _bars(load: Load) -> list[Bar]:
     bars = [
         Bar(f"{plan.label} rate", ">=", RATE_SHARE, f"{plan.label}: {plan.rate:,g}/s")
         for _, plan in load.duties
-        if plan.rate is not None
+        if plan.rate
     ]
     if load.paced:
         bars.append(Bar("damaged", "<=", 0, "examples or weights damaged"))
