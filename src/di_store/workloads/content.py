@@ -172,8 +172,11 @@ class Steps:
         self._lengths = self._new_lengths(self._lanes)
         # Told apart by writer, lane and count; never 0, which padding is.
         self._episodes = (np.int64(member + 1) << 48) + (np.arange(self._lanes, dtype=np.int64) << 32)
+        row_bytes = sum(column.row_bytes for column in columns)
+        kept = POOL_FRAMES if plan.stamped else min(max(ROWS_BYTES // row_bytes, 8), POOL_FRAMES)
+        self._kept = kept
         self._others = {
-            column.name: self._pool.fill(np.empty((POOL_FRAMES, *column.fixed_shape), column.dtype))
+            column.name: self._pool.fill(np.empty((kept, *column.fixed_shape), column.dtype))
             for column in columns
             if column.name not in (plan.stamped, "terminated")
         }
@@ -184,7 +187,7 @@ class Steps:
         if self._plan.stamped:
             return self._stamped(count)
         if count not in self._plain:
-            blocks = max(1, POOL_FRAMES // count)
+            blocks = max(1, self._kept // count)
             self._plain[count] = cycle([self._unstamped(count) for _ in range(blocks)])
         return next(self._plain[count])
 
@@ -193,7 +196,7 @@ class Steps:
         if self._plan.stamped:
             return {name: leaf[0] for name, leaf in self._stamped(1).items()}
         if 0 not in self._plain:
-            made = [{name: leaf[0] for name, leaf in self._unstamped(1).items()} for _ in range(POOL_FRAMES)]
+            made = [{name: leaf[0] for name, leaf in self._unstamped(1).items()} for _ in range(self._kept)]
             self._plain[0] = cycle(made)
         return next(self._plain[0])
 
@@ -265,4 +268,4 @@ def broken_frames(frames: Array) -> int:
     same = episode[:, 1:] == episode[:, :-1]
     apart = step[:, 1:] - step[:, :-1]
     runs_on = same & ((apart == 1) | ((apart == 0) & (step[:, 1:] == 0)))
-    return int((real & ~runs_on).any(axis=1).sum() + (episode[:, 0] == 0).sum())
+    return int(((real & ~runs_on).any(axis=1) | (episode[:, 0] == 0)).sum())

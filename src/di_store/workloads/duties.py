@@ -43,22 +43,26 @@ class Calls:
 
     Attributes:
         spent: nanoseconds of every call, by label.
-        cpu: nanoseconds of this thread inside calls.
+        cpu: nanoseconds of this thread inside calls; not taken, as asking costs as much as a small call, where the
+            phase is about rates alone.
         waiting: whether a call is under way.
+        last: nanoseconds of the last call.
     """
 
     def __init__(self) -> None:
         self.waiting = False
-        self.clear()
+        self.last = 0
+        self.clear(with_cpu=True)
 
-    def clear(self) -> None:
+    def clear(self, *, with_cpu: bool) -> None:
         """Begin a phase."""
+        self._clock: Callable[[], int] = time.thread_time_ns if with_cpu else _no_clock
         self.spent: dict[str, array[int]] = {}
         self.cpu = 0
 
     def __call__(self, label: str, call: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
         """Call, and time it."""
-        cpu = time.thread_time_ns()
+        cpu = self._clock()
         begin = time.perf_counter_ns()
         self.waiting = True
         try:
@@ -66,8 +70,9 @@ class Calls:
         finally:
             self.waiting = False
             end = time.perf_counter_ns()
-            self.cpu += time.thread_time_ns() - cpu
-        self.add(label, end - begin)
+            self.cpu += self._clock() - cpu
+        self.last = end - begin
+        self.add(label, self.last)
         return found
 
     def add(self, label: str, nanoseconds: int) -> None:
@@ -78,15 +83,21 @@ class Calls:
         found.append(nanoseconds)
 
 
+def _no_clock() -> int:
+    return 0
+
+
 class Duty:
     """What one process does again and again.
 
     Attributes:
         elements: that a step handles, in the mean.
+        follows: whether a step needs what others bring in the time between two of them, and so comes at its end.
         bytes: moved since the phase began.
     """
 
     elements = 1
+    follows = False
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -223,7 +234,8 @@ class Drawing(Duty):
         self._table: Any = store.mix(dict(plan.source)) if mixed else store.table(plan.tables[0])  # type: ignore[arg-type]
         self.elements = plan.batch
         self._beta = float(getattr(self._what.sampler, "beta", None) or 0.0)
-        self._batches = self._steps = 0
+        self._batches = 0
+        self.follows = any(isinstance(load.table(name).limiter, di_store.Queue) for name in plan.tables)
         self._batch: Any = None
         self._loader = self._table.loader(plan.batch, prefetch=plan.prefetch) if plan.prefetch >= 0 else None
         self._stamped = {duty.stamped for _, duty in load.duties if isinstance(duty, Append)} - {""}

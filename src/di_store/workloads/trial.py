@@ -78,18 +78,7 @@ def carry(load: Load, *, seconds: float | None, scale: float, say: Callable[[str
     load = load.scaled(scale)
     result = Result(load.name, load.title, scale, whole)
     with di_store.open(memory=load.memory_bytes) as store:
-        for table in load.tables:
-            limiter = di_store.MinSize(1) if _late_limiter(table.limiter) and table.filled else table.limiter
-            store.create_table(
-                table.name,
-                capacity=table.capacity,
-                view=table.view,
-                schema={column.name: column.spec for column in table.columns},
-                sampler=table.sampler,
-                limiter=limiter,
-                lanes=load.lanes(table.name),
-                **table.settings,
-            )
+        make_tables(load, store)
         for _, plan in load.duties:
             if isinstance(plan, Get) and plan.other and not store.contains(OTHERS_OBJECT):
                 store.put(objects(plan.size, 1)[0], id=OTHERS_OBJECT)
@@ -101,6 +90,22 @@ def carry(load: Load, *, seconds: float | None, scale: float, say: Callable[[str
             _Trial(load, store, crew, result, say).run(whole)
     result.lines = [_line(bar, result.figures) for bar in _bars(load)]
     return result
+
+
+def make_tables(load: Load, store: di_store.Store) -> None:
+    """The tables of a load; one that fills before its limiter would let it begins without that."""
+    for table in load.tables:
+        limiter = di_store.MinSize(1) if _late_limiter(table.limiter) and table.filled else table.limiter
+        store.create_table(
+            table.name,
+            capacity=table.capacity,
+            view=table.view,
+            schema={column.name: column.spec for column in table.columns},
+            sampler=table.sampler,
+            limiter=limiter,
+            lanes=load.lanes(table.name),
+            **table.settings,
+        )
 
 
 def _late_limiter(limiter: object) -> bool:
@@ -192,15 +197,17 @@ class _Trial:
                     self._times(Outcome(spent={label: spent}))
 
     def _room(self) -> None:
-        """Bytes stored, over what the items would take by themselves."""
+        """Bytes stored, over what the items would take by themselves; of tables that are full, not of queues."""
         stats = self._store.stats()
         logical = stored = items = 0
-        for plan in self._load.tables:
+        full = [plan for plan in self._load.tables if plan.filled]
+        for plan in full:
             table = stats["tables"][plan.name]
             items += table["size"]
             logical += table["size"] * plan.item_bytes
+            self._result.figures[f"items of {plan.name}"] = table["size"]
             stored += table["used_bytes"]
-        if self._load.tables and len(self._load.tables) > 1:
+        if len(full) > 1:
             stored = min(stored, stats["chunk_pages"])  # tables of one stream share their chunks
         if not items:
             return
