@@ -61,7 +61,8 @@ def bench(
     exceed 100%: the core writes past the caches where that is faster.
 
     Or carry named loads with writers and readers in processes of their own, at the loads' rates: `di-store bench
-    S1-dqn-qbert`, or a group: `rows`, `variants`, `papers`, `loads` (all). A load's name may be cut at a hyphen: S1.
+    S1-dqn-qbert`, or a group: `rows`, `variants`, `papers`, `operations`, `loads` (all). A load's name may be cut at a
+    hyphen: S1.
     """
     quick, named = chosen(workloads)
     if quick:

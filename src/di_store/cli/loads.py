@@ -17,7 +17,6 @@ from rich.console import Console
 
 import di_store
 from di_store.cli.common import listing
-from di_store.workloads.catalogue import GROUPS, LOADS
 from di_store.workloads.trial import Line, Result
 
 CALL_HEADS = ("load", "call", "asked/s>", "reached/s>", "MB/s>", "p50 ms>", "p99>", "p99.9>", "let go/s>", "times>")
@@ -34,12 +33,6 @@ def show(console: Console, results: Sequence[Result]) -> None:
         console.print(listing(LOAD_HEADS, map(_load, paced)))
         console.print()
         console.print(listing(LINE_HEADS, [_line(result, line) for result in paced for line in result.lines]))
-
-
-def names() -> str:
-    """Groups and loads, for the help."""
-    groups = ", ".join(["loads", *GROUPS])
-    return f"groups {groups}; loads {', '.join(LOADS)}"
 
 
 def plain(result: Result) -> dict[str, Any]:
