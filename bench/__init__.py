@@ -1,1 +1,1 @@
-"""Benchmarks, one file per question; run as modules from the repository root (``python -m bench.first``)."""
+"""Benchmarks, one file per question; run as modules from the repository root (``python -m bench``)."""
