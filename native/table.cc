@@ -66,14 +66,16 @@ void Table::require_live() const {
 
 void Table::bad_slot() const { throw Error(Code::kCorruptData, "a list of table '" + name_ + "' is damaged"); }
 
-double Table::mass(double priority) const {
+double Table::mass(double priority) {
   if (priority <= 0) return 0;
   if (header_.alpha == 1) return priority;
   if (header_.alpha == 0) return 1;
-  return power(priority, header_.alpha);
+  if (priority != mass_of_.priority || header_.alpha != mass_of_.alpha)  // items come with the largest one, mostly
+    mass_of_ = {priority, header_.alpha, power(priority, header_.alpha)};
+  return mass_of_.mass;
 }
 
-void Table::to_masses(const double* priorities, u32 count, double* masses) const {
+void Table::to_masses(const double* priorities, u32 count, double* masses) {
   if (header_.alpha == 0 || header_.alpha == 1) {
     for (u32 i = 0; i < count; ++i) masses[i] = mass(priorities[i]);
     return;
@@ -101,14 +103,15 @@ bool Table::stale(const Item& entry) const {
 
 // ------------------------------------------------------------------------------------------------ chunks and their uses
 
+u32 Table::cover(u32 chunk, u32 row, u32 rows) { return chunks_covered(arena_->heap(), chunk, row, rows); }
+
 // Most ranges lie in one chunk. How many rows it has at least is remembered here, by the generation of its descriptor:
 // chunks of one size begin in the same sets of the caches, and would push each other's headers out.
-u32 Table::cover(u32 chunk, u32 row, u32 rows) {
-  Heap& heap = arena_->heap();
-  const u64 word = heap.descriptor(chunk).word.load();
+u32 Table::cover_drawn(u32 chunk, u32 row, u32 rows) {
+  const u64 word = arena_->heap().descriptor(chunk).word.load();
   Covered& known = covered_[chunk % kCovered];
   if (known.chunk == chunk && known.word == word && u64{row} + rows <= known.rows) return 1;
-  const u32 count = chunks_covered(heap, chunk, row, rows);
+  const u32 count = cover(chunk, row, rows);
   if (count == 1) known = {word, chunk, row + rows};
   return count;
 }

@@ -195,9 +195,9 @@ class Table : public std::enable_shared_from_this<Table> {
   void recover();
   u64 rebuild();  // how many uses of chunks were miscounted
   void fill();
-  u64 rebuild_references();            // how many counts were wrong
-  double mass(double priority) const;  // p^alpha
-  void to_masses(const double* priorities, u32 count, double* masses) const;
+  u64 rebuild_references();      // how many counts were wrong
+  double mass(double priority);  // p^alpha
+  void to_masses(const double* priorities, u32 count, double* masses);
   void join(u32 slot, bool back_in_place);  // into sampler, remover and counts
   void leave(u32 slot);
   void forget(u32 slot);  // free the slot; its chunks lose the item's use after the commit
@@ -209,11 +209,18 @@ class Table : public std::enable_shared_from_this<Table> {
   void cursor_left(u32 slot);
   void cursor_joined(u32 slot);
   u32 cover(u32 chunk, u32 row, u32 rows);  // chunks a range covers
+  u32 cover_drawn(u32 chunk, u32 row, u32 rows);
   struct Covered {
     u64 word = 0;
     u32 chunk = kNone;
     u32 rows = 0;
   };
+  struct MassOf {
+    double priority = 0;
+    double alpha = 0;
+    double mass = 0;
+  };
+  MassOf mass_of_;  // the last one computed
   static constexpr u32 kCovered = 256;
   std::array<Covered, kCovered> covered_;
   void use_chunks(u32 chunk, u32 count, i32 delta);

@@ -43,7 +43,7 @@ void Table::draw_one(DrawSet* set, u32 slot, double probability, u32 number) {
   drawn.rows = static_cast<u32>(entry.span >> 32 & 0xfffff);
   drawn.back = static_cast<u32>(entry.span >> 52 & 0xff);
   drawn.flags = static_cast<u32>(entry.span >> 60);
-  drawn.chunks = cover(drawn.chunk, drawn.row, drawn.rows);
+  drawn.chunks = cover_drawn(drawn.chunk, drawn.row, drawn.rows);
   drawn.uses = static_cast<u32>(entry.span) + 1;
   drawn.version = entry.version;
   drawn.priority = entry.priority;

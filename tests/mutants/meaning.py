@@ -56,8 +56,8 @@ DRAWS = [
         "alpha-applied-twice",
         "laws",
         "native/table.cc",
-        "return power(priority, header_.alpha);",
-        "return power(priority, header_.alpha * header_.alpha);",
+        "power(priority, header_.alpha)};",
+        "power(priority, header_.alpha * header_.alpha)};",
         (f"{LAWS}::test_prioritized_draws_follow_p_to_the_alpha",),
     ),
     Mutant(
