@@ -89,6 +89,26 @@ PAINS = [
         ("tests/test_pains_08_waits.py::test_a_line_in_the_log",),
     ),
     Mutant(
+        "draws-search-leaf-by-leaf",
+        "pain-14",
+        "native/selectors.cc",
+        "    find_pass(targets + done, std::min(kFindPass, count - done), slots + done);\n",
+        "    for (u32 i = done; i < std::min(count, done + kFindPass); ++i) {\n"
+        "      double rest = targets[i];\n"
+        "      for (slots[i] = 0; slots[i] + 1 < slots_ && rest >= levels_[0].values[slots[i]]; ++slots[i])\n"
+        "        rest -= levels_[0].values[slots[i]];\n"
+        "    }\n",
+        ("tests/test_pains_14_size.py::test_a_hundred_times_the_items",),
+    ),
+    Mutant(
+        "one-batch-ready-and-no-more",
+        "pain-14",
+        "src/di_store/loader.py",
+        "while not self._stop and len(self._ready) >= self._prefetch:",
+        "while not self._stop and len(self._ready) >= 1:",
+        ("tests/test_pains_14_size.py::test_prefetch_keeps_so_many_ready",),
+    ),
+    Mutant(
         "put-copies-twice",
         "pain-15",
         "src/di_store/store.py",
