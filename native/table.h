@@ -129,7 +129,6 @@ class Table : public std::enable_shared_from_this<Table> {
   u32 open_writer(u64 deadline_ns);      // ledger entry
   void close_writer(u32 entry, u64 deadline_ns);
   void ensure_slots(u64 free_slots, u64 deadline_ns);
-  u64 slots_for(u64 items) const;  // that inserting so many takes; past the capacity each evicts before it comes
 
   // --- drawing
   u32 draw(DrawSet* set, u32 want, double stratum_first, double strata, u64 deadline_ns, std::string* why);

@@ -262,12 +262,6 @@ u64 Table::rebuild_references() {
 
 // ------------------------------------------------------------------------------------------------------------ growing
 
-u64 Table::slots_for(u64 items) const {
-  const u64 room = header_.capacity > header_.size ? header_.capacity - header_.size : 0;
-  if (header_.limiter.queue != 0 || room >= items) return items;
-  return std::min(items, room + kBatchStep);
-}
-
 void Table::ensure_slots(u64 wanted, u64 deadline_ns) {
   for (;;) {
     u64 slots = 0;

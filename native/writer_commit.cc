@@ -9,6 +9,13 @@ namespace {
 
 constexpr u64 kSliceWaitNs = 250'000'000;  // for a table's lock between two slices: then Python waits
 
+// That inserting so many takes: past the capacity each evicts before it comes.
+u64 slots_for(const TableHeader& table, u64 items) {
+  const u64 room = table.capacity > table.size ? table.capacity - table.size : 0;
+  if (table.limiter.queue != 0 || room >= items) return items;
+  return std::min(items, room + kBatchStep);
+}
+
 }  // namespace
 
 i64 Writer::version_of(u32 table, LaneState& lane, const Window& window) {
@@ -88,7 +95,7 @@ bool Writer::try_commit(const std::vector<u32>& lanes, u64 deadline_ns, Blocked*
       blocked->table = i;
       return false;
     }
-    const u64 wanted = table.slots_for(pending_[i].size());
+    const u64 wanted = slots_for(table.header(), pending_[i].size());
     if (table.header().free_slots < wanted) {
       guards.clear();
       table.ensure_slots(wanted, deadline_ns);
