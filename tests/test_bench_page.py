@@ -1,0 +1,25 @@
+"""The figures of the READMEs are those of the result that they name."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from bench import page
+
+ROOT = Path(page.ROOT)
+
+
+@pytest.mark.parametrize("readme", ["README.md", "README.zh-CN.md"])
+def test_the_figures_are_those_of_the_result(readme: str) -> None:
+    text = (ROOT / readme).read_text()
+    named = re.search(r"`bench/results/(bench-[0-9-]+\.json)`", text)
+    assert named is not None
+    result = json.loads((ROOT / "bench" / "results" / named[1]).read_text())
+    assert page.written(text, result, named[1], readme.endswith("zh-CN.md")) == text
+    assert len(page.rows(result, False)) == len(page.ROWS), "a row was not measured"
+    changed = {**result, "lines": [{**line, "ours": (line["ours"] or 0) * 1.1 + 1} for line in result["lines"]]}
+    assert page.written(text, changed, named[1], readme.endswith("zh-CN.md")) != text
