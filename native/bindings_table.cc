@@ -180,8 +180,8 @@ void bind_settings(nb::class_<Table>& type) {
   type.def("declare_schema", [](const TablePointer& t, const std::string& text, u64 reserve, u64 item,
                                 u64 block) { return enter(t).declare_schema(text, reserve, item, block, minute()); })
       .def("resize",
-           [](const TablePointer& t, u64 capacity, u64 max_bytes, u64 slots, u64 reserve, double timeout) {
-             enter(t).resize(capacity, max_bytes, slots, reserve, deadline_after(timeout));
+           [](const TablePointer& t, u64 capacity, u64 max_bytes, u64 slots, u64 reserve, u64 block, double timeout) {
+             enter(t).resize(capacity, max_bytes, slots, reserve, block, deadline_after(timeout));
            })
       .def("configure", &configure, nb::arg("limiter").none(), nb::arg("alpha").none(), nb::arg("beta").none(),
            nb::arg("max_staleness").none(), nb::arg("timeout"));

@@ -146,7 +146,7 @@ class Table : public std::enable_shared_from_this<Table> {
   u64 remove(std::span<const u64> keys, u64 deadline_ns);
   std::vector<u64> keys(u64 start, u64 count, u64 deadline_ns);
   void reset(u64 deadline_ns);
-  void resize(u64 capacity, u64 max_bytes, u64 slots, u64 reserve_bytes, u64 deadline_ns);
+  void resize(u64 capacity, u64 max_bytes, u64 slots, u64 reserve_bytes, u64 chunk_block, u64 deadline_ns);
   void configure(const LimiterState* limiter, const double* alpha, const double* beta, const i64* max_staleness,
                  u64 deadline_ns);  // null: unchanged; beta NaN: weights 1
   void finish(u64 deadline_ns);

@@ -343,20 +343,26 @@ void Table::reset(u64 deadline_ns) {
   }
 }
 
-void Table::resize(u64 capacity, u64 max_bytes, u64 slots, u64 reserve_bytes, u64 deadline_ns) {
+void Table::resize(u64 capacity, u64 max_bytes, u64 slots, u64 reserve_bytes, u64 chunk_block, u64 deadline_ns) {
   std::string why;
   bool larger = false;
-  u64 before = 0;
+  u64 before = 0, block_before = 0;
   {
     Guard guard(*this, deadline_ns);  // a dropped table's index may be another's by now
     before = header_.reserve_bytes.load();
+    block_before = header_.chunk_block.load();
     larger = reserve_bytes > before;
-    if (larger && !arena_->heap().reserve(index_, reserve_bytes, deadline_ns, &why)) throw Error(Code::kCapacity, why);
+    if (chunk_block != 0) header_.chunk_block.store(chunk_block);  // the reserve's descriptors are reckoned with it
+    if (larger && !arena_->heap().reserve(index_, reserve_bytes, deadline_ns, &why)) {
+      header_.chunk_block.store(block_before);
+      throw Error(Code::kCapacity, why);
+    }
   }
   try {
     grow(slots, deadline_ns);
   } catch (...) {
     Guard guard(*this, deadline_ns);
+    header_.chunk_block.store(block_before);
     if (larger && header_.reserve_bytes.load() == reserve_bytes)
       arena_->heap().reserve(index_, before, deadline_ns, &why);
     throw;

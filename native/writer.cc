@@ -11,6 +11,7 @@ Writer::Writer(std::shared_ptr<Arena> arena, WriterPlan plan, std::vector<i64> v
   fork_generation_ = arena_->fork_generation();
   chunk_plan_ = plan_chunk(plan_.layout, plan_.chunk_bytes, plan_.least_rows, plan_.heap_bytes_per_row,
                            static_cast<u32>(plan_.tables.size()));
+  planned_block_ = block_ = tables_block();
   std::vector<Windows> windows;
   for (const TableSink& sink : plan_.tables) {
     chunk_plan_.tables.push_back(sink.table->index());

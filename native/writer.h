@@ -153,6 +153,8 @@ class Writer {
   void refuse_more_than_fit(const std::vector<u32>& lanes);
   bool ensure_row(u32 lane, u64 heap_bytes, u64 deadline_ns, Blocked* blocked);
   void refuse_larger_than_table(const ChunkPlan& plan) const;
+  u64 tables_block() const;
+  void follow_resize();
   bool open_chunk(u32 lane, u64 heap_bytes, u64 deadline_ns, Blocked* blocked);
   void emit(u32 table, u32 lane, double priority);
   u64 heap_need(const Source& source, const Lane& lane) const;
@@ -176,6 +178,7 @@ class Writer {
   std::shared_ptr<Arena> arena_;
   WriterPlan plan_;
   ChunkPlan chunk_plan_;
+  u64 planned_block_ = 0, block_ = 0;  // tables_block() when the writer was opened, and as chunk_plan_ has it
   std::vector<u32> table_entries_;
   std::vector<i64> versions_;
   std::vector<LaneState> lanes_;

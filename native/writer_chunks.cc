@@ -19,7 +19,28 @@ void Writer::refuse_larger_than_table(const ChunkPlan& plan) const {
   }
 }
 
+// What the tables' reserves take a chunk to occupy; 0: not known.
+u64 Writer::tables_block() const {
+  u64 least = ~u64{0};
+  for (const TableSink& sink : plan_.tables) least = std::min(least, sink.table->header().chunk_block.load());
+  return least;
+}
+
+// A table that was resized has reckoned with chunks of another size: those that follow have it.
+void Writer::follow_resize() {
+  const u64 now = tables_block();
+  if (now == block_ || now == 0 || planned_block_ == 0) return;
+  block_ = now;
+  const double scale = static_cast<double>(now) / static_cast<double>(planned_block_);
+  const u64 bytes = static_cast<u64>(static_cast<double>(plan_.chunk_bytes) * scale);
+  const ChunkPlan fresh = plan_chunk(plan_.layout, bytes, plan_.least_rows, plan_.heap_bytes_per_row,
+                                     static_cast<u32>(plan_.tables.size()));
+  chunk_plan_.rows = fresh.rows;
+  chunk_plan_.heap_bytes = fresh.heap_bytes;
+}
+
 bool Writer::open_chunk(u32 index, u64 heap_bytes, u64 deadline_ns, Blocked* blocked) {
+  follow_resize();
   ChunkPlan plan = chunk_plan_;
   if (heap_bytes > plan.heap_bytes) {
     plan.heap_bytes = (heap_bytes + 63) / 64 * 64;

@@ -264,6 +264,20 @@ def test_resize_online(store: Any) -> None:
     assert table.stats()["evicted_for_room"] == 0
 
 
+def test_an_open_writer_follows_a_resize(store: Any) -> None:
+    """Its next chunks are as large as the new capacity reckons with, so that it holds all of it."""
+    schema = {"obs": di_store.Spec((4,), "f4"), "action": di_store.Spec((), "i8")}
+    table = store.create_table("t", capacity=1_000, lanes=16, view=di_store.Step(), schema=schema)
+    block = {"obs": np.zeros((50, 16, 4), np.float32), "action": np.zeros((50, 16), np.int64)}
+    with table.writer(lanes=16) as writer:
+        for capacity in (1_000, 40_000, 900, 20_000):
+            table.resize(capacity)
+            for _ in range(capacity // 800 + 10):
+                writer.extend(block)
+            stats = table.stats()
+            assert (stats["size"], stats["evicted_for_room"]) == (capacity, 0)
+
+
 def test_peek_and_keys(store: Any) -> None:
     table = store.create_table("t", capacity=3)
     keys = table.extend({"n": np.arange(3)})

@@ -109,7 +109,7 @@ class TableHandle:
         capacity = int(stats["capacity"])
         slots = slots_for(None if capacity >= UNLIMITED else capacity)
         if slots > int(stats["slots"]):
-            self.native.resize(capacity, int(stats["max_bytes"]), slots, needed.reserve_bytes, 60.0)
+            self.native.resize(capacity, int(stats["max_bytes"]), slots, needed.reserve_bytes, needed.chunk_block, 60.0)
 
     def reckon(self, schema: Schema, capacity: int | None = None) -> Reckoning:
         """What the table needs for `capacity` items (None: as many as it holds now)."""

@@ -87,7 +87,7 @@ def _widen(handle: TableHandle, schema: Schema) -> None:
     try:
         capacity = int(stats["capacity"])
         slots = slots_for(None if capacity >= UNLIMITED else capacity)
-        handle.native.resize(capacity, int(stats["max_bytes"]), slots, needed.reserve_bytes, 60.0)
+        handle.native.resize(capacity, int(stats["max_bytes"]), slots, needed.reserve_bytes, 0, 60.0)
     except CapacityError:
         return
 

@@ -220,14 +220,14 @@ class Table:
                 remedy="change it first with table.configure(limiter=)",
             )
         schema = handle.schema
-        reserve = 0
+        reserve = block = 0
         if schema is not None:
             needed = handle.reckon(schema, wanted)
             slots_held = needed.meta_bytes if wanted <= int(stats["slots"]) - 1024 else 0
             check_room(self.name, needed, handle.arena.available(), int(stats["reserve_bytes"]) + slots_held)
-            reserve = needed.reserve_bytes
+            reserve, block = needed.reserve_bytes, needed.chunk_block
         slots = max(slots_for(wanted), int(stats["slots"]))
-        self._native.resize(wanted, int(stats["max_bytes"]), slots, reserve, lock_seconds(timeout))
+        self._native.resize(wanted, int(stats["max_bytes"]), slots, reserve, block, lock_seconds(timeout))
 
     def configure(
         self,
