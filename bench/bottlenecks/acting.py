@@ -38,10 +38,8 @@ def act(load: Load, shape: Shape, index: int, board: Board, clock: Clock, plane:
             with clock("inference"):
                 actions, extra = policy.act(lanes.seen, int(row[STEPS]))
             with clock("environment"):
-                # The step shifts new frames into the same array.
-                seen = lanes.seen.copy() if load.kind == "unrolls" else lanes.seen
                 stepped = lanes.step(actions)
-            if not plane.append(stepped, seen, extra):
+            if not plane.append(stepped, lanes.seen, extra):
                 break
             row[STEPS] += stepped.rows
             for value in stepped.returns:
@@ -56,7 +54,7 @@ def actor_main(system: str, load: Load, shape: Shape, index: int, board: Board, 
     """Entry point of an actor's process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
-    clock = Clock(board.rows[1 + index])
+    clock = Clock(board, index)
     act(load, shape, index, board, clock, actor_side(system, load, shape, board, clock, link))
 
 

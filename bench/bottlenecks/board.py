@@ -99,10 +99,14 @@ class Span:
 
 
 class Clock:
-    """Named timers of one process: `with clock("train"): …`. Parts may not be nested; what is in none is "other"."""
+    """Named timers of one process: `with clock("train"): …`. Parts may not be nested; what is in none is "other".
 
-    def __init__(self, row: npt.NDArray[np.float64]) -> None:
-        self.row = row
+    index: of the actor, -1 of the learner.
+    """
+
+    def __init__(self, board: Board, index: int) -> None:
+        self.index = index
+        row = board.rows[1 + index]
         self.spans = {part: Span(row, FIRST_PART + place) for place, part in enumerate(PARTS)}
 
     def __call__(self, part: str) -> Span:

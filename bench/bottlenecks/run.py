@@ -118,7 +118,7 @@ def measure(system: str, load: Load, seconds: float) -> dict[str, Any]:
     torch.set_num_threads(1)  # threads that wait for each other on cores the actors use stall for whole time slices
     with tempfile.TemporaryDirectory() as folder:
         board = Board(Path(folder) / "board", load.actors)
-        clock = Clock(board.rows[0])
+        clock = Clock(board, -1)
         shape = shape_of(load)
         job = Job(load, board, learner_side(system, load, shape, board, clock), make_learner(load, shape), clock)
         try:

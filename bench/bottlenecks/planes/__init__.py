@@ -29,7 +29,7 @@ class ActorSide(Protocol):
     """The plane in one actor."""
 
     def append(self, stepped: Stepped, seen: Array, extra: dict[str, Array]) -> bool:
-        """Hand over one vector step, what the policy saw before it and what it added; False once told to stop."""
+        """Hand over one vector step, what the policy sees next and what it added; False once told to stop."""
 
     def latest(self) -> dict[str, Any]:
         """The newest published weights, by name: tensors or arrays."""

@@ -1,0 +1,219 @@
+"""Replay buffers of one process, as users write them with numpy, and the limiter that users write beside them.
+
+Frames are kept once and stacked on sampling; n-step returns are computed on sampling; priorities live in a sum tree
+that is searched for a whole batch level by level.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bench.bottlenecks.fragments import Message
+from bench.bottlenecks.loads import Load
+from bench.bottlenecks.sample import Array, Sample
+from bench.bottlenecks.shapes import Shape
+
+
+class Ratio:
+    """Samples per insert, as Reverb and Di-store count them."""
+
+    def __init__(self, load: Load) -> None:
+        self.ratio, self.min_size, self.inserts, self.samples = load.samples_per_insert, load.min_size, 0, 0
+        self.middle = self.ratio * self.min_size
+        self.buffer = max(self.middle * load.tolerance, self.ratio, 1.0)
+
+    @property
+    def may_insert(self) -> bool:
+        """Whether one more item may come; a message then passes as a whole."""
+        below = self.inserts < self.min_size
+        return below or (self.inserts + 1) * self.ratio - self.samples <= self.middle + self.buffer
+
+    def may_sample(self, n: int) -> bool:
+        """Whether `n` items may be drawn."""
+        return (
+            self.inserts >= self.min_size and self.inserts * self.ratio - self.samples - n >= self.middle - self.buffer
+        )
+
+
+class SumTree:
+    """Priorities as the leaves of a binary tree of sums (Schaul et al. 2016, appendix B.2.1)."""
+
+    def __init__(self, leaves: int) -> None:
+        self.first = 1 << max(1, (leaves - 1).bit_length())
+        self.sums = np.zeros(2 * self.first)
+
+    def __getitem__(self, leaves: Array) -> Array:
+        found: Array = self.sums[leaves + self.first]
+        return found
+
+    def set(self, leaves: Array, values: Any) -> None:
+        """Give leaves new values; of a repeated one the last counts."""
+        nodes = leaves + self.first
+        self.sums[nodes] = values
+        while nodes[0] > 1:
+            nodes >>= 1
+            self.sums[nodes] = self.sums[2 * nodes] + self.sums[2 * nodes + 1]
+
+    def draw(self, n: int, rng: np.random.Generator) -> Array:
+        """`n` leaves in proportion to their values, one from each of `n` equal shares of the sum."""
+        left = (np.arange(n) + rng.random(n)) * (self.sums[1] / n)
+        nodes = np.ones(n, np.int64)
+        while nodes[0] < self.first:
+            nodes *= 2
+            here = self.sums[nodes]
+            right = left >= here
+            left -= np.where(right, here, 0)
+            nodes += right
+        return nodes - self.first
+
+
+def stack_places(first: Array, at: Array, stack: int) -> Array:
+    """Places [n, stack] in windows of the frames that make the stack of row `at` [n]; `first` [n, window]."""
+    rows, place = np.arange(len(at)), at.copy()
+    places, blocked = [place], np.zeros(len(at), np.bool_)
+    for back in range(1, stack):
+        blocked = blocked | first[rows, at - back + 1]
+        place = np.where(blocked, place, place - 1)
+        places.append(place)
+    return np.stack(places[::-1], 1)
+
+
+def look(window: Message, load: Load) -> tuple[Array, Array, Array, Array]:
+    """Places of the stack and of the next stack [n, stack], reward and discount [n], from windows around a step.
+
+    A window has `stack - 1` rows before the step and `n_step` after it.
+    """
+    stack = load.frame_stack or 1
+    n, at = len(window["reward"]), stack - 1
+    reward, discount = np.zeros(n, np.float32), np.ones(n, np.float32)
+    hops, goes_on = np.full(n, at), np.ones(n, np.bool_)
+    for t in range(at, at + load.n_step):
+        reward += np.where(goes_on, discount * window["reward"][:, t], 0)
+        factor = np.float32(load.gamma) * ~window["terminated"][:, t]
+        if "discount" in window:
+            factor = factor * window["discount"][:, t]
+        discount = np.where(goes_on, discount * factor, discount)
+        hops += goes_on
+        goes_on = goes_on & ~window["ended"][:, t]
+    seen = stack_places(window["first"], np.full(n, at), stack)
+    return seen, stack_places(window["first"], hops, stack), reward, discount
+
+
+def importance(probabilities: Array, size: int, beta: float) -> Array:
+    """Weights (N P)^-beta over the largest of the batch, float32 [n]."""
+    weights = (size * probabilities) ** -beta
+    return (weights / weights.max()).astype(np.float32)
+
+
+class ReplayRing:
+    """Prioritized n-step transitions over rows [actors, length, lanes]."""
+
+    SMALL = ("reward", "terminated", "ended", "first", "discount")
+
+    def __init__(self, load: Load, shape: Shape) -> None:
+        self.load, self.shape = load, shape
+        self.stack = load.frame_stack or 1
+        self.length = load.capacity // (load.actors * load.lanes)
+        self.columns: dict[str, Array] = {}
+        self.rows = [0] * load.actors
+        self.tree = SumTree(load.actors * self.length * load.lanes)
+        self.largest, self.size = 1.0, 0
+        self.rng = np.random.default_rng(load.seed)
+
+    def add(self, actor: int, message: Message) -> int:
+        """Rows of one actor; how many transitions they completed."""
+        if not self.columns:
+            lead = (self.load.actors, self.length)
+            self.columns = {name: np.zeros((*lead, *v.shape[1:]), v.dtype) for name, v in message.items()}
+        begin, count = self.rows[actor], len(message["reward"])
+        place = np.arange(begin, begin + count) % self.length
+        for name, values in message.items():
+            self.columns[name][actor, place] = values
+        self.rows[actor] = begin + count
+        # What is overwritten, what would stack it, and what has no next step yet can't be drawn.
+        gone = self._leaves(actor, np.arange(begin, begin + count + self.stack - 1))
+        self.size -= int(np.count_nonzero(self.tree[gone]))
+        self.tree.set(gone, 0.0)
+        done = np.arange(max(0, begin - self.load.n_step), begin + count - self.load.n_step)
+        if not len(done):
+            return 0
+        valid = self.columns["valid"][actor, done % self.length].reshape(-1)
+        self.tree.set(self._leaves(actor, done), np.where(valid, self.largest**self.load.alpha, 0.0))
+        fresh = int(np.count_nonzero(valid))
+        self.size += fresh
+        return fresh
+
+    def _leaves(self, actor: int, rows: Array) -> Array:
+        """Leaves of all lanes of some rows, by row, then lane."""
+        lanes = self.load.lanes
+        leaves: Array = ((actor * self.length + rows % self.length)[:, None] * lanes + np.arange(lanes)).reshape(-1)
+        return leaves
+
+    def sample(self, n: int) -> Sample:
+        """A batch in proportion to priority^alpha, with importance weights."""
+        leaves = self.tree.draw(n, self.rng)
+        lane, row = leaves % self.load.lanes, leaves // self.load.lanes
+        actor, row = row // self.length, row % self.length
+        window = (row[:, None] + np.arange(1 - self.stack, self.load.n_step + 1)) % self.length
+        one, lanes = actor[:, None], lane[:, None]
+        columns = self.columns
+        small = {name: columns[name][one, window, lanes] for name in self.SMALL if name in columns}
+        seen, following, reward, discount = look(small, self.load)
+        obs = columns["obs"]
+        data = {
+            "obs": obs[one, np.take_along_axis(window, seen, 1), lanes],
+            "next_obs": obs[one, np.take_along_axis(window, following, 1), lanes],
+            "action": columns["action"][actor, row, lane],
+            "reward": reward,
+            "discount": discount,
+        }
+        weights = importance(self.tree[leaves] / self.tree.sums[1], self.size, self.load.beta)
+        return Sample(data, leaves, weights)
+
+    def update(self, leaves: Array, priorities: Array) -> None:
+        """New priorities; of rows that are gone meanwhile none."""
+        alive = self.tree[leaves] > 0
+        if alive.any():
+            self.tree.set(leaves[alive], priorities[alive] ** self.load.alpha)
+            self.largest = max(self.largest, float(priorities.max()))
+
+    @property
+    def nbytes(self) -> int:
+        """Of all arrays, used or not."""
+        return sum(values.nbytes for values in self.columns.values()) + self.tree.sums.nbytes
+
+
+class StatesRing:
+    """Uniform 1-step transitions."""
+
+    def __init__(self, load: Load, shape: Shape) -> None:
+        self.capacity = load.capacity
+        self.columns: dict[str, Array] = {}
+        self.count = 0
+        self.rng = np.random.default_rng(load.seed)
+
+    def add(self, actor: int, message: Message) -> int:
+        """Finished transitions; how many."""
+        if not self.columns:
+            self.columns = {name: np.zeros((self.capacity, *v.shape[1:]), v.dtype) for name, v in message.items()}
+        fresh = len(message["reward"])
+        place = np.arange(self.count, self.count + fresh) % self.capacity
+        for name, values in message.items():
+            self.columns[name][place] = values
+        self.count += fresh
+        return fresh
+
+    def sample(self, n: int) -> Sample:
+        """A uniform batch."""
+        place = self.rng.integers(min(self.count, self.capacity), size=n)
+        return Sample({name: values[place] for name, values in self.columns.items()})
+
+    def update(self, keys: Any, priorities: Array) -> None:
+        """Nothing: there are no priorities."""
+
+    @property
+    def nbytes(self) -> int:
+        """Of all arrays, used or not."""
+        return sum(values.nbytes for values in self.columns.values())
