@@ -7,6 +7,7 @@ that a look at all of them at one moment needs no message. It costs each system 
 from __future__ import annotations
 
 import time
+from array import array
 from pathlib import Path
 from types import TracebackType
 
@@ -82,12 +83,13 @@ class Board:
 
 
 class Span:
-    """A part of a process's time; entering starts it, leaving adds it to the process's row."""
+    """A part of a process's time; entering starts it, leaving adds it to the process's row and notes how long it took."""
 
-    __slots__ = ("begin", "row", "slot")
+    __slots__ = ("begin", "durations", "row", "slot")
 
     def __init__(self, row: npt.NDArray[np.float64], slot: int) -> None:
         self.row, self.slot, self.begin = row, slot, 0.0
+        self.durations = array("d")
 
     def __enter__(self) -> None:
         self.begin = time.perf_counter()
@@ -95,7 +97,9 @@ class Span:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.row[self.slot] += time.perf_counter() - self.begin
+        seconds = time.perf_counter() - self.begin
+        self.row[self.slot] += seconds
+        self.durations.append(seconds)
 
 
 class Clock:
@@ -111,6 +115,19 @@ class Clock:
 
     def __call__(self, part: str) -> Span:
         return self.spans[part]
+
+    def forget(self) -> None:
+        """Drop the single durations; the sums stay."""
+        for span in self.spans.values():
+            del span.durations[:]
+
+    def percentiles(self) -> dict[str, dict[str, float]]:
+        """Microseconds of one pass through each part that was entered since `forget`: p50 and p99."""
+        return {
+            part: {f"p{at}": 1e6 * float(np.percentile(span.durations, at)) for at in (50, 99)}
+            for part, span in self.spans.items()
+            if span.durations
+        }
 
 
 def parts_of(row: npt.NDArray[np.float64]) -> dict[str, float]:

@@ -110,6 +110,7 @@ def figures(job: Job, begin: Moment, end: Moment) -> dict[str, Any]:
         "pss_bytes": pss,
         "pss_bytes_all": sum(pss.values()),
         "store_bytes": job.plane.store_bytes(),
+        "microseconds": job.clock.percentiles(),
     }
 
 
@@ -127,6 +128,7 @@ def measure(system: str, load: Load, seconds: float) -> dict[str, Any]:
             job.learn_until(WARM_UPDATES, START_SECONDS)
             job.learn_for(seconds / 5)
             begin = job.now()
+            clock.forget()
             job.learn_for(seconds)
             found = figures(job, begin, job.now())
         finally:
