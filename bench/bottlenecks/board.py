@@ -18,7 +18,7 @@ ACTOR_PARTS = ("environment", "inference", "write", "wait", "weights")
 LEARNER_PARTS = ("wait", "ingest", "sample", "assemble", "train", "update", "publish")
 PARTS = tuple(dict.fromkeys(ACTOR_PARTS + LEARNER_PARTS))
 STOP, VERSION = 0, 1  # of the head
-PID, STEPS, EPISODES, PULLS = 0, 1, 2, 3  # of a row; timers follow
+PID, STEPS, EPISODES, PULLS, OPEN, SINCE = range(6)  # of a row; timers follow. OPEN: slot of the one that runs, or 0
 FIRST_PART = 8
 ROW = FIRST_PART + len(PARTS)
 RETURNS = 1 << 14  # episodes of one actor whose returns are kept
@@ -72,6 +72,15 @@ class Board:
         """Environment steps of all actors."""
         return int(self.rows[1:, STEPS].sum())
 
+    def look(self) -> npt.NDArray[np.float64]:
+        """All rows now [1 + actors, ROW]; a timer that runs counts up to this moment."""
+        rows: npt.NDArray[np.float64] = np.array(self.rows)
+        now = time.perf_counter()
+        for row in rows:
+            if slot := int(row[OPEN]):
+                row[slot] += now - row[SINCE]
+        return rows
+
     def all_returns(self, seen: list[int]) -> list[float]:
         """Returns of the episodes that ended since the last call with the same `seen` (a count per actor)."""
         fresh: list[float] = []
@@ -83,7 +92,7 @@ class Board:
 
 
 class Span:
-    """A part of a process's time; entering starts it, leaving adds it to the process's row and notes how long it took."""
+    """A part of a process's time; leaving adds it to the process's row and notes how long this pass took."""
 
     __slots__ = ("begin", "durations", "row", "slot")
 
@@ -92,12 +101,14 @@ class Span:
         self.durations = array("d")
 
     def __enter__(self) -> None:
-        self.begin = time.perf_counter()
+        self.begin = self.row[SINCE] = time.perf_counter()
+        self.row[OPEN] = self.slot
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         seconds = time.perf_counter() - self.begin
+        self.row[OPEN] = 0
         self.row[self.slot] += seconds
         self.durations.append(seconds)
 

@@ -1,4 +1,4 @@
-"""Vector steps gathered into messages, for the systems whose actors send some: fewer, larger messages are their best way.
+"""Vector steps gathered into messages, for the systems whose actors send some: fewer, larger ones are their best way.
 
 A message of "replay" holds arrays [steps, lanes, …] in time order, those of next-step autoreset included: the row after
 an ended one holds the final observation. One of "states" holds finished transitions [n, …]; one of "unrolls" what the

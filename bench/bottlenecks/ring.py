@@ -104,7 +104,8 @@ def look(window: Message, load: Load) -> tuple[Array, Array, Array, Array]:
 def importance(probabilities: Array, size: int, beta: float) -> Array:
     """Weights (N P)^-beta over the largest of the batch, float32 [n]."""
     weights = (size * probabilities) ** -beta
-    return (weights / weights.max()).astype(np.float32)
+    scaled: Array = (weights / weights.max()).astype(np.float32)
+    return scaled
 
 
 class ReplayRing:
@@ -182,7 +183,7 @@ class ReplayRing:
     @property
     def nbytes(self) -> int:
         """Of all arrays, used or not."""
-        return sum(values.nbytes for values in self.columns.values()) + self.tree.sums.nbytes
+        return sum(values.nbytes for values in self.columns.values()) + int(self.tree.sums.nbytes)
 
 
 class StatesRing:

@@ -79,6 +79,14 @@ class Job:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{self.learner.updates} updates after {seconds:g} s")
 
+    def wait_for_actors(self, seconds: float) -> None:
+        """Learn until all actors are up; `TimeoutError` after so many seconds."""
+        deadline = time.monotonic() + seconds
+        while len(self.board.pids) < self.board.actors:
+            self.learn_once()
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{len(self.board.pids)} actors after {seconds:g} s")
+
     def learn_for(self, seconds: float) -> None:
         """Learn for so many seconds."""
         deadline = time.monotonic() + seconds
@@ -87,7 +95,7 @@ class Job:
 
     def now(self) -> Moment:
         """All counts now."""
-        return Moment(time.perf_counter(), self.board.rows.copy(), self.learner.updates, usage(self.board.pids))
+        return Moment(time.perf_counter(), self.board.look(), self.learner.updates, usage(self.board.pids))
 
 
 def figures(job: Job, begin: Moment, end: Moment) -> dict[str, Any]:
@@ -104,7 +112,10 @@ def figures(job: Job, begin: Moment, end: Moment) -> dict[str, Any]:
         "learner": {part: value / wall for part, value in parts_of(rows[0]).items()},
         "steps_per_second": float(rows[1:, STEPS].sum()) / wall,
         "updates_per_second": updates / wall,
-        "samples_per_second": updates * job.load.batch_size * (job.load.unroll if job.load.kind == "unrolls" else 1) / wall,
+        "samples_per_second": updates
+        * job.load.batch_size
+        * (job.load.unroll if job.load.kind == "unrolls" else 1)
+        / wall,
         "cpu": {role: {name: value / wall for name, value in times.items()} for role, times in cpu.items()},
         "cores": sum(times["all"] for times in cpu.values()) / wall,
         "pss_bytes": pss,
@@ -126,6 +137,7 @@ def measure(system: str, load: Load, seconds: float) -> dict[str, Any]:
             job.publish()
             job.plane.start()
             job.learn_until(WARM_UPDATES, START_SECONDS)
+            job.wait_for_actors(START_SECONDS)
             job.learn_for(seconds / 5)
             begin = job.now()
             clock.forget()

@@ -68,8 +68,9 @@ def train(job: Job, plane: Plane, watch: Watch, steps: int, most: int) -> dict[s
             continue
         looked = now
         watch.look(now - begin)
-        capacity = int(plane.table.stats()["capacity"])
-        if capacity < most and len(plane.table) >= capacity:
+        stats = plane.table.stats()
+        capacity = int(stats["capacity"])
+        if capacity < most and stats["inserts"] >= capacity:
             before = time.perf_counter()
             plane.table.resize(min(2 * capacity, most))
             resizes.append(1e3 * (time.perf_counter() - before))
@@ -112,6 +113,7 @@ def measure(capacity: int, grow_from: int | None, seed: int, steps: int) -> dict
         "updates": updates,
         "microseconds": clock.percentiles(),
         "items": int(stats["size"]),
+        "evicted_for_room": int(stats["evicted_for_room"]),
         "stored_bytes": int(stats["bytes_stored"]),
         "store_bytes": store_bytes,
         "curve": watch.curve[:: max(1, len(watch.curve) // 100)],

@@ -26,7 +26,9 @@ class Policy(Protocol):
 class Learner(Protocol):
     """Owns the networks that learn."""
 
-    updates: int
+    @property
+    def updates(self) -> int:
+        """Made so far."""
 
     def assemble(self, sample: Sample) -> Any:
         """The batch as the tensors that `train` takes."""

@@ -101,7 +101,7 @@ class ImpalaLearner:
 
     @staticmethod
     def _trace(new: Tensor, old: Tensor, reward: Tensor, discount: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """V-trace targets and advantages [n, t] from log probabilities, rewards, discounts [n, t], values [n, t + 1]."""
+        """Targets and advantages [n, t] from log probabilities, rewards, discounts [n, t] and values [n, t + 1]."""
         rho = (new - old).exp().clamp(max=1.0)
         delta = rho * (reward + discount * values[:, 1:] - values[:, :-1])
         goal, carried = torch.empty_like(delta), torch.zeros_like(delta[:, 0])

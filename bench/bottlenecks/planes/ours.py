@@ -21,14 +21,17 @@ from bench.bottlenecks.shapes import Shape
 from di_store.demo.envs import MODES, Stepped
 
 POLICY, TABLE = "policy", "experience"
+WEIGHTS_BYTES, SMALL_BYTES = 8 << 20, 256 << 10  # what one version takes at most: networks for frames, others
 
 
 def settings(load: Load) -> dict[str, Any]:
     """View, sampler and limiter of a load's table."""
     stack = {"obs": load.frame_stack} if load.frame_stack else None
     if load.kind == "unrolls":
-        view = di_store.Sequence(length=load.unroll, tail="drop", bootstrap=("obs",), frame_stack=stack, cross_episodes=True)
-        return {"view": view, "limiter": di_store.Queue(load.capacity)}
+        unroll = di_store.Sequence(
+            length=load.unroll, tail="drop", bootstrap=("obs",), frame_stack=stack, cross_episodes=True
+        )
+        return {"view": unroll, "limiter": di_store.Queue(load.capacity)}
     limiter = di_store.SamplesPerInsert(load.samples_per_insert, min_size=load.min_size, tolerance=load.tolerance)
     sampler = di_store.Uniform() if load.kind == "states" else di_store.Prioritized(alpha=load.alpha, beta=load.beta)
     gamma = 1.0 if load.kind == "states" else load.gamma
@@ -68,7 +71,8 @@ class Plane:
     def __init__(self, load: Load, shape: Shape, board: Board, clock: Clock) -> None:
         self.load, self.shape, self.board, self.clock = load, shape, board, clock
         self.store = di_store.open(memory=load.memory_bytes, seed=load.seed)
-        with room_for_weights(self.store, 32 << 20):
+        # Kept, the next one, and one that each actor may still be reading.
+        with room_for_weights(self.store, (2 + load.actors) * (WEIGHTS_BYTES if load.frame_stack else SMALL_BYTES)):
             self.table = self.store.create_table(
                 TABLE,
                 capacity=load.capacity,

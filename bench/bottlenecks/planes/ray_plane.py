@@ -123,19 +123,21 @@ class Plane:
         self.load, self.shape, self.board, self.clock = load, shape, board, clock
         ray.init(num_cpus=8, object_store_memory=STORE_BYTES, log_to_driver=False, include_dashboard=False)
         # One thread each for the actors' messages under way, and for the learner's batches and priorities.
-        threaded = ray.remote(num_cpus=0.1, max_concurrency=UNDER_WAY * (load.actors + 2))
+        options = {"num_cpus": 0.1, "max_concurrency": UNDER_WAY * (load.actors + 2)}
+        remote: Any = ray.remote
+        self.buffer: Any = None
         if load.kind == "unrolls":
-            self.buffer = threaded(Queue).remote(load.capacity // load.lanes)
+            self.buffer = remote(Queue).options(**options).remote(load.capacity // load.lanes)
         else:
-            self.buffer = threaded(Buffer).remote(load, shape)
-        self.newest = ray.remote(num_cpus=0.1)(Newest).remote()
+            self.buffer = remote(Buffer).options(**options).remote(load, shape)
+        self.newest = remote(Newest).options(num_cpus=0.1).remote()
         self.pending: deque[Any] = deque()
         self.runs: list[Any] = []
         self.actors: list[Any] = []
 
     def start(self) -> None:
-        kind = ray.remote(num_cpus=1)(RayActor)
-        self.actors = [kind.remote() for _ in range(self.load.actors)]
+        remote: Any = ray.remote
+        self.actors = [remote(RayActor).options(num_cpus=1).remote() for _ in range(self.load.actors)]
         link = (self.buffer, self.newest)
         for index, actor in enumerate(self.actors):
             self.runs.append(actor.run.remote(self.load, self.shape, index, self.board, link))
