@@ -35,7 +35,7 @@ def shares(result: Result, path: Path) -> None:
     canvas = _canvas(14, 7)
     axes = np.atleast_2d(canvas.subplots(2, len(LOADS)))
     for column, load in enumerate(LOADS.values()):
-        runs = {TITLES[system]: run for system in SYSTEMS if (run := result.of(load.name, system))}
+        runs = {TITLES[system].partition(" ")[0]: run for system in SYSTEMS if (run := result.of(load.name, system))}
         for axis, side, titles in (
             (axes[0, column], "learner", LEARNER_TITLES),
             (axes[1, column], "actor", ACTOR_TITLES),
@@ -57,7 +57,6 @@ def _bars(axis: Axes, runs: dict[str, Figures], side: str, titles: dict[str, str
         bottom += values
     axis.set_ylim(0, 100)
     axis.set_ylabel("% of wall time")
-    axis.tick_params(axis="x", labelrotation=15)
 
 
 def learning(result: Result, path: Path) -> None:
@@ -72,7 +71,7 @@ def learning(result: Result, path: Path) -> None:
         middle = np.median([np.interp(steps, c[:, 1], c[:, 2]) for c in curves], axis=0)
         axis.plot(steps, middle, "--" if "growing" in name else "-", label=name)
     axis.set_xlabel("environment steps")
-    axis.set_ylabel("mean return of 100 episodes, median of the seeds")
+    axis.set_ylabel("mean return of 30 episodes, median of the seeds")
     axis.legend(title="transitions")
     axis.grid(alpha=0.3)
     _save(canvas, path)
