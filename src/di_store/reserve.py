@@ -24,7 +24,7 @@ _HEADER_BYTES, _ATTACHMENT_BYTES = 96, 16
 _MARK_EVERY, _MARK_BYTES = 64, 24
 _SLACK = 1.1
 _MOST_ITEM_CHUNK = 4 * MIB
-_OUT_OF_ORDER_ROWS = 8
+_OUT_OF_ORDER_ROWS, _OUT_OF_ORDER_BYTES = 8, 64 << 10
 _TABLE_BYTES = 16384
 _DESCRIPTOR_BYTES, _FIRST_DESCRIPTORS = 64, 1024
 _AHEAD = 64 << 10  # small blocks take their pages 16 at a time
@@ -209,7 +209,7 @@ def reckon_without_rows(settings: Settings) -> Reckoning:
 def chunk_target(settings: Settings, layout: Layout, heap: Heap, capacity: int | None, row: int) -> tuple[int, int]:
     """Bytes that a chunk should have, and rows that it must hold."""
     if not settings.in_order:
-        few = min(_OUT_OF_ORDER_ROWS, max(1, MIB // (2 * row)))
+        few = min(_OUT_OF_ORDER_ROWS, max(1, _OUT_OF_ORDER_BYTES // row))
         return chunk_bytes(layout, few, _up(few * heap.per_row, 64)), 1
     least = least_rows(settings)
     whole = min(capacity or 2**62, 2**62) * settings.view.rows_added * row
