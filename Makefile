@@ -15,7 +15,7 @@ SHELL := /bin/bash
 PYTEST := $(BIN)/python -m pytest
 CMAKE := $(BIN)/cmake -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja)
 
-.PHONY: help build demo test soak mutants check native tsan bench docs format stubs clean
+.PHONY: help build demo test soak full mutants check native tsan bench docs format stubs clean
 
 help:  ## this list
 	@grep -hE '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -69,7 +69,10 @@ demo: $(STAMP)-test $(RELEASE)/.stamp  ## actors on Atari feed a learner through
 test: $(STAMP)-test build  ## all tests with small counts (ARGS="-k name")
 	DI_STORE_TEST_SCALE=small $(PYTEST) $(ARGS)
 
-soak: $(STAMP)-test build  ## all tests with full counts, and the long ones
+soak: $(STAMP)-test build  ## one store in hard use for 30 minutes, a line a minute (DI_STORE_SOAK_SECONDS=600 for less)
+	DI_STORE_TEST_SCALE=full $(PYTEST) --timeout 3600 -o faulthandler_timeout=3660 -s tests/soak $(ARGS)
+
+full: $(STAMP)-test build  ## all tests with full counts, and the long ones: hours (ARGS="tests/crash/test_kills.py")
 	DI_STORE_TEST_SCALE=full $(PYTEST) --timeout 3600 -o faulthandler_timeout=3660 $(ARGS)
 
 mutants: $(STAMP)-test  ## breaks one mechanism at a time in a copy, and sees a test fail (ARGS="kills", see docs/testing.md)

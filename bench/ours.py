@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import multiprocessing as mp
 import statistics
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import cycle
@@ -25,6 +26,7 @@ MEMORY = "4GiB"
 COLD_BYTES = 256 << 20
 """So many different values that no cache holds them."""
 LANES, EXTEND, UPDATE = 16, 100, 32
+WARM_SECONDS = 3.0
 Row = Mapping[str, Any]
 
 
@@ -182,6 +184,12 @@ class Learner:
         """The next batch; the one before is let go, so its buffer comes back."""
         self.batch = self.table.sample(self.load.batch)
 
+    def warm_up(self) -> None:
+        """Draw until this process has mapped the table, in huge pages where it can be: a learner does it once."""
+        end = time.perf_counter() + WARM_SECONDS
+        while time.perf_counter() < end:
+            self.sample()
+
     def updates(self, count: int) -> Callable[[], object]:
         """New priorities for some of the last batch."""
         keys, priorities = self.batch.keys[:count], np.full(count, 1.5)
@@ -200,6 +208,7 @@ def replay(load: Load, meter: Meter) -> None:
         rows = table(store, load, "rows", max(1, load.capacity // 10), by_priority)
         elsewhere(write, items, rows, load, meter)
         learner = Learner(items, load)
+        learner.warm_up()
         size = learner.batch_bytes()
         meter.take(load.name, "sample", learner.sample, load.batch)
         if meter.wants(load.name, "sample, bytes"):
@@ -220,6 +229,7 @@ def uniform(load: Load, meter: Meter) -> None:
         items = table(store, load, "items", load.capacity, di_store.Uniform())
         elsewhere(extend, items, load, meter)
         learner = Learner(items, load)
+        learner.warm_up()
         meter.take(load.name, "sample, uniform", learner.sample, load.batch)
         with items.writer() as writer:
             call = append(writer, load)

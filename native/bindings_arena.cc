@@ -123,8 +123,13 @@ std::vector<std::string> check(const ArenaPointer& arena, bool repair) {
   arena->enter();
   std::vector<std::string> findings;
   reap(arena, minute());
-  for (const std::string& name : Table::names(*arena))
-    if (const TablePointer table = Table::find(arena, name)) table->check(repair, minute(), &findings);
+  for (const std::string& name : Table::names(*arena)) {
+    try {
+      if (const TablePointer table = Table::find(arena, name)) table->check(repair, minute(), &findings);
+    } catch (const Error& error) {
+      if (error.code() != Code::kTableNotFound) throw;  // dropped meanwhile
+    }
+  }
   arena->heap().check(repair, minute(), &findings);
   return findings;
 }

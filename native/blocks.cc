@@ -26,13 +26,6 @@ struct ClassTable {
 constexpr ClassTable kClasses;
 static_assert(kClasses.count <= kBlockClasses && kClasses.bytes[kClasses.count - 1] == 1u << 20);
 
-u32 blocks_in(u32 cls) { return static_cast<u32>(kSliceBytes / kClasses.bytes[cls]); }
-u64 pages_for(u64 bytes) { return (bytes + kPageBytes - 1) / kPageBytes; }
-
-void add(Shared<u64>& counter, u64 delta) {
-  counter.store(counter.load(std::memory_order_relaxed) + delta, std::memory_order_relaxed);
-}
-
 }  // namespace
 
 u32 block_class(u64 bytes) {
@@ -105,7 +98,7 @@ void Blocks::cover_slice_tables(u64 slice) {
     const u64 maps = arena_.header().bitmaps.value + first * kBlockWords * sizeof(u64);
     os::commit(arena_.fd(), table / kPageBytes * kPageBytes, pages_for(count * sizeof(Slice)) * kPageBytes);
     os::commit(arena_.fd(), maps / kPageBytes * kPageBytes, pages_for(count * kBlockWords * sizeof(u64)) * kPageBytes);
-    add(heap.fixed_bytes, table_bytes(first + count, slices) - table_bytes(first, slices));
+    add_bytes(heap.fixed_bytes, table_bytes(first + count, slices) - table_bytes(first, slices));
     heap.slice_high += count;
   }
 }
@@ -219,8 +212,8 @@ Blocks::Choice Blocks::choose(u64 bytes, BlockUse use, bool ahead) {
 void Blocks::apply(const Choice& choice, BlockUse use) {
   HeapHeader& heap = arena_.heap_header();
   cover_slice_tables(choice.slice + std::max<u64>(choice.run, 1) - 1);
-  add(counter(use), choice.taken_bytes);
-  add(heap.free_bytes, choice.missing_bytes - choice.taken_bytes);  // wraps: pages of free slices that were taken
+  add_bytes(counter(use), choice.taken_bytes);
+  add_bytes(heap.free_bytes, choice.missing_bytes - choice.taken_bytes);  // wraps: pages of free slices that were taken
   if (choice.cls == kNone) {
     for (u64 i = 0; i < choice.run; ++i) {
       Slice& entry = arena_.slice(choice.slice + i);
@@ -254,8 +247,8 @@ void Blocks::become_free(u64 slice) {
   HeapHeader& heap = arena_.heap_header();
   Slice& entry = arena_.slice(slice);
   const u64 bytes = present_pages(slice) * kPageBytes;
-  add(counter(entry.use), ~bytes + 1);
-  add(heap.free_bytes, bytes);
+  add_bytes(counter(entry.use), ~bytes + 1);
+  add_bytes(heap.free_bytes, bytes);
   entry.state = SliceState::kFree;
   heap.free_low = std::min(heap.free_low, slice);
 }
@@ -278,136 +271,6 @@ void Blocks::release(u64 offset, u64 bytes, BlockUse use) {
     become_free(slice);
   }
   (void)use;
-}
-
-// ----------------------------------------------------------------------------------------------------------- reclaim
-
-// Pages of a slice that are charged but touch no block in use.
-u64 Blocks::holes(u64 slice, u64* mask) const {
-  const Slice& entry = arena_.slice(slice);
-  if (entry.state != SliceState::kBlocks) {
-    u64 pages = 0;
-    for (u64 i = 0; i < kPagesPerSlice / 64; ++i) {
-      const u64 used = entry.hint >= i * 64 + 64 ? ~u64{0}
-                       : entry.hint <= i * 64    ? 0
-                                                 : (u64{1} << (entry.hint % 64)) - 1;
-      mask[i] = entry.present[i] & ~used;
-      pages += static_cast<u64>(std::popcount(mask[i]));
-    }
-    return pages;
-  }
-  const u64 size = block_class_bytes(entry.block_class);
-  u64 used[kPagesPerSlice / 64] = {};
-  const u64* map = arena_.bitmap(slice);
-  const u32 count = blocks_in(entry.block_class);
-  for (u32 word = 0; word * 64 < count; ++word) {
-    u64 bits = map[word];
-    if (word * 64 + 64 > count) bits &= (u64{1} << (count % 64)) - 1;
-    while (bits != 0) {
-      const u64 block = word * 64 + static_cast<u64>(std::countr_zero(bits));
-      bits &= bits - 1;
-      for (u64 page = block * size / kPageBytes; page < pages_for((block + 1) * size); ++page)
-        used[page / 64] |= u64{1} << (page % 64);
-    }
-  }
-  u64 pages = 0;
-  for (u64 i = 0; i < kPagesPerSlice / 64; ++i) {
-    mask[i] = entry.present[i] & ~used[i];
-    pages += static_cast<u64>(std::popcount(mask[i]));
-  }
-  return pages;
-}
-
-u64 Blocks::charge_free_slice() {
-  HeapHeader& heap = arena_.heap_header();
-  const u64 committed = heap.object_bytes + heap.chunk_bytes + heap.meta_bytes + heap.fixed_bytes + heap.free_bytes;
-  if (committed + kSliceBytes > spendable(heap.budget.load())) return 0;
-  for (u64 at = heap.free_low; at < arena_.header().slice_count; ++at) {
-    if (at < heap.slice_high && arena_.slice(at).state != SliceState::kFree) continue;
-    cover_slice_tables(at);
-    const u64 missing = missing_pages(at, 0, kPagesPerSlice);
-    if (missing == 0) continue;
-    charge(at, 0, kPagesPerSlice, true);
-    add(heap.free_bytes, missing * kPageBytes);
-    return arena_.header().data.value + at * kSliceBytes;
-  }
-  return 0;
-}
-
-u64 Blocks::reclaim_some(Cursor* cursor) {
-  const u64 got = reclaim_free(cursor);
-  return got != 0 ? got : reclaim_holes(cursor);
-}
-
-u64 Blocks::reclaim_free(Cursor* cursor) {
-  cursor->free = std::min(cursor->free, arena_.heap_header().slice_high);
-  while (cursor->free > 0) {  // from the top: low slices are the next to be used
-    const u64 at = --cursor->free;
-    if (arena_.slice(at).state != SliceState::kFree) continue;
-    if (const u64 got = punch_unused(at); got != 0) return got;
-  }
-  return 0;
-}
-
-u64 Blocks::reclaim_holes(Cursor* cursor) {
-  cursor->holes = std::min(cursor->holes, arena_.heap_header().slice_high);
-  while (cursor->holes > 0) {
-    const u64 at = --cursor->holes;
-    if (arena_.slice(at).state == SliceState::kFree) continue;
-    if (const u64 got = punch_unused(at); got != 0) return got;
-  }
-  return 0;
-}
-
-// Punches and uncharges every page of the slice that no block in use touches; bytes got.
-u64 Blocks::punch_unused(u64 slice) {
-  HeapHeader& heap = arena_.heap_header();
-  const bool free = arena_.slice(slice).state == SliceState::kFree;
-  u64 mask[kPagesPerSlice / 64];
-  std::fill(std::begin(mask), std::end(mask), ~u64{0});
-  const u64 pages = free ? present_pages(slice) : holes(slice, mask);
-  if (pages == 0) return 0;
-  punch_pages(slice, mask);
-  add(free ? heap.free_bytes : counter(arena_.slice(slice).use), ~(pages * kPageBytes) + 1);
-  return pages * kPageBytes;
-}
-
-// Punches and uncharges the pages of the mask, run by run.
-void Blocks::punch_pages(u64 slice, const u64* mask) {
-  const u64 base = arena_.header().data.value + slice * kSliceBytes;
-  for (u64 page = 0; page < kPagesPerSlice;) {
-    if (!(mask[page / 64] >> (page % 64) & 1)) {
-      ++page;
-      continue;
-    }
-    u64 end = page;
-    while (end < kPagesPerSlice && (mask[end / 64] >> (end % 64) & 1)) ++end;
-    os::punch(arena_.fd(), base + page * kPageBytes, (end - page) * kPageBytes);
-    DI_FAULT("blocks.after_punch");
-    charge(slice, page, end - page, false);
-    page = end;
-  }
-  arena_.slice(slice).collapsed = 0;
-}
-
-// A free slice brings all its pages along: those behind the block can go before it is taken.
-void Blocks::punch_spare(const Choice& choice) {
-  const u64 slice = choice.slice + std::max<u64>(choice.run, 1) - 1;
-  const u64 end =
-      choice.cls == kNone ? choice.pages - (choice.run - 1) * kPagesPerSlice : choice.first_page + choice.pages;
-  const u64 pages = present_pages(slice) - (end - missing_pages(slice, 0, end));
-  u64 mask[kPagesPerSlice / 64] = {};
-  for (u64 page = end; page < kPagesPerSlice; ++page)
-    mask[page / 64] |= arena_.slice(slice).present[page / 64] & (u64{1} << (page % 64));
-  punch_pages(slice, mask);
-  add(arena_.heap_header().free_bytes, ~(pages * kPageBytes) + 1);
-}
-
-void Blocks::punch_block(u64 offset, u64 bytes) {
-  const u64 first = (offset - arena_.header().data.value) / kSliceBytes;
-  const bool run = block_class(std::max(bytes, kMinBlockBytes)) == kNone;
-  const u64 slices = run ? (bytes + kSliceBytes - 1) / kSliceBytes : 1;
-  for (u64 i = 0; i < slices; ++i) punch_unused(first + i);
 }
 
 // ----------------------------------------------------------------------------------------------------------- rebuild

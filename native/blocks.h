@@ -15,6 +15,11 @@ namespace di {
 
 u32 block_class(u64 bytes);        // kNone above 1 MiB
 u64 block_class_bytes(u32 index);  // size of the class
+inline u32 blocks_in(u32 cls) { return static_cast<u32>(kSliceBytes / block_class_bytes(cls)); }
+inline u64 pages_for(u64 bytes) { return (bytes + kPageBytes - 1) / kPageBytes; }
+inline void add_bytes(Shared<u64>& counter, u64 delta) {  // under the heap's lock; read freely
+  counter.store(counter.load(std::memory_order_relaxed) + delta, std::memory_order_relaxed);
+}
 
 // Of the budget: what objects, chunks and what tables set aside may take. The rest is left to the heap's own blocks, so
 // that objects of a full store can still be pinned.
@@ -53,12 +58,15 @@ class Blocks {
     u64 free = ~u64{0}, holes = ~u64{0};
   };
   u64 reclaim_some(Cursor* cursor);
-  u64 reclaim_free(Cursor* cursor);   // pages of free slices
-  u64 reclaim_holes(Cursor* cursor);  // pages between blocks in use, and behind the end of runs
-  void punch_spare(const Choice& choice);
+  u64 reclaim_holes(Cursor* cursor);      // pages between blocks in use, and behind the end of runs
+  u64 punch_spare(const Choice& choice);  // bytes got
   // A freed block that may never have been committed (its maker died, or the machine refused): its pages leave the
   // budget, so that whoever gets them next commits them.
   void punch_block(u64 offset, u64 bytes);
+  // After a collapse, which also fills the holes that a slice got while nobody held the lock: charges and punches them,
+  // in the next `count` slices. `under_way`: only where one is, whether or not its process lives: one that does settles
+  // it once more. Returns where to go on.
+  u64 settle_collapses(u64 first, u64 count, bool under_way);
 
   // rebuild: reset, mark every live block, then relist
   void reset();
@@ -69,6 +77,8 @@ class Blocks {
   static u64 table_bytes(u64 slices, u64 slice_count);  // of the slice table and the bitmaps of the lowest `slices`
 
  private:
+  u64 reclaim_free(Cursor* cursor);  // pages of free slices
+  void settle_collapsed(u64 slice);
   u64 take_free_run(u64 count);
   void become_free(u64 slice);
   void link(u64 slice);
@@ -77,7 +87,8 @@ class Blocks {
   u64 missing_pages(u64 slice, u64 first, u64 count) const;
   void charge(u64 slice, u64 first, u64 count, bool present);
   void cover_slice_tables(u64 slice);
-  void punch_pages(u64 slice, const u64* mask);
+  u64 punch_pages(u64 slice, const u64* mask);
+  u64 uncharge_gone(u64 slice, u64 first, u64 count);
   u64 punch_unused(u64 slice);
   u64 holes(u64 slice, u64* mask) const;
   Shared<u64>& counter(BlockUse use);

@@ -41,7 +41,7 @@ u64 next_whole_slice(Arena& arena) {
     bool whole = true;
     for (const u64 word : slice.present) whole = whole && word == ~u64{0};
     if (!whole) continue;
-    slice.collapsed = 1;
+    slice.collapsed = kCollapseUnderWay;
     return arena.header().data.value + at * kSliceBytes;
   }
   return 0;
@@ -50,9 +50,12 @@ u64 next_whole_slice(Arena& arena) {
 // Slices whose pages are all there become huge pages: others then map them 20 times faster, with a 40th of the tables.
 bool collapse_one(Arena& arena) {
   const u64 offset = next_whole_slice(arena);
-  // It may have changed meanwhile, which is harmless: collapsing changes no byte, and a slice that lost pages is refused
-  // or refilled with zero pages that a later punch takes away.
-  return offset != 0 && os::collapse(arena.at(offset, kSliceBytes), kSliceBytes) == 0;
+  if (offset == 0) return false;
+  DI_FAULT("chores.chosen");
+  const bool done = os::collapse(arena.at(offset, kSliceBytes), kSliceBytes) == 0;
+  // It may have changed meanwhile: collapsing changes no byte, but what the slice lost is back, as zero pages.
+  arena.heap().settle_collapse((offset - arena.header().data.value) / kSliceBytes, kForever);
+  return done;
 }
 
 }  // namespace

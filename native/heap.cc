@@ -73,7 +73,7 @@ u64 Heap::raw_block(u64 bytes, BlockUse use, u64 limit) {
     const u64 claim = claimed() + choice.taken_bytes + choice.table_bytes;
     if (claim > limit) {
       if (claim - limit > choice.spare_bytes) return 0;
-      blocks_.punch_spare(choice);
+      if (blocks_.punch_spare(choice) == 0) return 0;
     } else if (committed() + choice.missing_bytes + choice.table_bytes > limit) {
       if (blocks_.reclaim_some(&cursor) == 0) return 0;  // what was chosen may lose pages itself: choose again
     } else {

@@ -98,6 +98,7 @@ class Heap {
 
   u64 charge_free_slice() DI_REQUIRES(lock_) { return blocks_.charge_free_slice(); }
   void uncharge_slice(u64 offset) DI_REQUIRES(lock_) { blocks_.punch_block(offset, kSliceBytes); }
+  void settle_collapse(u64 slice, u64 deadline_ns);  // of one's own; ~0: those that dead clients may have left
 
   Descriptor& descriptor(u32 index) const {
     const u64 unit = u64{index} / kFirstDescriptorSegment + 1;

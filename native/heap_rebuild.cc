@@ -185,6 +185,19 @@ void Heap::sweep_all(u64 deadline_ns) {
   expire();
 }
 
+void Heap::settle_collapse(u64 slice, u64 deadline_ns) {
+  constexpr u64 kSlicesPerHold = 1024;
+  if (slice != ~u64{0}) {
+    Guard guard(*this, deadline_ns);
+    blocks_.settle_collapses(slice, 1, false);
+    return;
+  }
+  for (u64 at = 0; at < arena_.heap_header().slice_high;) {
+    Guard guard(*this, deadline_ns);
+    at = blocks_.settle_collapses(at, kSlicesPerHold, true);
+  }
+}
+
 void Heap::settle_entry(LedgerEntry& entry, u64 deadline_ns) {
   Guard guard(*this, deadline_ns);
   const u64 what = entry.what.load();  // under the lock: others settle pins that were dropped, also of the dead

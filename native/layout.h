@@ -137,12 +137,13 @@ enum class BlockUse : u8 { kObject = 0, kChunk = 1, kMeta = 2 };
 constexpr u32 kBlockUses = 3;
 constexpr u32 kBlockClasses = 96;
 
-struct Slice {                       // all derived [heap]
+constexpr u8 kCollapseTried = 1, kCollapseUnderWay = 2;  // 2 in a dead process's slice: what it lost may be back
+struct Slice {                                           // all derived [heap]
   u64 present[kPagesPerSlice / 64];  // page is charged to the budget (and committed by who charged it)
   SliceState state;
   BlockUse use;
   u8 block_class;
-  u8 collapsed;  // huge-page collapse was tried; cleared when pages are punched
+  u8 collapsed;  // kCollapse…; cleared when pages are punched, unless it is under way
   u32 free_blocks;
   u32 hint;  // bitmap word to look at first
   u32 run;   // slices of the run, at its head

@@ -246,6 +246,11 @@ int punch(int fd, u64 offset, u64 bytes) {
   return 0;
 }
 
+void resident(u8* at, u64 pages, u8* there) {
+  if (mincore(at, pages * kPageBytes, there) != 0) std::memset(there, 0, pages);
+  for (u64 i = 0; i < pages; ++i) there[i] &= 1;
+}
+
 int collapse(u8* at, u64 bytes) { return madvise(at, bytes, MADV_COLLAPSE) == 0 ? 0 : errno; }
 
 int populate(u8* at, u64 bytes) {

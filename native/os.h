@@ -39,10 +39,11 @@ void unmap(u8* at, u64 bytes);
 int commit(int fd, u64 offset, u64 bytes);  // fallocate; errno or 0; retries EINTR. After an error some
                                             // of the pages may be there
 int punch(int fd, u64 offset, u64 bytes);
-int collapse(u8* at, u64 bytes);  // MADV_COLLAPSE, best effort; errno or 0
-int populate(u8* at, u64 bytes);  // MADV_POPULATE_WRITE: page tables ahead of use; commits
-                                  // what is not there yet, so only over committed pages
-u8* map_private(u64 bytes);       // this process's own memory, touched, in huge pages where it can be
+void resident(u8* at, u64 pages, u8* there);  // mincore: per page 1 or 0; all 0 where the kernel does not tell
+int collapse(u8* at, u64 bytes);              // MADV_COLLAPSE, best effort; errno or 0
+int populate(u8* at, u64 bytes);              // MADV_POPULATE_WRITE: page tables ahead of use; commits
+                                              // what is not there yet, so only over committed pages
+u8* map_private(u64 bytes);                   // this process's own memory, touched, in huge pages where it can be
 u8* map_copy(int fd, u64 bytes);  // all of a file as it is now: what is written stays this process's own; nullptr
 bool read_at(int fd, u64 offset, void* to, u64 bytes);
 void close_fd(int fd);    // drops every record lock of this process on that file

@@ -291,8 +291,9 @@ std::string Table::why_no_insert() {
   if (header_.finished != 0) throw Error(Code::kEndOfData, "table.finish() was called: no more inserts");
   const i64 size = static_cast<i64>(header_.size);
   if (!may_insert(header_.limiter, size)) return di::why_no_insert(header_.limiter, size);
-  // Unless nothing can be drawn either (a changed limiter counts given-back draws of the old one on neither side).
-  if (header_.size > header_.capacity && may_sample(limiter_in_force(header_), size))
+  // Unless nothing can be drawn either (a changed limiter counts given-back draws of the old one on neither side). Where
+  // uses are not limited no draw makes room: there it is a resize() that was killed half-way, and insert() ends it.
+  if (header_.max_times_sampled != 0 && header_.size > header_.capacity && may_sample(limiter_in_force(header_), size))
     return "draws were given back and lift the table above capacity=" + std::to_string(header_.capacity) +
            " until they are drawn again";
   return "";
@@ -301,9 +302,11 @@ std::string Table::why_no_insert() {
 void Table::insert(std::span<const NewItem> items, std::vector<u64>* keys) {
   change();
   for (const NewItem& fresh : items) {
-    if (header_.size >= header_.capacity && header_.limiter.queue == 0) {
+    const u32 most = header_.max_times_sampled != 0 ? 1 : 2;  // two for one, as long as a killed resize() left too many
+    for (u32 i = 0; i < most && header_.size >= header_.capacity && header_.limiter.queue == 0; ++i) {
       const u32 out = victim();
-      if (out != kNone) remove_slot(out, true);
+      if (out == kNone) break;
+      remove_slot(out, true);
     }
     const u32 slot = parts_.order->free_pop();
     if (slot == kNone) throw Error(Code::kStoreError, "no free slot in table '" + name_ + "'");

@@ -422,9 +422,12 @@ void Table::finish(u64 deadline_ns) {
 u64 Table::check(bool repair, u64 deadline_ns, std::vector<std::string>* findings) {
   Guard guard(*this, deadline_ns);
   if (!repair) {
+    // What the copy has not written to is still the store itself: while uses are counted, no chunk may be freed and its
+    // block become something else, whose bytes would be taken for a chunk's header.
+    Heap::Guard still(arena_->heap(), deadline_ns);
     const std::shared_ptr<Arena> copy = arena_->private_copy();
     for (LockWord* lock : {&copy->table(index_).lock, &copy->heap_header().lock}) {
-      lock->word.store(0);  // held by us, and by whomever: only the table's part of the copy is looked at
+      lock->word.store(0);  // held by us
       lock->dirty.store(0);
     }
     return Table(copy, index_).check(true, deadline_ns, findings);

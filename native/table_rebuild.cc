@@ -246,7 +246,7 @@ u64 Table::rebuild_references() {
     const u64 word = heap.descriptor(index).word.load();
     if (word_kind(word) != ObjectKind::kChunk || word_state(word) == ObjectState::kFree) continue;
     ChunkHeader& header = *reinterpret_cast<ChunkHeader*>(heap.block(index));
-    for (u32 k = 0; k < header.attachments; ++k) {
+    for (u32 k = 0; k < header.attachments && k < kMaxTables; ++k) {
       Attachment& at = header.attachment[k];
       if (at.table != index_ || at.table_generation != generation_ || at.attached.load() == 0) continue;
       const auto found = uses.find(index);

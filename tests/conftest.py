@@ -1,6 +1,6 @@
 """What every test gets: a folder of its own for stores, a scale, and processes that end with the test.
 
-DI_STORE_TEST_SCALE chooses between "small" (make test) and "full" (make soak).
+DI_STORE_TEST_SCALE chooses between "small" (make test) and "full" (make full, make soak).
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave soak tests to the full scale; they are counted as deselected, not skipped."""
+    """Leave long tests to the full scale; they are counted as deselected, not skipped."""
     if SCALE == "full":
         return
-    soak = [item for item in items if item.get_closest_marker("soak")]
-    if soak:
-        config.hook.pytest_deselected(items=soak)
-        items[:] = [item for item in items if not item.get_closest_marker("soak")]
+    long = [item for item in items if item.get_closest_marker("long")]
+    if long:
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if not item.get_closest_marker("long")]
 
 
 @pytest.fixture(scope="session")

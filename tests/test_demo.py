@@ -422,7 +422,7 @@ def test_live_screen(tmp_path: Path) -> None:
         assert name in painted
 
 
-@pytest.mark.soak
+@pytest.mark.long
 def test_cartpole_learns(tmp_path: Path) -> None:
     """The mean return of the last 100 episodes of both actors passes 195 within 3 minutes."""
     with running("--env", "CartPole-v1", "--seconds", "180", "--out", str(tmp_path / "demo.png")) as demo:

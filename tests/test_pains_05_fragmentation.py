@@ -12,7 +12,7 @@ from pains import MIB
 
 import di_store
 
-SCALES = [512 * MIB, pytest.param(4096 * MIB, marks=pytest.mark.soak)]
+SCALES = [512 * MIB, pytest.param(4096 * MIB, marks=pytest.mark.long)]
 
 
 def size_of(rng: random.Random) -> int:

@@ -77,8 +77,8 @@ REACHED_SETTLING: dict[str, tuple[tuple[str, ...], int]] = {
 }
 """Points that are met by who comes after a death: where the dead one died for it, and the largest count."""
 
-REACHED_CREATING = {"arena.before_magic"}
-"""Points that are met by who creates a store; test_open_race.py kills there."""
+REACHED_ELSEWHERE = {"arena.before_magic", "chores.chosen"}
+"""Points with tests of their own: who creates a store (test_open_race.py), who makes huge pages (test_check.py)."""
 
 # An item drawn before one of these is given back, so a consumer killed there loses nothing.
 BEFORE_DELIVERY = {

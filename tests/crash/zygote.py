@@ -208,7 +208,7 @@ class Crew:
         """The living children, and what they printed."""
         lines = []
         for hand in self._hands.values():
-            lines.append(f"{hand.what} pid {hand.pid}{' stopped' if hand.stopped else ''}: {hand.printed()[-2000:]}")
+            lines.append(f"{hand.what} pid {hand.pid}{' stopped' if hand.stopped else ''}: {hand.printed()[-6000:]}")
         return "\n".join(lines)
 
     def kill_all(self) -> None:

@@ -42,7 +42,7 @@ PAINS = [
     Mutant(
         "holes-are-not-memory",
         "pain-5",
-        "native/blocks.cc",
+        "native/blocks_reclaim.cc",
         "  return got != 0 ? got : reclaim_holes(cursor);\n",
         "  return got;\n",
         ("tests/test_pains_05_fragmentation.py::test_holes_that_a_table_leaves_serve_objects",),

@@ -1,0 +1,1 @@
+"""One store in hard use for half an hour: see test_soak."""
