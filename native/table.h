@@ -57,6 +57,7 @@ struct DrawSet {
   double least = 0;                   // least positive p^alpha at the last draw (normalize="table")
   u64 rng_before = 0, rng_after = 0;  // to rewind when nothing was delivered and nobody drew in between
   std::vector<u32> spare;             // ledger entries taken and not used
+  bool made_room = false;             // for inserts that wait and have not been woken yet
 };
 
 struct TableShape {  // what create() needs; Python reckons the bytes
@@ -239,6 +240,7 @@ class Table : public std::enable_shared_from_this<Table> {
   u64 next_random();
   double unit_random();
   void wake(Shared<u32>& seq, Shared<u32>& waiters, u64 count);
+  void wake_inserts(DrawSet* set);
   void grow(u64 slots, u64 deadline_ns);
   std::vector<u32> linked_blocks() const;
   void free_strays();

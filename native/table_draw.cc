@@ -196,6 +196,14 @@ u32 Table::draw_step(DrawSet* set, u32 want, double* stratum, double strata) {
 u32 Table::draw(DrawSet* set, u32 want, double stratum_first, double strata, u64 deadline_ns, std::string* why) {
   u32 total = 0;
   double stratum = stratum_first;
+  struct Shortfall {  // by an exception too
+    Table& table;
+    DrawSet* set;
+    const u32 &total, want;
+    ~Shortfall() {
+      if (total < want) table.wake_inserts(set);
+    }
+  } shortfall{*this, set, total, want};
   while (total < want) {
     const u32 step = std::min(want - total, kBatchStep);
     if (set->spare.size() < step) {
@@ -236,7 +244,8 @@ u32 Table::draw(DrawSet* set, u32 want, double stratum_first, double strata, u64
       }
       commit();
       if (got != 0) {
-        wake(header_.room_seq, header_.room_waiters, may_insert(header_.limiter, size) ? kMaxClients : 0);
+        wake(header_.room_seq, header_.room_waiters, 0);
+        if (may_insert(header_.limiter, size)) set->made_room = true;
         if (may_sample(limiter_in_force(header_), size)) wake(header_.items_seq, header_.items_waiters, 1);
       }
       settle_held();
@@ -251,6 +260,7 @@ u32 Table::draw(DrawSet* set, u32 want, double stratum_first, double strata, u64
 // ----------------------------------------------------------------------------------------------- the end of the draws
 
 void Table::copied(DrawSet* set, u64 deadline_ns) {
+  wake_inserts(set);
   for (std::size_t first = 0; first < set->items.size(); first += kBatchStep) {
     Guard guard(*this, deadline_ns);
     change();
@@ -312,6 +322,7 @@ void Table::forget_draws(DrawSet* set) {
 
 void Table::finish_draws(DrawSet* set, bool give_back, u64 deadline_ns) {
   if (!live()) return forget_draws(set);
+  wake_inserts(set);
   for (std::size_t first = 0; first < set->items.size(); first += kBatchStep) {
     Guard guard(*this, deadline_ns);
     change();

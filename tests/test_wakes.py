@@ -70,11 +70,11 @@ def test_draws_their_delivery_and_their_return(store: Any) -> None:
     table = filled(store, limiter=di_store.Queue(10))
     reader = table._handle.reader()
     draws = reader.begin()
-    room(store, table, lambda: reader.draw(draws, 3))
+    room(store, table, lambda: reader.draw(draws, 9))  # of 8: whoever has to wait lets others go on first
     items(store, table, lambda: reader.give_back(draws))
     draws = reader.begin()
     items(store, table, lambda: reader.draw(draws, 3))  # it leaves more
-    reader.finish(draws, None, None, None, False)
+    room(store, table, lambda: reader.finish(draws, None, None, None, False))  # the batch is copied
     room(store, table, lambda: reader.deliver(draws))
 
 
