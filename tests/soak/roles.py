@@ -60,7 +60,7 @@ def write(context: Context, opened: Any, lanes: list[Lane]) -> int:
     if kind < 0.11:
         which = rng.randrange(LANES)
         final = {"obs": stamp(np.array([lanes[which].next]))}
-        opened.end_episode(final=final, lane=[which])
+        opened.end_episode(final=final, lane=[which], timeout=wait)
         lanes[which].end()
         return 0
     some = sorted(rng.sample(range(LANES), 2)) if kind < 0.2 else list(range(LANES))
