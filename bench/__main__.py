@@ -66,7 +66,8 @@ def save(lines: list[Line], rounds: list[dict[Key, float]], args: argparse.Names
     results.mkdir(exist_ok=True)
     path = results / f"bench-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.json"
     content = {
-        "command": f"python -m bench --check --seconds {args.seconds:g} --rounds {args.rounds} --only '{args.only}'",
+        "command": f"python -m bench --check --seconds {args.seconds:g} --rounds {args.rounds}"
+        + (f" --only '{args.only}'" if args.only else ""),
         "machine": {
             "cpus": os.cpu_count(),
             "kernel": platform.release().split("-")[0],
