@@ -160,7 +160,6 @@ void Blocks::settle_collapsed(u64 slice) {
   Slice& entry = arena_.slice(slice);
   entry.collapsed = kCollapseTried;
   const u64 missing = missing_pages(slice, 0, kPagesPerSlice);
-  if (missing == 0) return;
   charge(slice, 0, kPagesPerSlice, true);
   add_bytes(entry.state == SliceState::kFree ? arena_.heap_header().free_bytes : counter(entry.use),
             missing * kPageBytes);

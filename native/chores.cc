@@ -24,7 +24,8 @@ bool commit_ahead(Arena& arena) {
   }
   if (offset == 0 || arena.commit(offset, kSliceBytes, nullptr)) return offset != 0;
   Heap::Guard guard(arena.heap(), kForever);
-  arena.heap().uncharge_slice(offset);  // who takes them later must not believe that they are there
+  arena.heap().settle_slice((offset - arena.header().data.value) /
+                            kSliceBytes);  // who takes them later must not believe that they are there
   return false;
 }
 
@@ -54,7 +55,8 @@ bool collapse_one(Arena& arena) {
   DI_FAULT("chores.chosen");
   const bool done = os::collapse(arena.at(offset, kSliceBytes), kSliceBytes) == 0;
   // It may have changed meanwhile: collapsing changes no byte, but what the slice lost is back, as zero pages.
-  arena.heap().settle_collapse((offset - arena.header().data.value) / kSliceBytes, kForever);
+  Heap::Guard guard(arena.heap(), kForever);
+  arena.heap().settle_slice((offset - arena.header().data.value) / kSliceBytes);
   return done;
 }
 

@@ -76,7 +76,7 @@ class Heap {
   bool close_chunk(u32 descriptor, u32 entry, u64 deadline_ns);
   void sweep_unused_chunks(u64 deadline_ns);                             // sweep_chunks(), now and then
   void detach(std::span<const u32> chunks, u32 table, u64 deadline_ns);  // this table's refs are down to zero
-  void sweep_chunks(u64 deadline_ns);                                    // the same for all, after a death
+  void sweep_chunks(u64 deadline_ns);  // the same for all, after a death, and its collapses
 
   // tables' bytes
   bool reserve(u32 table, u64 bytes, u64 deadline_ns, std::string* why);  // sets reserve_bytes; descriptors too
@@ -97,8 +97,8 @@ class Heap {
   u64 check(bool repair, u64 deadline_ns, std::vector<std::string>* findings);
 
   u64 charge_free_slice() DI_REQUIRES(lock_) { return blocks_.charge_free_slice(); }
-  void uncharge_slice(u64 offset) DI_REQUIRES(lock_) { blocks_.punch_block(offset, kSliceBytes); }
-  void settle_collapse(u64 slice, u64 deadline_ns);  // of one's own; ~0: those that dead clients may have left
+  // A slice whose pages came, or were to come, while nobody held the lock: those that no block uses go.
+  void settle_slice(u64 slice) DI_REQUIRES(lock_) { blocks_.settle_collapses(slice, 1, false); }
 
   Descriptor& descriptor(u32 index) const {
     const u64 unit = u64{index} / kFirstDescriptorSegment + 1;
@@ -169,6 +169,7 @@ class Heap {
   bool has_tables_headroom(const Blocks::Choice& choice, std::string* why) const;
   bool commit_choice(const Blocks::Choice& choice, std::string* why);
   [[noreturn]] static void bad_descriptor(u32 index);
+  void settle_collapses(u64 deadline_ns);
   u64 claimed() const;    // of the budget: pages in use, and what tables set aside
   u64 committed() const;  // pages
   void charge(u32 table, i64 used_delta) DI_REQUIRES(lock_);

@@ -185,13 +185,9 @@ void Heap::sweep_all(u64 deadline_ns) {
   expire();
 }
 
-void Heap::settle_collapse(u64 slice, u64 deadline_ns) {
+// Those that dead clients may have left.
+void Heap::settle_collapses(u64 deadline_ns) {
   constexpr u64 kSlicesPerHold = 1024;
-  if (slice != ~u64{0}) {
-    Guard guard(*this, deadline_ns);
-    blocks_.settle_collapses(slice, 1, false);
-    return;
-  }
   for (u64 at = 0; at < arena_.heap_header().slice_high;) {
     Guard guard(*this, deadline_ns);
     at = blocks_.settle_collapses(at, kSlicesPerHold, true);

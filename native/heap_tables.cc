@@ -84,6 +84,7 @@ void Heap::sweep_chunks(u64 deadline_ns) {
       detach_locked(index, header.attachment[i].table);
     }
   }
+  settle_collapses(deadline_ns);
 }
 
 // ------------------------------------------------------------------------------------------------------ tables' bytes

@@ -78,7 +78,6 @@ u32 reap(const std::shared_ptr<Arena>& arena, u64 deadline_ns) {
     if (reaped != 0) {
       Table::finish_broken(arena, deadline_ns);
       arena->heap().sweep_chunks(deadline_ns);
-      arena->heap().settle_collapse(~u64{0}, deadline_ns);
     }
   } catch (...) {
     directory.release();

@@ -153,8 +153,9 @@ u32 Resolver::opened(const Span& span, Block& block) {
   return seen - 1;
 }
 
-// Appends the pieces of a span that needs more than one, from the view opened last. Rows from `keep` on (the row behind the last step) are taken
-// even if they are final observations; those before are left out. Returns how many rows were taken.
+// Appends the pieces of a span that needs more than one, from the view opened last. Rows from `keep` on (the row behind
+// the last step) are taken even if they are final observations; those before are left out. Returns how many rows were
+// taken.
 u32 Resolver::walk(const Span& span, u32 keep, Block& block) {
   u32 row = span.row, done = 0, taken = 0, empty = 0;
   while (done < span.rows) {
