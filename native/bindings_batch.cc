@@ -5,6 +5,7 @@
 #include <cstring>
 #include <unordered_map>
 
+#include "chunk_view.h"
 #include "power.h"
 
 namespace di::py {
@@ -25,9 +26,12 @@ class LayoutSource : public ChunkSource {
     return arena_->at(entry.offset, entry.bytes);
   }
 
+  bool knows(u32 layout) const {
+    return layout < kMaxLayouts && maps_[layout].load(std::memory_order_acquire) != nullptr;
+  }
+
   // With the GIL: the layout of every chunk about to be read is known afterwards. Chunks that follow share it.
-  void know(u32 layout) {
-    if (layout < kMaxLayouts && maps_[layout].load(std::memory_order_acquire) != nullptr) return;
+  void learn(u32 layout) {
     const nb::object text = nb::str(read_layout_text(*arena_, layout).c_str());
     const nb::object names = nb::module_::import_("di_store.plan").attr("layout_names")(text);
     std::unordered_map<std::string, u32> numbers;
@@ -54,7 +58,7 @@ class LayoutSource : public ChunkSource {
 
 // One batch in the making. Vectors by output have room for all of the plan; only those of `wanted` are used.
 struct Assembly {
-  explicit Assembly(const DrawSet& drawn, std::size_t outputs, bool live)
+  Assembly(const DrawSet& drawn, std::size_t outputs, bool live)
       : set(drawn), with_live(live), at(outputs), offsets(outputs), targets(outputs), given(outputs) {}
   u32 live() const { return static_cast<u32>(spans.size()); }
 
@@ -150,6 +154,8 @@ BatchMaker::BatchMaker(TablePointer table, nb::dict plan) : table_(std::move(tab
   for (nb::handle entry : plan["outputs"]) {
     plan_.outputs.push_back(read_output(entry));
     arrays_.push_back(read_array(entry));
+    const bool varies = plan_.outputs.back().ragged || item_bytes_ == ~u64{0};
+    item_bytes_ = varies ? ~u64{0} : item_bytes_ + Gather::item_bytes(plan_, static_cast<u32>(arrays_.size() - 1));
   }
   source_ = std::make_unique<LayoutSource>(table_->arena_pointer(), take<std::vector<std::string>>(plan, "columns"));
   gathers_.push_back(std::make_unique<Gather>(plan_, *source_));
@@ -159,7 +165,7 @@ BatchMaker::~BatchMaker() = default;
 
 nb::object BatchMaker::make(const DrawSet& set, nb::handle beta, nb::handle which, nb::handle out, bool with_live) {
   Assembly batch(set, arrays_.size(), with_live);
-  know_layouts(set, &batch.spans);
+  list_spans(set, true, &batch.spans);
   batch.places = static_cast<npy_intp>(with_live ? set.items.size() : batch.spans.size());
   choose(which, &batch.wanted);
   std::unique_ptr<Gather> gather = take_gather();
@@ -174,16 +180,46 @@ nb::object BatchMaker::make(const DrawSet& set, nb::handle beta, nb::handle whic
   return columns(batch, beta, data(&batch));
 }
 
-void BatchMaker::know_layouts(const DrawSet& set, std::vector<Span>* spans) {
+// A copy of more than this is made outside the table's lock, beside those of other learners.
+constexpr u64 kTakeBytes = 64 << 10;
+
+nb::object BatchMaker::draw(u32 n, nb::handle beta, u64 deadline_ns) {
+  if (n == 0 || n > kTakeItems || item_bytes_ > kTakeBytes / n) return {};
+  DrawSet set;
+  Assembly batch(set, arrays_.size(), false);
+  batch.places = n;
+  choose(nb::none(), &batch.wanted);
+  std::unique_ptr<Gather> gather = take_gather();
+  reckon(*gather, &batch);
+  aim(nb::none(), &batch);
+  const auto copy = [&] {
+    if (!list_spans(set, false, &batch.spans)) return false;  // Python, which tells what a layout is, may take long
+    gather->run(batch.spans.data(), n, 0, batch.targets.data(), {batch.episodes, batch.starts});
+    return true;
+  };
+  const bool taken = table_->take(&set, n, copy, deadline_ns);
+  gathers_.push_back(std::move(gather));
+  return taken ? columns(batch, beta, data(&batch)) : nb::object();
+}
+
+// The chunks of the items, with their layouts known. False: some is not, and it was not to be learned.
+bool BatchMaker::list_spans(const DrawSet& set, bool learn, std::vector<Span>* spans) {
   spans->reserve(set.items.size());
   const Arena& arena = table_->arena();
   for (const Drawn& drawn : set.items) {
     if (drawn.entry == kNone) continue;
     const Descriptor& entry = arena.heap().descriptor(drawn.chunk);
-    const u8* chunk = arena.at(entry.offset, entry.bytes);
-    source_->know(reinterpret_cast<const ChunkHeader*>(chunk)->layout);
-    spans->push_back(Span{chunk, entry.bytes, drawn.row, drawn.rows, drawn.back, drawn.flags});
+    spans->push_back(
+        Span{arena.at(entry.offset, entry.bytes), entry.bytes, drawn.row, drawn.rows, drawn.back, drawn.flags});
   }
+  for (std::size_t i = 0; i < spans->size(); ++i) {
+    if (i + kHeadersAhead < spans->size()) __builtin_prefetch((*spans)[i + kHeadersAhead].chunk);
+    const u32 layout = reinterpret_cast<const ChunkHeader*>((*spans)[i].chunk)->layout;
+    if (source_->knows(layout)) continue;
+    if (!learn) return false;
+    source_->learn(layout);
+  }
+  return true;
 }
 
 std::unique_ptr<Gather> BatchMaker::take_gather() {

@@ -35,9 +35,11 @@ class BatchMaker {
   // instead of fresh arrays, or None. with_live: a place for every item of the set, zeros where it is gone, and which
   // ones live. The items' chunks are held by the caller.
   nb::object make(const DrawSet& set, nb::handle beta, nb::handle which, nb::handle out, bool with_live);
+  // Draws n, copies and delivers them, all outputs; an invalid object: not this way, nothing was drawn.
+  nb::object draw(u32 n, nb::handle beta, u64 deadline_ns);
 
  private:
-  void know_layouts(const DrawSet& set, std::vector<Span>* spans);
+  bool list_spans(const DrawSet& set, bool learn, std::vector<Span>* spans);
   std::unique_ptr<Gather> take_gather();
   void choose(nb::handle which, std::vector<u32>* wanted) const;
   void reckon(Gather& gather, Assembly* batch) const;
@@ -52,6 +54,7 @@ class BatchMaker {
 
   TablePointer table_;
   ViewPlan plan_;
+  u64 item_bytes_ = 0;  // of all outputs; ~0: they vary
   std::vector<OutputArray> arrays_;
   std::unique_ptr<LayoutSource> source_;
   std::shared_ptr<BufferPool> pool_ = std::make_shared<BufferPool>();

@@ -15,7 +15,7 @@ class Draws {
   ~Draws() {
     if (set.items.empty() && set.spare.empty()) return;
     if (fork_generation == table->arena().fork_generation() && !table->live()) {
-      table->forget_draws(&set);  // a dropper may be waiting for just these
+      table->deliver(&set, 0);  // a dropper may be waiting for just these
       return;
     }
     if (fork_generation == table->arena().fork_generation()) add_orphan(table, std::move(set));
@@ -52,6 +52,7 @@ class Reader {
  public:
   Reader(TablePointer table, nb::dict plan) : table_(table), batches_(std::move(table), std::move(plan)) {}
   nb::object sample(u32 n, nb::handle beta, nb::handle which);
+  void enter();
   std::unique_ptr<Draws> begin();
   u32 draw(Draws& draws, u32 n);
   nb::object finish(Draws& draws, nb::handle beta, nb::handle which, nb::handle out, bool deliver);
@@ -63,11 +64,15 @@ class Reader {
   BatchMaker batches_;
 };
 
-std::unique_ptr<Draws> Reader::begin() {
+void Reader::enter() {
   table_->arena().enter();
   reap_when_due(table_->arena_pointer());  // what the dead had drawn comes first in its order
   settle_orphans();
   table_->require_live();
+}
+
+std::unique_ptr<Draws> Reader::begin() {
+  enter();
   return std::make_unique<Draws>(table_);
 }
 
@@ -106,7 +111,17 @@ nb::object Reader::finish(Draws& draws, nb::handle beta, nb::handle which, nb::h
 }
 
 nb::object Reader::sample(u32 n, nb::handle beta, nb::handle which) {
-  std::unique_ptr<Draws> draws = begin();
+  enter();
+  auto draws = std::make_unique<Draws>(table_);
+  if (which.is_none()) {
+    try {
+      if (nb::object parts = batches_.draw(n, beta, soon()); parts.is_valid()) return parts;
+    } catch (const Error& error) {
+      if (error.code() != Code::kTimeout) throw;
+      draws->why = error.what();  // a lock is held up: nothing was drawn, the caller waits
+      return nb::cast(std::move(draws));
+    }
+  }
   if (draw(*draws, n) < n) return nb::cast(std::move(draws));
   return finish(*draws, beta, which, nb::none(), true);
 }

@@ -105,7 +105,9 @@ void prefetch_mark(const ChunkView& view, u32 row) { __builtin_prefetch(&view.ma
 
 u64 episode_of(const ChunkView& view, u32 row) {
   const RowMark& mark = view.marks[row / kMarkRows];
-  u64 begun = mark.episodes + static_cast<u64>(std::popcount(mark_bits(mark.first) & up_to(row)));
+  const u64 here = mark_bits(mark.first) & up_to(row);
+  const bool few = (here & (here - 1)) == 0;  // mostly; where the processor's own count is not built in, it is a call
+  u64 begun = mark.episodes + (few ? here != 0 : static_cast<u64>(std::popcount(here)));
   // Row 0 belongs to first_episode whether it begins it or continues it.
   return view.first_episode + begun - (mark_bits(view.marks[0].first) & 1);
 }

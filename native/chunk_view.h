@@ -18,6 +18,15 @@
 
 namespace di {
 
+// Headers of chunks of one size begin in the same sets of the caches: what is fetched further ahead than these sets hold
+// has been pushed out again when its turn comes.
+constexpr u32 kHeadersAhead = 6;
+inline void prefetch_chunk(const u8* chunk) {
+  static_assert(sizeof(ChunkHeader) > 64 && sizeof(ChunkHeader) <= 128);
+  __builtin_prefetch(chunk);
+  __builtin_prefetch(chunk + 64);
+}
+
 // How the columns a table knows lie in chunks of one layout. Columns are numbered by the table.
 struct ColumnMap {
   u32 layout = 0;

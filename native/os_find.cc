@@ -239,17 +239,17 @@ Flock flock_until(int fd, const std::string& path, u64 deadline_ns) {
   return same_file(fd, path) ? Flock::kLocked : Flock::kReplaced;
 }
 
-}  // namespace
-
-std::string store_folder() {
-  const std::string folder = folder_path();
-  if (folder[0] != '/') refuse_folder(folder, "its path is relative, other processes would look elsewhere");
+// The folder, made if need be. False: a cleaner took it meanwhile.
+bool make_folder(const std::string& folder) {
   if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
     refuse_folder(folder, "it cannot be made: " + errno_text(errno));
   }
   struct stat info{};
   // lstat: a link planted in /tmp must not lead us elsewhere.
-  if (lstat(folder.c_str(), &info) != 0) refuse_folder(folder, errno_text(errno));
+  if (lstat(folder.c_str(), &info) != 0) {
+    if (errno == ENOENT) return false;
+    refuse_folder(folder, errno_text(errno));
+  }
   if (S_ISLNK(info.st_mode)) refuse_folder(folder, "it is a symbolic link; remove it");
   if (!S_ISDIR(info.st_mode)) refuse_folder(folder, "it is not a folder; remove it");
   if (info.st_uid != geteuid()) {
@@ -260,9 +260,21 @@ std::string store_folder() {
     refuse_folder(folder, "others may enter it; run chmod 700 " + folder);
   }
   if (faccessat(AT_FDCWD, folder.c_str(), W_OK | X_OK, AT_EACCESS) != 0) {
+    if (errno == ENOENT) return false;
     refuse_folder(folder, "this process may not write there: " + errno_text(errno));
   }
-  return folder;
+  return true;
+}
+
+}  // namespace
+
+std::string store_folder() {
+  constexpr u32 kTries = 1000;  // each lost to another process that let its last store go just then
+  const std::string folder = folder_path();
+  if (folder[0] != '/') refuse_folder(folder, "its path is relative, other processes would look elsewhere");
+  for (u32 i = 0; i < kTries; ++i)
+    if (make_folder(folder)) return folder;
+  refuse_folder(folder, "it is removed again and again");
 }
 
 void hold_store_folder() {

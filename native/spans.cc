@@ -9,8 +9,8 @@ namespace di {
 
 namespace {
 
-constexpr u32 kEmptyChunks = 1024;    // chunks without rows a lane may leave behind, before we call it a loop
-constexpr u64 kSeenBytes = 4096;      // chunks of few steps are about that far apart
+constexpr u32 kEmptyChunks = 1024;  // chunks without rows a lane may leave behind, before we call it a loop
+constexpr u64 kHashFactor = 0x9e3779b97f4a7c15;
 constexpr u64 kPrefetchBytes = 1024;  // of an item's records; behind that the hardware follows
 
 void prefetch_range(const u8* from, u64 bytes) {
@@ -88,10 +88,6 @@ void Block::point() {
   }
 }
 
-void Resolver::prefetch(const Span* spans, u32 n) {
-  for (u32 i = 0; i < n; ++i) prefetch_range(spans[i].chunk, sizeof(ChunkHeader));
-}
-
 // Every output finds its columns in this layout with the size it expects. Absent ones read as zeros.
 void Resolver::check(const ColumnMap& map) const {
   auto known = [&](u32 column) {
@@ -145,7 +141,7 @@ void Resolver::open(const u8* chunk, u64 bytes, Block& block) {
 // The view of the chunk that a span begins in. One that an earlier item opened serves again: all items of a block were
 // drawn before it was, so the rows that it knows of hold theirs.
 u32 Resolver::opened(const Span& span, Block& block) {
-  u32& seen = seen_[reinterpret_cast<u64>(span.chunk) / kSeenBytes % kSeen];
+  u32& seen = seen_[reinterpret_cast<u64>(span.chunk) * kHashFactor >> (64 - kSeenBits)];
   if (seen == 0 || block.views[seen - 1].base != span.chunk) {
     open(span.chunk, span.bytes, block);
     seen = static_cast<u32>(block.views.size());
@@ -215,14 +211,17 @@ void Resolver::resolve_one(const Span& span, Block& block) {
   block.items.push_back(item);
 }
 
-void Resolver::resolve(const Span* spans, u32 n, Block& block) {
+void Resolver::resolve(const Span* spans, u32 n, u32 left, Block& block) {
   block.items.clear();
   block.pieces.clear();
   block.views.clear();
   seen_.fill(0);
   block.map = nullptr;
   block.finished = false;
-  for (u32 i = 0; i < n; ++i) resolve_one(spans[i], block);
+  for (u32 i = 0; i < n; ++i) {
+    if (i + kHeadersAhead < left) prefetch_chunk(spans[i + kHeadersAhead].chunk);
+    resolve_one(spans[i], block);
+  }
 }
 
 }  // namespace di

@@ -87,9 +87,8 @@ class Resolver {
  public:
   Resolver(const ViewPlan& plan, ChunkSource& source) : plan_(plan), source_(source) {}
   void begin() { known_.clear(); }  // a call begins: maps may have moved since the last one
-  static void prefetch(const Span* spans, u32 n);
-  // Fills the block and prefetches the records of its items. Throws kCorruptData.
-  void resolve(const Span* spans, u32 n, Block& block);
+  // Fills the block from the first n of `left` spans, and prefetches the records of its items. Throws kCorruptData.
+  void resolve(const Span* spans, u32 n, u32 left, Block& block);
 
  private:
   void open(const u8* chunk, u64 bytes, Block& block);
@@ -103,8 +102,8 @@ class Resolver {
   ChunkSource& source_;
   std::vector<const ColumnMap*> known_;  // checked against the plan in this call
   // Small steps share few chunks: where a chunk's view lies in the block, + 1, by the chunk's address.
-  static constexpr u32 kSeen = 64;
-  std::array<u32, kSeen> seen_{};
+  static constexpr u32 kSeenBits = 6;
+  std::array<u32, 1u << kSeenBits> seen_{};
 };
 
 [[noreturn]] void damaged(const std::string& what);

@@ -6,6 +6,7 @@
 #include <exception>
 
 #include "chunk_uses.h"
+#include "chunk_view.h"
 #include "power.h"
 
 namespace di {
@@ -156,6 +157,7 @@ void Table::commit() {
   undo_.commit();
   for (std::size_t i = 0; i < lower_.size();) {  // neighbours of one chunk go in one step
     const Use& use = lower_[i];
+    if (i + kHeadersAhead < lower_.size()) prefetch_chunk(arena_->heap().block(lower_[i + kHeadersAhead].chunk));
     i32 times = 0;
     for (; i < lower_.size() && lower_[i].chunk == use.chunk && lower_[i].count == use.count; ++i) ++times;
     use_chunks(use.chunk, use.count, -times);

@@ -1,5 +1,6 @@
 // One process's face of one table: items, order, draws, priorities. All under the table's lock, held for at most 64
-// items at a time; bytes move outside it (views.cc). What waits, how long and with which words is decided in Python.
+// items at a time; bytes move outside it (views.cc), but for small batches (table_take.cc). What waits, how long and with
+// which words is decided in Python.
 //
 // A kill while the lock is held: words that change as one are rolled back (undo.h), then every derived part is rebuilt
 // (table_rebuild.cc). Chunk uses (Attachment::refs) are raised before and lowered after the record that justifies them,
@@ -7,6 +8,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -24,7 +26,8 @@ __extension__ typedef unsigned __int128 Wide;
 // A random word to a number below n (Lemire 2019, without the rejection: the bias is below n / 2^64).
 inline u64 scaled(u64 random, u64 n) { return static_cast<u64>(static_cast<Wide>(random) * n >> 64); }
 
-constexpr u32 kBatchStep = 64;  // items per hold of the lock
+constexpr u32 kBatchStep = 64;   // items per hold of the lock
+constexpr u32 kTakeItems = 512;  // of take(); with what they change they fit the undo record
 
 struct NewItem {
   u32 chunk;
@@ -133,10 +136,11 @@ class Table : public std::enable_shared_from_this<Table> {
 
   // --- drawing
   u32 draw(DrawSet* set, u32 want, double stratum_first, double strata, u64 deadline_ns, std::string* why);
+  // Draws, copies and delivers in one hold (table_take.cc); false: it cannot be done so, nothing has changed.
+  bool take(DrawSet* set, u32 n, const std::function<bool()>& copy, u64 deadline_ns);
   void copied(DrawSet* set, u64 deadline_ns);  // the bytes are in a batch: chunks may go, the draws stay undelivered
   void deliver(DrawSet* set, u64 deadline_ns);
   void give_back(DrawSet* set, u64 deadline_ns);
-  void forget_draws(DrawSet* set);  // of a dropped table: no lock, the entries only justify themselves
   void peek(std::span<const u64> keys, DrawSet* set, u64 deadline_ns);  // deliver() ends it
   u64 undelivered(u32* client,
                   u64 deadline_ns);  // draws by anybody that may still come back; who has some: not us first
@@ -237,6 +241,11 @@ class Table : public std::enable_shared_from_this<Table> {
   u32 draw_step(DrawSet* set, u32 want, double* stratum, double strata);
   void draw_one(DrawSet* set, u32 slot, double probability, u32 entry);
   u32 draw_many(DrawSet* set, u32 count, double* stratum, double strata);
+  bool draws_freely() const;  // with replacement, and without a side effect on who is drawn next
+  bool pick_many(u32 count, double* stratum, double strata, u32* slots, double* probabilities);
+  Drawn describe(const Item& entry, u32 slot) const;
+  void note_table(DrawSet* set) const;
+  void pass_on(DrawSet* set);
   u64 next_random();
   double unit_random();
   void wake(Shared<u32>& seq, Shared<u32>& waiters, u64 count);
@@ -246,6 +255,7 @@ class Table : public std::enable_shared_from_this<Table> {
   void free_strays();
   bool settle_draw(u64 key, bool give_back);  // true: a held item became free or live again
   void finish_draws(DrawSet* set, bool give_back, u64 deadline_ns);
+  void forget_draws(DrawSet* set);
   u64 drawn_epochs(const Item& item) const;
   u64 pending(const Item& item) const;
   u64 new_state(u64 generation) const;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "chunk_view.h"
 #include "table.h"
 
 namespace di {
@@ -32,21 +33,27 @@ u64 Table::next_random() {
 
 double Table::unit_random() { return static_cast<double>(next_random() >> 11) * 0x1p-53; }
 
-void Table::draw_one(DrawSet* set, u32 slot, double probability, u32 number) {
-  Item& entry = item(slot);
-  Drawn drawn;
-  const u64 generation = entry.state >> 4 & kGenerationMask;
-  drawn.key = make_key(generation, slot);
+// What a draw tells of an item; uses without it, and the chunks it covers not yet.
+Drawn Table::describe(const Item& entry, u32 slot) const {
+  Drawn drawn{};
+  drawn.key = make_key(entry.state >> 4 & kGenerationMask, slot);
   drawn.number = entry.number;
   drawn.chunk = static_cast<u32>(entry.place >> 32);
   drawn.row = static_cast<u32>(entry.place);
   drawn.rows = static_cast<u32>(entry.span >> 32 & 0xfffff);
   drawn.back = static_cast<u32>(entry.span >> 52 & 0xff);
   drawn.flags = static_cast<u32>(entry.span >> 60);
-  drawn.chunks = cover_drawn(drawn.chunk, drawn.row, drawn.rows);
-  drawn.uses = static_cast<u32>(entry.span) + 1;
+  drawn.uses = static_cast<u32>(entry.span);
   drawn.version = entry.version;
   drawn.priority = entry.priority;
+  return drawn;
+}
+
+void Table::draw_one(DrawSet* set, u32 slot, double probability, u32 number) {
+  Item& entry = item(slot);
+  Drawn drawn = describe(entry, slot);
+  drawn.chunks = cover_drawn(drawn.chunk, drawn.row, drawn.rows);
+  ++drawn.uses;
   drawn.probability = probability;
   drawn.entry = number;
   use_chunks(drawn.chunk, drawn.chunks, +1);
@@ -116,13 +123,17 @@ u32 Table::pick(double stratum_first, double strata) {
   return slot;
 }
 
-// With replacement and without a side effect on who is drawn next: all at once, level by level.
-u32 Table::draw_many(DrawSet* set, u32 count, double* stratum, double strata) {
-  u32 slots[kBatchStep];
-  double probabilities[kBatchStep];
+bool Table::draws_freely() const {
+  const auto kind = static_cast<SamplerKind>(header_.sampler);
+  return (kind == SamplerKind::kUniform || kind == SamplerKind::kPrioritized) && header_.max_times_sampled == 0 &&
+         header_.max_staleness < 0;
+}
+
+// At most kBatchStep slots, all at once, level by level; false: none can be drawn. For tables that draws_freely().
+bool Table::pick_many(u32 count, double* stratum, double strata, u32* slots, double* probabilities) {
   if (header_.sampler == static_cast<u64>(SamplerKind::kUniform)) {
     const u64 present = header_.dense_count;
-    if (present == 0) return 0;
+    if (present == 0) return false;
     u64 positions[kBatchStep];
     for (u32 i = 0; i < count; ++i) {
       positions[i] = scaled(next_random(), present);
@@ -133,25 +144,37 @@ u32 Table::draw_many(DrawSet* set, u32 count, double* stratum, double strata) {
       probabilities[i] = 1.0 / static_cast<double>(present);
       prefetch(item(slots[i]));
     }
-  } else {
-    const double total = parts_.sums->total();
-    if (!(total > 0)) return 0;
-    double targets[kBatchStep];
-    for (u32 i = 0; i < count; ++i) {
-      const double unit = unit_random();
-      targets[i] = total * (strata > 0 ? (*stratum + unit) / strata : unit);
-      if (strata > 0) *stratum += 1;
-    }
-    parts_.sums->find(targets, count, slots);
-    for (u32 i = 0; i < count; ++i) {
-      probabilities[i] = parts_.sums->get(slots[i]) / total;
-      prefetch(item(slots[i]));
-    }
+    return true;
   }
+  const double total = parts_.sums->total();
+  if (!(total > 0)) return false;
+  double targets[kBatchStep];
+  for (u32 i = 0; i < count; ++i) {
+    const double unit = unit_random();
+    targets[i] = total * (strata > 0 ? (*stratum + unit) / strata : unit);
+    if (strata > 0) *stratum += 1;
+  }
+  parts_.sums->find(targets, count, slots);
+  for (u32 i = 0; i < count; ++i) {
+    probabilities[i] = parts_.sums->get(slots[i]) / total;
+    prefetch(item(slots[i]));
+  }
+  return true;
+}
+
+u32 Table::draw_many(DrawSet* set, u32 count, double* stratum, double strata) {
+  u32 slots[kBatchStep];
+  double probabilities[kBatchStep];
+  if (!pick_many(count, stratum, strata, slots, probabilities)) return 0;
   for (u32 i = 0; i < count; ++i) {
     __builtin_prefetch(&arena_->heap().descriptor(static_cast<u32>(item(slots[i]).place >> 32)));
   }
+  const auto fetch = [&](u32 i) {
+    if (i < count) prefetch_chunk(arena_->heap().block(static_cast<u32>(item(slots[i]).place >> 32)));
+  };
+  for (u32 i = 0; i < kHeadersAhead; ++i) fetch(i);
   for (u32 i = 0; i < count; ++i) {
+    fetch(i + kHeadersAhead);
     const u32 number = set->spare.back();
     set->spare.pop_back();
     draw_one(set, slots[i], probabilities[i], number);
@@ -160,11 +183,8 @@ u32 Table::draw_many(DrawSet* set, u32 count, double* stratum, double strata) {
 }
 
 u32 Table::draw_step(DrawSet* set, u32 want, double* stratum, double strata) {
-  const auto kind = static_cast<SamplerKind>(header_.sampler);
-  const bool plain = (kind == SamplerKind::kUniform || kind == SamplerKind::kPrioritized) &&
-                     header_.max_times_sampled == 0 && header_.max_staleness < 0;
   u32 drawn = 0;
-  if (plain) {
+  if (draws_freely()) {
     const u64 allowed = samples_allowed(limiter_in_force(header_), static_cast<i64>(header_.size), want);
     drawn = allowed == 0 ? 0 : draw_many(set, static_cast<u32>(allowed), stratum, strata);
     if (drawn != 0) undo_.set(header_.limiter.samples, static_cast<u64>(header_.limiter.samples + drawn));
@@ -191,6 +211,21 @@ u32 Table::draw_step(DrawSet* set, u32 want, double* stratum, double strata) {
   }
   if (drawn != 0) undo_.set(header_.total_samples, header_.total_samples + drawn);
   return drawn;
+}
+
+// What the importance weights of these draws need to know of the table.
+void Table::note_table(DrawSet* set) const {
+  set->table_size = header_.size;
+  if (parts_.sums) set->total = parts_.sums->total();
+  if (parts_.minimum && parts_.minimum->best() != kNone) set->least = parts_.minimum->key(parts_.minimum->best());
+}
+
+// Draws were made: inserts may pass now, and perhaps another learner. The inserts are woken later, by wake_inserts().
+void Table::pass_on(DrawSet* set) {
+  const i64 size = static_cast<i64>(header_.size);
+  wake(header_.room_seq, header_.room_waiters, 0);
+  if (may_insert(header_.limiter, size)) set->made_room = true;
+  if (may_sample(limiter_in_force(header_), size)) wake(header_.items_seq, header_.items_waiters, 1);
 }
 
 u32 Table::draw(DrawSet* set, u32 want, double stratum_first, double strata, u64 deadline_ns, std::string* why) {
@@ -228,9 +263,8 @@ u32 Table::draw(DrawSet* set, u32 want, double stratum_first, double strata, u64
       const u64 held = header_.held - held_before;
       again = header_.stale_dropped != stale_before;
       set->rng_after = header_.rng_counter;
-      set->table_size = header_.size + (limited ? held : 0);
-      if (parts_.sums) set->total = parts_.sums->total();
-      if (parts_.minimum && parts_.minimum->best() != kNone) set->least = parts_.minimum->key(parts_.minimum->best());
+      note_table(set);
+      if (limited) set->table_size += held;
       const i64 size = static_cast<i64>(header_.size);
       if (got < step) {
         *why = di::why_no_sample(limiter_in_force(header_), size);
@@ -243,11 +277,7 @@ u32 Table::draw(DrawSet* set, u32 want, double stratum_first, double strata, u64
                   " items were dropped as older than max_staleness=" + std::to_string(header_.max_staleness);
       }
       commit();
-      if (got != 0) {
-        wake(header_.room_seq, header_.room_waiters, 0);
-        if (may_insert(header_.limiter, size)) set->made_room = true;
-        if (may_sample(limiter_in_force(header_), size)) wake(header_.items_seq, header_.items_waiters, 1);
-      }
+      if (got != 0) pass_on(set);
       settle_held();
     }
     total += got;
@@ -281,6 +311,7 @@ void Table::copied(DrawSet* set, u64 deadline_ns) {
 
 // The item side of one draw that ends; true: a held item is held no more.
 bool Table::settle_draw(u64 key, bool give_back) {
+  if (!give_back && header_.max_times_sampled == 0) return false;
   const u32 slot = key_slot(key);
   if (slot >= parts_.slots) return false;
   Item& entry = item(slot);
@@ -381,16 +412,8 @@ void Table::peek(std::span<const u64> keys, DrawSet* set, u64 deadline_ns) {
       if (sound && (item(slot).state & kStateMask) != 0 &&
           (item(slot).state >> 4 & kGenerationMask) == key_generation(key)) {
         const Item& entry = item(slot);
-        drawn.number = entry.number;
-        drawn.chunk = static_cast<u32>(entry.place >> 32);
-        drawn.row = static_cast<u32>(entry.place);
-        drawn.rows = static_cast<u32>(entry.span >> 32 & 0xfffff);
-        drawn.back = static_cast<u32>(entry.span >> 52 & 0xff);
-        drawn.flags = static_cast<u32>(entry.span >> 60);
+        drawn = describe(entry, slot);
         drawn.chunks = cover(drawn.chunk, drawn.row, drawn.rows);
-        drawn.uses = static_cast<u32>(entry.span);
-        drawn.version = entry.version;
-        drawn.priority = entry.priority;
         drawn.probability = is(entry, ItemState::kLive) ? chance(slot) : 0.0;
         drawn.entry = set->spare.back();
         set->spare.pop_back();
@@ -401,9 +424,7 @@ void Table::peek(std::span<const u64> keys, DrawSet* set, u64 deadline_ns) {
       }
       set->items.push_back(drawn);
     }
-    set->table_size = header_.size;
-    if (parts_.sums) set->total = parts_.sums->total();
-    if (parts_.minimum && parts_.minimum->best() != kNone) set->least = parts_.minimum->key(parts_.minimum->best());
+    note_table(set);
   }
 }
 

@@ -97,14 +97,11 @@ void Gather::Engine::run(const Span* spans, u32 n, u64 first, const Target* targ
   }
   stream_ = total >= kStreamTotalBytes;
   auto count = [n](u32 at) { return at < n ? std::min(kBlock, n - at) : 0; };
-  Resolver::prefetch(spans, count(0));
-  Resolver::prefetch(spans + count(0), count(kBlock));
-  resolver_.resolve(spans, count(0), blocks_[0]);
+  resolver_.resolve(spans, count(0), n, blocks_[0]);
   for (u32 at = 0, turn = 0; at < n; at += kBlock, turn ^= 1) {
     const u32 ahead = at + kBlock;
     if (ahead < n) {
-      Resolver::prefetch(spans + ahead + count(ahead), count(ahead + kBlock));
-      resolver_.resolve(spans + ahead, count(ahead), blocks_[turn ^ 1]);
+      resolver_.resolve(spans + ahead, count(ahead), n - ahead, blocks_[turn ^ 1]);
     }
     identify(blocks_[turn], first + at, identities);
     returns_.cut(blocks_[turn]);
@@ -294,7 +291,7 @@ u64 Gather::Engine::measure(u32 number, const Span* spans, u32 n, i64* offsets) 
   i64 total = 0;
   for (u32 at = 0; at < n; at += kBlock) {
     Block& block = blocks_[0];
-    resolver_.resolve(spans + at, std::min(kBlock, n - at), block);
+    resolver_.resolve(spans + at, std::min(kBlock, n - at), n - at, block);
     returns_.cut(block);
     for (const Rows& item : block.items) {
       const Frames rows = frames(output, item);

@@ -1,6 +1,6 @@
 // A range of rows becomes an example, copied into a batch. Who reads what without a lock: chunk_view.h.
 //
-// Order of work (spans.h, views.cc): blocks of items; chunk headers are prefetched two blocks ahead, records one block
+// Order of work (spans.h, views.cc): blocks of items; chunk headers are prefetched a few items ahead, records one block
 // ahead; then each small output is filled for the whole block by a loop of fixed-size copies. Large outputs follow item
 // by item, because obs and next_obs of one item share most of their frames, which are then still in cache.
 #pragma once

@@ -125,7 +125,8 @@ class Table:
         Raises:
             Timeout: what was drawn is given back. EndOfData: finished, and nothing is left.
         """
-        if timeout is None and min_n is None and columns is None and out is None and type(n) is int and n > 0:
+        now = min_n is None and columns is None and out is None and type(n) is int and n > 0
+        if now and (timeout is None or (type(timeout) in (float, int) and timeout >= 0)):
             if beta is None and self._beta_default and self._closed is None:
                 beta = self._native.beta
             found = self._sample(n, beta, None) if beta is None or beta >= 0 else None

@@ -49,6 +49,8 @@ REACHED_BY: dict[str, tuple[tuple[str, ...], int]] = {
     "table.rebuild_middle": (("reaper",), ONCE),
     "table.keys_between": (("learner",), ONCE),
     "table.settle_item": (("learner", "consumer", "loader"), OFTEN),
+    "table.take_copied": (("learner",), SELDOM),
+    "table.take_drawn": (("learner",), SELDOM),
     "table.update_middle": (("learner",), SELDOM),
     "undo.after_commit": (("writer", "learner", "producer", "consumer", "loader"), OFTEN),
     "undo.between": (("writer", "learner", "producer", "consumer", "loader"), OFTEN),

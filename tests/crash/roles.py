@@ -137,7 +137,7 @@ def learner(context: Context) -> Iterator[bool]:
     replay, windows = context.store.table("replay"), context.store.table("windows")
     while True:
         try:
-            batch = replay.sample(500 if context.rng.random() < 0.02 else 32, timeout=WAIT)
+            batch = replay.sample(600 if context.rng.random() < 0.02 else 32, timeout=WAIT)
             check_transitions(batch.data)
             replay.update_priorities(
                 batch.keys, np.random.default_rng(context.rng.random().__hash__()).random(len(batch.keys))

@@ -88,8 +88,8 @@ DRAWS = [
         "batches-of-another-table-size",
         "laws",
         "native/table_draw.cc",
-        "      set->table_size = header_.size + (limited ? held : 0);\n",
-        "      set->table_size = header_.capacity;\n",
+        "  set->table_size = header_.size;\n",
+        "  set->table_size = header_.capacity;\n",
         ("tests/test_reading.py::test_a_batch_tells_the_size_of_the_table_it_was_drawn_from",),
     ),
     Mutant(

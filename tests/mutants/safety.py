@@ -206,7 +206,7 @@ WAITS = [
         "draw-announces-no-room",
         "standstill",
         "native/table_draw.cc",
-        "        if (may_insert(header_.limiter, size)) set->made_room = true;\n",
+        "  if (may_insert(header_.limiter, size)) set->made_room = true;\n",
         "",
         ("tests/test_wakes.py",),
     ),

@@ -235,6 +235,20 @@ void test_folder(const std::string& base) {
   os::hold_store_folder();
 }
 
+// Whoever lets the last store go removes the folder; another one needs it just then.
+void test_folder_comes_and_goes(const std::string& base) {
+  constexpr u32 kTimes = 20'000;
+  const std::string folder = base + "/moving";
+  setenv("DI_STORE_DIR", folder.c_str(), 1);
+  Child cleaner([&] {
+    Child::ready();
+    for (;;) rmdir(folder.c_str());
+    return 0;
+  });
+  CHECK(cleaner.wait_ready());
+  for (u32 i = 0; i < kTimes; ++i) CHECK(os::store_folder() == folder);
+}
+
 void test_lock_waits(const std::string& folder) {
   const std::string path = folder + "/one.lock";
   Child holder([] {
@@ -339,6 +353,7 @@ int main() {
   test_find_among_the_dying();
   test_open_holder();
   test_hidden();
+  test_folder_comes_and_goes(base);
   test_folder(base);
   test_lock_waits(base + "/good");
   test_lock_moves_on(base + "/good");

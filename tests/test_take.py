@@ -1,0 +1,142 @@
+"""Small batches are drawn, copied and delivered in one hold of the table's lock: the same draws as the long way."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from pains import Program
+
+import di_store
+
+CAPACITY = 300
+SAMPLERS = [
+    di_store.Uniform(),
+    di_store.Prioritized(alpha=0.7, beta=0.5),
+    di_store.Prioritized(alpha=0.7, beta=0.5, stratified=True),
+    di_store.Prioritized(alpha=0.7, beta=0.5, normalize="table"),
+]
+FIELDS = ("keys", "priorities", "probabilities", "weights", "times_sampled", "versions", "starts")
+
+
+@pytest.fixture
+def store() -> Iterator[Any]:
+    with di_store.open(memory="128MiB", seed=3) as made:
+        yield made
+
+
+def filled(store: Any, name: str, width: int = 3, **options: Any) -> Any:
+    """Transitions of episodes of seven steps, and some items inserted whole, in rows of another layout."""
+    step = {"obs": np.zeros(width, np.float32), "reward": np.float32(0), "terminated": False}
+    options = {"capacity": CAPACITY, "limiter": di_store.MinSize(1), **options}
+    table = store.create_table(name, view=di_store.Transition(n_step=2, obs=("obs",)), schema=step, seed=5, **options)
+    with table.writer() as writer:
+        for i in range(2 * CAPACITY):
+            ends = i % 7 == 6
+            row = {"obs": np.full(width, i, np.float32), "reward": np.float32(i), "terminated": ends}
+            writer.append(row, next={"obs": np.full(width, i + 1, np.float32)})
+    return table
+
+
+def insert_whole(table: Any, width: int = 3) -> None:
+    """Items whose rows have another layout than the writer's."""
+    whole = np.arange(40, dtype=np.float32)
+    obs = np.repeat(whole[:, None], width, 1)
+    table.extend({"obs": obs, "reward": whole, "terminated": whole > 20, "next_obs": obs + 1, "discount": whole / 40})
+
+
+def long_way(table: Any, n: int) -> di_store.Batch:
+    """`min_n` is not for the short way; it changes nothing where all n are there."""
+    return table.sample(n, min_n=n, timeout=60)
+
+
+def assert_same(one: di_store.Batch, other: di_store.Batch) -> None:
+    assert one.table_size == other.table_size
+    for name in FIELDS:
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name), name)
+    np.testing.assert_array_equal(one.episodes % 2**32, other.episodes % 2**32)  # above: the number of the stream
+    assert one.data.keys() == other.data.keys()
+    for name, column in one.data.items():
+        np.testing.assert_array_equal(column, other.data[name], name)
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS, ids=repr)
+def test_both_ways_draw_the_same(store: Any, sampler: Any) -> None:
+    """Also across their limits: 512 items, 64 KiB; repeats in one batch count their uses one by one."""
+    short, long = filled(store, "short", sampler=sampler), filled(store, "long", sampler=sampler)
+    for step, n in enumerate((1, 64, 65, 256, 511, 512, 513, 2, 1000)):
+        if step == 3:  # from here on both layouts are in the batches, the second one unknown to this process
+            insert_whole(short)
+            insert_whole(long)
+        one, other = short.sample(n, timeout=60) if step % 2 else short.sample(n), long_way(long, n)
+        assert_same(one, other)
+        if isinstance(sampler, di_store.Prioritized):
+            given = np.linspace(0, 2, n)
+            short.update_priorities(one.keys, given)
+            long.update_priorities(other.keys, given)
+    counts = [{name: table.stats()[name] for name in ("samples", "inserts", "size")} for table in (short, long)]
+    assert counts[0] == counts[1]
+    assert store.check() == []
+
+
+def test_wide_rows_take_the_long_way(store: Any) -> None:
+    short, long = filled(store, "short", width=3000), filled(store, "long", width=3000)
+    for n in (1, 2, 3, 64):
+        assert_same(short.sample(n), long_way(long, n))
+
+
+def test_a_limiter_lets_all_of_it_through_or_nothing_is_counted(store: Any) -> None:
+    limiter = di_store.SamplesPerInsert(2.0, min_size=4, tolerance=4.0)
+    table = store.create_table("t", capacity=100, schema={"x": 0}, limiter=limiter)
+    table.extend({"x": np.arange(4)}, timeout=60)
+    counted = 0
+    with pytest.raises(di_store.Timeout):
+        while True:
+            table.sample(3, timeout=0)
+            counted += 3
+            assert table.stats()["samples"] == counted
+    assert counted > 0
+    assert table.stats()["samples"] == counted
+
+
+@pytest.mark.parametrize("timeout", [-1, float("nan"), "soon", True])
+def test_a_timeout_that_is_none_is_refused(store: Any, timeout: Any) -> None:
+    table = filled(store, "t")
+    with pytest.raises((ValueError, TypeError), match="timeout"):
+        table.sample(4, timeout=timeout)
+    assert table.stats()["samples"] == 0
+
+
+DIE = """
+import sys, di_store
+from di_store import _core
+store = di_store.attach(sys.argv[1], timeout=60)
+table = store.table("t")
+table.sample(1)  # the layouts are known afterwards
+_core.arm_fault(sys.argv[2])
+table.sample(64)
+"""
+
+
+@pytest.mark.parametrize(
+    "point", ["table.take_drawn:1", "table.take_copied:1", "table.draw_item:40", "undo.before_commit:1"]
+)
+def test_killed_in_the_middle(store: Any, point: str) -> None:
+    """The lock is taken over, and the batch was never drawn."""
+    table = filled(store, "t")
+    uses = dict.fromkeys(table.keys().tolist(), 0)
+    with Program(DIE, store.name, point) as program:
+        program.process.communicate(timeout=60)
+        assert program.process.returncode == -signal.SIGKILL
+    uses = dict.fromkeys(table.keys().tolist(), 0)  # takes the lock, and so rolls back what is half done
+    assert table.stats()["samples"] == 1
+    batch = table.sample(256, timeout=60)
+    for key in batch.keys.tolist():
+        uses[key] += 1
+    over = [int(count) - uses[key] for key, count in zip(batch.keys.tolist(), batch.times_sampled, strict=True)]
+    last = dict(zip(batch.keys.tolist(), over, strict=True))  # of each item, its latest use
+    assert sum(last.values()) <= 1, "one item at most was drawn once before"
+    assert store.check() == []
