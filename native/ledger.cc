@@ -22,14 +22,14 @@ void Ledger::grow() {
   add_block(*reinterpret_cast<LedgerBlock*>(heap.block(made)));
 }
 
-std::vector<u32> Ledger::take(u32 count) {
+void Ledger::take(u32 count, std::vector<u32>* taken) {
   for (bool swept = false;;) {
     {
       os::LocalGuard<std::recursive_mutex> guard(arena_.local());
       if (free_.size() >= count) {
-        std::vector<u32> taken(free_.end() - count, free_.end());
+        taken->insert(taken->end(), free_.end() - count, free_.end());
         free_.resize(free_.size() - count);
-        return taken;
+        return;
       }
     }
     if (!swept && has_dropped())
@@ -49,7 +49,9 @@ u32 Ledger::take_one() {
       return number;
     }
   }
-  return take(1)[0];
+  std::vector<u32> taken;
+  take(1, &taken);
+  return taken[0];
 }
 
 void Ledger::give(u32 number) {

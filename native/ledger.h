@@ -19,7 +19,7 @@ class Ledger {
   explicit Ledger(Arena& arena);
 
   // `count` free entries. May allocate ledger blocks: never call it with a shared lock held.
-  std::vector<u32> take(u32 count);
+  void take(u32 count, std::vector<u32>* taken);  // appended
   u32 take_one();
   void give(u32 entry);  // the entry is zero in shared memory already
   void give(std::span<const u32> entries);

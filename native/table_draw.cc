@@ -13,6 +13,7 @@ namespace {
 
 constexpr u64 kPending = u64{1} << 32;  // of Item::state, where uses are limited: one undelivered draw
 constexpr u64 kStateMask = 15;
+constexpr u32 kAtOnce = 512;  // draws that room is made for before they are asked for
 
 void prefetch(const Item& item) {  // about half of them lie in two cache lines
   __builtin_prefetch(&item.state, 1);
@@ -239,12 +240,11 @@ u32 Table::draw(DrawSet* set, u32 want, double stratum_first, double strata, u64
       if (total < want) table.wake_inserts(set);
     }
   } shortfall{*this, set, total, want};
+  set->items.reserve(set->items.size() + std::min(want, kAtOnce));
   while (total < want) {
     const u32 step = std::min(want - total, kBatchStep);
-    if (set->spare.size() < step) {
-      for (const u32 entry : arena_->ledger().take(step - static_cast<u32>(set->spare.size())))
-        set->spare.push_back(entry);
-    }
+    if (set->spare.size() < step)
+      arena_->ledger().take(std::min(want - total, kAtOnce) - static_cast<u32>(set->spare.size()), &set->spare);
     u32 got = 0;
     bool again = false;
     {
@@ -396,7 +396,7 @@ void Table::deliver(DrawSet* set, u64 deadline_ns) { finish_draws(set, false, de
 void Table::give_back(DrawSet* set, u64 deadline_ns) { finish_draws(set, true, deadline_ns); }
 
 void Table::peek(std::span<const u64> keys, DrawSet* set, u64 deadline_ns) {
-  set->spare = arena_->ledger().take(static_cast<u32>(keys.size()));
+  arena_->ledger().take(static_cast<u32>(keys.size()), &set->spare);
   for (std::size_t first = 0; first < keys.size(); first += kBatchStep) {
     Guard guard(*this, deadline_ns);
     change();

@@ -15,7 +15,7 @@ namespace di {
 namespace {
 
 constexpr u32 kBlock = 32;                    // items resolved at a time
-constexpr u64 kTouchBytes = 1024;             // of a copy, prefetched before its turn; behind that the hardware follows
+constexpr u64 kTouchBytes = 2048;             // of a copy, prefetched before its turn; behind that the hardware follows
 constexpr u64 kAheadBytes = 8192;             // so much is on its way from memory while one copy is made
 constexpr u64 kAheadMost = 8;                 // copies
 constexpr u64 kStreamTotalBytes = 32u << 20;  // a batch this large is not in the cache any more when it is read
