@@ -47,6 +47,13 @@ void sample(Table& table, Random& random) {
   DrawSet set;
   std::string why;
   const u32 want = static_cast<u32>(1 + random.below(100));
+  const bool at_once = random.below(2) == 0;
+  const auto copy = [&] {
+    for (const Drawn& drawn : set.items) CHECK(read_number(table.arena(), drawn) != ~u64{0});
+    return random.below(8) != 0;
+  };
+  if (at_once && !table.take(&set, want, copy, soon())) CHECK(set.items.empty());
+  if (at_once) return;
   table.draw(&set, want, 0, random.below(2) == 0 ? want : 0, soon(), &why);
   std::vector<u64> keys;
   std::vector<double> priorities;
