@@ -180,11 +180,14 @@ nb::object BatchMaker::make(const DrawSet& set, nb::handle beta, nb::handle whic
   return columns(batch, beta, data(&batch));
 }
 
-// A copy of more than this is made outside the table's lock, beside those of other learners.
+// What writes more than this, or looks at more rows, is done outside the table's lock, beside other learners.
 constexpr u64 kTakeBytes = 64 << 10;
+constexpr u64 kTakeRows = 4096;
 
 nb::object BatchMaker::draw(u32 n, nb::handle beta, u64 deadline_ns) {
-  if (n == 0 || n > kTakeItems || item_bytes_ > kTakeBytes / n) return {};
+  const u64 rows = plan_.spec.kind == ViewKind::kTransition ? plan_.spec.n_step : plan_.spec.time();
+  if (n == 0 || n > kTakeItems || item_bytes_ > kTakeBytes / n || rows > kTakeRows / n) return {};
+  if (!beta.is_none()) nb::cast<double>(beta);  // throws now, while nothing is drawn
   DrawSet set;
   Assembly batch(set, arrays_.size(), false);
   batch.places = n;

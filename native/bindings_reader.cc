@@ -48,6 +48,8 @@ void require_own(Draws& draws) {
   throw Error(Code::kStoreError, "this batch was drawn in the parent process, which still holds it; draw in the child");
 }
 
+constexpr u64 kTakePatienceNs = 50'000'000;  // who waits longer for the lock does so in draw(), which tells for whom
+
 class Reader {
  public:
   Reader(TablePointer table, nb::dict plan) : table_(table), batches_(std::move(table), std::move(plan)) {}
@@ -115,7 +117,8 @@ nb::object Reader::sample(u32 n, nb::handle beta, nb::handle which) {
   auto draws = std::make_unique<Draws>(table_);
   if (which.is_none()) {
     try {
-      if (nb::object parts = batches_.draw(n, beta, soon()); parts.is_valid()) return parts;
+      const u64 deadline = os::now_ns() + kTakePatienceNs;
+      if (nb::object parts = batches_.draw(n, beta, deadline); parts.is_valid()) return parts;
     } catch (const Error& error) {
       if (error.code() != Code::kTimeout) throw;
       draws->why = error.what();  // a lock is held up: nothing was drawn, the caller waits

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -140,3 +141,63 @@ def test_killed_in_the_middle(store: Any, point: str) -> None:
     last = dict(zip(batch.keys.tolist(), over, strict=True))  # of each item, its latest use
     assert sum(last.values()) <= 1, "one item at most was drawn once before"
     assert store.check() == []
+
+
+@pytest.mark.parametrize(
+    "beta", [np.array([0.5]), 10**400, float("inf"), float("nan"), -1.0, True, "0.5"], ids=lambda beta: str(beta)[:8]
+)
+@pytest.mark.parametrize("options", [{}, {"timeout": 1.0}, {"min_n": 4}], ids=repr)
+def test_a_beta_that_is_none_draws_nothing(store: Any, beta: Any, options: dict[str, Any]) -> None:
+    table = filled(store, "t", sampler=di_store.Prioritized(alpha=0.6, beta=0.4))
+    with pytest.raises((ValueError, TypeError, OverflowError), match="beta"):
+        table.sample(4, beta=beta, **options)
+    assert table.stats()["samples"] == 0
+
+
+@pytest.mark.parametrize("n", [0, -1, 2**31, 2**33, 1.5, True])
+def test_an_n_that_is_none_draws_nothing(store: Any, n: Any) -> None:
+    table = filled(store, "t")
+    for options in ({}, {"timeout": 1.0}):
+        with pytest.raises((ValueError, TypeError), match="n"):
+            table.sample(n, **options)
+    assert table.stats()["samples"] == 0
+
+
+def test_long_sums_are_made_outside_the_lock(store: Any) -> None:
+    """An n-step sum reads n rows of each item, however little it writes: nobody waits for that."""
+    table = store.create_table(
+        "t",
+        capacity=6_000,
+        view=di_store.Transition(n_step=1_000),
+        schema={"obs": np.float32(0), "reward": np.float32(0), "terminated": False},
+    )
+    with table.writer() as writer:
+        for i in range(5_000):
+            writer.append({"obs": float(i), "reward": 1.0, "terminated": False}, next={"obs": i + 1.0})
+    with Program(DIE, store.name, "table.take_drawn:1") as program:
+        program.process.communicate(timeout=60)
+        assert program.process.returncode == 0, "never in one hold"
+
+
+def test_closed_while_it_samples(store: Any) -> None:
+    """Whatever a thread is in the middle of, it is told so."""
+    table = filled(store, "t")
+    seen: list[BaseException] = []
+    started = threading.Barrier(3)
+
+    def sample(options: dict[str, Any]) -> None:
+        started.wait()
+        try:
+            while True:
+                table.sample(4, **options)
+        except di_store.StoreError as error:
+            seen.append(error)
+
+    threads = [threading.Thread(target=sample, args=(options,)) for options in ({}, {"timeout": 1.0})]
+    for thread in threads:
+        thread.start()
+    started.wait()
+    store.close()
+    for thread in threads:
+        thread.join(60)
+    assert [type(error) for error in seen] == [di_store.StoreClosed] * 2

@@ -45,7 +45,12 @@ def real(option: str, value: object, *, minimum: float = 0.0, maximum: float = m
     """
     if isinstance(value, (bool, str, bytes)) or not hasattr(value, "__float__"):
         raise TypeError(f"{option}={value!r} is a {type(value).__name__}: give a number")
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    except (TypeError, ValueError):
+        raise TypeError(f"{option}={value!r} is a {type(value).__name__}: give one number") from None
     if not math.isfinite(number) or not minimum <= number <= maximum:
         bounds = f"at least {minimum:g}" if maximum == math.inf else f"between {minimum:g} and {maximum:g}"
         raise ValueError(f"{option}={number}: give a finite number {bounds}" + (f": {why}" if why else ""))

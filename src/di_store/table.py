@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -125,13 +126,15 @@ class Table:
         Raises:
             Timeout: what was drawn is given back. EndOfData: finished, and nothing is left.
         """
-        now = min_n is None and columns is None and out is None and type(n) is int and n > 0
-        if now and (timeout is None or (type(timeout) in (float, int) and timeout >= 0)):
+        handle = self._handle  # a thread that closes the store takes it away
+        now = min_n is None and columns is None and out is None and type(n) is int and 0 < n <= config.MAX_COUNT
+        if now and handle is not None and (timeout is None or (type(timeout) in (float, int) and timeout >= 0)):
             if beta is None and self._beta_default and self._closed is None:
-                beta = self._native.beta
-            found = self._sample(n, beta, None) if beta is None or beta >= 0 else None
+                beta = handle.native.beta
+            plain = beta is None or (type(beta) is float and 0 <= beta < math.inf)
+            found = self._sample(n, beta, None) if plain else None
             if type(found) is tuple:
-                return self._handle.batch(found) if self._handle.special else Batch(*found)
+                return handle.batch(found) if handle.special else Batch(*found)
         else:
             found = None
         self._writable()
