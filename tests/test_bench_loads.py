@@ -108,7 +108,7 @@ def test_loads_are_carried(tmp_path: Path, store_dir: str) -> None:
     """A row with a use limit, a table held by its limiter, packed batches, objects: end to end, and saved."""
     names = ["S2-ppo-qbert", "P9-high-utd-small", "LLM-answers", "P13-ray-put-get-1000-clients-1"]
     path = tmp_path / "made" / "loads.json"
-    options = ["--scale", str(SCALE), "--seconds", "0.2", "--save", str(path), "--json"]
+    options = ["--scale", str(SCALE), "--seconds", "1", "--save", str(path), "--json"]
     done = run("bench", *names, *options)
     assert done.returncode == 0, done.stderr
     found = {result["load"]: result for result in map(json.loads, done.stdout.splitlines())}
