@@ -69,6 +69,7 @@ struct Assembly {
   std::vector<u32> wanted;
   // The buffer: episode ids, row numbers, then every output, each from a multiple of 64 on.
   u64 bytes = 0;
+  u64 starts_at = 0;
   std::vector<u64> at;
   std::vector<std::vector<i64>> offsets;  // ragged outputs
   std::vector<Target> targets;
@@ -154,8 +155,8 @@ BatchMaker::BatchMaker(TablePointer table, nb::dict plan) : table_(std::move(tab
   for (nb::handle entry : plan["outputs"]) {
     plan_.outputs.push_back(read_output(entry));
     arrays_.push_back(read_array(entry));
-    const bool varies = plan_.outputs.back().ragged || item_bytes_ == ~u64{0};
-    item_bytes_ = varies ? ~u64{0} : item_bytes_ + Gather::item_bytes(plan_, static_cast<u32>(arrays_.size() - 1));
+    varies_ = varies_ || plan_.outputs.back().ragged;
+    item_bytes_ += Gather::item_bytes(plan_, static_cast<u32>(arrays_.size() - 1));
   }
   source_ = std::make_unique<LayoutSource>(table_->arena_pointer(), take<std::vector<std::string>>(plan, "columns"));
   gathers_.push_back(std::make_unique<Gather>(plan_, *source_));
@@ -169,7 +170,9 @@ nb::object BatchMaker::make(const DrawSet& set, nb::handle beta, nb::handle whic
   batch.places = static_cast<npy_intp>(with_live ? set.items.size() : batch.spans.size());
   choose(which, &batch.wanted);
   std::unique_ptr<Gather> gather = take_gather();
-  reckon(*gather, &batch);
+  lay_out(*gather, &batch);
+  allocate(batch.bytes, &batch);
+  if (which.is_none() && batch.places > 0) bytes_an_item_ = batch.bytes / static_cast<u64>(batch.places) + 1;
   aim(out, &batch);
   {
     MaybeRelease release(batch.bytes > kKeepGil);
@@ -183,20 +186,27 @@ nb::object BatchMaker::make(const DrawSet& set, nb::handle beta, nb::handle whic
 // What writes more than this, or looks at more rows, is done outside the table's lock, beside other learners.
 constexpr u64 kTakeBytes = 64 << 10;
 constexpr u64 kTakeRows = 4096;
+constexpr u64 kVaryingSlack = 4096;  // beyond a quarter, for few items whose values differ much in length
 
 nb::object BatchMaker::draw(u32 n, nb::handle beta, u64 deadline_ns) {
   const u64 rows = plan_.spec.kind == ViewKind::kTransition ? plan_.spec.n_step : plan_.spec.time();
-  if (n == 0 || n > kTakeItems || item_bytes_ > kTakeBytes / n || rows > kTakeRows / n) return {};
+  if (n == 0 || n > kTakeItems || rows > kTakeRows / n) return {};
+  const u64 room = varies_ ? n * bytes_an_item_ / 4 * 5 + kVaryingSlack : n * item_bytes_;
+  if (room > kTakeBytes || (varies_ && bytes_an_item_ == 0)) return {};
   if (!beta.is_none()) nb::cast<double>(beta);  // throws now, while nothing is drawn
   DrawSet set;
   Assembly batch(set, arrays_.size(), false);
   batch.places = n;
   choose(nb::none(), &batch.wanted);
   std::unique_ptr<Gather> gather = take_gather();
-  reckon(*gather, &batch);
-  aim(nb::none(), &batch);
+  if (!varies_) lay_out(*gather, &batch);
+  const u64 bytes = varies_ ? room : batch.bytes;
+  allocate(bytes, &batch);
   const auto copy = [&] {
     if (!list_spans(set, false, &batch.spans)) return false;  // Python, which tells what a layout is, may take long
+    if (varies_) lay_out(*gather, &batch);
+    if (batch.bytes > bytes) return false;  // longer values than those of the last batch: the long way sees how long
+    aim(nb::none(), &batch);
     gather->run(batch.spans.data(), n, 0, batch.targets.data(), {batch.episodes, batch.starts});
     return true;
   };
@@ -241,10 +251,12 @@ void BatchMaker::choose(nb::handle which, std::vector<u32>* wanted) const {
   for (u32 i = 0; i < arrays_.size(); ++i) (*wanted)[i] = i;
 }
 
-// Where everything lies in the buffer, and the buffer: fixed outputs by their size, ragged ones after measuring.
-void BatchMaker::reckon(Gather& gather, Assembly* batch) const {
+// Where everything lies in the buffer: fixed outputs by their size, ragged ones after measuring.
+void BatchMaker::lay_out(Gather& gather, Assembly* batch) const {
   const u64 places = static_cast<u64>(batch->places);
-  const u64 episodes_at = batch->part(places * 8), starts_at = batch->part(places * 8);
+  batch->bytes = 0;
+  batch->part(places * 8);
+  batch->starts_at = batch->part(places * 8);
   for (const u32 i : batch->wanted) {
     u64 size = places * Gather::item_bytes(plan_, i);
     if (plan_.outputs[i].ragged) {
@@ -254,14 +266,17 @@ void BatchMaker::reckon(Gather& gather, Assembly* batch) const {
     }
     batch->at[i] = batch->part(size);
   }
-  BufferPool::Buffer* buffer = pool_->take(batch->bytes);
+}
+
+void BatchMaker::allocate(u64 bytes, Assembly* batch) const {
+  BufferPool::Buffer* buffer = pool_->take(bytes);
   batch->owner = nb::capsule(buffer, [](void* p) noexcept { BufferPool::give(static_cast<BufferPool::Buffer*>(p)); });
   batch->buffer = buffer->data;
-  batch->episodes = reinterpret_cast<i64*>(buffer->data + episodes_at);
-  batch->starts = reinterpret_cast<i64*>(buffer->data + starts_at);
 }
 
 void BatchMaker::aim(nb::handle out, Assembly* batch) const {
+  batch->episodes = reinterpret_cast<i64*>(batch->buffer);
+  batch->starts = reinterpret_cast<i64*>(batch->buffer + batch->starts_at);
   for (const u32 i : batch->wanted) {
     batch->targets[i].data = batch->buffer + batch->at[i];
     if (plan_.outputs[i].ragged) {

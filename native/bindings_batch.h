@@ -42,7 +42,8 @@ class BatchMaker {
   bool list_spans(const DrawSet& set, bool learn, std::vector<Span>* spans);
   std::unique_ptr<Gather> take_gather();
   void choose(nb::handle which, std::vector<u32>* wanted) const;
-  void reckon(Gather& gather, Assembly* batch) const;
+  void lay_out(Gather& gather, Assembly* batch) const;
+  void allocate(u64 bytes, Assembly* batch) const;
   void aim(nb::handle out, Assembly* batch) const;
   nb::object given(nb::handle out, u32 output, u32 items) const;
   void spread(Assembly* batch) const;
@@ -54,7 +55,9 @@ class BatchMaker {
 
   TablePointer table_;
   ViewPlan plan_;
-  u64 item_bytes_ = 0;  // of all outputs; ~0: they vary
+  u64 item_bytes_ = 0;     // of all outputs that do not vary
+  bool varies_ = false;    // some do
+  u64 bytes_an_item_ = 0;  // of the last batch that was made the long way
   std::vector<OutputArray> arrays_;
   std::unique_ptr<LayoutSource> source_;
   std::shared_ptr<BufferPool> pool_ = std::make_shared<BufferPool>();

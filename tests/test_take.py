@@ -201,3 +201,32 @@ def test_closed_while_it_samples(store: Any) -> None:
     for thread in threads:
         thread.join(60)
     assert [type(error) for error in seen] == [di_store.StoreClosed] * 2
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS[:2], ids=repr)
+@pytest.mark.parametrize("view", [di_store.Step(), di_store.Sequence(length=4, period=2)], ids=["step", "sequence"])
+def test_both_ways_draw_the_same_ragged_rows(store: Any, sampler: Any, view: Any) -> None:
+    """The room for them is guessed from the batch before: also where the next values are far longer, or empty."""
+    schema = {"n": di_store.Spec((), "i8"), "tokens": di_store.Spec((None,), "i4", max=400)}
+    options = {"capacity": CAPACITY, "limiter": di_store.MinSize(1), "view": view, "schema": schema, "seed": 5}
+    tables = [store.create_table(name, sampler=sampler, **options) for name in ("short", "long")]
+    rng = np.random.default_rng(1)
+    for longest in (1, 6, 400, 2):
+        for table in tables:
+            lengths = np.random.default_rng(longest).integers(0, longest + 1, 2 * CAPACITY)
+            with table.writer() as writer:
+                for i, length in enumerate(lengths.tolist()):
+                    writer.append({"n": i, "tokens": np.arange(i, i + length, dtype=np.int32)}, timeout=60)
+        short, long = tables
+        for n in (64, 64, 1, 200, 3, 64, *rng.integers(1, 300, 6).tolist()):
+            one, other = short.sample(n), long_way(long, n)
+            np.testing.assert_array_equal(one.data["n"], other.data["n"])
+            np.testing.assert_array_equal(one.data["tokens"].offsets, other.data["tokens"].offsets)
+            np.testing.assert_array_equal(one.data["tokens"].values, other.data["tokens"].values)
+            assert one.data["tokens"].lead == other.data["tokens"].lead
+            np.testing.assert_array_equal(one.times_sampled, other.times_sampled)
+            firsts = one.data["n"].reshape(-1)
+            for row, first in zip(one.data["tokens"], firsts.tolist(), strict=True):
+                assert len(row) == 0 or row[0] == first
+        assert short.stats()["samples"] == long.stats()["samples"]
+    assert store.check() == []

@@ -85,6 +85,22 @@ DRAWS = [
         (f"{LAWS}::test_draws_follow_updated_priorities",),
     ),
     Mutant(
+        "taken-items-count-no-use",
+        "laws",
+        "native/table_take.cc",
+        "      undo_.set(entry.span, entry.span + 1);\n",
+        "",
+        ("tests/test_take.py::test_both_ways_draw_the_same",),
+    ),
+    Mutant(
+        "long-sums-under-the-lock",
+        "laws",
+        "native/bindings_batch.cc",
+        " || rows > kTakeRows / n",
+        "",
+        ("tests/test_take.py::test_long_sums_are_made_outside_the_lock",),
+    ),
+    Mutant(
         "batches-of-another-table-size",
         "laws",
         "native/table_draw.cc",

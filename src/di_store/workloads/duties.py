@@ -279,7 +279,7 @@ class Drawing(Duty):
         found = {"damaged": float(self._damaged)}
         if self._keys:
             found["most_deliveries"] = float(np.unique(np.concatenate(self._keys), return_counts=True)[1].max())
-        if not isinstance(self._plan.source, str):
+        if not isinstance(self._plan.source, str) and not self.follows:  # a queue would be empty soon
             total = second = 0
             while total < draws:
                 batch = self._table.sample(self._plan.batch, columns=("reward",))
