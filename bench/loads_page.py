@@ -81,8 +81,8 @@ def section(group: str, saved: dict[str, Loaded]) -> str | None:
         without = [result for result in results if not result["lines"]]
         machine = content["machine"]
         parts = [
-            f"`{content['command']}` on {machine['cpus']} shared x86 cores, {machine['memory_bytes'] / 2**30:.0f} GiB, Linux "
-            f"{machine['kernel']}; all it saved: `{name}`."
+            f"`{content['command']}` on {machine['cpus']} shared x86 cores, {machine['memory_bytes'] / 2**30:.0f} GiB, "
+            f"Linux {machine['kernel']}; all it saved: `{name}`."
         ]
         if with_rates:
             parts.append(table(HEADS, [paced(result) for result in with_rates]))

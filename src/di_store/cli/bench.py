@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -69,11 +70,13 @@ def bench(
         measure(quick, Meter(seconds=seconds or ROUND_SECONDS, rounds=rounds), memory, as_json)
     if named:
         before = os.getloadavg()
-        results = carry_all(named, seconds, scale, as_json)
+        results: list[Result] = []
+        for result in carry_all(named, seconds, scale, as_json):
+            results.append(result)
+            if save is not None:  # after each: the next one may not get to its end
+                loads.save(save, results, before)
         if not as_json:
             loads.show(console(), results)
-        if save is not None:
-            loads.save(save, results, before)
         if check and not all(result.ok for result in results):
             sys.exit(1)
 
@@ -111,9 +114,8 @@ def measure(names: list[str], meter: Meter, memory: str, as_json: bool) -> None:
         console().print(listing(HEADS, map(row, figures)))
 
 
-def carry_all(named: list[Load], seconds: float | None, scale: float, as_json: bool) -> list[Result]:
+def carry_all(named: list[Load], seconds: float | None, scale: float, as_json: bool) -> Iterator[Result]:
     """Named loads, one after the other."""
-    results = []
     for load in named:
         try:
             result = carry(load, seconds=seconds, scale=scale, say=lambda text: click.echo(text, err=True))
@@ -121,10 +123,9 @@ def carry_all(named: list[Load], seconds: float | None, scale: float, as_json: b
             raise click.ClickException(f"{load.name} needs more memory than there is (--scale): {error}") from None
         except CrewError as error:
             raise click.ClickException(f"{load.name}: {error}") from None
-        results.append(result)
         if as_json:
             print_json(loads.plain(result))
-    return results
+        yield result
 
 
 def row(figure: Figure) -> tuple[str, ...]:
