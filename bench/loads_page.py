@@ -19,9 +19,10 @@ PAGE = ROOT / "docs" / "loads.md"
 MARK = re.compile(r"(<!-- loads: (?P<group>\w+) -->\n).*?(<!-- /loads -->)", re.S)
 SOURCE = re.compile(r"`(bench/results/[\w-]+\.json)`")
 HEADS = (
-    *("load", "what it is", "inserts/s", "samples/s", "MB/s sampled", "batch p50, ms", "p99"),
+    *("load", "what it is", "written/s", "read/s", "MB/s read", "batch p50, ms", "p99"),
     *("cores in the store", "stored", "in all", "headroom", ""),
 )
+WRITES, READS = ("insert", "ask", "fragment"), ("sample", "predict", "train")
 CALL_HEADS = ("load", "call", "calls/s", "MB/s", "p50, ms", "p99")
 
 Loaded = dict[str, Any]
@@ -41,20 +42,17 @@ def table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 
 def paced(result: Loaded) -> tuple[str, ...]:
     """One load that has rates."""
-    figures, rates = result["figures"], result["rates"]
+    figures = result["figures"]
+    into, out = ({call: rate for call, rate in result["rates"].items() if call in names} for names in (WRITES, READS))
 
-    def rate(kind: str) -> float | None:
-        found = [each["asked"] for call, each in rates.items() if call.split(" ")[0] in kinds[kind]]
-        return sum(found) or None
+    def elements(rates: Loaded) -> float:
+        return sum(rate["asked"] or rate["reached"] for rate in rates.values())
 
-    kinds = {"in": ("insert", "append", "put"), "out": ("sample", "get")}
-    out = next((call for call in rates if call.split(" ")[0] in kinds["out"]), "")
-    spent = result["milliseconds"].get(out, {})
-    moved = rates.get(out, {}).get("bytes_per_second")
+    spent = result["milliseconds"][next(iter(out))]
     return (
-        *(result["load"], result["title"]),
-        *(number(rate("in")), number(rate("out")), number(moved and moved / 1e6)),
-        *(number(spent.get("p50")), number(spent.get("p99")), number(figures.get("store_cores"), ".3f")),
+        *(result["load"], result["title"], number(elements(into)), number(elements(out))),
+        number(sum(rate["bytes_per_second"] for rate in out.values()) / 1e6),
+        *(number(spent["p50"]), number(spent["p99"]), number(figures.get("store_cores"), ".3f")),
         *(number(figures.get("stored_share"), ".3f"), number(figures.get("in_all_share"), ".3f")),
         *(number(figures.get("headroom")), "passed" if result["ok"] else "FAILED"),
     )
@@ -71,25 +69,34 @@ def calls(result: Loaded) -> Iterator[tuple[str, ...]]:
 
 
 def section(group: str, saved: dict[str, Loaded]) -> str | None:
-    """A group's table, with the command and the file that it is from; None where no file has all of the group."""
-    for name, content in saved.items():
-        found = {result["load"]: result for result in content["results"]}
-        if not all(load.name in found for load in GROUPS[group]):
-            continue
-        results = [found[load.name] for load in GROUPS[group]]
-        with_rates = [result for result in results if result["lines"]]
-        without = [result for result in results if not result["lines"]]
-        machine = content["machine"]
-        parts = [
-            f"`{content['command']}` on {machine['cpus']} shared x86 cores, {machine['memory_bytes'] / 2**30:.0f} GiB, "
-            f"Linux {machine['kernel']}; all it saved: `{name}`."
-        ]
-        if with_rates:
-            parts.append(table(HEADS, [paced(result) for result in with_rates]))
-        if without:
-            parts.append(table(CALL_HEADS, [row for result in without for row in calls(result)]))
-        return "\n\n".join(parts)
-    return None
+    """A group's table, with commands and files that it is from; None where no file has one of the group's loads.
+
+    Of a load that several files have, the last one's figures count.
+    """
+    found = {result["load"]: (name, result) for name, content in saved.items() for result in content["results"]}
+    if not all(load.name in found for load in GROUPS[group]):
+        return None
+    chosen = [found[load.name] for load in GROUPS[group]]
+    results = [result for _, result in chosen]
+    names = {name for name, _ in chosen}
+    parts = [source(name, content) for name, content in saved.items() if name in names]
+    with_rates = [result for result in results if result["lines"]]
+    without = [result for result in results if not result["lines"]]
+    if with_rates:
+        parts.append(table(HEADS, [paced(result) for result in with_rates]))
+    if without:
+        parts.append(table(CALL_HEADS, [row for result in without for row in calls(result)]))
+    return "\n\n".join(parts)
+
+
+def source(name: str, content: Loaded) -> str:
+    """Where figures are from."""
+    machine = content["machine"]
+    memory = f"{machine['memory_bytes'] / 2**30:.0f} GiB"
+    return (
+        f"`{content['command']}` on {machine['cpus']} shared x86 cores, {memory}, Linux {machine['kernel']}; "
+        f"all it saved: `{name}`."
+    )
 
 
 def written(text: str, saved: dict[str, Loaded]) -> str:

@@ -28,7 +28,7 @@ def test_the_figures_are_those_of_the_result(readme: str) -> None:
 
 def test_the_loads_are_those_of_their_results() -> None:
     text = loads_page.PAGE.read_text()
-    named = sorted(set(loads_page.SOURCE.findall(text)))
+    named = list(dict.fromkeys(loads_page.SOURCE.findall(text)))
     saved = loads_page.load(named)
     assert loads_page.written(text, saved) == text
     groups = {mark["group"] for mark in loads_page.MARK.finditer(text)}
