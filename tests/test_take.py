@@ -128,7 +128,6 @@ table.sample(64)
 def test_killed_in_the_middle(store: Any, point: str) -> None:
     """The lock is taken over, and the batch was never drawn."""
     table = filled(store, "t")
-    uses = dict.fromkeys(table.keys().tolist(), 0)
     with Program(DIE, store.name, point) as program:
         program.process.communicate(timeout=60)
         assert program.process.returncode == -signal.SIGKILL
@@ -149,7 +148,7 @@ def test_killed_in_the_middle(store: Any, point: str) -> None:
 @pytest.mark.parametrize("options", [{}, {"timeout": 1.0}, {"min_n": 4}], ids=repr)
 def test_a_beta_that_is_none_draws_nothing(store: Any, beta: Any, options: dict[str, Any]) -> None:
     table = filled(store, "t", sampler=di_store.Prioritized(alpha=0.6, beta=0.4))
-    with pytest.raises((ValueError, TypeError, OverflowError), match="beta"):
+    with pytest.raises((ValueError, TypeError), match="beta"):
         table.sample(4, beta=beta, **options)
     assert table.stats()["samples"] == 0
 

@@ -130,7 +130,10 @@ R2D3 = replace(
         ),
         _pullers(R2D2_WEIGHTS, 5),
     ),
-    bars=(Bar("mixture_sigmas", "<=", 3, "share of demonstrations, off by how many sigmas"),),
+    bars=(
+        Bar("stored_share", "<=", 0.36, "stored over flat, with state and stack"),
+        Bar("mixture_sigmas", "<=", 3, "share of demonstrations, off by how many sigmas"),
+    ),
 )
 
 
