@@ -12,7 +12,7 @@ inline u32 chunks_covered(const Heap& heap, u32 chunk, u32 row, u32 rows) {
   u64 left = u64{row} + rows;
   u32 count = 0;
   while (chunk != kNone) {
-    const ChunkHeader& header = *reinterpret_cast<const ChunkHeader*>(heap.block(chunk));
+    const ChunkHeader& header = chunk_header(heap, chunk);
     if (++count > u64{row} + rows + kMostEmptyChunks) throw Error(Code::kCorruptData, "an item's chunks have no end");
     const u32 here = header.published.load(std::memory_order_acquire);
     if (left <= here) break;

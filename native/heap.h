@@ -75,7 +75,7 @@ class Heap {
   // Writer or reaper: needs it no more. With deadline 0 it only tries; false: the heap is busy.
   bool close_chunk(u32 descriptor, u32 entry, u64 deadline_ns);
   void sweep_unused_chunks(u64 deadline_ns);                             // sweep_chunks(), now and then
-  void detach(std::span<const u32> chunks, u32 table, u64 deadline_ns);  // this table's refs are down to zero
+  void detach(std::span<const u32> chunks, u32 table, u64 deadline_ns);  // this table's uses of them have ended
   void sweep_chunks(u64 deadline_ns);  // the same for all, after a death, and its collapses
 
   // tables' bytes
@@ -200,6 +200,27 @@ void for_ledger_blocks(const Arena& arena, u32 slot, Visit visit) {
     visit(block, at - 1);
     at = block.next.load(std::memory_order_acquire);
   }
+}
+
+// ------------------------------------------------------------------------------------------------------ chunks by index
+
+inline ChunkHeader& chunk_header(const Heap& heap, u32 chunk) {
+  return *reinterpret_cast<ChunkHeader*>(heap.block(chunk));
+}
+
+// Of the chunk's table number `k`.
+inline Uses& uses_at(const Heap& heap, u32 chunk, u32 k) {
+  return k == 0 ? heap.descriptor(chunk).first.uses : chunk_header(heap, chunk).attachment[k].uses;
+}
+
+// Of a table by its index; nullptr: the chunk was not written for it.
+inline Uses* uses_of(const Heap& heap, u32 chunk, u32 table) {
+  FirstTable& first = heap.descriptor(chunk).first;
+  if (first.table == table) return &first.uses;
+  ChunkHeader& header = chunk_header(heap, chunk);
+  for (u32 k = 1; k < header.attachments; ++k)
+    if (header.attachment[k].table == table) return &header.attachment[k].uses;
+  return nullptr;
 }
 
 }  // namespace di

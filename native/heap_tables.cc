@@ -16,7 +16,7 @@ constexpr u64 kSpareDescriptors = 32;  // for blocks of the heap's own: ledgers,
 void Heap::release_if_unused(u32 chunk) {
   const u64 word = descriptor(chunk).word.load();
   if (word_kind(word) != ObjectKind::kChunk || word_state(word) != ObjectState::kSealed) return;
-  const ChunkHeader& header = *reinterpret_cast<const ChunkHeader*>(block(chunk));
+  const ChunkHeader& header = chunk_header(*this, chunk);
   for (u32 i = 0; i < header.attachments; ++i)
     if (header.attachment[i].attached.load() != 0) return;
   free_descriptor(chunk, false);
@@ -25,12 +25,12 @@ void Heap::release_if_unused(u32 chunk) {
 void Heap::detach_locked(u32 chunk, u32 table) {
   const u64 word = descriptor(chunk).word.load();
   if (word_kind(word) != ObjectKind::kChunk || word_state(word) != ObjectState::kSealed) return;
-  ChunkHeader& header = *reinterpret_cast<ChunkHeader*>(block(chunk));
+  ChunkHeader& header = chunk_header(*this, chunk);
   for (u32 i = 0; i < header.attachments; ++i) {
     Attachment& at = header.attachment[i];
     if (at.table != table || at.attached.load() == 0) continue;
     const bool gone = arena_.table(table).generation.load() != at.table_generation;  // then its uses mean nothing
-    if (!gone && (at.refs.load(std::memory_order_acquire) & ~kUsesClosed) != 0) continue;
+    if (!gone && (uses_at(*this, chunk, i).load(std::memory_order_acquire) & ~kUsesClosed) != 0) continue;
     at.attached.store(0);
     DI_FAULT("heap.detached");
     if (!gone) charge(table, -static_cast<i64>(Blocks::block_bytes(descriptor(chunk).bytes)));
@@ -46,10 +46,10 @@ void Heap::detach(std::span<const u32> chunks, u32 table, u64 deadline_ns) {
 }
 
 void Heap::close_locked(u32 chunk) {
-  ChunkHeader& header = *reinterpret_cast<ChunkHeader*>(block(chunk));
+  ChunkHeader& header = chunk_header(*this, chunk);
   header.full.store(1, std::memory_order_release);
   for (u32 i = 0; i < header.attachments; ++i)
-    header.attachment[i].refs.fetch_or(kUsesClosed, std::memory_order_acq_rel);
+    uses_at(*this, chunk, i).fetch_or(kUsesClosed, std::memory_order_acq_rel);
   DI_FAULT("heap.chunk_closed");
   if (word_state(descriptor(chunk).word.load()) == ObjectState::kCreating) descriptor(chunk).word.fetch_add(kSealStep);
   for (u32 i = 0; i < header.attachments; ++i) {
@@ -79,7 +79,7 @@ void Heap::sweep_chunks(u64 deadline_ns) {
     Guard guard(*this, deadline_ns);  // re-read under the lock: it may have been freed meanwhile
     const u64 again = descriptor(index).word.load();
     if (word_kind(again) != ObjectKind::kChunk || word_state(again) != ObjectState::kSealed) continue;
-    ChunkHeader& header = *reinterpret_cast<ChunkHeader*>(block(index));
+    const ChunkHeader& header = chunk_header(*this, index);
     for (u32 i = 0; i < header.attachments && word_state(descriptor(index).word.load()) == ObjectState::kSealed; ++i) {
       detach_locked(index, header.attachment[i].table);
     }

@@ -35,7 +35,7 @@ struct Offset {
 };
 
 constexpr u64 kMagic = 0x45524f5453494401;  // "\1DISTORE"
-constexpr u32 kLayoutVersion = 1;
+constexpr u32 kLayoutVersion = 2;
 constexpr u64 kPageBytes = 4096;
 constexpr u64 kSliceBytes = 2u << 20;
 constexpr u64 kPagesPerSlice = kSliceBytes / kPageBytes;
@@ -156,11 +156,28 @@ static_assert(sizeof(Slice) == 128);
 enum class ObjectState : u8 { kFree = 0, kCreating = 1, kSealed = 2, kDoomed = 3 };
 enum class ObjectKind : u8 { kData = 0, kChunk = 1, kMeta = 2 };
 
+// One table's uses of a chunk, in one word: who lowers them to nothing learns in the same step whether the chunk may go,
+// and need not look at it again. kUsesClosed and no uses is final: only the open writer makes new uses, and a draw needs an
+// item that still holds one. So anybody may then detach, and may find it by a plain scan.
+constexpr u32 kUsesClosed = 1u << 31;
+using Uses = Shared<u32>;  // [table] derived: by this table's items, draws and reads. [heap] truth: kUsesClosed, its
+                           // writer needs the chunk no more
+
+// Of a chunk, in its descriptor: the first of its tables, mostly the only one. A draw looks at the descriptor anyway, and
+// these lie close together, while headers of chunks of one size push each other out of the caches.
+struct FirstTable {
+  u32 table;  // [once]
+  Uses uses;
+};
+
 struct Descriptor {  // truth unless said otherwise [heap]
   Shared<u64> word;  // state 8 | kind 8 | generation 16 | pins 32 (pins derived: pin entries of all ledgers)
   u64 offset;
   u64 bytes;
-  u8 id[20];
+  union {
+    u8 id[20];         // of an object
+    FirstTable first;  // of a chunk
+  };
   u32 hash_next;   // derived
   u32 owner;       // creating: client slot; meta: table index or kNone
   u32 flags;       // kFlagHasId
@@ -260,15 +277,11 @@ struct RowMark {   // for 64 rows; derived positions are exact for any row by po
 };
 static_assert(sizeof(RowMark) == 24);
 
-// One per table the chunk's writer writes to. `refs` is one word, so that who lowers it to nothing learns in the same step
-// whether the chunk may go, and need not look at it again. kUsesClosed and no uses is final: only the open writer makes
-// new uses, and a draw needs an item that still holds one. So anybody may then detach, and may find it by a plain scan.
-constexpr u32 kUsesClosed = 1u << 31;
+// One per table the chunk's writer writes to.
 struct Attachment {
   u32 table;             // [once]
   u32 table_generation;  // [once]
-  Shared<u32> refs;  // [table] derived: uses of this chunk by this table's items and draws. [heap] truth: kUsesClosed,
-                     // its writer needs the chunk no more
+  Uses uses;             // of the second table on; the first one's are in the descriptor
   Shared<u32> attached;  // [heap] truth: this table still holds the chunk (1 at creation)
 };
 

@@ -126,21 +126,17 @@ u32 Table::cover_drawn(u32 chunk, u32 row, u32 rows) {
 }
 
 void Table::use_chunks(u32 chunk, u32 count, i32 delta) {
-  Heap& heap = arena_->heap();
+  const Heap& heap = arena_->heap();
   for (u32 i = 0; i < count && chunk != kNone; ++i) {
-    ChunkHeader& header = *reinterpret_cast<ChunkHeader*>(heap.block(chunk));
     // Read before: the chunk may go with its last use. Where there is no other, its cache line is left alone.
-    const u32 next = i + 1 < count ? header.next.load(std::memory_order_acquire) - 1 : kNone;
-    for (u32 k = 0; k == 0 || k < header.attachments; ++k) {
-      Attachment& at = header.attachment[k];
-      if (at.table != index_) continue;
+    const u32 next = i + 1 < count ? chunk_header(heap, chunk).next.load(std::memory_order_acquire) - 1 : kNone;
+    if (Uses* uses = uses_of(heap, chunk, index_)) {
       // release: what was read of the chunk, before whoever frees it; acquire: pairs with the close.
-      const u32 refs = at.refs.fetch_add(static_cast<u32>(delta), std::memory_order_acq_rel) + static_cast<u32>(delta);
-      if (refs == kUsesClosed) {
+      const u32 now = uses->fetch_add(static_cast<u32>(delta), std::memory_order_acq_rel) + static_cast<u32>(delta);
+      if (now == kUsesClosed) {
         detach_.push_back(chunk);
         detach_pending_.store(true, std::memory_order_relaxed);
       }
-      break;
     }
     chunk = next;
   }
@@ -157,7 +153,6 @@ void Table::commit() {
   undo_.commit();
   for (std::size_t i = 0; i < lower_.size();) {  // neighbours of one chunk go in one step
     const Use& use = lower_[i];
-    if (i + kHeadersAhead < lower_.size()) prefetch_chunk(arena_->heap().block(lower_[i + kHeadersAhead].chunk));
     i32 times = 0;
     for (; i < lower_.size() && lower_[i].chunk == use.chunk && lower_[i].count == use.count; ++i) ++times;
     use_chunks(use.chunk, use.count, -times);

@@ -3,8 +3,8 @@
 // which words is decided in Python.
 //
 // A kill while the lock is held: words that change as one are rolled back (undo.h), then every derived part is rebuilt
-// (table_rebuild.cc). Chunk uses (Attachment::refs) are raised before and lowered after the record that justifies them,
-// so they are never too low while somebody may look.
+// (table_rebuild.cc). Uses of chunks are raised before and lowered after the record that justifies them, so they are
+// never too low while somebody may look.
 #pragma once
 
 #include <array>
@@ -225,8 +225,7 @@ class Table : public std::enable_shared_from_this<Table> {
     double mass = 0;
   };
   MassOf mass_of_;  // the last one computed
-  static constexpr u32 kCovered = 256;
-  std::array<Covered, kCovered> covered_;
+  static constexpr u32 kCovered = 4096;
   void use_chunks(u32 chunk, u32 count, i32 delta);
   void commit();
   void settle_held();
@@ -280,6 +279,7 @@ class Table : public std::enable_shared_from_this<Table> {
   std::vector<u32> detach_later_;  // [local] of those: the heap's lock could not be had
   std::atomic<bool> detach_pending_{false};
   bool behind_ = false;  // [table] draws given back in this hold left items behind the epoch
+  std::array<Covered, kCovered> covered_;  // [table] last: it is larger than all before it
 };
 
 }  // namespace di

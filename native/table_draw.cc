@@ -81,7 +81,7 @@ void Table::draw_one(DrawSet* set, u32 slot, double probability, u32 number) {
 
 // Per writer, for its operator: whose experience comes too late.
 void Table::count_stale(const Item& entry) {
-  const auto& chunk = *reinterpret_cast<const ChunkHeader*>(arena_->heap().block(static_cast<u32>(entry.place >> 32)));
+  const ChunkHeader& chunk = chunk_header(arena_->heap(), static_cast<u32>(entry.place >> 32));
   if (chunk.writer < kMaxClients) arena_->client(chunk.writer).stale_dropped.fetch_add(1, std::memory_order_relaxed);
 }
 
@@ -168,14 +168,9 @@ u32 Table::draw_many(DrawSet* set, u32 count, double* stratum, double strata) {
   double probabilities[kBatchStep];
   if (!pick_many(count, stratum, strata, slots, probabilities)) return 0;
   for (u32 i = 0; i < count; ++i) {
-    __builtin_prefetch(&arena_->heap().descriptor(static_cast<u32>(item(slots[i]).place >> 32)));
+    __builtin_prefetch(&arena_->heap().descriptor(static_cast<u32>(item(slots[i]).place >> 32)), 1);
   }
-  const auto fetch = [&](u32 i) {
-    if (i < count) prefetch_chunk(arena_->heap().block(static_cast<u32>(item(slots[i]).place >> 32)));
-  };
-  for (u32 i = 0; i < kHeadersAhead; ++i) fetch(i);
   for (u32 i = 0; i < count; ++i) {
-    fetch(i + kHeadersAhead);
     const u32 number = set->spare.back();
     set->spare.pop_back();
     draw_one(set, slots[i], probabilities[i], number);

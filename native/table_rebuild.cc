@@ -216,7 +216,7 @@ u64 Table::rebuild_references() {
   const auto walk = [&](u32 chunk, u32 count) {
     for (u32 i = 0; i < count && chunk != kNone; ++i) {
       ++uses[chunk];
-      chunk = reinterpret_cast<const ChunkHeader*>(heap.block(chunk))->next.load() - 1;
+      chunk = chunk_header(heap, chunk).next.load() - 1;
     }
   };
   for (u32 slot = 0; slot < parts_.slots; ++slot) {
@@ -245,14 +245,15 @@ u64 Table::rebuild_references() {
   for (u32 index = 0; index < heap.descriptor_count(); ++index) {
     const u64 word = heap.descriptor(index).word.load();
     if (word_kind(word) != ObjectKind::kChunk || word_state(word) == ObjectState::kFree) continue;
-    ChunkHeader& header = *reinterpret_cast<ChunkHeader*>(heap.block(index));
+    const ChunkHeader& header = chunk_header(heap, index);
     for (u32 k = 0; k < header.attachments && k < kMaxTables; ++k) {
-      Attachment& at = header.attachment[k];
+      const Attachment& at = header.attachment[k];
       if (at.table != index_ || at.table_generation != generation_ || at.attached.load() == 0) continue;
       const auto found = uses.find(index);
       const u32 right = found == uses.end() ? 0 : found->second;
-      const u32 closed = at.refs.load(std::memory_order_relaxed) & kUsesClosed;  // set under the heap's lock only
-      if (at.refs.exchange(right | closed, std::memory_order_acq_rel) != (right | closed)) ++wrong;
+      Uses& now = uses_at(heap, index, k);
+      const u32 closed = now.load(std::memory_order_relaxed) & kUsesClosed;  // set under the heap's lock only
+      if (now.exchange(right | closed, std::memory_order_acq_rel) != (right | closed)) ++wrong;
       if ((right | closed) == kUsesClosed) detach_.push_back(index);
     }
   }

@@ -12,7 +12,8 @@ from pains import Program
 
 import di_store
 
-LINES = (Path(__file__).resolve().parent / "golden" / "shm_layout_1.txt").read_text().splitlines()
+(GOLDEN,) = (Path(__file__).resolve().parent / "golden").glob("shm_layout_*.txt")
+LINES = GOLDEN.read_text().splitlines()
 OFFSETS = {name: int(value) for name, value in (line.rsplit(maxsplit=1) for line in LINES) if "ArenaHeader." in name}
 
 HOLD = """
