@@ -278,7 +278,7 @@ class Table : public std::enable_shared_from_this<Table> {
   std::vector<u32> detach_;        // [table] chunks this table uses no more; settled outside the lock
   std::vector<u32> detach_later_;  // [local] of those: the heap's lock could not be had
   std::atomic<bool> detach_pending_{false};
-  bool behind_ = false;  // [table] draws given back in this hold left items behind the epoch
+  bool behind_ = false;                    // [table] draws given back in this hold left items behind the epoch
   std::array<Covered, kCovered> covered_;  // [table] last: it is larger than all before it
 };
 
