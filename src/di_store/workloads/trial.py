@@ -201,18 +201,21 @@ class _Trial:
         """Bytes stored, over what the items would take by themselves; of tables that are full, not of queues."""
         stats = self._store.stats()
         logical = stored = items = 0
+        figures = self._result.figures
         full = [plan for plan in self._load.tables if plan.filled]
         for plan in full:
             table = stats["tables"][plan.name]
+            flat = table["size"] * plan.item_bytes
             items += table["size"]
-            logical += table["size"] * plan.item_bytes
-            self._result.figures[f"items of {plan.name}"] = table["size"]
+            logical += flat
             stored += table["used_bytes"]
+            figures[f"items of {plan.name}"] = table["size"]
+            if flat:
+                figures[f"stored_share of {plan.name}"] = table["used_bytes"] / flat
         if len(full) > 1:
             stored = min(stored, stats["chunk_pages"])  # tables of one stream share their chunks
         if not items:
             return
-        figures = self._result.figures
         figures["stored_share"] = stored / logical
         figures["stored_bytes_per_element"] = stored / items
         whole = stats["chunk_pages"] + stats["meta"]
