@@ -1,6 +1,6 @@
 // The heap of one store: descriptors, the id index, pins, the byte budget. Everything here happens under one lock, so
-// counts and ledgers change together; the only thing a process does to a descriptor without it is to seal what it was
-// creating (one atomic add) - and a destructor marks its ledger entry, which somebody settles later.
+// counts and ledgers change together. Without it a process seals what it was creating (one atomic add to the descriptor),
+// tables count uses of chunks under their own locks, and a destructor marks its ledger entry, which somebody settles later.
 //
 // A kill at any line leaves `dirty` set and the next owner rebuilds every derived part from descriptors, ledgers and
 // chunk attachments (heap_rebuild.cc).
@@ -210,13 +210,13 @@ inline ChunkHeader& chunk_header(const Heap& heap, u32 chunk) {
 
 // Of the chunk's table number `k`.
 inline Uses& uses_at(const Heap& heap, u32 chunk, u32 k) {
-  return k == 0 ? heap.descriptor(chunk).first.uses : chunk_header(heap, chunk).attachment[k].uses;
+  return k == 0 ? heap.descriptor(chunk).summary.first_uses : chunk_header(heap, chunk).attachment[k].uses;
 }
 
 // Of a table by its index; nullptr: the chunk was not written for it.
 inline Uses* uses_of(const Heap& heap, u32 chunk, u32 table) {
-  FirstTable& first = heap.descriptor(chunk).first;
-  if (first.table == table) return &first.uses;
+  ChunkSummary& summary = heap.descriptor(chunk).summary;
+  if (summary.first_table == table) return &summary.first_uses;
   ChunkHeader& header = chunk_header(heap, chunk);
   for (u32 k = 1; k < header.attachments; ++k)
     if (header.attachment[k].table == table) return &header.attachment[k].uses;

@@ -155,8 +155,9 @@ void Heap::place(const MakeRequest& request, u32 entry, const Blocks::Choice& ch
   made.flags = request.id != nullptr ? kFlagHasId : 0;
   if (request.id != nullptr) std::memcpy(made.id, request.id, sizeof(Id));
   if (request.kind == ObjectKind::kChunk) {
-    made.first.table = request.tables.empty() ? kNone : request.tables.front();
-    made.first.uses.store(0, std::memory_order_relaxed);
+    made.summary.first_table = request.tables.empty() ? kNone : request.tables.front();
+    made.summary.first_uses.store(0, std::memory_order_relaxed);
+    made.summary.rows.store(0, std::memory_order_relaxed);
   }
   if (request.expires_ns != 0) ++heap.expiring;
   LedgerEntry& own = arena_.ledger().entry(entry);

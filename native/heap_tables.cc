@@ -48,6 +48,7 @@ void Heap::detach(std::span<const u32> chunks, u32 table, u64 deadline_ns) {
 void Heap::close_locked(u32 chunk) {
   ChunkHeader& header = chunk_header(*this, chunk);
   header.full.store(1, std::memory_order_release);
+  descriptor(chunk).summary.rows.store(header.published.load(), std::memory_order_relaxed);
   for (u32 i = 0; i < header.attachments; ++i)
     uses_at(*this, chunk, i).fetch_or(kUsesClosed, std::memory_order_acq_rel);
   DI_FAULT("heap.chunk_closed");

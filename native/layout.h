@@ -163,11 +163,12 @@ constexpr u32 kUsesClosed = 1u << 31;
 using Uses = Shared<u32>;  // [table] derived: by this table's items, draws and reads. [heap] truth: kUsesClosed, its
                            // writer needs the chunk no more
 
-// Of a chunk, in its descriptor: the first of its tables, mostly the only one. A draw looks at the descriptor anyway, and
-// these lie close together, while headers of chunks of one size push each other out of the caches.
-struct FirstTable {
-  u32 table;  // [once]
-  Uses uses;
+// What a draw needs to know of a chunk, in its descriptor: these lie close together, while headers of chunks of one size
+// push each other out of the caches.
+struct ChunkSummary {
+  u32 first_table;   // [once] as attachment[0].table
+  Uses first_uses;   // of that table, mostly the only one
+  Shared<u32> rows;  // [heap] published ones, once its writer needs it no more; 0: the header tells
 };
 
 struct Descriptor {  // truth unless said otherwise [heap]
@@ -175,8 +176,8 @@ struct Descriptor {  // truth unless said otherwise [heap]
   u64 offset;
   u64 bytes;
   union {
-    u8 id[20];         // of an object
-    FirstTable first;  // of a chunk
+    u8 id[20];             // of an object
+    ChunkSummary summary;  // of a chunk
   };
   u32 hash_next;   // derived
   u32 owner;       // creating: client slot; meta: table index or kNone
@@ -281,7 +282,7 @@ static_assert(sizeof(RowMark) == 24);
 struct Attachment {
   u32 table;             // [once]
   u32 table_generation;  // [once]
-  Uses uses;             // of the second table on; the first one's are in the descriptor
+  Uses uses;             // of the second table on; the first one's are in the descriptor's summary
   Shared<u32> attached;  // [heap] truth: this table still holds the chunk (1 at creation)
 };
 

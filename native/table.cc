@@ -112,17 +112,11 @@ bool Table::stale(const Item& entry) const {
 
 // ------------------------------------------------------------------------------------------------ chunks and their uses
 
-u32 Table::cover(u32 chunk, u32 row, u32 rows) { return chunks_covered(arena_->heap(), chunk, row, rows); }
-
-// Most ranges lie in one chunk. How many rows it has at least is remembered here, by the generation of its descriptor:
-// chunks of one size begin in the same sets of the caches, and would push each other's headers out.
-u32 Table::cover_drawn(u32 chunk, u32 row, u32 rows) {
-  const u64 word = arena_->heap().descriptor(chunk).word.load();
-  Covered& known = covered_[chunk % kCovered];
-  if (known.chunk == chunk && known.word == word && u64{row} + rows <= known.rows) return 1;
-  const u32 count = cover(chunk, row, rows);
-  if (count == 1) known = {word, chunk, row + rows};
-  return count;
+// Most ranges lie in one chunk, and most chunks are closed: their descriptors tell.
+u32 Table::cover(u32 chunk, u32 row, u32 rows) {
+  const u64 end = u64{row} + rows;
+  if (end <= arena_->heap().descriptor(chunk).summary.rows.load(std::memory_order_relaxed)) return 1;
+  return chunks_covered(arena_->heap(), chunk, row, rows);
 }
 
 void Table::use_chunks(u32 chunk, u32 count, i32 delta) {

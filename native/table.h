@@ -7,7 +7,6 @@
 // never too low while somebody may look.
 #pragma once
 
-#include <array>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -213,19 +212,12 @@ class Table : public std::enable_shared_from_this<Table> {
   void cursor_left(u32 slot);
   void cursor_joined(u32 slot);
   u32 cover(u32 chunk, u32 row, u32 rows);  // chunks a range covers
-  u32 cover_drawn(u32 chunk, u32 row, u32 rows);
-  struct Covered {
-    u64 word = 0;
-    u32 chunk = kNone;
-    u32 rows = 0;
-  };
   struct MassOf {
     double priority = 0;
     double alpha = 0;
     double mass = 0;
   };
   MassOf mass_of_;  // the last one computed
-  static constexpr u32 kCovered = 4096;
   void use_chunks(u32 chunk, u32 count, i32 delta);
   void commit();
   void settle_held();
@@ -278,8 +270,7 @@ class Table : public std::enable_shared_from_this<Table> {
   std::vector<u32> detach_;        // [table] chunks this table uses no more; settled outside the lock
   std::vector<u32> detach_later_;  // [local] of those: the heap's lock could not be had
   std::atomic<bool> detach_pending_{false};
-  bool behind_ = false;                    // [table] draws given back in this hold left items behind the epoch
-  std::array<Covered, kCovered> covered_;  // [table] last: it is larger than all before it
+  bool behind_ = false;  // [table] draws given back in this hold left items behind the epoch
 };
 
 }  // namespace di

@@ -53,7 +53,7 @@ Drawn Table::describe(const Item& entry, u32 slot) const {
 void Table::draw_one(DrawSet* set, u32 slot, double probability, u32 number) {
   Item& entry = item(slot);
   Drawn drawn = describe(entry, slot);
-  drawn.chunks = cover_drawn(drawn.chunk, drawn.row, drawn.rows);
+  drawn.chunks = cover(drawn.chunk, drawn.row, drawn.rows);
   ++drawn.uses;
   drawn.probability = probability;
   drawn.entry = number;

@@ -63,6 +63,37 @@ def test_check_finds_leaves_and_repairs(store: Any, field: str, words: str) -> N
     assert store.get("ab" * 20).shape == (5000,)
 
 
+def chunks_of(memory: Memory) -> list[int]:
+    """Offsets of the descriptors of all chunks."""
+    return [at for at in memory.descriptors().values() if memory.number("Descriptor.word", at) >> 48 & 0xFF == 1]
+
+
+@pytest.mark.parametrize("field", ["first_table", "first_uses", "rows"])
+def test_check_repairs_what_a_descriptor_tells_of_a_chunk(store: Any, field: str) -> None:
+    """Of two tables on one stream, with uses of their own: those of the second lie elsewhere."""
+    memory = Memory(store._arena.fd_number)
+    before = chunks_of(memory)
+    steps = store.create_table("steps", capacity=100)
+    pairs = store.create_table("pairs", capacity=100, view=di_store.Sequence(2))
+    with store.writer([steps, pairs]) as writer:
+        for n in range(9):
+            writer.append({"n": n})
+    steps.delete(steps.keys(3))
+    assert store.check() == []
+    place, size = memory.fields[f"ChunkSummary.{field}"]
+    start = memory.fields["Descriptor.id"][0] + place
+    for at in set(chunks_of(memory)) - set(before):
+        value = int.from_bytes(memory.raw(at + start, size), "little") ^ 1
+        os.pwrite(memory.fd, value.to_bytes(size, "little"), at + start)
+    assert any("'steps'" in finding for finding in store.check())
+    store.check(repair=True)
+    assert store.check() == []
+    assert len(steps.sample(5)) == len(pairs.sample(5)) == 5
+    for table in (steps, pairs):
+        store.drop_table(table.name)
+    assert chunks_of(memory) == before
+
+
 def di_store_check(store: Any, *options: str) -> tuple[int, Any]:
     """Exit status and JSON of the command."""
     command = [sys.executable, "-m", "di_store", "check", store.name, "--json", *options]

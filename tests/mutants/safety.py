@@ -62,6 +62,14 @@ DEATHS = [
         ("native:test_table_kills", "native:test_reaper"),
     ),
     Mutant(
+        "uses-of-a-second-table-in-the-first-ones",
+        "kills",
+        "native/table_rebuild.cc",
+        "uses_at(heap, index, k);",
+        "uses_at(heap, index, 0);",
+        ("tests/test_check.py::test_check_repairs_what_a_descriptor_tells_of_a_chunk",),
+    ),
+    Mutant(
         "pins-of-the-dead-stay",
         "kills",
         "native/heap_rebuild.cc",
