@@ -6,7 +6,6 @@
 #include <exception>
 
 #include "chunk_uses.h"
-#include "chunk_view.h"
 #include "power.h"
 
 namespace di {

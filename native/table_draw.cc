@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstring>
 
-#include "chunk_view.h"
 #include "table.h"
 
 namespace di {

@@ -214,13 +214,16 @@ u64 right_summary(const Heap& heap, u32 chunk) {
   const ChunkHeader& header = chunk_header(heap, chunk);
   ChunkSummary& summary = heap.descriptor(chunk).summary;
   const bool closed = word_state(heap.descriptor(chunk).word.load()) == ObjectState::kSealed;
-  const u32 rows = closed ? header.published.load() : 0;
+  const u32 published = header.published.load(), rows = summary.rows.load(std::memory_order_relaxed);
   u64 wrong = 0;
   if (summary.first_table != header.attachment[0].table) {  // else it is read meanwhile
     summary.first_table = header.attachment[0].table;
     ++wrong;
   }
-  if (summary.rows.exchange(rows, std::memory_order_relaxed) != rows) ++wrong;
+  if (rows != published && (closed || rows != 0)) {  // who was killed closing the chunk has set them already
+    summary.rows.store(closed ? published : 0, std::memory_order_relaxed);
+    ++wrong;
+  }
   return wrong;
 }
 }  // namespace
@@ -268,7 +271,7 @@ u64 Table::rebuild_references() {
       if (at.table != index_ || at.table_generation != generation_ || at.attached.load() == 0) continue;
       const auto found = uses.find(index);
       const u32 right = found == uses.end() ? 0 : found->second;
-      if (k == 0) wrong += right_summary(heap, index);
+      wrong += right_summary(heap, index);
       Uses& now = uses_at(heap, index, k);
       const u32 closed = now.load(std::memory_order_relaxed) & kUsesClosed;  // set under the heap's lock only
       if (now.exchange(right | closed, std::memory_order_acq_rel) != (right | closed)) ++wrong;
