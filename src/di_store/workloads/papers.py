@@ -131,6 +131,7 @@ R2D3 = replace(
         _pullers(R2D2_WEIGHTS, 5),
     ),
     bars=(
+        Bar("stored_share", "<=", 0.36, "stored over flat, with state and stack"),
         Bar("stored_share of agent", "<=", 0.36, "agent: stored over flat, with state and stack"),
         # Episodes of 160 steps with two sequences of 120 each: at best 0.66.
         Bar("stored_share of demo", "<=", 0.7, "demonstrations: stored over flat"),
