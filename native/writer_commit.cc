@@ -16,6 +16,13 @@ u64 slots_for(const TableHeader& table, u64 items) {
   return std::min(items, room + kBatchStep);
 }
 
+// By lane; those of one lane keep the order in which they were made, which is that of time: starts begin anew with each
+// episode, and rows that are inserted whole all have start 0.
+void list_by_lane(std::vector<MadeItem>* made) {
+  const auto earlier = [](const MadeItem& a, const MadeItem& b) { return a.lane < b.lane; };
+  if (!std::is_sorted(made->begin(), made->end(), earlier)) std::stable_sort(made->begin(), made->end(), earlier);
+}
+
 }  // namespace
 
 i64 Writer::version_of(u32 table, LaneState& lane, const Window& window) {
@@ -174,9 +181,7 @@ Blocked Writer::resume() {
   for (u32 i = 0; i < plan_.tables.size(); ++i) {
     plan_.tables[i].table->settle(0);
     pending_[i].clear();
-    std::sort(made_[i].begin(), made_[i].end(), [](const MadeItem& a, const MadeItem& b) {
-      return a.lane != b.lane ? a.lane < b.lane : a.start < b.start;
-    });
+    list_by_lane(&made_[i]);
   }
   const std::vector<u32> lanes = std::move(unfinished_);
   unfinished_.clear();

@@ -15,7 +15,7 @@ _BLOB_ALIGNMENT = 64
 
 
 class Items:
-    """The items that a call completed, ordered by lane, then start.
+    """The items that a call completed: by lane, and in a lane in the order of time (by episode, then start).
 
     Attributes:
         keys: uint64[m].

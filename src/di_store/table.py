@@ -90,7 +90,12 @@ class Table:
         return self._inserter.insert(value, priority, timeout)
 
     def extend(self, batch: Any, *, priority: Any = None, timeout: float | None = None) -> Array:
-        """Several items without a stream, leaves ``[n, …]`` as `insert`; their keys, uint64[n].
+        """Several items without a stream, leaves ``[n, …]`` as `insert`; their keys, uint64[n], in that order.
+
+        Args:
+            batch: one entry of the leading axis is one item; Opaque: any values.
+            priority: one number, or one for each item; None: the table's `initial_priority`.
+            timeout: as `insert`.
 
         Raises:
             ValueError: more items than capacity. Else as `insert`.

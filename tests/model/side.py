@@ -11,7 +11,7 @@ import numpy as np
 import di_store
 
 from .child import Numbers
-from .compare import check_drawn, check_items, holds
+from .compare import check_drawn, check_example, check_items, holds
 from .episodes import Row
 from .limiters import Limiter
 from .setting import public
@@ -136,7 +136,7 @@ class Side:
             ordered = plan.in_result_order(self.model.name)
             assert made[1:] == ([d.lane for d in ordered], [d.start for d in ordered])
             assert len(set(made[0])) == len(made[0])
-            self._recognise(made[0], ordered, expected)
+            self._check_keys(made[0], ordered, expected)
         else:
             self._recognise([key for key in self._live() if key not in self.numbers], drafts, expected)
         for item, draft in zip(self.model.insert(drafts, self._survivors()), drafts, strict=True):
@@ -149,20 +149,25 @@ class Side:
         self.model.evict(evicted - self.evicted_for_room, self._survivors())
         self.evicted_for_room = evicted
 
-    def _recognise(self, keys: list[int], drafts: list[Draft], expected: dict[int, int]) -> None:
-        """Learn the keys of new items by what they hold; of those that are gone again, by their place."""
+    def _check_keys(self, keys: list[int], drafts: list[Draft], expected: dict[int, int]) -> None:
+        """Learn the keys that a call returned: each stands for the draft in its place."""
         live = set(self._live())
-        here = [key for key in keys if key in live]
-        batch = self.table.peek(np.array(here, dtype=np.uint64))
+        here = [(key, draft) for key, draft in zip(keys, drafts, strict=True) if key in live]
+        batch = self.table.peek(np.array([key for key, _ in here], dtype=np.uint64))
+        for at, (_, draft) in enumerate(here):
+            check_example(batch, at, draft.example)
+        for key, draft in zip(keys, drafts, strict=True):
+            self._learn(expected[id(draft)], key)
+
+    def _recognise(self, keys: list[int], drafts: list[Draft], expected: dict[int, int]) -> None:
+        """Learn the keys of new items, which nobody was told, by what they hold."""
+        batch = self.table.peek(np.array(keys, dtype=np.uint64))
         left = list(drafts)
-        for at, key in enumerate(here):
+        for at, key in enumerate(keys):
             known = next((draft for draft in left if holds(batch, at, draft.example)), None)
             assert known is not None, f"a new item holds none of the {len(left)} examples that the call completes"
             self._learn(expected[id(known)], key)
             left.remove(known)
-        if len(keys) == len(drafts):
-            for key, draft in zip([key for key in keys if key not in live], left, strict=True):
-                self._learn(expected[id(draft)], key)
 
     def _learn(self, number: int, key: int) -> None:
         assert key not in self.numbers, f"key {key} was given twice"

@@ -99,8 +99,8 @@ class Plan:
     drafts: dict[str, list[Draft]]
 
     def in_result_order(self, table: str) -> list[Draft]:
-        """As `Items` lists them: by lane, then by start; the order of two episodes' equal starts is open."""
-        return sorted(self.drafts[table], key=lambda draft: (draft.lane, draft.start, draft.episode))
+        """As `Items` lists them: by lane, and in a lane in the order of time."""
+        return sorted(self.drafts[table], key=lambda draft: draft.lane)
 
     def prioritized(self, values: dict[int, float]) -> Plan:
         """The same plan with these priorities by lane, in all tables."""

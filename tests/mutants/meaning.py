@@ -212,6 +212,14 @@ ITEMS = [
         ),
     ),
     Mutant(
+        "items-of-a-call-by-start",
+        "model",
+        "native/writer_commit.cc",
+        "{ return a.lane < b.lane; };",
+        "{ return a.lane != b.lane ? a.lane < b.lane : a.start < b.start; };",
+        ("tests/test_order.py",),
+    ),
+    Mutant(
         "a-discarded-row-taken-for-a-final-one",
         "model",
         "native/windows.cc",
