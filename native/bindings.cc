@@ -168,8 +168,7 @@ void bind_errors(nb::module_& module) {
   });
 #ifdef DI_FAULTS
   module.attr("HAS_FAULTS") = true;
-  module.def("fault_points", &os::fault_points);
-  module.def("arm_fault", &os::arm_fault);
+  bind_faults(module);
 #else
   module.attr("HAS_FAULTS") = false;
 #endif

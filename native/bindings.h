@@ -104,6 +104,22 @@ void bind_table(nb::module_& module);
 void bind_reader(nb::module_& module);
 void bind_writer(nb::module_& module);
 void bind_objects(nb::class_<Arena>& type);  // objects and weights
-nb::object object_codec(int which);          // 0 encode, 1 decode
+#ifdef DI_FAULTS
+void bind_faults(nb::module_& module);
+class SparedAllocations {  // none in its scope is made to fail
+ public:
+  SparedAllocations();
+  ~SparedAllocations();
+};
+#endif
+// As nb::cast(). nanobind allocates for a shared pointer where nothing may be thrown, and would end the process.
+template <class T>
+nb::object share(const std::shared_ptr<T>& pointer) {
+#ifdef DI_FAULTS
+  const SparedAllocations spared;
+#endif
+  return nb::cast(pointer);
+}
+nb::object object_codec(int which);  // 0 encode, 1 decode
 
 }  // namespace di::py

@@ -113,10 +113,10 @@ u32 reap_soon(const ArenaPointer& arena) {
   }
 }
 
-ArenaPointer open(const std::string& name, int mode, u64 budget, u64 seed, double timeout) {
+nb::object open(const std::string& name, int mode, u64 budget, u64 seed, double timeout) {
   ArenaPointer arena = Arena::open(name, static_cast<Arena::Mode>(mode), budget, seed, deadline_after(timeout));
   reap_soon(arena);
-  return arena;
+  return share(arena);
 }
 
 std::vector<std::string> check(const ArenaPointer& arena, bool repair) {
@@ -228,7 +228,7 @@ void bind_directory(nb::class_<Arena>& type) {
       .def("table",
            [](const ArenaPointer& a, const std::string& name) {
              a->enter();
-             return Table::find(a, name);
+             return share(Table::find(a, name));
            })
       .def("drop_table",
            [](const ArenaPointer& a, const std::string& name, double timeout) {

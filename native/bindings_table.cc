@@ -17,7 +17,7 @@ LimiterState limiter_of(nb::handle value) {
   return state;
 }
 
-TablePointer create(const ArenaPointer& arena, nb::dict from, double timeout) {
+nb::object create(const ArenaPointer& arena, nb::dict from, double timeout) {
   arena->enter();
   TableShape shape;
   shape.name = take<std::string>(from, "name");
@@ -45,7 +45,7 @@ TablePointer create(const ArenaPointer& arena, nb::dict from, double timeout) {
   if (!weights.is_none()) shape.weights = Weights(arena->heap()).entry(nb::cast<std::string>(weights), true, minute());
   shape.initial_priority = take<double>(from, "initial_priority");
   shape.limiter = limiter_of(from["limiter"]);
-  return Table::create(arena, shape, deadline_after(timeout));
+  return share(Table::create(arena, shape, deadline_after(timeout)));
 }
 
 nb::object beta(const TablePointer& table) {
