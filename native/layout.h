@@ -363,8 +363,8 @@ struct alignas(64) TableHeader {
   u64 next_number;
   u64 rng_counter;
   u64 seed;
-  double max_priority;      // largest ever given, -1 before
-  double initial_priority;  // -1: max_priority, 1.0 before one was given
+  double max_priority;      // largest ever given, at least 1
+  double initial_priority;  // -1: max_priority
   u64 item_bytes;           // reckoned bytes of one item: what a held draw is charged
   u64 epoch;                // Once: the one being drawn
   u64 latest_epoch;         // Once: the last one ever begun; later than `epoch` after draws were given back

@@ -312,7 +312,6 @@ void Table::insert(std::span<const NewItem> items, std::vector<u64>* keys) {
     const bool given = !std::isnan(fresh.priority);
     const double priority = given                           ? fresh.priority
                             : header_.initial_priority >= 0 ? header_.initial_priority
-                            : header_.max_priority < 0      ? 1.0
                                                             : header_.max_priority;
     if (given && fresh.priority > header_.max_priority) header_.max_priority = fresh.priority;
     Item& entry = item(slot);

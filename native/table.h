@@ -225,6 +225,8 @@ class Table : public std::enable_shared_from_this<Table> {
   void each_draw(What&& what);
   void set_limiter(const LimiterState& anew);
   void uncount_draws();
+  void forget_undelivered();
+  void count_anew();
   bool stale(const Item& item) const;
   void count_stale(const Item& item);
   u32 pick(double stratum_first, double strata);

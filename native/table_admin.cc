@@ -64,7 +64,7 @@ void fill_header(TableHeader& header, const TableShape& shape) {
   header.next_number = 1;
   header.rng_counter = 0;
   header.seed = shape.seed;
-  header.max_priority = -1;
+  header.max_priority = 1;
   header.initial_priority = shape.initial_priority;
   header.item_bytes = shape.item_bytes;
   header.epoch = header.latest_epoch = 0;
@@ -326,21 +326,26 @@ void Table::reset(u64 deadline_ns) {
       change();
       for (u32 i = 0; i < kBatchStep && parts_.order->first() != kNone; ++i) remove_slot(parts_.order->first(), false);
       more = parts_.order->first() != kNone;
-      if (!more) {
-        LimiterState anew = header_.limiter;
-        anew.inserts = anew.samples = 0;
-        uncount_draws();
-        set_limiter(anew);
-        undo_.set(header_.epoch, 0);
-        undo_.set(header_.latest_epoch, 0);
-        undo_.set(header_.finished, 0);
-      }
+      if (!more) count_anew();
       commit();
       settle_held();
       if (!more) wake(header_.room_seq, header_.room_waiters, kMaxClients);
     }
     settle(deadline_ns);
   }
+}
+
+// The table is empty: it is as it was when it was made, but for what it was told meanwhile and the largest priority.
+void Table::count_anew() {
+  forget_undelivered();
+  LimiterState anew = header_.limiter;
+  anew.inserts = anew.samples = 0;
+  set_limiter(anew);
+  for (u64* word : {&header_.epoch, &header_.latest_epoch, &header_.finished, &header_.total_inserts,
+                    &header_.total_samples, &header_.total_removed})
+    undo_.set(*word, 0);
+  header_.total_updates = header_.stale_updates = header_.evicted_for_room = 0;
+  header_.stale_dropped = header_.episodes_cut = 0;
 }
 
 void Table::resize(u64 capacity, u64 max_bytes, u64 slots, u64 reserve_bytes, u64 chunk_block, u64 deadline_ns) {

@@ -471,6 +471,18 @@ void Table::uncount_draws() {
   });
 }
 
+// The table is empty and counts anew. A draw whose item is gone has nothing to give back and counts nowhere any more: it
+// becomes a read, which only holds the chunks it copies from. Where the undo record has no room for all of them it is
+// committed on the way: a kill then leaves the table empty, and `samples` too high by the draws that became reads.
+void Table::forget_undelivered() {
+  constexpr u32 kSpare = 64;  // entries left for what else the caller changes
+  each_draw([this](u32, LedgerEntry& entry) {
+    if (undo_.left() <= kSpare) commit();
+    const u64 what = entry.what.load();
+    undo_.set(entry.what, ledger_what(LedgerKind::kRead, index_, ledger_descriptor(what), ledger_chunks(what)));
+  });
+}
+
 void Table::set_limiter(const LimiterState& anew) {
   constexpr u64 kWords = sizeof(LimiterState) / sizeof(u64);
   u64 words[kWords];

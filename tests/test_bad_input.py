@@ -463,3 +463,34 @@ def test_exist_ok_compares_with_the_columns_that_the_first_step_declared(store: 
         store.create_table("t", capacity=10, schema={"x": di_store.Spec((3,), "f4")}, exist_ok=True)
     with pytest.raises(TypeError, match="list"):
         store.writer("t")
+
+
+def test_what_is_refused_raises_one_error_and_not_one_while_another_is_handled(store: Any) -> None:
+    """The text that names the whole path replaces the core's, and the traceback shows no other."""
+    nested: dict[str, Any] = {"obs": {"image": di_store.Spec((2, 2), "u1"), "speed": di_store.Spec((), "f4")}}
+    steps = store.create_table("steps", capacity=10, schema=nested)
+    rewarded = {**nested, "reward": di_store.Spec((), "f4")}
+    pairs = store.create_table("pairs", capacity=10, schema=rewarded, view=di_store.Transition(obs=("obs/speed",)))
+    runs = store.create_table("runs", capacity=10, schema=nested, view=di_store.Sequence(4))
+    wrong = {"obs": {"image": np.zeros((2, 2), np.uint8), "speed": np.zeros(2, np.float64)}}
+    lacking = {"obs": {"image": np.zeros((2, 2), np.uint8)}}
+    many = {"obs": {"image": np.zeros((3, 2, 2), np.uint8), "speed": np.zeros(2, np.float32)}}
+    with steps.writer() as writer, pairs.writer(lanes=2) as lanes:
+        for call in (
+            lambda: writer.append(wrong),
+            lambda: writer.append(lacking),
+            lambda: writer.append({**wrong, "more": 1}),
+            lambda: writer.extend(many),
+            lambda: lanes.append(wrong),
+            lambda: steps.insert(wrong),
+            lambda: steps.insert(lacking),
+            lambda: steps.extend(many),
+            lambda: pairs.insert(lacking),
+            lambda: pairs.extend(many),
+            lambda: runs.insert(many),
+            lambda: store.create_table("steps", capacity=10, schema={"n": di_store.Spec((), "f4")}, exist_ok=True),
+        ):
+            with pytest.raises((di_store.SchemaMismatch, di_store.TableExists)) as caught:
+                call()
+            assert caught.value.__cause__ is None
+            assert caught.value.__context__ is None or caught.value.__suppress_context__

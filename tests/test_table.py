@@ -225,6 +225,24 @@ def test_finish_and_reset(store: Any) -> None:
     assert table.sample(1).data["n"].tolist() == [9]
 
 
+def test_initial_priority_max_is_the_largest_ever_given_and_at_least_one(store: Any) -> None:
+    table = store.create_table("t", capacity=8, sampler=di_store.Prioritized(1.0))
+    first = table.insert({"n": 0})
+    table.update_priorities(first, [0.2])
+    second = table.insert({"n": 1})
+    third = table.insert({"n": 2}, priority=0.3)
+    fourth = table.insert({"n": 3})
+    assert table.peek(np.concatenate([first, second, third, fourth])).priorities.tolist() == [0.2, 1.0, 0.3, 1.0]
+    table.insert({"n": 4}, priority=5.0)
+    table.delete(table.keys(start=4))
+    assert table.peek(table.insert({"n": 5})).priorities.tolist() == [5.0], "of an item that has gone, too"
+    assert table.stats()["max_priority"] == 5.0
+    table.reset()
+    assert table.peek(table.insert({"n": 6})).priorities.tolist() == [5.0]
+    low = store.create_table("low", capacity=8, sampler=di_store.Prioritized(1.0), initial_priority=0.1)
+    assert low.peek(low.insert({"n": 0})).priorities.tolist() == [0.1]
+
+
 def test_configure(store: Any) -> None:
     table = store.create_table("t", capacity=100, sampler=di_store.Prioritized(1.0, beta=None), weights="w")
     keys = table.extend({"n": np.arange(4)}, priority=[1.0, 1.0, 1.0, 5.0])

@@ -97,9 +97,8 @@ class Inserter:
             if n is None:
                 return self._waited(native.append, value, None, None, None, priority, timeout=timeout)
             return self._waited(native.extend, value, None, None, None, priority, n, timeout=timeout)
-        except SchemaMismatch:
-            self._coerced(value, n)  # says what is wrong with its full path
-            raise
+        except SchemaMismatch as error:
+            raise self._explained(error, value, n) from None
 
     def _finished(self, value: Any, n: int | None, priority: Any, timeout: float | None) -> Array:
         """Finished transitions, one or n; they go to the core as they are."""
@@ -111,9 +110,8 @@ class Inserter:
             value = {**value, "steps": self._whole_steps(n)}
         try:
             return self._waited(native.insert, value, items, total, priority, n is None, timeout=timeout)
-        except SchemaMismatch:
-            self._coerced(value, n)  # says what is wrong with its full path
-            raise
+        except SchemaMismatch as error:
+            raise self._explained(error, value, n) from None
 
     def _whole_steps(self, n: int | None) -> Any:
         """The column `steps` of finished transitions that do not give it."""
@@ -128,18 +126,16 @@ class Inserter:
         self._handle.reserve_opaque(max(map(len, blobs)))
         return self._rows({VALUE: blobs}, len(blobs), priority, timeout)
 
-    def _coerced(self, value: Any, n: int | None) -> dict[str, Any]:
-        """The leaves in their columns' form, each ``[n or 1, …]``."""
-        leaves = tree.flatten(value, what="row")
-        if self._handle.schema is None:
-            self._handle.declare(self._inferred(leaves, n))
-        schema = self._columns()
-        self._complete(leaves, schema, n)
-        found: dict[str, Any] = {}
-        for name, leaf in leaves.items():
-            cast = schema[name].coerce(leaf, n)
-            found[name] = [cast] if schema[name].ragged and n is None else cast if n is not None else _led(cast)
-        return tree.unflatten(found)
+    def _explained(self, error: SchemaMismatch, value: Any, n: int | None) -> SchemaMismatch:
+        """What is wrong with refused rows, with its full path; `error` itself where that is not to be seen."""
+        try:
+            leaves, schema = tree.flatten(value, what="row"), self._columns()
+            self._complete(leaves, schema, n)
+            for name, leaf in leaves.items():
+                schema[name].coerce(leaf, n)
+        except SchemaMismatch as told:
+            return told
+        return error
 
     def _complete(self, leaves: dict[str, Any], schema: Schema, n: int | None) -> None:
         """Refuse unknown and missing columns; what a finished transition may leave out is filled in."""
@@ -337,8 +333,3 @@ def _aligned(schema: Schema, name: str, leaf: Any, once: set[str], total: int) -
     if len(leaf) == total:
         return rows
     return [*rows, rows[-1]] if isinstance(rows, list) else np.concatenate([rows, rows[-1:]])
-
-
-def _led(row: Any) -> Any:
-    """A row with a leading axis of one."""
-    return row[None]

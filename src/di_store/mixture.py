@@ -164,19 +164,14 @@ class MixtureSource:
                 parts = self._parts(counts, terms)
             batch = self._assemble(parts, beta, allocate or (lambda _, shape, dtype: self._pool.take(shape, dtype)))
         except BaseException:
-            for part in parts:
-                part.give_back()
+            _give_back(parts)
             raise
 
         def deliver() -> None:
             for part in parts:
                 part.deliver()
 
-        def give_back() -> None:
-            for part in parts:
-                part.give_back()
-
-        return Drawn(batch, {part.handle: part.held for part in parts}, deliver, give_back)
+        return Drawn(batch, {part.handle: part.held for part in parts}, deliver, lambda: _give_back(parts))
 
     def _parts(self, counts: Array, terms: Terms) -> list[_Part]:
         """Draws of all tables, as many as `counts` says; none at all if they have to be asked for once more."""
@@ -192,13 +187,14 @@ class MixtureSource:
                 for part in parts:
                     part.draw(terms, holding=part is not parts[0])
             return [part for part in parts if part.held]
-        except BaseException as error:
-            for part in parts:
-                part.give_back()
-            if not isinstance(error, Undelivered):
-                raise
-            terms.pause(error.handle, error.seen, error.reason)
-            return []
+        except Undelivered as error:
+            blocked = error
+        except BaseException:
+            _give_back(parts)
+            raise
+        _give_back(parts)
+        terms.pause(blocked.handle, blocked.seen, blocked.reason)
+        return []
 
     def _assemble(self, parts: list[_Part], beta: float | None, allocate: Callable[[str, Any, Any], Any]) -> Batch:
         """Each table's examples go straight to their place in one batch."""
@@ -287,6 +283,11 @@ class _Part:
         if self._draws is not None:
             self.handle.reader().give_back(self._draws)
             self._draws = None
+
+
+def _give_back(parts: list[_Part]) -> None:
+    for part in parts:
+        part.give_back()
 
 
 def _collect_some(parts: list[_Part], terms: Terms) -> None:

@@ -349,7 +349,7 @@ class Store:
             lanes: open at once, for which room is reserved.
             weights: name of the published weights whose versions items carry.
             max_staleness: versions an item may lie behind.
-            initial_priority: of items without one: "max" (the largest ever given, 1.0 before) or a number.
+            initial_priority: of items without one: "max" (the largest ever given, at least 1.0) or a number.
             columns: which of the stream's columns batches hold; None: all.
             durability: only "memory" in this version.
             seed: of its draws; None: from the store's.
@@ -449,9 +449,11 @@ class Store:
             shape = settings.shape(name, needed.reserve_bytes, needed.item_bytes, needed.chunk_block)
             native = _core.Table.create(arena, shape, left)
         except TableExists:
-            known = arena.table(name)
-            if not exist_ok or known is None:
+            if not exist_ok or (known := arena.table(name)) is None:
                 raise
+            native = None
+        if native is None:  # somebody was faster
+            assert known is not None
             return self._existing(known, settings)
         made = self._table(native)
         made._handle.publish_layout()

@@ -208,7 +208,10 @@ class Table:
     # -- changing -----------------------------------------------------------------------------------------------
 
     def reset(self, *, timeout: float | None = 60) -> None:
-        """Remove all items; counts of the limiter begin anew, and the table takes inserts again after `finish`."""
+        """Remove all items; all counts begin anew, and the table takes inserts again after `finish`.
+
+        Draws that nobody has received yet are still handed out, and count nowhere. The largest priority ever given stays.
+        """
         self._writable()
         self._native.reset(lock_seconds(timeout))
 

@@ -106,9 +106,8 @@ class Writer:
             self._enter()
         try:
             made = self._call(step, next, final, lane, self._by_table(priority) if type(priority) is dict else priority)
-        except SchemaMismatch:
-            self._explain(step, lane, None)
-            raise
+        except SchemaMismatch as error:
+            raise self._explained(error, step, lane, None) from None
         if type(made) is not list or timeout is not None:
             arguments = (step, next, final, lane, self._by_table(priority) if type(priority) is dict else priority)
             made = self._finish_waiting("append", made, timeout, self._call, *arguments)
@@ -159,9 +158,8 @@ class Writer:
         arguments = (steps, next, final, lane, self._by_table(priority) if type(priority) is dict else priority, total)
         try:
             made = self._native.extend(*arguments)
-        except SchemaMismatch:
-            self._explain(steps, lane, total)
-            raise
+        except SchemaMismatch as error:
+            raise self._explained(error, steps, lane, total) from None
         if type(made) is not list or timeout is not None:
             made = self._finish_waiting("extend", made, timeout, self._native.extend, *arguments)
         self._look()
@@ -368,10 +366,14 @@ class Writer:
         named: Array = np.asarray(lane)
         return (*lead, int(named.sum()) if named.dtype == np.bool_ else named.size)
 
-    def _explain(self, step: Any, lane: Any, total: int | None) -> None:
-        """Raise what is wrong with a refused step, with its full path; or nothing if that is not to be seen."""
+    def _explained(self, error: SchemaMismatch, step: Any, lane: Any, total: int | None) -> StoreError:
+        """What is wrong with a refused step, with its full path; `error` itself where that is not to be seen."""
         if self._schema is not None and not self._opaque and isinstance(step, Mapping):
-            self._schema.coerce(step, self._lead(lane, total) or None, partial=True)
+            try:
+                self._schema.coerce(step, self._lead(lane, total) or None, partial=True)
+            except SchemaMismatch as told:
+                return told
+        return error
 
     def _look(self) -> None:
         """One warning for each table whose items need more bytes than was reckoned."""

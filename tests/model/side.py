@@ -90,7 +90,7 @@ class Side:
             return self.sync()
         assert admitted, "insert passed, though the limiter lets nothing pass"
         self._make_room()
-        self._learn(self.model.inserts, int(np.asarray(made).ravel()[0]))
+        self._learn(self.model.next_number, int(np.asarray(made).ravel()[0]))
         draft = Draft(NO_LANE, 0, 0, row, priority, int(row.get("version", -1)))
         self.model.insert([draft], self._survivors())
         return self.sync()
@@ -130,7 +130,7 @@ class Side:
 
     def take(self, pen: int, plan: Plan, drafts: list[Draft], made: Numbers | None) -> None:
         """Take over the items of an admitted plan; `made` is what the call told of them (None: nothing)."""
-        expected = {id(draft): self.model.inserts + i for i, draft in enumerate(drafts)}
+        expected = {id(draft): self.model.next_number + i for i, draft in enumerate(drafts)}
         self._make_room()
         if made is not None:
             ordered = plan.in_result_order(self.model.name)

@@ -65,7 +65,8 @@ class ModelTable:
     counts: Counts = field(default_factory=Counts)
     inserts: int = 0
     samples: int = 0
-    largest: float | None = None
+    next_number: int = 0
+    largest: float = 1.0
     max_staleness: int | None = None
     newest: int = 0
 
@@ -84,14 +85,14 @@ class ModelTable:
                 self.evict(1, survivors)
             priority = draft.priority
             if priority is None:
-                default = self.largest if self.largest is not None else 1.0
-                priority = default if self.initial_priority == "max" else float(self.initial_priority)
+                priority = self.largest if self.initial_priority == "max" else float(self.initial_priority)
             else:
                 self._given(priority)
             item = Item(
-                self.inserts, draft.lane, draft.start, draft.episode, draft.example, priority, version=draft.version
+                self.next_number, draft.lane, draft.start, draft.episode, draft.example, priority, version=draft.version
             )
             self.inserts += 1
+            self.next_number += 1
             self.counts.inserts += 1
             self.items.append(item)
             made.append(item)
@@ -188,6 +189,7 @@ class ModelTable:
     def reset(self) -> None:
         """No items, counts anew."""
         self.items = []
+        self.inserts = self.samples = 0
         self.counts = self.limiter.anew(0)
         if isinstance(self.sampler, Once):
             self.sampler = replace(self.sampler, epoch=1)
@@ -199,7 +201,7 @@ class ModelTable:
         return possible
 
     def _given(self, priority: float) -> None:
-        self.largest = priority if self.largest is None else max(self.largest, priority)
+        self.largest = max(self.largest, priority)
 
     def _counted(self) -> Counts:
         self.counts.size = len(self.items)

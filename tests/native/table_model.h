@@ -61,7 +61,7 @@ class TableModel {
   }
   void insert(u64 key, u64 stamp, double priority) {
     Item item{key, next_number_++, stamp, priority};
-    if (std::isnan(priority)) item.priority = max_priority_ < 0 ? 1.0 : max_priority_;
+    if (std::isnan(priority)) item.priority = max_priority_;
     if (!std::isnan(priority)) max_priority_ = std::max(max_priority_, priority);
     if (shape_.sampler == SamplerKind::kOnce) item.joined = epoch_;
     items_.push_back(item);
@@ -142,7 +142,7 @@ class TableModel {
   u64 capacity_;
   std::vector<Item> items_;  // by insertion number
   u64 next_number_ = 1, epoch_ = 0;
-  double max_priority_ = -1;
+  double max_priority_ = 1;
 };
 
 }  // namespace di

@@ -277,6 +277,7 @@ void limiters_change_whole() {
       const LimiterState& now = header.limiter;
       CHECK(now.ratio == (committed && !reset ? other : before).ratio && now.samples == 0 && header.total_samples == 0);
       CHECK(now.inserts == (!committed ? 10 : reset ? 0 : 3) && header.size == (committed && reset ? 0u : 10u));
+      CHECK(header.total_inserts == header.size && header.total_removed == 0);
     }
 }
 
