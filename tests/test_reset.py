@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from undelivered import holder
 
 import di_store
-from undelivered import holder
 
 
 @pytest.fixture

@@ -238,6 +238,6 @@ def initial_priority(value: Any) -> float | str:
     """The value, if it is a finite number that is not negative, or "max"."""
     if isinstance(value, str):
         if value != "max":
-            raise ValueError(f'initial_priority={value!r}: give "max" (the largest given so far, at least 1.0) or a number')
+            raise ValueError(f'initial_priority={value!r}: give "max" (the largest given, at least 1.0) or a number')
         return value
     return config.real("initial_priority", value, maximum=math.inf, why="it is a priority")

@@ -210,7 +210,7 @@ class Table:
     def reset(self, *, timeout: float | None = 60) -> None:
         """Remove all items; all counts begin anew, and the table takes inserts again after `finish`.
 
-        Draws that nobody has received yet are still handed out, and count nowhere. The largest priority ever given stays.
+        Draws that nobody has received yet are still handed out, and count nowhere. The largest priority stays.
         """
         self._writable()
         self._native.reset(lock_seconds(timeout))
