@@ -28,6 +28,7 @@ from di_store.views import Opaque, View, view_from_plain, view_to_plain
 SELECTORS = {"Uniform": 0, "Fifo": 1, "Lifo": 2, "MinHeap": 3, "MaxHeap": 4, "Prioritized": 5, "Once": 6}
 UNLIMITED = 2**63
 """Stands for "no limit" where the core keeps a number."""
+_NAME_BYTES = 100
 
 
 @dataclass(frozen=True)
@@ -213,11 +214,17 @@ def space_tree(declared: Any) -> Any:
     return declared
 
 
+def check_table_name(name: Any) -> None:
+    """ValueError unless a table can be called so."""
+    if not isinstance(name, str) or not 1 <= len(name.encode("utf-8", "replace")) <= _NAME_BYTES or "\0" in name:
+        raise ValueError(f"name={name!r}: a table's name is 1 to {_NAME_BYTES} bytes of text")
+
+
 def check_weights(name: Any) -> str | None:
     """`name` if weights can be called so."""
     if name is None:
         return None
-    if not isinstance(name, str) or not 1 <= len(name.encode("utf-8", "replace")) <= 100 or "\0" in name:
+    if not isinstance(name, str) or not 1 <= len(name.encode("utf-8", "replace")) <= _NAME_BYTES or "\0" in name:
         raise ValueError(f"weights={name!r}: give the name that store.publish() uses, 1 to 100 bytes of text")
     return name
 

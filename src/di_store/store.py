@@ -31,7 +31,7 @@ from di_store.mixture import check_weights as check_shares
 from di_store.objects import Ref
 from di_store.plan import read_plan
 from di_store.reserve import Reckoning, check_room, reckon, reckon_without_rows
-from di_store.settings import Settings, make_settings
+from di_store.settings import Settings, check_table_name, make_settings
 from di_store.sizes import budget_bytes
 from di_store.stats import store_stats, table_stats
 from di_store.table import Table
@@ -46,7 +46,6 @@ LOCK_SECONDS = 5.0
 """How long attaching may wait for others that attach at this moment, whatever its timeout."""
 OPEN_SECONDS = 60.0
 """The same where the caller gave no timeout: hundreds of processes may start at once."""
-_TABLE_NAME_BYTES = 100
 
 _core.set_codec(codec.encode, codec.decode)
 
@@ -361,7 +360,7 @@ class Store:
             that cannot work; the text explains the mechanism.
         """
         self._writable()
-        _check_table_name(name)
+        check_table_name(name)
         found = check_combination(sampler, remover, limiter, max_times_sampled, capacity, max_bytes, view)
         number = self._table_seed(name) if seed is None else config.count("seed", seed, minimum=0, maximum=2**63 - 1)
         rest = {
@@ -400,7 +399,7 @@ class Store:
     def drop_table(self, name: str, *, timeout: float | None = 60) -> None:
         """Remove a table and free its bytes; those who use it get `TableNotFound`."""
         seconds = check_timeout(timeout)
-        _check_table_name(name)
+        check_table_name(name)
         self._writable().drop_table(name, -1.0 if seconds is None else seconds)
 
     def writer(self, tables: Sequence[Table | str], *, lanes: int | None = None, autoreset: Any = None) -> Writer:
@@ -494,8 +493,3 @@ class Store:
 
 def _refusal(name: str) -> StoreError:
     return AccessDenied(f"this handle of store {name!r} only reads", remedy='it was opened with mode="r"; use "rw"')
-
-
-def _check_table_name(name: Any) -> None:
-    if not isinstance(name, str) or not 1 <= len(name.encode()) <= _TABLE_NAME_BYTES or "\0" in name:
-        raise ValueError(f"name={name!r}: a table's name is 1 to {_TABLE_NAME_BYTES} bytes of text")
