@@ -335,6 +335,13 @@ void Table::reset(u64 deadline_ns) {
   }
 }
 
+void Table::set_limiter(const LimiterState& anew) {
+  constexpr u64 kWords = sizeof(LimiterState) / sizeof(u64);
+  u64 words[kWords];
+  std::memcpy(words, &anew, sizeof words);
+  for (u64 i = 0; i < kWords; ++i) undo_.set(reinterpret_cast<u64*>(&header_.limiter)[i], words[i]);
+}
+
 // The table is empty: it is as it was when it was made, but for what it was told meanwhile and the largest priority.
 void Table::count_anew() {
   forget_undelivered();

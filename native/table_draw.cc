@@ -483,13 +483,6 @@ void Table::forget_undelivered() {
   });
 }
 
-void Table::set_limiter(const LimiterState& anew) {
-  constexpr u64 kWords = sizeof(LimiterState) / sizeof(u64);
-  u64 words[kWords];
-  std::memcpy(words, &anew, sizeof words);
-  for (u64 i = 0; i < kWords; ++i) undo_.set(reinterpret_cast<u64*>(&header_.limiter)[i], words[i]);
-}
-
 u64 Table::undelivered(u32* client, u64 deadline_ns) {
   Guard guard(*this, deadline_ns);
   u64 count = 0;
