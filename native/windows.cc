@@ -16,8 +16,8 @@ Windows::Windows(const ViewSpec& spec) : spec_(spec) {
   u64 steps = spec.kind == ViewKind::kTransition ? u64{spec.n_step}
               : spec.kind == ViewKind::kSequence ? u64{spec.burn_in} + spec.length
                                                  : u64{spec.time()};
-  // Across episodes every step may bring a final observation with it.
-  u64 rows = steps * (spec_.cross_episodes ? 2 : 1) + spec.stack;
+  // Across episodes every step may bring two rows without steps with it: see begin().
+  u64 rows = steps * (spec_.cross_episodes ? 3 : 1) + spec.stack;
   if (rows > kMaxWindowRows) {
     throw Error(Code::kInvalid, "an item of this view spans " + std::to_string(rows) + " rows, at most " +
                                     std::to_string(kMaxWindowRows) +
@@ -37,9 +37,12 @@ i64 Windows::needed() const {
   switch (spec_.kind) {
     case ViewKind::kTransition: return start_;
     case ViewKind::kSequence: {
-      i64 start = std::min(start_, steps_);
-      // The tail may be moved back as far as the last `time` steps.
-      return spec_.tail == Tail::kShift ? std::min(start, std::max<i64>(0, steps_ - spec_.time())) : start;
+      const i64 start = std::min(start_, steps_);
+      if (spec_.tail != Tail::kShift) return start;
+      // The tail may be moved back as far as the last `time` steps: of those in front of the open episode too, which
+      // may yet be discarded.
+      const bool withdrawn = open_ && spec_.cross_episodes && made_ <= current_.step;
+      return std::min(start, std::max<i64>(0, (withdrawn ? current_.step : steps_) - spec_.time()));
     }
     case ViewKind::kEpisode: return over_ ? steps_ : current_.step;
     default: return steps_;
@@ -69,9 +72,7 @@ void Windows::restart(i64 raw) {
 }
 
 void Windows::begin(i64 raw) {
-  if (open_) discard();
-  bool follows = raw == expected_ || (!exact_ && raw == expected_ + 1);
-  if (!spec_.cross_episodes || steps_ == 0 || !follows) {
+  if (!spec_.cross_episodes || steps_ == 0) {
     restart(raw);
   } else {
     if (steps_ > current_.step) older_.push_back(current_);
@@ -177,35 +178,29 @@ void Windows::end(bool terminated, bool has_final, std::vector<Window>& out) {
     end_flags_ = flags;
   }
   open_ = false;
-  expected_ = current_.raw + steps();
-  exact_ = false;
 }
 
-void Windows::discard() {
+void Windows::discard(std::vector<Window>& out) {
   if (!open_) return;
   open_ = false;
-  expected_ = current_.raw;
-  exact_ = true;
-  if (made_ > current_.step) {  // an item reached into the episode: its rows stay, the run cannot
-    restart(current_.raw);
-    return;
-  }
+  if (!spec_.cross_episodes) return;
+  const i64 behind = current_.raw + steps();
   steps_ = current_.step;
-  if (!older_.empty()) {
-    current_ = older_.back();
-    older_.pop_back();
-  }
+  end_run(behind, out);
 }
 
 void Windows::close(std::vector<Window>& out) {
-  if (open_) discard();
-  if (!spec_.cross_episodes) return;
+  if (spec_.cross_episodes) end_run(current_.raw + steps(), out);
+}
+
+// Its tail, and a new run that begins at this raw row or later.
+void Windows::end_run(i64 raw, std::vector<Window>& out) {
   if (!spec_.bootstrap) {
     tail(false, 0, out);
   } else if (known_) {
     tail(final_, end_flags_, out);
   }
-  restart(expected_);
+  restart(raw);
 }
 
 }  // namespace di

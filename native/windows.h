@@ -21,8 +21,8 @@
 //    front of a window stops at the begin of the episode its first step lies in: is_first says nothing about frames in
 //    front. The bootstrap row of a window that ends with an episode is that episode's final observation; without one
 //    it is repeated after termination, and after truncation there is no item.
-//  * discard(): items that exist stay; none follows from this episode. In cross_episodes the run goes on in front of
-//    it if no item reached into it and the next episode's rows follow without a gap; otherwise a new run begins.
+//  * discard(): items that exist stay; none follows from this episode. In cross_episodes it ends the run, whose rows in
+//    front of it get their tail as at close(), unless an item reached into it; the next episode begins a new run.
 #pragma once
 
 #include <vector>
@@ -69,7 +69,8 @@ class Windows {  // of one table and lane; copies are cheap
  public:
   explicit Windows(const ViewSpec& spec);  // throws kInvalid when an item's rows do not fit its slot
 
-  // An episode begins; its step 0 will lie at this raw row. An episode still open is discarded.
+  // An episode begins; its step 0 will lie at this raw row. The last one has ended. Rows between the two hold no steps:
+  // its final observation, and one of the next episode that was known ahead and dropped.
   void begin(i64 raw);
   // The next step has been written completely; the observation behind it is not known yet. `stops`: every element of
   // its `discount` column is 0, the n-step sum stops here (Transition). Implies observed() for the step before.
@@ -82,8 +83,8 @@ class Windows {  // of one table and lane; copies are cheap
   // observation (implied by observed()). Without it a terminated episode repeats the last observation (kItemNoNext),
   // any other makes no item that would need it.
   void end(bool terminated, bool has_final, std::vector<Window>& out);
-  // No further items from this episode.
-  void discard();
+  // No further items from this episode, if one is open.
+  void discard(std::vector<Window>& out);
   // The lane's stream ends (its writer closes): the tail of a cross_episodes run. The episode has ended before.
   void close(std::vector<Window>& out);
   // No raw row before this one is needed by a future window: the writer forgets older chunks.
@@ -105,6 +106,7 @@ class Windows {  // of one table and lane; copies are cheap
   void transitions(bool all, bool next, u32 flags, std::vector<Window>& out);
   void reached(bool known, bool next, u32 flags, std::vector<Window>& out);
   void tail(bool next, u32 flags, std::vector<Window>& out);
+  void end_run(i64 raw, std::vector<Window>& out);
   void episode(bool known, bool next, u32 flags, std::vector<Window>& out);
 
   ViewSpec spec_;
@@ -117,12 +119,10 @@ class Windows {  // of one table and lane; copies are cheap
   bool observed_ = false;  // the observation behind step steps_ - 1 is known
   bool stops_ = false;     // the last step's discount is 0
   bool over_ = false;      // last(): what needs no final observation has been made
-  // cross_episodes: how the latest episode ended, for the tail and for the next begin()
+  // cross_episodes: how the latest episode ended, for the tail
   bool known_ = true;
   bool final_ = false;
   u32 end_flags_ = 0;
-  i64 expected_ = 0;    // raw row where the run goes on, or one later
-  bool exact_ = false;  // not one later: no final observation lies between
 };
 
 }  // namespace di

@@ -406,7 +406,8 @@ bool Writer::end_lane(const WriterCall& call, u32 l, bool discard, u64 deadline_
   for (u32 table = 0; table < plan_.tables.size(); ++table) {
     Windows& windows = state.windows_staged[table];
     if (discard) {
-      windows.discard();
+      windows.discard(windows_);
+      emit(table, index, std::nan(""));
       continue;
     }
     const bool has_final = given || ahead.any();
@@ -449,7 +450,7 @@ Blocked Writer::insert_whole(const WriterCall& call, const std::vector<WholeItem
 
 void Writer::end_inserted(LaneState& state) {
   state.staged.open = false;
-  for (Windows& windows : state.windows_staged) windows.discard();
+  for (Windows& windows : state.windows_staged) windows.discard(windows_);  // no steps, so no windows either
 }
 
 Blocked Writer::finish(u64 deadline_ns) {

@@ -203,3 +203,18 @@ def test_sequences_never_cross_an_episode(mode: AutoresetMode) -> None:
             seen.update((int(o[0]), int(o[1]), int(o[2])) for o in obs[:length])
         assert len(seen) == sum(rows), "every real row is in some sequence"
         assert len(set(itertools.chain(seen))) == len(seen)
+
+
+def test_a_reset_that_is_given_up_does_not_end_a_run_across_episodes() -> None:
+    """The first observation of an episode was known; `end_episode` drops it before the episode has a step."""
+    with di_store.open(memory="64MiB") as store:
+        table = store.create_table("t", capacity=100, view=di_store.Sequence(4, cross_episodes=True))
+        with table.writer(autoreset="same_step") as writer:
+            for n in range(8):
+                ended = n % 2 == 1
+                step = {"obs": np.float32(n), "terminated": ended, "truncated": False}
+                final = {"obs": np.float32(100 + n)} if ended else None
+                writer.append(step, next={"obs": np.float32(50 + n if ended else n + 1)}, final=final)
+                if ended:
+                    writer.end_episode()
+        assert table.peek(table.keys()).data["obs"].tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]

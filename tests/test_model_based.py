@@ -6,6 +6,7 @@ A failure prints the setting and the seed; hypothesis shrinks the operations of 
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 
@@ -13,12 +14,12 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-from model.drive import drive
+from model.drive import drive, write
 from model.harness import Harness, Pen
 from model.limiters import MinSize, Queue, SamplesPerInsert
 from model.selectors import Once
 from model.setting import REMOVERS, SAMPLERS, VIEWS, Setting, random_setting
-from model.views import Step, Transition, View
+from model.views import Sequence, Step, Transition, View
 
 FULL = os.environ.get("DI_STORE_TEST_SCALE", "small") == "full"
 
@@ -143,6 +144,18 @@ def test_every_view(view: View, lanes: int | None) -> None:
         rng = random.Random(f"{view} {lanes} {seed}")
         setting = random_setting(rng, view=view, lanes=lanes, capacity=capacity)
         drive(setting, rng, operations=200 if FULL else 40)
+
+
+@pytest.mark.parametrize("crosses", [False, True])
+@pytest.mark.parametrize("tail", ["pad", "drop", "shift"])
+def test_every_kind_of_sequence(tail: str, crosses: bool) -> None:
+    """Each combination of a sequence's options: episodes of all lengths, ended, discarded and abandoned."""
+    for burn_in, period, bootstrap, stack in itertools.product((0, 2), (None, 1, 6), ((), ("obs",)), (None, 3)):
+        stacks = {"obs/frame": stack} if stack else None
+        view = Sequence(4, period, burn_in, tail=tail, frame_stack=stacks, bootstrap=bootstrap, cross_episodes=crosses)
+        for seed in range(20 if FULL else 1):
+            rng = random.Random(f"{view} {seed}")
+            write(Setting(view, lanes=rng.choice((None, 2)), capacity=1000), rng)
 
 
 @pytest.mark.parametrize("capacity", [1, 3, 7, 1000])

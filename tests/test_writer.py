@@ -200,6 +200,37 @@ def test_discard_withdraws_an_episode(store: Any) -> None:
     assert [row[0] for row in rows(table)] == [2]
 
 
+@pytest.mark.parametrize("discarded", [1, 2, 3, 5, 40])
+@pytest.mark.parametrize("tail", ["pad", "drop", "shift"])
+def test_a_discarded_episode_ends_the_run_that_crosses_episodes(store: Any, tail: Any, discarded: int) -> None:
+    """What lies in front of it gets its tail, whose rows are still there; the next episode begins a new run."""
+    view = di_store.Sequence(4, tail=tail, cross_episodes=True)
+    table = store.create_table("t", capacity=100, view=view, lanes=1)
+    value = np.zeros(10_000)  # so that few rows fit a chunk, and those not needed any more go
+    with table.writer() as writer:
+        for n in range(6):
+            writer.append({"n": n, "value": value, "truncated": n in (2, 5)})
+        for n in range(discarded):
+            writer.append({"n": 100 + n, "value": value, "truncated": False})
+        crossing = [[4, 5, 100, 101]] + [list(range(at, at + 4)) for at in range(102, 97 + discarded, 4)]
+        left = {"pad": [[4, 5, 0, 0]], "shift": [[2, 3, 4, 5]], "drop": []}[tail] if discarded < 2 else []
+        assert len(writer.end_episode(discard=True).keys) == len(left)
+        for n in range(7, 11):
+            writer.append({"n": n, "value": value, "truncated": False})
+    assert rows(table) == [[0, 1, 2, 3], *(crossing if discarded > 1 else left), [7, 8, 9, 10]]
+
+
+@pytest.mark.parametrize("discards", [True, False])
+def test_rows_in_front_of_an_open_episode_stay_for_their_tail(store: Any, discards: bool) -> None:
+    view = di_store.Sequence(20, period=18, tail="shift", cross_episodes=True)
+    table = store.create_table("t", capacity=100, view=view, lanes=1, remover=di_store.Uniform())  # 8 rows a chunk
+    with table.writer() as writer:
+        for n in range(37):
+            writer.append({"n": n, "truncated": n == 24})
+        writer.end_episode(discard=discards)
+    assert rows(table) == [list(range(20)), list(range(5, 25) if discards else range(17, 37))]
+
+
 def test_lane_by_number_array_and_mask(store: Any) -> None:
     table = store.create_table("t", capacity=100)
     with table.writer(lanes=4) as writer:

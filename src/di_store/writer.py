@@ -173,7 +173,8 @@ class Writer:
         Args:
             final: the final observation, like `next` of `append`.
             lane: as `append`.
-            discard: withdraw the rows that no item uses.
+            discard: withdraw the rows that no item uses. Windows that run across episodes
+                (`Sequence(cross_episodes=True)`) end in front of it and begin anew behind it.
             timeout: as `append`.
 
         Returns:

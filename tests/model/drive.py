@@ -28,6 +28,23 @@ def drive(setting: Setting, rng: random.Random, operations: int) -> None:
         harness.close()
 
 
+def write(setting: Setting, rng: random.Random, calls: int = 20) -> None:
+    """Two writers, one after the other, that write, end and discard episodes, and close; then look at every item."""
+    harness = Harness(setting, rng)
+    try:
+        for _ in range(2):
+            pen = harness.open_writer()
+            for _ in range(calls // 2):
+                rng.choices((append, extend, end), (3, 1, 1))[0](harness, rng)
+            harness.end_writer(pen, "close")
+            harness.peek()
+    except BaseException:
+        print(f"after {harness.operations} operations on {setting}")
+        raise
+    finally:
+        harness.close()
+
+
 def one(harness: Harness, rng: random.Random) -> None:
     """One random operation; mostly writing and reading."""
     if not harness.pens or (len(harness.pens) < 2 and rng.random() < 0.1):

@@ -45,6 +45,8 @@ class Episode:
         ended: no further row will come.
         settled: ended, and no final observation may come any more.
         origins: for every row the episode it came from and its number there.
+        made: by table, the windows that became items: where each stops, by its start.
+        endings: of a run, the episodes that ended in it, by the number of the row behind their last one.
     """
 
     number: int
@@ -54,11 +56,12 @@ class Episode:
     ended: bool = False
     settled: bool = False
     origins: list[tuple[int, int]] = field(default_factory=list)
-    made: dict[str, set[int]] = field(default_factory=dict)
+    made: dict[str, dict[int, int]] = field(default_factory=dict)
+    endings: dict[int, Episode] = field(default_factory=dict)
 
     def copy(self) -> Episode:
         """An episode that can be appended to without changing this one; rows are shared, they never change."""
-        made = {table: set(starts) for table, starts in self.made.items()}
+        made = {table: dict(windows) for table, windows in self.made.items()}
         return Episode(
             self.number,
             self.lane,
@@ -68,6 +71,7 @@ class Episode:
             self.settled,
             list(self.origins),
             made,
+            dict(self.endings),
         )
 
     @property
@@ -76,7 +80,12 @@ class Episode:
         return bool(self.rows) and bool(self.rows[-1].get("terminated", False))
 
     def knows(self, at: int, names: tuple[str, ...]) -> bool:
-        """Whether the columns below `names` can be read at row `at`, which may be one behind the last row."""
+        """Whether the columns below `names` can be read at row `at`, which may be one behind the last row.
+
+        Of a run, behind the last row of one of its episodes, that is the row behind the episode.
+        """
+        if (ending := self.endings.get(at)) is not None:
+            return ending.knows(len(ending.rows), names)
         if at < len(self.rows):
             return True
         if at > len(self.rows) or not self.rows:
@@ -93,6 +102,11 @@ class Episode:
         if self.following is not None and column in self.following:
             return self.following[column]
         return self.rows[-1][column]
+
+    def behind(self, at: int, column: str) -> Any:
+        """The column at row `at`, which follows a window: the row behind its episode where that ended there."""
+        ending = self.endings.get(at)
+        return self.value(at, column) if ending is None else ending.value(len(ending.rows), column)
 
     def repeats(self, at: int, column: str) -> bool:
         """Whether row `at` lies behind the end and only repeats the last row."""

@@ -122,7 +122,6 @@ class Harness:
         lanes = [lane for lane in open_lanes if not pen.model.lanes[lane].episode.settled]
         if not lanes:
             return
-        discard = discard and not self.setting.crosses
         finals = {lane: dict(self._final(pen, lane)) if with_final else None for lane in lanes}
         plan = pen.model.plan_end(finals, discard)
         options: dict[str, Any] = {"discard": discard}

@@ -35,6 +35,8 @@ VIEWS: tuple[View, ...] = (
     Sequence(3, period=2, first=("state",), frame_stack={"obs/frame": 3}),
     Sequence(3, period=2, bootstrap=("obs",), frame_stack={"obs/frame": 2}),
     Sequence(4, period=2, cross_episodes=True),
+    Sequence(5, tail="shift", cross_episodes=True, bootstrap=("obs",)),
+    Sequence(3, period=2, burn_in=1, frame_stack={"obs/frame": 3}, bootstrap=("obs",), cross_episodes=True),
     Whole(4),
     Whole(6, bootstrap=("obs",)),
 )
@@ -64,12 +66,6 @@ class Setting:
     columns: Columns = field(default_factory=Columns)
     second_view: View | None = None
     max_staleness: int | None = None
-
-    @property
-    def crosses(self) -> bool:
-        """Whether a table's sequences run over episode ends."""
-        views = (self.view, self.second_view)
-        return any(isinstance(view, Sequence) and view.cross_episodes for view in views)
 
     def tables(self) -> dict[str, Setting]:
         """The tables of one stream: the one that is tested, and a plain one beside it where there is a second view."""

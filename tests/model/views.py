@@ -34,8 +34,12 @@ class View(Protocol):
 
 def column_rows(episode: Episode, column: str, ats: Iterable[int]) -> list[Any]:
     """The column at rows `ats`, which all exist."""
-    values = [episode.value(at, column) for at in ats]
-    return [value if isinstance(value, tuple) else np.asarray(value) for value in values]
+    return [as_value(episode.value(at, column)) for at in ats]
+
+
+def as_value(value: Any) -> Any:
+    """A row of a column: an array, or of a ragged column the tuple."""
+    return value if isinstance(value, tuple) else np.asarray(value)
 
 
 def stack(episode: Episode, column: str, at: int, frames: int, pad: str) -> np.ndarray[Any, Any]:
@@ -152,9 +156,11 @@ class Sequence:
                 continue
             frames = (self.frame_stack or {}).get(column, 1)
             extra = 1 if under(column, self.bootstrap) else 0
+            begin = window.start - episode.origins[window.start][1]  # of the episode that the window starts in
             front = range(window.start - frames + 1, window.start)
-            values = column_rows(episode, column, [max(at, 0) for at in front])
-            values += column_rows(episode, column, range(window.start, window.stop + extra))
+            values = column_rows(episode, column, [max(at, begin) for at in front])
+            values += column_rows(episode, column, range(window.start, window.stop))
+            values += [as_value(episode.behind(window.stop, column))] * extra
             example[column] = padded(values, frames - 1 + self.total + extra)
         example["mask"] = np.arange(self.total) < valid
         example["lengths"] = np.asarray(valid)

@@ -83,9 +83,27 @@ class Lane:
             episode.following = final if final is not None else episode.following
             episode.ended = episode.settled = True
 
+    def across(self) -> Episode:
+        """The lane's run, with what is known behind its last row."""
+        episode = self.episode
+        self.run.following = None if episode.ended else episode.following
+        if episode.ended and episode.rows:
+            self.run.endings[len(self.run.rows)] = episode
+        return self.run
+
+    def withdraw(self) -> Episode:
+        """Discard the episode; the run that ends in front of it."""
+        run, left = self.run, len(self.run.rows) - len(self.episode.rows)
+        run.endings.pop(len(run.rows), None)
+        del run.rows[left:], run.origins[left:]
+        run.ended, run.following = True, None
+        self.run = Episode(0, self.index)
+        return run
+
     def leave(self) -> None:
         """Go on to the next episode; the one left gets no final observation any more."""
         self.end(None)
+        self.across()
         self.left.append(self.episode)
         self.episode = Episode(self.episode.number + bool(self.episode.rows), self.index)
         self.episode.following, self.first_row = self.first_row, None
@@ -145,7 +163,9 @@ class ModelWriter:
         drafts: dict[str, list[Draft]] = {table.name: [] for table in self.tables}
         for index in sorted(finals):
             lanes[index].end(finals[index])
-            if not discard:
+            if discard:
+                self._collect_withdrawn(lanes[index], drafts)
+            else:
                 self._collect(lanes[index], drafts)
             lanes[index].leave()
             lanes[index].left.clear()
@@ -165,17 +185,31 @@ class ModelWriter:
 
     def _collect(self, lane: Lane, drafts: dict[str, list[Draft]]) -> None:
         for table in self.tables:
-            crosses = isinstance(table.view, Sequence) and table.view.cross_episodes
-            for episode in [lane.run] if crosses else [*lane.left, lane.episode]:
-                made = episode.made.setdefault(table.name, set())
-                for window in table.view.windows(episode):
-                    if window.start not in made:
-                        made.add(window.start)
-                        number, start = episode.origins[window.start]
-                        example = table.view.example(episode, window)
-                        version = oldest_version(episode, window)
-                        drafts[table.name].append(Draft(lane.index, number, start, example, version=version))
+            for episode in [lane.across()] if crosses(table) else [*lane.left, lane.episode]:
+                self._make(table, lane, episode, drafts)
         lane.left.clear()
+
+    def _collect_withdrawn(self, lane: Lane, drafts: dict[str, list[Draft]]) -> None:
+        """What a discarded episode leaves: the tail of the run in front of it, unless an item reached into it."""
+        run = lane.withdraw()
+        for table in filter(crosses, self.tables):
+            if max(run.made.get(table.name, {0: 0}).values(), default=0) <= len(run.rows):
+                self._make(table, lane, run, drafts)
+
+    def _make(self, table: ModelTable, lane: Lane, episode: Episode, drafts: dict[str, list[Draft]]) -> None:
+        made = episode.made.setdefault(table.name, {})
+        for window in table.view.windows(episode):
+            if window.start not in made:
+                made[window.start] = window.stop
+                number, start = episode.origins[window.start]
+                example = table.view.example(episode, window)
+                version = oldest_version(episode, window)
+                drafts[table.name].append(Draft(lane.index, number, start, example, version=version))
+
+
+def crosses(table: ModelTable) -> bool:
+    """Whether its sequences run over episode ends."""
+    return isinstance(table.view, Sequence) and table.view.cross_episodes
 
 
 def oldest_version(episode: Episode, window: Window) -> int:

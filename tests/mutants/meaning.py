@@ -45,8 +45,8 @@ EPISODES = [
         "windows-cross-episodes",
         "autoreset",
         "native/windows.cc",
-        "if (!spec_.cross_episodes || steps_ == 0 || !follows) {",
-        "if (steps_ == 0 || !follows) {",
+        "if (!spec_.cross_episodes || steps_ == 0) {",
+        "if (steps_ == 0) {",
         ("native:test_windows", "tests/test_autoreset.py::test_sequences_never_cross_an_episode"),
     ),
 ]
@@ -220,12 +220,20 @@ ITEMS = [
         ("tests/test_order.py",),
     ),
     Mutant(
-        "a-discarded-row-taken-for-a-final-one",
+        "rows-in-front-of-an-open-episode-forgotten",
         "model",
         "native/windows.cc",
-        "  exact_ = true;\n",
-        "  exact_ = false;\n",
-        ("native:test_windows",),
+        "(withdrawn ? current_.step : steps_)",
+        "(withdrawn ? steps_ : steps_)",
+        ("native:test_windows", "tests/test_writer.py", f"{MODEL}::test_every_kind_of_sequence"),
+    ),
+    Mutant(
+        "runs-go-on-behind-a-discarded-episode",
+        "model",
+        "native/windows.cc",
+        "  steps_ = current_.step;\n  end_run(behind, out);\n",
+        "  steps_ = current_.step;\n",
+        ("native:test_windows", "tests/test_writer.py", f"{MODEL}::test_every_kind_of_sequence"),
     ),
 ]
 

@@ -151,8 +151,18 @@ class Checked {  // Windows with the model beside it, for one lane
     run_.ended = true;
     if (!run_.steps.empty()) compare();
   }
+  // The run in front of a discarded episode gets its tail, if no item reached into the episode.
   void discard() {
-    windows_.discard();
+    const std::vector<Window> before = made_;
+    stage([](Windows& windows, std::vector<Window>& out) { windows.discard(out); });
+    const auto into = [&](const Window& window) { return window.first + window.rows > raw_ - number_; };
+    if (!model_.spec.cross_episodes || std::any_of(before.begin(), before.end(), into)) {
+      CHECK(made_ == before);
+    } else {
+      run_.steps.resize(run_.steps.size() - static_cast<size_t>(number_));
+      run_.ended = true;
+      compare();
+    }
     restart();
   }
   i64 number() const { return number_; }
@@ -220,7 +230,7 @@ void random_lanes() {
         observed = !(flagged && steps == 1) && random() % 2;
         if (observed) lane.observed();
       }
-      if (!spec.cross_episodes && random() % 10 == 0) {
+      if (random() % 10 == 0) {
         lane.discard();
         raw = lane.raw() + static_cast<i64>(random() % 2);
         continue;
@@ -285,31 +295,35 @@ void across_discarded_episodes() {
   Windows windows({.kind = ViewKind::kSequence, .length = 4, .period = 4, .cross_episodes = true});
   CHECK(play(windows, 0, 3, true, true).empty());
   windows.begin(4);
-  windows.discard();  // nothing of it is in an item: the run goes on where it was
-  CHECK(play(windows, 4, 2, true, false) == (std::vector<Window>{{0, 5, 0, 0, 0}}));
-  windows.begin(6);
   windows.row(out);
+  CHECK(out == (std::vector<Window>{{0, 5, 0, 0, 0}}));
+  windows.discard(out);  // an item reaches into it: its rows stay, the run ends
+  CHECK(out.size() == 1 && windows.oldest_needed() >= 5);
+  CHECK(play(windows, 6, 3, true, true).empty());
+  windows.begin(11);  // behind the final observation and a row that was known ahead
   windows.row(out);
-  windows.discard();  // its rows stay in between: a new run begins
-  CHECK(out.empty());
-  CHECK(play(windows, 8, 4, true, false) == (std::vector<Window>{{8, 4, 0, 0, 0}}));
-  windows.begin(12);
-  for (int i = 0; i < 5; ++i) windows.row(out);
-  CHECK(out == (std::vector<Window>{{12, 4, 0, 0, 0}}));
-  windows.discard();  // an item reaches into it: its rows stay, the run ends
-  CHECK(windows.oldest_needed() >= 12);
+  CHECK(out.back() == (Window{6, 6, 0, 0, 0}));
+  windows.end(true, true, out);
   out.clear();
-  windows.close(out);
-  CHECK(out.empty());
-  CHECK(play(windows, 20, 3, true, true).empty());
-  windows.begin(24);
+  windows.begin(13);
   windows.row(out);
-  CHECK(out == (std::vector<Window>{{20, 5, 0, 0, 0}}));
-  windows.discard();
-  CHECK(play(windows, 25, 3, true, true).empty());
-  windows.begin(29);
-  windows.discard();
-  CHECK(play(windows, 30, 4, true, true) == (std::vector<Window>{{30, 4, 0, 0, 0}}));  // row 29 is no final observation
+  windows.discard(out);  // nothing of it is in an item, nor is anything in front of it left over
+  CHECK(out.empty());
+
+  for (const Tail tail : {Tail::kPad, Tail::kShift, Tail::kDrop}) {
+    Windows tailed({.kind = ViewKind::kSequence, .length = 4, .period = 4, .tail = tail, .cross_episodes = true});
+    CHECK(play(tailed, 0, 6, true, true) == (std::vector<Window>{{0, 4, 0, 0, 0}}));
+    out.clear();
+    tailed.begin(7);
+    tailed.row(out);
+    tailed.discard(out);
+    std::vector<Window> expected;
+    if (tail == Tail::kPad) expected.push_back({4, 2, 0, 0, 4});
+    if (tail == Tail::kShift) expected.push_back({2, 4, 0, 0, 2});
+    CHECK(out == expected);
+    tailed.close(out);
+    CHECK(out == expected);
+  }
 }
 
 void limits() {
