@@ -57,10 +57,6 @@ Parts parts_of(u64 slices) {
   return parts;
 }
 
-std::string memfd_name(const ArenaHeader& header) {
-  return "di-store:" + std::string(header.name) + ":" + hex(header.uuid, sizeof header.uuid);
-}
-
 }  // namespace
 
 Registry& registry() {
@@ -108,6 +104,22 @@ std::shared_ptr<Arena> Arena::find(const std::string& name, int* refused, bool* 
   return nullptr;
 }
 
+// A process of this user holds a store that nobody can look into: it may be just the one that is to be made, and then
+// there would be two of one name.
+void Arena::refuse_unseen(const std::string& name) {
+  for (const os::HiddenHolder& holder : os::hidden_holders(kClientLockBase, kMaxClients)) {
+    if (holder.uid != os::user()) continue;
+    const std::string who = "pid " + std::to_string(holder.pid);
+    throw Error(Code::kAccessDenied,
+                "store '" + name + "' may be there already: " + who +
+                    " of this user holds a store and cannot be looked into (another group, or not dumpable); run all "
+                    "processes as the same user and group, let `di-store hold " +
+                    name + "` hold it before, or open a store without a name",
+                who)
+        .told();
+  }
+}
+
 std::shared_ptr<Arena> Arena::open(const std::string& name, Mode mode, u64 budget_bytes, u64 seed, u64 deadline_ns) {
   os::hold_store_folder();
   os::FolderLock folder(name, deadline_ns);
@@ -133,6 +145,7 @@ std::shared_ptr<Arena> Arena::open(const std::string& name, Mode mode, u64 budge
                                          name + "` hold it")
         .told();
   if (mode == Mode::kAttach) throw Error(Code::kStoreNotFound, "no live process holds a store named '" + name + "'");
+  if (mode != Mode::kFresh) refuse_unseen(name);
   return create(name, budget_bytes, seed);
 }
 
@@ -151,7 +164,7 @@ std::shared_ptr<Arena> Arena::create(const std::string& name, u64 budget_bytes, 
   const u64 slices = range / kSliceBytes;
   const Parts plan = parts_of(slices);
   arena->file_bytes_ = plan.data.value + range;
-  arena->fd_ = os::create_memfd("di-store:" + name + ":" + hex(uuid, sizeof uuid), arena->file_bytes_);
+  arena->fd_ = os::create_memfd(os::memfd_name(name, hex(uuid, sizeof uuid)), arena->file_bytes_);
   arena->id_ = os::file_id(arena->fd_);
   std::string why;
   if (!arena->commit(0, plan.tables.value, &why)) throw Error(Code::kCapacity, "memory=: " + why).told();
@@ -272,76 +285,7 @@ Arena::~Arena() {
   if (fd_ >= 0 && os::file_id(fd_) == id_) os::close_fd(fd_);
 }
 
-// ---------------------------------------------------------------------------------------------- liveness of clients
-
-void Arena::claim_slot() {
-  for (u32 slot = 0; slot < kMaxClients; ++slot) {
-    ClientSlot& client = clients_[slot];
-    u32 free = static_cast<u32>(ClientState::kFree);
-    if (client.state.load(std::memory_order_acquire) != free) continue;
-    if (!os::lock_byte(fd_, kClientLockBase + slot)) continue;
-    client.pid.store(os::pid());
-    client.start_time.store(os::start_time(os::pid()));
-    client.pid_ns.store(os::pid_namespace());
-    client.cgroup.store(os::cgroup_hash());
-    client.role.store(0);
-    client.stale_dropped.store(0);
-    DI_FAULT("arena.before_claim");
-    if (client.state.compare_exchange_strong(free, static_cast<u32>(ClientState::kLive))) {
-      slot_ = slot;
-      slot_generation_ = client.generation.load();
-      ledger_->adopt_blocks();
-      DI_FAULT("arena.after_claim");
-      return;
-    }
-    os::unlock_byte(fd_, kClientLockBase + slot);
-  }
-  throw Error(Code::kStoreError, "1024 processes are attached already; close handles that are not used").told();
-}
-
-bool Arena::is_dead(u32 slot) const {
-  if (slot == slot_ || slot >= kMaxClients) return false;
-  const ClientSlot& client = clients_[slot];
-  if (client.state.load(std::memory_order_acquire) == static_cast<u32>(ClientState::kFree)) return false;
-  if (os::byte_is_locked(fd_, kClientLockBase + slot)) return false;
-  if (client.pid_ns.load() != os::pid_namespace()) return true;
-  // The pid is visible: a live process that merely lost its descriptor (closerange) is not dead.
-  const u64 started = os::start_time(client.pid.load());
-  if (started == 0 || started != client.start_time.load()) return true;
-  // Descriptor gone but mapping there: closerange. Neither: the process ran exec, and nothing of the store is left in it.
-  return os::has_mapped(client.pid.load(), memfd_name(*header_)) == 0;
-}
-
-bool Arena::begin_reaping(u32 slot, u32 generation) const {
-  ClientSlot& client = clients_[slot];
-  u32 state = static_cast<u32>(ClientState::kLive);
-  const bool marked = client.state.compare_exchange_strong(state, static_cast<u32>(ClientState::kReaping));
-  if (!marked && state != static_cast<u32>(ClientState::kReaping)) return false;  // kReaping: that reaper died
-  if (client.generation.load() == generation) return true;
-  // It left and another one came: take the mark off it again. Nobody else reaps, and for the living it means nothing.
-  state = static_cast<u32>(ClientState::kReaping);
-  client.state.compare_exchange_strong(state, static_cast<u32>(ClientState::kLive));
-  return false;
-}
-
-bool Arena::runs(u32 slot) const {
-  if (slot >= kMaxClients || clients_[slot].pid_ns.load() != os::pid_namespace()) return false;
-  const char state = os::process_state(clients_[slot].pid.load());
-  return state == 'R' || state == 'S' || state == 'D';
-}
-
-std::string Arena::describe_client(u32 slot) const {
-  if (slot >= kMaxClients) return "an unknown process";
-  const ClientSlot& client = clients_[slot];
-  const u32 pid = client.pid.load();
-  if (client.pid_ns.load() != os::pid_namespace()) return "pid " + std::to_string(pid) + " of another pid namespace";
-  switch (os::process_state(pid)) {
-    case 'T':
-    case 't': return "pid " + std::to_string(pid) + ", stopped";
-    case 0: return "pid " + std::to_string(pid) + ", gone";
-    default: return "pid " + std::to_string(pid);
-  }
-}
+std::string Arena::file_name() const { return os::memfd_name(name(), hex(header_->uuid, sizeof header_->uuid)); }
 
 void Arena::enter_slow(u64 tick) {
   if (*alive_ == 0) renew_in_child();

@@ -21,8 +21,9 @@ class Ledger;
 
 class Arena : public std::enable_shared_from_this<Arena> {
  public:
-  enum class Mode { kOpen, kNew, kAttach };
-  // kOpen: attach or create; kNew: must not exist; kAttach: must exist. Serialised by the folder lock of the name.
+  enum class Mode { kOpen, kNew, kAttach, kFresh };
+  // kOpen: attach or create; kNew: must not exist; kAttach: must exist; kFresh: a name that nobody else can know.
+  // Serialised by the folder lock of the name.
   static std::shared_ptr<Arena> open(const std::string& name, Mode mode, u64 budget_bytes, u64 seed, u64 deadline_ns);
   ~Arena();
   Arena(const Arena&) = delete;
@@ -84,8 +85,9 @@ class Arena : public std::enable_shared_from_this<Arena> {
   // Marks the slot of a client found dead, under the directory's lock. `generation`: the slot's, read before it was asked
   // about. False: that client had left by itself, and the slot is free or somebody else's.
   bool begin_reaping(u32 slot, u32 generation) const;
+  bool is_near(u32 slot) const;                 // of our own pid namespace: its pid means something here
   bool runs(u32 slot) const;                    // visible from here, and neither stopped nor gone
-  std::string describe_client(u32 slot) const;  // "pid 123 (stopped)"
+  std::string describe_client(u32 slot) const;  // "pid 123, stopped", "pid 7 in another pid namespace"
   // Pages of [offset, offset + bytes) are committed against every cgroup's headroom, in slices; false: too little.
   bool commit(u64 offset, u64 bytes, std::string* why);
 
@@ -112,6 +114,8 @@ class Arena : public std::enable_shared_from_this<Arena> {
   void map_file();
   void validate() const;
   void place_parts();
+  static void refuse_unseen(const std::string& name);
+  std::string file_name() const;  // of the memfd
   void claim_slot();
   void enter_slow(u64 tick);
   void renew_in_child();

@@ -154,6 +154,7 @@ void bind_errors(nb::module_& module) {
   module.def("after_fork_child", &Arena::after_fork_child);
   module.def("memory_total", &os::memory_total);
   module.def("memory_headroom", &os::memory_headroom);
+  module.def("proc_pid", &os::proc_pid);
   module.def("list_holders", [] {
     std::vector<std::tuple<u32, std::string, std::string, u64, bool>> all;
     for (const Arena::Listed& each : Arena::list())

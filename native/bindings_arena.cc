@@ -22,18 +22,23 @@ u64 pinned_bytes(const Arena& arena, u32 slot) {
   return bytes;
 }
 
-nb::dict client_stats(const Arena& arena, u32 slot) {
+nb::dict client_stats(const Arena& arena, u32 slot, u64* page_tables) {
   const ClientSlot& client = arena.client(slot);
   nb::dict entry;
   entry["slot"] = slot;
   entry["pid"] = client.pid.load();
   const bool mine = slot == arena.slot();
   entry["alive"] = mine || !arena.is_dead(slot);
-  const char state = os::process_state(client.pid.load());
-  entry["state"] = state == 0 ? std::string("gone") : std::string(1, state);
+  entry["self"] = mine;
+  const bool near = arena.is_near(slot);  // else its number means another process here, which is not looked at
+  entry["other_pid_namespace"] = !near;
+  const os::ProcessLook look = near ? os::look_at(client.pid.load()) : os::ProcessLook{};
+  entry["state"] = look.state != 0 ? std::string(1, look.state) : std::string(look.known ? "gone" : "unknown");
   entry["role"] = client.role.load();
   entry["pinned"] = pinned_bytes(arena, slot);
-  entry["page_tables"] = os::page_table_bytes(client.pid.load());
+  const u64 tables = near ? os::page_table_bytes(client.pid.load()) : 0;
+  entry["page_tables"] = tables;
+  *page_tables += tables;
   entry["stale_dropped"] = client.stale_dropped.load();
   return entry;
 }
@@ -43,6 +48,7 @@ nb::list waiters(const Arena& arena) {
   nb::list all;
   for (const Waiting& found : all_waiting(arena)) {
     nb::dict waiting;
+    waiting["slot"] = found.slot;
     waiting["pid"] = arena.client(found.slot).pid.load();
     waiting["thread"] = found.thread;
     waiting["kind"] = kinds[static_cast<u32>(found.kind)];
@@ -51,6 +57,7 @@ nb::list waiters(const Arena& arena) {
     waiting["since_seconds"] = static_cast<double>(os::now_ns() - found.since_ns) * 1e-9;
     const bool known = found.culprit != 0 && found.culprit <= kMaxClients;
     waiting["culprit_pid"] = known ? nb::object(nb::int_(arena.client(found.culprit - 1).pid.load())) : nb::none();
+    waiting["culprit_name"] = known ? nb::object(nb::cast(arena.describe_client(found.culprit - 1))) : nb::none();
     all.append(waiting);
   }
   return all;
@@ -92,10 +99,7 @@ nb::dict stats(const ArenaPointer& arena) {
   nb::list clients;
   u64 tables = 0;
   for (u32 slot = 0; slot < kMaxClients; ++slot)
-    if (arena->client(slot).state.load() != 0) {
-      clients.append(client_stats(*arena, slot));
-      tables += os::page_table_bytes(arena->client(slot).pid.load());
-    }
+    if (arena->client(slot).state.load() != 0) clients.append(client_stats(*arena, slot, &tables));
   all["page_tables"] = tables;
   all["clients"] = clients;
   all["waiters"] = waiters(*arena);

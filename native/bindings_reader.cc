@@ -147,7 +147,7 @@ nb::object Reader::undelivered(Draws& draws) {
   try {
     u32 client = arena.slot();
     const u64 all = table_->undelivered(&client, soon());
-    return nb::make_tuple(all - std::min<u64>(all, draws.set.items.size()), arena.client(client).pid.load());
+    return nb::make_tuple(all - std::min<u64>(all, draws.set.items.size()), arena.describe_client(client));
   } catch (const Error& error) {
     if (error.code() != Code::kTimeout) throw;
     return nb::none();

@@ -1,5 +1,5 @@
-// Time, processes, memory files, record locks, futexes, blocking. The rest of os.h: os_memory.cc (budget), os_find.cc
-// (finding stores), os_fault.cc (fault points), os_copy.cc (bulk copies).
+// Time, memory files, record locks, futexes, blocking. The rest of os.h: os_process.cc (looking at processes),
+// os_memory.cc (budget), os_find.cc (finding stores), os_fault.cc (fault points), os_copy.cc (bulk copies).
 #include "os.h"
 
 #include <fcntl.h>
@@ -48,31 +48,6 @@ u64 clock_ns(clockid_t clock) {
   return static_cast<u64>(at.tv_sec) * 1'000'000'000u + static_cast<u64>(at.tv_nsec);
 }
 
-struct ProcessStat {
-  char state = 0;
-  u64 start_ticks = 0;
-};
-
-// False when there is no such process, or it went while we read.
-bool read_stat(u32 pid, ProcessStat* stat) {
-  char path[32];
-  char text[1024];
-  std::snprintf(path, sizeof path, "/proc/%u/stat", pid);
-  if (read_start(path, text, sizeof text) <= 0) return false;
-  // pid (comm) state ppid …: comm may hold spaces and brackets, so fields count from the last ')'.
-  const char* at = std::strrchr(text, ')');
-  if (at == nullptr || at[1] != ' ' || at[2] == 0) return false;
-  at += 2;
-  stat->state = *at;
-  for (u32 field = 3; field < 22; ++field) {  // state is field 3, starttime field 22
-    at = std::strchr(at, ' ');
-    if (at == nullptr) return false;
-    ++at;
-  }
-  stat->start_ticks = std::strtoull(at, nullptr, 10);
-  return true;
-}
-
 }  // namespace
 
 // --------------------------------------------------------------------------------------------------- small files
@@ -114,29 +89,24 @@ std::string errno_text(int number) {
   return std::string(text) + " (" + std::to_string(number) + ")";
 }
 
+bool starved(int number) { return number == EMFILE || number == ENFILE || number == ENOMEM; }
+
+void cannot_tell(const std::string& what, int number) {
+  std::string remedy;
+  if (number == EMFILE) remedy = "; close files, or raise the limit of open files (ulimit -n)";
+  if (number == ENFILE) remedy = "; the machine is out of open files: raise fs.file-max (sysctl)";
+  if (number == ENOMEM) remedy = "; free memory";
+  throw Error(Code::kStoreError, "it cannot be told " + what + ": " + errno_text(number) + remedy).told();
+}
+
+void cannot_tell_if_starved(const std::string& what) {
+  if (starved(errno)) cannot_tell(what, errno);
+}
+
 // ------------------------------------------------------------------------------------------------ time, identity
 u64 now_ns() { return clock_ns(CLOCK_MONOTONIC); }
 u64 coarse_ns() { return clock_ns(CLOCK_MONOTONIC_COARSE); }
 u64 boot_ns() { return clock_ns(CLOCK_BOOTTIME); }
-
-u32 pid() { return static_cast<u32>(getpid()); }
-u32 thread_id() { return static_cast<u32>(gettid()); }
-
-u64 start_time(u32 pid) {
-  ProcessStat stat;
-  if (!read_stat(pid, &stat) || stat.state == 'Z' || stat.state == 'X') return 0;
-  return stat.start_ticks;
-}
-
-char process_state(u32 pid) {
-  ProcessStat stat;
-  return read_stat(pid, &stat) ? stat.state : char{0};
-}
-
-u64 pid_namespace() {
-  struct stat info{};
-  return stat("/proc/self/ns/pid", &info) == 0 ? static_cast<u64>(info.st_ino) : 0;
-}
 
 u32 cpu_count() {
   // The kernel refuses a mask smaller than its own; machines beyond 1,024 CPUs need a larger one.
@@ -247,7 +217,8 @@ int punch(int fd, u64 offset, u64 bytes) {
 }
 
 void resident(u8* at, u64 pages, u8* there) {
-  if (mincore(at, pages * kPageBytes, there) != 0) std::memset(there, 0, pages);
+  // Where the kernel has just no memory to answer, a page counts as there: it stays charged until somebody asks anew.
+  if (mincore(at, pages * kPageBytes, there) != 0) std::memset(there, errno == EAGAIN ? 1 : 0, pages);
   for (u64 i = 0; i < pages; ++i) there[i] &= 1;
 }
 
@@ -312,6 +283,10 @@ bool lock_byte(int fd, u64 offset) {
   do {
     result = fcntl(fd, F_SETLK, &lock);
   } while (result != 0 && errno == EINTR);
+  if (result != 0 && errno != EACCES && errno != EAGAIN) {
+    throw Error(Code::kStoreError,
+                "the kernel gives no record lock, by which others see that this process lives: " + errno_text(errno));
+  }
   return result == 0;
 }
 

@@ -16,11 +16,20 @@ u64 coarse_ns();  // CLOCK_MONOTONIC_COARSE: 3 ns a call, ticks of milliseconds
 u64 boot_ns();    // CLOCK_BOOTTIME: for ttl
 u32 pid();
 u32 thread_id();
-u64 start_time(u32 pid);        // clock ticks since boot, 0 when there is no such process (or it is a zombie)
-char process_state(u32 pid);    // 'R', 'S', 'T' …, 0 when there is no such process
+u32 user();                     // effective uid
+u32 proc_pid();                 // this process's pid as /proc shows it, which may be another namespace's; 0: unknown
+u64 own_start_time();           // clock ticks since boot; 0: cannot be told
 u64 page_table_bytes(u32 pid);  // VmPTE of a process, 0 when it cannot be seen
-u64 pid_namespace();            // inode
+u64 pid_namespace();            // inode; 0: cannot be told
 u32 cpu_count();                // that this process may run on
+// What is known of the process that has this pid in our own pid namespace.
+struct ProcessLook {
+  bool known = false;  // false: cannot be told (no descriptor left, /proc hidden or of another pid namespace)
+  bool lives = false;  // a zombie does not
+  char state = 0;      // 'R', 'S', 'T' …; 0: there is none, or unknown
+  u64 start_time = 0;  // clock ticks since boot
+};
+ProcessLook look_at(u32 pid);
 
 // --- memory files
 struct FileId {
@@ -50,7 +59,7 @@ void close_fd(int fd);    // drops every record lock of this process on that fil
 u8* map_wiped_on_fork();  // one page that reads 0 in a forked child
 
 // --- record locks: one byte per client slot, dropped by the kernel at death
-bool lock_byte(int fd, u64 offset);  // false: somebody else holds it
+bool lock_byte(int fd, u64 offset);  // false: somebody else holds it; throws kStoreError when there are no locks
 void unlock_byte(int fd, u64 offset);
 bool byte_is_locked(int fd, u64 offset);  // by another process; never ask for one's own. True also when
                                           // the question fails: nobody is declared dead by mistake
@@ -75,19 +84,20 @@ struct Holder {
   std::string name, uuid;
 };
 std::string memfd_name(const std::string& store_name, const std::string& uuid);  // uuid: hex digits and '-'
-// Every live process of this uid that holds a memfd of ours, this one included: {pid, fd, name, uuid}. Reads /proc.
+// Every live process of this uid that holds a memfd of ours that belongs to this uid, this one included. Pids are those
+// that /proc shows. Throws kStoreError where that cannot be told: no descriptor left, /proc hidden.
 std::vector<Holder> find_holders();
 // Processes that hold record locks on bytes [base, base + count) of some file and are none of find_holders(): they
 // hold a store, nobody can tell which, because another user runs them, or they are not dumpable, or have another gid.
-// For the text of an error.
 struct HiddenHolder {
   u32 pid;
-  u32 uid;  // ~0: cannot be told
+  u32 uid;  // effective; ~0: cannot be told
 };
 std::vector<HiddenHolder> hidden_holders(u64 base, u64 count);
 // Opens the holder's memfd read-write. Identity is checked through O_PATH before the real open, and `already` is asked
 // first: closing any other descriptor of the file would drop this process's record lock. Returns -1 with errno set:
-// EEXIST when `already` said yes (*id is set), ENOENT when the holder has gone, EACCES or EPERM when it refuses.
+// EEXIST when `already` said yes (*id is set), ENOENT when the holder has gone or its file belongs to another user,
+// EACCES or EPERM when it refuses. Throws kStoreError for want of a descriptor.
 // One thread of a process at a time, together with the registration that `already` looks at.
 int open_holder(const Holder& holder, const std::function<bool(FileId)>& already, FileId* id);
 

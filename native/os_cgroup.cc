@@ -48,7 +48,10 @@ std::string unescape(const std::string& text) {
 std::vector<std::string> folders_in(const std::string& path) {
   std::vector<std::string> names;
   DIR* stream = opendir(path.c_str());
-  if (stream == nullptr) return names;
+  if (stream == nullptr) {
+    cannot_tell_if_starved(kHowMuch);
+    return names;
+  }
   while (const dirent* entry = readdir(stream)) {
     if (entry->d_type == DT_DIR && entry->d_name[0] != '.') names.emplace_back(entry->d_name);
   }
@@ -89,7 +92,10 @@ bool below_mount(const std::vector<std::string>& shown, const std::vector<std::s
 
 bool holds_process(const std::string& folder, u32 pid) {
   std::string text;
-  if (!read_text(folder + "/cgroup.procs", &text)) return false;
+  if (!read_text(folder + "/cgroup.procs", &text)) {
+    cannot_tell_if_starved(kHowMuch);
+    return false;
+  }
   const std::vector<std::string> pids = split(text, '\n');
   return std::find(pids.begin(), pids.end(), std::to_string(pid)) != pids.end();
 }
@@ -174,7 +180,11 @@ bool place_in(const Mount& mount, const std::string& root, const std::vector<std
 
 u64 read_number(const std::string& path) {
   char text[64];
-  if (read_start(path.c_str(), text, sizeof text) <= 0 || *text < '0' || *text > '9') return kUnlimited;  // "max"
+  if (read_start(path.c_str(), text, sizeof text) <= 0) {
+    cannot_tell_if_starved(kHowMuch);
+    return kUnlimited;
+  }
+  if (*text < '0' || *text > '9') return kUnlimited;  // "max"
   return std::strtoull(text, nullptr, 10);
 }
 
@@ -190,7 +200,10 @@ u64 number_after(const char* text, const char* key) {
 
 std::vector<MemoryLevel> find_memory_levels(const std::string& root) {
   std::string mounts, own;
-  if (!read_text(root + "/proc/self/mountinfo", &mounts) || !read_text(root + "/proc/self/cgroup", &own)) return {};
+  if (!read_text(root + "/proc/self/mountinfo", &mounts) || !read_text(root + "/proc/self/cgroup", &own)) {
+    cannot_tell_if_starved(kHowMuch);
+    return {};
+  }
   std::vector<MemoryLevel> best;
   for (const std::string& line : split(mounts, '\n')) {
     Mount mount;
@@ -220,7 +233,7 @@ u64 level_used(const MemoryLevel& level) {
 
 u64 level_files(const MemoryLevel& level) {
   std::string stat;
-  if (!read_text(level.folder + "/memory.stat", &stat)) return 0;
+  if (!read_text(level.folder + "/memory.stat", &stat)) return 0;  // nothing counts as free
   const char* const text = stat.c_str();
   // v1 counts a cgroup alone under the plain names, and with all below it under total_; v2 always with all below.
   if (level.v1) return number_after(text, "total_inactive_file ") + number_after(text, "total_active_file ");

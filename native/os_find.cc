@@ -37,9 +37,12 @@ class Directory {
   Directory& operator=(const Directory&) = delete;
   bool is_open() const { return stream_ != nullptr; }
   int fd() const { return dirfd(stream_); }
-  // The next entry whose name is a number; false at the end.
+  // The next entry whose name is a number; false at the end, errno set when it came too early.
   bool next_number(u32* number) {
-    while (const dirent* entry = readdir(stream_)) {
+    for (;;) {
+      errno = 0;
+      const dirent* entry = readdir(stream_);
+      if (entry == nullptr) break;
       const char* name = entry->d_name;
       if (*name < '0' || *name > '9') continue;
       *number = static_cast<u32>(std::strtoul(name, nullptr, 10));
@@ -71,7 +74,17 @@ bool parse_link(std::string_view link, std::string* name, std::string* uuid) {
   return true;
 }
 
-// Looks at one process. Anything may vanish between two calls; what does is passed over.
+constexpr const char* kWhoHolds = "which processes hold stores";
+
+// After a look at another process that failed: it has gone, or it hides. Both are passed over; those that hide are told
+// by hidden_holders(). Any other failure is no answer.
+void pass_over() {
+  if (errno != 0 && errno != ENOENT && errno != ESRCH && errno != EACCES && errno != EPERM)
+    cannot_tell(kWhoHolds, errno);
+}
+
+// Looks at one process. Anything may vanish between two calls; what does is passed over. A memfd counts if it is this
+// user's own: who runs the process that holds it proves nothing, and root could open anybody's.
 void scan_process(u32 pid, Directory& descriptors, std::vector<Holder>* found) {
   u32 number = 0;
   while (descriptors.next_number(&number)) {
@@ -79,10 +92,20 @@ void scan_process(u32 pid, Directory& descriptors, std::vector<Holder>* found) {
     char link[PATH_MAX];
     std::snprintf(entry, sizeof entry, "%u", number);
     const ssize_t length = readlinkat(descriptors.fd(), entry, link, sizeof link);
-    if (length <= 0) continue;
+    if (length <= 0) {
+      pass_over();
+      continue;
+    }
     Holder holder{pid, static_cast<int>(number), {}, {}};
-    if (parse_link({link, static_cast<u64>(length)}, &holder.name, &holder.uuid)) found->push_back(std::move(holder));
+    if (!parse_link({link, static_cast<u64>(length)}, &holder.name, &holder.uuid)) continue;
+    struct stat info{};
+    if (fstatat(descriptors.fd(), entry, &info, 0) != 0) {
+      pass_over();
+    } else if (info.st_uid == geteuid()) {
+      found->push_back(std::move(holder));
+    }
   }
+  pass_over();
 }
 
 // From its status: the owner of /proc/<pid> is root where it is not dumpable.
@@ -90,10 +113,21 @@ u32 effective_uid(u32 pid) {
   char path[32];
   char text[2048];
   std::snprintf(path, sizeof path, "/proc/%u/status", pid);
-  if (read_start(path, text, sizeof text) <= 0) return ~0u;
+  if (read_start(path, text, sizeof text) <= 0) {
+    cannot_tell_if_starved(kWhoHolds);
+    return ~0u;
+  }
   const char* line = std::strstr(text, "\nUid:");
   unsigned real = 0, effective = 0;
   return line != nullptr && std::sscanf(line, "\nUid: %u %u", &real, &effective) == 2 ? effective : ~0u;
+}
+
+// Whether the links of this process are kept from us, those of its descriptors too.
+bool hides(u32 pid) {
+  char path[32];
+  char link[2];
+  std::snprintf(path, sizeof path, "/proc/%u/root", pid);
+  return readlink(path, link, sizeof link) < 0 && (errno == EACCES || errno == EPERM);
 }
 
 std::vector<std::string> lines_of(const std::string& text) {
@@ -115,24 +149,42 @@ std::string memfd_name(const std::string& store_name, const std::string& uuid) {
 std::vector<Holder> find_holders() {
   std::vector<Holder> found;
   Directory proc(open_folder(AT_FDCWD, "/proc"));
-  if (!proc.is_open()) return found;
+  struct stat owner{};
+  if (!proc.is_open()) cannot_tell(kWhoHolds, errno);
+  if (fstatat(proc.fd(), "self/fd", &owner, 0) != 0) {  // one that does not show us shows no other holder either
+    cannot_tell_if_starved(kWhoHolds);
+    throw Error(Code::kStoreError,
+                "it cannot be told which processes hold stores: /proc does not show this process; "
+                "mount it (mount -t proc proc /proc)")
+        .told();
+  }
   const uid_t uid = geteuid();
   u32 pid = 0;
   while (proc.next_number(&pid)) {
     char path[32];
     std::snprintf(path, sizeof path, "%u/fd", pid);
-    struct stat owner{};
-    if (fstatat(proc.fd(), path, &owner, 0) != 0 || owner.st_uid != uid) continue;
+    if (fstatat(proc.fd(), path, &owner, 0) != 0) {
+      pass_over();
+      continue;
+    }
+    if (owner.st_uid != uid) continue;
     Directory descriptors(open_folder(proc.fd(), path));
-    if (descriptors.is_open()) scan_process(pid, descriptors, &found);
+    if (descriptors.is_open())
+      scan_process(pid, descriptors, &found);
+    else
+      pass_over();
   }
+  if (errno != 0) cannot_tell(kWhoHolds, errno);
   return found;
 }
 
 std::vector<HiddenHolder> hidden_holders(u64 base, u64 count) {
   std::vector<HiddenHolder> hidden;
   std::string text;
-  if (!read_text("/proc/locks", &text)) return hidden;
+  if (!read_text("/proc/locks", &text)) {
+    cannot_tell_if_starved(kWhoHolds);
+    return hidden;
+  }
   std::vector<u32> seen;
   for (const Holder& holder : find_holders()) seen.push_back(holder.pid);
   for (const std::string& line : lines_of(text)) {
@@ -143,7 +195,10 @@ std::vector<HiddenHolder> hidden_holders(u64 base, u64 count) {
     const u32 holder = static_cast<u32>(pid);
     if (first < base || first - base >= count || std::find(seen.begin(), seen.end(), holder) != seen.end()) continue;
     seen.push_back(holder);
-    hidden.push_back({holder, effective_uid(holder)});
+    const HiddenHolder found{holder, effective_uid(holder)};
+    // One of ours that can be looked into does not hide: it has let go, or ended, since the list of locks was read.
+    if (found.uid == geteuid() && !hides(holder)) continue;
+    hidden.push_back(found);
   }
   return hidden;
 }
@@ -153,7 +208,10 @@ int open_holder(const Holder& holder, const std::function<bool(FileId)>& already
   std::snprintf(path, sizeof path, "/proc/%u/fd/%d", holder.pid, holder.fd);
   // An O_PATH descriptor takes part in no locking: closing it drops no record lock.
   const ScopedFd seen(open(path, O_PATH | O_CLOEXEC));
-  if (seen.get() < 0) return -1;
+  if (seen.get() < 0) {
+    cannot_tell_if_starved("whose store it is");
+    return -1;
+  }
   char own[48];
   char link[PATH_MAX];
   std::snprintf(own, sizeof own, "/proc/self/fd/%d", seen.get());
@@ -164,13 +222,23 @@ int open_holder(const Holder& holder, const std::function<bool(FileId)>& already
     errno = ENOENT;  // the number means another file by now
     return -1;
   }
-  *id = file_id(seen.get());
+  struct stat info{};
+  bool mine = fstat(seen.get(), &info) == 0 && info.st_uid == geteuid();
+#ifdef DI_FAULTS
+  mine = mine && fault_errno("os.holder_owner") == 0;
+#endif
+  if (!mine) {  // nothing in it may be believed
+    errno = ENOENT;
+    return -1;
+  }
+  *id = {static_cast<u64>(info.st_dev), static_cast<u64>(info.st_ino)};
   if (already(*id)) {
     errno = EEXIST;
     return -1;
   }
   // Through our own descriptor, not the holder's once more: this can only be the file just looked at.
   const int fd = open(own, O_RDWR | O_CLOEXEC);
+  if (fd < 0) cannot_tell_if_starved("what is in the store");
   if (fd >= 0 && file_id(fd) != *id) {
     close(fd);
     errno = ENOENT;
@@ -183,8 +251,8 @@ int open_holder(const Holder& holder, const std::function<bool(FileId)>& already
 namespace {
 
 [[noreturn]] void refuse_folder(const std::string& folder, const std::string& why) {
-  throw Error(Code::kAccessDenied, "the folder " + folder + " cannot serve to find stores: " + why +
-                                       "; or set DI_STORE_DIR to a folder of your own")
+  throw Error(Code::kAccessDenied,
+              folder + " cannot serve to find stores: " + why + "; or set DI_STORE_DIR to a folder of your own")
       .told();
 }
 
@@ -283,20 +351,39 @@ void hold_store_folder() {
   if (held.exchange(true)) return;
   // Kept open on purpose, also in forked children: the lock goes with the last of them.
   const int fd = open_folder(AT_FDCWD, folder.c_str());
-  if (fd >= 0) flock(fd, LOCK_SH | LOCK_NB);
+  if (fd >= 0)
+    flock(fd, LOCK_SH | LOCK_NB);
+  else
+    held.store(false);  // the next call tries again
 }
+
+namespace {
+
+// A lock file that somebody put there before the folder was closed to others: he could keep it locked for ever.
+void check_lock_file(int fd, const std::string& path) {
+  struct stat info{};
+  if (fstat(fd, &info) != 0) refuse_folder(path, errno_text(errno));
+  if (!S_ISREG(info.st_mode)) refuse_folder(path, "it is no plain file; remove it");
+  if (info.st_uid != geteuid())
+    refuse_folder(path, "it belongs to uid " + std::to_string(info.st_uid) + ", not to " + std::to_string(geteuid()) +
+                            "; remove it");
+}
+
+}  // namespace
 
 FolderLock::FolderLock(const std::string& store_name, u64 deadline_ns)
     : path_(store_folder() + "/" + store_name + ".lock") {
   for (;;) {
-    ScopedFd file(open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+    ScopedFd file(open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600));
     if (file.get() < 0) {
       if (errno == ENOENT) {  // a cleaner took the folder since store_folder()
         store_folder();
         continue;
       }
-      refuse_folder(path_, errno_text(errno));
+      cannot_tell_if_starved("whether somebody else opens the store '" + store_name + "' just now");
+      refuse_folder(path_, errno == ELOOP ? "it is a symbolic link; remove it" : errno_text(errno));
     }
+    check_lock_file(file.get(), path_);
     const Flock result = flock_until(file.get(), path_, deadline_ns);
     if (result == Flock::kReplaced) continue;
     if (result == Flock::kLate) {
@@ -317,32 +404,6 @@ FolderLock::~FolderLock() {
   // Unlocked, not only closed: a child forked meanwhile by another thread has the same open file.
   flock(fd_, LOCK_UN);
   close(fd_);
-}
-
-int has_mapped(u32 pid, const std::string& memfd_name) {
-  std::FILE* maps = std::fopen(("/proc/" + std::to_string(pid) + "/maps").c_str(), "re");
-  if (maps == nullptr) return -1;
-  const std::string wanted = "/memfd:" + memfd_name;
-  char line[512];
-  bool found = false, any = false;
-  while (!found && std::fgets(line, sizeof line, maps) != nullptr) {
-    any = true;
-    found = std::strstr(line, wanted.c_str()) != nullptr;
-  }
-  const bool broken = std::ferror(maps) != 0;
-  std::fclose(maps);
-  return found ? 1 : any && !broken ? 0 : -1;
-}
-
-u64 page_table_bytes(u32 pid) {
-  std::FILE* status = std::fopen(("/proc/" + std::to_string(pid) + "/status").c_str(), "re");
-  if (status == nullptr) return 0;
-  char line[128];
-  unsigned long kib = 0;
-  while (std::fgets(line, sizeof line, status) != nullptr && std::sscanf(line, "VmPTE: %lu", &kib) != 1) {
-  }
-  std::fclose(status);
-  return u64{kib} * 1024;
 }
 
 }  // namespace di::os

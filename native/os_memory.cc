@@ -16,6 +16,7 @@
 
 #include "os.h"
 #include "os_files.h"
+#include "status.h"
 
 namespace di::os {
 
@@ -50,6 +51,7 @@ Budget& budget() {
   while (current == nullptr || current->pid != own) {
     auto* fresh = new Budget;
     fresh->pid = own;
+    if (current != nullptr) fresh->cgroup.store(current->cgroup.load(std::memory_order_relaxed));
     fresh->before = current;  // kept: it is still reachable, and threads of the parent's time may not be counted on
     if (g_budget.compare_exchange_strong(current, fresh, std::memory_order_acq_rel)) return *fresh;
     delete fresh;
@@ -152,7 +154,10 @@ u64 level_headroom(MemoryLevel& level, u64 enough, i64 grown, u64 now_ns) {
 
 u64 machine_headroom(const std::string& root) {
   char text[4096];
-  if (read_start((root + "/proc/meminfo").c_str(), text, sizeof text) <= 0) return kUnlimited;
+  if (read_start((root + "/proc/meminfo").c_str(), text, sizeof text) <= 0) {
+    cannot_tell_if_starved(kHowMuch);
+    return kUnlimited;
+  }
   const u64 total = number_after(text, "MemTotal:") * 1024;
   const u64 available = number_after(text, "MemAvailable:") * 1024;
   return available - std::min(available, margin_of(total));
@@ -186,7 +191,10 @@ void note_commit(int fd, u64 bytes) {
 u64 memory_total() {
   char text[4096];
   u64 least = kUnlimited;
-  if (read_start("/proc/meminfo", text, sizeof text) > 0) least = number_after(text, "MemTotal:") * 1024;
+  if (read_start("/proc/meminfo", text, sizeof text) > 0)
+    least = number_after(text, "MemTotal:") * 1024;
+  else
+    cannot_tell_if_starved(kHowMuch);
   for (const MemoryLevel& level : find_memory_levels()) least = std::min(least, level_limit(level));
   return least;
 }
@@ -194,7 +202,12 @@ u64 memory_total() {
 u64 cgroup_hash() {
   Budget& b = budget();
   const u64 seen = b.levels_ns.load(std::memory_order_relaxed);
-  if (seen == 0 || now_ns() - seen >= kLevelsFreshNs) look(b);
+  if (seen == 0 || now_ns() - seen >= kLevelsFreshNs) {
+    try {
+      look(b);
+    } catch (const Error&) {  // nothing left to ask with: what was known before will do
+    }
+  }
   return b.cgroup.load(std::memory_order_relaxed);
 }
 

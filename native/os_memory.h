@@ -33,7 +33,9 @@ struct MemoryLevel {
   FileCredit credit = {};
 };
 
-// Innermost first. `root` stands before every path, so a test can lay out other machines in a folder.
+constexpr const char* kHowMuch = "how much memory may be committed";  // for cannot_tell()
+
+// Innermost first; throws kStoreError for want of a descriptor, as all that read files here do. `root` stands before every path, so a test can lay out other machines in a folder.
 std::vector<MemoryLevel> find_memory_levels(const std::string& root = "");
 u64 memory_cgroup_id(const std::vector<MemoryLevel>& levels);
 u64 read_number(const std::string& path);             // ~0: not there, or "max"

@@ -182,9 +182,9 @@ def _undelivered(reader: _core.Reader, draws: _core.Draws, handle: TableHandle, 
     found = reader.undelivered(draws)
     if found is None:
         return "its lock is held up"
-    count, pid = found
+    count, who = found
     count -= terms.ours(handle)  # looked at later than the count: they only become fewer, never hide another's
-    return f"{count} draws of pid {pid} are not delivered yet and may come back" if count > 0 else ""
+    return f"{count} draws of {who} are not delivered yet and may come back" if count > 0 else ""
 
 
 class Drawn:

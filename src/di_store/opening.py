@@ -16,7 +16,7 @@ from di_store.store import ATTACH, LOCK_SECONDS, OPEN_SECONDS, Store
 from di_store.waits import LOG_SECONDS, check_timeout, logger
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
-_CREATE_OR_ATTACH, _NEW = 0, 1
+_CREATE_OR_ATTACH, _NEW, _FRESH = 0, 1, 3
 _MODES = {"rw": _CREATE_OR_ATTACH, "x": _NEW, "r": ATTACH}
 _LOOK_SECONDS = 0.05
 
@@ -58,7 +58,7 @@ def open(
 
     Raises:
         StoreNotFound: mode "r", and it is not there. AccessDenied: it may be there, but hides from this process.
-        CapacityError: the machine does not have that much.
+        CapacityError: the machine does not have that much. StoreError: no descriptor is left to look (ulimit -n).
     """
     config.later("disk=", disk)
     config.later("disk_capacity=", disk_capacity)
@@ -67,7 +67,7 @@ def open(
     if name is None:
         if mode == "r":
             raise ValueError('mode="r" reads a store that is there: give its name')
-        name, number = f"store-{os.getpid()}-{secrets.token_hex(4)}", _NEW
+        name, number = f"store-{os.getpid()}-{secrets.token_hex(4)}", _FRESH
     else:
         check_name(name)
     if seed is not None:

@@ -70,7 +70,7 @@ def store_stats(arena: _core.Arena, tables: dict[str, dict[str, Any]]) -> dict[s
     found["pinned"] -= min(found["pinned"], found["pending"])  # the core counts deleted ones that are read in both
     found["live"] = found["budget"] - found["free"] - found["pinned"] - found["pending"]
     for client in found["clients"]:
-        mine = [waiting for waiting in found["waiters"] if waiting["pid"] == client["pid"]]
+        mine = [waiting for waiting in found["waiters"] if waiting["slot"] == client["slot"]]
         client["waiting"] = max(mine, key=lambda waiting: waiting["since_seconds"], default=None)
         client["roles"] = [name for bit, name in ROLES if client["role"] & bit]
     found["waiters"] = [_waiter(waiting, tables) for waiting in found["waiters"]]
@@ -86,6 +86,7 @@ def _waiter(waiting: dict[str, Any], tables: dict[str, dict[str, Any]]) -> dict[
         limiter = tables[table]["limiter"]
         reason = limiter["sample_reason"] if kind == "items" else limiter["insert_reason"]
     return {
+        "slot": waiting["slot"],
         "pid": waiting["pid"],
         "thread": waiting["thread"],
         "kind": kind,
@@ -93,4 +94,5 @@ def _waiter(waiting: dict[str, Any], tables: dict[str, dict[str, Any]]) -> dict[
         "reason": reason or WAITS_FOR[kind],
         "seconds": waiting["since_seconds"],
         "culprit": waiting["culprit_pid"],
+        "culprit_name": waiting["culprit_name"],
     }

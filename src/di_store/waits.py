@@ -175,6 +175,6 @@ def suspect(arena: Arena) -> str | None:
     except Exception:  # what is told about a failure must not replace it
         return None
     for client in clients:
-        if client["state"] in ("T", "t") and client["pid"] != arena.pid:
+        if client["state"] in ("T", "t") and not client["self"]:
             return f"pid {client['pid']}, stopped"
     return None

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cli_run import fails, read_json
+from pains import Program, status, until
 
 import di_store
 from crash.board import check_object, object_value
@@ -101,6 +103,33 @@ def test_who_lost_its_lock_is_not_dead(crew: Crew, store: Any, how: str) -> None
     store.put(0, id="cd" * 20)
     hand.finish()
     assert store.table("t").stats()["inserts"] == 2
+    assert store.check() == []
+
+
+SCARCE = """
+import os, resource, sys, di_store
+from di_store import _core
+name, pid = sys.argv[1], int(sys.argv[2])
+store = di_store.attach(name, timeout=60)
+arena = _core.Arena.open(name, 2, 0, 0, 60.0)
+limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (0, limit[1]))  # what is open stays open
+reaped = [arena.reap() for _ in range(20)]
+state = [(client["alive"], client["state"]) for client in arena.stats()["clients"] if client["pid"] == pid]
+resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+print(sum(reaped), state)
+"""
+
+
+def test_nobody_is_dead_because_the_asker_has_no_descriptor_left(crew: Crew, store: Any) -> None:
+    """Who lost its lock is looked up in /proc; where that fails, nothing follows from it."""
+    hand = start(crew, "lose_lock", store, "dup")
+    pid = told(store, "lost")
+    done = subprocess.run([sys.executable, "-c", SCARCE, store.name, str(pid)], capture_output=True, text=True)
+    assert done.stdout.strip() == "0 [(True, 'unknown')]", (done.stdout, done.stderr)
+    assert client(store, pid) is not None
+    store.put(0, id="cd" * 20)
+    hand.finish()
     assert store.check() == []
 
 
@@ -288,6 +317,73 @@ def test_another_pid_namespace(crew: Crew, store: Any) -> None:
     assert client(store, inside) is None
     assert store.check() == []
     assert store.stats()["pinned"] == 0
+
+
+INSIDE = """
+import di_store, os, sys
+store = di_store.attach(sys.argv[1], timeout=60)
+table = store.table("q")
+print(os.getpid(), flush=True)
+table.insert({"x": 2}, timeout=600)
+"""
+NAMESPACE = ("--pid", "--fork") if os.geteuid() == 0 else ("--user", "--map-root-user", "--pid", "--fork")
+
+
+def child_of(pid: int) -> int:
+    """The pid of a process's first child, as it is called here."""
+    with open(f"/proc/{pid}/task/{pid}/children") as file:
+        return int(file.read().split()[0])
+
+
+def test_pids_of_another_namespace_are_not_looked_up_here(store: Any) -> None:
+    """Pid 1 of a container is not our pid 1: its state is unknown, its record lock says that it lives."""
+    table = store.create_table("q", capacity=10, schema={"x": di_store.Spec((), "i8")}, limiter=di_store.Queue(1))
+    table.insert({"x": 1})
+    with Program(INSIDE, store.name, prefix=("unshare", *NAMESPACE, "--kill-child")) as program:
+        inner, outer = int(program.line()), child_of(program.pid)
+        until(lambda: store.stats()["waiters"], "the insert to wait")
+        (far,) = [found for found in store.stats()["clients"] if found["slot"] != arena_of(store).slot]
+        assert (far["pid"], far["alive"], far["state"]) == (inner, True, "unknown")
+        assert far["other_pid_namespace"]
+        assert far["page_tables"] == 0
+        assert far["waiting"]["table"] == "q"
+        shown = read_json("inspect", store.name)
+        (seen,) = [each for each in shown["clients"] if each["pid"] == inner and each["state"] == "unknown"]
+        assert seen["process"] == f"{inner} (in another pid namespace)"
+        (waiter,) = shown["waiters"]
+        assert waiter["process"] == seen["process"]
+        assert len(read_json("status")["stores"]) >= 1
+        # `rm` names who holds it by the pid that one sees from here.
+        refusal = fails(1, "rm", store.name)
+        assert str(outer) in refusal
+        assert f"pid {inner} " not in refusal
+    until(lambda: arena_of(store).reap() == 0 and len(store.stats()["clients"]) == 1, "its end to be seen")
+
+
+STOP_INSIDE = """
+import di_store, os, sys
+from di_store import _core
+pid = os.fork()  # the first process of a namespace does not stop itself
+if pid:
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+store = di_store.attach(sys.argv[1], timeout=60)
+_core.arm_fault("table.draw_item:1:stop")
+print(os.getpid(), flush=True)
+store.table("t").sample(1, timeout=60)
+"""
+
+
+def test_the_culprit_in_another_namespace_is_named_with_a_word_about_it(store: Any) -> None:
+    table = store.table("t")
+    table.insert({"x": 1})
+    with Program(STOP_INSIDE, store.name, prefix=("unshare", *NAMESPACE, "--kill-child")) as program:
+        inner, outer = int(program.line()), child_of(child_of(program.pid))
+        until(lambda: status(outer)["State"].startswith("T"), "the process to stop")
+        with pytest.raises(di_store.Timeout, match=f"pid {inner} in another pid namespace"):
+            table.sample(1, timeout=1)
+        os.kill(outer, signal.SIGCONT)
+        program.finish()
+    assert len(table.sample(1, timeout=60)) == 1
 
 
 def hold(name: str) -> None:

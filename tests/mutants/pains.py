@@ -247,11 +247,19 @@ REFUSED = [
         ("tests/test_bad_header.py",),
     ),
     Mutant(
+        "stores-of-anybody",
+        "input",
+        "native/os_find.cc",
+        "  if (!mine) {",
+        "  if (!mine && mine) {",
+        ("tests/test_doors.py::test_the_owner_of_a_memory_file_is_compared_before_a_byte_of_it_is_read",),
+    ),
+    Mutant(
         "folder-of-anybody",
         "input",
         "native/os_find.cc",
-        "  if (info.st_uid != geteuid()) {\n",
-        "  if (false) {\n",
+        "  if (info.st_uid != geteuid()) {\n    refuse_folder(folder,",
+        "  if (false) {\n    refuse_folder(folder,",
         ("native:test_os_find", "tests/test_bad_store.py::test_a_folder_of_another_user"),
     ),
 ]

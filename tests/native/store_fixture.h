@@ -32,7 +32,7 @@ inline u64 soon() { return os::now_ns() + 60'000'000'000; }
 // Every fork of the program passes the arenas on, as os.fork does in Python.
 // Until the child stands still, by a signal or at a fault point armed with ":stop".
 inline void wait_stopped(const Child& child) {
-  while (os::process_state(static_cast<u32>(child.pid())) != 'T') os::sleep_ns(1'000'000);
+  while (os::look_at(static_cast<u32>(child.pid())).state != 'T') os::sleep_ns(1'000'000);
 }
 
 inline void pass_arenas_on() {

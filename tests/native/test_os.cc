@@ -41,9 +41,9 @@ Code code_of(const Body& body) {
 
 void test_processes() {
   CHECK(os::pid() == static_cast<u32>(getpid()));
-  const u64 own = os::start_time(os::pid());
-  CHECK(own > 0 && own == os::start_time(os::pid()));
-  CHECK(os::process_state(os::pid()) == 'R');
+  const u64 own = os::own_start_time();
+  CHECK(own > 0 && own == os::own_start_time());
+  CHECK(os::look_at(os::pid()).state == 'R');
   CHECK(os::pid_namespace() != 0);
   CHECK(os::cpu_count() >= 1);
   const u64 coarse = os::coarse_ns(), now = os::now_ns();
@@ -57,19 +57,19 @@ void test_processes() {
   });
   CHECK(child.wait_ready());
   const u32 pid = static_cast<u32>(child.pid());
-  CHECK(os::start_time(pid) >= own);
-  CHECK(std::strchr("RSD", os::process_state(pid)) != nullptr);
+  CHECK(os::look_at(pid).start_time >= own);
+  CHECK(std::strchr("RSD", os::look_at(pid).state) != nullptr);
   kill(child.pid(), SIGSTOP);
   int status = 0;
   CHECK(waitpid(child.pid(), &status, WUNTRACED) == child.pid() && WIFSTOPPED(status));
-  CHECK(os::process_state(pid) == 'T');
+  CHECK(os::look_at(pid).state == 'T');
   kill(child.pid(), SIGCONT);
   child.go();
   siginfo_t info{};
   CHECK(waitid(P_PID, pid, &info, WEXITED | WNOWAIT) == 0);  // it has ended, but nobody reaped it
-  CHECK(os::process_state(pid) == 'Z' && os::start_time(pid) == 0);
+  CHECK(os::look_at(pid).state == 'Z' && os::look_at(pid).known && !os::look_at(pid).lives);
   CHECK(child.wait() == 7);
-  CHECK(os::process_state(pid) == 0 && os::start_time(pid) == 0);
+  CHECK(os::look_at(pid).state == 0 && os::look_at(pid).known && !os::look_at(pid).lives);
 }
 
 bool maps_flag(const u8* at, const std::string& flag) {
@@ -210,7 +210,7 @@ void test_futex() {
     return 0;
   });
   CHECK(child.wait_ready());
-  while (os::process_state(static_cast<u32>(child.pid())) != 'S') {
+  while (os::look_at(static_cast<u32>(child.pid())).state != 'S') {
   }
   words[0].store(5);
   os::futex_wake(words[0], ~0u);

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sys
 import threading
@@ -19,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 import di_store
+from di_store import _core
 from di_store.errors import StoreNotFound, Timeout
 from di_store.tree import did_you_mean
 
@@ -92,8 +92,8 @@ def no_such_store(name: str, known: Sequence[str]) -> StoreNotFound:
 
 
 def others(pids: Iterable[int]) -> list[int]:
-    """The pids without this process's, sorted."""
-    return sorted(set(pids) - {os.getpid()})
+    """The pids, as `list_stores` gives them, without this process's, sorted."""
+    return sorted(set(pids) - {_core.proc_pid()})
 
 
 def pids_text(pids: Sequence[int]) -> str:
@@ -118,9 +118,10 @@ def time_limit(store: di_store.Store, seconds: float, what: str) -> Iterator[Non
 
     def look(number: int, frame: FrameType | None) -> None:
         stats = store.stats()
+        me = [client["slot"] for client in stats["clients"] if client["self"]]
         for waiter in stats["waiters"]:
-            if waiter["pid"] == os.getpid():
-                raise _late(f"{what} took more than {seconds:g} s", waiter["culprit"], stats)
+            if waiter["slot"] in me:
+                raise _late(f"{what} took more than {seconds:g} s", waiter["culprit"], waiter["culprit_name"])
 
     before = signal.signal(signal.SIGALRM, look)
     # Again every 0.1 s, since at one moment the call may be between two locks.
@@ -132,14 +133,12 @@ def time_limit(store: di_store.Store, seconds: float, what: str) -> Iterator[Non
         signal.signal(signal.SIGALRM, before)
 
 
-def _late(message: str, pid: int | None, stats: dict[str, Any]) -> Timeout:
-    """The error for a wait for a lock that process `pid` holds."""
+def _late(message: str, pid: int | None, name: str | None) -> Timeout:
+    """The error for a wait for a lock that a process holds: its pid, and what it is called."""
     reason, remedy = "it waits for a lock", "--timeout waits longer"
-    if pid is None:
-        return Timeout(message, reason, remedy=remedy)
-    if any(client["pid"] == pid and client["state"] in ("T", "t") for client in stats["clients"]):
-        return Timeout(message, reason, f"pid {pid}, stopped", remedy=f"`kill -CONT {pid}` lets it go on; {remedy}")
-    return Timeout(message, reason, f"pid {pid}", remedy=remedy)
+    if name is not None and name.endswith("stopped"):
+        remedy = f"`kill -CONT {pid}` lets it go on; {remedy}"
+    return Timeout(message, reason, name, remedy=remedy)
 
 
 class Stop:

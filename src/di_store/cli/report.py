@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,7 +22,14 @@ UNKNOWN: Report = {
     "clients": [],
 }
 MEMORY = ("live", "pinned", "pending", "free", "reserved", "page_tables")
-STATES = {"T": "stopped", "t": "stopped by a debugger", "Z": "ended", "D": "in the kernel", "gone": "gone"}
+STATES = {
+    "T": "stopped",
+    "t": "stopped by a debugger",
+    "Z": "ended",
+    "D": "in the kernel",
+    "gone": "gone",
+    "unknown": "unknown",
+}
 
 
 def reports(only: str | None = None) -> list[Report]:
@@ -50,19 +56,13 @@ def report(name: str, pids: list[int]) -> Report | None:
         return None
     except StoreError as error:
         return {**UNKNOWN, "name": name, "pids": pids, "error": str(error)}
-    return {"name": name, "pids": holders(pids, found), "error": None, **found}
-
-
-def holders(pids: list[int], found: Report) -> list[int]:
-    """Those of `pids` that hold this store, and not a removed one of the same name whose memory is not back yet."""
-    clients = {client["pid"] for client in found["clients"]}
-    return [pid for pid in pids if pid in clients] or pids
+    return {"name": name, "pids": pids, "error": None, **found}
 
 
 def described(stats: dict[str, Any]) -> Report:
     """The parts of `Store.stats()` that people look at, without this process."""
-    me = os.getpid()
-    clients = {client["pid"]: client_report(client) for client in stats["clients"] if client["pid"] != me}
+    me = next((client["slot"] for client in stats["clients"] if client["self"]), None)
+    clients = {client["slot"]: client for client in stats["clients"]}
     return {
         "uuid": stats["uuid"],
         "bytes": stats["committed"],
@@ -72,37 +72,46 @@ def described(stats: dict[str, Any]) -> Report:
         "deaths": stats["deaths"],
         "rebuilds": stats["rebuilds"],
         "tables": [{"name": name, **table} for name, table in stats["tables"].items()],
-        "clients": list(clients.values()),
-        "waiters": [waiter_report(waiter, clients) for waiter in stats["waiters"] if waiter["pid"] != me],
+        "clients": [client_report(client) for client in clients.values() if not client["self"]],
+        "waiters": [waiter_report(waiter, clients) for waiter in stats["waiters"] if waiter["slot"] != me],
     }
 
 
 def client_report(client: dict[str, Any]) -> Report:
     """One process that has the store open."""
     state = STATES.get(client["state"], "runs") if client["alive"] else "dead"
-    return {"pid": client["pid"], "state": state, "roles": client["roles"], "pinned": client.get("pinned")}
+    return {
+        "slot": client["slot"],
+        "pid": client["pid"],
+        "process": pid_text(client),
+        "state": state,
+        "roles": client["roles"],
+        "pinned": client.get("pinned"),
+    }
 
 
-def waiter_report(waiter: dict[str, Any], clients: dict[int, Report]) -> Report:
+def pid_text(client: dict[str, Any]) -> str:
+    """A process's pid, with a word where it means nothing here."""
+    return f"{client['pid']} (in another pid namespace)" if client["other_pid_namespace"] else str(client["pid"])
+
+
+def waiter_report(waiter: dict[str, Any], clients: dict[int, dict[str, Any]]) -> Report:
     """One process that waits, what for, and who holds it up."""
     text = waiter["reason"]
     if waiter["table"] is not None:
         text = f"table {waiter['table']!r}: {text}"
+    known = clients.get(waiter["slot"])
     return {
+        "slot": waiter["slot"],
         "pid": waiter["pid"],
+        "process": pid_text(known) if known else str(waiter["pid"]),
         "thread": waiter["thread"],
         "kind": waiter["kind"],
         "table": waiter["table"],
         "reason": text,
-        "culprit": None if waiter["culprit"] is None else culprit_text(waiter["culprit"], clients),
+        "culprit": waiter["culprit_name"],
         "age_seconds": waiter["seconds"],
     }
-
-
-def culprit_text(pid: int, clients: dict[int, Report]) -> str:
-    """``pid 12``, and its state where that explains something."""
-    state = clients[pid]["state"] if pid in clients else "runs"
-    return f"pid {pid}" if state == "runs" else f"pid {pid}, {state}"
 
 
 # -- for people ----------------------------------------------------------------------------------------------------
@@ -132,13 +141,13 @@ def client_rows(each: Report) -> Iterator[tuple[str, ...]]:
     """A row for each process that has the store open, and one more for each further thread of it that waits."""
     waits: dict[int, list[Report]] = {}
     for waiter in each["waiters"]:
-        waits.setdefault(waiter["pid"], []).append(waiter)
+        waits.setdefault(waiter["slot"], []).append(waiter)
     for client in each["clients"]:
-        about = (str(client["pid"]), client["state"], ", ".join(client["roles"]) or "-")
-        for waiter in waits.get(client["pid"], []):
+        about = (client["process"], client["state"], ", ".join(client["roles"]) or "-")
+        for waiter in waits.get(client["slot"], []):
             yield (*about, waiter["reason"], seconds_text(waiter["age_seconds"]), waiter["culprit"] or "-")
             about = ("", "", "")
-        if client["pid"] not in waits:
+        if client["slot"] not in waits:
             yield (*about, "-", "-", "-")
 
 

@@ -62,7 +62,7 @@ def waiter_rows(each: Report) -> list[tuple[str, ...]]:
     return [
         (
             each["name"],
-            str(waiter["pid"]),
+            waiter["process"],
             waiter["reason"],
             seconds_text(waiter["age_seconds"]),
             waiter["culprit"] or "-",
