@@ -144,6 +144,8 @@ class Writer {
   bool end_step(const WriterCall& call, u32 t, u32 l, const std::function<double(u32)>& priority, u64 deadline_ns,
                 Blocked* blocked);
   bool write_behind(u32 lane, const Source& source, bool final, u64 deadline_ns, Blocked* blocked);
+  bool drop_row(const WriterCall& call, u32 t, u32 l, const std::function<double(u32)>& priority, u64 deadline_ns,
+                Blocked* blocked);
   bool write_first(const WriterCall& call, u32 t, u32 l, u64 deadline_ns, Blocked* blocked);
   std::shared_ptr<const KeptRow> keep_first(const WriterCall& call, u32 t, u32 l) const;
   bool restore_first(u32 lane, u64 deadline_ns, Blocked* blocked);

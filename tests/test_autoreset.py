@@ -114,8 +114,14 @@ def read(batch: Any, at: int) -> Any:
     )
 
 
+STYLES = ["next", "short", "late", "short late", "bare", "masks", "bare masks"]
+"""How observations are given: `next` with each row; `short`: not again as the next row's; `late`: final ones by
+`end_episode`; `bare`: by the rows alone; `masks`: a call for some lanes, another one for the others."""
+
+
 def run(table: Any, mode: AutoresetMode, lanes: int, style: str, steps: int) -> list[int]:
     """`steps` steps of a vector environment through a writer; how many rows every lane really took."""
+    rng = np.random.default_rng(steps)
     envs = SyncVectorEnv([lambda lane=lane: Spelling(lane) for lane in range(lanes)], autoreset_mode=mode)
     obs, _ = envs.reset()
     rows = [0] * lanes
@@ -127,12 +133,18 @@ def run(table: Any, mode: AutoresetMode, lanes: int, style: str, steps: int) -> 
             rows = [count + int(took) for count, took in zip(rows, real, strict=True)]
             following, reward, terminated, truncated, infos = envs.step(actions)
             step = {"action": actions, "reward": reward, "terminated": terminated, "truncated": truncated}
-            options = {} if style == "late" and mode == AutoresetMode.NEXT_STEP else {"next": {"obs": following}}
+            options = {"next": {"obs": following}}
+            if "bare" in style or (style == "late" and mode == AutoresetMode.NEXT_STEP):
+                del options["next"]
             if "short" not in style or rows == [1] * lanes:  # else `next` gave it with the last call
                 step = {"obs": obs, **step}
             if mode == AutoresetMode.SAME_STEP and "late" not in style:
                 options["final"] = infos.get("final_obs")
-            writer.append(step, **options)
+            for mask in [rng.random(lanes) < 0.5] if "masks" in style else []:
+                append_some(writer, mask, step, options)
+                append_some(writer, ~mask, step, options)
+            if "masks" not in style:
+                writer.append(step, **options)
             ended = terminated | truncated
             if "late" in style and ended.any():  # the final observation in a call of its own
                 final = infos["final_obs"] if mode == AutoresetMode.SAME_STEP else following
@@ -143,6 +155,16 @@ def run(table: Any, mode: AutoresetMode, lanes: int, style: str, steps: int) -> 
     return rows
 
 
+def append_some(writer: Any, mask: Any, step: Any, options: Any) -> None:
+    """The rows of some lanes."""
+    if not mask.any():
+        return
+    given = {"final": options["final"]} if "final" in options else {}
+    if "next" in options:
+        given["next"] = {"obs": options["next"]["obs"][mask]}
+    writer.append({name: leaf[mask] for name, leaf in step.items()}, lane=mask, **given)
+
+
 def finish(writer: Any, mode: AutoresetMode, obs: Any, ended: Any) -> None:
     """The last observation of the lanes that are in the middle of an episode, or whose final one is still to come."""
     open_lanes = np.flatnonzero(~ended) if mode == AutoresetMode.SAME_STEP else np.arange(len(ended))
@@ -150,11 +172,16 @@ def finish(writer: Any, mode: AutoresetMode, obs: Any, ended: Any) -> None:
         writer.end_episode({"obs": obs[open_lanes]}, lane=open_lanes)
 
 
-@pytest.mark.parametrize("style", ["next", "short", "late", "short late"])
+FEW = [(1, STYLES[:4]), (3, STYLES), (64, STYLES[:5])]
+RUNS = [(lanes, style) for lanes, styles in FEW for style in styles]
+if FULL:
+    RUNS = list(itertools.product([1, 2, 3, 17, 64], STYLES))
+
+
 @pytest.mark.parametrize("stack", [1, 4])
 @pytest.mark.parametrize("n_step", [1, 3])
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
-@pytest.mark.parametrize("lanes", [1, 2, 3, 17, 64] if FULL else [1, 3, 64])
+@pytest.mark.parametrize(("lanes", "style"), RUNS)
 def test_transitions_equal_single_environments(
     lanes: int, mode: AutoresetMode, n_step: int, stack: int, style: str
 ) -> None:
@@ -187,22 +214,93 @@ def test_a_program_that_resets_itself() -> None:
         assert Counter(read(batch, at) for at in range(len(table))) == by_hand(5, 60, 3, 1)
 
 
+@pytest.mark.parametrize("given", [True, False])
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
-def test_sequences_never_cross_an_episode(mode: AutoresetMode) -> None:
+def test_steps_that_are_written_many_at_a_time(mode: AutoresetMode, given: bool) -> None:
+    """`extend` with dropped rows in the middle of a call, at its begin and at its end."""
+    lanes, rng = 3, np.random.default_rng(7)
+    envs = SyncVectorEnv([lambda lane=lane: Spelling(lane) for lane in range(lanes)], autoreset_mode=mode)
+    obs, _ = envs.reset()
+    rows, ended = [0] * lanes, np.zeros(lanes, bool)
     with di_store.open(memory="64MiB") as store:
-        view = di_store.Sequence(4, period=2, bootstrap=("obs",))
+        table = store.create_table("t", capacity=1_000, view=di_store.Transition(n_step=3, gamma=GAMMA), lanes=lanes)
+        with table.writer(lanes=lanes, autoreset=mode) as writer:
+            for _ in range(20):
+                steps, behind, finals = [], [], []
+                for _ in range(rng.integers(1, 8)):
+                    actions = np.array([policy(each) for each in obs])
+                    real = ~ended if mode == AutoresetMode.NEXT_STEP else np.ones(lanes, bool)
+                    rows = [count + int(took) for count, took in zip(rows, real, strict=True)]
+                    following, reward, terminated, truncated, infos = envs.step(actions)
+                    flags = {"terminated": terminated, "truncated": truncated}
+                    steps.append({"obs": obs, "action": actions, "reward": reward, **flags})
+                    behind.append(following)
+                    finals.append(infos.get("final_obs", np.full(lanes, None)))
+                    obs, ended = following, terminated | truncated
+                joined = {name: np.stack([step[name] for step in steps]) for name in steps[0]}
+                options = {"next": {"obs": np.stack(behind)}} if given else {}
+                if mode == AutoresetMode.SAME_STEP:
+                    options["final"] = np.stack(finals)
+                writer.extend(joined, **options)
+            finish(writer, mode, obs, ended)
+        batch = table.peek(table.keys())
+        expected = sum((by_hand(lane, count, 3, 1) for lane, count in enumerate(rows)), Counter())
+        assert Counter(read(batch, at) for at in range(len(table))) == expected
+    envs.close()
+
+
+WHOLE = [
+    di_store.Sequence(4, period=2, bootstrap=("obs",)),
+    di_store.Sequence(4, period=4, tail="shift", bootstrap=("obs",)),
+    di_store.Sequence(4),
+    di_store.Sequence(4, bootstrap=("obs",), cross_episodes=True),
+    di_store.Episode(12, bootstrap=("obs",)),
+]
+
+
+@pytest.mark.parametrize("style", STYLES if FULL else ["next", "late", "bare", "bare masks"])
+@pytest.mark.parametrize("view", WHOLE, ids=str)
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
+def test_sequences_and_episodes_equal_single_environments(mode: AutoresetMode, view: Any, style: str) -> None:
+    """All steps are there, in their order, and behind the last one what the environment returned with it."""
+    more = 1 if view.bootstrap else 0
+    with di_store.open(memory="64MiB") as store:
         table = store.create_table("t", capacity=1_000, view=view, lanes=3)
-        rows = run(table, mode, 3, "next", 60)
+        rows = run(table, mode, 3, style, 60)
         batch = table.peek(table.keys())
         seen: Counter[Any] = Counter()
         for at in range(len(table)):
             length = int(np.asarray(batch.data["mask"][at]).sum())
-            obs = np.asarray(batch.data["obs"][at])[: length + 1]
-            assert (obs[:, :2] == obs[0, :2]).all(), "a sequence holds two episodes"
-            assert (np.diff(obs[:, 2]) == 1).all(), "steps are missing or doubled"
-            seen.update((int(o[0]), int(o[1]), int(o[2])) for o in obs[:length])
+            obs = np.asarray(batch.data["obs"][at])[: length + more]
+            follows = (np.diff(obs, axis=0) == (0, 0, 1)).all(axis=1)
+            if getattr(view, "cross_episodes", False):
+                begins = (np.diff(obs, axis=0)[:, 1] == 1) & (obs[1:, 2] == 0) & (obs[1:, 0] == obs[0, 0])
+                follows[: length - 1] |= begins[: length - 1]
+            assert follows.all(), "steps are missing or doubled, or of two episodes"
+            seen.update(spelled(each) for each in obs[:length])
         assert len(seen) == sum(rows), "every real row is in some sequence"
-        assert len(set(itertools.chain(seen))) == len(seen)
+
+
+def test_parts_of_an_observation_that_only_the_dropped_row_gives() -> None:
+    """`next` gives one part; the other one is that of the dropped row, and so it is for a lane that is named alone."""
+    with di_store.open(memory="64MiB") as store:
+        table = store.create_table("t", capacity=100, view=di_store.Transition(gamma=1.0), lanes=2)
+        steps = store.create_table("steps", capacity=100, lanes=2)
+        with store.writer([table, steps], lanes=2, autoreset="next_step") as writer:
+            for n in range(6):
+                at = np.array([n, 10 + n], np.float32)
+                rest = {"reward": at, "terminated": np.zeros(2, bool), "truncated": np.array([n == 1, n == 3])}
+                step = {"obs": {"a": at, "b": at}, **rest}
+                for lane in range(2):
+                    one = {"obs": {"a": at[lane], "b": at[lane]}} | {name: leaf[lane] for name, leaf in rest.items()}
+                    items = writer.append(one, next={"obs": {"a": at[lane] + 1}}, lane=lane)
+                    made = items["t"].keys
+                    assert len(items["steps"].keys) == int(n not in ((2, 4)[lane],)), step
+                    assert table.peek(made).data["next_obs"]["a"].tolist() == ([at[lane]] if len(made) else [])
+        batch = table.peek(table.keys()).data
+        pairs = sorted(zip(batch["obs"]["b"].tolist(), batch["next_obs"]["b"].tolist(), strict=True))
+        assert pairs == [(0, 1), (1, 2), (3, 4), (4, 5), (10, 11), (11, 12), (12, 13), (13, 14)]
+        assert batch["next_obs"]["a"].tolist() == batch["next_obs"]["b"].tolist()
 
 
 def test_a_reset_that_is_given_up_does_not_end_a_run_across_episodes() -> None:

@@ -67,7 +67,9 @@ class Table:
 
         Args:
             lanes: streams that are appended to together, leaves ``[lanes, …]``; None: one, leaves as they are.
-            autoreset: Gymnasium's ``envs.metadata["autoreset_mode"]``; None: the program resets by itself.
+            autoreset: Gymnasium's ``envs.metadata["autoreset_mode"]``. Next-step mode drops a lane's row after an ended
+                one; its observation is the final one of the episode before it, where no other was given. Same-step mode
+                takes ``final=infos.get("final_obs")``. None: the program resets by itself.
         """
         self._writable()
         made = Writer([self._handle], lanes, autoreset, single=True)

@@ -140,6 +140,17 @@ def test_next_step_autoreset_drops_the_row_after_an_end() -> None:
     assert seen == [(0, 1), (1, 2), (50, 51)]
 
 
+def test_the_row_that_next_step_autoreset_drops_holds_the_final_observation() -> None:
+    view = Transition(n_step=2, gamma=1.0)
+    writer = ModelWriter([ModelTable("t", view, 10)], autoreset="next_step")
+    seen = []
+    for each in [entry(0), entry(1, end="truncated"), entry(2), entry(50), entry(51), entry(52)]:
+        plan = writer.plan_append({0: each})
+        writer.commit(plan)
+        seen += [(draft.example["obs"], draft.example["next_obs"]) for draft in plan.drafts["t"]]
+    assert seen == [(0, 2), (1, 2), (50, 52)]
+
+
 def test_same_step_autoreset_takes_final() -> None:
     table = ModelTable("t", Transition(), 10)
     writer = ModelWriter([table], autoreset="same_step")

@@ -48,12 +48,14 @@ class Lane:
 
     def append(self, entry: Entry, autoreset: str | None) -> None:
         """One row; raises `Elsewhere`."""
-        if self.episode.ended:
-            self.leave()
         if self.drop_next:
             self.drop_next = False
+            self.end(entry.row)  # what the ended episode's last step led to, where nothing else told
+            self.leave()
             self.episode.following = entry.next
             return
+        if self.episode.ended:
+            self.leave()
         known = self.episode.following or {}
         row = {**known, **entry.row}
         if any(not same(row[column], value) for column, value in known.items()):
@@ -80,7 +82,8 @@ class Lane:
         """End the episode, or give the ended one its final observation."""
         episode = self.episode
         if not episode.settled:
-            episode.following = final if final is not None else episode.following
+            if final is not None:
+                episode.following = {**final, **(episode.following or {})}
             episode.ended = episode.settled = True
 
     def across(self) -> Episode:

@@ -20,7 +20,7 @@ EPISODES = [
     Mutant(
         "final-observation-ignored",
         "autoreset",
-        "native/writer.cc",
+        "native/writer_ends.cc",
         "const bool given = !call.final_given.empty() && call.final_given[u64{t} * count + l] != 0;",
         "const bool given = false;",
         (AUTO,),
@@ -28,7 +28,7 @@ EPISODES = [
     Mutant(
         "first-observation-not-kept",
         "autoreset",
-        "native/writer.cc",
+        "native/writer_ends.cc",
         "lane.first = keep_first(call, t, l);",
         "lane.first = nullptr;",
         ("tests/test_final_observations.py", AUTO),
@@ -42,12 +42,20 @@ EPISODES = [
         (AUTO,),
     ),
     Mutant(
+        "dropped-observation-ignored",
+        "autoreset",
+        "native/writer_ends.cc",
+        "      if (wanted[c]) final[c] = call.columns[c];\n",
+        "",
+        (AUTO, "tests/test_autoreset.py"),
+    ),
+    Mutant(
         "windows-cross-episodes",
         "autoreset",
         "native/windows.cc",
         "if (!spec_.cross_episodes || steps_ == 0) {",
         "if (steps_ == 0) {",
-        ("native:test_windows", "tests/test_autoreset.py::test_sequences_never_cross_an_episode"),
+        ("native:test_windows", "tests/test_autoreset.py::test_sequences_and_episodes_equal_single_environments"),
     ),
 ]
 
