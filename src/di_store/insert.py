@@ -5,6 +5,7 @@ One writer of one lane per process and table stands behind it; a lock makes it u
 
 from __future__ import annotations
 
+import copy
 import os
 import threading
 from collections.abc import Callable
@@ -15,7 +16,7 @@ import numpy as np
 from di_store import _core, tree
 from di_store.batch import encode_blob
 from di_store.dtypes import Array
-from di_store.errors import SchemaMismatch
+from di_store.errors import SchemaMismatch, StoreError
 from di_store.handle import TableHandle
 from di_store.plan import FINISHED, NO_NEXT, VALUE, first_columns, observed_columns
 from di_store.schema import Schema
@@ -31,6 +32,7 @@ class Inserter:
 
     def __init__(self, handle: TableHandle) -> None:
         self._handle = handle
+        self._ended: StoreError | None = None
         self._native: _core.Writer | None = None
         self._schema: Schema | None = None
         self._lock = threading.Lock()
@@ -42,6 +44,7 @@ class Inserter:
         """One item; its key, uint64[1]."""
         timeout = check_timeout(timeout)
         with self._guard():
+            self._check_open()
             if self._plain:
                 return self._steps(value, None, priority, timeout)
             if self._handle.opaque:
@@ -54,6 +57,7 @@ class Inserter:
         """One item for each entry of the leading axis; their keys, uint64[n]."""
         timeout = check_timeout(timeout)
         with self._guard():
+            self._check_open()
             if self._handle.opaque:
                 return self._opaque(list(batch), priority, timeout)
             n = rows_of(batch)
@@ -64,12 +68,18 @@ class Inserter:
                 return self._wholes(batch, n, priority, timeout)
             return self._finished(batch, n, priority, timeout)
 
-    def close(self) -> None:
-        """Let the table go."""
+    def end_with(self, why: StoreError) -> None:
+        """The store's handle is closed: let the table go once no call is inside."""
         with self._guard():
+            self._ended = why
             native, self._native = self._native, None
+            self._handle = None  # type: ignore[assignment]  # the mapping goes with the last handle
             if native is not None:
                 native.close()
+
+    def _check_open(self) -> None:
+        if self._ended is not None:
+            raise copy.copy(self._ended)
 
     # -- rows ---------------------------------------------------------------------------------------------------
 
@@ -205,6 +215,7 @@ class Inserter:
                 if made.passed:  # some of its items are there: it ends with all of them, whatever the timeout
                     wait.endless()
                     wait.pause(block, made.seq, made.text)
+                    handle.check_open()
                     made = self._writer().resume()
                     continue
                 self._lock.release()  # a blocked call has left nothing behind: other threads may try meanwhile

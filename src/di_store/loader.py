@@ -88,8 +88,11 @@ class _Ahead:
         self._give_back()
 
     def _give_back(self) -> None:
-        while self._ready:
-            drawn, _ = self._ready.popleft()
+        while True:
+            with self._changed:  # a consumer may take one meanwhile
+                if not self._ready:
+                    break
+                drawn, _ = self._ready.popleft()
             drawn.give_back()
         self.placer.close()
         self._source = None  # the mapping goes with the last handle

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -36,7 +37,9 @@ class Mixture:
         self._tables = list(tables.values())
         self._weights = dict(weights)
         self._seed = seed
-        self._source = MixtureSource([table._handle for table in self._tables], list(weights.values()), seed)
+        self._ended: StoreError | None = None
+        handles = [table._open() for table in self._tables]
+        self._source: MixtureSource | None = MixtureSource(handles, list(weights.values()), seed)
         store._follow(self)
 
     @property
@@ -74,13 +77,13 @@ class Mixture:
         Raises:
             Timeout: what was drawn is given back. EndOfData: a table is finished and gives no more.
         """
-        self._check()
+        whole = self._open()
         if beta is not None:
             beta = config.real("beta", beta, why="it is the exponent of the importance weights")
         n = check_n(n)
         if out is not None:
             check_out(out, n)
-        source = self._source if columns is None else self._source.only(columns)
+        source = whole if columns is None else whole.only(columns)
         drawn = source.draw(Terms(n, timeout, min_n, linger), beta, None if out is None else _Given(out))
         drawn.deliver()
         batch: Batch = drawn.parts
@@ -88,7 +91,7 @@ class Mixture:
 
     def update_priorities(self, keys: Any, priorities: Any, *, timeout: float | None = 60) -> int:
         """Set priorities by the keys of this mixture's batches; how many of the items were live."""
-        self._check()
+        self._open()
         keys, priorities = key_array(keys), host_array(priorities)
         if len(keys) != len(priorities):
             raise ValueError(f"update_priorities: {len(keys)} keys but {len(priorities)} priorities")
@@ -115,19 +118,24 @@ class Mixture:
         timeout: float | None = None,
     ) -> Loader:
         """As `Table.loader`."""
-        self._check()
-        source = self._source.only(columns)
+        source = self._open().only(columns)
         made = Loader(source, batch_size, prefetch, device, pin_memory, beta, drop_last, timeout)
         self._store._follow(made)
         return made
 
     def end_with(self, why: StoreError) -> None:
         """The store's handle is closed."""
-        self._source = None  # type: ignore[assignment]  # the mapping goes with the last handle
+        self._ended = self._ended or why
+        self._source = None  # the mapping goes with the last handle
 
-    def _check(self) -> None:
+    def _open(self) -> MixtureSource:
+        source = self._source
+        if source is None:
+            assert self._ended is not None
+            raise copy.copy(self._ended)
         for table in self._tables:
             table._writable()
+        return source
 
 
 class MixtureSource:

@@ -71,7 +71,8 @@ class Store:
         self._put: Any = arena.put
         self._get: Any = arena.get
         self._readonly = _refusal(self._name) if readonly else None
-        self._followers: weakref.WeakSet[Any] = weakref.WeakSet()
+        # By id. A plain dict, since threads add to it while another goes through it.
+        self._followers: dict[int, weakref.ref[Any]] = {}
         self._versions = _versions.setdefault(arena.stats()["uuid"], {})
         if readonly:
             self._put = self._refuse_put
@@ -85,9 +86,10 @@ class Store:
 
     @property
     def _arena(self) -> _core.Arena:
-        if self._arena_or_none is None:
+        arena = self._arena_or_none  # once: another thread may close this handle
+        if arena is None:
             raise self._closed()
-        return self._arena_or_none
+        return arena
 
     def _closed(self) -> StoreError:
         return StoreClosed(f"this handle of store {self._name!r} was closed")
@@ -106,13 +108,11 @@ class Store:
 
         Arrays stay what they are; the mapping goes with the last handle and array.
         """
-        if self._arena_or_none is None:
-            return
-        why = self._closed()
-        for follower in list(self._followers):
-            (follower._close if isinstance(follower, Table) else follower.end_with)(why)
         self._put = self._get = self._refuse
-        self._arena_or_none = None
+        self._arena_or_none = None  # first: who begins to follow from now on sees it
+        for reference in list(self._followers.values()):
+            if (follower := reference()) is not None:
+                (follower._close if isinstance(follower, Table) else follower.end_with)(self._closed())
 
     def __enter__(self) -> Store:
         return self
@@ -152,8 +152,12 @@ class Store:
             raise
 
     def _follow(self, follower: Any) -> None:
-        """End it when this handle ends."""
-        self._followers.add(follower)
+        """End it when this handle ends; `StoreClosed` if it has ended by now."""
+        key, known = id(follower), self._followers
+        known[key] = weakref.ref(follower, lambda _: known.pop(key, None))
+        if self._arena_or_none is None:
+            self.close()
+            raise self._closed()
 
     def _refuse(self, *_: Any, **__: Any) -> Any:
         raise self._closed()
@@ -455,7 +459,7 @@ class Store:
             assert known is not None
             return self._existing(known, settings)
         made = self._table(native)
-        made._handle.publish_layout()
+        made._open().publish_layout()
         return made
 
     def _table(self, native: _core.Table) -> Table:
@@ -465,7 +469,7 @@ class Store:
 
     def _existing(self, native: _core.Table, settings: Settings) -> Table:
         found = self._table(native)
-        handle = found._handle
+        handle = found._open()
         difference = handle.settings.difference(settings)
         if not difference and settings.schema is not None and handle.settings.schema is None:
             known = handle.schema  # what the first step has declared

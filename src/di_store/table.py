@@ -39,8 +39,8 @@ class Table:
     def __init__(self, store: Store, handle: TableHandle) -> None:
         self._store = store
         self._name = handle.name
-        self._handle = handle
-        self._native = handle.native
+        # Other threads may close the store: a call takes the handle once, and keeps it until it is through.
+        self._handle: TableHandle | None = handle
         self._inserter = Inserter(handle)
         self._beta_default = isinstance(handle.settings.sampler, Prioritized)
         self._sample: Any = self._first_sample
@@ -71,8 +71,7 @@ class Table:
                 one; its observation is the final one of the episode before it, where no other was given. Same-step mode
                 takes ``final=infos.get("final_obs")``. None: the program resets by itself.
         """
-        self._writable()
-        made = Writer([self._handle], lanes, autoreset, single=True)
+        made = Writer([self._writable()], lanes, autoreset, single=True)
         self._store._follow(made)
         return made
 
@@ -133,7 +132,7 @@ class Table:
         Raises:
             Timeout: what was drawn is given back. EndOfData: finished, and nothing is left.
         """
-        handle = self._handle  # a thread that closes the store takes it away
+        handle = self._handle
         now = min_n is None and columns is None and out is None and type(n) is int and 0 < n <= config.MAX_COUNT
         if now and handle is not None and (timeout is None or (type(timeout) in (float, int) and timeout >= 0)):
             if beta is None and self._beta_default and self._closed is None:
@@ -144,22 +143,24 @@ class Table:
                 return handle.batch(found) if handle.special else Batch(*found)
         else:
             found = None
-        self._writable()
-        return read_batch(self._handle, found, n, timeout, min_n, linger, self._beta(beta), columns, out)
+        handle = self._writable()
+        return read_batch(handle, found, n, timeout, min_n, linger, self._beta(handle, beta), columns, out)
 
     def _first_sample(self, n: int, beta: float | None, which: Any) -> Any:
         """The first call finds the core's reader; None while the table has no columns."""
-        self._writable()
-        if self._handle.schema is None:
+        handle = self._writable()
+        if handle.schema is None:
             return None
-        self._handle.arena.set_role(LEARNER_ROLE)
-        run_ahead(self._handle.arena)
-        self._sample = self._handle.reader().sample
-        return self._sample(n, beta, which)
+        handle.arena.set_role(LEARNER_ROLE)
+        run_ahead(handle.arena)
+        sample = self._sample = handle.reader().sample
+        if self._closed is not None:  # by another thread, meanwhile
+            self._sample = self._refuse
+        return sample(n, beta, which)
 
-    def _beta(self, beta: Any) -> float | None:
+    def _beta(self, handle: TableHandle, beta: Any) -> float | None:
         if beta is None:
-            return self._native.beta if self._beta_default else None
+            return handle.native.beta if self._beta_default else None
         return config.real("beta", beta, why="it is the exponent of the importance weights")
 
     def peek(self, keys: Any, *, columns: str | Iterable[str] | None = None) -> Batch:
@@ -173,7 +174,7 @@ class Table:
         if handle.read_plan() is None:
             return empty_batch(wanted)
         which = handle.which(columns)
-        return handle.batch(handle.reader().peek(wanted, self._beta(None), which))
+        return handle.batch(handle.reader().peek(wanted, self._beta(handle, None), which))
 
     def keys(self, start: int = 0, n: int | None = None, *, timeout: float | None = 60) -> Array:
         """Keys of up to `n` items, oldest first, the `start` oldest left out: uint64."""
@@ -199,13 +200,11 @@ class Table:
         return self._update(keys, priorities, 60.0 if timeout == 60 else lock_seconds(timeout))
 
     def _update(self, keys: Array, priorities: Array, seconds: float) -> int:
-        self._writable()
-        return self._native.update(keys, priorities, seconds)
+        return self._writable().native.update(keys, priorities, seconds)
 
     def delete(self, keys: Any, *, timeout: float | None = 60) -> int:
         """Remove items; how many were there."""
-        self._writable()
-        return self._native.remove(key_array(keys), lock_seconds(timeout))
+        return self._writable().native.remove(key_array(keys), lock_seconds(timeout))
 
     # -- changing -----------------------------------------------------------------------------------------------
 
@@ -214,8 +213,7 @@ class Table:
 
         Draws that nobody has received yet are still handed out, and count nowhere. The largest priority stays.
         """
-        self._writable()
-        self._native.reset(lock_seconds(timeout))
+        self._writable().native.reset(lock_seconds(timeout))
 
     def resize(self, capacity: int, *, timeout: float | None = 60) -> None:
         """Another number of items, while everybody goes on; a smaller one evicts by the remover.
@@ -223,10 +221,10 @@ class Table:
         Raises:
             CapacityError: below what the limiter needs, or beyond the store's memory; nothing was changed.
         """
-        self._writable()
-        handle, settings = self._handle, self._handle.settings
+        handle = self._writable()
+        settings = handle.settings
         wanted = config.count("capacity", capacity, minimum=1, maximum=MAX_CAPACITY, why="a table holds an item")
-        stats = self._native.stats()
+        stats = handle.native.stats()
         least = int(stats["limiter"]["max_diff"]) if settings.queued else int(stats["limiter"]["min_size"])
         if wanted < least:
             raise CapacityError(
@@ -241,7 +239,7 @@ class Table:
             check_room(self.name, needed, handle.arena.available(), int(stats["reserve_bytes"]) + slots_held)
             reserve, block = needed.reserve_bytes, needed.chunk_block
         slots = max(slots_for(wanted), int(stats["slots"]))
-        self._native.resize(wanted, int(stats["max_bytes"]), slots, reserve, block, lock_seconds(timeout))
+        handle.native.resize(wanted, int(stats["max_bytes"]), slots, reserve, block, lock_seconds(timeout))
 
     def configure(
         self,
@@ -267,12 +265,12 @@ class Table:
         Raises:
             ValueError: it contradicts the table's other settings; nothing was changed.
         """
-        self._writable()
-        settings = self._handle.settings
+        handle = self._writable()
+        settings = handle.settings
         numbers = None
         if limiter is not None:
             numbers = limiter_numbers(check_limiter(limiter))
-            self._check_limiter(limiter, numbers)
+            _check_limiter(handle, limiter, numbers)
         if (alpha is not None or beta is not _UNCHANGED) and not isinstance(settings.sampler, Prioritized):
             raise ValueError(f"alpha= and beta= belong to Prioritized, this table has sampler={settings.sampler!r}")
         if alpha is not None:
@@ -284,19 +282,7 @@ class Table:
             if settings.weights is None and max_staleness is not None:
                 raise ValueError('max_staleness needs the table to be created with weights="policy"')
             staleness = -1 if max_staleness is None else config.count("max_staleness", max_staleness, minimum=0)
-        self._native.configure(numbers, alpha, beta, staleness, lock_seconds(timeout))
-
-    def _check_limiter(self, limiter: Limiter, numbers: tuple[float, float, float, int, bool]) -> None:
-        settings = self._handle.settings
-        capacity = int(self._native.stats()["capacity"])
-        if numbers[4] != settings.queued or (numbers[4] and type(limiter) is not type(settings.limiter)):
-            raise ValueError(
-                f"limiter={limiter!r}: a table with {settings.limiter!r} cannot become one with another order of "
-                "drawing; make a new table"
-            )
-        least = int(numbers[2]) if numbers[4] else numbers[3]
-        if least > capacity:
-            raise ValueError(f"limiter={limiter!r} needs {least} items, and capacity={capacity} holds fewer")
+        handle.native.configure(numbers, alpha, beta, staleness, lock_seconds(timeout))
 
     def finish(self, *, timeout: float | None = 60) -> None:
         """No more inserts will come: `sample` returns what remains, then raises `EndOfData`; loaders stop.
@@ -305,8 +291,7 @@ class Table:
         come back. Where draws use items up (`max_times_sampled`, a queue, `Once` with a last epoch) the limiter holds
         nothing back any more.
         """
-        self._writable()
-        self._native.finish(lock_seconds(timeout))
+        self._writable().native.finish(lock_seconds(timeout))
 
     def stats(self) -> dict[str, Any]:
         """Counts, bytes and the limiter's state, read without locks."""
@@ -338,8 +323,7 @@ class Table:
             drop_last: leave out a smaller last batch.
             timeout: seconds that one batch may take; None: no limit.
         """
-        self._writable()
-        source = TableSource(self._handle, columns)
+        source = TableSource(self._writable(), columns)
         made = Loader(source, batch_size, prefetch, device, pin_memory, beta, drop_last, timeout)
         self._store._follow(made)
         return made
@@ -347,25 +331,42 @@ class Table:
     # -- handles ------------------------------------------------------------------------------------------------
 
     def _open(self) -> TableHandle:
-        if self._closed is not None:
+        handle = self._handle
+        if handle is None:
+            assert self._closed is not None
             raise copy.copy(self._closed)
-        return self._handle
+        return handle
 
-    def _writable(self) -> None:
-        if self._closed is not None:
-            raise copy.copy(self._closed)
+    def _writable(self) -> TableHandle:
+        handle = self._open()
         if self._store._readonly is not None:
             raise copy.copy(self._store._readonly)
+        return handle
 
     def _close(self, why: StoreError) -> None:
-        if self._closed is not None:
+        """The store's handle is closed: later calls raise `why`, and those that wait."""
+        handle = self._handle
+        if handle is None:
             return
-        self._closed = self._handle.closed = why
+        self._closed = self._closed or why
+        handle.closed = self._closed
         self._sample = self._refuse
-        self._inserter.close()
-        # The mapping goes with the last handle: let go of the core's part.
-        self._handle = self._native = self._inserter = None  # type: ignore[assignment]
+        self._inserter.end_with(self._closed)
+        self._handle = None  # the mapping goes with the last handle: let go of the core's part
 
     def _refuse(self, *_: Any) -> Any:
         assert self._closed is not None
         raise copy.copy(self._closed)
+
+
+def _check_limiter(handle: TableHandle, limiter: Limiter, numbers: tuple[float, float, float, int, bool]) -> None:
+    settings = handle.settings
+    capacity = int(handle.native.stats()["capacity"])
+    if numbers[4] != settings.queued or (numbers[4] and type(limiter) is not type(settings.limiter)):
+        raise ValueError(
+            f"limiter={limiter!r}: a table with {settings.limiter!r} cannot become one with another order of "
+            "drawing; make a new table"
+        )
+    least = int(numbers[2]) if numbers[4] else numbers[3]
+    if least > capacity:
+        raise ValueError(f"limiter={limiter!r} needs {least} items, and capacity={capacity} holds fewer")

@@ -1,12 +1,13 @@
 """Writing: a writer of one stream into one or several tables, and inserting without a stream.
 
 A call goes to the core as it is; everything else here is for what happens rarely: the first step declares columns, a
-call that has to wait, a call that is refused.
+call that has to wait, a call that is refused, an end that comes from another thread.
 """
 
 from __future__ import annotations
 
 import copy
+import threading
 import weakref
 from collections.abc import Iterable, Mapping
 from threading import get_ident
@@ -18,7 +19,7 @@ import numpy as np
 from di_store import _core
 from di_store.batch import Items, encode_blob
 from di_store.chores import run_ahead
-from di_store.config import count
+from di_store.config import count, flag
 from di_store.dtypes import Array
 from di_store.errors import EndOfData, SchemaMismatch, StoreError, WriterClosed
 from di_store.handle import TableHandle
@@ -45,29 +46,15 @@ class Writer:
     """Appends steps to the streams of some lanes; one thread uses it. Made by `Table.writer` and `Store.writer`."""
 
     def __init__(self, handles: Iterable[TableHandle], lanes: int | None, autoreset: Any, *, single: bool) -> None:
-        self._handles = sorted(handles, key=lambda handle: handle.native.index)
-        self._arena = self._handles[0].arena
+        stream = _Stream(handles, lanes, autoreset)
+        self._stream: _Stream | None = stream
+        self._names = [handle.name for handle in stream.handles]
         self._single = single
-        self._lanes = None if lanes is None else count("lanes", lanes, minimum=1, maximum=2**20)
-        self._autoreset = autoreset_number(autoreset)
-        self._native: _core.Writer | None = None
-        self._schema: Schema | None = None
-        self._thread = 0
+        self._thread = 0  # of whom it belongs to; -1 when it has ended
+        self._claim = threading.Lock()  # taken once: by its thread, or by who ends it before it had one
         self._ended: StoreError | None = None
-        self._versions: list[tuple[int, dict[str, int], str]] = []
-        self._call: Any = self._first_call
+        self._call: Any = self._first_call if stream.native is None else stream.call
         self._calls = 0
-        self._warned: set[str] = set()
-        self._opaque = self._handles[0].opaque
-        if self._opaque and len(self._handles) > 1:
-            raise ValueError("a table with view=Opaque() shares its stream with no other: give it a writer of its own")
-        self._arena.set_role(WRITER_ROLE)
-        run_ahead(self._arena)
-        self._attending: list[_core.Attendance] = []
-        if all(handle.schema is not None for handle in self._handles):
-            self._build()
-        else:  # open for learners already, though there is nothing to write with before the first step
-            self._attending = [_core.Attendance(handle.native) for handle in self._handles]
         _open.add(self)
 
     # -- the calls ----------------------------------------------------------------------------------------------
@@ -104,16 +91,19 @@ class Writer:
         """
         if get_ident() != self._thread:
             self._enter()
+        if timeout is not None:
+            timeout = check_timeout(timeout)
         try:
             made = self._call(step, next, final, lane, self._by_table(priority) if type(priority) is dict else priority)
         except SchemaMismatch as error:
             raise self._explained(error, step, lane, None) from None
-        if type(made) is not list or timeout is not None:
+        if type(made) is not list:
             arguments = (step, next, final, lane, self._by_table(priority) if type(priority) is dict else priority)
-            made = self._finish_waiting("append", made, timeout, self._call, *arguments)
+            stream = self._open()
+            made = stream.finish_waiting("append", made, timeout, stream.call, *arguments)
         self._calls += 1
-        if not self._calls % _LOOK_EVERY:
-            self._look()
+        if not self._calls % _LOOK_EVERY and (own := self._stream) is not None:
+            own.look()
         if self._single:
             return Items(*made[0])
         return self._named(made)
@@ -143,26 +133,23 @@ class Writer:
         """
         if get_ident() != self._thread:
             self._enter()
-        if self._opaque:
+        timeout, stream = check_timeout(timeout), self._open()
+        if stream.opaque:
             steps = list(steps)
-        total = len(steps) if self._opaque else rows_of(steps)
+        total = len(steps) if stream.opaque else rows_of(steps)
         if total == 0:
             raise ValueError("extend() needs at least one row")
-        if self._native is None:
-            self._declare(steps, lane, total)
-        assert self._native is not None
-        if self._versions:
-            self._take_versions()
-        if self._opaque:
-            steps = self._encoded(steps, next, final, lane, total)
+        native = stream.declared(steps, lane, total)
+        stream.take_versions()
+        if stream.opaque:
+            steps = stream.encoded(steps, next, final, lane, total)
         arguments = (steps, next, final, lane, self._by_table(priority) if type(priority) is dict else priority, total)
         try:
-            made = self._native.extend(*arguments)
+            made = native.extend(*arguments)
         except SchemaMismatch as error:
             raise self._explained(error, steps, lane, total) from None
-        if type(made) is not list or timeout is not None:
-            made = self._finish_waiting("extend", made, timeout, self._native.extend, *arguments)
-        self._look()
+        made = stream.finish_waiting("extend", made, timeout, native.extend, *arguments)
+        stream.look()
         return Items(*made[0]) if self._single else self._named(made)
 
     def end_episode(
@@ -182,12 +169,13 @@ class Writer:
         """
         if get_ident() != self._thread:
             self._enter()
-        if self._native is None:
-            return self._named([_nothing() for _ in self._handles]) if not self._single else Items(*_nothing())
-        arguments = (final, lane, bool(discard))
-        made = self._native.end_episode(*arguments)
-        if type(made) is not list or timeout is not None:
-            made = self._finish_waiting("end_episode", made, timeout, self._native.end_episode, *arguments)
+        timeout, stream = check_timeout(timeout), self._open()
+        arguments = (final, lane, flag("discard", discard))
+        if (native := stream.native) is None:
+            return self._named([_nothing() for _ in self._names]) if not self._single else Items(*_nothing())
+        made = stream.finish_waiting(
+            "end_episode", native.end_episode(*arguments), timeout, native.end_episode, *arguments
+        )
         return Items(*made[0]) if self._single else self._named(made)
 
     def close(self, *, timeout: float | None = CLOSE_SECONDS) -> None:
@@ -200,12 +188,11 @@ class Writer:
             return
         if get_ident() != self._thread:
             self._enter()
-        native = self._native
+        timeout, stream = check_timeout(timeout), self._open()
+        native = stream.native
         try:
             if native is not None:
-                made = native.finish()
-                if type(made) is not list:
-                    self._finish_waiting("close", made, timeout, native.finish)
+                stream.finish_waiting("close", native.finish(), timeout, native.finish)
         except EndOfData:
             pass  # the table takes no more items, so these episodes end without
         finally:
@@ -230,53 +217,145 @@ class Writer:
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Writer does not pickle: pass the table and call table.writer() where it is used")
 
-    # -- first use ----------------------------------------------------------------------------------------------
+    # -- rare ways ----------------------------------------------------------------------------------------------
+
+    def _enter(self) -> None:
+        """Somebody else's thread, the first call, or the end."""
+        if self._ended is None and not self._thread and self._claim.acquire(blocking=False):
+            self._thread = get_ident()
+            return
+        raise self._closed()
+
+    def _closed(self) -> StoreError:
+        """Why it cannot be used: a copy, since several threads may raise it."""
+        if self._ended is not None:
+            return copy.copy(self._ended)
+        return WriterClosed("a writer is for one thread, and this one is used by another")
+
+    def _open(self) -> _Stream:
+        """What a call needs, which it keeps until it is through; `StoreClosed` once the store's handle has ended."""
+        stream = self._stream
+        if stream is None:
+            raise self._closed()
+        return stream
+
+    def _refuse(self, *_: Any) -> Any:
+        raise self._closed()
 
     def _first_call(self, step: Any, next: Any, final: Any, lane: Any, priority: Any) -> Any:
-        if self._native is None:
-            self._declare(step, lane, None)
-        return self._call(step, next, final, lane, priority)
+        stream = self._open()
+        stream.declared(step, lane, None)
+        self._call = stream.call
+        if self._ended is not None:  # another thread has closed the store meanwhile
+            self._call = self._refuse
+        return stream.call(step, next, final, lane, priority)
 
-    def _declare(self, step: Any, lane: Any, total: int | None) -> None:
-        """The first step declares the columns of the tables that have none."""
-        if not self._opaque:
-            step_schema(self._handles, step, self._lead(lane, total))
-        self._build()
+    def _end(self, why: StoreError) -> None:
+        self._ended = why
+        self._thread = -1
+        self._call = self._refuse
+        # The mapping goes with the last handle: let go of the core's part. A call in another thread has its own hold.
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.end(why)
+
+    def end_with(self, why: StoreError) -> None:
+        """The store's handle is closed: end as `close` does, as far as that needs no waiting."""
+        if self._ended is None and (self._thread == get_ident() or self._claim.acquire(blocking=False)):
+            self._thread = get_ident()
+            try:
+                self.close(timeout=0.0)
+            except StoreError:
+                pass  # what could not pass is lost with the handle
+        self._end(why)
+
+    def _by_table(self, priority: dict[str, Any]) -> dict[int, Any]:
+        if unknown := set(priority) - set(self._names):
+            raise ValueError(f"priority= names {sorted(unknown)}, this writer's tables are {self._names}")
+        return {number: priority[name] for number, name in enumerate(self._names) if name in priority}
+
+    def _named(self, made: list[Any]) -> dict[str, Items]:
+        return {name: Items(*parts) for name, parts in zip(self._names, made, strict=True)}
+
+    def _explained(self, error: SchemaMismatch, step: Any, lane: Any, total: int | None) -> StoreError:
+        """What is wrong with a refused step, with its full path; `error` itself where that is not to be seen."""
+        stream = self._stream
+        if stream is not None and stream.schema is not None and not stream.opaque and isinstance(step, Mapping):
+            try:
+                stream.schema.coerce(step, stream.lead(lane, total) or None, partial=True)
+            except SchemaMismatch as told:
+                return told
+        return error
+
+
+class _Stream:
+    """What a writer holds of the core. A call keeps it while it runs: nothing is taken from under it by `close()`."""
+
+    def __init__(self, handles: Iterable[TableHandle], lanes: int | None, autoreset: Any) -> None:
+        self.handles = sorted(handles, key=lambda handle: handle.native.index)
+        self.native: _core.Writer | None = None
+        self.schema: Schema | None = None
+        self.call: Any = None
+        self.opaque = self.handles[0].opaque
+        self._arena = self.handles[0].arena
+        self._lanes = None if lanes is None else count("lanes", lanes, minimum=1, maximum=2**20)
+        self._autoreset = autoreset_number(autoreset)
+        self._versions: list[tuple[int, dict[str, int], str]] = []
+        self._warned: set[str] = set()
+        self._ended: StoreError | None = None
+        if self.opaque and len(self.handles) > 1:
+            raise ValueError("a table with view=Opaque() shares its stream with no other: give it a writer of its own")
+        self._arena.set_role(WRITER_ROLE)
+        run_ahead(self._arena)
+        self._attending: list[_core.Attendance] = []
+        if all(handle.schema is not None for handle in self.handles):
+            self._build()
+        else:  # open for learners already, though there is nothing to write with before the first step
+            self._attending = [_core.Attendance(handle.native) for handle in self.handles]
+
+    def declared(self, step: Any, lane: Any, total: int | None) -> _core.Writer:
+        """The core's writer; a first step declares the columns of the tables that have none."""
+        if self.native is None:
+            if not self.opaque:
+                step_schema(self.handles, step, self.lead(lane, total))
+            self._build()
+        assert self.native is not None
+        return self.native
 
     def _build(self) -> None:
-        self._native, self._schema = build_native(self._handles, self._lanes, self._autoreset)
+        self.native, self.schema = build_native(self.handles, self._lanes, self._autoreset)
         self._end_attendance()
         self._versions = [
             (position, handle.versions, handle.settings.weights)
-            for position, handle in enumerate(self._handles)
-            if handle.settings.weights is not None and "version" not in self._schema
+            for position, handle in enumerate(self.handles)
+            if handle.settings.weights is not None and "version" not in self.schema
         ]
         for position, _, _ in self._versions:
-            self._native.set_version(position, -1)
-        if self._opaque:
-            self._call = self._opaque_call
+            self.native.set_version(position, -1)
+        if self.opaque:
+            self.call = self._opaque_call
         elif self._versions:
-            self._call = self._versioned_call
+            self.call = self._versioned_call
         else:
-            self._call = self._native.append
+            self.call = self.native.append
 
     def _versioned_call(self, *arguments: Any) -> Any:
-        self._take_versions()
-        assert self._native is not None
-        return self._native.append(*arguments)
+        assert self.native is not None
+        self.take_versions()
+        return self.native.append(*arguments)
 
-    def _take_versions(self) -> None:
-        assert self._native is not None
+    def take_versions(self) -> None:
+        """The versions that rows of the next call get, where no column says them."""
+        assert self.native is not None
         for position, versions, name in self._versions:
-            self._native.set_version(position, versions.get(name, -1))
+            self.native.set_version(position, versions.get(name, -1))
 
     def _opaque_call(self, value: Any, next: Any, final: Any, lane: Any, priority: Any) -> Any:
-        assert self._native is not None
-        if self._versions:
-            self._take_versions()
-        return self._native.append(self._encoded([value], next, final, lane, None), None, None, lane, priority)
+        assert self.native is not None
+        self.take_versions()
+        return self.native.append(self.encoded([value], next, final, lane, None), None, None, lane, priority)
 
-    def _encoded(self, values: Any, next: Any, final: Any, lane: Any, total: int | None) -> dict[str, Any]:
+    def encoded(self, values: Any, next: Any, final: Any, lane: Any, total: int | None) -> dict[str, Any]:
         """Python values as the rows of their one column, with the leading axes that the core expects."""
         if next is not None or final is not None:
             raise ValueError(
@@ -288,76 +367,10 @@ class Writer:
         else:
             blobs = [[encode_blob(value) for value in by_lane] for by_lane in values]
             sizes = [len(blob) for by_lane in blobs for blob in by_lane]
-        self._handles[0].reserve_opaque(max(sizes, default=0))
+        self.handles[0].reserve_opaque(max(sizes, default=0))
         return {VALUE: blobs[0] if total is None else blobs}
 
-    # -- rare ways ----------------------------------------------------------------------------------------------
-
-    def _enter(self) -> None:
-        """Somebody else's thread, the first call, or the end."""
-        if self._ended is not None:
-            raise copy.copy(self._ended)
-        if self._thread:
-            raise WriterClosed("a writer is for one thread, and this one is used by another")
-        self._thread = get_ident()
-
-    def _end(self, why: StoreError) -> None:
-        self._ended = why
-        self._thread = -1
-        try:
-            self._end_attendance()
-        except StoreError:
-            pass  # the table is gone, or held up: what is left ends with this process
-        # The mapping goes with the last handle: let go of the core's part.
-        self._call = self._native = None
-        self._handles, self._versions = [], []
-        self._arena = None  # type: ignore[assignment]
-
-    def _end_attendance(self) -> None:
-        """The core's writer counts as open now, or nothing does any more."""
-        while self._attending:
-            self._attending.pop().end()
-
-    def end_with(self, why: StoreError) -> None:
-        """The store's handle is closed: end as `close` does, as far as that needs no waiting."""
-        if self._ended is None and self._thread in (0, get_ident()):
-            try:
-                self.close(timeout=0.0)
-            except StoreError:
-                pass  # what could not pass is lost with the handle
-        self._end(why)
-
-    def _finish_waiting(self, what: str, made: Any, timeout: Any, call: Any, *arguments: Any) -> Any:
-        """Repeat a blocked call until it passes. `made` of a passed call comes back as it is."""
-        timeout = check_timeout(timeout)
-        if type(made) is list:
-            return made
-        wait = Wait(self._arena, timeout, f"{what} to table {self._handles[made.table].name!r}")
-        while type(made) is not list:
-            self._look()
-            native = self._handles[made.table].native
-            block = self._arena.wait_room if made.why == 3 else native.wait_room
-            if made.passed:  # some of its items are there: it ends with all of them, whatever the timeout
-                wait.endless()
-                call, arguments = self._resume, ()
-            wait.pause(block, made.seq, made.text, full=made.why != 1)
-            made = call(*arguments)
-        return made
-
-    def _resume(self) -> Any:
-        assert self._native is not None
-        return self._native.resume()
-
-    def _by_table(self, priority: dict[str, Any]) -> dict[int, Any]:
-        names = [handle.name for handle in self._handles]
-        if unknown := set(priority) - set(names):
-            raise ValueError(f"priority= names {sorted(unknown)}, this writer's tables are {names}")
-        return {number: priority[name] for number, name in enumerate(names) if name in priority}
-
-    def _named(self, made: list[Any]) -> dict[str, Items]:
-        return {handle.name: Items(*parts) for handle, parts in zip(self._handles, made, strict=True)}
-
-    def _lead(self, lane: Any, total: int | None) -> tuple[int, ...]:
+    def lead(self, lane: Any, total: int | None) -> tuple[int, ...]:
         """Leading axes of a call's leaves."""
         lead = () if total is None else (total,)
         if self._lanes is None or isinstance(lane, (int, np.integer)):
@@ -367,20 +380,47 @@ class Writer:
         named: Array = np.asarray(lane)
         return (*lead, int(named.sum()) if named.dtype == np.bool_ else named.size)
 
-    def _explained(self, error: SchemaMismatch, step: Any, lane: Any, total: int | None) -> StoreError:
-        """What is wrong with a refused step, with its full path; `error` itself where that is not to be seen."""
-        if self._schema is not None and not self._opaque and isinstance(step, Mapping):
-            try:
-                self._schema.coerce(step, self._lead(lane, total) or None, partial=True)
-            except SchemaMismatch as told:
-                return told
-        return error
+    def finish_waiting(self, what: str, made: Any, timeout: float | None, call: Any, *arguments: Any) -> Any:
+        """Repeat a blocked call until it passes. `made` of a passed call comes back as it is."""
+        if type(made) is list:
+            return made
+        assert self.native is not None
+        wait = Wait(self._arena, timeout, f"{what} to table {self.handles[made.table].name!r}")
+        while type(made) is not list:
+            self.look()
+            native = self.handles[made.table].native
+            block = self._arena.wait_room if made.why == 3 else native.wait_room
+            if made.passed:  # some of its items are there: it ends with all of them, whatever the timeout
+                wait.endless()
+                call, arguments = self.native.resume, ()
+            wait.pause(block, made.seq, made.text, full=made.why != 1)
+            if self._ended is not None:
+                raise copy.copy(self._ended)
+            made = call(*arguments)
+        return made
 
-    def _look(self) -> None:
+    def look(self) -> None:
         """One warning for each table whose items need more bytes than was reckoned."""
-        for handle in self._handles:
+        for handle in self.handles:
             if handle.name not in self._warned and handle.warn_evicted():
                 self._warned.add(handle.name)
+
+    def end(self, why: StoreError) -> None:
+        """Calls that wait raise `why`; learners wait for no first step any more."""
+        self._ended = why
+        try:
+            self._end_attendance()
+        except StoreError:
+            pass  # the table is gone, or held up: what is left ends with this process
+
+    def _end_attendance(self) -> None:
+        """The core's writer counts as open now, or nothing does any more."""
+        while True:
+            try:
+                mark = self._attending.pop()  # each by one thread
+            except IndexError:
+                return
+            mark.end()
 
 
 def _nothing() -> tuple[Array, Array, Array]:

@@ -161,7 +161,7 @@ def limiter_text(table: Report) -> str:
 
 def table_report(table: di_store.Table) -> Report:
     """A table's settings, columns and counts."""
-    schema = table._handle.schema
+    schema = table._open().schema
     columns = None
     if schema is not None:
         columns = [
