@@ -2,7 +2,6 @@
 
 from di_store.batch import Batch as Batch
 from di_store.batch import Items as Items
-from di_store.batch import Ragged as Ragged
 from di_store.errors import AccessDenied as AccessDenied
 from di_store.errors import CapacityError as CapacityError
 from di_store.errors import CorruptData as CorruptData
@@ -31,6 +30,7 @@ from di_store.opening import StoreInfo as StoreInfo
 from di_store.opening import attach as attach
 from di_store.opening import list_stores as list_stores
 from di_store.opening import open as open
+from di_store.ragged import Ragged as Ragged
 from di_store.samplers import Fifo as Fifo
 from di_store.samplers import Lifo as Lifo
 from di_store.samplers import MaxHeap as MaxHeap

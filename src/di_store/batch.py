@@ -1,15 +1,15 @@
-"""What reading and writing return: `Batch`, `Ragged`, `Items`."""
+"""What reading and writing return: `Batch`, `Items`."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import numpy as np
 
 from di_store import codec
+from di_store.devices import moved
 from di_store.dtypes import Array, is_tensor, tensor_array
+from di_store.ragged import Ragged
 
 _BLOB_ALIGNMENT = 64
 
@@ -32,67 +32,6 @@ class Items:
 
     def __repr__(self) -> str:
         return f"Items(keys={self.keys!r}, lanes={self.lanes!r}, starts={self.starts!r})"
-
-
-class Ragged:
-    """Rows of varying length, packed.
-
-    Attributes:
-        values: ``[total, …]``, all rows one behind the other.
-        offsets: int64[rows + 1]; row i is ``values[offsets[i]:offsets[i + 1]]``.
-        lead: shape of the rows: ``(n,)``, or ``(n, time)`` where each example has several.
-    """
-
-    __slots__ = ("lead", "offsets", "values")
-
-    def __init__(self, values: Any, offsets: Any, lead: tuple[int, ...] | None = None) -> None:
-        self.values = values
-        self.offsets = offsets
-        self.lead = (len(offsets) - 1,) if lead is None else lead
-
-    def __len__(self) -> int:
-        return self.lead[0]
-
-    def __getitem__(self, row: int) -> Any:
-        """Row `row` of all rows, as if `lead` had one axis."""
-        if not -len(self.offsets) < row < len(self.offsets) - 1:
-            raise IndexError(f"row {row} of {len(self.offsets) - 1}")
-        row %= len(self.offsets) - 1
-        return self.values[int(self.offsets[row]) : int(self.offsets[row + 1])]
-
-    def __iter__(self) -> Iterator[Any]:
-        return (self[row] for row in range(len(self.offsets) - 1))
-
-    @property
-    def lengths(self) -> Array:
-        """Elements of each row: int64 of shape `lead`."""
-        offsets: Array = np.asarray(self.offsets)
-        lengths: Array = (offsets[1:] - offsets[:-1]).reshape(self.lead)
-        return lengths
-
-    def padded(self, fill: Any = 0, to: int | None = None) -> Array:
-        """``[*lead, to, …]``: each row at the front, `fill` behind it.
-
-        Args:
-            fill: value of what no row has.
-            to: elements of every row; None: as many as the longest has.
-
-        Raises:
-            ValueError: a row is longer than `to`.
-        """
-        values: Array = np.asarray(self.values)
-        lengths = self.lengths.reshape(-1)
-        longest = int(lengths.max(initial=0))
-        if to is None:
-            to = longest
-        elif longest > to:
-            raise ValueError(f"padded(to={to}): the longest row has {longest} elements")
-        out = np.full((len(lengths), to, *values.shape[1:]), fill, dtype=values.dtype)
-        out[np.arange(to)[None, :] < lengths[:, None]] = values[int(self.offsets[0]) : int(self.offsets[-1])]
-        return out.reshape(*self.lead, to, *values.shape[1:])
-
-    def __repr__(self) -> str:
-        return f"Ragged({len(self.offsets) - 1} rows, {len(self.values)} elements of {self.values.dtype})"
 
 
 class Batch:
@@ -152,6 +91,22 @@ class Batch:
     def front(self, n: int) -> Any:
         """`data` of the first n examples: views of the same arrays. Ragged columns and values are whole."""
         return _front(self.data, n)
+
+    def to(self, device: Any) -> Batch:
+        """The batch with `data` and `weights` as torch tensors on a device, as a loader with ``device=`` gives them.
+
+        Everything else is shared, and stays numpy. On the CPU the tensors lie over the batch's own arrays; values of
+        an `Opaque` table, and arrays that torch has no type for, stay as they are.
+
+        Args:
+            device: what ``torch.device`` takes: "cpu", "cuda:1", a device.
+
+        Raises:
+            ValueError: torch knows no such device.
+        """
+        found = Batch.__new__(Batch).become(self)
+        found.data, found.weights = moved(self.data, device), moved(self.weights, device)
+        return found
 
     def become(self, other: Batch) -> Batch:
         """Take over all that `other` holds; this batch."""
@@ -257,38 +212,3 @@ def host_array(values: Any) -> Array:
     array = tensor_array(values.float() if values.is_floating_point() else values)[0] if is_tensor(values) else values
     found: Array = np.atleast_1d(np.asarray(array, dtype=np.float64)).reshape(-1)
     return found
-
-
-# --- pooled arrays ----------------------------------------------------------------------------------------------------
-
-
-class ArrayPool:
-    """Byte buffers that are used again once nobody holds an array over them: fresh pages cost 25 times as much.
-
-    Threads may share it: a thread that looks at a buffer holds it, so that to the others it is in use.
-    """
-
-    def __init__(self, allocate: Any = None) -> None:
-        self._allocate = allocate or (lambda size: np.zeros(size, np.uint8))
-        self._buffers: list[Array] = []
-        # References to a buffer that nobody uses: the list's, the loop variable's, getrefcount's own argument.
-        probe: list[Array] = [np.empty(1, np.uint8)]
-        for buffer in probe:
-            self._idle = sys.getrefcount(buffer)
-
-    def take(self, shape: tuple[int, ...], dtype: Any) -> Array:
-        """An array with any content; its buffer returns when the last view of it is gone."""
-        element = np.dtype(dtype)
-        size = max(1, int(np.prod(shape, dtype=np.int64)) * element.itemsize)
-        for buffer in self._buffers:
-            if size <= buffer.nbytes <= 2 * size + 4096 and sys.getrefcount(buffer) <= self._idle:
-                return _shaped(buffer, size, element, shape)
-        found: Array = self._allocate(size)
-        self._buffers = [buffer for at, buffer in enumerate(self._buffers) if at >= len(self._buffers) - 63]
-        self._buffers.append(found)
-        return _shaped(found, size, element, shape)
-
-
-def _shaped(buffer: Array, size: int, element: Any, shape: tuple[int, ...]) -> Array:
-    array: Array = buffer[:size].view(element).reshape(shape)
-    return array

@@ -340,9 +340,13 @@ def _other_array(value: Any, name: str) -> Array:
 def _ragged_rows(value: Any, lead: tuple[int, ...]) -> list[Any] | None:
     """The rows of a ragged value with leading axes `lead`, flat in C order; None if it has no such form."""
     values, offsets = getattr(value, "values", None), getattr(value, "offsets", None)
+    if dtypes.is_tensor(values) and dtypes.is_tensor(offsets):
+        values, offsets = dtypes.tensor_array(values)[0], dtypes.tensor_array(offsets)[0]
     if isinstance(values, np.ndarray) and isinstance(offsets, np.ndarray):
         return [values[start:end] for start, end in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)]
     if dtypes.is_tensor(value):
+        if value.is_nested:
+            return list(value.unbind()) if len(lead) == 1 else None
         value = dtypes.tensor_array(value)[0]
     if isinstance(value, np.ndarray):
         return list(value.reshape(-1, *value.shape[len(lead) :])) if value.shape[: len(lead)] == lead else None

@@ -5,14 +5,24 @@ torch is imported only when a device or page-locked memory is asked for.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from di_store.batch import ArrayPool, Batch, Ragged
-from di_store.dtypes import Array
+from di_store.dtypes import Array, import_torch, is_tensor
+from di_store.pool import ArrayPool
+from di_store.ragged import Ragged
+
+
+class Placed(Protocol):
+    """What is put on a device of a batch."""
+
+    data: Any
+    weights: Any
+
+
+B = TypeVar("B", bound=Placed)
 
 
 class Placer:
@@ -28,10 +38,10 @@ class Placer:
         self._pending: list[tuple[Any, Any]] = []
         if device is None and not pin_memory:
             return
-        torch = _import_torch()
+        torch = import_torch("device= and pin_memory=")
         if device is not None:
             self._torch = torch
-            self._device = torch.device(device)
+            self._device = _device(device)
             self._cuda = self._device.type == "cuda"
             if self._cuda and not torch.cuda.is_available():
                 raise ValueError(f'device={device!r}: torch sees no GPU here; give "cpu" or leave device= out')
@@ -49,12 +59,12 @@ class Placer:
         pool = self._pool
         return None if pool is None else lambda _, shape, dtype: pool.take(shape, dtype)
 
-    def place(self, batch: Batch) -> Any:
+    def place(self, batch: Placed) -> Any:
         """Start the copies of a batch; called in the thread that drew it. Gives what `hand_out` needs."""
         if self._torch is None:
             return None
         if not self._cuda:
-            return _map(batch.data, self._tensor), self._tensor(batch.weights), None
+            return _map(batch.data, _tensor), _tensor(batch.weights), None
         torch = self._torch
         if self._stream is None:
             self._stream = torch.cuda.Stream(self._device)
@@ -65,7 +75,7 @@ class Placer:
             done.record(self._stream)
         return data, weights, done
 
-    def hand_out(self, batch: Batch, placed: Any) -> Batch:
+    def hand_out(self, batch: B, placed: Any) -> B:
         """The batch as the consumer gets it: its tensors are ready on the consumer's current stream."""
         if placed is None:
             return batch
@@ -83,18 +93,8 @@ class Placer:
         if self._stream is not None:
             self._stream.synchronize()
 
-    def _tensor(self, array: Array) -> Any:
-        """A CPU tensor over the array's memory; arrays that torch has no type for stay as they are."""
-        torch = self._torch
-        if array.dtype.isbuiltin == 2 and (kind := getattr(torch, array.dtype.name, None)) is not None:
-            return torch.from_numpy(array.view(np.uint8)).view(kind).reshape(array.shape)
-        try:
-            return torch.from_numpy(array)
-        except TypeError:
-            return array
-
     def _to_device(self, array: Array) -> Any:
-        tensor = self._tensor(array)
+        tensor = _tensor(array)
         if not hasattr(tensor, "to"):
             return tensor
         # The page-locked buffer must stay until the copy is done: the event of the batch tells, and torch keeps it.
@@ -111,15 +111,36 @@ class Placer:
             self._pending.pop(0)
 
 
-def _import_torch() -> Any:
+def moved(data: Any, device: Any) -> Any:
+    """Arrays or tensors, nested, as tensors on a device."""
+    place = _device(device)
+    return _map(data, lambda each: tensor.to(place) if is_tensor(tensor := _tensor(each)) else tensor)
+
+
+def _device(device: Any) -> Any:
+    """`torch.device(device)`; ValueError for what is none."""
+    torch = import_torch("device=")
     try:
-        return importlib.import_module("torch")
-    except ImportError:
-        raise ModuleNotFoundError("device= and pin_memory= need torch: pip install torch") from None
+        return torch.device(device)
+    except (RuntimeError, TypeError, ValueError):
+        raise ValueError(f'device={device!r}: give a device of torch, such as "cpu" or "cuda:0"') from None
+
+
+def _tensor(array: Any) -> Any:
+    """A CPU tensor over the array's memory; tensors, and arrays that torch has no type for, stay as they are."""
+    if is_tensor(array):
+        return array
+    torch = import_torch("device=")
+    if array.dtype.isbuiltin == 2 and (kind := getattr(torch, array.dtype.name, None)) is not None:
+        return torch.from_numpy(array.view(np.uint8)).view(kind).reshape(array.shape)
+    try:
+        return torch.from_numpy(array)
+    except TypeError:
+        return array
 
 
 def _pinned_bytes(size: int) -> Array:
-    torch = _import_torch()
+    torch = import_torch("pin_memory=")
     found: Array = torch.empty(size, dtype=torch.uint8, pin_memory=True).numpy()
     return found
 
@@ -129,7 +150,10 @@ def _map(data: Any, change: Callable[[Any], Any]) -> Any:
     if isinstance(data, dict):
         return {name: _map(value, change) for name, value in data.items()}
     if isinstance(data, Ragged):
-        return Ragged(_map(data.values, change), _map(data.offsets, change), data.lead)
+        values = change(data.values)
+        # Offsets lie where the values are: what torch has no type for stays numpy altogether.
+        torch = is_tensor(values) or is_tensor(data.offsets)
+        return Ragged(values, change(data.offsets) if torch else data.offsets, data.lead)
     if isinstance(data, list):
         return data
     return change(data)

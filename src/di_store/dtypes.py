@@ -162,6 +162,14 @@ def is_tensor(value: Any) -> bool:
     return torch is not None and isinstance(value, getattr(torch, "Tensor", ()))
 
 
+def import_torch(wanted: str) -> Any:
+    """torch, for what needs it; ModuleNotFoundError naming that where it is not installed."""
+    try:
+        return importlib.import_module("torch")
+    except ImportError:
+        raise ModuleNotFoundError(f"{wanted} needs torch: pip install torch") from None
+
+
 def tensor_array(tensor: Any) -> tuple[Array, str]:
     """A dense torch tensor as a C-order numpy array, and its extension's name or "".
 

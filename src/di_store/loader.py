@@ -213,7 +213,8 @@ class Loader:
             raise _closed(copy.copy(self._ended))
         drawn, placed = self._ahead.next()
         drawn.deliver()
-        return self._ahead.placer.hand_out(drawn.parts, placed)
+        batch: Batch = self._ahead.placer.hand_out(drawn.parts, placed)
+        return batch
 
     def close(self) -> None:
         """Stop drawing ahead, and give back what was not handed out. A second call does nothing."""

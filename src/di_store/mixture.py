@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from di_store import config
-from di_store.batch import ArrayPool, Batch, Ragged, check_out, host_array, key_array
+from di_store.batch import Batch, check_out, host_array, key_array
 from di_store.draw import Drawn, Terms, Undelivered, await_columns, check_n, collect
 from di_store.dtypes import Array
 from di_store.errors import EndOfData, StoreError, Timeout
 from di_store.handle import TableHandle
 from di_store.loader import Loader
+from di_store.pool import ArrayPool
+from di_store.ragged import Ragged
 from di_store.tree import flatten
 
 if TYPE_CHECKING:
