@@ -43,6 +43,7 @@ class TableHandle:
         self.closed: StoreError | None = None  # set by the table's handle: calls that wait end with it
         self.special = False
         self._warned = False
+        self.ends_warned = False
 
     def check_open(self) -> None:
         """Raise what ended the table's handle, if it has ended: a copy, since several threads may raise it."""

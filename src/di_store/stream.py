@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from di_store import _core, tree
-from di_store.column import Column
-from di_store.errors import CapacityError
+from di_store.column import FLAGS, Column
+from di_store.errors import CapacityError, SchemaMismatch
 from di_store.handle import TableHandle
 from di_store.plan import (
     Layout,
@@ -23,9 +25,59 @@ from di_store.plan import (
 from di_store.reserve import Heap, Reckoning, reckon_heap
 from di_store.schema import Schema
 from di_store.settings import UNLIMITED, slots_for
-from di_store.views import Transition
+from di_store.views import NEED_ENDS, Transition
 
 _LEAST_CHUNK_BYTES = 256
+
+_ENDS_ALIKE = ("done", "dones", "terminal", "is_last")
+"""Columns that other libraries end episodes with, without saying whether the return goes on behind the end."""
+
+
+def check_ends(handles: Sequence[TableHandle], names: Iterable[str]) -> None:
+    """Refuse a stream whose rows seem to end episodes in a way that its tables' views would not see.
+
+    Without any flag there is one warning for each table: `end_episode` may do it.
+
+    Args:
+        handles: the tables.
+        names: of the stream's columns.
+
+    Raises:
+        SchemaMismatch: a column ``done``, ``dones``, ``terminal`` or ``is_last``, and neither flag.
+    """
+    columns = tuple(names)
+    needing = [handle for handle in handles if isinstance(handle.settings.view, NEED_ENDS)]
+    if not needing or any(name in columns for name in FLAGS):
+        return
+    view = type(needing[0].settings.view).__name__
+    if found := next((name for name in _ENDS_ALIKE if name in columns), None):
+        raise SchemaMismatch(
+            f"column {found!r} ends no episode, and {view} of table {needing[0].name!r} needs to know how episodes end: "
+            "its items would run on into the next one",
+            remedy="write 'terminated' (nothing follows: no bootstrap) and 'truncated' (cut off: bootstrap), as "
+            f"env.step returns them; rename {found!r} if it means something else",
+        )
+    fresh = [handle for handle in needing if not handle.ends_warned]
+    if not fresh:
+        return
+    below = [name for name in columns if name.rpartition("/")[2] in (*FLAGS, *_ENDS_ALIKE)]
+    for handle in fresh:
+        handle.ends_warned = True
+    warnings.warn(
+        f"table {fresh[0].name!r}: steps with neither 'terminated' nor 'truncated' end no episode, and {view} needs to "
+        "know where episodes end: write both as env.step returns them, or call writer.end_episode()"
+        + (f"; {below[0]!r} lies below another name and is no flag" if below else ""),
+        RuntimeWarning,
+        stacklevel=_users_level(),
+    )
+
+
+def _users_level() -> int:
+    """`stacklevel` of the caller's warning that shows the line which called this package."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("di_store."):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def step_schema(handles: Sequence[TableHandle], step: Any, lead: tuple[int, ...]) -> None:
@@ -39,6 +91,7 @@ def step_schema(handles: Sequence[TableHandle], step: Any, lead: tuple[int, ...]
     known = {handle.name: handle.schema for handle in handles if handle.schema is not None}
     declared = Schema.union({name: schema for name, schema in known.items() if schema is not None}) if known else None
     leaves = tree.flatten(step)
+    check_ends(handles, {**leaves, **dict.fromkeys(declared.names if declared else ())})
     fresh = {name: leaf for name, leaf in leaves.items() if declared is None or name not in declared}
     inferred = Schema.infer(tree.unflatten(fresh), lead or None).columns if fresh else ()
     by_name = {column.name: column for column in inferred}
@@ -52,6 +105,7 @@ def build_native(handles: Sequence[TableHandle], lanes: int | None, autoreset: i
     """The core's writer over tables whose columns are declared, and the columns of its steps."""
     schemas = {handle.name: _schema_of(handle) for handle in handles}
     schema = next(iter(schemas.values())) if len(schemas) == 1 else Schema.union(schemas)
+    check_ends(handles, schema.names)
     if len(handles) > 1:
         for handle in handles:
             _widen(handle, schema)

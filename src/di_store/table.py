@@ -70,6 +70,11 @@ class Table:
             autoreset: Gymnasium's ``envs.metadata["autoreset_mode"]``. Next-step mode drops a lane's row after an ended
                 one; its observation is the final one of the episode before it, where no other was given. Same-step mode
                 takes ``final=infos.get("final_obs")``. None: the program resets by itself.
+
+        Raises:
+            SchemaMismatch: `Transition`, `Sequence` and `Episode` need to know how episodes end, and the declared
+                columns have ``done``, ``dones``, ``terminal`` or ``is_last`` in place of ``terminated`` and
+                ``truncated``. Without any of these there is one warning.
         """
         made = Writer([self._writable()], lanes, autoreset, single=True)
         self._store._follow(made)

@@ -200,6 +200,8 @@ class Episode:
 View: TypeAlias = Step | Opaque | Transition | Sequence | Episode
 
 VIEWS: tuple[type[View], ...] = (Step, Opaque, Transition, Sequence, Episode)
+NEED_ENDS = (Transition, Sequence, Episode)
+"""Views whose items depend on where episodes end."""
 
 
 def _set(view: object, **values: object) -> None:

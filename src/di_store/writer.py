@@ -73,7 +73,8 @@ class Writer:
 
         Args:
             step: nested dict of leaves ``[…]``, with lanes ``[lanes, …]``. A row with `terminated` or `truncated` ends
-                its lane's episode.
+                its lane's episode; a first step with a flag of another name (``done``) is refused where a view needs
+                ends.
             next: what the environment returned with the step, usually ``{"obs": nxt}``: the lane's next row, or the
                 final observation.
             final: final observations of the lanes that end here: like `next`, for all lanes or only those that end;

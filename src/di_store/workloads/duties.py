@@ -7,6 +7,7 @@ surrounds them (making content, adding up what arrived) is not the store's.
 from __future__ import annotations
 
 import time
+import warnings
 from array import array
 from collections.abc import Callable, Iterator
 from itertools import cycle
@@ -176,9 +177,11 @@ class Appending(Duty):
 
     def _open(self, names: tuple[str, ...]) -> di_store.Writer:
         lanes = self._plan.lanes or None
-        if len(names) == 1:
-            return self._store.table(names[0]).writer(lanes=lanes)
-        return self._store.writer([self._store.table(name) for name in names], lanes=lanes)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # some streams are one endless episode
+            if len(names) == 1:
+                return self._store.table(names[0]).writer(lanes=lanes)
+            return self._store.writer([self._store.table(name) for name in names], lanes=lanes)
 
     def fill(self) -> None:
         """Its share of the items of the tables that are to be full, many rows at once."""
