@@ -119,6 +119,12 @@ nb::object as_array(nb::handle value, int type) {
   return nb::steal(array);
 }
 
+std::string shown(nb::handle object) {
+  const nb::str text(object);
+  const nb::object bytes = checked(PyUnicode_AsEncodedString(text.ptr(), "utf-8", "backslashreplace"));
+  return {PyBytes_AS_STRING(bytes.ptr()), static_cast<std::size_t>(PyBytes_GET_SIZE(bytes.ptr()))};
+}
+
 nb::object interned(nb::handle text) {
   PyObject* at = text.ptr();
   Py_INCREF(at);

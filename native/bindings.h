@@ -66,6 +66,13 @@ inline u32 column_or_none(nb::handle from, const char* key) {
 }
 // One object for all equal strings, so that a dict finds it by its address.
 nb::object interned(nb::handle text);
+// A new reference that Python returned; null is the error that Python has set.
+inline nb::object checked(PyObject* fresh) {
+  if (fresh == nullptr) throw nb::python_error();
+  return nb::steal(fresh);
+}
+// str(object) as UTF-8, for messages: what has none (lone surrogates) is escaped.
+std::string shown(nb::handle object);
 
 // How long a call waits for a lock before it raises Timeout naming the holder. Calls with a timeout of their own are
 // repeated by Python until that is over (nothing has happened by then); the others take the contract's 60 seconds.

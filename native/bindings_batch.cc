@@ -125,13 +125,13 @@ void place(const nb::dict& data, const OutputArray& output, const nb::object& va
   for (std::size_t i = 0; i + 1 < output.path.size(); ++i) {
     PyObject* inner = PyDict_GetItem(at, output.path[i].ptr());
     if (inner == nullptr) {
-      const nb::object fresh = nb::steal(PyDict_New());
-      PyDict_SetItem(at, output.path[i].ptr(), fresh.ptr());
+      const nb::object fresh = checked(PyDict_New());
+      if (PyDict_SetItem(at, output.path[i].ptr(), fresh.ptr()) != 0) throw nb::python_error();
       inner = fresh.ptr();
     }
     at = inner;
   }
-  PyDict_SetItem(at, output.path.back().ptr(), value.ptr());
+  if (PyDict_SetItem(at, output.path.back().ptr(), value.ptr()) != 0) throw nb::python_error();
 }
 
 // An array of one number for each place, `get` of its Drawn.
@@ -376,8 +376,7 @@ nb::object BatchMaker::columns(const Assembly& batch, nb::handle beta, const nb:
 // Importance weights (Schaul et al. 2016, eq. in 3.4): (N P)^-beta over the largest of the batch or of the table.
 nb::object BatchMaker::weights(const DrawSet& set, nb::handle beta) const {
   const npy_intp n = static_cast<npy_intp>(set.items.size());
-  const nb::object array = nb::steal(PyArray_SimpleNew(1, const_cast<npy_intp*>(&n), NPY_FLOAT32));
-  if (!array.is_valid()) throw nb::python_error();
+  const nb::object array = checked(PyArray_SimpleNew(1, const_cast<npy_intp*>(&n), NPY_FLOAT32));
   auto* at = static_cast<float*>(PyArray_DATA(reinterpret_cast<PyArrayObject*>(array.ptr())));
   if (beta.is_none()) {
     std::fill(at, at + n, 1.0f);

@@ -6,6 +6,23 @@
 
 namespace di::py {
 
+namespace {
+
+// The entry of a key, borrowed; null if there is none. Comparing may run code of the user's keys, which may raise.
+PyObject* entry(nb::handle dict, nb::handle key) {
+  PyObject* value = PyDict_GetItemWithError(dict.ptr(), key.ptr());
+  if (value == nullptr && PyErr_Occurred()) throw nb::python_error();
+  return value;
+}
+
+bool equal(nb::handle a, nb::handle b) {
+  const int same = PyObject_RichCompareBool(a.ptr(), b.ptr(), Py_EQ);
+  if (same < 0) throw nb::python_error();
+  return same == 1;
+}
+
+}  // namespace
+
 Cells::Cells(nb::handle columns, nb::object coerce, std::vector<u32> final_columns)
     : coerce_(std::move(coerce)), final_columns_(std::move(final_columns)) {
   for (nb::handle entry : columns) {
@@ -32,7 +49,7 @@ Cells::Node* Cells::grow(nb::handle path) {
   for (nb::handle part : path) {
     Node* found = nullptr;
     for (Node& child : at->children)
-      if (PyObject_RichCompareBool(child.key.ptr(), part.ptr(), Py_EQ) == 1) found = &child;
+      if (equal(child.key, part)) found = &child;
     if (found == nullptr) {
       at->children.emplace_back();
       found = &at->children.back();
@@ -213,8 +230,8 @@ void Cells::refuse_unknown(const Node& node, nb::handle dict) {
   for (auto [key, value] : nb::borrow<nb::dict>(dict)) {
     bool known = false;
     for (const Node& child : node.children)
-      known = known || PyObject_RichCompareBool(child.key.ptr(), key.ptr(), Py_EQ) == 1;
-    if (!known) unknown += (unknown.empty() ? "'" : ", '") + prefix + nb::str(key).c_str() + "'";
+      known = known || equal(child.key, key);
+    if (!known) unknown += (unknown.empty() ? "'" : ", '") + prefix + shown(key) + "'";
   }
   for (const Node& child : node.children) expected += (expected.empty() ? "'" : ", '") + child.path + "'";
   throw Error(Code::kSchemaMismatch, "column " + unknown + " is not in the schema; there are: " + expected);
@@ -230,11 +247,8 @@ void Cells::parse_node(const Node& node, nb::handle dict, const CallShape& shape
   }
   Py_ssize_t found = 0;
   for (const Node& child : node.children) {
-    PyObject* value = PyDict_GetItemWithError(dict.ptr(), child.key.ptr());
-    if (value == nullptr) {
-      if (PyErr_Occurred()) throw nb::python_error();
-      continue;
-    }
+    PyObject* value = entry(dict, child.key);
+    if (value == nullptr) continue;
     ++found;
     if (child.column != kNone)
       leaf(child.column, value, shape, &(*inputs)[child.column]);
@@ -262,7 +276,7 @@ void Cells::final_value(u32 index, nb::handle value, u64 cell, u64 cells, CellTa
 
 void Cells::final_tree(const Node& node, nb::handle dict, u64 cell, u64 cells, CellTable* table) {
   for (const Node& child : node.children) {
-    PyObject* value = PyDict_GetItem(dict.ptr(), child.key.ptr());
+    PyObject* value = entry(dict, child.key);
     if (value == nullptr) continue;
     if (child.column != kNone)
       final_value(child.column, value, cell, cells, table);
@@ -275,7 +289,7 @@ void Cells::final_tree(const Node& node, nb::handle dict, u64 cell, u64 cells, C
 bool Cells::fits(const Node& node, nb::handle dict) const {
   Py_ssize_t found = 0;
   for (const Node& child : node.children) {
-    PyObject* value = PyDict_GetItem(dict.ptr(), child.key.ptr());
+    PyObject* value = entry(dict, child.key);
     if (value == nullptr) continue;
     ++found;
     const bool inner = PyDict_Check(value);
@@ -302,7 +316,7 @@ const Cells::Node& Cells::final_node(nb::handle item) const {
   std::string expected, got;
   for (const Node& child : path.back()->children) expected += (expected.empty() ? "'" : ", '") + child.path + "'";
   for (auto [key, value] : nb::borrow<nb::dict>(item))
-    got += (got.empty() ? "'" : ", '") + std::string(nb::str(key).c_str()) + "'";
+    got += (got.empty() ? "'" : ", '") + shown(key) + "'";
   throw Error(Code::kSchemaMismatch, "final=: expected dicts of " + expected + ", got one of " + got);
 }
 

@@ -158,8 +158,7 @@ bool PyWriter::take_lanes(nb::handle lane) {
     take_lane(nb::cast<i64>(nb::int_(lane)));
     return false;
   }
-  nb::object array = nb::steal(PyArray_FromAny(lane.ptr(), nullptr, 0, 0, NPY_ARRAY_C_CONTIGUOUS, nullptr));
-  if (!array.is_valid()) throw nb::python_error();
+  nb::object array = checked(PyArray_FromAny(lane.ptr(), nullptr, 0, 0, NPY_ARRAY_C_CONTIGUOUS, nullptr));
   if (PyArray_NDIM(reinterpret_cast<PyArrayObject*>(array.ptr())) != 1)
     throw Error(Code::kType, "lane= is an int, an int array or a bool mask, each with one axis at most");
   auto* at = reinterpret_cast<PyArrayObject*>(array.ptr());
@@ -269,9 +268,9 @@ nb::object PyWriter::result(const Blocked& blocked) {
   for (u32 i = 0; i < writer_->plan().tables.size(); ++i) {
     const std::vector<MadeItem>& made = writer_->made(i);
     npy_intp n = static_cast<npy_intp>(made.size());
-    const nb::object keys = nb::steal(PyArray_SimpleNew(1, &n, NPY_UINT64)),
-                     lanes = nb::steal(PyArray_SimpleNew(1, &n, NPY_INT32)),
-                     starts = nb::steal(PyArray_SimpleNew(1, &n, NPY_INT64));
+    const nb::object keys = checked(PyArray_SimpleNew(1, &n, NPY_UINT64)),
+                     lanes = checked(PyArray_SimpleNew(1, &n, NPY_INT32)),
+                     starts = checked(PyArray_SimpleNew(1, &n, NPY_INT64));
     auto* k = static_cast<u64*>(PyArray_DATA(reinterpret_cast<PyArrayObject*>(keys.ptr())));
     auto* l = static_cast<i32*>(PyArray_DATA(reinterpret_cast<PyArrayObject*>(lanes.ptr())));
     auto* s = static_cast<i64*>(PyArray_DATA(reinterpret_cast<PyArrayObject*>(starts.ptr())));
