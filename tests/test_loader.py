@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import di_store
+from di_store import chores
 
 
 @pytest.fixture
@@ -108,6 +109,29 @@ def test_errors_surface_in_the_consumer(store: Any) -> None:
     for wrong in ({"prefetch": -1}, {"beta": -1.0}, {"device": "nowhere"}, {"drop_last": 3}):
         with pytest.raises((ValueError, TypeError, RuntimeError)):
             table.loader(4, **wrong)
+
+
+def test_threads_that_cannot_be_started_are_named_and_tried_again(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = numbered(store, 10)
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        chores._stop()  # as in a process that opens its first loader
+        loader = table.loader(4, timeout=60)  # does without the thread for chores
+        for _ in range(2):
+            with pytest.raises(MemoryError, match="prefetch=0"):
+                next(loader)
+    assert len(next(loader)) == 4
+    loader.close()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with table.loader(4) as loader, pytest.raises(MemoryError, match="prefetch=0"):
+            next(loader)
+        with table.loader(4, prefetch=0) as loader:
+            assert len(next(loader)) == 4
 
 
 def test_a_dropped_table_ends_its_loader(store: Any) -> None:

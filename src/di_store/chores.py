@@ -15,7 +15,7 @@ from di_store.errors import StoreError, Timeout
 
 IDLE_SECONDS = 0.2
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # a signal handler may open a writer while its thread opens one
 _threads: dict[int, tuple[int, threading.Thread, threading.Event]] = {}  # by id of the arena: pid, thread, its end
 
 
@@ -28,7 +28,10 @@ def run_ahead(arena: _core.Arena) -> None:
         end = threading.Event()
         thread = threading.Thread(target=_run, args=(weakref.ref(arena), end), name="di-store chores", daemon=True)
         _threads[id(arena)] = os.getpid(), thread, end
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError:
+            pass  # no memory or pids for it: whoever needs a slice does it, and the next writer or loader tries again
 
 
 def _run(arena: weakref.ref[_core.Arena], end: threading.Event) -> None:
@@ -62,12 +65,13 @@ def _stop() -> None:
     for _, end in running:
         end.set()
     for thread, _ in running:
-        thread.join(5)
+        if thread.is_alive():
+            thread.join(5)
 
 
 def _forget() -> None:
     global _lock
-    _lock = threading.Lock()
+    _lock = threading.RLock()
     _threads.clear()
 
 

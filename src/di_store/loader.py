@@ -61,9 +61,8 @@ class _Ahead:
             except Stopped:
                 raise StoreClosed("this loader was closed") from None
         with self._changed:
-            if self._thread is None and self._error is None and not self._stop:
-                self._thread = threading.Thread(target=self._run, name="di-store loader", daemon=True)
-                self._thread.start()
+            if not self._running() and self._error is None and not self._stop:
+                self._start()
             while not self._ready and self._error is None and not self._stop:
                 self._changed.wait(0.1)  # in slices, so that Ctrl-C comes through
             if self._ready:
@@ -75,11 +74,22 @@ class _Ahead:
                 self._error = error  # there is no more, however often one asks
         raise _closed(StoreClosed("this loader was closed")) if error is None else error
 
+    def _running(self) -> bool:
+        """Whether there is a thread. One that could not be started never lives, and another try may succeed."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def _start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="di-store loader", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            raise MemoryError(f"no thread to draw batches ahead ({error}): prefetch=0 draws without one") from None
+
     def stop(self, *, wait: bool) -> None:
         """Draw no more, and give back what was not handed out."""
         with self._changed:
             self._stop = True
-            thread = self._thread
+            thread = self._thread if self._running() else None
             self._changed.notify_all()
         if not wait:
             return  # the thread gives back; without one nothing is held
