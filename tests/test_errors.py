@@ -17,7 +17,7 @@ CONTRACT = (
 
 def test_the_set_is_that_of_the_contract() -> None:
     assert set(errors.BY_NAME) == {"StoreError", *CONTRACT}
-    assert set(errors.__all__) == {"BY_NAME", *errors.BY_NAME}
+    assert set(errors.__all__) == {"BY_NAME", "shown", *errors.BY_NAME}
     assert all(issubclass(cls, errors.StoreError) for cls in errors.BY_NAME.values())
 
 

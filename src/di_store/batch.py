@@ -199,7 +199,10 @@ def key_array(keys: Any) -> Array:
     Raises:
         TypeError: no whole numbers.
     """
-    found: Array = np.atleast_1d(tensor_array(keys)[0] if is_tensor(keys) else np.asarray(keys))
+    try:
+        found: Array = np.atleast_1d(tensor_array(keys)[0] if is_tensor(keys) else np.asarray(keys))
+    except (ValueError, TypeError, RuntimeError) as error:  # uneven lists; tensors in lists raise the last
+        raise TypeError(f"keys: {error}; give the uint64 keys that batches and writers return") from None
     if found.size == 0:
         return np.empty(0, np.uint64)
     if found.dtype.kind not in "iu":
@@ -208,7 +211,15 @@ def key_array(keys: Any) -> Array:
 
 
 def host_array(values: Any) -> Array:
-    """Priorities as float64[n] on the host, of numpy, torch of any device, or lists."""
-    array = tensor_array(values.float() if values.is_floating_point() else values)[0] if is_tensor(values) else values
-    found: Array = np.atleast_1d(np.asarray(array, dtype=np.float64)).reshape(-1)
+    """Priorities as float64[n] on the host, of numpy, torch of any device, or lists.
+
+    Raises:
+        TypeError: no numbers.
+    """
+    try:
+        if is_tensor(values):
+            values = tensor_array(values.float() if values.is_floating_point() else values)[0]
+        found: Array = np.atleast_1d(np.asarray(values, dtype=np.float64)).reshape(-1)
+    except (ValueError, TypeError, RuntimeError, OverflowError) as error:  # uneven lists; tensors in lists
+        raise TypeError(f"priorities: {error}; give one number for each key") from None
     return found

@@ -11,6 +11,7 @@ from enum import Enum
 from typing import Any
 
 from di_store import config
+from di_store.errors import shown
 from di_store.limiters import Limiter, MinSize, Queue, SamplesPerInsert, Stack, check_limiter
 from di_store.samplers import Fifo, Lifo, Once, Remover, Sampler, Uniform, check_remover, check_sampler
 from di_store.sizes import parse_size
@@ -100,7 +101,7 @@ def _implied(limiter: Queue | Stack, sampler: Any, remover: Any, times: Any) -> 
     for option, given in (("sampler", sampler), ("remover", remover), ("max_times_sampled", times)):
         if given is not NOT_GIVEN and given != wanted[option]:
             raise ValueError(
-                f"{option}={given!r} contradicts limiter={limiter!r}: {why[option]}. "
+                f"{option}={shown(given)} contradicts limiter={limiter!r}: {why[option]}. "
                 f"Leave {option}= out, or use MinSize or SamplesPerInsert"
             )
     return order, order, 1

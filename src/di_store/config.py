@@ -6,9 +6,9 @@ import dataclasses
 import math
 import operator
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
-from di_store.errors import CorruptData
+from di_store.errors import CorruptData, shown
 
 T = TypeVar("T")
 
@@ -24,15 +24,15 @@ def count(option: str, value: object, *, minimum: int, maximum: int = MAX_COUNT,
         ValueError: out of bounds; `why` explains the lower one.
     """
     if isinstance(value, bool):
-        raise TypeError(f"{option}={value!r}: give a whole number")
+        raise TypeError(f"{option}={shown(value)}: give a whole number")
     try:
         number = operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        raise TypeError(f"{option}={value!r} is a {type(value).__name__}: give a whole number") from None
+    except (TypeError, ValueError, RuntimeError):  # torch raises the others for values that it cannot convert
+        raise TypeError(f"{option}={shown(value)} is a {type(value).__name__}: give a whole number") from None
     if number < minimum:
-        raise ValueError(f"{option}={number} is below {minimum}" + (f": {why}" if why else ""))
+        raise ValueError(f"{option}={shown(number)} is below {minimum}" + (f": {why}" if why else ""))
     if number > maximum:
-        raise ValueError(f"{option}={number} is above {maximum}, the largest there is")
+        raise ValueError(f"{option}={shown(number)} is above {maximum}, the largest there is")
     return number
 
 
@@ -44,13 +44,13 @@ def real(option: str, value: object, *, minimum: float = 0.0, maximum: float = m
         ValueError: NaN, infinite, or out of bounds; `why` explains them.
     """
     if isinstance(value, (bool, str, bytes)) or not hasattr(value, "__float__"):
-        raise TypeError(f"{option}={value!r} is a {type(value).__name__}: give a number")
+        raise TypeError(f"{option}={shown(value)} is a {type(value).__name__}: give a number")
     try:
         number = float(value)
     except OverflowError:
         number = math.inf
-    except (TypeError, ValueError):
-        raise TypeError(f"{option}={value!r} is a {type(value).__name__}: give one number") from None
+    except (TypeError, ValueError, RuntimeError):  # torch raises the last for several elements
+        raise TypeError(f"{option}={shown(value)} is a {type(value).__name__}: give one number") from None
     if not math.isfinite(number) or not minimum <= number <= maximum:
         bounds = f"at least {minimum:g}" if maximum == math.inf else f"between {minimum:g} and {maximum:g}"
         raise ValueError(f"{option}={number}: give a finite number {bounds}" + (f": {why}" if why else ""))
@@ -61,7 +61,7 @@ def flag(option: str, value: object) -> bool:
     """`value` as a bool; TypeError for anything else, so that a misplaced argument is not taken for True."""
     if isinstance(value, bool) or type(value).__name__ in ("bool_", "bool"):
         return bool(value)
-    raise TypeError(f"{option}={value!r} is a {type(value).__name__}: give True or False")
+    raise TypeError(f"{option}={shown(value)} is a {type(value).__name__}: give True or False")
 
 
 def choice(option: str, value: object, choices: Iterable[str]) -> str:
@@ -69,7 +69,17 @@ def choice(option: str, value: object, choices: Iterable[str]) -> str:
     known = tuple(choices)
     if isinstance(value, str) and value in known:
         return value
-    raise ValueError(f"{option}={value!r}: give one of {', '.join(map(repr, known))}")
+    raise ValueError(f"{option}={shown(value)}: give one of {', '.join(map(repr, known))}")
+
+
+def is_name(value: object, most: int) -> TypeGuard[str]:
+    """Whether it is text of 1 to `most` bytes of UTF-8, without NUL."""
+    if not isinstance(value, str) or "\0" in value:
+        return False
+    try:
+        return 1 <= len(value.encode()) <= most
+    except UnicodeEncodeError:  # lone surrogates
+        return False
 
 
 def names(option: str, value: object) -> tuple[str, ...]:
@@ -81,15 +91,15 @@ def names(option: str, value: object) -> tuple[str, ...]:
     """
     listed = (value,) if isinstance(value, str) else value
     if not isinstance(listed, Iterable):
-        raise TypeError(f"{option}={value!r} is a {type(value).__name__}: give a tuple of column names")
+        raise TypeError(f"{option}={shown(value)} is a {type(value).__name__}: give a tuple of column names")
     found = tuple(listed)
     for name in found:
         if not isinstance(name, str):
-            raise TypeError(f"{option}={value!r}: {name!r} is a {type(name).__name__}, column names are text")
+            raise TypeError(f"{option}={shown(value)}: {shown(name)} is a {type(name).__name__}, column names are text")
         if not name:
-            raise ValueError(f"{option}={value!r} holds an empty name")
+            raise ValueError(f"{option}={shown(value)} holds an empty name")
     if len(set(found)) != len(found):
-        raise ValueError(f"{option}={value!r} names a column twice")
+        raise ValueError(f"{option}={shown(value)} names a column twice")
     return found
 
 
@@ -121,7 +131,7 @@ def from_plain(plain: Any, classes: Iterable[type[T]], what: str) -> T:
         cls = by_name[fields.pop("kind")]
         return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})
     except (TypeError, ValueError, KeyError) as error:
-        raise CorruptData(f"the stored {what} {plain!r} cannot be read: {error}") from None
+        raise CorruptData(f"the stored {what} {shown(plain)} cannot be read: {error}") from None
 
 
 def instance(option: str, value: object, classes: tuple[type[T], ...]) -> T:
@@ -135,4 +145,4 @@ def instance(option: str, value: object, classes: tuple[type[T], ...]) -> T:
     known = ", ".join(cls.__name__ for cls in classes)
     if isinstance(value, type) and issubclass(value, classes):
         raise TypeError(f"{option}={value.__name__} is the class: write {option}={value.__name__}(…)")
-    raise TypeError(f"{option}={value!r} is a {type(value).__name__}: give one of {known}")
+    raise TypeError(f"{option}={shown(value)} is a {type(value).__name__}: give one of {known}")

@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from di_store.dtypes import Array, import_torch, is_tensor
+from di_store.errors import shown
 from di_store.pool import ArrayPool
 from di_store.ragged import Ragged
 
@@ -44,11 +45,11 @@ class Placer:
             self._device = _device(device)
             self._cuda = self._device.type == "cuda"
             if self._cuda and not torch.cuda.is_available():
-                raise ValueError(f'device={device!r}: torch sees no GPU here; give "cpu" or leave device= out')
+                raise ValueError(f'device={shown(device)}: torch sees no GPU here; give "cpu" or leave device= out')
             if self._cuda and self._device.index is None:
                 self._device = torch.device("cuda", torch.cuda.current_device())
             if self._device.type not in ("cpu", "cuda"):
-                raise ValueError(f'device={device!r}: give "cpu", "cuda" or "cuda:N"')
+                raise ValueError(f'device={shown(device)}: give "cpu", "cuda" or "cuda:N"')
         self._pinned = torch.cuda.is_available() and (pin_memory or self._cuda)
         if self._pinned:
             self._pool = ArrayPool(_pinned_bytes)
@@ -123,7 +124,7 @@ def _device(device: Any) -> Any:
     try:
         return torch.device(device)
     except (RuntimeError, TypeError, ValueError):
-        raise ValueError(f'device={device!r}: give a device of torch, such as "cpu" or "cuda:0"') from None
+        raise ValueError(f'device={shown(device)}: give a device of torch, such as "cpu" or "cuda:0"') from None
 
 
 def _tensor(array: Any) -> Any:

@@ -16,6 +16,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from di_store.errors import shown
+
 DType: TypeAlias = "np.dtype[Any]"
 Array: TypeAlias = "NDArray[Any]"
 
@@ -50,12 +52,12 @@ def resolve(dtype: Any) -> tuple[DType, str]:
         dtype = str(dtype).removeprefix("torch.")
     try:
         found: DType = np.dtype(dtype)
-    except (TypeError, ValueError, SyntaxError) as error:
-        raise ValueError(f"dtype {dtype!r} is not known to numpy ({error})") from None
+    except (TypeError, ValueError, SyntaxError, RecursionError) as error:
+        raise ValueError(f"dtype {shown(dtype)} is not known to numpy ({error})") from None
     if dtype is None or found.hasobject or found.kind == "T":
-        raise ValueError(f"dtype {dtype!r} has no fixed size: columns hold numbers, fixed-width text or bytes")
+        raise ValueError(f"dtype {shown(dtype)} has no fixed size: columns hold numbers, fixed-width text or bytes")
     if found.isbuiltin == 2:
-        raise ValueError(f"dtype {dtype!r} is not one of the known extensions: {', '.join(EXTENSIONS)}")
+        raise ValueError(f"dtype {shown(dtype)} is not one of the known extensions: {', '.join(EXTENSIONS)}")
     return found.newbyteorder("="), ""
 
 

@@ -43,6 +43,18 @@ class StoreError(Exception):
         return _restore, (type(self), self.args, dict(self.__dict__))
 
 
+_SHOWN = 120
+
+
+def shown(value: Any) -> str:
+    """A value of the user's for an error text: its repr, cut; never an error of its own, however deep or odd it is."""
+    try:
+        text = repr(value)
+    except Exception:
+        return f"<{type(value).__name__}>"
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
+
+
 def _text(message: str, remedy: str) -> str:
     if message and remedy:
         return f"{message} ({remedy})"
@@ -198,4 +210,5 @@ __all__ = [
     "TableNotFound",
     "Timeout",
     "WriterClosed",
+    "shown",
 ]

@@ -13,7 +13,7 @@ from di_store import config
 from di_store.batch import Batch, check_out, host_array, key_array
 from di_store.draw import Drawn, Terms, Undelivered, await_columns, check_n, collect
 from di_store.dtypes import Array
-from di_store.errors import EndOfData, StoreError, Timeout
+from di_store.errors import EndOfData, StoreError, Timeout, shown
 from di_store.handle import TableHandle
 from di_store.loader import Loader
 from di_store.pool import ArrayPool
@@ -377,7 +377,7 @@ def check_weights(weights: Any) -> dict[str, float]:
         ValueError: none, more than 256, negative ones, or all zero. TypeError: no dict of numbers.
     """
     if not isinstance(weights, Mapping) or not all(isinstance(name, str) for name in weights):
-        raise TypeError(f'mix() takes shares by table name, such as {{"agent": 255, "demo": 1}}, not {weights!r}')
+        raise TypeError(f'mix() takes shares by table name, such as {{"agent": 255, "demo": 1}}, not {shown(weights)}')
     found = {name: config.real(f"weight of {name!r}", value) for name, value in weights.items()}
     if not 1 <= len(found) <= _MOST_TABLES or sum(found.values()) <= 0:
         raise ValueError("mix() needs 1 to 256 tables, and a weight above 0")

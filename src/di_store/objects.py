@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from di_store import _core
 from di_store.config import count
-from di_store.errors import ObjectNotFound, StoreFull, Timeout
+from di_store.errors import ObjectNotFound, StoreFull, Timeout, shown
 from di_store.waits import SLICE_SECONDS, Wait
 
 _ID_BYTES = 20
@@ -30,7 +31,7 @@ class Ref:
 
     def __init__(self, raw: bytes) -> None:
         if type(raw) is not bytes or len(raw) != _ID_BYTES:
-            raise TypeError(f"Ref({str(raw)[:60]!r}): store.put() makes refs, Ref.parse() reads their text")
+            raise TypeError(f"Ref({shown(raw)}): store.put() makes refs, Ref.parse() reads their text")
         self._bytes = raw
 
     @property
@@ -73,13 +74,13 @@ def parse_id(text: Any) -> bytes:
         ValueError: not 40 hex characters. TypeError: no text.
     """
     if not isinstance(text, str):
-        raise TypeError(f"id={text!r} is a {type(text).__name__}: give 40 hex characters")
+        raise TypeError(f"id={shown(text)} is a {type(text).__name__}: give 40 hex characters")
     try:
         raw = bytes.fromhex(text)
     except ValueError:
         raw = b""
     if len(raw) != _ID_BYTES or len(text) != 2 * _ID_BYTES:
-        raise ValueError(f"id={text[:60]!r}: an id is 40 hex characters")
+        raise ValueError(f"id={shown(text)}: an id is 40 hex characters")
     return raw
 
 
@@ -90,7 +91,7 @@ def id_of(ref: Any) -> bytes:
     if isinstance(ref, str):
         return parse_id(ref)
     many = "; several at once go to get_many()" if isinstance(ref, (list, tuple, set)) else ""
-    raise TypeError(f"{str(ref)[:60]} is a {type(ref).__name__}: give a Ref, as store.put() returns it{many}")
+    raise TypeError(f"{shown(ref)} is a {type(ref).__name__}: give a Ref, as store.put() returns it{many}")
 
 
 def ids_of(refs: Any) -> list[bytes]:
@@ -107,7 +108,7 @@ def listed(refs: Any) -> list[Any]:
         TypeError: one alone, or nothing that can be gone through.
     """
     if isinstance(refs, (Ref, str, bytes)) or not isinstance(refs, Iterable):
-        raise TypeError(f"{str(refs)[:60]} is a {type(refs).__name__}: give a list of refs")
+        raise TypeError(f"{shown(refs)} is a {type(refs).__name__}: give a list of refs")
     return list(refs)
 
 
@@ -115,11 +116,16 @@ def check_ttl(ttl: Any) -> float:
     """Seconds until the object is deleted; 0 for never."""
     if ttl is None:
         return 0.0
-    if isinstance(ttl, (bool, str)) or not hasattr(ttl, "__float__"):
-        raise TypeError(f"ttl={ttl!r}: give seconds, or None for an object that stays")
-    seconds = float(ttl)
+    if isinstance(ttl, (bool, str, bytes)) or not hasattr(ttl, "__float__"):
+        raise TypeError(f"ttl={shown(ttl)}: give seconds, or None for an object that stays")
+    try:
+        seconds = float(ttl)
+    except OverflowError:  # an int beyond all floats
+        seconds = math.inf if ttl > 0 else -math.inf
+    except (TypeError, ValueError, RuntimeError):  # torch raises the last for several elements
+        raise TypeError(f"ttl={shown(ttl)}: give seconds, or None for an object that stays") from None
     if not seconds > 0:
-        raise ValueError(f"ttl={ttl!r}: give seconds > 0, or None for an object that stays")
+        raise ValueError(f"ttl={shown(ttl)}: give seconds > 0, or None for an object that stays")
     return 0.0 if seconds > _FOREVER_SECONDS else seconds
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from di_store.dtypes import import_torch, is_tensor
+from di_store.errors import shown
 
 
 class Ragged:
@@ -31,6 +33,10 @@ class Ragged:
 
     def __getitem__(self, row: int) -> Any:
         """Row `row` of all rows, as if `lead` had one axis."""
+        try:
+            row = operator.index(row)
+        except (TypeError, ValueError, RuntimeError):  # torch raises the others for values that it cannot convert
+            raise TypeError(f"row {shown(row)} is a {type(row).__name__}: give a whole number") from None
         if not -len(self.offsets) < row < len(self.offsets) - 1:
             raise IndexError(f"row {row} of {len(self.offsets) - 1}")
         row %= len(self.offsets) - 1

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from di_store import config
+from di_store.errors import shown
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ def check_remover(value: object) -> Remover:
     if isinstance(value, (Prioritized, Once)):
         known = ", ".join(cls.__name__ for cls in REMOVERS)
         raise ValueError(
-            f"remover={value!r}: {type(value).__name__} only draws; evict with one of {known} "
+            f"remover={shown(value)}: {type(value).__name__} only draws; evict with one of {known} "
             "(MinHeap evicts the lowest priority first)"
         )
     return config.instance("remover", value, REMOVERS)

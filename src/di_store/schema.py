@@ -13,7 +13,7 @@ import numpy as np
 from di_store import config, dtypes, tree
 from di_store.column import FLAGS, REWARD, Column, Lead, all_scalars, as_array, is_number, leading, shape_text
 from di_store.dtypes import Array
-from di_store.errors import CorruptData, SchemaMismatch
+from di_store.errors import CorruptData, SchemaMismatch, shown
 
 _PYTHON_TYPES: tuple[tuple[type, str], ...] = ((bool, "?"), (int, "i8"), (float, "f4"), (complex, "c8"))
 _MAX_COLUMNS = 4096
@@ -39,7 +39,7 @@ class Spec:
     late: bool = field(default=False, kw_only=True, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.late:
+        if self.late is not False:
             config.later("Spec(late=)", self.late)
         given: Any = self.shape
         sizes = given if isinstance(given, Iterable) else (given,)
@@ -49,7 +49,7 @@ class Spec:
         if self.max is not None:
             if not self.ragged:
                 raise ValueError(
-                    f"Spec(max={self.max}) bounds a ragged dimension, but shape={self.shape} has none (None)"
+                    f"Spec(max={self.max}) bounds a ragged dimension, but shape={shown(self.shape)} has none (None)"
                 )
             object.__setattr__(self, "max", config.count("Spec(max=)", self.max, minimum=1))
 
@@ -62,14 +62,14 @@ class Spec:
 def _dimension(size: Any, at: int, shape: Any) -> int | None:
     if size is None:
         if at:
-            raise ValueError(f"shape={shape}: only the first dimension may be None (of varying length)")
+            raise ValueError(f"shape={shown(shape)}: only the first dimension may be None (of varying length)")
         return None
     try:
         number = operator.index(size)
-    except TypeError:
-        raise TypeError(f"shape={shape}: {size!r} is no whole number") from None
+    except (TypeError, ValueError, RuntimeError):  # torch raises the others for values that it cannot convert
+        raise TypeError(f"shape={shown(shape)}: {shown(size)} is no whole number") from None
     if number < 1:
-        raise ValueError(f"shape={shape}: a dimension of {number} holds no bytes")
+        raise ValueError(f"shape={shown(shape)}: a dimension of {number} holds no bytes")
     return number
 
 
@@ -171,8 +171,8 @@ class Schema:
             spared = set(optional)
             missing = [name for name in self.names if name not in leaves and name not in spared]
             if missing:
-                shown = ", ".join(f"{name!r} ({self[name].type_text})" for name in missing[:6])
-                raise SchemaMismatch(f"missing column {shown}", remedy="every step gives every column of its schema")
+                listed = ", ".join(f"{name!r} ({self[name].type_text})" for name in missing[:6])
+                raise SchemaMismatch(f"missing column {listed}", remedy="every step gives every column of its schema")
         return {name: self._by_name[name].coerce(leaf, lanes) for name, leaf in leaves.items()}
 
     def unknown(self, name: str, leaf: Any) -> SchemaMismatch:

@@ -10,7 +10,7 @@ import msgspec
 
 from di_store import config
 from di_store.combination import Combination
-from di_store.errors import CorruptData
+from di_store.errors import CorruptData, shown
 from di_store.limiters import LIMITERS, Limiter, Queue, Stack, limiter_to_plain
 from di_store.samplers import (
     Fifo,
@@ -172,10 +172,7 @@ def make_settings(found: Combination, schema: Any, seed: int, rest: dict[str, An
     Raises:
         ValueError, TypeError: as `create_table`.
     """
-    if rest["durability"] != "memory":
-        raise ValueError(
-            f"durability={rest['durability']!r} is not available in this version of di-store: leave it out"
-        )
+    check_durability(rest["durability"])
     for option, given in (("schema", schema), ("columns", rest["columns"])):
         if given is not None and isinstance(found.view, Opaque):
             raise ValueError(
@@ -214,18 +211,25 @@ def space_tree(declared: Any) -> Any:
     return declared
 
 
-def check_table_name(name: Any) -> None:
-    """ValueError unless a table can be called so."""
-    if not isinstance(name, str) or not 1 <= len(name.encode("utf-8", "replace")) <= _NAME_BYTES or "\0" in name:
-        raise ValueError(f"name={name!r}: a table's name is 1 to {_NAME_BYTES} bytes of text")
+def check_durability(value: Any) -> None:
+    """ValueError for all but "memory"."""
+    if not isinstance(value, str) or value != "memory":
+        raise ValueError(f"durability={shown(value)} is not available in this version of di-store: leave it out")
+
+
+def check_table_name(name: Any) -> str:
+    """`name` if a table can be called so."""
+    if not config.is_name(name, _NAME_BYTES):
+        raise ValueError(f"name={shown(name)}: a table's name is 1 to {_NAME_BYTES} bytes of text")
+    return name
 
 
 def check_weights(name: Any) -> str | None:
     """`name` if weights can be called so."""
     if name is None:
         return None
-    if not isinstance(name, str) or not 1 <= len(name.encode("utf-8", "replace")) <= _NAME_BYTES or "\0" in name:
-        raise ValueError(f"weights={name!r}: give the name that store.publish() uses, 1 to 100 bytes of text")
+    if not config.is_name(name, _NAME_BYTES):
+        raise ValueError(f"weights={shown(name)}: give the name that store.publish() uses, 1 to 100 bytes of text")
     return name
 
 
@@ -245,6 +249,8 @@ def initial_priority(value: Any) -> float | str:
     """The value, if it is a finite number that is not negative, or "max"."""
     if isinstance(value, str):
         if value != "max":
-            raise ValueError(f'initial_priority={value!r}: give "max" (the largest given, at least 1.0) or a number')
+            raise ValueError(
+                f'initial_priority={shown(value)}: give "max" (the largest given, at least 1.0) or a number'
+            )
         return value
     return config.real("initial_priority", value, maximum=math.inf, why="it is a priority")

@@ -8,7 +8,7 @@ import os
 import re
 
 from di_store import _core
-from di_store.errors import CapacityError
+from di_store.errors import CapacityError, shown
 
 _UNITS = {
     "": 1,
@@ -40,11 +40,9 @@ def parse_size(value: int | float | str, *, total: int | None = None, option: st
     """
     size = _share_or_bytes(value, total, option) if isinstance(value, str) else _whole(value, option)
     if size < 1:
-        raise ValueError(f"{option}={value!r} is {size} bytes: give at least one byte, as {_EXAMPLE}")
+        raise ValueError(f"{option}={shown(value)} is {size} bytes: give at least one byte, as {_EXAMPLE}")
     if size > MAX_BYTES:
-        raise ValueError(
-            f"{option}={value!r} is {format_size(size)}, more than the {format_size(MAX_BYTES)} that can be mapped"
-        )
+        raise ValueError(f"{option}={shown(value)} is more than the {format_size(MAX_BYTES)} that can be mapped")
     return size
 
 
@@ -58,7 +56,7 @@ def budget_bytes(memory: int | float | str) -> int:
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if size > machine:
         raise CapacityError(
-            f"memory={memory!r} is {format_size(size)}, and this machine has {format_size(machine)}",
+            f"memory={shown(memory)} is {format_size(size)}, and this machine has {format_size(machine)}",
             remedy='lower memory=; a share such as "25%" fits every machine',
         )
     return size
@@ -66,39 +64,39 @@ def budget_bytes(memory: int | float | str) -> int:
 
 def _whole(value: object, option: str) -> int:
     if isinstance(value, bool):
-        raise TypeError(f"{option}={value!r}: give {_EXAMPLE}")
+        raise TypeError(f"{option}={shown(value)}: give {_EXAMPLE}")
     if isinstance(value, float):
         if math.isfinite(value) and 0 < value <= 1:
             raise ValueError(
-                f'{option}={value!r} is no whole number of bytes; for a share write {option}="{value:.0%}"'
+                f'{option}={shown(value)} is no whole number of bytes; for a share write {option}="{value:.0%}"'
             )
         if not math.isfinite(value) or not value.is_integer():
-            raise ValueError(f"{option}={value!r} is no whole number of bytes: give {_EXAMPLE}")
+            raise ValueError(f"{option}={shown(value)} is no whole number of bytes: give {_EXAMPLE}")
         return int(value)
     try:
         return operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
+    except (TypeError, ValueError, RuntimeError):  # torch raises the others for values that it cannot convert
         raise TypeError(f"{option} is a {type(value).__name__}: give {_EXAMPLE}") from None
 
 
 def _share_or_bytes(text: str, total: int | None, option: str) -> int:
     match = _NUMBER.fullmatch(text)
     if match is None:
-        raise ValueError(f"{option}={text!r} is no size: give {_EXAMPLE}")
+        raise ValueError(f"{option}={shown(text)} is no size: give {_EXAMPLE}")
     number, unit = match.group(1).replace("_", ""), match.group(2).lower()
     if unit == "%":
         if total is None:
-            raise ValueError(f'{option}={text!r}: a share has no meaning here, give bytes such as "4GiB"')
+            raise ValueError(f'{option}={shown(text)}: a share has no meaning here, give bytes such as "4GiB"')
         if float(number) > 100:
-            raise ValueError(f"{option}={text!r} is more than everything: give at most 100%")
+            raise ValueError(f"{option}={shown(text)} is more than everything: give at most 100%")
         return int(total * float(number) / 100)
     if unit in ("k", "m", "g", "t", "p"):
         raise ValueError(
-            f"{option}={text!r} is ambiguous: write {number}{unit.upper()}iB (powers of 1024) "
+            f"{option}={shown(text)} is ambiguous: write {number}{unit.upper()}iB (powers of 1024) "
             f"or {number}{unit.upper()}B (powers of 1000)"
         )
     if unit not in _UNITS:
-        raise ValueError(f"{option}={text!r} has no known unit: give {_EXAMPLE}")
+        raise ValueError(f"{option}={shown(text)} has no known unit: give {_EXAMPLE}")
     return int(number) * _UNITS[unit] if number.isdigit() else int(float(number) * _UNITS[unit])
 
 

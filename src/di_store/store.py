@@ -31,7 +31,7 @@ from di_store.mixture import check_weights as check_shares
 from di_store.objects import Ref
 from di_store.plan import read_plan
 from di_store.reserve import Reckoning, check_room, reckon, reckon_without_rows
-from di_store.settings import Settings, check_table_name, make_settings
+from di_store.settings import Settings, check_durability, check_table_name, make_settings
 from di_store.sizes import budget_bytes
 from di_store.stats import store_stats, table_stats
 from di_store.table import Table
@@ -225,8 +225,7 @@ class Store:
                 return Ref(self._put(value, None, 0.0))
             except (StoreFull, Timeout):  # no room, or a lock is held up: from now on with the call's timeout
                 pass
-        if durability != "memory":
-            raise ValueError(f"durability={durability!r} is not available in this version of di-store: leave it out")
+        check_durability(durability)
         raw = None if id is None else objects_.parse_id(id)
         seconds = objects_.check_ttl(ttl)
         return Ref(objects_.put_waiting(self._writer(), value, raw, seconds, check_timeout(timeout)))
@@ -382,11 +381,11 @@ class Store:
         """The table of that name.
 
         Raises:
-            TableNotFound: it is not there in time.
+            TableNotFound: it is not there in time. ValueError: no table can be called so.
         """
         arena = self._arena
         seconds = check_timeout(timeout)
-        native = arena.table(name) if isinstance(name, str) else None
+        native = arena.table(check_table_name(name))
         wait: Wait | None = None
         while native is None:
             arena = self._arena

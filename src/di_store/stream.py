@@ -52,8 +52,8 @@ def check_ends(handles: Sequence[TableHandle], names: Iterable[str]) -> None:
     view = type(needing[0].settings.view).__name__
     if found := next((name for name in _ENDS_ALIKE if name in columns), None):
         raise SchemaMismatch(
-            f"column {found!r} ends no episode, and {view} of table {needing[0].name!r} needs to know how episodes end: "
-            "its items would run on into the next one",
+            f"column {found!r} ends no episode, and {view} of table {needing[0].name!r} needs to know how "
+            "episodes end: its items would run on into the next one",
             remedy="write 'terminated' (nothing follows: no bootstrap) and 'truncated' (cut off: bootstrap), as "
             f"env.step returns them; rename {found!r} if it means something else",
         )

@@ -10,6 +10,8 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from di_store.errors import shown
+
 SEPARATOR = "/"
 _MAX_DEPTH = 32
 
@@ -45,7 +47,7 @@ def _collect(tree: Mapping[Any, Any], prefix: str, leaves: dict[str, Any], what:
             key = _checked_type(key, prefix, what)
         if not key or SEPARATOR in key:
             raise ValueError(
-                f"key {key!r} in {what} {prefix or 'root'!r}: keys are not empty and hold no {SEPARATOR!r}, "
+                f"key {shown(key)} in {what} {prefix or 'root'!r}: keys are not empty and hold no {SEPARATOR!r}, "
                 f'which joins the parts of a path; nest instead: {{"a": {{"b": …}}}}'
             )
         if isinstance(value, Mapping):
@@ -56,7 +58,9 @@ def _collect(tree: Mapping[Any, Any], prefix: str, leaves: dict[str, Any], what:
 
 def _checked_type(key: object, prefix: str, what: str) -> str:
     if not isinstance(key, str):
-        raise TypeError(f"key {key!r} in {what} {prefix or 'root'!r} is a {type(key).__name__}: column names are text")
+        raise TypeError(
+            f"key {shown(key)} in {what} {prefix or 'root'!r} is a {type(key).__name__}: column names are text"
+        )
     return str(key)
 
 
@@ -110,7 +114,7 @@ def select(paths: Iterable[str], wanted: str | Iterable[str], *, option: str = "
     chosen: set[str] = set()
     for name in names:
         if not isinstance(name, str):
-            raise TypeError(f"{option}: {name!r} is a {type(name).__name__}, column names are text")
+            raise TypeError(f"{option}: {shown(name)} is a {type(name).__name__}, column names are text")
         found = [path for path in known if is_below(path, name)]
         if not found:
             raise ValueError(f"{option}: no column {name!r}{did_you_mean(name, known)}")

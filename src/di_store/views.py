@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from di_store import config
+from di_store.errors import shown
 from di_store.schema import Schema
 from di_store.tree import is_below
 
@@ -91,7 +92,7 @@ class Transition:
         _set(self, obs=config.names("obs", self.obs))
         config.choice("frame_pad", self.frame_pad, ("first", "zero"))
         if len(config.names("reward", self.reward)) != 1 or not isinstance(self.reward, str):
-            raise ValueError(f"reward={self.reward!r}: name the one column that is summed over n steps")
+            raise ValueError(f"reward={shown(self.reward)}: name the one column that is summed over n steps")
 
     def outputs(self, schema: Schema) -> frozenset[str]:
         """Names that this view adds to a batch: ``steps`` and ``next_<obs>``.
@@ -213,7 +214,7 @@ def _stacks(value: object) -> dict[str, int] | None:
     if value is None:
         return None
     if not isinstance(value, Mapping):
-        raise TypeError(f'frame_stack={value!r} is a {type(value).__name__}: give {{"obs": 4}}, frames by column')
+        raise TypeError(f'frame_stack={shown(value)} is a {type(value).__name__}: give {{"obs": 4}}, frames by column')
     columns = config.names("frame_stack", tuple(value))
     why = "a stack holds at least the newest frame"
     stacks = {name: config.count(f"frame_stack[{name!r}]", value[name], minimum=1, why=why) for name in columns}

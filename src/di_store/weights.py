@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from di_store import config
-from di_store.errors import ObjectNotFound, StoreFull, Timeout
+from di_store.errors import ObjectNotFound, StoreFull, Timeout, shown
 from di_store.objects import Handle
 from di_store.waits import Wait
 
@@ -95,5 +95,5 @@ def latest(store: Handle, name: str, newer_than: Any, version: Any, timeout: flo
 
 def check_name(name: Any) -> None:
     """ValueError unless weights can be called so."""
-    if not isinstance(name, str) or not 1 <= len(name.encode("utf-8", "replace")) <= 100 or "\0" in name:
-        raise ValueError(f"name={str(name)[:60]!r}: weights are called by 1 to 100 bytes of text")
+    if not config.is_name(name, 100):
+        raise ValueError(f"name={shown(name)}: weights are called by 1 to 100 bytes of text")

@@ -1,0 +1,87 @@
+"""Odd arguments get a typed error whose text names the option, however odd their repr or their type is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import di_store
+
+SURROGATE = "a\udc80b"
+
+
+def deep() -> Any:
+    """A list whose repr is deeper than Python can go."""
+    value: Any = 1
+    for _ in range(20_000):
+        value = [value]
+    return value
+
+
+@pytest.fixture
+def store() -> Iterator[Any]:
+    with di_store.open(memory="64MiB") as opened:
+        made = opened.create_table("t", capacity=10, schema={"x": di_store.Spec((), "f4")})
+        made.insert({"x": 1.0})
+        ragged = opened.create_table("r", capacity=10, schema={"x": di_store.Spec((None,), "f4")}, max_bytes=1 << 16)
+        ragged.insert({"x": np.arange(3, dtype=np.float32)})
+        yield opened
+
+
+CALLS: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "deep n": (lambda s: s.table("t").sample(deep()), "n="),
+    "deep name": (lambda s: s.drop_table(deep()), "name="),
+    "deep table": (lambda s: s.create_table("x", capacity=deep()), "capacity="),
+    "deep ref": (lambda s: s.get(deep()), "Ref"),
+    "deep refs": (lambda s: s.keys(start=deep()), "Ref"),
+    "deep device": (lambda s: s.table("t").loader(1, device=deep()), "device="),
+    "deep weights": (lambda s: s.mix(deep()), "mix"),
+    "deep durability": (lambda s: s.put(1, durability=deep()), "durability="),
+    "deep flag": (lambda s: s.check(repair=deep()), "repair="),
+    "deep view": (lambda s: di_store.Sequence(3, tail=deep()), "tail="),
+    "deep memory": (lambda s: s.resize(deep()), "memory"),
+    "deep sampler": (lambda s: s.create_table("x", capacity=3, sampler=deep()), "sampler="),
+    "deep schema": (lambda s: di_store.Spec(deep(), "f4"), "shape="),
+    "deep dtype": (lambda s: di_store.Spec((), deep()), "dtype"),
+    "huge ttl": (lambda s: s.put(1, ttl=-(2**1100)), "ttl="),
+    "tensor ttl": (lambda s: s.put(1, ttl=torch.ones(2)), "ttl="),
+    "huge memory": (lambda s: s.resize(2**1100), "memory="),
+    "tensor gamma": (lambda s: di_store.Transition(gamma=torch.ones(2)), "gamma="),  # type: ignore[arg-type]
+    "tensor shape": (lambda s: di_store.Spec((torch.ones(2),), "f4"), "shape="),  # type: ignore[arg-type]
+    "tensor late": (lambda s: di_store.Spec((), "f4", late=torch.ones(2)), "late="),  # type: ignore[arg-type]
+    "tensor keys": (lambda s: s.table("t").peek([torch.ones(2, requires_grad=True)]), "keys"),
+    "tensor priorities": (
+        lambda s: s.table("t").update_priorities(s.table("t").keys(), [torch.ones(1, requires_grad=True) * 2]),
+        "priorities",
+    ),
+    "object priorities": (lambda s: s.table("t").update_priorities(s.table("t").keys(), object()), "priorities"),
+    "negative device": (lambda s: s.table("t").loader(1, device=-1), "device="),
+    "no device": (lambda s: s.table("t").loader(1, device="50%"), "device="),
+    "surrogate table": (lambda s: s.table(SURROGATE), "name="),
+    "surrogate new table": (lambda s: s.create_table(SURROGATE, capacity=3), "name="),
+    "surrogate weights": (lambda s: s.publish(SURROGATE, 1), "name="),
+    "surrogate latest": (lambda s: s.latest(SURROGATE), "name="),
+    "tensor row": (lambda s: s.table("r").sample(1).data["x"][torch.ones(2)], "row"),
+    "float row": (lambda s: s.table("r").sample(1).data["x"][np.float32(0)], "row"),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_the_error_names_the_option(store: Any, call: str) -> None:
+    make, words = CALLS[call]
+    with pytest.raises((ValueError, TypeError)) as caught:
+        make(store)
+    text = str(caught.value)
+    assert words in text
+    assert len(text) < 1_000
+    assert isinstance(caught.value.__cause__, type(None))
+
+
+def test_long_values_are_cut_in_error_texts(store: Any) -> None:
+    with pytest.raises(ValueError) as caught:
+        store.create_table("x" * 100_000, capacity=3)
+    assert len(str(caught.value)) < 500
