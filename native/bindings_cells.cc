@@ -151,7 +151,7 @@ bool Cells::exact_row(const Column& column, nb::handle value) {
   if (PyArray_DESCR(array) != column.descr && !PyArray_EquivTypes(PyArray_DESCR(array), column.descr)) return false;
   for (int i = 0; i < extra; ++i)
     if (PyArray_DIM(array, i + 1) != column.shape[static_cast<std::size_t>(i)]) return false;
-  return column.max_rows < 0 || PyArray_DIM(array, 0) <= column.max_rows;
+  return PyArray_DIM(array, 0) <= (column.max_rows < 0 ? i64{UINT32_MAX} : column.max_rows);  // Python says why not
 }
 
 // A row, or a list of rows, none of which needs converting.
@@ -229,8 +229,7 @@ void Cells::refuse_unknown(const Node& node, nb::handle dict) {
   std::string unknown, expected;
   for (auto [key, value] : nb::borrow<nb::dict>(dict)) {
     bool known = false;
-    for (const Node& child : node.children)
-      known = known || equal(child.key, key);
+    for (const Node& child : node.children) known = known || equal(child.key, key);
     if (!known) unknown += (unknown.empty() ? "'" : ", '") + prefix + shown(key) + "'";
   }
   for (const Node& child : node.children) expected += (expected.empty() ? "'" : ", '") + child.path + "'";
@@ -315,8 +314,7 @@ const Cells::Node& Cells::final_node(nb::handle item) const {
     if (fits(*path[i], item)) return *path[i];
   std::string expected, got;
   for (const Node& child : path.back()->children) expected += (expected.empty() ? "'" : ", '") + child.path + "'";
-  for (auto [key, value] : nb::borrow<nb::dict>(item))
-    got += (got.empty() ? "'" : ", '") + shown(key) + "'";
+  for (auto [key, value] : nb::borrow<nb::dict>(item)) got += (got.empty() ? "'" : ", '") + shown(key) + "'";
   throw Error(Code::kSchemaMismatch, "final=: expected dicts of " + expected + ", got one of " + got);
 }
 

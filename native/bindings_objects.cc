@@ -126,6 +126,10 @@ void put_packed(const ArenaPointer& arena, nb::handle value, u32 entry, const u8
   const nb::list buffers = nb::cast<nb::list>(encoded.attr("buffers"));
   const auto offsets = nb::cast<std::vector<u64>>(encoded.attr("offsets"));
   const u64 payload = nb::cast<u64>(encoded.attr("payload_bytes"));
+  if (header.size() > UINT32_MAX)
+    throw Error(Code::kInvalid, "what describes this value (names, numbers, text) takes " +
+                                    std::to_string(header.size()) +
+                                    " bytes, at most 4 GiB; put large text as bytes, or split the value");
   const u64 start = align64(sizeof(PackedForm) + header.size());
   u8* block = take_block(arena, start + payload, entry, id, expires_ns, descriptor);
   const PackedForm form{kFormPacked, static_cast<u32>(header.size()), payload};

@@ -155,6 +155,7 @@ class Writer {
   void refuse_more_than_fit(const std::vector<u32>& lanes);
   bool ensure_row(u32 lane, u64 heap_bytes, u64 deadline_ns, Blocked* blocked);
   void refuse_larger_than_table(const ChunkPlan& plan) const;
+  void refuse_unaddressable(const ChunkPlan& plan) const;
   u64 tables_block() const;
   void follow_resize();
   bool open_chunk(u32 lane, u64 heap_bytes, u64 deadline_ns, Blocked* blocked);

@@ -39,11 +39,21 @@ void Writer::follow_resize() {
   chunk_plan_.heap_bytes = fresh.heap_bytes;
 }
 
+// HeapSlot::offset has 32 bits.
+void Writer::refuse_unaddressable(const ChunkPlan& plan) const {
+  if (plan.heap_bytes == 0 || chunk_bytes(plan_.layout, plan) <= UINT32_MAX) return;
+  throw Error(Code::kCapacity, "the values of variable length of one row take " + std::to_string(plan.heap_bytes) +
+                                   " bytes, and all of a row's must lie within 4 GiB; split the row, or keep them as "
+                                   "objects with store.put() and write their ids")
+      .told();
+}
+
 bool Writer::open_chunk(u32 index, u64 heap_bytes, u64 deadline_ns, Blocked* blocked) {
   follow_resize();
   ChunkPlan plan = chunk_plan_;
   if (heap_bytes > plan.heap_bytes) {
     plan.heap_bytes = (heap_bytes + 63) / 64 * 64;
+    refuse_unaddressable(plan);
     refuse_larger_than_table(plan);
   }
   for (;;) {

@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from di_store import dtypes
+from di_store.config import MAX_COUNT
 from di_store.dtypes import Array, DType
 from di_store.errors import SchemaMismatch
 
@@ -27,7 +28,8 @@ REWARD = "reward"
 FLAGS = ("terminated", "truncated")
 Lead: TypeAlias = "int | tuple[int, ...] | None"
 
-MAX_ROW_BYTES = 2**40
+MAX_BYTES = 2**32 - 1
+"""Of one row of a fixed column, of one element of a ragged one; as many elements a ragged row may hold."""
 _KINDS = {"b": "bool", "i": "int", "u": "int", "f": "float", "c": "complex", "S": "bytes", "U": "text"}
 _MAX_DIMENSIONS = 32
 
@@ -57,9 +59,15 @@ class Column:
             raise ValueError(f"column {self.name!r} is {self.type_text} and holds no bytes: leave it out")
         if len(self.shape) > _MAX_DIMENSIONS:
             raise ValueError(f"column {self.name!r} has {len(self.shape)} dimensions, more than {_MAX_DIMENSIONS}")
-        if (self.row_bytes or self.element_bytes) > MAX_ROW_BYTES:
+        if (largest := max(self.shape, default=1)) > MAX_COUNT:
             raise ValueError(
-                f"column {self.name!r} is {self.type_text}: one row would take more than 1 TiB; check its shape"
+                f"column {self.name!r} is {self.type_text}: a dimension of {largest} is above {MAX_COUNT}, the largest "
+                "there is; split it into several columns or rows"
+            )
+        if self.element_bytes > MAX_BYTES or (self.row_bytes or 0) > MAX_BYTES:
+            raise ValueError(
+                f"column {self.name!r} is {self.type_text}: one row takes up to {self.row_bytes or self.element_bytes} "
+                f"bytes, above {MAX_BYTES} (4 GiB), the most there is; split it into several columns or rows"
             )
         if self.name in FLAGS and (self.dtype != np.bool_ or self.ragged or math.prod(self.shape) != 1):
             raise ValueError(
@@ -148,6 +156,9 @@ class Column:
             raise self._mismatch(
                 f"shape {shape_text(array.shape)}", expected, "the first axis counts the row's elements"
             )
+        if array.size * self.dtype.itemsize > MAX_BYTES:
+            taken = f"{len(array)} elements, which take {array.size * self.dtype.itemsize} bytes"
+            raise self._mismatch(taken, (None, *self.shape), f"a row has at most {MAX_BYTES} bytes (4 GiB): split it")
         if self.max_rows is not None and len(array) > self.max_rows:
             remedy = f"at most max={self.max_rows} fit: cut it, or declare Spec(…, max={len(array)}) in schema="
             raise self._mismatch(f"{len(array)} elements", (None, *self.shape), remedy)

@@ -24,7 +24,7 @@ from di_store.settings import UNLIMITED
 from di_store.stream import build_inserter
 from di_store.views import NEXT, Episode, Sequence, Step, Transition
 from di_store.waits import Wait, check_timeout
-from di_store.writer import rows_of
+from di_store.writer import rows_limit, rows_of
 
 
 class Inserter:
@@ -252,9 +252,9 @@ class Inserter:
         schema = self._columns()
         self._complete(leaves, schema, None)
         timed = [self._timed(value, schema) for value in values]
+        total = rows_limit(sum(rows for _, (rows, _, _) in timed))
         joined = {name: _joined([rows[name] for rows, _ in timed]) for name in leaves}
         items = [item for _, item in timed]
-        total = sum(rows for rows, _, _ in items)
         if priority is not None and np.size(priority) == 1:
             priority = float(np.asarray(priority, np.float64).reshape(()))
         return self._send(tree.unflatten(joined), items, total, priority, timeout)

@@ -9,6 +9,7 @@ import math
 from bisect import bisect_left
 from dataclasses import dataclass
 
+from di_store.column import MAX_BYTES
 from di_store.errors import CapacityError
 from di_store.limiters import Queue, Stack
 from di_store.plan import Layout, make_layout, sparse_columns
@@ -166,6 +167,11 @@ def reckon(settings: Settings, schema: Schema, capacity: int | None, example_byt
             f"declare Spec(…, max=…), or give max_bytes="
         )
     row = max(1, layout.record_bytes + layout.wide_bytes + heap.per_row)
+    if heap.row_max > MAX_BYTES:
+        raise CapacityError(
+            f"the ragged columns of a row take up to {heap.row_max:,} bytes, and together they must lie within 4 GiB",
+            remedy="lower Spec(max=), or keep large values as objects with store.put() and write their ids",
+        )
     target, least = chunk_target(settings, layout, heap, capacity, row)
     rows, block = chunk_rows(layout, target, least, heap.per_row)
     per_row = block / rows

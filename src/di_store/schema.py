@@ -30,7 +30,8 @@ class Spec:
         max: the longest a ragged row can get; None: no bound, the table then needs `max_bytes`.
 
     Raises:
-        ValueError: None elsewhere, dimensions below 1, `max` without a ragged dimension, an unusable dtype.
+        ValueError: None elsewhere, dimensions below 1, `max` without a ragged dimension, an unusable dtype. A table
+            refuses a dimension above 2^31 - 1, and rows of 4 GiB or more.
     """
 
     shape: tuple[int | None, ...]

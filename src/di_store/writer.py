@@ -19,7 +19,7 @@ import numpy as np
 from di_store import _core
 from di_store.batch import Items, encode_blob
 from di_store.chores import run_ahead
-from di_store.config import count, flag
+from di_store.config import MAX_COUNT, count, flag
 from di_store.dtypes import Array
 from di_store.errors import EndOfData, SchemaMismatch, StoreError, WriterClosed
 from di_store.handle import TableHandle
@@ -442,12 +442,20 @@ def rows_of(steps: Any) -> int:
     if leaf is steps:
         raise TypeError(f"steps are a nested dict of columns with a leading axis, not a {type(steps).__name__}")
     try:
-        return len(leaf)
+        rows = len(leaf)
     except TypeError:
         raise SchemaMismatch(
             f"extend() needs a leading axis in every leaf, got a {type(leaf).__name__}",
             remedy="append() takes one step",
         ) from None
+    return rows_limit(rows)
+
+
+def rows_limit(rows: int) -> int:
+    """`rows` if one call may give so many; else ValueError."""
+    if rows > MAX_COUNT:
+        raise ValueError(f"{rows} rows in one call are above {MAX_COUNT}, the most there are: use several calls")
+    return rows
 
 
 def autoreset_number(mode: Any) -> int:
