@@ -23,6 +23,7 @@ HEAD = """# API reference
 
 Every call that can block takes `timeout` in seconds; `None` stands for no limit, with one line in the log per 30 s that
 says what it waits for. Sizes are bytes, or text such as `"4GiB"` and `"25%"`. Shapes are written as `[n, …]`.
+How rows become examples is told with programs in [views.md](views.md).
 """
 GROUPS = {
     "Stores": ["open", "attach", "list_stores", "StoreInfo", "Store"],
