@@ -288,9 +288,9 @@ void Blocks::reset() {
 void Blocks::mark(u64 offset, u64 bytes, BlockUse use) {
   const u64 slice = (offset - arena_.header().data.value) / kSliceBytes;
   const u32 cls = block_class(std::max(bytes, kMinBlockBytes));
-  cover_slice_tables(slice + bytes / kSliceBytes);
+  const u64 run = cls == kNone ? (bytes + kSliceBytes - 1) / kSliceBytes : 1;
+  cover_slice_tables(slice + run - 1);  // the last one it lies in: behind it the store may end
   if (cls == kNone) {
-    const u64 run = (bytes + kSliceBytes - 1) / kSliceBytes;
     for (u64 i = 0; i < run; ++i) {
       Slice& entry = arena_.slice(slice + i);
       entry.state = i == 0 ? SliceState::kRunHead : SliceState::kRunBody;

@@ -180,9 +180,49 @@ void refused_memory_leaves_nothing() {
   model.check_all();
 }
 
+// Objects that end with the store's last slice, to a byte: a rebuild marks them as putting them did.
+void objects_at_the_end_of_the_store() {
+  for (const u64 budget : {8 * kMiB, 10 * kMiB, 14 * kMiB}) {
+    Model model{make_store("end", budget), budget, {}, 1};
+    Arena& arena = *model.arena;
+    const u64 range = arena.header().range_bytes, slices = arena.header().slice_count;
+    std::string why;
+    CHECK(arena.heap().resize(range, soon(), &why));
+    model.budget = range;
+    while (model.put(kMiB + 1)) {  // a slice each
+    }
+    const auto slice_of = [&](u64 number) {
+      const Pinned pinned(arena, number);
+      return (arena.heap().descriptor(pinned.descriptor()).offset - arena.header().data.value) / kSliceBytes;
+    };
+    for (const u64 run : {1, 2, 3})
+      for (const i64 more : {-1, 0, 1, -4096, 4096}) {
+        const u64 size = run * kSliceBytes + static_cast<u64>(more), taken = run + (more > 0 ? 1 : 0);
+        std::vector<u64> last;
+        for (const auto& [number, bytes] : model.objects)
+          if (slice_of(number) >= slices - taken) last.push_back(number);
+        for (const u64 number : last) model.remove(number);
+        CHECK(model.put(size));
+        const u64 placed = model.next - 1;
+        CHECK(slice_of(placed) == slices - taken);
+        std::vector<std::string> findings;
+        arena.heap().check(true, soon(), &findings);
+        report(findings);
+        CHECK(findings.empty());
+        model.check_all();
+        CHECK(!model.put(kMiB + 1));  // not a slice was lost, or gained
+        model.remove(placed);
+        for (u64 slice = 0; slice < taken; ++slice) CHECK(model.put(kMiB + 1));
+        CHECK(!model.put(kMiB + 1));
+      }
+    model.check_all();
+  }
+}
+
 }  // namespace
 
 int main() {
+  objects_at_the_end_of_the_store();
   random_makes_and_frees();
   any_mix_fills_the_budget();
   holes_are_memory_too();
