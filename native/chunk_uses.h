@@ -6,14 +6,13 @@
 
 namespace di {
 
-constexpr u32 kMostEmptyChunks = 1024;  // a lane may leave some without rows behind
-
 inline u32 chunks_covered(const Heap& heap, u32 chunk, u32 row, u32 rows) {
+  const u32 most = std::min(rows + kMostEmptyChunks, kMostChunks);  // `row` lies in the first one
   u64 left = u64{row} + rows;
   u32 count = 0;
   while (chunk != kNone) {
     const ChunkHeader& header = chunk_header(heap, chunk);
-    if (++count > u64{row} + rows + kMostEmptyChunks) throw Error(Code::kCorruptData, "an item's chunks have no end");
+    if (++count > most) throw Error(Code::kCorruptData, "an item's chunks have no end");
     const u32 here = header.published.load(std::memory_order_acquire);
     if (left <= here) break;
     left -= here;

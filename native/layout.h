@@ -35,7 +35,7 @@ struct Offset {
 };
 
 constexpr u64 kMagic = 0x45524f5453494401;  // "\1DISTORE"
-constexpr u32 kLayoutVersion = 2;
+constexpr u32 kLayoutVersion = 3;
 constexpr u64 kPageBytes = 4096;
 constexpr u64 kSliceBytes = 2u << 20;
 constexpr u64 kPagesPerSlice = kSliceBytes / kPageBytes;
@@ -111,18 +111,22 @@ static_assert(sizeof(WaitSlot) == 40);
 // by destructors without a lock. Blocks stay with the client slot for ever, so anyone may walk them.
 enum class LedgerKind : u32 { kFree = 0, kPin = 1, kOwn = 2, kDraw = 3, kWriter = 4, kRead = 5 };
 struct LedgerEntry {
-  Shared<u64> what;  // kind 4 | dropped 1 | chunks 11 | table 16 | descriptor 32 (draw: first chunk; kNone once copied)
+  Shared<u64> what;  // kind 3 | dropped 1 | table 8 | chunks 20 | descriptor 32 (draw: first chunk; kNone once copied)
   Shared<u64> ref;   // pin, own: the descriptor's generation; draw: the item's key
 };
+// What an entry can count: rows of more chunks would be let go short at a death. kMaxWindowRows leaves room for chunks
+// without rows, of which a lane may leave some behind.
+constexpr u32 kMostChunks = (1u << 20) - 1;
+constexpr u32 kMostEmptyChunks = 1024;
+constexpr u64 kLedgerDropped = 8;
+static_assert(static_cast<u32>(LedgerKind::kRead) < 8 && kMaxTables <= 256);
 inline u64 ledger_what(LedgerKind kind, u32 table, u32 descriptor, u32 chunks = 0) {
-  return u64{static_cast<u32>(kind)} | (u64{chunks & 0x7ffu} << 5) | (u64{table & 0xffffu} << 16) |
-         (u64{descriptor} << 32);
+  return u64{static_cast<u32>(kind)} | u64{table} << 4 | u64{chunks} << 12 | u64{descriptor} << 32;
 }
-inline u32 ledger_chunks(u64 what) { return static_cast<u32>(what >> 5 & 0x7ff); }
-inline LedgerKind ledger_kind(u64 what) { return static_cast<LedgerKind>(what & 15); }
-inline u32 ledger_table(u64 what) { return static_cast<u32>((what >> 16) & 0xffff); }
+inline LedgerKind ledger_kind(u64 what) { return static_cast<LedgerKind>(what & 7); }
+inline u32 ledger_table(u64 what) { return static_cast<u32>(what >> 4 & 0xff); }
+inline u32 ledger_chunks(u64 what) { return static_cast<u32>(what >> 12 & kMostChunks); }
 inline u32 ledger_descriptor(u64 what) { return static_cast<u32>(what >> 32); }
-constexpr u64 kLedgerDropped = 16;
 constexpr u32 kLedgerEntries = 255;
 struct LedgerBlock {
   Shared<u32> next;  // descriptor + 1 of the next block [owner, heap]
@@ -326,15 +330,27 @@ inline u32 key_slot(u64 key) { return static_cast<u32>(key & kSlotMask); }
 inline u64 key_generation(u64 key) { return (key >> kSlotBits) & kGenerationMask; }
 
 struct Item {  // truth [table]; `state` and `span` change through the undo record, the rest only while the slot is free
-  u64 state;  // state 4 | generation 28 (bits 4..31) | 32: use limit: undelivered draws; Once: epoch it joined in; both:
-              // undelivered draws 8, low bits of the epoch 24
+  u64 state;  // state 4 | generation 28 (bits 4..31) | 32: use limit: undelivered draws; Once: low bits of the epoch it
+              // joined in; both: undelivered draws 8, epoch 24
   u64 number;       // insertion number, from 1
   double priority;  // one store
   i64 version;      // -1 unknown
   u64 place;        // chunk descriptor 32 | first row 32
-  u64 span;         // uses 32 | rows 20 | back 8 (rows before the item's own first step) | flags 4
+  u64 span;         // uses 32, at most kMostUses | rows 20 | back 8 (rows before the item's own first step) | flags 4
 };
 static_assert(sizeof(Item) == 48);
+
+// Where an item's uses stop being counted: a batch tells them as int32, and no use limit is larger.
+constexpr u32 kMostUses = (1u << 31) - 1;
+constexpr u32 kSpanRowsBits = 20, kSpanBackBits = 8, kSpanFlagsBits = 4;
+static_assert(32 + kSpanRowsBits + kSpanBackBits + kSpanFlagsBits == 64 && kItemCut < 1u << kSpanFlagsBits);
+inline u64 make_span(u32 rows, u32 back, u32 flags) {  // not used yet
+  return u64{rows} << 32 | u64{back} << (32 + kSpanRowsBits) | u64{flags} << (64 - kSpanFlagsBits);
+}
+inline u32 span_uses(u64 span) { return static_cast<u32>(span); }
+inline u32 span_rows(u64 span) { return static_cast<u32>(span >> 32 & ((1u << kSpanRowsBits) - 1)); }
+inline u32 span_back(u64 span) { return static_cast<u32>(span >> (32 + kSpanRowsBits) & ((1u << kSpanBackBits) - 1)); }
+inline u32 span_flags(u64 span) { return static_cast<u32>(span >> (64 - kSpanFlagsBits)); }
 
 constexpr u32 kTableSegments = 20;  // item segments; sizes are kept beside the offsets
 

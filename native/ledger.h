@@ -13,6 +13,8 @@
 namespace di {
 
 constexpr u32 kMaxLedgerBlocks = 16384;  // 4 M entries
+// Pins of a descriptor, and undelivered draws of an item, are counted in 32 bits, each by an entry.
+static_assert(u64{kMaxClients} * kMaxLedgerBlocks * kLedgerEntries < u64{1} << 32);
 
 class Ledger {
  public:

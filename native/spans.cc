@@ -9,7 +9,6 @@ namespace di {
 
 namespace {
 
-constexpr u32 kEmptyChunks = 1024;  // chunks without rows a lane may leave behind, before we call it a loop
 constexpr u64 kHashFactor = 0x9e3779b97f4a7c15;
 constexpr u64 kPrefetchBytes = 1024;  // of an item's records; behind that the hardware follows
 
@@ -172,7 +171,7 @@ u32 Resolver::walk(const Span& span, u32 keep, Block& block) {
       }
       continue;
     }
-    if (row > view.rows || view.next == 0 || ++empty > kEmptyChunks + span.rows) {
+    if (row > view.rows || view.next == 0 || ++empty > kMostEmptyChunks + span.rows) {
       damaged("an item's rows are not in its chunks");
     }
     u64 bytes = 0;

@@ -259,7 +259,7 @@ void Table::remove_slot(u32 slot, bool undrawn_counts) {
   Item& entry = item(slot);
   const bool was_live = (entry.state & 15) == static_cast<u64>(ItemState::kLive);
   require_sound(was_live || (entry.state & 15) == static_cast<u64>(ItemState::kHeld));
-  const u32 uses = static_cast<u32>(entry.span);
+  const u32 uses = span_uses(entry.span);
   if (was_live) {
     leave(slot);
   } else {
@@ -274,7 +274,7 @@ void Table::forget(u32 slot) {
   Item& entry = item(slot);
   const u64 generation = (entry.state >> 4 & kGenerationMask) + 1;
   const u32 chunk = static_cast<u32>(entry.place >> 32), row = static_cast<u32>(entry.place);
-  const u32 rows = static_cast<u32>(entry.span >> 32 & 0xfffff);
+  const u32 rows = span_rows(entry.span);
   undo_.set(entry.state, (generation & kGenerationMask) << 4);
   undo_.set(header_.total_removed, header_.total_removed + 1);
   parts_.order->erase(slot);
@@ -321,7 +321,7 @@ void Table::insert(std::span<const NewItem> items, std::vector<u64>* keys) {
     entry.priority = priority;
     entry.version = fresh.version;
     entry.place = u64{fresh.chunk} << 32 | fresh.row;
-    entry.span = u64{fresh.flags} << 60 | u64{fresh.back} << 52 | u64{fresh.rows} << 32;
+    entry.span = make_span(fresh.rows, fresh.back, fresh.flags);
     DI_FAULT("table.insert_before_state");
     undo_.set(entry.state, new_state(generation));
     undo_.set(header_.next_number, header_.next_number + 1);

@@ -249,7 +249,10 @@ class Table : public std::enable_shared_from_this<Table> {
   bool settle_draw(u64 key, bool give_back);  // true: a held item became free or live again
   void finish_draws(DrawSet* set, bool give_back, u64 deadline_ns);
   void forget_draws(DrawSet* set);
+  void count_use(Item& item);
+  void uncount_use(Item& item);
   u64 drawn_epochs(const Item& item) const;
+  u32 joined_shift() const;
   u64 pending(const Item& item) const;
   u64 new_state(u64 generation) const;
   bool open_epoch();

@@ -10,7 +10,8 @@
 namespace di {
 namespace {
 
-constexpr u64 kPending = u64{1} << 32;  // of Item::state, where uses are limited: one undelivered draw
+constexpr u64 kPending = u64{1} << 32;    // of Item::state, where uses are limited: one undelivered draw
+constexpr u64 kEpochStep = u64{1} << 32;  // of Item::state, of Once without a use limit: one epoch
 constexpr u64 kStateMask = 15;
 constexpr u32 kAtOnce = 512;  // draws that room is made for before they are asked for
 
@@ -40,27 +41,45 @@ Drawn Table::describe(const Item& entry, u32 slot) const {
   drawn.number = entry.number;
   drawn.chunk = static_cast<u32>(entry.place >> 32);
   drawn.row = static_cast<u32>(entry.place);
-  drawn.rows = static_cast<u32>(entry.span >> 32 & 0xfffff);
-  drawn.back = static_cast<u32>(entry.span >> 52 & 0xff);
-  drawn.flags = static_cast<u32>(entry.span >> 60);
-  drawn.uses = static_cast<u32>(entry.span);
+  drawn.rows = span_rows(entry.span);
+  drawn.back = span_back(entry.span);
+  drawn.flags = span_flags(entry.span);
+  drawn.uses = span_uses(entry.span);
   drawn.version = entry.version;
   drawn.priority = entry.priority;
   return drawn;
+}
+
+// One draw more. Uses stop at kMostUses, before they would reach into the rows; epochs are counted on in the state.
+void Table::count_use(Item& entry) {
+  if (span_uses(entry.span) < kMostUses) [[likely]]
+    undo_.set(entry.span, entry.span + 1);
+  else if (header_.sampler == static_cast<u64>(SamplerKind::kOnce))
+    undo_.set(entry.state, entry.state + kEpochStep);
+}
+
+// A draw that came back. Where uses have stopped nobody knows how many there were: they stay. With a use limit they are
+// exact: none is above kMostUses.
+void Table::uncount_use(Item& entry) {
+  const u32 uses = span_uses(entry.span);
+  if (uses != 0 && (uses < kMostUses || header_.max_times_sampled != 0))
+    undo_.set(entry.span, entry.span - 1);
+  else if (uses != 0 && header_.sampler == static_cast<u64>(SamplerKind::kOnce))
+    undo_.set(entry.state, entry.state - kEpochStep);
 }
 
 void Table::draw_one(DrawSet* set, u32 slot, double probability, u32 number) {
   Item& entry = item(slot);
   Drawn drawn = describe(entry, slot);
   drawn.chunks = cover(drawn.chunk, drawn.row, drawn.rows);
-  ++drawn.uses;
   drawn.probability = probability;
   drawn.entry = number;
   use_chunks(drawn.chunk, drawn.chunks, +1);
   LedgerEntry& ledger = arena_->ledger().entry(number);
   ledger.ref.store(drawn.key, std::memory_order_relaxed);
   undo_.set(ledger.what, ledger_what(LedgerKind::kDraw, index_, drawn.chunk, drawn.chunks));
-  undo_.set(entry.span, entry.span + 1);
+  count_use(entry);
+  drawn.uses = span_uses(entry.span);
   if (header_.max_times_sampled != 0) {
     undo_.set(entry.state, entry.state + kPending);
     if (drawn.uses >= header_.max_times_sampled) {
@@ -310,7 +329,7 @@ bool Table::settle_draw(u64 key, bool give_back) {
   if (slot >= parts_.slots) return false;
   Item& entry = item(slot);
   const bool there = (entry.state & kStateMask) != 0 && (entry.state >> 4 & kGenerationMask) == key_generation(key);
-  if (there && give_back && static_cast<u32>(entry.span) != 0) undo_.set(entry.span, entry.span - 1);
+  if (there && give_back) uncount_use(entry);
   if (there && give_back && header_.sampler == static_cast<u64>(SamplerKind::kOnce)) {
     const u64 epochs = drawn_epochs(entry);
     if (epochs < header_.epoch) behind_ = true;
@@ -319,7 +338,7 @@ bool Table::settle_draw(u64 key, bool give_back) {
   }
   if (!there || header_.max_times_sampled == 0) return false;
   undo_.set(entry.state, entry.state - kPending);
-  const bool spent = static_cast<u32>(entry.span) >= header_.max_times_sampled;
+  const bool spent = span_uses(entry.span) >= header_.max_times_sampled;
   if (!is(entry, ItemState::kHeld)) return false;
   if (!spent) {  // back in its place in the order; may lift the table above its capacity
     undo_.set(entry.state, (entry.state & ~kStateMask) | static_cast<u64>(ItemState::kLive));

@@ -12,17 +12,19 @@
 namespace di {
 namespace {
 
-// Item::state where uses are limited as well: undelivered draws and the low bits of the epoch it joined in. An item is
-// at most as many epochs behind the running one as it has uses left, so these bits tell them apart.
-constexpr u64 kPendingBits = 8;
-constexpr u64 kJoinedShift = 32 + kPendingBits;
+// Item::state where uses are limited as well: undelivered draws, and the epoch it joined in.
+constexpr u32 kPendingBits = 8;
 
 }  // namespace
+
+// Item::state holds the low bits of the epoch that the item joined in. Epochs go on past them: what an item has been
+// drawn in differs from the running epoch by draws that are under way, far fewer than half of what the bits tell apart.
+u32 Table::joined_shift() const { return header_.max_times_sampled != 0 ? 32 + kPendingBits : 32; }
 
 u64 Table::new_state(u64 generation) const {
   const u64 state = static_cast<u64>(ItemState::kLive) | generation << 4;
   if (header_.sampler != static_cast<u64>(SamplerKind::kOnce)) return state;
-  return state | header_.epoch << (header_.max_times_sampled != 0 ? kJoinedShift : 32);
+  return state | header_.epoch << joined_shift();
 }
 
 u64 Table::pending(const Item& item) const {
@@ -31,10 +33,9 @@ u64 Table::pending(const Item& item) const {
 }
 
 u64 Table::drawn_epochs(const Item& item) const {
-  const u64 uses = static_cast<u32>(item.span);
-  if (header_.max_times_sampled == 0) return (item.state >> 32) + uses;
-  const u64 away = ((item.state >> kJoinedShift) - header_.epoch) << kJoinedShift;
-  return header_.epoch + static_cast<u64>(static_cast<i64>(away) >> kJoinedShift) + uses;
+  const u32 shift = joined_shift();
+  const u64 away = ((item.state >> shift) + span_uses(item.span) - header_.epoch) << shift;
+  return header_.epoch + static_cast<u64>(static_cast<i64>(away) >> shift);
 }
 
 // Something is left to draw in the running epoch, or in the next one, which then begins.

@@ -243,8 +243,7 @@ u64 Table::rebuild_references() {
     const Item& entry = item(slot);
     if ((entry.state & 15) == 0) continue;
     const u32 chunk = static_cast<u32>(entry.place >> 32);
-    walk(chunk,
-         chunks_covered(heap, chunk, static_cast<u32>(entry.place), static_cast<u32>(entry.span >> 32 & 0xfffff)));
+    walk(chunk, chunks_covered(heap, chunk, static_cast<u32>(entry.place), span_rows(entry.span)));
   }
   header_.writers = 0;
   for (u32 client = 0; client < kMaxClients; ++client)

@@ -43,8 +43,8 @@ bool Table::take(DrawSet* set, u32 n, const std::function<bool()>& copy, u64 dea
     change();
     for (Drawn& drawn : set->items) {
       Item& entry = item(key_slot(drawn.key));
-      undo_.set(entry.span, entry.span + 1);
-      drawn.uses = static_cast<u32>(entry.span);
+      count_use(entry);
+      drawn.uses = span_uses(entry.span);
       DI_FAULT("table.draw_item");
     }
     undo_.set(header_.limiter.samples, static_cast<u64>(header_.limiter.samples + n));

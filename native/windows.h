@@ -62,8 +62,9 @@ struct Window {
   bool operator==(const Window&) const = default;
 };
 
-constexpr u32 kMaxWindowRows = (1u << 20) - 1;  // of Item.span
+constexpr u32 kMaxWindowRows = kMostChunks - kMostEmptyChunks;  // where each row has a chunk of its own
 constexpr u32 kMaxStack = 256;
+static_assert(kMaxWindowRows < 1u << kSpanRowsBits && kMaxStack <= 1u << kSpanBackBits);
 
 class Windows {  // of one table and lane; copies are cheap
  public:

@@ -44,7 +44,7 @@ class Batch:
         priorities: float64[n], as they were when drawn.
         probabilities: float64[n] of each draw.
         weights: float32[n], importance weights; ones without beta.
-        times_sampled: int32[n], this draw included.
+        times_sampled: int32[n], this draw included; 2**31 - 1 stands for that many and more.
         versions: int64[n], of the published weights; -1 unknown.
         episodes: int64[n], number of the episode, unique in the store.
         starts: int64[n], number of the first row in its episode.
