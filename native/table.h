@@ -25,6 +25,8 @@ __extension__ typedef unsigned __int128 Wide;
 // A random word to a number below n (Lemire 2019, without the rejection: the bias is below n / 2^64).
 inline u64 scaled(u64 random, u64 n) { return static_cast<u64>(static_cast<Wide>(random) * n >> 64); }
 
+constexpr u64 kEpochStep = u64{1} << 32;  // of Item::state, of Once without a use limit: one epoch
+
 constexpr u32 kBatchStep = 64;   // items per hold of the lock
 constexpr u32 kTakeItems = 512;  // of take(); with what they change they fit the undo record
 
@@ -249,7 +251,13 @@ class Table : public std::enable_shared_from_this<Table> {
   bool settle_draw(u64 key, bool give_back);  // true: a held item became free or live again
   void finish_draws(DrawSet* set, bool give_back, u64 deadline_ns);
   void forget_draws(DrawSet* set);
-  void count_use(Item& item);
+  // One draw more. Uses stop at kMostUses, before they would reach into the rows; epochs are counted on in the state.
+  void count_use(Item& item) {
+    if (span_uses(item.span) < kMostUses) [[likely]]
+      undo_.set(item.span, item.span + 1);
+    else if (header_.sampler == static_cast<u64>(SamplerKind::kOnce))
+      undo_.set(item.state, item.state + kEpochStep);
+  }
   void uncount_use(Item& item);
   u64 drawn_epochs(const Item& item) const;
   u32 joined_shift() const;

@@ -10,8 +10,7 @@
 namespace di {
 namespace {
 
-constexpr u64 kPending = u64{1} << 32;    // of Item::state, where uses are limited: one undelivered draw
-constexpr u64 kEpochStep = u64{1} << 32;  // of Item::state, of Once without a use limit: one epoch
+constexpr u64 kPending = u64{1} << 32;  // of Item::state, where uses are limited: one undelivered draw
 constexpr u64 kStateMask = 15;
 constexpr u32 kAtOnce = 512;  // draws that room is made for before they are asked for
 
@@ -48,24 +47,6 @@ Drawn Table::describe(const Item& entry, u32 slot) const {
   drawn.version = entry.version;
   drawn.priority = entry.priority;
   return drawn;
-}
-
-// One draw more. Uses stop at kMostUses, before they would reach into the rows; epochs are counted on in the state.
-void Table::count_use(Item& entry) {
-  if (span_uses(entry.span) < kMostUses) [[likely]]
-    undo_.set(entry.span, entry.span + 1);
-  else if (header_.sampler == static_cast<u64>(SamplerKind::kOnce))
-    undo_.set(entry.state, entry.state + kEpochStep);
-}
-
-// A draw that came back. Where uses have stopped nobody knows how many there were: they stay. With a use limit they are
-// exact: none is above kMostUses.
-void Table::uncount_use(Item& entry) {
-  const u32 uses = span_uses(entry.span);
-  if (uses != 0 && (uses < kMostUses || header_.max_times_sampled != 0))
-    undo_.set(entry.span, entry.span - 1);
-  else if (uses != 0 && header_.sampler == static_cast<u64>(SamplerKind::kOnce))
-    undo_.set(entry.state, entry.state - kEpochStep);
 }
 
 void Table::draw_one(DrawSet* set, u32 slot, double probability, u32 number) {

@@ -38,6 +38,16 @@ u64 Table::drawn_epochs(const Item& item) const {
   return header_.epoch + static_cast<u64>(static_cast<i64>(away) >> shift);
 }
 
+// A draw that came back. Where uses have stopped nobody knows how many there were: they stay. With a use limit they are
+// exact: none is above kMostUses.
+void Table::uncount_use(Item& entry) {
+  const u32 uses = span_uses(entry.span);
+  if (uses != 0 && (uses < kMostUses || header_.max_times_sampled != 0))
+    undo_.set(entry.span, entry.span - 1);
+  else if (uses != 0 && header_.sampler == static_cast<u64>(SamplerKind::kOnce))
+    undo_.set(entry.state, entry.state - kEpochStep);
+}
+
 // Something is left to draw in the running epoch, or in the next one, which then begins.
 bool Table::open_epoch() {
   while (header_.dense_left == 0) {
