@@ -10,15 +10,13 @@ namespace {
 // A walk without locks: a descriptor reused meanwhile garbles a tool's figure for a moment.
 u64 pinned_bytes(const Arena& arena, u32 slot) {
   u64 bytes = 0;
-  for (u32 at = arena.client(slot).ledger.load(std::memory_order_acquire); at != 0;) {
-    const LedgerBlock& block = *reinterpret_cast<const LedgerBlock*>(arena.heap().block(at - 1));
+  for_ledger_blocks(arena, slot, [&](const LedgerBlock& block, u32) {
     for (const LedgerEntry& entry : block.entries) {
       const u64 what = entry.what.load(std::memory_order_acquire);
       if (ledger_kind(what) == LedgerKind::kPin && (what & kLedgerDropped) == 0)
         bytes += Blocks::block_bytes(arena.heap().descriptor(ledger_descriptor(what)).bytes);
     }
-    at = block.next.load(std::memory_order_acquire);
-  }
+  });
   return bytes;
 }
 

@@ -61,7 +61,7 @@ void Heap::bad_descriptor(u32 index) {
 u32 Heap::descriptor_count() const {
   // acquire: pairs with the releases in add_segment() and rebuild(); sweeps look without the lock.
   const u32 segments = arena_.heap_header().segment_count.load(std::memory_order_acquire);
-  return static_cast<u32>(((u64{1} << segments) - 1) * kFirstDescriptorSegment);
+  return static_cast<u32>(((u64{1} << std::min(segments, kDescriptorSegments)) - 1) * kFirstDescriptorSegment);
 }
 
 // A zeroed block without a descriptor, for the heap's own needs; 0: it would lift what is claimed, or what is committed,
@@ -154,20 +154,17 @@ void Heap::push_free(u32 index) {
 
 // ------------------------------------------------------------------------------------------------------------- index
 
-u32 Heap::find(const Id& id) const {
+// Where the chain begins that an id's object is in; there is an index.
+u32* Heap::chain_of(const Id& id) const {
   const HeapHeader& heap = arena_.heap_header();
-  if (heap.index_buckets == 0) return kNone;
   if (heap.index_block == 0 || heap.index_buckets * 4 != descriptor(heap.index_block - 1).bytes)
     throw Error(Code::kCorruptData, "the index of ids is damaged");
-  const u32* buckets = reinterpret_cast<const u32*>(block(heap.index_block - 1));
-  u32 left = descriptor_count();
-  for (u32 at = buckets[hash_id(id) & (heap.index_buckets - 1)]; at != 0;) {
-    if (left-- == 0) throw Error(Code::kCorruptData, "the index of ids is damaged");
-    const Descriptor& entry = descriptor(at - 1);
-    if (std::memcmp(entry.id, id, sizeof(Id)) == 0) return at - 1;
-    at = entry.hash_next;
-  }
-  return kNone;
+  return reinterpret_cast<u32*>(block(heap.index_block - 1)) + (hash_id(id) & (heap.index_buckets - 1));
+}
+
+u32 Heap::find(const Id& id) const {
+  if (arena_.heap_header().index_buckets == 0) return kNone;
+  return *follow(chain_of(id), [&](u32 at) { return std::memcmp(descriptor(at).id, id, sizeof(Id)) == 0; }) - 1;
 }
 
 // A zeroed, sealed meta block, made inside one hold of the lock; kNone when there is no room below `limit`.
@@ -202,8 +199,10 @@ void Heap::index_grow() {
   const u32 old = heap.index_block;
   if (old != 0) {
     const u32* from = reinterpret_cast<const u32*>(block(old - 1));
+    Steps steps(descriptor_count(), "a chain of the index of ids");
     for (u64 bucket = 0; bucket < heap.index_buckets; ++bucket)
       for (u32 at = from[bucket]; at != 0;) {
+        steps.take();
         Descriptor& moved = descriptor(at - 1);
         const u32 next = moved.hash_next;
         u32& head = fresh[hash_id(moved.id) & (buckets - 1)];
@@ -222,18 +221,14 @@ void Heap::index_insert(u32 index) {
   HeapHeader& heap = arena_.heap_header();
   if (heap.live_objects >= heap.index_buckets) index_grow();
   if (heap.index_buckets == 0) throw Error(Code::kStoreFull, "no room for the store's index; raise memory=");
-  u32* buckets = reinterpret_cast<u32*>(block(heap.index_block - 1));
   Descriptor& entry = descriptor(index);
-  u32& head = buckets[hash_id(entry.id) & (heap.index_buckets - 1)];
+  u32& head = *chain_of(entry.id);
   entry.hash_next = head;
   head = index + 1;
 }
 
 void Heap::index_erase(u32 index) {
-  HeapHeader& heap = arena_.heap_header();
-  u32* buckets = reinterpret_cast<u32*>(block(heap.index_block - 1));
-  u32* link = &buckets[hash_id(descriptor(index).id) & (heap.index_buckets - 1)];
-  while (*link != 0 && *link != index + 1) link = &descriptor(*link - 1).hash_next;
+  u32* link = follow(chain_of(descriptor(index).id), [index](u32 at) { return at == index; });
   if (*link != 0) *link = descriptor(index).hash_next;
 }
 

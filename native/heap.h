@@ -133,6 +133,16 @@ class Heap {
  private:
   friend class Guard;
   friend class Weights;
+  u32* chain_of(const Id& id) const DI_REQUIRES(lock_);
+  // Along a chain of the index, to the link that names the first descriptor `found` takes; it holds 0: there is none.
+  template <class Found>
+  u32* follow(u32* link, Found found) const {
+    for (Steps steps(descriptor_count(), "a chain of the index of ids"); *link != 0 && !found(*link - 1);) {
+      steps.take();
+      link = &descriptor(*link - 1).hash_next;
+    }
+    return link;
+  }
   u32 find(const Id& id) const DI_REQUIRES(lock_);
   u32 find_taken(const Id& id) DI_REQUIRES(lock_);  // an object that has expired makes room
   void index_insert(u32 descriptor) DI_REQUIRES(lock_);
@@ -191,9 +201,9 @@ class Heap {
 // Every block of a client slot's ledger, with its descriptor. They stay with the slot, so anyone may walk them any time.
 template <class Visit>
 void for_ledger_blocks(const Arena& arena, u32 slot, Visit visit) {
-  u32 left = kMaxLedgerBlocks;
+  Steps steps(kMaxLedgerBlocks, "a ledger's chain of blocks");
   for (u32 at = arena.client(slot).ledger.load(std::memory_order_acquire); at != 0;) {
-    if (left-- == 0) throw Error(Code::kCorruptData, "a ledger's chain of blocks has no end");
+    steps.take();
     if (arena.heap().descriptor(at - 1).bytes < sizeof(LedgerBlock))
       throw Error(Code::kCorruptData, "a ledger's block is none");
     LedgerBlock& block = *reinterpret_cast<LedgerBlock*>(arena.heap().block(at - 1));
@@ -213,13 +223,26 @@ inline Uses& uses_at(const Heap& heap, u32 chunk, u32 k) {
   return k == 0 ? heap.descriptor(chunk).summary.first_uses : chunk_header(heap, chunk).attachment[k].uses;
 }
 
+// The tables that a chunk was written for. A damaged number of them would reach behind the chunk.
+inline bool has_attachments(const Heap& heap, u32 chunk) {
+  const u64 bytes = heap.descriptor(chunk).bytes, head = offsetof(ChunkHeader, attachment);
+  return bytes >= sizeof(ChunkHeader) && chunk_header(heap, chunk).attachments <= kMaxTables &&
+         chunk_header(heap, chunk).attachments * sizeof(Attachment) <= bytes - head;
+}
+inline std::span<Attachment> attachments(const Heap& heap, u32 chunk) {
+  if (!has_attachments(heap, chunk)) [[unlikely]]
+    throw Error(Code::kCorruptData, "the tables of a chunk are damaged");
+  ChunkHeader& header = chunk_header(heap, chunk);
+  return {header.attachment, header.attachments};
+}
+
 // Of a table by its index; nullptr: the chunk was not written for it.
 inline Uses* uses_of(const Heap& heap, u32 chunk, u32 table) {
   ChunkSummary& summary = heap.descriptor(chunk).summary;
   if (summary.first_table == table) return &summary.first_uses;
-  ChunkHeader& header = chunk_header(heap, chunk);
-  for (u32 k = 1; k < header.attachments; ++k)
-    if (header.attachment[k].table == table) return &header.attachment[k].uses;
+  const std::span<Attachment> all = attachments(heap, chunk);
+  for (u32 k = 1; k < all.size(); ++k)
+    if (all[k].table == table) return &all[k].uses;
   return nullptr;
 }
 

@@ -58,9 +58,8 @@ void Heap::recompute_charges() {
     const u64 word = descriptor(index).word.load();
     if (word_kind(word) != ObjectKind::kChunk || word_state(word) == ObjectState::kFree) continue;
     const u64 bytes = Blocks::block_bytes(descriptor(index).bytes);
-    const ChunkHeader& header = chunk_header(*this, index);
-    for (u32 k = 0; k < header.attachments && k < kMaxTables; ++k) {
-      const Attachment& at = header.attachment[k];
+    if (!has_attachments(*this, index)) continue;  // damaged: whoever lets it go says so
+    for (const Attachment& at : attachments(*this, index)) {
       if (at.attached.load() == 0 || at.table >= arena_.table_count()) continue;
       TableHeader& table = arena_.table(at.table);
       if (table.generation.load() != at.table_generation) continue;

@@ -16,18 +16,17 @@ constexpr u64 kSpareDescriptors = 32;  // for blocks of the heap's own: ledgers,
 void Heap::release_if_unused(u32 chunk) {
   const u64 word = descriptor(chunk).word.load();
   if (word_kind(word) != ObjectKind::kChunk || word_state(word) != ObjectState::kSealed) return;
-  const ChunkHeader& header = chunk_header(*this, chunk);
-  for (u32 i = 0; i < header.attachments; ++i)
-    if (header.attachment[i].attached.load() != 0) return;
+  for (const Attachment& at : attachments(*this, chunk))
+    if (at.attached.load() != 0) return;
   free_descriptor(chunk, false);
 }
 
 void Heap::detach_locked(u32 chunk, u32 table) {
   const u64 word = descriptor(chunk).word.load();
   if (word_kind(word) != ObjectKind::kChunk || word_state(word) != ObjectState::kSealed) return;
-  ChunkHeader& header = chunk_header(*this, chunk);
-  for (u32 i = 0; i < header.attachments; ++i) {
-    Attachment& at = header.attachment[i];
+  const std::span<Attachment> all = attachments(*this, chunk);
+  for (u32 i = 0; i < all.size(); ++i) {
+    Attachment& at = all[i];
     if (at.table != table || at.attached.load() == 0) continue;
     const bool gone = arena_.table(table).generation.load() != at.table_generation;  // then its uses mean nothing
     if (!gone && (uses_at(*this, chunk, i).load(std::memory_order_acquire) & ~kUsesClosed) != 0) continue;
@@ -49,13 +48,13 @@ void Heap::close_locked(u32 chunk) {
   ChunkHeader& header = chunk_header(*this, chunk);
   header.full.store(1, std::memory_order_release);
   descriptor(chunk).summary.rows.store(header.published.load(), std::memory_order_relaxed);
-  for (u32 i = 0; i < header.attachments; ++i)
-    uses_at(*this, chunk, i).fetch_or(kUsesClosed, std::memory_order_acq_rel);
+  const std::span<Attachment> all = attachments(*this, chunk);
+  for (u32 i = 0; i < all.size(); ++i) uses_at(*this, chunk, i).fetch_or(kUsesClosed, std::memory_order_acq_rel);
   DI_FAULT("heap.chunk_closed");
   if (word_state(descriptor(chunk).word.load()) == ObjectState::kCreating) descriptor(chunk).word.fetch_add(kSealStep);
-  for (u32 i = 0; i < header.attachments; ++i) {
+  for (const Attachment& at : all) {
     if (word_state(descriptor(chunk).word.load()) != ObjectState::kSealed) break;  // freed by the last detach
-    detach_locked(chunk, header.attachment[i].table);
+    detach_locked(chunk, at.table);
   }
   wake_room();
 }
@@ -80,9 +79,9 @@ void Heap::sweep_chunks(u64 deadline_ns) {
     Guard guard(*this, deadline_ns);  // re-read under the lock: it may have been freed meanwhile
     const u64 again = descriptor(index).word.load();
     if (word_kind(again) != ObjectKind::kChunk || word_state(again) != ObjectState::kSealed) continue;
-    const ChunkHeader& header = chunk_header(*this, index);
-    for (u32 i = 0; i < header.attachments && word_state(descriptor(index).word.load()) == ObjectState::kSealed; ++i) {
-      detach_locked(index, header.attachment[i].table);
+    for (const Attachment& at : attachments(*this, index)) {
+      if (word_state(descriptor(index).word.load()) != ObjectState::kSealed) break;
+      detach_locked(index, at.table);
     }
   }
   settle_collapses(deadline_ns);

@@ -152,7 +152,8 @@ u32 Resolver::opened(const Span& span, Block& block) {
 // the last step) are taken even if they are final observations; those before are left out. Returns how many rows were
 // taken.
 u32 Resolver::walk(const Span& span, u32 keep, Block& block) {
-  u32 row = span.row, done = 0, taken = 0, empty = 0;
+  u32 row = span.row, done = 0, taken = 0;
+  Steps steps(u64{span.rows} + kMostEmptyChunks, "damaged store: an item's chain of chunks");
   while (done < span.rows) {
     const ChunkView& view = block.views.back();
     u32 index = static_cast<u32>(block.views.size() - 1);
@@ -171,9 +172,8 @@ u32 Resolver::walk(const Span& span, u32 keep, Block& block) {
       }
       continue;
     }
-    if (row > view.rows || view.next == 0 || ++empty > kMostEmptyChunks + span.rows) {
-      damaged("an item's rows are not in its chunks");
-    }
+    if (row > view.rows || view.next == 0) damaged("an item's rows are not in its chunks");
+    steps.take();
     u64 bytes = 0;
     const u8* chunk = source_.chunk(view.next - 1, &bytes);
     if (chunk == nullptr) damaged("an item goes on in a chunk that does not exist");

@@ -1,6 +1,7 @@
 // Errors of the core. One closed set; bindings.cc maps each code to its Python class in one place.
 #pragma once
 
+#include <cstdint>
 #include <stdexcept>
 #include <string>
 
@@ -45,6 +46,21 @@ class Error : public std::runtime_error {
   Code code_;
   std::string culprit_;
   bool told_ = false;
+};
+
+// Links in shared memory may have been damaged into a circle: whoever follows them takes a step for each, at most as
+// many as there can be.
+class Steps {
+ public:
+  Steps(std::uint64_t most, const char* what) : left_(most), what_(what) {}
+  void take() {
+    if (left_-- == 0) [[unlikely]]
+      throw Error(Code::kCorruptData, std::string(what_) + " has no end");
+  }
+
+ private:
+  std::uint64_t left_;
+  const char* what_;
 };
 
 }  // namespace di

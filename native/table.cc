@@ -182,9 +182,9 @@ u32 Table::first_live() { return header_.first_live - 1; }
 u32 Table::last_live() { return header_.last_live - 1; }
 
 void Table::cursor_left(u32 slot) {
-  u64 left = parts_.slots;
-  const auto is_live = [this, &left](u32 at) {
-    require_sound(left-- != 0);
+  Steps steps(2 * parts_.slots, "a table's order");
+  const auto is_live = [this, &steps](u32 at) {
+    steps.take();
     return (item(at).state & 15) == static_cast<u64>(ItemState::kLive);
   };
   if (header_.first_live == slot + 1) {
@@ -315,6 +315,7 @@ void Table::insert(std::span<const NewItem> items, std::vector<u64>* keys) {
                                                             : header_.max_priority;
     if (given && fresh.priority > header_.max_priority) header_.max_priority = fresh.priority;
     Item& entry = item(slot);
+    require_sound((entry.state & 15) == static_cast<u64>(ItemState::kFree));
     const u64 generation = entry.state >> 4 & kGenerationMask;
     use_chunks(fresh.chunk, cover(fresh.chunk, fresh.row, fresh.rows), +1);
     entry.number = header_.next_number;

@@ -293,7 +293,7 @@ std::vector<u64> Table::keys(u64 start, u64 count, u64 deadline_ns) {
   for (bool more = true; more;) {
     if (seen != 0) DI_FAULT("table.keys_between");
     Guard guard(*this, deadline_ns);
-    u64 left = parts_.slots + kBatchStep;
+    Steps steps(parts_.slots, "a table's order");
     u32 slot = parts_.order->first();
     if (seen != 0 && there(cursor)) {
       slot = parts_.order->next(key_slot(cursor));
@@ -305,7 +305,7 @@ std::vector<u64> Table::keys(u64 start, u64 count, u64 deadline_ns) {
         }
     }
     for (u32 i = 0; i < kBatchStep && slot != kNone && all.size() < wanted; slot = parts_.order->next(slot)) {
-      require_sound(left-- != 0);
+      steps.take();
       const Item& entry = item(slot);
       if (entry.number <= seen) continue;
       ++i;

@@ -264,9 +264,10 @@ u64 Table::rebuild_references() {
   for (u32 index = 0; index < heap.descriptor_count(); ++index) {
     const u64 word = heap.descriptor(index).word.load();
     if (word_kind(word) != ObjectKind::kChunk || word_state(word) == ObjectState::kFree) continue;
-    const ChunkHeader& header = chunk_header(heap, index);
-    for (u32 k = 0; k < header.attachments && k < kMaxTables; ++k) {
-      const Attachment& at = header.attachment[k];
+    if (!has_attachments(heap, index)) continue;  // damaged: whoever lets it go says so
+    const std::span<Attachment> all = attachments(heap, index);
+    for (u32 k = 0; k < all.size(); ++k) {
+      const Attachment& at = all[k];
       if (at.table != index_ || at.table_generation != generation_ || at.attached.load() == 0) continue;
       const auto found = uses.find(index);
       const u32 right = found == uses.end() ? 0 : found->second;

@@ -1,4 +1,4 @@
-"""Items whose rows lie in more chunks than 11 bits count: a death beside a draw of them tears nothing and leaks nothing."""
+"""Items whose rows lie in thousands of chunks: a death beside a draw of them tears nothing and leaks nothing."""
 
 from __future__ import annotations
 

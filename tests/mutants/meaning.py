@@ -96,9 +96,17 @@ DRAWS = [
         "taken-items-count-no-use",
         "laws",
         "native/table_take.cc",
-        "      undo_.set(entry.span, entry.span + 1);\n",
+        "      count_use(entry);\n",
         "",
         ("tests/test_take.py::test_both_ways_draw_the_same",),
+    ),
+    Mutant(
+        "uses-run-into-the-rows",
+        "laws",
+        "native/table.h",
+        "if (span_uses(item.span) < kMostUses) [[likely]]",
+        "if (span_uses(item.span) < ~0u) [[likely]]",
+        ("native:test_uses",),
     ),
     Mutant(
         "long-sums-under-the-lock",

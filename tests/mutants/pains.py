@@ -48,6 +48,14 @@ PAINS = [
         ("tests/test_pains_05_fragmentation.py::test_holes_that_a_table_leaves_serve_objects",),
     ),
     Mutant(
+        "the-last-slice-is-none",
+        "pain-5",
+        "native/blocks.cc",
+        "cover_slice_tables(slice + run - 1);",
+        "cover_slice_tables(slice + run);",
+        ("tests/test_last_slice.py",),
+    ),
+    Mutant(
         "stores-in-dev-shm",
         "pain-6",
         "native/os.cc",
@@ -253,6 +261,14 @@ REFUSED = [
         "  if (!mine) {",
         "  if (!mine && mine) {",
         ("tests/test_doors.py::test_the_owner_of_a_memory_file_is_compared_before_a_byte_of_it_is_read",),
+    ),
+    Mutant(
+        "chains-without-an-end",
+        "input",
+        "native/status.h",
+        "if (left_-- == 0) [[unlikely]]",
+        "if (left_-- == ~0ull) [[unlikely]]",
+        ("native:test_circles", "tests/test_bad_ledger.py"),
     ),
     Mutant(
         "folder-of-anybody",

@@ -85,6 +85,14 @@ DEATHS = [
         "    }\n  }\n  DI_FAULT",
         ("native:test_heap_kills", "tests/test_pains_07_leftovers.py::test_clients_killed_in_the_middle_of_put"),
     ),
+    Mutant(
+        "entries-count-few-chunks",
+        "kills",
+        "native/layout.h",
+        "u64{chunks} << 12",
+        "u64{chunks & 0x7ffu} << 12",
+        ("tests/test_long_runs.py",),
+    ),
 ]
 
 STOPPED = [
