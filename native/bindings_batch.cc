@@ -373,7 +373,8 @@ nb::object BatchMaker::columns(const Assembly& batch, nb::handle beta, const nb:
   return nb::make_tuple(data, keys, priorities, chances, weight, uses, versions, episodes, starts, size, live);
 }
 
-// Importance weights (Schaul et al. 2016, eq. in 3.4): (N P)^-beta over the largest of the batch or of the table.
+// Importance weights (Schaul et al. 2016, eq. in 3.4): (N P)^-beta over the largest of the batch or of the table. That is
+// (least P / P)^beta: neither N nor a power that could leave the range of numbers is needed.
 nb::object BatchMaker::weights(const DrawSet& set, nb::handle beta) const {
   const npy_intp n = static_cast<npy_intp>(set.items.size());
   const nb::object array = checked(PyArray_SimpleNew(1, const_cast<npy_intp*>(&n), NPY_FLOAT32));
@@ -382,19 +383,21 @@ nb::object BatchMaker::weights(const DrawSet& set, nb::handle beta) const {
     std::fill(at, at + n, 1.0f);
     return array;
   }
-  const double exponent = -nb::cast<double>(beta), size = static_cast<double>(std::max<u64>(set.table_size, 1));
-  double largest = 0;
-  std::vector<double> raw(set.items.size());
-  for (std::size_t i = 0; i < raw.size(); ++i) raw[i] = size * set.items[i].probability;
-  powers(raw.data(), static_cast<u32>(raw.size()), exponent, raw.data());
-  for (std::size_t i = 0; i < raw.size(); ++i) {
-    if (!(set.items[i].probability > 0)) raw[i] = 0;
-    largest = std::max(largest, raw[i]);
+  double least = 0;  // the probability that has the largest weight
+  for (const Drawn& drawn : set.items)
+    if (drawn.probability > 0 && (least == 0 || drawn.probability < least)) least = drawn.probability;
+  if (least == 0) {
+    std::fill(at, at + n, 1.0f);
+    return array;
   }
-  // Not below the batch's: while it was drawn the table may have changed, or used-up items have left it.
+  // Not above the batch's: while it was drawn the table may have changed, or used-up items have left it.
   if (table_->header().normalize_table != 0 && set.least > 0 && set.total > 0)
-    largest = std::max(largest, power(size * set.least / set.total, exponent));
-  for (std::size_t i = 0; i < raw.size(); ++i) at[i] = largest > 0 ? static_cast<float>(raw[i] / largest) : 1.0f;
+    least = std::min(least, set.least / set.total);
+  std::vector<double> raw(set.items.size());
+  for (std::size_t i = 0; i < raw.size(); ++i)
+    raw[i] = set.items[i].probability > 0 ? least / set.items[i].probability : 1.0;
+  powers(raw.data(), static_cast<u32>(raw.size()), nb::cast<double>(beta), raw.data());
+  for (std::size_t i = 0; i < raw.size(); ++i) at[i] = set.items[i].probability > 0 ? static_cast<float>(raw[i]) : 0.0f;
   return array;
 }
 

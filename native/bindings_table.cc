@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "bindings.h"
+#include "priorities.h"
 #include "weights.h"
 
 namespace di::py {
@@ -45,6 +46,9 @@ nb::object create(const ArenaPointer& arena, nb::dict from, double timeout) {
   if (!weights.is_none()) shape.weights = Weights(arena->heap()).entry(nb::cast<std::string>(weights), true, minute());
   shape.initial_priority = take<double>(from, "initial_priority");
   shape.limiter = limiter_of(from["limiter"]);
+  if (shape.initial_priority >= 0)
+    require_priorities(priority_range(shape.sampler, shape.alpha), {&shape.initial_priority, 1},
+                       "initial_priority= of the table, which was not made");
   return share(Table::create(arena, shape, deadline_after(timeout)));
 }
 
@@ -114,10 +118,6 @@ u64 update(const TablePointer& table, nb::handle keys, nb::handle priorities, do
   if (key_view.size() != priority_view.size())
     throw Error(Code::kInvalid, "update_priorities: " + std::to_string(key_view.size()) + " keys but " +
                                     std::to_string(priority_view.size()) + " priorities");
-  for (const double value : priority_view)
-    if (!(value >= 0) || std::isinf(value))
-      throw Error(Code::kInvalid,
-                  "priorities must be finite and at least 0, got " + std::to_string(value) + "; nothing was changed");
   return enter(table).update_priorities(key_view, priority_view, deadline_after(timeout));
 }
 
@@ -166,6 +166,11 @@ void bind_items(nb::class_<Table>& type) {
              return enter(t).remove(view_of<u64>(array), deadline_after(timeout));
            })
       .def("update", &update)
+      .def("check_priorities",
+           [](const TablePointer& t, nb::handle priorities) {
+             const nb::object array = as_array(priorities, NPY_FLOAT64);
+             require_priorities(priority_range(t->header()), view_of<double>(array), "nothing was changed");
+           })
       .def("reset", [](const TablePointer& t, double timeout) { enter(t).reset(deadline_after(timeout)); })
       .def("finish", [](const TablePointer& t, double timeout) { enter(t).finish(deadline_after(timeout)); })
       .def("settle", [](const TablePointer& t) { enter(t).settle(minute()); })

@@ -4,6 +4,7 @@
 
 #include "bindings.h"
 #include "bindings_cells.h"
+#include "priorities.h"
 
 namespace di::py {
 namespace {
@@ -68,7 +69,7 @@ class PyWriter {
   void begin_call(u32 steps);
   std::vector<u8> ended(const CallShape& shape) const;
   void parse_priorities(nb::handle priority, const CallShape& shape);
-  void parse_priority(nb::handle value, const CallShape& shape, std::vector<double>* to) const;
+  void parse_priority(nb::handle value, const CallShape& shape, std::size_t table);
   nb::object result(const Blocked& blocked);
   [[noreturn]] void explain(const Error& error) const;
   template <class Run>
@@ -195,8 +196,9 @@ std::vector<u8> PyWriter::ended(const CallShape& shape) const {
 }
 
 // One for all rows, one a row, or one a step for all its lanes. Axes of length 1 count for nothing.
-void PyWriter::parse_priority(nb::handle value, const CallShape& shape, std::vector<double>* to) const {
+void PyWriter::parse_priority(nb::handle value, const CallShape& shape, std::size_t table) {
   if (value.is_none()) return;
+  std::vector<double>* to = &call_.priority[table];
   const u64 cells = shape.cells();
   if (PyFloat_Check(value.ptr()) || PyLong_Check(value.ptr())) {
     const double number = PyFloat_AsDouble(value.ptr());
@@ -226,10 +228,7 @@ void PyWriter::parse_priority(nb::handle value, const CallShape& shape, std::vec
                                       " values; one, or one for each of " + std::to_string(cells) + " rows" +
                                       (shape.time && shape.lanes != 1 ? " [T, lanes], or [T]" : ""));
   }
-  for (const double number : *to)
-    if (!(number >= 0) || std::isinf(number))
-      throw Error(Code::kInvalid, "priority=" + std::to_string(number) +
-                                      ": priorities must be finite and at least 0; nothing was written");
+  require_priorities(priority_range(writer_->plan().tables[table].table->header()), *to, "nothing was written");
 }
 
 void PyWriter::parse_priorities(nb::handle priority, const CallShape& shape) {
@@ -238,12 +237,13 @@ void PyWriter::parse_priorities(nb::handle priority, const CallShape& shape) {
   const std::size_t tables = writer_->plan().tables.size();
   call_.priority.resize(tables);
   if (!PyDict_CheckExact(priority.ptr())) {
-    for (std::vector<double>& to : call_.priority) parse_priority(priority, shape, &to);
+    for (std::size_t table = 0; table < tables; ++table) parse_priority(priority, shape, table);
     return;
   }
   for (auto [number, value] : nb::borrow<nb::dict>(priority)) {  // what Writer.append makes of a dict by name
     if (!PyLong_Check(number.ptr())) throw Error(Code::kType, "priority= is a number or one for each row");
-    parse_priority(value, shape, &call_.priority.at(nb::cast<std::size_t>(number)));
+    const std::size_t table = nb::cast<std::size_t>(number);
+    if (table < tables) parse_priority(value, shape, table);
   }
 }
 

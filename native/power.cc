@@ -29,9 +29,10 @@ constexpr double kExp[] = {
 
 // 2^(exponent * log2(base)). base = m * 2^e with m in [sqrt(1/2), sqrt(2)), and log2(m) = 2 / ln 2 * atanh((m-1)/(m+1)).
 [[gnu::always_inline]] inline double one(double base, double exponent) {
-  const u64 bits = std::bit_cast<u64>(std::max(base, kSmallestNormal));
+  const bool tiny = base < kSmallestNormal;  // below the normal numbers: scaled up, and the exponent put right
+  const u64 bits = std::bit_cast<u64>(std::max(base * (tiny ? 0x1p54 : 1.0), kSmallestNormal));
   const u64 biased = (bits - kHalfRoot + (kBias << 52)) >> 52;  // e + kBias
-  const double e = std::bit_cast<double>(biased | std::bit_cast<u64>(0x1p52)) - (0x1p52 + kBias);
+  const double e = std::bit_cast<double>(biased | std::bit_cast<u64>(0x1p52)) - (0x1p52 + kBias) - (tiny ? 54.0 : 0.0);
   const double m = std::bit_cast<double>(bits - ((biased - kBias) << 52));
   const double s = (m - 1) / (m + 1), square = s * s;
   const double log_m = kTwoOverLn2 * s + kTwoOverLn2 * s * (square * polynomial(kAtanh, square));

@@ -7,6 +7,7 @@
 
 #include "chunk_uses.h"
 #include "power.h"
+#include "priorities.h"
 
 namespace di {
 
@@ -393,12 +394,19 @@ void Table::close_writer(u32 entry, u64 deadline_ns) {
 
 u64 Table::update_priorities(std::span<const u64> keys, std::span<const double> priorities, u64 deadline_ns) {
   u64 live = 0;
+  double alpha = header_.alpha;
+  require_priorities(priority_range(header_), priorities, "nothing was changed");
   constexpr std::size_t kStep = 512;  // words and leaves only: more fit into one hold than items drawn
   u32 slots[kStep];
   double given[kStep], masses[kStep];
   for (std::size_t first = 0; first < keys.size(); first += kStep) {
     const std::size_t count = std::min(kStep, keys.size() - first);
     Guard guard(*this, deadline_ns);
+    if (alpha != header_.alpha) [[unlikely]] {  // configure() came in between
+      alpha = header_.alpha;
+      require_priorities(priority_range(header_), priorities.subspan(first),
+                         first == 0 ? "nothing was changed" : "those before were set");
+    }
     change();
     const u64 live_before = live;
     u32 changed = 0;

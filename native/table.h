@@ -202,6 +202,7 @@ class Table : public std::enable_shared_from_this<Table> {
   void fill();
   u64 rebuild_references();      // how many counts were wrong
   double mass(double priority);  // p^alpha
+  void require_alpha(double alpha);
   void to_masses(const double* priorities, u32 count, double* masses);
   void join(u32 slot, bool back_in_place);  // into sampler, remover and counts
   void leave(u32 slot);

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "priorities.h"
 #include "table.h"
 
 namespace di {
@@ -405,9 +406,20 @@ void Table::resize(u64 capacity, u64 max_bytes, u64 slots, u64 reserve_bytes, u6
   arena_->heap().reserve(index_, reserve_bytes, deadline_ns, &why);
 }
 
+// Whether the priorities of all items, and those that new ones get, can be raised to it.
+void Table::require_alpha(double alpha) {
+  const PriorityRange range = priority_range(static_cast<SamplerKind>(header_.sampler), alpha);
+  const double fresh = header_.initial_priority >= 0 ? header_.initial_priority : header_.max_priority;
+  require_priorities(range, {&fresh, 1}, "the priority of new items; alpha was not changed");
+  for (u32 slot = 0; slot < parts_.slots; ++slot)
+    if ((item(slot).state & 15) != static_cast<u64>(ItemState::kFree))
+      require_priorities(range, {&item(slot).priority, 1}, "an item's; alpha was not changed");
+}
+
 void Table::configure(const LimiterState* limiter, const double* alpha, const double* beta, const i64* max_staleness,
                       u64 deadline_ns) {
   Guard guard(*this, deadline_ns);
+  if (alpha != nullptr && *alpha != header_.alpha) require_alpha(*alpha);
   change();
   if (limiter != nullptr) {
     if (limiter->queue == 0) uncount_draws();
@@ -417,7 +429,7 @@ void Table::configure(const LimiterState* limiter, const double* alpha, const do
   if (beta != nullptr) header_.beta = *beta;
   if (max_staleness != nullptr) header_.max_staleness = *max_staleness;
   if (alpha != nullptr && *alpha != header_.alpha) {
-    header_.alpha = *alpha;
+    __atomic_store(&header_.alpha, alpha, __ATOMIC_RELAXED);  // who gives priorities reads it freely
     fill();
   }
   wake(header_.items_seq, header_.items_waiters, kMaxClients);

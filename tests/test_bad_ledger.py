@@ -51,13 +51,14 @@ def bend(path: str, slot: int) -> None:
 @pytest.mark.parametrize("beside", [True, False], ids=["beside-its-process", "after-its-process"])
 def test_looks_at_a_ledger_without_an_end(store_name: Callable[[], str], beside: bool) -> None:
     name = store_name()
-    with Program(HOLD, name) as holder, Program(LOOK, name) as looker:
+    with Program(HOLD, name) as holder:
         fd, slot = map(int, holder.line().split())
-        assert looker.line() == "there"
-        bend(f"/proc/{holder.pid}/fd/{fd}", slot)
-        if not beside:
-            holder.process.kill()
-            holder.process.wait(60)
-        looker.say()
-        out, _ = looker.finish()
-        assert out.splitlines() == ["True"] * 3
+        with Program(LOOK, name) as looker:
+            assert looker.line() == "there"
+            bend(f"/proc/{holder.pid}/fd/{fd}", slot)
+            if not beside:
+                holder.process.kill()
+                holder.process.wait(60)
+            looker.say()
+            out, _ = looker.finish()
+            assert out.splitlines() == ["True"] * 3

@@ -41,7 +41,7 @@ PYTHON_LAYERS = [
 NATIVE_LAYERS = [
     ["layout", "status", "annotations"],
     ["os", "small_copy"],
-    ["windows", "chunk_view", "views", "spans", "returns", "selectors", "power", "limiter", "buffers"],  # know no arena
+    ["windows", "chunk_view", "views", "spans", "returns", "selectors", "power", "limiter", "buffers", "priorities"],
     ["arena"],
     ["waits", "locks", "ledger", "blocks", "undo"],
     ["heap"],

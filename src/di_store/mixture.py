@@ -97,10 +97,10 @@ class Mixture:
         keys, priorities = key_array(keys), host_array(priorities)
         if len(keys) != len(priorities):
             raise ValueError(f"update_priorities: {len(keys)} keys but {len(priorities)} priorities")
-        if not (np.isfinite(priorities) & (priorities >= 0)).all():
-            raise ValueError("priorities must be finite and at least 0; nothing was changed")
         places = (keys >> np.uint64(_SHARD_BITS)).astype(np.int64)
         plain = keys & np.uint64((1 << _SHARD_BITS) - 1)
+        for place, table in enumerate(self._tables):
+            table._open().native.check_priorities(priorities[places == place])
         return sum(
             table.update_priorities(plain[places == place], priorities[places == place], timeout=timeout)
             for place, table in enumerate(self._tables)

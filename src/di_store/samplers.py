@@ -43,7 +43,9 @@ class Prioritized:
     """Item i with probability P(i) = p_i^alpha / Σ p^alpha, with replacement (Schaul et al. 2016, eq. 1).
 
     Importance weights are w_i = (N · P(i))^-beta over the largest one (ibid., section 3.4). An item of priority 0 is
-    never drawn: add an epsilon to the errors.
+    never drawn: add an epsilon to the errors. Every other p_i^alpha must lie between 2^-640 and 2^320 (about 2e-193 and
+    2e96): then probabilities and weights are right to at least ten digits, whatever else is in the table. Other
+    priorities, and an `alpha` that takes those there are out of that range, are refused with `ValueError`.
 
     Attributes:
         alpha: exponent on priorities, >= 0; 0 is uniform over items whose priority is not 0.

@@ -196,7 +196,8 @@ class Table:
             timeout: seconds to wait where a stopped process holds the table up; None: no limit.
 
         Raises:
-            ValueError: NaN, infinite or negative ones, or another number of them; nothing was changed.
+            ValueError: NaN, infinite or negative ones, those whose power alpha no sampler can sum (`Prioritized`), or
+                another number of them; nothing was changed.
         """
         if type(priorities) is not np.ndarray:
             priorities = host_array(priorities)

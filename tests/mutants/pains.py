@@ -214,10 +214,18 @@ REFUSED = [
     Mutant(
         "nan-priority-accepted",
         "input",
-        "native/bindings_table.cc",
-        "    if (!(value >= 0) || std::isinf(value))\n",
-        "    if (value < 0 || std::isinf(value))\n",
+        "native/priorities.h",
+        "priority == 0 || (priority >= least && priority <= most)",
+        "priority == 0 || !(priority < least || priority > most)",
         (f"{BAD}::test_priorities_must_be_finite_and_not_negative",),
+    ),
+    Mutant(
+        "priorities-of-any-size",
+        "input",
+        "native/priorities.cc",
+        "sampler != SamplerKind::kPrioritized || alpha == 0",
+        "alpha >= 0",
+        ("tests/test_extreme_priorities.py",),
     ),
     Mutant(
         "resize-below-what-the-limiter-needs",

@@ -1,0 +1,45 @@
+#include "priorities.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <string>
+
+#include "status.h"
+
+namespace di {
+namespace {
+
+constexpr double kSmallest = std::numeric_limits<double>::denorm_min(), kLargest = std::numeric_limits<double>::max();
+
+std::string text(double value) {  // shortest text that reads back as the same number
+  char buffer[32];
+  return std::string(buffer, std::to_chars(buffer, buffer + sizeof buffer, value).ptr);
+}
+
+}  // namespace
+
+PriorityRange priority_range(SamplerKind sampler, double alpha) {
+  if (sampler != SamplerKind::kPrioritized || alpha == 0) return {-1, kSmallest, kLargest};
+  thread_local PriorityRange last{-1, 0, 0};  // mostly the same table's
+  if (last.alpha != alpha)
+    last = {alpha, std::max(std::exp2(std::log2(kLeastMass) / alpha), kSmallest),
+            std::min(std::exp2(std::log2(kMostMass) / alpha), kLargest)};
+  return last;
+}
+
+void require_priorities(const PriorityRange& range, std::span<const double> priorities, const char* effect) {
+  for (const double priority : priorities) {
+    if (range.takes(priority)) continue;
+    if (!(priority >= 0) || std::isinf(priority))
+      throw Error(Code::kInvalid,
+                  "priority=" + text(priority) + ": priorities must be finite and at least 0; " + effect);
+    throw Error(Code::kInvalid, "priority=" + text(priority) + " with alpha=" + text(range.alpha) +
+                                    ": priority^alpha must be 0 or from 2^-640 to 2^320, here priorities from " +
+                                    text(range.least) + " to " + text(range.most) +
+                                    ": scale them, add an epsilon, or lower alpha=; " + effect);
+  }
+}
+
+}  // namespace di
