@@ -19,6 +19,7 @@ void Arena::claim_slot() {
     client.cgroup.store(os::cgroup_hash());
     client.role.store(0);
     client.stale_dropped.store(0);
+    for (Shared<u64>& word : client.drawn) word.store(0);
     DI_FAULT("arena.before_claim");
     if (client.state.compare_exchange_strong(free, static_cast<u32>(ClientState::kLive))) {
       slot_ = slot;

@@ -132,9 +132,9 @@ nb::object interned(nb::handle text) {
   return nb::steal(at);
 }
 
-void wait_word(Arena& arena, Shared<u32>& word, Shared<u32>& waiters, u32 seen, double seconds, WaitKind kind,
+void wait_word(Wait& wait, Shared<u32>& word, Shared<u32>& waiters, u32 seen, double seconds, WaitKind kind,
                u32 table) {
-  WaitRecord record(arena, kind, table);
+  wait.record.is_for(kind, table);
   waiters.fetch_add(1);
   try {
     os::Blocking blocking;

@@ -96,9 +96,14 @@ class MaybeRelease {  // releases the GIL for long copies
   PyThreadState* state_;
 };
 
-// Sleeps until `word` is no longer `seen`, somebody wakes, or `seconds` are over; others see what this process waits for.
-void wait_word(Arena& arena, Shared<u32>& word, Shared<u32>& waiters, u32 seen, double seconds, WaitKind kind,
-               u32 table);
+// One blocked call, from when it began to wait: others see what it waits for.
+struct Wait {
+  explicit Wait(ArenaPointer of) : arena(std::move(of)), record(*arena) {}
+  ArenaPointer arena;
+  WaitRecord record;
+};
+// Sleeps until `word` is no longer `seen`, somebody wakes, or `seconds` are over.
+void wait_word(Wait& wait, Shared<u32>& word, Shared<u32>& waiters, u32 seen, double seconds, WaitKind kind, u32 table);
 
 ViewSpec view_spec(nb::dict view);
 // Draws nobody received, dropped by a destructor; settled by the next call on any table of this process.

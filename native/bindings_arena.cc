@@ -52,7 +52,7 @@ nb::list waiters(const Arena& arena) {
     waiting["kind"] = kinds[static_cast<u32>(found.kind)];
     waiting["table"] =
         found.table < arena.table_count() ? nb::object(nb::str(arena.table(found.table).name)) : nb::none();
-    waiting["since_seconds"] = static_cast<double>(os::now_ns() - found.since_ns) * 1e-9;
+    waiting["since_seconds"] = static_cast<double>(found.age_ns) * 1e-9;
     const bool known = found.culprit != 0 && found.culprit <= kMaxClients;
     waiting["culprit_pid"] = known ? nb::object(nb::int_(arena.client(found.culprit - 1).pid.load())) : nb::none();
     waiting["culprit_name"] = known ? nb::object(nb::cast(arena.describe_client(found.culprit - 1))) : nb::none();
@@ -164,33 +164,29 @@ void bind_facts(nb::class_<Arena>& type) {
 }
 
 // Kinds of waits for something that is announced by one of the heap's words.
-void await(const ArenaPointer& arena, Shared<u32>& word, Shared<u32>& waiters, u32 seen, double seconds,
-           WaitKind kind) {
+void await_sealed(const ArenaPointer& arena, Wait& wait, u32 seen, double seconds, WaitKind kind) {
   arena->enter();
-  wait_word(*arena, word, waiters, seen, seconds, kind, kNone);
+  HeapHeader& heap = arena->heap_header();
+  wait_word(wait, heap.sealed_seq, heap.sealed_waiters, seen, seconds, kind, kNone);
+}
+
+void await_room(const ArenaPointer& arena, Wait& wait, u32 seen, double seconds, WaitKind kind) {
+  arena->enter();
+  HeapHeader& heap = arena->heap_header();
+  wait_word(wait, heap.room_seq, heap.room_waiters, seen, seconds, kind, kNone);
 }
 
 void bind_waits(nb::class_<Arena>& type) {
   type.def("sealed_seq", [](const ArenaPointer& a) { return a->heap_header().sealed_seq.load(); })
-      .def("wait_sealed",
-           [](const ArenaPointer& a, u32 seen, double seconds) {
-             HeapHeader& heap = a->heap_header();
-             await(a, heap.sealed_seq, heap.sealed_waiters, seen, seconds, WaitKind::kObject);
-           })
-      .def("wait_weights",
-           [](const ArenaPointer& a, u32 seen, double seconds) {
-             HeapHeader& heap = a->heap_header();
-             await(a, heap.sealed_seq, heap.sealed_waiters, seen, seconds, WaitKind::kWeights);
-           })
+      .def("wait_sealed", [](const ArenaPointer& a, Wait& w, u32 seen,
+                             double seconds) { await_sealed(a, w, seen, seconds, WaitKind::kObject); })
+      .def("wait_weights", [](const ArenaPointer& a, Wait& w, u32 seen,
+                              double seconds) { await_sealed(a, w, seen, seconds, WaitKind::kWeights); })
       .def("room_seq", [](const ArenaPointer& a) { return a->heap_header().room_seq.load(); })
-      .def("wait_room",
-           [](const ArenaPointer& a, u32 seen, double seconds) {
-             HeapHeader& heap = a->heap_header();
-             await(a, heap.room_seq, heap.room_waiters, seen, seconds, WaitKind::kRoom);
-           })
-      .def("wait_table", [](const ArenaPointer& a, u32 seen, double seconds) {
-        HeapHeader& heap = a->heap_header();
-        await(a, heap.room_seq, heap.room_waiters, seen, seconds, WaitKind::kTable);
+      .def("wait_room", [](const ArenaPointer& a, Wait& w, u32 seen,
+                           double seconds) { await_room(a, w, seen, seconds, WaitKind::kRoom); })
+      .def("wait_table", [](const ArenaPointer& a, Wait& w, u32 seen, double seconds) {
+        await_room(a, w, seen, seconds, WaitKind::kTable);
       });
 }
 
@@ -247,6 +243,7 @@ void bind_directory(nb::class_<Arena>& type) {
 
 void bind_arena(nb::module_& module) {
   nb::class_<Arena> type(module, "Arena", nb::is_weak_referenceable());
+  nb::class_<Wait>(module, "Wait").def(nb::init<ArenaPointer>()).def("end", [](Wait& wait) { wait.record.end(); });
   type.def_static("open", &open);
   bind_facts(type);
   bind_care(type);

@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "bindings.h"
+#include "learners.h"
 #include "priorities.h"
 #include "weights.h"
 
@@ -192,19 +193,25 @@ void bind_settings(nb::class_<Table>& type) {
            nb::arg("max_staleness").none(), nb::arg("timeout"));
 }
 
+void await(const TablePointer& table, Wait& wait, bool items, u32 seen, double seconds, WaitKind kind) {
+  TableHeader& header = table->header();
+  table->arena().enter();
+  wait_word(wait, items ? header.items_seq : header.room_seq, items ? header.items_waiters : header.room_waiters, seen,
+            seconds, kind, table->index());
+}
+
 void bind_waits(nb::class_<Table>& type) {
   type.def("items_seq", [](const TablePointer& t) { return t->header().items_seq.load(); })
       .def("room_seq", [](const TablePointer& t) { return t->header().room_seq.load(); })
-      .def("wait_items",
-           [](const TablePointer& t, u32 seen, double seconds) {
-             TableHeader& header = t->header();
-             t->arena().enter();
-             wait_word(t->arena(), header.items_seq, header.items_waiters, seen, seconds, WaitKind::kItems, t->index());
-           })
-      .def("wait_room", [](const TablePointer& t, u32 seen, double seconds) {
-        TableHeader& header = t->header();
-        t->arena().enter();
-        wait_word(t->arena(), header.room_seq, header.room_waiters, seen, seconds, WaitKind::kLimiter, t->index());
+      .def("learners", [](const TablePointer& t) { return learners(t->arena(), t->index()); })
+      .def("wait_items", [](const TablePointer& t, Wait& w, u32 seen,
+                            double seconds) { await(t, w, true, seen, seconds, WaitKind::kItems); })
+      .def("wait_limiter", [](const TablePointer& t, Wait& w, u32 seen,
+                              double seconds) { await(t, w, false, seen, seconds, WaitKind::kLimiter); })
+      .def("wait_room", [](const TablePointer& t, Wait& w, u32 seen,
+                           double seconds) { await(t, w, false, seen, seconds, WaitKind::kRoom); })
+      .def("wait_lock", [](const TablePointer& t, Wait& w, u32 seen, double seconds) {
+        await(t, w, false, seen, seconds, WaitKind::kLock);
       });
 }
 

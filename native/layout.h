@@ -35,7 +35,7 @@ struct Offset {
 };
 
 constexpr u64 kMagic = 0x45524f5453494401;  // "\1DISTORE"
-constexpr u32 kLayoutVersion = 3;
+constexpr u32 kLayoutVersion = 4;
 constexpr u64 kPageBytes = 4096;
 constexpr u64 kSliceBytes = 2u << 20;
 constexpr u64 kPagesPerSlice = kSliceBytes / kPageBytes;
@@ -83,26 +83,26 @@ struct alignas(64) ClientSlot {
   Shared<u32> ledger;         // [owner, under heap lock] first ledger block's descriptor + 1
   Shared<u32> role;           // [owner] bit set: 1 writer, 2 learner, 4 tool
   Shared<u64> stale_dropped;  // [any] items this process wrote that were dropped as stale
-  u64 reserved[22];
+  Shared<u64> drawn[4];  // [owner, under the table's lock] bit i: it has drawn from table i; cleared with the table
+  u64 reserved[18];
 };
 static_assert(sizeof(ClientSlot) == 256);
 
 enum class WaitKind : u32 { kNothing = 0, kLock, kRoom, kItems, kLimiter, kObject, kWeights, kMemory, kTable };
 
-// What one thread of some process waits for; read freely by stats. A blocked call sleeps in slices: between them the
-// record stands until until_ns, so that its age is the call's. After that, or once its process has gone, anybody may
-// take it.
+// What one call of some process waits for, from when it began to wait until it ends; read freely by stats. Once its
+// process has gone, anybody may take it.
 constexpr u32 kMaxWaits = 1024;  // more threads than that wait unseen
 struct WaitSlot {
-  Shared<u64> owner;  // [any, CAS] thread id 32 | its client slot's generation 20 | slot + 1 11 | asleep 1; 0: free
+  Shared<u64> owner;  // [any, CAS] thread id 32 | its client slot's generation 20 | slot + 1 11 | being written 1;
+                      // 0: free
   Shared<u64> since_ns;
-  Shared<u64> until_ns;
   Shared<u32> kind;  // WaitKind
   Shared<u32> table;
   Shared<u32> culprit;  // client slot + 1
   u32 pad;
 };
-static_assert(sizeof(WaitSlot) == 40);
+static_assert(sizeof(WaitSlot) == 32);
 
 // One ledger entry justifies one count. what == 0: free. The owner writes `ref` first, then `what`.
 // kPin: an object is being read; kOwn: an object is being written (creating) or a chunk is open; kDraw: an item was
@@ -439,7 +439,8 @@ struct alignas(64) TableHeader {
   Shared<u32> room_seq;
   Shared<u32> room_waiters;
   Shared<u64> last_insert_ns;
-  UndoRecord undo;  // [table]
+  Shared<u64> learned;  // [table] 1: somebody has drawn from it; read freely
+  UndoRecord undo;      // [table]
 };
 constexpr u64 kTableHeaderBytes = 16384;
 static_assert(sizeof(TableHeader) <= kTableHeaderBytes);

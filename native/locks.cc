@@ -48,7 +48,8 @@ bool SharedLock::owner_gone(u32 word) const {
 
 void SharedLock::acquire_slow(u64 deadline_ns) {
   const u32 mine = my_word() | kSleeping;  // others may sleep too: wake one at release
-  WaitRecord record(arena_, WaitKind::kLock, kNone);
+  WaitRecord record(arena_);
+  record.is_for(WaitKind::kLock, kNone);
   for (;;) {
     u32 seen = word_.word.load(std::memory_order_relaxed);
     if (seen == 0) {

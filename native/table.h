@@ -144,7 +144,7 @@ class Table : public std::enable_shared_from_this<Table> {
   void give_back(DrawSet* set, u64 deadline_ns);
   void peek(std::span<const u64> keys, DrawSet* set, u64 deadline_ns);  // deliver() ends it
   u64 undelivered(u32* client,
-                  u64 deadline_ns);  // draws by anybody that may still come back; who has some: not us first
+                  u64 deadline_ns);     // draws by anybody that may still come back; who has some: not us first
   void settle_entry(LedgerEntry& entry, u64 deadline_ns);  // reaper: one draw, read or writer of a dead client
 
   // --- the rest

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "learners.h"
 #include "priorities.h"
 #include "table.h"
 
@@ -92,6 +93,7 @@ void fill_header(TableHeader& header, const TableShape& shape) {
   header.remover_count = header.remover_left = 0;
   header.stat_size.store(0);
   header.last_insert_ns.store(os::now_ns());
+  header.learned.store(0);
   header.lock.dirty.store(0);
 }
 
@@ -169,6 +171,7 @@ std::shared_ptr<Table> Table::create(const std::shared_ptr<Arena>& arena, const 
   Heap& heap = arena->heap();
   write_name(header.name, shape.name);
   fill_header(header, shape);
+  forget_learners(*arena, index);
   header.state.store(1, std::memory_order_release);
   DI_FAULT("table.create_state");
   try {

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "learners.h"
 #include "table.h"
 
 namespace di {
@@ -254,6 +255,7 @@ u32 Table::draw(DrawSet* set, u32 want, double stratum_first, double strata, u64
       const u64 held_before = header_.held;
       const u64 stale_before = header_.stale_dropped;
       got = draw_step(set, step, &stratum, strata);
+      if (got != 0) note_learner(*arena_, index_);
       const u64 held = header_.held - held_before;
       again = header_.stale_dropped != stale_before;
       set->rng_after = header_.rng_counter;

@@ -4,6 +4,7 @@
 // what changes then goes through the undo record: whoever is killed has drawn all of the batch, or nothing.
 #include <algorithm>
 
+#include "learners.h"
 #include "table.h"
 
 namespace di {
@@ -41,6 +42,7 @@ bool Table::take(DrawSet* set, u32 n, const std::function<bool()>& copy, u64 dea
     }
     DI_FAULT("table.take_copied");
     change();
+    note_learner(*arena_, index_);
     for (Drawn& drawn : set->items) {
       Item& entry = item(key_slot(drawn.key));
       count_use(entry);

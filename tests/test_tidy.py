@@ -43,7 +43,7 @@ NATIVE_LAYERS = [
     ["os", "small_copy"],
     ["windows", "chunk_view", "views", "spans", "returns", "selectors", "power", "limiter", "buffers", "priorities"],
     ["arena"],
-    ["waits", "locks", "ledger", "blocks", "undo"],
+    ["waits", "locks", "ledger", "blocks", "undo", "learners"],
     ["heap"],
     ["chunk_uses", "chunks", "weights"],
     ["table"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from types import TracebackType
 from typing import Any
 
 from di_store import _core, config
@@ -48,13 +49,15 @@ def read_batch(
     if out is not None:
         check_out(out, n)
     terms = Terms(n, timeout, min_n, linger)
-    await_columns(handle, terms)
+    with terms:
+        await_columns(handle, terms)
     reader = handle.reader()
     which = handle.which(columns)
     if draws is None:
         draws = reader.begin()
     try:
-        held = collect(handle, reader, draws, terms)
+        with terms:
+            held = collect(handle, reader, draws, terms)
         parts = reader.finish(draws, beta, which, _given(out, held), True)
     except BaseException:
         reader.give_back(draws)
@@ -71,7 +74,7 @@ def _given(out: Batch | None, held: int) -> Any:
 
 
 class Terms:
-    """How long a draw may take and when it may end early."""
+    """How long a draw may take and when it may end early. As a context manager, the end of its waits."""
 
     def __init__(
         self,
@@ -92,6 +95,15 @@ class Terms:
         self.ours = ours or (lambda _: 0)  # draws of a table that the caller holds ready: they do not come back
         self.holding = False  # whether the caller holds draws of other tables meanwhile
         self.wait: SampleWait | None = None
+
+    def __enter__(self) -> Terms:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.wait is not None:
+            self.wait.end()
 
     def patience(self, held: int, newest: float) -> float:
         """Seconds to wait before the next look; not above zero where `held` draws are enough by now.
@@ -223,11 +235,13 @@ class TableSource:
             allocate: makes the array of an output from its name, shape and dtype; None: the core's pool.
         """
         handle = self.handle
-        await_columns(handle, terms)
+        with terms:
+            await_columns(handle, terms)
         reader, which = handle.reader(), handle.which(self._columns)
         draws = reader.begin()
         try:
-            held = collect(handle, reader, draws, terms)
+            with terms:
+                held = collect(handle, reader, draws, terms)
             out = None if allocate is None else handle.allocate(held, which, allocate)
             parts = reader.finish(draws, beta, which, out, False)
         except BaseException:

@@ -23,7 +23,7 @@ from di_store.schema import Schema
 from di_store.settings import UNLIMITED
 from di_store.stream import build_inserter
 from di_store.views import NEXT, Episode, Sequence, Step, Transition
-from di_store.waits import Wait, check_timeout
+from di_store.waits import InsertWait, check_timeout
 from di_store.writer import rows_limit, rows_of
 
 
@@ -209,22 +209,21 @@ class Inserter:
         made = call(*arguments)
         if type(made) is not list:
             handle = self._handle
-            wait = Wait(handle.arena, timeout, f"insert into table {handle.name!r}")
-            while type(made) is not list:
-                block = handle.arena.wait_room if made.why == 3 else handle.native.wait_room
-                if made.passed:  # some of its items are there: it ends with all of them, whatever the timeout
-                    wait.endless()
-                    wait.pause(block, made.seq, made.text)
+            with InsertWait(handle.arena, timeout, f"insert into table {handle.name!r}") as wait:
+                while type(made) is not list:
+                    if made.passed:  # some of its items are there: it ends with all of them, whatever the timeout
+                        wait.endless()
+                        wait.pause_for(made, handle.native, handle.arena)
+                        handle.check_open()
+                        made = self._writer().resume()
+                        continue
+                    self._lock.release()  # a blocked call has left nothing behind: other threads may try meanwhile
+                    try:
+                        wait.pause_for(made, handle.native, handle.arena)
+                    finally:
+                        self._lock.acquire()
                     handle.check_open()
-                    made = self._writer().resume()
-                    continue
-                self._lock.release()  # a blocked call has left nothing behind: other threads may try meanwhile
-                try:
-                    wait.pause(block, made.seq, made.text, full=made.why != 1)
-                finally:
-                    self._lock.acquire()
-                handle.check_open()
-                made = call(*arguments)
+                    made = call(*arguments)
         keys: Array = made[0][0]
         return keys
 

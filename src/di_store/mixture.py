@@ -170,8 +170,9 @@ class MixtureSource:
         )
         parts: list[_Part] = []
         try:
-            while not parts:
-                parts = self._parts(counts, terms)
+            with terms:
+                while not parts:
+                    parts = self._parts(counts, terms)
             batch = self._assemble(parts, beta, allocate or (lambda _, shape, dtype: self._pool.take(shape, dtype)))
         except BaseException:
             _give_back(parts)

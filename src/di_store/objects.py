@@ -136,20 +136,24 @@ def put_waiting(store: Handle, value: Any, raw: bytes | None, ttl: float, timeou
         StoreFull: no room within `timeout`.
     """
     wait: Wait | None = None
-    while True:
-        arena = store._arena
-        seen = arena.room_seq()
-        try:
-            return arena.put(value, raw, ttl)
-        except StoreFull as error:
-            reason, full = error.message, True
-        except Timeout as error:  # a lock is held up; nothing was written
-            reason, full = error.reason, False
-        if wait is None:
-            wait = Wait(arena, timeout, "put")
-            if arena.reap():  # the dead may have held what is missing
-                continue
-        wait.pause(arena.wait_room, seen, reason, full=full)
+    try:
+        while True:
+            arena = store._arena
+            seen = arena.room_seq()
+            try:
+                return arena.put(value, raw, ttl)
+            except StoreFull as error:
+                reason, full = error.message, True
+            except Timeout as error:  # a lock is held up; nothing was written
+                reason, full = error.reason, False
+            if wait is None:
+                wait = Wait(arena, timeout, "put")
+                if arena.reap():  # the dead may have held what is missing
+                    continue
+            wait.pause(arena.wait_room, seen, reason, full=full)
+    finally:
+        if wait is not None:
+            wait.end()
 
 
 def get_waiting(store: Handle, raw: bytes, timeout: float | None, copy: bool | None) -> Any:
@@ -159,19 +163,23 @@ def get_waiting(store: Handle, raw: bytes, timeout: float | None, copy: bool | N
         ObjectNotFound: it was not within `timeout`. Timeout: nobody could look, a lock was held up.
     """
     wait: Wait | None = None
-    while True:
-        arena = store._arena
-        seen = arena.sealed_seq()
-        try:
-            return arena.get(raw, copy)
-        except (ObjectNotFound, Timeout) as error:
-            if timeout is not None and timeout <= 0:
-                raise
-            wait = wait or Wait(arena, timeout, f"get of object {raw.hex()}")
-            if wait.left <= 0:
-                raise
-            reason = error.reason if isinstance(error, Timeout) else error.message
-        wait.pause(arena.wait_sealed, seen, reason, at_most=max(wait.left, 0.0))
+    try:
+        while True:
+            arena = store._arena
+            seen = arena.sealed_seq()
+            try:
+                return arena.get(raw, copy)
+            except (ObjectNotFound, Timeout) as error:
+                if timeout is not None and timeout <= 0:
+                    raise
+                wait = wait or Wait(arena, timeout, f"get of object {raw.hex()}")
+                if wait.left <= 0:
+                    raise
+                reason = error.reason if isinstance(error, Timeout) else error.message
+            wait.pause(arena.wait_sealed, seen, reason, at_most=max(wait.left, 0.0))
+    finally:
+        if wait is not None:
+            wait.end()
 
 
 def get_all(store: Handle, refs: Iterable[Any], timeout: float | None, copy: bool | None) -> list[Any]:
@@ -219,22 +227,22 @@ def wait_for(store: Handle, refs: Any, num_returns: Any, timeout: float | None) 
         raise ValueError(f"num_returns={wanted}, but there are {len(pending)} refs to wait for")
     if len(set(pending)) != len(pending):
         raise ValueError("wait() was given a ref twice")
-    wait = Wait(store._arena, timeout, f"wait for {wanted} of {len(pending)} objects")
     there: set[Ref] = set()
-    while True:
-        arena = store._arena
-        seen = arena.sealed_seq()
-        reason = ""
-        try:
-            for ref in pending:
-                if len(there) < wanted and ref not in there and arena.contains(bytes(ref), True):
-                    there.add(ref)
-        except Timeout as error:
-            reason = error.reason
-        if len(there) >= wanted or (wait.left <= 0 and not reason):
-            return [ref for ref in pending if ref in there], [ref for ref in pending if ref not in there]
-        reason = reason or f"{len(there)} of them are there"
-        wait.pause(arena.wait_sealed, seen, reason, at_most=min(SLICE_SECONDS, wait.left))
+    with Wait(store._arena, timeout, f"wait for {wanted} of {len(pending)} objects") as wait:
+        while True:
+            arena = store._arena
+            seen = arena.sealed_seq()
+            reason = ""
+            try:
+                for ref in pending:
+                    if len(there) < wanted and ref not in there and arena.contains(bytes(ref), True):
+                        there.add(ref)
+            except Timeout as error:
+                reason = error.reason
+            if len(there) >= wanted or (wait.left <= 0 and not reason):
+                return [ref for ref in pending if ref in there], [ref for ref in pending if ref not in there]
+            reason = reason or f"{len(there)} of them are there"
+            wait.pause(arena.wait_sealed, seen, reason, at_most=min(SLICE_SECONDS, wait.left))
 
 
 def list_keys(arena: _core.Arena, start: Any, n: Any) -> list[Ref]:

@@ -14,7 +14,7 @@ WAITS_FOR = {
     "lock": "a lock that another process holds",
     "room": "room in the store",
     "items": "items",
-    "limiter": "room in the table",
+    "limiter": "the table's limiter, which lets the next one pass",
     "object": "an object that is not there yet",
     "weights": "newer weights",
     "memory": "memory",
@@ -85,6 +85,8 @@ def _waiter(waiting: dict[str, Any], tables: dict[str, dict[str, Any]]) -> dict[
     if table in tables and kind in ("items", "limiter"):
         limiter = tables[table]["limiter"]
         reason = limiter["sample_reason"] if kind == "items" else limiter["insert_reason"]
+    if kind == "room" and table is not None:
+        reason = "room among the bytes of its table"
     return {
         "slot": waiting["slot"],
         "pid": waiting["pid"],

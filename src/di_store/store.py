@@ -386,17 +386,8 @@ class Store:
         arena = self._arena
         seconds = check_timeout(timeout)
         native = arena.table(check_table_name(name))
-        wait: Wait | None = None
-        while native is None:
-            arena = self._arena
-            missing = TableNotFound(f"store {self._name!r} has no table {name!r}")
-            if seconds == 0:
-                raise missing
-            wait = wait or Wait(arena, seconds, f"table {name!r}")
-            if wait.left <= 0:
-                raise missing
-            wait.pause(arena.wait_table, arena.room_seq(), "nobody has created it yet", at_most=max(wait.left, 0.0))
-            native = arena.table(name)
+        if native is None:
+            native = self._await_table(name, seconds)
         return self._table(native)
 
     def drop_table(self, name: str, *, timeout: float | None = 60) -> None:
@@ -465,6 +456,16 @@ class Store:
         made = Table(self, TableHandle(self._arena, native, self._versions))
         self._follow(made)
         return made
+
+    def _await_table(self, name: str, seconds: float | None) -> _core.Table:
+        """A table that somebody is still to create."""
+        with Wait(self._arena, seconds, f"table {name!r}") as wait:
+            while wait.left > 0:
+                arena = self._arena
+                wait.pause(arena.wait_table, arena.room_seq(), "nobody has created it yet", at_most=max(wait.left, 0.0))
+                if (native := arena.table(name)) is not None:
+                    return native
+        raise TableNotFound(f"store {self._name!r} has no table {name!r}")
 
     def _existing(self, native: _core.Table, settings: Settings) -> Table:
         found = self._table(native)

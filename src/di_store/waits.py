@@ -9,18 +9,24 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from di_store import _core
 from di_store.errors import StoreFull, Timeout
 
 if TYPE_CHECKING:
-    from di_store._core import Arena
+    from di_store._core import Arena, Blocked
     from di_store._core import Table as NativeTable
+
+Block = Callable[[_core.Wait, int, float], None]
+"""The core's wait on a sequence number: for a wait, the number seen, seconds at most."""
 
 SLICE_SECONDS = 0.1
 LOG_SECONDS = 30.0
 ABANDONED_SECONDS = 60.0
-"""How long `sample` without a timeout waits for a table that nobody writes to."""
+"""How long a call without a timeout waits for the other side: `sample` for a table that nobody writes to, `append` and
+`insert` for one whose learners have gone."""
 
 logger = logging.getLogger("di_store")
 
@@ -47,8 +53,14 @@ def lock_seconds(timeout: Any) -> float:
     return -1.0 if seconds is None else seconds
 
 
+_Wait = TypeVar("_Wait", bound="Wait")
+
+
 class Wait:
-    """One blocked call. Make it when the first look was in vain, and call `pause` between the looks."""
+    """One blocked call. Make it when the first look was in vain, and call `pause` between the looks.
+
+    A context manager: from the first pause to the end of the block other processes see that this call waits.
+    """
 
     def __init__(self, arena: Arena, timeout: float | None, what: str) -> None:
         self.began = time.monotonic()
@@ -57,6 +69,21 @@ class Wait:
         self._what = what
         self._deadline = math.inf if timeout is None else self.began + timeout
         self._log_at = self.began + LOG_SECONDS
+        self._shown: _core.Wait | None = None
+
+    def __enter__(self: _Wait) -> _Wait:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """The call waits no more. An error on its way may keep this object; nobody must see it as a wait for that."""
+        shown, self._shown = self._shown, None
+        if shown is not None:
+            shown.end()
 
     @property
     def left(self) -> float:
@@ -69,7 +96,7 @@ class Wait:
 
     def pause(
         self,
-        block: Callable[[int, float], None],
+        block: Block,
         seen: int,
         reason: str,
         *,
@@ -91,7 +118,9 @@ class Wait:
         left = self.left
         if left <= 0:
             raise self.failure(reason, full=full)
-        _block(block, seen, min(SLICE_SECONDS, left, max(at_most, 0.0)))
+        if self._shown is None:
+            self._shown = _core.Wait(self._arena)
+        _block(block, self._shown, seen, min(SLICE_SECONDS, left, max(at_most, 0.0)))
         self._arena.reap()
         if time.monotonic() >= self._log_at:
             self._log(reason)
@@ -117,14 +146,14 @@ _inside: set[int] = set()
 _ending = False
 
 
-def _block(block: Callable[[int, float], None], seen: int, seconds: float) -> None:
+def _block(block: Block, shown: _core.Wait, seen: int, seconds: float) -> None:
     """One slice inside the core, which daemon threads leave before the interpreter ends."""
     me = threading.get_ident()
     if _ending and threading.current_thread() is not threading.main_thread():
         threading.Event().wait()
     _inside.add(me)
     try:
-        block(seen, seconds)
+        block(shown, seen, seconds)
     finally:
         _inside.discard(me)
 
@@ -166,6 +195,49 @@ class SampleWait(Wait):
             return
         why = f"{reason}; for {ABANDONED_SECONDS:.0f} s no writer of the table was open and no insert came"
         raise Timeout(f"{self._what} would wait forever", why, suspect(self._arena))
+
+
+class InsertWait(Wait):
+    """The wait of an `append` or `insert`: without a timeout it still ends when the table's learners have gone."""
+
+    def __init__(self, arena: Arena, timeout: float | None, what: str) -> None:
+        super().__init__(arena, timeout, what)
+        self._attended = self.began
+        self._look_at = self.began + ABANDONED_SECONDS / 60
+        self._table: NativeTable | None = None
+
+    def pause_for(self, made: Blocked, table: NativeTable, arena: Arena) -> None:
+        """Sleep until what blocks the call may have changed, for one slice at most.
+
+        Raises:
+            Timeout: the deadline is over, or for a minute no learner was there.
+        """
+        if not made.passed:
+            self._check_attended(table, made.text)
+        block = arena.wait_room if made.why == STORE_ROOM else table.wait_room
+        if made.passed:
+            block = table.wait_lock
+        elif made.why == LIMITER:
+            block = table.wait_limiter
+        self.pause(block, made.seq, made.text, full=made.why != LIMITER)
+
+    def _check_attended(self, table: NativeTable, reason: str) -> None:
+        """Raise `Timeout` if there had been learners and for a minute of this wait there was none."""
+        now = time.monotonic()
+        if self._timeout is not None or now < self._look_at:
+            return
+        self._look_at = now + ABANDONED_SECONDS / 60
+        if table.learners() != 0 or self._table not in (None, table):  # None: they are still to come
+            self._attended = now
+        self._table = table
+        if now - self._attended < ABANDONED_SECONDS:
+            return
+        why = f"{reason}; for {ABANDONED_SECONDS:.0f} s no process that has drawn from the table was there"
+        raise Timeout(f"{self._what} would wait forever", why, suspect(self._arena))
+
+
+LIMITER, STORE_ROOM = 1, 3
+"""What blocks a call of the core's writer; 2: room of the table."""
 
 
 def suspect(arena: Arena) -> str | None:

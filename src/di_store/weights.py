@@ -34,17 +34,21 @@ def publish(store: Handle, name: str, tree: Any, keep: Any, group: Any, timeout:
     check_name(name)
     kept = config.count("keep", keep, minimum=1, why="the newest version stays readable")
     wait: Wait | None = None
-    while True:
-        arena = store._arena
-        seen = arena.room_seq()
-        try:
-            return arena.publish(name, tree, kept)
-        except StoreFull as error:
-            reason, full = error.message, True
-        except Timeout as error:  # a lock is held up; nothing was written
-            reason, full = error.reason, False
-        wait = wait or Wait(arena, timeout, f"publish of {name!r}")
-        wait.pause(arena.wait_room, seen, reason, full=full)
+    try:
+        while True:
+            arena = store._arena
+            seen = arena.room_seq()
+            try:
+                return arena.publish(name, tree, kept)
+            except StoreFull as error:
+                reason, full = error.message, True
+            except Timeout as error:  # a lock is held up; nothing was written
+                reason, full = error.reason, False
+            wait = wait or Wait(arena, timeout, f"publish of {name!r}")
+            wait.pause(arena.wait_room, seen, reason, full=full)
+    finally:
+        if wait is not None:
+            wait.end()
 
 
 def latest(store: Handle, name: str, newer_than: Any, version: Any, timeout: float | None) -> Published | None:
@@ -66,31 +70,35 @@ def latest(store: Handle, name: str, newer_than: Any, version: Any, timeout: flo
     wanted = None if version is None else config.count("version", version, minimum=1, maximum=2**62)
     least = 1 if newer_than is None else config.count("newer_than", newer_than, minimum=-1, maximum=2**62) + 1
     wait: Wait | None = None
-    while True:
-        arena = store._arena
-        seen = arena.sealed_seq()
-        newest = arena.newest(name)
-        number = newest if wanted is None else wanted
-        reason = f"the newest version is {newest}, version {least if wanted is None else wanted} was asked for"
-        held_up: Timeout | None = None
-        if newest >= max(1, least if wanted is None else wanted):
-            try:
-                return Published(number, arena.latest(name, number, None))
-            except ObjectNotFound:
-                if arena.newest(name) != newest:
-                    continue  # overtaken while we looked
-                return Published(number, None) if number >= arena.oldest(name) else None
-            except Timeout as error:  # a lock is held up
-                held_up, reason = error, error.reason
-        over = timeout is not None and timeout <= 0
-        if not over:
-            wait = wait or Wait(arena, timeout, f"latest({name!r})")
-            over = wait.left <= 0
-        if over and held_up is not None:
-            raise held_up
-        if over or wait is None:
-            return None
-        wait.pause(arena.wait_weights, seen, reason, at_most=max(wait.left, 0.0))
+    try:
+        while True:
+            arena = store._arena
+            seen = arena.sealed_seq()
+            newest = arena.newest(name)
+            number = newest if wanted is None else wanted
+            reason = f"the newest version is {newest}, version {least if wanted is None else wanted} was asked for"
+            held_up: Timeout | None = None
+            if newest >= max(1, least if wanted is None else wanted):
+                try:
+                    return Published(number, arena.latest(name, number, None))
+                except ObjectNotFound:
+                    if arena.newest(name) != newest:
+                        continue  # overtaken while we looked
+                    return Published(number, None) if number >= arena.oldest(name) else None
+                except Timeout as error:  # a lock is held up
+                    held_up, reason = error, error.reason
+            over = timeout is not None and timeout <= 0
+            if not over:
+                wait = wait or Wait(arena, timeout, f"latest({name!r})")
+                over = wait.left <= 0
+            if over and held_up is not None:
+                raise held_up
+            if over or wait is None:
+                return None
+            wait.pause(arena.wait_weights, seen, reason, at_most=max(wait.left, 0.0))
+    finally:
+        if wait is not None:
+            wait.end()
 
 
 def check_name(name: Any) -> None:

@@ -26,7 +26,7 @@ from di_store.handle import TableHandle
 from di_store.plan import VALUE
 from di_store.schema import Schema
 from di_store.stream import build_native, step_schema
-from di_store.waits import Wait, check_timeout
+from di_store.waits import InsertWait, check_timeout
 
 WRITER_ROLE = 1
 CLOSE_SECONDS = 60.0
@@ -386,18 +386,16 @@ class _Stream:
         if type(made) is list:
             return made
         assert self.native is not None
-        wait = Wait(self._arena, timeout, f"{what} to table {self.handles[made.table].name!r}")
-        while type(made) is not list:
-            self.look()
-            native = self.handles[made.table].native
-            block = self._arena.wait_room if made.why == 3 else native.wait_room
-            if made.passed:  # some of its items are there: it ends with all of them, whatever the timeout
-                wait.endless()
-                call, arguments = self.native.resume, ()
-            wait.pause(block, made.seq, made.text, full=made.why != 1)
-            if self._ended is not None:
-                raise copy.copy(self._ended)
-            made = call(*arguments)
+        with InsertWait(self._arena, timeout, f"{what} to table {self.handles[made.table].name!r}") as wait:
+            while type(made) is not list:
+                self.look()
+                if made.passed:  # some of its items are there: it ends with all of them, whatever the timeout
+                    wait.endless()
+                    call, arguments = self.native.resume, ()
+                wait.pause_for(made, self.handles[made.table].native, self._arena)
+                if self._ended is not None:
+                    raise copy.copy(self._ended)
+                made = call(*arguments)
         return made
 
     def look(self) -> None:

@@ -97,6 +97,14 @@ PAINS = [
         ("tests/test_pains_08_waits.py::test_a_line_in_the_log",),
     ),
     Mutant(
+        "gone-learners-are-waited-for",
+        "pain-8",
+        "native/learners.cc",
+        "if (drew && client.state.load() != static_cast<u32>(ClientState::kFree) && !arena.is_dead(slot)) ++count;",
+        "if (drew || client.state.load() != static_cast<u32>(ClientState::kFree)) ++count;",
+        ("tests/test_waits.py::test_an_insert_ends_when_its_learners_have_gone",),
+    ),
+    Mutant(
         "draws-search-leaf-by-leaf",
         "pain-14",
         "native/selectors.cc",
@@ -169,9 +177,17 @@ PAINS = [
         "waiters-not-listed",
         "pain-20",
         "native/waits.cc",
-        "  record_->kind.store(static_cast<u32>(kind), std::memory_order_release);  // pairs",
+        "  record_->owner.store(token_, std::memory_order_release);  // pairs",
         "  // pairs",
         ("tests/test_pains_20_numbers.py::test_every_waiter_is_listed",),
+    ),
+    Mutant(
+        "waits-as-old-as-the-last-one",
+        "pain-20",
+        "native/waits.cc",
+        "  record_->since_ns.store(since_ns_, std::memory_order_relaxed);",
+        "  if (record_->since_ns.load() == 0) record_->since_ns.store(since_ns_);",
+        ("tests/test_waits.py::test_the_age_of_a_wait_is_that_of_the_call_in_progress",),
     ),
 ]
 
