@@ -432,7 +432,8 @@ void Table::configure(const LimiterState* limiter, const double* alpha, const do
   if (beta != nullptr) header_.beta = *beta;
   if (max_staleness != nullptr) header_.max_staleness = *max_staleness;
   if (alpha != nullptr && *alpha != header_.alpha) {
-    __atomic_store(&header_.alpha, alpha, __ATOMIC_RELAXED);  // who gives priorities reads it freely
+    double raised_to = *alpha;
+    __atomic_store(&header_.alpha, &raised_to, __ATOMIC_RELAXED);  // who gives priorities reads it freely
     fill();
   }
   wake(header_.items_seq, header_.items_waiters, kMaxClients);
