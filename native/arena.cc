@@ -18,8 +18,6 @@ constexpr u64 kMinBudget = 8u << 20;
 constexpr u64 kMaxRange = u64{1} << 40;
 constexpr u64 kRangeFactor = 16;
 
-u64 align_up(u64 value, u64 to) { return (value + to - 1) / to * to; }
-
 std::string hex(const u8* bytes, u64 count) {
   static const char* digits = "0123456789abcdef";
   std::string text;
@@ -60,7 +58,10 @@ Parts parts_of(u64 slices) {
 }  // namespace
 
 Registry& registry() {
-  static Registry* const instance = new Registry;  // never destroyed: arenas may outlive static destructors
+  static Registry* const instance = [] {
+    Arena::watch_forks();
+    return new Registry;  // never destroyed: arenas may outlive static destructors
+  }();
   return *instance;
 }
 
@@ -134,8 +135,8 @@ std::shared_ptr<Arena> Arena::open(const std::string& name, Mode mode, u64 budge
       return found;
     }
     if (!leaving) break;
-    guard
-        .unlock();  // the last handle is just being dropped in another thread: its end would take our record lock along
+    guard.unlock();
+    const os::Aside aside;  // the last handle is just being dropped in another thread, which may need the GIL for it
     os::sleep_ns(100'000);
   }
   if (refused > 0)
@@ -263,20 +264,21 @@ void Arena::place_parts() {
   ledger_ = std::make_unique<Ledger>(*this);
 }
 
+// At the interpreter's end nothing is waited for: threads that will never run again may hold any lock. What could not be
+// swept is swept by others, as after a kill.
 Arena::~Arena() {
+  const os::Quiet quiet;
+  const bool own = slot_ != kNone && fd_ >= 0 && !is_foreign() && os::file_id(fd_) == id_;
+  bool empty = false;
+  try {
+    if (own) ledger_->sweep(os::ending() ? 0 : os::now_ns() + 1'000'000'000);
+    empty = own && ledger_->is_empty();
+  } catch (...) {
+  }
+  // Whoever opens the store meanwhile finds it leaving, and waits.
   os::LocalGuard<std::recursive_mutex> guard(registry().mutex);
   std::erase(registry().arenas, this);
-  const bool own = pid_ == os::pid() && os::file_id(fd_) == id_;
-  if (own && slot_ != kNone && alive_ != nullptr && *alive_ != 0) {
-    try {
-      ledger_->sweep(os::now_ns() + 1'000'000'000);
-    } catch (const Error&) {  // somebody holds the heap: the reaper sweeps what is left here
-    }
-    if (ledger_->is_empty()) {
-      clients_[slot_].generation.fetch_add(1);
-      clients_[slot_].state.store(static_cast<u32>(ClientState::kFree), std::memory_order_release);
-    }
-  }
+  if (empty) leave_slot();
   ledger_.reset();
   heap_.reset();
   if (base_ != nullptr) os::unmap(base_, file_bytes_);
@@ -328,83 +330,6 @@ bool Arena::commit(u64 offset, u64 bytes, std::string* why) {
     at += step;
   }
   return true;
-}
-
-// ----------------------------------------------------------------------------------------------------------- fork
-// The child takes its own slot through the inherited descriptor and repeats the parent's pins while the parent waits,
-// so that views stay true in both. Record locks are not inherited; the parent's stay the parent's.
-
-namespace {
-int fork_pipe[2] = {-1, -1};
-std::vector<std::shared_ptr<Arena>> forking;
-}  // namespace
-
-void Arena::before_fork() {
-  os::lock_aside(registry().mutex);
-  bool pins = false;
-  for (Arena* arena : registry().arenas) {
-    std::shared_ptr<Arena> alive = arena->weak_from_this().lock();
-    if (!alive) continue;
-    os::lock_aside(alive->local_);
-    alive->ledger_->freeze();
-    pins = pins || alive->ledger_->has_inheritance();
-    forking.push_back(std::move(alive));
-  }
-  if (pins) os::make_pipe(fork_pipe);
-}
-
-void Arena::after_fork_parent() {
-  for (const std::shared_ptr<Arena>& arena : forking) {
-    arena->ledger_->unlock_after_fork();
-    arena->local_.unlock();
-  }
-  std::vector<std::shared_ptr<Arena>> thaw;
-  thaw.swap(forking);
-  const int reading = std::exchange(fork_pipe[0], -1), writing = std::exchange(fork_pipe[1], -1);
-  if (writing >= 0) os::close_fd(writing);  // before another thread may fork: its child would keep the pipe open
-  registry().mutex.unlock();
-  if (reading >= 0) {
-    const os::Aside aside;               // the child may wait for what a thread here gives back
-    os::wait_readable(reading, 10'000);  // the child's byte, or end of file when it died
-    os::close_fd(reading);
-  }
-  for (const std::shared_ptr<Arena>& arena : thaw) arena->ledger_->thaw();
-}
-
-void Arena::after_fork_child() {
-  std::vector<std::shared_ptr<Arena>> mine;
-  mine.swap(forking);
-  for (const std::shared_ptr<Arena>& arena : mine) {
-    arena->ledger_->unlock_after_fork();
-    // A recursive mutex knows its owner's thread id, which the child has not: it cannot be unlocked here.
-    new (&arena->local_) std::recursive_mutex;
-  }
-  new (&registry().mutex) std::recursive_mutex;
-  for (const std::shared_ptr<Arena>& arena : mine) {
-    try {
-      arena->renew_in_child();
-    } catch (const Error&) {  // reported by the child's first call, through enter()
-    }
-  }
-  if (fork_pipe[0] >= 0) {
-    os::write_byte(fork_pipe[1]);
-    os::close_fd(fork_pipe[0]);
-    os::close_fd(fork_pipe[1]);
-    fork_pipe[0] = fork_pipe[1] = -1;
-  }
-}
-
-void Arena::renew_in_child() {
-  if (*alive_ != 0) return;
-  if (os::file_id(fd_) != id_)
-    throw Error(Code::kStoreClosed, "this process closed the store's file descriptor; open the store again");
-  os::LocalGuard<std::recursive_mutex> guard(local_);
-  ++fork_generation_;
-  pid_ = os::pid();
-  ledger_->forget_for_child();
-  claim_slot();
-  *alive_ = 1;
-  ledger_->repeat_pins();
 }
 
 }  // namespace di

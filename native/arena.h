@@ -73,12 +73,16 @@ class Arena : public std::enable_shared_from_this<Arena> {
   os::FileId id() const { return id_; }
   u64 file_bytes() const { return file_bytes_; }
   u64 fork_generation() const { return fork_generation_; }
+  // In a forked child, until it has a client slot of its own: all that this process holds of the store is its parent's.
+  bool is_foreign() const { return alive_ != nullptr && *alive_ == 0; }
+  // Whether a handle made in that generation is this process's own, and its destructor may change what is shared.
+  bool owns(u64 generation) const { return !is_foreign() && generation == fork_generation_; }
   std::atomic<u64>& reap_tick() const { return reap_tick_; }
   std::string name() const { return header_->name; }
   bool created() const { return created_; }
   Heap& heap() const { return *heap_; }
   Ledger& ledger() const { return *ledger_; }
-  // Guards what is private to this process (free ledger entries, caches). Held across fork by the forking thread.
+  // Guards what is private to this process (free ledger entries, caches). A fork takes it for its own moment.
   std::recursive_mutex& local() const { return local_; }
 
   bool is_dead(u32 slot) const;  // record lock free and, where the pid is visible, (pid, start time) gone
@@ -102,6 +106,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
   // the parts that its owner's locks guard may be relied on.
   std::shared_ptr<Arena> private_copy() const;
 
+  static void watch_forks();  // once: see arena_fork.cc
   static void before_fork();
   static void after_fork_parent();
   static void after_fork_child();
@@ -118,7 +123,12 @@ class Arena : public std::enable_shared_from_this<Arena> {
   std::string file_name() const;  // of the memfd
   void claim_slot();
   void enter_slow(u64 tick);
+  void leave_slot();
+  static void prepare_fork();
+  static void forked_in_parent();
+  static void forked_in_child();
   void renew_in_child();
+  void keep_inherited() noexcept;
   [[noreturn]] void bad_offset(u64 offset, u64 bytes) const;
 
   int fd_ = -1;
@@ -147,6 +157,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
   std::unique_ptr<Heap> heap_;
   std::unique_ptr<Ledger> ledger_;
   mutable std::recursive_mutex local_;
+  std::mutex renewal_;
 };
 
 bool has_headroom(u64 bytes, std::string* why);  // of machine and cgroup; else why not

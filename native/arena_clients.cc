@@ -24,7 +24,12 @@ void Arena::claim_slot() {
     if (client.state.compare_exchange_strong(free, static_cast<u32>(ClientState::kLive))) {
       slot_ = slot;
       slot_generation_ = client.generation.load();
-      ledger_->adopt_blocks();
+      try {
+        ledger_->adopt_blocks();
+      } catch (...) {
+        leave_slot();
+        throw;
+      }
       DI_FAULT("arena.after_claim");
       return;
     }

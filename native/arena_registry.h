@@ -4,7 +4,11 @@
 #include <mutex>
 #include <vector>
 
+#include "layout.h"
+
 namespace di {
+
+inline u64 align_up(u64 value, u64 to) { return (value + to - 1) / to * to; }
 
 class Arena;
 

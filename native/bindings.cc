@@ -20,6 +20,14 @@ void enter_gil_quietly(void* state) {
   if (state != nullptr) take_gil_back(static_cast<PyThreadState*>(state));
 }
 
+bool ending() {
+#if PY_VERSION_HEX >= 0x030d0000
+  return Py_IsFinalizing() != 0;
+#else
+  return _Py_IsFinalizing() != 0;
+#endif
+}
+
 const char* error_name(Code code) {
   switch (code) {
     case Code::kStoreNotFound: return "StoreNotFound";
@@ -70,20 +78,13 @@ void translate(const std::exception_ptr& pointer, void*) {
 }  // namespace
 
 void take_gil_back(PyThreadState* state) {
-#if PY_VERSION_HEX >= 0x030d0000
-  const bool ending = Py_IsFinalizing() != 0;
-#else
-  const bool ending = _Py_IsFinalizing() != 0;
-#endif
-  if (!ending) {
-    try {
-      PyEval_RestoreThread(state);
-      return;
-    } catch (abi::__forced_unwind&) {  // the end began while this thread waited for the GIL
-      for (;;) os::sleep_ns(1'000'000'000);
-    }
+  // Only the interpreter knows which thread ends it: that one gets the GIL as ever, any other one is unwound (before
+  // Python 3.14, which lets it sleep itself).
+  try {
+    PyEval_RestoreThread(state);
+  } catch (abi::__forced_unwind&) {
+    for (;;) os::sleep_ns(1'000'000'000);
   }
-  for (;;) os::sleep_ns(1'000'000'000);
 }
 
 nb::object object_codec(int which) {
@@ -148,7 +149,7 @@ void wait_word(Wait& wait, Shared<u32>& word, Shared<u32>& waiters, u32 seen, do
 
 void bind_errors(nb::module_& module) {
   nb::register_exception_translator(translate, nullptr);
-  os::set_block_hooks({leave_gil, enter_gil, enter_gil_quietly});
+  os::set_block_hooks({leave_gil, enter_gil, enter_gil_quietly, ending});
   module.def("set_codec", [](nb::object encode, nb::object decode) {
     Py_XDECREF(codec_functions[0]);
     Py_XDECREF(codec_functions[1]);

@@ -80,8 +80,8 @@ inline u64 soon() { return os::now_ns() + 250'000'000; }
 inline u64 minute() { return os::now_ns() + 60'000'000'000; }
 
 constexpr u64 kKeepGil = 64u << 10;  // bytes copied without letting go of the GIL: handing it over costs 67 us
-// As PyEval_RestoreThread(), but a daemon thread that comes back while the interpreter ends sleeps for ever: Python would
-// end it by unwinding its stack, which C++ frames do not survive.
+// As PyEval_RestoreThread(), but a thread that comes back while another one ends the interpreter sleeps for ever: Python
+// would end it by unwinding its stack, which C++ frames do not survive.
 void take_gil_back(PyThreadState* state);
 class MaybeRelease {  // releases the GIL for long copies
  public:
@@ -108,7 +108,6 @@ void wait_word(Wait& wait, Shared<u32>& word, Shared<u32>& waiters, u32 seen, do
 ViewSpec view_spec(nb::dict view);
 // Draws nobody received, dropped by a destructor; settled by the next call on any table of this process.
 void settle_orphans();
-void add_orphan(TablePointer table, DrawSet set);
 
 void bind_errors(nb::module_& module);
 void bind_arena(nb::module_& module);

@@ -1,6 +1,7 @@
 // The reading side of one table: draw, hand over as arrays, deliver; and what becomes of draws that nobody received.
 #include <algorithm>
 #include <cstring>
+#include <list>
 
 #include "bindings.h"
 #include "bindings_batch.h"
@@ -8,43 +9,53 @@
 namespace di::py {
 namespace {
 
-class Draws {
- public:
-  explicit Draws(TablePointer table)
-      : table(std::move(table)), fork_generation(this->table->arena().fork_generation()) {}
-  ~Draws() {
-    if (set.items.empty() && set.spare.empty()) return;
-    if (fork_generation == table->arena().fork_generation() && !table->live()) {
-      table->deliver(&set, 0);  // a dropper may be waiting for just these
-      return;
-    }
-    if (fork_generation == table->arena().fork_generation()) add_orphan(table, std::move(set));
-  }
-  TablePointer table;
-  DrawSet set;
-  std::string why;
-  u64 fork_generation;
-};
-
-struct Orphan {
+// Draws of one call, or what is left of them when nobody holds them any more. A list of one, or the list of all orphans:
+// a destructor passes it on without needing memory.
+struct Held {
   TablePointer table;
   DrawSet set;
   u64 fork_generation;
   bool delivered;  // handed out already: to be settled, not given back
 };
-std::vector<Orphan>& orphans() {
-  static auto* const list = new std::vector<Orphan>;
-  return *list;
+std::list<Held>& orphans() {
+  static auto* const all = new std::list<Held>;
+  return *all;
 }
 
-void add_delivered(const TablePointer& table, DrawSet set) {
-  orphans().push_back({table, std::move(set), table->arena().fork_generation(), true});
+class Draws {
+ public:
+  explicit Draws(TablePointer table) : table(std::move(table)) {
+    orphans();
+    held_.push_back({this->table, {}, this->table->arena().fork_generation(), false});
+  }
+  ~Draws() {
+    if ((set().items.empty() && set().spare.empty()) || !is_own()) return;
+    if (!table->live()) {
+      table->deliver(&set(), 0);  // a dropper may be waiting for just these; of a dropped table nothing is waited for
+      return;
+    }
+    orphans().splice(orphans().end(), held_);
+  }
+  Draws(const Draws&) = delete;
+  Draws& operator=(const Draws&) = delete;
+  DrawSet& set() { return held_.front().set; }
+  bool is_own() const { return table->arena().owns(held_.front().fork_generation); }
+  TablePointer table;
+  std::string why;
+
+ private:
+  std::list<Held> held_;
+};
+
+void add_delivered(const TablePointer& table, DrawSet* set) {
+  orphans().push_back({table, {}, table->arena().fork_generation(), true});
+  orphans().back().set = std::move(*set);
 }
 
 // Draws of the parent are the parent's to deliver or give back.
 void require_own(Draws& draws) {
-  if (draws.fork_generation == draws.table->arena().fork_generation()) return;
-  draws.set = DrawSet{};
+  if (draws.is_own()) return;
+  draws.set() = DrawSet{};
   throw Error(Code::kStoreError, "this batch was drawn in the parent process, which still holds it; draw in the child");
 }
 
@@ -81,33 +92,33 @@ std::unique_ptr<Draws> Reader::begin() {
 u32 Reader::draw(Draws& draws, u32 n) {
   table_->arena().enter();
   require_own(draws);
-  const u32 have = static_cast<u32>(draws.set.items.size());
+  const u32 have = static_cast<u32>(draws.set().items.size());
   if (have < n) {
     const bool strata = table_->header().stratified != 0;
     try {
-      table_->draw(&draws.set, n - have, have, strata ? n : 0, soon(), &draws.why);
+      table_->draw(&draws.set(), n - have, have, strata ? n : 0, soon(), &draws.why);
     } catch (const Error& error) {
       if (error.code() != Code::kTimeout) throw;
       draws.why = error.what();  // a lock is held up: what was drawn stays drawn, the caller waits
     }
   }
-  return static_cast<u32>(draws.set.items.size());
+  return static_cast<u32>(draws.set().items.size());
 }
 
 nb::object Reader::finish(Draws& draws, nb::handle beta, nb::handle which, nb::handle out, bool deliver) {
   require_own(draws);
   DI_FAULT("sample.before_copy");
-  nb::object parts = batches_.make(draws.set, beta, which, out, false);
+  nb::object parts = batches_.make(draws.set(), beta, which, out, false);
   DI_FAULT("sample.before_deliver");
   try {
     if (deliver)
-      table_->deliver(&draws.set, soon());
+      table_->deliver(&draws.set(), soon());
     else
-      table_->copied(&draws.set, soon());
+      table_->copied(&draws.set(), soon());
   } catch (const Error& error) {
     // The bytes are there: hand them out. What is left to settle is settled by a later call.
     if (error.code() != Code::kTimeout) throw;
-    if (deliver) add_delivered(table_, std::move(draws.set));
+    if (deliver) add_delivered(table_, &draws.set());
   }
   return parts;
 }
@@ -132,9 +143,9 @@ nb::object Reader::sample(u32 n, nb::handle beta, nb::handle which) {
 nb::object Reader::peek(nb::handle keys, nb::handle beta, nb::handle which) {
   std::unique_ptr<Draws> draws = begin();
   const nb::object array = as_array(keys, NPY_UINT64);
-  table_->peek(view_of<u64>(array), &draws->set, soon());
-  nb::object parts = batches_.make(draws->set, beta, which, nb::none(), true);
-  table_->deliver(&draws->set, soon());
+  table_->peek(view_of<u64>(array), &draws->set(), soon());
+  nb::object parts = batches_.make(draws->set(), beta, which, nb::none(), true);
+  table_->deliver(&draws->set(), soon());
   return parts;
 }
 
@@ -147,7 +158,7 @@ nb::object Reader::undelivered(Draws& draws) {
   try {
     u32 client = arena.slot();
     const u64 all = table_->undelivered(&client, soon());
-    return nb::make_tuple(all - std::min<u64>(all, draws.set.items.size()), arena.describe_client(client));
+    return nb::make_tuple(all - std::min<u64>(all, draws.set().items.size()), arena.describe_client(client));
   } catch (const Error& error) {
     if (error.code() != Code::kTimeout) throw;
     return nb::none();
@@ -156,27 +167,23 @@ nb::object Reader::undelivered(Draws& draws) {
 
 }  // namespace
 
-void add_orphan(TablePointer table, DrawSet set) {
-  const u64 generation = table->arena().fork_generation();
-  orphans().push_back({std::move(table), std::move(set), generation, false});
-}
-
 void settle_orphans() {
   while (!orphans().empty()) {
-    Orphan orphan = std::move(orphans().back());
-    orphans().pop_back();
-    if (orphan.fork_generation != orphan.table->arena().fork_generation()) continue;
+    std::list<Held> one;
+    one.splice(one.begin(), orphans(), std::prev(orphans().end()));
+    Held& held = one.front();
+    if (!held.table->arena().owns(held.fork_generation)) continue;
     try {
-      if (orphan.delivered)
-        orphan.table->deliver(&orphan.set, soon());
+      if (held.delivered)
+        held.table->deliver(&held.set, soon());
       else
-        orphan.table->give_back(&orphan.set, soon());
+        held.table->give_back(&held.set, soon());
     } catch (const Error& error) {
-      if (!orphan.set.items.empty()) orphans().push_back(std::move(orphan));
+      if (!held.set.items.empty()) orphans().splice(orphans().end(), one);
       if (error.code() != Code::kTimeout) throw;
       return;  // its table's lock is held up; this call may be about another table
     } catch (...) {
-      if (!orphan.set.items.empty()) orphans().push_back(std::move(orphan));
+      if (!held.set.items.empty()) orphans().splice(orphans().end(), one);
       throw;
     }
   }
@@ -199,7 +206,7 @@ ViewSpec view_spec(nb::dict view) {
 
 void bind_reader(nb::module_& module) {
   nb::class_<Draws>(module, "Draws")
-      .def_prop_ro("count", [](const Draws& d) { return d.set.items.size(); })
+      .def_prop_ro("count", [](Draws& d) { return d.set().items.size(); })
       .def_prop_ro("why", [](const Draws& d) { return d.why; });
   nb::class_<Reader>(module, "Reader")
       .def(nb::init<TablePointer, nb::dict>())
@@ -211,12 +218,12 @@ void bind_reader(nb::module_& module) {
       .def("deliver",
            [](const Reader&, Draws& d) {
              require_own(d);
-             d.table->deliver(&d.set, soon());
+             d.table->deliver(&d.set(), soon());
            })
       .def("give_back",
            [](const Reader&, Draws& d) {
              require_own(d);
-             d.table->give_back(&d.set, soon());
+             d.table->give_back(&d.set(), soon());
            })
       .def("undelivered", &Reader::undelivered)
       .def("peek", &Reader::peek, nb::arg("keys"), nb::arg("beta").none(), nb::arg("which").none());

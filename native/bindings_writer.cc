@@ -18,6 +18,7 @@ class Attendance {
     fork_generation_ = table_->arena().fork_generation();
   }
   ~Attendance() {
+    const os::Quiet quiet;
     try {
       end(0);  // a destructor only tries: what is left ends with this process
     } catch (...) {
@@ -26,7 +27,7 @@ class Attendance {
   Attendance(const Attendance&) = delete;
   Attendance& operator=(const Attendance&) = delete;
   void end(u64 deadline_ns) {
-    if (entry_ == kNone || fork_generation_ != table_->arena().fork_generation()) return;
+    if (entry_ == kNone || !table_->arena().owns(fork_generation_)) return;
     if (table_->live()) {
       table_->close_writer(entry_, deadline_ns);
     } else {
@@ -45,6 +46,12 @@ class Attendance {
 class PyWriter {
  public:
   PyWriter(ArenaPointer arena, nb::dict plan);
+  ~PyWriter() {
+    // In a forked child: a thread of the parent may have been in the middle of it.
+    if (writer_ != nullptr && !arena_->owns(fork_generation_)) static_cast<void>(writer_.release());
+  }
+  PyWriter(const PyWriter&) = delete;
+  PyWriter& operator=(const PyWriter&) = delete;
   nb::object append(nb::handle step, nb::handle next, nb::handle final, nb::handle lane, nb::handle priority,
                     i64 steps);
   nb::object end_episode(nb::handle final, nb::handle lane, bool discard);

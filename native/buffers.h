@@ -12,6 +12,7 @@ namespace di {
 
 class BufferPool : public std::enable_shared_from_this<BufferPool> {
  public:
+  BufferPool() { free_.reserve(kKeep + 1); }  // giving back, in destructors, takes no memory
   ~BufferPool();
   struct Buffer {
     std::shared_ptr<BufferPool> pool;

@@ -234,8 +234,8 @@ void Heap::index_erase(u32 index) {
 
 // ------------------------------------------------------------------------------------------------- sealing and forking
 
-void Heap::repeat_pins(std::span<const PinCopy> pins) {
-  Guard guard(*this, kForever);
+void Heap::repeat_pins(std::span<const PinCopy> pins, u64 deadline_ns) {
+  Guard guard(*this, deadline_ns);
   for (const PinCopy& pin : pins) {
     Shared<u64>& word = descriptor(ledger_descriptor(pin.what)).word;
     const u64 seen = word.load();
@@ -325,10 +325,7 @@ void Heap::unpin(u32 index) {
 
 void Heap::settle_dropped() {
   Ledger& ledger = arena_.ledger();
-  if (!ledger.has_dropped()) return;
-  std::vector<u32> numbers;
-  ledger.collect_dropped(&numbers);
-  for (const u32 number : numbers) {
+  for (u32 number = 0; ledger.has_dropped() && ledger.next_dropped(&number);) {
     LedgerEntry& entry = ledger.entry(number);
     const u64 what = entry.what.load();
     if (ledger_kind(what) == LedgerKind::kOwn)  // weights that were written, but never announced

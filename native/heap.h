@@ -61,7 +61,8 @@ class Heap {
     LedgerEntry* entry;
     u64 what, ref;
   };
-  void repeat_pins(std::span<const PinCopy> pins);           // a forked child: the parent holds them meanwhile
+  // A forked child: the parent holds them meanwhile. One whose object has gone all the same is left out.
+  void repeat_pins(std::span<const PinCopy> pins, u64 deadline_ns);
   void seal(u32 descriptor, u32 entry);                      // no lock: see above
   void abandon(u32 descriptor, u32 entry, u64 deadline_ns);  // frees what was being created
 

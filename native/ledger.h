@@ -5,6 +5,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <span>
 #include <vector>
 
@@ -31,43 +32,59 @@ class Ledger {
     return blocks_[number / kLedgerEntries].load(std::memory_order_acquire)->entries[number % kLedgerEntries];
   }
 
-  // A destructor's unpin: no lock. The next sweep, by this process or by whoever needs room, lowers the count.
-  void drop(u32 number);
+  // A destructor's unpin: no shared lock, no memory. The next sweep, by this process or by whoever needs room, lowers the
+  // count.
+  void drop(u32 number) noexcept;
   // Lowers what was dropped. Any call that takes the heap lock may do it on the way.
   void sweep(u64 deadline_ns);
   bool has_dropped() const { return dropped_count_.load(std::memory_order_relaxed) != 0; }
-  void collect_dropped(std::vector<u32>* out);  // caller holds the heap lock and settles each
+  bool next_dropped(u32* number);  // caller holds the heap lock and settles it
 
   bool is_empty() const;
   void adopt_blocks();  // a claimed slot keeps the blocks of earlier owners
-  // fork: from freeze() to thaw() no pin of this process is let go, so that the child can repeat those it inherits.
-  void freeze();  // before: notes which pins there are
-  bool has_inheritance() const { return !inherited_.empty(); }
-  void unlock_after_fork() { dropped_mutex_.unlock(); }  // in both
-  void thaw();                                           // in the parent, when the child has its pins
-  void forget_for_child();                               // the old entries are the parent's
-  void repeat_pins();                                    // the parent's pins once more, under the same numbers
+
+  // fork. Around fork() itself: dropped_mutex_ is held across it.
+  bool prepare_fork() noexcept;  // notes which pins there are; false: none
+  void unlock() {
+    noted_ = false;
+    dropped_mutex_.unlock();
+  }
+  void renew_mutex() { new (&dropped_mutex_) std::mutex; }
+  // From a freeze to its thaw no pin of this process is let go, so that the child can repeat those it inherits.
+  static void freeze() { freezes_.fetch_add(1); }
+  static bool unfreeze() { return freezes_.fetch_sub(1) == 1; }  // true: the last one, thaw() all
+  static void forget_freezes() { freezes_.store(0); }
+  void thaw();
+  // In the child.
+  struct Inherited {
+    u32 number;
+    u64 what, ref;
+  };
+  void forget_for_child();            // the old entries are the parent's
+  void repeat_pins(u64 deadline_ns);  // the parent's pins once more, under the same numbers, if that works
+  std::span<Inherited> inheritance() { return inherited_; }  // pins of living arrays that are not repeated
+  void keep_inheritance() noexcept;  // they never will be: their arrays have the bytes in another way
 
  private:
-  void grow();
+  void grow(u64 deadline_ns);
   void note_pins();
-  void add_block(LedgerBlock& block);  // caller holds local()
+  void reserve_block();
+  void add_block(LedgerBlock& block) noexcept;  // after reserve_block(); caller holds local()
+  bool has_owner(u32 number) const;
   u32 size() const { return block_count_.load(std::memory_order_acquire) * kLedgerEntries; }
 
   Arena& arena_;
   // Entry n is entries[n % 255] of blocks_[n / 255]. Fixed in length: entry() reads it without a lock.
   std::unique_ptr<std::atomic<LedgerBlock*>[]> blocks_;
   std::atomic<u32> block_count_{0};
-  std::vector<u32> free_;
-  std::vector<u32> dropped_;
+  std::vector<u32> free_;     // [local] room for all numbers, so that give() needs no memory
+  std::vector<u32> dropped_;  // [dropped_mutex_] the same
   std::atomic<u32> dropped_count_{0};
-  u32 frozen_ = 0;  // [dropped_mutex_] forks under way
   mutable std::mutex dropped_mutex_;
-  struct Inherited {
-    u32 number;
-    u64 what, ref;
-  };
-  std::vector<Inherited> inherited_;
+  static inline std::atomic<u32> freezes_{0};  // forks under way
+  // By number. Of those in `kept_` arrays may still drop the number; what it stood for was the parent's.
+  std::vector<Inherited> inherited_, kept_;
+  bool noted_ = false;  // inherited_ is of the fork that made this process, or that is under way
 };
 
 }  // namespace di

@@ -321,10 +321,15 @@ namespace {
 BlockHooks g_hooks;
 // Only the outermost scope of a thread leaves: a lock wait may block inside a wait that has already left.
 thread_local u32 t_blocking_depth = 0;
+thread_local u32 t_quiet_depth = 0;
 
 }  // namespace
 
 void set_block_hooks(BlockHooks hooks) { g_hooks = hooks; }
+bool ending() { return g_hooks.ending != nullptr && g_hooks.ending(); }
+
+Quiet::Quiet() { ++t_quiet_depth; }
+Quiet::~Quiet() { --t_quiet_depth; }
 
 Aside::Aside() {
   if (g_hooks.leave != nullptr) token_ = g_hooks.leave();
@@ -339,15 +344,11 @@ Blocking::Blocking() : unwinding_(std::uncaught_exceptions()) {
 
 Blocking::~Blocking() noexcept(false) {
   if (--t_blocking_depth != 0 || g_hooks.enter == nullptr) return;
-  if (std::uncaught_exceptions() == unwinding_) {
+  // An error on its way already, or a destructor: an interrupt would end the process. It stays pending in Python.
+  if (t_quiet_depth != 0 || std::uncaught_exceptions() != unwinding_)
+    g_hooks.enter_quietly(token_);
+  else
     g_hooks.enter(token_);
-    return;
-  }
-  try {
-    g_hooks.enter(token_);
-  } catch (const Error&) {
-    // An error is on its way already; a second one would end the process. The interrupt stays set in Python.
-  }
 }
 
 void sleep_ns(u64 span_ns) {

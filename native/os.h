@@ -138,8 +138,17 @@ struct BlockHooks {
   void* (*leave)() = nullptr;
   void (*enter)(void*) = nullptr;  // may throw Error(kInterrupted)
   void (*enter_quietly)(void*) = nullptr;
+  bool (*ending)() = nullptr;
 };
 void set_block_hooks(BlockHooks hooks);
+bool ending();  // the interpreter ends: other threads may never run on, whatever they hold
+class Quiet {   // scope of a destructor: its waits look for no signals, which would throw; whoever comes next sees them
+ public:
+  Quiet();
+  ~Quiet();
+  Quiet(const Quiet&) = delete;
+  Quiet& operator=(const Quiet&) = delete;
+};
 class Aside {  // scope in which this thread may wait for another one of this process; looks for no signals
  public:
   Aside();
@@ -150,9 +159,9 @@ class Aside {  // scope in which this thread may wait for another one of this pr
  private:
   void* token_ = nullptr;
 };
-// Locks a mutex of this process. Who holds it may need the GIL before giving it back: a forking thread holds all of them
-// and still runs Python. So nobody waits for one with the GIL in hand; nor for the GIL with one in hand: others wait for
-// it while they hold a shared lock, for which a forked child may be waiting, and for that the GIL's owner.
+// Locks a mutex of this process. Nobody waits for one with the GIL in hand, nor for the GIL with one in hand: others wait
+// for it while they hold a shared lock, for which a forked child may be waiting, and for that the GIL's owner; and at the
+// interpreter's end who waits for the GIL never gets it. A fork takes all of them for its own moment (Arena::on_fork).
 template <class Mutex>
 void lock_aside(Mutex& mutex) {
   while (!mutex.try_lock()) {
@@ -191,7 +200,11 @@ void copy_streaming(void* to, const void* from, u64 bytes);  // streaming from 1
 void random_bytes(void* to, u64 bytes);
 
 // --- fork handshake
-void make_pipe(int fds[2]);  // CLOEXEC; {-1, -1} when there are no descriptors left
+// Handlers around every fork() of this process, before any other code runs in the child; for good.
+void on_fork(void (*prepare)(), void (*parent)(), void (*child)());
+bool make_private(u8* at, u64 bytes);  // read-only pages of a mapping become copies of this process; false: no memory
+bool make_unreadable(u8* at, u64 bytes);  // who reads them dies
+void make_pipe(int fds[2]);               // CLOEXEC; {-1, -1} when there are no descriptors left
 void write_byte(int fd);
 void wait_readable(int fd, int timeout_ms);
 

@@ -21,6 +21,10 @@ Table::Table(std::shared_ptr<Arena> arena, u32 index)
       lock_(*arena_, header_.lock, "table '" + name_ + "'"),
       undo_(*arena_, header_.undo) {}
 
+Table::~Table() {
+  if (!arena_->owns(fork_generation_)) forget_parent();
+}
+
 Table::Guard::Guard(Table& table, u64 deadline_ns) : table_(table), exceptions_(std::uncaught_exceptions()) {
   table.lock_.acquire(deadline_ns);
   try {

@@ -113,6 +113,9 @@ class Table : public std::enable_shared_from_this<Table> {
   static void drop(const std::shared_ptr<Arena>& arena, const std::string& name, u64 deadline_ns);
   static void finish_broken(const std::shared_ptr<Arena>& arena, u64 deadline_ns);  // under the directory lock
   Table(std::shared_ptr<Arena> arena, u32 index);
+  ~Table();
+  Table(const Table&) = delete;
+  Table& operator=(const Table&) = delete;
 
   class DI_SCOPED_CAPABILITY Guard {
    public:

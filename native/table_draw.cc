@@ -340,7 +340,7 @@ void Table::forget_draws(DrawSet* set) {
   for (const Drawn& drawn : set->items) {
     if (drawn.entry == kNone) continue;
     arena_->ledger().entry(drawn.entry).what.store(0, std::memory_order_release);
-    set->spare.push_back(drawn.entry);
+    arena_->ledger().give(drawn.entry);
   }
   arena_->ledger().give(set->spare);
   set->items.clear();

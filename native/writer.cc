@@ -37,7 +37,8 @@ Writer::Writer(std::shared_ptr<Arena> arena, WriterPlan plan, std::vector<i64> v
 }
 
 Writer::~Writer() {
-  if (closed_ || fork_generation_ != arena_->fork_generation()) return;
+  if (closed_ || !arena_->owns(fork_generation_)) return;
+  const os::Quiet quiet;
   try {
     close(0);  // a destructor only tries: what is left ends with this process
   } catch (...) {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import copy
 import os
 import threading
@@ -245,8 +246,9 @@ class Loader:
     ) -> None:
         self.close()
 
-    def __del__(self) -> None:
-        if getattr(self, "_pid", -1) == os.getpid() and self._ended is None:
+    def __del__(self, ending: threading.Event = _ending) -> None:
+        # At the interpreter's end a thread that will never run again may hold the lock; the store gives back its draws.
+        if getattr(self, "_pid", -1) == os.getpid() and self._ended is None and not ending.is_set():
             self._ahead.stop(wait=False)
 
     def __reduce__(self) -> NoReturn:
@@ -257,7 +259,8 @@ def _close_all() -> None:
     """Before the interpreter ends, which threads inside the core must not see."""
     _ending.set()
     for loader in list(_open):
-        loader.close()
+        with contextlib.suppress(StoreError):  # a lock is held up: the store gives back what could not be
+            loader.close()
 
 
 atexit.register(_close_all)

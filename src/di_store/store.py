@@ -50,12 +50,10 @@ OPEN_SECONDS = 60.0
 _core.set_codec(codec.encode, codec.decode)
 
 
-def _after_fork_child() -> None:
-    _core.after_fork_child()
-    forget_writers()
-
-
-os.register_at_fork(before=_core.before_fork, after_in_parent=_core.after_fork_parent, after_in_child=_after_fork_child)
+os.register_at_fork(
+    before=_core.before_fork, after_in_parent=_core.after_fork_parent, after_in_child=_core.after_fork_child
+)
+os.register_at_fork(after_in_child=forget_writers)
 
 _versions: dict[str, dict[str, int]] = {}
 """By store, the version of each name that this process last got from `latest`."""

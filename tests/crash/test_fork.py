@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing as mp
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -247,6 +250,107 @@ def fork_dies_repeating(name: str) -> None:
 
 def test_child_killed_while_it_repeats_pins(crew: Crew, name: str) -> None:
     crew.start("crash.test_fork:fork_dies_repeating", name).finish()
+
+
+def fill(store: Any, number: int) -> list[Any]:
+    """Views of one object, so many that the store has no room for one more entry in a ledger."""
+    views = [store.get(store.put(object_value(9, number + at))) for at in range(5)]
+    ref = store.put(object_value(9, number))
+    held = []
+    with contextlib.suppress(di_store.StoreFull):
+        while True:
+            store.put(np.zeros(100_000, np.uint8), timeout=0)
+    with contextlib.suppress(di_store.StoreFull):
+        while True:
+            held.append(store.get(ref))
+    return [*views, *held]
+
+
+def fork_without_room(name: str) -> None:
+    """The store has no room for the child's pins: its views stay true, and it works on when there is room again."""
+    store = di_store.open(f"{name}-full", memory="8MiB")
+    views = fill(store, 7)
+    assert len(views) > 255
+    hears, says = os.pipe()
+
+    def child() -> None:
+        os.read(hears, 1)  # the parent has deleted, dropped and overwritten by now
+        for at in range(5):
+            check_object(views[at], 9, 7 + at)
+        check_object(views[-1], 9, 7)
+        ref = store.put(object_value(9, 99), timeout=10)
+        check_object(store.get(ref), 9, 99)
+        views.clear()
+        own = [store.get(ref) for _ in range(600)]
+        check_object(own[-1], 9, 99)
+
+    pid = in_child(child)
+    views.clear()
+    store.delete(store.keys(n=100_000))
+    for number in range(400):
+        store.delete([store.put(np.full(9_000 + number, 255, np.uint8))])
+    os.write(says, b"x")
+    assert join(pid) == 0
+    assert store.check() == []
+    assert store.stats()["pinned"] == 0
+
+
+def test_a_child_without_room_keeps_its_views(crew: Crew, name: str) -> None:
+    crew.start("crash.test_fork:fork_without_room", name).finish()
+
+
+def fork_without_memory(name: str) -> None:
+    """Each allocation on the way into the child fails once: its views stay true, and none of the parent's pins go."""
+    store = di_store.attach(name, timeout=60)
+    failed = 0
+    for number in range(1, 40):
+        refs = [store.put(object_value(9, at), timeout=60) for at in range(6)]
+        views = [store.get(ref) for ref in refs]
+        go = di_store.Ref.parse(f"{number:040x}")
+
+        def child(views: list[Any] = views, go: Any = go) -> None:
+            _core.fail_allocation(0)
+            store.get(go, timeout=60)
+            for at, view in enumerate(views):
+                check_object(view, 9, at)
+
+        _core.fail_allocation(number)
+        pid = in_child(child)
+        failed += _core.allocations() >= number
+        _core.fail_allocation(0)
+        store.delete(refs)
+        for at, view in enumerate(views):
+            check_object(view, 9, at)
+        views.clear()
+        del view
+        for at in range(40):
+            store.delete([store.put(np.full(9_000 + at, 255, np.uint8), timeout=60)])
+        store.put(None, id=go.id)
+        assert join(pid) == 0, number
+        store.delete([go])
+    assert failed > 0
+    _core.Arena.open(name, 2, 0, 0, 60.0).reap()
+    assert store.check() == []
+    assert store.stats()["pinned"] == 0
+
+
+def test_a_child_without_memory_keeps_its_views(crew: Crew, name: str) -> None:
+    crew.start("crash.test_fork:fork_without_memory", name).finish()
+
+
+def test_garbage_is_collected_in_a_child_before_any_hook(name: str, count: Callable[[int, int], int]) -> None:
+    """Python's collector may run in a child before the store knows: nothing hangs, nothing of the parent's goes."""
+    forks = count(12, 10_000)
+    with di_store.attach(name) as store:
+        store.create_table("queue", capacity=100, limiter=di_store.Queue(100), schema={"x": di_store.Spec((64,), "f4")})
+        store.create_table("g", capacity=500, schema={"x": di_store.Spec((64,), "f4")})
+        program = os.path.join(os.path.dirname(__file__), "garbage.py")
+        done = subprocess.run([sys.executable, program, name, str(forks)], capture_output=True, text=True)
+        assert done.stdout == f"{forks} forks\n", done.stderr
+        _core.Arena.open(name, 2, 0, 0, 60.0).reap()
+        assert store.check() == []
+        assert store.stats()["pinned"] == 0
+        assert store.table("g").stats()["writers"] == 0
 
 
 # -- handles through every start method --------------------------------------------------------------------------------

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "arena.h"
+#include "arena_registry.h"
 #include "check.h"
 #include "child.h"
 #include "heap.h"
@@ -36,6 +37,7 @@ inline void wait_stopped(const Child& child) {
 }
 
 inline void pass_arenas_on() {
+  registry();  // its own handlers are the innermost ones
   static const int once = pthread_atfork(&Arena::before_fork, &Arena::after_fork_parent, &Arena::after_fork_child);
   CHECK(once == 0);
 }
