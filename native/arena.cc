@@ -57,11 +57,10 @@ Parts parts_of(u64 slices) {
 
 }  // namespace
 
+Registry::Registry() { Arena::watch_forks(); }
+
 Registry& registry() {
-  static Registry* const instance = [] {
-    Arena::watch_forks();
-    return new Registry;  // never destroyed: arenas may outlive static destructors
-  }();
+  static Registry* const instance = new Registry;  // never destroyed: arenas may outlive static destructors
   return *instance;
 }
 

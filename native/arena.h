@@ -106,7 +106,6 @@ class Arena : public std::enable_shared_from_this<Arena> {
   // the parts that its owner's locks guard may be relied on.
   std::shared_ptr<Arena> private_copy() const;
 
-  static void watch_forks();  // once: see arena_fork.cc
   static void before_fork();
   static void after_fork_parent();
   static void after_fork_child();
@@ -124,6 +123,8 @@ class Arena : public std::enable_shared_from_this<Arena> {
   void claim_slot();
   void enter_slow(u64 tick);
   void leave_slot();
+  friend struct Registry;
+  static void watch_forks();  // once: see arena_fork.cc
   static void prepare_fork();
   static void forked_in_parent();
   static void forked_in_child();

@@ -13,6 +13,7 @@ inline u64 align_up(u64 value, u64 to) { return (value + to - 1) / to * to; }
 class Arena;
 
 struct Registry {
+  Registry();
   std::recursive_mutex mutex;  // an arena that could not be opened is destroyed inside open()
   std::vector<Arena*> arenas;
 };

@@ -43,6 +43,8 @@ class Ledger {
   bool is_empty() const;
   void adopt_blocks();  // a claimed slot keeps the blocks of earlier owners
 
+ private:
+  friend class Arena;
   // fork. Around fork() itself: dropped_mutex_ is held across it.
   bool prepare_fork() noexcept;  // notes which pins there are; false: none
   void unlock() {
@@ -65,7 +67,6 @@ class Ledger {
   std::span<Inherited> inheritance() { return inherited_; }  // pins of living arrays that are not repeated
   void keep_inheritance() noexcept;  // they never will be: their arrays have the bytes in another way
 
- private:
   void grow(u64 deadline_ns);
   void note_pins();
   void reserve_block();
