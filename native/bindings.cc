@@ -116,8 +116,12 @@ nb::object wrap_array(int type, int ndim, const npy_intp* shape, const void* dat
 
 nb::object as_array(nb::handle value, int type) {
   PyObject* array = PyArray_FROMANY(value.ptr(), type, 0, 0, NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED);
-  if (array == nullptr) throw nb::python_error();
-  return nb::steal(array);
+  if (array == nullptr && PyErr_ExceptionMatches(PyExc_RuntimeError)) {  // of torch
+    PyErr_Clear();
+    throw Error(Code::kType, std::string("keys and priorities are numbers or arrays of them; numpy cannot take this ") +
+                                 Py_TYPE(value.ptr())->tp_name + ": give tensor.detach().numpy()");
+  }
+  return checked(array);
 }
 
 std::string shown(nb::handle object) {

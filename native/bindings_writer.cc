@@ -163,10 +163,19 @@ bool PyWriter::take_lanes(nb::handle lane) {
   if (PyBool_Check(lane.ptr()))
     throw Error(Code::kType, "lane= is an int, an int array or a bool mask with one flag for each lane");
   if (PyLong_Check(lane.ptr()) || PyArray_IsScalar(lane.ptr(), Integer)) {
-    take_lane(nb::cast<i64>(nb::int_(lane)));
+    int beyond = 0;
+    const long long number = PyLong_AsLongLongAndOverflow(nb::int_(lane).ptr(), &beyond);
+    if (beyond != 0)
+      throw Error(Code::kInvalid, "lane=" + shown(lane) + ": this writer has lanes 0 to " + std::to_string(all - 1));
+    take_lane(number);
     return false;
   }
-  nb::object array = checked(PyArray_FromAny(lane.ptr(), nullptr, 0, 0, NPY_ARRAY_C_CONTIGUOUS, nullptr));
+  nb::object array = nb::steal(PyArray_FromAny(lane.ptr(), nullptr, 0, 0, NPY_ARRAY_C_CONTIGUOUS, nullptr));
+  if (!array.is_valid()) {
+    if (!PyErr_ExceptionMatches(PyExc_RuntimeError)) throw nb::python_error();
+    PyErr_Clear();  // of torch: a tensor that numpy cannot take
+    throw Error(Code::kType, "lane= is an int, an int array or a bool mask");
+  }
   if (PyArray_NDIM(reinterpret_cast<PyArrayObject*>(array.ptr())) != 1)
     throw Error(Code::kType, "lane= is an int, an int array or a bool mask, each with one axis at most");
   auto* at = reinterpret_cast<PyArrayObject*>(array.ptr());

@@ -65,6 +65,17 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "surrogate new table": (lambda s: s.create_table(SURROGATE, capacity=3), "name="),
     "surrogate weights": (lambda s: s.publish(SURROGATE, 1), "name="),
     "surrogate latest": (lambda s: s.latest(SURROGATE), "name="),
+    "huge lane": (lambda s: s.table("t").writer(lanes=2).append({"x": 1.0}, lane=2**65), "lane="),
+    "tensor lane": (
+        lambda s: s.table("t").writer(lanes=2).append({"x": 1.0}, lane=torch.ones(2, requires_grad=True)),
+        "lane=",
+    ),
+    "tensor priority": (
+        lambda s: s.table("t").insert({"x": 1.0}, priority=torch.ones(1, requires_grad=True)),
+        "priorit",
+    ),
+    "huge fill": (lambda s: s.table("r").sample(1).data["x"].padded(fill="x"), "fill="),
+    "tensor to": (lambda s: s.table("r").sample(1).data["x"].padded(to=torch.ones(2)), "to="),
     "tensor row": (lambda s: s.table("r").sample(1).data["x"][torch.ones(2)], "row"),
     "float row": (lambda s: s.table("r").sample(1).data["x"][np.float32(0)], "row"),
 }

@@ -329,7 +329,7 @@ def _list_array(value: list[Any] | tuple[Any, ...], name: str) -> Array:
         if value and dtypes.is_tensor(value[0]):
             return np.stack([dtypes.tensor_array(entry)[0] for entry in value])
         return np.asarray(value)
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, RuntimeError):  # torch raises the last
         raise SchemaMismatch(
             f"column {name!r}: got a {type(value).__name__} whose entries have different shapes",
             remedy="make them equal, or declare the column ragged: Spec((None, …), dtype, max=…)",

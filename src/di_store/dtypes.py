@@ -184,10 +184,13 @@ def tensor_array(tensor: Any) -> tuple[Array, str]:
     torch = sys.modules["torch"]
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
         raise ValueError(f"a {tensor.layout} tensor of {tensor.dtype} on {tensor.device} has no plain elements")
-    dense = tensor.detach()
-    if not dense.is_cpu:
-        dense = dense.cpu()
-    dense = dense.resolve_conj().resolve_neg().contiguous()
+    try:
+        dense = tensor.detach()
+        if not dense.is_cpu:
+            dense = dense.cpu()
+        dense = dense.resolve_conj().resolve_neg().contiguous()
+    except RuntimeError as error:  # nested ones; torch has no memory for a copy
+        raise ValueError(f"a tensor of {tensor.dtype} cannot be copied ({str(error).partition(chr(10))[0]})") from None
     name = torch_name(dense.dtype)
     if name not in EXTENSIONS:
         try:

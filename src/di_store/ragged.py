@@ -33,10 +33,7 @@ class Ragged:
 
     def __getitem__(self, row: int) -> Any:
         """Row `row` of all rows, as if `lead` had one axis."""
-        try:
-            row = operator.index(row)
-        except (TypeError, ValueError, RuntimeError):  # torch raises the others for values that it cannot convert
-            raise TypeError(f"row {shown(row)} is a {type(row).__name__}: give a whole number") from None
+        row = _whole("row", row)
         if not -len(self.offsets) < row < len(self.offsets) - 1:
             raise IndexError(f"row {row} of {len(self.offsets) - 1}")
         row %= len(self.offsets) - 1
@@ -59,8 +56,9 @@ class Ragged:
             to: elements of every row; None: as many as the longest has.
 
         Raises:
-            ValueError: a row is longer than `to`.
+            ValueError: a row is longer than `to`, or `fill` does not fit the elements.
         """
+        to = None if to is None else _whole("to", to)
         lengths = self.lengths.reshape(-1)
         if to is None or not (is_tensor(lengths) and lengths.is_meta):
             longest = int(lengths.max()) if len(lengths) else 0
@@ -68,8 +66,13 @@ class Ragged:
                 to = longest
             elif longest > to:
                 raise ValueError(f"padded(to={to}): the longest row has {longest} elements")
-        found = _padded_tensor if is_tensor(self.values) else _padded_array
-        return found(self, fill, lengths, to).reshape(*self.lead, to, *self.values.shape[1:])
+        make = _padded_tensor if is_tensor(self.values) else _padded_array
+        try:
+            found = make(self, fill, lengths, to)
+        except (OverflowError, TypeError, ValueError, RuntimeError) as error:
+            why = str(error).partition("\n")[0]
+            raise ValueError(f"padded(fill={shown(fill)}, to={shown(to)}): {why}") from None
+        return found.reshape(*self.lead, to, *self.values.shape[1:])
 
     def nested(self) -> Any:
         """A torch nested tensor of layout jagged, ``[rows, (varying), …]``; tensors share their memory with it.
@@ -84,6 +87,13 @@ class Ragged:
 
     def __repr__(self) -> str:
         return f"Ragged({len(self.offsets) - 1} rows, {len(self.values)} elements of {self.values.dtype})"
+
+
+def _whole(name: str, value: Any) -> int:
+    try:
+        return operator.index(value)
+    except (TypeError, ValueError, RuntimeError):  # torch raises the others for values that it cannot convert
+        raise TypeError(f"{name}={shown(value)} is a {type(value).__name__}: give a whole number") from None
 
 
 def _padded_array(ragged: Ragged, fill: Any, lengths: Any, to: int) -> Any:
