@@ -69,7 +69,7 @@ demo: $(STAMP)-test $(RELEASE)/.stamp  ## actors on Atari feed a learner through
 test: $(STAMP)-test build  ## all tests with small counts (ARGS="-k name")
 	DI_STORE_TEST_SCALE=small $(PYTEST) $(ARGS)
 
-soak: $(STAMP)-test build  ## one store in hard use for 30 minutes, a line a minute (DI_STORE_SOAK_SECONDS=600 for less)
+soak: $(STAMP)-test build  ## one store in hard use for 30 minutes, then odd calls for as long, a line a minute (DI_STORE_SOAK_SECONDS=600 for less)
 	DI_STORE_TEST_SCALE=full $(PYTEST) --timeout 3600 -o faulthandler_timeout=3660 -s tests/soak $(ARGS)
 
 full: $(STAMP)-test build  ## all tests with full counts, and the long ones: hours (ARGS="tests/crash/test_kills.py")
