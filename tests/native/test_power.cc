@@ -33,7 +33,7 @@ void test_against_libm() {
     for (const double exponent : {0.1, 0.4, 0.6, 0.9, -0.4, -1.0}) {
       CHECK(worst_error(random, -20, 20, exponent) < 3e-15);
       CHECK(worst_error(random, -1000, 1000, exponent) < 1e-13);
-      CHECK(worst_error(random, -1074, -1000, exponent) < 1e-13);
+      if (exponent > -0.9) CHECK(worst_error(random, -1074, -1000, exponent) < 1e-13);  // else past what floats hold
     }
   }
 }
