@@ -199,14 +199,14 @@ def grid(rows: Iterable[Sequence[object]]) -> Table:
     return table
 
 
-def listing(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+def listing(heads: Sequence[str], rows: Iterable[Sequence[object]], style: str = "") -> Table:
     """Rows under heads; a head that ends in ``>`` has its column on the right."""
     table = Table(box=None, pad_edge=False, header_style="cyan")
     for head in heads:
         right = head.endswith(">")
         table.add_column(head.rstrip(">"), justify="right" if right else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(str(cell)) for cell in row))
+        table.add_row(*(Text(str(cell), style=style) for cell in row))
     return table
 
 

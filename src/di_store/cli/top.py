@@ -19,8 +19,10 @@ from di_store.cli.common import (
     no_such_store,
     print_json,
 )
+from di_store.cli.keys import Keys
 from di_store.cli.report import Report, limiter_text, reports, share_text
 from di_store.cli.status import WAITER_HEADS, waiter_rows
+from di_store.sizes import format_size
 
 TABLE_HEADS = ("table", "items>", "capacity>", "inserts/s>", "samples/s>", "writers>", "limiter")
 
@@ -47,20 +49,26 @@ class Rates:
         self._seen = seen
 
 
+HELP = "q quit   ? this line   Ctrl-C quit"
+
+
 @click.command(short_help="The same again and again, with rates.")
 @click.argument("store", required=False)
 @interval_option(1.0)
 @click.option("--once", is_flag=True, help="Look once; rates are not known then.")
+@click.option("--stat", is_flag=True, help="One line for each store and look, as vmstat prints them.")
 @json_option
-def top(store: str | None, interval_seconds: float, once: bool, as_json: bool) -> None:
-    """Show all stores, or STORE alone, with rates, limiters and waiting processes, until Ctrl-C.
+def top(store: str | None, interval_seconds: float, once: bool, stat: bool, as_json: bool) -> None:
+    """Show all stores, or STORE alone, with rates, limiters and waiting processes, until q or Ctrl-C.
 
-    On a terminal the screen is refreshed; elsewhere every look is printed below the last one, with --json as one line
-    of JSON. Takes no locks.
+    On a terminal the screen is refreshed, q quits, ? shows the keys; elsewhere every look is printed below the last
+    one, with --json as one line of JSON, with --stat as one line for each store. Takes no locks.
     """
     rates, out = Rates(), console()
-    live = Live(console=out, auto_refresh=False, screen=False) if out.is_terminal and not (once or as_json) else None
-    with Stop().installed() as stop:
+    screen = out.is_terminal and not (once or stat or as_json)
+    live = Live(console=out, auto_refresh=False, screen=False) if screen else None
+    helps = False
+    with Stop().installed() as stop, Keys() as keys:
         if live:
             live.start()
         try:
@@ -69,27 +77,53 @@ def top(store: str | None, interval_seconds: float, once: bool, as_json: bool) -
                 found = reports(store)
                 if first and store is not None and not found:
                     raise no_such_store(store, [each["name"] for each in reports()])
-                first = False
                 rates.add(found)
                 if as_json:
                     print_json({"time": time.time(), "stores": found})
+                elif stat:
+                    print_stat(found, head=first)
                 elif live:
-                    live.update(frame(found), refresh=True)
+                    live.update(frame(found, helps), refresh=True)
                 else:
                     out.print(frame(found))
-                if once or stop.wait(interval_seconds):
+                first = False
+                key = "" if once else keys.wait(interval_seconds, stop)
+                helps = helps != (key == "?")
+                if once or key in ("q", "Q") or stop.wait(0):
                     return
         finally:
             if live:
                 live.stop()
 
 
-def frame(found: list[Report]) -> Group:
-    """One look."""
+def print_stat(found: list[Report], head: bool) -> None:
+    """One line for each store."""
+    if head:
+        click.echo(STAT.format("time", "store", "memory", "items", "inserts/s", "samples/s", "waiting", "stopped"))
+    for each in found:
+        tables = each["tables"]
+        sums = [
+            None if any(table[name] is None for table in tables) else sum(table[name] for table in tables)
+            for name in ("inserts_per_second", "samples_per_second")
+        ]
+        stopped = sum(client["state"].startswith("stopped") for client in each["clients"])
+        memory = "?" if each["error"] else format_size(each["bytes"])
+        items = sum(table["size"] for table in tables)
+        cells = (time.strftime("%H:%M:%S"), each["name"], memory, f"{items:,}", *map(rate_text, sums))
+        click.echo(STAT.format(*cells, len(each["waiters"]), stopped))
+
+
+STAT = "{:8}  {:24}  {:>10}  {:>12}  {:>10}  {:>10}  {:>7}  {:>7}"
+
+
+def frame(found: list[Report], helps: bool = False) -> Group:
+    """One look; with the keys, where they are asked for."""
     clock = time.strftime("%H:%M:%S")
     parts: list[RenderableType] = [
         Text(f"di-store top  {clock}  {len(found)} store{'' if len(found) == 1 else 's'}", style="bold")
     ]
+    if helps:
+        parts.append(Text(HELP, style="reverse"))
     for each in found:
         parts.extend(store_parts(each))
     if not found:
@@ -109,10 +143,10 @@ def store_parts(each: Report) -> Iterator[RenderableType]:
     if each["tables"]:
         yield listing(TABLE_HEADS, map(table_row, each["tables"]))
     if waiting := waiter_rows(each):
-        yield listing(WAITER_HEADS[1:], [row[1:] for row in waiting])
+        yield listing(WAITER_HEADS[1:], [row[1:] for row in waiting], style="yellow")
     for client in each["clients"]:
         if client["state"] != "runs":
-            yield Text(f"pid {client['pid']}: {client['state']}", style="yellow")
+            yield Text(f"pid {client['process']}: {client['state']}", style="bold red")
 
 
 def table_row(table: Report) -> tuple[str, ...]:
