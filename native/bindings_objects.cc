@@ -113,7 +113,8 @@ u8* take_block(const ArenaPointer& arena, u64 bytes, u32 entry, const u8* id, u6
     case MakeResult::kExists: throw Error(Code::kObjectExists, why);
     case MakeResult::kFull:
       throw Error(Code::kStoreFull, "an object of " + std::to_string(bytes) + " bytes finds no room: " + why);
-    case MakeResult::kGone:  // of tables only
+    case MakeResult::kGone:  // these two of chunks only
+    case MakeResult::kNever:
     case MakeResult::kMade: break;
   }
   DI_FAULT("put.before_copy");

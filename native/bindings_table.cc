@@ -78,6 +78,8 @@ nb::dict stats(const TablePointer& table) {
   all["episodes_cut"] = header.episodes_cut;
   all["reserve_bytes"] = header.reserve_bytes.load();
   all["used_bytes"] = header.used_bytes.load();
+  all["open_bytes"] = header.open_bytes.load();
+  all["chunk_block"] = header.chunk_block.load();
   all["held_bytes"] = header.held_bytes.load();
   all["item_bytes"] = header.item_bytes;
   all["slots"] = header.slots;
@@ -148,6 +150,7 @@ void bind_facts(nb::class_<Table>& type) {
   type.def_prop_ro("name", [](const TablePointer& t) { return t->name(); })
       .def_prop_ro("index", [](const TablePointer& t) { return t->index(); })
       .def_prop_ro("beta", &beta)
+      .def_prop_ro("evicted_for_room", [](const TablePointer& t) { return t->header().evicted_for_room; })
       .def_prop_ro("live", [](const TablePointer& t) { return t->live(); })
       .def("config", [](const TablePointer& t) { return enter(t).config(); })
       .def("schema", [](const TablePointer& t) { return enter(t).schema(); })

@@ -38,7 +38,7 @@ struct MakeRequest {
   std::span<const u32> tables;       // chunk: the tables it is charged to
   std::span<const u32> generations;  // of those tables: kGone when one was dropped
 };
-enum class MakeResult { kMade, kExists, kFull, kGone };
+enum class MakeResult { kMade, kExists, kFull, kGone, kNever };  // kNever: full, and no eviction or deletion would help
 
 class Heap {
  public:
@@ -47,7 +47,7 @@ class Heap {
   SharedLock& lock() DI_RETURN_CAPABILITY(lock_) { return lock_; }
 
   // A block with its descriptor in state creating, held up by ledger entry `entry` (kind own); pages committed. kFull:
-  // `why` says what is short, `short_table` names a table whose own reserve is used up (kNone: the store is full).
+  // `why` says what is short, `short_table` names a table that can evict items to make room (kNone: the store is full).
   // `format` fills what others must never see unfilled (a chunk's header), under the lock.
   MakeResult make(const MakeRequest& request, u32 entry, u64 deadline_ns, u32* descriptor, std::string* why,
                   u32* short_table = nullptr, const std::function<void(u8*)>& format = {});
@@ -75,12 +75,17 @@ class Heap {
   // chunks
   // Writer or reaper: needs it no more. With deadline 0 it only tries; false: the heap is busy.
   bool close_chunk(u32 descriptor, u32 entry, u64 deadline_ns);
+  // The same for one of its tables, attachment number `position`, while others still need it; never of the last of them.
+  bool close_chunk_for(u32 descriptor, u32 position, u64 deadline_ns);
   void sweep_unused_chunks(u64 deadline_ns);                             // sweep_chunks(), now and then
   void detach(std::span<const u32> chunks, u32 table, u64 deadline_ns);  // this table's uses of them have ended
   void sweep_chunks(u64 deadline_ns);  // the same for all, after a death, and its collapses
 
   // tables' bytes
   bool reserve(u32 table, u64 bytes, u64 deadline_ns, std::string* why);  // sets reserve_bytes; descriptors too
+  // Sets aside what a table uses and `bytes` more, and a quarter again if there is memory; false: there is none.
+  bool raise_reserve(u32 table, u64 bytes, u64 deadline_ns);
+  void require_fit(std::span<const u32> tables, u64 bytes, u64 deadline_ns);  // kCapacity: they never will, of chunks
   // The table is no more: its claims and its generation end in one hold, so that no chunk is charged to or detached from
   // what comes after it under the same index.
   void forget_table(u32 table, u64 deadline_ns);
@@ -159,6 +164,7 @@ class Heap {
   void unpin(u32 descriptor) DI_REQUIRES(lock_);
   void settle_dropped() DI_REQUIRES(lock_);
   void close_locked(u32 chunk) DI_REQUIRES(lock_);
+  void end_need(u32 chunk, u32 position) DI_REQUIRES(lock_);
   void detach_locked(u32 chunk, u32 table) DI_REQUIRES(lock_);
   void release_if_unused(u32 chunk) DI_REQUIRES(lock_);
   void push_free(u32 descriptor) DI_REQUIRES(lock_);
@@ -167,9 +173,14 @@ class Heap {
   struct Shortage {
     u64 bytes = 0;  // of budget; ~0: no deletion of objects would help
     u64 pages = 0;  // of pages, where the budget is there
+    bool never = false;
   };
   Shortage admit(const MakeRequest& request, const Blocks::Choice& choice, std::string* why, u32* short_table) const
       DI_REQUIRES(lock_);
+  Shortage admit_chunk(const MakeRequest& request, u64 block, std::string* why, u32* short_table) const
+      DI_REQUIRES(lock_);
+  u32 evictable(std::span<const u32> tables, u64 block) const DI_REQUIRES(lock_);
+  u64 least_claim(std::span<const u32> tables, u64 block) const DI_REQUIRES(lock_);
   MakeResult try_make(const MakeRequest& request, u32 entry, Blocks::Choice* choice, Shortage* shortage, u32* out,
                       std::string* why, u32* short_table, const std::function<void(u8*)>& format) DI_REQUIRES(lock_);
   void place(const MakeRequest& request, u32 entry, const Blocks::Choice& choice, u32 index,
@@ -183,7 +194,7 @@ class Heap {
   void settle_collapses(u64 deadline_ns);
   u64 claimed() const;    // of the budget: pages in use, and what tables set aside
   u64 committed() const;  // pages
-  void charge(u32 table, i64 used_delta) DI_REQUIRES(lock_);
+  void charge(u32 table, i64 used_delta, i64 open_delta) DI_REQUIRES(lock_);
   void recompute_charges() DI_REQUIRES(lock_);
   void expire() DI_REQUIRES(lock_);
   void rebuild() DI_REQUIRES(lock_);

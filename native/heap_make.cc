@@ -33,34 +33,90 @@ u64 Heap::committed() const {
   return heap.object_bytes + heap.chunk_bytes + heap.meta_bytes + heap.fixed_bytes + heap.free_bytes;
 }
 
+// One of these tables whose items hold chunks by themselves, if possible one that may evict them; kNone: there is none.
+// `block` more bytes would lift it above what it has set aside; 0: whether they do is not asked.
+u32 Heap::evictable(std::span<const u32> tables, u64 block) const {
+  u32 found = kNone;
+  for (const u32 index : tables) {
+    const TableHeader& table = arena_.table(index);
+    if (table.used_bytes.load() == table.open_bytes.load()) continue;
+    if (block != 0 && table.used_bytes + block <= table.reserve_bytes + table.held_bytes) continue;
+    if (__atomic_load_n(&table.limiter.queue, __ATOMIC_RELAXED) == 0) return index;  // [table], but never changed
+    found = index;
+  }
+  return found;
+}
+
+// What stays claimed when every object is deleted and every item of these tables evicted, with one more chunk of theirs.
+u64 Heap::least_claim(std::span<const u32> tables, u64 block) const {
+  const HeapHeader& heap = arena_.heap_header();
+  u64 total = heap.meta_bytes + heap.fixed_bytes;
+  for (u32 i = 0; i < arena_.table_count(); ++i) {
+    const TableHeader& table = arena_.table(i);
+    const bool grows = std::find(tables.begin(), tables.end(), i) != tables.end();
+    total += std::max<u64>(table.reserve_bytes, table.open_bytes + (grows ? block : 0));
+  }
+  return total;
+}
+
+// Each table pays for the chunks that its own items hold and its own view may still reach. Past what it has set aside
+// it takes free memory: for its items never more than the same again, for what its writers have open as much as there is.
+// Only items can be evicted, so a table without any in closed chunks is never the one that is short.
+Heap::Shortage Heap::admit_chunk(const MakeRequest& request, u64 block, std::string* why, u32* short_table) const {
+  const u64 budget = spendable(arena_.heap_header().budget.load());
+  const auto kib = [](u64 bytes) { return std::to_string(bytes >> 10) + " KiB"; };
+  Shortage shortage;
+  u64 grow = 0;
+  for (const u32 index : request.tables) {
+    const TableHeader& table = arena_.table(index);
+    const u64 used = table.used_bytes + block, own = table.reserve_bytes + table.held_bytes;
+    const u64 open = table.open_bytes + block, items = used - open;
+    if (used > own) grow += used - std::max<u64>(own, table.used_bytes);
+    const u64 most = __atomic_load_n(&table.max_bytes, __ATOMIC_RELAXED);  // a stale one holds for a moment longer
+    if (used <= std::min(most, own + std::max(own, open) + block)) continue;
+    shortage.bytes = ~u64{0};
+    shortage.never = items == 0;
+    if (short_table != nullptr && items != 0) *short_table = index;
+    if (why != nullptr)
+      *why = shortage.never ? "table '" + std::string(table.name) + "' has " + kib(open) +
+                                  " in open episodes and unfinished calls, of max_bytes=" + std::to_string(most) +
+                                  "; raise max_bytes=, open fewer lanes, or end episodes sooner"
+                            : "table '" + std::string(table.name) + "' uses " + kib(used - block) + " of its " +
+                                  kib(own) + ", " + kib(items) +
+                                  " of them for items that are drawn, read or wait in a queue; raise capacity=, "
+                                  "max_bytes= or the store's memory=";
+    return shortage;
+  }
+  if (grow == 0 || claimed() + grow <= budget) return shortage;
+  shortage.bytes = claimed() + grow - budget;
+  const u64 least = least_claim(request.tables, block);
+  shortage.never = least > budget;
+  const u32 other = shortage.never ? kNone : evictable(request.tables, block);
+  if (short_table != nullptr) *short_table = other;
+  if (why != nullptr)
+    *why = shortage.never ? "open episodes and what is set aside for tables need " + kib(least) +
+                                " of memory=" + std::to_string(arena_.heap_header().budget.load()) +
+                                ", whatever is evicted or deleted; raise memory= (store.resize), open fewer lanes, "
+                                "lower max_length or capacity=, or end episodes sooner"
+                          : room_text() + "; " + kib(shortage.bytes) + " more are wanted" +
+                                (other != kNone ? ", by evicting items or deleting objects" : ", by deleting objects");
+  return shortage;
+}
+
 // Chunks are charged to their tables' reserves; everything else lives from what the reserves leave.
 Heap::Shortage Heap::admit(const MakeRequest& request, const Blocks::Choice& choice, std::string* why,
                            u32* short_table) const {
-  const u64 budget = spendable(arena_.heap_header().budget.load());
   Shortage shortage;
-  u64 grow = choice.taken_bytes + choice.table_bytes;
   if (request.kind == ObjectKind::kChunk) {
-    grow = 0;
-    for (const u32 index : request.tables) {
-      const TableHeader& table = arena_.table(index);
-      const u64 used = table.used_bytes + choice.bytes, own = table.reserve_bytes + table.held_bytes;
-      if (used > own) grow += used - std::max<u64>(own, table.used_bytes);
-      const u64 most = __atomic_load_n(&table.max_bytes, __ATOMIC_RELAXED);  // a stale one holds for a moment longer
-      const bool again = used > 2 * own + choice.bytes || used > most;
-      if (!again && (used <= own || claimed() + grow <= budget)) continue;
-      if (short_table != nullptr) *short_table = index;
-      if (why != nullptr)
-        *why = "table '" + std::string(table.name) + "' uses its " + std::to_string(own >> 10) +
-               " KiB; raise capacity=, max_bytes= or the store's memory=";
-      shortage.bytes = again ? ~u64{0} : claimed() + grow - budget;
-      return shortage;
-    }
-  }
-  if (grow != 0 && claimed() + grow > budget) {  // what a table has set aside is its own, whatever else was taken
+    shortage = admit_chunk(request, choice.bytes, why, short_table);
+  } else if (const u64 grow = choice.taken_bytes + choice.table_bytes,
+             budget = spendable(arena_.heap_header().budget.load());
+             grow != 0 &&
+             claimed() + grow > budget) {  // what a table has set aside is its own, whatever else was taken
     if (why != nullptr) *why = room_text();
     shortage.bytes = claimed() + grow - budget;
-    return shortage;
   }
+  if (shortage.bytes != 0) return shortage;
   const u64 pages = committed() + choice.missing_bytes + choice.table_bytes;
   const u64 all = arena_.heap_header().budget.load();
   shortage.pages = pages > all ? pages - all : 0;
@@ -75,11 +131,12 @@ std::string Heap::room_text() const {
          " of its own, of memory=" + mib(heap.budget.load());
 }
 
-void Heap::charge(u32 index, i64 used_delta) {
+void Heap::charge(u32 index, i64 used_delta, i64 open_delta) {
   TableHeader& table = arena_.table(index);
   const u64 before = table_need(table);
   add(table.used_bytes, static_cast<u64>(used_delta));
-  add(table.used_chunks, used_delta > 0 ? 1 : ~u64{0});
+  add(table.open_bytes, static_cast<u64>(open_delta));
+  if (used_delta != 0) add(table.used_chunks, used_delta > 0 ? 1 : ~u64{0});
   add(arena_.heap_header().table_charge, table_need(table) - before);
 }
 
@@ -113,6 +170,11 @@ MakeResult Heap::try_make(const MakeRequest& request, u32 entry, Blocks::Choice*
   if (index == kNone) {
     if (why != nullptr) *why = room_text();
     *shortage = {kPageBytes, 0};
+    if (request.kind == ObjectKind::kChunk) {  // its descriptor may come of another chunk
+      const u32 other = evictable(request.tables, 0);
+      if (short_table != nullptr) *short_table = other;
+      shortage->never = other == kNone && heap.live_objects == 0;
+    }
     return MakeResult::kFull;
   }
   *choice = blocks_.choose(request.bytes, use);
@@ -174,7 +236,8 @@ void Heap::place(const MakeRequest& request, u32 entry, const Blocks::Choice& ch
     if (request.id != nullptr) index_insert(index);
   }
   if (request.kind == ObjectKind::kChunk)
-    for (const u32 table : request.tables) charge(table, static_cast<i64>(choice.bytes));
+    for (const u32 table : request.tables)
+      charge(table, static_cast<i64>(choice.bytes), static_cast<i64>(choice.bytes));
 }
 
 // Takes pages from where nobody uses them, a slice per hold of the lock; bytes got.
@@ -230,6 +293,8 @@ MakeResult Heap::make(const MakeRequest& request, u32 entry, u64 deadline_ns, u3
       swept = true;
       sweep_all(deadline_ns);
       sweep_unused_chunks(deadline_ns);
+    } else if (shortage.never) {
+      return MakeResult::kNever;
     } else if (!free_holes(shortage.bytes, deadline_ns)) {
       return MakeResult::kFull;
     }

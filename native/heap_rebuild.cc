@@ -52,6 +52,7 @@ void Heap::recompute_charges() {
   HeapHeader& heap = arena_.heap_header();
   for (u32 i = 0; i < arena_.table_count(); ++i) {
     arena_.table(i).used_bytes.store(0);
+    arena_.table(i).open_bytes.store(0);
     arena_.table(i).used_chunks.store(0);
   }
   for (u32 index = 0; index < descriptor_count(); ++index) {
@@ -64,6 +65,8 @@ void Heap::recompute_charges() {
       TableHeader& table = arena_.table(at.table);
       if (table.generation.load() != at.table_generation) continue;
       table.used_bytes.store(table.used_bytes + bytes);
+      const bool open = (uses_at(*this, index, k).load(std::memory_order_relaxed) & kUsesClosed) == 0;
+      if (open) table.open_bytes.store(table.open_bytes + bytes);
       table.used_chunks.store(table.used_chunks + 1);
     }
   }
@@ -283,8 +286,14 @@ u64 Heap::check(bool repair, u64 deadline_ns, std::vector<std::string>* findings
     return copy->heap().check(true, deadline_ns, findings);
   }
   HeapHeader& heap = arena_.heap_header();
-  const auto snapshot = [&heap] {
+  const auto snapshot = [this, &heap] {
+    u64 used = 0, open = 0;
+    for (u32 i = 0; i < arena_.table_count(); ++i) {
+      used += arena_.table(i).used_bytes.load();
+      open += arena_.table(i).open_bytes.load();
+    }
     return std::vector<std::pair<std::string, u64>>{
+        {"bytes of tables' chunks", used},     {"bytes of tables' open chunks", open},
         {"live bytes", heap.live_bytes},       {"pinned bytes", heap.pinned_bytes},
         {"pending bytes", heap.pending_bytes}, {"object pages", heap.object_bytes},
         {"chunk pages", heap.chunk_bytes},     {"meta pages", heap.meta_bytes},

@@ -21,18 +21,19 @@ void Heap::release_if_unused(u32 chunk) {
   free_descriptor(chunk, false);
 }
 
+// An open chunk too: one of its tables may be done with it.
 void Heap::detach_locked(u32 chunk, u32 table) {
   const u64 word = descriptor(chunk).word.load();
-  if (word_kind(word) != ObjectKind::kChunk || word_state(word) != ObjectState::kSealed) return;
+  if (word_kind(word) != ObjectKind::kChunk || word_state(word) == ObjectState::kFree) return;
   const std::span<Attachment> all = attachments(*this, chunk);
   for (u32 i = 0; i < all.size(); ++i) {
     Attachment& at = all[i];
     if (at.table != table || at.attached.load() == 0) continue;
     const bool gone = arena_.table(table).generation.load() != at.table_generation;  // then its uses mean nothing
-    if (!gone && (uses_at(*this, chunk, i).load(std::memory_order_acquire) & ~kUsesClosed) != 0) continue;
+    if (!gone && uses_at(*this, chunk, i).load(std::memory_order_acquire) != kUsesClosed) continue;
     at.attached.store(0);
     DI_FAULT("heap.detached");
-    if (!gone) charge(table, -static_cast<i64>(Blocks::block_bytes(descriptor(chunk).bytes)));
+    if (!gone) charge(table, -static_cast<i64>(Blocks::block_bytes(descriptor(chunk).bytes)), 0);
   }
   release_if_unused(chunk);
 }
@@ -44,12 +45,21 @@ void Heap::detach(std::span<const u32> chunks, u32 table, u64 deadline_ns) {
   wake_room();
 }
 
+// No item to come of this table will need the chunk: from here on only those that are there pay for it.
+void Heap::end_need(u32 chunk, u32 position) {
+  if ((uses_at(*this, chunk, position).fetch_or(kUsesClosed, std::memory_order_acq_rel) & kUsesClosed) != 0) return;
+  DI_FAULT("heap.need_ended");
+  const Attachment& at = chunk_header(*this, chunk).attachment[position];
+  if (at.attached.load() != 0 && arena_.table(at.table).generation.load() == at.table_generation)
+    charge(at.table, 0, -static_cast<i64>(Blocks::block_bytes(descriptor(chunk).bytes)));
+}
+
 void Heap::close_locked(u32 chunk) {
   ChunkHeader& header = chunk_header(*this, chunk);
   header.full.store(1, std::memory_order_release);
   descriptor(chunk).summary.rows.store(header.published.load(), std::memory_order_relaxed);
   const std::span<Attachment> all = attachments(*this, chunk);
-  for (u32 i = 0; i < all.size(); ++i) uses_at(*this, chunk, i).fetch_or(kUsesClosed, std::memory_order_acq_rel);
+  for (u32 i = 0; i < all.size(); ++i) end_need(chunk, i);
   DI_FAULT("heap.chunk_closed");
   if (word_state(descriptor(chunk).word.load()) == ObjectState::kCreating) descriptor(chunk).word.fetch_add(kSealStep);
   for (const Attachment& at : all) {
@@ -57,6 +67,19 @@ void Heap::close_locked(u32 chunk) {
     detach_locked(chunk, at.table);
   }
   wake_room();
+}
+
+bool Heap::close_chunk_for(u32 chunk, u32 position, u64 deadline_ns) {
+  try {
+    Guard guard(*this, deadline_ns);
+    end_need(chunk, position);
+    detach_locked(chunk, chunk_header(*this, chunk).attachment[position].table);
+    wake_room();
+  } catch (const Error& error) {
+    if (deadline_ns != 0 || error.code() != Code::kTimeout) throw;
+    return false;
+  }
+  return true;
 }
 
 bool Heap::close_chunk(u32 chunk, u32 entry, u64 deadline_ns) {
@@ -75,12 +98,12 @@ bool Heap::close_chunk(u32 chunk, u32 entry, u64 deadline_ns) {
 void Heap::sweep_chunks(u64 deadline_ns) {
   for (u32 index = 0; index < descriptor_count(); ++index) {
     const u64 word = descriptor(index).word.load(std::memory_order_acquire);
-    if (word_kind(word) != ObjectKind::kChunk || word_state(word) != ObjectState::kSealed) continue;
+    if (word_kind(word) != ObjectKind::kChunk || word_state(word) == ObjectState::kFree) continue;
     Guard guard(*this, deadline_ns);  // re-read under the lock: it may have been freed meanwhile
     const u64 again = descriptor(index).word.load();
-    if (word_kind(again) != ObjectKind::kChunk || word_state(again) != ObjectState::kSealed) continue;
+    if (word_kind(again) != ObjectKind::kChunk || word_state(again) == ObjectState::kFree) continue;
     for (const Attachment& at : attachments(*this, index)) {
-      if (word_state(descriptor(index).word.load()) != ObjectState::kSealed) break;
+      if (word_state(descriptor(index).word.load()) == ObjectState::kFree) break;
       detach_locked(index, at.table);
     }
   }
@@ -151,14 +174,37 @@ bool Heap::reserve(u32 index, u64 bytes, u64 deadline_ns, std::string* why) {
   }
 }
 
+bool Heap::raise_reserve(u32 index, u64 bytes, u64 deadline_ns) {
+  Guard guard(*this, deadline_ns);
+  const TableHeader& table = arena_.table(index);
+  const u64 least = table.used_bytes + bytes;
+  if (least <= table.reserve_bytes) return false;
+  for (const u64 wanted : {least + least / 4, least})
+    if (set_claims(index, wanted, table.held_bytes, false, nullptr) == 0) {
+      recount_promised();
+      return true;
+    }
+  return false;
+}
+
+void Heap::require_fit(std::span<const u32> tables, u64 bytes, u64 deadline_ns) {
+  Guard guard(*this, deadline_ns);
+  const u64 budget = arena_.heap_header().budget.load();
+  if (const u64 least = least_claim(tables, bytes); least > spendable(budget))
+    throw Error(Code::kCapacity, "with the rows of this call, open episodes and what is set aside for tables need " +
+                                     std::to_string(least) + " bytes of memory=" + std::to_string(budget) +
+                                     "; nothing was written: give fewer rows at once, or raise memory= (store.resize)")
+        .told();
+}
+
 void Heap::forget_table(u32 index, u64 deadline_ns) {
   Guard guard(*this, deadline_ns);
   TableHeader& table = arena_.table(index);
   Shared<u64>& charge = arena_.heap_header().table_charge;
   charge.store(charge - std::max(table.reserve_bytes + table.held_bytes, table.used_bytes.load()));
   table.generation.fetch_add(1);
-  for (Shared<u64>* bytes :
-       {&table.reserve_bytes, &table.held_bytes, &table.used_bytes, &table.chunk_block, &table.used_chunks})
+  for (Shared<u64>* bytes : {&table.reserve_bytes, &table.held_bytes, &table.used_bytes, &table.open_bytes,
+                             &table.chunk_block, &table.used_chunks})
     bytes->store(0);
   recount_promised();
   wake_room();

@@ -35,7 +35,7 @@ struct Offset {
 };
 
 constexpr u64 kMagic = 0x45524f5453494401;  // "\1DISTORE"
-constexpr u32 kLayoutVersion = 4;
+constexpr u32 kLayoutVersion = 5;
 constexpr u64 kPageBytes = 4096;
 constexpr u64 kSliceBytes = 2u << 20;
 constexpr u64 kPagesPerSlice = kSliceBytes / kPageBytes;
@@ -161,11 +161,13 @@ enum class ObjectState : u8 { kFree = 0, kCreating = 1, kSealed = 2, kDoomed = 3
 enum class ObjectKind : u8 { kData = 0, kChunk = 1, kMeta = 2 };
 
 // One table's uses of a chunk, in one word: who lowers them to nothing learns in the same step whether the chunk may go,
-// and need not look at it again. kUsesClosed and no uses is final: only the open writer makes new uses, and a draw needs an
-// item that still holds one. So anybody may then detach, and may find it by a plain scan.
+// and need not look at it again. kUsesClosed and no uses is final: only the open writer makes new uses, of chunks that this
+// table's view still reaches, and a draw needs an item that still holds one. So anybody may then detach, and may find it
+// by a plain scan. Each table of a stream closes a chunk for itself: a short view lets go long before an episode's does.
 constexpr u32 kUsesClosed = 1u << 31;
-using Uses = Shared<u32>;  // [table] derived: by this table's items, draws and reads. [heap] truth: kUsesClosed, its
-                           // writer needs the chunk no more
+using Uses =
+    Shared<u32>;  // [table] derived: by this table's items, draws and reads. [heap] truth: kUsesClosed, no item
+                  // of this table to come will need the chunk
 
 // What a draw needs to know of a chunk, in its descriptor: these lie close together, while headers of chunks of one size
 // push each other out of the caches.
@@ -353,6 +355,8 @@ inline u32 span_back(u64 span) { return static_cast<u32>(span >> (32 + kSpanRows
 inline u32 span_flags(u64 span) { return static_cast<u32>(span >> (64 - kSpanFlagsBits)); }
 
 constexpr u32 kTableSegments = 20;  // item segments; sizes are kept beside the offsets
+constexpr u64 kLeastGrowth = 1024;  // slots that a table grows by
+constexpr u64 kMostSlots = kSlotMask - 1;
 
 enum class SamplerKind : u32 { kUniform = 0, kFifo, kLifo, kMinHeap, kMaxHeap, kPrioritized, kOnce };
 enum class ViewKind : u32 { kStep = 0, kOpaque, kTransition, kSequence, kEpisode };
@@ -405,13 +409,16 @@ struct alignas(64) TableHeader {
   u64 stale_dropped;
   u64 episodes_cut;
   LimiterState limiter;
-  u32 segment_block[kTableSegments];  // descriptor + 1 of each item segment
+  // descriptor + 1 of each item segment, of which each has at least twice the slots of the next; changed with `slots`
+  // through the undo record, two in a word
+  alignas(8) u32 segment_block[kTableSegments];
   u64 segment_slots[kTableSegments];
   Shared<u32> config_block;  // descriptor + 1: JSON of what create_table was given; read freely
   Shared<u32> schema_block;  // descriptor + 1: JSON; 0 until the first step declares; read freely
   // bytes [heap]
   Shared<u64> reserve_bytes;  // truth: set aside for chunks
   Shared<u64> used_bytes;     // derived: chunks attached
+  Shared<u64> open_bytes;     // derived: of these, chunks that items to come may need
   Shared<u64> held_bytes;     // derived [also table]: held * item_bytes; made anew by who recovers the table
   Shared<u64> chunk_block;    // truth: bytes that a chunk occupies at least; 0: not known yet
   Shared<u64> used_chunks;    // derived: chunks attached

@@ -311,6 +311,13 @@ void Table::insert(std::span<const NewItem> items, std::vector<u64>* keys) {
       if (out == kNone) break;
       remove_slot(out, true);
     }
+    if (header_.free_slots == 0 &&
+        header_.limiter.queue == 0) {  // there was no memory for more: see Writer::try_commit
+      if (const u32 out = victim(); out != kNone) {
+        remove_slot(out, true);
+        ++header_.evicted_for_room;
+      }
+    }
     const u32 slot = parts_.order->free_pop();
     if (slot == kNone) throw Error(Code::kStoreError, "no free slot in table '" + name_ + "'");
     --header_.free_slots;

@@ -136,7 +136,7 @@ class Table : public std::enable_shared_from_this<Table> {
   void settle(u64 deadline_ns);          // after guards are gone: frees chunks nobody uses; 0: only tries
   u32 open_writer(u64 deadline_ns);      // ledger entry
   void close_writer(u32 entry, u64 deadline_ns);
-  void ensure_slots(u64 free_slots, u64 deadline_ns);
+  void ensure_slots(u64 free_slots, u64 deadline_ns);  // kCapacity: no memory for more
 
   // --- drawing
   u32 draw(DrawSet* set, u32 want, double stratum_first, double strata, u64 deadline_ns, std::string* why);
@@ -250,6 +250,8 @@ class Table : public std::enable_shared_from_this<Table> {
   void wake(Shared<u32>& seq, Shared<u32>& waiters, u64 count);
   void wake_inserts(DrawSet* set);
   void grow(u64 slots, u64 deadline_ns);
+  u32 segments_kept(u64 more) const;
+  void link_segment(u32 number, u32 block, u64 slots);
   std::vector<u32> linked_blocks() const;
   void free_strays();
   bool settle_draw(u64 key, bool give_back);  // true: a held item became free or live again

@@ -1,5 +1,6 @@
 // Derived parts of a table, made anew from item slots and ledgers; and growing, which is a rebuild into larger blocks.
 #include <algorithm>
+#include <cstring>
 #include <unordered_map>
 
 #include "chunk_uses.h"
@@ -285,6 +286,7 @@ u64 Table::rebuild_references() {
 
 // ------------------------------------------------------------------------------------------------------------ growing
 
+// Growing by as much again, up to 2^22, keeps the rebuilds few; where there is no memory for that, by what is wanted.
 void Table::ensure_slots(u64 wanted, u64 deadline_ns) {
   for (;;) {
     u64 slots = 0;
@@ -293,53 +295,87 @@ void Table::ensure_slots(u64 wanted, u64 deadline_ns) {
       if (header_.free_slots >= wanted) return;
       slots = header_.slots;
     }
-    grow(slots + std::max<u64>(wanted, std::min<u64>(slots, u64{1} << 22)), deadline_ns);
+    const u64 more = std::min<u64>(slots, u64{1} << 22);
+    try {
+      grow(slots + std::max(wanted, more), deadline_ns);
+    } catch (const Error& error) {
+      if (error.code() != Code::kCapacity || wanted >= more) throw;
+      grow(slots + wanted, deadline_ns);
+    }
   }
 }
 
-// New blocks for `slots` slots in all; the old derived blocks go. Nothing of the items moves.
+// How many segments stay when `more` slots come: small ones behind them are copied into one with these. Each segment then
+// has at least twice as many slots as the next, and none fewer than kLeastGrowth: there are never more than 19.
+u32 Table::segments_kept(u64 more) const {
+  u32 kept = 0;
+  while (kept < kTableSegments && header_.segment_block[kept] != 0) ++kept;
+  while (kept > 0 && header_.segment_slots[kept - 1] < 2 * more) more += header_.segment_slots[--kept];
+  return kept;
+}
+
+// New blocks for `slots` slots in all; those that they replace go. Items move under the lock only, copied before the
+// header names the copies; the words that name them change as one, so that a kill leaves the old or the new ones.
 void Table::grow(u64 slots, u64 deadline_ns) {
-  Heap& heap = arena_->heap();
-  u64 before = 0;
+  u64 before = 0, moved = 0;
+  u32 kept = 0;
   TableBlocks sizes;
   {
     Guard guard(*this, deadline_ns);
     before = header_.slots;
     if (before >= slots) return;
-    if (slots >= kSlotMask) throw Error(Code::kCapacity, "a table holds at most 2^28 items");
+    if (slots > kMostSlots) throw Error(Code::kCapacity, "a table holds at most 2^28 items").told();
+    slots = std::min(std::max(slots, before + kLeastGrowth), kMostSlots);
+    kept = segments_kept(slots - before);
+    for (u32 i = kept; i < kTableSegments && header_.segment_block[i] != 0; ++i) moved += header_.segment_slots[i];
     sizes = table_blocks(slots, static_cast<SamplerKind>(header_.sampler), static_cast<SamplerKind>(header_.remover),
                          header_.normalize_table != 0, header_.shuffle != 0);
   }
   NewBlocks made(*arena_, index_);
-  const u32 items = made.add((slots - before) * sizeof(Item), deadline_ns);
+  const u32 items = made.add((slots - before + moved) * sizeof(Item), deadline_ns);
   const u32 links = made.add(sizes.links, deadline_ns), dense = made.add(sizes.dense, deadline_ns);
   const u32 sampler = made.add(sizes.sampler, deadline_ns), remover = made.add(sizes.remover, deadline_ns);
   const u32 minimum = made.add(sizes.minimum, deadline_ns);
   Guard guard(*this, deadline_ns);
   if (header_.slots != before) return;  // another process grew it first
-  u32 segment = 0;
-  while (segment < kTableSegments && header_.segment_block[segment] != 0) ++segment;
-  if (segment == kTableSegments)
-    throw Error(Code::kCapacity, "the table has grown too often; create it with its capacity=");
   std::vector<u32> gone;
   for (const u32 old :
        {header_.links_block, header_.dense_block, header_.sampler_block, header_.remover_block, header_.minimum_block})
     if (old != 0) gone.push_back(old - 1);
+  u8* to = arena_->heap().block(items - 1);
+  for (u32 i = kept; i < kTableSegments && header_.segment_block[i] != 0; ++i) {
+    const u64 bytes = header_.segment_slots[i] * sizeof(Item);
+    std::memcpy(to, arena_->heap().block(header_.segment_block[i] - 1), bytes);
+    to += bytes;
+    gone.push_back(header_.segment_block[i] - 1);
+  }
   change();
   made.seal();
-  header_.segment_slots[segment] = slots - before;
-  header_.segment_block[segment] = items;
+  DI_FAULT("table.grow_copied");
+  link_segment(kept, items, slots - before + moved);
+  undo_.set(header_.slots, slots);
   DI_FAULT("table.grow_linked");
   header_.links_block = links;
   header_.dense_block = dense;
   header_.sampler_block = sampler;
   header_.remover_block = remover;
   header_.minimum_block = minimum;
-  header_.slots = slots;
   DI_FAULT("table.grow_before_fill");
+  undo_.commit();
   refresh();
   fill();
-  heap.free_meta(gone, kForever);
+  arena_->heap().free_meta(gone, kForever);
+}
+
+// The last segment from now on, by the undo record: blocks lie two in a word of it.
+void Table::link_segment(u32 number, u32 block, u64 slots) {
+  for (u32 i = number & ~1u; i < kTableSegments; i += 2) {
+    const u32 low = i < number ? header_.segment_block[i] : i == number ? block : 0;
+    const u32 high = i + 1 == number ? block : 0;
+    undo_.set_at(&header_.segment_block[i], u64{high} << 32 | low);
+  }
+  undo_.set(header_.segment_slots[number], slots);
+  for (u32 i = number + 1; i < kTableSegments; ++i) undo_.set(header_.segment_slots[i], 0);
 }
 
 }  // namespace di

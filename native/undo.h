@@ -14,9 +14,12 @@ class Undo {
   template <class Word>
   void set(Word& word, u64 value) {
     static_assert(sizeof(Word) == 8);
+    set_at(&word, value);
+  }
+  void set_at(void* word, u64 value) {  // 8 bytes, at a multiple of 8
     const u32 n = record_.count.load(std::memory_order_relaxed);
     if (n == kUndoEntries) throw Error(Code::kStoreError, "undo record overflow");
-    u64* at = reinterpret_cast<u64*>(&word);
+    u64* at = static_cast<u64*>(word);
     record_.entries[n] =
         UndoEntry{static_cast<u64>(reinterpret_cast<u8*>(at) - base_), __atomic_load_n(at, __ATOMIC_RELAXED)};
     record_.count.store(n + 1, std::memory_order_release);

@@ -29,10 +29,12 @@ Writer::Writer(std::shared_ptr<Arena> arena, WriterPlan plan, std::vector<i64> v
   for (u32 i = 0; i < plan_.lanes; ++i) {
     lanes_[i].windows = windows;
     lanes_[i].windows_staged = windows;
+    lanes_[i].past.resize(plan_.tables.size());
     lanes_[i].committed.episode = u64{chunk_plan_.stream + i} << 32;
   }
   pending_.resize(plan_.tables.size());
   inserted_.resize(plan_.tables.size());
+  reached_.resize(plan_.tables.size());
   made_.resize(plan_.tables.size());
 }
 
@@ -124,7 +126,9 @@ OpenChunk& Writer::chunk_of(LaneState& lane, i64 raw, u32* row) {
 
 // ------------------------------------------------------------------------------------------------------------ staging
 
-void Writer::begin_call(const std::vector<u32>& lanes) {
+void Writer::begin_call(const std::vector<u32>& lanes, bool several) {
+  several_ = several;
+  call_bytes_ = 0;
   for (const u32 index : lanes) {
     LaneState& lane = lanes_[index];
     lane.staged = lane.committed;
@@ -146,6 +150,12 @@ void Writer::roll_back(const std::vector<u32>& lanes) {
     chunk.mark(row, false, true, lane.begun_in_chunk, lane.begin_raw - chunk.first_raw);
   }
   for (auto& list : pending_) list.clear();
+}
+
+// What can never fit leaves none of the chunks behind that were made for it.
+void Writer::give_up(const std::vector<u32>& lanes, const Error& error) {
+  roll_back(lanes);
+  if (error.code() == Code::kCapacity) close_spare(lanes);
 }
 
 void Writer::emit(u32 table, u32 lane, double priority) {
@@ -266,7 +276,8 @@ bool Writer::step(const WriterCall& call, u32 t, u32 l, u64 deadline_ns, Blocked
 Blocked Writer::append(const WriterCall& call, u64 deadline_ns) {
   Blocked blocked = before_call();
   if (blocked.why != Blocked::Why::kNothing) return blocked;
-  begin_call(call.lanes);
+  begin_call(call.lanes, call.steps > 1);
+  if (several_) refuse_rows(call, deadline_ns);
   try {
     for (u32 t = 0; t < call.steps; ++t)
       for (u32 l = 0; l < call.lanes.size(); ++l)
@@ -275,6 +286,10 @@ Blocked Writer::append(const WriterCall& call, u64 deadline_ns) {
           roll_back(call.lanes);
           return blocked;
         }
+  } catch (const Error& error) {
+    if (error.code() == Code::kCapacity && call.limited) refuse_more_than_fit(call.lanes);
+    give_up(call.lanes, error);
+    throw;
   } catch (...) {
     roll_back(call.lanes);
     throw;
@@ -300,7 +315,7 @@ void Writer::refuse_more_than_fit(const std::vector<u32>& lanes) {
 Blocked Writer::end_episode(const WriterCall& call, bool discard, u64 deadline_ns) {
   Blocked blocked = before_call();
   if (blocked.why != Blocked::Why::kNothing) return blocked;
-  begin_call(call.lanes);
+  begin_call(call.lanes, false);
   try {
     for (u32 l = 0; l < call.lanes.size(); ++l)
       if (!end_lane(call, l, discard, deadline_ns, &blocked)) {
@@ -317,7 +332,8 @@ Blocked Writer::end_episode(const WriterCall& call, bool discard, u64 deadline_n
 Blocked Writer::insert_whole(const WriterCall& call, const std::vector<WholeItem>& items, u64 deadline_ns) {
   Blocked blocked = before_call();
   if (blocked.why != Blocked::Why::kNothing) return blocked;
-  begin_call(call.lanes);
+  begin_call(call.lanes, true);
+  refuse_rows(call, deadline_ns);
   LaneState& state = lanes_[0];
   const std::vector<double> none, &priority = call.priority.empty() ? none : call.priority[0];
   try {
@@ -336,6 +352,9 @@ Blocked Writer::insert_whole(const WriterCall& call, const std::vector<WholeItem
       pending_[0].push_back(
           {0, Window{first, item.rows, 0, item.flags, 0}, priority.empty() ? std::nan("") : priority.at(number)});
     }
+  } catch (const Error& error) {
+    give_up(call.lanes, error);
+    throw;
   } catch (...) {
     roll_back(call.lanes);
     throw;
@@ -353,7 +372,7 @@ Blocked Writer::finish(u64 deadline_ns) {
   for (u32 i = 0; i < plan_.lanes; ++i) call.lanes.push_back(i);
   Blocked blocked = end_episode(call, false, deadline_ns);
   if (blocked.why != Blocked::Why::kNothing) return blocked;
-  begin_call(call.lanes);
+  begin_call(call.lanes, false);
   for (u32 i = 0; i < plan_.lanes; ++i)
     for (u32 table = 0; table < plan_.tables.size(); ++table) {
       lanes_[i].windows_staged[table].close(windows_);

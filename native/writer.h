@@ -19,6 +19,8 @@
 
 namespace di {
 
+constexpr u64 kNoMaxBytes = u64{1} << 63;  // and above: a table without max_bytes=
+
 enum class Autoreset : u32 { kOff = 0, kNextStep = 1, kSameStep = 2 };
 
 struct TableSink {  // how one table turns this stream's rows into items
@@ -123,6 +125,7 @@ class Writer {
     Lane committed, staged;
     std::vector<Windows> windows, windows_staged;
     std::deque<OpenChunk> chunks;
+    std::vector<u32> past;  // by table: how many of `chunks`, from the front, its items to come need no more
     u32 open_chunks = 0;
   };
   struct Source {  // where one row's values come from
@@ -137,8 +140,9 @@ class Writer {
     double priority;
   };
   Blocked before_call();  // what an earlier call has left goes first
-  void begin_call(const std::vector<u32>& lanes);
+  void begin_call(const std::vector<u32>& lanes, bool several);
   void roll_back(const std::vector<u32>& lanes);
+  void give_up(const std::vector<u32>& lanes, const Error& error);
   bool step(const WriterCall& call, u32 t, u32 l, u64 deadline_ns, Blocked* blocked);
   bool write_row(const WriterCall& call, u32 t, u32 l, u64 deadline_ns, Blocked* blocked);
   bool end_step(const WriterCall& call, u32 t, u32 l, const std::function<double(u32)>& priority, u64 deadline_ns,
@@ -156,8 +160,14 @@ class Writer {
   bool ensure_row(u32 lane, u64 heap_bytes, u64 deadline_ns, Blocked* blocked);
   void refuse_larger_than_table(const ChunkPlan& plan) const;
   void refuse_unaddressable(const ChunkPlan& plan) const;
+  void refuse_larger_call(u64 bytes) const;
+  void refuse_rows(const WriterCall& call, u64 deadline_ns) const;
+  u64 plan_block() const { return Blocks::block_bytes(chunk_bytes(plan_.layout, chunk_plan_)); }
+  void close_spare(const std::vector<u32>& lanes);
+  static bool grows(const TableSink& sink);
   u64 tables_block() const;
   void follow_resize();
+  bool make_room(u32 short_table, u64 bytes, u64 deadline_ns, Blocked* blocked);
   bool open_chunk(u32 lane, u64 heap_bytes, u64 deadline_ns, Blocked* blocked);
   void emit(u32 table, u32 lane, double priority);
   u64 heap_need(const Source& source, const Lane& lane) const;
@@ -172,7 +182,9 @@ class Writer {
   i64 version_of(u32 table, LaneState& lane, const Window& window);
   Blocked commit(const std::vector<u32>& lanes, u64 deadline_ns);
   // As many guards as tables are more than clang's analysis can follow.
-  bool try_commit(const std::vector<u32>& lanes, u64 deadline_ns, Blocked* blocked) DI_UNCHECKED;
+  bool try_commit(const std::vector<u32>& lanes, u64 deadline_ns, Blocked* blocked, bool no_more = false) DI_UNCHECKED;
+  static bool has_slots(Table& table, u64 items, bool no_more);
+  static bool add_slots(Table& table, u64 items, u64 deadline_ns);
   void publish(const std::vector<u32>& lanes);
   void insert_some(u32 table) DI_UNCHECKED;  // up to 64 items, under the table's guard
   Blocked insert_rest(u32 table) DI_UNCHECKED;
@@ -181,6 +193,8 @@ class Writer {
   std::shared_ptr<Arena> arena_;
   WriterPlan plan_;
   ChunkPlan chunk_plan_;
+  bool several_ = false;               // the call has more than one row a lane, or rows inserted whole
+  u64 call_bytes_ = 0;                 // of chunks that this call has begun
   u64 planned_block_ = 0, block_ = 0;  // tables_block() when the writer was opened, and as chunk_plan_ has it
   std::vector<u32> table_entries_;
   std::vector<i64> versions_;
@@ -190,6 +204,7 @@ class Writer {
   std::vector<u32> unfinished_;        // lanes of a call that has passed and whose items are not all there yet
   std::vector<std::vector<MadeItem>> made_;
   std::vector<Window> windows_;
+  std::vector<u32> reached_;  // let_go(): by table
   u64 fork_generation_;
   bool closed_ = false;
 };

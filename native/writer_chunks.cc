@@ -1,6 +1,8 @@
-// Room for a lane's rows: the chunks it has open, and new ones for which a table may have to evict.
+// Room for a lane's rows: the chunks it has open, new ones for which a table may have to evict, and what is refused
+// because no eviction and no deletion would ever make room for it.
 #include <algorithm>
 
+#include "reaper.h"
 #include "writer.h"
 
 namespace di {
@@ -17,6 +19,63 @@ void Writer::refuse_larger_than_table(const ChunkPlan& plan) const {
                                      "' holds " + std::to_string(most) + " in all" +
                                      (most == budget ? " (memory= of the store)" : " (max_bytes=)"));
   }
+}
+
+// Rows of one call that a table would not hold even if they were all it has. What views keep open is another matter: it
+// takes free memory (Heap::admit_chunk).
+void Writer::refuse_larger_call(u64 bytes) const {
+  for (const TableSink& sink : plan_.tables) {
+    const TableHeader& table = sink.table->header();
+    const u64 own = table.reserve_bytes.load() + table.held_bytes.load();
+    const u64 most = std::min(__atomic_load_n(&table.max_bytes, __ATOMIC_RELAXED), 2 * own + plan_block());
+    if (bytes <= most || grows(sink)) continue;
+    throw Error(Code::kCapacity, "the rows of one call need " + std::to_string(bytes >> 10) + " KiB, and table '" +
+                                     sink.table->name() + "' holds at most " + std::to_string(most >> 10) + " KiB" +
+                                     (plan_.counted ? "" : " (rows inserted whole share no observations)") +
+                                     "; nothing was written: give fewer rows at once, or raise capacity= or max_bytes=")
+        .told();
+  }
+}
+
+// Before anything is written or evicted for them: the rows of this call will not fit.
+void Writer::refuse_rows(const WriterCall& call, u64 deadline_ns) const {
+  // A restarting environment's rows may be no steps: at most every other one is.
+  const u64 rows = plan_.autoreset == Autoreset::kNextStep ? call.steps / 2 : call.steps;
+  u64 chunks = 0;
+  for (const u32 index : call.lanes) {
+    const LaneState& lane = lanes_[index];
+    u64 here = 0;
+    if (!lane.chunks.empty()) {
+      const OpenChunk& chunk = lane.chunks[lane.committed.current];
+      here = chunk.capacity() - static_cast<u64>(lane.committed.raw - chunk.first_raw);
+    }
+    if (rows > here) chunks += (rows - here + chunk_plan_.rows - 1) / chunk_plan_.rows;
+  }
+  if (chunks <= call.lanes.size()) return;    // as any append may need
+  for (const TableSink& sink : plan_.tables)  // more items than capacity: another error, and it comes later
+    if (call.limited &&
+        call.steps * call.lanes.size() > __atomic_load_n(&sink.table->header().capacity, __ATOMIC_RELAXED))
+      return;
+  refuse_larger_call(chunks * plan_block());
+  arena_->heap().require_fit(chunk_plan_.tables, chunks * plan_block(), deadline_ns);
+}
+
+// Of a call that will never pass: chunks that none but its rows were for.
+void Writer::close_spare(const std::vector<u32>& lanes) {
+  for (const u32 index : lanes) {
+    LaneState& lane = lanes_[index];
+    while (lane.chunks.size() > lane.committed.current + 1u) {
+      const OpenChunk& last = lane.chunks.back();
+      if (!arena_->heap().close_chunk(last.descriptor(), last.entry(), 0)) break;
+      lane.chunks.pop_back();
+    }
+  }
+}
+
+// Values of any size: what was set aside by the first one is a guess, and grows as long as there is memory.
+bool Writer::grows(const TableSink& sink) {
+  return sink.spec.kind == ViewKind::kOpaque &&
+         __atomic_load_n(&sink.table->header().max_bytes, __ATOMIC_RELAXED) >= kNoMaxBytes;
 }
 
 // What the tables' reserves take a chunk to occupy; 0: not known.
@@ -48,6 +107,24 @@ void Writer::refuse_unaddressable(const ChunkPlan& plan) const {
       .told();
 }
 
+// Once a chunk could not be had: false, where only others can make room.
+bool Writer::make_room(u32 short_table, u64 bytes, u64 deadline_ns, Blocked* blocked) {
+  if (short_table == kNone) {
+    blocked->why = Blocked::Why::kStoreRoom;
+    return false;
+  }
+  for (u32 i = 0; i < plan_.tables.size(); ++i) {
+    Table& table = *plan_.tables[i].table;
+    if (table.index() != short_table) continue;
+    if (grows(plan_.tables[i]) && arena_->heap().raise_reserve(short_table, bytes, deadline_ns)) return true;
+    blocked->table = i;
+    blocked->seq = table.header().room_seq.load(std::memory_order_seq_cst);
+    if (table.evict_for_room(deadline_ns)) return true;
+  }
+  blocked->why = Blocked::Why::kTableRoom;
+  return false;
+}
+
 bool Writer::open_chunk(u32 index, u64 heap_bytes, u64 deadline_ns, Blocked* blocked) {
   follow_resize();
   ChunkPlan plan = chunk_plan_;
@@ -56,7 +133,9 @@ bool Writer::open_chunk(u32 index, u64 heap_bytes, u64 deadline_ns, Blocked* blo
     refuse_unaddressable(plan);
     refuse_larger_than_table(plan);
   }
-  for (;;) {
+  const u64 bytes = Blocks::block_bytes(chunk_bytes(plan_.layout, plan));
+  if (several_) refuse_larger_call(call_bytes_ + bytes);
+  for (bool reaped = false;;) {
     OpenChunk chunk;
     u32 short_table = kNone;
     blocked->seq = arena_->heap_header().room_seq.load();
@@ -67,19 +146,13 @@ bool Writer::open_chunk(u32 index, u64 heap_bytes, u64 deadline_ns, Blocked* blo
       lanes_[index].chunks.push_back(chunk);
       return true;
     }
-    if (short_table == kNone) {
-      blocked->why = Blocked::Why::kStoreRoom;
-      return false;
-    }
-    bool evicted = false;
-    for (u32 i = 0; i < plan_.tables.size(); ++i)
-      if (plan_.tables[i].table->index() == short_table) {
-        blocked->table = i;
-        blocked->seq = plan_.tables[i].table->header().room_seq.load(std::memory_order_seq_cst);
-        evicted = plan_.tables[i].table->evict_for_room(deadline_ns);
-      }
-    if (!evicted) {
-      blocked->why = Blocked::Why::kTableRoom;
+    if (made == MakeResult::kNever) {
+      if (reaped)
+        throw Error(Code::kCapacity, "a row needs a chunk of " + std::to_string(bytes) + " bytes: " + blocked->text)
+            .told();
+      reap(arena_, deadline_ns);  // what dead writers had open
+      reaped = true;
+    } else if (!make_room(short_table, bytes, deadline_ns, blocked)) {
       return false;
     }
   }
@@ -91,6 +164,7 @@ bool Writer::ensure_row(u32 index, u64 heap_bytes, u64 deadline_ns, Blocked* blo
   Lane& lane = state.staged;
   const auto enter = [&](u32 at) {
     OpenChunk& chunk = state.chunks[at];
+    call_bytes_ += Blocks::block_bytes(arena_->heap().descriptor(chunk.descriptor()).bytes);
     chunk.first_raw = lane.raw;
     chunk.rewind_heap(0);
     lane.current = at;

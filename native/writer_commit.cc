@@ -89,7 +89,28 @@ void Writer::insert_some(u32 table) {
     made_[table].push_back({keys[i - first], list[i].window.start, list[i].lane});
 }
 
-bool Writer::try_commit(const std::vector<u32>& lanes, u64 deadline_ns, Blocked* blocked) {
+// Whether the table has slots for these items, or may evict others for them where no memory is left for more slots.
+bool Writer::has_slots(Table& table, u64 items, bool no_more) {
+  const TableHeader& header = table.header();
+  const u64 some = std::min<u64>(items, kBatchStep);
+  return header.free_slots >= items ||
+         (no_more && header.limiter.queue == 0 && header.free_slots + header.size >= some);
+}
+
+// Grows the table; false: there is no memory for that, and it goes on with the slots that it has, if it can.
+bool Writer::add_slots(Table& table, u64 items, u64 deadline_ns) {
+  try {
+    table.ensure_slots(items, deadline_ns);
+  } catch (const Error& error) {
+    if (error.code() != Code::kCapacity && error.code() != Code::kStoreFull) throw;
+    Table::Guard guard(table, deadline_ns);
+    if (!has_slots(table, items, true)) throw;
+    return false;
+  }
+  return true;
+}
+
+bool Writer::try_commit(const std::vector<u32>& lanes, u64 deadline_ns, Blocked* blocked, bool no_more) {
   std::vector<std::unique_ptr<Table::Guard>> guards;
   for (u32 i = 0; i < plan_.tables.size(); ++i) {
     if (pending_[i].empty()) continue;
@@ -103,10 +124,9 @@ bool Writer::try_commit(const std::vector<u32>& lanes, u64 deadline_ns, Blocked*
       return false;
     }
     const u64 wanted = slots_for(table.header(), pending_[i].size());
-    if (table.header().free_slots < wanted) {
+    if (!has_slots(table, wanted, no_more)) {
       guards.clear();
-      table.ensure_slots(wanted, deadline_ns);
-      return try_commit(lanes, deadline_ns, blocked);
+      return try_commit(lanes, deadline_ns, blocked, !add_slots(table, wanted, deadline_ns) || no_more);
     }
   }
   publish(lanes);
@@ -136,6 +156,7 @@ Blocked Writer::commit(const std::vector<u32>& lanes, u64 deadline_ns) {
 Blocked Writer::insert_rest(u32 number) {
   Table& table = *plan_.tables[number].table;
   Blocked blocked;
+  bool no_more = false;  // memory for slots
   while (inserted_[number] < pending_[number].size()) {
     DI_FAULT("writer.between_slices");
     const std::size_t some = std::min<std::size_t>(kBatchStep, pending_[number].size() - inserted_[number]);
@@ -143,7 +164,7 @@ Blocked Writer::insert_rest(u32 number) {
     try {
       blocked.seq = table.header().room_seq.load(std::memory_order_seq_cst);
       Table::Guard guard(table, deadline_ns);
-      if (table.header().free_slots >= some) {
+      if (has_slots(table, some, no_more)) {
         insert_some(number);
         continue;
       }
@@ -152,7 +173,7 @@ Blocked Writer::insert_rest(u32 number) {
       blocked.text = error.what();
     }
     try {
-      if (blocked.text.empty()) table.ensure_slots(some, deadline_ns);
+      if (blocked.text.empty()) no_more = !add_slots(table, some, deadline_ns);
     } catch (const Error& error) {  // others took the slots that were there, and no memory is left for more
       if (error.code() != Code::kTimeout && error.code() != Code::kCapacity && error.code() != Code::kStoreFull) throw;
       blocked.text = error.what();
@@ -196,18 +217,32 @@ Blocked Writer::before_call() {
   return blocked;
 }
 
-// Chunks no window of the lane can reach any more. The call has had its effect: this must neither fail nor wait.
+// Chunks no window of the lane can reach any more; those that only some tables' windows reach are charged to these from
+// now on. The call has had its effect: this must neither fail nor wait, and what is left comes with the next call.
 void Writer::let_go(const std::vector<u32>& lanes) {
+  Heap& heap = arena_->heap();
   for (const u32 index : lanes) {
     LaneState& state = lanes_[index];
-    while (state.committed.current > 0) {
-      i64 oldest = state.committed.raw;
-      for (const Windows& windows : state.windows) oldest = std::min(oldest, windows.oldest_needed());
-      if (state.chunks[1].first_raw > oldest) break;
+    if (state.committed.current == 0) continue;
+    std::vector<u32>& past = state.past;
+    u32 all = state.committed.current;
+    for (u32 i = 0; i < past.size(); ++i) {
+      const i64 oldest = std::min(state.committed.raw, state.windows[i].oldest_needed());
+      u32 reached = past[i];
+      while (reached < state.committed.current && state.chunks[reached + 1].first_raw <= oldest) ++reached;
+      reached_[i] = reached;
+      all = std::min(all, reached);
+    }
+    for (u32 i = 0; i < past.size(); ++i) {
+      past[i] = std::max(past[i], all);
+      while (past[i] < reached_[i] && heap.close_chunk_for(state.chunks[past[i]].descriptor(), i, 0)) ++past[i];
+    }
+    for (; all > 0; --all) {
       const OpenChunk front = state.chunks.front();
-      if (!arena_->heap().close_chunk(front.descriptor(), front.entry(), 0)) break;
+      if (!heap.close_chunk(front.descriptor(), front.entry(), 0)) break;
       state.chunks.pop_front();
       --state.committed.current;
+      for (u32& each : past) --each;
     }
   }
 }

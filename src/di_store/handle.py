@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 import threading
 import warnings
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -14,13 +16,13 @@ import msgspec
 from di_store import _core
 from di_store.batch import Batch, decode_blob, wrap_ragged
 from di_store.errors import CapacityError, CorruptData, StoreError, Timeout
-from di_store.plan import OPAQUE_SCHEMA, VALUE, ReadPlan, make_layout, read_plan, sparse_columns
-from di_store.reserve import Reckoning, check_room, meta_bytes, reckon
+from di_store.plan import OPAQUE_SCHEMA, VALUE, ReadPlan, finished_schema, make_layout, read_plan, sparse_columns
+from di_store.reserve import Cut, Reckoning, check_room, meta_bytes, reckon
 from di_store.samplers import Prioritized
 from di_store.schema import Schema
 from di_store.settings import UNLIMITED, Settings, slots_for
 from di_store.tree import unflatten
-from di_store.views import check_columns
+from di_store.views import Opaque, Step, check_columns
 
 
 class TableHandle:
@@ -42,6 +44,7 @@ class TableHandle:
         self.example_bytes = 0
         self.closed: StoreError | None = None  # set by the table's handle: calls that wait end with it
         self.special = False
+        self.inserted = False  # items whole, by this process
         self._warned = False
         self.ends_warned = False
 
@@ -112,12 +115,28 @@ class TableHandle:
         if slots > int(stats["slots"]):
             self.native.resize(capacity, int(stats["max_bytes"]), slots, needed.reserve_bytes, needed.chunk_block, 60.0)
 
-    def reckon(self, schema: Schema, capacity: int | None = None) -> Reckoning:
-        """What the table needs for `capacity` items (None: as many as it holds now)."""
+    def reckon(
+        self, schema: Schema, capacity: int | None = None, *, cut: Cut | None = None, lanes: int | None = None
+    ) -> Reckoning:
+        """What the table needs for `capacity` items (None: as many as it holds now), as `reserve.reckon`."""
         if capacity is None:
             now = int(self.native.stats()["capacity"])
             capacity = None if now >= UNLIMITED else now
-        return reckon(self.settings, schema, capacity, self.example_bytes)
+        return reckon(self.settings, schema, capacity, self.example_bytes, cut, lanes)
+
+    def reckon_resized(self, schema: Schema, capacity: int) -> Reckoning:
+        """What the table needs for another capacity, and still needs beside that: see `stream.build_native`.
+
+        What streams shared with other tables, and Python values larger than the first one, have added to its reserve
+        stays, in proportion to the capacity.
+        """
+        stats = self.native.stats()
+        needed, now = self.reckon(schema, capacity), int(stats["capacity"])
+        if now >= UNLIMITED:
+            return needed
+        more = max(0, int(stats["reserve_bytes"]) - self.reckon(schema, now).reserve_bytes)
+        share = min(1.0, capacity / now) if self.opaque else max(1.0, capacity / now)  # values: it grows by itself
+        return replace(needed, reserve_bytes=needed.reserve_bytes + math.ceil(more * share))
 
     # -- reading ------------------------------------------------------------------------------------------------
 
@@ -169,16 +188,31 @@ class TableHandle:
 
     def warn_evicted(self) -> bool:
         """Warn once when items were evicted before `capacity`; whether that has happened."""
-        if not self._warned and (evicted := self.native.stats()["evicted_for_room"]):
+        if not self._warned and (evicted := self.native.evicted_for_room):
             self._warned = True
             warnings.warn(
-                f"table {self.name!r}: {evicted} items were evicted before capacity: their rows need more bytes "
-                "than was reckoned (short episodes, long ragged rows, more lanes than lanes=); raise capacity=, "
-                "max_bytes= or lanes=, see `evicted_for_room` in table.stats()",
+                f"table {self.name!r}: {evicted} items were evicted before capacity: {self._why_evicted()}, see "
+                "`evicted_for_room` in table.stats()",
                 RuntimeWarning,
                 stacklevel=4,
             )
         return self._warned
+
+    def _why_evicted(self) -> str:
+        """What takes more bytes than was reckoned: of items inserted whole that is known here."""
+        schema, view = self.schema, self.settings.view
+        if not self.inserted or schema is None or isinstance(view, (Step, Opaque)):
+            return (
+                "their rows need more bytes than was reckoned (short episodes, long ragged rows, more lanes than "
+                "lanes=, items inserted whole); raise capacity=, max_bytes= or lanes="
+            )
+        whole, shared = finished_schema(view, schema).fixed_row_bytes, schema.fixed_row_bytes
+        each = f"a row of {whole:,} bytes in place of {shared:,}" if whole > shared else "all rows of each"
+        return (
+            f"insert() and extend() store items whole, {each}: inserted items cannot share frames, next observations "
+            "and rows with others as those of a writer do; write steps through table.writer(), or raise capacity= or "
+            "max_bytes="
+        )
 
     def batch(self, parts: tuple[Any, ...]) -> Batch:
         """The core's parts as a `Batch`."""

@@ -26,6 +26,8 @@ from di_store.views import NEXT, Episode, Sequence, Step, Transition
 from di_store.waits import InsertWait, check_timeout
 from di_store.writer import rows_limit, rows_of
 
+_LOOK_EVERY = 64
+
 
 class Inserter:
     """Puts single items into one table."""
@@ -37,6 +39,7 @@ class Inserter:
         self._schema: Schema | None = None
         self._lock = threading.Lock()
         self._pid = os.getpid()
+        self._calls = 0
         self._view = handle.settings.view
         self._plain = isinstance(self._view, Step)
 
@@ -169,6 +172,7 @@ class Inserter:
     def _writer(self) -> _core.Writer:
         if self._native is None:
             self._native, self._schema = build_inserter(self._handle)
+            self._handle.inserted = True
         if self._handle.settings.weights is not None and "version" not in (self._schema or ()):
             self._native.set_version(0, self._handle.versions.get(self._handle.settings.weights, -1))
         return self._native
@@ -225,6 +229,9 @@ class Inserter:
                     handle.check_open()
                     made = call(*arguments)
         keys: Array = made[0][0]
+        self._calls += 1
+        if keys.size > 1 or not self._calls % _LOOK_EVERY:
+            self._handle.warn_evicted()
         return keys
 
     # -- sequences and episodes ---------------------------------------------------------------------------------

@@ -29,6 +29,9 @@ _OUT_OF_ORDER_ROWS, _OUT_OF_ORDER_BYTES = 8, 64 << 10
 _TABLE_BYTES = 16384
 _DESCRIPTOR_BYTES, _FIRST_DESCRIPTORS = 64, 1024
 _AHEAD = 64 << 10  # small blocks take their pages 16 at a time
+_LEAST_TARGET = 256
+_LEAST_SHARED = 16 << 10  # chunks are not cut smaller than this so that those of all lanes fit
+_OPEN_CHUNKS = 3  # of a lane, whatever its view: the one being written, one in front of it, and a half-dead one
 _LEAST_OPAQUE = 4 * MIB  # Python values vary in size, and only the first is known
 
 
@@ -132,6 +135,7 @@ class Reckoning:
 
     Attributes:
         reserve_bytes: set aside for chunks.
+        open_bytes: of these, for what the lanes have open.
         item_bytes: of one item: what a held draw is charged.
         chunk_block: what a chunk occupies at least; 0: not known yet.
         chunk_target: bytes that a writer aims at for a chunk.
@@ -142,6 +146,7 @@ class Reckoning:
     """
 
     reserve_bytes: int
+    open_bytes: int
     item_bytes: int
     chunk_block: int
     chunk_target: int
@@ -151,12 +156,28 @@ class Reckoning:
     text: str
 
 
-def reckon(settings: Settings, schema: Schema, capacity: int | None, example_bytes: int = 0) -> Reckoning:
+def reckon(
+    settings: Settings,
+    schema: Schema,
+    capacity: int | None,
+    example_bytes: int = 0,
+    cut: Cut | None = None,
+    lanes: int | None = None,
+) -> Reckoning:
     """What a table needs for `capacity` items of this schema.
+
+    Args:
+        settings: the table's.
+        schema: of its rows.
+        capacity: items; None: as many as `max_bytes` hold.
+        example_bytes: a typical value of the columns without a bound, where one is known.
+        cut: how a stream over several tables cuts its chunks; None: as the table by itself.
+        lanes: open at once; None: as `lanes=` says.
 
     Raises:
         ValueError: a ragged column without `max` in a table without `max_bytes`.
     """
+    lanes = settings.lanes if lanes is None else lanes
     sparse = sparse_columns([(settings.view, schema)])
     layout = make_layout(schema, sparse)
     heap = reckon_heap(settings, schema, sparse, example_bytes)
@@ -172,13 +193,13 @@ def reckon(settings: Settings, schema: Schema, capacity: int | None, example_byt
             f"the ragged columns of a row take up to {heap.row_max:,} bytes, and together they must lie within 4 GiB",
             remedy="lower Spec(max=), or keep large values as objects with store.put() and write their ids",
         )
-    target, least = chunk_target(settings, layout, heap, capacity, row)
+    target, least = chunk_target(settings, layout, heap, capacity, row) if cut is None else (cut.target, cut.least_rows)
     rows, block = chunk_rows(layout, target, least, heap.per_row)
     per_row = block / rows
     added = settings.view.rows_added
     item = max(64, math.ceil(added * per_row))
-    open_bytes = _lanes_bytes(settings, rows, block)
-    least_bytes = open_bytes // settings.lanes
+    least_bytes = _lane_bytes(settings, rows, block)
+    open_bytes = lanes * least_bytes
     if settings.max_bytes is not None and settings.max_bytes < least_bytes:
         raise CapacityError(
             f"max_bytes={settings.max_bytes:,} holds not even what one lane has open: rows of {row:,} bytes, of which "
@@ -199,17 +220,71 @@ def reckon(settings: Settings, schema: Schema, capacity: int | None, example_byt
         f"capacity={capacity:,} items × {added:,} rows × {row:,} bytes" if capacity is not None else "max_bytes"
     ) + (
         f", of which column {dominant.name!r} ({dominant.type_text}) takes most, "
-        f"and {format_size(open_bytes)} for open chunks of lanes={settings.lanes}"
+        f"and {format_size(open_bytes)} for open chunks of lanes={lanes}"
     )
     meta = meta_bytes(settings, capacity) + descriptor_bytes(reserve // block)
-    return Reckoning(reserve, item, block, target, least, heap, meta, text)
+    return Reckoning(reserve, open_bytes, item, block, target, least, heap, meta, text)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How the writers of a stream cut its chunks.
+
+    Attributes:
+        target: bytes that a chunk aims at.
+        least_rows: rows that it holds at least.
+    """
+
+    target: int
+    least_rows: int
+
+
+def cut_for_all(tables: list[tuple[Settings, Reckoning]], layout: Layout, heap_per_row: int, lanes: int) -> Cut:
+    """Chunks for all tables of a stream, each of which pays for those that it holds.
+
+    They would hold the longest item whole. But a table with few rows to keep holds two or three chunks in each lane all
+    the same: they are cut so that these are no more than its items' own bytes, or than it has reckoned with.
+
+    Args:
+        tables: settings, and what each needs by itself of the stream's rows.
+        layout: of these rows.
+        heap_per_row: bytes of a row's values of varying length.
+        lanes: of the writer.
+    """
+    target = min(needed.chunk_target for _, needed in tables)
+    rows = [needed.least_rows for _, needed in tables]
+    if not all(settings.in_order for settings, _ in tables):
+        return Cut(target, min(rows))
+    block = min(_shared_block(settings, needed, lanes) for settings, needed in tables)
+    return _cut_to(Cut(target, max(rows)), block, layout, heap_per_row, min(rows), len(tables))
+
+
+def _shared_block(settings: Settings, needed: Reckoning, lanes: int) -> int:
+    room = min(needed.reserve_bytes, max(needed.open_bytes, needed.reserve_bytes - needed.open_bytes))
+    return room // (_OPEN_CHUNKS * max(settings.lanes, lanes))
+
+
+def cut_for_one(settings: Settings, needed: Reckoning, layout: Layout, heap_per_row: int, lanes: int) -> Cut:
+    """Chunks of a table by itself; smaller where those that its lanes have open would not fit otherwise."""
+    cut = Cut(needed.chunk_target, needed.least_rows)
+    if lanes > settings.lanes:
+        cut = Cut(max(_LEAST_TARGET, cut.target * settings.lanes // lanes), cut.least_rows)
+    elif settings.max_bytes is None:
+        return cut
+    return _cut_to(cut, needed.reserve_bytes // (_OPEN_CHUNKS * lanes), layout, heap_per_row, 1, 1)
+
+
+def _cut_to(cut: Cut, block: int, layout: Layout, heap_per_row: int, least_rows: int, tables: int) -> Cut:
+    block = max(_LEAST_SHARED, block)
+    most, _ = chunk_rows(layout, block, least_rows, heap_per_row, tables)
+    return Cut(min(cut.target, block), min(cut.least_rows, most))
 
 
 def reckon_without_rows(settings: Settings) -> Reckoning:
     """What a table needs before its first step tells what its rows are."""
     reserve = settings.max_bytes or 0
     text = f"capacity={settings.capacity} items and max_bytes={settings.max_bytes}"
-    return Reckoning(reserve, 64, 0, 256, 1, Heap(0, 0, True), meta_bytes(settings, None), text)
+    return Reckoning(reserve, 0, 64, 0, 256, 1, Heap(0, 0, True), meta_bytes(settings, None), text)
 
 
 def chunk_target(settings: Settings, layout: Layout, heap: Heap, capacity: int | None, row: int) -> tuple[int, int]:
@@ -247,10 +322,10 @@ def _factor(settings: Settings, rows: int) -> float:
     return _SLACK * finals * harmonic
 
 
-def _lanes_bytes(settings: Settings, rows: int, block: int) -> int:
-    """Per lane: the open chunk, what an unfinished item spans before it, and the oldest, half-dead one."""
+def _lane_bytes(settings: Settings, rows: int, block: int) -> int:
+    """Of one lane: the open chunk, what an unfinished item spans before it, and the oldest, half-dead one."""
     spanned = settings.view.rows_spanned
-    return settings.lanes * block * (2 + -(-max(spanned - 1, 0) // rows))
+    return block * (2 + -(-max(spanned - 1, 0) // rows))
 
 
 def meta_bytes(settings: Settings, capacity: int | None) -> int:

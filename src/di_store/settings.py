@@ -26,6 +26,8 @@ from di_store.schema import Schema
 from di_store.views import Opaque, View, view_from_plain, view_to_plain
 
 SELECTORS = {"Uniform": 0, "Fifo": 1, "Lifo": 2, "MinHeap": 3, "MaxHeap": 4, "Prioritized": 5, "Once": 6}
+MAX_SLOTS = 2**28 - 2
+"""What a key can name, as in ``native/layout.h``."""
 UNLIMITED = 2**63
 """Stands for "no limit" where the core keeps a number."""
 _NAME_BYTES = 100
@@ -151,7 +153,7 @@ class Settings:
 
 def slots_for(capacity: int | None) -> int:
     """Item slots to begin with: freed ones are reused late, so that old keys stay dead."""
-    return 1024 if capacity is None else capacity + 1024
+    return 1024 if capacity is None else min(capacity + 1024, MAX_SLOTS)
 
 
 def limiter_numbers(limiter: Limiter) -> tuple[float, float, float, int, bool]:

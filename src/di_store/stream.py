@@ -22,12 +22,10 @@ from di_store.plan import (
     observed_columns,
     sparse_columns,
 )
-from di_store.reserve import Heap, Reckoning, reckon_heap
+from di_store.reserve import Cut, Heap, cut_for_all, cut_for_one, reckon_heap
 from di_store.schema import Schema
 from di_store.settings import UNLIMITED, slots_for
 from di_store.views import NEED_ENDS, Transition
-
-_LEAST_CHUNK_BYTES = 256
 
 _ENDS_ALIKE = ("done", "dones", "terminal", "is_last")
 """Columns that other libraries end episodes with, without saying whether the return goes on behind the end."""
@@ -106,10 +104,10 @@ def build_native(handles: Sequence[TableHandle], lanes: int | None, autoreset: i
     schemas = {handle.name: _schema_of(handle) for handle in handles}
     schema = next(iter(schemas.values())) if len(schemas) == 1 else Schema.union(schemas)
     check_ends(handles, schema.names)
+    plan = writer_plan(handles, schema, lanes, autoreset)
     if len(handles) > 1:
         for handle in handles:
-            _widen(handle, schema)
-    plan = writer_plan(handles, schema, lanes, autoreset)
+            _widen(handle, schema, Cut(plan["chunk_bytes"], plan["least_rows"]), lanes or 1)
     return _core.Writer(handles[0].arena, plan), schema
 
 
@@ -127,22 +125,24 @@ def _schema_of(handle: TableHandle) -> Schema:
     return schema
 
 
-def _widen(handle: TableHandle, schema: Schema) -> None:
-    """Every table of a stream is charged its whole chunks: set aside more where other tables' columns make them larger.
+def _widen(handle: TableHandle, schema: Schema, cut: Cut, lanes: int) -> None:
+    """Set aside what a table's share of this stream's chunks needs: other columns, and cut for other tables too.
 
     Best effort: where the memory is not there the table evicts before its capacity, counted and warned of.
     """
-    if len(schema) == len(_schema_of(handle)):
-        return
-    needed = handle.reckon(schema)
     stats = handle.native.stats()
-    if needed.reserve_bytes <= stats["reserve_bytes"]:
-        return
-    try:
-        capacity = int(stats["capacity"])
-        slots = slots_for(None if capacity >= UNLIMITED else capacity)
-        handle.native.resize(capacity, int(stats["max_bytes"]), slots, needed.reserve_bytes, 0, 60.0)
-    except CapacityError:
+    capacity = int(stats["capacity"])
+    slots = slots_for(None if capacity >= UNLIMITED else capacity)
+    for reserved in sorted({handle.settings.lanes, min(handle.settings.lanes, lanes)}, reverse=True):
+        needed = handle.reckon(schema, cut=cut, lanes=reserved)
+        block = needed.chunk_block if needed.chunk_block < int(stats["chunk_block"]) else 0
+        reserve = max(needed.reserve_bytes, int(stats["reserve_bytes"]))
+        if not block and reserve == int(stats["reserve_bytes"]):
+            return
+        try:
+            handle.native.resize(capacity, int(stats["max_bytes"]), slots, reserve, block, 60.0)
+        except CapacityError:
+            continue
         return
 
 
@@ -152,8 +152,8 @@ def writer_plan(handles: Sequence[TableHandle], schema: Schema, lanes: int | Non
     sparse = sparse_columns([(handle.settings.view, _schema_of(handle)) for handle in handles]) & set(schema.names)
     layout = make_layout(schema, sparse)
     number = layout.publish(arena)
-    reckonings = [handle.reckon(schema if len(handles) > 1 else _schema_of(handle)) for handle in handles]
     heap = _stream_heap(handles, schema, sparse, layout)
+    cut = _cut(handles, schema, layout, heap, lanes or 1)
     weighted = any(isinstance(h.settings.view, Transition) and "discount" in _schema_of(h) for h in handles)
     by_name = {column.name: column for column in schema}
     discount, version = by_name.get("discount") if weighted else None, by_name.get("version")
@@ -173,8 +173,8 @@ def writer_plan(handles: Sequence[TableHandle], schema: Schema, lanes: int | Non
         "discount_count": int(np.prod(discount.shape)) if discount is not None else 1,
         "version": layout.number("version") if versioned else -1,
         "version_bytes": version.dtype.itemsize if version is not None and versioned else 8,
-        "chunk_bytes": _chunk_bytes(handles, reckonings, lanes or 1),
-        "least_rows": _least_rows(handles, reckonings),
+        "chunk_bytes": cut.target,
+        "least_rows": cut.least_rows,
         "heap_bytes_per_row": heap.per_row,
         "heap_row_max": heap.row_max,
         "coerce": _coercer(schema.columns),
@@ -182,11 +182,12 @@ def writer_plan(handles: Sequence[TableHandle], schema: Schema, lanes: int | Non
     }
 
 
-def _chunk_bytes(handles: Sequence[TableHandle], reckonings: list[Reckoning], lanes: int) -> int:
-    """What a chunk aims at; less where more lanes are open than were reckoned with, so that they fit all the same."""
-    target = min(reckoning.chunk_target for reckoning in reckonings)
-    reserved = min(handle.settings.lanes for handle in handles)
-    return target if lanes <= reserved else max(_LEAST_CHUNK_BYTES, target * reserved // lanes)
+def _cut(handles: Sequence[TableHandle], schema: Schema, layout: Layout, heap: Heap, lanes: int) -> Cut:
+    if len(handles) == 1:
+        needed = handles[0].reckon(_schema_of(handles[0]))
+        return cut_for_one(handles[0].settings, needed, layout, heap.per_row, lanes)
+    tables = [(handle.settings, handle.reckon(schema)) for handle in handles]
+    return cut_for_all(tables, layout, heap.per_row, lanes)
 
 
 def _final_columns(handles: Sequence[TableHandle], layout: Layout) -> list[int]:
@@ -197,12 +198,6 @@ def _final_columns(handles: Sequence[TableHandle], layout: Layout) -> list[int]:
     if not names:
         names = dict.fromkeys(column.name for column in layout.columns if tree.is_below(column.name, "obs"))
     return layout.numbers(names)
-
-
-def _least_rows(handles: Sequence[TableHandle], reckonings: list[Reckoning]) -> int:
-    """As many as the longest item has; few where some table's items leave out of order."""
-    rows = [reckoning.least_rows for reckoning in reckonings]
-    return max(rows) if all(handle.settings.in_order for handle in handles) else min(rows)
 
 
 def _stream_heap(handles: Sequence[TableHandle], schema: Schema, sparse: frozenset[str], layout: Layout) -> Heap:

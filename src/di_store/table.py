@@ -240,7 +240,7 @@ class Table:
         schema = handle.schema
         reserve = block = 0
         if schema is not None:
-            needed = handle.reckon(schema, wanted)
+            needed = handle.reckon_resized(schema, wanted)
             slots_held = needed.meta_bytes if wanted <= int(stats["slots"]) - 1024 else 0
             check_room(self.name, needed, handle.arena.available(), int(stats["reserve_bytes"]) + slots_held)
             reserve, block = needed.reserve_bytes, needed.chunk_block

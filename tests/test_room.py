@@ -1,0 +1,104 @@
+"""What an insert finds room for: what can never fit is refused at once, and values of any size use the memory there is."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import di_store
+
+MIB = 1 << 20
+
+
+def stacked(store: Any, capacity: int, steps: int, side: int) -> tuple[Any, dict[str, Any]]:
+    """A table of frame-stacked transitions, full, and all its items as they are read."""
+    table = store.create_table("t", capacity=capacity, lanes=1, view=di_store.Transition(frame_stack={"obs": 4}))
+    with table.writer() as writer:
+        for at in range(steps):
+            obs = np.full((side, side), at % 251, np.uint8)
+            step = {"obs": obs, "action": 0, "reward": 0.0, "terminated": at % 100 == 99, "truncated": False}
+            writer.append(step, next={"obs": obs + 1} if at % 100 == 99 else None)
+    return table, table.peek(table.keys()).data
+
+
+def test_stacked_transitions_that_never_fit_are_refused_at_once(full: bool) -> None:
+    """With no limit of time, and before anything is written or evicted."""
+    capacity, steps, side = (5_000, 3_000, 84) if full else (500, 300, 84)
+    with di_store.open(memory="1GiB" if full else "256MiB") as store:
+        table, batch = stacked(store, capacity, steps, side)
+        before = table.keys().tolist()
+        with pytest.raises(di_store.CapacityError, match=r"share no observations.*fewer rows at once.*capacity="):
+            table.extend(batch)
+        assert table.keys().tolist() == before
+        assert table.stats()["open_bytes"] == 0
+        assert store.check() == []
+        table.extend({name: column[: steps // 10] for name, column in batch.items()})
+        assert len(table) == steps + steps // 10
+
+
+def test_the_warning_about_eviction_names_inserted_items() -> None:
+    with di_store.open(memory="256MiB") as store:
+        table, batch = stacked(store, 500, 300, 84)
+        with pytest.warns(RuntimeWarning, match="inserted items cannot share frames"):
+            for first in range(0, 300, 20):
+                table.extend({name: column[first : first + 20] for name, column in batch.items()}, timeout=60)
+        assert table.stats()["evicted_for_room"] > 0
+
+
+def test_rows_of_one_call_that_never_fit_are_refused_at_once() -> None:
+    """In the store's memory, and within what a writer's extend may take."""
+    row = {"x": di_store.Spec((1024,), "f4")}
+    with di_store.open(memory="16MiB") as store:
+        store.create_table("other", capacity=500, schema=row)
+        table = store.create_table("t", capacity=2_000, max_bytes="4MiB", schema=row, view=di_store.Step())
+        with pytest.raises(di_store.CapacityError, match="rows of one call"):
+            table.extend({"x": np.zeros((1_500, 1024), np.float32)})
+        assert table.stats()["open_bytes"] == 0
+        table.extend({"x": np.zeros((500, 1024), np.float32)}, timeout=60)
+        with table.writer() as writer:
+            with pytest.raises(di_store.CapacityError, match="rows of one call"):
+                writer.extend({"x": np.zeros((1_500, 1024), np.float32)})
+            writer.extend({"x": np.zeros((500, 1024), np.float32)}, timeout=60)
+        with pytest.raises(ValueError, match="capacity"):
+            table.extend({"x": np.zeros((2_001, 1024), np.float32)})
+        assert store.check() == []
+
+
+def test_an_opaque_table_uses_the_memory_there_is(count: Callable[[int, int], int]) -> None:
+    """One small value at first says nothing about those that follow."""
+    size = count(20_000, 80_000)
+    with di_store.open(memory="1GiB" if size > 50_000 else "128MiB") as store:
+        table = store.create_table("t", capacity=1_000, view=di_store.Opaque())
+        table.insert(1)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", RuntimeWarning)
+            for at in range(1_500):
+                table.insert(np.full(size, at % 251, np.uint8), timeout=0)
+        stats = table.stats()
+        assert (len(table), stats["evicted_for_room"]) == (1_000, 0)
+        assert stats["reserve_bytes"] >= stats["used_bytes"] // 2
+        assert store.check() == []
+        table.resize(1_200)
+        table.resize(10)
+        assert len(table) == 10
+        assert table.stats()["reserve_bytes"] < stats["reserve_bytes"] // 2
+
+
+def test_an_opaque_table_leaves_objects_theirs_and_then_evicts() -> None:
+    """What is set aside grows by free memory only: in a store full of objects the table keeps what it can."""
+    with di_store.open(memory="32MiB") as store:
+        table = store.create_table("t", capacity=1_000, view=di_store.Opaque())
+        table.insert(1)
+        refs = [store.put(np.full(MIB, at, np.uint8)) for at in range(8)]
+        with pytest.warns(RuntimeWarning, match="evicted before capacity"):
+            for at in range(1_000):
+                table.insert(np.full(80_000, at % 251, np.uint8), timeout=60)
+        assert 100 < len(table) < 300
+        assert all((store.get(ref) == at).all() for at, ref in enumerate(refs))
+        assert store.stats()["committed"] <= 32 * MIB
+        assert (table.peek(table.keys()[-1:]).data[0] == 999 % 251).all()
+        assert store.check() == []
