@@ -259,6 +259,22 @@ LIMITS = [
 
 WAITS = [
     Mutant(
+        "a-short-view-pays-for-a-long-one",
+        "standstill",
+        "native/writer_commit.cc",
+        "      past[i] = std::max(past[i], all);\n",
+        "      past[i] = reached_[i];\n",
+        ("tests/test_streams.py::test_a_short_table_beside_long_episodes_keeps_its_items",),
+    ),
+    Mutant(
+        "open-chunks-are-short-of-items",
+        "standstill",
+        "native/heap_make.cc",
+        "own + std::max(own, open) + block",
+        "own + own + block",
+        ("tests/test_streams.py",),
+    ),
+    Mutant(
         "insert-announces-nothing",
         "standstill",
         "native/table.cc",
