@@ -74,9 +74,8 @@ class Heap {
 
   // chunks
   // Writer or reaper: needs it no more. With deadline 0 it only tries; false: the heap is busy.
-  bool close_chunk(u32 descriptor, u32 entry, u64 deadline_ns);
-  // The same for one of its tables, attachment number `position`, while others still need it; never of the last of them.
-  bool close_chunk_for(u32 descriptor, u32 position, u64 deadline_ns);
+  // `position`: of one of its tables, while others still need it; kNone: of all, and `entry` ends.
+  bool close_chunk(u32 descriptor, u32 position, u32 entry, u64 deadline_ns);
   void sweep_unused_chunks(u64 deadline_ns);                             // sweep_chunks(), now and then
   void detach(std::span<const u32> chunks, u32 table, u64 deadline_ns);  // this table's uses of them have ended
   void sweep_chunks(u64 deadline_ns);  // the same for all, after a death, and its collapses

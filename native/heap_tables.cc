@@ -69,22 +69,15 @@ void Heap::close_locked(u32 chunk) {
   wake_room();
 }
 
-bool Heap::close_chunk_for(u32 chunk, u32 position, u64 deadline_ns) {
+bool Heap::close_chunk(u32 chunk, u32 position, u32 entry, u64 deadline_ns) {
   try {
     Guard guard(*this, deadline_ns);
-    end_need(chunk, position);
-    detach_locked(chunk, chunk_header(*this, chunk).attachment[position].table);
-    wake_room();
-  } catch (const Error& error) {
-    if (deadline_ns != 0 || error.code() != Code::kTimeout) throw;
-    return false;
-  }
-  return true;
-}
-
-bool Heap::close_chunk(u32 chunk, u32 entry, u64 deadline_ns) {
-  try {
-    Guard guard(*this, deadline_ns);
+    if (position != kNone) {
+      end_need(chunk, position);
+      detach_locked(chunk, chunk_header(*this, chunk).attachment[position].table);
+      wake_room();
+      return true;
+    }
     close_locked(chunk);
     arena_.ledger().entry(entry).what.store(0, std::memory_order_release);
   } catch (const Error& error) {

@@ -386,7 +386,7 @@ void Writer::close(u64 deadline_ns) {
   closed_ = true;
   for (LaneState& lane : lanes_) {
     for (const OpenChunk& chunk : lane.chunks)
-      arena_->heap().close_chunk(chunk.descriptor(), chunk.entry(), deadline_ns);
+      arena_->heap().close_chunk(chunk.descriptor(), kNone, chunk.entry(), deadline_ns);
     lane.chunks.clear();
   }
   for (u32 i = 0; i < table_entries_.size(); ++i) {

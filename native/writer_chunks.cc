@@ -66,7 +66,7 @@ void Writer::close_spare(const std::vector<u32>& lanes) {
     LaneState& lane = lanes_[index];
     while (lane.chunks.size() > lane.committed.current + 1u) {
       const OpenChunk& last = lane.chunks.back();
-      if (!arena_->heap().close_chunk(last.descriptor(), last.entry(), 0)) break;
+      if (!arena_->heap().close_chunk(last.descriptor(), kNone, last.entry(), 0)) break;
       lane.chunks.pop_back();
     }
   }
@@ -182,7 +182,7 @@ bool Writer::ensure_row(u32 index, u64 heap_bytes, u64 deadline_ns, Blocked* blo
   if (row < chunk.capacity() && row == 0 && chunk.heap_size() >= heap_bytes) return true;
   while (lane.current + 1 < state.chunks.size() && state.chunks[lane.current + 1].heap_size() < heap_bytes) {
     OpenChunk& small = state.chunks[lane.current + 1];
-    arena_->heap().close_chunk(small.descriptor(), small.entry(), deadline_ns);
+    arena_->heap().close_chunk(small.descriptor(), kNone, small.entry(), deadline_ns);
     state.chunks.erase(state.chunks.begin() + lane.current + 1);
   }
   if (lane.current + 1 == state.chunks.size() && !open_chunk(index, heap_bytes, deadline_ns, blocked)) return false;

@@ -235,11 +235,11 @@ void Writer::let_go(const std::vector<u32>& lanes) {
     }
     for (u32 i = 0; i < past.size(); ++i) {
       past[i] = std::max(past[i], all);
-      while (past[i] < reached_[i] && heap.close_chunk_for(state.chunks[past[i]].descriptor(), i, 0)) ++past[i];
+      while (past[i] < reached_[i] && heap.close_chunk(state.chunks[past[i]].descriptor(), i, kNone, 0)) ++past[i];
     }
     for (; all > 0; --all) {
       const OpenChunk front = state.chunks.front();
-      if (!heap.close_chunk(front.descriptor(), front.entry(), 0)) break;
+      if (!heap.close_chunk(front.descriptor(), kNone, front.entry(), 0)) break;
       state.chunks.pop_front();
       --state.committed.current;
       for (u32& each : past) --each;
