@@ -55,13 +55,18 @@ def test_every_growth_by_one_item_is_kept_within_the_directory() -> None:
         assert store.check() == []
 
 
+def extend_all(table: Any) -> None:
+    """A hundred calls of 3,000 items, that hold the number of their call."""
+    for at in range(100):
+        table.extend({"x": np.full(3_000, at, np.uint8)}, timeout=60)
+
+
 def test_a_table_that_has_no_memory_for_more_slots_evicts() -> None:
     """`capacity=None`: as many items as fit, also where their slots are what does not fit."""
     with di_store.open(memory="16MiB") as store:
         table = store.create_table("t", capacity=None, max_bytes="4MiB", schema={"x": di_store.Spec((), "u1")})
         with pytest.warns(RuntimeWarning, match="evicted before capacity"):
-            for at in range(100):
-                table.extend({"x": np.full(3_000, at, np.uint8)}, timeout=60)
+            extend_all(table)
         stats = table.stats()
         assert 20_000 < len(table) < 300_000
         assert stats["evicted_for_room"] + len(table) == stats["inserts"] == 300_000

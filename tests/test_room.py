@@ -1,4 +1,4 @@
-"""What an insert finds room for: what can never fit is refused at once, and values of any size use the memory there is."""
+"""What an insert finds room for: what can never fit is refused at once; values of any size use what memory there is."""
 
 from __future__ import annotations
 
@@ -40,12 +40,18 @@ def test_stacked_transitions_that_never_fit_are_refused_at_once(full: bool) -> N
         assert len(table) == steps + steps // 10
 
 
+def insert_all(table: Any, values: Any) -> None:
+    """One by one."""
+    for value in values:
+        table.insert(value, timeout=60)
+
+
 def test_the_warning_about_eviction_names_inserted_items() -> None:
     with di_store.open(memory="256MiB") as store:
         table, batch = stacked(store, 500, 300, 84)
+        rows = ({name: column[at] for name, column in batch.items()} for at in range(300))
         with pytest.warns(RuntimeWarning, match="inserted items cannot share frames"):
-            for first in range(0, 300, 20):
-                table.extend({name: column[first : first + 20] for name, column in batch.items()}, timeout=60)
+            insert_all(table, rows)
         assert table.stats()["evicted_for_room"] > 0
 
 
@@ -95,8 +101,7 @@ def test_an_opaque_table_leaves_objects_theirs_and_then_evicts() -> None:
         table.insert(1)
         refs = [store.put(np.full(MIB, at, np.uint8)) for at in range(8)]
         with pytest.warns(RuntimeWarning, match="evicted before capacity"):
-            for at in range(1_000):
-                table.insert(np.full(80_000, at % 251, np.uint8), timeout=60)
+            insert_all(table, (np.full(80_000, at % 251, np.uint8) for at in range(1_000)))
         assert 100 < len(table) < 300
         assert all((store.get(ref) == at).all() for at, ref in enumerate(refs))
         assert store.stats()["committed"] <= 32 * MIB
