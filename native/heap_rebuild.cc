@@ -60,7 +60,9 @@ void Heap::recompute_charges() {
     if (word_kind(word) != ObjectKind::kChunk || word_state(word) == ObjectState::kFree) continue;
     const u64 bytes = Blocks::block_bytes(descriptor(index).bytes);
     if (!has_attachments(*this, index)) continue;  // damaged: whoever lets it go says so
-    for (const Attachment& at : attachments(*this, index)) {
+    const std::span<Attachment> all = attachments(*this, index);
+    for (u32 k = 0; k < all.size(); ++k) {
+      const Attachment& at = all[k];
       if (at.attached.load() == 0 || at.table >= arena_.table_count()) continue;
       TableHeader& table = arena_.table(at.table);
       if (table.generation.load() != at.table_generation) continue;
