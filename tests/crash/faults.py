@@ -81,8 +81,9 @@ REACHED_SETTLING: dict[str, tuple[tuple[str, ...], int]] = {
 }
 """Points that are met by who comes after a death: where the dead one died for it, and the largest count."""
 
-REACHED_ELSEWHERE = {"arena.before_magic", "chores.chosen"}
-"""Points with tests of their own: who creates a store (test_open_race.py), who makes huge pages (test_check.py)."""
+REACHED_ELSEWHERE = {"arena.before_magic", "chores.chosen", "fork.pin_copied"}
+"""Points with tests of their own: who creates a store (test_open_race.py), who makes huge pages (test_check.py), a
+forked child that has no room for its pins (test_fork.py)."""
 
 # An item drawn before one of these is given back, so a consumer killed there loses nothing.
 BEFORE_DELIVERY = {

@@ -299,6 +299,25 @@ def test_a_child_without_room_keeps_its_views(crew: Crew, name: str) -> None:
     crew.start("crash.test_fork:fork_without_room", name).finish()
 
 
+def fork_dies_copying(name: str) -> None:
+    """The child is killed while it copies what it cannot pin: the parent goes on, with its own pins as they were."""
+    store = di_store.open(f"{name}-full", memory="8MiB")
+    views = fill(store, 7)
+    _core.arm_fault("fork.pin_copied:3")
+    assert join(in_child(lambda: None)) == KILLED
+    _core.arm_fault("")
+    store.delete(store.keys(n=100_000))
+    for at in range(5):
+        check_object(views[at], 9, 7 + at)
+    views.clear()
+    assert store.check() == []
+    assert store.stats()["pinned"] == 0
+
+
+def test_a_child_killed_while_it_copies_leaves_nothing(crew: Crew, name: str) -> None:
+    crew.start("crash.test_fork:fork_dies_copying", name).finish()
+
+
 def fork_without_memory(name: str) -> None:
     """Each allocation on the way into the child fails once: its views stay true, and none of the parent's pins go."""
     store = di_store.attach(name, timeout=60)
