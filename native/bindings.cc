@@ -114,14 +114,14 @@ nb::object wrap_array(int type, int ndim, const npy_intp* shape, const void* dat
   return made;
 }
 
-nb::object as_array(nb::handle value, int type) {
+nb::object as_array(nb::handle value, int type, const char* what) {
   PyObject* array = PyArray_FROMANY(value.ptr(), type, 0, 0, NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED);
-  if (array == nullptr && PyErr_ExceptionMatches(PyExc_RuntimeError)) {  // of torch
+  if (array == nullptr) {
+    if (PyErr_ExceptionMatches(PyExc_MemoryError) || !PyErr_ExceptionMatches(PyExc_Exception)) throw nb::python_error();
     PyErr_Clear();
-    throw Error(Code::kType, std::string("keys and priorities are numbers or arrays of them; numpy cannot take this ") +
-                                 Py_TYPE(value.ptr())->tp_name + ": give tensor.detach().numpy()");
+    throw Error(Code::kType, what + std::string(", got a ") + Py_TYPE(value.ptr())->tp_name);
   }
-  return checked(array);
+  return nb::steal(array);
 }
 
 std::string shown(nb::handle object) {

@@ -43,8 +43,8 @@ nb::object new_array(const std::vector<T>& values, int type) {
   std::memcpy(PyArray_DATA(reinterpret_cast<PyArrayObject*>(array)), values.data(), values.size() * sizeof(T));
   return nb::steal(array);
 }
-// A contiguous array of this type made from (or being) `value`; throws TypeError.
-nb::object as_array(nb::handle value, int type);
+// A contiguous array of this type made from (or being) `value`; throws TypeError, which names `what` and what to give.
+nb::object as_array(nb::handle value, int type, const char* what = "an argument is no array of numbers");
 template <class T>
 std::span<const T> view_of(const nb::object& array) {
   auto* at = reinterpret_cast<PyArrayObject*>(array.ptr());

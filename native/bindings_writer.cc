@@ -172,8 +172,8 @@ bool PyWriter::take_lanes(nb::handle lane) {
   }
   nb::object array = nb::steal(PyArray_FromAny(lane.ptr(), nullptr, 0, 0, NPY_ARRAY_C_CONTIGUOUS, nullptr));
   if (!array.is_valid()) {
-    if (!PyErr_ExceptionMatches(PyExc_RuntimeError)) throw nb::python_error();
-    PyErr_Clear();  // of torch: a tensor that numpy cannot take
+    if (PyErr_ExceptionMatches(PyExc_MemoryError) || !PyErr_ExceptionMatches(PyExc_Exception)) throw nb::python_error();
+    PyErr_Clear();
     throw Error(Code::kType, "lane= is an int, an int array or a bool mask");
   }
   if (PyArray_NDIM(reinterpret_cast<PyArrayObject*>(array.ptr())) != 1)
@@ -190,7 +190,7 @@ bool PyWriter::take_lanes(nb::handle lane) {
   if (PyArray_SIZE(at) != 0 && !PyTypeNum_ISINTEGER(PyArray_TYPE(at)))
     throw Error(Code::kType, "lane= is an int, an int array or a bool mask");
   if (PyArray_SIZE(at) == 0) return vector_;
-  const nb::object numbers = as_array(array, NPY_INT64);
+  const nb::object numbers = as_array(array, NPY_INT64, "lane= is an int, an int array or a bool mask");
   for (const i64 value : view_of<i64>(numbers)) take_lane(value);
   return vector_;
 }
@@ -224,7 +224,7 @@ void PyWriter::parse_priority(nb::handle value, const CallShape& shape, std::siz
     }
     to->assign(cells, number);
   } else {
-    const nb::object array = as_array(value, NPY_FLOAT64);
+    const nb::object array = as_array(value, NPY_FLOAT64, "priority= is a number, or one for each row");
     const auto values = view_of<double>(array);
     std::vector<npy_intp> got, by_row, by_step;
     const auto* at = reinterpret_cast<const PyArrayObject*>(array.ptr());
@@ -257,9 +257,10 @@ void PyWriter::parse_priorities(nb::handle priority, const CallShape& shape) {
     return;
   }
   for (auto [number, value] : nb::borrow<nb::dict>(priority)) {  // what Writer.append makes of a dict by name
-    if (!PyLong_Check(number.ptr())) throw Error(Code::kType, "priority= is a number or one for each row");
-    const std::size_t table = nb::cast<std::size_t>(number);
-    if (table < tables) parse_priority(value, shape, table);
+    const std::size_t table = PyLong_Check(number.ptr()) ? PyLong_AsSize_t(number.ptr()) : tables;
+    PyErr_Clear();
+    if (table >= tables) throw Error(Code::kType, "priority= is a number, or one for each row");
+    parse_priority(value, shape, table);
   }
 }
 
@@ -396,7 +397,7 @@ void bind_writer(nb::module_& module) {
       .def("extend", &PyWriter::append, nb::arg("steps").none(), nb::arg("next").none(), nb::arg("final").none(),
            nb::arg("lane").none(), nb::arg("priority").none(), nb::arg("T"))
       .def("end_episode", &PyWriter::end_episode, nb::arg("final").none(), nb::arg("lane").none(), nb::arg("discard"))
-      .def("insert", &PyWriter::insert, nb::arg("rows"), nb::arg("items"), nb::arg("total"), nb::arg("priority").none(),
+      .def("insert", &PyWriter::insert, nb::arg("rows").none(), nb::arg("items"), nb::arg("total"), nb::arg("priority").none(),
            nb::arg("bare") = false)
       .def("finish", &PyWriter::finish)
       .def("resume", &PyWriter::resume)

@@ -9,6 +9,7 @@ import numpy as np
 from di_store import codec
 from di_store.devices import moved
 from di_store.dtypes import Array, is_tensor, tensor_array
+from di_store.errors import shown
 from di_store.ragged import Ragged
 
 _BLOB_ALIGNMENT = 64
@@ -199,10 +200,7 @@ def key_array(keys: Any) -> Array:
     Raises:
         TypeError: no whole numbers.
     """
-    try:
-        found: Array = np.atleast_1d(tensor_array(keys)[0] if is_tensor(keys) else np.asarray(keys))
-    except (ValueError, TypeError, RuntimeError) as error:  # uneven lists; tensors in lists raise the last
-        raise TypeError(f"keys: {error}; give the uint64 keys that batches and writers return") from None
+    found = _as_array("keys", keys, "the uint64 keys that batches and writers return")
     if found.size == 0:
         return np.empty(0, np.uint64)
     if found.dtype.kind not in "iu":
@@ -216,10 +214,15 @@ def host_array(values: Any) -> Array:
     Raises:
         TypeError: no numbers.
     """
+    single = is_tensor(values) and values.is_floating_point()  # bfloat16 has no numpy form
+    found = _as_array("priorities", values.float() if single else values, "one number for each key")
+    if found.size and found.dtype.kind not in "biuf":
+        raise TypeError(f"priorities are {found.dtype}: give one number for each key")
+    return np.ascontiguousarray(found.reshape(-1), np.float64)
+
+
+def _as_array(option: str, values: Any, wanted: str) -> Array:
     try:
-        if is_tensor(values):
-            values = tensor_array(values.float() if values.is_floating_point() else values)[0]
-        found: Array = np.atleast_1d(np.asarray(values, dtype=np.float64)).reshape(-1)
-    except (ValueError, TypeError, RuntimeError, OverflowError) as error:  # uneven lists; tensors in lists
-        raise TypeError(f"priorities: {error}; give one number for each key") from None
-    return found
+        return np.atleast_1d(tensor_array(values)[0] if is_tensor(values) else np.asarray(values))
+    except Exception:  # whatever a foreign type raises
+        raise TypeError(f"{option}={shown(values)} is a {type(values).__name__}: give {wanted}") from None

@@ -27,13 +27,30 @@ def count(option: str, value: object, *, minimum: int, maximum: int = MAX_COUNT,
         raise TypeError(f"{option}={shown(value)}: give a whole number")
     try:
         number = operator.index(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, RuntimeError):  # torch raises the others for values that it cannot convert
+    except Exception:  # whatever a foreign type raises
         raise TypeError(f"{option}={shown(value)} is a {type(value).__name__}: give a whole number") from None
     if number < minimum:
         raise ValueError(f"{option}={shown(number)} is below {minimum}" + (f": {why}" if why else ""))
     if number > maximum:
         raise ValueError(f"{option}={shown(number)} is above {maximum}, the largest there is")
     return number
+
+
+def as_float(option: str, value: object, wanted: str) -> float:
+    """`value` as a float, NaN and infinities included; what is too large for one is infinite.
+
+    Raises:
+        TypeError: no number (bool and text count as none); `wanted` says what to give.
+    """
+    refused = isinstance(value, (bool, str, bytes)) or type(value).__name__ in ("bool_", "bool")
+    if not refused and hasattr(value, "__float__"):
+        try:
+            return float(value)
+        except OverflowError:
+            return math.inf if value > 0 else -math.inf  # type: ignore[operator]
+        except Exception:  # whatever a foreign type raises
+            pass
+    raise TypeError(f"{option}={shown(value)} is a {type(value).__name__}: give {wanted}")
 
 
 def real(option: str, value: object, *, minimum: float = 0.0, maximum: float = math.inf, why: str = "") -> float:
@@ -43,14 +60,7 @@ def real(option: str, value: object, *, minimum: float = 0.0, maximum: float = m
         TypeError: no number.
         ValueError: NaN, infinite, or out of bounds; `why` explains them.
     """
-    if isinstance(value, (bool, str, bytes)) or not hasattr(value, "__float__"):
-        raise TypeError(f"{option}={shown(value)} is a {type(value).__name__}: give a number")
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf
-    except (TypeError, ValueError, RuntimeError):  # torch raises the last for several elements
-        raise TypeError(f"{option}={shown(value)} is a {type(value).__name__}: give one number") from None
+    number = as_float(option, value, "a number")
     if not math.isfinite(number) or not minimum <= number <= maximum:
         bounds = f"at least {minimum:g}" if maximum == math.inf else f"between {minimum:g} and {maximum:g}"
         raise ValueError(f"{option}={number}: give a finite number {bounds}" + (f": {why}" if why else ""))
@@ -82,6 +92,16 @@ def is_name(value: object, most: int) -> TypeGuard[str]:
         return False
 
 
+def listed(option: str, value: object, wanted: str) -> list[Any]:
+    """What goes through as a list; TypeError with what is `wanted` for text, and what has no elements."""
+    if not isinstance(value, (str, bytes)):
+        try:
+            return list(value)  # type: ignore[call-overload, no-any-return]
+        except Exception:  # whatever a foreign type raises
+            pass
+    raise TypeError(f"{option}={shown(value)} is a {type(value).__name__}: give {wanted}")
+
+
 def names(option: str, value: object) -> tuple[str, ...]:
     """Column names as a tuple: one text stands for a tuple of one.
 
@@ -89,18 +109,17 @@ def names(option: str, value: object) -> tuple[str, ...]:
         TypeError: neither text nor an iterable of texts.
         ValueError: an empty name, or one named twice.
     """
-    listed = (value,) if isinstance(value, str) else value
-    if not isinstance(listed, Iterable):
-        raise TypeError(f"{option}={shown(value)} is a {type(value).__name__}: give a tuple of column names")
-    found = tuple(listed)
-    for name in found:
-        if not isinstance(name, str):
-            raise TypeError(f"{option}={shown(value)}: {shown(name)} is a {type(name).__name__}, column names are text")
-        if not name:
+    found = [value] if isinstance(value, str) else listed(option, value, "a tuple of column names")
+    for each in found:
+        if not isinstance(each, str):
+            raise TypeError(f"{option}={shown(value)}: {shown(each)} is a {type(each).__name__}, column names are text")
+        if not each:
             raise ValueError(f"{option}={shown(value)} holds an empty name")
+        if not is_name(each, MAX_COUNT):
+            raise ValueError(f"{option}={shown(value)}: a column's name is text of UTF-8")
     if len(set(found)) != len(found):
         raise ValueError(f"{option}={shown(value)} names a column twice")
-    return found
+    return tuple(map(str, found))
 
 
 def later(option: str, value: object, unset: object = None) -> None:

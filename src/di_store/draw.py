@@ -9,8 +9,9 @@ from typing import Any
 
 from di_store import _core, config
 from di_store.batch import Batch, check_out
-from di_store.errors import EndOfData, Timeout
+from di_store.errors import CapacityError, EndOfData, Timeout
 from di_store.handle import TableHandle
+from di_store.sizes import format_size, machine_bytes
 from di_store.waits import SLICE_SECONDS, SampleWait, check_timeout
 
 
@@ -28,9 +29,34 @@ class Stopped(Exception):
     """A loader is being closed: its thread leaves what it waits for."""
 
 
-def check_n(n: Any) -> int:
+_LEDGER_BYTES = 16
+"""What a draw takes of the store's memory until it is delivered."""
+_DRAW_BYTES = 128
+"""What a draw takes of this process's memory beside its example."""
+
+
+def check_n(n: Any, option: str = "n") -> int:
     """`n` as a number of examples."""
-    return config.count("n", n, minimum=1, why="a batch holds at least one example")
+    return config.count(option, n, minimum=1, why="a batch holds at least one example")
+
+
+def check_fits(arena: _core.Arena, n: int, example_bytes: int = 0) -> None:
+    """Refuse a batch that no memory could hold, before anything is drawn or allocated.
+
+    Raises:
+        CapacityError: more draws than the store's memory can count, or more bytes than the machine has.
+    """
+    if n * _LEDGER_BYTES > arena.budget:
+        raise CapacityError(
+            f"n={n} draws take {_LEDGER_BYTES} bytes each of the store's memory of {format_size(arena.budget)}",
+            remedy="sample fewer at once, or raise memory= with store.resize(memory=)",
+        )
+    needed = n * (example_bytes + _DRAW_BYTES)
+    if needed > machine_bytes():
+        raise CapacityError(
+            f"n={n} examples are a batch of {format_size(needed)}, and this machine has {format_size(machine_bytes())}",
+            remedy="sample fewer at once, or only some columns=",
+        )
 
 
 def read_batch(
@@ -49,10 +75,12 @@ def read_batch(
     if out is not None:
         check_out(out, n)
     terms = Terms(n, timeout, min_n, linger)
+    check_fits(handle.arena, n)
     with terms:
         await_columns(handle, terms)
     reader = handle.reader()
     which = handle.which(columns)
+    check_fits(handle.arena, n, handle.bytes_of(which))
     if draws is None:
         draws = reader.begin()
     try:
@@ -238,6 +266,7 @@ class TableSource:
         with terms:
             await_columns(handle, terms)
         reader, which = handle.reader(), handle.which(self._columns)
+        check_fits(self.arena, terms.n, handle.bytes_of(which))
         draws = reader.begin()
         try:
             with terms:

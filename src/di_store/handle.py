@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from di_store import _core
+from di_store import _core, config
 from di_store.batch import Batch, decode_blob, wrap_ragged
 from di_store.errors import CapacityError, CorruptData, StoreError, Timeout
 from di_store.plan import OPAQUE_SCHEMA, VALUE, ReadPlan, finished_schema, make_layout, read_plan, sparse_columns
@@ -164,13 +164,18 @@ class TableHandle:
 
     def which(self, columns: str | Iterable[str] | None) -> list[int] | None:
         """Numbers of the outputs that `columns` names; None for all."""
-        key = columns if columns is None or isinstance(columns, str) else tuple(columns)
+        key = columns if columns is None or type(columns) is str else config.names("columns", columns)
         if key not in self._which:
             plan = self.read_plan()
             if plan is None:
                 return None
             self._which[key] = plan.which(key)
         return self._which[key]
+
+    def bytes_of(self, which: list[int] | None) -> int:
+        """Bytes of one example with these outputs, ragged ones apart."""
+        plan = self.read_plan()
+        return 0 if plan is None else plan.bytes_of(which)
 
     def beta(self) -> float | None:
         """The exponent of the importance weights, as it is now; None: weights are 1."""

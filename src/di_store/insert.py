@@ -15,6 +15,7 @@ import numpy as np
 
 from di_store import _core, tree
 from di_store.batch import encode_blob
+from di_store.config import listed
 from di_store.dtypes import Array
 from di_store.errors import SchemaMismatch, StoreError
 from di_store.handle import TableHandle
@@ -62,7 +63,7 @@ class Inserter:
         with self._guard():
             self._check_open()
             if self._handle.opaque:
-                return self._opaque(list(batch), priority, timeout)
+                return self._opaque(listed("batch", batch, "a list of values"), priority, timeout)
             n = rows_of(batch)
             self._check_count(n)
             if self._plain:
@@ -139,14 +140,14 @@ class Inserter:
         self._handle.reserve_opaque(max(map(len, blobs)))
         return self._rows({VALUE: blobs}, len(blobs), priority, timeout)
 
-    def _explained(self, error: SchemaMismatch, value: Any, n: int | None) -> SchemaMismatch:
+    def _explained(self, error: SchemaMismatch, value: Any, n: int | None) -> Exception:
         """What is wrong with refused rows, with its full path; `error` itself where that is not to be seen."""
         try:
             leaves, schema = tree.flatten(value, what="row"), self._columns()
             self._complete(leaves, schema, n)
             for name, leaf in leaves.items():
                 schema[name].coerce(leaf, n)
-        except SchemaMismatch as told:
+        except (SchemaMismatch, ValueError, TypeError) as told:
             return told
         return error
 
@@ -261,8 +262,6 @@ class Inserter:
         total = rows_limit(sum(rows for _, (rows, _, _) in timed))
         joined = {name: _joined([rows[name] for rows, _ in timed]) for name in leaves}
         items = [item for _, item in timed]
-        if priority is not None and np.size(priority) == 1:
-            priority = float(np.asarray(priority, np.float64).reshape(()))
         return self._send(tree.unflatten(joined), items, total, priority, timeout)
 
     def _has_next(self) -> bool:

@@ -17,7 +17,7 @@ from di_store import _core, config
 from di_store.batch import Batch
 from di_store.chores import run_ahead
 from di_store.devices import Placer
-from di_store.draw import Drawn, Stopped, Terms, check_n
+from di_store.draw import Drawn, Stopped, Terms, check_fits, check_n
 from di_store.errors import EndOfData, StoreClosed, StoreError
 from di_store.handle import TableHandle
 
@@ -114,7 +114,9 @@ class _Ahead:
         if source is None:
             raise Stopped
         terms = Terms(self._terms.n, self._terms.timeout, stop=lambda: self._stop, ours=self._held)
-        beta = self._beta(self._drawn) if callable(self._beta) else self._beta
+        beta = self._beta
+        if callable(beta) and (beta := beta(self._drawn)) is not None:
+            beta = config.real("beta", beta, why="it is the exponent of the importance weights")
         if beta is None:
             beta = source.beta()
         try:
@@ -192,7 +194,8 @@ class Loader:
         drop_last: bool = False,
         timeout: float | None = None,
     ) -> None:
-        terms = Terms(check_n(batch_size), timeout)
+        terms = Terms(check_n(batch_size, "batch_size"), timeout)
+        check_fits(source.arena, terms.n)
         prefetch = config.count("prefetch", prefetch, minimum=0)
         if not callable(beta) and beta is not None:
             beta = config.real("beta", beta, why="it is the exponent of the importance weights")

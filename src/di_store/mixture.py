@@ -11,7 +11,7 @@ import numpy as np
 
 from di_store import config
 from di_store.batch import Batch, check_out, host_array, key_array
-from di_store.draw import Drawn, Terms, Undelivered, await_columns, check_n, collect
+from di_store.draw import Drawn, Terms, Undelivered, await_columns, check_fits, check_n, collect
 from di_store.dtypes import Array
 from di_store.errors import EndOfData, StoreError, Timeout, shown
 from di_store.handle import TableHandle
@@ -83,6 +83,7 @@ class Mixture:
         if beta is not None:
             beta = config.real("beta", beta, why="it is the exponent of the importance weights")
         n = check_n(n)
+        check_fits(whole.arena, n)
         if out is not None:
             check_out(out, n)
         source = whole if columns is None else whole.only(columns)
@@ -273,6 +274,7 @@ class _Part:
         try:
             await_columns(self.handle, own)
             reader = self.handle.reader()
+            check_fits(self.handle.arena, own.n, self.handle.bytes_of(None))
             self._draws = self._draws or reader.begin()
             self.held = collect(self.handle, reader, self._draws, own)
         finally:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
-from di_store import _core
-from di_store.config import count
+from di_store import _core, config
+from di_store.config import as_float, count
 from di_store.errors import ObjectNotFound, StoreFull, Timeout, shown
 from di_store.waits import SLICE_SECONDS, Wait
 
@@ -107,23 +106,14 @@ def listed(refs: Any) -> list[Any]:
     Raises:
         TypeError: one alone, or nothing that can be gone through.
     """
-    if isinstance(refs, (Ref, str, bytes)) or not isinstance(refs, Iterable):
-        raise TypeError(f"{shown(refs)} is a {type(refs).__name__}: give a list of refs")
-    return list(refs)
+    return config.listed("refs", refs, "a list of refs")
 
 
 def check_ttl(ttl: Any) -> float:
     """Seconds until the object is deleted; 0 for never."""
     if ttl is None:
         return 0.0
-    if isinstance(ttl, (bool, str, bytes)) or not hasattr(ttl, "__float__"):
-        raise TypeError(f"ttl={shown(ttl)}: give seconds, or None for an object that stays")
-    try:
-        seconds = float(ttl)
-    except OverflowError:  # an int beyond all floats
-        seconds = math.inf if ttl > 0 else -math.inf
-    except (TypeError, ValueError, RuntimeError):  # torch raises the last for several elements
-        raise TypeError(f"ttl={shown(ttl)}: give seconds, or None for an object that stays") from None
+    seconds = as_float("ttl", ttl, "seconds, or None for an object that stays")
     if not seconds > 0:
         raise ValueError(f"ttl={shown(ttl)}: give seconds > 0, or None for an object that stays")
     return 0.0 if seconds > _FOREVER_SECONDS else seconds
@@ -194,10 +184,12 @@ def get_all(store: Handle, refs: Iterable[Any], timeout: float | None, copy: boo
 
 def put_all(store: Handle, values: Iterable[Any], ids: Any, timeout: float | None) -> list[Ref]:
     """Several objects under one deadline; what was put before a failure is deleted again."""
-    if isinstance(values, (dict, str, bytes)) or not isinstance(values, Iterable):
-        raise TypeError(f"put_many() takes a list of values, not one {type(values).__name__}: put() stores that")
-    every = list(values)
-    raws: Sequence[bytes | None] = [None] * len(every) if ids is None else [parse_id(each) for each in ids]
+    if isinstance(values, dict):
+        raise TypeError("put_many() takes a list of values, not one dict: put() stores that")
+    every = config.listed("values", values, "put_many() a list of values; put() stores one")
+    raws: Sequence[bytes | None] = [None] * len(every)
+    if ids is not None:
+        raws = [parse_id(each) for each in config.listed("ids", ids, "a list of ids, 40 hex characters each")]
     if len(raws) != len(every):
         raise ValueError(f"put_many: {len(raws)} ids for {len(every)} values")
     deadline = None if timeout is None else time.monotonic() + timeout

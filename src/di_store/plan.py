@@ -242,6 +242,12 @@ class ReadPlan:
     ragged: Mapping[int, tuple[tuple[str, ...], int]]
     item_bytes: int
 
+    def bytes_of(self, which: list[int] | None) -> int:
+        """Bytes of one example with these outputs, ragged ones apart."""
+        outputs = self.native["outputs"]
+        chosen = outputs if which is None else [outputs[at] for at in which]
+        return sum(each["dtype"].itemsize * math.prod(each["shape"]) for each in chosen if not each["ragged"])
+
     def which(self, columns: str | Iterable[str] | None) -> list[int] | None:
         """Numbers of the outputs that `columns` names; None for all. ValueError for unknown ones."""
         if columns is None:

@@ -43,7 +43,8 @@ class Spec:
         if self.late is not False:
             config.later("Spec(late=)", self.late)
         given: Any = self.shape
-        sizes = given if isinstance(given, Iterable) else (given,)
+        several = isinstance(given, Iterable) and getattr(given, "ndim", 1) != 0
+        sizes = config.listed("shape", given, "a tuple of whole numbers") if several else (given,)
         object.__setattr__(self, "shape", tuple(_dimension(size, at, given) for at, size in enumerate(sizes)))
         storage, extension = dtypes.resolve(self.dtype)
         object.__setattr__(self, "dtype", extension or storage)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 import os
@@ -53,13 +54,18 @@ def budget_bytes(memory: int | float | str) -> int:
         ValueError, TypeError: as `parse_size`. CapacityError: more than the machine has.
     """
     size = parse_size(memory, total=_core.memory_total())
-    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if size > machine:
+    if size > machine_bytes():
         raise CapacityError(
-            f"memory={shown(memory)} is {format_size(size)}, and this machine has {format_size(machine)}",
+            f"memory={shown(memory)} is {format_size(size)}, and this machine has {format_size(machine_bytes())}",
             remedy='lower memory=; a share such as "25%" fits every machine',
         )
     return size
+
+
+@functools.cache
+def machine_bytes() -> int:
+    """Physical memory of this machine."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _whole(value: object, option: str) -> int:

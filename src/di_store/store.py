@@ -47,6 +47,8 @@ LOCK_SECONDS = 5.0
 OPEN_SECONDS = 60.0
 """The same where the caller gave no timeout: hundreds of processes may start at once."""
 
+_MEMORY, _MINUTE, _NOW = "memory", 60, 0  # defaults, known by identity: odd arguments may not compare
+
 _core.set_codec(codec.encode, codec.decode)
 
 
@@ -66,14 +68,15 @@ class Store:
         self._arena_or_none: _core.Arena | None = arena
         self._name: str = arena.name
         self._seed = arena.seed if seed is None else seed
-        self._put: Any = arena.put
+        self._put: Any = self._refuse_put if readonly else arena.put
         self._get: Any = arena.get
-        self._readonly = _refusal(self._name) if readonly else None
+        only = AccessDenied(
+            f"this handle of store {self._name!r} only reads", remedy='it was opened with "r"; use "rw"'
+        )
+        self._readonly = only if readonly else None
         # By id. A plain dict, since threads add to it while another goes through it.
         self._followers: dict[int, weakref.ref[Any]] = {}
         self._versions = _versions.setdefault(arena.stats()["uuid"], {})
-        if readonly:
-            self._put = self._refuse_put
 
     # -- the handle ---------------------------------------------------------------------------------------------
 
@@ -218,7 +221,7 @@ class Store:
         Raises:
             ObjectExists: the id is taken. StoreFull: no room in time. CapacityError: it can never fit.
         """
-        if id is None and ttl is None and durability == "memory" and (timeout == 60 or check_timeout(timeout) != 0):
+        if id is None and ttl is None and durability is _MEMORY and (timeout is _MINUTE or check_timeout(timeout) != 0):
             try:
                 return Ref(self._put(value, None, 0.0))
             except (StoreFull, Timeout):  # no room, or a lock is held up: from now on with the call's timeout
@@ -242,7 +245,7 @@ class Store:
         """
         if copy is not None:
             copy = config.flag("copy", copy)
-        if timeout:
+        if timeout is not _NOW:
             check_timeout(timeout)
         try:
             return self._get(ref._bytes if type(ref) is Ref else objects_.id_of(ref), copy)
@@ -405,7 +408,8 @@ class Store:
         self._writable()
         if isinstance(tables, (str, Table)):
             raise TypeError(f"store.writer() takes a list of tables: write store.writer([{tables!r}])")
-        listed = [self.table(each) if isinstance(each, str) else each for each in tables]
+        every = config.listed("tables", tables, "a list of tables")
+        listed = [self.table(each) if isinstance(each, str) else each for each in every]
         if not listed or any(not isinstance(each, Table) for each in listed):
             raise TypeError("store.writer() takes a list of tables")
         names = [each.name for each in listed]
@@ -491,7 +495,3 @@ class Store:
     def _table_seed(self, name: str) -> int:
         digest = hashlib.blake2b(f"{self._seed}:{name}".encode(), digest_size=8).digest()
         return int.from_bytes(digest, "little") >> 1
-
-
-def _refusal(name: str) -> StoreError:
-    return AccessDenied(f"this handle of store {name!r} only reads", remedy='it was opened with mode="r"; use "rw"')

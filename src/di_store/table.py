@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from di_store.store import Store
 
 _UNCHANGED: Any = ...
+_MINUTE = 60
+_AT_ONCE = 65_536
+"""Of a larger batch it is looked first whether any memory could hold it."""
 
 
 class Table:
@@ -138,7 +141,7 @@ class Table:
             Timeout: what was drawn is given back. EndOfData: finished, and nothing is left.
         """
         handle = self._handle
-        now = min_n is None and columns is None and out is None and type(n) is int and 0 < n <= config.MAX_COUNT
+        now = min_n is None and columns is None and out is None and type(n) is int and 0 < n <= _AT_ONCE
         if now and handle is not None and (timeout is None or (type(timeout) in (float, int) and timeout >= 0)):
             if beta is None and self._beta_default and self._closed is None:
                 beta = handle.native.beta
@@ -199,11 +202,11 @@ class Table:
             ValueError: NaN, infinite or negative ones, those whose power alpha no sampler can sum (`Prioritized`), or
                 another number of them; nothing was changed.
         """
-        if type(priorities) is not np.ndarray:
+        if type(priorities) is not np.ndarray or priorities.dtype.char not in "df":
             priorities = host_array(priorities)
         if type(keys) is not np.ndarray or keys.dtype != np.uint64:
             keys = key_array(keys)
-        return self._update(keys, priorities, 60.0 if timeout == 60 else lock_seconds(timeout))
+        return self._update(keys, priorities, 60.0 if timeout is _MINUTE else lock_seconds(timeout))
 
     def _update(self, keys: Array, priorities: Array, seconds: float) -> int:
         return self._writable().native.update(keys, priorities, seconds)

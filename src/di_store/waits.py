@@ -12,7 +12,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from di_store import _core
+from di_store import _core, config
 from di_store.errors import StoreFull, Timeout
 
 if TYPE_CHECKING:
@@ -39,9 +39,7 @@ def check_timeout(timeout: Any, option: str = "timeout") -> float | None:
     """
     if timeout is None:
         return None
-    if isinstance(timeout, (bool, str)) or not hasattr(timeout, "__float__"):
-        raise TypeError(f"{option}={timeout!r}: give seconds, or None for no limit")
-    seconds = float(timeout)
+    seconds = config.as_float(option, timeout, "seconds, or None for no limit")
     if not seconds >= 0:
         raise ValueError(f"{option}={timeout!r}: give seconds >= 0, or None for no limit")
     return None if math.isinf(seconds) else seconds

@@ -19,7 +19,7 @@ import numpy as np
 from di_store import _core
 from di_store.batch import Items, encode_blob
 from di_store.chores import run_ahead
-from di_store.config import MAX_COUNT, count, flag
+from di_store.config import MAX_COUNT, count, flag, listed
 from di_store.dtypes import Array
 from di_store.errors import EndOfData, SchemaMismatch, StoreError, WriterClosed
 from di_store.handle import TableHandle
@@ -136,7 +136,7 @@ class Writer:
             self._enter()
         timeout, stream = check_timeout(timeout), self._open()
         if stream.opaque:
-            steps = list(steps)
+            steps = listed("steps", steps, "a list of values")
         total = len(steps) if stream.opaque else rows_of(steps)
         if total == 0:
             raise ValueError("extend() needs at least one row")
@@ -278,13 +278,13 @@ class Writer:
     def _named(self, made: list[Any]) -> dict[str, Items]:
         return {name: Items(*parts) for name, parts in zip(self._names, made, strict=True)}
 
-    def _explained(self, error: SchemaMismatch, step: Any, lane: Any, total: int | None) -> StoreError:
+    def _explained(self, error: SchemaMismatch, step: Any, lane: Any, total: int | None) -> Exception:
         """What is wrong with a refused step, with its full path; `error` itself where that is not to be seen."""
         stream = self._stream
         if stream is not None and stream.schema is not None and not stream.opaque and isinstance(step, Mapping):
             try:
                 stream.schema.coerce(step, stream.lead(lane, total) or None, partial=True)
-            except SchemaMismatch as told:
+            except (SchemaMismatch, ValueError, TypeError) as told:
                 return told
         return error
 
