@@ -186,7 +186,8 @@ def collect(handle: TableHandle, reader: _core.Reader, draws: _core.Draws, terms
     held, newest = draws.count, time.monotonic()
     while True:
         seen = native.items_seq()
-        finished = native.stats()["finished"]
+        stats = native.stats()
+        finished = stats["finished"]
         count = reader.draw(draws, terms.n)
         if count > held:
             held, newest = count, time.monotonic()
@@ -209,12 +210,25 @@ def collect(handle: TableHandle, reader: _core.Reader, draws: _core.Draws, terms
         if at_most <= 0:
             return held
         reason = f"{held} of {terms.n} drawn; {draws.why}" if held else draws.why
+        if stats["stale_dropped"]:
+            reason += _unversioned(handle)
         try:
             terms.pause(handle, seen, reason, at_most)
         except Timeout:
             if held >= terms.min_n:
                 return held
             raise
+
+
+def _unversioned(handle: TableHandle) -> str:
+    """What to know of stale items where no column says their version."""
+    schema = handle.schema
+    if schema is None or "version" in schema:
+        return ""
+    return (
+        "; without a column 'version' an item has the version that its writing process last got from "
+        f"store.latest({handle.settings.weights!r}), and -1, which is soon stale, where it never called that"
+    )
 
 
 def _undelivered(reader: _core.Reader, draws: _core.Draws, handle: TableHandle, terms: Terms) -> str:

@@ -128,9 +128,9 @@ PAINS = [
         "put-copies-twice",
         "pain-15",
         "src/di_store/store.py",
-        '        if id is None and ttl is None and durability == "memory" and',
+        "        if id is None and ttl is None and durability is _MEMORY and",
         "        value = __import__('copy').deepcopy(value)\n"
-        '        if id is None and ttl is None and durability == "memory" and',
+        "        if id is None and ttl is None and durability is _MEMORY and",
         ("tests/test_pains_15_copies.py::test_one_copy_in_and_none_out",),
     ),
     Mutant(
