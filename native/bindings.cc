@@ -7,6 +7,7 @@ namespace di::py {
 namespace {
 
 PyObject* codec_functions[2] = {nullptr, nullptr};
+PyObject* wait_log = nullptr;
 
 void* leave_gil() { return PyGILState_Check() ? PyEval_SaveThread() : nullptr; }
 
@@ -26,6 +27,17 @@ bool ending() {
 #else
   return _Py_IsFinalizing() != 0;
 #endif
+}
+
+// With no shared lock held. A wait that cannot be logged goes on all the same.
+void tell_waited(u64 before_ns, u64 now_ns, const std::string& what) {
+  if (wait_log == nullptr || !PyGILState_Check()) return;
+  try {
+    const nb::object log = nb::borrow(wait_log);
+    log(static_cast<double>(before_ns) * 1e-9, static_cast<double>(now_ns) * 1e-9, what);
+  } catch (nb::python_error& error) {
+    error.discard_as_unraisable("the log of a wait");
+  }
 }
 
 const char* error_name(Code code) {
@@ -153,12 +165,16 @@ void wait_word(Wait& wait, Shared<u32>& word, Shared<u32>& waiters, u32 seen, do
 
 void bind_errors(nb::module_& module) {
   nb::register_exception_translator(translate, nullptr);
-  os::set_block_hooks({leave_gil, enter_gil, enter_gil_quietly, ending});
+  os::set_block_hooks({leave_gil, enter_gil, enter_gil_quietly, ending, tell_waited});
   module.def("set_codec", [](nb::object encode, nb::object decode) {
     Py_XDECREF(codec_functions[0]);
     Py_XDECREF(codec_functions[1]);
     codec_functions[0] = encode.release().ptr();
     codec_functions[1] = decode.release().ptr();
+  });
+  module.def("set_wait_log", [](nb::object log) {
+    Py_XDECREF(wait_log);
+    wait_log = log.release().ptr();
   });
   module.def("before_fork", &Arena::before_fork);
   module.def("after_fork_parent", &Arena::after_fork_parent);

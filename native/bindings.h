@@ -74,11 +74,6 @@ inline nb::object checked(PyObject* fresh) {
 // str(object) as UTF-8, for messages: what has none (lone surrogates) is escaped.
 std::string shown(nb::handle object);
 
-// How long a call waits for a lock before it raises Timeout naming the holder. Calls with a timeout of their own are
-// repeated by Python until that is over (nothing has happened by then); the others take the contract's 60 seconds.
-inline u64 soon() { return os::now_ns() + 250'000'000; }
-inline u64 minute() { return os::now_ns() + 60'000'000'000; }
-
 constexpr u64 kKeepGil = 64u << 10;  // bytes copied without letting go of the GIL: handing it over costs 67 us
 // As PyEval_RestoreThread(), but a thread that comes back while another one ends the interpreter sleeps for ever: Python
 // would end it by unwinding its stack, which C++ frames do not survive.
@@ -108,13 +103,14 @@ void wait_word(Wait& wait, Shared<u32>& word, Shared<u32>& waiters, u32 seen, do
 ViewSpec view_spec(nb::dict view);
 // Draws nobody received, dropped by a destructor; settled by the next call on any table of this process.
 void settle_orphans();
+u32 reap_soon(const ArenaPointer& arena);  // how many dead; 0 also where a lock is held up
 
 void bind_errors(nb::module_& module);
 void bind_arena(nb::module_& module);
 void bind_table(nb::module_& module);
 void bind_reader(nb::module_& module);
 void bind_writer(nb::module_& module);
-void bind_objects(nb::class_<Arena>& type);  // objects and weights
+void bind_objects(nb::module_& module, nb::class_<Arena>& type);  // objects and weights
 #ifdef DI_FAULTS
 void bind_faults(nb::module_& module);
 class SparedAllocations {  // none in its scope is made to fail

@@ -105,40 +105,31 @@ nb::dict stats(const ArenaPointer& arena) {
   return all;
 }
 
-// Settles the dead, unless a stopped process holds a lock: whoever needs that lock says so itself.
-u32 reap_soon(const ArenaPointer& arena) {
-  try {
-    return reap(arena, soon());
-  } catch (const Error& error) {
-    if (error.code() != Code::kTimeout) throw;
-    return 0;
-  }
-}
-
 nb::object open(const std::string& name, int mode, u64 budget, u64 seed, double timeout) {
-  ArenaPointer arena = Arena::open(name, static_cast<Arena::Mode>(mode), budget, seed, deadline_after(timeout));
+  ArenaPointer arena = Arena::open(name, static_cast<Arena::Mode>(mode), budget, seed, Deadline::after(timeout));
   reap_soon(arena);
   return share(arena);
 }
 
-std::vector<std::string> check(const ArenaPointer& arena, bool repair) {
+std::vector<std::string> check(const ArenaPointer& arena, bool repair, double timeout) {
   arena->enter();
+  const Deadline deadline = Deadline::after(timeout);
   std::vector<std::string> findings;
-  reap(arena, minute());
+  patiently(*arena, deadline, [&] { reap(arena, deadline); });
   for (const std::string& name : Table::names(*arena)) {
     try {
-      if (const TablePointer table = Table::find(arena, name)) table->check(repair, minute(), &findings);
+      if (const TablePointer table = Table::find(arena, name)) table->check(repair, deadline, &findings);
     } catch (const Error& error) {
       if (error.code() != Code::kTableNotFound) throw;  // dropped meanwhile
     }
   }
-  arena->heap().check(repair, minute(), &findings);
+  arena->heap().check(repair, deadline, &findings);
   return findings;
 }
 
 using LayoutColumn = std::tuple<u32, u32, u32, u32, u64>;  // place, row_bytes, offset, index, before
 u32 declare_layout(const ArenaPointer& arena, const std::vector<LayoutColumn>& columns, u32 record_bytes,
-                   u32 column_wise, u64 column_bytes, const std::string& text) {
+                   u32 column_wise, u64 column_bytes, const std::string& text, double timeout) {
   arena->enter();
   LayoutHeader header{};
   header.record_bytes = record_bytes;
@@ -147,7 +138,7 @@ u32 declare_layout(const ArenaPointer& arena, const std::vector<LayoutColumn>& c
   std::vector<ColumnLayout> all;
   for (const auto& [place, row_bytes, offset, index, before] : columns)
     all.push_back(ColumnLayout{place, row_bytes, offset, index, before});
-  return publish_layout(*arena, header, all, text, minute());
+  return publish_layout(*arena, header, all, text, Deadline::after(timeout));
 }
 
 void bind_facts(nb::class_<Arena>& type) {
@@ -204,18 +195,16 @@ void bind_care(nb::class_<Arena>& type) {
              return chore(a);
            })
       .def("resize",
-           [](const ArenaPointer& a, u64 budget) {
+           [](const ArenaPointer& a, u64 budget, double timeout) {
              a->enter();
              std::string why;
-             if (!a->heap().resize(budget, minute(), &why)) throw Error(Code::kCapacity, why).told();
+             if (!a->heap().resize(budget, Deadline::after(timeout), &why)) throw Error(Code::kCapacity, why).told();
            })
-      .def(
-          "available",
-          [](const ArenaPointer& a, double timeout) {
-            a->enter();
-            return a->heap().available(deadline_after(timeout));
-          },
-          nb::arg("timeout") = 60.0)
+      .def("available",
+           [](const ArenaPointer& a, double timeout) {
+             a->enter();
+             return a->heap().available(Deadline::after(timeout));
+           })
       .def("check", &check)
       .def("remove", [](const ArenaPointer& a) { a->header().removed.store(1); })
       .def("set_role", [](const ArenaPointer& a, u32 role) { a->self().role.fetch_or(role); });
@@ -232,7 +221,7 @@ void bind_directory(nb::class_<Arena>& type) {
            [](const ArenaPointer& a, const std::string& name, double timeout) {
              a->enter();
              settle_orphans();
-             Table::drop(a, name, deadline_after(timeout));
+             Table::drop(a, name, Deadline::after(timeout));
            })
       .def("layout_count", [](const ArenaPointer& a) { return a->header().layout_count.load(); })
       .def("layout_text", [](const ArenaPointer& a, u32 index) { return read_layout_text(*a, index); })
@@ -241,6 +230,16 @@ void bind_directory(nb::class_<Arena>& type) {
 
 }  // namespace
 
+// Settles the dead, unless a stopped process holds a lock: whoever needs that lock says so itself.
+u32 reap_soon(const ArenaPointer& arena) {
+  try {
+    return reap(arena, Deadline::slice());
+  } catch (const Error& error) {
+    if (error.code() != Code::kTimeout) throw;
+    return 0;
+  }
+}
+
 void bind_arena(nb::module_& module) {
   nb::class_<Arena> type(module, "Arena", nb::is_weak_referenceable());
   nb::class_<Wait>(module, "Wait").def(nb::init<ArenaPointer>()).def("end", [](Wait& wait) { wait.record.end(); });
@@ -248,7 +247,7 @@ void bind_arena(nb::module_& module) {
   bind_facts(type);
   bind_care(type);
   bind_waits(type);
-  bind_objects(type);
+  bind_objects(module, type);
   bind_directory(type);
 }
 

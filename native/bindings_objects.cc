@@ -87,9 +87,9 @@ std::string taken_text(const ArenaPointer& arena, const Id& id, u32 descriptor) 
 // As Heap::make(). Who died while it wrote an object leaves its id free.
 MakeResult make_object(const ArenaPointer& arena, const MakeRequest& request, u32 entry, u32* descriptor,
                        std::string* why) {
-  MakeResult made = arena->heap().make(request, entry, soon(), descriptor, why);
-  if (made == MakeResult::kExists && reap(arena, soon()) != 0)
-    made = arena->heap().make(request, entry, soon(), descriptor, why);
+  MakeResult made = arena->heap().make(request, entry, Deadline::slice(), descriptor, why);
+  if (made == MakeResult::kExists && reap_soon(arena) != 0)
+    made = arena->heap().make(request, entry, Deadline::slice(), descriptor, why);
   if (made == MakeResult::kExists)
     *why = taken_text(arena, *reinterpret_cast<const Id*>(request.id), std::exchange(*descriptor, kNone));
   return made;
@@ -169,7 +169,7 @@ struct Written {  // a value in a block that is not sealed yet, and the ledger e
 };
 
 Written write_value(const ArenaPointer& arena, nb::handle value, const u8* id, u64 expires_ns) {
-  Written made{kNone, arena->ledger().take_one()};
+  Written made{kNone, arena->ledger().take_one(Deadline::slice())};
   try {
     auto* array = reinterpret_cast<PyArrayObject*>(value.ptr());
     if (PyArray_CheckExact(value.ptr()) && plain(array))
@@ -177,10 +177,10 @@ Written write_value(const ArenaPointer& arena, nb::handle value, const u8* id, u
     else
       put_packed(arena, value, made.entry, id, expires_ns, &made.descriptor);
   } catch (...) {
-    if (arena->ledger().entry(made.entry).what.load() != 0)
-      arena->heap().abandon(made.descriptor, made.entry, kForever);
-    else if (made.descriptor == kNone)
-      arena->ledger().give(made.entry);
+    if (made.descriptor != kNone)
+      arena->heap().abandon(made.descriptor, made.entry);
+    else
+      arena->ledger().give_unused(made.entry);  // else it has been dropped, with what it holds up
     throw;
   }
   return made;
@@ -253,13 +253,46 @@ void fresh_id(Id& id) {
   std::memcpy(id + sizeof fresh->prefix, &fresh->counter, 8);
 }
 
-nb::bytes put(const ArenaPointer& arena, nb::handle value, nb::handle id, double ttl) {
-  arena->enter();
-  Id own;
+void choose_id(nb::handle id, Id& own) {
   if (id.is_none())
     fresh_id(own);
   else
     std::memcpy(own, id_of(nb::cast<nb::bytes>(id)), sizeof own);
+}
+
+// An object that is written and that nobody can read yet. It goes if it is not sealed.
+class Unsealed {
+ public:
+  Unsealed(ArenaPointer arena, nb::handle value, nb::handle id) : arena_(std::move(arena)) {
+    arena_->enter();
+    choose_id(id, id_);
+    made_ = write_value(arena_, value, id_, 0);
+    fork_generation_ = arena_->fork_generation();
+  }
+  ~Unsealed() {
+    if (!sealed_ && fork_generation_ == arena_->fork_generation()) arena_->ledger().drop(made_.entry);
+  }
+  Unsealed(const Unsealed&) = delete;
+  Unsealed& operator=(const Unsealed&) = delete;
+  nb::bytes id() const { return nb::bytes(reinterpret_cast<const char*>(id_), sizeof id_); }
+  void seal() {
+    if (std::exchange(sealed_, true)) return;
+    DI_FAULT("put.before_seal");
+    arena_->heap().seal(made_.descriptor, made_.entry);
+  }
+
+ private:
+  ArenaPointer arena_;
+  Id id_;
+  Written made_{kNone, kNone};
+  u64 fork_generation_ = 0;
+  bool sealed_ = false;
+};
+
+nb::bytes put(const ArenaPointer& arena, nb::handle value, nb::handle id, double ttl) {
+  arena->enter();
+  Id own;
+  choose_id(id, own);
   const u64 expires = ttl > 0 ? os::boot_ns() + static_cast<u64>(ttl * 1e9) : 0;
   const Written made = write_value(arena, value, own, expires);
   DI_FAULT("put.before_seal");
@@ -268,11 +301,11 @@ nb::bytes put(const ArenaPointer& arena, nb::handle value, nb::handle id, double
 }
 
 nb::object get(const ArenaPointer& arena, const Id& id, nb::handle copy) {
-  const u32 entry = arena->ledger().take_one();
+  const u32 entry = arena->ledger().take_one(Deadline::slice());
   u32 descriptor = kNone;
   Heap::PinResult result;
   try {
-    result = arena->heap().pin(id, entry, &descriptor, soon());
+    result = arena->heap().pin(id, entry, &descriptor, Deadline::slice());
   } catch (...) {
     arena->ledger().give(entry);
     throw;
@@ -287,11 +320,11 @@ nb::object get(const ArenaPointer& arena, const Id& id, nb::handle copy) {
 
 i64 publish(const ArenaPointer& arena, const std::string& name, nb::handle value, u64 keep) {
   arena->enter();
-  const u32 index = Weights(arena->heap()).entry(name, true, soon());
-  if (value.is_none()) return Weights(arena->heap()).publish(index, kNone, kNone, keep, soon());
+  const u32 index = Weights(arena->heap()).entry(name, true, Deadline::slice());
+  if (value.is_none()) return Weights(arena->heap()).publish(index, kNone, kNone, keep, Deadline::slice());
   const Written made = write_value(arena, value, nullptr, 0);
   try {
-    return Weights(arena->heap()).publish(index, made.descriptor, made.entry, keep, soon());
+    return Weights(arena->heap()).publish(index, made.descriptor, made.entry, keep, Deadline::slice());
   } catch (...) {
     arena->ledger().drop(made.entry);  // whoever holds up the lock would hold up freeing it too
     throw;
@@ -322,8 +355,15 @@ i64 oldest(const ArenaPointer& arena, const std::string& name) {
 
 }  // namespace
 
-void bind_objects(nb::class_<Arena>& type) {
+void bind_objects(nb::module_& module, nb::class_<Arena>& type) {
+  nb::class_<Unsealed>(module, "Unsealed").def_prop_ro("id", &Unsealed::id).def("seal", &Unsealed::seal);
   type.def("put", &put, nb::arg("value").none(), nb::arg("id").none(), nb::arg("ttl"))
+      .def(
+          "write",
+          [](const ArenaPointer& a, nb::handle value, nb::handle id) {
+            return std::make_unique<Unsealed>(a, value, id);
+          },
+          nb::arg("value").none(), nb::arg("id").none())
       .def(
           "get",
           [](const ArenaPointer& a, const nb::bytes& id, nb::handle copy) {
@@ -333,29 +373,30 @@ void bind_objects(nb::class_<Arena>& type) {
           nb::arg("id"), nb::arg("copy").none())
       .def(
           "contains",
-          [](const ArenaPointer& a, const nb::bytes& id, bool brief) {
+          [](const ArenaPointer& a, const nb::bytes& id, double timeout) {
             a->enter();
-            return a->heap().contains(id_of(id), brief ? soon() : minute());
+            return a->heap().contains(id_of(id), Deadline::after(timeout));
           },
-          nb::arg("id"), nb::arg("brief") = false)
+          nb::arg("id"), nb::arg("timeout"))
       .def("delete",
-           [](const ArenaPointer& a, nb::list ids) {
+           [](const ArenaPointer& a, nb::list ids, double timeout) {
              a->enter();
+             const Deadline deadline = Deadline::after(timeout);
              u64 gone = 0;
-             for (nb::handle id : ids) gone += a->heap().remove(id_of(nb::cast<nb::bytes>(id)), minute());
+             for (nb::handle id : ids) gone += a->heap().remove(id_of(nb::cast<nb::bytes>(id)), deadline);
              return gone;
            })
       .def(
           "keys",
-          [](const ArenaPointer& a, nb::handle after, u64 n) {
+          [](const ArenaPointer& a, nb::handle after, u64 n, double timeout) {
             a->enter();
             nb::list all;
             const u8* from = after.is_none() ? nullptr : id_of(nb::cast<nb::bytes>(after));
-            for (const std::string& key : a->heap().keys(from, n, minute()))
+            for (const std::string& key : a->heap().keys(from, n, Deadline::after(timeout)))
               all.append(nb::bytes(key.data(), key.size()));
             return all;
           },
-          nb::arg("after").none(), nb::arg("n"))
+          nb::arg("after").none(), nb::arg("n"), nb::arg("timeout"))
       .def("publish", &publish, nb::arg("name"), nb::arg("value").none(), nb::arg("keep"))
       .def("newest", &newest)
       .def("oldest", &oldest)

@@ -31,10 +31,18 @@ class Draws {
   ~Draws() {
     if ((set().items.empty() && set().spare.empty()) || !is_own()) return;
     if (!table->live()) {
-      table->deliver(&set(), 0);  // a dropper may be waiting for just these; of a dropped table nothing is waited for
+      table->deliver(&set(), Deadline::only_try());  // a dropper may be waiting for just these; of a dropped table nothing is waited for
       return;
     }
     orphans().splice(orphans().end(), held_);
+  }
+  // The table is held up: a later call of this process settles what is left.
+  void leave(bool delivered) {
+    std::list<Held> fresh;
+    fresh.push_back({table, {}, held_.front().fork_generation, false});
+    held_.front().delivered = delivered;
+    orphans().splice(orphans().end(), held_);
+    held_.swap(fresh);
   }
   Draws(const Draws&) = delete;
   Draws& operator=(const Draws&) = delete;
@@ -47,16 +55,24 @@ class Draws {
   std::list<Held> held_;
 };
 
-void add_delivered(const TablePointer& table, DrawSet* set) {
-  orphans().push_back({table, {}, table->arena().fork_generation(), true});
-  orphans().back().set = std::move(*set);
-}
-
 // Draws of the parent are the parent's to deliver or give back.
 void require_own(Draws& draws) {
   if (draws.is_own()) return;
   draws.set() = DrawSet{};
   throw Error(Code::kStoreError, "this batch was drawn in the parent process, which still holds it; draw in the child");
+}
+
+// The caller has the batch, or is on its way out: where the table is held up, a later call settles what is left.
+void end_draws(Draws& draws, bool delivered) {
+  try {
+    if (delivered)
+      draws.table->deliver(&draws.set(), Deadline::slice());
+    else
+      draws.table->give_back(&draws.set(), Deadline::slice());
+  } catch (const Error& error) {
+    if (error.code() != Code::kTimeout) throw;
+    draws.leave(delivered);
+  }
 }
 
 constexpr u64 kTakePatienceNs = 50'000'000;  // who waits longer for the lock does so in draw(), which tells for whom
@@ -96,7 +112,7 @@ u32 Reader::draw(Draws& draws, u32 n) {
   if (have < n) {
     const bool strata = table_->header().stratified != 0;
     try {
-      table_->draw(&draws.set(), n - have, have, strata ? n : 0, soon(), &draws.why);
+      table_->draw(&draws.set(), n - have, have, strata ? n : 0, Deadline::slice(), &draws.why);
     } catch (const Error& error) {
       if (error.code() != Code::kTimeout) throw;
       draws.why = error.what();  // a lock is held up: what was drawn stays drawn, the caller waits
@@ -110,15 +126,14 @@ nb::object Reader::finish(Draws& draws, nb::handle beta, nb::handle which, nb::h
   DI_FAULT("sample.before_copy");
   nb::object parts = batches_.make(draws.set(), beta, which, out, false);
   DI_FAULT("sample.before_deliver");
+  if (deliver) {
+    end_draws(draws, true);
+    return parts;
+  }
   try {
-    if (deliver)
-      table_->deliver(&draws.set(), soon());
-    else
-      table_->copied(&draws.set(), soon());
-  } catch (const Error& error) {
-    // The bytes are there: hand them out. What is left to settle is settled by a later call.
+    table_->copied(&draws.set(), Deadline::slice());
+  } catch (const Error& error) {  // the bytes are there: hand them out
     if (error.code() != Code::kTimeout) throw;
-    if (deliver) add_delivered(table_, &draws.set());
   }
   return parts;
 }
@@ -143,9 +158,9 @@ nb::object Reader::sample(u32 n, nb::handle beta, nb::handle which) {
 nb::object Reader::peek(nb::handle keys, nb::handle beta, nb::handle which) {
   std::unique_ptr<Draws> draws = begin();
   const nb::object array = as_array(keys, NPY_UINT64);
-  table_->peek(view_of<u64>(array), &draws->set(), soon());
+  table_->peek(view_of<u64>(array), &draws->set(), Deadline::slice());
   nb::object parts = batches_.make(draws->set(), beta, which, nb::none(), true);
-  table_->deliver(&draws->set(), soon());
+  end_draws(*draws, true);
   return parts;
 }
 
@@ -157,7 +172,7 @@ nb::object Reader::undelivered(Draws& draws) {
   settle_orphans();
   try {
     u32 client = arena.slot();
-    const u64 all = table_->undelivered(&client, soon());
+    const u64 all = table_->undelivered(&client, Deadline::slice());
     return nb::make_tuple(all - std::min<u64>(all, draws.set().items.size()), arena.describe_client(client));
   } catch (const Error& error) {
     if (error.code() != Code::kTimeout) throw;
@@ -175,9 +190,9 @@ void settle_orphans() {
     if (!held.table->arena().owns(held.fork_generation)) continue;
     try {
       if (held.delivered)
-        held.table->deliver(&held.set, soon());
+        held.table->deliver(&held.set, Deadline::brief());
       else
-        held.table->give_back(&held.set, soon());
+        held.table->give_back(&held.set, Deadline::brief());
     } catch (const Error& error) {
       if (!held.set.items.empty()) orphans().splice(orphans().end(), one);
       if (error.code() != Code::kTimeout) throw;
@@ -218,12 +233,12 @@ void bind_reader(nb::module_& module) {
       .def("deliver",
            [](const Reader&, Draws& d) {
              require_own(d);
-             d.table->deliver(&d.set(), soon());
+             end_draws(d, true);
            })
       .def("give_back",
            [](const Reader&, Draws& d) {
              require_own(d);
-             d.table->give_back(&d.set(), soon());
+             end_draws(d, false);
            })
       .def("undelivered", &Reader::undelivered)
       .def("peek", &Reader::peek, nb::arg("keys"), nb::arg("beta").none(), nb::arg("which").none());

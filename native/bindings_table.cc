@@ -21,6 +21,7 @@ LimiterState limiter_of(nb::handle value) {
 
 nb::object create(const ArenaPointer& arena, nb::dict from, double timeout) {
   arena->enter();
+  const Deadline deadline = Deadline::after(timeout);
   TableShape shape;
   shape.name = take<std::string>(from, "name");
   shape.config = take<std::string>(from, "config");
@@ -44,13 +45,13 @@ nb::object create(const ArenaPointer& arena, nb::dict from, double timeout) {
   shape.max_times_sampled = take<u64>(from, "max_times_sampled");
   shape.max_staleness = take<i64>(from, "max_staleness");
   const nb::object weights = from["weights"];
-  if (!weights.is_none()) shape.weights = Weights(arena->heap()).entry(nb::cast<std::string>(weights), true, minute());
+  if (!weights.is_none()) shape.weights = Weights(arena->heap()).entry(nb::cast<std::string>(weights), true, deadline);
   shape.initial_priority = take<double>(from, "initial_priority");
   shape.limiter = limiter_of(from["limiter"]);
   if (shape.initial_priority >= 0)
     require_priorities(priority_range(shape.sampler, shape.alpha), {&shape.initial_priority, 1},
                        "initial_priority= of the table, which was not made");
-  return share(Table::create(arena, shape, deadline_after(timeout)));
+  return share(Table::create(arena, shape, deadline));
 }
 
 nb::object beta(const TablePointer& table) {
@@ -121,7 +122,7 @@ u64 update(const TablePointer& table, nb::handle keys, nb::handle priorities, do
   if (key_view.size() != priority_view.size())
     throw Error(Code::kInvalid, "update_priorities: " + std::to_string(key_view.size()) + " keys but " +
                                     std::to_string(priority_view.size()) + " priorities");
-  return enter(table).update_priorities(key_view, priority_view, deadline_after(timeout));
+  return enter(table).update_priorities(key_view, priority_view, Deadline::after(timeout));
 }
 
 // None: unchanged. beta: None is a value (weights 1), Ellipsis leaves it.
@@ -137,7 +138,7 @@ void configure(const TablePointer& table, nb::handle limiter, nb::handle alpha, 
   if (!staleness.is_none()) new_staleness = nb::cast<i64>(staleness);
   enter(table).configure(limiter.is_none() ? nullptr : &state, alpha.is_none() ? nullptr : &new_alpha,
                          set_beta ? &new_beta : nullptr, staleness.is_none() ? nullptr : &new_staleness,
-                         deadline_after(timeout));
+                         Deadline::after(timeout));
 }
 
 u64 size(const TablePointer& table) {
@@ -162,12 +163,12 @@ void bind_facts(nb::class_<Table>& type) {
 void bind_items(nb::class_<Table>& type) {
   type.def("keys",
            [](const TablePointer& t, u64 start, u64 n, double timeout) {
-             return new_array(enter(t).keys(start, n, deadline_after(timeout)), NPY_UINT64);
+             return new_array(enter(t).keys(start, n, Deadline::after(timeout)), NPY_UINT64);
            })
       .def("remove",
            [](const TablePointer& t, nb::handle keys, double timeout) {
              const nb::object array = as_array(keys, NPY_UINT64);
-             return enter(t).remove(view_of<u64>(array), deadline_after(timeout));
+             return enter(t).remove(view_of<u64>(array), Deadline::after(timeout));
            })
       .def("update", &update)
       .def("check_priorities",
@@ -175,22 +176,24 @@ void bind_items(nb::class_<Table>& type) {
              const nb::object array = as_array(priorities, NPY_FLOAT64);
              require_priorities(priority_range(t->header()), view_of<double>(array), "nothing was changed");
            })
-      .def("reset", [](const TablePointer& t, double timeout) { enter(t).reset(deadline_after(timeout)); })
-      .def("finish", [](const TablePointer& t, double timeout) { enter(t).finish(deadline_after(timeout)); })
-      .def("settle", [](const TablePointer& t) { enter(t).settle(minute()); })
+      .def("reset", [](const TablePointer& t, double timeout) { enter(t).reset(Deadline::after(timeout)); })
+      .def("finish", [](const TablePointer& t, double timeout) { enter(t).finish(Deadline::after(timeout)); })
+      .def("settle", [](const TablePointer& t) { enter(t).settle(Deadline::slice()); })
       .def("check", [](const TablePointer& t) {
         std::vector<std::string> findings;
-        enter(t).check(true, minute(), &findings);
+        enter(t).check(true, Deadline::none(), &findings);
         return findings;
       });
 }
 
 void bind_settings(nb::class_<Table>& type) {
-  type.def("declare_schema", [](const TablePointer& t, const std::string& text, u64 reserve, u64 item,
-                                u64 block) { return enter(t).declare_schema(text, reserve, item, block, minute()); })
+  type.def("declare_schema", [](const TablePointer& t, const std::string& text, u64 reserve, u64 item, u64 block,
+                                double timeout) {
+        return enter(t).declare_schema(text, reserve, item, block, Deadline::after(timeout));
+      })
       .def("resize",
            [](const TablePointer& t, u64 capacity, u64 max_bytes, u64 slots, u64 reserve, u64 block, double timeout) {
-             enter(t).resize(capacity, max_bytes, slots, reserve, block, deadline_after(timeout));
+             enter(t).resize(capacity, max_bytes, slots, reserve, block, Deadline::after(timeout));
            })
       .def("configure", &configure, nb::arg("limiter").none(), nb::arg("alpha").none(), nb::arg("beta").none(),
            nb::arg("max_staleness").none(), nb::arg("timeout"));

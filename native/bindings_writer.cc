@@ -12,24 +12,24 @@ namespace {
 // A writer before its first step: its table counts it as open, so that learners go on waiting for it.
 class Attendance {
  public:
-  explicit Attendance(TablePointer table) : table_(std::move(table)) {
+  Attendance(TablePointer table, double timeout) : table_(std::move(table)) {
     table_->arena().enter();
-    entry_ = table_->open_writer(minute());
+    entry_ = table_->open_writer(Deadline::after(timeout));
     fork_generation_ = table_->arena().fork_generation();
   }
   ~Attendance() {
     const os::Quiet quiet;
     try {
-      end(0);  // a destructor only tries: what is left ends with this process
+      end();
     } catch (...) {
     }
   }
   Attendance(const Attendance&) = delete;
   Attendance& operator=(const Attendance&) = delete;
-  void end(u64 deadline_ns) {
+  void end() {
     if (entry_ == kNone || !table_->arena().owns(fork_generation_)) return;
     if (table_->live()) {
-      table_->close_writer(entry_, deadline_ns);
+      table_->close_writer(entry_);
     } else {
       table_->arena().ledger().entry(entry_).what.store(0);
       table_->arena().ledger().give(entry_);
@@ -43,9 +43,30 @@ class Attendance {
   u64 fork_generation_ = 0;
 };
 
+// One call of a writer at a time. Values are converted while it parses its arguments, signal handlers run while it waits,
+// and other threads while it copies: none of them may begin another call in the middle of this one.
+class Turn {
+ public:
+  explicit Turn(bool& busy) : busy_(busy) {
+    if (busy)
+      throw Error(Code::kStoreError,
+                  "this writer is in the middle of another call, and was called again from a signal handler, from "
+                  "__array__ of a value being written, or by another thread: nothing was written; call it when that "
+                  "call is over (a signal handler can set a flag)")
+          .told();
+    busy_ = true;
+  }
+  ~Turn() { busy_ = false; }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+ private:
+  bool& busy_;
+};
+
 class PyWriter {
  public:
-  PyWriter(ArenaPointer arena, nb::dict plan);
+  PyWriter(ArenaPointer arena, nb::dict plan, double timeout);
   ~PyWriter() {
     // In a forked child: a thread of the parent may have been in the middle of it.
     if (writer_ != nullptr && !arena_->owns(fork_generation_)) static_cast<void>(writer_.release());
@@ -58,14 +79,21 @@ class PyWriter {
   nb::object insert(nb::handle rows, const std::vector<std::tuple<u32, u32, u32>>& items, u32 total,
                     nb::handle priority, bool bare);
   nb::object finish() {
+    const Turn turn(busy_);
     enter();
-    return result(writer_->finish(soon()));
+    return run([&] { return writer_->finish(Deadline::slice()); });
   }
   nb::object resume() {
+    const Turn turn(busy_);
     enter();
     return run([&] { return writer_->resume(); });
   }
-  void close() { writer_->close(minute()); }
+  void close() {
+    const Turn turn(busy_);
+    writer_->close();
+  }
+  bool is_busy() const { return busy_; }
+  void set_busy(bool busy) { busy_ = busy; }
   void set_version(u32 table, i64 version) { writer_->set_version(table, version); }
 
  private:
@@ -87,6 +115,7 @@ class PyWriter {
   Cells cells_;
   bool vector_ = false;
   u64 fork_generation_ = 0;
+  bool busy_ = false;  // changed with the GIL held
   WriterCall call_;
 };
 
@@ -121,7 +150,7 @@ WriterPlan read_plan(Arena& arena, const nb::dict& plan) {
   return made;
 }
 
-PyWriter::PyWriter(ArenaPointer arena, nb::dict plan)
+PyWriter::PyWriter(ArenaPointer arena, nb::dict plan, double timeout)
     : arena_(std::move(arena)),
       cells_(plan["columns"], plan["coerce"], take_or<std::vector<u32>>(plan, "final_columns", {})),
       vector_(take<bool>(plan, "vector")) {
@@ -129,7 +158,7 @@ PyWriter::PyWriter(ArenaPointer arena, nb::dict plan)
   fork_generation_ = arena_->fork_generation();
   WriterPlan made = read_plan(*arena_, plan);
   std::vector<i64> versions(made.tables.size(), 0);
-  writer_ = std::make_unique<Writer>(arena_, std::move(made), std::move(versions), minute());
+  writer_ = std::make_unique<Writer>(arena_, std::move(made), std::move(versions), Deadline::after(timeout));
 }
 
 void PyWriter::enter() {
@@ -327,6 +356,7 @@ void PyWriter::begin_call(u32 steps) {
 
 nb::object PyWriter::append(nb::handle step, nb::handle next, nb::handle final, nb::handle lane, nb::handle priority,
                             i64 steps) {
+  const Turn turn(busy_);
   enter();
   const bool time = steps >= 0;
   begin_call(time ? static_cast<u32>(steps) : 1);
@@ -336,22 +366,24 @@ nb::object PyWriter::append(nb::handle step, nb::handle next, nb::handle final, 
   if (!next.is_none()) cells_.parse(next, shape, &call_.next);
   if (!final.is_none()) cells_.parse_final(final, shape, writer_->plan().lanes, ended(shape), &call_);
   parse_priorities(priority, shape);
-  return run([&] { return writer_->append(call_, soon()); });
+  return run([&] { return writer_->append(call_, Deadline::slice()); });
 }
 
 nb::object PyWriter::end_episode(nb::handle final, nb::handle lane, bool discard) {
+  const Turn turn(busy_);
   enter();
   begin_call(1);
   const CallShape shape = shape_of(lane, 1, false);
   call_.columns.assign(cells_.count(), ColumnInput{});
   call_.priority.clear();
   if (!final.is_none()) cells_.parse_final(final, shape, writer_->plan().lanes, {}, &call_);
-  return run([&] { return writer_->end_episode(call_, discard, soon()); });
+  return run([&] { return writer_->end_episode(call_, discard, Deadline::slice()); });
 }
 
 // `items`: (rows, steps, flags) of each; one stands for all. `bare`: one row, its leaves without a leading axis.
 nb::object PyWriter::insert(nb::handle rows, const std::vector<std::tuple<u32, u32, u32>>& items, u32 total,
                             nb::handle priority, bool bare) {
+  const Turn turn(busy_);
   arena_->enter();  // shared by threads: the table's lock around it is Python's
   settle_orphans();
   std::vector<WholeItem> whole;
@@ -370,7 +402,7 @@ nb::object PyWriter::insert(nb::handle rows, const std::vector<std::tuple<u32, u
       throw Error(Code::kSchemaMismatch, "missing column '" + cells_.name(i) + "'");
   parse_priorities(priority,
                    {.steps = static_cast<u32>(whole.size() == 1 ? total / covered : whole.size()), .time = true});
-  return run([&] { return writer_->insert_whole(call_, whole, soon()); });
+  return run([&] { return writer_->insert_whole(call_, whole, Deadline::slice()); });
 }
 
 }  // namespace
@@ -382,11 +414,9 @@ void bind_writer(nb::module_& module) {
       .def_ro("seq", &Blocked::seq)
       .def_ro("passed", &Blocked::passed)
       .def_ro("text", &Blocked::text);
-  nb::class_<Attendance>(module, "Attendance").def(nb::init<TablePointer>()).def("end", [](Attendance& mark) {
-    mark.end(minute());
-  });
+  nb::class_<Attendance>(module, "Attendance").def(nb::init<TablePointer, double>()).def("end", &Attendance::end);
   nb::class_<PyWriter>(module, "Writer")
-      .def(nb::init<ArenaPointer, nb::dict>())
+      .def(nb::init<ArenaPointer, nb::dict, double>())
       .def(
           "append",
           [](PyWriter& w, nb::handle step, nb::handle next, nb::handle final, nb::handle lane, nb::handle priority) {
@@ -402,7 +432,8 @@ void bind_writer(nb::module_& module) {
       .def("finish", &PyWriter::finish)
       .def("resume", &PyWriter::resume)
       .def("close", &PyWriter::close)
-      .def("set_version", &PyWriter::set_version);
+      .def("set_version", &PyWriter::set_version)
+      .def_prop_rw("busy", &PyWriter::is_busy, &PyWriter::set_busy);
 }
 
 }  // namespace di::py

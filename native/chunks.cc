@@ -54,12 +54,12 @@ u32 publish_layout(Arena& arena, const LayoutHeader& header, std::span<const Col
   };
   if (const u32 index = known(0); index != kNone) return index;
   const u64 text_at = sizeof(LayoutHeader) + sizeof(ColumnLayout) * columns.size();
-  const u32 entry = arena.ledger().take_one();
+  const u32 entry = arena.ledger().take_one(deadline_ns);
   u32 block = kNone;
   try {
     block = heap.begin_meta(text_at + text.size(), kOwnerLayout, entry, deadline_ns);
   } catch (...) {
-    arena.ledger().give(entry);
+    arena.ledger().give_unused(entry);
     throw;
   }
   LayoutHeader& fresh = *reinterpret_cast<LayoutHeader*>(heap.block(block));
@@ -70,7 +70,7 @@ u32 publish_layout(Arena& arena, const LayoutHeader& header, std::span<const Col
   std::copy(columns.begin(), columns.end(), fresh.column);
   std::memcpy(reinterpret_cast<u8*>(&fresh) + text_at, text.data(), text.size());
   u32 index = kNone;
-  {
+  try {
     Heap::Guard guard(heap, deadline_ns);
     index = known(seen);
     if (index == kNone && arena.header().layout_count.load() < kMaxLayouts) {
@@ -81,8 +81,11 @@ u32 publish_layout(Arena& arena, const LayoutHeader& header, std::span<const Col
       arena.header().layout_count.store(index + 1, std::memory_order_release);  // pairs with the acquire in known()
       return index;
     }
+  } catch (const Error&) {
+    heap.abandon(block, entry);
+    throw;
   }
-  heap.abandon(block, entry, deadline_ns);
+  heap.abandon(block, entry);
   if (index == kNone) throw Error(Code::kCapacity, "1024 different step layouts are in use; use fewer schemas");
   return index;
 }
@@ -147,7 +150,7 @@ MakeResult OpenChunk::open(Arena& arena, const LayoutInfo& layout, const ChunkPl
                            OpenChunk* out, std::string* why, u32* short_table) {
   const Parts parts = parts_of(layout, plan.rows, plan.heap_bytes, plan.tables.size());
   OpenChunk chunk;
-  chunk.entry_ = arena.ledger().take_one();
+  chunk.entry_ = arena.ledger().take_one(deadline_ns);
   MakeRequest request;
   request.bytes = parts.end;
   request.kind = ObjectKind::kChunk;

@@ -46,7 +46,7 @@ Heap::Guard::~Guard() {
 }
 
 void Heap::format() {
-  Guard guard(*this, kForever);
+  Guard guard(*this, Deadline::none());  // nobody else knows the store
   HeapHeader& heap = arena_.heap_header();
   heap.next_stream = 1;
   if (!add_segment()) throw Error(Code::kCapacity, "memory= is too small for the store's own tables");
@@ -267,10 +267,15 @@ void Heap::discard(u32 index, u32 entry) {
   if (chunk) recompute_charges();
 }
 
-void Heap::abandon(u32 index, u32 entry, u64 deadline_ns) {
-  {
-    Guard guard(*this, deadline_ns);
+// Whoever holds the heap up must not hold up the end of a failing call: then the next call here discards it, or the
+// reaper.
+void Heap::abandon(u32 index, u32 entry) {
+  try {
+    Guard guard(*this, Deadline::brief());
     discard(index, entry);
+  } catch (const Error& error) {
+    if (error.code() != Code::kTimeout) throw;
+    return arena_.ledger().drop(entry);
   }
   arena_.ledger().give(entry);
 }
@@ -323,13 +328,22 @@ void Heap::unpin(u32 index) {
   if (word_state(word) == ObjectState::kDoomed) free_descriptor(index, false);
 }
 
+// What nobody will finish: an object that was never sealed goes, a chunk is closed at its published rows.
+void Heap::release_own(u32 index) {
+  const u64 word = descriptor(index).word.load();
+  if (word_kind(word) == ObjectKind::kChunk && word_state(word) != ObjectState::kFree) {
+    close_locked(index);
+  } else if (word_state(word) == ObjectState::kCreating) {
+    free_descriptor(index, true);
+  }
+}
+
 void Heap::settle_dropped() {
   Ledger& ledger = arena_.ledger();
   for (u32 number = 0; ledger.has_dropped() && ledger.next_dropped(&number);) {
     LedgerEntry& entry = ledger.entry(number);
     const u64 what = entry.what.load();
-    if (ledger_kind(what) == LedgerKind::kOwn)  // weights that were written, but never announced
-      free_descriptor(ledger_descriptor(what), true);
+    if (ledger_kind(what) == LedgerKind::kOwn) release_own(ledger_descriptor(what));
     entry.what.store(0, std::memory_order_release);
     if (ledger_kind(what) == LedgerKind::kPin) {  // else somebody short of room settled it already
       DI_FAULT("heap.unpin_between");

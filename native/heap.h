@@ -64,7 +64,7 @@ class Heap {
   // A forked child: the parent holds them meanwhile. One whose object has gone all the same is left out.
   void repeat_pins(std::span<const PinCopy> pins, u64 deadline_ns);
   void seal(u32 descriptor, u32 entry);                      // no lock: see above
-  void abandon(u32 descriptor, u32 entry, u64 deadline_ns);  // frees what was being created
+  void abandon(u32 descriptor, u32 entry);                   // frees what was being created, soon
 
   enum class PinResult { kPinned, kMissing, kCreating };
   PinResult pin(const Id& id, u32 entry, u32* descriptor, u64 deadline_ns);
@@ -169,6 +169,7 @@ class Heap {
   void push_free(u32 descriptor) DI_REQUIRES(lock_);
   void retire(u32 descriptor) DI_REQUIRES(lock_);
   void discard(u32 descriptor, u32 entry) DI_REQUIRES(lock_);
+  void release_own(u32 descriptor) DI_REQUIRES(lock_);
   struct Shortage {
     u64 bytes = 0;  // of budget; ~0: no deletion of objects would help
     u64 pages = 0;  // of pages, where the budget is there
@@ -191,6 +192,7 @@ class Heap {
   bool commit_choice(const Blocks::Choice& choice, std::string* why);
   [[noreturn]] static void bad_descriptor(u32 index);
   void settle_collapses(u64 deadline_ns);
+  bool shrink_some(Blocks::Cursor* cursor, u64 deadline_ns);  // a slice of pages beyond the budget; false: no more
   u64 claimed() const;    // of the budget: pages in use, and what tables set aside
   u64 committed() const;  // pages
   void charge(u32 table, i64 used_delta, i64 open_delta) DI_REQUIRES(lock_);

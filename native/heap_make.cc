@@ -1,6 +1,7 @@
 // Making blocks: what the budget admits, where the pages come from, and what is left if the maker dies.
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "heap.h"
 
@@ -274,10 +275,13 @@ MakeResult Heap::make(const MakeRequest& request, u32 entry, u64 deadline_ns, u3
     if (result == MakeResult::kExists || result == MakeResult::kGone) return result;
     if (result == MakeResult::kMade) {
       if (commit_choice(choice, why)) return result;
-      {
-        Guard guard(*this, kForever);
-        discard(*out, entry);
-        *out = kNone;
+      const u32 unmade = std::exchange(*out, kNone);
+      try {
+        Guard guard(*this, deadline_ns);
+        discard(unmade, entry);
+      } catch (const Error&) {  // the next call here discards it, or the reaper
+        arena_.ledger().drop(entry);
+        throw;
       }
       // Machine or cgroup gives no more: pages that lie unused elsewhere go back to it, and it may.
       if (++moves > 8 || move_pages(choice.missing_bytes, false, deadline_ns) == 0) return MakeResult::kFull;
@@ -302,12 +306,12 @@ MakeResult Heap::make(const MakeRequest& request, u32 entry, u64 deadline_ns, u3
 }
 
 u32 Heap::make_meta(u64 bytes, u32 owner, u64 deadline_ns) {
-  const u32 entry = arena_.ledger().take_one();
+  const u32 entry = arena_.ledger().take_one(deadline_ns);
   u32 index = kNone;
   try {
     index = begin_meta(bytes, owner, entry, deadline_ns);
   } catch (...) {
-    arena_.ledger().give(entry);
+    arena_.ledger().give_unused(entry);
     throw;
   }
   seal(index, entry);

@@ -210,18 +210,15 @@ void Heap::settle_entry(LedgerEntry& entry, u64 deadline_ns) {
     return;
   }
   const u64 word = descriptor(index).word.load();
-  if (word_generation(word) == static_cast<u32>(entry.ref.load())) {
-    if (word_kind(word) == ObjectKind::kChunk && word_state(word) != ObjectState::kFree) {
-      close_locked(index);
-    } else if (word_state(word) == ObjectState::kCreating) {
-      free_descriptor(index, true);
-    }
-  }
+  if (word_generation(word) == static_cast<u32>(entry.ref.load())) release_own(index);
   DI_FAULT("reap.owned_settled");
   entry.what.store(0, std::memory_order_release);
 }
 
 void Heap::wait_readers(u32 table, u64 deadline_ns) {
+  constexpr u64 kNestedNs = 50'000'000;  // the directory's lock is held: see patiently()
+  const bool nested = os::is_python_held_off();
+  const u64 until = nested ? Deadline(deadline_ns).at_most(kNestedNs).at_ns() : deadline_ns;
   for (;;) {
     u32 reader = kNone;
     for_ledgers(arena_, [&](u32 slot, LedgerEntry& entry) {
@@ -231,9 +228,11 @@ void Heap::wait_readers(u32 table, u64 deadline_ns) {
       if (ledger_descriptor(what) != kNone && !arena_.is_dead(slot)) reader = slot;  // also a thread of this process
     });
     if (reader == kNone) break;
-    if (os::now_ns() >= deadline_ns) {
+    if (os::now_ns() >= until) {
       const std::string who = arena_.describe_client(reader);
-      throw Error(Code::kTimeout, "the table's items are being read by " + who, who);
+      Error error(Code::kTimeout, "the table's items are being read by " + who, who);
+      if (nested) error.while_holding(nullptr, "");
+      throw error;
     }
     os::Blocking blocking;
     Shared<u32> never{0};
@@ -268,14 +267,21 @@ bool Heap::resize(u64 budget, u64 deadline_ns, std::string* why) {
       return false;
     }
     heap.budget.store(budget);
+    wake_room();
   }
-  for (Blocks::Cursor cursor;;) {  // what lies above the new budget is punched, a slice per hold
-    Guard guard(*this, deadline_ns);
-    if (committed() <= budget || blocks_.reclaim_some(&cursor) == 0) break;
+  // From here on the budget is the new one: where the heap is held up, who needs room gives the pages back.
+  try {
+    for (Blocks::Cursor cursor; shrink_some(&cursor, deadline_ns);) {
+    }
+  } catch (const Error& error) {
+    if (error.code() != Code::kTimeout) throw;
   }
-  Guard guard(*this, deadline_ns);
-  wake_room();
   return true;
+}
+
+bool Heap::shrink_some(Blocks::Cursor* cursor, u64 deadline_ns) {
+  Guard guard(*this, deadline_ns);
+  return committed() > arena_.heap_header().budget.load() && blocks_.reclaim_some(cursor) != 0;
 }
 
 u64 Heap::check(bool repair, u64 deadline_ns, std::vector<std::string>* findings) {

@@ -26,15 +26,15 @@ void Ledger::add_block(LedgerBlock& block) noexcept {
   ++block_count_;
 }
 
-void Ledger::grow(u64 deadline_ns) {
+void Ledger::grow(Deadline deadline) {
   Heap& heap = arena_.heap();
   reserve_block();
-  const u32 made = heap.grow_ledger(deadline_ns);
+  const u32 made = heap.grow_ledger(deadline);
   os::LocalGuard<std::recursive_mutex> guard(arena_.local());
   add_block(*reinterpret_cast<LedgerBlock*>(heap.block(made)));
 }
 
-void Ledger::take(u32 count, std::vector<u32>* taken) {
+void Ledger::take(u32 count, std::vector<u32>* taken, Deadline deadline) {
   for (bool swept = false;;) {
     {
       os::LocalGuard<std::recursive_mutex> guard(arena_.local());
@@ -45,14 +45,14 @@ void Ledger::take(u32 count, std::vector<u32>* taken) {
       }
     }
     if (!swept && has_dropped())
-      sweep(kForever);  // what was let go serves again
+      sweep(deadline);  // what was let go serves again
     else
-      grow(kForever);
+      grow(deadline);
     swept = true;
   }
 }
 
-u32 Ledger::take_one() {
+u32 Ledger::take_one(Deadline deadline) {
   {
     os::LocalGuard<std::recursive_mutex> guard(arena_.local());
     if (!free_.empty()) {
@@ -62,7 +62,7 @@ u32 Ledger::take_one() {
     }
   }
   std::vector<u32> taken;
-  take(1, &taken);
+  take(1, &taken, deadline);
   return taken[0];
 }
 
@@ -170,12 +170,12 @@ void Ledger::forget_for_child() {
 }
 
 // The numbers must stay the same: array owners hold them.
-void Ledger::repeat_pins(u64 deadline_ns) {
+void Ledger::repeat_pins(Deadline deadline) {
   if (inherited_.empty()) return;
-  while (size() <= inherited_.back().number) grow(deadline_ns);
+  while (size() <= inherited_.back().number) grow(deadline);
   std::vector<Heap::PinCopy> copies;
   for (const Inherited& pin : inherited_) copies.push_back({&entry(pin.number), pin.what, pin.ref});
-  arena_.heap().repeat_pins(copies, deadline_ns);
+  arena_.heap().repeat_pins(copies, deadline);
   os::LocalGuard<std::recursive_mutex> guard(arena_.local());
   std::erase_if(inherited_, [this](const Inherited& pin) { return entry(pin.number).what.load() != 0; });
 }

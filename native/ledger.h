@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "arena.h"
+#include "deadline.h"
 
 namespace di {
 
@@ -22,8 +23,8 @@ class Ledger {
   explicit Ledger(Arena& arena);
 
   // `count` free entries. May allocate ledger blocks: never call it with a shared lock held.
-  void take(u32 count, std::vector<u32>* taken);  // appended
-  u32 take_one();
+  void take(u32 count, std::vector<u32>* taken, Deadline deadline);  // appended
+  u32 take_one(Deadline deadline);
   void give(u32 entry);  // the entry is zero in shared memory already
   void give(std::span<const u32> entries);
   void give_unused(u32 entry);  // after an error: only if it is
@@ -32,8 +33,9 @@ class Ledger {
     return blocks_[number / kLedgerEntries].load(std::memory_order_acquire)->entries[number % kLedgerEntries];
   }
 
-  // A destructor's unpin: no shared lock, no memory. The next sweep, by this process or by whoever needs room, lowers the
-  // count.
+  // Lets go without a lock of what a pin, an open chunk or an unfinished object's entry holds up: a destructor's unpin,
+  // or what could not be ended as the heap was held up. Needs no memory. This process's next sweep settles it; pins,
+  // whoever needs room.
   void drop(u32 number) noexcept;
   // Lowers what was dropped. Any call that takes the heap lock may do it on the way.
   void sweep(u64 deadline_ns);
@@ -62,12 +64,12 @@ class Ledger {
     u32 number;
     u64 what, ref;
   };
-  void forget_for_child();            // the old entries are the parent's
-  void repeat_pins(u64 deadline_ns);  // the parent's pins once more, under the same numbers, if that works
+  void forget_for_child();             // the old entries are the parent's
+  void repeat_pins(Deadline deadline);  // the parent's pins once more, under the same numbers, if that works
   std::span<Inherited> inheritance() { return inherited_; }  // pins of living arrays that are not repeated
   void keep_inheritance() noexcept;  // they never will be: their arrays have the bytes in another way
 
-  void grow(u64 deadline_ns);
+  void grow(Deadline deadline);
   void note_pins();
   void reserve_block();
   void add_block(LedgerBlock& block) noexcept;  // after reserve_block(); caller holds local()

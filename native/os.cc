@@ -322,8 +322,25 @@ BlockHooks g_hooks;
 // Only the outermost scope of a thread leaves: a lock wait may block inside a wait that has already left.
 thread_local u32 t_blocking_depth = 0;
 thread_local u32 t_quiet_depth = 0;
+// Taken and given back with every shared lock: one instruction where the model is given.
+__attribute__((tls_model("initial-exec"))) constinit thread_local u32 t_python_held_off = 0;
 
 }  // namespace
+
+void hold_python_off() { ++t_python_held_off; }
+void let_python_in() { --t_python_held_off; }
+bool is_python_held_off() { return t_python_held_off != 0; }
+
+bool LongWait::is_due() const {
+  constexpr u64 kEveryNs = 1'000'000'000;
+  return now_ns() - told_ns_ >= kEveryNs && !is_python_held_off() && g_hooks.waited != nullptr;
+}
+
+void LongWait::tell(const std::string& what) {
+  const u64 now = now_ns();
+  g_hooks.waited(told_ns_ - began_ns_, now - began_ns_, what);
+  told_ns_ = now;
+}
 
 void set_block_hooks(BlockHooks hooks) { g_hooks = hooks; }
 bool ending() { return g_hooks.ending != nullptr && g_hooks.ending(); }
@@ -344,8 +361,9 @@ Blocking::Blocking() : unwinding_(std::uncaught_exceptions()) {
 
 Blocking::~Blocking() noexcept(false) {
   if (--t_blocking_depth != 0 || g_hooks.enter == nullptr) return;
-  // An error on its way already, or a destructor: an interrupt would end the process. It stays pending in Python.
-  if (t_quiet_depth != 0 || std::uncaught_exceptions() != unwinding_)
+  // A shared lock is held, an error is on its way already, or this is a destructor: a handler would run under the lock,
+  // an interrupt would end the process. It stays pending in Python.
+  if (t_quiet_depth != 0 || is_python_held_off() || std::uncaught_exceptions() != unwinding_)
     g_hooks.enter_quietly(token_);
   else
     g_hooks.enter(token_);

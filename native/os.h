@@ -139,6 +139,7 @@ struct BlockHooks {
   void (*enter)(void*) = nullptr;  // may throw Error(kInterrupted)
   void (*enter_quietly)(void*) = nullptr;
   bool (*ending)() = nullptr;
+  void (*waited)(u64 before_ns, u64 now_ns, const std::string& what) = nullptr;  // how long, at the last word and now
 };
 void set_block_hooks(BlockHooks hooks);
 bool ending();  // the interpreter ends: other threads may never run on, whatever they hold
@@ -180,6 +181,20 @@ class LocalGuard {
 
  private:
   Mutex& mutex_;
+};
+// How many shared locks this thread holds: no Python runs in it meanwhile, others would wait for that.
+void hold_python_off();
+void let_python_in();
+bool is_python_held_off();
+// A wait that goes on: the hook is to be told about once a second, unless Python is held off.
+class LongWait {
+ public:
+  LongWait() : began_ns_(now_ns()), told_ns_(began_ns_) {}
+  bool is_due() const;
+  void tell(const std::string& what);
+
+ private:
+  u64 began_ns_, told_ns_;
 };
 class Blocking {  // scope in which this thread may sleep; only a thread's outermost scope calls the hooks
  public:

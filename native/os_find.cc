@@ -388,7 +388,9 @@ FolderLock::FolderLock(const std::string& store_name, u64 deadline_ns)
     if (result == Flock::kReplaced) continue;
     if (result == Flock::kLate) {
       const u32 holder = lock_holder(file.get());
-      const std::string culprit = holder == 0 ? "" : "pid " + std::to_string(holder);
+      const char state = holder == 0 ? char{0} : look_at(holder).state;
+      const std::string stopped = state == 'T' || state == 't' ? ", stopped" : "";
+      const std::string culprit = holder == 0 ? "" : "pid " + std::to_string(holder) + stopped;
       throw Error(Code::kTimeout,
                   "waited for the file " + path_ + ", locked by " + (culprit.empty() ? "another process" : culprit) +
                       " that creates or attaches to the store '" + store_name + "'; raise timeout=",

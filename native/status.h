@@ -39,6 +39,17 @@ class Error : public std::runtime_error {
     return *this;
   }
   bool is_told() const { return told_; }
+  // The wait that failed was a short one, as other locks were held meanwhile: patiently() lets them go and waits for
+  // this lock (a LockWord; nullptr: for a moment) with none of them held.
+  Error& while_holding(void* lock, std::string name) {
+    again_ = true;
+    lock_ = lock;
+    lock_name_ = std::move(name);
+    return *this;
+  }
+  bool is_worth_repeating() const { return again_; }
+  void* lock() const { return lock_; }
+  const std::string& lock_name() const { return lock_name_; }
   Code code() const { return code_; }
   const std::string& culprit() const { return culprit_; }
 
@@ -46,6 +57,9 @@ class Error : public std::runtime_error {
   Code code_;
   std::string culprit_;
   bool told_ = false;
+  bool again_ = false;
+  void* lock_ = nullptr;
+  std::string lock_name_;
 };
 
 // Links in shared memory may have been damaged into a circle: whoever follows them takes a step for each, at most as

@@ -26,16 +26,19 @@ Table::~Table() {
 }
 
 Table::Guard::Guard(Table& table, u64 deadline_ns) : table_(table), exceptions_(std::uncaught_exceptions()) {
-  table.lock_.acquire(deadline_ns);
-  try {
-    if (table.fork_generation_ != table.arena_->fork_generation()) table.forget_parent();
-    if (table.lock_.needs_recovery() || table.undo_.pending()) table.recover();
-    table.require_live();
-    table.refresh();
-  } catch (...) {  // what could not be recovered stays marked: the next owner tries again
-    table.lock_.release();
-    throw;
-  }
+  const auto enter = [&table, deadline_ns]() DI_UNCHECKED {
+    table.lock_.acquire(deadline_ns);
+    try {
+      if (table.fork_generation_ != table.arena_->fork_generation()) table.forget_parent();
+      if (table.lock_.needs_recovery() || table.undo_.pending()) table.recover(deadline_ns);
+      table.require_live();
+      table.refresh();
+    } catch (...) {  // what could not be recovered stays marked: the next owner tries again
+      table.lock_.release();
+      throw;
+    }
+  };
+  patiently(*table.arena_, deadline_ns, enter);  // a recovery needs the heap
 }
 
 Table::Guard::~Guard() {
@@ -54,7 +57,9 @@ void Table::forget_parent() {
   new (&lower_) std::vector<Use>{};
   new (&detach_) std::vector<u32>{};
   new (&detach_later_) std::vector<u32>{};
+  new (&close_later_) std::vector<u32>{};
   detach_pending_.store(false, std::memory_order_relaxed);
+  late_.store(false, std::memory_order_relaxed);
 }
 
 // The state first: a generation that is still this one's says that the state seen before was too.
@@ -142,9 +147,25 @@ void Table::use_chunks(u32 chunk, u32 count, i32 delta) {
 
 // The bytes that held items are charged follow their number: called under the lock before the guard ends, and after a
 // recovery, so that no kill leaves them apart. They may go past the budget by what draw() has asked room for.
-void Table::settle_held() {
+void Table::settle_held(u64 deadline_ns) {
   const u64 right = header_.held * header_.item_bytes, now = header_.held_bytes.load();
-  if (right != now) arena_->heap().hold(index_, static_cast<i64>(right - now), kForever, true);
+  if (right != now) arena_->heap().hold(index_, static_cast<i64>(right - now), deadline_ns, true);
+}
+
+// The same after a hold has had its effect. Where the heap is held up they stay too high, never too low: draw() has asked
+// for more before. The next settle() lowers them.
+void Table::settle_held_soon() {
+  try {
+    settle_held(Deadline::brief());
+  } catch (const Error& error) {
+    if (error.code() != Code::kTimeout) throw;
+    be_late();
+  }
+}
+
+void Table::be_late() {
+  late_.store(true, std::memory_order_relaxed);
+  detach_pending_.store(true, std::memory_order_relaxed);
 }
 
 void Table::commit() {
@@ -173,6 +194,7 @@ void Table::settle(u64 deadline_ns) {
       detach_pending_.store(false, std::memory_order_relaxed);
     }
     arena_->heap().detach(chunks, index_, deadline_ns);
+    settle_late(deadline_ns);
   } catch (...) {
     os::LocalGuard<std::recursive_mutex> guard(arena_->local());
     detach_later_.insert(detach_later_.end(), chunks.begin(), chunks.end());
@@ -374,7 +396,7 @@ bool Table::evict_for_room(u64 deadline_ns) {
 }
 
 u32 Table::open_writer(u64 deadline_ns) {
-  const u32 entry = arena_->ledger().take_one();
+  const u32 entry = arena_->ledger().take_one(deadline_ns);
   try {
     Guard guard(*this, deadline_ns);
     change();
@@ -387,14 +409,24 @@ u32 Table::open_writer(u64 deadline_ns) {
   return entry;
 }
 
-void Table::close_writer(u32 entry, u64 deadline_ns) {
+void Table::end_writer(u32 entry) {
+  arena_->ledger().entry(entry).what.store(0, std::memory_order_release);
+  --header_.writers;
+  wake(header_.items_seq, header_.items_waiters, kMaxClients);
+}
+
+// Where the table is held up, the next settle() of this handle ends it, or the end of this process.
+void Table::close_writer(u32 entry) {
   try {
-    Guard guard(*this, deadline_ns);
+    Guard guard(*this, Deadline::brief());
     change();
-    arena_->ledger().entry(entry).what.store(0, std::memory_order_release);
-    --header_.writers;
-    wake(header_.items_seq, header_.items_waiters, kMaxClients);
+    end_writer(entry);
   } catch (const Error& error) {
+    if (error.code() == Code::kTimeout) {
+      os::LocalGuard<std::recursive_mutex> local(arena_->local());
+      close_later_.push_back(entry);
+      return be_late();
+    }
     if (error.code() != Code::kTableNotFound) throw;
     arena_->ledger().entry(entry).what.store(0, std::memory_order_release);  // dropped: it justifies nothing any more
   }

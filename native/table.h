@@ -135,7 +135,7 @@ class Table : public std::enable_shared_from_this<Table> {
   bool evict_for_room(u64 deadline_ns);  // up to 64 items by the remover; false: none left
   void settle(u64 deadline_ns);          // after guards are gone: frees chunks nobody uses; 0: only tries
   u32 open_writer(u64 deadline_ns);      // ledger entry
-  void close_writer(u32 entry, u64 deadline_ns);
+  void close_writer(u32 entry);                                // soon
   void ensure_slots(u64 free_slots, u64 deadline_ns);  // kCapacity: no memory for more
 
   // --- drawing
@@ -200,10 +200,10 @@ class Table : public std::enable_shared_from_this<Table> {
   std::string text(const Shared<u32>& block) const;
   void refresh();
   void forget_parent();
-  void recover();
-  u64 rebuild();  // how many uses of chunks were miscounted
+  void recover(u64 deadline_ns);
+  u64 rebuild(u64 deadline_ns);  // how many uses of chunks were miscounted
   void fill();
-  u64 rebuild_references();      // how many counts were wrong
+  u64 rebuild_references(u64 deadline_ns);  // how many counts were wrong
   double mass(double priority);  // p^alpha
   void require_alpha(double alpha);
   void to_masses(const double* priorities, u32 count, double* masses);
@@ -226,7 +226,11 @@ class Table : public std::enable_shared_from_this<Table> {
   MassOf mass_of_;  // the last one computed
   void use_chunks(u32 chunk, u32 count, i32 delta);
   void commit();
-  void settle_held();
+  void settle_held(u64 deadline_ns) DI_REQUIRES(lock_);
+  void settle_held_soon() DI_REQUIRES(lock_);
+  void be_late();
+  void settle_late(u64 deadline_ns);
+  void end_writer(u32 entry) DI_REQUIRES(lock_);
   template <class What>
   void each_draw(What&& what);
   void set_limiter(const LimiterState& anew);
@@ -252,8 +256,14 @@ class Table : public std::enable_shared_from_this<Table> {
   void grow(u64 slots, u64 deadline_ns);
   u32 segments_kept(u64 more) const;
   void link_segment(u32 number, u32 block, u64 slots);
+  static std::shared_ptr<Table> try_create(const std::shared_ptr<Arena>& arena, const TableShape& shape,
+                                           u64 deadline_ns);
+  bool try_declare(const std::string& text, u64 reserve_bytes, u64 item_bytes, u64 chunk_block, u64 deadline_ns);
+  bool make_room_for(u64 slots, u64 reserve_bytes, u64 chunk_block, u64 deadline_ns);
+  bool evict_above(u64 capacity, u64 deadline_ns);
+  u64 try_check(bool repair, u64 deadline_ns, std::vector<std::string>* findings);
   std::vector<u32> linked_blocks() const;
-  void free_strays();
+  void free_strays(u64 deadline_ns);
   bool settle_draw(u64 key, bool give_back);  // true: a held item became free or live again
   void finish_draws(DrawSet* set, bool give_back, u64 deadline_ns);
   void forget_draws(DrawSet* set);
@@ -288,6 +298,8 @@ class Table : public std::enable_shared_from_this<Table> {
   std::vector<Use> lower_;         // uses to lower after the commit
   std::vector<u32> detach_;        // [table] chunks this table uses no more; settled outside the lock
   std::vector<u32> detach_later_;  // [local] of those: the heap's lock could not be had
+  std::vector<u32> close_later_;   // [local] entries of writers that are closed
+  std::atomic<bool> late_{false};  // there are some, or held items are charged too much
   std::atomic<bool> detach_pending_{false};
   bool behind_ = false;  // [table] draws given back in this hold left items behind the epoch
 };

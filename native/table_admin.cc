@@ -162,6 +162,11 @@ void Table::finish_broken(const std::shared_ptr<Arena>& arena, u64 deadline_ns) 
 }
 
 std::shared_ptr<Table> Table::create(const std::shared_ptr<Arena>& arena, const TableShape& shape, u64 deadline_ns) {
+  return patiently(*arena, deadline_ns, [&] { return try_create(arena, shape, deadline_ns); });
+}
+
+std::shared_ptr<Table> Table::try_create(const std::shared_ptr<Arena>& arena, const TableShape& shape,
+                                         u64 deadline_ns) {
   DirectoryGuard directory(*arena, deadline_ns);
   finish_broken(arena, deadline_ns);
   if (find(arena, shape.name))
@@ -193,7 +198,7 @@ std::shared_ptr<Table> Table::create(const std::shared_ptr<Arena>& arena, const 
     header.slots = shape.slots;
     DI_FAULT("table.create_blocks");
   } catch (...) {
-    clear_table(*arena, index, kForever);
+    finish_broken(arena, deadline_ns);  // where that is held up: the next maker, dropper or reaper
     throw;
   }
   auto table = std::make_shared<Table>(arena, index);
@@ -204,21 +209,29 @@ std::shared_ptr<Table> Table::create(const std::shared_ptr<Arena>& arena, const 
 }
 
 void Table::drop(const std::shared_ptr<Arena>& arena, const std::string& name, u64 deadline_ns) {
-  DirectoryGuard directory(*arena, deadline_ns);
-  finish_broken(arena, deadline_ns);
-  const std::shared_ptr<Table> table = find(arena, name);
-  if (!table) throw Error(Code::kTableNotFound, "there is no table '" + name + "'");
-  {
+  std::shared_ptr<Table> table;
+  patiently(*arena, deadline_ns, [&] {
+    DirectoryGuard directory(*arena, deadline_ns);
+    finish_broken(arena, deadline_ns);
+    table = find(arena, name);
+    if (!table) throw Error(Code::kTableNotFound, "there is no table '" + name + "'");
     Guard guard(*table, deadline_ns);  // nobody is inside; who comes later sees the state
+    Heap::Guard free(arena->heap(), deadline_ns);  // else nothing of it could be freed
     table->header_.state.store(3, std::memory_order_release);
-  }
+  });
   TableHeader& header = table->header_;
   for (Shared<u32>* seq : {&header.items_seq, &header.room_seq}) {
     seq->fetch_add(1);
     os::futex_wake(*seq, kMaxClients);
   }
   DI_FAULT("table.drop_state");
-  clear_table(*arena, table->index_, deadline_ns);
+  // It is gone for everybody. Where somebody still copies from it, perhaps stopped, its bytes come back later: with the
+  // next maker, dropper or reaper.
+  patiently(*arena, deadline_ns, [&] {
+    DirectoryGuard directory(*arena, deadline_ns);
+    if (header.state.load() == 3 && header.generation.load() == table->generation_)
+      clear_table(*arena, table->index_, deadline_ns);
+  });
 }
 
 // --------------------------------------------------------------------------------------------------- schema, contents
@@ -245,6 +258,11 @@ std::string Table::schema() const { return text(header_.schema_block); }
 
 bool Table::declare_schema(const std::string& text, u64 reserve_bytes, u64 item_bytes, u64 chunk_block,
                            u64 deadline_ns) {
+  return patiently(*arena_, deadline_ns,
+                   [&] { return try_declare(text, reserve_bytes, item_bytes, chunk_block, deadline_ns); });
+}
+
+bool Table::try_declare(const std::string& text, u64 reserve_bytes, u64 item_bytes, u64 chunk_block, u64 deadline_ns) {
   std::string why;
   Heap& heap = arena_->heap();
   NewBlocks made(*arena_, index_);
@@ -276,10 +294,10 @@ u64 Table::remove(std::span<const u64> keys, u64 deadline_ns) {
         ++removed;
       }
       commit();
-      settle_held();
+      settle_held_soon();
       wake(header_.room_seq, header_.room_waiters, kMaxClients);
     }
-    settle(deadline_ns);
+    settle(0);
   }
   return removed;
 }
@@ -332,10 +350,10 @@ void Table::reset(u64 deadline_ns) {
       more = parts_.order->first() != kNone;
       if (!more) count_anew();
       commit();
-      settle_held();
+      settle_held_soon();
       if (!more) wake(header_.room_seq, header_.room_waiters, kMaxClients);
     }
-    settle(deadline_ns);
+    settle(0);
   }
 }
 
@@ -357,56 +375,6 @@ void Table::count_anew() {
     undo_.set(*word, 0);
   header_.total_updates = header_.stale_updates = header_.evicted_for_room = 0;
   header_.stale_dropped = header_.episodes_cut = 0;
-}
-
-void Table::resize(u64 capacity, u64 max_bytes, u64 slots, u64 reserve_bytes, u64 chunk_block, u64 deadline_ns) {
-  std::string why;
-  bool larger = false;
-  u64 before = 0, block_before = 0;
-  {
-    Guard guard(*this, deadline_ns);  // a dropped table's index may be another's by now
-    before = header_.reserve_bytes.load();
-    block_before = header_.chunk_block.load();
-    larger = reserve_bytes > before;
-    if (chunk_block != 0) header_.chunk_block.store(chunk_block);  // the reserve's descriptors are reckoned with it
-    if (larger && !arena_->heap().reserve(index_, reserve_bytes, deadline_ns, &why)) {
-      header_.chunk_block.store(block_before);
-      throw Error(Code::kCapacity, why);
-    }
-  }
-  try {
-    grow(slots, deadline_ns);
-  } catch (...) {
-    Guard guard(*this, deadline_ns);
-    header_.chunk_block.store(block_before);
-    if (larger && header_.reserve_bytes.load() == reserve_bytes)
-      arena_->heap().reserve(index_, before, deadline_ns, &why);
-    throw;
-  }
-  {
-    Guard guard(*this, deadline_ns);
-    __atomic_store_n(&header_.capacity, capacity, __ATOMIC_RELAXED);    // a writer's check of extend() reads it freely
-    __atomic_store_n(&header_.max_bytes, max_bytes, __ATOMIC_RELAXED);  // Heap::admit() reads it under its own lock
-    wake(header_.room_seq, header_.room_waiters, kMaxClients);
-  }
-  for (bool more = true; more;) {
-    {
-      Guard guard(*this, deadline_ns);
-      change();
-      for (u32 i = 0; i < kBatchStep && header_.size > capacity; ++i) {
-        const u32 out = victim();
-        if (out == kNone) break;
-        remove_slot(out, true);
-      }
-      commit();
-      more = header_.size > capacity && victim() != kNone;
-      if (!more) wake(header_.room_seq, header_.room_waiters, kMaxClients);
-    }
-    settle(deadline_ns);
-  }
-  if (larger) return;
-  Guard guard(*this, deadline_ns);
-  arena_->heap().reserve(index_, reserve_bytes, deadline_ns, &why);
 }
 
 // Whether the priorities of all items, and those that new ones get, can be raised to it.
@@ -447,7 +415,29 @@ void Table::finish(u64 deadline_ns) {
   wake(header_.room_seq, header_.room_waiters, kMaxClients);
 }
 
+// What could not be done at its time, as the heap's lock or this table's was held up.
+void Table::settle_late(u64 deadline_ns) {
+  if (!late_.exchange(false, std::memory_order_relaxed)) return;
+  std::vector<u32> entries;
+  try {
+    Guard guard(*this, deadline_ns);
+    change();
+    settle_held(deadline_ns);
+    os::LocalGuard<std::recursive_mutex> local(arena_->local());
+    entries.swap(close_later_);
+    for (const u32 entry : entries) end_writer(entry);
+  } catch (...) {
+    late_.store(true, std::memory_order_relaxed);
+    throw;
+  }
+  arena_->ledger().give(entries);
+}
+
 u64 Table::check(bool repair, u64 deadline_ns, std::vector<std::string>* findings) {
+  return patiently(*arena_, deadline_ns, [&] { return try_check(repair, deadline_ns, findings); });
+}
+
+u64 Table::try_check(bool repair, u64 deadline_ns, std::vector<std::string>* findings) {
   Guard guard(*this, deadline_ns);
   if (!repair) {
     // What the copy has not written to is still the store itself: while uses are counted, no chunk may be freed and its
@@ -465,7 +455,7 @@ u64 Table::check(bool repair, u64 deadline_ns, std::vector<std::string>* finding
   const u64 writers = header_.writers, dense = header_.dense_count, left = header_.dense_left;
   const u32 first = header_.first_live, last = header_.last_live, best = parts_.best ? parts_.best->best() : 0;
   const double total = parts_.sums ? parts_.sums->total() : 0;
-  const u64 wrong = rebuild();
+  const u64 wrong = rebuild(deadline_ns);
   const std::string name = "table '" + name_ + "': ";
   const auto compare = [&](const char* what, u64 before, u64 after) {
     if (before != after)
@@ -481,8 +471,9 @@ u64 Table::check(bool repair, u64 deadline_ns, std::vector<std::string>* finding
   compare("newest item", last, header_.last_live);
   compare("next by priority", best, parts_.best ? parts_.best->best() : 0);
   compare("miscounted chunks", wrong, 0);
-  compare("bytes of held items", header_.held_bytes, header_.held * header_.item_bytes);
-  settle_held();
+  const u64 held_bytes = header_.held * header_.item_bytes;  // more are charged while the heap is held up, never fewer
+  compare("bytes of held items", std::min<u64>(header_.held_bytes, held_bytes), held_bytes);
+  settle_held(deadline_ns);
   if (parts_.sums && std::abs(total - parts_.sums->total()) > 1e-9 * std::abs(total) + 1e-300)
     findings->push_back(name + "sum of priorities is off");
   return findings->size();

@@ -239,7 +239,7 @@ u32 Table::draw(DrawSet* set, u32 want, double stratum_first, double strata, u64
   while (total < want) {
     const u32 step = std::min(want - total, kBatchStep);
     if (set->spare.size() < step)
-      arena_->ledger().take(std::min(want - total, kAtOnce) - static_cast<u32>(set->spare.size()), &set->spare);
+      arena_->ledger().take(std::min(want - total, kAtOnce) - static_cast<u32>(set->spare.size()), &set->spare, deadline_ns);
     u32 got = 0;
     bool again = false;
     {
@@ -274,7 +274,7 @@ u32 Table::draw(DrawSet* set, u32 want, double stratum_first, double strata, u64
       }
       commit();
       if (got != 0) pass_on(set);
-      settle_held();
+      settle_held_soon();
     }
     total += got;
     if (got < step && !again) break;
@@ -378,7 +378,7 @@ void Table::finish_draws(DrawSet* set, bool give_back, u64 deadline_ns) {
     if (give_back) rewind_epoch();
     commit();
     for (std::size_t i = first; i < end; ++i) set->items[i].chunks = 0;  // a repeated call lowers nothing twice
-    settle_held();
+    settle_held_soon();
     if (give_back) wake(header_.items_seq, header_.items_waiters, kMaxClients);
     if (!give_back && header_.finished != 0)  // who waits for these draws to come back waits in vain
       wake(header_.items_seq, header_.items_waiters, kMaxClients);
@@ -392,7 +392,7 @@ void Table::deliver(DrawSet* set, u64 deadline_ns) { finish_draws(set, false, de
 void Table::give_back(DrawSet* set, u64 deadline_ns) { finish_draws(set, true, deadline_ns); }
 
 void Table::peek(std::span<const u64> keys, DrawSet* set, u64 deadline_ns) {
-  arena_->ledger().take(static_cast<u32>(keys.size()), &set->spare);
+  arena_->ledger().take(static_cast<u32>(keys.size()), &set->spare, deadline_ns);
   for (std::size_t first = 0; first < keys.size(); first += kBatchStep) {
     Guard guard(*this, deadline_ns);
     change();
@@ -442,7 +442,7 @@ void Table::settle_entry(LedgerEntry& entry, u64 deadline_ns) {
     undo_.set(entry.what, 0);
     DI_FAULT("reap.draw_before_commit");
     commit();
-    settle_held();
+    settle_held_soon();
     wake(header_.items_seq, header_.items_waiters, kMaxClients);
     wake(header_.room_seq, header_.room_waiters, kMaxClients);
   }

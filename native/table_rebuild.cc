@@ -82,7 +82,7 @@ void Table::refresh() {
 }
 
 // A dead owner left the lock: its words are rolled back, then all that is derived is made anew.
-void Table::recover() {
+void Table::recover(u64 deadline_ns) {
   lock_.begin_recovery();
   undo_.roll_back();
   DI_FAULT("table.rolled_back");
@@ -91,11 +91,11 @@ void Table::recover() {
     lock_.end_change();
     return;
   }
-  free_strays();
+  free_strays(deadline_ns);
   parts_ = Parts{};
   refresh();
-  rebuild();
-  settle_held();
+  rebuild(deadline_ns);
+  settle_held(deadline_ns);
   lock_.end_change();
 }
 
@@ -119,30 +119,32 @@ std::vector<u32> Table::linked_blocks() const {
 }
 
 // What grow() left when it was killed: a segment beyond the slots, new blocks that nothing names, old ones likewise.
-void Table::free_strays() {
+void Table::free_strays(u64 deadline_ns) {
   u64 slots = 0;
   for (u32 i = 0; i < kTableSegments && header_.segment_block[i] != 0; ++i) {
     if (slots >= header_.slots) header_.segment_block[i] = 0;
     slots += header_.segment_slots[i];
   }
-  arena_->heap().free_meta_of(index_, linked_blocks(), kForever);
+  arena_->heap().free_meta_of(index_, linked_blocks(), deadline_ns);
 }
 
 NewBlocks::~NewBlocks() {
   const os::Quiet quiet;
-  try {
-    for (const Made& made : made_) arena_.heap().abandon(made.descriptor, made.entry, kForever);
-  } catch (...) {  // the reaper frees them when this process ends
+  for (const Made& made : made_) {
+    try {
+      arena_.heap().abandon(made.descriptor, made.entry);
+    } catch (...) {  // the reaper frees it when this process ends
+    }
   }
 }
 
 u32 NewBlocks::add(u64 bytes, u64 deadline_ns) {
   if (bytes == 0) return 0;
-  const u32 entry = arena_.ledger().take_one();
+  const u32 entry = arena_.ledger().take_one(deadline_ns);
   try {
     made_.push_back({arena_.heap().begin_meta(bytes, table_, entry, deadline_ns), entry});
   } catch (...) {
-    arena_.ledger().give(entry);
+    arena_.ledger().give_unused(entry);
     throw;
   }
   return made_.back().descriptor + 1;
@@ -153,9 +155,9 @@ void NewBlocks::seal() {
   made_.clear();
 }
 
-u64 Table::rebuild() {
+u64 Table::rebuild(u64 deadline_ns) {
   fill();
-  return rebuild_references();
+  return rebuild_references(deadline_ns);
 }
 
 // Every derived structure of items, refilled in order of insertion.
@@ -232,7 +234,7 @@ u64 right_summary(const Heap& heap, u32 chunk) {
 
 // Uses of chunks by this table: items, and draws and reads in all ledgers. Counted first, stored once: a count that is
 // too low for a moment would let a sweeper detach. The heap's lock keeps chunks from being freed meanwhile.
-u64 Table::rebuild_references() {
+u64 Table::rebuild_references(u64 deadline_ns) {
   Heap& heap = arena_->heap();
   std::unordered_map<u32, u32> uses;
   const auto walk = [&](u32 chunk, u32 count) {
@@ -262,7 +264,7 @@ u64 Table::rebuild_references() {
   DI_FAULT("table.rebuild_middle");
   detach_.clear();
   u64 wrong = 0;
-  Heap::Guard guard(heap, kForever);
+  Heap::Guard guard(heap, deadline_ns);
   for (u32 index = 0; index < heap.descriptor_count(); ++index) {
     const u64 word = heap.descriptor(index).word.load();
     if (word_kind(word) != ObjectKind::kChunk || word_state(word) == ObjectState::kFree) continue;
@@ -364,7 +366,7 @@ void Table::grow(u64 slots, u64 deadline_ns) {
   undo_.commit();
   refresh();
   fill();
-  arena_->heap().free_meta(gone, kForever);
+  arena_->heap().free_meta(gone, deadline_ns);  // held up: the hold ends dirty, and who comes next frees them as strays
 }
 
 // The last segment from now on, by the undo record: blocks lie two in a word of it.

@@ -23,8 +23,13 @@ Writer::Writer(std::shared_ptr<Arena> arena, WriterPlan plan, std::vector<i64> v
     chunk_plan_.stream = static_cast<u32>(arena_->heap_header().next_stream);
     arena_->heap_header().next_stream += plan_.lanes;
   }
-  if (plan_.counted)
-    for (const TableSink& sink : plan_.tables) table_entries_.push_back(sink.table->open_writer(deadline_ns));
+  try {
+    if (plan_.counted)
+      for (const TableSink& sink : plan_.tables) table_entries_.push_back(sink.table->open_writer(deadline_ns));
+  } catch (...) {
+    let_tables_go();
+    throw;
+  }
   lanes_.resize(plan_.lanes);
   for (u32 i = 0; i < plan_.lanes; ++i) {
     lanes_[i].windows = windows;
@@ -42,7 +47,7 @@ Writer::~Writer() {
   if (closed_ || !arena_->owns(fork_generation_)) return;
   const os::Quiet quiet;
   try {
-    close(0);  // a destructor only tries: what is left ends with this process
+    close();
   } catch (...) {
   }
 }
@@ -381,23 +386,31 @@ Blocked Writer::finish(u64 deadline_ns) {
   return commit(call.lanes, deadline_ns);
 }
 
-void Writer::close(u64 deadline_ns) {
+// What has had its effect must neither fail nor wait: where a lock is held up, the process's next call ends the rest.
+void Writer::close() {
   if (closed_) return;
   closed_ = true;
   for (LaneState& lane : lanes_) {
-    for (const OpenChunk& chunk : lane.chunks)
-      arena_->heap().close_chunk(chunk.descriptor(), kNone, chunk.entry(), deadline_ns);
+    for (const OpenChunk& chunk : lane.chunks) {
+      try {
+        arena_->heap().close_chunk(chunk.descriptor(), kNone, chunk.entry(), Deadline::brief());
+      } catch (const Error& error) {
+        if (error.code() != Code::kTimeout) throw;
+        arena_->ledger().drop(chunk.entry());
+      }
+    }
     lane.chunks.clear();
   }
+  let_tables_go();
+}
+
+void Writer::let_tables_go() {
   for (u32 i = 0; i < table_entries_.size(); ++i) {
     Table& table = *plan_.tables[i].table;
-    table.close_writer(table_entries_[i], deadline_ns);
-    try {
-      table.settle(deadline_ns);
-    } catch (const Error& error) {  // dropped: its chunks went with it
-      if (error.code() != Code::kTableNotFound) throw;
-    }
+    table.close_writer(table_entries_[i]);
+    table.settle(0);
   }
+  table_entries_.clear();
 }
 
 }  // namespace di

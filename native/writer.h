@@ -93,7 +93,7 @@ class Writer {
   Blocked insert_whole(const WriterCall& call, const std::vector<WholeItem>& items, u64 deadline_ns);
   Blocked finish(u64 deadline_ns);  // ends open episodes the same way end_episode() does
   Blocked resume();                 // the rest of a call that has passed; nothing to do: kNothing
-  void close(u64 deadline_ns);      // lets go of chunks and tables
+  void close();                     // lets go of chunks and tables
 
   const std::vector<MadeItem>& made(u32 table) const { return made_[table]; }
   void set_version(u32 table, i64 version) { versions_[table] = version; }
@@ -189,6 +189,7 @@ class Writer {
   void insert_some(u32 table) DI_UNCHECKED;  // up to 64 items, under the table's guard
   Blocked insert_rest(u32 table) DI_UNCHECKED;
   void let_go(const std::vector<u32>& lanes);
+  void let_tables_go();
 
   std::shared_ptr<Arena> arena_;
   WriterPlan plan_;

@@ -7,8 +7,6 @@
 namespace di {
 namespace {
 
-constexpr u64 kSliceWaitNs = 250'000'000;  // for a table's lock between two slices: then Python waits
-
 // That inserting so many takes: past the capacity each evicts before it comes.
 u64 slots_for(const TableHeader& table, u64 items) {
   const u64 room = table.capacity > table.size ? table.capacity - table.size : 0;
@@ -160,7 +158,7 @@ Blocked Writer::insert_rest(u32 number) {
   while (inserted_[number] < pending_[number].size()) {
     DI_FAULT("writer.between_slices");
     const std::size_t some = std::min<std::size_t>(kBatchStep, pending_[number].size() - inserted_[number]);
-    const u64 deadline_ns = os::now_ns() + kSliceWaitNs;
+    const Deadline deadline_ns = Deadline::slice();
     try {
       blocked.seq = table.header().room_seq.load(std::memory_order_seq_cst);
       Table::Guard guard(table, deadline_ns);

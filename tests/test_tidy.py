@@ -41,7 +41,8 @@ PYTHON_LAYERS = [
 NATIVE_LAYERS = [
     ["layout", "status", "annotations"],
     ["os", "small_copy"],
-    ["windows", "chunk_view", "views", "spans", "returns", "selectors", "power", "limiter", "buffers", "priorities"],
+    ["windows", "chunk_view", "views", "spans", "returns", "selectors", "power", "limiter", "buffers"],
+    ["priorities", "deadline"],
     ["arena"],
     ["waits", "locks", "ledger", "blocks", "undo", "learners"],
     ["heap"],

@@ -164,12 +164,18 @@ class AccessDenied(StoreError):
 
 
 class Timeout(StoreError, TimeoutError):
-    """The call waited for `timeout` seconds, or can never go on. Nothing was changed.
+    """The call waited for `timeout` seconds, or can never go on. Nothing was changed, unless it has `passed`.
+
+    Calls that do many things one by one (`update_priorities`, `delete`, `reset`) may have done some; repeat them.
 
     Attributes:
         reason: the condition that was waited for, with its counts.
         culprit: who held it up, such as "pid 123, stopped"; None when nobody in particular.
+        passed: True where a call of more than 64 items was held up after its rows and some of its items were written.
+            The writer's next call ends with the rest first; to repeat the call would write it twice.
     """
+
+    passed = False
 
     default_remedy = "timeout= waits longer, None without limit; `di-store status` shows who waits for what"
 

@@ -64,8 +64,12 @@ class TableHandle:
                 self._schema = _schema_from(text)
         return self._schema
 
-    def declare(self, schema: Schema) -> Schema:
+    def declare(self, schema: Schema, seconds: float) -> Schema:
         """Declare the columns by the first step, unless somebody was faster.
+
+        Args:
+            schema: what the step tells.
+            seconds: to wait for locks that stopped processes hold; negative: no limit.
 
         Returns:
             The table's columns, by whomever they were declared.
@@ -80,40 +84,42 @@ class TableHandle:
         check_columns(settings.view, schema)
         read_plan(settings.view, schema, settings.columns)
         text = msgspec.json.encode(schema.to_plain()).decode()
-        self._declare(text, self.reckon(schema))
+        self._declare(text, self.reckon(schema), seconds)
         self._schema = _schema_from(self.native.schema())
-        self.publish_layout()
+        self.publish_layout(seconds)
         return self._schema
 
-    def publish_layout(self) -> None:
+    def publish_layout(self, seconds: float) -> None:
         """Store the layout of the table's own rows now: a writer may be opened when the store is full."""
         if (schema := self.schema) is None:
             return
         try:
-            make_layout(schema, sparse_columns([(self.settings.view, schema)])).publish(self.arena)
-        except CapacityError:
+            make_layout(schema, sparse_columns([(self.settings.view, schema)])).publish(self.arena, seconds)
+        except (CapacityError, Timeout):
             return  # the writer says so, if there is no room then either
 
-    def reserve_opaque(self, example_bytes: int) -> None:
+    def reserve_opaque(self, example_bytes: int, seconds: float) -> None:
         """Reckon a table of Python values by its first one."""
         if self.example_bytes or self._declared:
             return
         self.example_bytes = max(64, example_bytes)
         if self.native.stats()["reserve_bytes"]:
             return
-        self._declare("[]", self.reckon(OPAQUE_SCHEMA))
+        self._declare("[]", self.reckon(OPAQUE_SCHEMA), seconds)
 
-    def _declare(self, text: str, needed: Reckoning) -> None:
+    def _declare(self, text: str, needed: Reckoning, seconds: float) -> None:
         """The first step tells what the table needs: check, and take it."""
         stats = self.native.stats()
         held = int(stats["reserve_bytes"]) + meta_bytes(self.settings, None)
-        check_room(self.name, needed, self.arena.available(), held)
-        if not self.native.declare_schema(text, needed.reserve_bytes, needed.item_bytes, needed.chunk_block):
+        check_room(self.name, needed, self.arena.available(seconds), held)
+        numbers = needed.reserve_bytes, needed.item_bytes, needed.chunk_block
+        if not self.native.declare_schema(text, *numbers, seconds):
             return
         capacity = int(stats["capacity"])
         slots = slots_for(None if capacity >= UNLIMITED else capacity)
         if slots > int(stats["slots"]):
-            self.native.resize(capacity, int(stats["max_bytes"]), slots, needed.reserve_bytes, needed.chunk_block, 60.0)
+            most = int(stats["max_bytes"])
+            self.native.resize(capacity, most, slots, needed.reserve_bytes, needed.chunk_block, seconds)
 
     def reckon(
         self, schema: Schema, capacity: int | None = None, *, cut: Cut | None = None, lanes: int | None = None

@@ -8,7 +8,8 @@ from __future__ import annotations
 import copy
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -22,10 +23,46 @@ from di_store.handle import TableHandle
 from di_store.plan import FINISHED, NO_NEXT, VALUE, first_columns, observed_columns
 from di_store.schema import Schema
 from di_store.settings import UNLIMITED
-from di_store.stream import build_inserter
+from di_store.stream import build_inserter, check_priority, rows_limit, rows_of
 from di_store.views import NEXT, Episode, Sequence, Step, Transition
-from di_store.waits import InsertWait, check_timeout
-from di_store.writer import rows_limit, rows_of
+from di_store.waits import InsertWait, check_timeout, core_seconds
+
+
+class Turn:
+    """One insert at a time: threads wait for each other, and a thread that is inside one already is refused.
+
+    It may be by a signal handler, or by `__array__` of a value that is being written.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._inside = False
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        if self._inside:
+            self._lock.release()
+            raise StoreError(
+                "insert() or extend() was called in the middle of another one of the same table and thread, from a "
+                "signal handler or from a value being written: nothing was written",
+                remedy="call it when that call is over; a signal handler can set a flag",
+            )
+        self._inside = True
+
+    def __exit__(self, *_: object) -> None:
+        self._inside = False
+        self._lock.release()
+
+    @contextmanager
+    def given_up(self) -> Iterator[None]:
+        """Let others, and this thread's signal handlers, insert meanwhile."""
+        self.__exit__()
+        try:
+            yield
+        finally:
+            self._lock.acquire()
+            self._inside = True
+
 
 _LOOK_EVERY = 64
 
@@ -38,7 +75,7 @@ class Inserter:
         self._ended: StoreError | None = None
         self._native: _core.Writer | None = None
         self._schema: Schema | None = None
-        self._lock = threading.Lock()
+        self._turn = Turn()
         self._pid = os.getpid()
         self._calls = 0
         self._view = handle.settings.view
@@ -47,6 +84,7 @@ class Inserter:
     def insert(self, value: Any, priority: Any, timeout: Any) -> Array:
         """One item; its key, uint64[1]."""
         timeout = check_timeout(timeout)
+        check_priority(priority)
         with self._guard():
             self._check_open()
             if self._plain:
@@ -60,6 +98,8 @@ class Inserter:
     def extend(self, batch: Any, priority: Any, timeout: Any) -> Array:
         """One item for each entry of the leading axis; their keys, uint64[n]."""
         timeout = check_timeout(timeout)
+        if self._handle.schema is None:
+            check_priority(priority)
         with self._guard():
             self._check_open()
             if self._handle.opaque:
@@ -87,10 +127,10 @@ class Inserter:
 
     # -- rows ---------------------------------------------------------------------------------------------------
 
-    def _guard(self) -> threading.Lock:
+    def _guard(self) -> Turn:
         if self._pid != os.getpid():  # forked: who holds the lock may not be here, and the writer is the parent's
-            self._lock, self._native, self._pid = threading.Lock(), None, os.getpid()
-        return self._lock
+            self._turn, self._native, self._pid = Turn(), None, os.getpid()
+        return self._turn
 
     def _check_count(self, n: int) -> None:
         capacity = int(self._handle.native.stats()["capacity"])
@@ -105,27 +145,27 @@ class Inserter:
     def _steps(self, value: Any, n: int | None, priority: Any, timeout: float | None) -> Array:
         """Rows of a table of single steps: they go to the core as they are."""
         if self._handle.schema is None:
-            self._handle.declare(self._inferred(tree.flatten(value, what="row"), n))
-        native = self._writer()
+            self._handle.declare(self._inferred(tree.flatten(value, what="row"), n), core_seconds(timeout))
+        native = self._writer(timeout)
         try:
             if n is None:
                 return self._waited(native.append, value, None, None, None, priority, timeout=timeout)
             return self._waited(native.extend, value, None, None, None, priority, n, timeout=timeout)
         except SchemaMismatch as error:
-            raise self._explained(error, value, n) from None
+            raise self._explained(error, value, n, timeout) from None
 
     def _finished(self, value: Any, n: int | None, priority: Any, timeout: float | None) -> Array:
         """Finished transitions, one or n; they go to the core as they are."""
         if self._handle.schema is None:
-            self._handle.declare(self._inferred(tree.flatten(value, what="row"), n))
-        native = self._writer()
+            self._handle.declare(self._inferred(tree.flatten(value, what="row"), n), core_seconds(timeout))
+        native = self._writer(timeout)
         items, total = [(1, 1, FINISHED)], 1 if n is None else n
-        if "steps" in self._columns() and type(value) is dict and "steps" not in value:
+        if "steps" in self._columns(timeout) and type(value) is dict and "steps" not in value:
             value = {**value, "steps": self._whole_steps(n)}
         try:
             return self._waited(native.insert, value, items, total, priority, n is None, timeout=timeout)
         except SchemaMismatch as error:
-            raise self._explained(error, value, n) from None
+            raise self._explained(error, value, n, timeout) from None
 
     def _whole_steps(self, n: int | None) -> Any:
         """The column `steps` of finished transitions that do not give it."""
@@ -137,13 +177,13 @@ class Inserter:
             raise ValueError("extend() needs at least one value")
         self._check_count(len(values))
         blobs = [encode_blob(value) for value in values]
-        self._handle.reserve_opaque(max(map(len, blobs)))
+        self._handle.reserve_opaque(max(map(len, blobs)), core_seconds(timeout))
         return self._rows({VALUE: blobs}, len(blobs), priority, timeout)
 
-    def _explained(self, error: SchemaMismatch, value: Any, n: int | None) -> Exception:
+    def _explained(self, error: SchemaMismatch, value: Any, n: int | None, timeout: float | None) -> Exception:
         """What is wrong with refused rows, with its full path; `error` itself where that is not to be seen."""
         try:
-            leaves, schema = tree.flatten(value, what="row"), self._columns()
+            leaves, schema = tree.flatten(value, what="row"), self._columns(timeout)
             self._complete(leaves, schema, n)
             for name, leaf in leaves.items():
                 schema[name].coerce(leaf, n)
@@ -165,14 +205,14 @@ class Inserter:
                 remedy="every item gives every column; a finished transition also next_<obs> and discount",
             )
 
-    def _columns(self) -> Schema:
-        self._writer()
+    def _columns(self, timeout: float | None) -> Schema:
+        self._writer(timeout)
         assert self._schema is not None
         return self._schema
 
-    def _writer(self) -> _core.Writer:
+    def _writer(self, timeout: float | None) -> _core.Writer:
         if self._native is None:
-            self._native, self._schema = build_inserter(self._handle)
+            self._native, self._schema = build_inserter(self._handle, core_seconds(timeout))
             self._handle.inserted = True
         if self._handle.settings.weights is not None and "version" not in (self._schema or ()):
             self._native.set_version(0, self._handle.versions.get(self._handle.settings.weights, -1))
@@ -207,7 +247,7 @@ class Inserter:
         timeout: float | None,
     ) -> Array:
         """Rows ``[total, …]`` as items of (rows, of which steps, flags); one entry stands for all items."""
-        return self._waited(self._writer().insert, rows, items, total, priority, timeout=timeout)
+        return self._waited(self._writer(timeout).insert, rows, items, total, priority, timeout=timeout)
 
     def _waited(self, call: Callable[..., Any], *arguments: Any, timeout: float | None) -> Array:
         """Call the core until it passes; the keys of the items."""
@@ -216,17 +256,14 @@ class Inserter:
             handle = self._handle
             with InsertWait(handle.arena, timeout, f"insert into table {handle.name!r}") as wait:
                 while type(made) is not list:
-                    if made.passed:  # some of its items are there: it ends with all of them, whatever the timeout
-                        wait.endless()
+                    if made.passed:  # some of its items are there: the rest follows, now or with the next call
+                        wait.passed()
                         wait.pause_for(made, handle.native, handle.arena)
                         handle.check_open()
-                        made = self._writer().resume()
+                        made = self._writer(timeout).resume()
                         continue
-                    self._lock.release()  # a blocked call has left nothing behind: other threads may try meanwhile
-                    try:
+                    with self._turn.given_up():  # a blocked call has left nothing behind: others may try meanwhile
                         wait.pause_for(made, handle.native, handle.arena)
-                    finally:
-                        self._lock.acquire()
                     handle.check_open()
                     made = call(*arguments)
         keys: Array = made[0][0]
@@ -241,8 +278,8 @@ class Inserter:
         """One sequence or episode, leaves ``[time, …]``."""
         leaves = tree.flatten(value, what="item")
         if self._handle.schema is None:
-            self._handle.declare(self._of_rows(leaves))
-        schema = self._columns()
+            self._handle.declare(self._of_rows(leaves), core_seconds(timeout))
+        schema = self._columns(timeout)
         self._complete(leaves, schema, None)
         rows, item = self._timed(leaves, schema)
         return self._send(tree.unflatten(rows), [item], item[0], priority, timeout)
@@ -255,8 +292,8 @@ class Inserter:
                 raise SchemaMismatch(f"column {name!r}: expected {n} items, got {length}", remedy=_ITEMS)
         values = [{name: leaf[at] for name, leaf in leaves.items()} for at in range(n)]
         if self._handle.schema is None:
-            self._handle.declare(self._of_rows(values[0]))
-        schema = self._columns()
+            self._handle.declare(self._of_rows(values[0]), core_seconds(timeout))
+        schema = self._columns(timeout)
         self._complete(leaves, schema, None)
         timed = [self._timed(value, schema) for value in values]
         total = rows_limit(sum(rows for _, (rows, _, _) in timed))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
-from di_store import _core, config
+from di_store import _core, config, waits
 from di_store.config import as_float, count
 from di_store.errors import ObjectNotFound, StoreFull, Timeout, shown
 from di_store.waits import SLICE_SECONDS, Wait
+
+T = TypeVar("T")
 
 _ID_BYTES = 20
 _FOREVER_SECONDS = 100 * 365 * 86_400.0
@@ -120,7 +123,12 @@ def check_ttl(ttl: Any) -> float:
 
 
 def put_waiting(store: Handle, value: Any, raw: bytes | None, ttl: float, timeout: float | None) -> bytes:
-    """Put again and again until there is room.
+    """Put again and again until there is room; the object's id."""
+    return _repeat(store, timeout, lambda arena: arena.put(value, raw, ttl))
+
+
+def _repeat(store: Handle, timeout: float | None, call: Callable[[_core.Arena], T]) -> T:
+    """What writes an object, again and again until there is room.
 
     Raises:
         StoreFull: no room within `timeout`.
@@ -131,7 +139,7 @@ def put_waiting(store: Handle, value: Any, raw: bytes | None, ttl: float, timeou
             arena = store._arena
             seen = arena.room_seq()
             try:
-                return arena.put(value, raw, ttl)
+                return call(arena)
             except StoreFull as error:
                 reason, full = error.message, True
             except Timeout as error:  # a lock is held up; nothing was written
@@ -183,7 +191,7 @@ def get_all(store: Handle, refs: Iterable[Any], timeout: float | None, copy: boo
 
 
 def put_all(store: Handle, values: Iterable[Any], ids: Any, timeout: float | None) -> list[Ref]:
-    """Several objects under one deadline; what was put before a failure is deleted again."""
+    """Several objects under one deadline. All are written before the first is sealed; those of a failing call go."""
     if isinstance(values, dict):
         raise TypeError("put_many() takes a list of values, not one dict: put() stores that")
     every = config.listed("values", values, "put_many() a list of values; put() stores one")
@@ -193,16 +201,17 @@ def put_all(store: Handle, values: Iterable[Any], ids: Any, timeout: float | Non
     if len(raws) != len(every):
         raise ValueError(f"put_many: {len(raws)} ids for {len(every)} values")
     deadline = None if timeout is None else time.monotonic() + timeout
-    done: list[bytes] = []
-    arena = store._arena
-    try:
-        for value, raw in zip(every, raws, strict=True):
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            done.append(put_waiting(store, value, raw, 0.0, left))
-    except BaseException:
-        arena.delete(done)
-        raise
-    return [Ref(raw) for raw in done]
+    written: list[_core.Unsealed] = []
+    for value, raw in zip(every, raws, strict=True):
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        written.append(_repeat(store, left, partial(_write, value, raw)))
+    for each in written:  # takes no lock: nothing can hold it up
+        each.seal()
+    return [Ref(each.id) for each in written]
+
+
+def _write(value: Any, raw: bytes | None, arena: _core.Arena) -> _core.Unsealed:
+    return arena.write(value, raw)
 
 
 def wait_for(store: Handle, refs: Any, num_returns: Any, timeout: float | None) -> tuple[list[Ref], list[Ref]]:
@@ -227,7 +236,7 @@ def wait_for(store: Handle, refs: Any, num_returns: Any, timeout: float | None) 
             reason = ""
             try:
                 for ref in pending:
-                    if len(there) < wanted and ref not in there and arena.contains(bytes(ref), True):
+                    if len(there) < wanted and ref not in there and arena.contains(bytes(ref), SLICE_SECONDS):
                         there.add(ref)
             except Timeout as error:
                 reason = error.reason
@@ -240,4 +249,4 @@ def wait_for(store: Handle, refs: Any, num_returns: Any, timeout: float | None) 
 def list_keys(arena: _core.Arena, start: Any, n: Any) -> list[Ref]:
     """Refs of up to `n` objects behind `start`."""
     after = None if start is None else id_of(start)
-    return [Ref(raw) for raw in arena.keys(after, count("n", n, minimum=0))]
+    return [Ref(raw) for raw in arena.keys(after, count("n", n, minimum=0), waits.CALL_SECONDS)]

@@ -9,10 +9,10 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from di_store import _core, config
+from di_store import _core, config, waits
 from di_store.errors import AccessDenied, StoreNotFound
 from di_store.sizes import budget_bytes
-from di_store.store import ATTACH, LOCK_SECONDS, OPEN_SECONDS, Store
+from di_store.store import ATTACH, LOCK_SECONDS, Store
 from di_store.waits import LOG_SECONDS, check_timeout, logger
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
@@ -75,7 +75,7 @@ def open(
     budget = budget_bytes(memory)
     own = secrets.randbits(63) if seed is None else seed
     try:
-        arena = _core.Arena.open(name, number, budget, own, LOCK_SECONDS if mode == "r" else OPEN_SECONDS)
+        arena = _core.Arena.open(name, number, budget, own, LOCK_SECONDS if mode == "r" else waits.CALL_SECONDS)
     except StoreNotFound as error:
         raise _explained(error) from None
     return Store(arena, seed=seed, readonly=mode == "r")
@@ -95,8 +95,8 @@ def attach(name: str, *, timeout: float | None = 0) -> Store:
     while True:
         try:
             # The folder's lock is held for moments only, so that even timeout=0 may wait for it.
-            most = OPEN_SECONDS if seconds is None else max(seconds, LOCK_SECONDS)
-            return Store(_core.Arena.open(name, ATTACH, 0, 0, most))
+            left = -1.0 if seconds is None else max(0.0, seconds - (time.monotonic() - began)) or LOCK_SECONDS
+            return Store(_core.Arena.open(name, ATTACH, 0, 0, left))
         except StoreNotFound as error:
             waited = time.monotonic() - began
             if seconds is not None and waited >= seconds:

@@ -80,14 +80,14 @@ class Layout:
         """Numbers of those of `names` that the layout has."""
         return [at for name in names if (at := self.number(name)) >= 0]
 
-    def publish(self, arena: _core.Arena) -> int:
+    def publish(self, arena: _core.Arena, seconds: float) -> int:
         """Its number in the store; equal layouts are there once.
 
         Raises:
             CapacityError: no room for it.
         """
         places = list(self.places)
-        return arena.publish_layout(places, self.record_bytes, self.wide, self.wide_bytes, self.text)
+        return arena.publish_layout(places, self.record_bytes, self.wide, self.wide_bytes, self.text, seconds)
 
     def native_columns(self) -> list[Plan]:
         """The columns as the core's writer takes them."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from di_store import _core, codec, config
+from di_store import _core, codec, config, waits
 from di_store import objects as objects_
 from di_store import weights as weights_
 from di_store.combination import NOT_GIVEN, check_combination
@@ -43,13 +43,13 @@ from di_store.writer import Writer, forget_writers
 ATTACH = 2
 """The core's number for a store that must be there."""
 LOCK_SECONDS = 5.0
-"""How long attaching may wait for others that attach at this moment, whatever its timeout."""
-OPEN_SECONDS = 60.0
-"""The same where the caller gave no timeout: hundreds of processes may start at once."""
+"""How long attaching may wait for others that attach at this moment where its timeout is 0."""
+_NOW = 0
 
 _MEMORY, _MINUTE, _NOW = "memory", 60, 0  # defaults, known by identity: odd arguments may not compare
 
 _core.set_codec(codec.encode, codec.decode)
+_core.set_wait_log(waits.log_wait)
 
 
 os.register_at_fork(
@@ -132,7 +132,7 @@ class Store:
     @staticmethod
     def _load(name: str, readonly: bool = False) -> Store:
         """A pickled handle, in the process that loads it."""
-        return Store(_core.Arena.open(name, ATTACH, 0, 0, OPEN_SECONDS), readonly=readonly)
+        return Store(_core.Arena.open(name, ATTACH, 0, 0, waits.CALL_SECONDS), readonly=readonly)
 
     @staticmethod
     def _load_table(store: str, name: str, readonly: bool = False) -> Table:
@@ -173,7 +173,7 @@ class Store:
             CapacityError: below what is in use or reserved, or beyond what the machine allows; nothing was changed.
         """
         arena = self._writable()
-        arena.resize(budget_bytes(memory))
+        arena.resize(budget_bytes(memory), waits.CALL_SECONDS)
 
     def stats(self) -> dict[str, Any]:
         """Bytes, clients, waiters and tables as nested dicts, read without locks."""
@@ -195,7 +195,7 @@ class Store:
             repair: also put right what can be derived.
         """
         wanted = config.flag("repair", repair)
-        return (self._writable() if wanted else self._arena).check(wanted)
+        return (self._writable() if wanted else self._arena).check(wanted, waits.CALL_SECONDS)
 
     # -- objects ------------------------------------------------------------------------------------------------
 
@@ -274,12 +274,12 @@ class Store:
 
     def contains(self, ref: Ref | str) -> bool:
         """Whether the object is there and sealed."""
-        return self._arena.contains(objects_.id_of(ref))
+        return self._arena.contains(objects_.id_of(ref), waits.CALL_SECONDS)
 
     def delete(self, refs: Ref | str | Iterable[Ref | str]) -> int:
         """Delete objects; how many were there. One that is being read is freed when its last array goes."""
         arena = self._writable()
-        return arena.delete(objects_.ids_of(refs))
+        return arena.delete(objects_.ids_of(refs), waits.CALL_SECONDS)
 
     def keys(self, start: Ref | str | None = None, n: int = 1000) -> list[Ref]:
         """Refs of up to `n` objects in the order of their ids, those behind `start`."""
@@ -451,7 +451,7 @@ class Store:
             assert known is not None
             return self._existing(known, settings)
         made = self._table(native)
-        made._open().publish_layout()
+        made._open().publish_layout(left)
         return made
 
     def _table(self, native: _core.Table) -> Table:

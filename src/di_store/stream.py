@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from di_store import _core, tree
 from di_store.column import FLAGS, Column
+from di_store.config import MAX_COUNT, real
+from di_store.dtypes import Array
 from di_store.errors import CapacityError, SchemaMismatch
 from di_store.handle import TableHandle
 from di_store.plan import (
@@ -78,7 +80,7 @@ def _users_level() -> int:
     return level
 
 
-def step_schema(handles: Sequence[TableHandle], step: Any, lead: tuple[int, ...]) -> None:
+def step_schema(handles: Sequence[TableHandle], step: Any, lead: tuple[int, ...], seconds: float) -> None:
     """Let a first step declare the columns of those tables that have none: all columns of the step.
 
     Columns that another table of the stream has declared keep that type.
@@ -96,27 +98,36 @@ def step_schema(handles: Sequence[TableHandle], step: Any, lead: tuple[int, ...]
     columns = tuple(by_name.get(name) or (declared[name] if declared else by_name[name]) for name in leaves)
     for handle in handles:
         if handle.schema is None:
-            handle.declare(Schema(columns))
+            handle.declare(Schema(columns), seconds)
 
 
-def build_native(handles: Sequence[TableHandle], lanes: int | None, autoreset: int) -> tuple[_core.Writer, Schema]:
-    """The core's writer over tables whose columns are declared, and the columns of its steps."""
+def build_native(
+    handles: Sequence[TableHandle], lanes: int | None, autoreset: int, seconds: float
+) -> tuple[_core.Writer, Schema]:
+    """The core's writer over tables whose columns are declared, and the columns of its steps.
+
+    Args:
+        handles: of the tables.
+        lanes: as `Table.writer`.
+        autoreset: the core's number for it.
+        seconds: to wait for locks that stopped processes hold; negative: no limit.
+    """
     schemas = {handle.name: _schema_of(handle) for handle in handles}
     schema = next(iter(schemas.values())) if len(schemas) == 1 else Schema.union(schemas)
     check_ends(handles, schema.names)
-    plan = writer_plan(handles, schema, lanes, autoreset)
+    plan = writer_plan(handles, schema, lanes, autoreset, seconds)
     if len(handles) > 1:
         for handle in handles:
-            _widen(handle, schema, Cut(plan["chunk_bytes"], plan["least_rows"]), lanes or 1)
-    return _core.Writer(handles[0].arena, plan), schema
+            _widen(handle, schema, Cut(plan["chunk_bytes"], plan["least_rows"]), lanes or 1, seconds)
+    return _core.Writer(handles[0].arena, plan, seconds), schema
 
 
-def build_inserter(handle: TableHandle) -> tuple[_core.Writer, Schema]:
+def build_inserter(handle: TableHandle, seconds: float) -> tuple[_core.Writer, Schema]:
     """The core's writer for items that are inserted whole, and the columns of their rows."""
     schema = finished_schema(handle.settings.view, _schema_of(handle))
-    plan = writer_plan([handle], schema, None, 0)
+    plan = writer_plan([handle], schema, None, 0, seconds)
     plan |= {"terminated": -1, "truncated": -1, "discount": -1, "counted": False}
-    return _core.Writer(handle.arena, plan), schema
+    return _core.Writer(handle.arena, plan, seconds), schema
 
 
 def _schema_of(handle: TableHandle) -> Schema:
@@ -125,7 +136,7 @@ def _schema_of(handle: TableHandle) -> Schema:
     return schema
 
 
-def _widen(handle: TableHandle, schema: Schema, cut: Cut, lanes: int) -> None:
+def _widen(handle: TableHandle, schema: Schema, cut: Cut, lanes: int, seconds: float) -> None:
     """Set aside what a table's share of this stream's chunks needs: other columns, and cut for other tables too.
 
     Best effort: where the memory is not there the table evicts before its capacity, counted and warned of.
@@ -140,18 +151,20 @@ def _widen(handle: TableHandle, schema: Schema, cut: Cut, lanes: int) -> None:
         if not block and reserve == int(stats["reserve_bytes"]):
             return
         try:
-            handle.native.resize(capacity, int(stats["max_bytes"]), slots, reserve, block, 60.0)
+            handle.native.resize(capacity, int(stats["max_bytes"]), slots, reserve, block, seconds)
         except CapacityError:
             continue
         return
 
 
-def writer_plan(handles: Sequence[TableHandle], schema: Schema, lanes: int | None, autoreset: int) -> dict[str, Any]:
+def writer_plan(
+    handles: Sequence[TableHandle], schema: Schema, lanes: int | None, autoreset: int, seconds: float
+) -> dict[str, Any]:
     """What the core needs to know to write these columns into these tables."""
     arena = handles[0].arena
     sparse = sparse_columns([(handle.settings.view, _schema_of(handle)) for handle in handles]) & set(schema.names)
     layout = make_layout(schema, sparse)
-    number = layout.publish(arena)
+    number = layout.publish(arena, seconds)
     heap = _stream_heap(handles, schema, sparse, layout)
     cut = _cut(handles, schema, layout, heap, lanes or 1)
     weighted = any(isinstance(h.settings.view, Transition) and "discount" in _schema_of(h) for h in handles)
@@ -222,3 +235,83 @@ def _coercer(columns: tuple[Column, ...]) -> Callable[[int, Any, tuple[int, ...]
         return columns[number].coerce(value, lead or None)
 
     return coerce
+
+
+def check_lane(lane: Any, lanes: int) -> None:
+    """Refuse what cannot name lanes of a writer of so many, before its first step has declared anything."""
+    if lane is None:
+        return
+    if isinstance(lane, (bool, str)):
+        raise TypeError("lane= is an int, an int array or a bool mask with one flag for each lane")
+    named: Array = np.atleast_1d(np.asarray(lane))
+    if named.ndim != 1 or (named.size and named.dtype.kind not in "iub"):
+        raise TypeError("lane= is an int, an int array or a bool mask, each with one axis at most")
+    if named.dtype == np.bool_:
+        if named.size != lanes:
+            raise ValueError(f"lane= as a mask needs one flag for each of the {lanes} lanes")
+        return
+    for number in named.tolist():
+        if not 0 <= number < lanes:
+            raise ValueError(f"lane={number}: this writer has lanes 0 to {lanes - 1}")
+    if len(set(named.tolist())) != named.size:
+        raise ValueError(f"lane={named.tolist()} names a lane twice")
+
+
+def check_priority(priority: Any) -> None:
+    """Refuse what the core would refuse as a priority, before a first row has declared anything."""
+    if priority is None:
+        return
+    if np.ndim(priority) == 0:
+        real("priority", priority, why="nothing was written")
+        return
+    given: Array = np.asarray(priority, np.float64)
+    if not (np.isfinite(given) & (given >= 0)).all():
+        raise ValueError("priority=: priorities must be finite and at least 0; nothing was written")
+
+
+def autoreset_number(mode: Any) -> int:
+    """0 for a program that resets itself, 1 next-step, 2 same-step; takes Gymnasium's AutoresetMode or its name.
+
+    Raises:
+        ValueError: another mode.
+    """
+    if mode is None:
+        return 0
+    text = str(getattr(mode, "value", mode)).replace("_", "").replace("-", "").lower()
+    known = {"disabled": 0, "nextstep": 1, "samestep": 2}
+    if text not in known:
+        raise ValueError(
+            f'autoreset={mode!r}: give envs.metadata["autoreset_mode"] ("next_step" or "same_step"), '
+            "or None where the program resets by itself"
+        )
+    return known[text]
+
+
+def rows_of(steps: Any) -> int:
+    """Length of the leading axis of a nested dict's first leaf.
+
+    Raises:
+        TypeError, ValueError: there is none.
+    """
+    leaf = steps
+    while isinstance(leaf, Mapping):
+        if not leaf:
+            raise ValueError("an empty dict holds no column: leave it out")
+        leaf = next(iter(leaf.values()))
+    if leaf is steps:
+        raise TypeError(f"steps are a nested dict of columns with a leading axis, not a {type(steps).__name__}")
+    try:
+        rows = len(leaf)
+    except TypeError:
+        raise SchemaMismatch(
+            f"extend() needs a leading axis in every leaf, got a {type(leaf).__name__}",
+            remedy="append() takes one step",
+        ) from None
+    return rows_limit(rows)
+
+
+def rows_limit(rows: int) -> int:
+    """`rows` if one call may give so many; else ValueError."""
+    if rows > MAX_COUNT:
+        raise ValueError(f"{rows} rows in one call are above {MAX_COUNT}, the most there are: use several calls")
+    return rows

@@ -233,6 +233,7 @@ class Table:
         handle = self._writable()
         settings = handle.settings
         wanted = config.count("capacity", capacity, minimum=1, maximum=MAX_CAPACITY, why="a table holds an item")
+        seconds = lock_seconds(timeout)
         stats = handle.native.stats()
         least = int(stats["limiter"]["max_diff"]) if settings.queued else int(stats["limiter"]["min_size"])
         if wanted < least:
@@ -245,10 +246,10 @@ class Table:
         if schema is not None:
             needed = handle.reckon_resized(schema, wanted)
             slots_held = needed.meta_bytes if wanted <= int(stats["slots"]) - 1024 else 0
-            check_room(self.name, needed, handle.arena.available(), int(stats["reserve_bytes"]) + slots_held)
+            check_room(self.name, needed, handle.arena.available(seconds), int(stats["reserve_bytes"]) + slots_held)
             reserve, block = needed.reserve_bytes, needed.chunk_block
         slots = max(slots_for(wanted), int(stats["slots"]))
-        handle.native.resize(wanted, int(stats["max_bytes"]), slots, reserve, block, lock_seconds(timeout))
+        handle.native.resize(wanted, int(stats["max_bytes"]), slots, reserve, block, seconds)
 
     def configure(
         self,

@@ -24,9 +24,13 @@ Block = Callable[[_core.Wait, int, float], None]
 
 SLICE_SECONDS = 0.1
 LOG_SECONDS = 30.0
+CALL_SECONDS = 60.0
+"""How long a call without a timeout of its own waits for what a stopped process may hold."""
 ABANDONED_SECONDS = 60.0
 """How long a call without a timeout waits for the other side: `sample` for a table that nobody writes to, `append` and
 `insert` for one whose learners have gone."""
+
+_FOLLOWS = "the writer's next call, or close(), ends with the rest first: do not repeat this one"
 
 logger = logging.getLogger("di_store")
 
@@ -45,10 +49,14 @@ def check_timeout(timeout: Any, option: str = "timeout") -> float | None:
     return None if math.isinf(seconds) else seconds
 
 
-def lock_seconds(timeout: Any) -> float:
-    """What the core takes as the patience of a call that waits for nothing but a lock: -1 for no limit."""
-    seconds = check_timeout(timeout)
+def core_seconds(seconds: float | None) -> float:
+    """What the core takes as the patience of a call: -1 for no limit."""
     return -1.0 if seconds is None else seconds
+
+
+def lock_seconds(timeout: Any) -> float:
+    """The same of a timeout as a caller gave it: of calls that wait for nothing but locks."""
+    return core_seconds(check_timeout(timeout))
 
 
 _Wait = TypeVar("_Wait", bound="Wait")
@@ -67,6 +75,7 @@ class Wait:
         self._what = what
         self._deadline = math.inf if timeout is None else self.began + timeout
         self._log_at = self.began + LOG_SECONDS
+        self._passed = False
         self._shown: _core.Wait | None = None
 
     def __enter__(self: _Wait) -> _Wait:
@@ -88,9 +97,9 @@ class Wait:
         """Seconds until the deadline; not above zero when it is over."""
         return self._deadline - time.monotonic()
 
-    def endless(self) -> None:
-        """Give up the deadline: the call has had a part of its effect."""
-        self._deadline = math.inf
+    def passed(self) -> None:
+        """The call has had a part of its effect: a failure says that it must not be repeated."""
+        self._passed = True
 
     def pause(
         self,
@@ -128,16 +137,38 @@ class Wait:
         if full:
             return StoreFull(f"{self._what}: {reason}")
         waited = "" if self._timeout is None else f" within {round(self._timeout, 2):g} s"
-        return Timeout(f"{self._what} did not come through{waited}", reason, suspect(self._arena))
+        if not self._passed:
+            return Timeout(f"{self._what} did not come through{waited}", reason, suspect(self._arena, reason))
+        what = f"{self._what} has written its rows and some of its items, and could not end{waited}"
+        late = Timeout(what, reason, suspect(self._arena, reason), remedy=_FOLLOWS)
+        late.passed = True
+        return late
 
     def _log(self, reason: str) -> None:
         self._log_at += LOG_SECONDS
         waited = time.monotonic() - self.began
-        culprit = suspect(self._arena)
+        culprit = suspect(self._arena, reason)
         held = f"; held up by {culprit}" if culprit else ""
         logger.warning("%s has waited %.0f s: %s%s", self._what, waited, reason, held)
-        for handler in (*logger.handlers, *logging.getLogger().handlers):
-            handler.flush()
+        _flush()
+
+
+def log_wait(before: float, now: float, reason: str) -> None:
+    """The core's word of a wait that goes on inside it, about once a second: one line every `LOG_SECONDS`.
+
+    Args:
+        before: seconds waited when it said so last.
+        now: seconds waited.
+        reason: which lock the call waits for, and who holds it.
+    """
+    if now // LOG_SECONDS > before // LOG_SECONDS:
+        logger.warning("a call has waited %.0f s: %s", now, reason)
+        _flush()
+
+
+def _flush() -> None:
+    for handler in (*logger.handlers, *logging.getLogger().handlers):
+        handler.flush()
 
 
 _inside: set[int] = set()
@@ -192,7 +223,7 @@ class SampleWait(Wait):
         if min(now - self._attended, stats["seconds_since_insert"]) < ABANDONED_SECONDS:
             return
         why = f"{reason}; for {ABANDONED_SECONDS:.0f} s no writer of the table was open and no insert came"
-        raise Timeout(f"{self._what} would wait forever", why, suspect(self._arena))
+        raise Timeout(f"{self._what} would wait forever", why, suspect(self._arena, why))
 
 
 class InsertWait(Wait):
@@ -217,7 +248,7 @@ class InsertWait(Wait):
             block = table.wait_lock
         elif made.why == LIMITER:
             block = table.wait_limiter
-        self.pause(block, made.seq, made.text, full=made.why != LIMITER)
+        self.pause(block, made.seq, made.text, full=made.why != LIMITER and not made.passed)
 
     def _check_attended(self, table: NativeTable, reason: str) -> None:
         """Raise `Timeout` if there had been learners and for a minute of this wait there was none."""
@@ -231,20 +262,19 @@ class InsertWait(Wait):
         if now - self._attended < ABANDONED_SECONDS:
             return
         why = f"{reason}; for {ABANDONED_SECONDS:.0f} s no process that has drawn from the table was there"
-        raise Timeout(f"{self._what} would wait forever", why, suspect(self._arena))
+        raise Timeout(f"{self._what} would wait forever", why, suspect(self._arena, why))
 
 
 LIMITER, STORE_ROOM = 1, 3
 """What blocks a call of the core's writer; 2: room of the table."""
 
 
-def suspect(arena: Arena) -> str | None:
-    """Another process of the store that is stopped, as text: who may hold up a call that waits."""
+def suspect(arena: Arena, reason: str) -> str | None:
+    """Another process of the store that is stopped, as text: the one that the reason names, or who else it may be."""
     try:
         clients = arena.stats()["clients"]
     except Exception:  # what is told about a failure must not replace it
         return None
-    for client in clients:
-        if client["state"] in ("T", "t") and not client["self"]:
-            return f"pid {client['pid']}, stopped"
-    return None
+    others = [c["pid"] for c in clients if c["state"] in ("T", "t") and not c["self"]]
+    names = [f"pid {pid}, stopped" for pid in others]
+    return next((name for name in names if name in reason), names[0] if names else None)

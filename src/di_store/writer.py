@@ -16,21 +16,26 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from di_store import _core
+from di_store import _core, tree, waits
 from di_store.batch import Items, encode_blob
 from di_store.chores import run_ahead
-from di_store.config import MAX_COUNT, count, flag, listed
+from di_store.config import count, flag, listed
 from di_store.dtypes import Array
 from di_store.errors import EndOfData, SchemaMismatch, StoreError, WriterClosed
 from di_store.handle import TableHandle
 from di_store.plan import VALUE
 from di_store.schema import Schema
-from di_store.stream import build_native, step_schema
-from di_store.waits import InsertWait, check_timeout
+from di_store.stream import autoreset_number, build_native, check_lane, check_priority, rows_of, step_schema
+from di_store.waits import InsertWait, check_timeout, core_seconds
 
 WRITER_ROLE = 1
 CLOSE_SECONDS = 60.0
 _LOOK_EVERY = 1024
+_BUSY = (
+    "this writer is in the middle of another call, and was called again from a signal handler or from a value being "
+    "written: nothing was written"
+)
+_LATER = "call it when that call is over; a signal handler can set a flag"
 
 _open: weakref.WeakSet[Writer] = weakref.WeakSet()
 
@@ -55,6 +60,7 @@ class Writer:
         self._ended: StoreError | None = None
         self._call: Any = self._first_call if stream.native is None else stream.call
         self._calls = 0
+        self._fresh = stream.native is None  # the first step is still to come
         _open.add(self)
 
     # -- the calls ----------------------------------------------------------------------------------------------
@@ -92,8 +98,8 @@ class Writer:
         """
         if get_ident() != self._thread:
             self._enter()
-        if timeout is not None:
-            timeout = check_timeout(timeout)
+        if timeout is not None or self._fresh:
+            timeout = self._prepare(step, next, final, lane, priority, None, timeout)
         try:
             made = self._call(step, next, final, lane, self._by_table(priority) if type(priority) is dict else priority)
         except SchemaMismatch as error:
@@ -140,10 +146,11 @@ class Writer:
         total = len(steps) if stream.opaque else rows_of(steps)
         if total == 0:
             raise ValueError("extend() needs at least one row")
-        native = stream.declared(steps, lane, total)
+        self._prepare(steps, next, final, lane, priority, total, timeout)
+        native = stream.opened()
         stream.take_versions()
         if stream.opaque:
-            steps = stream.encoded(steps, next, final, lane, total)
+            steps = stream.encoded(steps, next, final, lane, total, core_seconds(timeout))
         arguments = (steps, next, final, lane, self._by_table(priority) if type(priority) is dict else priority, total)
         try:
             made = native.extend(*arguments)
@@ -191,6 +198,8 @@ class Writer:
             self._enter()
         timeout, stream = check_timeout(timeout), self._open()
         native = stream.native
+        if stream.is_busy():
+            raise StoreError(_BUSY, remedy=_LATER)
         try:
             if native is not None:
                 stream.finish_waiting("close", native.finish(), timeout, native.finish)
@@ -243,9 +252,26 @@ class Writer:
     def _refuse(self, *_: Any) -> Any:
         raise self._closed()
 
+    def _prepare(
+        self, step: Any, next: Any, final: Any, lane: Any, priority: Any, total: int | None, timeout: Any
+    ) -> float | None:
+        """Check `timeout`: seconds, or None. A first step declares the columns, after a look at all arguments."""
+        seconds = check_timeout(timeout)
+        if self._fresh:
+            for value in self._by_table(priority).values() if type(priority) is dict else (priority,):
+                check_priority(value)
+            for option, given in (("next", next), ("final", final)):
+                if isinstance(given, Mapping) and isinstance(step, Mapping):
+                    unknown = sorted(set(tree.flatten(given, what=option)) - set(tree.flatten(step)))
+                    if unknown:
+                        raise SchemaMismatch(f"{option}= holds column {unknown[0]!r}, which the step lacks")
+            self._open().declare(step, lane, total, core_seconds(seconds))
+            self._fresh = False
+        return seconds
+
     def _first_call(self, step: Any, next: Any, final: Any, lane: Any, priority: Any) -> Any:
         stream = self._open()
-        stream.declared(step, lane, None)
+        stream.opened()
         self._call = stream.call
         if self._ended is not None:  # another thread has closed the store meanwhile
             self._call = self._refuse
@@ -304,27 +330,39 @@ class _Stream:
         self._versions: list[tuple[int, dict[str, int], str]] = []
         self._warned: set[str] = set()
         self._ended: StoreError | None = None
+        self._declaring = False
         if self.opaque and len(self.handles) > 1:
             raise ValueError("a table with view=Opaque() shares its stream with no other: give it a writer of its own")
         self._arena.set_role(WRITER_ROLE)
         run_ahead(self._arena)
         self._attending: list[_core.Attendance] = []
         if all(handle.schema is not None for handle in self.handles):
-            self._build()
+            self._build(waits.CALL_SECONDS)
         else:  # open for learners already, though there is nothing to write with before the first step
-            self._attending = [_core.Attendance(handle.native) for handle in self.handles]
+            self._attending = [_core.Attendance(handle.native, waits.CALL_SECONDS) for handle in self.handles]
 
-    def declared(self, step: Any, lane: Any, total: int | None) -> _core.Writer:
-        """The core's writer; a first step declares the columns of the tables that have none."""
-        if self.native is None:
+    def declare(self, step: Any, lane: Any, total: int | None, seconds: float) -> None:
+        """A first step declares the columns of the tables that have none."""
+        if self._declaring:
+            raise StoreError(_BUSY, remedy=_LATER)
+        if self.native is not None:
+            return
+        check_lane(lane, self._lanes or 1)
+        self._declaring = True
+        try:
             if not self.opaque:
-                step_schema(self.handles, step, self.lead(lane, total))
-            self._build()
-        assert self.native is not None
+                step_schema(self.handles, step, self.lead(lane, total), seconds)
+            self._build(seconds)
+        finally:
+            self._declaring = False
+
+    def opened(self) -> _core.Writer:
+        """The core's writer, once the columns are declared."""
+        assert self.native is not None, "a first step declares the columns"
         return self.native
 
-    def _build(self) -> None:
-        self.native, self.schema = build_native(self.handles, self._lanes, self._autoreset)
+    def _build(self, seconds: float) -> None:
+        self.native, self.schema = build_native(self.handles, self._lanes, self._autoreset, seconds)
         self._end_attendance()
         self._versions = [
             (position, handle.versions, handle.settings.weights)
@@ -354,9 +392,12 @@ class _Stream:
     def _opaque_call(self, value: Any, next: Any, final: Any, lane: Any, priority: Any) -> Any:
         assert self.native is not None
         self.take_versions()
-        return self.native.append(self.encoded([value], next, final, lane, None), None, None, lane, priority)
+        row = self.encoded([value], next, final, lane, None, waits.CALL_SECONDS)
+        return self.native.append(row, None, None, lane, priority)
 
-    def encoded(self, values: Any, next: Any, final: Any, lane: Any, total: int | None) -> dict[str, Any]:
+    def encoded(
+        self, values: Any, next: Any, final: Any, lane: Any, total: int | None, seconds: float
+    ) -> dict[str, Any]:
         """Python values as the rows of their one column, with the leading axes that the core expects."""
         if next is not None or final is not None:
             raise ValueError(
@@ -368,7 +409,7 @@ class _Stream:
         else:
             blobs = [[encode_blob(value) for value in by_lane] for by_lane in values]
             sizes = [len(blob) for by_lane in blobs for blob in by_lane]
-        self.handles[0].reserve_opaque(max(sizes, default=0))
+        self.handles[0].reserve_opaque(max(sizes, default=0), seconds)
         return {VALUE: blobs[0] if total is None else blobs}
 
     def lead(self, lane: Any, total: int | None) -> tuple[int, ...]:
@@ -389,14 +430,22 @@ class _Stream:
         with InsertWait(self._arena, timeout, f"{what} to table {self.handles[made.table].name!r}") as wait:
             while type(made) is not list:
                 self.look()
-                if made.passed:  # some of its items are there: it ends with all of them, whatever the timeout
-                    wait.endless()
+                if made.passed:  # some of its items are there: the rest follows, now or with the next call
+                    wait.passed()
                     call, arguments = self.native.resume, ()
-                wait.pause_for(made, self.handles[made.table].native, self._arena)
+                self.native.busy = True  # for signal handlers: the call goes on
+                try:
+                    wait.pause_for(made, self.handles[made.table].native, self._arena)
+                finally:
+                    self.native.busy = False
                 if self._ended is not None:
                     raise copy.copy(self._ended)
                 made = call(*arguments)
         return made
+
+    def is_busy(self) -> bool:
+        """Whether a call is under way, and this is a signal handler or a value's conversion inside it."""
+        return self._declaring or (self.native is not None and self.native.busy)
 
     def look(self) -> None:
         """One warning for each table whose items need more bytes than was reckoned."""
@@ -424,51 +473,3 @@ class _Stream:
 
 def _nothing() -> tuple[Array, Array, Array]:
     return np.empty(0, np.uint64), np.empty(0, np.int32), np.empty(0, np.int64)
-
-
-def rows_of(steps: Any) -> int:
-    """Length of the leading axis of a nested dict's first leaf.
-
-    Raises:
-        TypeError, ValueError: there is none.
-    """
-    leaf = steps
-    while isinstance(leaf, Mapping):
-        if not leaf:
-            raise ValueError("an empty dict holds no column: leave it out")
-        leaf = next(iter(leaf.values()))
-    if leaf is steps:
-        raise TypeError(f"steps are a nested dict of columns with a leading axis, not a {type(steps).__name__}")
-    try:
-        rows = len(leaf)
-    except TypeError:
-        raise SchemaMismatch(
-            f"extend() needs a leading axis in every leaf, got a {type(leaf).__name__}",
-            remedy="append() takes one step",
-        ) from None
-    return rows_limit(rows)
-
-
-def rows_limit(rows: int) -> int:
-    """`rows` if one call may give so many; else ValueError."""
-    if rows > MAX_COUNT:
-        raise ValueError(f"{rows} rows in one call are above {MAX_COUNT}, the most there are: use several calls")
-    return rows
-
-
-def autoreset_number(mode: Any) -> int:
-    """0 for a program that resets itself, 1 next-step, 2 same-step; takes Gymnasium's AutoresetMode or its name.
-
-    Raises:
-        ValueError: another mode.
-    """
-    if mode is None:
-        return 0
-    text = str(getattr(mode, "value", mode)).replace("_", "").replace("-", "").lower()
-    known = {"disabled": 0, "nextstep": 1, "samestep": 2}
-    if text not in known:
-        raise ValueError(
-            f'autoreset={mode!r}: give envs.metadata["autoreset_mode"] ("next_step" or "same_step"), '
-            "or None where the program resets by itself"
-        )
-    return known[text]

@@ -109,7 +109,7 @@ def test_a_stopped_putter_before_its_seal(field: Field) -> None:
     resume(field, hand)
 
 
-@pytest.mark.parametrize("point", ["table.create_state", "table.drop_state"])
+@pytest.mark.parametrize("point", ["table.create_state", "table.drop_generation"])
 def test_a_stopped_maker_of_tables(field: Field, point: str) -> None:
     hand = stopped(field, "tabler", point)
     with pytest.raises(di_store.Timeout) as caught:

@@ -84,8 +84,8 @@ PAINS = [
         "waits-give-no-reason",
         "pain-8",
         "src/di_store/waits.py",
-        'return Timeout(f"{self._what} did not come through{waited}", reason, suspect(self._arena))',
-        'return Timeout(f"{self._what} did not come through{waited}", "", suspect(self._arena))',
+        'return Timeout(f"{self._what} did not come through{waited}", reason, suspect(self._arena, reason))',
+        'return Timeout(f"{self._what} did not come through{waited}", "", suspect(self._arena, ""))',
         ("tests/test_pains_08_waits.py",),
     ),
     Mutant(
@@ -266,8 +266,8 @@ REFUSED = [
         "half-of-put-many-stays",
         "input",
         "src/di_store/objects.py",
-        "        arena.delete(done)\n        raise\n",
-        "        raise\n",
+        "        written.append(_repeat(store, left, partial(_write, value, raw)))\n",
+        "        written.append(_repeat(store, left, partial(_write, value, raw)))\n        written[-1].seal()\n",
         ("tests/test_bad_objects.py", "tests/test_objects.py", "tests/test_bad_store.py"),
     ),
     Mutant(

@@ -22,8 +22,8 @@ DEATHS = [
         "table-not-rebuilt-after-a-death",
         "kills",
         "native/table.cc",
-        "if (table.lock_.needs_recovery() || table.undo_.pending()) table.recover();",
-        "if (table.undo_.pending()) table.recover();",
+        "if (table.lock_.needs_recovery() || table.undo_.pending()) table.recover(deadline_ns);",
+        "if (table.undo_.pending()) table.recover(deadline_ns);",
         ("native:test_table_kills",),
     ),
     Mutant(
@@ -56,9 +56,9 @@ DEATHS = [
     Mutant(
         "chunks-of-the-dead-stay-open",
         "kills",
-        "native/heap_rebuild.cc",
-        "      close_locked(index);\n",
-        "",
+        "native/heap.cc",
+        "    close_locked(index);\n  } else",
+        "  } else",
         ("native:test_table_kills", "native:test_reaper"),
     ),
     Mutant(
@@ -80,9 +80,9 @@ DEATHS = [
     Mutant(
         "objects-of-dead-putters-stay",
         "kills",
-        "native/heap_rebuild.cc",
-        "      free_descriptor(index, true);\n    }\n  }\n  DI_FAULT",
-        "    }\n  }\n  DI_FAULT",
+        "native/heap.cc",
+        "    free_descriptor(index, true);\n  }\n}\n\nvoid Heap::settle_dropped",
+        "  }\n}\n\nvoid Heap::settle_dropped",
         ("native:test_heap_kills", "tests/test_pains_07_leftovers.py::test_clients_killed_in_the_middle_of_put"),
     ),
     Mutant(
@@ -111,6 +111,30 @@ STOPPED = [
         "|| arena_.is_dead(holder);",
         '|| arena_.is_dead(holder) || arena_.describe_client(holder).find("stopped") != std::string::npos;',
         ("native:test_locks", f"{STOPS}::test_a_stopped_learner_holds_its_table_only"),
+    ),
+    Mutant(
+        "waits-with-a-lock-in-hand-last",
+        "stops",
+        "native/locks.cc",
+        "const u64 until = nested ? deadline.at_most(kNestedNs).at_ns() : deadline.at_ns();",
+        "const u64 until = deadline.at_ns();",
+        ("tests/crash/test_deadlines.py",),
+    ),
+    Mutant(
+        "handlers-run-with-a-lock-in-hand",
+        "stops",
+        "native/os.cc",
+        "  if (is_python_held_off() && g_hooks.enter_quietly != nullptr) {\n",
+        "  if (false && g_hooks.enter_quietly != nullptr) {\n",
+        ("tests/crash/test_deadlines.py",),
+    ),
+    Mutant(
+        "ledger-grows-without-limit",
+        "stops",
+        "native/ledger.cc",
+        "const u32 made = heap.grow_ledger(deadline);",
+        "const u32 made = heap.grow_ledger((void)deadline, Deadline::none());",
+        ("tests/crash/test_deadlines.py",),
     ),
     Mutant(
         "stopped-reader-is-not-waited-for",

@@ -84,7 +84,7 @@ inline bool stamped(const u8* at, u64 bytes, u64 number) {
 
 inline MakeResult put_number(Arena& arena, u64 number, u64 bytes, u64 expires_ns = 0) {
   const ObjectId id(number);
-  const u32 entry = arena.ledger().take_one();
+  const u32 entry = arena.ledger().take_one(Deadline::none());
   MakeRequest request;
   request.bytes = bytes;
   request.id = id.bytes;
@@ -106,7 +106,7 @@ inline MakeResult put_number(Arena& arena, u64 number, u64 bytes, u64 expires_ns
 // A pin on an object, as an array holds one.
 class Pinned {
  public:
-  Pinned(Arena& arena, u64 number) : arena_(&arena), entry_(arena.ledger().take_one()) {
+  Pinned(Arena& arena, u64 number) : arena_(&arena), entry_(arena.ledger().take_one(Deadline::none())) {
     result_ = arena.heap().pin(ObjectId(number).bytes, entry_, &descriptor_, soon());
     if (result_ != Heap::PinResult::kPinned) arena.ledger().give(entry_);
   }

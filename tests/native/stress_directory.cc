@@ -60,7 +60,7 @@ void fill_table(Field& field, Random& random, const std::shared_ptr<Table>& tabl
     table->deliver(&set, soon());
   });
   table->deliver(&set, 0);
-  writer.writer().close(soon());  // the destructor only tries
+  writer.writer().close();  // the destructor only tries
 }
 
 void use_table(Field& field, Random& random) {
@@ -93,7 +93,7 @@ void use_weights(Field& field, Random& random) {
   Weights weights(arena.heap());
   const u32 entry = weights.entry("weights " + std::to_string(which), true, soon());
   CHECK(weights.entry("weights " + std::to_string(which), false, soon()) == entry);
-  const u32 own = arena.ledger().take_one();
+  const u32 own = arena.ledger().take_one(Deadline::none());
   MakeRequest request;
   request.bytes = 512 + which;
   u32 made = kNone;
@@ -103,7 +103,7 @@ void use_weights(Field& field, Random& random) {
   weights.publish(entry, made, own, 2, soon());
   Id id;
   Weights::version_id(arena, entry, arena.weights(entry).newest.load(std::memory_order_acquire), id);
-  const u32 pin = arena.ledger().take_one();
+  const u32 pin = arena.ledger().take_one(Deadline::none());
   u32 descriptor = kNone;
   if (arena.heap().pin(id, pin, &descriptor, soon()) != Heap::PinResult::kPinned) return arena.ledger().give(pin);
   const Descriptor& found = arena.heap().descriptor(descriptor);

@@ -23,7 +23,7 @@ u64 some_size(Random& random) {
 
 void publish(Field& field, Random& random) {
   Arena& arena = *field.arena;
-  const u32 entry = arena.ledger().take_one();
+  const u32 entry = arena.ledger().take_one(Deadline::none());
   MakeRequest request;
   request.bytes = 8 * (100 + random.below(20'000));
   u32 descriptor = kNone;
@@ -38,7 +38,7 @@ void latest(Field& field) {
   Arena& arena = *field.arena;
   Id id;
   Weights::version_id(arena, field.weights, arena.weights(field.weights).newest.load(), id);
-  const u32 entry = arena.ledger().take_one();
+  const u32 entry = arena.ledger().take_one(Deadline::none());
   u32 descriptor = kNone;
   if (arena.heap().pin(id, entry, &descriptor, soon()) != Heap::PinResult::kPinned) return arena.ledger().give(entry);
   const Descriptor& found = arena.heap().descriptor(descriptor);

@@ -94,7 +94,7 @@ void work(Field& field, u64 seed, const std::atomic<bool>& stop) {
     WriterCall end;
     end.lanes = {0, 1, 2};
     writer.writer().end_episode(end, random.below(2) == 0, soon());
-    writer.writer().close(soon());
+    writer.writer().close();
   }
 }
 

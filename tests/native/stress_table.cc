@@ -142,8 +142,8 @@ void work(Field& field, u64 seed, const std::atomic<bool>& stop) {
       reap(field.arena, soon());
     }
   }
-  writer.writer().close(soon());
-  lanes.writer().close(soon());
+  writer.writer().close();
+  lanes.writer().close();
 }
 
 void drain(Field& field) {

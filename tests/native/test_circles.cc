@@ -37,7 +37,7 @@ struct Made {
     std::string why;
     CHECK(tables[0]->draw(&draws, 10, 0, 0, soon(), &why) == 10);
     std::vector<u32> many;
-    arena->ledger().take(2 * kLedgerEntries, &many);
+    arena->ledger().take(2 * kLedgerEntries, &many, Deadline::none());
     arena->ledger().give(many);
   }
   Heap& heap() const { return arena->heap(); }
@@ -198,7 +198,7 @@ void use_table(const std::shared_ptr<Arena>& arena, const char* name) {
   attempt([&] {
     StepWriter writer({table}, kRow, 16384, 8);
     for (u64 number = 0; number < 60; ++number) writer.append(number, 1.0);
-    writer.writer().close(shortly());
+    writer.writer().close();
   });
   attempt([&] { table->reset(shortly()); });
 }

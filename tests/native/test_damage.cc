@@ -115,7 +115,7 @@ u64 shortly() { return os::now_ns() + 500'000'000; }
 void read_all(Arena& arena) {
   for (u64 number = 1; number <= kObjects; ++number)
     attempt([&] {
-      const u32 entry = arena.ledger().take_one();
+      const u32 entry = arena.ledger().take_one(Deadline::none());
       u32 descriptor = kNone;
       if (arena.heap().pin(ObjectId(number).bytes, entry, &descriptor, shortly()) != Heap::PinResult::kPinned) return;
       const Descriptor& found = arena.heap().descriptor(descriptor);
@@ -143,7 +143,7 @@ void use_table(const std::shared_ptr<Arena>& arena, u64 seed) {
     attempt([&] {
       StampWriter writer({table}, {view()}, u64{2} << 40, 3000);
       for (int k = 0; k < 60; ++k) writer.step(random, true);
-      writer.writer().close(shortly());
+      writer.writer().close();
     });
     attempt([&] { table->resize(150, ~u64{0}, 4000, kMiB, 0, shortly()); });
     attempt([&] { table->config(), table->schema(); });

@@ -103,7 +103,7 @@ void time_to_live() {
 }
 
 i64 publish_number(Arena& arena, u32 index, u64 number, u64 bytes, u64 keep) {
-  const u32 entry = arena.ledger().take_one();
+  const u32 entry = arena.ledger().take_one(Deadline::none());
   MakeRequest request;
   request.bytes = bytes;
   u32 descriptor = kNone;
@@ -116,7 +116,7 @@ i64 publish_number(Arena& arena, u32 index, u64 number, u64 bytes, u64 keep) {
 Heap::PinResult pin_version(Arena& arena, u32 index, i64 version, bool* right) {
   Id id;
   Weights::version_id(arena, index, version, id);
-  const u32 entry = arena.ledger().take_one();
+  const u32 entry = arena.ledger().take_one(Deadline::none());
   u32 descriptor = kNone;
   const Heap::PinResult result = arena.heap().pin(id, entry, &descriptor, soon());
   if (result != Heap::PinResult::kPinned) {

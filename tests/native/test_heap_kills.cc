@@ -151,7 +151,7 @@ void weights() {
       },
       [](const auto& arena) {
         for (u64 v = 2; v < 8; ++v) {
-          const u32 entry = arena->ledger().take_one();
+          const u32 entry = arena->ledger().take_one(Deadline::none());
           MakeRequest request;
           request.bytes = 10'000;
           u32 descriptor = kNone;

@@ -26,7 +26,7 @@ void threads_and_processes_exclude_each_other() {
   const auto work = [&] {
     Door door(arena);
     for (u64 i = 0; i < each; ++i) {
-      door.take(kForever);
+      door.take(Deadline::none());
       const u64 seen = *counter;
       if (i % 64 == 0) std::this_thread::yield();
       *counter = seen + 1;
@@ -47,7 +47,7 @@ void a_dead_holder_is_replaced() {
   for (int round = 0; round < 20; ++round) {
     Child child([&] {
       Door mine(arena);
-      mine.take(kForever);
+      mine.take(Deadline::none());
       mine.lock.begin_change();
       Child::ready();
       Child::wait_go();
@@ -72,7 +72,7 @@ void a_stopped_holder_is_named() {
   Door door(arena);
   Child child([&] {
     Door mine(arena);
-    mine.take(kForever);
+    mine.take(Deadline::none());
     Child::ready();
     Child::wait_go();
     mine.let_go();
@@ -87,7 +87,7 @@ void a_stopped_holder_is_named() {
   for (const double patience : {0.0, 0.3}) {
     bool named = false;
     try {
-      door.take(patience == 0 ? 0 : deadline_after(patience));
+      door.take(patience == 0 ? Deadline::only_try() : Deadline::after(patience));
     } catch (const Error& error) {
       named = error.code() == Code::kTimeout && error.culprit() == expected &&
               std::string(error.what()).find(expected) != std::string::npos;
@@ -111,7 +111,7 @@ bool try_to_rob() {
   const auto arena = make_store("robber", 16 * kMiB);
   Door heap(arena, arena->heap_header().lock);
   Child owner([&] {
-    heap.take(kForever);
+    heap.take(Deadline::none());
     Child::ready();
     Child::wait_go();
     return 0;
@@ -121,7 +121,7 @@ bool try_to_rob() {
   Child robber([&] {
     os::arm_fault("lock.before_takeover:1:stop");
     Child::ready();
-    heap.take(kForever);
+    heap.take(Deadline::none());
     heap.let_go();
     return 0;
   });
@@ -132,7 +132,7 @@ bool try_to_rob() {
   CHECK(arena->heap_header().deaths.load() >= 1);
   Child heir([&] {  // in the dead one's slot
     if (arena->slot() != slot) return 1;
-    heap.take(kForever);
+    heap.take(Deadline::none());
     Child::ready();
     Child::wait_go();
     CHECK(heap.lock.owner() == slot);
@@ -166,14 +166,14 @@ void a_running_holder_is_waited_for() {
   Door door(arena);
   Child child([&] {
     Door mine(arena);
-    mine.take(kForever);
+    mine.take(Deadline::none());
     Child::ready();
     os::sleep_ns(300'000'000);
     mine.let_go();
     return 0;
   });
   CHECK(child.wait_ready());
-  door.take(deadline_after(0.02));
+  door.take(Deadline::after(0.02));
   door.let_go();
   CHECK(child.wait() == 0);
 }

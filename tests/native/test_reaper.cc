@@ -25,7 +25,7 @@ void leave_a_mess(const std::shared_ptr<Arena>& arena) {
     for (u64 i = 1; i <= 5; ++i) pins.emplace_back(*arena, i);
     CHECK(arena->heap().remove(ObjectId(3).bytes, soon()));
     pins[4].drop();
-    const u32 entry = arena->ledger().take_one();
+    const u32 entry = arena->ledger().take_one(Deadline::none());
     MakeRequest request;
     request.bytes = 5 * kMiB;
     u32 descriptor = kNone;
@@ -120,15 +120,15 @@ void stop_at(const std::shared_ptr<Arena>& arena, const char* point, bool heap, 
     CHECK(writer.append(77).why == Blocked::Why::kNothing);
     CHECK(holds_number(*arena, 1) && put_number(*arena, 900, 3000) == MakeResult::kMade);
     CHECK(arena->heap().remove(ObjectId(900).bytes, soon()));
-    writer.writer().close(soon());
+    writer.writer().close();
     return 0;
   });
   CHECK(child.wait_ready());
   child.go();
   wait_stopped(child);
-  if (heap) expect_culprit(child.pid(), [&] { arena->heap().contains(ObjectId(1).bytes, deadline_after(0.2)); });
+  if (heap) expect_culprit(child.pid(), [&] { arena->heap().contains(ObjectId(1).bytes, Deadline::after(0.2)); });
   if (heap) expect_culprit(child.pid(), [&] { arena->heap().sweep_all(0); });
-  if (table) expect_culprit(child.pid(), [&] { tab->keys(0, 1, deadline_after(0.2)); });
+  if (table) expect_culprit(child.pid(), [&] { tab->keys(0, 1, Deadline::after(0.2)); });
   if (!table) CHECK(!tab->keys(0, 1, soon()).empty());
   if (!heap) CHECK(holds_number(*arena, 1));
   CHECK(reap(arena, soon()) == 0);
@@ -145,7 +145,7 @@ void stopped_holders_are_named() {
   {
     StepWriter writer({table}, kRow);
     CHECK(writer.append(1).why == Blocked::Why::kNothing);
-    writer.writer().close(soon());
+    writer.writer().close();
   }
   stop_at(arena, "table.insert_item", false, true);
   stop_at(arena, "undo.before_commit", false, true);
@@ -162,7 +162,7 @@ void a_stopped_reader_is_named() {
   Child child([&] {
     StepWriter writer({table}, kRow);
     for (u64 i = 1; i < 50; ++i) CHECK(writer.append(i).why == Blocked::Why::kNothing);
-    writer.writer().close(soon());
+    writer.writer().close();
     DrawSet set;
     std::string why;
     CHECK(table->draw(&set, 5, 0, 0, soon(), &why) == 5);
@@ -173,7 +173,7 @@ void a_stopped_reader_is_named() {
   CHECK(child.wait_ready());
   CHECK(::kill(child.pid(), SIGSTOP) == 0);
   wait_stopped(child);
-  expect_culprit(child.pid(), [&] { Table::drop(arena, "free", deadline_after(0.2)); });
+  expect_culprit(child.pid(), [&] { Table::drop(arena, "free", Deadline::after(0.2)); });
   CHECK(child.end(SIGKILL) == -SIGKILL);
   reap(arena, soon());
   CHECK(!Table::find(arena, "free"));

@@ -88,7 +88,7 @@ void use_tables(Scene& scene) {
     take_once(scene, 20, false);
     take_once(scene, 15, true);
     for (int i = 0; i < 10; ++i) append_marked(scene, writer, number++);
-    writer.writer().close(soon());
+    writer.writer().close();
   }
   Table& kept = *scene.tables[0];
   const LimiterState limiter = min_size(1);
@@ -164,14 +164,14 @@ void tables() {
   };
   u64 rounds = 0;
   const u64 deaths = die_everywhere(points, scaled_count(13, 150), child, meanwhile, [&](const std::string& spec) {
-    writer.writer().close(soon());
+    writer.writer().close();
     judge(scene, spec);
     if (++rounds % 8 == 0) empty(scene, charge);
     writer.~StepWriter();
     new (&writer) StepWriter(scene.tables, kRow, 4096);
   });
   CHECK(deaths >= 60);
-  writer.writer().close(soon());
+  writer.writer().close();
   empty(scene, charge);
   std::printf("tables: %lu deaths at %zu points\n", deaths, points.size());
 }
@@ -207,7 +207,7 @@ void live_and_die(const std::shared_ptr<Arena>& arena, SamplerKind sampler, Samp
   table->reset(soon());
   table->give_back(&set, soon());
   table->finish(soon());
-  writer.writer().close(soon());
+  writer.writer().close();
   Table::drop(arena, "short-lived", soon());
 }
 
@@ -228,7 +228,7 @@ void admin() {
         table->remove(table->keys(0, 5, soon()), soon());
         StepWriter writer({table}, kRow, 4096);
         writer.append(1'000'000);
-        writer.writer().close(soon());
+        writer.writer().close();
       } catch (const Error& error) {  // finished or dropped meanwhile
         CHECK(error.code() == Code::kTableNotFound || error.code() == Code::kEndOfData);
       }
@@ -261,7 +261,7 @@ void limiters_change_whole() {
       {
         StepWriter writer({table}, kRow);
         for (u64 step = 1; step <= 10; ++step) CHECK(writer.append(step).why == Blocked::Why::kNothing);
-        writer.writer().close(soon());
+        writer.writer().close();
       }
       Child child([&] {
         DrawSet set;

@@ -22,7 +22,7 @@ struct Scene {
     StepWriter writer({table}, kRow, 8192, kLength);
     for (u64 number = 1; table->header().size < kItems; ++number)
       CHECK(writer.append(number).why == Blocked::Why::kNothing);
-    writer.writer().close(soon());
+    writer.writer().close();
     CHECK(table->header().size == kItems);
   }
   Item& item(u64 key) const {

@@ -16,7 +16,7 @@ std::vector<Drawn> draw_all(Table& table, DrawSet* set, u32 want) {
 }
 
 void close_and_drop(const std::shared_ptr<Arena>& arena, StepWriter& writer, const std::vector<std::string>& names) {
-  writer.writer().close(soon());
+  writer.writer().close();
   for (const std::string& name : names) Table::drop(arena, name, soon());
   check_tables(arena);
   CHECK(count_chunks(*arena) == 0);
@@ -142,7 +142,7 @@ void a_dropped_table_ends_its_writers() {
   table->deliver(&copied, soon());
   const auto again = Table::create(arena, table_shape("drop", 1000, kRow), soon());
   CHECK(again->index() == table->index() && again->header().size == 0 && again->header().writers == 0);
-  writer.writer().close(soon());
+  writer.writer().close();
   CHECK(again->header().writers == 0);
   check_tables(arena);
   CHECK(count_chunks(*arena) == 0);
@@ -194,7 +194,7 @@ void values_of_variable_length() {
     }
     table->deliver(&set, soon());
   }
-  writer.close(soon());
+  writer.close();
   Table::drop(arena, "ragged", soon());
   check_tables(arena);
   CHECK(count_chunks(*arena) == 0);

@@ -1,0 +1,187 @@
+"""A bad argument is refused before anything is written, also by the call that would declare a table's columns."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import di_store
+
+BAD_TIMEOUTS = [-1, -0.5, float("nan"), -(10**400), "1", b"1", True, np.True_, [1.0, 2.0], object()]
+
+
+@pytest.fixture
+def store() -> Iterator[di_store.Store]:
+    """A small store."""
+    with di_store.open(memory="64MiB") as made:
+        yield made
+
+
+ROW = {"obs": np.zeros(3, np.float32), "reward": 1.0, "terminated": False}
+
+
+def rows(n: int) -> dict[str, Any]:
+    return {name: np.stack([np.asarray(value)] * n) for name, value in ROW.items()}
+
+
+def refuse(call: Callable[..., Any], **arguments: Any) -> None:
+    """Every bad timeout gets a typed error that names the option."""
+    for bad in BAD_TIMEOUTS:
+        with pytest.raises((ValueError, TypeError), match="timeout="):
+            call(timeout=bad, **arguments)
+
+
+def test_a_bad_timeout_is_refused_before_anything_is_written(store: di_store.Store) -> None:
+    plain = store.create_table("plain", capacity=100)
+    steps = store.create_table("steps", capacity=100, view=di_store.Transition(n_step=1, gamma=0.9))
+    refuse(lambda timeout: plain.insert(ROW, timeout=timeout))
+    refuse(lambda timeout: plain.extend(rows(2), timeout=timeout))
+    writer = steps.writer()
+    for _ in range(2):  # before and after the first step has declared the columns
+        refuse(lambda timeout: writer.append(ROW, timeout=timeout))
+        refuse(lambda timeout: writer.extend(rows(3), timeout=timeout))
+        refuse(lambda timeout: writer.end_episode(timeout=timeout))
+        refuse(lambda timeout: writer.close(timeout=timeout))
+        assert len(steps) == 0
+        assert (steps._handle.schema is None) == (writer._stream.native is None)
+        writer.append(ROW)
+        plain.insert(ROW)
+        steps.reset()
+    assert writer.append(ROW).starts.tolist() == [1]
+    key = plain.keys()
+    before = len(plain)
+    refuse(lambda timeout: plain.delete(key, timeout=timeout))
+    refuse(lambda timeout: plain.reset(timeout=timeout))
+    refuse(lambda timeout: plain.resize(50, timeout=timeout))
+    refuse(lambda timeout: plain.finish(timeout=timeout))
+    refuse(lambda timeout: plain.configure(limiter=di_store.MinSize(2), timeout=timeout))
+    refuse(lambda timeout: plain.update_priorities(key, np.ones(len(key)), timeout=timeout))
+    refuse(lambda timeout: plain.sample(1, timeout=timeout))
+    refuse(lambda timeout: plain.loader(1, timeout=timeout))
+    refuse(lambda timeout: store.create_table("other", capacity=1, timeout=timeout))
+    refuse(lambda timeout: store.drop_table("plain", timeout=timeout))
+    refuse(lambda timeout: store.put(1, timeout=timeout))
+    refuse(lambda timeout: store.put_many([1], timeout=timeout))
+    refuse(lambda timeout: store.publish("policy", 1, timeout=timeout))
+    refuse(lambda timeout: store.get(bytes(20).hex(), timeout=timeout))
+    refuse(lambda timeout: store.wait([bytes(20).hex()], timeout=timeout))
+    refuse(lambda timeout: di_store.attach(store.name, timeout=timeout))
+    stats = plain.stats()
+    assert len(plain) == before
+    assert stats["samples"] == 0
+    assert stats["capacity"] == 100
+    assert not stats["finished"]
+    assert store.keys() == []
+    assert store.check() == []
+
+
+@pytest.mark.parametrize("bad", [{"priority": -1.0}, {"priority": float("nan")}, {"priority": [float("inf")]}])
+def test_a_bad_priority_of_the_first_row_declares_nothing(store: di_store.Store, bad: Any) -> None:
+    steps = store.create_table("steps", capacity=100, view=di_store.Transition(n_step=1, gamma=0.9))
+    plain = store.create_table("plain", capacity=100)
+    writer = steps.writer()
+    calls = [lambda: writer.append(ROW, **bad), lambda: plain.insert(ROW, **bad), lambda: plain.extend(rows(1), **bad)]
+    for call in calls:
+        with pytest.raises((ValueError, TypeError), match="priorit"):
+            call()
+    assert steps._handle.schema is None
+    assert plain._handle.schema is None
+
+
+@pytest.mark.parametrize(
+    ("bad", "error"),
+    [
+        ({"lane": 7}, ValueError),
+        ({"lane": -1}, ValueError),
+        ({"lane": True}, TypeError),
+        ({"lane": [0, 0]}, ValueError),
+        ({"lane": [True, True, True]}, ValueError),
+        ({"next": {"obs2": np.zeros(3)}}, di_store.SchemaMismatch),
+        ({"final": {"obs2": np.zeros(3)}}, di_store.SchemaMismatch),
+        ({"priority": {"nobody": 1.0}}, ValueError),
+    ],
+)
+def test_other_bad_arguments_of_the_first_step_declare_nothing(
+    store: di_store.Store, bad: Any, error: type[Exception]
+) -> None:
+    steps = store.create_table("steps", capacity=100, view=di_store.Transition(n_step=1, gamma=0.9))
+    writer = steps.writer(lanes=2)
+    with pytest.raises(error):
+        writer.append(rows(2), **bad)
+    assert steps._handle.schema is None
+    writer.append(rows(2))
+
+
+class Reentrant:
+    """An array whose conversion runs code of the program."""
+
+    def __init__(self, inner: Callable[[], Any]) -> None:
+        self.inner = inner
+        self.errors: list[BaseException] = []
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        try:
+            self.inner()
+        except di_store.StoreError as error:
+            self.errors.append(error)
+        return np.zeros(3, np.float32)
+
+
+def test_a_writer_called_again_from_a_value_refuses_and_mixes_nothing(store: di_store.Store) -> None:
+    steps = store.create_table("steps", capacity=100)
+    writer = steps.writer()
+    inner = {"obs": np.full(3, 9, np.float32), "reward": 9.0, "terminated": False}
+    for number in range(3):  # the first one declares the columns
+        value = Reentrant(lambda: writer.append(inner))
+        made = writer.append({"obs": value, "reward": float(number), "terminated": False})
+        assert len(made.keys) == 1
+        assert value.errors
+        assert "in the middle of another call" in str(value.errors[0])
+        value = Reentrant(writer.close)
+        writer.append({"obs": value, "reward": float(number), "terminated": False})
+        assert value.errors
+    data = steps.peek(steps.keys()).data
+    assert data["reward"].tolist() == [0, 0, 1, 1, 2, 2]
+    assert not data["obs"].any()
+
+
+@pytest.mark.parametrize("view", [di_store.Step(), di_store.Sequence(4), di_store.Opaque()])
+def test_an_insert_within_an_insert_refuses_and_does_not_hang(store: di_store.Store, view: Any) -> None:
+    table = store.create_table("t", capacity=100, view=view)
+    value: Any = rows(4) if isinstance(view, di_store.Sequence) else ROW
+    refused: list[BaseException] = []
+
+    def handler(*_: object) -> None:
+        try:
+            table.insert(value)
+        except di_store.StoreError as error:
+            refused.append(error)
+
+    class Signals:
+        def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+            signal.raise_signal(signal.SIGUSR1)
+            return np.zeros(3, np.float32)
+
+        def __reduce__(self) -> Any:
+            signal.raise_signal(signal.SIGUSR1)
+            return (int, ())
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        for _ in range(3):
+            if isinstance(view, di_store.Opaque):
+                table.insert(Signals())
+            elif isinstance(view, di_store.Sequence):
+                table.insert(dict(rows(4), obs=[Signals()] * 4))
+            else:
+                table.insert(dict(ROW, obs=Signals()))
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert refused
+    assert all("in the middle of another one" in str(error) for error in refused)
+    assert len(table) == 3
+    assert store.check() == []
