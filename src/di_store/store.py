@@ -70,9 +70,8 @@ class Store:
         self._seed = arena.seed if seed is None else seed
         self._put: Any = self._refuse_put if readonly else arena.put
         self._get: Any = arena.get
-        only = AccessDenied(
-            f"this handle of store {self._name!r} only reads", remedy='it was opened with "r"; use "rw"'
-        )
+        remedy = 'it was opened with mode="r"; use "rw"'
+        only = AccessDenied(f"this handle of store {self._name!r} only reads", remedy=remedy)
         self._readonly = only if readonly else None
         # By id. A plain dict, since threads add to it while another goes through it.
         self._followers: dict[int, weakref.ref[Any]] = {}
