@@ -77,7 +77,7 @@ def turn(name: str, store: Any, number: int) -> None:
     ring(table, table.sample(8))
     ring(ready, loader)
     ring(writer)
-    ring(_core.Attendance(table._handle.native))
+    ring(_core.Attendance(table._handle.native, 60.0))
     ring(taken, reader)
     ring(di_store.attach(name), store.mix({"g": 1}))
     before = table.stats()["inserts"]
