@@ -8,16 +8,15 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
-#include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
-#include <nanobind/stl/vector.h>
 #include <numpy/arrayobject.h>
 
 #include <memory>
 #include <span>
 
 #include "arena.h"
+#include "bindings_casters.h"
 #include "heap.h"
 #include "locks.h"
 #include "reaper.h"

@@ -60,7 +60,14 @@ struct Pin {
 };
 
 nb::object make_pin(const ArenaPointer& arena, u32 entry) {
-  return nb::capsule(new Pin{arena, entry}, [](void* at) noexcept {
+  Pin* made = nullptr;
+  try {
+    made = new Pin{arena, entry};
+  } catch (...) {
+    arena->ledger().drop(entry);
+    throw;
+  }
+  return nb::capsule(made, [](void* at) noexcept {
     Pin* pin = static_cast<Pin*>(at);
     pin->arena->ledger().drop(pin->entry);
     delete pin;

@@ -31,18 +31,23 @@ class Draws {
   ~Draws() {
     if ((set().items.empty() && set().spare.empty()) || !is_own()) return;
     if (!table->live()) {
-      table->deliver(&set(), Deadline::only_try());  // a dropper may be waiting for just these; of a dropped table nothing is waited for
+      table->deliver(
+          &set(),
+          Deadline::only_try());  // a dropper may be waiting for just these; of a dropped table nothing is waited for
       return;
     }
     orphans().splice(orphans().end(), held_);
   }
-  // The table is held up: a later call of this process settles what is left.
-  void leave(bool delivered) {
-    std::list<Held> fresh;
-    fresh.push_back({table, {}, held_.front().fork_generation, false});
+  // The table is held up, or there is no memory: a later call of this process settles what is left.
+  void leave(bool delivered) noexcept {
     held_.front().delivered = delivered;
-    orphans().splice(orphans().end(), held_);
-    held_.swap(fresh);
+    try {
+      std::list<Held> fresh;
+      fresh.push_back({table, {}, held_.front().fork_generation, false});
+      orphans().splice(orphans().end(), held_);
+      held_.swap(fresh);
+    } catch (const std::bad_alloc&) {  // the destructor passes them on
+    }
   }
   Draws(const Draws&) = delete;
   Draws& operator=(const Draws&) = delete;
@@ -69,8 +74,8 @@ void end_draws(Draws& draws, bool delivered) {
       draws.table->deliver(&draws.set(), Deadline::slice());
     else
       draws.table->give_back(&draws.set(), Deadline::slice());
-  } catch (const Error& error) {
-    if (error.code() != Code::kTimeout) throw;
+  } catch (...) {
+    rethrow_lasting();
     draws.leave(delivered);
   }
 }
@@ -132,8 +137,8 @@ nb::object Reader::finish(Draws& draws, nb::handle beta, nb::handle which, nb::h
   }
   try {
     table_->copied(&draws.set(), Deadline::slice());
-  } catch (const Error& error) {  // the bytes are there: hand them out
-    if (error.code() != Code::kTimeout) throw;
+  } catch (...) {
+    rethrow_lasting();  // else the bytes are there: hand them out
   }
   return parts;
 }

@@ -105,7 +105,7 @@ class PyWriter {
   std::vector<u8> ended(const CallShape& shape) const;
   void parse_priorities(nb::handle priority, const CallShape& shape);
   void parse_priority(nb::handle value, const CallShape& shape, std::size_t table);
-  nb::object result(const Blocked& blocked);
+  nb::object result(Blocked blocked);
   [[noreturn]] void explain(const Error& error) const;
   template <class Run>
   nb::object run(Run&& call);
@@ -308,8 +308,8 @@ void PyWriter::explain(const Error& error) const {
           "' differs from what next= gave before, so the lane's episode went on elsewhere; call end_episode() first");
 }
 
-nb::object PyWriter::result(const Blocked& blocked) {
-  if (blocked.why != Blocked::Why::kNothing) return nb::cast(blocked);
+nb::object PyWriter::result(Blocked blocked) {
+  if (blocked.why != Blocked::Why::kNothing) return nb::cast(std::move(blocked));  // a copy may fail where nothing may
   nb::list all;
   for (u32 i = 0; i < writer_->plan().tables.size(); ++i) {
     const std::vector<MadeItem>& made = writer_->made(i);
@@ -343,7 +343,7 @@ nb::object PyWriter::run(Run&& call) {
     blocked.seq = writer_->plan().tables[0].table->header().room_seq.load();
     blocked.text = error.what();
   }
-  return result(blocked);
+  return result(std::move(blocked));
 }
 
 void PyWriter::begin_call(u32 steps) {
@@ -427,8 +427,8 @@ void bind_writer(nb::module_& module) {
       .def("extend", &PyWriter::append, nb::arg("steps").none(), nb::arg("next").none(), nb::arg("final").none(),
            nb::arg("lane").none(), nb::arg("priority").none(), nb::arg("T"))
       .def("end_episode", &PyWriter::end_episode, nb::arg("final").none(), nb::arg("lane").none(), nb::arg("discard"))
-      .def("insert", &PyWriter::insert, nb::arg("rows").none(), nb::arg("items"), nb::arg("total"), nb::arg("priority").none(),
-           nb::arg("bare") = false)
+      .def("insert", &PyWriter::insert, nb::arg("rows").none(), nb::arg("items"), nb::arg("total"),
+           nb::arg("priority").none(), nb::arg("bare") = false)
       .def("finish", &PyWriter::finish)
       .def("resume", &PyWriter::resume)
       .def("close", &PyWriter::close)

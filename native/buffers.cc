@@ -12,6 +12,7 @@ BufferPool::~BufferPool() {
 BufferPool::Buffer* BufferPool::take(u64 bytes) {
   bytes = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
   if (bytes == 0) bytes = kPageBytes;
+  auto buffer = std::make_unique<Buffer>(Buffer{shared_from_this()});  // first: then no memory is lost by a failure
   Region region{nullptr, 0};
   {
     std::lock_guard<std::mutex> guard(mutex_);
@@ -27,7 +28,9 @@ BufferPool::Buffer* BufferPool::take(u64 bytes) {
     if (region.data == nullptr)
       throw Error(Code::kStoreFull, "no memory for a batch of " + std::to_string(bytes) + " bytes");
   }
-  return new Buffer{shared_from_this(), region.data, region.bytes};
+  buffer->data = region.data;
+  buffer->bytes = region.bytes;
+  return buffer.release();
 }
 
 void BufferPool::give(Buffer* buffer) {

@@ -81,7 +81,7 @@ u32 publish_layout(Arena& arena, const LayoutHeader& header, std::span<const Col
       arena.header().layout_count.store(index + 1, std::memory_order_release);  // pairs with the acquire in known()
       return index;
     }
-  } catch (const Error&) {
+  } catch (...) {
     heap.abandon(block, entry);
     throw;
   }

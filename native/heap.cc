@@ -273,8 +273,8 @@ void Heap::abandon(u32 index, u32 entry) {
   try {
     Guard guard(*this, Deadline::brief());
     discard(index, entry);
-  } catch (const Error& error) {
-    if (error.code() != Code::kTimeout) throw;
+  } catch (...) {
+    rethrow_lasting();
     return arena_.ledger().drop(entry);
   }
   arena_.ledger().give(entry);

@@ -63,8 +63,8 @@ class Heap {
   };
   // A forked child: the parent holds them meanwhile. One whose object has gone all the same is left out.
   void repeat_pins(std::span<const PinCopy> pins, u64 deadline_ns);
-  void seal(u32 descriptor, u32 entry);                      // no lock: see above
-  void abandon(u32 descriptor, u32 entry);                   // frees what was being created, soon
+  void seal(u32 descriptor, u32 entry);     // no lock: see above
+  void abandon(u32 descriptor, u32 entry);  // frees what was being created, soon
 
   enum class PinResult { kPinned, kMissing, kCreating };
   PinResult pin(const Id& id, u32 entry, u32* descriptor, u64 deadline_ns);
@@ -190,11 +190,13 @@ class Heap {
   u64 set_claims(u32 table, u64 reserve_bytes, u64 held_bytes, bool force, std::string* why) DI_REQUIRES(lock_);
   bool has_tables_headroom(const Blocks::Choice& choice, std::string* why) const;
   bool commit_choice(const Blocks::Choice& choice, std::string* why);
+  bool commit_made(const Blocks::Choice& choice, u32 entry, u64 deadline_ns, u32* out, std::string* why)
+      DI_EXCLUDES(lock_);
   [[noreturn]] static void bad_descriptor(u32 index);
   void settle_collapses(u64 deadline_ns);
   bool shrink_some(Blocks::Cursor* cursor, u64 deadline_ns);  // a slice of pages beyond the budget; false: no more
-  u64 claimed() const;    // of the budget: pages in use, and what tables set aside
-  u64 committed() const;  // pages
+  u64 claimed() const;                                        // of the budget: pages in use, and what tables set aside
+  u64 committed() const;                                      // pages
   void charge(u32 table, i64 used_delta, i64 open_delta) DI_REQUIRES(lock_);
   void recompute_charges() DI_REQUIRES(lock_);
   void expire() DI_REQUIRES(lock_);

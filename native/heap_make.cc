@@ -259,6 +259,23 @@ bool Heap::free_holes(u64 bytes, u64 deadline_ns) {
   return live < objects && bytes <= objects - live && move_pages(bytes, true, deadline_ns) != 0;
 }
 
+// False: machine or cgroup gives no more, and the block is no more either.
+bool Heap::commit_made(const Blocks::Choice& choice, u32 entry, u64 deadline_ns, u32* out, std::string* why) {
+  const u32 made = std::exchange(*out, kNone);
+  try {
+    if (commit_choice(choice, why)) {
+      *out = made;
+      return true;
+    }
+    Guard guard(*this, deadline_ns);
+    discard(made, entry);
+  } catch (...) {  // the next call here discards it, or the reaper
+    arena_.ledger().drop(entry);
+    throw;
+  }
+  return false;
+}
+
 MakeResult Heap::make(const MakeRequest& request, u32 entry, u64 deadline_ns, u32* out, std::string* why,
                       u32* short_table, const std::function<void(u8*)>& format) {
   *out = kNone;
@@ -274,15 +291,7 @@ MakeResult Heap::make(const MakeRequest& request, u32 entry, u64 deadline_ns, u3
     }
     if (result == MakeResult::kExists || result == MakeResult::kGone) return result;
     if (result == MakeResult::kMade) {
-      if (commit_choice(choice, why)) return result;
-      const u32 unmade = std::exchange(*out, kNone);
-      try {
-        Guard guard(*this, deadline_ns);
-        discard(unmade, entry);
-      } catch (const Error&) {  // the next call here discards it, or the reaper
-        arena_.ledger().drop(entry);
-        throw;
-      }
+      if (commit_made(choice, entry, deadline_ns, out, why)) return result;
       // Machine or cgroup gives no more: pages that lie unused elsewhere go back to it, and it may.
       if (++moves > 8 || move_pages(choice.missing_bytes, false, deadline_ns) == 0) return MakeResult::kFull;
       os::forget_headroom();

@@ -80,8 +80,9 @@ bool Heap::close_chunk(u32 chunk, u32 position, u32 entry, u64 deadline_ns) {
     }
     close_locked(chunk);
     arena_.ledger().entry(entry).what.store(0, std::memory_order_release);
-  } catch (const Error& error) {
-    if (deadline_ns != 0 || error.code() != Code::kTimeout) throw;
+  } catch (...) {
+    if (deadline_ns != 0) throw;
+    rethrow_lasting();
     return false;
   }
   arena_.ledger().give(entry);

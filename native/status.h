@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <new>
 #include <stdexcept>
 #include <string>
 
@@ -76,5 +77,15 @@ class Steps {
   std::uint64_t left_;
   const char* what_;
 };
+
+// Inside a handler: throws on what will not pass by itself. What does: a lock that is held up, memory that is short.
+inline void rethrow_lasting() {
+  try {
+    throw;
+  } catch (const Error& error) {
+    if (error.code() != Code::kTimeout) throw;
+  } catch (const std::bad_alloc&) {
+  }
+}
 
 }  // namespace di

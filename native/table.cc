@@ -33,6 +33,7 @@ Table::Guard::Guard(Table& table, u64 deadline_ns) : table_(table), exceptions_(
       if (table.lock_.needs_recovery() || table.undo_.pending()) table.recover(deadline_ns);
       table.require_live();
       table.refresh();
+      table.lower_.reserve(kMostRemovals);
     } catch (...) {  // what could not be recovered stays marked: the next owner tries again
       table.lock_.release();
       throw;
@@ -46,8 +47,20 @@ Table::Guard::~Guard() {
   if (clean) {
     table_.header_.stat_size.store(table_.header_.size, std::memory_order_relaxed);
     table_.lock_.end_change();
+  } else {
+    table_.forget_hold();
   }
   table_.lock_.release();
+}
+
+// What an error leaves of a hold: its words go back at once, so that ledger entries which the caller takes back are free,
+// and nothing is lowered later for what did not happen. What is derived stays marked, for the next owner.
+void Table::forget_hold() noexcept {
+  lower_.clear();
+  try {
+    undo_.roll_back();
+  } catch (...) {  // a damaged record: the next owner meets it too
+  }
 }
 
 // In a forked child: what a thread of the parent was in the middle of is the parent's, and may be half changed here.
@@ -136,12 +149,18 @@ void Table::use_chunks(u32 chunk, u32 count, i32 delta) {
     if (Uses* uses = uses_of(heap, chunk, index_)) {
       // release: what was read of the chunk, before whoever frees it; acquire: pairs with the close.
       const u32 now = uses->fetch_add(static_cast<u32>(delta), std::memory_order_acq_rel) + static_cast<u32>(delta);
-      if (now == kUsesClosed) {
-        detach_.push_back(chunk);
-        detach_pending_.store(true, std::memory_order_relaxed);
-      }
+      if (now == kUsesClosed) note_unused(chunk);
     }
     chunk = next;
+  }
+}
+
+// After the commit: it may not fail. A chunk without a note is found by who is short of room (Heap::sweep_chunks).
+void Table::note_unused(u32 chunk) noexcept {
+  try {
+    detach_.push_back(chunk);
+    detach_pending_.store(true, std::memory_order_relaxed);
+  } catch (const std::bad_alloc&) {
   }
 }
 
@@ -157,8 +176,8 @@ void Table::settle_held(u64 deadline_ns) {
 void Table::settle_held_soon() {
   try {
     settle_held(Deadline::brief());
-  } catch (const Error& error) {
-    if (error.code() != Code::kTimeout) throw;
+  } catch (...) {
+    rethrow_lasting();
     be_late();
   }
 }
@@ -196,8 +215,11 @@ void Table::settle(u64 deadline_ns) {
     arena_->heap().detach(chunks, index_, deadline_ns);
     settle_late(deadline_ns);
   } catch (...) {
-    os::LocalGuard<std::recursive_mutex> guard(arena_->local());
-    detach_later_.insert(detach_later_.end(), chunks.begin(), chunks.end());
+    try {
+      os::LocalGuard<std::recursive_mutex> guard(arena_->local());
+      detach_later_.insert(detach_later_.end(), chunks.begin(), chunks.end());
+    } catch (const std::bad_alloc&) {  // a store that is short of room looks for chunks that nobody uses
+    }
     detach_pending_.store(true, std::memory_order_relaxed);
     if (deadline_ns != 0) throw;
   }
@@ -326,7 +348,7 @@ std::string Table::why_no_insert() {
 
 void Table::insert(std::span<const NewItem> items, std::vector<u64>* keys) {
   change();
-  for (const NewItem& fresh : items) {
+  for (const NewItem& fresh : items) {                        // no allocation: the rows are published already
     const u32 most = header_.max_times_sampled != 0 ? 1 : 2;  // two for one, as long as a killed resize() left too many
     for (u32 i = 0; i < most && header_.size >= header_.capacity && header_.limiter.queue == 0; ++i) {
       const u32 out = victim();
@@ -393,44 +415,6 @@ bool Table::evict_for_room(u64 deadline_ns) {
   }
   settle(deadline_ns);
   return any;
-}
-
-u32 Table::open_writer(u64 deadline_ns) {
-  const u32 entry = arena_->ledger().take_one(deadline_ns);
-  try {
-    Guard guard(*this, deadline_ns);
-    change();
-    arena_->ledger().entry(entry).what.store(ledger_what(LedgerKind::kWriter, index_, 0), std::memory_order_release);
-    ++header_.writers;
-  } catch (...) {
-    arena_->ledger().give_unused(entry);
-    throw;
-  }
-  return entry;
-}
-
-void Table::end_writer(u32 entry) {
-  arena_->ledger().entry(entry).what.store(0, std::memory_order_release);
-  --header_.writers;
-  wake(header_.items_seq, header_.items_waiters, kMaxClients);
-}
-
-// Where the table is held up, the next settle() of this handle ends it, or the end of this process.
-void Table::close_writer(u32 entry) {
-  try {
-    Guard guard(*this, Deadline::brief());
-    change();
-    end_writer(entry);
-  } catch (const Error& error) {
-    if (error.code() == Code::kTimeout) {
-      os::LocalGuard<std::recursive_mutex> local(arena_->local());
-      close_later_.push_back(entry);
-      return be_late();
-    }
-    if (error.code() != Code::kTableNotFound) throw;
-    arena_->ledger().entry(entry).what.store(0, std::memory_order_release);  // dropped: it justifies nothing any more
-  }
-  arena_->ledger().give(entry);
 }
 
 // --------------------------------------------------------------------------------------------------------- priorities

@@ -27,8 +27,9 @@ inline u64 scaled(u64 random, u64 n) { return static_cast<u64>(static_cast<Wide>
 
 constexpr u64 kEpochStep = u64{1} << 32;  // of Item::state, of Once without a use limit: one epoch
 
-constexpr u32 kBatchStep = 64;   // items per hold of the lock
-constexpr u32 kTakeItems = 512;  // of take(); with what they change they fit the undo record
+constexpr u32 kBatchStep = 64;                 // items per hold of the lock
+constexpr u32 kMostRemovals = 2 * kBatchStep;  // in a hold that inserts: see Table::insert
+constexpr u32 kTakeItems = 512;                // of take(); with what they change they fit the undo record
 
 struct NewItem {
   u32 chunk;
@@ -132,10 +133,10 @@ class Table : public std::enable_shared_from_this<Table> {
   // --- inserting. The writer holds the guards of all its tables, in order of index.
   std::string why_no_insert() DI_REQUIRES(lock_);  // "" when one item may pass now
   void insert(std::span<const NewItem> items, std::vector<u64>* keys) DI_REQUIRES(lock_);  // at most 64
-  bool evict_for_room(u64 deadline_ns);  // up to 64 items by the remover; false: none left
-  void settle(u64 deadline_ns);          // after guards are gone: frees chunks nobody uses; 0: only tries
-  u32 open_writer(u64 deadline_ns);      // ledger entry
-  void close_writer(u32 entry);                                // soon
+  bool evict_for_room(u64 deadline_ns);                // up to 64 items by the remover; false: none left
+  void settle(u64 deadline_ns);                        // after guards are gone: frees chunks nobody uses; 0: only tries
+  u32 open_writer(u64 deadline_ns);                    // ledger entry
+  void close_writer(u32 entry);                        // soon
   void ensure_slots(u64 free_slots, u64 deadline_ns);  // kCapacity: no memory for more
 
   // --- drawing
@@ -147,7 +148,7 @@ class Table : public std::enable_shared_from_this<Table> {
   void give_back(DrawSet* set, u64 deadline_ns);
   void peek(std::span<const u64> keys, DrawSet* set, u64 deadline_ns);  // deliver() ends it
   u64 undelivered(u32* client,
-                  u64 deadline_ns);     // draws by anybody that may still come back; who has some: not us first
+                  u64 deadline_ns);  // draws by anybody that may still come back; who has some: not us first
   void settle_entry(LedgerEntry& entry, u64 deadline_ns);  // reaper: one draw, read or writer of a dead client
 
   // --- the rest
@@ -200,11 +201,12 @@ class Table : public std::enable_shared_from_this<Table> {
   std::string text(const Shared<u32>& block) const;
   void refresh();
   void forget_parent();
+  void forget_hold() noexcept;
   void recover(u64 deadline_ns);
   u64 rebuild(u64 deadline_ns);  // how many uses of chunks were miscounted
   void fill();
   u64 rebuild_references(u64 deadline_ns);  // how many counts were wrong
-  double mass(double priority);  // p^alpha
+  double mass(double priority);             // p^alpha
   void require_alpha(double alpha);
   void to_masses(const double* priorities, u32 count, double* masses);
   void join(u32 slot, bool back_in_place);  // into sampler, remover and counts
@@ -225,10 +227,13 @@ class Table : public std::enable_shared_from_this<Table> {
   };
   MassOf mass_of_;  // the last one computed
   void use_chunks(u32 chunk, u32 count, i32 delta);
+  void note_unused(u32 chunk) noexcept;
   void commit();
   void settle_held(u64 deadline_ns) DI_REQUIRES(lock_);
   void settle_held_soon() DI_REQUIRES(lock_);
   void be_late();
+  void reserve_close(u64 writers);
+  void close_writer_later(u32 entry);
   void settle_late(u64 deadline_ns);
   void end_writer(u32 entry) DI_REQUIRES(lock_);
   template <class What>

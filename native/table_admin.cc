@@ -215,7 +215,7 @@ void Table::drop(const std::shared_ptr<Arena>& arena, const std::string& name, u
     finish_broken(arena, deadline_ns);
     table = find(arena, name);
     if (!table) throw Error(Code::kTableNotFound, "there is no table '" + name + "'");
-    Guard guard(*table, deadline_ns);  // nobody is inside; who comes later sees the state
+    Guard guard(*table, deadline_ns);              // nobody is inside; who comes later sees the state
     Heap::Guard free(arena->heap(), deadline_ns);  // else nothing of it could be freed
     table->header_.state.store(3, std::memory_order_release);
   });
@@ -413,24 +413,6 @@ void Table::finish(u64 deadline_ns) {
   header_.finished = 1;
   wake(header_.items_seq, header_.items_waiters, kMaxClients);
   wake(header_.room_seq, header_.room_waiters, kMaxClients);
-}
-
-// What could not be done at its time, as the heap's lock or this table's was held up.
-void Table::settle_late(u64 deadline_ns) {
-  if (!late_.exchange(false, std::memory_order_relaxed)) return;
-  std::vector<u32> entries;
-  try {
-    Guard guard(*this, deadline_ns);
-    change();
-    settle_held(deadline_ns);
-    os::LocalGuard<std::recursive_mutex> local(arena_->local());
-    entries.swap(close_later_);
-    for (const u32 entry : entries) end_writer(entry);
-  } catch (...) {
-    late_.store(true, std::memory_order_relaxed);
-    throw;
-  }
-  arena_->ledger().give(entries);
 }
 
 u64 Table::check(bool repair, u64 deadline_ns, std::vector<std::string>* findings) {

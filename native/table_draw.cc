@@ -239,11 +239,22 @@ u32 Table::draw(DrawSet* set, u32 want, double stratum_first, double strata, u64
   while (total < want) {
     const u32 step = std::min(want - total, kBatchStep);
     if (set->spare.size() < step)
-      arena_->ledger().take(std::min(want - total, kAtOnce) - static_cast<u32>(set->spare.size()), &set->spare, deadline_ns);
+      arena_->ledger().take(std::min(want - total, kAtOnce) - static_cast<u32>(set->spare.size()), &set->spare,
+                            deadline_ns);
+    if (set->items.capacity() - set->items.size() < step) set->items.reserve(2 * set->items.size() + step);
     u32 got = 0;
     bool again = false;
     {
       Guard guard(*this, deadline_ns);
+      struct Undrawn {  // after an error the hold is rolled back: its ledger entries are spare again
+        DrawSet* set;
+        std::size_t before;
+        bool over = false;
+        ~Undrawn() {
+          for (; !over && set->items.size() > before; set->items.pop_back())
+            set->spare.push_back(set->items.back().entry);
+        }
+      } undrawn{set, set->items.size()};
       const bool limited = header_.max_times_sampled != 0;
       const i64 each = static_cast<i64>(header_.item_bytes);
       if (limited && !arena_->heap().hold(index_, step * each, deadline_ns)) {
@@ -272,6 +283,7 @@ u32 Table::draw(DrawSet* set, u32 want, double stratum_first, double strata, u64
           *why += "; " + std::to_string(header_.stale_dropped) +
                   " items were dropped as older than max_staleness=" + std::to_string(header_.max_staleness);
       }
+      undrawn.over = true;
       commit();
       if (got != 0) pass_on(set);
       settle_held_soon();
@@ -390,39 +402,6 @@ void Table::finish_draws(DrawSet* set, bool give_back, u64 deadline_ns) {
 
 void Table::deliver(DrawSet* set, u64 deadline_ns) { finish_draws(set, false, deadline_ns); }
 void Table::give_back(DrawSet* set, u64 deadline_ns) { finish_draws(set, true, deadline_ns); }
-
-void Table::peek(std::span<const u64> keys, DrawSet* set, u64 deadline_ns) {
-  arena_->ledger().take(static_cast<u32>(keys.size()), &set->spare, deadline_ns);
-  for (std::size_t first = 0; first < keys.size(); first += kBatchStep) {
-    Guard guard(*this, deadline_ns);
-    change();
-    const std::size_t end = std::min(keys.size(), first + kBatchStep);
-    for (std::size_t i = first; i < end; ++i) {
-      const u64 key = keys[i];
-      const u32 slot = key_slot(key);
-      Drawn drawn{};
-      drawn.key = key;
-      drawn.entry = kNone;
-      drawn.version = -1;
-      const bool sound = slot < parts_.slots && key >> (kSlotBits + kGenerationBits) == 0;
-      if (sound && (item(slot).state & kStateMask) != 0 &&
-          (item(slot).state >> 4 & kGenerationMask) == key_generation(key)) {
-        const Item& entry = item(slot);
-        drawn = describe(entry, slot);
-        drawn.chunks = cover(drawn.chunk, drawn.row, drawn.rows);
-        drawn.probability = is(entry, ItemState::kLive) ? chance(slot) : 0.0;
-        drawn.entry = set->spare.back();
-        set->spare.pop_back();
-        use_chunks(drawn.chunk, drawn.chunks, +1);
-        LedgerEntry& ledger = arena_->ledger().entry(drawn.entry);
-        ledger.ref.store(key, std::memory_order_relaxed);
-        ledger.what.store(ledger_what(LedgerKind::kRead, index_, drawn.chunk, drawn.chunks), std::memory_order_release);
-      }
-      set->items.push_back(drawn);
-    }
-    note_table(set);
-  }
-}
 
 void Table::settle_entry(LedgerEntry& entry, u64 deadline_ns) {
   {

@@ -140,6 +140,7 @@ NewBlocks::~NewBlocks() {
 
 u32 NewBlocks::add(u64 bytes, u64 deadline_ns) {
   if (bytes == 0) return 0;
+  made_.reserve(made_.size() + 1);  // first: a block that was made is in the list
   const u32 entry = arena_.ledger().take_one(deadline_ns);
   try {
     made_.push_back({arena_.heap().begin_meta(bytes, table_, entry, deadline_ns), entry});

@@ -4,8 +4,8 @@
 namespace di {
 
 void Table::resize(u64 capacity, u64 max_bytes, u64 slots, u64 reserve_bytes, u64 chunk_block, u64 deadline_ns) {
-  const bool larger = patiently(*arena_, deadline_ns,
-                                [&] { return make_room_for(slots, reserve_bytes, chunk_block, deadline_ns); });
+  const bool larger =
+      patiently(*arena_, deadline_ns, [&] { return make_room_for(slots, reserve_bytes, chunk_block, deadline_ns); });
   {
     Guard guard(*this, deadline_ns);
     __atomic_store_n(&header_.capacity, capacity, __ATOMIC_RELAXED);    // a writer's check of extend() reads it freely

@@ -23,13 +23,6 @@ Writer::Writer(std::shared_ptr<Arena> arena, WriterPlan plan, std::vector<i64> v
     chunk_plan_.stream = static_cast<u32>(arena_->heap_header().next_stream);
     arena_->heap_header().next_stream += plan_.lanes;
   }
-  try {
-    if (plan_.counted)
-      for (const TableSink& sink : plan_.tables) table_entries_.push_back(sink.table->open_writer(deadline_ns));
-  } catch (...) {
-    let_tables_go();
-    throw;
-  }
   lanes_.resize(plan_.lanes);
   for (u32 i = 0; i < plan_.lanes; ++i) {
     lanes_[i].windows = windows;
@@ -41,6 +34,17 @@ Writer::Writer(std::shared_ptr<Arena> arena, WriterPlan plan, std::vector<i64> v
   inserted_.resize(plan_.tables.size());
   reached_.resize(plan_.tables.size());
   made_.resize(plan_.tables.size());
+  if (plan_.counted) be_counted(deadline_ns);  // last: an error leaves no table that counts it
+}
+
+void Writer::be_counted(u64 deadline_ns) {
+  table_entries_.reserve(plan_.tables.size());
+  try {
+    for (const TableSink& sink : plan_.tables) table_entries_.push_back(sink.table->open_writer(deadline_ns));
+  } catch (...) {
+    let_tables_go();
+    throw;
+  }
 }
 
 Writer::~Writer() {
@@ -394,8 +398,8 @@ void Writer::close() {
     for (const OpenChunk& chunk : lane.chunks) {
       try {
         arena_->heap().close_chunk(chunk.descriptor(), kNone, chunk.entry(), Deadline::brief());
-      } catch (const Error& error) {
-        if (error.code() != Code::kTimeout) throw;
+      } catch (...) {
+        rethrow_lasting();
         arena_->ledger().drop(chunk.entry());
       }
     }

@@ -168,6 +168,8 @@ class Writer {
   u64 tables_block() const;
   void follow_resize();
   bool make_room(u32 short_table, u64 bytes, u64 deadline_ns, Blocked* blocked);
+  void be_counted(u64 deadline_ns);
+  MakeResult add_chunk(u32 lane, const ChunkPlan& plan, u64 deadline_ns, std::string* why, u32* short_table);
   bool open_chunk(u32 lane, u64 heap_bytes, u64 deadline_ns, Blocked* blocked);
   void emit(u32 table, u32 lane, double priority);
   u64 heap_need(const Source& source, const Lane& lane) const;
@@ -204,6 +206,8 @@ class Writer {
   std::vector<std::size_t> inserted_;  // of those, by table
   std::vector<u32> unfinished_;        // lanes of a call that has passed and whose items are not all there yet
   std::vector<std::vector<MadeItem>> made_;
+  std::vector<NewItem> items_;  // of one hold; kept, so that what follows publish() needs no memory
+  std::vector<u64> keys_;       // the same
   std::vector<Window> windows_;
   std::vector<u32> reached_;  // let_go(): by table
   u64 fork_generation_;

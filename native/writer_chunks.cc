@@ -125,6 +125,24 @@ bool Writer::make_room(u32 short_table, u64 bytes, u64 deadline_ns, Blocked* blo
   return false;
 }
 
+// The lane's list has a place for the chunk before it is there: nothing can fail in between, and leave it open.
+MakeResult Writer::add_chunk(u32 index, const ChunkPlan& plan, u64 deadline_ns, std::string* why, u32* short_table) {
+  std::deque<OpenChunk>& chunks = lanes_[index].chunks;
+  chunks.emplace_back();
+  MakeResult made = MakeResult::kFull;
+  try {
+    made = OpenChunk::open(*arena_, plan_.layout, plan, deadline_ns, &chunks.back(), why, short_table);
+  } catch (...) {
+    chunks.pop_back();
+    throw;
+  }
+  if (made == MakeResult::kMade)
+    DI_FAULT("writer.chunk_opened");
+  else
+    chunks.pop_back();
+  return made;
+}
+
 bool Writer::open_chunk(u32 index, u64 heap_bytes, u64 deadline_ns, Blocked* blocked) {
   follow_resize();
   ChunkPlan plan = chunk_plan_;
@@ -136,16 +154,10 @@ bool Writer::open_chunk(u32 index, u64 heap_bytes, u64 deadline_ns, Blocked* blo
   const u64 bytes = Blocks::block_bytes(chunk_bytes(plan_.layout, plan));
   if (several_) refuse_larger_call(call_bytes_ + bytes);
   for (bool reaped = false;;) {
-    OpenChunk chunk;
     u32 short_table = kNone;
     blocked->seq = arena_->heap_header().room_seq.load();
-    const MakeResult made =
-        OpenChunk::open(*arena_, plan_.layout, plan, deadline_ns, &chunk, &blocked->text, &short_table);
-    if (made == MakeResult::kMade) {
-      DI_FAULT("writer.chunk_opened");
-      lanes_[index].chunks.push_back(chunk);
-      return true;
-    }
+    const MakeResult made = add_chunk(index, plan, deadline_ns, &blocked->text, &short_table);
+    if (made == MakeResult::kMade) return true;
     if (made == MakeResult::kNever) {
       if (reaped)
         throw Error(Code::kCapacity, "a row needs a chunk of " + std::to_string(bytes) + " bytes: " + blocked->text)

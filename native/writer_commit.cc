@@ -7,6 +7,8 @@
 namespace di {
 namespace {
 
+constexpr const char* kNoMemory = "this process is out of memory";  // after the call has passed: it waits for some
+
 // That inserting so many takes: past the capacity each evicts before it comes.
 u64 slots_for(const TableHeader& table, u64 items) {
   const u64 room = table.capacity > table.size ? table.capacity - table.size : 0;
@@ -77,14 +79,13 @@ void Writer::insert_some(u32 table) {
   Table& sink = *plan_.tables[table].table;
   const std::vector<Pending>& list = pending_[table];
   const std::size_t first = inserted_[table], end = std::min<std::size_t>(list.size(), first + kBatchStep);
-  std::vector<NewItem> items;
-  std::vector<u64> keys;
-  items.reserve(end - first);
-  for (std::size_t i = first; i < end; ++i) items.push_back(locate(table, list[i]));
-  sink.insert(items, &keys);
+  items_.clear();
+  keys_.clear();
+  for (std::size_t i = first; i < end; ++i) items_.push_back(locate(table, list[i]));
+  sink.insert(items_, &keys_);
   inserted_[table] = end;
   for (std::size_t i = first; i < end; ++i)
-    made_[table].push_back({keys[i - first], list[i].window.start, list[i].lane});
+    made_[table].push_back({keys_[i - first], list[i].window.start, list[i].lane});
 }
 
 // Whether the table has slots for these items, or may evict others for them where no memory is left for more slots.
@@ -127,6 +128,11 @@ bool Writer::try_commit(const std::vector<u32>& lanes, u64 deadline_ns, Blocked*
       return try_commit(lanes, deadline_ns, blocked, !add_slots(table, wanted, deadline_ns) || no_more);
     }
   }
+  // Room for all that follows: once rows are published the call has its effect, and may not fail for want of memory.
+  items_.reserve(kBatchStep);
+  keys_.reserve(kBatchStep);
+  for (u32 i = 0; i < plan_.tables.size(); ++i) made_[i].reserve(pending_[i].size());
+  unfinished_.reserve(lanes.size());
   publish(lanes);
   for (u32 i = 0; i < plan_.tables.size(); ++i)
     if (!pending_[i].empty()) insert_some(i);
@@ -169,12 +175,16 @@ Blocked Writer::insert_rest(u32 number) {
     } catch (const Error& error) {
       if (error.code() != Code::kTimeout) throw;
       blocked.text = error.what();
+    } catch (const std::bad_alloc&) {
+      blocked.text = kNoMemory;
     }
     try {
       if (blocked.text.empty()) no_more = !add_slots(table, some, deadline_ns);
     } catch (const Error& error) {  // others took the slots that were there, and no memory is left for more
       if (error.code() != Code::kTimeout && error.code() != Code::kCapacity && error.code() != Code::kStoreFull) throw;
       blocked.text = error.what();
+    } catch (const std::bad_alloc&) {
+      blocked.text = kNoMemory;
     }
     if (blocked.text.empty()) continue;
     blocked.why = Blocked::Why::kLimiter;

@@ -21,7 +21,7 @@ from di_store import _core
 from soak.fuzz.verdict import Finding, Interrupted, judge
 from soak.fuzz.world import World
 
-HAZARDS = ("odd", "signals", "threads", "memory", "descriptors", "forks")
+HAZARDS = ("odd", "signals", "threads", "allocations", "memory", "descriptors", "forks")
 """One for each round. "odd": nothing but odd arguments."""
 PATIENCE_SECONDS = 0.15
 """After which a call that may wait for ever is interrupted."""
