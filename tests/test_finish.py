@@ -30,7 +30,7 @@ def test_the_end_waits_for_draws_that_may_come_back(store: Any, settings: dict[s
     table.finish()
     with pytest.raises(di_store.Timeout) as caught:
         table.sample(1, timeout=0.2)
-    assert f"4 draws of pid {process.pid} are not delivered yet" in caught.value.reason
+    assert f"4 draws are not delivered yet and may come back, held by pid {process.pid}, stopped" in caught.value.reason
     assert str(process.pid) in (caught.value.culprit or "")
     os.kill(process.pid, signal.SIGKILL)
     process.join()

@@ -39,9 +39,10 @@ def sleeps(thread: threading.Thread) -> bool:
     return call[0] == "202" and not int(call[2], 16) & FUTEX_PRIVATE
 
 
-def assert_wakes(store: Any, wait: Callable[[int, float], None], seen: int, change: Callable[[], object]) -> None:
+def assert_wakes(store: Any, wait: Callable[..., None], seen: int, change: Callable[[], object]) -> None:
     """A thread sleeps until the number is another one than `seen`; the change must wake it."""
-    sleeper = threading.Thread(target=wait, args=(seen, ASLEEP_SECONDS), daemon=True)
+    shown = _core.Wait(store._arena)
+    sleeper = threading.Thread(target=wait, args=(shown, seen, ASLEEP_SECONDS), daemon=True)
     sleeper.start()
     until(lambda: store.stats()["waiters"] and sleeps(sleeper), "the thread to be asleep")
     change()

@@ -5,7 +5,10 @@ from __future__ import annotations
 import multiprocessing as mp
 import os
 import signal
+from pathlib import Path
 from typing import Any
+
+import di_store
 
 
 def _hold(table: Any) -> None:
@@ -19,5 +22,13 @@ def holder(table: Any, n: int) -> Any:
     process.start()
     while table.stats()["samples"] < before + n:
         pass
-    os.kill(process.pid or 0, signal.SIGSTOP)
-    return process
+    while True:  # it may be stopped with the table's lock in hand
+        os.kill(process.pid or 0, signal.SIGSTOP)
+        while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+            pass
+        try:
+            table.keys(n=1, timeout=0.5)
+        except di_store.Timeout:
+            os.kill(process.pid or 0, signal.SIGCONT)
+        else:
+            return process

@@ -208,16 +208,16 @@ def key_array(keys: Any) -> Array:
     return np.ascontiguousarray(found.reshape(-1), np.uint64)
 
 
-def host_array(values: Any) -> Array:
+def host_array(values: Any, option: str = "priorities", wanted: str = "one number for each key") -> Array:
     """Priorities as float64[n] on the host, of numpy, torch of any device, or lists.
 
     Raises:
         TypeError: no numbers.
     """
     single = is_tensor(values) and values.is_floating_point()  # bfloat16 has no numpy form
-    found = _as_array("priorities", values.float() if single else values, "one number for each key")
+    found = _as_array(option, values.float() if single else values, wanted)
     if found.size and found.dtype.kind not in "biuf":
-        raise TypeError(f"priorities are {found.dtype}: give one number for each key")
+        raise TypeError(f"{option}= is {found.dtype}: give {wanted}")
     return np.ascontiguousarray(found.reshape(-1), np.float64)
 
 

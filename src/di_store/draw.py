@@ -238,7 +238,7 @@ def _undelivered(reader: _core.Reader, draws: _core.Draws, handle: TableHandle, 
         return "its lock is held up"
     count, who = found
     count -= terms.ours(handle)  # looked at later than the count: they only become fewer, never hide another's
-    return f"{count} draws of {who} are not delivered yet and may come back" if count > 0 else ""
+    return f"{count} draws are not delivered yet and may come back, held by {who}" if count > 0 else ""
 
 
 class Drawn:

@@ -84,7 +84,8 @@ class Inserter:
     def insert(self, value: Any, priority: Any, timeout: Any) -> Array:
         """One item; its key, uint64[1]."""
         timeout = check_timeout(timeout)
-        check_priority(priority)
+        if self._handle.schema is None:
+            check_priority(priority)
         with self._guard():
             self._check_open()
             if self._plain:

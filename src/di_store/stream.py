@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from di_store import _core, tree
+from di_store.batch import host_array
 from di_store.column import FLAGS, Column
 from di_store.config import MAX_COUNT, real
 from di_store.dtypes import Array
@@ -261,10 +262,10 @@ def check_priority(priority: Any) -> None:
     """Refuse what the core would refuse as a priority, before a first row has declared anything."""
     if priority is None:
         return
-    if np.ndim(priority) == 0:
+    if isinstance(priority, (int, float)):
         real("priority", priority, why="nothing was written")
         return
-    given: Array = np.asarray(priority, np.float64)
+    given = host_array(priority, "priority", "a number, or one for each row")
     if not (np.isfinite(given) & (given >= 0)).all():
         raise ValueError("priority=: priorities must be finite and at least 0; nothing was written")
 
