@@ -187,10 +187,10 @@ void bind_items(nb::class_<Table>& type) {
 }
 
 void bind_settings(nb::class_<Table>& type) {
-  type.def("declare_schema", [](const TablePointer& t, const std::string& text, u64 reserve, u64 item, u64 block,
-                                double timeout) {
-        return enter(t).declare_schema(text, reserve, item, block, Deadline::after(timeout));
-      })
+  type.def("declare_schema",
+           [](const TablePointer& t, const std::string& text, u64 reserve, u64 item, u64 block, double timeout) {
+             return enter(t).declare_schema(text, reserve, item, block, Deadline::after(timeout));
+           })
       .def("resize",
            [](const TablePointer& t, u64 capacity, u64 max_bytes, u64 slots, u64 reserve, u64 block, double timeout) {
              enter(t).resize(capacity, max_bytes, slots, reserve, block, Deadline::after(timeout));

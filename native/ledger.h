@@ -64,7 +64,7 @@ class Ledger {
     u32 number;
     u64 what, ref;
   };
-  void forget_for_child();             // the old entries are the parent's
+  void forget_for_child();              // the old entries are the parent's
   void repeat_pins(Deadline deadline);  // the parent's pins once more, under the same numbers, if that works
   std::span<Inherited> inheritance() { return inherited_; }  // pins of living arrays that are not repeated
   void keep_inheritance() noexcept;  // they never will be: their arrays have the bytes in another way

@@ -421,7 +421,8 @@ bool Table::evict_for_room(u64 deadline_ns) {
 
 u64 Table::update_priorities(std::span<const u64> keys, std::span<const double> priorities, u64 deadline_ns) {
   u64 live = 0;
-  double alpha = header_.alpha;
+  double alpha = 0;
+  __atomic_load(&header_.alpha, &alpha, __ATOMIC_RELAXED);  // without the lock: compared under it
   require_priorities(priority_range(header_), priorities, "nothing was changed");
   constexpr std::size_t kStep = 512;  // words and leaves only: more fit into one hold than items drawn
   u32 slots[kStep];

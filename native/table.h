@@ -202,7 +202,7 @@ class Table : public std::enable_shared_from_this<Table> {
   void refresh();
   void forget_parent();
   void forget_hold() noexcept;
-  void recover(u64 deadline_ns);
+  void recover(u64 deadline_ns) DI_REQUIRES(lock_);
   u64 rebuild(u64 deadline_ns);  // how many uses of chunks were miscounted
   void fill();
   u64 rebuild_references(u64 deadline_ns);  // how many counts were wrong

@@ -61,8 +61,9 @@ DI_NO_TSAN bool read_text(const Arena& arena, u32 block, std::string* out) {
 }
 
 void fill_header(TableHeader& header, const TableShape& shape) {
-  header.capacity = shape.capacity;
-  header.max_bytes = shape.max_bytes;
+  // Writers of a table that was here before may still read these two.
+  __atomic_store_n(&header.capacity, shape.capacity, __ATOMIC_RELAXED);
+  __atomic_store_n(&header.max_bytes, shape.max_bytes, __ATOMIC_RELAXED);
   header.next_number = 1;
   header.rng_counter = 0;
   header.seed = shape.seed;

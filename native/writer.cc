@@ -315,6 +315,7 @@ void Writer::refuse_more_than_fit(const std::vector<u32>& lanes) {
     const u64 capacity = __atomic_load_n(&table.capacity, __ATOMIC_RELAXED);  // resize() changes it under the lock
     if (items <= capacity) continue;
     roll_back(lanes);
+    plan_.tables[i].table->require_live();  // the figures of a dropped one mean nothing
     throw Error(Code::kInvalid, "extend() would complete " + std::to_string(items) + " items of table '" +
                                     plan_.tables[i].table->name() + "', whose capacity=" + std::to_string(capacity) +
                                     " holds fewer; extend by fewer rows at once, or resize() the table");

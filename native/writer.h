@@ -70,6 +70,7 @@ struct MadeItem {
   u64 key;
   i64 start;
   u32 lane;
+  u32 turn;  // in the order in which the call's items were made
 };
 struct Blocked {
   enum class Why { kNothing, kLimiter, kTableRoom, kStoreRoom } why = Why::kNothing;

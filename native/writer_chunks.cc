@@ -14,6 +14,7 @@ void Writer::refuse_larger_than_table(const ChunkPlan& plan) const {
     const TableHeader& table = sink.table->header();
     const u64 most = std::min<u64>(__atomic_load_n(&table.max_bytes, __ATOMIC_RELAXED), budget);
     if (bytes <= most) continue;
+    sink.table->require_live();  // the figures of a dropped one mean nothing
     throw Error(Code::kCapacity, "a row of " + std::to_string(plan.heap_bytes) + " bytes needs a chunk of " +
                                      std::to_string(bytes) + " bytes, and table '" + std::string(table.name) +
                                      "' holds " + std::to_string(most) + " in all" +
@@ -29,6 +30,7 @@ void Writer::refuse_larger_call(u64 bytes) const {
     const u64 own = table.reserve_bytes.load() + table.held_bytes.load();
     const u64 most = std::min(__atomic_load_n(&table.max_bytes, __ATOMIC_RELAXED), 2 * own + plan_block());
     if (bytes <= most || grows(sink)) continue;
+    sink.table->require_live();  // the figures of a dropped one mean nothing
     throw Error(Code::kCapacity, "the rows of one call need " + std::to_string(bytes >> 10) + " KiB, and table '" +
                                      sink.table->name() + "' holds at most " + std::to_string(most >> 10) + " KiB" +
                                      (plan_.counted ? "" : " (rows inserted whole share no observations)") +

@@ -17,10 +17,12 @@ u64 slots_for(const TableHeader& table, u64 items) {
 }
 
 // By lane; those of one lane keep the order in which they were made, which is that of time: starts begin anew with each
-// episode, and rows that are inserted whole all have start 0.
+// episode, and rows that are inserted whole all have start 0. Needs no memory: the call has had its effect.
 void list_by_lane(std::vector<MadeItem>* made) {
-  const auto earlier = [](const MadeItem& a, const MadeItem& b) { return a.lane < b.lane; };
-  if (!std::is_sorted(made->begin(), made->end(), earlier)) std::stable_sort(made->begin(), made->end(), earlier);
+  const auto earlier = [](const MadeItem& a, const MadeItem& b) {
+    return a.lane != b.lane ? a.lane < b.lane : a.turn < b.turn;
+  };
+  if (!std::is_sorted(made->begin(), made->end(), earlier)) std::sort(made->begin(), made->end(), earlier);
 }
 
 }  // namespace
@@ -85,7 +87,7 @@ void Writer::insert_some(u32 table) {
   sink.insert(items_, &keys_);
   inserted_[table] = end;
   for (std::size_t i = first; i < end; ++i)
-    made_[table].push_back({keys_[i - first], list[i].window.start, list[i].lane});
+    made_[table].push_back({keys_[i - first], list[i].window.start, list[i].lane, static_cast<u32>(i)});
 }
 
 // Whether the table has slots for these items, or may evict others for them where no memory is left for more slots.

@@ -231,8 +231,8 @@ ITEMS = [
         "items-of-a-call-by-start",
         "model",
         "native/writer_commit.cc",
-        "{ return a.lane < b.lane; };",
-        "{ return a.lane != b.lane ? a.lane < b.lane : a.start < b.start; };",
+        "a.lane < b.lane : a.turn < b.turn;",
+        "a.lane < b.lane : a.start < b.start;",
         ("tests/test_order.py",),
     ),
     Mutant(
