@@ -271,14 +271,6 @@ REFUSED = [
         ("tests/test_bad_objects.py", "tests/test_objects.py", "tests/test_bad_store.py"),
     ),
     Mutant(
-        "notes-of-a-failed-hold-stay",
-        "input",
-        "native/table.cc",
-        "    table_.forget_hold();\n",
-        "    static_cast<void>(&Table::forget_hold);\n",
-        ("tests/test_allocations.py",),
-    ),
-    Mutant(
         "published-before-there-is-room",
         "input",
         "native/writer_commit.cc",
