@@ -231,11 +231,16 @@ void enter(void* token) {
   if (g_interrupt) throw Error(Code::kInterrupted, "interrupted");
 }
 
+void enter_quietly(void* token) {
+  CHECK(token == &g_left);
+  ++g_entered;
+}
+
 void test_blocking() {
   {
     const os::Blocking scope;
   }  // without hooks: nothing
-  os::set_block_hooks({leave, enter});
+  os::set_block_hooks({leave, enter, enter_quietly});
   {
     const os::Blocking outer;
     {
@@ -258,11 +263,21 @@ void test_blocking() {
           throw Error(Code::kStoreFull, "full");  // the interrupt on the way must not end the process
         }) == Code::kStoreFull);
   CHECK(g_entered == 3);
+  {
+    const os::Quiet destructor;
+    const os::Blocking scope;
+  }
+  os::hold_python_off();  // a shared lock is held: no handler may run
+  {
+    const os::Blocking scope;
+  }
+  os::let_python_in();
+  CHECK(g_entered == 5);
   g_interrupt = false;
   {
     const os::Blocking scope;
   }
-  CHECK(g_left == 4 && g_entered == 4);
+  CHECK(g_left == 6 && g_entered == 6);
   os::set_block_hooks({});
 }
 
