@@ -22,12 +22,13 @@ def holder(table: Any, n: int) -> Any:
     process.start()
     while table.stats()["samples"] < before + n:
         pass
-    while True:  # it may be stopped with the table's lock in hand
+    while True:  # it may be stopped with the lock of the table or the heap in hand
         os.kill(process.pid or 0, signal.SIGSTOP)
         while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
             pass
         try:
             table.keys(n=1, timeout=0.5)
+            table._handle.arena.available(0.5)
         except di_store.Timeout:
             os.kill(process.pid or 0, signal.SIGCONT)
         else:

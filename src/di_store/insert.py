@@ -84,10 +84,10 @@ class Inserter:
     def insert(self, value: Any, priority: Any, timeout: Any) -> Array:
         """One item; its key, uint64[1]."""
         timeout = check_timeout(timeout)
-        if self._handle.schema is None:
-            check_priority(priority)
         with self._guard():
             self._check_open()
+            if self._handle.schema is None:
+                check_priority(priority)
             if self._plain:
                 return self._steps(value, None, priority, timeout)
             if self._handle.opaque:
@@ -99,10 +99,10 @@ class Inserter:
     def extend(self, batch: Any, priority: Any, timeout: Any) -> Array:
         """One item for each entry of the leading axis; their keys, uint64[n]."""
         timeout = check_timeout(timeout)
-        if self._handle.schema is None:
-            check_priority(priority)
         with self._guard():
             self._check_open()
+            if self._handle.schema is None:
+                check_priority(priority)
             if self._handle.opaque:
                 return self._opaque(listed("batch", batch, "a list of values"), priority, timeout)
             n = rows_of(batch)

@@ -25,6 +25,10 @@ GUARDED = 100
 """Items that no call of the player may touch, and a tenth as many objects."""
 
 
+_NO_THREAD_LOCALS = "cannot allocate memory for thread-local data: ABORT"
+"""The C library's own end of a process whose memory is used up when a library first runs in a thread."""
+
+
 class Field:
     """One store and one process that plays in it.
 
@@ -83,7 +87,7 @@ class Field:
             except (AssertionError, di_store.StoreError) as error:
                 hand.kill()
                 return [Finding("damage", "beside it", type(error).__name__, str(error))]
-        if hand.status == 0:
+        if hand.status == 0 or _NO_THREAD_LOCALS in hand.printed():
             return []
         last = [entry.text for entry in journal.entries() if entry.number > entry.done]
         text = f"the process ended with {hand.status}: {hand.printed()[-3000:]}"
