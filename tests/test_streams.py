@@ -71,6 +71,21 @@ def test_a_reserve_that_a_stream_has_raised_stays_with_a_resize() -> None:
         assert short.stats()["evicted_for_room"] == 0
 
 
+def test_a_raised_reserve_does_not_creep_up_as_a_table_grows_and_shrinks() -> None:
+    with di_store.open(memory="192MiB") as store:
+        short = store.create_table("short", capacity=2_000, view=di_store.Transition(n_step=3))
+        whole = store.create_table("whole", capacity=4, lanes=1, view=di_store.Episode(1_000))
+        reserves = []
+        for _ in range(5):
+            with store.writer([short, whole]) as writer:
+                writer.append(step_of(8, None, 0), timeout=0)
+                for capacity in (4_000, 1_000, 2_000):
+                    short.resize(capacity)
+            reserves.append(short.stats()["reserve_bytes"])
+        assert max(reserves) <= reserves[0] * 1.01
+        assert store.check() == []
+
+
 def test_open_episodes_that_no_eviction_makes_fit_are_refused_at_once() -> None:
     """Without a limit of time, naming what helps; once the episodes end, all goes on."""
     with di_store.open(memory="64MiB") as store:

@@ -141,7 +141,9 @@ class TableHandle:
         if now >= UNLIMITED:
             return needed
         more = max(0, int(stats["reserve_bytes"]) - self.reckon(schema, now).reserve_bytes)
-        share = min(1.0, capacity / now) if self.opaque else max(1.0, capacity / now)  # values: it grows by itself
+        share = capacity / now  # both ways, so that growing and shrinking in turn ends where it began
+        if self.opaque:
+            share = min(1.0, share)  # it grows by itself
         return replace(needed, reserve_bytes=needed.reserve_bytes + math.ceil(more * share))
 
     # -- reading ------------------------------------------------------------------------------------------------
