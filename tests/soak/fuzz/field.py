@@ -87,7 +87,7 @@ class Field:
             except (AssertionError, di_store.StoreError) as error:
                 hand.kill()
                 return [Finding("damage", "beside it", type(error).__name__, str(error))]
-        if hand.status == 0 or _NO_THREAD_LOCALS in hand.printed():
+        if hand.status == 0 or (game.hazard == "memory" and _NO_THREAD_LOCALS in hand.printed()):
             return []
         last = [entry.text for entry in journal.entries() if entry.number > entry.done]
         text = f"the process ended with {hand.status}: {hand.printed()[-3000:]}"
