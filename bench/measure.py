@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import socket
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +23,8 @@ import numpy.typing as npt
 
 Step = dict[str, npt.NDArray[Any] | np.generic]
 BURST_SECONDS = 0.001
+TURNS = "DI_STORE_BENCH_TURNS"
+"""Environment: path of the socket of a ``bench.pairs`` that lets two builds measure in turns."""
 OBJECT_BYTES: Mapping[str, int] = {"1KB": 1 << 10, "110KB": 110 << 10, "1MB": 1 << 20, "10MB": 10 << 20}
 
 
@@ -114,12 +119,25 @@ class Meter:
 def one_rate(operation: Callable[[], object], seconds: float, burst: int) -> float:
     """Operations per second over one stretch of at least ``seconds``."""
     count = 0
-    begin = time.perf_counter()
-    while (elapsed := time.perf_counter() - begin) < seconds:
-        for _ in range(burst):
-            operation()
-        count += burst
+    with my_turn():
+        begin = time.perf_counter()
+        while (elapsed := time.perf_counter() - begin) < seconds:
+            for _ in range(burst):
+                operation()
+            count += burst
     return count / elapsed
+
+
+@contextmanager
+def my_turn() -> Iterator[None]:
+    """Waits until no other build measures; at once where none is."""
+    if TURNS not in os.environ:
+        yield
+        return
+    with socket.socket(socket.AF_UNIX) as turn:
+        turn.connect(os.environ[TURNS])
+        turn.recv(1)
+        yield
 
 
 def arguments(description: str, **extra: tuple[Any, str]) -> argparse.Namespace:

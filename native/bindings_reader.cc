@@ -91,6 +91,7 @@ class Reader {
   u32 draw(Draws& draws, u32 n);
   nb::object finish(Draws& draws, nb::handle beta, nb::handle which, nb::handle out, bool deliver);
   nb::object peek(nb::handle keys, nb::handle beta, nb::handle which);
+  nb::object peek_oldest(u64 start, u64 count, nb::handle which);
   nb::object undelivered(Draws& draws);
 
  private:
@@ -165,6 +166,14 @@ nb::object Reader::peek(nb::handle keys, nb::handle beta, nb::handle which) {
   const nb::object array = as_array(keys, NPY_UINT64);
   table_->peek(view_of<u64>(array), &draws->set(), Deadline::slice());
   nb::object parts = batches_.make(draws->set(), beta, which, nb::none(), true);
+  end_draws(*draws, true);
+  return parts;
+}
+
+nb::object Reader::peek_oldest(u64 start, u64 count, nb::handle which) {
+  std::unique_ptr<Draws> draws = begin();
+  table_->peek_oldest(start, count, &draws->set(), Deadline::slice());
+  nb::object parts = batches_.make(draws->set(), nb::none(), which, nb::none(), true);
   end_draws(*draws, true);
   return parts;
 }
@@ -246,7 +255,8 @@ void bind_reader(nb::module_& module) {
              end_draws(d, false);
            })
       .def("undelivered", &Reader::undelivered)
-      .def("peek", &Reader::peek, nb::arg("keys"), nb::arg("beta").none(), nb::arg("which").none());
+      .def("peek", &Reader::peek, nb::arg("keys"), nb::arg("beta").none(), nb::arg("which").none())
+      .def("peek_oldest", &Reader::peek_oldest, nb::arg("start"), nb::arg("count"), nb::arg("which").none());
 }
 
 }  // namespace di::py

@@ -147,6 +147,8 @@ class Table : public std::enable_shared_from_this<Table> {
   void deliver(DrawSet* set, u64 deadline_ns);
   void give_back(DrawSet* set, u64 deadline_ns);
   void peek(std::span<const u64> keys, DrawSet* set, u64 deadline_ns);  // deliver() ends it
+  // Up to `count` live items behind the `start` oldest, each read in the hold that found it; deliver() ends it.
+  void peek_oldest(u64 start, u64 count, DrawSet* set, u64 deadline_ns);
   u64 undelivered(u32* client,
                   u64 deadline_ns);  // draws by anybody that may still come back; who has some: not us first
   void settle_entry(LedgerEntry& entry, u64 deadline_ns);  // reaper: one draw, read or writer of a dead client
@@ -191,6 +193,13 @@ class Table : public std::enable_shared_from_this<Table> {
     std::optional<BestTree> best, remover_best, minimum;
   };
   [[noreturn]] void bad_slot() const;
+  std::vector<u64> walk(u64 start, u64 count, DrawSet* set, u64 deadline_ns);
+  void read_item(u32 slot, DrawSet* set);
+  bool holds(u64 key) {  // that item is there: live, or drawn and not yet delivered
+    const u32 slot = key_slot(key);
+    if (slot >= parts_.slots || key >> (kSlotBits + kGenerationBits) != 0) return false;
+    return (item(slot).state & 15) != 0 && (item(slot).state >> 4 & kGenerationMask) == key_generation(key);
+  }
   Item& item(u32 slot) {
     if (slot >= parts_.slots) [[unlikely]]
       bad_slot();

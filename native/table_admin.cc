@@ -287,11 +287,8 @@ u64 Table::remove(std::span<const u64> keys, u64 deadline_ns) {
       Guard guard(*this, deadline_ns);
       change();
       for (std::size_t i = first; i < std::min(keys.size(), first + kBatchStep); ++i) {
-        const u32 slot = key_slot(keys[i]);
-        if (slot >= parts_.slots || keys[i] >> (kSlotBits + kGenerationBits) != 0) continue;
-        const Item& entry = item(slot);
-        if ((entry.state & 15) == 0 || (entry.state >> 4 & kGenerationMask) != key_generation(keys[i])) continue;
-        remove_slot(slot, true);
+        if (!holds(keys[i])) continue;
+        remove_slot(key_slot(keys[i]), true);
         ++removed;
       }
       commit();
@@ -301,45 +298,6 @@ u64 Table::remove(std::span<const u64> keys, u64 deadline_ns) {
     settle(0);
   }
   return removed;
-}
-
-// 64 items per hold. What goes meanwhile may be among them, what comes lies behind: the walk goes on after the last one
-// seen that is still there. The order is that of insertion numbers.
-std::vector<u64> Table::keys(u64 start, u64 count, u64 deadline_ns) {
-  std::vector<u64> all;
-  const u64 wanted = count > ~u64{0} - start ? ~u64{0} : start + count;
-  const auto there = [this](u64 key) {
-    const Item& entry = item(key_slot(key));
-    return (entry.state & 15) != 0 && (entry.state >> 4 & kGenerationMask) == key_generation(key);
-  };
-  u64 seen = 0, cursor = ~u64{0};  // number of the last one seen, and its key
-  for (bool more = true; more;) {
-    if (seen != 0) DI_FAULT("table.keys_between");
-    Guard guard(*this, deadline_ns);
-    Steps steps(parts_.slots, "a table's order");
-    u32 slot = parts_.order->first();
-    if (seen != 0 && there(cursor)) {
-      slot = parts_.order->next(key_slot(cursor));
-    } else if (seen != 0) {
-      for (std::size_t i = all.size(); i-- > 0;)
-        if (there(all[i])) {
-          slot = parts_.order->next(key_slot(all[i]));
-          break;
-        }
-    }
-    for (u32 i = 0; i < kBatchStep && slot != kNone && all.size() < wanted; slot = parts_.order->next(slot)) {
-      steps.take();
-      const Item& entry = item(slot);
-      if (entry.number <= seen) continue;
-      ++i;
-      seen = entry.number;
-      cursor = make_key(entry.state >> 4 & kGenerationMask, slot);
-      if ((entry.state & 15) == static_cast<u64>(ItemState::kLive)) all.push_back(cursor);
-    }
-    more = slot != kNone && all.size() < wanted;
-  }
-  all.erase(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(std::min<u64>(start, all.size())));
-  return all;
 }
 
 void Table::reset(u64 deadline_ns) {

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
-from bench.pairs import RATE_BAR, TAIL_BAR, compare
+from bench.measure import TURNS
+from bench.pairs import RATE_BAR, ROOT, TAIL_BAR, Turns, compare, take_turns
 
 SEVEN = [100.0, 104.0, 96.0, 101.0, 99.0, 103.0, 98.0]
 
@@ -34,3 +40,30 @@ def test_tails_may_lose_more() -> None:
     ratio = compare("insert beside 1, insert p99", SEVEN, slower)
     assert ratio.bar == TAIL_BAR
     assert not ratio.worse
+
+
+SIX_TURNS = """
+import sys
+from bench.measure import my_turn
+for _ in range(6):
+    with my_turn(), open(sys.argv[1], "a") as log:
+        log.write(sys.argv[2])
+        log.flush()
+        log.write(sys.argv[2])
+"""
+
+
+def test_processes_measure_one_at_a_time_and_begin_in_turn(tmp_path: Path) -> None:
+    turns = [Turns(tmp_path / name) for name in "ab"]
+    log = tmp_path / "log"
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", SIX_TURNS, str(log), name],
+            env={**os.environ, "PYTHONPATH": str(ROOT), TURNS: each.path},
+            text=True,
+        )
+        for name, each in zip("ab", turns, strict=True)
+    ]
+    take_turns(turns, processes)
+    assert [process.wait() for process in processes] == [0, 0]
+    assert log.read_text() == 3 * "aabbbbaa"

@@ -121,6 +121,8 @@ def test_inspect_shows_as_many_items_as_it_was_told(store: Any) -> None:
         for values in ((), ("--values",)):
             for _ in range(3):
                 assert len(read_json("inspect", store.name, "t", "--items", "20", *values)["items"]) == 20
+        page = read_json("inspect", store.name, "t", "--start", "1000", "--items", "100", "--values")["items"]
+        assert len({item["key"] for item in page}) == 100
     finally:
         end.set()
         thread.join(60)

@@ -184,6 +184,16 @@ class Table:
         which = handle.which(columns)
         return handle.batch(handle.reader().peek(wanted, self._beta(handle, None), which))
 
+    def _oldest(self, start: int, n: int, columns: tuple[str, ...] | None) -> Batch:
+        """Up to `n` items as `peek` shows them, oldest first, the `start` oldest left out.
+
+        Each is read in the hold of the lock that finds it: none is gone before one can look at it.
+        """
+        handle = self._open()
+        if handle.read_plan() is None:
+            return empty_batch(np.empty(0, np.uint64))
+        return handle.batch(handle.reader().peek_oldest(start, n, handle.which(columns)))
+
     def keys(self, start: int = 0, n: int | None = None, *, timeout: float | None = 60) -> Array:
         """Keys of up to `n` items, oldest first, the `start` oldest left out: uint64."""
         first = config.count("start", start, minimum=0)

@@ -31,8 +31,6 @@ from di_store.tree import did_you_mean, flatten
 TABLE_HEADS = ("table", "items>", "capacity>", "bytes>", "inserts>", "samples>", "writers>", "limiter")
 CLIENT_HEADS = ("pid>", "state", "roles", "waits for", "since", "held up by")
 FEW = 16
-MOST_ASKED = 1 << 20
-"""Items asked for at most, to find those that stay long enough to be shown."""
 ITEM_HEADS = ("key>", "priority>", "sampled>", "version>", "episode>", "start>")
 
 
@@ -147,28 +145,8 @@ def _blocked(reason: str) -> str:
 
 
 def item_page(table: di_store.Table, start: int, count: int, values: bool) -> list[dict[str, Any]]:
-    """Items `start` … `start + count - 1`, oldest first.
-
-    Of a table that is written to the oldest go while one looks: then more are asked for, until as many are there.
-    """
-    asked = count
-    while True:
-        keys = table.keys(start, asked)
-        page = _live_items(table, keys, values, count)
-        if len(page) == count or len(page) == len(keys) or asked >= MOST_ASKED:
-            return page
-        asked = min(2 * asked, MOST_ASKED)
-
-
-def _live_items(table: di_store.Table, keys: Any, values: bool, most: int) -> list[dict[str, Any]]:
-    """The first `most` of these items that are still there."""
-    if not len(keys):
-        return []
-    if values and len(keys) > most:  # rows are copied of those only that are shown
-        seen = table.peek(keys, columns=())
-        keys = keys if seen.live is None else keys[np.asarray(seen.live)][: 2 * most]
-    batch = table.peek(keys) if values else table.peek(keys, columns=())
-    live = np.flatnonzero(batch.live) if batch.live is not None else np.arange(len(keys))
+    """Items `start` … `start + count - 1`, oldest first, as many as there are."""
+    batch = table._oldest(start, count, None if values else ())
     return [
         {
             "key": int(batch.keys[at]),
@@ -179,7 +157,7 @@ def _live_items(table: di_store.Table, keys: Any, values: bool, most: int) -> li
             "start": int(batch.starts[at]),
             **({"values": example(batch.data, at)} if values else {}),
         }
-        for at in live[:most]
+        for at in range(len(batch.keys))
     ]
 
 
