@@ -84,7 +84,8 @@ class Heap {
   bool reserve(u32 table, u64 bytes, u64 deadline_ns, std::string* why);  // sets reserve_bytes; descriptors too
   // Sets aside what a table uses and `bytes` more, and a quarter again if there is memory; false: there is none.
   bool raise_reserve(u32 table, u64 bytes, u64 deadline_ns);
-  void require_fit(std::span<const u32> tables, u64 bytes, u64 deadline_ns);  // kCapacity: they never will, of chunks
+  // Whether so many bytes of chunks fit once every object is deleted and every item of these tables evicted.
+  bool may_fit(std::span<const u32> tables, u64 bytes, u64 deadline_ns, std::string* why);
   // The table is no more: its claims and its generation end in one hold, so that no chunk is charged to or detached from
   // what comes after it under the same index.
   void forget_table(u32 table, u64 deadline_ns);

@@ -181,14 +181,15 @@ bool Heap::raise_reserve(u32 index, u64 bytes, u64 deadline_ns) {
   return false;
 }
 
-void Heap::require_fit(std::span<const u32> tables, u64 bytes, u64 deadline_ns) {
+bool Heap::may_fit(std::span<const u32> tables, u64 bytes, u64 deadline_ns, std::string* why) {
   Guard guard(*this, deadline_ns);
-  const u64 budget = arena_.heap_header().budget.load();
-  if (const u64 least = least_claim(tables, bytes); least > spendable(budget))
-    throw Error(Code::kCapacity, "with the rows of this call, open episodes and what is set aside for tables need " +
-                                     std::to_string(least) + " bytes of memory=" + std::to_string(budget) +
-                                     "; nothing was written: give fewer rows at once, or raise memory= (store.resize)")
-        .told();
+  const u64 budget = arena_.heap_header().budget.load(), least = least_claim(tables, bytes);
+  if (least <= spendable(budget)) return true;
+  if (why != nullptr)
+    *why = "with the rows of this call, open episodes and what is set aside for tables need " + std::to_string(least) +
+           " bytes of memory=" + std::to_string(budget) +
+           "; nothing was written: give fewer rows at once, or raise memory= (store.resize)";
+  return false;
 }
 
 void Heap::forget_table(u32 index, u64 deadline_ns) {

@@ -87,6 +87,15 @@ u64 Writer::heap_need(const Source& source, const Lane& lane) const {
   return bytes;
 }
 
+// What the row takes at most, whatever of it is there already.
+u64 Writer::heap_bytes(const Source& source) const {
+  u64 bytes = 0;
+  for (u32 c = 0; c < source.input.size(); ++c)
+    if (plan_.layout.columns[c].place == static_cast<u32>(ColumnPlace::kHeap) && source.has(c))
+      bytes += (u64{source.cell(c).count} * plan_.layout.columns[c].row_bytes + 15) / 16 * 16;
+  return bytes;
+}
+
 bool Writer::flag(const WriterCall& call, u32 column, u32 t, u32 l) const {
   if (column == kNone || call.columns[column].base == nullptr) return false;
   return *Source{call.columns, t, l, static_cast<u32>(call.lanes.size())}.cell(column).data != 0;
@@ -183,10 +192,28 @@ bool Writer::write_row(const WriterCall& call, u32 t, u32 l, u64 deadline_ns, Bl
     ++lane.episode;  // columns stored ahead stay: what a restarting environment returned with the last step
     for (Windows& windows : state.windows_staged) windows.begin(lane.raw);
   }
-  if (!ensure_row(index, heap_need(source, lane), deadline_ns, blocked)) return false;
+  const u64 need = heap_need(source, lane);
+  if (!ensure_row(index, need, deadline_ns, blocked)) return false;
+  if (rehearsal_)
+    rehearsal_->rooms[index].heap_used += need;
+  else
+    write_cells(index, source);
+  if (lane.steps == 0) {
+    lane.begin_raw = lane.raw;
+    ++lane.begun_in_chunk;
+  }
+  lane.ahead.reset();
+  ++lane.raw;
+  ++lane.steps;
+  return true;
+}
+
+void Writer::write_cells(u32 index, const Source& source) {
+  LaneState& state = lanes_[index];
+  Lane& lane = state.staged;
   u32 row = 0;
   OpenChunk& chunk = chunk_of(state, lane.raw, &row);
-  for (u32 c = 0; c < call.columns.size(); ++c) {
+  for (u32 c = 0; c < source.input.size(); ++c) {
     if (!source.has(c)) {
       if (lane.ahead[c]) continue;
       if (stored_here(c, lane.steps)) throw Error(Code::kSchemaMismatch, "#" + std::to_string(c) + "#");
@@ -205,16 +232,8 @@ bool Writer::write_row(const WriterCall& call, u32 t, u32 l, u64 deadline_ns, Bl
   }
   const bool first = lane.steps == 0;
   chunk.mark(row, first, false, lane.begun_in_chunk, lane.begin_raw - chunk.first_raw);
-  if (first) {
-    if (row == 0) chunk.set_first_episode(lane.episode);
-    lane.begin_raw = lane.raw;
-    ++lane.begun_in_chunk;
-  }
-  lane.ahead.reset();
-  ++lane.raw;
-  ++lane.steps;
+  if (first && row == 0) chunk.set_first_episode(lane.episode);
   lane.heap_used = chunk.heap_used();
-  return true;
 }
 
 // The observation behind the last step: the row at `raw`, to be completed by the next step or left as the final one.
@@ -222,28 +241,37 @@ bool Writer::write_behind(u32 index, const Source& source, bool final, u64 deadl
   LaneState& state = lanes_[index];
   Lane& lane = state.staged;
   // A row stored ahead stays in its chunk: there must be room for the rest of it too.
-  const u64 need = heap_need(source, lane) + (final ? 0 : plan_.heap_row_max);
-  if (!ensure_row(index, need, deadline_ns, blocked)) return false;
+  const u64 need = heap_need(source, lane);
+  if (!ensure_row(index, need + (final ? 0 : plan_.heap_row_max), deadline_ns, blocked)) return false;
+  if (rehearsal_)
+    rehearsal_->rooms[index].heap_used += need;
+  else
+    write_cells_behind(index, source);
+  if (final) {
+    lane.ahead.reset();
+    ++lane.raw;
+    return true;
+  }
+  for (u32 c = 0; c < source.input.size(); ++c)
+    if (source.has(c)) lane.ahead[c] = true;
+  return true;
+}
+
+void Writer::write_cells_behind(u32 index, const Source& source) {
+  LaneState& state = lanes_[index];
+  Lane& lane = state.staged;
   u32 row = 0;
   OpenChunk& chunk = chunk_of(state, lane.raw, &row);
   for (u32 c = 0; c < source.input.size(); ++c) {
     if (!source.has(c)) continue;
     const Cell value = source.cell(c);
-    if (lane.ahead[c]) {
-      if (!chunk.equals(plan_.layout, row, c, value))
-        throw Error(Code::kInvalid, "#" + std::to_string(c) + "#lane " + std::to_string(index));
-      continue;
-    }
-    chunk.write(plan_.layout, row, c, value);
-    if (!final) lane.ahead[c] = true;
+    if (!lane.ahead[c])
+      chunk.write(plan_.layout, row, c, value);
+    else if (!chunk.equals(plan_.layout, row, c, value))
+      throw Error(Code::kInvalid, "#" + std::to_string(c) + "#lane " + std::to_string(index));
   }
   chunk.mark(row, false, true, lane.begun_in_chunk, lane.begin_raw - chunk.first_raw);
   lane.heap_used = chunk.heap_used();
-  if (final) {
-    lane.ahead.reset();
-    ++lane.raw;
-  }
-  return true;
 }
 
 bool Writer::step(const WriterCall& call, u32 t, u32 l, u64 deadline_ns, Blocked* blocked) {
@@ -286,40 +314,38 @@ Blocked Writer::append(const WriterCall& call, u64 deadline_ns) {
   Blocked blocked = before_call();
   if (blocked.why != Blocked::Why::kNothing) return blocked;
   begin_call(call.lanes, call.steps > 1);
-  if (several_) refuse_rows(call, deadline_ns);
-  try {
-    for (u32 t = 0; t < call.steps; ++t)
-      for (u32 l = 0; l < call.lanes.size(); ++l)
-        if (!step(call, t, l, deadline_ns, &blocked)) {
-          if (call.limited) refuse_more_than_fit(call.lanes);  // no room will ever do
-          roll_back(call.lanes);
-          return blocked;
-        }
-  } catch (const Error& error) {
-    if (error.code() == Code::kCapacity && call.limited) refuse_more_than_fit(call.lanes);
-    give_up(call.lanes, error);
-    throw;
-  } catch (...) {
-    roll_back(call.lanes);
-    throw;
-  }
-  if (call.limited) refuse_more_than_fit(call.lanes);
-  return commit(call.lanes, deadline_ns);
+  const auto write = [&] {
+    if (!write_steps(call, deadline_ns, &blocked)) return false;
+    if (call.limited) refuse_more_than_fit();
+    return true;
+  };
+  if (call.limited) refuse_what_never_fits(call, write, deadline_ns);
+  return stage(call.lanes, write, deadline_ns, &blocked);
 }
 
-// The first items would be evicted by the last; of a queue, the call would take more than what is set aside for it.
-void Writer::refuse_more_than_fit(const std::vector<u32>& lanes) {
-  for (u32 i = 0; i < plan_.tables.size(); ++i) {
-    const TableHeader& table = plan_.tables[i].table->header();
-    const std::size_t items = pending_[i].size();
-    const u64 capacity = __atomic_load_n(&table.capacity, __ATOMIC_RELAXED);  // resize() changes it under the lock
-    if (items <= capacity) continue;
+bool Writer::write_steps(const WriterCall& call, u64 deadline_ns, Blocked* blocked) {
+  for (u32 t = 0; t < call.steps; ++t)
+    for (u32 l = 0; l < call.lanes.size(); ++l)
+      if (!step(call, t, l, deadline_ns, blocked)) return false;
+  return true;
+}
+
+// Writes what nobody sees yet, then commits it; where that cannot be, nothing has happened.
+template <class Write>
+Blocked Writer::stage(const std::vector<u32>& lanes, const Write& write, u64 deadline_ns, Blocked* blocked) {
+  try {
+    if (!write()) {
+      roll_back(lanes);
+      return *blocked;
+    }
+  } catch (const Error& error) {
+    give_up(lanes, error);
+    throw;
+  } catch (...) {
     roll_back(lanes);
-    plan_.tables[i].table->require_live();  // the figures of a dropped one mean nothing
-    throw Error(Code::kInvalid, "extend() would complete " + std::to_string(items) + " items of table '" +
-                                    plan_.tables[i].table->name() + "', whose capacity=" + std::to_string(capacity) +
-                                    " holds fewer; extend by fewer rows at once, or resize() the table");
+    throw;
   }
+  return commit(lanes, deadline_ns);
 }
 
 Blocked Writer::end_episode(const WriterCall& call, bool discard, u64 deadline_ns) {
@@ -343,33 +369,28 @@ Blocked Writer::insert_whole(const WriterCall& call, const std::vector<WholeItem
   Blocked blocked = before_call();
   if (blocked.why != Blocked::Why::kNothing) return blocked;
   begin_call(call.lanes, true);
-  refuse_rows(call, deadline_ns);
+  const auto write = [&] { return write_items(call, items, deadline_ns, &blocked); };
+  refuse_what_never_fits(call, write, deadline_ns);
+  return stage(call.lanes, write, deadline_ns, &blocked);
+}
+
+bool Writer::write_items(const WriterCall& call, const std::vector<WholeItem>& items, u64 deadline_ns,
+                         Blocked* blocked) {
   LaneState& state = lanes_[0];
   const std::vector<double> none, &priority = call.priority.empty() ? none : call.priority[0];
-  try {
-    u32 t = 0;
-    for (std::size_t number = 0; t < call.steps; ++number) {
-      const WholeItem& item = items.size() == 1 ? items[0] : items.at(number);
-      const i64 first = state.staged.raw;
-      for (u32 row = 0; row < item.rows; ++row, ++t) {
-        const bool written = row < item.steps ? write_row(call, t, 0, deadline_ns, &blocked)
-                                              : write_behind(0, {call.columns, t, 0, 1}, true, deadline_ns, &blocked);
-        if (written) continue;
-        roll_back(call.lanes);
-        return blocked;
-      }
-      end_inserted(state);
-      pending_[0].push_back(
-          {0, Window{first, item.rows, 0, item.flags, 0}, priority.empty() ? std::nan("") : priority.at(number)});
-    }
-  } catch (const Error& error) {
-    give_up(call.lanes, error);
-    throw;
-  } catch (...) {
-    roll_back(call.lanes);
-    throw;
+  u32 t = 0;
+  for (std::size_t number = 0; t < call.steps; ++number) {
+    const WholeItem& item = items.size() == 1 ? items[0] : items.at(number);
+    const i64 first = state.staged.raw;
+    for (u32 row = 0; row < item.rows; ++row, ++t)
+      if (!(row < item.steps ? write_row(call, t, 0, deadline_ns, blocked)
+                             : write_behind(0, {call.columns, t, 0, 1}, true, deadline_ns, blocked)))
+        return false;
+    end_inserted(state);
+    pending_[0].push_back(
+        {0, Window{first, item.rows, 0, item.flags, 0}, priority.empty() ? std::nan("") : priority.at(number)});
   }
-  return commit(call.lanes, deadline_ns);
+  return true;
 }
 
 void Writer::end_inserted(LaneState& state) {

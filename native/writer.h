@@ -135,6 +135,14 @@ class Writer {
     bool has(u32 column) const { return input[column].base != nullptr || input[column].cells != nullptr; }
     Cell cell(u32 column) const;
   };
+  struct Room {  // a chunk, while a call is only gone through
+    i64 first_raw = 0;
+    u64 rows = 0, heap_bytes = 0, heap_used = 0;
+  };
+  struct Rehearsal {
+    std::vector<Room> rooms;  // by lane
+    u64 bytes = 0;            // of chunks that the call begins
+  };
   struct Pending {
     u32 lane;
     Window window;
@@ -144,8 +152,14 @@ class Writer {
   void begin_call(const std::vector<u32>& lanes, bool several);
   void roll_back(const std::vector<u32>& lanes);
   void give_up(const std::vector<u32>& lanes, const Error& error);
+  template <class Write>
+  Blocked stage(const std::vector<u32>& lanes, const Write& write, u64 deadline_ns, Blocked* blocked);
+  bool write_steps(const WriterCall& call, u64 deadline_ns, Blocked* blocked);
+  bool write_items(const WriterCall& call, const std::vector<WholeItem>& items, u64 deadline_ns, Blocked* blocked);
   bool step(const WriterCall& call, u32 t, u32 l, u64 deadline_ns, Blocked* blocked);
   bool write_row(const WriterCall& call, u32 t, u32 l, u64 deadline_ns, Blocked* blocked);
+  void write_cells(u32 lane, const Source& source);
+  void write_cells_behind(u32 lane, const Source& source);
   bool end_step(const WriterCall& call, u32 t, u32 l, const std::function<double(u32)>& priority, u64 deadline_ns,
                 Blocked* blocked);
   bool write_behind(u32 lane, const Source& source, bool final, u64 deadline_ns, Blocked* blocked);
@@ -157,12 +171,19 @@ class Writer {
   bool settle_end(u32 lane, const std::function<double(u32)>& priority, u64 deadline_ns, Blocked* blocked);
   bool end_lane(const WriterCall& call, u32 l, bool discard, u64 deadline_ns, Blocked* blocked);
   void end_inserted(LaneState& state);
-  void refuse_more_than_fit(const std::vector<u32>& lanes);
+  void refuse_what_never_fits(const WriterCall& call, const std::function<bool()>& write, u64 deadline_ns);
+  bool fits_surely(const WriterCall& call, u64 deadline_ns) const;
+  bool fits_store(const WriterCall& call, u64 bytes, u64 deadline_ns, std::string* why) const;
+  u64 most_bytes(const WriterCall& call) const;
+  static u64 most_items(const WriterCall& call, const TableSink& sink);
+  u64 most_of_call(const TableSink& sink) const;
+  void refuse_more_than_fit() const;
+  void rehearse_row(u32 lane, u64 heap_bytes);
+  ChunkPlan plan_for(u64 heap_bytes);
   bool ensure_row(u32 lane, u64 heap_bytes, u64 deadline_ns, Blocked* blocked);
   void refuse_larger_than_table(const ChunkPlan& plan) const;
   void refuse_unaddressable(const ChunkPlan& plan) const;
   void refuse_larger_call(u64 bytes) const;
-  void refuse_rows(const WriterCall& call, u64 deadline_ns) const;
   u64 plan_block() const { return Blocks::block_bytes(chunk_bytes(plan_.layout, chunk_plan_)); }
   void close_spare(const std::vector<u32>& lanes);
   static bool grows(const TableSink& sink);
@@ -174,6 +195,7 @@ class Writer {
   bool open_chunk(u32 lane, u64 heap_bytes, u64 deadline_ns, Blocked* blocked);
   void emit(u32 table, u32 lane, double priority);
   u64 heap_need(const Source& source, const Lane& lane) const;
+  u64 heap_bytes(const Source& source) const;
   bool stored_here(u32 column, i64 step) const;
   bool flag(const WriterCall& call, u32 column, u32 t, u32 l) const;
   bool stops(const WriterCall& call, u32 t, u32 l) const;
@@ -197,9 +219,10 @@ class Writer {
   std::shared_ptr<Arena> arena_;
   WriterPlan plan_;
   ChunkPlan chunk_plan_;
-  bool several_ = false;               // the call has more than one row a lane, or rows inserted whole
-  u64 call_bytes_ = 0;                 // of chunks that this call has begun
-  u64 planned_block_ = 0, block_ = 0;  // tables_block() when the writer was opened, and as chunk_plan_ has it
+  bool several_ = false;                // the call has more than one row a lane, or rows inserted whole
+  u64 call_bytes_ = 0;                  // of chunks that this call has begun
+  u64 planned_block_ = 0, block_ = 0;   // tables_block() when the writer was opened, and as chunk_plan_ has it
+  std::optional<Rehearsal> rehearsal_;  // the call is only gone through: nothing is written
   std::vector<u32> table_entries_;
   std::vector<i64> versions_;
   std::vector<LaneState> lanes_;

@@ -22,46 +22,6 @@ void Writer::refuse_larger_than_table(const ChunkPlan& plan) const {
   }
 }
 
-// Rows of one call that a table would not hold even if they were all it has. What views keep open is another matter: it
-// takes free memory (Heap::admit_chunk).
-void Writer::refuse_larger_call(u64 bytes) const {
-  for (const TableSink& sink : plan_.tables) {
-    const TableHeader& table = sink.table->header();
-    const u64 own = table.reserve_bytes.load() + table.held_bytes.load();
-    const u64 most = std::min(__atomic_load_n(&table.max_bytes, __ATOMIC_RELAXED), 2 * own + plan_block());
-    if (bytes <= most || grows(sink)) continue;
-    sink.table->require_live();  // the figures of a dropped one mean nothing
-    throw Error(Code::kCapacity, "the rows of one call need " + std::to_string(bytes >> 10) + " KiB, and table '" +
-                                     sink.table->name() + "' holds at most " + std::to_string(most >> 10) + " KiB" +
-                                     (plan_.counted ? "" : " (rows inserted whole share no observations)") +
-                                     "; nothing was written: give fewer rows at once, or raise capacity= or max_bytes=")
-        .told();
-  }
-}
-
-// Before anything is written or evicted for them: the rows of this call will not fit.
-void Writer::refuse_rows(const WriterCall& call, u64 deadline_ns) const {
-  // A restarting environment's rows may be no steps: at most every other one is.
-  const u64 rows = plan_.autoreset == Autoreset::kNextStep ? call.steps / 2 : call.steps;
-  u64 chunks = 0;
-  for (const u32 index : call.lanes) {
-    const LaneState& lane = lanes_[index];
-    u64 here = 0;
-    if (!lane.chunks.empty()) {
-      const OpenChunk& chunk = lane.chunks[lane.committed.current];
-      here = chunk.capacity() - static_cast<u64>(lane.committed.raw - chunk.first_raw);
-    }
-    if (rows > here) chunks += (rows - here + chunk_plan_.rows - 1) / chunk_plan_.rows;
-  }
-  if (chunks <= call.lanes.size()) return;    // as any append may need
-  for (const TableSink& sink : plan_.tables)  // more items than capacity: another error, and it comes later
-    if (call.limited &&
-        call.steps * call.lanes.size() > __atomic_load_n(&sink.table->header().capacity, __ATOMIC_RELAXED))
-      return;
-  refuse_larger_call(chunks * plan_block());
-  arena_->heap().require_fit(chunk_plan_.tables, chunks * plan_block(), deadline_ns);
-}
-
 // Of a call that will never pass: chunks that none but its rows were for.
 void Writer::close_spare(const std::vector<u32>& lanes) {
   for (const u32 index : lanes) {
@@ -145,7 +105,8 @@ MakeResult Writer::add_chunk(u32 index, const ChunkPlan& plan, u64 deadline_ns, 
   return made;
 }
 
-bool Writer::open_chunk(u32 index, u64 heap_bytes, u64 deadline_ns, Blocked* blocked) {
+// A chunk for rows of which the first has so many bytes of variable length; refuses what no chunk can hold.
+ChunkPlan Writer::plan_for(u64 heap_bytes) {
   follow_resize();
   ChunkPlan plan = chunk_plan_;
   if (heap_bytes > plan.heap_bytes) {
@@ -153,6 +114,11 @@ bool Writer::open_chunk(u32 index, u64 heap_bytes, u64 deadline_ns, Blocked* blo
     refuse_unaddressable(plan);
     refuse_larger_than_table(plan);
   }
+  return plan;
+}
+
+bool Writer::open_chunk(u32 index, u64 heap_bytes, u64 deadline_ns, Blocked* blocked) {
+  const ChunkPlan plan = plan_for(heap_bytes);
   const u64 bytes = Blocks::block_bytes(chunk_bytes(plan_.layout, plan));
   if (several_) refuse_larger_call(call_bytes_ + bytes);
   for (bool reaped = false;;) {
@@ -174,6 +140,10 @@ bool Writer::open_chunk(u32 index, u64 heap_bytes, u64 deadline_ns, Blocked* blo
 
 // Room for the row `staged.raw`: in the current chunk, or in the one behind it.
 bool Writer::ensure_row(u32 index, u64 heap_bytes, u64 deadline_ns, Blocked* blocked) {
+  if (rehearsal_) {
+    rehearse_row(index, heap_bytes);
+    return true;
+  }
   LaneState& state = lanes_[index];
   Lane& lane = state.staged;
   const auto enter = [&](u32 at) {

@@ -279,6 +279,14 @@ REFUSED = [
         ("tests/test_allocations.py",),
     ),
     Mutant(
+        "judged-after-staging",
+        "input",
+        "native/writer.cc",
+        "  if (call.limited) refuse_what_never_fits(call, write, deadline_ns);\n",
+        "",
+        ("tests/test_refused_whole.py",),
+    ),
+    Mutant(
         "damaged-header-accepted",
         "input",
         "native/arena.cc",
