@@ -94,7 +94,10 @@ class PyWriter {
   }
   bool is_busy() const { return busy_; }
   void set_busy(bool busy) { busy_ = busy; }
-  void set_version(u32 table, i64 version) { writer_->set_version(table, version); }
+  void set_version(u32 table, i64 version) {
+    const Turn turn(busy_);  // rows of a call under way keep theirs
+    writer_->set_version(table, version);
+  }
 
  private:
   void enter();
@@ -157,8 +160,7 @@ PyWriter::PyWriter(ArenaPointer arena, nb::dict plan, double timeout)
   arena_->enter();
   fork_generation_ = arena_->fork_generation();
   WriterPlan made = read_plan(*arena_, plan);
-  std::vector<i64> versions(made.tables.size(), 0);
-  writer_ = std::make_unique<Writer>(arena_, std::move(made), std::move(versions), Deadline::after(timeout));
+  writer_ = std::make_unique<Writer>(arena_, std::move(made), Deadline::after(timeout));
 }
 
 void PyWriter::enter() {

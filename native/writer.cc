@@ -6,8 +6,8 @@
 
 namespace di {
 
-Writer::Writer(std::shared_ptr<Arena> arena, WriterPlan plan, std::vector<i64> versions, u64 deadline_ns)
-    : arena_(std::move(arena)), plan_(std::move(plan)), versions_(std::move(versions)) {
+Writer::Writer(std::shared_ptr<Arena> arena, WriterPlan plan, u64 deadline_ns)
+    : arena_(std::move(arena)), plan_(std::move(plan)), versions_(plan_.tables.size(), -1) {
   fork_generation_ = arena_->fork_generation();
   chunk_plan_ = plan_chunk(plan_.layout, plan_.chunk_bytes, plan_.least_rows, plan_.heap_bytes_per_row,
                            static_cast<u32>(plan_.tables.size()));
@@ -17,6 +17,7 @@ Writer::Writer(std::shared_ptr<Arena> arena, WriterPlan plan, std::vector<i64> v
     chunk_plan_.tables.push_back(sink.table->index());
     chunk_plan_.table_generations.push_back(sink.table->generation());
     windows.emplace_back(sink.spec);
+    tracks_versions_ = tracks_versions_ || sink.track_version;
   }
   {
     Heap::Guard guard(arena_->heap(), deadline_ns);
@@ -28,6 +29,7 @@ Writer::Writer(std::shared_ptr<Arena> arena, WriterPlan plan, std::vector<i64> v
     lanes_[i].windows = windows;
     lanes_[i].windows_staged = windows;
     lanes_[i].past.resize(plan_.tables.size());
+    if (tracks_versions_) lanes_[i].versions.resize(plan_.tables.size());
     lanes_[i].committed.episode = u64{chunk_plan_.stream + i} << 32;
   }
   pending_.resize(plan_.tables.size());
@@ -151,6 +153,7 @@ void Writer::begin_call(const std::vector<u32>& lanes, bool several) {
     LaneState& lane = lanes_[index];
     lane.staged = lane.committed;
     lane.windows_staged = lane.windows;
+    for (VersionRuns& runs : lane.versions) runs.rewind(lane.committed.raw);
     if (!lane.chunks.empty()) lane.chunks[lane.staged.current].rewind_heap(lane.staged.heap_used);
   }
   for (auto& list : pending_) list.clear();
@@ -179,6 +182,14 @@ void Writer::give_up(const std::vector<u32>& lanes, const Error& error) {
 void Writer::emit(u32 table, u32 lane, double priority) {
   for (const Window& window : windows_) pending_[table].push_back({lane, window, priority});
   windows_.clear();
+}
+
+// Of the row about to be written. What the windows of finished calls need no more is left out.
+void Writer::note_versions(LaneState& state) {
+  for (u32 table = 0; table < plan_.tables.size(); ++table) {
+    if (!plan_.tables[table].track_version || state.versions[table].goes_on(versions_[table])) continue;
+    state.versions[table].begin(state.staged.raw, versions_[table], state.windows[table].oldest_needed());
+  }
 }
 
 bool Writer::write_row(const WriterCall& call, u32 t, u32 l, u64 deadline_ns, Blocked* blocked) {
@@ -233,6 +244,7 @@ void Writer::write_cells(u32 index, const Source& source) {
   const bool first = lane.steps == 0;
   chunk.mark(row, first, false, lane.begun_in_chunk, lane.begin_raw - chunk.first_raw);
   if (first && row == 0) chunk.set_first_episode(lane.episode);
+  if (tracks_versions_) note_versions(state);
   lane.heap_used = chunk.heap_used();
 }
 

@@ -16,6 +16,7 @@
 #include "chunks.h"
 #include "table.h"
 #include "windows.h"
+#include "writer_versions.h"
 
 namespace di {
 
@@ -82,7 +83,7 @@ struct Blocked {
 
 class Writer {
  public:
-  Writer(std::shared_ptr<Arena> arena, WriterPlan plan, std::vector<i64> versions, u64 deadline_ns);
+  Writer(std::shared_ptr<Arena> arena, WriterPlan plan, u64 deadline_ns);
   ~Writer();
   Writer(const Writer&) = delete;
   Writer& operator=(const Writer&) = delete;
@@ -97,6 +98,7 @@ class Writer {
   void close();                     // lets go of chunks and tables
 
   const std::vector<MadeItem>& made(u32 table) const { return made_[table]; }
+  // Rows written from now on have this one, in a table that tracks versions.
   void set_version(u32 table, i64 version) { versions_[table] = version; }
   const WriterPlan& plan() const { return plan_; }
 
@@ -127,6 +129,7 @@ class Writer {
     std::vector<Windows> windows, windows_staged;
     std::deque<OpenChunk> chunks;
     std::vector<u32> past;  // by table: how many of `chunks`, from the front, its items to come need no more
+    std::vector<VersionRuns> versions;  // by table; empty: none tracks them
     u32 open_chunks = 0;
   };
   struct Source {  // where one row's values come from
@@ -157,6 +160,7 @@ class Writer {
   bool write_steps(const WriterCall& call, u64 deadline_ns, Blocked* blocked);
   bool write_items(const WriterCall& call, const std::vector<WholeItem>& items, u64 deadline_ns, Blocked* blocked);
   bool step(const WriterCall& call, u32 t, u32 l, u64 deadline_ns, Blocked* blocked);
+  void note_versions(LaneState& state);
   bool write_row(const WriterCall& call, u32 t, u32 l, u64 deadline_ns, Blocked* blocked);
   void write_cells(u32 lane, const Source& source);
   void write_cells_behind(u32 lane, const Source& source);
@@ -224,7 +228,8 @@ class Writer {
   u64 planned_block_ = 0, block_ = 0;   // tables_block() when the writer was opened, and as chunk_plan_ has it
   std::optional<Rehearsal> rehearsal_;  // the call is only gone through: nothing is written
   std::vector<u32> table_entries_;
-  std::vector<i64> versions_;
+  std::vector<i64> versions_;     // by table: of the rows that come next; -1: not known
+  bool tracks_versions_ = false;  // some table does
   std::vector<LaneState> lanes_;
   std::vector<std::vector<Pending>> pending_;
   std::vector<std::size_t> inserted_;  // of those, by table

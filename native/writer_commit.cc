@@ -28,10 +28,13 @@ void list_by_lane(std::vector<MadeItem>* made) {
 }  // namespace
 
 i64 Writer::version_of(u32 table, LaneState& lane, const Window& window) {
-  if (plan_.version == kNone) return plan_.tables[table].track_version ? versions_[table] : -1;
+  const TableSink& sink = plan_.tables[table];
+  if (plan_.version == kNone && !sink.track_version) return -1;
+  const bool behind = sink.spec.has_next() && (window.flags & (kItemNoNext | kItemFinished)) == 0;
+  const i64 first = window.first + window.back, end = window.first + window.rows - (behind ? 1 : 0);
+  if (plan_.version == kNone) return lane.versions[table].least(first, end);
   i64 least = INT64_MAX;
-  const u32 behind = plan_.tables[table].spec.has_next() && !(window.flags & kItemNoNext) ? 1 : 0;
-  for (i64 raw = window.first + window.back; raw < window.first + window.rows - behind; ++raw) {
+  for (i64 raw = first; raw < end; ++raw) {
     u32 row = 0;
     OpenChunk& chunk = chunk_of(lane, raw, &row);
     if (chunk.is_final(row)) continue;  // between two episodes of a window that runs across

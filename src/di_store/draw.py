@@ -12,6 +12,7 @@ from di_store.batch import Batch, check_out
 from di_store.errors import CapacityError, EndOfData, Timeout
 from di_store.handle import TableHandle
 from di_store.sizes import format_size, machine_bytes
+from di_store.stream import version_column
 from di_store.waits import SLICE_SECONDS, SampleWait, check_timeout
 
 
@@ -223,11 +224,12 @@ def collect(handle: TableHandle, reader: _core.Reader, draws: _core.Draws, terms
 def _unversioned(handle: TableHandle) -> str:
     """What to know of stale items where no column says their version."""
     schema = handle.schema
-    if schema is None or "version" in schema:
+    if schema is None or version_column(schema) is not None:
         return ""
     return (
-        "; without a column 'version' an item has the version that its writing process last got from "
-        f"store.latest({handle.settings.weights!r}), and -1, which is soon stale, where it never called that"
+        "; without a column 'version' an item has the version that its writing process had last got from "
+        f"store.latest({handle.settings.weights!r}) at its oldest row, and -1, which is "
+        "soon stale, where it had never called that"
     )
 
 

@@ -23,7 +23,7 @@ from di_store.handle import TableHandle
 from di_store.plan import FINISHED, NO_NEXT, VALUE, first_columns, observed_columns
 from di_store.schema import Schema
 from di_store.settings import UNLIMITED
-from di_store.stream import build_inserter, check_priority, rows_limit, rows_of
+from di_store.stream import build_inserter, check_priority, rows_limit, rows_of, tracked_versions
 from di_store.views import NEXT, Episode, Sequence, Step, Transition
 from di_store.waits import InsertWait, check_timeout, core_seconds
 
@@ -78,6 +78,8 @@ class Inserter:
         self._turn = Turn()
         self._pid = os.getpid()
         self._calls = 0
+        self._tracked: list[tuple[int, dict[str, int], str]] = []
+        self._version = -1  # of the rows of the call under way
         self._view = handle.settings.view
         self._plain = isinstance(self._view, Step)
 
@@ -215,8 +217,10 @@ class Inserter:
         if self._native is None:
             self._native, self._schema = build_inserter(self._handle, core_seconds(timeout))
             self._handle.inserted = True
-        if self._handle.settings.weights is not None and "version" not in (self._schema or ()):
-            self._native.set_version(0, self._handle.versions.get(self._handle.settings.weights, -1))
+            self._tracked = tracked_versions([self._handle], self._schema)
+        for _, versions, name in self._tracked:
+            self._version = versions.get(name, -1)
+            self._native.set_version(0, self._version)
         return self._native
 
     def _inferred(self, leaves: dict[str, Any], n: int | None) -> Schema:
@@ -254,7 +258,7 @@ class Inserter:
         """Call the core until it passes; the keys of the items."""
         made = call(*arguments)
         if type(made) is not list:
-            handle = self._handle
+            handle, version = self._handle, self._version
             with InsertWait(handle.arena, timeout, f"insert into table {handle.name!r}") as wait:
                 while type(made) is not list:
                     if made.passed:  # some of its items are there: the rest follows, now or with the next call
@@ -266,6 +270,8 @@ class Inserter:
                     with self._turn.given_up():  # a blocked call has left nothing behind: others may try meanwhile
                         wait.pause_for(made, handle.native, handle.arena)
                     handle.check_open()
+                    if self._tracked and self._native is not None:  # another thread's insert may have had a newer one
+                        self._native.set_version(0, version)
                     made = call(*arguments)
         keys: Array = made[0][0]
         self._calls += 1

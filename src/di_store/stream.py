@@ -170,13 +170,11 @@ def writer_plan(
     cut = _cut(handles, schema, layout, heap, lanes or 1)
     weighted = any(isinstance(h.settings.view, Transition) and "discount" in _schema_of(h) for h in handles)
     by_name = {column.name: column for column in schema}
-    discount, version = by_name.get("discount") if weighted else None, by_name.get("version")
-    counts = version is not None and version.dtype.kind in "iu" and version.dtype.itemsize in (4, 8)
-    versioned = version is not None and counts and version.shape == () and not version.ragged
+    discount, version = by_name.get("discount") if weighted else None, version_column(schema)
     return {
         "layout": number,
         "columns": layout.native_columns(),
-        "tables": [_sink(handle, layout, versioned) for handle in handles],
+        "tables": [_sink(handle, layout, version is not None) for handle in handles],
         "lanes": lanes or 1,
         "vector": lanes is not None,
         "autoreset": autoreset,
@@ -185,8 +183,8 @@ def writer_plan(
         "discount": layout.number("discount") if discount is not None else -1,
         "discount_f8": discount is not None and discount.dtype.itemsize == 8,
         "discount_count": int(np.prod(discount.shape)) if discount is not None else 1,
-        "version": layout.number("version") if versioned else -1,
-        "version_bytes": version.dtype.itemsize if version is not None and versioned else 8,
+        "version": layout.number("version") if version is not None else -1,
+        "version_bytes": version.dtype.itemsize if version is not None else 8,
         "chunk_bytes": cut.target,
         "least_rows": cut.least_rows,
         "heap_bytes_per_row": heap.per_row,
@@ -194,6 +192,22 @@ def writer_plan(
         "coerce": _coercer(schema.columns),
         "final_columns": _final_columns(handles, layout),
     }
+
+
+def version_column(schema: Schema) -> Column | None:
+    """The column that says which version of the weights made a row; None: the process that writes it knows."""
+    found = next((column for column in schema if column.name == "version"), None)
+    if found is None or found.ragged or found.shape != ():
+        return None
+    return found if found.dtype.kind in "iu" and found.dtype.itemsize in (4, 8) else None
+
+
+def tracked_versions(handles: Iterable[TableHandle], schema: Schema) -> list[tuple[int, dict[str, int], str]]:
+    """The tables whose rows have the version that this process last got: position, versions by name, the name."""
+    if version_column(schema) is not None:
+        return []
+    named = [(position, handle.versions, handle.settings.weights) for position, handle in enumerate(handles)]
+    return [(position, versions, name) for position, versions, name in named if name is not None]
 
 
 def _cut(handles: Sequence[TableHandle], schema: Schema, layout: Layout, heap: Heap, lanes: int) -> Cut:

@@ -25,7 +25,15 @@ from di_store.errors import EndOfData, SchemaMismatch, StoreError, WriterClosed
 from di_store.handle import TableHandle
 from di_store.plan import VALUE
 from di_store.schema import Schema
-from di_store.stream import autoreset_number, build_native, check_lane, check_priority, rows_of, step_schema
+from di_store.stream import (
+    autoreset_number,
+    build_native,
+    check_lane,
+    check_priority,
+    rows_of,
+    step_schema,
+    tracked_versions,
+)
 from di_store.waits import InsertWait, check_timeout, core_seconds
 
 WRITER_ROLE = 1
@@ -107,7 +115,7 @@ class Writer:
         if type(made) is not list:
             arguments = (step, next, final, lane, self._by_table(priority) if type(priority) is dict else priority)
             stream = self._open()
-            made = stream.finish_waiting("append", made, timeout, stream.call, *arguments)
+            made = stream.finish_waiting("append", made, timeout, stream.again, *arguments)
         self._calls += 1
         if not self._calls % _LOOK_EVERY and (own := self._stream) is not None:
             own.look()
@@ -322,7 +330,8 @@ class _Stream:
         self.handles = sorted(handles, key=lambda handle: handle.native.index)
         self.native: _core.Writer | None = None
         self.schema: Schema | None = None
-        self.call: Any = None
+        self.call: Any = None  # append
+        self.again: Any = None  # the same, of a call that was blocked: its rows keep the versions it began with
         self.opaque = self.handles[0].opaque
         self._arena = self.handles[0].arena
         self._lanes = None if lanes is None else count("lanes", lanes, minimum=1, maximum=2**20)
@@ -364,24 +373,13 @@ class _Stream:
     def _build(self, seconds: float) -> None:
         self.native, self.schema = build_native(self.handles, self._lanes, self._autoreset, seconds)
         self._end_attendance()
-        self._versions = [
-            (position, handle.versions, handle.settings.weights)
-            for position, handle in enumerate(self.handles)
-            if handle.settings.weights is not None and "version" not in self.schema
-        ]
-        for position, _, _ in self._versions:
-            self.native.set_version(position, -1)
-        if self.opaque:
-            self.call = self._opaque_call
-        elif self._versions:
-            self.call = self._versioned_call
-        else:
-            self.call = self.native.append
+        self._versions = tracked_versions(self.handles, self.schema)
+        self.again = self._opaque_append if self.opaque else self.native.append
+        self.call = self._versioned_call if self._versions else self.again
 
     def _versioned_call(self, *arguments: Any) -> Any:
-        assert self.native is not None
         self.take_versions()
-        return self.native.append(*arguments)
+        return self.again(*arguments)
 
     def take_versions(self) -> None:
         """The versions that rows of the next call get, where no column says them."""
@@ -389,9 +387,8 @@ class _Stream:
         for position, versions, name in self._versions:
             self.native.set_version(position, versions.get(name, -1))
 
-    def _opaque_call(self, value: Any, next: Any, final: Any, lane: Any, priority: Any) -> Any:
+    def _opaque_append(self, value: Any, next: Any, final: Any, lane: Any, priority: Any) -> Any:
         assert self.native is not None
-        self.take_versions()
         row = self.encoded([value], next, final, lane, None, waits.CALL_SECONDS)
         return self.native.append(row, None, None, lane, priority)
 

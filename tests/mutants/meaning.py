@@ -236,6 +236,14 @@ ITEMS = [
         ("tests/test_order.py",),
     ),
     Mutant(
+        "episodes-as-new-as-their-last-row",
+        "model",
+        "native/writer_versions.cc",
+        "  while (++run != runs_.end() && run->first < end) least = std::min(least, run->version);",
+        "  while (++run != runs_.end() && run->first < end) least = run->version;",
+        ("native:test_versions", "tests/test_versions.py"),
+    ),
+    Mutant(
         "rows-in-front-of-an-open-episode-forgotten",
         "model",
         "native/windows.cc",

@@ -59,7 +59,7 @@ class StampWriter {
     plan.chunk_bytes = chunk_bytes;
     plan.least_rows = 20;
     plan.heap_bytes_per_row = plan.heap_row_max = 32;
-    writer_ = std::make_unique<Writer>(arena, std::move(plan), std::vector<i64>(tables.size(), -1), soon());
+    writer_ = std::make_unique<Writer>(arena, std::move(plan), soon());
   }
   Writer& writer() { return *writer_; }
 

@@ -71,7 +71,7 @@ class StepWriter {
     }
     plan.chunk_bytes = chunk_bytes;
     plan.least_rows = length;
-    writer_ = std::make_unique<Writer>(arena, std::move(plan), std::vector<i64>(tables.size(), -1), soon());
+    writer_ = std::make_unique<Writer>(arena, std::move(plan), soon());
     call_.lanes = {0};
     call_.columns.resize(2);
     call_.priority.resize(tables.size());
