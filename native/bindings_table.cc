@@ -193,7 +193,7 @@ void bind_settings(nb::class_<Table>& type) {
            })
       .def("resize",
            [](const TablePointer& t, u64 capacity, u64 max_bytes, u64 slots, u64 reserve, u64 block, double timeout) {
-             enter(t).resize(capacity, max_bytes, slots, reserve, block, Deadline::after(timeout));
+             enter(t).resize({capacity, max_bytes, slots, reserve, block}, Deadline::after(timeout));
            })
       .def("configure", &configure, nb::arg("limiter").none(), nb::arg("alpha").none(), nb::arg("beta").none(),
            nb::arg("max_staleness").none(), nb::arg("timeout"));

@@ -81,7 +81,8 @@ class Heap {
   void sweep_chunks(u64 deadline_ns);  // the same for all, after a death, and its collapses
 
   // tables' bytes
-  bool reserve(u32 table, u64 bytes, u64 deadline_ns, std::string* why);  // sets reserve_bytes; descriptors too
+  // Sets reserve_bytes and chunk_block (0: as it is), and has descriptors for them; false, or thrown: neither was set.
+  bool reserve(u32 table, u64 bytes, u64 chunk_block, u64 deadline_ns, std::string* why);
   // Sets aside what a table uses and `bytes` more, and a quarter again if there is memory; false: there is none.
   bool raise_reserve(u32 table, u64 bytes, u64 deadline_ns);
   // Whether so many bytes of chunks fit once every object is deleted and every item of these tables evicted.
@@ -156,7 +157,9 @@ class Heap {
   void index_grow() DI_REQUIRES(lock_);
   u32 pop_free(ObjectKind kind) DI_REQUIRES(lock_);
   static u64 promised_by(const TableHeader& table);
-  u64 unkept() const DI_REQUIRES(lock_);
+  u64 unkept() const DI_REQUIRES(lock_) { return unkept(kNone, 0); }
+  u64 unkept(u32 table, u64 promised) const DI_REQUIRES(lock_);
+  u64 segments_bytes(u64 descriptors) const DI_REQUIRES(lock_);
   void wake_room();
   void recount_promised() DI_REQUIRES(lock_);
   bool add_segment() DI_REQUIRES(lock_);
@@ -188,7 +191,8 @@ class Heap {
              const std::function<void(u8*)>& format) DI_REQUIRES(lock_);
   u64 move_pages(u64 bytes, bool holes_only, u64 deadline_ns) DI_EXCLUDES(lock_);
   bool free_holes(u64 bytes, u64 deadline_ns) DI_EXCLUDES(lock_);
-  u64 set_claims(u32 table, u64 reserve_bytes, u64 held_bytes, bool force, std::string* why) DI_REQUIRES(lock_);
+  u64 missing_for(u32 table, u64 claims, u64 beside) const DI_REQUIRES(lock_);
+  void set_claims(u32 table, u64 reserve_bytes, u64 held_bytes) DI_REQUIRES(lock_);
   bool has_tables_headroom(const Blocks::Choice& choice, std::string* why) const;
   bool commit_choice(const Blocks::Choice& choice, std::string* why);
   bool commit_made(const Blocks::Choice& choice, u32 entry, u64 deadline_ns, u32* out, std::string* why)

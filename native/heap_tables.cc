@@ -106,23 +106,25 @@ void Heap::sweep_chunks(u64 deadline_ns) {
 
 // ------------------------------------------------------------------------------------------------------ tables' bytes
 
-// Sets both; 0: there is room, or it is forced. Else what is short, and nothing has changed.
-u64 Heap::set_claims(u32 index, u64 reserve_bytes, u64 held_bytes, bool force, std::string* why) {
+// What is short for a table to claim so much, and for so many bytes beside that; 0: there is room.
+u64 Heap::missing_for(u32 index, u64 claims, u64 beside) const {
+  const TableHeader& table = arena_.table(index);
+  const u64 used = table.used_bytes, before = std::max(table.reserve_bytes + table.held_bytes, used),
+            after = std::max(claims, used);
+  const u64 claim = claimed() - before + after + beside, budget = spendable(arena_.heap_header().budget.load());
+  return after + beside > before && claim > budget ? claim - budget : 0;
+}
+
+void Heap::set_claims(u32 index, u64 reserve_bytes, u64 held_bytes) {
   HeapHeader& heap = arena_.heap_header();
   TableHeader& table = arena_.table(index);
   const u64 used = table.used_bytes;
   const u64 before = std::max(table.reserve_bytes + table.held_bytes, used),
             after = std::max(reserve_bytes + held_bytes, used);
-  const u64 claim = claimed() - before + after, budget = spendable(heap.budget.load());
-  if (after > before && !force && claim > budget) {
-    if (why != nullptr) *why = room_text();
-    return claim - budget;
-  }
   table.reserve_bytes.store(reserve_bytes);
   table.held_bytes.store(held_bytes);
   heap.table_charge.store(heap.table_charge - before + after);
   if (after < before) wake_room();
-  return 0;
 }
 
 // Chunks that a table's reserve holds, and so descriptors.
@@ -137,32 +139,44 @@ void Heap::recount_promised() {
   arena_.heap_header().promised = total;
 }
 
-// Of these, the ones that no chunk has taken yet.
-u64 Heap::unkept() const {
+// Of these, the ones that no chunk has taken yet, if a table promised so many.
+u64 Heap::unkept(u32 index, u64 promised) const {
   u64 total = 0;
   for (u32 i = 0; i < arena_.table_count(); ++i) {
-    const u64 promised = promised_by(arena_.table(i)), used = arena_.table(i).used_chunks.load();
-    total += promised > used ? promised - used : 0;
+    const u64 of_it = i == index ? promised : promised_by(arena_.table(i)), used = arena_.table(i).used_chunks.load();
+    total += of_it > used ? of_it - used : 0;
   }
   return total == 0 ? 0 : total + kSpareDescriptors;
 }
 
-// A segment of descriptors per hold: they are memory too.
-bool Heap::reserve(u32 index, u64 bytes, u64 deadline_ns, std::string* why) {
-  const u64 before = arena_.table(index).reserve_bytes;
+// Of the segments that are still to come for so many free descriptors.
+u64 Heap::segments_bytes(u64 descriptors) const {
+  const HeapHeader& heap = arena_.heap_header();
+  u64 more = 0;
+  for (u32 i = heap.segment_count.load(); i < kDescriptorSegments && heap.free_count + more < descriptors; ++i)
+    more += u64{kFirstDescriptorSegment} << i;
+  return more * sizeof(Descriptor);
+}
+
+// A segment of descriptors per hold: they are memory too, and stay. So none is made before all of them and the reserve
+// fit, and the reserve is set when they are there, in one hold.
+bool Heap::reserve(u32 index, u64 bytes, u64 chunk_block, u64 deadline_ns, std::string* why) {
+  TableHeader& table = arena_.table(index);
   for (;;) {
     u64 missing = 0;
     {
       Guard guard(*this, deadline_ns);
-      missing = set_claims(index, bytes, arena_.table(index).held_bytes, false, why);
-      recount_promised();
-      if (missing == 0 && arena_.heap_header().free_count >= unkept()) return true;
-      if (missing == 0 && !add_segment()) {
-        if (why != nullptr) *why = room_text();
-        missing = kSliceBytes;
-        set_claims(index, before, arena_.table(index).held_bytes, true, nullptr);
+      const u64 block = chunk_block != 0 ? chunk_block : table.chunk_block.load();
+      const u64 wanted = unkept(index, block == 0 ? 0 : bytes / block);
+      missing = missing_for(index, bytes + table.held_bytes, segments_bytes(wanted));
+      if (missing == 0 && arena_.heap_header().free_count >= wanted) {
+        set_claims(index, bytes, table.held_bytes);
+        table.chunk_block.store(block);
         recount_promised();
+        return true;
       }
+      if (missing == 0 && !add_segment()) missing = kSliceBytes;
+      if (missing != 0 && why != nullptr) *why = room_text();
     }
     if (missing != 0 && !free_holes(missing, deadline_ns)) return false;
   }
@@ -173,11 +187,12 @@ bool Heap::raise_reserve(u32 index, u64 bytes, u64 deadline_ns) {
   const TableHeader& table = arena_.table(index);
   const u64 least = table.used_bytes + bytes;
   if (least <= table.reserve_bytes) return false;
-  for (const u64 wanted : {least + least / 4, least})
-    if (set_claims(index, wanted, table.held_bytes, false, nullptr) == 0) {
-      recount_promised();
-      return true;
-    }
+  for (const u64 wanted : {least + least / 4, least}) {
+    if (missing_for(index, wanted + table.held_bytes, 0) != 0) continue;
+    set_claims(index, wanted, table.held_bytes);
+    recount_promised();
+    return true;
+  }
   return false;
 }
 
@@ -211,8 +226,9 @@ bool Heap::hold(u32 index, i64 delta_bytes, u64 deadline_ns, bool force) {
     {
       Guard guard(*this, deadline_ns);
       const TableHeader& table = arena_.table(index);
-      missing =
-          set_claims(index, table.reserve_bytes, table.held_bytes + static_cast<u64>(delta_bytes), force, nullptr);
+      const u64 held = table.held_bytes + static_cast<u64>(delta_bytes);
+      if (!force) missing = missing_for(index, table.reserve_bytes + held, 0);
+      if (missing == 0) set_claims(index, table.reserve_bytes, held);
     }
     if (missing == 0) return true;
     if (!free_holes(missing, deadline_ns)) return false;

@@ -46,7 +46,7 @@ Table::Guard::~Guard() {
   const bool clean = std::uncaught_exceptions() == exceptions_;
   if (clean) {
     table_.header_.stat_size.store(table_.header_.size, std::memory_order_relaxed);
-    table_.lock_.end_change();
+    if (!marked_) table_.lock_.end_change();
   } else {
     table_.forget_hold();
   }

@@ -65,6 +65,10 @@ struct DrawSet {
   bool made_room = false;             // for inserts that wait and have not been woken yet
 };
 
+struct TableSize {  // what resize() sets; slots: at least; chunk_block 0: as it is
+  u64 capacity = 0, max_bytes = 0, slots = 0, reserve_bytes = 0, chunk_block = 0;
+};
+
 struct TableShape {  // what create() needs; Python reckons the bytes
   std::string name, config;
   u64 capacity = 0, slots = 0, item_bytes = 0, max_bytes = ~u64{0}, reserve_bytes = 0, chunk_block = 0, seed = 0;
@@ -125,9 +129,12 @@ class Table : public std::enable_shared_from_this<Table> {
     Guard(const Guard&) = delete;
     Guard& operator=(const Guard&) = delete;
 
+    void stay_marked() { marked_ = true; }  // something is left that the next owner finds, as after a death
+
    private:
     Table& table_;
     int exceptions_;
+    bool marked_ = false;
   };
 
   // --- inserting. The writer holds the guards of all its tables, in order of index.
@@ -158,7 +165,7 @@ class Table : public std::enable_shared_from_this<Table> {
   u64 remove(std::span<const u64> keys, u64 deadline_ns);
   std::vector<u64> keys(u64 start, u64 count, u64 deadline_ns);
   void reset(u64 deadline_ns);
-  void resize(u64 capacity, u64 max_bytes, u64 slots, u64 reserve_bytes, u64 chunk_block, u64 deadline_ns);
+  void resize(const TableSize& size, u64 deadline_ns);  // where it throws, nothing has changed
   void configure(const LimiterState* limiter, const double* alpha, const double* beta, const i64* max_staleness,
                  u64 deadline_ns);  // null: unchanged; beta NaN: weights 1
   void finish(u64 deadline_ns);
@@ -267,13 +274,14 @@ class Table : public std::enable_shared_from_this<Table> {
   double unit_random();
   void wake(Shared<u32>& seq, Shared<u32>& waiters, u64 count);
   void wake_inserts(DrawSet* set);
-  void grow(u64 slots, u64 deadline_ns);
+  void grow(u64 slots, u64 deadline_ns, const std::function<void()>& also = [] {});
+  bool try_grow(u64 slots, u64 deadline_ns, const std::function<void()>& also);
   u32 segments_kept(u64 more) const;
   void link_segment(u32 number, u32 block, u64 slots);
   static std::shared_ptr<Table> try_create(const std::shared_ptr<Arena>& arena, const TableShape& shape,
                                            u64 deadline_ns);
   bool try_declare(const std::string& text, u64 reserve_bytes, u64 item_bytes, u64 chunk_block, u64 deadline_ns);
-  bool make_room_for(u64 slots, u64 reserve_bytes, u64 chunk_block, u64 deadline_ns);
+  void set_size(const TableSize& size, u64 deadline_ns) DI_REQUIRES(lock_);
   bool evict_above(u64 capacity, u64 deadline_ns);
   u64 try_check(bool repair, u64 deadline_ns, std::vector<std::string>* findings);
   std::vector<u32> linked_blocks() const;

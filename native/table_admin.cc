@@ -182,7 +182,7 @@ std::shared_ptr<Table> Table::try_create(const std::shared_ptr<Arena>& arena, co
   DI_FAULT("table.create_state");
   try {
     std::string why;
-    if (!heap.reserve(index, shape.reserve_bytes, deadline_ns, &why)) throw Error(Code::kCapacity, why);
+    if (!heap.reserve(index, shape.reserve_bytes, 0, deadline_ns, &why)) throw Error(Code::kCapacity, why);
     const TableBlocks sizes =
         table_blocks(shape.slots, shape.sampler, shape.remover, shape.normalize_table, shape.shuffle);
     const auto block = [&](u64 bytes) -> u32 { return bytes == 0 ? 0 : heap.make_meta(bytes, index, deadline_ns) + 1; };
@@ -271,8 +271,10 @@ bool Table::try_declare(const std::string& text, u64 reserve_bytes, u64 item_byt
   write_text_into(heap, block, text);
   Guard guard(*this, deadline_ns);
   if (header_.schema_block != 0) return false;
-  header_.chunk_block.store(chunk_block);
-  if (reserve_bytes != 0 && !heap.reserve(index_, reserve_bytes, deadline_ns, &why)) throw Error(Code::kCapacity, why);
+  if (reserve_bytes == 0)
+    header_.chunk_block.store(chunk_block);
+  else if (!heap.reserve(index_, reserve_bytes, chunk_block, deadline_ns, &why))
+    throw Error(Code::kCapacity, why);
   change();
   made.seal();
   header_.item_bytes = item_bytes;

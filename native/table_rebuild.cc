@@ -319,14 +319,24 @@ u32 Table::segments_kept(u64 more) const {
 
 // New blocks for `slots` slots in all; those that they replace go. Items move under the lock only, copied before the
 // header names the copies; the words that name them change as one, so that a kill leaves the old or the new ones.
-void Table::grow(u64 slots, u64 deadline_ns) {
+// `also` comes in the same hold, before anything has changed: if it throws, nothing has.
+void Table::grow(u64 slots, u64 deadline_ns, const std::function<void()>& also) {
+  while (!try_grow(slots, deadline_ns, also)) {
+  }
+}
+
+// False: another process grew it meanwhile.
+bool Table::try_grow(u64 slots, u64 deadline_ns, const std::function<void()>& also) {
   u64 before = 0, moved = 0;
   u32 kept = 0;
   TableBlocks sizes;
   {
     Guard guard(*this, deadline_ns);
     before = header_.slots;
-    if (before >= slots) return;
+    if (before >= slots) {
+      also();
+      return true;
+    }
     if (slots > kMostSlots) throw Error(Code::kCapacity, "a table holds at most 2^28 items").told();
     slots = std::min(std::max(slots, before + kLeastGrowth), kMostSlots);
     kept = segments_kept(slots - before);
@@ -339,8 +349,9 @@ void Table::grow(u64 slots, u64 deadline_ns) {
   const u32 links = made.add(sizes.links, deadline_ns), dense = made.add(sizes.dense, deadline_ns);
   const u32 sampler = made.add(sizes.sampler, deadline_ns), remover = made.add(sizes.remover, deadline_ns);
   const u32 minimum = made.add(sizes.minimum, deadline_ns);
+  DI_FAULT("table.grow_made");
   Guard guard(*this, deadline_ns);
-  if (header_.slots != before) return;  // another process grew it first
+  if (header_.slots != before) return false;
   std::vector<u32> gone;
   for (const u32 old :
        {header_.links_block, header_.dense_block, header_.sampler_block, header_.remover_block, header_.minimum_block})
@@ -352,6 +363,7 @@ void Table::grow(u64 slots, u64 deadline_ns) {
     to += bytes;
     gone.push_back(header_.segment_block[i] - 1);
   }
+  also();
   change();
   made.seal();
   DI_FAULT("table.grow_copied");
@@ -367,7 +379,13 @@ void Table::grow(u64 slots, u64 deadline_ns) {
   undo_.commit();
   refresh();
   fill();
-  arena_->heap().free_meta(gone, deadline_ns);  // held up: the hold ends dirty, and who comes next frees them as strays
+  try {
+    arena_->heap().free_meta(gone, deadline_ns);
+  } catch (...) {
+    rethrow_lasting();
+    guard.stay_marked();  // who comes next frees them as strays
+  }
+  return true;
 }
 
 // The last segment from now on, by the undo record: blocks lie two in a word of it.

@@ -45,6 +45,7 @@ REACHED_BY: dict[str, tuple[tuple[str, ...], int]] = {
     "table.drop_state": (("tabler",), SELDOM),
     "table.grow_before_fill": (("tabler",), SELDOM),
     "table.grow_copied": (("tabler",), SELDOM),
+    "table.grow_made": (("tabler",), SELDOM),
     "table.grow_linked": (("tabler",), SELDOM),
     "table.insert_before_state": (("writer", "producer"), OFTEN),
     "table.insert_item": (("writer", "producer"), OFTEN),
