@@ -149,9 +149,10 @@ nb::object interned(nb::handle text) {
   return nb::steal(at);
 }
 
-void wait_word(Wait& wait, Shared<u32>& word, Shared<u32>& waiters, u32 seen, double seconds, WaitKind kind,
-               u32 table) {
+void wait_word(Wait& wait, Shared<u32>& word, Shared<u32>& waiters, u32 seen, double seconds, WaitKind kind, u32 table,
+               u32 culprit) {
   wait.record.is_for(kind, table);
+  wait.record.culprit(culprit);
   waiters.fetch_add(1);
   try {
     os::Blocking blocking;

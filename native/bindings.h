@@ -97,7 +97,9 @@ struct Wait {
   WaitRecord record;
 };
 // Sleeps until `word` is no longer `seen`, somebody wakes, or `seconds` are over.
-void wait_word(Wait& wait, Shared<u32>& word, Shared<u32>& waiters, u32 seen, double seconds, WaitKind kind, u32 table);
+// `culprit`: the client slot that is waited for.
+void wait_word(Wait& wait, Shared<u32>& word, Shared<u32>& waiters, u32 seen, double seconds, WaitKind kind, u32 table,
+               u32 culprit = kNone);
 
 ViewSpec view_spec(nb::dict view);
 // Draws nobody received, dropped by a destructor; settled by the next call on any table of this process.

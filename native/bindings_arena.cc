@@ -41,6 +41,18 @@ nb::dict client_stats(const Arena& arena, u32 slot, u64* page_tables) {
   return entry;
 }
 
+// A stopped process with the heap's lock in hand, or that of the table, holds up whoever waits: client slot + 1, or 0.
+u32 stopped_holder(const Arena& arena, u32 table) {
+  const auto stopped = [&arena](const LockWord& lock) -> u32 {
+    const u32 holder = lock_owner(lock.word.load());
+    if (holder >= kMaxClients || !arena.is_near(holder)) return 0;
+    const char state = os::look_at(arena.client(holder).pid.load()).state;
+    return state == 'T' || state == 't' ? holder + 1 : 0;
+  };
+  const u32 found = stopped(arena.heap_header().lock);
+  return found != 0 || table >= arena.table_count() ? found : stopped(arena.table(table).lock);
+}
+
 nb::list waiters(const Arena& arena) {
   static const char* kinds[] = {"", "lock", "room", "items", "limiter", "object", "weights", "memory", "table"};
   nb::list all;
@@ -53,9 +65,10 @@ nb::list waiters(const Arena& arena) {
     waiting["table"] =
         found.table < arena.table_count() ? nb::object(nb::str(arena.table(found.table).name)) : nb::none();
     waiting["since_seconds"] = static_cast<double>(found.age_ns) * 1e-9;
-    const bool known = found.culprit != 0 && found.culprit <= kMaxClients;
-    waiting["culprit_pid"] = known ? nb::object(nb::int_(arena.client(found.culprit - 1).pid.load())) : nb::none();
-    waiting["culprit_name"] = known ? nb::object(nb::cast(arena.describe_client(found.culprit - 1))) : nb::none();
+    const u32 culprit = found.culprit != 0 ? found.culprit : stopped_holder(arena, found.table);
+    const bool known = culprit != 0 && culprit <= kMaxClients;
+    waiting["culprit_pid"] = known ? nb::object(nb::int_(arena.client(culprit - 1).pid.load())) : nb::none();
+    waiting["culprit_name"] = known ? nb::object(nb::cast(arena.describe_client(culprit - 1))) : nb::none();
     all.append(waiting);
   }
   return all;

@@ -199,11 +199,12 @@ void bind_settings(nb::class_<Table>& type) {
            nb::arg("max_staleness").none(), nb::arg("timeout"));
 }
 
-void await(const TablePointer& table, Wait& wait, bool items, u32 seen, double seconds, WaitKind kind) {
+void await(const TablePointer& table, Wait& wait, bool items, u32 seen, double seconds, WaitKind kind,
+           u32 culprit = kNone) {
   TableHeader& header = table->header();
   table->arena().enter();
   wait_word(wait, items ? header.items_seq : header.room_seq, items ? header.items_waiters : header.room_waiters, seen,
-            seconds, kind, table->index());
+            seconds, kind, table->index(), culprit);
 }
 
 void bind_waits(nb::class_<Table>& type) {
@@ -216,8 +217,8 @@ void bind_waits(nb::class_<Table>& type) {
                               double seconds) { await(t, w, false, seen, seconds, WaitKind::kLimiter); })
       .def("wait_room", [](const TablePointer& t, Wait& w, u32 seen,
                            double seconds) { await(t, w, false, seen, seconds, WaitKind::kRoom); })
-      .def("wait_lock", [](const TablePointer& t, Wait& w, u32 seen, double seconds) {
-        await(t, w, false, seen, seconds, WaitKind::kLock);
+      .def("wait_lock", [](const TablePointer& t, Wait& w, u32 seen, double seconds, u32 holder) {
+        await(t, w, false, seen, seconds, WaitKind::kLock, holder);
       });
 }
 

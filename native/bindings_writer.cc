@@ -275,14 +275,18 @@ void PyWriter::parse_priority(nb::handle value, const CallShape& shape, std::siz
                                       " values; one, or one for each of " + std::to_string(cells) + " rows" +
                                       (shape.time && shape.lanes != 1 ? " [T, lanes], or [T]" : ""));
   }
-  require_priorities(priority_range(writer_->plan().tables[table].table->header()), *to, "nothing was written");
+  const PriorityRange range = priority_range(writer_->plan().tables[table].table->header());
+  require_priorities(range, *to, "nothing was written");
+  call_.alpha[table] = range.alpha;
 }
 
 void PyWriter::parse_priorities(nb::handle priority, const CallShape& shape) {
   call_.priority.clear();
+  call_.alpha.clear();
   if (priority.is_none()) return;
   const std::size_t tables = writer_->plan().tables.size();
   call_.priority.resize(tables);
+  call_.alpha.resize(tables);
   if (!PyDict_CheckExact(priority.ptr())) {
     for (std::size_t table = 0; table < tables; ++table) parse_priority(priority, shape, table);
     return;
@@ -341,9 +345,10 @@ nb::object PyWriter::run(Run&& call) {
   } catch (const Error& error) {
     if (error.code() != Code::kTimeout) explain(error);
     // A lock is held up: nothing was written, the call waits and is repeated like any other that is blocked.
-    blocked.why = Blocked::Why::kLimiter;
+    blocked.why = Blocked::Why::kLock;
     blocked.seq = writer_->plan().tables[0].table->header().room_seq.load();
     blocked.text = error.what();
+    blocked.holder = error.holder();
   }
   return result(std::move(blocked));
 }
@@ -414,6 +419,7 @@ void bind_writer(nb::module_& module) {
       .def_prop_ro("why", [](const Blocked& b) { return static_cast<u32>(b.why); })
       .def_ro("table", &Blocked::table)
       .def_ro("seq", &Blocked::seq)
+      .def_ro("holder", &Blocked::holder)
       .def_ro("passed", &Blocked::passed)
       .def_ro("text", &Blocked::text);
   nb::class_<Attendance>(module, "Attendance").def(nb::init<TablePointer, double>()).def("end", &Attendance::end);

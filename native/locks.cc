@@ -87,6 +87,7 @@ void SharedLock::acquire_slow(Deadline deadline) {
 void SharedLock::refuse(u32 holder, bool nested) {
   const std::string who = arena_.describe_client(holder);
   Error error(Code::kTimeout, name_ + " is held by " + who, who);
+  error.held_by(holder);
   if (nested) error.while_holding(&word_, name_);
   throw error;
 }

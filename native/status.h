@@ -48,6 +48,12 @@ class Error : public std::runtime_error {
     lock_name_ = std::move(name);
     return *this;
   }
+  // The client slot that holds the lock which could not be had.
+  Error& held_by(std::uint32_t slot) {
+    holder_ = slot;
+    return *this;
+  }
+  std::uint32_t holder() const { return holder_; }  // ~0: nobody in particular
   bool is_worth_repeating() const { return again_; }
   void* lock() const { return lock_; }
   const std::string& lock_name() const { return lock_name_; }
@@ -61,6 +67,7 @@ class Error : public std::runtime_error {
   bool again_ = false;
   void* lock_ = nullptr;
   std::string lock_name_;
+  std::uint32_t holder_ = ~std::uint32_t{0};
 };
 
 // Links in shared memory may have been damaged into a circle: whoever follows them takes a step for each, at most as

@@ -326,6 +326,7 @@ Blocked Writer::append(const WriterCall& call, u64 deadline_ns) {
   Blocked blocked = before_call();
   if (blocked.why != Blocked::Why::kNothing) return blocked;
   begin_call(call.lanes, call.steps > 1);
+  alpha_ = call.alpha;
   const auto write = [&] {
     if (!write_steps(call, deadline_ns, &blocked)) return false;
     if (call.limited) refuse_more_than_fit();
@@ -364,6 +365,7 @@ Blocked Writer::end_episode(const WriterCall& call, bool discard, u64 deadline_n
   Blocked blocked = before_call();
   if (blocked.why != Blocked::Why::kNothing) return blocked;
   begin_call(call.lanes, false);
+  alpha_.clear();
   try {
     for (u32 l = 0; l < call.lanes.size(); ++l)
       if (!end_lane(call, l, discard, deadline_ns, &blocked)) {
@@ -381,6 +383,7 @@ Blocked Writer::insert_whole(const WriterCall& call, const std::vector<WholeItem
   Blocked blocked = before_call();
   if (blocked.why != Blocked::Why::kNothing) return blocked;
   begin_call(call.lanes, true);
+  alpha_ = call.alpha;
   const auto write = [&] { return write_items(call, items, deadline_ns, &blocked); };
   refuse_what_never_fits(call, write, deadline_ns);
   return stage(call.lanes, write, deadline_ns, &blocked);

@@ -59,6 +59,7 @@ struct WriterCall {
   std::vector<ColumnInput> next, final;       // empty, or all of the layout with holes
   std::vector<u8> final_given;                // [steps * lanes of the call]
   std::vector<std::vector<double>> priority;  // by table: empty, or [steps * lanes of the call]
+  std::vector<double> alpha;                  // by table: PriorityRange::alpha that these were checked with
   bool limited = false;                       // more items than a table's capacity are refused
 };
 
@@ -74,9 +75,10 @@ struct MadeItem {
   u32 turn;  // in the order in which the call's items were made
 };
 struct Blocked {
-  enum class Why { kNothing, kLimiter, kTableRoom, kStoreRoom } why = Why::kNothing;
+  enum class Why { kNothing, kLimiter, kTableRoom, kStoreRoom, kLock } why = Why::kNothing;
   u32 table = 0;        // position among the writer's tables
   u32 seq = 0;          // futex value seen before the look: wait on it
+  u32 holder = kNone;   // of the lock: client slot
   bool passed = false;  // the call has passed and begun: only resume() may follow
   std::string text;
 };
@@ -215,6 +217,7 @@ class Writer {
   static bool has_slots(Table& table, u64 items, bool no_more);
   static bool add_slots(Table& table, u64 items, u64 deadline_ns);
   void publish(const std::vector<u32>& lanes);
+  void recheck_priorities(u32 table) DI_UNCHECKED;
   void insert_some(u32 table) DI_UNCHECKED;  // up to 64 items, under the table's guard
   Blocked insert_rest(u32 table) DI_UNCHECKED;
   void let_go(const std::vector<u32>& lanes);
@@ -233,6 +236,7 @@ class Writer {
   std::vector<LaneState> lanes_;
   std::vector<std::vector<Pending>> pending_;
   std::vector<std::size_t> inserted_;  // of those, by table
+  std::vector<double> alpha_;          // WriterCall::alpha of the call
   std::vector<u32> unfinished_;        // lanes of a call that has passed and whose items are not all there yet
   std::vector<std::vector<MadeItem>> made_;
   std::vector<NewItem> items_;  // of one hold; kept, so that what follows publish() needs no memory

@@ -1,7 +1,9 @@
 // The second half of a writer's call: limiters asked, rows published, items inserted, chunks let go.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
+#include "priorities.h"
 #include "writer.h"
 
 namespace di {
@@ -80,6 +82,23 @@ void Writer::publish(const std::vector<u32>& lanes) {
   }
 }
 
+// They were checked without the lock. If configure() has changed alpha since, those not inserted yet are checked again;
+// from here to the insertion it cannot change.
+void Writer::recheck_priorities(u32 table) {
+  if (alpha_.empty()) return;
+  const PriorityRange range = priority_range(plan_.tables[table].table->header());
+  if (range.alpha == alpha_[table]) return;
+  const std::size_t first = inserted_[table];
+  const std::string effect =
+      first == 0 ? "nothing was written"
+                 : "alpha was changed in the middle of the call: its rows and " + std::to_string(first) + " of its " +
+                       std::to_string(pending_[table].size()) + " items were written, the others are left out";
+  for (std::size_t i = first; i < pending_[table].size(); ++i)
+    if (const double given = pending_[table][i].priority; !std::isnan(given))
+      require_priorities(range, {&given, 1}, effect.c_str());
+  alpha_[table] = range.alpha;
+}
+
 void Writer::insert_some(u32 table) {
   Table& sink = *plan_.tables[table].table;
   const std::vector<Pending>& list = pending_[table];
@@ -121,6 +140,7 @@ bool Writer::try_commit(const std::vector<u32>& lanes, u64 deadline_ns, Blocked*
     Table& table = *plan_.tables[i].table;
     blocked->seq = table.header().room_seq.load(std::memory_order_seq_cst);
     guards.push_back(std::make_unique<Table::Guard>(table, deadline_ns));
+    recheck_priorities(i);
     blocked->text = table.why_no_insert();
     if (!blocked->text.empty()) {
       blocked->why = Blocked::Why::kLimiter;
@@ -173,6 +193,7 @@ Blocked Writer::insert_rest(u32 number) {
     try {
       blocked.seq = table.header().room_seq.load(std::memory_order_seq_cst);
       Table::Guard guard(table, deadline_ns);
+      recheck_priorities(number);
       if (has_slots(table, some, no_more)) {
         insert_some(number);
         continue;
@@ -180,6 +201,7 @@ Blocked Writer::insert_rest(u32 number) {
     } catch (const Error& error) {
       if (error.code() != Code::kTimeout) throw;
       blocked.text = error.what();
+      blocked.holder = error.holder();
     } catch (const std::bad_alloc&) {
       blocked.text = kNoMemory;
     }
@@ -188,11 +210,12 @@ Blocked Writer::insert_rest(u32 number) {
     } catch (const Error& error) {  // others took the slots that were there, and no memory is left for more
       if (error.code() != Code::kTimeout && error.code() != Code::kCapacity && error.code() != Code::kStoreFull) throw;
       blocked.text = error.what();
+      blocked.holder = error.holder();
     } catch (const std::bad_alloc&) {
       blocked.text = kNoMemory;
     }
     if (blocked.text.empty()) continue;
-    blocked.why = Blocked::Why::kLimiter;
+    blocked.why = Blocked::Why::kLock;
     blocked.table = number;
     blocked.passed = true;
     return blocked;
@@ -202,14 +225,15 @@ Blocked Writer::insert_rest(u32 number) {
 
 Blocked Writer::resume() {
   if (unfinished_.empty()) return Blocked{};
-  std::optional<Error> dropped;
+  std::optional<Error> refused;
   for (u32 i = 0; i < plan_.tables.size(); ++i) {
     try {
       if (const Blocked blocked = insert_rest(i); blocked.why != Blocked::Why::kNothing) return blocked;
     } catch (const Error& error) {
-      if (error.code() != Code::kTableNotFound) throw;
-      inserted_[i] = pending_[i].size();  // dropped meanwhile: the other tables get theirs
-      dropped = error;
+      // Dropped meanwhile, or alpha is another: the other tables get theirs.
+      if (error.code() != Code::kTableNotFound && error.code() != Code::kInvalid) throw;
+      inserted_[i] = pending_[i].size();
+      refused = error;
     }
   }
   for (u32 i = 0; i < plan_.tables.size(); ++i) {
@@ -220,7 +244,7 @@ Blocked Writer::resume() {
   const std::vector<u32> lanes = std::move(unfinished_);
   unfinished_.clear();
   let_go(lanes);
-  if (dropped) throw *dropped;
+  if (refused) throw *refused;
   return Blocked{};
 }
 

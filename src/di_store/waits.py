@@ -9,6 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -243,12 +244,12 @@ class InsertWait(Wait):
         """
         if not made.passed:
             self._check_attended(table, made.text)
-        block = arena.wait_room if made.why == STORE_ROOM else table.wait_room
-        if made.passed:
-            block = table.wait_lock
+        block: Block = arena.wait_room if made.why == STORE_ROOM else table.wait_room
+        if made.why == LOCK:
+            block = partial(_wait_lock, table, made.holder)
         elif made.why == LIMITER:
             block = table.wait_limiter
-        self.pause(block, made.seq, made.text, full=made.why != LIMITER and not made.passed)
+        self.pause(block, made.seq, made.text, full=made.why not in (LIMITER, LOCK))
 
     def _check_attended(self, table: NativeTable, reason: str) -> None:
         """Raise `Timeout` if there had been learners and for a minute of this wait there was none."""
@@ -265,8 +266,12 @@ class InsertWait(Wait):
         raise Timeout(f"{self._what} would wait forever", why, suspect(self._arena, why))
 
 
-LIMITER, STORE_ROOM = 1, 3
-"""What blocks a call of the core's writer; 2: room of the table."""
+LIMITER, STORE_ROOM, LOCK = 1, 3, 4
+"""What blocks a call of the core's writer; 2: room of the table. A call that has begun waits for locks only."""
+
+
+def _wait_lock(table: NativeTable, holder: int, shown: _core.Wait, seen: int, seconds: float) -> None:
+    table.wait_lock(shown, seen, seconds, holder)
 
 
 def suspect(arena: Arena, reason: str) -> str | None:

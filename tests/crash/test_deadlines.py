@@ -249,6 +249,57 @@ def test_the_longest_timeouts_are_no_limit_and_a_wait_without_limit_is_logged(
     assert done == [4] * len(limits)
 
 
+def waits_here(store: Any) -> list[dict[str, Any]]:
+    """Of this process, those that a person would notice."""
+    mine = {client["slot"] for client in store.stats()["clients"] if client["self"]}
+    return [wait for wait in store.stats()["waiters"] if wait["slot"] in mine and wait["seconds"] > 0.6]
+
+
+def test_an_insert_that_waits_for_a_lock_names_who_holds_it(field: Field) -> None:
+    """In `stats` and `status`, for as long as it waits: no limiter keeps it."""
+    writer = field.store.table("replay").writer()
+
+    def write() -> None:
+        writer.append(words.rows(1), next={"obs": words.stamp(2)})
+        writer.close()
+
+    thread = threading.Thread(target=write)
+    hand = held_up(field, "heap")
+    thread.start()
+    seen: list[dict[str, Any]] = []
+    field.crew.until(lambda: seen.extend(waits_here(field.store)) or len(seen) > 20, "the append to be seen waiting")
+    assert {(wait["kind"], wait["culprit"]) for wait in seen} == {("lock", hand.pid)}
+    assert {wait["culprit_name"] for wait in seen} == {f"pid {hand.pid}, stopped"}
+    hand.signal(signal.SIGCONT)
+    field.board.put(0, words.STOP, 1)
+    hand.finish()
+    thread.join(BOUND)
+    assert not thread.is_alive()
+
+
+def test_an_insert_that_waits_for_a_limiter_names_a_stopped_holder_of_the_heap(field: Field) -> None:
+    """No learner can let it pass meanwhile."""
+    queue = field.store.table("queue")
+    queue.extend(words.rows(np.arange(44)), timeout=60)
+    thread = threading.Thread(target=lambda: queue.insert(words.rows(1)))
+    thread.start()
+    seen: list[dict[str, Any]] = []
+    until = field.crew.until
+    until(lambda: seen.extend(waits_here(field.store)) or bool(seen), "the insert to be seen waiting")
+    assert {(wait["kind"], wait["culprit"]) for wait in seen} == {("limiter", None)}
+    hand = held_up(field, "heap")
+    seen.clear()
+    until(lambda: seen.extend(waits_here(field.store)) or bool(seen), "the insert to be seen waiting")
+    assert {(wait["kind"], wait["culprit"]) for wait in seen} == {("limiter", hand.pid)}
+    assert {wait["culprit_name"] for wait in seen} == {f"pid {hand.pid}, stopped"}
+    hand.signal(signal.SIGCONT)
+    field.board.put(0, words.STOP, 1)
+    hand.finish()
+    assert len(queue.sample(8, timeout=60).keys) == 8
+    thread.join(BOUND)
+    assert not thread.is_alive()
+
+
 class Interrupted(Exception):
     """Raised by a signal handler."""
 
@@ -304,6 +355,40 @@ def attach_in_vain(name: str, pid: int) -> None:
         with pytest.raises(di_store.Timeout) as caught:
             call()
         assert caught.value.culprit == f"pid {pid}, stopped"
+
+
+def figures(table: Any) -> dict[str, Any]:
+    """All that `stats()` tells of a table, but for what a clock says."""
+    return {name: value for name, value in table.stats().items() if "seconds" not in name}
+
+
+def test_a_resize_held_up_in_the_middle_has_changed_nothing(field: Field) -> None:
+    """Its new blocks are there, and somebody stops with the heap in hand: neither reserve nor capacity is another."""
+    replay = field.store.table("replay")
+    before, reserved = figures(replay), field.store.stats()["reserved"]
+    late = field.crew.start("crash.test_deadlines:resize_in_vain", field.store.name)
+    field.crew.until(lambda: late.stopped or late.status is not None, "the resize to have its blocks")
+    assert late.stopped, late.printed()
+    hand = held_up(field, "heap")
+    late.signal(signal.SIGCONT)
+    late.finish()
+    assert figures(replay) == before
+    assert field.store.stats()["reserved"] == reserved
+    hand.signal(signal.SIGCONT)
+    field.board.put(0, words.STOP, 1)
+    hand.finish()
+    assert figures(replay) == before
+    assert field.store.check() == []
+    replay.resize(9_000)
+    assert replay.stats()["reserve_bytes"] > before["reserve_bytes"]
+
+
+def resize_in_vain(name: str) -> None:
+    """In a child: a resize that stops once, and then cannot go on."""
+    with di_store.attach(name, timeout=60) as store:
+        _core.arm_fault("table.grow_made:1:stop")
+        with pytest.raises(di_store.Timeout, match=r"stopped"):
+            store.table("replay").resize(9_000, timeout=0.5)
 
 
 ROWS = 200
