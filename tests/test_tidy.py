@@ -36,6 +36,9 @@ PYTHON_LAYERS = [
     ["__main__"],
 ]
 
+# Folders that use the package as any program does.
+OUTSIDE = ("cli", "demo", "workloads")
+
 # native/<noun>.h, <noun>.cc and <noun>_<part>.{h,cc} belong to <noun>, unless the longer name has a row of its own.
 # Headers make no circle. A .cc may include what its own header may, and in both directions within its row.
 NATIVE_LAYERS = [
@@ -158,6 +161,16 @@ def test_python_arrows() -> None:
         arrows.setdefault(noun, set()).update(tidy_scan.package_imports(path, depth) - {noun})
     assert arrows, "no module found"
     assert not (faults := _arrow_faults(arrows, PYTHON_LAYERS)), "\n".join(faults)
+
+
+def test_only_the_package_knows_the_core() -> None:
+    """The command line and the programs beside it use what others can use: they import nothing with an underscore."""
+    faults = [
+        f"{_name(path)}: {name}"
+        for path in _files(".py", under=tuple(f"src/di_store/{folder}" for folder in OUTSIDE))
+        for name in tidy_scan.private_imports(path)
+    ]
+    assert not faults, "\n".join(faults)
 
 
 def _includes(suffix: str) -> dict[str, set[str]]:

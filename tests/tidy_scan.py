@@ -31,6 +31,24 @@ def package_imports(path: Path, depth: int) -> set[str]:
     return names
 
 
+def private_imports(path: Path) -> list[str]:
+    """Names with an underscore in front that a module imports of di_store, or of a module of it that is so named."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names = [name.name for name in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [f"{node.module or ''}.{name.name}" for name in node.names]
+            if node.level:
+                names = [f"di_store.{name}" for name in names]
+        else:
+            continue
+        for name in names:
+            if re.match(r"di_store\b", name) and re.search(r"\._(?!_)", name):
+                found.append(name)
+    return found
+
+
 def _from_imports(node: ast.ImportFrom, depth: int) -> set[str]:
     module = node.module or ""
     if node.level == depth:

@@ -6,6 +6,7 @@ import os
 import re
 import secrets
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -136,6 +137,11 @@ def list_stores() -> list[StoreInfo]:
             pids.setdefault((name, uuid), []).append(pid)
             size[uuid] = max(size.get(uuid, 0), committed)
     return [StoreInfo(name, tuple(sorted(set(holders))), size[uuid]) for (name, uuid), holders in sorted(pids.items())]
+
+
+def other_pids(pids: Iterable[int]) -> list[int]:
+    """The pids, as `list_stores` gives them, without this process's, sorted."""
+    return sorted(set(pids) - {_core.proc_pid()})
 
 
 def check_name(name: Any) -> None:

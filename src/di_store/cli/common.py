@@ -18,7 +18,6 @@ from rich.table import Table
 from rich.text import Text
 
 import di_store
-from di_store import _core
 from di_store.errors import StoreNotFound, Timeout
 from di_store.tree import did_you_mean
 
@@ -89,11 +88,6 @@ def no_such_store(name: str, known: Sequence[str]) -> StoreNotFound:
         f"no process of this user holds a store named {name!r}{did_you_mean(name, known)}",
         remedy="`di-store status` shows the stores of this machine",
     )
-
-
-def others(pids: Iterable[int]) -> list[int]:
-    """The pids, as `list_stores` gives them, without this process's, sorted."""
-    return sorted(set(pids) - {_core.proc_pid()})
 
 
 def pids_text(pids: Sequence[int]) -> str:

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import di_store
-from di_store.cli.common import ATTACH_SECONDS, others, seconds_text
+from di_store.cli.common import ATTACH_SECONDS, seconds_text
 from di_store.errors import StoreError, StoreNotFound
+from di_store.opening import other_pids
 from di_store.sizes import format_size
 
 Report = dict[str, Any]
@@ -40,7 +41,7 @@ def reports(only: str | None = None) -> list[Report]:
     pids: dict[str, list[int]] = {}
     for info in di_store.list_stores():
         pids.setdefault(info.name, []).extend(info.pids)
-    found = (report(name, others(pids[name])) for name in sorted(pids) if only is None or name == only)
+    found = (report(name, other_pids(pids[name])) for name in sorted(pids) if only is None or name == only)
     return [each for each in found if each is not None]
 
 

@@ -8,8 +8,9 @@ from contextlib import contextmanager
 import click
 
 import di_store
-from di_store.cli.common import attached, json_option, others, pids_text, print_json
+from di_store.cli.common import attached, json_option, pids_text, print_json
 from di_store.errors import AccessDenied, CorruptData, LayoutMismatch, StoreError
+from di_store.opening import other_pids
 
 
 @click.command(short_help="Remove a store.")
@@ -21,7 +22,7 @@ def rm(store: str, force: bool, as_json: bool) -> None:
 
     Refuses while other processes hold it. A removed store's memory goes back when the last of them lets go or ends.
     """
-    holders = others(pid for info in di_store.list_stores() if info.name == store for pid in info.pids)
+    holders = other_pids(pid for info in di_store.list_stores() if info.name == store for pid in info.pids)
     with readable(store, holders) as handle:
         if holders and not force:
             raise StoreError(
