@@ -165,7 +165,7 @@ def class_page(node: ast.ClassDef, name: str) -> list[str]:
 
 
 VALUES = {*GROUPS["Views"], *GROUPS["Limiters"], "Writer"}
-INTERNAL = {"outputs", "rows_added", "rows_spanned", "bounds", "end_with"}
+INTERNAL = {"outputs", "rows_added", "rows_spanned", "bounds"}
 
 
 def _constructor(node: ast.ClassDef) -> str:

@@ -233,9 +233,9 @@ class Loader:
     def close(self) -> None:
         """Stop drawing ahead, and give back what was not handed out. A second call does nothing."""
         if self._ended is None:
-            self.end_with(StoreClosed("this loader was closed", remedy="make a new one with table.loader()"))
+            self._end_with(StoreClosed("this loader was closed", remedy="make a new one with table.loader()"))
 
-    def end_with(self, why: StoreError) -> None:
+    def _end_with(self, why: StoreError) -> None:
         """The store's handle is closed."""
         self._ended = self._ended or why
         if self._pid == os.getpid():

@@ -126,7 +126,7 @@ class Mixture:
         self._store._follow(made)
         return made
 
-    def end_with(self, why: StoreError) -> None:
+    def _end_with(self, why: StoreError) -> None:
         """The store's handle is closed."""
         self._ended = self._ended or why
         self._source = None  # the mapping goes with the last handle

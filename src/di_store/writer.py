@@ -294,7 +294,7 @@ class Writer:
         if stream is not None:
             stream.end(why)
 
-    def end_with(self, why: StoreError) -> None:
+    def _end_with(self, why: StoreError) -> None:
         """The store's handle is closed: end as `close` does, as far as that needs no waiting."""
         if self._ended is None and (self._thread == get_ident() or self._claim.acquire(blocking=False)):
             self._thread = get_ident()

@@ -20,7 +20,7 @@ MADE_BY_THE_STORE = ("Store", "Table", "Writer", "Mixture", "Loader", "Batch", "
 """Classes whose constructors are not for users."""
 METHODS = ("__len__", "__iter__", "__next__", "__getitem__", "__enter__", "__exit__", "__hash__", "__eq__", "__repr__")
 """Special methods that users call by syntax."""
-INSIDE = ("end_with", "outputs", "become", "bounds", "rows_added", "rows_spanned")
+INSIDE = ("outputs", "become", "bounds", "rows_added", "rows_spanned")
 """Methods without an underscore that only the package itself calls."""
 EXTRA = ("pickle", "copy")
 """Calls of every object: a copy through pickle, and through `copy`."""
