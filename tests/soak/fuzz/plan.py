@@ -20,12 +20,6 @@ BUSY = ("Store", "Table", "Writer", "Mixture", "Loader")
 WEIGHTS = [
     8.0 if call.owner in BUSY and call.parameters else 2.0 if call.parameters else 0.5 for call in CALLS.values()
 ]
-TIMEOUTS = tuple(
-    name
-    for name in ODD
-    if not name.startswith(("2**1100", "tensor", "parameter", "very-deep", "recursive", "not-a-time"))
-)
-"""Odd timeouts."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +77,7 @@ def make_plan(rng: random.Random, oddness: float, patient: bool) -> Plan:
 
 
 def _change(rng: random.Random, parameter: str) -> str:
-    kind, name = rng.random(), rng.choice(TIMEOUTS if parameter == "timeout" else ODD)
+    kind, name = rng.random(), rng.choice(ODD)
     path = rng.choice(
         ("n", "obs", "image", "image/small", "reward", "terminated", "text", "new", "discount", "next_obs")
     )
