@@ -27,43 +27,6 @@ from di_store.stream import build_inserter, check_priority, rows_limit, rows_of,
 from di_store.views import NEXT, Episode, Sequence, Step, Transition
 from di_store.waits import InsertWait, check_timeout, core_seconds
 
-
-class Turn:
-    """One insert at a time: threads wait for each other, and a thread that is inside one already is refused.
-
-    It may be by a signal handler, or by `__array__` of a value that is being written.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self._inside = False
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-        if self._inside:
-            self._lock.release()
-            raise StoreError(
-                "insert() or extend() was called in the middle of another one of the same table and thread, from a "
-                "signal handler or from a value being written: nothing was written",
-                remedy="call it when that call is over; a signal handler can set a flag",
-            )
-        self._inside = True
-
-    def __exit__(self, *_: object) -> None:
-        self._inside = False
-        self._lock.release()
-
-    @contextmanager
-    def given_up(self) -> Iterator[None]:
-        """Let others, and this thread's signal handlers, insert meanwhile."""
-        self.__exit__()
-        try:
-            yield
-        finally:
-            self._lock.acquire()
-            self._inside = True
-
-
 _LOOK_EVERY = 64
 
 
@@ -75,7 +38,8 @@ class Inserter:
         self._ended: StoreError | None = None
         self._native: _core.Writer | None = None
         self._schema: Schema | None = None
-        self._turn = Turn()
+        self._lock = threading.RLock()
+        self._inside = False  # a call of the thread that has the lock
         self._pid = os.getpid()
         self._calls = 0
         self._tracked: list[tuple[int, dict[str, int], str]] = []
@@ -83,57 +47,87 @@ class Inserter:
         self._view = handle.settings.view
         self._plain = isinstance(self._view, Step)
 
-    def insert(self, value: Any, priority: Any, timeout: Any) -> Array:
-        """One item; its key, uint64[1]."""
-        timeout = check_timeout(timeout)
-        with self._guard():
-            self._check_open()
-            if self._handle.schema is None:
-                check_priority(priority)
-            if self._plain:
-                return self._steps(value, None, priority, timeout)
-            if self._handle.opaque:
-                return self._opaque([value], priority, timeout)
-            if isinstance(self._view, (Sequence, Episode)):
-                return self._whole(value, priority, timeout)
-            return self._finished(value, None, priority, timeout)
+    def insert(self, value: Any, priority: Any, timeout: Any, *, one: bool = True) -> Array:
+        """One item, or one for each entry of the leading axis; their keys, uint64[n].
 
-    def extend(self, batch: Any, priority: Any, timeout: Any) -> Array:
-        """One item for each entry of the leading axis; their keys, uint64[n]."""
+        Threads wait for each other. A thread that is inside already is refused: it may be by a signal handler, or by
+        `__array__` of a value that is being written.
+        """
         timeout = check_timeout(timeout)
-        with self._guard():
-            self._check_open()
-            if self._handle.schema is None:
-                check_priority(priority)
-            if self._handle.opaque:
-                return self._opaque(listed("batch", batch, "a list of values"), priority, timeout)
-            n = rows_of(batch)
-            self._check_count(n)
-            if self._plain:
-                return self._steps(batch, n, priority, timeout)
-            if isinstance(self._view, (Sequence, Episode)):
-                return self._wholes(batch, n, priority, timeout)
-            return self._finished(batch, n, priority, timeout)
+        if self._pid != os.getpid():  # forked: who holds the lock may not be here, and the writer is the parent's
+            self._begin_anew()
+        with self._lock:
+            if self._inside:
+                raise _inside()
+            self._inside = True
+            try:
+                if self._native is None:
+                    self._prepare(priority)
+                if not one:
+                    keys = self._items(value, priority, timeout)
+                elif self._plain:
+                    keys = self._steps(value, None, priority, timeout)
+                else:
+                    keys = self._item(value, priority, timeout)
+                self._calls += 1
+                if self._calls % _LOOK_EVERY == 0 or not one:
+                    self._handle.warn_evicted()
+                return keys
+            finally:
+                self._inside = False
 
     def end_with(self, why: StoreError) -> None:
         """The store's handle is closed: let the table go once no call is inside."""
-        with self._guard():
+        if self._pid != os.getpid():
+            self._begin_anew()
+        with self._lock:
+            if self._inside:
+                raise _inside()
             self._ended = why
             native, self._native = self._native, None
             self._handle = None  # type: ignore[assignment]  # the mapping goes with the last handle
             if native is not None:
                 native.close()
 
-    def _check_open(self) -> None:
+    def _begin_anew(self) -> None:
+        self._lock, self._inside, self._native, self._pid = threading.RLock(), False, None, os.getpid()
+
+    @contextmanager
+    def _let_others(self) -> Iterator[None]:
+        """Others, and this thread's signal handlers, may insert meanwhile."""
+        self._inside = False
+        self._lock.release()
+        try:
+            yield
+        finally:
+            self._lock.acquire()
+            self._inside = True
+
+    def _prepare(self, priority: Any) -> None:
         if self._ended is not None:
             raise copy.copy(self._ended)
+        if self._handle.schema is None:
+            check_priority(priority)
+
+    def _item(self, value: Any, priority: Any, timeout: float | None) -> Array:
+        if self._handle.opaque:
+            return self._opaque([value], priority, timeout)
+        if isinstance(self._view, (Sequence, Episode)):
+            return self._whole(value, priority, timeout)
+        return self._finished(value, None, priority, timeout)
+
+    def _items(self, batch: Any, priority: Any, timeout: float | None) -> Array:
+        if self._handle.opaque:
+            return self._opaque(listed("batch", batch, "a list of values"), priority, timeout)
+        n = rows_of(batch)
+        self._check_count(n)
+        if self._plain:
+            return self._steps(batch, n, priority, timeout)
+        if isinstance(self._view, (Sequence, Episode)):
+            return self._wholes(batch, n, priority, timeout)
+        return self._finished(batch, n, priority, timeout)
 
     # -- rows ---------------------------------------------------------------------------------------------------
-
-    def _guard(self) -> Turn:
-        if self._pid != os.getpid():  # forked: who holds the lock may not be here, and the writer is the parent's
-            self._turn, self._native, self._pid = Turn(), None, os.getpid()
-        return self._turn
 
     def _check_count(self, n: int) -> None:
         capacity = int(self._handle.native.stats()["capacity"])
@@ -147,7 +141,7 @@ class Inserter:
 
     def _steps(self, value: Any, n: int | None, priority: Any, timeout: float | None) -> Array:
         """Rows of a table of single steps: they go to the core as they are."""
-        if self._handle.schema is None:
+        if self._native is None and self._handle.schema is None:
             self._handle.declare(self._inferred(tree.flatten(value, what="row"), n), core_seconds(timeout))
         native = self._writer(timeout)
         try:
@@ -159,7 +153,7 @@ class Inserter:
 
     def _finished(self, value: Any, n: int | None, priority: Any, timeout: float | None) -> Array:
         """Finished transitions, one or n; they go to the core as they are."""
-        if self._handle.schema is None:
+        if self._native is None and self._handle.schema is None:
             self._handle.declare(self._inferred(tree.flatten(value, what="row"), n), core_seconds(timeout))
         native = self._writer(timeout)
         items, total = [(1, 1, FINISHED)], 1 if n is None else n
@@ -267,16 +261,13 @@ class Inserter:
                         handle.check_open()
                         made = self._writer(timeout).resume()
                         continue
-                    with self._turn.given_up():  # a blocked call has left nothing behind: others may try meanwhile
+                    with self._let_others():  # a blocked call has left nothing behind: others may try meanwhile
                         wait.pause_for(made, handle.native, handle.arena)
                     handle.check_open()
                     if self._tracked and self._native is not None:  # another thread's insert may have had a newer one
                         self._native.set_version(0, version)
                     made = call(*arguments)
         keys: Array = made[0][0]
-        self._calls += 1
-        if keys.size > 1 or not self._calls % _LOOK_EVERY:
-            self._handle.warn_evicted()
         return keys
 
     # -- sequences and episodes ---------------------------------------------------------------------------------
@@ -381,6 +372,14 @@ def _joined(parts: list[Any]) -> Any:
     if isinstance(parts[0], list):
         return [row for part in parts for row in part]
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _inside() -> StoreError:
+    return StoreError(
+        "insert() or extend() was called in the middle of another one of the same table and thread, from a signal "
+        "handler or from a value being written: nothing was written",
+        remedy="call it when that call is over; a signal handler can set a flag",
+    )
 
 
 def _aligned(schema: Schema, name: str, leaf: Any, once: set[str], total: int) -> Any:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _UNCHANGED: Any = ...
 _MINUTE = 60
+_FLOATS = (np.dtype(np.float64), np.dtype(np.float32))
 _AT_ONCE = 65_536
 """Of a larger batch it is looked first whether any memory could hold it."""
 
@@ -110,7 +111,7 @@ class Table:
             ValueError: more items than capacity. Else as `insert`.
         """
         self._writable()
-        return self._inserter.extend(batch, priority, timeout)
+        return self._inserter.insert(batch, priority, timeout, one=False)
 
     # -- reading ------------------------------------------------------------------------------------------------
 
@@ -212,7 +213,7 @@ class Table:
             ValueError: NaN, infinite or negative ones, those whose power alpha no sampler can sum (`Prioritized`), or
                 another number of them; nothing was changed.
         """
-        if type(priorities) is not np.ndarray or priorities.dtype.char not in "df":
+        if type(priorities) is not np.ndarray or priorities.dtype not in _FLOATS:
             priorities = host_array(priorities)
         if type(keys) is not np.ndarray or keys.dtype != np.uint64:
             keys = key_array(keys)
@@ -358,7 +359,9 @@ class Table:
         return handle
 
     def _writable(self) -> TableHandle:
-        handle = self._open()
+        handle = self._handle
+        if handle is None:
+            return self._open()
         if self._store._readonly is not None:
             raise copy.copy(self._store._readonly)
         return handle
