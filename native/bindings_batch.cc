@@ -215,6 +215,26 @@ nb::object BatchMaker::draw(u32 n, nb::handle beta, u64 deadline_ns) {
   return taken ? columns(batch, beta, data(&batch)) : nb::object();
 }
 
+u64 BatchMaker::ragged_bytes(const DrawSet& set) {
+  std::vector<Span> spans;
+  list_spans(set, true, &spans);
+  u64 rows = 0, bytes = 0;
+  for (const Span& span : spans) rows += span.rows;
+  std::unique_ptr<Gather> gather = take_gather();
+  {
+    MaybeRelease release(rows > kTakeRows);
+    std::vector<i64> offsets;
+    for (u32 i = 0; i < plan_.outputs.size(); ++i) {
+      const Output& output = plan_.outputs[i];
+      if (!output.ragged) continue;
+      offsets.resize(spans.size() * output.rows() + 1);
+      bytes += gather->measure(i, spans.data(), static_cast<u32>(spans.size()), offsets.data()) * output.row_bytes;
+    }
+  }
+  gathers_.push_back(std::move(gather));
+  return bytes;
+}
+
 // The chunks of the items, with their layouts known. False: some is not, and it was not to be learned.
 bool BatchMaker::list_spans(const DrawSet& set, bool learn, std::vector<Span>* spans) {
   spans->reserve(set.items.size());

@@ -37,6 +37,8 @@ class BatchMaker {
   nb::object make(const DrawSet& set, nb::handle beta, nb::handle which, nb::handle out, bool with_live);
   // Draws n, copies and delivers them, all outputs; an invalid object: not this way, nothing was drawn.
   nb::object draw(u32 n, nb::handle beta, u64 deadline_ns);
+  // What values of variable length would take in a batch of these items. Their chunks are held by the caller.
+  u64 ragged_bytes(const DrawSet& set);
 
  private:
   bool list_spans(const DrawSet& set, bool learn, std::vector<Span>* spans);

@@ -91,7 +91,8 @@ class Reader {
   u32 draw(Draws& draws, u32 n);
   nb::object finish(Draws& draws, nb::handle beta, nb::handle which, nb::handle out, bool deliver);
   nb::object peek(nb::handle keys, nb::handle beta, nb::handle which);
-  nb::object peek_oldest(u64 start, u64 count, nb::handle which);
+  nb::object peek_oldest(u64 start, u64 count, nb::handle which, double timeout);
+  nb::object measure(nb::handle keys, double timeout);
   nb::object undelivered(Draws& draws);
 
  private:
@@ -170,12 +171,37 @@ nb::object Reader::peek(nb::handle keys, nb::handle beta, nb::handle which) {
   return parts;
 }
 
-nb::object Reader::peek_oldest(u64 start, u64 count, nb::handle which) {
+nb::object Reader::peek_oldest(u64 start, u64 count, nb::handle which, double timeout) {
   std::unique_ptr<Draws> draws = begin();
-  table_->peek_oldest(start, count, &draws->set(), Deadline::slice());
+  table_->peek_oldest(start, count, &draws->set(), Deadline::after(timeout));
   nb::object parts = batches_.make(draws->set(), nb::none(), which, nb::none(), true);
   end_draws(*draws, true);
   return parts;
+}
+
+// Of those items that live: how many, the rows they span, and the bytes of their values of variable length.
+nb::object Reader::measure(nb::handle keys, double timeout) {
+  const Deadline deadline = Deadline::after(timeout);
+  table_->arena().enter();
+  settle_orphans();
+  table_->require_live();
+  Draws draws(table_);
+  const nb::object array = as_array(keys, NPY_UINT64);
+  table_->peek(view_of<u64>(array), &draws.set(), deadline);
+  u64 items = 0, rows = 0, bytes = 0;
+  for (const Drawn& drawn : draws.set().items) {
+    if (drawn.entry == kNone) continue;
+    ++items;
+    rows += drawn.rows;
+  }
+  try {
+    bytes = batches_.ragged_bytes(draws.set());
+  } catch (...) {
+    end_draws(draws, true);
+    throw;
+  }
+  end_draws(draws, true);
+  return nb::make_tuple(items, rows, bytes);
 }
 
 // Draws of others that may still come back, and the process that has some; None: the table's lock is held up.
@@ -256,7 +282,9 @@ void bind_reader(nb::module_& module) {
            })
       .def("undelivered", &Reader::undelivered)
       .def("peek", &Reader::peek, nb::arg("keys"), nb::arg("beta").none(), nb::arg("which").none())
-      .def("peek_oldest", &Reader::peek_oldest, nb::arg("start"), nb::arg("count"), nb::arg("which").none());
+      .def("peek_oldest", &Reader::peek_oldest, nb::arg("start"), nb::arg("count"), nb::arg("which").none(),
+           nb::arg("timeout") = 60.0)
+      .def("measure", &Reader::measure);
 }
 
 }  // namespace di::py

@@ -161,10 +161,12 @@ void bind_facts(nb::class_<Table>& type) {
 }
 
 void bind_items(nb::class_<Table>& type) {
-  type.def("keys",
-           [](const TablePointer& t, u64 start, u64 n, double timeout) {
-             return new_array(enter(t).keys(start, n, Deadline::after(timeout)), NPY_UINT64);
-           })
+  type.def(
+          "keys",
+          [](const TablePointer& t, u64 start, u64 n, double timeout, bool spread) {
+            return new_array(enter(t).keys(start, n, Deadline::after(timeout), spread), NPY_UINT64);
+          },
+          nb::arg("start"), nb::arg("n"), nb::arg("timeout"), nb::arg("spread") = false)
       .def("remove",
            [](const TablePointer& t, nb::handle keys, double timeout) {
              const nb::object array = as_array(keys, NPY_UINT64);

@@ -163,7 +163,9 @@ class Table : public std::enable_shared_from_this<Table> {
   // --- the rest
   u64 update_priorities(std::span<const u64> keys, std::span<const double> priorities, u64 deadline_ns);
   u64 remove(std::span<const u64> keys, u64 deadline_ns);
-  std::vector<u64> keys(u64 start, u64 count, u64 deadline_ns);
+  // Of up to `count` live items behind the `start` oldest. spread: of those in `count` slots, which are number `start` and
+  // following of a row in which whatever follows each other lies evenly among all.
+  std::vector<u64> keys(u64 start, u64 count, u64 deadline_ns, bool spread = false);
   void reset(u64 deadline_ns);
   void resize(const TableSize& size, u64 deadline_ns);  // where it throws, nothing has changed
   void configure(const LimiterState* limiter, const double* alpha, const double* beta, const i64* max_staleness,
@@ -201,6 +203,7 @@ class Table : public std::enable_shared_from_this<Table> {
   };
   [[noreturn]] void bad_slot() const;
   std::vector<u64> walk(u64 start, u64 count, DrawSet* set, u64 deadline_ns);
+  std::vector<u64> spread(u64 start, u64 count, u64 deadline_ns);
   void read_item(u32 slot, DrawSet* set);
   bool holds(u64 key) {  // that item is there: live, or drawn and not yet delivered
     const u32 slot = key_slot(key);

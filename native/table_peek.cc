@@ -49,7 +49,25 @@ void Table::peek_oldest(u64 start, u64 count, DrawSet* set, u64 deadline_ns) {
   walk(start, count, set, deadline_ns);
 }
 
-std::vector<u64> Table::keys(u64 start, u64 count, u64 deadline_ns) { return walk(start, count, nullptr, deadline_ns); }
+std::vector<u64> Table::keys(u64 start, u64 count, u64 deadline_ns, bool spread_evenly) {
+  return spread_evenly ? spread(start, count, deadline_ns) : walk(start, count, nullptr, deadline_ns);
+}
+
+// 64 slots per hold, by steps of the golden ratio.
+std::vector<u64> Table::spread(u64 start, u64 count, u64 deadline_ns) {
+  constexpr u64 kStep = 0x9e3779b97f4a7c15;  // 2^64 over the golden ratio
+  std::vector<u64> some;
+  for (u64 done = 0; done < count;) {
+    Guard guard(*this, deadline_ns);
+    for (const u64 stop = std::min<u64>(count, done + kBatchStep); done < stop; ++done) {
+      const u32 slot = static_cast<u32>(scaled((start + done) * kStep, parts_.slots));
+      const Item& entry = item(slot);
+      if ((entry.state & 15) == static_cast<u64>(ItemState::kLive))
+        some.push_back(make_key(entry.state >> 4 & kGenerationMask, slot));
+    }
+  }
+  return some;
+}
 
 // 64 items per hold. What goes meanwhile may be among them, what comes lies behind: the walk goes on after the last one
 // seen that is still there. The order is that of insertion numbers. With a set the items are read, each in the hold that

@@ -1,12 +1,16 @@
-"""What is going on in a store, as nested dicts; read without locks."""
+"""What is going on in a store, as nested dicts; read without locks, but for the lengths of ragged values."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from di_store import _core
+from di_store.dtypes import Array
+from di_store.errors import CorruptData, StoreError
 from di_store.handle import TableHandle
 from di_store.limiters import UNBOUNDED, MinSize, SamplesPerInsert
+from di_store.plan import ReadPlan
 from di_store.settings import UNLIMITED
 
 ROLES = ((1, "writer"), (2, "learner"), (4, "tool"))
@@ -22,11 +26,23 @@ WAITS_FOR = {
 }
 """What each kind of wait is for, where no limiter tells more."""
 
+ROWS_LOOKED_AT = 1 << 14
+"""Of a table with ragged columns, by one call of `stats()`: some milliseconds."""
+_SLOTS_LOOKED_AT = 1 << 20  # for so many rows, where most slots are empty
+_PATIENCE_SECONDS = 0.02  # for the table's lock
+_ITEMS_AT_ONCE = 64
+_DAMAGED_LOOKED_AT = 16
+_LOOKS = 3  # while all items go before they are looked at
+
 
 def table_stats(handle: TableHandle) -> dict[str, Any]:
     """Counts, bytes and the limiter's state of one table.
 
-    ``bytes_stored`` is what its chunks take, ``bytes_logical`` what its items would take if each held its own copy.
+    ``bytes_stored`` is what its chunks take, ``bytes_logical`` what its items would take if each held its own copy of
+    all that a batch shows of it. Ragged values count with their own lengths: all of them in tables whose items span up
+    to 16,384 rows, beyond that by the mean of as many rows, of items that lie evenly among all. That look takes some
+    milliseconds and the table's lock now and then; while another process holds the table up, the ragged values that
+    were not seen within 20 ms do not count.
     """
     found = dict(handle.native.stats())
     if found["capacity"] >= UNLIMITED:
@@ -36,6 +52,8 @@ def table_stats(handle: TableHandle) -> dict[str, Any]:
     plan = handle.read_plan()
     found["bytes_stored"] = found["used_bytes"]
     found["bytes_logical"] = found["size"] * plan.item_bytes if plan is not None else 0
+    if plan is not None and plan.ragged and found["size"]:
+        found["bytes_logical"] += _ragged_bytes(handle, plan, found["size"])
     insert, sample = found.pop("insert_blocked"), found.pop("sample_blocked")
     limiter = dict(found["limiter"])
     limiter["kind"] = _limiter_kind(handle, limiter)
@@ -47,6 +65,51 @@ def table_stats(handle: TableHandle) -> dict[str, Any]:
     found["sampler"] = repr(handle.settings.sampler)
     found["remover"] = repr(handle.settings.remover)
     return found
+
+
+def _ragged_bytes(handle: TableHandle, plan: ReadPlan, size: int) -> int:
+    """Bytes of the ragged values in a batch of all items; of many, by the mean of some; 0 where none can be seen."""
+    items = rows = total = 0
+    view = plan.native["view"]
+    longest = max(view["n_step"], view["burn_in"] + view["length"], view["max_length"])
+    try:
+        reader = handle.reader()
+        for _ in range(_LOOKS):
+            for keys in _evenly(handle.native, size, max(1, min(_ITEMS_AT_ONCE, ROWS_LOOKED_AT // longest))):
+                found = _measured(reader, keys)
+                items, rows, total = items + found[0], rows + found[1], total + found[2]
+                if rows >= ROWS_LOOKED_AT:
+                    break
+            if rows:
+                break
+    except StoreError:
+        pass  # held up, dropped, or without memory to look
+    return total * size // items if items else 0
+
+
+def _evenly(table: _core.Table, size: int, most: int) -> Iterator[Array]:
+    """Keys of live items, in parts of up to `most` that each lie evenly among all; of all items, where they are few."""
+    if size <= ROWS_LOOKED_AT:
+        keys = table.keys(0, size, _PATIENCE_SECONDS)
+        parts = -(-len(keys) // most)
+        for part in range(parts):
+            yield keys[part::parts]
+        return
+    for start in range(0, _SLOTS_LOOKED_AT, 1 << 12):
+        keys = table.keys(start, 1 << 12, _PATIENCE_SECONDS, spread=True)
+        for at in range(0, len(keys), most):
+            yield keys[at : at + most]
+
+
+def _measured(reader: _core.Reader, keys: Array) -> tuple[int, int, int]:
+    """Items, rows and bytes, without those of damaged items, of which few are looked for."""
+    try:
+        return reader.measure(keys, _PATIENCE_SECONDS)
+    except CorruptData:
+        if len(keys) == 1:
+            return 0, ROWS_LOOKED_AT // _DAMAGED_LOOKED_AT, 0
+        left, right = _measured(reader, keys[::2]), _measured(reader, keys[1::2])
+        return left[0] + right[0], left[1] + right[1], left[2] + right[2]
 
 
 def _limiter_kind(handle: TableHandle, numbers: dict[str, Any]) -> str:

@@ -174,6 +174,14 @@ PAINS = [
         ("tests/test_pains_20_numbers.py::test_bytes_by_owner",),
     ),
     Mutant(
+        "the-first-slots-stand-for-all",
+        "pain-20",
+        "native/table_peek.cc",
+        "scaled((start + done) * kStep, parts_.slots)",
+        "(start + done + 0 * kStep) % parts_.slots",
+        ("tests/test_bytes_logical.py::test_a_large_table_is_estimated",),
+    ),
+    Mutant(
         "waiters-not-listed",
         "pain-20",
         "native/waits.cc",
