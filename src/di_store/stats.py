@@ -38,11 +38,8 @@ _LOOKS = 3  # while all items go before they are looked at
 def table_stats(handle: TableHandle) -> dict[str, Any]:
     """Counts, bytes and the limiter's state of one table.
 
-    ``bytes_stored`` is what its chunks take, ``bytes_logical`` what its items would take if each held its own copy of
-    all that a batch shows of it. Ragged values count with their own lengths: all of them in tables whose items span up
-    to 16,384 rows, beyond that by the mean of as many rows, of items that lie evenly among all. That look takes some
-    milliseconds and the table's lock now and then; while another process holds the table up, the ragged values that
-    were not seen within 20 ms do not count.
+    ``bytes_stored`` is what its chunks take, ``bytes_logical`` what its items would take if each held its own copy: see
+    `Table.stats`.
     """
     found = dict(handle.native.stats())
     if found["capacity"] >= UNLIMITED:
