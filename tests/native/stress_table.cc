@@ -104,8 +104,8 @@ void change(Field& field, Random& random) {
   Table& table = random.below(2) == 0 ? *field.both[0] : *field.windows[0];
   switch (random.below(4)) {
     case 0: return table.configure(&limiter, &alpha, nullptr, nullptr, soon());
-    case 1: return table.resize(100 + random.below(2000), ~u64{0}, 3024, table.header().reserve_bytes, 0, soon());
-    case 2: return table.resize(3000, ~u64{0}, 5000, table.header().reserve_bytes, 0, soon());
+    case 1: return table.resize({100 + random.below(2000), ~u64{0}, 3024, table.header().reserve_bytes, 0}, soon());
+    case 2: return table.resize({3000, ~u64{0}, 5000, table.header().reserve_bytes, 0}, soon());
     default: return table.reset(soon());
   }
 }

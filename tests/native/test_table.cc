@@ -171,7 +171,7 @@ class Duel {
   void resize() {
     const u64 capacity = std::max<u64>(1, shape_.capacity / 2 + random_.below(shape_.capacity));
     const u64 slots = std::max<u64>(table_->header().slots, capacity + 1024 + random_.below(700));
-    table_->resize(capacity, ~u64{0}, slots, shape_.reserve_bytes * 2, 0, soon());
+    table_->resize({capacity, ~u64{0}, slots, shape_.reserve_bytes * 2, 0}, soon());
     model_.set_capacity(capacity);
     if (model_.size() > static_cast<i64>(capacity)) learn_removed(static_cast<u64>(model_.size()) - capacity);
   }

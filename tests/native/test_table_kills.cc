@@ -199,7 +199,7 @@ void live_and_die(const std::shared_ptr<Arena>& arena, SamplerKind sampler, Samp
   CHECK(!table->declare_schema("{}", 0, 1, 4096, soon()));
   StepWriter writer({table}, kRow, 4096);
   for (u64 i = 0; i < 2048; i += 64) CHECK(writer.extend(1 + i, 64).why == Blocked::Why::kNothing);
-  table->resize(100, ~u64{0}, 4000, shape.reserve_bytes, 0, soon());
+  table->resize({100, ~u64{0}, 4000, shape.reserve_bytes, 0}, soon());
   DrawSet set;
   std::string why;
   CHECK(table->draw(&set, 20, 0, 0, soon(), &why) == 20);

@@ -163,7 +163,7 @@ void values_of_variable_length() {
   plan.lanes = 3;
   plan.chunk_bytes = 4096;
   plan.heap_bytes_per_row = 100;
-  Writer writer(arena, plan, {-1}, soon());
+  Writer writer(arena, plan, soon());
   Random random{9};
   std::vector<u32> values(20'000);
   for (u64 number = 1; number < 3000; ++number) {
