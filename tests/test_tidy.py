@@ -194,6 +194,17 @@ def test_native_arrows() -> None:
     assert not unused, f"no longer needed in NATIVE_UP: {unused}"
 
 
+def test_no_lock_of_a_property() -> None:
+    """No functools.cached_property: until Python 3.11 it holds a lock, which a forked child may inherit taken."""
+    word = "cached" + "_property"
+    faults = [
+        _name(path)
+        for path in _files(".py", under=("src",))
+        if re.search(rf"(import|functools\.)[^#\n]*\b{word}\b", path.read_text())
+    ]
+    assert not faults, faults
+
+
 def test_only_bindings_know_python() -> None:
     """The core is free of Python: only bindings*.{h,cc} may include its headers."""
     faults = [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import itertools
 import math
-import threading
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -40,7 +39,6 @@ class TableHandle:
         self._read_plan: ReadPlan | None = None
         self._reader: _core.Reader | None = None
         self._which: dict[Any, list[int] | None] = {None: None}
-        self._lock = threading.Lock()
         self.example_bytes = 0
         self.closed: StoreError | None = None  # set by the table's handle: calls that wait end with it
         self.special = False
@@ -158,10 +156,8 @@ class TableHandle:
             plan = self.read_plan()
             if plan is None:
                 raise Timeout(f"table {self.name!r} cannot be read yet", "nothing was written to it")
-            with self._lock:
-                if self._reader is None:
-                    self.special = bool(plan.ragged)
-                    self._reader = _core.Reader(self.native, plan.native)
+            self.special = bool(plan.ragged)
+            self._reader = _core.Reader(self.native, plan.native)  # without a lock: two threads may make one each
         return self._reader
 
     def read_plan(self) -> ReadPlan | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -30,7 +31,10 @@ _MOST_TABLES = 256
 
 
 class Mixture:
-    """Samples from several tables of one store. Pickles as their names and weights."""
+    """Samples from several tables of one store. Pickles as their names and weights.
+
+    In a process that loads it, and in a forked child, the choice of tables begins anew from the seed.
+    """
 
     def __init__(
         self, store: Store, tables: Mapping[str, Table], weights: Mapping[str, float], seed: int | None
@@ -41,7 +45,7 @@ class Mixture:
         self._seed = seed
         self._ended: StoreError | None = None
         handles = [table._open() for table in self._tables]
-        self._source: MixtureSource | None = MixtureSource(handles, list(weights.values()), seed)
+        self._source: MixtureSource | None = MixtureSource(handles, _Shares(list(weights.values()), seed))
         store._follow(self)
 
     @property
@@ -141,14 +145,31 @@ class Mixture:
         return source
 
 
+class _Shares:
+    """How many examples of a batch each table gives: a seeded random number; threads may share it."""
+
+    def __init__(self, weights: list[float], seed: int | None) -> None:
+        self._probabilities = np.asarray(weights, np.float64) / np.sum(weights)
+        self._seed = seed
+        self._random, self._pid = self._begin()
+
+    def counts(self, n: int) -> Array:
+        """By table, n in all."""
+        if self._pid != os.getpid():  # numpy's generator has a lock, which a forked child may inherit taken
+            self._random, self._pid = self._begin()  # in this order: other threads look at the pid first
+        places = self._random.choice(len(self._probabilities), n, p=self._probabilities)
+        return np.bincount(places, minlength=len(self._probabilities))
+
+    def _begin(self) -> tuple[np.random.Generator, int]:
+        return np.random.Generator(np.random.Philox(self._seed)), os.getpid()
+
+
 class MixtureSource:
     """Where a mixture's batches come from."""
 
-    def __init__(self, handles: list[TableHandle], weights: list[float], seed: int | None, columns: Any = None) -> None:
+    def __init__(self, handles: list[TableHandle], shares: _Shares, columns: Any = None) -> None:
         self._handles = handles
-        self._shares = np.asarray(weights, np.float64) / np.sum(weights)
-        self._random = np.random.Generator(np.random.Philox(seed))
-        self._seed = seed
+        self._shares = shares
         self._columns = columns
         self._pool = ArrayPool()
         self.arena = handles[0].arena
@@ -156,9 +177,7 @@ class MixtureSource:
 
     def only(self, columns: str | Iterable[str] | None) -> MixtureSource:
         """The same with some outputs only; it shares the generator."""
-        made = MixtureSource(self._handles, list(self._shares), self._seed, columns)
-        made._random = self._random
-        return made
+        return MixtureSource(self._handles, self._shares, columns)
 
     def beta(self) -> float | None:
         """None: each table's own."""
@@ -166,9 +185,7 @@ class MixtureSource:
 
     def draw(self, terms: Terms, beta: float | None, allocate: Callable[[str, Any, Any], Any] | None) -> Drawn:
         """A batch of all tables that is not delivered yet."""
-        counts = np.bincount(
-            self._random.choice(len(self._shares), terms.n, p=self._shares), minlength=len(self._shares)
-        )
+        counts = self._shares.counts(terms.n)
         parts: list[_Part] = []
         try:
             with terms:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -77,11 +76,21 @@ def _dimension(size: Any, at: int, shape: Any) -> int | None:
 
 @dataclass(frozen=True)
 class Schema:
-    """Ordered columns with distinct names, none of which is also an inner node of another's path."""
+    """Ordered columns with distinct names, none of which is also an inner node of another's path.
+
+    Attributes:
+        columns: in order.
+        names: theirs, in that order.
+    """
 
     columns: tuple[Column, ...]
+    names: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    _by_name: dict[str, Column] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        # Here, not in a cached_property: until Python 3.11 that has a lock, which a forked child may inherit taken.
+        object.__setattr__(self, "names", tuple(column.name for column in self.columns))
+        object.__setattr__(self, "_by_name", {column.name: column for column in self.columns})
         if not self.columns:
             raise ValueError("a schema has at least one column")
         if len(self.columns) > _MAX_COLUMNS:
@@ -89,15 +98,6 @@ class Schema:
         if len(self._by_name) != len(self.columns):
             raise ValueError("a schema has two columns of one name")
         tree.unflatten(self._by_name)
-
-    @cached_property
-    def _by_name(self) -> dict[str, Column]:
-        return {column.name: column for column in self.columns}
-
-    @cached_property
-    def names(self) -> tuple[str, ...]:
-        """All column names, in order."""
-        return tuple(column.name for column in self.columns)
 
     def __iter__(self) -> Iterator[Column]:
         return iter(self.columns)

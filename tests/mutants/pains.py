@@ -232,6 +232,14 @@ HANDLES = [
         "        if self._pid < 0:\n            raise StoreClosed(\n",
         ("tests/test_loader.py::test_a_loader_is_closed_in_a_fork",),
     ),
+    Mutant(
+        "inherited-generator-draws-on",
+        "handles",
+        "src/di_store/mixture.py",
+        "        if self._pid != os.getpid():",
+        "        if self._pid < 0:",
+        ("tests/crash/test_fork_lines.py::test_a_fork_while_a_thread_draws_random_numbers",),
+    ),
 ]
 
 REFUSED = [
