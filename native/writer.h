@@ -146,7 +146,7 @@ class Writer {
   };
   struct Rehearsal {
     std::vector<Room> rooms;  // by lane
-    u64 bytes = 0;            // of chunks that the call begins
+    u64 bytes;                // of chunks that the call begins
   };
   struct Pending {
     u32 lane;
