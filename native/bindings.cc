@@ -151,8 +151,7 @@ nb::object interned(nb::handle text) {
 
 void wait_word(Wait& wait, Shared<u32>& word, Shared<u32>& waiters, u32 seen, double seconds, WaitKind kind, u32 table,
                u32 culprit) {
-  wait.record.is_for(kind, table);
-  wait.record.culprit(culprit);
+  wait.record.is_for(kind, table, culprit);
   waiters.fetch_add(1);
   try {
     os::Blocking blocking;

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "reaper.h"
+#include "waits.h"
 
 namespace di {
 namespace {
@@ -79,6 +80,7 @@ bool collapse_one(Arena& arena) {
 }  // namespace
 
 bool chore(const std::shared_ptr<Arena>& arena) {
+  const UnseenWaits unseen;
   static thread_local u64 reaped_at = 0;
   const u64 now = os::coarse_ns();
   if (now - reaped_at > kReapEveryNs) {

@@ -47,7 +47,6 @@ void SharedLock::acquire_slow(Deadline deadline) {
   const bool nested = os::is_python_held_off() && !deadline.tries_only();
   const u64 until = nested ? deadline.at_most(kNestedNs).at_ns() : deadline.at_ns();
   WaitRecord record(arena_);
-  record.is_for(WaitKind::kLock, kNone);
   os::LongWait wait;
   for (;;) {
     u32 seen = word_.word.load(std::memory_order_relaxed);
@@ -71,7 +70,7 @@ void SharedLock::acquire_slow(Deadline deadline) {
       continue;
     }
     const u32 holder = lock_owner(now);
-    record.culprit(holder);
+    if (!deadline.tries_only()) record.is_for_lock(holder);  // from the second slice on: most waits are over by then
     const u64 time = os::now_ns();
     if (time < until) {
       if (wait.is_due()) wait.tell(name_ + " is held by " + arena_.describe_client(holder));
@@ -79,6 +78,7 @@ void SharedLock::acquire_slow(Deadline deadline) {
     }
     // A lock is held for microseconds. An owner that runs and keeps it longer waits for a processor: no reason to fail.
     if (!deadline.tries_only() && time < until + kPatienceNs && arena_.runs(holder)) continue;
+    if (!deadline.tries_only()) record.give_up();
     refuse(holder, nested);
   }
   os::hold_python_off();

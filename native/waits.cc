@@ -23,17 +23,20 @@ bool has_owner(const Arena& arena, u64 owner) {
          (client.generation.load() & kGenerationMask) == (owner >> 12 & kGenerationMask);
 }
 
+thread_local u32 t_last = os::thread_id();  // the record taken last; threads begin their search apart
+thread_local u32 t_given_up = 0;            // how many waits for locks were in vain
+thread_local bool t_unseen = false;
+
 // A record that nobody needs, marked as being written; nullptr: there is none.
 WaitSlot* take_free(const Arena& arena, u64 token) {
-  thread_local u32 last = os::thread_id();  // threads begin their search apart
   for (u32 step = 0; step < kMaxWaits; ++step) {
-    const u32 at = (last + step) % kMaxWaits;
+    const u32 at = (t_last + step) % kMaxWaits;
     WaitSlot& record = arena.wait(at);
     u64 seen = record.owner.load(std::memory_order_relaxed);
     if (has_owner(arena, seen)) continue;
     // acquire: what the last owner wrote comes before what is written now.
     if (!record.owner.compare_exchange_strong(seen, token | kBeingWritten, std::memory_order_acq_rel)) continue;
-    last = at;
+    t_last = at;
     return &record;
   }
   return nullptr;
@@ -41,40 +44,73 @@ WaitSlot* take_free(const Arena& arena, u64 token) {
 
 }  // namespace
 
-WaitRecord::WaitRecord(const Arena& arena) : arena_(arena), since_ns_(os::now_ns()) {}
+WaitRecord::WaitRecord(const Arena& arena) : arena_(arena), since_ns_(os::now_ns()), given_up_(t_given_up) {}
 
-void WaitRecord::take(WaitKind kind, u32 table) {
+// Nobody else writes to it while it names this thread: not the parent's, and of a call that has not ended meanwhile.
+bool WaitRecord::is_ours() const {
+  return record_ != nullptr && fork_generation_ == arena_.fork_generation() &&
+         record_->owner.load(std::memory_order_relaxed) == token_;
+}
+
+void WaitRecord::take(Reason reason) {
   fork_generation_ = arena_.fork_generation();
   token_ = token_of(arena_);
   sought_ = true;
-  record_ = take_free(arena_, token_);
+  record_ = &arena_.wait(t_last % kMaxWaits);
+  inside_ = is_ours();
+  if (inside_) {
+    before_ = {record_->kind.load(), record_->table.load(), record_->culprit.load()};
+    return tell(reason);
+  }
+  record_ = t_unseen ? nullptr : take_free(arena_, token_);
   if (record_ == nullptr) return;
   record_->since_ns.store(since_ns_, std::memory_order_relaxed);
-  record_->table.store(table, std::memory_order_relaxed);
-  record_->culprit.store(0, std::memory_order_relaxed);
-  record_->kind.store(static_cast<u32>(kind), std::memory_order_relaxed);
+  tell(reason);
   record_->owner.store(token_, std::memory_order_release);  // pairs with the acquire in all_waiting()
 }
 
-void WaitRecord::is_for(WaitKind kind, u32 table) {
-  if (!sought_ || fork_generation_ != arena_.fork_generation())
-    return take(kind, table);  // the old one is the parent's
-  if (record_ == nullptr) return;
-  record_->table.store(table, std::memory_order_relaxed);
-  record_->kind.store(static_cast<u32>(kind), std::memory_order_relaxed);
+void WaitRecord::tell(Reason reason) {
+  if (inside_ && reason.table == kNone) reason.table = before_.table;
+  record_->table.store(reason.table, std::memory_order_relaxed);
+  record_->culprit.store(reason.culprit, std::memory_order_relaxed);
+  record_->kind.store(reason.kind, std::memory_order_relaxed);
 }
 
-void WaitRecord::culprit(u32 slot) {
-  if (record_ != nullptr) record_->culprit.store(slot + 1, std::memory_order_relaxed);
+void WaitRecord::is_for_lock(u32 holder) {
+  const Reason reason{static_cast<u32>(WaitKind::kLock), kNone, holder + 1};
+  if (!sought_)
+    take(reason);
+  else if (is_ours())
+    tell(reason);
+}
+
+void WaitRecord::is_for(WaitKind kind, u32 table, u32 culprit) {
+  const Reason reason{static_cast<u32>(kind), table, culprit + 1};
+  if (!sought_ || fork_generation_ != arena_.fork_generation())
+    take(reason);  // the old one is the parent's
+  else if (is_ours() && given_up_ == t_given_up)
+    tell(reason);
+  given_up_ = t_given_up;
+}
+
+void WaitRecord::give_up() {
+  ++t_given_up;
+  if (inside_) record_ = nullptr;  // what it says stays
 }
 
 void WaitRecord::end() {
   if (record_ == nullptr || fork_generation_ != arena_.fork_generation()) return;
   // Not another's: somebody took the record over if this process was taken for dead meanwhile.
   u64 mine = token_;
-  record_->owner.compare_exchange_strong(mine, 0, std::memory_order_release);
+  if (!inside_)
+    record_->owner.compare_exchange_strong(mine, 0, std::memory_order_release);
+  else if (is_ours())
+    tell(before_);
   record_ = nullptr;
 }
+
+UnseenWaits::UnseenWaits() { t_unseen = true; }
+UnseenWaits::~UnseenWaits() { t_unseen = false; }
 
 std::vector<Waiting> all_waiting(const Arena& arena) {
   std::vector<Waiting> all;

@@ -197,6 +197,22 @@ PAINS = [
         "  if (record_->since_ns.load() == 0) record_->since_ns.store(since_ns_);",
         ("tests/test_waits.py::test_the_age_of_a_wait_is_that_of_the_call_in_progress",),
     ),
+    Mutant(
+        "a-wait-inside-a-call-has-a-record-of-its-own",
+        "pain-20",
+        "native/waits.cc",
+        "  inside_ = is_ours();",
+        "  inside_ = false;",
+        ("tests/crash/test_shown_waits.py",),
+    ),
+    Mutant(
+        "a-lock-is-no-reason-between-two-looks",
+        "pain-20",
+        "native/waits.cc",
+        "  else if (is_ours() && given_up_ == t_given_up)",
+        "  else if (is_ours())",
+        ("tests/crash/test_shown_waits.py",),
+    ),
 ]
 
 HANDLES = [
