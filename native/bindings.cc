@@ -1,20 +1,30 @@
 #define DI_IMPORT_NUMPY
 #include "bindings.h"
 
-#include <cxxabi.h>
-
 namespace di::py {
 namespace {
 
 PyObject* codec_functions[2] = {nullptr, nullptr};
 PyObject* wait_log = nullptr;
 
-void* leave_gil() { return PyGILState_Check() ? PyEval_SaveThread() : nullptr; }
+// Whether this thread has the GIL. PyGILState_Check() says yes for ever once there was a sub-interpreter.
+bool has_gil() {
+#if PY_VERSION_HEX >= 0x030d0000
+  return PyThreadState_GetUnchecked() != nullptr;
+#elif PY_VERSION_HEX >= 0x030c0000
+  return _PyThreadState_UncheckedGet() != nullptr;
+#else  // of the thread that has the GIL, whichever that is
+  PyThreadState* const state = _PyThreadState_UncheckedGet();
+  return state != nullptr && state == PyGILState_GetThisThreadState();
+#endif
+}
+
+void* leave_gil() { return has_gil() ? PyEval_SaveThread() : nullptr; }
 
 void enter_gil(void* state) {
   if (state == nullptr) return;
   take_gil_back(static_cast<PyThreadState*>(state));
-  if (PyErr_CheckSignals() != 0) throw nb::python_error();
+  if (in_python([] { return PyErr_CheckSignals(); }) != 0) throw nb::python_error();
 }
 
 void enter_gil_quietly(void* state) {
@@ -31,12 +41,13 @@ bool ending() {
 
 // With no shared lock held. A wait that cannot be logged goes on all the same.
 void tell_waited(u64 before_ns, u64 now_ns, const std::string& what) {
-  if (wait_log == nullptr || !PyGILState_Check()) return;
+  if (wait_log == nullptr || !has_gil()) return;
   try {
-    const nb::object log = nb::borrow(wait_log);
-    log(static_cast<double>(before_ns) * 1e-9, static_cast<double>(now_ns) * 1e-9, what);
+    call_python(nb::handle(wait_log), nb::float_(static_cast<double>(before_ns) * 1e-9),
+                nb::float_(static_cast<double>(now_ns) * 1e-9), nb::str(what.c_str(), what.size()));
   } catch (nb::python_error& error) {
-    error.discard_as_unraisable("the log of a wait");
+    error.restore();
+    in_python([] { PyErr_WriteUnraisable(wait_log); });
   }
 }
 
@@ -61,25 +72,38 @@ const char* error_name(Code code) {
   }
 }
 
+// The exception for an error of the core, with its type.
+std::pair<nb::object, nb::object> made_exception(const Error& error) {
+  const nb::object module = checked(in_python([] { return PyImport_ImportModule("di_store.errors"); }));
+  nb::object type = checked(PyObject_GetAttrString(module.ptr(), error_name(error.code())));
+  const nb::str text(error.what());
+  if (error.code() == Code::kTimeout) {
+    const nb::object culprit =
+        error.culprit().empty() ? nb::none() : nb::object(nb::str(error.culprit().c_str(), error.culprit().size()));
+    nb::object made = call_python(type, nb::str("timed out"), text, culprit);
+    return {std::move(type), std::move(made)};
+  }
+  nb::dict named = new_dict();
+  if (error.is_told()) named["remedy"] = nb::str("");
+  PyObject* const given = text.ptr();
+  nb::object made = checked(in_python([&] { return PyObject_VectorcallDict(type.ptr(), &given, 1, named.ptr()); }));
+  return {std::move(type), std::move(made)};
+}
+
 void translate(const std::exception_ptr& pointer, void*) {
   try {
     std::rethrow_exception(pointer);
   } catch (const Error& error) {
     if (error.code() == Code::kInvalid) {
-      PyErr_SetString(PyExc_ValueError, error.what());
+      in_python([&] { PyErr_SetString(PyExc_ValueError, error.what()); });
       return;
     }
     if (error.code() == Code::kType) {
-      PyErr_SetString(PyExc_TypeError, error.what());
+      in_python([&] { PyErr_SetString(PyExc_TypeError, error.what()); });
       return;
     }
     try {
-      nb::object type = nb::module_::import_("di_store.errors").attr(error_name(error.code()));
-      nb::object made = error.code() == Code::kTimeout
-                            ? type(nb::str("timed out"), nb::str(error.what()),
-                                   error.culprit().empty() ? nb::none() : nb::object(nb::str(error.culprit().c_str())))
-                        : error.is_told() ? type(nb::str(error.what()), nb::arg("remedy") = "")
-                                          : type(nb::str(error.what()));
+      const auto [type, made] = made_exception(error);
       PyErr_SetObject(type.ptr(), made.ptr());
     } catch (nb::python_error& failed) {
       failed.restore();
@@ -89,14 +113,13 @@ void translate(const std::exception_ptr& pointer, void*) {
 
 }  // namespace
 
+void park() {
+  for (;;) os::sleep_ns(1'000'000'000);
+}
+
 void take_gil_back(PyThreadState* state) {
-  // Only the interpreter knows which thread ends it: that one gets the GIL as ever, any other one is unwound (before
-  // Python 3.14, which lets it sleep itself).
-  try {
-    PyEval_RestoreThread(state);
-  } catch (abi::__forced_unwind&) {
-    for (;;) os::sleep_ns(1'000'000'000);
-  }
+  // Only the interpreter knows which thread ends it: that one gets the GIL as ever.
+  in_python([state] { PyEval_RestoreThread(state); });
 }
 
 nb::object object_codec(int which) {
@@ -126,18 +149,23 @@ nb::object wrap_array(int type, int ndim, const npy_intp* shape, const void* dat
   return made;
 }
 
-nb::object as_array(nb::handle value, int type, const char* what) {
-  PyObject* array = PyArray_FROMANY(value.ptr(), type, 0, 0, NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED);
+void drop_refusal() {
+  if (PyErr_ExceptionMatches(PyExc_MemoryError) || !PyErr_ExceptionMatches(PyExc_Exception)) throw nb::python_error();
+  in_python([] { PyErr_Clear(); });
+}
+
+Kept as_array(nb::handle value, int type, const char* what) {
+  PyObject* array =
+      in_python([&] { return PyArray_FROMANY(value.ptr(), type, 0, 0, NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED); });
   if (array == nullptr) {
-    if (PyErr_ExceptionMatches(PyExc_MemoryError) || !PyErr_ExceptionMatches(PyExc_Exception)) throw nb::python_error();
-    PyErr_Clear();
+    drop_refusal();
     throw Error(Code::kType, what + std::string(", got a ") + Py_TYPE(value.ptr())->tp_name);
   }
-  return nb::steal(array);
+  return Kept(nb::steal(array));
 }
 
 std::string shown(nb::handle object) {
-  const nb::str text(object);
+  const nb::object text = checked(in_python([&] { return PyObject_Str(object.ptr()); }));
   const nb::object bytes = checked(PyUnicode_AsEncodedString(text.ptr(), "utf-8", "backslashreplace"));
   return {PyBytes_AS_STRING(bytes.ptr()), static_cast<std::size_t>(PyBytes_GET_SIZE(bytes.ptr()))};
 }

@@ -16,6 +16,7 @@
 #include <span>
 
 #include "arena.h"
+#include "bindings_calls.h"
 #include "bindings_casters.h"
 #include "heap.h"
 #include "locks.h"
@@ -43,7 +44,9 @@ nb::object new_array(const std::vector<T>& values, int type) {
   return nb::steal(array);
 }
 // A contiguous array of this type made from (or being) `value`; throws TypeError, which names `what` and what to give.
-nb::object as_array(nb::handle value, int type, const char* what = "an argument is no array of numbers");
+Kept as_array(nb::handle value, int type, const char* what = "an argument is no array of numbers");
+// After a call of Python that refused a value: its error goes, one that tells nothing of the value is thrown.
+void drop_refusal();
 template <class T>
 std::span<const T> view_of(const nb::object& array) {
   auto* at = reinterpret_cast<PyArrayObject*>(array.ptr());
@@ -65,17 +68,11 @@ inline u32 column_or_none(nb::handle from, const char* key) {
 }
 // One object for all equal strings, so that a dict finds it by its address.
 nb::object interned(nb::handle text);
-// A new reference that Python returned; null is the error that Python has set.
-inline nb::object checked(PyObject* fresh) {
-  if (fresh == nullptr) throw nb::python_error();
-  return nb::steal(fresh);
-}
 // str(object) as UTF-8, for messages: what has none (lone surrogates) is escaped.
 std::string shown(nb::handle object);
 
 constexpr u64 kKeepGil = 64u << 10;  // bytes copied without letting go of the GIL: handing it over costs 67 us
-// As PyEval_RestoreThread(), but a thread that comes back while another one ends the interpreter sleeps for ever: Python
-// would end it by unwinding its stack, which C++ frames do not survive.
+// As PyEval_RestoreThread(), but a thread that comes back while another one ends the interpreter sleeps for ever.
 void take_gil_back(PyThreadState* state);
 class MaybeRelease {  // releases the GIL for long copies
  public:
@@ -126,6 +123,7 @@ nb::object share(const std::shared_ptr<T>& pointer) {
 #ifdef DI_FAULTS
   const SparedAllocations spared;
 #endif
+  const NoCollection still;
   return nb::cast(pointer);
 }
 nb::object object_codec(int which);  // 0 encode, 1 decode

@@ -22,7 +22,7 @@ u64 pinned_bytes(const Arena& arena, u32 slot) {
 
 nb::dict client_stats(const Arena& arena, u32 slot, u64* page_tables) {
   const ClientSlot& client = arena.client(slot);
-  nb::dict entry;
+  nb::dict entry = new_dict();
   entry["slot"] = slot;
   entry["pid"] = client.pid.load();
   const bool mine = slot == arena.slot();
@@ -55,9 +55,9 @@ u32 stopped_holder(const Arena& arena, u32 table) {
 
 nb::list waiters(const Arena& arena) {
   static const char* kinds[] = {"", "lock", "room", "items", "limiter", "object", "weights", "memory", "table"};
-  nb::list all;
+  nb::list all = new_list();
   for (const Waiting& found : all_waiting(arena)) {
-    nb::dict waiting;
+    nb::dict waiting = new_dict();
     waiting["slot"] = found.slot;
     waiting["pid"] = arena.client(found.slot).pid.load();
     waiting["thread"] = found.thread;
@@ -82,7 +82,7 @@ nb::dict stats(const ArenaPointer& arena) {
     if (error.code() != Code::kTimeout) throw;
   }
   const HeapHeader& heap = arena->heap_header();
-  nb::dict all;
+  nb::dict all = new_dict();
   all["name"] = arena->name();
   std::string uuid;
   for (const u8 byte : arena->header().uuid) {
@@ -107,7 +107,7 @@ nb::dict stats(const ArenaPointer& arena) {
   all["deaths"] = heap.deaths.load();
   all["rebuilds"] = heap.rebuilds.load();
   all["present"] = os::file_blocks_bytes(arena->fd());
-  nb::list clients;
+  nb::list clients = new_list();
   u64 tables = 0;
   for (u32 slot = 0; slot < kMaxClients; ++slot)
     if (arena->client(slot).state.load() != 0) clients.append(client_stats(*arena, slot, &tables));

@@ -33,7 +33,8 @@ class LayoutSource : public ChunkSource {
   // With the GIL: the layout of every chunk about to be read is known afterwards. Chunks that follow share it.
   void learn(u32 layout) {
     const nb::object text = nb::str(read_layout_text(*arena_, layout).c_str());
-    const nb::object names = nb::module_::import_("di_store.plan").attr("layout_names")(text);
+    const nb::object plan = checked(in_python([] { return PyImport_ImportModule("di_store.plan"); }));
+    const nb::object names = call_python(plan.attr("layout_names"), text);
     std::unordered_map<std::string, u32> numbers;
     u32 number = 0;
     for (nb::handle name : names) numbers[nb::cast<std::string>(name)] = number++;
@@ -125,7 +126,7 @@ void place(const nb::dict& data, const OutputArray& output, const nb::object& va
   for (std::size_t i = 0; i + 1 < output.path.size(); ++i) {
     PyObject* inner = PyDict_GetItem(at, output.path[i].ptr());
     if (inner == nullptr) {
-      const nb::object fresh = checked(PyDict_New());
+      const nb::dict fresh = new_dict();
       if (PyDict_SetItem(at, output.path[i].ptr(), fresh.ptr()) != 0) throw nb::python_error();
       inner = fresh.ptr();
     }
@@ -310,7 +311,8 @@ void BatchMaker::aim(nb::handle out, Assembly* batch) const {
 
 nb::object BatchMaker::given(nb::handle out, u32 output, u32 items) const {
   nb::object node = nb::borrow(out);
-  for (const nb::object& key : arrays_[output].path) node = node[key];
+  for (const nb::object& key : arrays_[output].path)
+    node = checked(in_python([&] { return PyObject_GetItem(node.ptr(), key.ptr()); }));
   auto* array = reinterpret_cast<PyArrayObject*>(node.ptr());
   if (!PyArray_Check(node.ptr()) || !PyArray_IS_C_CONTIGUOUS(array) || !PyArray_ISWRITEABLE(array) ||
       !PyArray_EquivTypes(PyArray_DESCR(array), arrays_[output].descr()) ||
@@ -355,7 +357,7 @@ void BatchMaker::spread_ragged(const DrawSet& set, u64 rows, std::vector<i64>* e
 }
 
 nb::dict BatchMaker::data(Assembly* batch) const {
-  nb::dict data;
+  nb::dict data = new_dict();
   for (const u32 i : batch->wanted)
     place(data, arrays_[i], batch->given[i].is_valid() ? batch->given[i] : array(batch, i));
   return data;
@@ -374,7 +376,7 @@ nb::object BatchMaker::array(Assembly* batch, u32 output) const {
   if (!ragged) return made;
   if (batch->with_live && batch->set.items.size() != batch->live())
     spread_ragged(batch->set, plan_.outputs[output].rows(), &ends);
-  return nb::make_tuple(made, new_array(ends, NPY_INT64));
+  return new_tuple(made, new_array(ends, NPY_INT64));
 }
 
 nb::object BatchMaker::columns(const Assembly& batch, nb::handle beta, const nb::dict& data) const {
@@ -388,9 +390,9 @@ nb::object BatchMaker::columns(const Assembly& batch, nb::handle beta, const nb:
   const nb::object weight = weights(batch.set, beta);
   const nb::int_ size(batch.set.table_size);
   if (!batch.with_live)
-    return nb::make_tuple(data, keys, priorities, chances, weight, uses, versions, episodes, starts, size);
+    return new_tuple(data, keys, priorities, chances, weight, uses, versions, episodes, starts, size);
   const nb::object live = column_of<npy_bool>(batch, NPY_BOOL, [](const Drawn& d) { return d.entry != kNone; });
-  return nb::make_tuple(data, keys, priorities, chances, weight, uses, versions, episodes, starts, size, live);
+  return new_tuple(data, keys, priorities, chances, weight, uses, versions, episodes, starts, size, live);
 }
 
 // Importance weights (Schaul et al. 2016, eq. in 3.4): (N P)^-beta over the largest of the batch or of the table. That is

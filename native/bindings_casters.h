@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "bindings_calls.h"
+
 NAMESPACE_BEGIN(NB_NAMESPACE)
 NAMESPACE_BEGIN(detail)
 
@@ -56,7 +58,8 @@ struct type_caster<std::vector<Entry>> {
   }
   template <class List>
   static handle from_cpp(List&& list, rv_policy policy, cleanup_list* cleanup) noexcept {
-    object made = steal(PyList_New(static_cast<Py_ssize_t>(list.size())));
+    const Py_ssize_t size = static_cast<Py_ssize_t>(list.size());
+    object made = steal(di::py::in_python([size] { return PyList_New(size); }));
     if (!made.is_valid()) return {};
     Py_ssize_t at = 0;
     for (auto&& each : list) {

@@ -10,13 +10,13 @@ namespace {
 
 // The entry of a key, borrowed; null if there is none. Comparing may run code of the user's keys, which may raise.
 PyObject* entry(nb::handle dict, nb::handle key) {
-  PyObject* value = PyDict_GetItemWithError(dict.ptr(), key.ptr());
+  PyObject* value = in_python([&] { return PyDict_GetItemWithError(dict.ptr(), key.ptr()); });
   if (value == nullptr && PyErr_Occurred()) throw nb::python_error();
   return value;
 }
 
 bool equal(nb::handle a, nb::handle b) {
-  const int same = PyObject_RichCompareBool(a.ptr(), b.ptr(), Py_EQ);
+  const int same = in_python([&] { return PyObject_RichCompareBool(a.ptr(), b.ptr(), Py_EQ); });
   if (same < 0) throw nb::python_error();
   return same == 1;
 }
@@ -127,7 +127,7 @@ bool Cells::scalar(const Column& column, nb::handle value, ColumnInput* input) {
   return true;
 }
 
-void Cells::listed(u32 index, nb::handle list, ColumnInput* input, u64 count) {
+void Cells::listed(u32 index, const nb::list& list, ColumnInput* input, u64 count) {
   const Column& column = columns_[index];
   std::vector<Cell> cells;
   for (nb::handle item : list) {
@@ -171,7 +171,7 @@ bool Cells::ragged_rows(u32 index, nb::handle value, int leads, u64 count, Colum
   cells.reserve(count);
   for (u64 i = 0; i < count; ++i) {
     auto* array = reinterpret_cast<PyArrayObject*>(rows[i]);
-    keep_.push_back(nb::borrow(rows[i]));
+    keep_.emplace_back(nb::borrow(rows[i]));
     cells.push_back({static_cast<const u8*>(PyArray_DATA(array)), static_cast<u32>(PyArray_DIM(array, 0))});
     bytes_ += static_cast<u64>(PyArray_NBYTES(array));
   }
@@ -183,18 +183,17 @@ bool Cells::ragged_rows(u32 index, nb::handle value, int leads, u64 count, Colum
 // What needs converting, or a good word why it can't be: Python's to do.
 void Cells::coerced(u32 index, nb::handle value, const npy_intp* lead, int leads, u64 count, ColumnInput* input) {
   const Column& column = columns_[index];
-  nb::object shape = leads == 0   ? nb::object(nb::make_tuple())
-                     : leads == 1 ? nb::object(nb::make_tuple(lead[0]))
-                                  : nb::object(nb::make_tuple(lead[0], lead[1]));
-  nb::object made = coerce_(index, value, shape);
-  keep_.push_back(made);
+  const nb::object shape = leads == 0   ? new_tuple()
+                           : leads == 1 ? new_tuple(nb::int_(lead[0]))
+                                        : new_tuple(nb::int_(lead[0]), nb::int_(lead[1]));
+  const nb::handle made = keep_.emplace_back(call_python(coerce_, nb::int_(index), value, shape));
   if (column.ragged) {
     if (PyArray_Check(made.ptr())) {
-      nb::list one;
+      nb::list one = new_list();
       one.append(made);
       listed(index, one, input, 1);
     } else {
-      listed(index, made, input, count);
+      listed(index, nb::cast<nb::list>(made), input, count);
     }
     return;
   }
@@ -267,7 +266,7 @@ void Cells::parse(nb::handle tree, const CallShape& shape, std::vector<ColumnInp
 void Cells::final_value(u32 index, nb::handle value, u64 cell, u64 cells, CellTable* table) {
   std::vector<Cell>& column = (*table)[index];
   if (column.empty()) column.resize(cells);
-  keep_.push_back(coerce_(index, value, nb::tuple()));
+  keep_.emplace_back(call_python(coerce_, nb::int_(index), value, new_tuple()));
   auto* array = reinterpret_cast<PyArrayObject*>(keep_.back().ptr());
   const u32 length = columns_[index].ragged ? static_cast<u32>(PyArray_DIM(array, 0)) : 1;
   column[cell] = {static_cast<const u8*>(PyArray_DATA(array)), length};
@@ -337,8 +336,8 @@ bool Cells::final_of_ended(nb::handle final, const CallShape& shape, const std::
   nb::object leaf = nb::borrow(final);
   while (PyDict_Check(leaf.ptr()) && PyDict_Size(leaf.ptr()) != 0)
     leaf = nb::borrow(*nb::borrow<nb::dict>(leaf).values().begin());
-  const Py_ssize_t length = PyObject_Size(leaf.ptr());
-  if (length < 0) PyErr_Clear();
+  const Py_ssize_t length = in_python([&] { return PyObject_Size(leaf.ptr()); });
+  if (length < 0) in_python([] { PyErr_Clear(); });
   if (length != static_cast<Py_ssize_t>(count)) return false;
   parse(final, {.steps = 1, .lanes = count, .time = false, .by_lane = true}, &call->final);
   for (ColumnInput& input : call->final) {
@@ -368,13 +367,15 @@ void Cells::parse_final(nb::handle final, const CallShape& shape, u32 all_lanes,
   }
   call->final.assign(columns_.size(), ColumnInput{});
   call->final_given.assign(cells, 0);
-  nb::list flat;
   if (!PyArray_Check(final.ptr()) && !PyList_Check(final.ptr()) && !PyTuple_Check(final.ptr()))
     throw Error(Code::kType,
                 std::string("final= is a dict like next=, or holds one observation for each lane, not a ") +
                     Py_TYPE(final.ptr())->tp_name);
-  const nb::object items = PyArray_Check(final.ptr()) ? final.attr("reshape")(-1) : nb::borrow(final);
-  for (nb::handle item : items) flat.append(item);
+  const nb::object items =
+      PyArray_Check(final.ptr())
+          ? checked(in_python([&] { return PyObject_CallMethod(final.ptr(), "reshape", "i", -1); }))
+          : nb::borrow(final);
+  const auto flat = nb::borrow<nb::list>(checked(in_python([&] { return PySequence_List(items.ptr()); })));
   if (nb::len(flat) != cells && nb::len(flat) != all_lanes)
     throw Error(Code::kInvalid, "final= has " + std::to_string(nb::len(flat)) +
                                     " entries: it is a dict like next=, or holds one entry "

@@ -65,7 +65,7 @@ class Cells {
   bool scalar(const Column& column, nb::handle value, ColumnInput* input);
   static bool exact_row(const Column& column, nb::handle value);
   bool ragged_rows(u32 column, nb::handle value, int leads, u64 count, ColumnInput* input);
-  void listed(u32 column, nb::handle list, ColumnInput* input, u64 count);
+  void listed(u32 column, const nb::list& list, ColumnInput* input, u64 count);
   void final_value(u32 column, nb::handle value, u64 cell, u64 cells, CellTable* table);
   bool final_of_ended(nb::handle final, const CallShape& shape, const std::vector<u8>& ended, WriterCall* call);
   void final_item(nb::handle item, u64 cell, u64 cells, CellTable* table);
@@ -78,7 +78,7 @@ class Cells {
   nb::object coerce_;
   std::vector<u32> final_columns_;
   // What this call's inputs point into. scalars_ must not move: room for one a column in each of three trees.
-  std::vector<nb::object> keep_;
+  std::vector<Kept> keep_;
   std::vector<std::vector<Cell>> cells_;
   std::vector<std::array<u8, 16>> scalars_;
   u64 bytes_ = 0;

@@ -129,7 +129,7 @@ u8* take_block(const ArenaPointer& arena, u64 bytes, u32 entry, const u8* id, u6
 }
 
 void put_packed(const ArenaPointer& arena, nb::handle value, u32 entry, const u8* id, u64 expires_ns, u32* descriptor) {
-  const nb::object encoded = object_codec(0)(value);
+  const Kept encoded(call_python(object_codec(0), value));
   const nb::bytes header = nb::cast<nb::bytes>(encoded.attr("header"));
   const nb::list buffers = nb::cast<nb::list>(encoded.attr("buffers"));
   const auto offsets = nb::cast<std::vector<u64>>(encoded.attr("offsets"));
@@ -144,15 +144,15 @@ void put_packed(const ArenaPointer& arena, nb::handle value, u32 entry, const u8
   std::memcpy(block, &form, sizeof form);
   std::memcpy(block + sizeof form, header.c_str(), header.size());
   for (std::size_t i = 0; i < offsets.size(); ++i) {
+    const nb::object buffer = buffers[i];
     Py_buffer view;
-    if (PyObject_GetBuffer(nb::object(buffers[i]).ptr(), &view, PyBUF_C_CONTIGUOUS) != 0) {
+    if (in_python([&] { return PyObject_GetBuffer(buffer.ptr(), &view, PyBUF_C_CONTIGUOUS); }) != 0)
       throw nb::python_error();  // the caller abandons the block
-    }
     {
       MaybeRelease release(static_cast<u64>(view.len) > kKeepGil);
       os::copy_streaming(block + start + offsets[i], view.buf, static_cast<u64>(view.len));
     }
-    PyBuffer_Release(&view);
+    in_python([&] { PyBuffer_Release(&view); });
   }
 }
 
@@ -207,9 +207,8 @@ nb::object read_array(const ArrayForm& form, const u8* block, u64 bytes, const n
     throw Error(Code::kCorruptData, "an object's header is damaged");
   nb::object view = wrap_array(type, form.ndim, shape, block + sizeof form, pin, false);
   if (!copy) return view;
-  PyObject* made = PyArray_NewCopy(reinterpret_cast<PyArrayObject*>(view.ptr()), NPY_CORDER);
-  if (made == nullptr) throw nb::python_error();
-  return nb::steal(made);
+  auto* const array = reinterpret_cast<PyArrayObject*>(view.ptr());
+  return checked(in_python([&] { return PyArray_NewCopy(array, NPY_CORDER); }));
 }
 
 nb::object read_packed(const PackedForm& form, const u8* block, u64 bytes, const nb::object& pin, nb::handle copy) {
@@ -219,7 +218,7 @@ nb::object read_packed(const PackedForm& form, const u8* block, u64 bytes, const
   npy_intp size = static_cast<npy_intp>(form.payload_bytes);
   const nb::object payload = wrap_array(NPY_UINT8, 1, &size, block + start, pin, false);
   const nb::bytes header(reinterpret_cast<const char*>(block) + sizeof form, form.header_bytes);
-  return object_codec(1)(header, payload, copy);
+  return call_python(object_codec(1), header, payload, copy);
 }
 
 nb::object read_value(const ArenaPointer& arena, u32 descriptor, u32 entry, nb::handle copy) {
@@ -397,7 +396,7 @@ void bind_objects(nb::module_& module, nb::class_<Arena>& type) {
           "keys",
           [](const ArenaPointer& a, nb::handle after, u64 n, double timeout) {
             a->enter();
-            nb::list all;
+            nb::list all = new_list();
             const u8* from = after.is_none() ? nullptr : id_of(nb::cast<nb::bytes>(after));
             for (const std::string& key : a->heap().keys(from, n, Deadline::after(timeout)))
               all.append(nb::bytes(key.data(), key.size()));

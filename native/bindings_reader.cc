@@ -164,7 +164,7 @@ nb::object Reader::sample(u32 n, nb::handle beta, nb::handle which) {
 
 nb::object Reader::peek(nb::handle keys, nb::handle beta, nb::handle which) {
   std::unique_ptr<Draws> draws = begin();
-  const nb::object array = as_array(keys, NPY_UINT64);
+  const Kept array = as_array(keys, NPY_UINT64);
   table_->peek(view_of<u64>(array), &draws->set(), Deadline::slice());
   nb::object parts = batches_.make(draws->set(), beta, which, nb::none(), true);
   end_draws(*draws, true);
@@ -186,7 +186,7 @@ nb::object Reader::measure(nb::handle keys, double timeout) {
   settle_orphans();
   table_->require_live();
   Draws draws(table_);
-  const nb::object array = as_array(keys, NPY_UINT64);
+  const Kept array = as_array(keys, NPY_UINT64);
   table_->peek(view_of<u64>(array), &draws.set(), deadline);
   u64 items = 0, rows = 0, bytes = 0;
   for (const Drawn& drawn : draws.set().items) {
@@ -201,7 +201,7 @@ nb::object Reader::measure(nb::handle keys, double timeout) {
     throw;
   }
   end_draws(draws, true);
-  return nb::make_tuple(items, rows, bytes);
+  return new_tuple(nb::int_(items), nb::int_(rows), nb::int_(bytes));
 }
 
 // Draws of others that may still come back, and the process that has some; None: the table's lock is held up.
@@ -213,7 +213,8 @@ nb::object Reader::undelivered(Draws& draws) {
   try {
     u32 client = arena.slot();
     const u64 all = table_->undelivered(&client, Deadline::slice());
-    return nb::make_tuple(all - std::min<u64>(all, draws.set().items.size()), arena.describe_client(client));
+    return new_tuple(nb::int_(all - std::min<u64>(all, draws.set().items.size())),
+                     nb::cast(arena.describe_client(client)));
   } catch (const Error& error) {
     if (error.code() != Code::kTimeout) throw;
     return nb::none();

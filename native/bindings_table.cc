@@ -61,7 +61,7 @@ nb::object beta(const TablePointer& table) {
 
 nb::dict stats(const TablePointer& table) {
   const TableHeader& header = table->header();
-  nb::dict all;
+  nb::dict all = new_dict();
   const u64 size = header.stat_size.load();
   all["name"] = table->name();
   all["live"] = table->live();
@@ -94,7 +94,7 @@ nb::dict stats(const TablePointer& table) {
   all["max_times_sampled"] = header.max_times_sampled;
   all["newest_version"] = table->newest_version();
   const LimiterState limiter = header.limiter;  // a torn copy only garbles a reason for a moment
-  nb::dict limits;
+  nb::dict limits = new_dict();
   limits["inserts"] = limiter.inserts;
   limits["samples"] = limiter.samples;
   limits["ratio"] = limiter.ratio;
@@ -116,7 +116,7 @@ Table& enter(const TablePointer& table) {
 }
 
 u64 update(const TablePointer& table, nb::handle keys, nb::handle priorities, double timeout) {
-  const nb::object key_array = as_array(keys, NPY_UINT64), priority_array = as_array(priorities, NPY_FLOAT64);
+  const Kept key_array = as_array(keys, NPY_UINT64), priority_array = as_array(priorities, NPY_FLOAT64);
   const auto key_view = view_of<u64>(key_array);
   const auto priority_view = view_of<double>(priority_array);
   if (key_view.size() != priority_view.size())
@@ -169,13 +169,13 @@ void bind_items(nb::class_<Table>& type) {
           nb::arg("start"), nb::arg("n"), nb::arg("timeout"), nb::arg("spread") = false)
       .def("remove",
            [](const TablePointer& t, nb::handle keys, double timeout) {
-             const nb::object array = as_array(keys, NPY_UINT64);
+             const Kept array = as_array(keys, NPY_UINT64);
              return enter(t).remove(view_of<u64>(array), Deadline::after(timeout));
            })
       .def("update", &update)
       .def("check_priorities",
            [](const TablePointer& t, nb::handle priorities) {
-             const nb::object array = as_array(priorities, NPY_FLOAT64);
+             const Kept array = as_array(priorities, NPY_FLOAT64);
              require_priorities(priority_range(t->header()), view_of<double>(array), "nothing was changed");
            })
       .def("reset", [](const TablePointer& t, double timeout) { enter(t).reset(Deadline::after(timeout)); })

@@ -195,16 +195,17 @@ bool PyWriter::take_lanes(nb::handle lane) {
     throw Error(Code::kType, "lane= is an int, an int array or a bool mask with one flag for each lane");
   if (PyLong_Check(lane.ptr()) || PyArray_IsScalar(lane.ptr(), Integer)) {
     int beyond = 0;
-    const long long number = PyLong_AsLongLongAndOverflow(nb::int_(lane).ptr(), &beyond);
+    const nb::object index = checked(in_python([&] { return PyNumber_Long(lane.ptr()); }));
+    const long long number = PyLong_AsLongLongAndOverflow(index.ptr(), &beyond);
     if (beyond != 0)
       throw Error(Code::kInvalid, "lane=" + shown(lane) + ": this writer has lanes 0 to " + std::to_string(all - 1));
     take_lane(number);
     return false;
   }
-  nb::object array = nb::steal(PyArray_FromAny(lane.ptr(), nullptr, 0, 0, NPY_ARRAY_C_CONTIGUOUS, nullptr));
+  const Kept array(nb::steal(
+      in_python([&] { return PyArray_FromAny(lane.ptr(), nullptr, 0, 0, NPY_ARRAY_C_CONTIGUOUS, nullptr); })));
   if (!array.is_valid()) {
-    if (PyErr_ExceptionMatches(PyExc_MemoryError) || !PyErr_ExceptionMatches(PyExc_Exception)) throw nb::python_error();
-    PyErr_Clear();
+    drop_refusal();
     throw Error(Code::kType, "lane= is an int, an int array or a bool mask");
   }
   if (PyArray_NDIM(reinterpret_cast<PyArrayObject*>(array.ptr())) != 1)
@@ -221,7 +222,7 @@ bool PyWriter::take_lanes(nb::handle lane) {
   if (PyArray_SIZE(at) != 0 && !PyTypeNum_ISINTEGER(PyArray_TYPE(at)))
     throw Error(Code::kType, "lane= is an int, an int array or a bool mask");
   if (PyArray_SIZE(at) == 0) return vector_;
-  const nb::object numbers = as_array(array, NPY_INT64, "lane= is an int, an int array or a bool mask");
+  const Kept numbers = as_array(array, NPY_INT64, "lane= is an int, an int array or a bool mask");
   for (const i64 value : view_of<i64>(numbers)) take_lane(value);
   return vector_;
 }
@@ -248,14 +249,14 @@ void PyWriter::parse_priority(nb::handle value, const CallShape& shape, std::siz
   std::vector<double>* to = &call_.priority[table];
   const u64 cells = shape.cells();
   if (PyFloat_Check(value.ptr()) || PyLong_Check(value.ptr())) {
-    const double number = PyFloat_AsDouble(value.ptr());
+    const double number = in_python([&] { return PyFloat_AsDouble(value.ptr()); });
     if (number == -1 && PyErr_Occurred()) {
-      PyErr_Clear();
+      in_python([] { PyErr_Clear(); });
       throw Error(Code::kInvalid, "priority= is larger than any float: priorities must be finite");
     }
     to->assign(cells, number);
   } else {
-    const nb::object array = as_array(value, NPY_FLOAT64, "priority= is a number, or one for each row");
+    const Kept array = as_array(value, NPY_FLOAT64, "priority= is a number, or one for each row");
     const auto values = view_of<double>(array);
     std::vector<npy_intp> got, by_row, by_step;
     const auto* at = reinterpret_cast<const PyArrayObject*>(array.ptr());
@@ -316,7 +317,7 @@ void PyWriter::explain(const Error& error) const {
 
 nb::object PyWriter::result(Blocked blocked) {
   if (blocked.why != Blocked::Why::kNothing) return nb::cast(std::move(blocked));  // a copy may fail where nothing may
-  nb::list all;
+  nb::list all = new_list();
   for (u32 i = 0; i < writer_->plan().tables.size(); ++i) {
     const std::vector<MadeItem>& made = writer_->made(i);
     npy_intp n = static_cast<npy_intp>(made.size());
@@ -331,7 +332,7 @@ nb::object PyWriter::result(Blocked blocked) {
       l[j] = static_cast<i32>(made[static_cast<std::size_t>(j)].lane);
       s[j] = made[static_cast<std::size_t>(j)].start;
     }
-    all.append(nb::make_tuple(keys, lanes, starts));
+    all.append(new_tuple(keys, lanes, starts));
   }
   return all;
 }

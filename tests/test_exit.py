@@ -65,6 +65,168 @@ def test_the_end_with_threads_inside(count: Callable[[int, int], int], store_dir
     assert os.listdir(store_dir) == []
 
 
+IN_PYTHON = """
+import gc, sys, threading, numpy as np, di_store
+
+def spin():
+    for _ in range(2_000):
+        pass
+
+class Pickled:
+    def __reduce__(self):
+        spin()
+        return Pickled, ()
+
+class Restored:
+    def __getstate__(self):
+        return {"a": 1}
+    def __setstate__(self, state):
+        spin()
+
+class Array:
+    def __array__(self, dtype=None, copy=None):
+        spin()
+        return np.ones(64, "f4")
+
+class Number:
+    def __float__(self):
+        spin()
+        return 1.0
+
+class Garbage:
+    def __init__(self):
+        self.ring = self
+    def __del__(self):
+        spin()
+
+def put():
+    while True:
+        store.delete([store.put([Pickled()])])
+
+def put_many():
+    while True:
+        store.delete(store.put_many([[Pickled()], {"a": np.ones(3)}]))
+
+def get():
+    ref = store.put([Restored()])
+    while True:
+        store.get(ref)
+
+def publish():
+    while True:
+        store.publish("state", {f"layer{i}.weight": np.ones((8, 8), "f4") for i in range(50)})
+
+def latest():
+    while True:
+        store.latest("state")
+
+def copies():
+    ref = store.put(np.ones(1 << 18))
+    while True:
+        store.get(ref, copy=True)
+
+def append():
+    with table.writer() as writer:
+        while True:
+            writer.append({"x": Array()})
+
+def numbers():
+    with table.writer() as writer:
+        while True:
+            writer.append({"x": np.ones(64, "f4")}, priority=[Number()])
+
+def insert():
+    while True:
+        table.insert({"x": Array()}, priority=Number())
+
+def refused():
+    with table.writer() as writer:
+        while True:
+            try:
+                writer.append({"y": Array()})
+            except di_store.SchemaMismatch:
+                pass
+
+def collect():
+    gc.set_threshold(2)
+    while True:
+        Garbage()
+        table.sample(4)
+        table.peek(table.keys(0, 10))
+        store.stats()
+
+store = di_store.open(memory="64MiB")
+schema = {"x": di_store.Spec((64,), "f4")}
+table = store.create_table("t", capacity=500, sampler=di_store.Prioritized(0.6, 0.4), schema=schema)
+table.extend({"x": np.ones((100, 64), "f4")})
+store.publish("state", {"a": 1})
+for work in sys.argv[1:]:
+    threading.Thread(target=globals()[work], daemon=True).start()
+threading.Event().wait(0.02)
+print("ending")
+"""
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "work",
+    [
+        ("put", "put_many"),
+        ("get", "copies"),
+        ("publish", "latest"),
+        ("append", "numbers", "insert"),
+        ("refused", "refused"),
+        ("collect", "collect"),
+    ],
+    ids="-".join,
+)
+def test_the_end_with_threads_in_python_that_the_core_called(
+    work: tuple[str, ...], count: Callable[[int, int], int], store_dir: str
+) -> None:
+    for _ in range(count(2, 100)):
+        done = subprocess.run([sys.executable, "-c", IN_PYTHON, *work], capture_output=True, text=True, timeout=120)
+        assert (done.stdout, done.stderr, done.returncode) == ("ending\n", "", 0)
+    assert os.listdir(store_dir) == []
+
+
+SUB_INTERPRETER = """
+import ctypes, os, signal, sys, numpy as np, di_store
+from di_store import _core
+
+PR_SET_PDEATHSIG = 1
+try:
+    import _interpreters as interpreters
+except ImportError:
+    import _xxsubinterpreters as interpreters
+
+store = di_store.attach(sys.argv[1], timeout=60)
+table = store.table("large")
+writer = table.writer()
+writer.append({"x": np.ones(1 << 20, np.uint8)})
+interpreters.destroy(interpreters.create())
+holder = os.fork()
+if holder == 0:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    _core.arm_fault("heap.make_before_state:1:stop")
+    store.put(np.ones(8))
+os.waitpid(holder, os.WUNTRACED)
+try:
+    writer.extend({"x": np.ones((8, 1 << 20), np.uint8)}, timeout=0.3)
+except di_store.Timeout as error:
+    print(error.culprit == f"pid {holder}, stopped")
+os.kill(holder, signal.SIGKILL)
+os.waitpid(holder, 0)
+writer.close()
+print(len(table))
+"""
+
+
+def test_a_long_copy_that_waits_for_a_lock_where_there_was_a_sub_interpreter(store: di_store.Store) -> None:
+    store.create_table("large", capacity=50, schema={"x": di_store.Spec((1 << 20,), "u1")})
+    done = subprocess.run([sys.executable, "-c", SUB_INTERPRETER, store.name], capture_output=True, text=True)
+    assert (done.stdout, done.stderr, done.returncode) == ("True\n1\n", "", 0)
+
+
 @pytest.fixture
 def store(store_name: Callable[[], str]) -> Iterator[di_store.Store]:
     """A store with what the programs below use."""

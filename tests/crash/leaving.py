@@ -91,6 +91,44 @@ def daemons(store: Any) -> None:
     table.sample(8, timeout=60)
 
 
+class Pickled:
+    """Takes its time in Python whenever it is written or read."""
+
+    def __reduce__(self) -> Any:
+        for _ in range(2_000):
+            pass
+        return Pickled, ()
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        for _ in range(2_000):
+            pass
+        return np.zeros(64, "f4")
+
+
+def values(store: Any) -> None:
+    """Daemon threads are in Python that the core called: pickles, state dicts, values with `__array__`."""
+    table = store.table("t")
+    state = {f"layer{i}.weight": np.ones((8, 8), "f4") for i in range(20)}
+
+    def puts() -> None:
+        while True:
+            store.delete(store.put_many([[Pickled()], state]))
+
+    def publishes() -> None:
+        while True:
+            store.publish("policy", state)
+            store.latest("policy")
+
+    def writes() -> None:
+        with table.writer() as writer:
+            while True:
+                writer.append({"x": Pickled()})
+
+    for work in (puts, publishes, writes):
+        threading.Thread(target=work, daemon=True).start()
+    table.sample(8, timeout=60)
+
+
 class Late:
     """Uses the store when the interpreter is half gone."""
 
@@ -109,7 +147,7 @@ def late(store: Any) -> None:
     kept.append(ring)
 
 
-STYLES = [nothing_left, arrays, handles, actor, daemons, late]
+STYLES = [nothing_left, arrays, handles, actor, daemons, values, late]
 
 
 def live(name: str, inherited: Any, style: Any, interrupted: bool, way: int, said: int) -> None:
