@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -134,3 +136,20 @@ def test_out_takes_a_mixtures_batch(store: Any) -> None:
         assert (numbers == batch.source[:, None]).all()
     with pytest.raises(ValueError, match="out= holds 8"):
         mixture.sample(9, out=batch)
+
+
+NO_DESCRIPTORS = """
+import os, resource, numpy as np, di_store
+store = di_store.open(memory="64MiB")
+table = store.create_table("t", capacity=100, schema={"x": di_store.Spec((), "f4")})
+table.extend({"x": np.ones(50, "f4")})
+table.sample(4)
+resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) - 1, 4096))
+print(len(store.mix({"t": 1}).sample(4)))
+"""
+
+
+def test_a_mixture_needs_no_descriptor() -> None:
+    """Nothing is imported late."""
+    done = subprocess.run([sys.executable, "-c", NO_DESCRIPTORS], capture_output=True, text=True, timeout=120)
+    assert (done.stdout, done.stderr) == ("4\n", "")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.random import Generator, Philox  # numpy loads it when first used: too late where no descriptor is left
 
 from di_store import config
 from di_store.batch import Batch, check_out, host_array, key_array
@@ -160,8 +161,8 @@ class _Shares:
         places = self._random.choice(len(self._probabilities), n, p=self._probabilities)
         return np.bincount(places, minlength=len(self._probabilities))
 
-    def _begin(self) -> tuple[np.random.Generator, int]:
-        return np.random.Generator(np.random.Philox(self._seed)), os.getpid()
+    def _begin(self) -> tuple[Generator, int]:
+        return Generator(Philox(self._seed)), os.getpid()
 
 
 class MixtureSource:
