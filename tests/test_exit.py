@@ -284,3 +284,61 @@ def test_no_end_of_a_fresh_interpreter_hangs(
     for _ in range(count(2, 334)):
         done = subprocess.run([sys.executable, str(program), store.name], capture_output=True, text=True, timeout=120)
         assert (done.stdout, done.stderr, done.returncode) == ("ending\n", "", 0)
+
+
+WAITS_ON = """
+import atexit, contextlib, threading
+stop = threading.Event()
+
+def end():
+    before = dict(seen)
+    while any(seen[name] < count + 2 for name, count in before.items()):  # each goes on, with its own deadline
+        pass
+    stop.set()
+    for worker in workers:
+        worker.join()
+    print("joined", flush=True)
+
+atexit.register(end)  # as of a library that was imported first
+import numpy as np, di_store
+
+def work(name, call):
+    while not stop.is_set():
+        with contextlib.suppress(di_store.StoreError):
+            call()
+        seen[name] += 1
+
+def forever():
+    table.sample(1)
+
+def load():
+    for _ in table.loader(1):
+        pass
+
+store = di_store.open(memory="64MiB")
+schema = {"x": di_store.Spec((), "f4")}
+table = store.create_table("t", capacity=5, schema=schema)
+full = store.create_table("full", capacity=1, schema=schema, limiter=di_store.Queue(1))
+full.insert({"x": 1.0})
+calls = {
+    "sample": lambda: table.sample(1, timeout=0.3),
+    "mixture": lambda: store.mix({"t": 1}).sample(1, timeout=0.3),
+    "insert": lambda: full.insert({"x": 1.0}, timeout=0.3),
+    "get": lambda: store.get("ab" * 20, timeout=0.3),
+    "latest": lambda: store.latest("w", newer_than=9, timeout=0.3),
+    "table": lambda: store.table("never", timeout=0.3),
+}
+seen = dict.fromkeys(calls, 0)
+workers = [threading.Thread(target=work, args=each, daemon=True) for each in calls.items()]
+workers.append(threading.Thread(target=load, daemon=True))
+for thread in (*workers, threading.Thread(target=forever, daemon=True)):
+    thread.start()
+while min(seen.values()) == 0 or len(store.stats()["waiters"]) < len(workers):
+    pass
+"""
+
+
+def test_an_exit_handler_registered_before_may_wait_for_threads() -> None:
+    """It runs after those of the store: blocked calls go on till their deadlines, and threads can be joined."""
+    done = subprocess.run([sys.executable, "-c", WAITS_ON], capture_output=True, text=True, timeout=120)
+    assert (done.stdout, done.stderr, done.returncode) == ("joined\n", "", 0)

@@ -177,10 +177,15 @@ _ending = False
 
 
 def _block(block: Block, shown: _core.Wait, seen: int, seconds: float) -> None:
-    """One slice inside the core, which daemon threads leave before the interpreter ends."""
+    """One slice inside the core, which other threads than the main one leave before the interpreter ends.
+
+    From then on they sleep outside of it: their calls go on and keep their deadlines, for the program may wait for them
+    in an exit handler of its own, and whom the interpreter's end finds in Python's own sleep it ends without harm.
+    """
     me = threading.get_ident()
-    if _ending and threading.current_thread() is not threading.main_thread():
-        threading.Event().wait()
+    if _ending and me != threading.main_thread().ident:
+        time.sleep(seconds)
+        return
     _inside.add(me)
     try:
         block(shown, seen, seconds)
@@ -192,8 +197,9 @@ def _leave() -> None:
     """Before the interpreter ends: it would unwind threads that sleep in the core, which they do not survive."""
     global _ending
     _ending = True
+    me = {threading.get_ident()}  # a signal handler's exception may have left it behind
     until = time.monotonic() + 20 * SLICE_SECONDS
-    while _inside and time.monotonic() < until:
+    while _inside - me and time.monotonic() < until:
         time.sleep(SLICE_SECONDS / 20)
 
 
