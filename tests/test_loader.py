@@ -114,11 +114,11 @@ def test_errors_surface_in_the_consumer(store: Any) -> None:
 def test_threads_that_cannot_be_started_are_named_and_tried_again(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     table = numbered(store, 10)
 
-    def refuse(thread: threading.Thread) -> None:
+    def refuse(*_: Any) -> None:
         raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", refuse)
+        patch.setattr("_thread.start_new_thread", refuse)
         chores._stop()  # as in a process that opens its first loader
         loader = table.loader(4, timeout=60)  # does without the thread for chores
         for _ in range(2):
@@ -127,7 +127,7 @@ def test_threads_that_cannot_be_started_are_named_and_tried_again(store: Any, mo
     assert len(next(loader)) == 4
     loader.close()
     with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", refuse)
+        patch.setattr("_thread.start_new_thread", refuse)
         with table.loader(4) as loader, pytest.raises(MemoryError, match="prefetch=0"):
             next(loader)
         with table.loader(4, prefetch=0) as loader:

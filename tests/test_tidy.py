@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # A name stands for the module or folder src/di_store/<name>. Imports under TYPE_CHECKING don't count.
 PYTHON_LAYERS = [
     ["errors", "_core", "_version"],
-    ["config", "sizes", "dtypes", "tree"],
+    ["config", "sizes", "dtypes", "tree", "background"],
     ["column", "schema", "codec"],
     ["samplers", "limiters", "views"],
     ["combination"],

@@ -6,74 +6,74 @@ Nobody depends on it: whoever needs a result does the same slice itself. It ends
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
-import threading
+import time
 import weakref
+from functools import partial
+from queue import SimpleQueue
 
 from di_store import _core
+from di_store.background import Background, wait_for
 from di_store.errors import StoreError, Timeout
 
 IDLE_SECONDS = 0.2
-
-_lock = threading.RLock()  # a signal handler may open a writer while its thread opens one
-_threads: dict[int, tuple[int, threading.Thread, threading.Event]] = {}  # by id of the arena: pid, thread, its end
+END_SECONDS = 5.0
 
 
 def run_ahead(arena: _core.Arena) -> None:
     """Start the thread for this store in this process, unless it runs."""
-    with _lock:
-        known = _threads.get(id(arena))
-        if known is not None and known[0] == os.getpid() and known[1].is_alive():
-            return
-        end = threading.Event()
-        thread = threading.Thread(target=_run, args=(weakref.ref(arena), end), name="di-store chores", daemon=True)
-        _threads[id(arena)] = os.getpid(), thread, end
+    known = _all.get(id(arena)) or _all.setdefault(id(arena), _Chores(arena))
+    with contextlib.suppress(RuntimeError):  # no memory or pids for it: the next writer or loader tries again
+        known.thread.start()
+
+
+class _Chores:
+    """The chores of one store, and their thread."""
+
+    def __init__(self, arena: _core.Arena) -> None:
+        # With the arena its entry goes, in one step of C, before another one can have its id.
+        self._arena = weakref.ref(arena, partial(_all.pop, id(arena)))
+        self._end: SimpleQueue[None] = SimpleQueue()  # what is put into it ends the thread
+        self.thread = Background(self._run)
+
+    def end(self) -> None:
+        """Let the thread end; waits for nothing."""
+        self._end.put(None)
+
+    def _run(self) -> None:
+        while self._slice() and not wait_for(self._end, IDLE_SECONDS):
+            pass
+
+    def _slice(self) -> bool:
+        """All that is due; False when the store has gone. The arena is held no longer than that."""
+        arena = self._arena()
+        if arena is None:
+            return False
         try:
-            thread.start()
-        except RuntimeError:
-            pass  # no memory or pids for it: whoever needs a slice does it, and the next writer or loader tries again
+            while arena.chore():
+                if not self._end.empty():
+                    break
+        except Timeout:
+            return True  # a stopped process holds a lock; it may go on
+        except StoreError:
+            return False
+        return True
 
 
-def _run(arena: weakref.ref[_core.Arena], end: threading.Event) -> None:
-    while not end.is_set():
-        if not _slice(arena, end):
-            return
-        end.wait(IDLE_SECONDS)
-
-
-def _slice(reference: weakref.ref[_core.Arena], end: threading.Event) -> bool:
-    """All that is due; False when the store has gone. The arena is held no longer than that."""
-    arena = reference()
-    if arena is None:
-        return False
-    try:
-        while arena.chore():
-            if end.is_set():
-                break
-    except Timeout:
-        return True  # a stopped process holds a lock; it may go on
-    except StoreError:
-        return False
-    return True
+_all: dict[int, _Chores] = {}  # by id of the arena
 
 
 def _stop() -> None:
     """Before the interpreter ends, which threads inside the core must not see."""
-    with _lock:
-        running = [(thread, end) for pid, thread, end in _threads.values() if pid == os.getpid()]
-        _threads.clear()
-    for _, end in running:
-        end.set()
-    for thread, _ in running:
-        if thread.is_alive():
-            thread.join(5)
-
-
-def _forget() -> None:
-    global _lock
-    _lock = threading.RLock()
-    _threads.clear()
+    running = list(_all.values())
+    _all.clear()
+    until = time.monotonic() + END_SECONDS
+    for each in running:
+        each.end()
+    for each in running:
+        each.thread.join(until - time.monotonic())
 
 
 atexit.register(_stop)
-os.register_at_fork(after_in_child=_forget)
+os.register_at_fork(after_in_child=_all.clear)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import atexit
 import contextlib
 import copy
+import itertools
 import os
-import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable
+from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, NoReturn, Protocol
 
 from di_store import _core, config
+from di_store.background import LOOK_SECONDS, Background
 from di_store.batch import Batch
 from di_store.chores import run_ahead
 from di_store.devices import Placer
@@ -22,6 +25,10 @@ from di_store.errors import EndOfData, StoreClosed, StoreError
 from di_store.handle import TableHandle
 
 LEARNER_ROLE = 2
+CLOSE_SECONDS = 60.0
+"""How long `close` waits for the thread, which is held up longer than 0.1 s by code of the user's only."""
+END_SECONDS = 5.0
+"""The same of all loaders together, when the interpreter ends."""
 
 
 class Source(Protocol):
@@ -38,9 +45,16 @@ class Source(Protocol):
 
 
 class _Ahead:
-    """Draws batches, in a thread if some are to be drawn ahead. Knows no `Loader`, so that one can be dropped."""
+    """Draws batches, in a thread if some are to be drawn ahead. Ends with its `Loader`, which it does not hold.
 
-    def __init__(self, source: Source, terms: Terms, prefetch: int, beta: Any, drop_last: bool, placer: Placer) -> None:
+    The consumer may be interrupted between any two of its steps, by what a signal handler raises. So it holds no lock
+    that the thread waits for, and nothing depends on its coming to its next step: it takes from `_ready` what is there,
+    and looks after the thread each time it finds nothing. How many batches are wanted is counted anew each time.
+    """
+
+    def __init__(
+        self, loader: Loader, source: Source, terms: Terms, prefetch: int, beta: Any, drop_last: bool, placer: Placer
+    ) -> None:
         self.placer = placer
         self._source: Source | None = source
         self._terms = terms
@@ -48,11 +62,14 @@ class _Ahead:
         self._beta = beta
         self._drop_last = drop_last
         self._drawn = 0
-        self._ready: deque[tuple[Drawn, Any]] = deque()
-        self._error: BaseException | None = None
-        self._stop = False
-        self._changed = threading.Condition()
-        self._thread: threading.Thread | None = None
+        # Batches in their order, then the error that ended the thread, or None: there will be no more.
+        self._ready: SimpleQueue[tuple[Drawn, Any] | BaseException | None] = SimpleQueue()
+        self._counts: deque[dict[TableHandle, int]] = deque(maxlen=prefetch)  # of the latest batches, draws by table
+        self._wakes: SimpleQueue[Any] = SimpleQueue()  # what is put into it wakes the thread
+        self._sleeps = False
+        self._closed = False
+        self._loader = weakref.ref(loader, self._wakes.put)  # dropped: the thread is woken in one step of C
+        self._thread = Background(self._run)
 
     def next(self) -> tuple[Drawn, Any]:
         """The next batch; raises `StopIteration` when there is no more."""
@@ -60,60 +77,64 @@ class _Ahead:
             try:
                 return self._draw()
             except Stopped:
-                raise StoreClosed("this loader was closed") from None
-        with self._changed:
-            if not self._running() and self._error is None and not self._stop:
-                self._start()
-            while not self._ready and self._error is None and not self._stop:
-                self._changed.wait(0.1)  # in slices, so that Ctrl-C comes through
-            if self._ready:
-                found = self._ready.popleft()
-                self._changed.notify_all()
+                raise _closed(StoreClosed("this loader was closed")) from None
+        while not self._stopped():
+            if self._ready.empty():
+                self._attend()
+            try:
+                found = self._ready.get(timeout=LOOK_SECONDS)
+            except Empty:
+                continue
+            if self._sleeps:
+                self._wakes.put(None)
+            if isinstance(found, tuple):
                 return found
-            error, self._error = self._error, None
-            if isinstance(error, StopIteration):
-                self._error = error  # there is no more, however often one asks
-        raise _closed(StoreClosed("this loader was closed")) if error is None else error
+            if found is not None:
+                raise found
+            self._ready.put(None)  # there is no more, however often and by how many threads one asks
+            if not self._stopped():
+                raise StopIteration
+        raise _closed(StoreClosed("this loader was closed"))
 
-    def _running(self) -> bool:
-        """Whether there is a thread. One that could not be started never lives, and another try may succeed."""
-        return self._thread is not None and self._thread.is_alive()
-
-    def _start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name="di-store loader", daemon=True)
+    def _attend(self) -> None:
+        """Nothing is ready: have a thread, and awake. One that could not be started may be so at the next try."""
+        if self._sleeps:
+            self._wakes.put(None)
         try:
             self._thread.start()
         except RuntimeError as error:
             raise MemoryError(f"no thread to draw batches ahead ({error}): prefetch=0 draws without one") from None
 
-    def stop(self, *, wait: bool) -> None:
-        """Draw no more, and give back what was not handed out."""
-        with self._changed:
-            self._stop = True
-            thread = self._thread if self._running() else None
-            self._changed.notify_all()
-        if not wait:
-            return  # the thread gives back; without one nothing is held
-        if thread is not None and thread is not threading.current_thread():
-            thread.join()
-        self._give_back()
+    def _stopped(self) -> bool:
+        return self._closed or self._loader() is None
+
+    def stop(self, seconds: float) -> None:
+        """Draw no more, and give back what was not handed out.
+
+        Waits for the thread so long at most; a thread that is held up longer gives back when it comes through. Again
+        after an interrupt it does the rest.
+        """
+        self._closed = True
+        self._wakes.put(None)
+        if self._thread.join(seconds):
+            self._give_back()
 
     def _give_back(self) -> None:
-        while True:
-            with self._changed:  # a consumer may take one meanwhile
-                if not self._ready:
-                    break
-                drawn, _ = self._ready.popleft()
-            drawn.give_back()
-        self.placer.close()
-        self._source = None  # the mapping goes with the last handle
+        while not self._ready.empty():
+            with contextlib.suppress(Empty):  # another thread may take it
+                found = self._ready.get_nowait()
+                if isinstance(found, tuple):
+                    found[0].give_back()
+        if self._source is not None:
+            self.placer.close()
+            self._source = None  # the mapping goes with the last handle
 
     def _draw(self) -> tuple[Drawn, Any]:
         """One batch, drawn now."""
         source = self._source
         if source is None:
             raise Stopped
-        terms = Terms(self._terms.n, self._terms.timeout, stop=lambda: self._stop, ours=self._held)
+        terms = Terms(self._terms.n, self._terms.timeout, stop=self._stopped, ours=self._held)
         beta = self._beta
         if callable(beta) and (beta := beta(self._drawn)) is not None:
             beta = config.real("beta", beta, why="it is the exponent of the importance weights")
@@ -135,45 +156,47 @@ class _Ahead:
 
     def _held(self, handle: TableHandle) -> int:
         """Draws of a table that are ready and not handed out."""
-        with self._changed:
-            return sum(drawn.counts.get(handle, 0) for drawn, _ in self._ready)
+        latest = itertools.islice(reversed(self._counts), self._ready.qsize())
+        return sum(counts.get(handle, 0) for counts in latest)
 
     def _run(self) -> None:
         """The thread: keep `prefetch` batches ready."""
         try:
             while self._wanted():
-                made = self._draw()
-                with self._changed:
-                    self._ready.append(made)
-                    self._changed.notify_all()
+                self._make_ready(*self._draw())
         except Stopped:
             pass
+        except StopIteration:
+            self._ready.put(None)
         except BaseException as error:  # whatever it is, the consumer gets it
-            with self._changed:
-                self._error = error
-        finally:
-            with self._changed:
-                self._thread = None
-                stopped = self._stop
-                self._changed.notify_all()
-            if stopped:
+            self._ready.put(error)
+        if self._stopped():
+            with contextlib.suppress(StoreError):  # a lock is held up: a later call gives back what could not be
                 self._give_back()
+
+    def _make_ready(self, drawn: Drawn, placed: Any) -> None:
+        self._counts.append(drawn.counts)
+        self._ready.put((drawn, placed))
 
     def _wanted(self) -> bool:
         """Wait until a batch is wanted; False when the loader ends."""
-        with self._changed:
-            while not self._stop and len(self._ready) >= self._prefetch:
-                self._changed.wait()
-            return not self._stop
+        while not self._stopped():
+            if self._ready.qsize() < self._prefetch:
+                return True
+            self._sleeps = True
+            if self._ready.qsize() >= self._prefetch:  # looked at again: who took one meanwhile has woken nobody
+                self._wakes.get()
+            self._sleeps = False
+        return False
 
 
-_open: weakref.WeakSet[Loader] = weakref.WeakSet()
-_ending = threading.Event()
+_open: weakref.WeakValueDictionary[int, Loader] = weakref.WeakValueDictionary()  # by id
+_ending = False
 
 
 def _closed(error: StoreError) -> BaseException:
     """What asking a closed loader raises; while the interpreter ends, what ends a daemon thread without a word."""
-    return SystemExit() if _ending.is_set() else error
+    return SystemExit() if _ending else error
 
 
 class Loader:
@@ -201,12 +224,12 @@ class Loader:
             beta = config.real("beta", beta, why="it is the exponent of the importance weights")
         drop_last = config.flag("drop_last", drop_last)
         placer = Placer(device, config.flag("pin_memory", pin_memory))
-        self._ahead = _Ahead(source, terms, prefetch, beta, drop_last, placer)
+        self._ahead = _Ahead(self, source, terms, prefetch, beta, drop_last, placer)
         self._pid = os.getpid()
         self._ended: StoreError | None = None
         source.arena.set_role(LEARNER_ROLE)
         run_ahead(source.arena)
-        _open.add(self)
+        _open[id(self)] = self
 
     def __iter__(self) -> Loader:
         return self
@@ -231,15 +254,17 @@ class Loader:
         return batch
 
     def close(self) -> None:
-        """Stop drawing ahead, and give back what was not handed out. A second call does nothing."""
-        if self._ended is None:
-            self._end_with(StoreClosed("this loader was closed", remedy="make a new one with table.loader()"))
+        """Stop drawing ahead, and give back what was not handed out. A second call does nothing.
 
-    def _end_with(self, why: StoreError) -> None:
-        """The store's handle is closed."""
+        Waits up to a minute for a `beta` of yours that runs in the thread; what it holds is given back when it ends.
+        """
+        self._end_with(StoreClosed("this loader was closed", remedy="make a new one with table.loader()"))
+
+    def _end_with(self, why: StoreError, seconds: float = CLOSE_SECONDS) -> None:
+        """Closed, or the store's handle is: does what an interrupted call has left."""
         self._ended = self._ended or why
         if self._pid == os.getpid():
-            self._ahead.stop(wait=True)
+            self._ahead.stop(seconds)
 
     def __enter__(self) -> Loader:
         return self
@@ -249,21 +274,19 @@ class Loader:
     ) -> None:
         self.close()
 
-    def __del__(self, ending: threading.Event = _ending) -> None:
-        # At the interpreter's end a thread that will never run again may hold the lock; the store gives back its draws.
-        if getattr(self, "_pid", -1) == os.getpid() and self._ended is None and not ending.is_set():
-            self._ahead.stop(wait=False)
-
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Loader does not pickle: pass the table and call table.loader() where it is used")
 
 
 def _close_all() -> None:
     """Before the interpreter ends, which threads inside the core must not see."""
-    _ending.set()
-    for loader in list(_open):
-        with contextlib.suppress(StoreError):  # a lock is held up: the store gives back what could not be
-            loader.close()
+    global _ending
+    _ending = True
+    until = time.monotonic() + END_SECONDS
+    for reference in _open.valuerefs():
+        if (loader := reference()) is not None:
+            with contextlib.suppress(StoreError):  # a lock is held up: the store gives back what could not be
+                loader._end_with(StoreClosed("the interpreter ends"), max(until - time.monotonic(), 0.0))
 
 
 atexit.register(_close_all)

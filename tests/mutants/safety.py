@@ -269,6 +269,22 @@ ALIVE = [
         ("tests/test_exit.py::test_a_long_copy_that_waits_for_a_lock_where_there_was_a_sub_interpreter",),
     ),
     Mutant(
+        "the-end-parks-threads-that-wait",
+        "liveness",
+        "src/di_store/waits.py",
+        "    if _ending and me != threading.main_thread().ident:\n",
+        "    if _ending and me != threading.main_thread().ident:\n        threading.Event().wait()\n",
+        ("tests/test_exit.py::test_an_exit_handler_registered_before_may_wait_for_threads",),
+    ),
+    Mutant(
+        "an-interrupt-leaves-the-loader-asleep",
+        "liveness",
+        "src/di_store/loader.py",
+        "        if self._sleeps:\n            self._wakes.put(None)\n        try:\n",
+        "        try:\n",
+        ("tests/test_interrupts.py::test_a_loader_that_was_interrupted_goes_on",),
+    ),
+    Mutant(
         "names-without-a-lock",
         "liveness",
         "native/arena.cc",

@@ -1,0 +1,51 @@
+"""KeyboardInterrupt at a chosen step of a loader's code, as the handler of a signal may raise it there.
+
+Also in what that calls of the library: wherever it is written in Python.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import di_store
+
+SOURCES = {str(Path(di_store.__file__).parent / name) for name in ("loader.py", "background.py", "chores.py")}
+SOURCES |= {str(module.__file__) for module in (contextlib, queue, threading, weakref)}
+
+
+class Interrupt:
+    """A trace function that raises at the k-th step (bytecode) of the main thread in these files."""
+
+    def __init__(self, at: int) -> None:
+        self.left = at
+
+    def __call__(self, frame: FrameType, event: str, _: Any) -> Any:
+        if frame.f_code.co_filename not in SOURCES:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            self.left -= 1
+            if self.left == 0:
+                raise KeyboardInterrupt
+        return self
+
+
+def interrupted(call: Callable[[], Any], at: int) -> tuple[Any, int]:
+    """What a call gives, None if it was interrupted, and how many of the steps until then it did not come to."""
+    interrupt = Interrupt(at)
+    sys.settrace(interrupt)
+    try:
+        found = call()
+    except KeyboardInterrupt:
+        found = None
+    finally:
+        sys.settrace(None)
+    return found, interrupt.left
