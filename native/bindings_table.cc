@@ -209,10 +209,34 @@ void await(const TablePointer& table, Wait& wait, bool items, u32 seen, double s
             seconds, kind, table->index(), culprit);
 }
 
+// Who may keep a call on this table waiting, as client slots: has drawn from it, has something of it in its ledger (an
+// open writer, draws, reads), or holds its lock or the heap's. Read without a lock: for errors and logs.
+std::vector<u32> concerned(const TablePointer& table) {
+  const Arena& arena = table->arena();
+  const u32 index = table->index();
+  const u32 holders[] = {lock_owner(arena.heap_header().lock.word.load()),
+                         lock_owner(table->header().lock.word.load())};
+  std::vector<u32> all;
+  for (u32 slot = 0; slot < kMaxClients; ++slot) {
+    bool found = slot == holders[0] || slot == holders[1] || has_drawn(arena, slot, index);
+    for_ledger_blocks(arena, slot, [&](const LedgerBlock& block, u32) {
+      for (const LedgerEntry& entry : block.entries) {
+        const u64 what = entry.what.load(std::memory_order_acquire);
+        const LedgerKind kind = ledger_kind(what);
+        const bool of_table = kind == LedgerKind::kWriter || kind == LedgerKind::kDraw || kind == LedgerKind::kRead;
+        found = found || (of_table && ledger_table(what) == index);
+      }
+    });
+    if (found) all.push_back(slot);
+  }
+  return all;
+}
+
 void bind_waits(nb::class_<Table>& type) {
   type.def("items_seq", [](const TablePointer& t) { return t->header().items_seq.load(); })
       .def("room_seq", [](const TablePointer& t) { return t->header().room_seq.load(); })
       .def("learners", [](const TablePointer& t) { return learners(t->arena(), t->index()); })
+      .def("concerned", &concerned)
       .def("wait_items", [](const TablePointer& t, Wait& w, u32 seen,
                             double seconds) { await(t, w, true, seen, seconds, WaitKind::kItems); })
       .def("wait_limiter", [](const TablePointer& t, Wait& w, u32 seen,

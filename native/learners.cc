@@ -11,12 +11,16 @@ void note_learner(const Arena& arena, u32 table) {
   word.fetch_or(bit, std::memory_order_relaxed);
 }
 
+bool has_drawn(const Arena& arena, u32 slot, u32 table) {
+  return (arena.client(slot).drawn[table / 64].load(std::memory_order_relaxed) >> table % 64 & 1) != 0;
+}
+
 std::optional<u32> learners(const Arena& arena, u32 table) {
   if (arena.table(table).learned.load(std::memory_order_relaxed) == 0) return std::nullopt;
   u32 count = 0;
   for (u32 slot = 0; slot < kMaxClients; ++slot) {
     const ClientSlot& client = arena.client(slot);
-    const bool drew = (client.drawn[table / 64].load(std::memory_order_relaxed) >> table % 64 & 1) != 0;
+    const bool drew = has_drawn(arena, slot, table);
     if (drew && client.state.load() != static_cast<u32>(ClientState::kFree) && !arena.is_dead(slot)) ++count;
   }
   return count;

@@ -265,3 +265,74 @@ def test_learners_are_counted_by_table(store: Any) -> None:
 def native(table: Any) -> Any:
     """The core's handle of a table."""
     return table._handle.native
+
+
+# -- who may be the culprit -------------------------------------------------------------------------------------------
+
+PARTS = {
+    "stranger": "store.put(1); store.table('other').sample(1, timeout=60); store.table('other').insert({'x': 1})",
+    "learner": "held = table.sample(1, timeout=60)",
+    "had drawn": "table.sample(1, timeout=60)",
+    "writer": "writer = table.writer()",
+}
+"""By what a process has done with the table, a line of a program."""
+PART = """
+import sys, di_store
+store = di_store.attach(sys.argv[1], timeout=60)
+table = store.table("t")
+exec(sys.argv[2])
+print("ready", flush=True)
+sys.stdin.readline()
+"""
+
+
+def stopped(store: Any, part: str) -> Program:
+    """A process that has stopped after that."""
+    program = Program(PART, store.name, PARTS[part])
+    assert program.line() == "ready"
+    program.signal(signal.SIGSTOP)
+    return program
+
+
+@pytest.mark.parametrize("part", ["learner", "had drawn", "writer"])
+def test_only_who_has_to_do_with_the_table_is_a_culprit(store: Any, part: str) -> None:
+    """Another one was stopped before, and in a slot before: it is not named, however the wait ends."""
+    schema, queue = {"x": di_store.Spec((), "i8")}, di_store.Queue(2)
+    store.create_table("other", capacity=10, schema=schema).insert({"x": 0})
+    table = store.create_table("t", capacity=10, schema=schema, limiter=queue)
+    table.insert({"x": 0})
+
+    def culprits() -> set[str | None]:
+        with pytest.raises(di_store.Timeout) as drawn:
+            table.sample(4, timeout=0.2)
+        while len(table) < 2:
+            table.insert({"x": 0}, timeout=60)
+        with pytest.raises(di_store.Timeout) as inserted:
+            for _ in range(3):
+                table.insert({"x": 0}, timeout=0.2)
+        return {drawn.value.culprit, inserted.value.culprit}
+
+    with stopped(store, "stranger") as stranger:
+        assert culprits() == {None}
+        table.reset()
+        table.insert({"x": 0})
+        with stopped(store, part) as program:
+            assert culprits() == {f"pid {program.pid}, stopped"}
+        stranger.signal(signal.SIGCONT)
+
+
+def test_a_stranger_is_no_culprit_of_learners_that_have_gone(
+    store: Any, queue: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither in the error nor in the log."""
+    monkeypatch.setattr(waits, "LOG_SECONDS", waits.ABANDONED_SECONDS / 4)
+    store.create_table("other", capacity=10, schema={"x": di_store.Spec((), "i8")}).insert({"x": 0})
+    with stopped(store, "stranger") as stranger:
+        with Program(DRAW, store.name) as learner:
+            assert learner.line() == "drawn"
+        queue.insert({"x": 1}, timeout=60)
+        with pytest.raises(di_store.Timeout, match="would wait forever") as caught:
+            queue.insert({"x": 2})
+        assert caught.value.culprit is None
+        assert "has waited" in caplog.text
+        assert str(stranger.pid) not in caplog.text + str(caught.value)

@@ -157,7 +157,7 @@ class Terms:
             what = f"sample of {self.n} from table {handle.name!r}"
             self.wait = SampleWait(handle.arena, self.timeout, what)
         self.wait.check_attended(handle.native, reason)
-        self.wait.pause(handle.native.wait_items, seen, reason, at_most=at_most)
+        self.wait.pause(handle.native.wait_items, seen, reason, at_most=at_most, table=handle.native)
 
 
 def await_columns(handle: TableHandle, terms: Terms) -> None:

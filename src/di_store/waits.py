@@ -78,6 +78,7 @@ class Wait:
         self._log_at = self.began + LOG_SECONDS
         self._passed = False
         self._shown: _core.Wait | None = None
+        self._about: NativeTable | None = None
 
     def __enter__(self: _Wait) -> _Wait:
         return self
@@ -110,6 +111,7 @@ class Wait:
         *,
         full: bool = False,
         at_most: float = SLICE_SECONDS,
+        table: NativeTable | None = None,
     ) -> None:
         """Sleep until something changed, for one slice at most.
 
@@ -119,10 +121,12 @@ class Wait:
             reason: what the call waits for, with counts.
             full: at the deadline raise `StoreFull` in place of `Timeout`.
             at_most: seconds.
+            table: whose items, limiter or room it waits for: nobody else can be the culprit. None: anybody may be.
 
         Raises:
             Timeout, StoreFull: the deadline is over.
         """
+        self._about = table
         left = self.left
         if left <= 0:
             raise self.failure(reason, full=full)
@@ -139,16 +143,19 @@ class Wait:
             return StoreFull(f"{self._what}: {reason}")
         waited = "" if self._timeout is None else f" within {round(self._timeout, 2):g} s"
         if not self._passed:
-            return Timeout(f"{self._what} did not come through{waited}", reason, suspect(self._arena, reason))
+            return Timeout(f"{self._what} did not come through{waited}", reason, self._suspect(reason))
         what = f"{self._what} has written its rows and some of its items, and could not end{waited}"
-        late = Timeout(what, reason, suspect(self._arena, reason), remedy=_FOLLOWS)
+        late = Timeout(what, reason, self._suspect(reason), remedy=_FOLLOWS)
         late.passed = True
         return late
+
+    def _suspect(self, reason: str) -> str | None:
+        return suspect(self._arena, reason, self._about)
 
     def _log(self, reason: str) -> None:
         self._log_at += LOG_SECONDS
         waited = time.monotonic() - self.began
-        culprit = suspect(self._arena, reason)
+        culprit = self._suspect(reason)
         held = f"; held up by {culprit}" if culprit else ""
         logger.warning("%s has waited %.0f s: %s%s", self._what, waited, reason, held)
         _flush()
@@ -230,7 +237,7 @@ class SampleWait(Wait):
         if min(now - self._attended, stats["seconds_since_insert"]) < ABANDONED_SECONDS:
             return
         why = f"{reason}; for {ABANDONED_SECONDS:.0f} s no writer of the table was open and no insert came"
-        raise Timeout(f"{self._what} would wait forever", why, suspect(self._arena, why))
+        raise Timeout(f"{self._what} would wait forever", why, suspect(self._arena, why, table))
 
 
 class InsertWait(Wait):
@@ -255,7 +262,8 @@ class InsertWait(Wait):
             block = partial(_wait_lock, table, made.holder)
         elif made.why == LIMITER:
             block = table.wait_limiter
-        self.pause(block, made.seq, made.text, full=made.why not in (LIMITER, LOCK))
+        about = None if made.why == STORE_ROOM else table
+        self.pause(block, made.seq, made.text, full=made.why not in (LIMITER, LOCK), table=about)
 
     def _check_attended(self, table: NativeTable, reason: str) -> None:
         """Raise `Timeout` if there had been learners and for a minute of this wait there was none."""
@@ -269,7 +277,7 @@ class InsertWait(Wait):
         if now - self._attended < ABANDONED_SECONDS:
             return
         why = f"{reason}; for {ABANDONED_SECONDS:.0f} s no process that has drawn from the table was there"
-        raise Timeout(f"{self._what} would wait forever", why, suspect(self._arena, why))
+        raise Timeout(f"{self._what} would wait forever", why, suspect(self._arena, why, table))
 
 
 LIMITER, STORE_ROOM, LOCK = 1, 3, 4
@@ -280,12 +288,25 @@ def _wait_lock(table: NativeTable, holder: int, shown: _core.Wait, seen: int, se
     table.wait_lock(shown, seen, seconds, holder)
 
 
-def suspect(arena: Arena, reason: str) -> str | None:
-    """Another process of the store that is stopped, as text: the one that the reason names, or who else it may be."""
+def suspect(arena: Arena, reason: str, table: NativeTable | None = None) -> str | None:
+    """Another process of the store that is stopped, as text: the one that the reason names, or who else it may be.
+
+    Args:
+        arena: the store.
+        reason: what the call waits for.
+        table: only who has drawn from it, has a writer of it open, or holds a lock that it needs; None: anybody.
+    """
     try:
         clients = arena.stats()["clients"]
+        concerned = None if table is None else set(table.concerned())
     except Exception:  # what is told about a failure must not replace it
         return None
-    others = [c["pid"] for c in clients if c["state"] in ("T", "t") and not c["self"]]
-    names = [f"pid {pid}, stopped" for pid in others]
-    return next((name for name in names if name in reason), names[0] if names else None)
+    others = [client for client in clients if client["state"] in ("T", "t") and not client["self"]]
+    named = next((name for name in map(_stopped, others) if name in reason), None)
+    if named is not None:
+        return named
+    return next((_stopped(client) for client in others if concerned is None or client["slot"] in concerned), None)
+
+
+def _stopped(client: dict[str, Any]) -> str:
+    return f"pid {client['pid']}, stopped"
