@@ -268,3 +268,17 @@ def test_a_long_lane_with_a_version_for_each_row(store: Any) -> None:
         batch = table.peek(keys)
         oldest = [min(1 + (number + step) % 64 for step in range(3)) for number in batch.data["id"].tolist()]
         assert batch.versions.tolist() == oldest
+
+
+def test_transitions_inserted_whole_have_the_version_that_they_were_given(store: Any) -> None:
+    """One row is the whole item: there is no row behind it to leave out."""
+    table = store.create_table("t", capacity=100, view=di_store.Transition(n_step=2), weights="p", max_staleness=1)
+    for _ in range(5):
+        store.publish("p", None)
+    row = {"obs": np.float32(0), "reward": np.float32(1), "terminated": False, "version": np.int64(5)}
+    row |= {"next_obs": np.float32(1), "discount": np.float32(0.9)}
+    assert table.peek(table.insert(row)).versions.tolist() == [5]
+    rows = {name: np.stack([np.asarray(value)] * 3) for name, value in row.items()}
+    keys = table.extend(rows | {"version": np.array([3, 5, 4])})
+    assert table.peek(keys).versions.tolist() == [3, 5, 4]
+    assert table.sample(20, timeout=10).versions.min() >= 4
