@@ -129,6 +129,7 @@ TableSink read_sink(nb::handle entry) {
   for (nb::handle column : entry["observed"]) sink.observed[nb::cast<u32>(column)] = true;
   sink.first = take<std::vector<u32>>(entry, "first");
   sink.track_version = take<bool>(entry, "track_version");
+  sink.weighted = take<bool>(entry, "weighted");
   return sink;
 }
 
@@ -149,6 +150,8 @@ WriterPlan read_plan(Arena& arena, const nb::dict& plan) {
   made.least_rows = take<u32>(plan, "least_rows");
   made.heap_bytes_per_row = take<u64>(plan, "heap_bytes_per_row");
   made.heap_row_max = take<u64>(plan, "heap_row_max");
+  for (nb::handle column : plan["unbounded"]) made.unbounded[nb::cast<u32>(column)] = true;
+  made.layout.float_bytes = take<std::vector<u8>>(plan, "float_bytes");
   made.counted = take_or<bool>(plan, "counted", true);
   return made;
 }
@@ -368,7 +371,8 @@ nb::object PyWriter::append(nb::handle step, nb::handle next, nb::handle final, 
   enter();
   const bool time = steps >= 0;
   begin_call(time ? static_cast<u32>(steps) : 1);
-  call_.limited = time;
+  call_.limited = true;
+  call_.extends = time;
   const CallShape shape = shape_of(lane, call_.steps, time);
   cells_.parse(step, shape, &call_.columns);
   if (!next.is_none()) cells_.parse(next, shape, &call_.next);

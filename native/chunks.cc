@@ -27,6 +27,13 @@ Parts parts_of(const LayoutInfo& layout, u32 rows, u64 heap_bytes, u64 tables) {
   return parts;
 }
 
+// Of a floating-point number in little-endian order: 0.0 or -0.0.
+bool is_zero(const u8* number, u32 bytes) {
+  u8 any = number[bytes - 1] & 0x7f;
+  for (u32 i = 0; i + 1 < bytes; ++i) any |= number[i];
+  return any == 0;
+}
+
 u64 text_hash(const std::string& text) {
   u64 hash = 0xcbf29ce484222325u;
   for (const char c : text) hash = (hash ^ static_cast<u8>(c)) * 0x100000001b3u;
@@ -115,6 +122,15 @@ std::string read_layout_text(const Arena& arena, u32 index) {
   return std::string(
       reinterpret_cast<const char*>(at) + sizeof(LayoutHeader) + sizeof(ColumnLayout) * info.columns.size(),
       header.text_bytes);
+}
+
+bool same_values(const LayoutInfo& layout, u32 column, const u8* a, const u8* b, u64 bytes) {
+  if (bytes == 0 || std::memcmp(a, b, bytes) == 0) return true;
+  const u32 each = layout.float_bytes.empty() ? 0 : layout.float_bytes[column];
+  if (each == 0) return false;
+  for (u64 at = 0; at < bytes; at += each)
+    if (std::memcmp(a + at, b + at, each) != 0 && !(is_zero(a + at, each) && is_zero(b + at, each))) return false;
+  return true;
 }
 
 // ------------------------------------------------------------------------------------------------------------ planning
@@ -219,15 +235,14 @@ bool OpenChunk::equals(const LayoutInfo& layout, u32 row, u32 index, Cell value)
   const ColumnLayout& column = layout.columns[index];
   const u8* record = base_ + header_->records_offset + u64{row} * layout.record_bytes;
   switch (static_cast<ColumnPlace>(column.place)) {
-    case ColumnPlace::kRecord: return std::memcmp(record + column.offset, value.data, column.row_bytes) == 0;
+    case ColumnPlace::kRecord:
     case ColumnPlace::kColumn:
-      return std::memcmp(base_ + column_base(*header_, column) + u64{row} * column.row_bytes, value.data,
-                         column.row_bytes) == 0;
+      return same_values(layout, index, cell(layout, row, index), value.data, column.row_bytes);
     case ColumnPlace::kHeap: {
       HeapSlot slot;
       std::memcpy(&slot, record + column.offset, sizeof slot);
       return slot.count == value.count &&
-             std::memcmp(base_ + slot.offset, value.data, u64{slot.count} * column.row_bytes) == 0;
+             same_values(layout, index, base_ + slot.offset, value.data, u64{slot.count} * column.row_bytes);
     }
   }
   return false;

@@ -20,6 +20,8 @@ struct LayoutInfo {  // a layout as this process reads it
   u32 record_bytes = 0;
   u64 column_bytes = 0;
   std::vector<ColumnLayout> columns;
+  // Of a writer: the bytes of one floating-point number of a column, 0: it holds none. Empty: not known.
+  std::vector<u8> float_bytes;
 };
 // Layouts are shared by content: equal texts get the same index.
 u32 publish_layout(Arena& arena, const LayoutHeader& header, std::span<const ColumnLayout> columns,
@@ -31,6 +33,9 @@ struct Cell {  // one value of one row
   const u8* data = nullptr;
   u32 count = 1;  // elements, where the place is the heap
 };
+
+// Whether two cells of a column that have so many bytes hold the same values: bit by bit, but 0.0 equals -0.0.
+bool same_values(const LayoutInfo& layout, u32 column, const u8* a, const u8* b, u64 bytes);
 
 struct ChunkPlan {
   u32 rows = 0;        // rows a chunk holds
@@ -55,8 +60,8 @@ class OpenChunk {
   bool fits(u64 heap_bytes) const { return heap_used_ + heap_bytes <= header_->heap_end - header_->heap_offset; }
   u64 heap_size() const { return header_->heap_end - header_->heap_offset; }
   void write(const LayoutInfo& layout, u32 row, u32 column, Cell cell);
-  bool equals(const LayoutInfo& layout, u32 row, u32 column, Cell cell) const;
-  const u8* cell(const LayoutInfo& layout, u32 row, u32 column) const;  // kRecord and kColumn places
+  bool equals(const LayoutInfo& layout, u32 row, u32 column, Cell cell) const;  // see same_values()
+  const u8* cell(const LayoutInfo& layout, u32 row, u32 column) const;          // kRecord and kColumn places
   void mark(u32 row, bool first, bool final, u32 episodes_before, i64 last_first);
   bool is_final(u32 row) const;
   void set_first_episode(u64 id) { header_->first_episode = id; }

@@ -7,7 +7,10 @@
 namespace di {
 
 Writer::Writer(std::shared_ptr<Arena> arena, WriterPlan plan, u64 deadline_ns)
-    : arena_(std::move(arena)), plan_(std::move(plan)), versions_(plan_.tables.size(), -1) {
+    : arena_(std::move(arena)),
+      plan_(std::move(plan)),
+      nothing_(plan_.layout.columns.size()),
+      versions_(plan_.tables.size(), -1) {
   fork_generation_ = arena_->fork_generation();
   chunk_plan_ = plan_chunk(plan_.layout, plan_.chunk_bytes, plan_.least_rows, plan_.heap_bytes_per_row,
                            static_cast<u32>(plan_.tables.size()));
@@ -62,6 +65,7 @@ Writer::~Writer() {
 
 Cell Writer::Source::cell(u32 column) const {
   const ColumnInput& from = input[column];
+  if (!gives(column)) return kept->cells[column];
   if (from.cells != nullptr) return from.cells[u64{t} * lanes + l];
   return Cell{from.base + t * from.step_stride + l * from.lane_stride, 1};
 }
@@ -77,13 +81,14 @@ bool Writer::stored_here(u32 column, i64 step) const {
   return !sparse;
 }
 
-u64 Writer::heap_need(const Source& source, const Lane& lane) const {
+// `behind`: of an observation, which is written as it is given; else of a step.
+u64 Writer::heap_need(const Source& source, const Lane& lane, bool behind) const {
   if (plan_.heap_bytes_per_row == 0) return 0;
   u64 bytes = 0;
   for (u32 c = 0; c < source.input.size(); ++c) {
     const ColumnLayout& column = plan_.layout.columns[c];
     if (column.place != static_cast<u32>(ColumnPlace::kHeap) || !source.has(c)) continue;
-    if (lane.ahead[c] || !stored_here(c, lane.steps)) continue;
+    if (lane.ahead[c] || (!behind && !stored_here(c, lane.steps))) continue;
     bytes += (u64{source.cell(c).count} * column.row_bytes + 15) / 16 * 16;
   }
   return bytes;
@@ -98,14 +103,20 @@ u64 Writer::heap_bytes(const Source& source) const {
   return bytes;
 }
 
+// A step gives its flags and its discount itself, also where next= has told of them.
+Cell Writer::told(const WriterCall& call, u32 column, u32 t, u32 l) const {
+  const Source source{call.columns, t, l, static_cast<u32>(call.lanes.size())};
+  if (!source.gives(column)) throw Error(Code::kSchemaMismatch, "#" + std::to_string(column) + "#");
+  return source.cell(column);
+}
+
 bool Writer::flag(const WriterCall& call, u32 column, u32 t, u32 l) const {
-  if (column == kNone || call.columns[column].base == nullptr) return false;
-  return *Source{call.columns, t, l, static_cast<u32>(call.lanes.size())}.cell(column).data != 0;
+  return column != kNone && *told(call, column, t, l).data != 0;
 }
 
 bool Writer::stops(const WriterCall& call, u32 t, u32 l) const {
   if (plan_.discount == kNone) return false;
-  const u8* at = Source{call.columns, t, l, static_cast<u32>(call.lanes.size())}.cell(plan_.discount).data;
+  const u8* at = told(call, plan_.discount, t, l).data;
   for (u32 i = 0; i < plan_.discount_count; ++i) {
     double value;
     if (plan_.discount_f8 != 0) {
@@ -194,16 +205,16 @@ void Writer::note_versions(LaneState& state) {
 
 bool Writer::write_row(const WriterCall& call, u32 t, u32 l, u64 deadline_ns, Blocked* blocked) {
   const u32 index = call.lanes[l];
-  const Source source{call.columns, t, l, static_cast<u32>(call.lanes.size())};
   LaneState& state = lanes_[index];
   Lane& lane = state.staged;
+  const Source source{call.columns, t, l, static_cast<u32>(call.lanes.size()), kept_of(state)};
   if (!lane.open) {
     lane.open = true;
     lane.steps = 0;
     ++lane.episode;  // columns stored ahead stay: what a restarting environment returned with the last step
     for (Windows& windows : state.windows_staged) windows.begin(lane.raw);
   }
-  const u64 need = heap_need(source, lane);
+  const u64 need = heap_need(source, lane, false);
   if (!ensure_row(index, need, deadline_ns, blocked)) return false;
   if (rehearsal_)
     rehearsal_->rooms[index].heap_used += need;
@@ -214,6 +225,7 @@ bool Writer::write_row(const WriterCall& call, u32 t, u32 l, u64 deadline_ns, Bl
     ++lane.begun_in_chunk;
   }
   lane.ahead.reset();
+  lane.kept = kNone;
   ++lane.raw;
   ++lane.steps;
   return true;
@@ -224,6 +236,7 @@ void Writer::write_cells(u32 index, const Source& source) {
   Lane& lane = state.staged;
   u32 row = 0;
   OpenChunk& chunk = chunk_of(state, lane.raw, &row);
+  require_kept(index, source);
   for (u32 c = 0; c < source.input.size(); ++c) {
     if (!source.has(c)) {
       if (lane.ahead[c]) continue;
@@ -248,44 +261,6 @@ void Writer::write_cells(u32 index, const Source& source) {
   lane.heap_used = chunk.heap_used();
 }
 
-// The observation behind the last step: the row at `raw`, to be completed by the next step or left as the final one.
-bool Writer::write_behind(u32 index, const Source& source, bool final, u64 deadline_ns, Blocked* blocked) {
-  LaneState& state = lanes_[index];
-  Lane& lane = state.staged;
-  // A row stored ahead stays in its chunk: there must be room for the rest of it too.
-  const u64 need = heap_need(source, lane);
-  if (!ensure_row(index, need + (final ? 0 : plan_.heap_row_max), deadline_ns, blocked)) return false;
-  if (rehearsal_)
-    rehearsal_->rooms[index].heap_used += need;
-  else
-    write_cells_behind(index, source);
-  if (final) {
-    lane.ahead.reset();
-    ++lane.raw;
-    return true;
-  }
-  for (u32 c = 0; c < source.input.size(); ++c)
-    if (source.has(c)) lane.ahead[c] = true;
-  return true;
-}
-
-void Writer::write_cells_behind(u32 index, const Source& source) {
-  LaneState& state = lanes_[index];
-  Lane& lane = state.staged;
-  u32 row = 0;
-  OpenChunk& chunk = chunk_of(state, lane.raw, &row);
-  for (u32 c = 0; c < source.input.size(); ++c) {
-    if (!source.has(c)) continue;
-    const Cell value = source.cell(c);
-    if (!lane.ahead[c])
-      chunk.write(plan_.layout, row, c, value);
-    else if (!chunk.equals(plan_.layout, row, c, value))
-      throw Error(Code::kInvalid, "#" + std::to_string(c) + "#lane " + std::to_string(index));
-  }
-  chunk.mark(row, false, true, lane.begun_in_chunk, lane.begin_raw - chunk.first_raw);
-  lane.heap_used = chunk.heap_used();
-}
-
 bool Writer::step(const WriterCall& call, u32 t, u32 l, u64 deadline_ns, Blocked* blocked) {
   const u32 index = call.lanes[l], count = static_cast<u32>(call.lanes.size());
   LaneState& state = lanes_[index];
@@ -297,17 +272,16 @@ bool Writer::step(const WriterCall& call, u32 t, u32 l, u64 deadline_ns, Blocked
   if (lane.skip) return drop_row(call, t, l, priority, deadline_ns, blocked);
   if (lane.ending && !settle_end(index, priority, deadline_ns, blocked)) return false;
   if (!write_row(call, t, l, deadline_ns, blocked)) return false;
-  const bool terminated = flag(call, plan_.terminated, t, l);
-  const bool ended = terminated || flag(call, plan_.truncated, t, l);
-  const bool halts = stops(call, t, l);
+  const bool terminated = flag(call, plan_.terminated, t, l), truncated = flag(call, plan_.truncated, t, l);
+  const bool stopped = stops(call, t, l);
   for (u32 table = 0; table < plan_.tables.size(); ++table) {
-    state.windows_staged[table].row(windows_, halts);
+    state.windows_staged[table].row(windows_, stopped && plan_.tables[table].weighted);
     emit(table, index, priority(table));
   }
-  if (!ended) {
-    // Without a bound on a row's variable-length values nothing can be stored ahead; items come with the next row.
-    if (call.next.empty() || !stores_ahead()) return true;
-    if (!write_behind(index, {call.next, t, l, count}, false, deadline_ns, blocked)) return false;
+  if (!terminated && !truncated) {
+    if (call.next.empty()) return true;
+    if (!store_ahead(index, {call.next, t, l, count}, deadline_ns, blocked)) return false;
+    if (lane.kept != kNone) return true;  // no row yet that items could end with
     for (u32 table = 0; table < plan_.tables.size(); ++table) {
       if (!covers(call.next, {}, table)) continue;
       state.windows_staged[table].observed(windows_);
@@ -329,10 +303,10 @@ Blocked Writer::append(const WriterCall& call, u64 deadline_ns) {
   alpha_ = call.alpha;
   const auto write = [&] {
     if (!write_steps(call, deadline_ns, &blocked)) return false;
-    if (call.limited) refuse_more_than_fit();
+    if (call.limited) refuse_more_than_fit(call);
     return true;
   };
-  if (call.limited) refuse_what_never_fits(call, write, deadline_ns);
+  if (several_ || !few_items(call)) refuse_what_never_fits(call, write, deadline_ns);
   return stage(call.lanes, write, deadline_ns, &blocked);
 }
 

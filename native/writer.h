@@ -30,6 +30,7 @@ struct TableSink {  // how one table turns this stream's rows into items
   ColumnMask observed;         // columns it takes from the row behind an item's last step
   std::vector<u32> first;      // columns stored only where a sequence starts
   bool track_version = false;  // no column `version`: what the process last got from latest()
+  bool weighted = false;       // its own rows have the column `discount`
 };
 
 struct WriterPlan {
@@ -42,7 +43,8 @@ struct WriterPlan {
   u64 chunk_bytes = 0;
   u32 least_rows = 1;
   u64 heap_bytes_per_row = 0;  // reckoned; 0: no column lies in the heap
-  u64 heap_row_max = 0;        // the most one row can need; 0: no bound
+  u64 heap_row_max = 0;        // the most that one row's values with a bound need
+  ColumnMask unbounded;        // columns in the heap whose values may have any size
   bool counted = true;         // as an open writer of its tables; the one behind table.insert() is not
 };
 
@@ -61,6 +63,7 @@ struct WriterCall {
   std::vector<std::vector<double>> priority;  // by table: empty, or [steps * lanes of the call]
   std::vector<double> alpha;                  // by table: PriorityRange::alpha that these were checked with
   bool limited = false;                       // more items than a table's capacity are refused
+  bool extends = false;                       // by extend(): of queues too
 };
 
 // Rows inserted whole that are one item: `rows` of them, of which the first `steps` are steps.
@@ -105,14 +108,15 @@ class Writer {
   const WriterPlan& plan() const { return plan_; }
 
  private:
-  struct KeptRow {  // values of one row, of the columns that have any
-    std::vector<std::vector<u8>> bytes;
-    std::vector<Cell> cells;
-    std::vector<ColumnInput> input;
+  struct KeptRow {  // values of one row, of `columns`, in this process's memory
+    ColumnMask columns;
+    std::vector<u8> bytes;
+    std::vector<Cell> cells;  // by column, into `bytes`
   };
   struct Lane {
     i64 raw = 0;          // the next raw row
     ColumnMask ahead;     // columns of row `raw` stored ahead by next=
+    u32 kept = kNone;     // or kept for it, until the rest of the row is known: in LaneState::kept
     bool open = false;    // an episode is open
     bool ending = false;  // a flagged row came; its final observation may still follow
     bool terminated = false;
@@ -132,12 +136,15 @@ class Writer {
     std::deque<OpenChunk> chunks;
     std::vector<u32> past;  // by table: how many of `chunks`, from the front, its items to come need no more
     std::vector<VersionRuns> versions;  // by table; empty: none tracks them
+    KeptRow kept[2];                    // a call that is rolled back leaves the committed one
     u32 open_chunks = 0;
   };
   struct Source {  // where one row's values come from
     const std::vector<ColumnInput>& input;
-    u32 t = 0, l = 0, lanes = 1;  // of the call
-    bool has(u32 column) const { return input[column].base != nullptr || input[column].cells != nullptr; }
+    u32 t = 0, l = 0, lanes = 1;    // of the call
+    const KeptRow* kept = nullptr;  // what the call does not give
+    bool gives(u32 column) const { return input[column].base != nullptr || input[column].cells != nullptr; }
+    bool has(u32 column) const { return gives(column) || (kept != nullptr && kept->columns[column]); }
     Cell cell(u32 column) const;
   };
   struct Room {  // a chunk, while a call is only gone through
@@ -168,11 +175,15 @@ class Writer {
   void write_cells_behind(u32 lane, const Source& source);
   bool end_step(const WriterCall& call, u32 t, u32 l, const std::function<double(u32)>& priority, u64 deadline_ns,
                 Blocked* blocked);
-  bool write_behind(u32 lane, const Source& source, bool final, u64 deadline_ns, Blocked* blocked);
+  bool write_behind(u32 lane, const Source& given, bool final, u64 deadline_ns, Blocked* blocked);
+  bool store_ahead(u32 lane, const Source& source, u64 deadline_ns, Blocked* blocked);
+  static void keep(const WriterPlan& plan, const Source& source, KeptRow* kept);
+  const KeptRow* kept_of(const LaneState& state) const;
+  ColumnMask known_behind(const LaneState& state) const;
+  void require_kept(u32 lane, const Source& source) const;
   bool drop_row(const WriterCall& call, u32 t, u32 l, const std::function<double(u32)>& priority, u64 deadline_ns,
                 Blocked* blocked);
   bool write_first(const WriterCall& call, u32 t, u32 l, u64 deadline_ns, Blocked* blocked);
-  std::shared_ptr<const KeptRow> keep_first(const WriterCall& call, u32 t, u32 l) const;
   bool restore_first(u32 lane, u64 deadline_ns, Blocked* blocked);
   bool settle_end(u32 lane, const std::function<double(u32)>& priority, u64 deadline_ns, Blocked* blocked);
   bool end_lane(const WriterCall& call, u32 l, bool discard, u64 deadline_ns, Blocked* blocked);
@@ -183,7 +194,10 @@ class Writer {
   u64 most_bytes(const WriterCall& call) const;
   static u64 most_items(const WriterCall& call, const TableSink& sink);
   u64 most_of_call(const TableSink& sink) const;
-  void refuse_more_than_fit() const;
+  std::size_t lanes_with_items(u32 table) const;
+  static u64 most_at_once(const WriterCall& call, const Table& table);
+  bool few_items(const WriterCall& call) const;
+  void refuse_more_than_fit(const WriterCall& call) const;
   void rehearse_row(u32 lane, u64 heap_bytes);
   ChunkPlan plan_for(u64 heap_bytes);
   bool ensure_row(u32 lane, u64 heap_bytes, u64 deadline_ns, Blocked* blocked);
@@ -200,14 +214,14 @@ class Writer {
   MakeResult add_chunk(u32 lane, const ChunkPlan& plan, u64 deadline_ns, std::string* why, u32* short_table);
   bool open_chunk(u32 lane, u64 heap_bytes, u64 deadline_ns, Blocked* blocked);
   void emit(u32 table, u32 lane, double priority);
-  u64 heap_need(const Source& source, const Lane& lane) const;
+  u64 heap_need(const Source& source, const Lane& lane, bool behind) const;
   u64 heap_bytes(const Source& source) const;
   bool stored_here(u32 column, i64 step) const;
+  Cell told(const WriterCall& call, u32 column, u32 t, u32 l) const;
   bool flag(const WriterCall& call, u32 column, u32 t, u32 l) const;
   bool stops(const WriterCall& call, u32 t, u32 l) const;
   bool covers(const std::vector<ColumnInput>& input, const ColumnMask& ahead, u32 table) const;
   bool covers_all(const std::vector<ColumnInput>& input) const;
-  bool stores_ahead() const { return plan_.heap_bytes_per_row == 0 || plan_.heap_row_max != 0; }
   OpenChunk& chunk_of(LaneState& lane, i64 raw, u32* row);
   NewItem locate(u32 table, const Pending& pending);
   i64 version_of(u32 table, LaneState& lane, const Window& window);
@@ -226,10 +240,11 @@ class Writer {
   std::shared_ptr<Arena> arena_;
   WriterPlan plan_;
   ChunkPlan chunk_plan_;
-  bool several_ = false;                // the call has more than one row a lane, or rows inserted whole
-  u64 call_bytes_ = 0;                  // of chunks that this call has begun
-  u64 planned_block_ = 0, block_ = 0;   // tables_block() when the writer was opened, and as chunk_plan_ has it
-  std::optional<Rehearsal> rehearsal_;  // the call is only gone through: nothing is written
+  bool several_ = false;                    // the call has more than one row a lane, or rows inserted whole
+  u64 call_bytes_ = 0;                      // of chunks that this call has begun
+  const std::vector<ColumnInput> nothing_;  // of a call that gives no column
+  u64 planned_block_ = 0, block_ = 0;       // tables_block() when the writer was opened, and as chunk_plan_ has it
+  std::optional<Rehearsal> rehearsal_;      // the call is only gone through: nothing is written
   std::vector<u32> table_entries_;
   std::vector<i64> versions_;     // by table: of the rows that come next; -1: not known
   bool tracks_versions_ = false;  // some table does

@@ -15,10 +15,13 @@ bool Writer::end_step(const WriterCall& call, u32 t, u32 l, const std::function<
   const bool given = !call.final_given.empty() && call.final_given[u64{t} * count + l] != 0;
   const bool by_next = !given && !same_step && !call.next.empty();
   const std::vector<ColumnInput>& final = given ? call.final : call.next;
-  const bool whole = (given || by_next) && (covers_all(final) || !stores_ahead());
-  if ((given || by_next) && !write_behind(index, {final, t, l, count}, whole, deadline_ns, blocked)) return false;
+  const bool whole = (given || by_next) && covers_all(final);
+  if (whole ? !write_behind(index, {final, t, l, count}, true, deadline_ns, blocked)
+            : (given || by_next) && !store_ahead(index, {final, t, l, count}, deadline_ns, blocked))
+    return false;
+  const bool stored = (given || by_next) && lane.kept == kNone;
   for (u32 table = 0; table < plan_.tables.size(); ++table) {
-    const bool known = (given || by_next) && covers(final, {}, table);
+    const bool known = stored && covers(final, {}, table);
     if (known || whole)
       state.windows_staged[table].end(lane.terminated, known, windows_);
     else
@@ -27,7 +30,11 @@ bool Writer::end_step(const WriterCall& call, u32 t, u32 l, const std::function<
   }
   lane.open = lane.ending = !whole;
   if (whole) return !same_step || write_first(call, t, l, deadline_ns, blocked);
-  if (same_step && !call.next.empty() && stores_ahead()) lane.first = keep_first(call, t, l);
+  if (same_step && !call.next.empty()) {  // the row in front of it, the final observation, is still to come
+    auto first = std::make_shared<KeptRow>();
+    keep(plan_, {call.next, t, l, count}, first.get());
+    lane.first = std::move(first);
+  }
   return true;
 }
 
@@ -40,7 +47,8 @@ bool Writer::drop_row(const WriterCall& call, u32 t, u32 l, const std::function<
   lane.skip = false;
   if (lane.ending) {  // some of its final observation has not been given
     ColumnMask wanted;
-    for (const TableSink& sink : plan_.tables) wanted |= sink.observed & ~lane.ahead;
+    for (const TableSink& sink : plan_.tables) wanted |= sink.observed;
+    wanted &= ~known_behind(lanes_[index]);
     std::vector<ColumnInput> final(call.columns.size());
     const Source source{final, t, l, static_cast<u32>(call.lanes.size())};
     bool any = false;
@@ -56,46 +64,27 @@ bool Writer::drop_row(const WriterCall& call, u32 t, u32 l, const std::function<
 
 // What a restarting environment returned as the first observation of the lane's next episode.
 bool Writer::write_first(const WriterCall& call, u32 t, u32 l, u64 deadline_ns, Blocked* blocked) {
-  if (call.next.empty() || !stores_ahead()) return true;
-  const Source source{call.next, t, l, static_cast<u32>(call.lanes.size())};
-  return write_behind(call.lanes[l], source, false, deadline_ns, blocked);
-}
-
-// The same where the row in front of it, the final observation, is still to come.
-std::shared_ptr<const Writer::KeptRow> Writer::keep_first(const WriterCall& call, u32 t, u32 l) const {
-  const Source source{call.next, t, l, static_cast<u32>(call.lanes.size())};
-  const std::size_t columns = call.next.size();
-  auto kept = std::make_shared<KeptRow>();
-  kept->bytes.resize(columns);
-  kept->cells.resize(columns);
-  kept->input.resize(columns);
-  for (u32 c = 0; c < columns; ++c) {
-    if (!source.has(c)) continue;
-    const Cell value = source.cell(c);
-    const u64 bytes = u64{value.count} * plan_.layout.columns[c].row_bytes;
-    kept->bytes[c].assign(value.data, value.data + bytes);
-    kept->cells[c] = Cell{kept->bytes[c].data(), value.count};
-    kept->input[c].cells = &kept->cells[c];
-  }
-  return kept;
+  if (call.next.empty()) return true;
+  return store_ahead(call.lanes[l], {call.next, t, l, static_cast<u32>(call.lanes.size())}, deadline_ns, blocked);
 }
 
 bool Writer::restore_first(u32 index, u64 deadline_ns, Blocked* blocked) {
   const std::shared_ptr<const KeptRow> kept = std::move(lanes_[index].staged.first);
-  return !kept || write_behind(index, {kept->input}, false, deadline_ns, blocked);
+  return !kept || store_ahead(index, {nothing_, 0, 0, 1, kept.get()}, deadline_ns, blocked);
 }
 
 // The last episode of a lane is over and nothing about it will follow.
 bool Writer::settle_end(u32 index, const std::function<double(u32)>& priority, u64 deadline_ns, Blocked* blocked) {
   LaneState& state = lanes_[index];
   Lane& lane = state.staged;
-  const bool any = lane.ahead.any();
+  const ColumnMask known = known_behind(state);
+  if (lane.ahead.any()) ++lane.raw;
+  lane.ahead.reset();
+  if (lane.kept != kNone && !write_behind(index, {nothing_}, true, deadline_ns, blocked)) return false;
   for (u32 table = 0; table < plan_.tables.size(); ++table) {
-    state.windows_staged[table].end(lane.terminated, any && covers({}, lane.ahead, table), windows_);
+    state.windows_staged[table].end(lane.terminated, known.any() && covers({}, known, table), windows_);
     emit(table, index, priority(table));
   }
-  if (any) ++lane.raw;
-  lane.ahead.reset();
   lane.open = lane.ending = false;
   return restore_first(index, deadline_ns, blocked);
 }
@@ -104,27 +93,35 @@ bool Writer::end_lane(const WriterCall& call, u32 l, bool discard, u64 deadline_
   const u32 index = call.lanes[l];
   LaneState& state = lanes_[index];
   Lane& lane = state.staged;
-  const ColumnMask ahead = lane.ahead;  // what `next` stored of the row behind the last step
+  const ColumnMask known = known_behind(state);  // what `next` told of the row behind the last step
   const bool given = lane.open && !discard && !call.final.empty() && call.final_given[l] != 0;
   if (!lane.ending) lane.terminated = false;
-  if (given) {
-    const Source source{call.final, 0, l, static_cast<u32>(call.lanes.size())};
+  const bool kept = lane.kept != kNone && lane.open;
+  if (given || kept) {
+    const Source source{given ? call.final : nothing_, 0, l, static_cast<u32>(call.lanes.size())};
     if (!write_behind(index, source, true, deadline_ns, blocked)) return false;
-  } else if (ahead.any()) {
+  } else if (lane.ahead.any()) {
     lane.ahead.reset();
     ++lane.raw;
   }
+  lane.kept = kNone;
   if (!lane.open) return true;
   for (u32 table = 0; table < plan_.tables.size(); ++table) {
     Windows& windows = state.windows_staged[table];
     if (discard) {
+      // Items that end with what was kept are as good as made: where it lies in a chunk they have appeared already.
+      if (kept && covers(nothing_, known, table)) {
+        if (lane.ending)
+          windows.end(lane.terminated, true, windows_);
+        else
+          windows.observed(windows_);
+      }
       windows.discard(windows_);
       emit(table, index, std::nan(""));
       continue;
     }
-    const bool has_final = given || ahead.any();
-    windows.end(lane.terminated, has_final && covers(given ? call.final : std::vector<ColumnInput>{}, ahead, table),
-                windows_);
+    const bool has_final = given || known.any();
+    windows.end(lane.terminated, has_final && covers(given ? call.final : nothing_, known, table), windows_);
     emit(table, index, std::nan(""));
   }
   lane.open = lane.ending = false;

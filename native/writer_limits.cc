@@ -28,16 +28,18 @@ void Writer::refuse_larger_call(u64 bytes) const {
 }
 
 // The first items would be evicted by the last; of a queue, the call would take more than what is set aside for it.
-void Writer::refuse_more_than_fit() const {
+void Writer::refuse_more_than_fit(const WriterCall& call) const {
   for (u32 i = 0; i < plan_.tables.size(); ++i) {
     Table& table = *plan_.tables[i].table;
-    const std::size_t items = pending_[i].size();
-    const u64 capacity = __atomic_load_n(&table.header().capacity, __ATOMIC_RELAXED);  // changes under the lock
-    if (items <= capacity) continue;
+    const std::size_t items = call.extends ? pending_[i].size() : lanes_with_items(i);
+    const u64 most = most_at_once(call, table);
+    if (items <= most) continue;
     table.require_live();  // the figures of a dropped one mean nothing
-    throw Error(Code::kInvalid, "extend() would complete " + std::to_string(items) + " items of table '" +
-                                    table.name() + "', whose capacity=" + std::to_string(capacity) +
-                                    " holds fewer; extend by fewer rows at once, or resize() the table");
+    throw Error(Code::kInvalid,
+                (call.extends ? "extend() would complete " + std::to_string(items) + " items"
+                              : "append() would complete items of " + std::to_string(items) + " lanes") +
+                    " of table '" + table.name() + "', whose capacity=" + std::to_string(most) +
+                    " holds fewer, and nothing was written; give fewer rows or lanes at once, or resize() the table");
   }
 }
 
@@ -48,6 +50,7 @@ u64 Writer::most_bytes(const WriterCall& call) const {
   u64 chunks = 0, heap = 0;
   for (const u32 index : call.lanes) {
     const LaneState& lane = lanes_[index];
+    if (const KeptRow* kept = kept_of(lane)) heap += heap_bytes({nothing_, 0, 0, 1, kept});
     u64 here = 0;
     if (!lane.chunks.empty()) {
       const OpenChunk& chunk = lane.chunks[lane.committed.current];
@@ -66,18 +69,44 @@ u64 Writer::most_bytes(const WriterCall& call) const {
   return chunks * plan_block() + heap;                                // a row larger than that has its own
 }
 
-// Of a table, at most: one a row, and those of rows that earlier calls have written.
+// Items of one extend(), lanes of one append(): a queue evicts none for those, and has room set aside for a row of each.
+u64 Writer::most_at_once(const WriterCall& call, const Table& table) {
+  const TableHeader& header = table.header();  // both change under the lock
+  if (!call.extends && __atomic_load_n(&header.limiter.queue, __ATOMIC_RELAXED) != 0) return ~u64{0};
+  return __atomic_load_n(&header.capacity, __ATOMIC_RELAXED);
+}
+
+// Of an append(). That the end of an episode completes several items of one lane is no reason to refuse it.
+std::size_t Writer::lanes_with_items(u32 table) const {
+  std::size_t lanes = 0;
+  u32 last = kNone;
+  for (const Pending& pending : pending_[table]) {
+    lanes += pending.lane != last;
+    last = pending.lane;
+  }
+  return lanes;
+}
+
+// Of a table, at most: one a row, and those of rows that earlier calls have written, which may wait for their ends.
 u64 Writer::most_items(const WriterCall& call, const TableSink& sink) {
-  return (u64{call.steps} + sink.spec.time() + sink.spec.n_step) * call.lanes.size();
+  u64 before = 0;
+  if (sink.spec.kind == ViewKind::kTransition) before = sink.spec.n_step;
+  if (sink.spec.kind == ViewKind::kSequence || sink.spec.kind == ViewKind::kEpisode) before = 2;
+  return (u64{call.steps} + before) * call.lanes.size();
+}
+
+bool Writer::few_items(const WriterCall& call) const {
+  if (!call.limited) return true;
+  for (const TableSink& sink : plan_.tables)
+    if ((call.extends ? most_items(call, sink) : call.lanes.size()) > most_at_once(call, *sink.table)) return false;
+  return true;
 }
 
 bool Writer::fits_surely(const WriterCall& call, u64 deadline_ns) const {
   const u64 bytes = several_ ? most_bytes(call) : 0;
-  for (const TableSink& sink : plan_.tables) {
-    if (call.limited && most_items(call, sink) > __atomic_load_n(&sink.table->header().capacity, __ATOMIC_RELAXED))
-      return false;
+  if (!few_items(call)) return false;
+  for (const TableSink& sink : plan_.tables)
     if (bytes > most_of_call(sink)) return false;
-  }
   return fits_store(call, bytes, deadline_ns, nullptr);
 }
 

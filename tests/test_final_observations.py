@@ -200,3 +200,63 @@ def test_the_first_observation_waits_for_the_final_one(store: Any, ragged: bool)
     pairs = [(a[0], b[0]) for a, b in zip(batch.data["obs"], batch.data["next_obs"], strict=True) if len(a) and len(b)]
     expected = [(1, 2), (2, 5), (10, 11), (20, 21), (30, 31)]
     assert pairs == [(a, b) for a, b in expected if not ragged or (a % 4 and b % 4)]
+
+
+@pytest.mark.parametrize("kind", ["f2", "f4", "f8", "c16", "i4"])
+@pytest.mark.parametrize("most", [4, None])
+def test_a_repeated_observation_equals_the_stored_one_by_value(store: Any, kind: str, most: int | None) -> None:
+    """0.0 is -0.0, a NaN is itself, and no other number equals another: in fixed, small, wide and ragged columns."""
+    spec = di_store.Spec
+    schema = {"obs": {"one": spec((), kind), "wide": spec((40, 3), kind), "some": spec((None,), kind, max=most)}}
+    rest = {"reward": spec((), "f4"), "note": spec((None,), "i4", max=most)}
+    rest |= {"terminated": spec((), "?"), "truncated": spec((), "?")}
+    table = store.create_table("t", capacity=20, view=di_store.Transition(), schema=schema | rest, max_bytes="4MiB")
+
+    def obs(number: float) -> dict[str, Any]:
+        value = np.array(number).astype(kind)
+        return {"obs": {"one": value, "wide": np.full((40, 3), value), "some": np.full(3, value)}}
+
+    row = {"reward": 0.0, "note": [7], "terminated": False, "truncated": False}
+    nothing = 0.0 if kind == "i4" else np.nan
+    with table.writer() as writer:
+        for number, again in ((0.0, -0.0), (-0.0, 0.0), (nothing, nothing)):
+            writer.append({**obs(1), **row}, next=obs(number))
+            for name in ("one", "wide", "some"):
+                with pytest.raises(ValueError, match=f"obs/{name}"):
+                    writer.append({"obs": {**obs(again)["obs"], name: obs(3)["obs"][name]}, **row})
+            writer.append({**obs(again), **row}, next=obs(number))
+            assert len(writer.end_episode(obs(again)).keys) == (most is None)
+    assert len(table) == 6
+    assert store.check() == []
+
+
+def test_a_step_gives_its_flags_and_its_discount_itself(store: Any) -> None:
+    """They are looked at as a step is written: what `next` told of them cannot stand for it."""
+    table = store.create_table("t", capacity=20, view=di_store.Transition())
+    row = {"obs": 0.0, "reward": 0.0, "terminated": False, "truncated": False, "discount": 1.0}
+    with table.writer() as writer:
+        writer.append(row, next={"obs": 1.0, "terminated": True, "truncated": False, "discount": 0.0})
+        for left_out in ("terminated", "truncated", "discount"):
+            short = row | {"obs": 1.0, "terminated": True, "discount": 0.0}
+            del short[left_out]
+            for call in (lambda s: writer.append(s), lambda s: writer.extend({n: [v] * 30 for n, v in s.items()})):
+                with pytest.raises(di_store.SchemaMismatch, match=left_out):
+                    call(short)
+
+
+def test_a_final_observation_may_hold_what_is_stored_once_a_sequence(store: Any) -> None:
+    """Such columns lie among the values of varying length, and this one takes its room there like any other."""
+    spec = di_store.Spec
+    schema = {"obs": spec((), "f4"), "state": spec((64,), "f4"), "terminated": spec((), "?")}
+    table = store.create_table("t", capacity=500, view=di_store.Sequence(16, first=("state",)), schema=schema)
+    zeros, flags = np.zeros(4, np.float32), np.zeros(4, bool)
+    with table.writer(lanes=4) as writer:
+        for at in range(400):
+            state = np.full((4, 64), at, np.float32)
+            writer.append({"obs": zeros + at, "state": state, "terminated": flags})
+            if at % 2:
+                writer.end_episode({"obs": zeros, "state": np.full((4, 64), -7, np.float32)})
+    assert store.check() == []
+    found = table.peek(table.keys()).data
+    assert np.array_equal(found["state"][:, 0], found["obs"][:, 0])
+    assert np.array_equal(found["state"].min(1), found["state"].max(1))

@@ -138,3 +138,54 @@ def test_as_many_items_as_fit_pass_and_one_more_is_refused(view: Any, autoreset:
                         assert len(writer.extend(steps, timeout=60, **kinds).keys) == made
                 store.drop_table("t")
         assert store.check() == []
+
+
+@pytest.mark.parametrize("view", [di_store.Step(), di_store.Transition(), di_store.Sequence(2, bootstrap=("obs",))])
+def test_an_append_of_more_lanes_than_capacity_is_refused(view: Any) -> None:
+    """Keys that are dead when the call returns are of no use; fewer lanes, or a larger table, can go on."""
+    with di_store.open(memory="32MiB") as store:
+        table = store.create_table("t", capacity=4, view=view, schema=WIDE, lanes=8)
+        with table.writer(lanes=8) as writer:
+            following = {"obs": np.zeros((8, 1024), np.float32)}
+            if isinstance(view, di_store.Sequence):
+                writer.append(wide(8), next=following)
+            for call in (
+                writer.append,
+                lambda *a, **k: writer.extend(*(tree_of(x) for x in a), next=tree_of(k["next"])),
+            ):
+                once = lambda: call(wide(8), next=following)  # noqa: B023, E731
+                assert_refused(store, table, once, ValueError, r"8 (lanes|items) of table 't', whose capacity=4")
+            half = {"obs": following["obs"][:4]}
+            assert len(writer.append(wide(4), next=half, lane=np.arange(4)).keys) == 4
+            table.resize(8)
+            assert len(writer.append(wide(8), next=following).keys) >= 4
+        assert store.check() == []
+
+
+def tree_of(step: dict[str, Any]) -> dict[str, Any]:
+    """A step as one of `extend`."""
+    return {name: value[None] for name, value in step.items()}
+
+
+def test_the_end_of_an_episode_may_complete_more_items_than_capacity() -> None:
+    """An episode can always be ended: its first items make room for the last. A queue evicts none."""
+    with di_store.open(memory="32MiB") as store:
+        for name, limiter in (("t", di_store.MinSize(1)), ("q", di_store.Queue(3))):
+            view = di_store.Transition(n_step=10)
+            table = store.create_table(name, capacity=3, view=view, schema=WIDE, limiter=limiter)
+            with table.writer() as writer:
+                for end in ("end_episode", "flag"):
+                    for _ in range(7):
+                        writer.append(wide())
+                    if end == "flag":
+                        items = writer.append(wide(ended=True), next={"obs": wide()["obs"]})
+                    else:
+                        items = writer.end_episode({"obs": wide()["obs"]})
+                    assert len(items.keys) == (7 if end == "end_episode" else 8)
+                    assert len(table) == (3 if name == "t" else len(items.keys))
+                    if name == "q":
+                        table.sample(7)
+        queue = store.create_table("lanes", capacity=2, schema=WIDE, limiter=di_store.Queue(2), lanes=8)
+        with queue.writer(lanes=8) as writer:
+            assert len(writer.append(wide(8)).keys) == len(queue) == 8
+        assert store.check() == []

@@ -87,8 +87,8 @@ class Heap:
 
     Attributes:
         per_row: reckoned for each row; 0: no such column.
-        row_max: the most one row can need; 0: no bound, or no such column.
-        bounded: whether there is a bound.
+        row_max: the most that a row's values with a bound can need.
+        bounded: whether all have one.
     """
 
     per_row: int
@@ -120,7 +120,7 @@ def reckon_heap(settings: Settings, schema: Schema, sparse: frozenset[str], exam
             row_max += _up(column.element_bytes, 16)
             # Every `period`-th row, and one more in each chunk, wherever it begins.
             per_row += min(1.0, 1 / period + 1 / least) * _up(column.element_bytes, 16)
-    return Heap(math.ceil(per_row), row_max if bounded else 0, bounded)
+    return Heap(math.ceil(per_row), row_max, bounded)
 
 
 def least_rows(settings: Settings) -> int:

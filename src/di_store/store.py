@@ -391,7 +391,10 @@ class Store:
         return self._table(native)
 
     def drop_table(self, name: str, *, timeout: float | None = 60) -> None:
-        """Remove a table and free its bytes; those who use it get `TableNotFound`."""
+        """Remove a table and free its bytes; those who use it get `TableNotFound`.
+
+        So do writers whose stream it shares with other tables: they end, and so do their open episodes.
+        """
         seconds = check_timeout(timeout)
         check_table_name(name)
         self._writable().drop_table(name, -1.0 if seconds is None else seconds)

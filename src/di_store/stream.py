@@ -168,13 +168,14 @@ def writer_plan(
     number = layout.publish(arena, seconds)
     heap = _stream_heap(handles, schema, sparse, layout)
     cut = _cut(handles, schema, layout, heap, lanes or 1)
-    weighted = any(isinstance(h.settings.view, Transition) and "discount" in _schema_of(h) for h in handles)
+    tables = [_sink(handle, layout, version_column(schema) is not None) for handle in handles]
     by_name = {column.name: column for column in schema}
-    discount, version = by_name.get("discount") if weighted else None, version_column(schema)
+    discount = by_name.get("discount") if any(table["weighted"] for table in tables) else None
+    version = version_column(schema)
     return {
         "layout": number,
         "columns": layout.native_columns(),
-        "tables": [_sink(handle, layout, version is not None) for handle in handles],
+        "tables": tables,
         "lanes": lanes or 1,
         "vector": lanes is not None,
         "autoreset": autoreset,
@@ -189,6 +190,8 @@ def writer_plan(
         "least_rows": cut.least_rows,
         "heap_bytes_per_row": heap.per_row,
         "heap_row_max": heap.row_max,
+        "unbounded": [at for at, column in enumerate(layout.columns) if column.row_bytes is None],
+        "float_bytes": [_float_bytes(column) for column in layout.columns],
         "coerce": _coercer(schema.columns),
         "final_columns": _final_columns(handles, layout),
     }
@@ -230,8 +233,16 @@ def _final_columns(handles: Sequence[TableHandle], layout: Layout) -> list[int]:
 
 def _stream_heap(handles: Sequence[TableHandle], schema: Schema, sparse: frozenset[str], layout: Layout) -> Heap:
     found = [reckon_heap(handle.settings, schema, sparse, handle.example_bytes) for handle in handles]
-    bounded = all(heap.bounded for heap in found)
-    return Heap(max(heap.per_row for heap in found), max(heap.row_max for heap in found) if bounded else 0, bounded)
+    row_max, bounded = max(heap.row_max for heap in found), all(heap.bounded for heap in found)
+    return Heap(max(heap.per_row for heap in found), row_max, bounded)
+
+
+def _float_bytes(column: Column) -> int:
+    """Bytes of one floating-point number, half of a complex one; 0: the values are compared bit by bit."""
+    if column.extension == "bfloat16":
+        return 2
+    size = {"f": column.dtype.itemsize, "c": column.dtype.itemsize // 2}.get(column.dtype.kind, 0)
+    return size if size in (2, 4, 8) else 0
 
 
 def _sink(handle: TableHandle, layout: Layout, versioned: bool) -> dict[str, Any]:
@@ -242,6 +253,7 @@ def _sink(handle: TableHandle, layout: Layout, versioned: bool) -> dict[str, Any
         "observed": layout.numbers(observed_columns(view, schema)),
         "first": [at for at in layout.numbers(first_columns(view, schema)) if layout.columns[at].name in layout.sparse],
         "track_version": handle.settings.weights is not None and not versioned,
+        "weighted": isinstance(view, Transition) and "discount" in schema,
     }
 
 

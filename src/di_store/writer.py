@@ -90,7 +90,8 @@ class Writer:
                 its lane's episode; a first step with a flag of another name (``done``) is refused where a view needs
                 ends.
             next: what the environment returned with the step, usually ``{"obs": nxt}``: the lane's next row, or the
-                final observation.
+                final observation. Items that end there appear at once, unless the step has ragged columns without
+                ``max=`` that `next` does not hold: these then come with the following row, or the episode's end.
             final: final observations of the lanes that end here: like `next`, for all lanes or only those that end;
                 or Gymnasium's ``final_obs``. What is missing of it may follow with `end_episode`.
             lane: int, int array or bool mask; None: all.
@@ -101,7 +102,8 @@ class Writer:
             The completed `Items`; of a writer over several tables a dict of them by name.
 
         Raises:
-            Timeout, StoreFull, SchemaMismatch, ValueError: nothing was written in any lane or table.
+            Timeout, StoreFull, SchemaMismatch, ValueError: nothing was written in any lane or table. ValueError also
+                for items of more lanes than a table's capacity; a queue takes those of all lanes.
             WriterClosed: closed, used from another thread, or inherited through fork.
         """
         if get_ident() != self._thread:
@@ -172,6 +174,8 @@ class Writer:
         self, final: Any = None, lane: Any = None, discard: bool = False, *, timeout: float | None = None
     ) -> Any:
         """End the episodes of some lanes, or give ended ones their final observation.
+
+        It may complete more items than a table's capacity: the last of them then evict the first.
 
         Args:
             final: the final observation, like `next` of `append`.

@@ -6,7 +6,7 @@ column is a tuple.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -47,6 +47,7 @@ class Episode:
         origins: for every row the episode it came from and its number there.
         made: by table, the windows that became items: where each stops, by its start.
         endings: of a run, the episodes that ended in it, by the number of the row behind their last one.
+        late: what is known of the row behind an open episode completes no items before that row is whole.
     """
 
     number: int
@@ -58,6 +59,7 @@ class Episode:
     origins: list[tuple[int, int]] = field(default_factory=list)
     made: dict[str, dict[int, int]] = field(default_factory=dict)
     endings: dict[int, Episode] = field(default_factory=dict)
+    late: bool = False
 
     def copy(self) -> Episode:
         """An episode that can be appended to without changing this one; rows are shared, they never change."""
@@ -72,7 +74,15 @@ class Episode:
             list(self.origins),
             made,
             dict(self.endings),
+            self.late,
         )
+
+    def without(self, columns: frozenset[str]) -> Episode:
+        """The episode as a table sees it that has not got these columns."""
+        if not self.rows or columns.isdisjoint(self.rows[0]):
+            return self
+        rows = [{name: value for name, value in row.items() if name not in columns} for row in self.rows]
+        return replace(self, rows=rows)
 
     @property
     def terminated(self) -> bool:
@@ -91,7 +101,8 @@ class Episode:
         if at > len(self.rows) or not self.rows:
             return False
         wanted = [column for column in self.rows[0] if under(column, names)]
-        if self.following is not None and all(column in self.following for column in wanted):
+        usable = self.following is not None and (self.settled or not self.late)
+        if usable and all(column in (self.following or {}) for column in wanted):
             return True
         return self.settled and self.terminated
 

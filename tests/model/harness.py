@@ -66,7 +66,7 @@ class Harness:
             driver = ChildDriver(self.store.name, self._names, self.setting.lanes, start)
         count = self.setting.lanes or 1
         worlds = [World(self.counter, self.setting.columns) for _ in range(count)]
-        model = ModelWriter([side.model for side in self.sides], count)
+        model = ModelWriter([side.model for side in self.sides], count, late=self.setting.columns.unbounded)
         pen = Pen(model, driver, worlds, self.pens_opened)
         self.pens.append(pen)
         self.pens_opened += 1
@@ -89,7 +89,9 @@ class Harness:
         plan = pen.model.plan_append(entries)
         if priority:
             plan, options["priority"] = self._prioritize(plan, lanes)
-        if self._passes(pen, plan, "append", nested(row), **options):
+        if self._too_many(plan, several=False):
+            self._refused(pen, "append", nested(row), **options)
+        elif self._passes(pen, plan, "append", nested(row), **options):
             for lane, entry in proposed.items():
                 pen.worlds[lane].take(entry)
 
@@ -108,7 +110,7 @@ class Harness:
             following = [self._join([entry.next for entry in entries.values()]) for entries in taken]
             options["next"] = nested(stacked(following))
         plan = pen.model.plan_extend(taken)
-        if any(self._too_many(side, plan) for side in self.sides):
+        if self._too_many(plan):
             passed = self._refused(pen, "extend", rows, **options)
         else:
             passed = self._passes(pen, plan, "extend", rows, **options)
@@ -247,9 +249,16 @@ class Harness:
             given = np.array([values[lane] for lane in lanes])
         return plan.prioritized(values), given
 
-    def _too_many(self, side: Side, plan: Plan) -> bool:
-        """Whether a call completes more items than the table holds."""
-        return len(plan.drafts[side.model.name]) > side.model.capacity
+    def _too_many(self, plan: Plan, several: bool = True) -> bool:
+        """Whether an extend completes more items than a table holds, or an append those of more lanes."""
+        for table in [side.model for side in self.sides]:
+            drafts = plan.drafts[table.name]
+            if several and len(drafts) > table.capacity:
+                return True
+            lanes = {draft.lane for draft in drafts}
+            if not several and len(lanes) > table.capacity and not isinstance(table.limiter, Queue):
+                return True
+        return False
 
     def _admitted(self, plan: Plan) -> bool:
         """Whether the limiters of all tables let a plan pass."""
@@ -301,6 +310,8 @@ class Harness:
             plan = pen.model.plan_append(entries)
             row, options = self._call(entries, with_next=True)
             timeout = PASSES_SECONDS if self._admitted(plan) else WAITS_SECONDS
+            if self._too_many(plan, several=False):
+                plan = pen.model.plan_extend([])
             fault = self.rng.choice(("", *(f"{point}:{count}" for point in FAULTS for count in (1, 2, 4))))
             acknowledged = driver.kill_within(fault, "append", nested(row), timeout=timeout, **options)
         else:

@@ -71,7 +71,8 @@ class Setting:
         """The tables of one stream: the one that is tested, and a plain one beside it where there is a second view."""
         if self.second_view is None:
             return {"t": self}
-        second = Setting(self.second_view, "Fifo", capacity=20, lanes=self.lanes, columns=self.columns)
+        columns = dataclasses.replace(self.columns, discount=self.columns.discount and not self.columns.apart)
+        second = Setting(self.second_view, "Fifo", capacity=20, lanes=self.lanes, columns=columns)
         return {"t": self, "second": second}
 
     def model(self, name: str) -> ModelTable:
@@ -79,7 +80,7 @@ class Setting:
         sampler = dataclasses.replace(self.sampler) if isinstance(self.sampler, Once) else self.sampler
         return ModelTable(
             name, self.view, self.capacity, sampler, self.remover, self.limiter, self.max_times_sampled,
-            max_staleness=self.max_staleness,
+            max_staleness=self.max_staleness, lacks=frozenset(() if self.columns.discount else ("discount",)),
         )  # fmt: skip
 
     def create(self, store: Any, name: str) -> Any:
@@ -89,6 +90,8 @@ class Setting:
         )
         if self.max_staleness is not None:
             limits |= {"weights": "policy", "max_staleness": self.max_staleness}
+        if self.columns.unbounded:
+            limits["max_bytes"] = "2MiB"
         return store.create_table(
             name,
             capacity=self.capacity,
@@ -117,7 +120,7 @@ class Setting:
         if self.columns.state:
             schema["state"] = spec((2,), np.float32)
         if self.columns.tokens:
-            schema["tokens"] = spec((None,), np.int32, max=8)
+            schema["tokens"] = spec((None,), np.int32, max=None if self.columns.unbounded else 8)
         if self.columns.version:
             schema["version"] = spec((), np.int64)
         return schema
@@ -156,4 +159,5 @@ def random_columns(rng: random.Random, view: View) -> Columns:
     """Optional columns that this view can take."""
     discount = isinstance(view, Transition) and rng.random() < 0.5
     state = (isinstance(view, Sequence) and bool(view.first)) or rng.random() < 0.2
-    return Columns(discount, state, tokens=rng.random() < 0.3)
+    tokens = rng.random() < 0.4
+    return Columns(discount, state, tokens, unbounded=tokens and rng.random() < 0.5, apart=rng.random() < 0.5)

@@ -68,6 +68,7 @@ class ModelTable:
     next_number: int = 0
     largest: float = 1.0
     max_staleness: int | None = None
+    lacks: frozenset[str] = frozenset()  # columns of the stream
     newest: int = 0
 
     def __len__(self) -> int:

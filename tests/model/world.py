@@ -19,12 +19,20 @@ from .writer import Entry
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns the rows have beside obs, action, reward and the flags."""
+    """Which columns the rows have beside obs, action, reward and the flags.
+
+    Attributes:
+        discount, state, tokens, version: whether there is such a column.
+        unbounded: `tokens` has no `max=`.
+        apart: the second table has no `discount`.
+    """
 
     discount: bool = False
     state: bool = False
     tokens: bool = False
     version: bool = False
+    unbounded: bool = False
+    apart: bool = False
 
 
 @dataclass
@@ -71,7 +79,8 @@ class World:
         if self.columns.state:
             row["state"] = np.array([rng.random(), rng.random()], dtype=np.float32)
         if self.columns.tokens:
-            row["tokens"] = tuple(rng.randrange(1000) for _ in range(rng.randrange(5)))
+            most = rng.choice((5, 5, 300)) if self.columns.unbounded else 5
+            row["tokens"] = tuple(rng.randrange(1000) for _ in range(rng.randrange(most)))
         if self.columns.version:
             row["version"] = np.int64(self.counter.version)
         return Entry(row, self.counter.observation())

@@ -38,9 +38,9 @@ class Lane:
     left: list[Episode] = field(default_factory=list)
 
     @classmethod
-    def fresh(cls, index: int) -> Lane:
+    def fresh(cls, index: int, late: bool = False) -> Lane:
         """A lane before its first row."""
-        return cls(index, Episode(0, index), Episode(0, index))
+        return cls(index, Episode(0, index, late=late), Episode(0, index, late=late))
 
     def copy(self) -> Lane:
         """A lane that can be appended to without changing this one."""
@@ -86,6 +86,10 @@ class Lane:
                 episode.following = {**final, **(episode.following or {})}
             episode.ended = episode.settled = True
 
+    def set_late(self, late: bool) -> None:
+        """Whether items wait for the row behind them to be whole."""
+        self.episode.late = self.run.late = late
+
     def across(self) -> Episode:
         """The lane's run, with what is known behind its last row."""
         episode = self.episode
@@ -100,7 +104,7 @@ class Lane:
         run.endings.pop(len(run.rows), None)
         del run.rows[left:], run.origins[left:]
         run.ended, run.following = True, None
-        self.run = Episode(0, self.index)
+        self.run = Episode(0, self.index, late=self.run.late)
         return run
 
     def leave(self) -> None:
@@ -108,7 +112,8 @@ class Lane:
         self.end(None)
         self.across()
         self.left.append(self.episode)
-        self.episode = Episode(self.episode.number + bool(self.episode.rows), self.index)
+        number = self.episode.number + bool(self.episode.rows)
+        self.episode = Episode(number, self.index, late=self.episode.late)
         self.episode.following, self.first_row = self.first_row, None
 
 
@@ -142,9 +147,10 @@ class ModelWriter:
     lane_count: int = 1
     autoreset: str | None = None
     lanes: list[Lane] = field(default_factory=list)
+    late: bool = False
 
     def __post_init__(self) -> None:
-        self.lanes = [Lane.fresh(index) for index in range(self.lane_count)]
+        self.lanes = [Lane.fresh(index, self.late) for index in range(self.lane_count)]
 
     def plan_append(self, entries: dict[int, Entry]) -> Plan:
         """One row in every lane of `entries`."""
@@ -165,6 +171,9 @@ class ModelWriter:
         lanes = [lane.copy() for lane in self.lanes]
         drafts: dict[str, list[Draft]] = {table.name: [] for table in self.tables}
         for index in sorted(finals):
+            if discard and self.late:  # items that end with what `next` told are not withdrawn
+                lanes[index].set_late(False)
+                self._collect(lanes[index], drafts)
             lanes[index].end(finals[index])
             if discard:
                 self._collect_withdrawn(lanes[index], drafts)
@@ -172,6 +181,7 @@ class ModelWriter:
                 self._collect(lanes[index], drafts)
             lanes[index].leave()
             lanes[index].left.clear()
+            lanes[index].set_late(self.late)
         return Plan(lanes, drafts)
 
     def plan_close(self) -> Plan:
@@ -201,6 +211,7 @@ class ModelWriter:
 
     def _make(self, table: ModelTable, lane: Lane, episode: Episode, drafts: dict[str, list[Draft]]) -> None:
         made = episode.made.setdefault(table.name, {})
+        episode = episode.without(table.lacks)
         for window in table.view.windows(episode):
             if window.start not in made:
                 made[window.start] = window.stop

@@ -322,7 +322,7 @@ REFUSED = [
         "judged-after-staging",
         "input",
         "native/writer.cc",
-        "  if (call.limited) refuse_what_never_fits(call, write, deadline_ns);\n",
+        "  if (several_ || !few_items(call)) refuse_what_never_fits(call, write, deadline_ns);\n",
         "",
         ("tests/test_refused_whole.py",),
     ),
