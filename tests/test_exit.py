@@ -98,6 +98,7 @@ class Garbage:
         self.ring = self
     def __del__(self):
         spin()
+        spin()
 
 def put():
     while True:
@@ -150,10 +151,10 @@ def refused():
 def collect():
     gc.set_threshold(2)
     while True:
-        Garbage()
-        table.sample(4)
-        table.peek(table.keys(0, 10))
-        store.stats()
+        for _ in range(3):
+            Garbage()
+        for _ in range(20):
+            table.sample(4)
 
 store = di_store.open(memory="64MiB")
 schema = {"x": di_store.Spec((64,), "f4")}
@@ -162,7 +163,7 @@ table.extend({"x": np.ones((100, 64), "f4")})
 store.publish("state", {"a": 1})
 for work in sys.argv[1:]:
     threading.Thread(target=globals()[work], daemon=True).start()
-threading.Event().wait(0.02)
+threading.Event().wait(0.1)
 print("ending")
 """
 
