@@ -240,4 +240,5 @@ NB_MODULE(_core, module) {
   di::py::bind_table(module);
   di::py::bind_reader(module);
   di::py::bind_writer(module);
+  di::py::bind_turn(module);
 }

@@ -334,7 +334,7 @@ bool Cells::final_of_ended(nb::handle final, const CallShape& shape, const std::
   const u64 count = static_cast<u64>(std::count(ended.begin(), ended.end(), 1));
   if (!shape.by_lane || shape.time || count == 0 || count == shape.lanes) return false;
   nb::object leaf = nb::borrow(final);
-  while (PyDict_Check(leaf.ptr()) && PyDict_Size(leaf.ptr()) != 0)
+  for (int depth = 0; depth <= 32 && PyDict_Check(leaf.ptr()) && PyDict_Size(leaf.ptr()) != 0; ++depth)
     leaf = nb::borrow(*nb::borrow<nb::dict>(leaf).values().begin());
   const Py_ssize_t length = in_python([&] { return PyObject_Size(leaf.ptr()); });
   if (length < 0) in_python([] { PyErr_Clear(); });
@@ -371,17 +371,22 @@ void Cells::parse_final(nb::handle final, const CallShape& shape, u32 all_lanes,
     throw Error(Code::kType,
                 std::string("final= is a dict like next=, or holds one observation for each lane, not a ") +
                     Py_TYPE(final.ptr())->tp_name);
+  const Py_ssize_t size = PyArray_Check(final.ptr()) ? PyArray_SIZE(reinterpret_cast<PyArrayObject*>(final.ptr()))
+                                                     : in_python([&] { return PyObject_Size(final.ptr()); });
+  if (size < 0) throw nb::python_error();
+  const u64 given = static_cast<u64>(size);
+  if (given != cells && given != all_lanes)  // before any entry is looked at
+    throw Error(Code::kInvalid, "final= has " + std::to_string(given) +
+                                    " entries: it is a dict like next=, or holds one entry "
+                                    "for each lane (" +
+                                    std::to_string(cells) + "), None where none ended");
+  const bool by_lane = given != cells;
   const nb::object items =
       PyArray_Check(final.ptr())
           ? checked(in_python([&] { return PyObject_CallMethod(final.ptr(), "reshape", "i", -1); }))
           : nb::borrow(final);
   const auto flat = nb::borrow<nb::list>(checked(in_python([&] { return PySequence_List(items.ptr()); })));
-  if (nb::len(flat) != cells && nb::len(flat) != all_lanes)
-    throw Error(Code::kInvalid, "final= has " + std::to_string(nb::len(flat)) +
-                                    " entries: it is a dict like next=, or holds one entry "
-                                    "for each lane (" +
-                                    std::to_string(cells) + "), None where none ended");
-  const bool by_lane = nb::len(flat) != cells;
+  if (nb::len(flat) != given) throw Error(Code::kInvalid, "final= changed its length while it was read");
   CellTable table(columns_.size());
   for (u64 i = 0; i < cells; ++i) {
     nb::object item = flat[by_lane ? call->lanes[i % call->lanes.size()] : i];

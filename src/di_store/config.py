@@ -8,6 +8,8 @@ import operator
 from collections.abc import Iterable
 from typing import Any, TypeGuard, TypeVar
 
+import numpy as np
+
 from di_store.errors import CorruptData, shown
 
 T = TypeVar("T")
@@ -25,10 +27,13 @@ def count(option: str, value: object, *, minimum: int, maximum: int = MAX_COUNT,
     """
     if isinstance(value, bool):
         raise TypeError(f"{option}={shown(value)}: give a whole number")
-    try:
-        number = operator.index(value)  # type: ignore[arg-type]
-    except Exception:  # whatever a foreign type raises
-        raise TypeError(f"{option}={shown(value)} is a {type(value).__name__}: give a whole number") from None
+    if isinstance(value, (int, np.integer)):
+        number = int(value)  # a signal handler's own exception passes
+    else:
+        try:
+            number = operator.index(value)  # type: ignore[arg-type]
+        except Exception:  # whatever a foreign type raises
+            raise TypeError(f"{option}={shown(value)} is a {type(value).__name__}: give a whole number") from None
     if number < minimum:
         raise ValueError(f"{option}={shown(number)} is below {minimum}" + (f": {why}" if why else ""))
     if number > maximum:
@@ -42,6 +47,13 @@ def as_float(option: str, value: object, wanted: str) -> float:
     Raises:
         TypeError: no number (bool and text count as none); `wanted` says what to give.
     """
+    if type(value) is float:
+        return value
+    if type(value) is int or isinstance(value, (np.floating, np.integer)):
+        try:
+            return float(value)
+        except OverflowError:  # and nothing else: a signal handler's own exception passes
+            return math.inf if value > 0 else -math.inf
     refused = isinstance(value, (bool, str, bytes)) or type(value).__name__ in ("bool_", "bool")
     if not refused and hasattr(value, "__float__"):
         try:
@@ -94,6 +106,8 @@ def is_name(value: object, most: int) -> TypeGuard[str]:
 
 def listed(option: str, value: object, wanted: str) -> list[Any]:
     """What goes through as a list; TypeError with what is `wanted` for text, and what has no elements."""
+    if type(value) in (list, tuple):
+        return list(value)  # type: ignore[call-overload, no-any-return]  # a signal handler's own exception passes
     if not isinstance(value, (str, bytes)):
         try:
             return list(value)  # type: ignore[call-overload, no-any-return]

@@ -1,15 +1,14 @@
 """Inserting without a stream: rows, finished transitions, whole sequences and episodes.
 
-One writer of one lane per process and table stands behind it; a lock makes it usable from several threads.
+One writer of one lane per process and table stands behind it; its threads take turns (`_core.Turn`), which no exception
+of a signal handler can lose.
 """
 
 from __future__ import annotations
 
 import copy
 import os
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ from di_store.schema import Schema
 from di_store.settings import UNLIMITED
 from di_store.stream import build_inserter, check_priority, rows_limit, rows_of, tracked_versions
 from di_store.views import NEXT, Episode, Sequence, Step, Transition
-from di_store.waits import InsertWait, check_timeout, core_seconds
+from di_store.waits import InsertWait, Wait, check_timeout, core_seconds
 
 _LOOK_EVERY = 64
 
@@ -38,8 +37,7 @@ class Inserter:
         self._ended: StoreError | None = None
         self._native: _core.Writer | None = None
         self._schema: Schema | None = None
-        self._lock = threading.RLock()
-        self._inside = False  # a call of the thread that has the lock
+        self._turn = _core.Turn()
         self._pid = os.getpid()
         self._calls = 0
         self._tracked: list[tuple[int, dict[str, int], str]] = []
@@ -54,54 +52,53 @@ class Inserter:
         `__array__` of a value that is being written.
         """
         timeout = check_timeout(timeout)
-        if self._pid != os.getpid():  # forked: who holds the lock may not be here, and the writer is the parent's
+        if self._pid != os.getpid():  # forked: whose turn it was may not be here, and the writer is the parent's
             self._begin_anew()
-        with self._lock:
-            if self._inside:
-                raise _inside()
-            self._inside = True
-            try:
-                if self._native is None:
-                    self._prepare(priority)
-                if not one:
-                    keys = self._items(value, priority, timeout)
-                elif self._plain:
-                    keys = self._steps(value, None, priority, timeout)
-                else:
-                    keys = self._item(value, priority, timeout)
-                self._calls += 1
-                if self._calls % _LOOK_EVERY == 0 or not one:
-                    self._handle.warn_evicted()
-                return keys
-            finally:
-                self._inside = False
+        wait: Wait | None = None
+        while True:
+            with self._turn.take(wait is None) or _refuse() as mine:
+                if mine:
+                    if self._native is None:
+                        self._prepare(priority)
+                    if not one:
+                        keys = self._items(value, priority, timeout)
+                    elif self._plain:
+                        keys = self._steps(value, None, priority, timeout)
+                    else:
+                        keys = self._item(value, priority, timeout)
+                    self._calls += 1
+                    if self._calls % _LOOK_EVERY == 0 or not one:
+                        self._handle.warn_evicted()
+                    return keys
+            wait = wait or self._turn_wait(timeout)
+            wait.pause_turn(self._turn, _OTHER)
 
     def end_with(self, why: StoreError) -> None:
         """The store's handle is closed: let the table go once no call is inside."""
         if self._pid != os.getpid():
             self._begin_anew()
-        with self._lock:
-            if self._inside:
-                raise _inside()
-            self._ended = why
-            native, self._native = self._native, None
-            self._handle = None  # type: ignore[assignment]  # the mapping goes with the last handle
-            if native is not None:
-                native.close()
+        wait: Wait | None = None
+        while True:
+            with self._turn.take(wait is None) or _refuse() as mine:
+                if mine:
+                    self._ended = why
+                    native, self._native = self._native, None
+                    self._handle = None  # type: ignore[assignment]  # the mapping goes with the last handle
+                    if native is not None:
+                        native.close()
+                    return
+            wait = wait or self._turn_wait(None)
+            wait.pause_turn(self._turn, _OTHER)
 
     def _begin_anew(self) -> None:
-        self._lock, self._inside, self._native, self._pid = threading.RLock(), False, None, os.getpid()
+        self._turn, self._native = _core.Turn(), None
+        self._pid = os.getpid()
 
-    @contextmanager
-    def _let_others(self) -> Iterator[None]:
-        """Others, and this thread's signal handlers, may insert meanwhile."""
-        self._inside = False
-        self._lock.release()
-        try:
-            yield
-        finally:
-            self._lock.acquire()
-            self._inside = True
+    def _turn_wait(self, timeout: float | None) -> Wait:
+        handle = self._handle  # still there if nothing has ended it after this
+        if self._ended is not None:
+            raise copy.copy(self._ended)
+        return Wait(handle.arena, timeout, f"insert into table {handle.name!r}")
 
     def _prepare(self, priority: Any) -> None:
         if self._ended is not None:
@@ -209,9 +206,10 @@ class Inserter:
 
     def _writer(self, timeout: float | None) -> _core.Writer:
         if self._native is None:
-            self._native, self._schema = build_inserter(self._handle, core_seconds(timeout))
-            self._handle.inserted = True
+            native, self._schema = build_inserter(self._handle, core_seconds(timeout))
             self._tracked = tracked_versions([self._handle], self._schema)
+            self._handle.inserted = True
+            self._native = native  # last: an interrupted call begins anew
         for _, versions, name in self._tracked:
             self._version = versions.get(name, -1)
             self._native.set_version(0, self._version)
@@ -261,8 +259,10 @@ class Inserter:
                         handle.check_open()
                         made = self._writer(timeout).resume()
                         continue
-                    with self._let_others():  # a blocked call has left nothing behind: others may try meanwhile
-                        wait.pause_for(made, handle.native, handle.arena)
+                    self._turn.pass_on()  # a blocked call has left nothing behind: others may try meanwhile
+                    wait.pause_for(made, handle.native, handle.arena)
+                    while not self._turn.take_again():
+                        wait.pause_turn(self._turn, _OTHER)
                     handle.check_open()
                     if self._tracked and self._native is not None:  # another thread's insert may have had a newer one
                         self._native.set_version(0, version)
@@ -374,8 +374,11 @@ def _joined(parts: list[Any]) -> Any:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-def _inside() -> StoreError:
-    return StoreError(
+_OTHER = "another thread of this process is inside its own insert() or extend() of the table"
+
+
+def _refuse() -> _core.Hold:
+    raise StoreError(
         "insert() or extend() was called in the middle of another one of the same table and thread, from a signal "
         "handler or from a value being written: nothing was written",
         remedy="call it when that call is over; a signal handler can set a flag",

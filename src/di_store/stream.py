@@ -320,8 +320,11 @@ def rows_of(steps: Any) -> int:
     Raises:
         TypeError, ValueError: there is none.
     """
-    leaf = steps
+    leaf, depth = steps, 0
     while isinstance(leaf, Mapping):
+        depth += 1
+        if depth > tree.MAX_DEPTH:
+            raise ValueError(f"steps are nested more than {tree.MAX_DEPTH} deep; does a dict hold itself?")
         if not leaf:
             raise ValueError("an empty dict holds no column: leave it out")
         leaf = next(iter(leaf.values()))

@@ -91,7 +91,7 @@ class Table:
             value: Step: the row. Opaque: any value. Sequence, Episode: leaves ``[time, …]``. Transition: a finished
                 one, with ``next_<obs>`` and ``discount``.
             priority: None: the table's `initial_priority`.
-            timeout: seconds to wait for the limiter and for room; None: no limit.
+            timeout: seconds to wait for the limiter, for room, and for inserts of other threads; None: no limit.
 
         Raises:
             Timeout, StoreFull, SchemaMismatch: nothing was written. EndOfData: the table is finished.

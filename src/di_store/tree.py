@@ -13,7 +13,7 @@ from typing import Any
 from di_store.errors import shown
 
 SEPARATOR = "/"
-_MAX_DEPTH = 32
+MAX_DEPTH = 32
 
 
 def flatten(tree: Mapping[str, Any], *, what: str = "step") -> dict[str, Any]:
@@ -37,8 +37,8 @@ def flatten(tree: Mapping[str, Any], *, what: str = "step") -> dict[str, Any]:
 
 
 def _collect(tree: Mapping[Any, Any], prefix: str, leaves: dict[str, Any], what: str, depth: int) -> None:
-    if depth > _MAX_DEPTH:
-        raise ValueError(f"{what} {prefix[:80]!r}… is nested more than {_MAX_DEPTH} deep; does a dict hold itself?")
+    if depth > MAX_DEPTH:
+        raise ValueError(f"{what} {prefix[:80]!r}… is nested more than {MAX_DEPTH} deep; does a dict hold itself?")
     if not tree:
         place = f"{what} at {prefix[:-1]!r}" if prefix else f"this {what}"
         raise ValueError(f"{place} is an empty dict, which holds no column: leave it out")

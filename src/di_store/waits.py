@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from di_store import _core, config
-from di_store.errors import StoreFull, Timeout
+from di_store.errors import StoreError, StoreFull, Timeout
 
 if TYPE_CHECKING:
     from di_store._core import Arena, Blocked
@@ -25,6 +25,7 @@ Block = Callable[[_core.Wait, int, float], None]
 
 SLICE_SECONDS = 0.1
 LOG_SECONDS = 30.0
+_KEPT_SECONDS = 0.0005
 CALL_SECONDS = 60.0
 """How long a call without a timeout of its own waits for what a stopped process may hold."""
 ABANDONED_SECONDS = 60.0
@@ -135,6 +136,26 @@ class Wait:
         _block(block, self._shown, seen, min(SLICE_SECONDS, left, max(at_most, 0.0)))
         self._arena.reap()
         if time.monotonic() >= self._log_at:
+            self._log(reason)
+
+    def pause_turn(self, turn: _core.Turn, reason: str) -> None:
+        """Sleep until the turn may be free, for one slice at most.
+
+        The deadline is that of the call and one slice more: nearly all turns are over at once.
+
+        Raises:
+            Timeout: another thread has had it for longer.
+        """
+        left = self.left + SLICE_SECONDS
+        if left <= 0:
+            raise self.failure(reason)
+        bell = threading.Lock()
+        bell.acquire()
+        if turn.hang(bell):
+            bell.acquire(timeout=min(SLICE_SECONDS, left))
+        else:  # free, perhaps kept for who has waited longer
+            time.sleep(_KEPT_SECONDS)
+        if self._log_at <= time.monotonic():
             self._log(reason)
 
     def failure(self, reason: str, *, full: bool = False) -> StoreFull | Timeout:
@@ -299,7 +320,7 @@ def suspect(arena: Arena, reason: str, table: NativeTable | None = None) -> str 
     try:
         clients = arena.stats()["clients"]
         concerned = None if table is None else set(table.concerned())
-    except Exception:  # what is told about a failure must not replace it
+    except (StoreError, OSError, MemoryError):  # what is told about a failure must not replace it
         return None
     others = [client for client in clients if client["state"] in ("T", "t") and not client["self"]]
     named = next((name for name in map(_stopped, others) if name in reason), None)
