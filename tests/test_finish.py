@@ -52,7 +52,6 @@ def test_the_end_comes_as_soon_as_they_are_delivered(store: Any) -> None:
         except di_store.EndOfData:
             ended.append("end")
 
-    loader._ahead._thread = threading.Thread(target=loader._ahead._run)
     loader._ahead._thread.start()  # it draws, and nobody takes
     while table.stats()["samples"] < 4:
         pass
@@ -75,7 +74,7 @@ def test_a_loader_does_not_wait_for_its_own_batches(store: Any) -> None:
     table.finish()
     with table.loader(4, prefetch=8, timeout=0.05) as loader:
         found = next(loader).data["n"].tolist()
-        while loader._ahead._error is None:  # it has come to the end while four batches are ready
+        while loader._ahead._thread.lives():  # until it has come to the end while four batches are ready
             pass
         found += [n for batch in loader for n in batch.data["n"].tolist()]
     assert sorted(found) == list(range(20))

@@ -241,8 +241,8 @@ def really_runs(load: Load, rows: int) -> list[int]:
 
 REAL = [
     Load(limiters.SamplesPerInsert(8.0, 5, 0.0), 20, 0, 32, 1),
-    Load(limiters.SamplesPerInsert(0.1, 1, 0.0), 1, 0, 32, 4),
-    Load(limiters.SamplesPerInsert(1.0, 3, 0.0), 3, 1, 32, 4),
+    Load(limiters.SamplesPerInsert(0.1, 1, 0.0), 4, 0, 32, 4),
+    Load(limiters.SamplesPerInsert(1.0, 3, 0.0), 4, 1, 32, 4),
     Load(limiters.SamplesPerInsert(3.0, 2, 0.1), 9, 4, 7, 2),
     Load(limiters.MinSize(4), 4, 1, 32, 3),
     Load(limiters.Queue(1), 1, 1, 32, 1),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing as mp
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 
 import di_store
+from di_store import chores
 
 
 @pytest.fixture
@@ -62,17 +62,20 @@ def test_ragged_rows_that_need_no_conversion_keep_their_bound(store: Any) -> Non
     assert sorted(row.tolist() for row in found) == [[], [0], [0, 1, 2, 3], [7, 8]]
 
 
-def _draw_once(table: Any, threads: Any) -> None:
+def _draw_once(table: Any, done: Any) -> None:
     table.sample(1)
-    threads.put([thread.name for thread in threading.enumerate()])
+    (of_store,) = chores._all.values()
+    while not of_store.thread.lives():  # it was started, and begins a little later
+        pass
+    done.put(True)
 
 
 def test_a_learner_alone_has_chores_done(store: Any) -> None:
     table = store.create_table("t", capacity=10, view=di_store.Step(), schema={"x": di_store.Spec((), "int64")})
     table.insert({"x": 1})
     spawn = mp.get_context("spawn")
-    threads = spawn.Queue()
-    process = spawn.Process(target=_draw_once, args=(table, threads))
+    done = spawn.Queue()
+    process = spawn.Process(target=_draw_once, args=(table, done))
     process.start()
-    assert "di-store chores" in threads.get(timeout=60)
+    assert done.get(timeout=60)
     process.join(60)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from pains import Program, until
+from undelivered import stop_outside_locks
 
 import di_store
 from di_store import waits
@@ -290,7 +291,7 @@ def stopped(store: Any, part: str) -> Program:
     """A process that has stopped after that."""
     program = Program(PART, store.name, PARTS[part])
     assert program.line() == "ready"
-    program.signal(signal.SIGSTOP)
+    stop_outside_locks(program.process.pid, *(store.table(name) for name in store.stats()["tables"]))
     return program
 
 

@@ -1,4 +1,4 @@
-"""Processes that hold draws nobody has received."""
+"""Processes that hold draws nobody has received, and others that are stopped with no lock in hand."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import di_store
 
 
 def _hold(table: Any) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's job in the background ignores it
     table.sample(10**6, timeout=600)  # in vain: whatever the table lets through is held
 
 
@@ -22,14 +23,21 @@ def holder(table: Any, n: int) -> Any:
     process.start()
     while table.stats()["samples"] < before + n:
         pass
-    while True:  # it may be stopped with the lock of the table or the heap in hand
-        os.kill(process.pid or 0, signal.SIGSTOP)
-        while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+    stop_outside_locks(process.pid or 0, table)
+    return process
+
+
+def stop_outside_locks(pid: int, *tables: Any) -> None:
+    """Stop a process with no lock of these tables or of their store's heap in hand."""
+    while True:
+        os.kill(pid, signal.SIGSTOP)
+        while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
             pass
         try:
-            table.keys(n=1, timeout=0.5)
-            table._handle.arena.available(0.5)
+            for table in tables:
+                table.keys(n=1, timeout=0.5)
+                table._handle.arena.available(0.5)
         except di_store.Timeout:
-            os.kill(process.pid or 0, signal.SIGCONT)
+            os.kill(pid, signal.SIGCONT)
         else:
-            return process
+            return

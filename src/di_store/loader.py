@@ -127,6 +127,7 @@ class _Ahead:
                     found[0].give_back()
         if self._source is not None:
             self.placer.close()
+            self._counts.clear()
             self._source = None  # the mapping goes with the last handle
 
     def _draw(self) -> tuple[Drawn, Any]:
