@@ -6,6 +6,7 @@ Also in what that calls of the library: wherever it is written in Python.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import queue
 import sys
 import threading
@@ -48,4 +49,14 @@ def interrupted(call: Callable[[], Any], at: int) -> tuple[Any, int]:
         found = None
     finally:
         sys.settrace(None)
+    forget_handled()
     return found, interrupt.left
+
+
+def forget_handled() -> None:
+    """No error counts as being handled any more; for callers outside of generators and `except`.
+
+    A trace function may raise where no signal handler can: behind the instruction that begins an `except` and before
+    what ends it again. Python then takes that error for the context of all later ones.
+    """
+    ctypes.pythonapi.PyErr_SetExcInfo(None, None, None)

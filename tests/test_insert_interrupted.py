@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from interrupting import forget_handled
 
 import di_store
 from di_store import config, insert, waits
@@ -44,15 +45,16 @@ class Raiser:
 def interrupted(at: int, call: Callable[[], Any], *files: str) -> tuple[bool, BaseException | None]:
     """Whether the call had an instruction of that number, and what came out."""
     raiser = Raiser(at, *(files or (INSERT,)))
-    before = sys.gettrace()
+    before, raised = sys.gettrace(), None
     sys.settrace(raiser)
     try:
         call()
     except BaseException as error:
-        return raiser.left <= 0, error
+        raised = error
     finally:
         sys.settrace(before)
-    return raiser.left <= 0, None
+    forget_handled()
+    return raiser.left <= 0, raised
 
 
 def in_thread(call: Callable[[], Any]) -> Any:
