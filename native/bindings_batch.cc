@@ -159,7 +159,8 @@ BatchMaker::BatchMaker(TablePointer table, nb::dict plan) : table_(std::move(tab
     varies_ = varies_ || plan_.outputs.back().ragged;
     item_bytes_ += Gather::item_bytes(plan_, static_cast<u32>(arrays_.size() - 1));
   }
-  source_ = std::make_unique<LayoutSource>(table_->arena_pointer(), take<std::vector<std::string>>(plan, "columns"));
+  source_ = std::make_unique<LayoutSource>(table_->arena().shared_from_this(),
+                                           take<std::vector<std::string>>(plan, "columns"));
   gathers_.push_back(std::make_unique<Gather>(plan_, *source_));
 }
 

@@ -102,7 +102,7 @@ class Reader {
 
 void Reader::enter() {
   table_->arena().enter();
-  reap_when_due(table_->arena_pointer());  // what the dead had drawn comes first in its order
+  reap_when_due(table_->arena());  // what the dead had drawn comes first in its order
   settle_orphans();
   table_->require_live();
 }
@@ -284,7 +284,7 @@ void bind_reader(nb::module_& module) {
       .def("undelivered", &Reader::undelivered)
       .def("peek", &Reader::peek, nb::arg("keys"), nb::arg("beta").none(), nb::arg("which").none())
       .def("peek_oldest", &Reader::peek_oldest, nb::arg("start"), nb::arg("count"), nb::arg("which").none(),
-           nb::arg("timeout") = 60.0)
+           nb::arg("timeout"))
       .def("measure", &Reader::measure);
 }
 

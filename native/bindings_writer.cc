@@ -45,9 +45,9 @@ class Attendance {
 
 // One call of a writer at a time. Values are converted while it parses its arguments, signal handlers run while it waits,
 // and other threads while it copies: none of them may begin another call in the middle of this one.
-class Turn {
+class Busy {
  public:
-  explicit Turn(bool& busy) : busy_(busy) {
+  explicit Busy(bool& busy) : busy_(busy) {
     if (busy)
       throw Error(Code::kStoreError,
                   "this writer is in the middle of another call, and was called again from a signal handler, from "
@@ -56,9 +56,9 @@ class Turn {
           .told();
     busy_ = true;
   }
-  ~Turn() { busy_ = false; }
-  Turn(const Turn&) = delete;
-  Turn& operator=(const Turn&) = delete;
+  ~Busy() { busy_ = false; }
+  Busy(const Busy&) = delete;
+  Busy& operator=(const Busy&) = delete;
 
  private:
   bool& busy_;
@@ -79,23 +79,23 @@ class PyWriter {
   nb::object insert(nb::handle rows, const std::vector<std::tuple<u32, u32, u32>>& items, u32 total,
                     nb::handle priority, bool bare);
   nb::object finish() {
-    const Turn turn(busy_);
+    const Busy call(busy_);
     enter();
     return run([&] { return writer_->finish(Deadline::slice()); });
   }
   nb::object resume() {
-    const Turn turn(busy_);
+    const Busy call(busy_);
     enter();
     return run([&] { return writer_->resume(); });
   }
   void close() {
-    const Turn turn(busy_);
+    const Busy call(busy_);
     writer_->close();
   }
   bool is_busy() const { return busy_; }
   void set_busy(bool busy) { busy_ = busy; }
   void set_version(u32 table, i64 version) {
-    const Turn turn(busy_);  // rows of a call under way keep theirs
+    const Busy call(busy_);  // rows of a call under way keep theirs
     writer_->set_version(table, version);
   }
 
@@ -367,7 +367,7 @@ void PyWriter::begin_call(u32 steps) {
 
 nb::object PyWriter::append(nb::handle step, nb::handle next, nb::handle final, nb::handle lane, nb::handle priority,
                             i64 steps) {
-  const Turn turn(busy_);
+  const Busy call(busy_);
   enter();
   const bool time = steps >= 0;
   begin_call(time ? static_cast<u32>(steps) : 1);
@@ -382,7 +382,7 @@ nb::object PyWriter::append(nb::handle step, nb::handle next, nb::handle final, 
 }
 
 nb::object PyWriter::end_episode(nb::handle final, nb::handle lane, bool discard) {
-  const Turn turn(busy_);
+  const Busy call(busy_);
   enter();
   begin_call(1);
   const CallShape shape = shape_of(lane, 1, false);
@@ -395,7 +395,7 @@ nb::object PyWriter::end_episode(nb::handle final, nb::handle lane, bool discard
 // `items`: (rows, steps, flags) of each; one stands for all. `bare`: one row, its leaves without a leading axis.
 nb::object PyWriter::insert(nb::handle rows, const std::vector<std::tuple<u32, u32, u32>>& items, u32 total,
                             nb::handle priority, bool bare) {
-  const Turn turn(busy_);
+  const Busy call(busy_);
   arena_->enter();  // shared by threads: the table's lock around it is Python's
   settle_orphans();
   std::vector<WholeItem> whole;

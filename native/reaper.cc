@@ -87,13 +87,13 @@ u32 reap(const std::shared_ptr<Arena>& arena, u64 deadline_ns) {
   return reaped;
 }
 
-void reap_when_due(const std::shared_ptr<Arena>& arena) {
+void reap_when_due(Arena& arena) {
   constexpr u64 kEveryNs = 20'000'000;
   const u64 now = os::coarse_ns();
-  if (now - arena->reap_tick().load(std::memory_order_relaxed) < kEveryNs) return;
-  arena->reap_tick().store(now, std::memory_order_relaxed);
+  if (now - arena.reap_tick().load(std::memory_order_relaxed) < kEveryNs) return;
+  arena.reap_tick().store(now, std::memory_order_relaxed);
   try {
-    reap(arena, os::now_ns() + 50'000'000);
+    reap(arena.shared_from_this(), os::now_ns() + 50'000'000);
   } catch (const Error& error) {
     if (error.code() != Code::kTimeout) throw;
   }

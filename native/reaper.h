@@ -12,6 +12,6 @@ namespace di {
 u32 reap(const std::shared_ptr<Arena>& arena, u64 deadline_ns);
 
 // The same at most every 20 ms of this process, and only as far as no lock is held up.
-void reap_when_due(const std::shared_ptr<Arena>& arena);
+void reap_when_due(Arena& arena);
 
 }  // namespace di

@@ -181,7 +181,6 @@ class Table : public std::enable_shared_from_this<Table> {
   bool live() const;
   void require_live() const;  // throws kTableNotFound
   Arena& arena() const { return *arena_; }
-  const std::shared_ptr<Arena>& arena_pointer() const { return arena_; }
   std::string schema() const;  // "" until declared
   bool declare_schema(const std::string& text, u64 reserve_bytes, u64 item_bytes, u64 chunk_block,
                       u64 deadline_ns);  // false: somebody was faster

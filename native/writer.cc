@@ -86,20 +86,22 @@ u64 Writer::heap_need(const Source& source, const Lane& lane, bool behind) const
   if (plan_.heap_bytes_per_row == 0) return 0;
   u64 bytes = 0;
   for (u32 c = 0; c < source.input.size(); ++c) {
-    const ColumnLayout& column = plan_.layout.columns[c];
-    if (column.place != static_cast<u32>(ColumnPlace::kHeap) || !source.has(c)) continue;
     if (lane.ahead[c] || (!behind && !stored_here(c, lane.steps))) continue;
-    bytes += (u64{source.cell(c).count} * column.row_bytes + 15) / 16 * 16;
+    bytes += heap_bytes(source, c);
   }
   return bytes;
+}
+
+u64 Writer::heap_bytes(const Source& source, u32 column) const {
+  const ColumnLayout& layout = plan_.layout.columns[column];
+  if (layout.place != static_cast<u32>(ColumnPlace::kHeap) || !source.has(column)) return 0;
+  return (u64{source.cell(column).count} * layout.row_bytes + 15) / 16 * 16;
 }
 
 // What the row takes at most, whatever of it is there already.
 u64 Writer::heap_bytes(const Source& source) const {
   u64 bytes = 0;
-  for (u32 c = 0; c < source.input.size(); ++c)
-    if (plan_.layout.columns[c].place == static_cast<u32>(ColumnPlace::kHeap) && source.has(c))
-      bytes += (u64{source.cell(c).count} * plan_.layout.columns[c].row_bytes + 15) / 16 * 16;
+  for (u32 c = 0; c < source.input.size(); ++c) bytes += heap_bytes(source, c);
   return bytes;
 }
 
@@ -246,8 +248,7 @@ void Writer::write_cells(u32 index, const Source& source) {
     }
     const Cell value = source.cell(c);
     if (lane.ahead[c]) {
-      if (!chunk.equals(plan_.layout, row, c, value))
-        throw Error(Code::kInvalid, "#" + std::to_string(c) + "#lane " + std::to_string(index));
+      if (!chunk.equals(plan_.layout, row, c, value)) refuse_other(c, index);
     } else if (stored_here(c, lane.steps)) {
       chunk.write(plan_.layout, row, c, value);
     } else {

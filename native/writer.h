@@ -75,7 +75,7 @@ struct MadeItem {
   u64 key;
   i64 start;
   u32 lane;
-  u32 turn;  // in the order in which the call's items were made
+  u32 order;  // in which the call's items were made
 };
 struct Blocked {
   enum class Why { kNothing, kLimiter, kTableRoom, kStoreRoom, kLock } why = Why::kNothing;
@@ -181,6 +181,7 @@ class Writer {
   const KeptRow* kept_of(const LaneState& state) const;
   ColumnMask known_behind(const LaneState& state) const;
   void require_kept(u32 lane, const Source& source) const;
+  [[noreturn]] static void refuse_other(u32 column, u32 lane);
   bool drop_row(const WriterCall& call, u32 t, u32 l, const std::function<double(u32)>& priority, u64 deadline_ns,
                 Blocked* blocked);
   bool write_first(const WriterCall& call, u32 t, u32 l, u64 deadline_ns, Blocked* blocked);
@@ -216,6 +217,7 @@ class Writer {
   void emit(u32 table, u32 lane, double priority);
   u64 heap_need(const Source& source, const Lane& lane, bool behind) const;
   u64 heap_bytes(const Source& source) const;
+  u64 heap_bytes(const Source& source, u32 column) const;
   bool stored_here(u32 column, i64 step) const;
   Cell told(const WriterCall& call, u32 column, u32 t, u32 l) const;
   bool flag(const WriterCall& call, u32 column, u32 t, u32 l) const;

@@ -37,6 +37,11 @@ void Writer::keep(const WriterPlan& plan, const Source& source, KeptRow* kept) {
   }
 }
 
+// Another value than the one that is known already; explain() in Python's binding puts the column's name in.
+void Writer::refuse_other(u32 column, u32 lane) {
+  throw Error(Code::kInvalid, "#" + std::to_string(column) + "#lane " + std::to_string(lane));
+}
+
 // What is given again must be what was kept.
 void Writer::require_kept(u32 index, const Source& source) const {
   if (source.kept == nullptr) return;
@@ -45,7 +50,7 @@ void Writer::require_kept(u32 index, const Source& source) const {
     const Cell before = source.kept->cells[c], now = source.cell(c);
     if (before.count != now.count ||
         !same_values(plan_.layout, c, before.data, now.data, u64{now.count} * plan_.layout.columns[c].row_bytes))
-      throw Error(Code::kInvalid, "#" + std::to_string(c) + "#lane " + std::to_string(index));
+      refuse_other(c, index);
   }
 }
 
@@ -100,7 +105,7 @@ void Writer::write_cells_behind(u32 index, const Source& source) {
     if (!lane.ahead[c])
       chunk.write(plan_.layout, row, c, value);
     else if (!chunk.equals(plan_.layout, row, c, value))
-      throw Error(Code::kInvalid, "#" + std::to_string(c) + "#lane " + std::to_string(index));
+      refuse_other(c, index);
   }
   chunk.mark(row, false, true, lane.begun_in_chunk, lane.begin_raw - chunk.first_raw);
   lane.heap_used = chunk.heap_used();

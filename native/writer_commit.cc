@@ -22,7 +22,7 @@ u64 slots_for(const TableHeader& table, u64 items) {
 // episode, and rows that are inserted whole all have start 0. Needs no memory: the call has had its effect.
 void list_by_lane(std::vector<MadeItem>* made) {
   const auto earlier = [](const MadeItem& a, const MadeItem& b) {
-    return a.lane != b.lane ? a.lane < b.lane : a.turn < b.turn;
+    return a.lane != b.lane ? a.lane < b.lane : a.order < b.order;
   };
   if (!std::is_sorted(made->begin(), made->end(), earlier)) std::sort(made->begin(), made->end(), earlier);
 }

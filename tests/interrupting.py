@@ -1,6 +1,6 @@
-"""KeyboardInterrupt at a chosen step of a loader's code, as the handler of a signal may raise it there.
+"""An error at a chosen step of some files, as the handler of a signal may raise it there.
 
-Also in what that calls of the library: wherever it is written in Python.
+By default KeyboardInterrupt in a loader's code and in what that calls of the library, wherever it is written in Python.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import queue
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -23,19 +23,23 @@ SOURCES |= {str(module.__file__) for module in (contextlib, queue, threading, we
 
 
 class Interrupt:
-    """A trace function that raises at the k-th step (bytecode) of the main thread in these files."""
+    """A trace function that raises at the k-th step (bytecode) of this thread in some files."""
 
-    def __init__(self, at: int) -> None:
+    def __init__(
+        self, at: int, files: Collection[str] = SOURCES, error: type[BaseException] = KeyboardInterrupt
+    ) -> None:
         self.left = at
+        self._files = files
+        self._error = error
 
     def __call__(self, frame: FrameType, event: str, _: Any) -> Any:
-        if frame.f_code.co_filename not in SOURCES:
+        if frame.f_code.co_filename not in self._files:
             return None
         frame.f_trace_opcodes = True
         if event == "opcode":
             self.left -= 1
             if self.left == 0:
-                raise KeyboardInterrupt
+                raise self._error
         return self
 
 

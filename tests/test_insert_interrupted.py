@@ -6,12 +6,11 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
 import pytest
-from interrupting import forget_handled
+from interrupting import Interrupt, forget_handled
 
 import di_store
 from di_store import config, insert, waits
@@ -24,27 +23,9 @@ class Tick(Exception):
     """What the handler of a program raises."""
 
 
-class Raiser:
-    """Raises at the n-th instruction that this thread runs in some files of Di-store."""
-
-    def __init__(self, at: int, *files: str) -> None:
-        self.left = at
-        self._files = files
-
-    def __call__(self, frame: FrameType, event: str, _: Any) -> Any:
-        if frame.f_code.co_filename not in self._files:
-            return None
-        frame.f_trace_opcodes = True
-        if event == "opcode":
-            self.left -= 1
-            if self.left == 0:
-                raise Tick
-        return self
-
-
 def interrupted(at: int, call: Callable[[], Any], *files: str) -> tuple[bool, BaseException | None]:
     """Whether the call had an instruction of that number, and what came out."""
-    raiser = Raiser(at, *(files or (INSERT,)))
+    raiser = Interrupt(at, files or (INSERT,), Tick)
     before, raised = sys.gettrace(), None
     sys.settrace(raiser)
     try:

@@ -112,7 +112,7 @@ class Store:
         self._arena_or_none = None  # first: who begins to follow from now on sees it
         for reference in list(self._followers.values()):
             if (follower := reference()) is not None:
-                (follower._close if isinstance(follower, Table) else follower._end_with)(self._closed())
+                follower._end_with(self._closed())
 
     def __enter__(self) -> Store:
         return self

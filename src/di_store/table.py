@@ -24,7 +24,7 @@ from di_store.reserve import check_room
 from di_store.samplers import Prioritized
 from di_store.settings import UNLIMITED, limiter_numbers, slots_for
 from di_store.stats import table_stats
-from di_store.waits import lock_seconds
+from di_store.waits import CALL_SECONDS, lock_seconds
 from di_store.writer import Writer
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ class Table:
         handle = self._open()
         if handle.read_plan() is None:
             return empty_batch(np.empty(0, np.uint64))
-        return handle.batch(handle.reader().peek_oldest(start, n, handle.which(columns)))
+        return handle.batch(handle.reader().peek_oldest(start, n, handle.which(columns), CALL_SECONDS))
 
     def keys(self, start: int = 0, n: int | None = None, *, timeout: float | None = 60) -> Array:
         """Keys of up to `n` items, oldest first, the `start` oldest left out: uint64."""
@@ -373,7 +373,7 @@ class Table:
             raise copy.copy(self._store._readonly)
         return handle
 
-    def _close(self, why: StoreError) -> None:
+    def _end_with(self, why: StoreError) -> None:
         """The store's handle is closed: later calls raise `why`, and those that wait."""
         handle = self._handle
         if handle is None:

@@ -26,6 +26,7 @@ Block = Callable[[_core.Wait, int, float], None]
 SLICE_SECONDS = 0.1
 LOG_SECONDS = 30.0
 _KEPT_SECONDS = 0.0005
+"""Between two looks at a turn that is kept for a thread which has waited longer."""
 CALL_SECONDS = 60.0
 """How long a call without a timeout of its own waits for what a stopped process may hold."""
 ABANDONED_SECONDS = 60.0
@@ -135,8 +136,7 @@ class Wait:
             self._shown = _core.Wait(self._arena)
         _block(block, self._shown, seen, min(SLICE_SECONDS, left, max(at_most, 0.0)))
         self._arena.reap()
-        if time.monotonic() >= self._log_at:
-            self._log(reason)
+        self._log_if_due(reason)
 
     def pause_turn(self, turn: _core.Turn, reason: str) -> None:
         """Sleep until the turn may be free, for one slice at most.
@@ -155,8 +155,7 @@ class Wait:
             bell.acquire(timeout=min(SLICE_SECONDS, left))
         else:  # free, perhaps kept for who has waited longer
             time.sleep(_KEPT_SECONDS)
-        if self._log_at <= time.monotonic():
-            self._log(reason)
+        self._log_if_due(reason)
 
     def failure(self, reason: str, *, full: bool = False) -> StoreFull | Timeout:
         """The error for a call that waited long enough."""
@@ -173,7 +172,9 @@ class Wait:
     def _suspect(self, reason: str) -> str | None:
         return suspect(self._arena, reason, self._about)
 
-    def _log(self, reason: str) -> None:
+    def _log_if_due(self, reason: str) -> None:
+        if time.monotonic() < self._log_at:
+            return
         self._log_at += LOG_SECONDS
         waited = time.monotonic() - self.began
         culprit = self._suspect(reason)

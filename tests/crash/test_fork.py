@@ -18,6 +18,7 @@ import pytest
 import di_store
 from crash import board as words
 from crash.board import check_object, object_value
+from crash.children import in_child, join
 from crash.zygote import KILLED, Crew
 from di_store import _core
 
@@ -30,28 +31,6 @@ def name(crew: Crew, store_name: Callable[[], str]) -> Iterator[str]:
     with di_store.open(store_name(), memory="64MiB") as store:
         store.create_table("t", capacity=1_000, schema=words.rows(0))
         yield store.name
-
-
-def in_child(work: Callable[[], None]) -> int:
-    """Fork, work, and the pid; the child's exit code tells whether it went well."""
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            work()
-            code = 0
-        except BaseException:
-            import traceback
-
-            traceback.print_exc()
-        finally:
-            os._exit(code)
-    return pid
-
-
-def join(pid: int) -> int:
-    """Exit code of a forked child."""
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def fork_with_views(name: str, turns: int, die: str) -> None:

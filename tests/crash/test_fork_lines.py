@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 import gc
 import linecache
-import os
-import signal
 import sys
 import threading
 import traceback
@@ -20,6 +18,7 @@ import numpy as np
 
 import di_store
 from crash import board as words
+from crash.children import in_child, join
 from crash.zygote import Crew
 
 PACKAGE = str(Path(di_store.__file__).parent)
@@ -116,30 +115,13 @@ class Scene:
             mixture.sample(8, timeout=60)
 
 
-def in_child(work: Callable[[], None]) -> int:
-    """Fork, work there, and the child's exit code."""
-    pid = os.fork()
-    if pid == 0:
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(CHILD_SECONDS)
-        code = 1
-        try:
-            work()
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
 def fork_at_lines(name: str, every: int, least: int) -> None:
     """Forks one child for each line at which the thread stands."""
     scene = Scene(name)
     stepper = Stepper(scene.work, every)
     forks = 0
     while stepper.step():
-        code = in_child(scene.use)
+        code = join(in_child(scene.use, CHILD_SECONDS))
         assert code == 0, f"the child ended with {code}: forked while a thread was at {stepper.line}"
         forks += 1
         stepper.go_on()
@@ -184,7 +166,7 @@ def fork_with_generators_locked(name: str) -> None:
     thread.start()
     try:
         assert held.wait(CHILD_SECONDS)
-        assert in_child(scene.use) == 0
+        assert join(in_child(scene.use, CHILD_SECONDS)) == 0
     finally:
         done.set()
         thread.join()

@@ -247,7 +247,7 @@ ITEMS = [
         "items-of-a-call-by-start",
         "model",
         "native/writer_commit.cc",
-        "a.lane < b.lane : a.turn < b.turn;",
+        "a.lane < b.lane : a.order < b.order;",
         "a.lane < b.lane : a.start < b.start;",
         ("tests/test_order.py",),
     ),

@@ -43,7 +43,7 @@ class StampWriter {
   StampWriter(const std::vector<std::shared_ptr<Table>>& tables, const std::vector<ViewSpec>& specs, u64 first,
               u64 chunk_bytes)
       : first_(first) {
-    const std::shared_ptr<Arena>& arena = tables[0]->arena_pointer();
+    const std::shared_ptr<Arena> arena = tables[0]->arena().shared_from_this();
     WriterPlan plan;
     plan.layout = stamp_layout(*arena);
     for (std::size_t i = 0; i < tables.size(); ++i) {

@@ -58,7 +58,7 @@ class StepWriter {
  public:
   StepWriter(const std::vector<std::shared_ptr<Table>>& tables, u32 row_bytes, u64 chunk_bytes = 8192, u32 length = 1)
       : payload_(row_bytes) {
-    const std::shared_ptr<Arena>& arena = tables[0]->arena_pointer();
+    const std::shared_ptr<Arena> arena = tables[0]->arena().shared_from_this();
     WriterPlan plan;
     plan.layout = step_layout(*arena, row_bytes);
     for (const auto& table : tables) {

@@ -18,7 +18,7 @@ class Duel {
   ~Duel() {
     while (!sets_.empty()) end_draws();
     writer_.reset();
-    const auto arena = table_->arena_pointer();
+    const auto arena = table_->arena().shared_from_this();
     Table::drop(arena, shape_.name, soon());
     CHECK(count_chunks(*arena) == 0 && count_meta(*arena, table_->index()) == 0);
   }
