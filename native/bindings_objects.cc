@@ -92,9 +92,9 @@ std::string taken_text(const ArenaPointer& arena, const Id& id, u32 descriptor) 
 }
 
 // As Heap::make(). Who died while it wrote an object leaves its id free.
-MakeResult make_object(const ArenaPointer& arena, const MakeRequest& request, u32 entry, u32* descriptor,
-                       std::string* why) {
-  MakeResult made = arena->heap().make(request, entry, Deadline::slice(), descriptor, why);
+MakeResult make_object(const ArenaPointer& arena, const MakeRequest& request, u32 entry, Deadline deadline,
+                       u32* descriptor, std::string* why) {
+  MakeResult made = arena->heap().make(request, entry, deadline, descriptor, why);
   if (made == MakeResult::kExists && reap_soon(arena) != 0)
     made = arena->heap().make(request, entry, Deadline::slice(), descriptor, why);
   if (made == MakeResult::kExists)
@@ -103,7 +103,8 @@ MakeResult make_object(const ArenaPointer& arena, const MakeRequest& request, u3
 }
 
 // The memory behind a descriptor in state creating, or StoreFull / ObjectExists at once.
-u8* take_block(const ArenaPointer& arena, u64 bytes, u32 entry, const u8* id, u64 expires_ns, u32* descriptor) {
+u8* take_block(const ArenaPointer& arena, u64 bytes, u32 entry, const u8* id, u64 expires_ns, Deadline deadline,
+               u32* descriptor) {
   MakeRequest request;
   request.bytes = bytes;
   request.id = id;
@@ -116,7 +117,7 @@ u8* take_block(const ArenaPointer& arena, u64 bytes, u32 entry, const u8* id, u6
                                      std::to_string(budget) + " bytes, " + std::to_string(heap.fixed_bytes.load()) +
                                      " of them its own; raise it with store.resize(memory=), or split the object")
         .told();
-  switch (make_object(arena, request, entry, descriptor, &why)) {
+  switch (make_object(arena, request, entry, deadline, descriptor, &why)) {
     case MakeResult::kExists: throw Error(Code::kObjectExists, why);
     case MakeResult::kFull:
       throw Error(Code::kStoreFull, "an object of " + std::to_string(bytes) + " bytes finds no room: " + why);
@@ -139,7 +140,7 @@ void put_packed(const ArenaPointer& arena, nb::handle value, u32 entry, const u8
                                     std::to_string(header.size()) +
                                     " bytes, at most 4 GiB; put large text as bytes, or split the value");
   const u64 start = align64(sizeof(PackedForm) + header.size());
-  u8* block = take_block(arena, start + payload, entry, id, expires_ns, descriptor);
+  u8* block = take_block(arena, start + payload, entry, id, expires_ns, Deadline::slice(), descriptor);
   const PackedForm form{kFormPacked, static_cast<u32>(header.size()), payload};
   std::memcpy(block, &form, sizeof form);
   std::memcpy(block + sizeof form, header.c_str(), header.size());
@@ -157,7 +158,7 @@ void put_packed(const ArenaPointer& arena, nb::handle value, u32 entry, const u8
 }
 
 void put_array(const ArenaPointer& arena, PyArrayObject* array, u32 entry, const u8* id, u64 expires_ns,
-               u32* descriptor) {
+               Deadline deadline, u32* descriptor) {
   ArrayForm form{};
   form.form = kFormArray;
   form.ndim = static_cast<u8>(PyArray_NDIM(array));
@@ -165,7 +166,7 @@ void put_array(const ArenaPointer& arena, PyArrayObject* array, u32 entry, const
   form.item_bytes = static_cast<u8>(PyDataType_ELSIZE(PyArray_DESCR(array)));
   form.bytes = static_cast<u64>(PyArray_NBYTES(array));
   for (int i = 0; i < PyArray_NDIM(array); ++i) form.shape[i] = PyArray_DIM(array, i);
-  u8* block = take_block(arena, sizeof form + form.bytes, entry, id, expires_ns, descriptor);
+  u8* block = take_block(arena, sizeof form + form.bytes, entry, id, expires_ns, deadline, descriptor);
   std::memcpy(block, &form, sizeof form);
   MaybeRelease release(form.bytes > kKeepGil * 4);
   os::copy_streaming(block + sizeof form, PyArray_DATA(array), form.bytes);
@@ -176,11 +177,12 @@ struct Written {  // a value in a block that is not sealed yet, and the ledger e
 };
 
 Written write_value(const ArenaPointer& arena, nb::handle value, const u8* id, u64 expires_ns) {
-  Written made{kNone, arena->ledger().take_one(Deadline::slice())};
+  const Deadline deadline = Deadline::slice();
+  Written made{kNone, arena->ledger().take_one(deadline)};
   try {
     auto* array = reinterpret_cast<PyArrayObject*>(value.ptr());
     if (PyArray_CheckExact(value.ptr()) && plain(array))
-      put_array(arena, array, made.entry, id, expires_ns, &made.descriptor);
+      put_array(arena, array, made.entry, id, expires_ns, deadline, &made.descriptor);
     else
       put_packed(arena, value, made.entry, id, expires_ns, &made.descriptor);
   } catch (...) {
@@ -307,11 +309,12 @@ nb::bytes put(const ArenaPointer& arena, nb::handle value, nb::handle id, double
 }
 
 nb::object get(const ArenaPointer& arena, const Id& id, nb::handle copy) {
-  const u32 entry = arena->ledger().take_one(Deadline::slice());
+  const Deadline deadline = Deadline::slice();
+  const u32 entry = arena->ledger().take_one(deadline);
   u32 descriptor = kNone;
   Heap::PinResult result;
   try {
-    result = arena->heap().pin(id, entry, &descriptor, Deadline::slice());
+    result = arena->heap().pin(id, entry, &descriptor, deadline);
   } catch (...) {
     arena->ledger().give(entry);
     throw;

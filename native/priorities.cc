@@ -1,6 +1,7 @@
 #include "priorities.h"
 
 #include <algorithm>
+#include <bit>
 #include <charconv>
 #include <cmath>
 #include <limits>
@@ -18,6 +19,18 @@ std::string text(double value) {  // shortest text that reads back as the same n
   return std::string(buffer, std::to_chars(buffer, buffer + sizeof buffer, value).ptr);
 }
 
+bool takes_all(const PriorityRange& range, std::span<const double> priorities) {
+  // Bit patterns of doubles that are not negative are ordered as the numbers are, NaN above all of them. The sign bit of
+  // each term says: a negative one; below the least or above the most, and not 0. No branch: compilers make vectors of it.
+  const u64 least = std::bit_cast<u64>(range.least), most = std::bit_cast<u64>(range.most);
+  u64 refused = 0;
+  for (const double priority : priorities) {
+    const u64 bits = std::bit_cast<u64>(priority);
+    refused |= bits | (((bits - least) | (most - bits)) & -bits);
+  }
+  return refused >> 63 == 0;
+}
+
 }  // namespace
 
 PriorityRange priority_range(SamplerKind sampler, double alpha) {
@@ -30,6 +43,8 @@ PriorityRange priority_range(SamplerKind sampler, double alpha) {
 }
 
 void require_priorities(const PriorityRange& range, std::span<const double> priorities, const char* effect) {
+  if (takes_all(range, priorities)) [[likely]]
+    return;  // else one by one: -0.0 is taken too
   for (const double priority : priorities) {
     if (range.takes(priority)) continue;
     if (!(priority >= 0) || std::isinf(priority))

@@ -39,7 +39,7 @@ class Inserter:
         self._schema: Schema | None = None
         self._turn = _core.Turn()
         self._pid = os.getpid()
-        self._calls = 0
+        self._calls_to_look = _LOOK_EVERY
         self._tracked: list[tuple[int, dict[str, int], str]] = []
         self._version = -1  # of the rows of the call under way
         self._view = handle.settings.view
@@ -51,7 +51,7 @@ class Inserter:
         Threads wait for each other. A thread that is inside already is refused: it may be by a signal handler, or by
         `__array__` of a value that is being written.
         """
-        timeout = check_timeout(timeout)
+        timeout = None if timeout is None else check_timeout(timeout)
         if self._pid != os.getpid():  # forked: whose turn it was may not be here, and the writer is the parent's
             self._begin_anew()
         wait: Wait | None = None
@@ -66,8 +66,9 @@ class Inserter:
                         keys = self._steps(value, None, priority, timeout)
                     else:
                         keys = self._item(value, priority, timeout)
-                    self._calls += 1
-                    if self._calls % _LOOK_EVERY == 0 or not one:
+                    self._calls_to_look -= 1
+                    if self._calls_to_look == 0 or not one:
+                        self._calls_to_look = _LOOK_EVERY
                         self._handle.warn_evicted()
                     return keys
             wait = wait or self._turn_wait(timeout)
@@ -210,7 +211,8 @@ class Inserter:
             self._tracked = tracked_versions([self._handle], self._schema)
             self._handle.inserted = True
             self._native = native  # last: an interrupted call begins anew
-        for _, versions, name in self._tracked:
+        if self._tracked:
+            _, versions, name = self._tracked[0]
             self._version = versions.get(name, -1)
             self._native.set_version(0, self._version)
         return self._native

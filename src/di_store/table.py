@@ -217,10 +217,7 @@ class Table:
             priorities = host_array(priorities)
         if type(keys) is not np.ndarray or keys.dtype != np.uint64:
             keys = key_array(keys)
-        return self._update(keys, priorities, 60.0 if timeout is _MINUTE else lock_seconds(timeout))
-
-    def _update(self, keys: Array, priorities: Array, seconds: float) -> int:
-        return self._writable().native.update(keys, priorities, seconds)
+        return self._writable().native.update(keys, priorities, 60.0 if timeout is _MINUTE else lock_seconds(timeout))
 
     def delete(self, keys: Any, *, timeout: float | None = 60) -> int:
         """Remove items; how many were there."""
