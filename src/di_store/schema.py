@@ -329,7 +329,7 @@ def _undeclared(leaf: Any) -> str:
         return "a Tuple space has no names for its parts: use a Dict space"
     if isinstance(leaf, type) and issubclass(leaf, (np.generic, bool, int, float)):
         return f"{leaf.__name__} has no shape: write Spec((), {leaf.__name__!r})"
-    what = repr(leaf) if isinstance(leaf, (str, tuple, list, type(None))) else f"a {type(leaf).__name__}"
+    what = shown(leaf) if isinstance(leaf, (str, tuple, list, type(None))) else f"a {type(leaf).__name__}"
     return f"{what} has no fixed .shape and .dtype: write Spec(shape, dtype), with None as first dimension if rows vary"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from di_store import config
+from di_store import config, tree
 from di_store.combination import Combination
 from di_store.errors import CorruptData, shown
 from di_store.limiters import LIMITERS, Limiter, Queue, Stack, limiter_to_plain
@@ -203,13 +203,15 @@ def make_settings(found: Combination, schema: Any, seed: int, rest: dict[str, An
     )
 
 
-def space_tree(declared: Any) -> Any:
-    """Gymnasium's Dict spaces as dicts, at any depth; everything else as it is."""
+def space_tree(declared: Any, depth: int = 0) -> Any:
+    """Gymnasium's Dict spaces as dicts, as deep as columns may be named; everything else as it is."""
+    if depth > tree.MAX_DEPTH + 1:  # `tree.flatten` refuses it
+        return declared
     spaces = getattr(declared, "spaces", None)
     if isinstance(spaces, dict):
         declared = spaces
     if isinstance(declared, dict):
-        return {key: space_tree(value) for key, value in declared.items()}
+        return {key: space_tree(value, depth + 1) for key, value in declared.items()}
     return declared
 
 

@@ -14,7 +14,7 @@ from di_store.batch import host_array
 from di_store.column import FLAGS, Column
 from di_store.config import MAX_COUNT, real
 from di_store.dtypes import Array
-from di_store.errors import CapacityError, SchemaMismatch
+from di_store.errors import CapacityError, SchemaMismatch, shown
 from di_store.handle import TableHandle
 from di_store.plan import (
     Layout,
@@ -304,11 +304,12 @@ def autoreset_number(mode: Any) -> int:
     """
     if mode is None:
         return 0
-    text = str(getattr(mode, "value", mode)).replace("_", "").replace("-", "").lower()
+    value = getattr(mode, "value", mode)
+    text = value.replace("_", "").replace("-", "").lower() if isinstance(value, str) else ""
     known = {"disabled": 0, "nextstep": 1, "samestep": 2}
     if text not in known:
         raise ValueError(
-            f'autoreset={mode!r}: give envs.metadata["autoreset_mode"] ("next_step" or "same_step"), '
+            f'autoreset={shown(mode)}: give envs.metadata["autoreset_mode"] ("next_step" or "same_step"), '
             "or None where the program resets by itself"
         )
     return known[text]
