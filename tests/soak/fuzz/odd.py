@@ -33,6 +33,8 @@ class Colour(enum.IntEnum):
     RED = 1
 
 
+torch.set_num_threads(1)  # a forked child that makes a nested tensor would wait for threads that its parent has
+
 SPECIAL = ("array", "index", "float", "int", "len", "eq", "hash", "iter", "bool", "repr", "reduce_ex", "getitem")
 """Methods that a call may use of its argument."""
 
