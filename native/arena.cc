@@ -122,6 +122,7 @@ void Arena::refuse_unseen(const std::string& name) {
 
 std::shared_ptr<Arena> Arena::open(const std::string& name, Mode mode, u64 budget_bytes, u64 seed, u64 deadline_ns) {
   os::hold_store_folder();
+  // mutant: names-without-a-lock
   os::FolderLock folder(name, deadline_ns);
   int refused = 0;
   for (;;) {
@@ -245,6 +246,7 @@ void Arena::validate() const {
     for (u32 i = 0; sound && i < segments; ++i)
       sound = heap.segments[i].value >= parts.data.value && heap.segments[i].value % kMinBlockBytes == 0;
   }
+  // mutant: damaged-header-accepted
   if (!sound) throw Error(Code::kCorruptData, "the store's header is damaged; every process must leave it").told();
 }
 
@@ -294,6 +296,7 @@ void Arena::enter_slow(u64 tick) {
     throw Error(Code::kStoreClosed,
                 "store '" + name() + "' was removed (`di-store rm --force`); di_store.open(name) makes a new one")
         .told();
+  // mutant: own-descriptor-not-checked
   if (os::file_id(fd_) != id_)
     throw Error(Code::kStoreClosed,
                 "this process closed the store's file descriptor (os.closerange or dup2); open the "
@@ -308,6 +311,7 @@ void Arena::enter_slow(u64 tick) {
 
 bool has_headroom(u64 bytes, std::string* why) {
   const u64 headroom = os::memory_headroom();
+  // mutant: headroom-not-asked
   if (headroom >= bytes) return true;
   if (why != nullptr)
     *why = "machine or cgroup has only " + std::to_string(headroom >> 20) +

@@ -76,6 +76,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
   // In a forked child, until it has a client slot of its own: all that this process holds of the store is its parent's.
   bool is_foreign() const { return alive_ != nullptr && *alive_ == 0; }
   // Whether a handle made in that generation is this process's own, and its destructor may change what is shared.
+  // mutant: a-child-takes-handles-for-its-own
   bool owns(u64 generation) const { return !is_foreign() && generation == fork_generation_; }
   std::atomic<u64>& reap_tick() const { return reap_tick_; }
   std::string name() const { return header_->name; }

@@ -66,6 +66,7 @@ void Arena::forked_in_child() {
   for (Arena* arena : registry().arenas) {
     new (&arena->local_) std::recursive_mutex;
     new (&arena->renewal_) std::mutex;
+    // mutant: mutexes-stay-locked-in-a-child
     arena->ledger_->renew_mutex();
   }
   // One that a thread of the parent is just closing is nobody's here.
@@ -114,6 +115,7 @@ void Arena::renew_in_child() {
   if (*alive_ != 0) return;
   ++fork_generation_;
   pid_ = os::pid();
+  // mutant: fork-keeps-the-parents-slot
   slot_ = kNone;
   ledger_->forget_for_child();
   try {
@@ -125,6 +127,7 @@ void Arena::renew_in_child() {
     throw;
   }
   try {
+    // mutant: fork-repeats-no-pins
     ledger_->repeat_pins(os::now_ns() + kChildPatienceNs);
   } catch (...) {  // what could not be repeated is kept in another way
   }
@@ -156,6 +159,7 @@ void Arena::keep_inherited() noexcept {
     }
   };
   each([](Ledger::Inherited& pin, const Descriptor&, u8* at, u64 bytes) {
+    // mutant: what-a-child-cannot-pin-changes
     if (!os::make_private(at, bytes)) pin.ref = kLost;
     DI_FAULT("fork.pin_copied");
   });

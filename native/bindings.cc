@@ -19,6 +19,7 @@ bool has_gil() {
 #endif
 }
 
+// mutant: after-a-sub-interpreter-every-thread-has-the-gil
 void* leave_gil() { return has_gil() ? PyEval_SaveThread() : nullptr; }
 
 void enter_gil(void* state) {
@@ -119,6 +120,7 @@ void park() {
 
 void take_gil_back(PyThreadState* state) {
   // Only the interpreter knows which thread ends it: that one gets the GIL as ever.
+  // mutant: the-end-takes-itself-for-a-daemon
   in_python([state] { PyEval_RestoreThread(state); });
 }
 

@@ -192,6 +192,7 @@ constexpr u64 kVaryingSlack = 4096;  // beyond a quarter, for few items whose va
 
 nb::object BatchMaker::draw(u32 n, nb::handle beta, u64 deadline_ns) {
   const u64 rows = plan_.spec.kind == ViewKind::kTransition ? plan_.spec.n_step : plan_.spec.time();
+  // mutant: long-sums-under-the-lock
   if (n == 0 || n > kTakeItems || rows > kTakeRows / n) return {};
   const u64 room = varies_ ? n * bytes_an_item_ / 4 * 5 + kVaryingSlack : n * item_bytes_;
   if (room > kTakeBytes || (varies_ && bytes_an_item_ == 0)) return {};

@@ -227,6 +227,7 @@ nb::object read_value(const ArenaPointer& arena, u32 descriptor, u32 entry, nb::
   const nb::object pin = make_pin(arena, entry);
   const Descriptor& found = arena->heap().descriptor(descriptor);
   const u64 bytes = found.bytes;
+  // mutant: views-over-writable-pages
   const u8* block = arena->readonly_at(found.offset, bytes);
   u32 form = 0;
   if (bytes >= sizeof form) std::memcpy(&form, block, sizeof form);

@@ -289,6 +289,7 @@ void Blocks::mark(u64 offset, u64 bytes, BlockUse use) {
   const u64 slice = (offset - arena_.header().data.value) / kSliceBytes;
   const u32 cls = block_class(std::max(bytes, kMinBlockBytes));
   const u64 run = cls == kNone ? (bytes + kSliceBytes - 1) / kSliceBytes : 1;
+  // mutant: the-last-slice-is-none
   cover_slice_tables(slice + run - 1);  // the last one it lies in: behind it the store may end
   if (cls == kNone) {
     for (u64 i = 0; i < run; ++i) {

@@ -60,6 +60,7 @@ u64 Blocks::charge_free_slice() {
 
 u64 Blocks::reclaim_some(Cursor* cursor) {
   const u64 got = reclaim_free(cursor);
+  // mutant: holes-are-not-memory
   return got != 0 ? got : reclaim_holes(cursor);
 }
 

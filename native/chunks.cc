@@ -232,6 +232,7 @@ void OpenChunk::write(const LayoutInfo& layout, u32 row, u32 index, Cell value) 
 }
 
 bool OpenChunk::equals(const LayoutInfo& layout, u32 row, u32 index, Cell value) const {
+  // mutant: a-repeated-observation-may-differ
   const ColumnLayout& column = layout.columns[index];
   const u8* record = base_ + header_->records_offset + u64{row} * layout.record_bytes;
   switch (static_cast<ColumnPlace>(column.place)) {

@@ -33,6 +33,7 @@ Heap::Heap(Arena& arena) : arena_(arena), blocks_(arena), lock_(arena, arena.hea
 Heap::Guard::Guard(Heap& heap, u64 deadline_ns) : heap_(heap), exceptions_(std::uncaught_exceptions()) {
   heap.lock_.acquire(deadline_ns);
   try {
+    // mutant: heap-not-rebuilt-after-a-death
     if (heap.lock_.needs_recovery()) heap.rebuild();
   } catch (...) {
     heap.lock_.release();
@@ -298,7 +299,9 @@ Heap::PinResult Heap::pin(const Id& id, u32 entry, u32* out, u64 deadline_ns) {
     expire();
     return PinResult::kMissing;
   }
+  // mutant: pinned-bytes-counted-twice
   if (word_pins(word) == 0) add(heap.pinned_bytes, Blocks::block_bytes(found.bytes));
+  // mutant: views-are-not-pinned
   found.word.fetch_add(1);
   DI_FAULT("heap.pinned");
   LedgerEntry& mine = arena_.ledger().entry(entry);
@@ -332,8 +335,10 @@ void Heap::unpin(u32 index) {
 void Heap::release_own(u32 index) {
   const u64 word = descriptor(index).word.load();
   if (word_kind(word) == ObjectKind::kChunk && word_state(word) != ObjectState::kFree) {
+    // mutant: chunks-of-the-dead-stay-open
     close_locked(index);
   } else if (word_state(word) == ObjectState::kCreating) {
+    // mutant: objects-of-dead-putters-stay
     free_descriptor(index, true);
   }
 }
@@ -346,6 +351,7 @@ void Heap::settle_dropped() {
     if (ledger_kind(what) == LedgerKind::kOwn) release_own(ledger_descriptor(what));
     entry.what.store(0, std::memory_order_release);
     if (ledger_kind(what) == LedgerKind::kPin) {  // else somebody short of room settled it already
+      // mutant: viewed-objects-are-never-freed
       DI_FAULT("heap.unpin_between");
       unpin(ledger_descriptor(what));
     }

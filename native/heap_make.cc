@@ -74,6 +74,7 @@ Heap::Shortage Heap::admit_chunk(const MakeRequest& request, u64 block, std::str
     const u64 open = table.open_bytes + block, items = used - open;
     if (used > own) grow += used - std::max<u64>(own, table.used_bytes);
     const u64 most = __atomic_load_n(&table.max_bytes, __ATOMIC_RELAXED);  // a stale one holds for a moment longer
+    // mutant: open-chunks-are-short-of-items
     if (used <= std::min(most, own + std::max(own, open) + block)) continue;
     shortage.bytes = ~u64{0};
     shortage.never = items == 0;
@@ -247,6 +248,7 @@ u64 Heap::move_pages(u64 bytes, bool holes_only, u64 deadline_ns) {
   u64 got = 0;
   for (u64 some = 1; got < bytes && some != 0; got += some) {
     Guard guard(*this, deadline_ns);
+    // mutant: pages-do-not-move
     some = holes_only ? blocks_.reclaim_holes(&cursor) : blocks_.reclaim_some(&cursor);
   }
   return got;

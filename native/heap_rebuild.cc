@@ -205,6 +205,7 @@ void Heap::settle_entry(LedgerEntry& entry, u64 deadline_ns) {
   if (what == 0) return;
   if (ledger_kind(what) == LedgerKind::kPin) {
     entry.what.store(0, std::memory_order_release);
+    // mutant: pins-of-the-dead-stay
     DI_FAULT("reap.unpin_between");
     unpin(index);
     return;
@@ -227,6 +228,7 @@ void Heap::wait_readers(u32 table, u64 deadline_ns) {
       if (ledger_table(what) != table || (kind != LedgerKind::kDraw && kind != LedgerKind::kRead)) return;
       if (ledger_descriptor(what) != kNone && !arena_.is_dead(slot)) reader = slot;  // also a thread of this process
     });
+    // mutant: stopped-reader-is-not-waited-for
     if (reader == kNone) break;
     if (os::now_ns() >= until) {
       const std::string who = arena_.describe_client(reader);

@@ -21,6 +21,7 @@ std::optional<u32> learners(const Arena& arena, u32 table) {
   for (u32 slot = 0; slot < kMaxClients; ++slot) {
     const ClientSlot& client = arena.client(slot);
     const bool drew = has_drawn(arena, slot, table);
+    // mutant: gone-learners-are-waited-for
     if (drew && client.state.load() != static_cast<u32>(ClientState::kFree) && !arena.is_dead(slot)) ++count;
   }
   return count;

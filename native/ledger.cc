@@ -29,6 +29,7 @@ void Ledger::add_block(LedgerBlock& block) noexcept {
 void Ledger::grow(Deadline deadline) {
   Heap& heap = arena_.heap();
   reserve_block();
+  // mutant: ledger-grows-without-limit
   const u32 made = heap.grow_ledger(deadline);
   os::LocalGuard<std::recursive_mutex> guard(arena_.local());
   add_block(*reinterpret_cast<LedgerBlock*>(heap.block(made)));

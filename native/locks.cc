@@ -39,12 +39,14 @@ bool SharedLock::owner_gone(u32 word) const {
   const u32 holder = lock_owner(word);
   if (holder >= kMaxClients) return true;  // a damaged word: nobody can ever let go of it
   const u32 generation = arena_.client(holder).generation.load(std::memory_order_acquire);
+  // mutant: stopped-owner-is-robbed
   return lock_owner_word(holder, generation) != (word & ~kSleeping) || arena_.is_dead(holder);
 }
 
 void SharedLock::acquire_slow(Deadline deadline) {
   const u32 mine = my_word() | kSleeping;  // others may sleep too: wake one at release
   const bool nested = os::is_python_held_off() && !deadline.tries_only();
+  // mutant: waits-with-a-lock-in-hand-last
   const u64 until = nested ? deadline.at_most(kNestedNs).at_ns() : deadline.at_ns();
   WaitRecord record(arena_);
   os::LongWait wait;
@@ -86,6 +88,7 @@ void SharedLock::acquire_slow(Deadline deadline) {
 
 void SharedLock::refuse(u32 holder, bool nested) {
   const std::string who = arena_.describe_client(holder);
+  // mutant: culprit-not-named
   Error error(Code::kTimeout, name_ + " is held by " + who, who);
   error.held_by(holder);
   if (nested) error.while_holding(&word_, name_);

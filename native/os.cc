@@ -131,6 +131,7 @@ int create_memfd(const std::string& name, u64 bytes) {
                                      "open the store with less memory=");
   }
   const unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+  // mutant: stores-in-dev-shm
   int fd = memfd_create(name.c_str(), flags | MFD_NOEXEC_SEAL);
   if (fd < 0 && errno == EINVAL) fd = memfd_create(name.c_str(), flags);  // before Linux 6.3
   if (fd < 0) throw Error(Code::kStoreError, "no memory file for the store: " + errno_text(errno));
@@ -178,6 +179,7 @@ u8* map(int fd, u64 bytes, bool writable) {
   if (skip > 0) munmap(begin, skip);
   const u64 mapped = (bytes + kPageBytes - 1) & ~(kPageBytes - 1);
   if (skip + mapped < reserved) munmap(at + mapped, reserved - skip - mapped);
+  // mutant: stores-in-crash-dumps
   madvise(at, mapped, MADV_DONTDUMP);
   return at;
 }
@@ -363,6 +365,7 @@ Blocking::~Blocking() noexcept(false) {
   if (--t_blocking_depth != 0 || g_hooks.enter == nullptr) return;
   // A shared lock is held, an error is on its way already, or this is a destructor: a handler would run under the lock,
   // an interrupt would end the process. It stays pending in Python.
+  // mutant: handlers-run-with-a-lock-in-hand
   if (t_quiet_depth != 0 || is_python_held_off() || std::uncaught_exceptions() != unwinding_)
     g_hooks.enter_quietly(token_);
   else

@@ -79,6 +79,7 @@ constexpr const char* kWhoHolds = "which processes hold stores";
 // After a look at another process that failed: it has gone, or it hides. Both are passed over; those that hide are told
 // by hidden_holders(). Any other failure is no answer.
 void pass_over() {
+  // mutant: nobody-found-for-want-of-descriptors
   if (errno != 0 && errno != ENOENT && errno != ESRCH && errno != EACCES && errno != EPERM)
     cannot_tell(kWhoHolds, errno);
 }
@@ -227,6 +228,7 @@ int open_holder(const Holder& holder, const std::function<bool(FileId)>& already
 #ifdef DI_FAULTS
   mine = mine && fault_errno("os.holder_owner") == 0;
 #endif
+  // mutant: stores-of-anybody
   if (!mine) {  // nothing in it may be believed
     errno = ENOENT;
     return -1;
@@ -320,6 +322,7 @@ bool make_folder(const std::string& folder) {
   }
   if (S_ISLNK(info.st_mode)) refuse_folder(folder, "it is a symbolic link; remove it");
   if (!S_ISDIR(info.st_mode)) refuse_folder(folder, "it is not a folder; remove it");
+  // mutant: folder-of-anybody
   if (info.st_uid != geteuid()) {
     refuse_folder(folder, "it belongs to uid " + std::to_string(info.st_uid) + ", not to " + std::to_string(geteuid()) +
                               "; have its owner remove it");
@@ -402,6 +405,7 @@ FolderLock::FolderLock(const std::string& store_name, u64 deadline_ns)
 }
 
 FolderLock::~FolderLock() {
+  // mutant: files-stay-in-the-folder
   unlink(path_.c_str());
   // Unlocked, not only closed: a child forked meanwhile by another thread has the same open file.
   flock(fd_, LOCK_UN);

@@ -15,6 +15,7 @@ constexpr double kLeastMass = 0x1p-640, kMostMass = 0x1p320;
 struct PriorityRange {
   double alpha;        // it holds for; < 0: priorities are compared only
   double least, most;  // of those that are not 0
+  // mutant: nan-priority-accepted
   bool takes(double priority) const { return priority == 0 || (priority >= least && priority <= most); }  // not NaN
 };
 PriorityRange priority_range(SamplerKind sampler, double alpha);

@@ -76,6 +76,7 @@ class Steps {
  public:
   Steps(std::uint64_t most, const char* what) : left_(most), what_(what) {}
   void take() {
+    // mutant: chains-without-an-end
     if (left_-- == 0) [[unlikely]]
       throw Error(Code::kCorruptData, std::string(what_) + " has no end");
   }

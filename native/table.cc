@@ -30,6 +30,7 @@ Table::Guard::Guard(Table& table, u64 deadline_ns) : table_(table), exceptions_(
     table.lock_.acquire(deadline_ns);
     try {
       if (table.fork_generation_ != table.arena_->fork_generation()) table.forget_parent();
+      // mutant: table-not-rebuilt-after-a-death
       if (table.lock_.needs_recovery() || table.undo_.pending()) table.recover(deadline_ns);
       table.require_live();
       table.refresh();
@@ -90,10 +91,12 @@ void Table::require_live() const {
 void Table::bad_slot() const { throw Error(Code::kCorruptData, "a list of table '" + name_ + "' is damaged"); }
 
 double Table::mass(double priority) {
+  // mutant: priority-zero-drawn
   if (priority <= 0) return 0;
   if (header_.alpha == 1) return priority;
   if (header_.alpha == 0) return 1;
   if (priority != mass_of_.priority || header_.alpha != mass_of_.alpha)  // items come with the largest one, mostly
+    // mutant: alpha-applied-twice
     mass_of_ = {priority, header_.alpha, power(priority, header_.alpha)};
   return mass_of_.mass;
 }
@@ -103,6 +106,7 @@ void Table::to_masses(const double* priorities, u32 count, double* masses) {
     for (u32 i = 0; i < count; ++i) masses[i] = mass(priorities[i]);
     return;
   }
+  // mutant: alpha-applied-twice-to-updates
   powers(priorities, count, header_.alpha, masses);
   for (u32 i = 0; i < count; ++i)
     if (priorities[i] <= 0) masses[i] = 0;
@@ -288,6 +292,7 @@ void Table::leave(u32 slot) {
 
 u32 Table::victim() {
   switch (static_cast<SamplerKind>(header_.remover)) {
+    // mutant: fifo-removes-the-newest
     case SamplerKind::kFifo: return first_live();
     case SamplerKind::kLifo: return last_live();
     case SamplerKind::kUniform: return victim_uniform();
@@ -391,6 +396,7 @@ void Table::insert(std::span<const NewItem> items, std::vector<u64>* keys) {
     DI_FAULT("table.insert_item");
   }
   header_.last_insert_ns.store(os::now_ns(), std::memory_order_relaxed);
+  // mutant: insert-announces-nothing
   commit();
   wake(header_.items_seq, header_.items_waiters,
        samples_allowed(limiter_in_force(header_), static_cast<i64>(header_.size), kMaxClients));
@@ -445,16 +451,19 @@ u64 Table::update_priorities(std::span<const u64> keys, std::span<const double> 
         __builtin_prefetch(&item(key_slot(keys[first + i + 8])));
       if (slot >= parts_.slots) continue;
       Item& entry = item(slot);
+      // mutant: stale-key-reaches-a-successor
       if ((entry.state & 15) == 0 || (entry.state >> 4 & kGenerationMask) != key_generation(key) ||
           key >> (kSlotBits + kGenerationBits) != 0)
         continue;
       const double priority = priorities[first + i];
+      // mutant: largest-priority-forgotten
       if (priority > header_.max_priority) header_.max_priority = priority;
       entry.priority = priority;  // one store: torn by no kill
       ++live;
       if ((entry.state & 15) != static_cast<u64>(ItemState::kLive)) continue;
       if (parts_.sums) {
         slots[changed] = slot;
+        // mutant: updates-miss-the-tree
         given[changed++] = priority;
       }
       if (parts_.minimum) {

@@ -293,6 +293,7 @@ class Table : public std::enable_shared_from_this<Table> {
   void forget_draws(DrawSet* set);
   // One draw more. Uses stop at kMostUses, before they would reach into the rows; epochs are counted on in the state.
   void count_use(Item& item) {
+    // mutant: uses-run-into-the-rows
     if (span_uses(item.span) < kMostUses) [[likely]]
       undo_.set(item.span, item.span + 1);
     else if (header_.sampler == static_cast<u64>(SamplerKind::kOnce))

@@ -26,6 +26,7 @@ bool is(const Item& item, ItemState state) { return (item.state & kStateMask) ==
 
 // Counter-based (splitmix64 of seed and counter): the same seed and history give the same draws, also after a restart.
 u64 Table::next_random() {
+  // mutant: seed-ignored
   u64 x = header_.seed + 0x9e3779b97f4a7c15u * ++header_.rng_counter;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
@@ -56,6 +57,7 @@ void Table::draw_one(DrawSet* set, u32 slot, double probability, u32 number) {
   drawn.chunks = cover(drawn.chunk, drawn.row, drawn.rows);
   drawn.probability = probability;
   drawn.entry = number;
+  // mutant: drawn-rows-are-not-held
   use_chunks(drawn.chunk, drawn.chunks, +1);
   LedgerEntry& ledger = arena_->ledger().entry(number);
   ledger.ref.store(drawn.key, std::memory_order_relaxed);
@@ -64,6 +66,7 @@ void Table::draw_one(DrawSet* set, u32 slot, double probability, u32 number) {
   drawn.uses = span_uses(entry.span);
   if (header_.max_times_sampled != 0) {
     undo_.set(entry.state, entry.state + kPending);
+    // mutant: used-up-items-stay-in-the-queue
     if (drawn.uses >= header_.max_times_sampled) {
       leave(slot);
       ++header_.held;
@@ -72,6 +75,7 @@ void Table::draw_one(DrawSet* set, u32 slot, double probability, u32 number) {
   }
   if (header_.sampler == static_cast<u64>(SamplerKind::kOnce) && is(entry, ItemState::kLive)) {
     const u64 epochs = drawn_epochs(entry);
+    // mutant: drawn-items-stay-in-the-epoch
     if (epochs > header_.epoch) parts_.dense->mark_drawn(slot);
     if (parts_.best) parts_.best->set(slot, static_cast<double>(epochs), entry.number);
   }
@@ -211,6 +215,7 @@ u32 Table::draw_step(DrawSet* set, u32 want, double* stratum, double strata) {
 
 // What the importance weights of these draws need to know of the table.
 void Table::note_table(DrawSet* set) const {
+  // mutant: batches-of-another-table-size
   set->table_size = header_.size;
   if (parts_.sums) set->total = parts_.sums->total();
   if (parts_.minimum && parts_.minimum->best() != kNone) set->least = parts_.minimum->key(parts_.minimum->best());
@@ -220,6 +225,7 @@ void Table::note_table(DrawSet* set) const {
 void Table::pass_on(DrawSet* set) {
   const i64 size = static_cast<i64>(header_.size);
   wake(header_.room_seq, header_.room_waiters, 0);
+  // mutant: draw-announces-no-room
   if (may_insert(header_.limiter, size)) set->made_room = true;
   if (may_sample(limiter_in_force(header_), size)) wake(header_.items_seq, header_.items_waiters, 1);
 }
@@ -391,6 +397,7 @@ void Table::finish_draws(DrawSet* set, bool give_back, u64 deadline_ns) {
     commit();
     for (std::size_t i = first; i < end; ++i) set->items[i].chunks = 0;  // a repeated call lowers nothing twice
     settle_held_soon();
+    // mutant: give-back-announces-nothing
     if (give_back) wake(header_.items_seq, header_.items_waiters, kMaxClients);
     if (!give_back && header_.finished != 0)  // who waits for these draws to come back waits in vain
       wake(header_.items_seq, header_.items_waiters, kMaxClients);
@@ -411,9 +418,11 @@ void Table::settle_entry(LedgerEntry& entry, u64 deadline_ns) {
     const LedgerKind kind = ledger_kind(what);
     if (kind == LedgerKind::kWriter) --header_.writers;
     if (kind == LedgerKind::kDraw) {
+      // mutant: draws-of-the-dead-not-given-back
       settle_draw(entry.ref.load(), true);
       rewind_epoch();
       if (!(what & kLedgerDropped)) undo_.set(header_.limiter.samples, static_cast<u64>(header_.limiter.samples - 1));
+      // mutant: draws-of-the-dead-stay-counted
       undo_.set(header_.total_samples, header_.total_samples - 1);
     }
     if ((kind == LedgerKind::kDraw || kind == LedgerKind::kRead) && ledger_descriptor(what) != kNone)

@@ -77,6 +77,7 @@ void Table::rewind_epoch() {
   const bool behind = std::exchange(behind_, false);
   if (header_.sampler != static_cast<u64>(SamplerKind::kOnce) || header_.dense_count == 0) return;
   u64 epoch = header_.epoch;
+  // mutant: epoch-forgotten-at-its-border
   if (behind) {
     for (u64 i = 0; i < header_.dense_count; ++i) epoch = std::min(epoch, drawn_epochs(item(parts_.dense->at(i))));
   } else if (epoch > 0 && header_.dense_left == header_.dense_count) {

@@ -60,6 +60,7 @@ std::vector<u64> Table::spread(u64 start, u64 count, u64 deadline_ns) {
   for (u64 done = 0; done < count;) {
     Guard guard(*this, deadline_ns);
     for (const u64 stop = std::min<u64>(count, done + kBatchStep); done < stop; ++done) {
+      // mutant: the-first-slots-stand-for-all
       const u32 slot = static_cast<u32>(scaled((start + done) * kStep, parts_.slots));
       const Item& entry = item(slot);
       if ((entry.state & 15) == static_cast<u64>(ItemState::kLive))

@@ -84,6 +84,7 @@ void Table::refresh() {
 // A dead owner left the lock: its words are rolled back, then all that is derived is made anew.
 void Table::recover(u64 deadline_ns) {
   lock_.begin_recovery();
+  // mutant: undo-not-rolled-back
   undo_.roll_back();
   DI_FAULT("table.rolled_back");
   lower_.clear();
@@ -277,6 +278,7 @@ u64 Table::rebuild_references(u64 deadline_ns) {
       const auto found = uses.find(index);
       const u32 right = found == uses.end() ? 0 : found->second;
       wrong += right_summary(heap, index);
+      // mutant: uses-of-a-second-table-in-the-first-ones
       Uses& now = uses_at(heap, index, k);
       const u32 closed = now.load(std::memory_order_relaxed) & kUsesClosed;  // set under the heap's lock only
       if (now.exchange(right | closed, std::memory_order_acq_rel) != (right | closed)) ++wrong;

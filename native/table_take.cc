@@ -45,6 +45,7 @@ bool Table::take(DrawSet* set, u32 n, const std::function<bool()>& copy, u64 dea
     note_learner(*arena_, index_);
     for (Drawn& drawn : set->items) {
       Item& entry = item(key_slot(drawn.key));
+      // mutant: taken-items-count-no-use
       count_use(entry);
       drawn.uses = span_uses(entry.span);
       DI_FAULT("table.draw_item");

@@ -280,6 +280,7 @@ void Gather::Engine::copy_ragged(const Output& output, const Block& block, const
     // The target was sized by measure(); a length that changed since then would write past it.
     if (offsets[i + 1] - offsets[i] != i64{value.count}) damaged("a value's length changed while it was read");
     if (value.count == 0) continue;
+    // mutant: ragged-offsets-off-by-one
     moves_.push_back({target.data + static_cast<u64>(offsets[i]) * output.row_bytes, value.data,
                       u64{value.count} * output.row_bytes});
   }

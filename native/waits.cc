@@ -57,6 +57,7 @@ void WaitRecord::take(Reason reason) {
   token_ = token_of(arena_);
   sought_ = true;
   record_ = &arena_.wait(t_last % kMaxWaits);
+  // mutant: a-wait-inside-a-call-has-a-record-of-its-own
   inside_ = is_ours();
   if (inside_) {
     before_ = {record_->kind.load(), record_->table.load(), record_->culprit.load()};
@@ -64,8 +65,10 @@ void WaitRecord::take(Reason reason) {
   }
   record_ = t_unseen ? nullptr : take_free(arena_, token_);
   if (record_ == nullptr) return;
+  // mutant: waits-as-old-as-the-last-one
   record_->since_ns.store(since_ns_, std::memory_order_relaxed);
   tell(reason);
+  // mutant: waiters-not-listed
   record_->owner.store(token_, std::memory_order_release);  // pairs with the acquire in all_waiting()
 }
 
@@ -86,6 +89,7 @@ void WaitRecord::is_for_lock(u32 holder) {
 
 void WaitRecord::is_for(WaitKind kind, u32 table, u32 culprit) {
   const Reason reason{static_cast<u32>(kind), table, culprit + 1};
+  // mutant: a-lock-is-no-reason-between-two-looks
   if (!sought_ || fork_generation_ != arena_.fork_generation())
     take(reason);  // the old one is the parent's
   else if (is_ours() && given_up_ == t_given_up)

@@ -42,6 +42,7 @@ i64 Windows::needed() const {
       // The tail may be moved back as far as the last `time` steps: of those in front of the open episode too, which
       // may yet be discarded.
       const bool withdrawn = open_ && spec_.cross_episodes && made_ <= current_.step;
+      // mutant: rows-in-front-of-an-open-episode-forgotten
       return std::min(start, std::max<i64>(0, (withdrawn ? current_.step : steps_) - spec_.time()));
     }
     case ViewKind::kEpisode: return over_ ? steps_ : current_.step;
@@ -72,6 +73,7 @@ void Windows::restart(i64 raw) {
 }
 
 void Windows::begin(i64 raw) {
+  // mutant: windows-cross-episodes
   if (!spec_.cross_episodes || steps_ == 0) {
     restart(raw);
   } else {
@@ -87,6 +89,7 @@ void Windows::emit(i64 start, i64 stop, bool next, u32 flags, std::vector<Window
   const Segment& from = segment(start);
   const Segment& to = segment(stop - 1);
   i64 number = start - from.step;
+  // mutant: stack-reaches-into-the-last-episode
   i64 back = std::min<i64>(spec_.stack - 1, number);
   i64 first = from.raw + number - back;
   i64 behind = to.raw + (stop - to.step) + (next ? 1 : 0);
@@ -185,6 +188,7 @@ void Windows::discard(std::vector<Window>& out) {
   open_ = false;
   if (!spec_.cross_episodes) return;
   const i64 behind = current_.raw + steps();
+  // mutant: runs-go-on-behind-a-discarded-episode
   steps_ = current_.step;
   end_run(behind, out);
 }

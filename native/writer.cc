@@ -276,6 +276,7 @@ bool Writer::step(const WriterCall& call, u32 t, u32 l, u64 deadline_ns, Blocked
   const bool terminated = flag(call, plan_.terminated, t, l), truncated = flag(call, plan_.truncated, t, l);
   const bool stopped = stops(call, t, l);
   for (u32 table = 0; table < plan_.tables.size(); ++table) {
+    // mutant: discounts-cut-other-tables
     state.windows_staged[table].row(windows_, stopped && plan_.tables[table].weighted);
     emit(table, index, priority(table));
   }
@@ -290,7 +291,9 @@ bool Writer::step(const WriterCall& call, u32 t, u32 l, u64 deadline_ns, Blocked
     }
     return true;
   }
+  // mutant: truncation-taken-for-termination
   lane.terminated = terminated;
+  // mutant: reset-row-taken-for-a-step
   lane.skip = plan_.autoreset == Autoreset::kNextStep;
   return end_step(call, t, l, priority, deadline_ns, blocked);
 }
@@ -307,6 +310,7 @@ Blocked Writer::append(const WriterCall& call, u64 deadline_ns) {
     if (call.limited) refuse_more_than_fit(call);
     return true;
   };
+  // mutant: judged-after-staging
   if (several_ || !few_items(call)) refuse_what_never_fits(call, write, deadline_ns);
   return stage(call.lanes, write, deadline_ns, &blocked);
 }

@@ -89,6 +89,7 @@ bool Writer::store_ahead(u32 index, const Source& source, u64 deadline_ns, Block
   if (sized) return write_behind(index, source, false, deadline_ns, blocked);
   const u32 free = state.committed.kept == 0 ? 1 : 0;
   keep(plan_, source, &state.kept[free]);
+  // mutant: kept-observations-are-forgotten
   lane.kept = state.kept[free].columns.any() ? free : kNone;
   return true;
 }

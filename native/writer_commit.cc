@@ -22,6 +22,7 @@ u64 slots_for(const TableHeader& table, u64 items) {
 // episode, and rows that are inserted whole all have start 0. Needs no memory: the call has had its effect.
 void list_by_lane(std::vector<MadeItem>* made) {
   const auto earlier = [](const MadeItem& a, const MadeItem& b) {
+    // mutant: items-of-a-call-by-start
     return a.lane != b.lane ? a.lane < b.lane : a.order < b.order;
   };
   if (!std::is_sorted(made->begin(), made->end(), earlier)) std::sort(made->begin(), made->end(), earlier);
@@ -156,6 +157,7 @@ bool Writer::try_commit(const std::vector<u32>& lanes, u64 deadline_ns, Blocked*
   // Room for all that follows: once rows are published the call has its effect, and may not fail for want of memory.
   items_.reserve(kBatchStep);
   keys_.reserve(kBatchStep);
+  // mutant: published-before-there-is-room
   for (u32 i = 0; i < plan_.tables.size(); ++i) made_[i].reserve(pending_[i].size());
   unfinished_.reserve(lanes.size());
   publish(lanes);
@@ -271,6 +273,7 @@ void Writer::let_go(const std::vector<u32>& lanes) {
       all = std::min(all, reached);
     }
     for (u32 i = 0; i < past.size(); ++i) {
+      // mutant: a-short-view-pays-for-a-long-one
       past[i] = std::max(past[i], all);
       while (past[i] < reached_[i] && heap.close_chunk(state.chunks[past[i]].descriptor(), i, kNone, 0)) ++past[i];
     }

@@ -12,6 +12,7 @@ bool Writer::end_step(const WriterCall& call, u32 t, u32 l, const std::function<
   LaneState& state = lanes_[index];
   Lane& lane = state.staged;
   const bool same_step = plan_.autoreset == Autoreset::kSameStep;
+  // mutant: final-observation-ignored
   const bool given = !call.final_given.empty() && call.final_given[u64{t} * count + l] != 0;
   const bool by_next = !given && !same_step && !call.next.empty();
   const std::vector<ColumnInput>& final = given ? call.final : call.next;
@@ -33,6 +34,7 @@ bool Writer::end_step(const WriterCall& call, u32 t, u32 l, const std::function<
   if (same_step && !call.next.empty()) {  // the row in front of it, the final observation, is still to come
     auto first = std::make_shared<KeptRow>();
     keep(plan_, {call.next, t, l, count}, first.get());
+    // mutant: first-observation-not-kept
     lane.first = std::move(first);
   }
   return true;
@@ -53,6 +55,7 @@ bool Writer::drop_row(const WriterCall& call, u32 t, u32 l, const std::function<
     const Source source{final, t, l, static_cast<u32>(call.lanes.size())};
     bool any = false;
     for (u32 c = 0; c < final.size(); ++c) {
+      // mutant: dropped-observation-ignored
       if (wanted[c]) final[c] = call.columns[c];
       any = any || source.has(c);
     }

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from mutants.catalogue import MUTANTS
-from mutants.mutant import NATIVE, Mutant
+from mutants.mutant import NATIVE, Mutant, marked_files
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -19,10 +19,13 @@ PROMISES = [
 ]
 
 
+PLACES = marked_files()
+
+
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_mutant_fits_the_tree(mutant: Mutant) -> None:
-    """Its text occurs once, and the tests that are to notice it are there."""
-    text = (ROOT / mutant.file).read_text()
+    """Its text follows its mark, and the tests that are to notice it are there."""
+    text = PLACES[mutant.name].read_text()
     assert mutant.broken(text) != text
     for test in mutant.tests:
         if test.startswith(NATIVE):
@@ -30,6 +33,26 @@ def test_a_mutant_fits_the_tree(mutant: Mutant) -> None:
             continue
         path, _, function = test.partition("::")
         assert not function or f"def {function.partition('[')[0]}(" in (ROOT / path).read_text(), test
+
+
+def test_every_mark_has_its_mutant() -> None:
+    assert set(PLACES) == {mutant.name for mutant in MUTANTS}
+
+
+def test_a_place_is_marked_once(tmp_path: Path) -> None:
+    for name in ("one.cc", "other.cc"):
+        (tmp_path / "native").mkdir(exist_ok=True)
+        (tmp_path / "native" / name).write_text("  // mutant: same\n  act();\n")
+    with pytest.raises(ValueError, match="same is marked twice"):
+        marked_files(tmp_path)
+
+
+def test_the_text_begins_near_its_mark() -> None:
+    mutant = Mutant("lost", "kills", "act();", "", ())
+    assert mutant.broken("  // mutant: lost\n  // mutant: other\n  act();\n  act();\n").count("act();") == 1
+    for far in ("act();\n  // mutant: lost\n  wait();\n", "  // mutant: lost\n" + "  wait();\n" * 6 + "  act();\n"):
+        with pytest.raises(ValueError, match="does not follow its mark"):
+            mutant.broken(far)
 
 
 def test_every_promise_has_mutants_and_its_line_in_the_docs() -> None:

@@ -98,6 +98,7 @@ class _Ahead:
 
     def _attend(self) -> None:
         """Nothing is ready: have a thread, and awake. One that could not be started may be so at the next try."""
+        # mutant: an-interrupt-leaves-the-loader-asleep
         if self._sleeps:
             self._wakes.put(None)
         try:
@@ -124,6 +125,7 @@ class _Ahead:
             with contextlib.suppress(Empty):  # another thread may take it
                 found = self._ready.get_nowait()
                 if isinstance(found, tuple):
+                    # mutant: loader-keeps-its-draws
                     found[0].give_back()
         if self._source is not None:
             self.placer.close()
@@ -182,6 +184,7 @@ class _Ahead:
     def _wanted(self) -> bool:
         """Wait until a batch is wanted; False when the loader ends."""
         while not self._stopped():
+            # mutant: one-batch-ready-and-no-more
             if self._ready.qsize() < self._prefetch:
                 return True
             self._sleeps = True
@@ -242,6 +245,7 @@ class Loader:
             StopIteration: the table is finished and gives no more. Timeout: it took too long; the loader goes on when
                 asked again. StoreClosed: closed, or inherited through fork.
         """
+        # mutant: inherited-loader-draws-on
         if self._pid != os.getpid():
             raise StoreClosed(
                 "this loader was made before fork and belongs to the parent process",

@@ -150,12 +150,14 @@ class _Shares:
     """How many examples of a batch each table gives: a seeded random number; threads may share it."""
 
     def __init__(self, weights: list[float], seed: int | None) -> None:
+        # mutant: mixture-weights-equal
         self._probabilities = np.asarray(weights, np.float64) / np.sum(weights)
         self._seed = seed
         self._random, self._pid = self._begin()
 
     def counts(self, n: int) -> Array:
         """By table, n in all."""
+        # mutant: inherited-generator-draws-on
         if self._pid != os.getpid():  # numpy's generator has a lock, which a forked child may inherit taken
             self._random, self._pid = self._begin()  # in this order: other threads look at the pid first
         places = self._random.choice(len(self._probabilities), n, p=self._probabilities)

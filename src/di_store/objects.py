@@ -204,6 +204,7 @@ def put_all(store: Handle, values: Iterable[Any], ids: Any, timeout: float | Non
     written: list[_core.Unsealed] = []
     for value, raw in zip(every, raws, strict=True):
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        # mutant: half-of-put-many-stays
         written.append(_repeat(store, left, partial(_write, value, raw)))
     for each in written:  # takes no lock: nothing can hold it up
         each.seal()

@@ -357,6 +357,7 @@ def check_room(name: str, needed: Reckoning, available: int, held: int = 0) -> N
         CapacityError: with both numbers and the field that dominates.
     """
     total = needed.reserve_bytes + needed.meta_bytes
+    # mutant: tables-beyond-the-budget
     if total <= available + held:
         return
     meta = f", and {format_size(needed.meta_bytes)} for item slots and trees"

@@ -44,8 +44,6 @@ ATTACH = 2
 """The core's number for a store that must be there."""
 LOCK_SECONDS = 5.0
 """How long attaching may wait for others that attach at this moment where its timeout is 0."""
-_NOW = 0
-
 _MEMORY, _MINUTE, _NOW = "memory", 60, 0  # defaults, known by identity: odd arguments may not compare
 
 _core.set_codec(codec.encode, codec.decode)
@@ -126,6 +124,7 @@ class Store:
         return f"<Store {self._name!r}{' (closed)' if self._arena_or_none is None else ''}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
+        # mutant: handles-forget-that-they-only-read
         return type(self)._load, (self._name, self._readonly is not None)
 
     @staticmethod
@@ -220,6 +219,7 @@ class Store:
         Raises:
             ObjectExists: the id is taken. StoreFull: no room in time. CapacityError: it can never fit.
         """
+        # mutant: put-copies-twice
         if id is None and ttl is None and durability is _MEMORY and (timeout is _MINUTE or check_timeout(timeout) != 0):
             try:
                 return Ref(self._put(value, None, 0.0))

@@ -62,6 +62,7 @@ class Table:
         return f"<Table {self.name!r} of store {self._store.name!r}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
+        # mutant: pickled-table-of-another-store
         return type(self._store)._load_table, (self._store.name, self._name, self._store._readonly is not None)
 
     # -- writing ------------------------------------------------------------------------------------------------
@@ -244,6 +245,7 @@ class Table:
         seconds = lock_seconds(timeout)
         stats = handle.native.stats()
         least = int(stats["limiter"]["max_diff"]) if settings.queued else int(stats["limiter"]["min_size"])
+        # mutant: resize-below-what-the-limiter-needs
         if wanted < least:
             raise CapacityError(
                 f"capacity={wanted} is below the {least} items that the limiter of table {self.name!r} needs",

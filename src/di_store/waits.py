@@ -163,6 +163,7 @@ class Wait:
             return StoreFull(f"{self._what}: {reason}")
         waited = "" if self._timeout is None else f" within {round(self._timeout, 2):g} s"
         if not self._passed:
+            # mutant: waits-give-no-reason
             return Timeout(f"{self._what} did not come through{waited}", reason, self._suspect(reason))
         what = f"{self._what} has written its rows and some of its items, and could not end{waited}"
         late = Timeout(what, reason, self._suspect(reason), remedy=_FOLLOWS)
@@ -173,6 +174,7 @@ class Wait:
         return suspect(self._arena, reason, self._about)
 
     def _log_if_due(self, reason: str) -> None:
+        # mutant: long-waits-are-silent
         if time.monotonic() < self._log_at:
             return
         self._log_at += LOG_SECONDS
@@ -212,6 +214,7 @@ def _block(block: Block, shown: _core.Wait, seen: int, seconds: float) -> None:
     in an exit handler of its own, and whom the interpreter's end finds in Python's own sleep it ends without harm.
     """
     me = threading.get_ident()
+    # mutant: the-end-parks-threads-that-wait
     if _ending and me != threading.main_thread().ident:
         time.sleep(seconds)
         return
@@ -320,6 +323,7 @@ def suspect(arena: Arena, reason: str, table: NativeTable | None = None) -> str 
     """
     try:
         clients = arena.stats()["clients"]
+        # mutant: any-stopped-process-is-the-culprit
         concerned = None if table is None else set(table.concerned())
     except (StoreError, OSError, MemoryError):  # what is told about a failure must not replace it
         return None

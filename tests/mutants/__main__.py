@@ -1,7 +1,7 @@
 """`make mutants`: breaks one mechanism at a time, in a copy of the tree, and sees whether a test fails.
 
 A mutant that no test notices means that the tests do not hold what they promise. Exit status 1 if there is one, if a
-mutant's text is not where it should be, or if the tree as it is fails the same tests.
+mutant's mark or text is not there, or if the tree as it is fails the same tests.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from mutants.catalogue import MUTANTS
-from mutants.mutant import NATIVE, ROOT, Mutant
+from mutants.mutant import NATIVE, ROOT, Mutant, marked_files
 
 PLACE = ROOT / "build" / "mutants"
 TREE, BUILD = PLACE / "tree", PLACE / "build"
@@ -135,11 +135,11 @@ def failure(tests: tuple[str, ...], patience: float, every: bool = False) -> str
 
 def try_one(mutant: Mutant, jobs: int, patience: float) -> str:
     """By which test the mutant is caught, "" if by none."""
-    copy = TREE / mutant.file
+    copy = TREE / marked_files()[mutant.name].relative_to(ROOT)
     whole = copy.read_text()
     copy.write_text(mutant.broken(whole))
     try:
-        if mutant.file.endswith((".cc", ".h")):
+        if copy.suffix != ".py":
             programs = {test.removeprefix(NATIVE) for test in mutant.tests if test.startswith(NATIVE)}
             if words := build(programs, jobs):
                 raise ValueError(f"mutant {mutant.name} does not build:\n{words[-3000:]}")
@@ -153,8 +153,9 @@ def chosen(names: list[str]) -> list[Mutant]:
     if unknown := set(names) - {mutant.name for mutant in MUTANTS} - {mutant.promise for mutant in MUTANTS}:
         raise SystemExit(f"no such mutant or promise: {', '.join(sorted(unknown))}; --list shows all")
     some = [mutant for mutant in MUTANTS if not names or mutant.name in names or mutant.promise in names]
+    places = marked_files()
     for mutant in some:
-        mutant.broken((ROOT / mutant.file).read_text())
+        mutant.broken(places[mutant.name].read_text())
     return some
 
 
@@ -179,7 +180,12 @@ def main() -> int:
     args = parser.parse_args()
     some = chosen(args.names)
     if args.list:
-        print("\n".join(f"{mutant.promise:12} {mutant.name:38} {mutant.file}" for mutant in some))
+        places = marked_files()
+        print(
+            "\n".join(
+                f"{mutant.promise:12} {mutant.name:38} {places[mutant.name].relative_to(ROOT)}" for mutant in some
+            )
+        )
         return 0
     copy_tree()
     if not args.mutants_only:

@@ -13,7 +13,6 @@ DEATHS = [
     Mutant(
         "undo-not-rolled-back",
         "kills",
-        "native/table_rebuild.cc",
         "  undo_.roll_back();\n",
         "  header_.undo.count.store(0);\n",
         ("native:test_table_kills",),
@@ -21,7 +20,6 @@ DEATHS = [
     Mutant(
         "table-not-rebuilt-after-a-death",
         "kills",
-        "native/table.cc",
         "if (table.lock_.needs_recovery() || table.undo_.pending()) table.recover(deadline_ns);",
         "if (table.undo_.pending()) table.recover(deadline_ns);",
         ("native:test_table_kills",),
@@ -29,7 +27,6 @@ DEATHS = [
     Mutant(
         "heap-not-rebuilt-after-a-death",
         "kills",
-        "native/heap.cc",
         "    if (heap.lock_.needs_recovery()) heap.rebuild();\n",
         "",
         ("native:test_heap_kills",),
@@ -37,7 +34,6 @@ DEATHS = [
     Mutant(
         "draws-of-the-dead-not-given-back",
         "kills",
-        "native/table_draw.cc",
         "settle_draw(entry.ref.load(), true);",
         "settle_draw(entry.ref.load(), false);",
         (
@@ -48,7 +44,6 @@ DEATHS = [
     Mutant(
         "draws-of-the-dead-stay-counted",
         "kills",
-        "native/table_draw.cc",
         "      undo_.set(header_.total_samples, header_.total_samples - 1);\n",
         "",
         ("native:test_table_kills", "tests/test_loader.py::test_a_killed_learners_prefetched_batches_are_given_back"),
@@ -56,7 +51,6 @@ DEATHS = [
     Mutant(
         "chunks-of-the-dead-stay-open",
         "kills",
-        "native/heap.cc",
         "    close_locked(index);\n  } else",
         "  } else",
         ("native:test_table_kills", "native:test_reaper"),
@@ -64,7 +58,6 @@ DEATHS = [
     Mutant(
         "uses-of-a-second-table-in-the-first-ones",
         "kills",
-        "native/table_rebuild.cc",
         "uses_at(heap, index, k);",
         "uses_at(heap, index, 0);",
         ("tests/test_check.py::test_check_repairs_what_a_descriptor_tells_of_a_chunk",),
@@ -72,7 +65,6 @@ DEATHS = [
     Mutant(
         "pins-of-the-dead-stay",
         "kills",
-        "native/heap_rebuild.cc",
         'DI_FAULT("reap.unpin_between");\n    unpin(index);\n',
         'DI_FAULT("reap.unpin_between");\n',
         ("native:test_heap_kills", "native:test_reaper"),
@@ -80,7 +72,6 @@ DEATHS = [
     Mutant(
         "objects-of-dead-putters-stay",
         "kills",
-        "native/heap.cc",
         "    free_descriptor(index, true);\n  }\n}\n\nvoid Heap::settle_dropped",
         "  }\n}\n\nvoid Heap::settle_dropped",
         ("native:test_heap_kills", "tests/test_pains_07_leftovers.py::test_clients_killed_in_the_middle_of_put"),
@@ -88,7 +79,6 @@ DEATHS = [
     Mutant(
         "entries-count-few-chunks",
         "kills",
-        "native/layout.h",
         "u64{chunks} << 12",
         "u64{chunks & 0x7ffu} << 12",
         ("tests/test_long_runs.py",),
@@ -99,7 +89,6 @@ STOPPED = [
     Mutant(
         "culprit-not-named",
         "stops",
-        "native/locks.cc",
         'name_ + " is held by " + who, who);',
         'name_ + " is held by another process");',
         ("native:test_locks", f"{STOPS}::test_a_stopped_putter_in_the_heap"),
@@ -107,7 +96,6 @@ STOPPED = [
     Mutant(
         "stopped-owner-is-robbed",
         "stops",
-        "native/locks.cc",
         "|| arena_.is_dead(holder);",
         '|| arena_.is_dead(holder) || arena_.describe_client(holder).find("stopped") != std::string::npos;',
         ("native:test_locks", f"{STOPS}::test_a_stopped_learner_holds_its_table_only"),
@@ -115,7 +103,6 @@ STOPPED = [
     Mutant(
         "waits-with-a-lock-in-hand-last",
         "stops",
-        "native/locks.cc",
         "const u64 until = nested ? deadline.at_most(kNestedNs).at_ns() : deadline.at_ns();",
         "const u64 until = deadline.at_ns();",
         ("tests/crash/test_deadlines.py",),
@@ -123,7 +110,6 @@ STOPPED = [
     Mutant(
         "handlers-run-with-a-lock-in-hand",
         "stops",
-        "native/os.cc",
         "  if (t_quiet_depth != 0 || is_python_held_off() || ",
         "  if (t_quiet_depth != 0 || ",
         ("tests/crash/test_deadlines.py",),
@@ -131,7 +117,6 @@ STOPPED = [
     Mutant(
         "ledger-grows-without-limit",
         "stops",
-        "native/ledger.cc",
         "const u32 made = heap.grow_ledger(deadline);",
         "const u32 made = heap.grow_ledger(deadline.over() ? deadline : Deadline::none());",
         ("tests/crash/test_deadlines.py",),
@@ -139,7 +124,6 @@ STOPPED = [
     Mutant(
         "stopped-reader-is-not-waited-for",
         "stops",
-        "native/heap_rebuild.cc",
         "    if (reader == kNone) break;\n",
         "    break;\n",
         ("native:test_reaper",),
@@ -150,7 +134,6 @@ ALIVE = [
     Mutant(
         "record-lock-not-asked",
         "liveness",
-        "native/arena_clients.cc",
         "  if (os::byte_is_locked(fd_, kClientLockBase + slot)) return false;\n",
         "",
         (f"{LIVENESS}::test_another_pid_namespace",),
@@ -158,7 +141,6 @@ ALIVE = [
     Mutant(
         "a-lost-lock-is-a-death",
         "liveness",
-        "native/arena_clients.cc",
         "  if (!is_near(slot)) return os::pid_namespace() != 0;\n",
         "  if (client.state.load() != 0) return true;\n",
         (f"{LIVENESS}::test_who_lost_its_lock_is_not_dead",),
@@ -166,7 +148,6 @@ ALIVE = [
     Mutant(
         "start-time-not-compared",
         "liveness",
-        "native/arena_clients.cc",
         "if (!found.lives || (started != 0 && found.start_time != started)) return true;",
         "if (!found.lives || (started != 0 && started == 1)) return true;",
         ("native:test_reaper",),
@@ -174,7 +155,6 @@ ALIVE = [
     Mutant(
         "exec-not-seen",
         "liveness",
-        "native/arena_clients.cc",
         "return os::has_mapped(client.pid.load(), file_name()) == 0;",
         "return false;",
         (f"{LIVENESS}::test_exec",),
@@ -182,7 +162,6 @@ ALIVE = [
     Mutant(
         "own-descriptor-not-checked",
         "liveness",
-        "native/arena.cc",
         "  if (os::file_id(fd_) != id_)\n    throw Error(Code::kStoreClosed,\n",
         "  if (fd_ < 0)\n    throw Error(Code::kStoreClosed,\n",
         (f"{LIVENESS}::test_foreign_descriptors_are_refused",),
@@ -190,7 +169,6 @@ ALIVE = [
     Mutant(
         "fork-keeps-the-parents-slot",
         "liveness",
-        "native/arena_fork.cc",
         "  slot_ = kNone;\n  ledger_->forget_for_child();\n",
         "  *alive_ = 1;\n  return;\n",
         (f"{FORK}::test_views_stay_true_in_both",),
@@ -198,7 +176,6 @@ ALIVE = [
     Mutant(
         "fork-repeats-no-pins",
         "liveness",
-        "native/arena_fork.cc",
         "    ledger_->repeat_pins(os::now_ns() + kChildPatienceNs);\n"
         "  } catch (...) {  // what could not be repeated is kept in another way\n  }\n  keep_inherited();\n",
         "  } catch (...) {\n  }\n",
@@ -207,7 +184,6 @@ ALIVE = [
     Mutant(
         "a-failed-look-is-a-death",
         "liveness",
-        "native/arena_clients.cc",
         "  if (!found.known) return false;\n",
         "",
         (f"{LIVENESS}::test_nobody_is_dead_because_the_asker_has_no_descriptor_left",),
@@ -215,7 +191,6 @@ ALIVE = [
     Mutant(
         "nobody-found-for-want-of-descriptors",
         "liveness",
-        "native/os_find.cc",
         "  if (errno != 0 && errno != ENOENT && errno != ESRCH && errno != EACCES && errno != EPERM)",
         "  if (errno == EFAULT)",
         ("tests/test_doors.py::test_no_second_store_of_a_name_when_descriptors_run_out",),
@@ -223,7 +198,6 @@ ALIVE = [
     Mutant(
         "what-a-child-cannot-pin-changes",
         "liveness",
-        "native/arena_fork.cc",
         "    if (!os::make_private(at, bytes)) pin.ref = kLost;\n",
         "    (void)pin, (void)at, (void)bytes;\n",
         (f"{FORK}::test_a_child_without_room_keeps_its_views",),
@@ -231,7 +205,6 @@ ALIVE = [
     Mutant(
         "mutexes-stay-locked-in-a-child",
         "liveness",
-        "native/arena_fork.cc",
         "    arena->ledger_->renew_mutex();\n",
         "",
         (f"{FORK}::test_garbage_is_collected_in_a_child_before_any_hook",),
@@ -239,7 +212,6 @@ ALIVE = [
     Mutant(
         "a-child-takes-handles-for-its-own",
         "liveness",
-        "native/arena.h",
         "return !is_foreign() && generation == fork_generation_;",
         "return generation == fork_generation_;",
         (f"{FORK}::test_garbage_is_collected_in_a_child_before_any_hook",),
@@ -247,7 +219,6 @@ ALIVE = [
     Mutant(
         "the-end-takes-itself-for-a-daemon",
         "liveness",
-        "native/bindings.cc",
         "  in_python([state] { PyEval_RestoreThread(state); });\n",
         "  while (ending()) os::sleep_ns(1'000'000'000);\n  in_python([state] { PyEval_RestoreThread(state); });\n",
         ("tests/test_exit.py::test_no_end_hangs_or_aborts",),
@@ -255,7 +226,6 @@ ALIVE = [
     Mutant(
         "the-end-unwinds-frames-of-the-core",
         "liveness",
-        "native/bindings_calls.h",
         "    if (!returned) park();\n",
         "",
         ("tests/test_exit.py::test_the_end_with_threads_in_python_that_the_core_called",),
@@ -263,7 +233,6 @@ ALIVE = [
     Mutant(
         "after-a-sub-interpreter-every-thread-has-the-gil",
         "liveness",
-        "native/bindings.cc",
         "return has_gil() ? PyEval_SaveThread() : nullptr;",
         "return PyGILState_Check() ? PyEval_SaveThread() : nullptr;",
         ("tests/test_exit.py::test_a_long_copy_that_waits_for_a_lock_where_there_was_a_sub_interpreter",),
@@ -271,7 +240,6 @@ ALIVE = [
     Mutant(
         "the-end-parks-threads-that-wait",
         "liveness",
-        "src/di_store/waits.py",
         "    if _ending and me != threading.main_thread().ident:\n",
         "    if _ending and me != threading.main_thread().ident:\n        threading.Event().wait()\n",
         ("tests/test_exit.py::test_an_exit_handler_registered_before_may_wait_for_threads",),
@@ -279,7 +247,6 @@ ALIVE = [
     Mutant(
         "an-interrupt-leaves-the-loader-asleep",
         "liveness",
-        "src/di_store/loader.py",
         "        if self._sleeps:\n            self._wakes.put(None)\n        try:\n",
         "        try:\n",
         ("tests/test_interrupts.py::test_a_loader_that_was_interrupted_goes_on",),
@@ -287,7 +254,6 @@ ALIVE = [
     Mutant(
         "names-without-a-lock",
         "liveness",
-        "native/arena.cc",
         "  os::FolderLock folder(name, deadline_ns);\n",
         "  (void)deadline_ns;\n",
         ("tests/crash/test_open_race.py::test_two_open_one_name_at_once",),
@@ -298,7 +264,6 @@ LIMITS = [
     Mutant(
         "headroom-not-asked",
         "cgroup",
-        "native/arena.cc",
         "  if (headroom >= bytes) return true;\n",
         "  if (headroom >= bytes || bytes != 0) return true;\n",
         ("tests/crash/test_cgroup.py::test_a_typed_error_and_no_kill",),
@@ -306,7 +271,6 @@ LIMITS = [
     Mutant(
         "no-margin-below-the-limit",
         "cgroup",
-        "native/os_memory.cc",
         "return std::max<u64>(u64{64} << 20, limit / 50);",
         "return limit - limit;",
         ("native:test_os_memory", "tests/crash/test_cgroup.py::test_a_typed_error_and_no_kill"),
@@ -317,7 +281,6 @@ WAITS = [
     Mutant(
         "a-short-view-pays-for-a-long-one",
         "standstill",
-        "native/writer_commit.cc",
         "      past[i] = std::max(past[i], all);\n",
         "      past[i] = reached_[i];\n",
         ("tests/test_streams.py::test_a_short_table_beside_long_episodes_keeps_its_items",),
@@ -325,7 +288,6 @@ WAITS = [
     Mutant(
         "open-chunks-are-short-of-items",
         "standstill",
-        "native/heap_make.cc",
         "own + std::max(own, open) + block",
         "own + own + block",
         ("tests/test_streams.py",),
@@ -333,7 +295,6 @@ WAITS = [
     Mutant(
         "insert-announces-nothing",
         "standstill",
-        "native/table.cc",
         "  commit();\n  wake(header_.items_seq, header_.items_waiters,\n"
         "       samples_allowed(limiter_in_force(header_), static_cast<i64>(header_.size), kMaxClients));\n",
         "  commit();\n",
@@ -342,7 +303,6 @@ WAITS = [
     Mutant(
         "draw-announces-no-room",
         "standstill",
-        "native/table_draw.cc",
         "  if (may_insert(header_.limiter, size)) set->made_room = true;\n",
         "",
         ("tests/test_wakes.py",),
@@ -350,7 +310,6 @@ WAITS = [
     Mutant(
         "give-back-announces-nothing",
         "standstill",
-        "native/table_draw.cc",
         "    if (give_back) wake(header_.items_seq, header_.items_waiters, kMaxClients);\n",
         "",
         ("tests/test_wakes.py",),
@@ -358,7 +317,6 @@ WAITS = [
     Mutant(
         "used-up-items-stay-in-the-queue",
         "standstill",
-        "native/table_draw.cc",
         "if (drawn.uses >= header_.max_times_sampled) {",
         "if (drawn.uses > header_.max_times_sampled) {",
         ("tests/test_limiter_model.py::test_a_queue_of_one_feeds_whole_batches",),
@@ -366,7 +324,6 @@ WAITS = [
     Mutant(
         "band-narrower-than-one-operation",
         "standstill",
-        "src/di_store/limiters.py",
         "width = max(centre * self.tolerance, self.ratio, 1.0)",
         "width = centre * self.tolerance",
         ("tests/test_limiter_model.py::test_nothing_that_is_accepted_stands_still",),
@@ -374,7 +331,6 @@ WAITS = [
     Mutant(
         "min-size-above-capacity-accepted",
         "standstill",
-        "src/di_store/combination.py",
         "elif limiter.bounds.min_size > capacity:",
         "elif limiter.bounds.min_size > 2 * capacity:",
         ("tests/test_limiters.py", "tests/test_bad_input.py::test_settings_that_cannot_work"),
@@ -382,7 +338,6 @@ WAITS = [
     Mutant(
         "changed-limiter-counts-on",
         "standstill",
-        "native/limiter.cc",
         "  state.inserts = state.queue != 0 ? size + held : std::min(size, state.min_size);\n",
         "  (void)size;\n",
         (
