@@ -112,7 +112,7 @@ STOPPED = [
         "stops",
         "  if (t_quiet_depth != 0 || is_python_held_off() || ",
         "  if (t_quiet_depth != 0 || ",
-        ("tests/crash/test_deadlines.py",),
+        ("native:test_os",),
     ),
     Mutant(
         "ledger-grows-without-limit",
