@@ -41,6 +41,8 @@ def test_errors_show_values_of_any_depth(store: Any, odd: Any) -> None:
         table.writer(autoreset=odd)
     with pytest.raises(ValueError, match=r"has no fixed \.shape"):
         store.create_table("other", capacity=10, schema={"x": odd})
+    with pytest.raises(ValueError, match=r"^name="):
+        di_store.attach(odd, timeout=0)
 
 
 def test_a_schema_is_not_followed_deeper_than_columns_may_lie(store: Any) -> None:

@@ -343,3 +343,24 @@ def test_an_exit_handler_registered_before_may_wait_for_threads() -> None:
     """It runs after those of the store: blocked calls go on till their deadlines, and threads can be joined."""
     done = subprocess.run([sys.executable, "-c", WAITS_ON], capture_output=True, text=True, timeout=120)
     assert (done.stdout, done.stderr, done.returncode) == ("joined\n", "", 0)
+
+
+LAST_COPY = """
+import sys, numpy as np, di_store
+
+class Last:
+    def __init__(self, store, value):
+        self.store, self.value, self.sys = store, value, sys
+
+    def __del__(self):
+        ref = self.store.put(self.value)
+        print(self.sys.is_finalizing(), self.store.get(ref)[-1], flush=True)
+
+last = Last(di_store.open(memory="64MiB"), np.ones(4 << 20, np.uint8))
+"""
+
+
+def test_a_destructor_at_the_end_may_copy_without_the_gil() -> None:
+    """The thread that ends the interpreter gets the GIL back, as ever."""
+    done = subprocess.run([sys.executable, "-c", LAST_COPY], capture_output=True, text=True, timeout=120)
+    assert (done.stdout, done.stderr, done.returncode) == ("True 1\n", "", 0)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import di_store
-from di_store import chores
+from di_store import background, chores
 
 
 @pytest.fixture
@@ -250,3 +250,21 @@ def test_a_killed_learners_prefetched_batches_are_given_back(store: Any) -> None
     assert first + table.sample(40, timeout=60).data["n"].tolist() == list(range(50))
     stats = table.stats()
     assert stats["samples"] == stats["limiter"]["samples"] == 50
+
+
+def test_a_loader_whose_thread_ends_before_it_draws_says_so(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where memory is used up a thread may start and never come to its work."""
+    table = numbered(store, 10)
+    monkeypatch.setattr(background, "MOST_STARTS", 3)
+    with monkeypatch.context() as starved:
+        starved.setattr(background._thread, "start_new_thread", lambda *_: 0)
+        with table.loader(2) as loader, pytest.raises(MemoryError, match="prefetch=0"):
+            next(loader)
+    with table.loader(2) as loader:
+        assert len(next(loader)) == 2
+
+
+def test_a_batch_of_no_columns_of_values(store: Any) -> None:
+    table = store.create_table("values", capacity=10, view=di_store.Opaque())
+    table.extend([{"a": 1}, [2]])
+    assert table.peek(table.keys(), columns=()).data == table.sample(2, columns=()).data == []

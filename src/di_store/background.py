@@ -14,6 +14,8 @@ from queue import Empty, SimpleQueue
 
 LOOK_SECONDS = 0.1
 """How soon a wait sees what no call has woken it for."""
+MOST_STARTS = 600
+"""Threads in a row that end before they come to the work: a minute's, where each look starts one."""
 
 
 class Background:
@@ -24,6 +26,7 @@ class Background:
         self._lives = threading.Lock()  # taken and released by the thread alone
         self._ends: SimpleQueue[None] = SimpleQueue()
         self._ident = 0
+        self._starts = 0  # since a thread last came to the work
 
     def lives(self) -> bool:
         """Whether the work has begun and not ended. A thread that was just started may begin it a little later."""
@@ -33,15 +36,20 @@ class Background:
         """Start the thread, unless it lives. Started twice, the second one ends at once.
 
         Raises:
-            RuntimeError: no memory or pids for it.
+            RuntimeError: no memory or pids for it, or so little memory that each one ends before it begins.
         """
-        if not self.lives():
-            _thread.start_new_thread(self._run, ())
+        if self.lives():
+            return
+        self._starts += 1
+        if self._starts > MOST_STARTS:
+            self._starts = 0
+            raise RuntimeError(f"{MOST_STARTS} threads ended as they began")
+        _thread.start_new_thread(self._run, ())
 
     def _run(self) -> None:
         if not self._lives.acquire(blocking=False):
             return
-        self._ident = threading.get_ident()
+        self._ident, self._starts = threading.get_ident(), 0
         while not self._ends.empty():  # of the lives before
             self._ends.get()
         try:

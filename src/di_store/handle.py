@@ -235,6 +235,8 @@ class TableHandle:
 
 
 def _values(pair: Any) -> list[Any]:
+    if pair is None:  # columns=(): none was asked for
+        return []
     values, offsets = pair
     ends = offsets.tolist()
     return [decode_blob(values[start:end]) for start, end in itertools.pairwise(ends)]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from di_store import _core, config, waits
-from di_store.errors import AccessDenied, StoreNotFound
+from di_store.errors import AccessDenied, StoreNotFound, shown
 from di_store.sizes import budget_bytes
 from di_store.store import ATTACH, LOCK_SECONDS, Store
 from di_store.waits import LOG_SECONDS, check_timeout, logger
@@ -147,5 +147,6 @@ def other_pids(pids: Iterable[int]) -> list[int]:
 def check_name(name: Any) -> None:
     """ValueError unless `name` can name a store."""
     if not isinstance(name, str) or not _NAME.fullmatch(name) or not name.strip("."):
-        shown = repr(name)[:80]
-        raise ValueError(f"name={shown}: a store's name is 1 to 100 letters, digits, '.', '_' or '-', and no path")
+        raise ValueError(
+            f"name={shown(name)}: a store's name is 1 to 100 letters, digits, '.', '_' or '-', and no path"
+        )

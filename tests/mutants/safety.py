@@ -221,7 +221,7 @@ ALIVE = [
         "liveness",
         "  in_python([state] { PyEval_RestoreThread(state); });\n",
         "  while (ending()) os::sleep_ns(1'000'000'000);\n  in_python([state] { PyEval_RestoreThread(state); });\n",
-        ("tests/test_exit.py::test_no_end_hangs_or_aborts",),
+        ("tests/test_exit.py::test_a_destructor_at_the_end_may_copy_without_the_gil",),
     ),
     Mutant(
         "the-end-unwinds-frames-of-the-core",

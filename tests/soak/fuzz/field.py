@@ -22,7 +22,9 @@ from soak.fuzz.world import MEMORY
 from soak.stamps import KEPT, VAULT, Press, all_refs, check_object, object_id
 
 GUARDED = 100
-"""Items that no call of the player may touch, and a tenth as many objects."""
+"""Items that no call of the player may touch."""
+VAULTED = [f"{VAULT:02x}" + "0" * 38, *(object_id(VAULT, 0, number, 100 << number) for number in range(1, 10))]
+"""Ids of objects that it may not touch either. Fresh ids of a process may begin in the same way."""
 
 
 _NO_THREAD_LOCALS = "cannot allocate memory for thread-local data: ABORT"
@@ -65,8 +67,7 @@ class Field:
         )
         table.extend(rows(np.arange(GUARDED)), priority=2.0)
         press = Press(1 << 16)
-        for number in range(GUARDED // 10):
-            name = object_id(VAULT, 0, number, 100 << number) if number else f"{VAULT:02x}" + "0" * 38
+        for name in VAULTED:
             self._store.put(press.value(name), id=name)
 
     def _watch(self, hand: Hand, journal: Journal, game: Round) -> list[Finding]:
@@ -155,11 +156,10 @@ class Field:
         return f"{held} held draws" if held else ""
 
     def _check_guarded(self) -> None:
-        refs = [ref for ref in all_refs(self._store) if ref.id.startswith(f"{VAULT:02x}")]
-        assert len(refs) == GUARDED // 10, f"{len(refs)} guarded objects are there"
-        for ref in refs:
-            if int(ref.id[2:], 16):
-                check_object(self._store.get(ref), ref.id)
+        gone = set(VAULTED) - {ref.id for ref in all_refs(self._store)}
+        assert not gone, f"a guarded object is gone: {gone}"
+        for name in VAULTED[1:]:
+            check_object(self._store.get(name), name)
         table = self._store.table("guard")
         batch = table.peek(table.keys())
         numbers = np.asarray(batch.data["n"])
