@@ -39,27 +39,21 @@ PYTHON_LAYERS = [
 # Folders that use the package as any program does.
 OUTSIDE = ("cli", "demo", "workloads")
 
-# native/<noun>.h, <noun>.cc and <noun>_<part>.{h,cc} belong to <noun>, unless the longer name has a row of its own.
-# Headers make no circle. A .cc may include what its own header may, and in both directions within its row.
+# Folders of native/, from the bottom. A header or source includes its own folder and those below.
 NATIVE_LAYERS = [
-    ["layout", "status", "annotations"],
-    ["os", "small_copy"],
-    ["windows", "chunk_view", "views", "spans", "returns", "selectors", "power", "limiter", "buffers"],
-    ["priorities", "deadline"],
+    ["base"],
+    ["os"],
     ["arena"],
-    ["waits", "locks", "ledger", "blocks", "undo", "learners"],
     ["heap"],
-    ["chunk_uses", "chunks", "weights"],
-    ["table"],
-    ["writer", "reaper", "chores"],
+    ["attach"],
+    ["objects", "rows"],
+    ["replay"],
+    ["maintenance"],
     ["bindings"],
 ]
-# Arrows of a .cc that point up all the same, each with its reason.
+# Arrows of a source that point up all the same, each with its reason.
 NATIVE_UP = {
-    ("arena", "heap"): "a handle opens and closes the parts it hands out",
-    ("arena", "ledger"): "a handle opens and closes the parts it hands out",
-    ("arena", "locks"): "a handle opens and closes the parts it hands out",
-    ("ledger", "heap"): "an entry of a dead client is settled by what it pins",
+    ("replay", "maintenance"): "a writer that finds no stream free first settles those of the dead",
 }
 
 # Where one of our classes lists more than 15 public methods, because the contract does.
@@ -109,13 +103,6 @@ def _rows(layers: list[list[str]]) -> dict[str, int]:
 
 def _python_noun(path: Path) -> str:
     return path.relative_to(ROOT / "src/di_store").parts[0].removesuffix(".py")
-
-
-def _native_noun(stem: str) -> str:
-    rows = _rows(NATIVE_LAYERS)
-    while stem not in rows and "_" in stem:
-        stem = stem.rpartition("_")[0]
-    return stem
 
 
 def _circle(arrows: dict[str, set[str]]) -> list[str]:
@@ -173,24 +160,33 @@ def test_only_the_package_knows_the_core() -> None:
     assert not faults, "\n".join(faults)
 
 
+def _native_folder(path: Path) -> str:
+    return path.relative_to(ROOT / "native").parts[0]
+
+
 def _includes(suffix: str) -> dict[str, set[str]]:
     arrows: dict[str, set[str]] = {}
     for path in _files(suffix, under=("native",)):
-        noun = _native_noun(path.stem)
+        folder = _native_folder(path)
         included = re.findall(r'^\s*#\s*include\s+"([^"]+)"', path.read_text(), re.M)
-        arrows.setdefault(noun, set()).update({_native_noun(Path(name).stem) for name in included} - {noun})
+        arrows.setdefault(folder, set()).update({name.partition("/")[0] for name in included} - {folder})
     assert arrows, f"no native {suffix} found"
     return arrows
 
 
 def test_native_arrows() -> None:
-    """Headers include only downwards; so do sources, but for the arrows that are listed with a reason."""
+    """Folders include only downwards; sources too, but for the arrows that are listed with a reason."""
     sources = _includes(".cc")
     unused = [pair for pair in NATIVE_UP if pair[1] not in sources.get(pair[0], set())]
     for name, target in NATIVE_UP:
         sources.get(name, set()).discard(target)
     faults = _arrow_faults(_includes(".h"), NATIVE_LAYERS) + _up(sources, NATIVE_LAYERS)
     assert not faults, "\n".join(faults)
+    headers = {
+        str(path.relative_to(ROOT / "native")): set(re.findall(r'^\s*#\s*include\s+"([^"]+)"', path.read_text(), re.M))
+        for path in _files(".h", under=("native",))
+    }
+    assert not (circle := _circle(headers)), " -> ".join(circle)
     assert not unused, f"no longer needed in NATIVE_UP: {unused}"
 
 
@@ -206,11 +202,11 @@ def test_no_lock_of_a_property() -> None:
 
 
 def test_only_bindings_know_python() -> None:
-    """The core is free of Python: only bindings*.{h,cc} may include its headers."""
+    """The core is free of Python: only bindings/ may include its headers."""
     faults = [
         _name(path)
         for path in _files(".cc", ".h", under=("native",))
-        if not path.stem.startswith("bindings")
+        if _native_folder(path) != "bindings"
         and re.search(r"#\s*include\s*<(Python\.h|nanobind|numpy)", path.read_text())
     ]
     assert not faults, faults
@@ -222,7 +218,7 @@ def test_only_os_calls_the_system() -> None:
     faults = [
         f"{_name(path)}: {found.group()}"
         for path in _files(".cc", ".h", under=("native",))
-        if _native_noun(path.stem) != "os" and (found := re.search(header, path.read_text()))
+        if _native_folder(path) != "os" and (found := re.search(header, path.read_text()))
     ]
     assert not faults, "\n".join(faults)
 
@@ -353,5 +349,5 @@ def test_the_scanner_sees(tmp_path: Path) -> None:
 
 def test_the_arrows_are_checked() -> None:
     """The check itself finds an arrow that points up, a name without a row, and a circle."""
-    faults = _arrow_faults({"os": {"table"}, "ledger": {"locks"}, "locks": {"ledger"}, "odd": set()}, NATIVE_LAYERS)
-    assert [fault.partition(":")[0] for fault in faults] == ["odd", "os -> table points up", "circle"]
+    faults = _arrow_faults({"os": {"heap"}, "rows": {"objects"}, "objects": {"rows"}, "odd": set()}, NATIVE_LAYERS)
+    assert [fault.partition(":")[0] for fault in faults] == ["odd", "os -> heap points up", "circle"]

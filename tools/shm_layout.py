@@ -1,4 +1,4 @@
-"""Holds the numbers of docs/shm_format.md against native/layout.h, and writes them.
+"""Holds the numbers of docs/shm_format.md against native/base/layout.h, and writes them.
 
 `tools/shm_layout.py` compares, and ends with status 1 and the differences when the page is stale; with `--write` it
 fills in the page's numbers, and makes the golden file if there is none of this version.
@@ -76,7 +76,7 @@ def compiled(found: list[Table]) -> dict[str, int]:
                 body.append(f'say("{name}", offsetof({table.struct}, {field}));')
                 body.append(f'say("{name}.bytes", sizeof({table.struct}::{field}));')
     source = (
-        '#include <cstdio>\n#include "layout.h"\nusing namespace di;\n'
+        '#include <cstdio>\n#include "base/layout.h"\nusing namespace di;\n'
         'void say(const char* name, unsigned long long value) { std::printf("%s %llu\\n", name, value); }\n'
         "int main() {\n" + "\n".join(body) + "\n}\n"
     )

@@ -1,6 +1,6 @@
 """What the core reads and writes: how rows lie in chunks, and how a view's outputs come from a table's columns.
 
-Numbers of operations, places and element types are those of ``native/views.h`` and ``native/layout.h``.
+Numbers of operations, places and element types are those of ``native/rows/views.h`` and ``native/base/layout.h``.
 """
 
 from __future__ import annotations

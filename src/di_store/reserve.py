@@ -1,6 +1,6 @@
 """Reckoned bytes: what a table must set aside so that `capacity` items really fit.
 
-The arithmetic of chunks mirrors ``native/chunks.cc`` and ``native/blocks.cc``; a test compares them.
+The arithmetic of chunks mirrors ``native/rows/chunks.cc`` and ``native/heap/blocks.cc``; a test compares them.
 """
 
 from __future__ import annotations

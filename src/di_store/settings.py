@@ -27,7 +27,7 @@ from di_store.views import Opaque, View, view_from_plain, view_to_plain
 
 SELECTORS = {"Uniform": 0, "Fifo": 1, "Lifo": 2, "MinHeap": 3, "MaxHeap": 4, "Prioritized": 5, "Once": 6}
 MAX_SLOTS = 2**28 - 2
-"""What a key can name, as in ``native/layout.h``."""
+"""What a key can name, as in ``native/base/layout.h``."""
 UNLIMITED = 2**63
 """Stands for "no limit" where the core keeps a number."""
 _NAME_BYTES = 100

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "chunk_view.h"
-#include "layout.h"
+#include "base/layout.h"
+#include "rows/chunk_view.h"
 
 namespace di {
 

@@ -11,14 +11,14 @@
 #include <utility>
 #include <vector>
 
-#include "arena.h"
-#include "arena_registry.h"
+#include "arena/arena.h"
+#include "arena/registry.h"
 #include "check.h"
 #include "child.h"
-#include "heap.h"
-#include "ledger.h"
-#include "reaper.h"
-#include "weights.h"
+#include "heap/heap.h"
+#include "heap/ledger.h"
+#include "maintenance/reaper.h"
+#include "objects/weights.h"
 
 namespace di {
 

@@ -1,8 +1,8 @@
 // Rows that tell which step of which episode they are, in every kind of column, and batches of them checked.
 #pragma once
 
+#include "rows/views.h"
 #include "table_fixture.h"
-#include "views.h"
 
 namespace di {
 

@@ -7,8 +7,8 @@
 
 #include "check.h"
 #include "chunk_builder.h"
-#include "views.h"
-#include "windows.h"
+#include "rows/views.h"
+#include "rows/windows.h"
 
 namespace di {
 

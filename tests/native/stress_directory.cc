@@ -3,10 +3,10 @@
 // what was dropped says so instead of reading what came after it.
 #include <algorithm>
 
-#include "chores.h"
+#include "maintenance/chores.h"
+#include "objects/weights.h"
 #include "stress_fixture.h"
 #include "table_fixture.h"
-#include "weights.h"
 
 using namespace di;
 

@@ -1,7 +1,7 @@
 // Objects under threads and processes at once: puts, gets, deletes, pins, expiry, weights, checks and resizes. Bytes
 // read are always those put; what a killed process was promised is there; at the end nothing is left over.
+#include "objects/weights.h"
 #include "stress_fixture.h"
-#include "weights.h"
 
 using namespace di;
 

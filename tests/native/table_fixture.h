@@ -3,10 +3,10 @@
 
 #include <limits>
 
-#include "chunk_view.h"
+#include "replay/table.h"
+#include "replay/writer.h"
+#include "rows/chunk_view.h"
 #include "store_fixture.h"
-#include "table.h"
-#include "writer.h"
 
 namespace di {
 

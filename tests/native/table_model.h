@@ -6,7 +6,7 @@
 #include <map>
 #include <set>
 
-#include "limiter.h"
+#include "replay/limiter.h"
 #include "table_fixture.h"
 
 namespace di {

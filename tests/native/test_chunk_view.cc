@@ -1,14 +1,14 @@
 // Reading chunks whose bytes may be anything: what validate_chunk() and map_columns() accept never leads outside the
 // chunk (the address sanitizer watches), and row marks count episodes right.
-#include "chunk_view.h"
+#include "rows/chunk_view.h"
 
 #include <random>
 
+#include "base/status.h"
 #include "check.h"
 #include "chunk_builder.h"
-#include "spans.h"
-#include "status.h"
-#include "views.h"
+#include "rows/spans.h"
+#include "rows/views.h"
 
 using namespace di;
 

@@ -1,6 +1,6 @@
 // Processes killed at every fault point of the heap while another goes on: nothing torn, stuck, leaked or lost.
-#include "chunks.h"
 #include "kill_fixture.h"
+#include "rows/chunks.h"
 
 using namespace di;
 

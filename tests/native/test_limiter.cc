@@ -1,6 +1,6 @@
 // The limiter's decisions against Reverb's rule written out, and the closed form against the loop it stands for.
 // `test_limiter [rounds [seed]]`: more rounds fuzz.
-#include "limiter.h"
+#include "replay/limiter.h"
 
 #include <algorithm>
 #include <cmath>

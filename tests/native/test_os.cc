@@ -16,12 +16,12 @@
 #include <sys/stat.h>
 #include <sys/time.h>
 
+#include "base/status.h"
 #include "check.h"
 #include "child.h"
-#include "os.h"
-#include "os_copy.h"
-#include "os_files.h"
-#include "status.h"
+#include "os/copy.h"
+#include "os/files.h"
+#include "os/os.h"
 
 using namespace di;
 

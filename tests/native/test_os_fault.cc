@@ -5,10 +5,10 @@
 #include <cstdlib>
 #include <string>
 
+#include "base/status.h"
 #include "check.h"
 #include "child.h"
-#include "os.h"
-#include "status.h"
+#include "os/os.h"
 
 using namespace di;
 

@@ -12,10 +12,10 @@
 #include <sys/prctl.h>
 #include <sys/stat.h>
 
+#include "base/status.h"
 #include "check.h"
 #include "child.h"
-#include "os.h"
-#include "status.h"
+#include "os/os.h"
 
 using namespace di;
 

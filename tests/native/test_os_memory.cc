@@ -13,9 +13,9 @@
 
 #include "check.h"
 #include "child.h"
-#include "os.h"
-#include "os_files.h"
-#include "os_memory.h"
+#include "os/files.h"
+#include "os/memory.h"
+#include "os/os.h"
 
 using namespace di;
 

@@ -1,5 +1,5 @@
 // p^alpha against libm, and the same bits from one value and from many.
-#include "power.h"
+#include "replay/power.h"
 
 #include <cmath>
 #include <random>

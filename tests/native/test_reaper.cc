@@ -1,7 +1,7 @@
 // Reapers that die themselves, creators that die, holders that are stopped; many processes opening one name at once.
+#include "arena/waits.h"
 #include "kill_fixture.h"
 #include "table_fixture.h"
-#include "waits.h"
 
 using namespace di;
 

@@ -1,5 +1,5 @@
 // The selectors against std:: containers, under random operations. `test_selectors [rounds [seed]]`: more rounds fuzz.
-#include "selectors.h"
+#include "replay/selectors.h"
 
 #include <algorithm>
 #include <cmath>

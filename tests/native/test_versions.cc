@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "check.h"
-#include "writer_versions.h"
+#include "replay/writer_versions.h"
 
 using namespace di;
 

@@ -1,8 +1,8 @@
 // Batches gathered from chunks against examples read off the written rows; damaged chunks; items inserted whole.
-#include "views.h"
+#include "rows/views.h"
 
+#include "base/status.h"
 #include "check.h"
-#include "status.h"
 #include "stream_model.h"
 
 using namespace di;

@@ -1,13 +1,13 @@
 // Windows against a model that looks at whole episodes: after every call, what has been made so far must be what the
 // model says exists by then. Plus the examples of the contract, written out.
-#include "windows.h"
+#include "rows/windows.h"
 
 #include <algorithm>
 #include <random>
 #include <vector>
 
+#include "base/status.h"
 #include "check.h"
-#include "status.h"
 
 using namespace di;
 

@@ -1,0 +1,117 @@
+#include "arena/locks.h"
+
+namespace di {
+namespace {
+
+constexpr u32 kSleeping = 0x80000000u;
+constexpr u64 kSliceNs = 20'000'000;         // how long a waiter sleeps before it asks whether the owner lives
+constexpr u64 kPatienceNs = 10'000'000'000;  // beyond the deadline, for an owner that is not stopped
+constexpr u64 kNestedNs = 50'000'000;        // for a lock, with another one in hand
+constexpr int kSpins = 60;                   // about 2 us of pauses
+
+inline void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+}  // namespace
+
+bool SharedLock::try_acquire() {
+  u32 free = 0;
+  // acquire: pairs with the release in release(); what the last owner wrote is visible.
+  if (!word_.word.compare_exchange_strong(free, my_word(), std::memory_order_acquire)) return false;
+  os::hold_python_off();
+  return true;
+}
+
+void SharedLock::acquire(u64 deadline_ns) {
+  if (try_acquire()) return;
+  for (int i = 0; i < kSpins; ++i) {
+    pause();
+    if (word_.word.load(std::memory_order_relaxed) == 0 && try_acquire()) return;
+  }
+  acquire_slow(deadline_ns);
+}
+
+// Dead, or dead so long that its slot is somebody else's. A clean exit leaves no lock behind.
+bool SharedLock::owner_gone(u32 word) const {
+  const u32 holder = lock_owner(word);
+  if (holder >= kMaxClients) return true;  // a damaged word: nobody can ever let go of it
+  const u32 generation = arena_.client(holder).generation.load(std::memory_order_acquire);
+  // mutant: stopped-owner-is-robbed
+  return lock_owner_word(holder, generation) != (word & ~kSleeping) || arena_.is_dead(holder);
+}
+
+void SharedLock::acquire_slow(Deadline deadline) {
+  const u32 mine = my_word() | kSleeping;  // others may sleep too: wake one at release
+  const bool nested = os::is_python_held_off() && !deadline.tries_only();
+  // mutant: waits-with-a-lock-in-hand-last
+  const u64 until = nested ? deadline.at_most(kNestedNs).at_ns() : deadline.at_ns();
+  WaitRecord record(arena_);
+  os::LongWait wait;
+  for (;;) {
+    u32 seen = word_.word.load(std::memory_order_relaxed);
+    if (seen == 0) {
+      if (word_.word.compare_exchange_strong(seen, mine, std::memory_order_acquire)) break;
+      continue;
+    }
+    if (!(seen & kSleeping) && !word_.word.compare_exchange_strong(seen, seen | kSleeping, std::memory_order_relaxed))
+      continue;
+    if (!deadline.tries_only()) {
+      os::Blocking blocking;
+      os::futex_wait(word_.word, seen | kSleeping, kSliceNs);
+    }
+    const u32 now = word_.word.load(std::memory_order_relaxed);
+    if (now == 0) continue;
+    const bool same_owner = (now & ~kSleeping) == (seen & ~kSleeping) && (now & ~kSleeping) != my_word();
+    if (same_owner && owner_gone(now)) {
+      DI_FAULT("lock.before_takeover");
+      u32 dead = now;
+      if (word_.word.compare_exchange_strong(dead, mine, std::memory_order_acquire)) break;
+      continue;
+    }
+    const u32 holder = lock_owner(now);
+    if (!deadline.tries_only()) record.is_for_lock(holder);  // from the second slice on: most waits are over by then
+    const u64 time = os::now_ns();
+    if (time < until) {
+      if (wait.is_due()) wait.tell(name_ + " is held by " + arena_.describe_client(holder));
+      continue;
+    }
+    // A lock is held for microseconds. An owner that runs and keeps it longer waits for a processor: no reason to fail.
+    if (!deadline.tries_only() && time < until + kPatienceNs && arena_.runs(holder)) continue;
+    if (!deadline.tries_only()) record.give_up();
+    refuse(holder, nested);
+  }
+  os::hold_python_off();
+}
+
+void SharedLock::refuse(u32 holder, bool nested) {
+  const std::string who = arena_.describe_client(holder);
+  // mutant: culprit-not-named
+  Error error(Code::kTimeout, name_ + " is held by " + who, who);
+  error.held_by(holder);
+  if (nested) error.while_holding(&word_, name_);
+  throw error;
+}
+
+void await_inner(const Arena& arena, const Error& error, Deadline deadline) {
+  if (deadline.over()) throw error;
+  if (error.lock() == nullptr) {
+    os::Blocking blocking;
+    os::sleep_ns(kSliceNs / 2);
+    return;
+  }
+  SharedLock lock(arena, *static_cast<LockWord*>(error.lock()), error.lock_name());
+  lock.acquire(deadline);  // a dead owner's work stays marked: the next one finishes it
+  lock.release();
+}
+
+void SharedLock::release() {
+  // release: pairs with the acquire of the next owner.
+  const u32 before = word_.word.exchange(0, std::memory_order_release);
+  os::let_python_in();
+  if (before & kSleeping) os::futex_wake(word_.word, 1);
+}
+
+}  // namespace di

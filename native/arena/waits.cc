@@ -1,0 +1,137 @@
+#include "arena/waits.h"
+
+#include <vector>
+
+namespace di {
+namespace {
+
+constexpr u64 kBeingWritten = 1;
+constexpr u32 kGenerationMask = (1u << 20) - 1;
+
+u64 token_of(const Arena& arena) {
+  return (u64{os::thread_id()} << 32) | (u64{arena.slot_generation() & kGenerationMask} << 12) |
+         (u64{arena.slot() + 1} << 1);
+}
+u32 slot_of(u64 owner) { return static_cast<u32>(owner >> 1 & 0x7ff) - 1; }
+
+// Whether the process that wrote it still has its client slot.
+bool has_owner(const Arena& arena, u64 owner) {
+  const u32 slot = slot_of(owner);
+  if (owner == 0 || slot >= kMaxClients) return false;
+  const ClientSlot& client = arena.client(slot);
+  return client.state.load(std::memory_order_acquire) != static_cast<u32>(ClientState::kFree) &&
+         (client.generation.load() & kGenerationMask) == (owner >> 12 & kGenerationMask);
+}
+
+thread_local u32 t_last = os::thread_id();  // the record taken last; threads begin their search apart
+thread_local u32 t_given_up = 0;            // how many waits for locks were in vain
+thread_local bool t_unseen = false;
+
+// A record that nobody needs, marked as being written; nullptr: there is none.
+WaitSlot* take_free(const Arena& arena, u64 token) {
+  for (u32 step = 0; step < kMaxWaits; ++step) {
+    const u32 at = (t_last + step) % kMaxWaits;
+    WaitSlot& record = arena.wait(at);
+    u64 seen = record.owner.load(std::memory_order_relaxed);
+    if (has_owner(arena, seen)) continue;
+    // acquire: what the last owner wrote comes before what is written now.
+    if (!record.owner.compare_exchange_strong(seen, token | kBeingWritten, std::memory_order_acq_rel)) continue;
+    t_last = at;
+    return &record;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+WaitRecord::WaitRecord(const Arena& arena) : arena_(arena), since_ns_(os::now_ns()), given_up_(t_given_up) {}
+
+// Nobody else writes to it while it names this thread: not the parent's, and of a call that has not ended meanwhile.
+bool WaitRecord::is_ours() const {
+  return record_ != nullptr && fork_generation_ == arena_.fork_generation() &&
+         record_->owner.load(std::memory_order_relaxed) == token_;
+}
+
+void WaitRecord::take(Reason reason) {
+  fork_generation_ = arena_.fork_generation();
+  token_ = token_of(arena_);
+  sought_ = true;
+  record_ = &arena_.wait(t_last % kMaxWaits);
+  // mutant: a-wait-inside-a-call-has-a-record-of-its-own
+  inside_ = is_ours();
+  if (inside_) {
+    before_ = {record_->kind.load(), record_->table.load(), record_->culprit.load()};
+    return tell(reason);
+  }
+  record_ = t_unseen ? nullptr : take_free(arena_, token_);
+  if (record_ == nullptr) return;
+  // mutant: waits-as-old-as-the-last-one
+  record_->since_ns.store(since_ns_, std::memory_order_relaxed);
+  tell(reason);
+  // mutant: waiters-not-listed
+  record_->owner.store(token_, std::memory_order_release);  // pairs with the acquire in all_waiting()
+}
+
+void WaitRecord::tell(Reason reason) {
+  if (inside_ && reason.table == kNone) reason.table = before_.table;
+  record_->table.store(reason.table, std::memory_order_relaxed);
+  record_->culprit.store(reason.culprit, std::memory_order_relaxed);
+  record_->kind.store(reason.kind, std::memory_order_relaxed);
+}
+
+void WaitRecord::is_for_lock(u32 holder) {
+  const Reason reason{static_cast<u32>(WaitKind::kLock), kNone, holder + 1};
+  if (!sought_)
+    take(reason);
+  else if (is_ours())
+    tell(reason);
+}
+
+void WaitRecord::is_for(WaitKind kind, u32 table, u32 culprit) {
+  const Reason reason{static_cast<u32>(kind), table, culprit + 1};
+  // mutant: a-lock-is-no-reason-between-two-looks
+  if (!sought_ || fork_generation_ != arena_.fork_generation())
+    take(reason);  // the old one is the parent's
+  else if (is_ours() && given_up_ == t_given_up)
+    tell(reason);
+  given_up_ = t_given_up;
+}
+
+void WaitRecord::give_up() {
+  ++t_given_up;
+  if (inside_) record_ = nullptr;  // what it says stays
+}
+
+void WaitRecord::end() {
+  if (record_ == nullptr || fork_generation_ != arena_.fork_generation()) return;
+  // Not another's: somebody took the record over if this process was taken for dead meanwhile.
+  u64 mine = token_;
+  if (!inside_)
+    record_->owner.compare_exchange_strong(mine, 0, std::memory_order_release);
+  else if (is_ours())
+    tell(before_);
+  record_ = nullptr;
+}
+
+UnseenWaits::UnseenWaits() { t_unseen = true; }
+UnseenWaits::~UnseenWaits() { t_unseen = false; }
+
+std::vector<Waiting> all_waiting(const Arena& arena) {
+  std::vector<Waiting> all;
+  // Read before any record: who owns one later than this began to wait before, or has no age yet. So no age is larger
+  // than that of a call that was in progress now.
+  const u64 now = os::now_ns();
+  for (u32 at = 0; at < kMaxWaits; ++at) {
+    const WaitSlot& record = arena.wait(at);
+    const u64 owner = record.owner.load(std::memory_order_acquire);
+    if ((owner & kBeingWritten) != 0 || !has_owner(arena, owner)) continue;
+    const u32 kind = record.kind.load(std::memory_order_relaxed);
+    if (kind == 0 || kind > static_cast<u32>(WaitKind::kTable)) continue;
+    const u64 since = record.since_ns.load(std::memory_order_relaxed);
+    all.push_back({slot_of(owner), static_cast<u32>(owner >> 32), static_cast<WaitKind>(kind), record.table.load(),
+                   record.culprit.load(), now > since ? now - since : 0});
+  }
+  return all;
+}
+
+}  // namespace di

@@ -1,0 +1,267 @@
+#include <cstring>
+
+#include "arena/waits.h"
+#include "bindings/bindings.h"
+#include "maintenance/chores.h"
+
+namespace di::py {
+namespace {
+
+// A walk without locks: a descriptor reused meanwhile garbles a tool's figure for a moment.
+u64 pinned_bytes(const Arena& arena, u32 slot) {
+  u64 bytes = 0;
+  for_ledger_blocks(arena, slot, [&](const LedgerBlock& block, u32) {
+    for (const LedgerEntry& entry : block.entries) {
+      const u64 what = entry.what.load(std::memory_order_acquire);
+      if (ledger_kind(what) == LedgerKind::kPin && (what & kLedgerDropped) == 0)
+        bytes += Blocks::block_bytes(arena.heap().descriptor(ledger_descriptor(what)).bytes);
+    }
+  });
+  return bytes;
+}
+
+nb::dict client_stats(const Arena& arena, u32 slot, u64* page_tables) {
+  const ClientSlot& client = arena.client(slot);
+  nb::dict entry = new_dict();
+  entry["slot"] = slot;
+  entry["pid"] = client.pid.load();
+  const bool mine = slot == arena.slot();
+  entry["alive"] = mine || !arena.is_dead(slot);
+  entry["self"] = mine;
+  const bool near = arena.is_near(slot);  // else its number means another process here, which is not looked at
+  entry["other_pid_namespace"] = !near;
+  const os::ProcessLook look = near ? os::look_at(client.pid.load()) : os::ProcessLook{};
+  entry["state"] = look.state != 0 ? std::string(1, look.state) : std::string(look.known ? "gone" : "unknown");
+  entry["role"] = client.role.load();
+  entry["pinned"] = pinned_bytes(arena, slot);
+  const u64 tables = near ? os::page_table_bytes(client.pid.load()) : 0;
+  entry["page_tables"] = tables;
+  *page_tables += tables;
+  entry["stale_dropped"] = client.stale_dropped.load();
+  return entry;
+}
+
+// A stopped process with the heap's lock in hand, or that of the table, holds up whoever waits: client slot + 1, or 0.
+u32 stopped_holder(const Arena& arena, u32 table) {
+  const auto stopped = [&arena](const LockWord& lock) -> u32 {
+    const u32 holder = lock_owner(lock.word.load());
+    if (holder >= kMaxClients || !arena.is_near(holder)) return 0;
+    const char state = os::look_at(arena.client(holder).pid.load()).state;
+    return state == 'T' || state == 't' ? holder + 1 : 0;
+  };
+  const u32 found = stopped(arena.heap_header().lock);
+  return found != 0 || table >= arena.table_count() ? found : stopped(arena.table(table).lock);
+}
+
+nb::list waiters(const Arena& arena) {
+  static const char* kinds[] = {"", "lock", "room", "items", "limiter", "object", "weights", "memory", "table"};
+  nb::list all = new_list();
+  for (const Waiting& found : all_waiting(arena)) {
+    nb::dict waiting = new_dict();
+    waiting["slot"] = found.slot;
+    waiting["pid"] = arena.client(found.slot).pid.load();
+    waiting["thread"] = found.thread;
+    waiting["kind"] = kinds[static_cast<u32>(found.kind)];
+    waiting["table"] =
+        found.table < arena.table_count() ? nb::object(nb::str(arena.table(found.table).name)) : nb::none();
+    waiting["since_seconds"] = static_cast<double>(found.age_ns) * 1e-9;
+    const u32 culprit = found.culprit != 0 ? found.culprit : stopped_holder(arena, found.table);
+    const bool known = culprit != 0 && culprit <= kMaxClients;
+    waiting["culprit_pid"] = known ? nb::object(nb::int_(arena.client(culprit - 1).pid.load())) : nb::none();
+    waiting["culprit_name"] = known ? nb::object(nb::cast(arena.describe_client(culprit - 1))) : nb::none();
+    all.append(waiting);
+  }
+  return all;
+}
+
+nb::dict stats(const ArenaPointer& arena) {
+  arena->enter();
+  try {
+    arena->ledger().sweep(0);  // what this process has dropped is no longer read: only tries
+  } catch (const Error& error) {
+    if (error.code() != Code::kTimeout) throw;
+  }
+  const HeapHeader& heap = arena->heap_header();
+  nb::dict all = new_dict();
+  all["name"] = arena->name();
+  std::string uuid;
+  for (const u8 byte : arena->header().uuid) {
+    char text[3];
+    std::snprintf(text, sizeof text, "%02x", byte);
+    uuid += text;
+  }
+  all["uuid"] = uuid;
+  const u64 object = heap.object_bytes, chunk = heap.chunk_bytes, meta = heap.meta_bytes, fixed = heap.fixed_bytes;
+  all["budget"] = heap.budget.load();
+  all["committed"] = object + chunk + meta + fixed + heap.free_bytes;
+  all["object_pages"] = object;
+  all["chunk_pages"] = chunk;
+  all["meta"] = meta;
+  all["fixed"] = fixed;
+  all["free_pages"] = heap.free_bytes.load();
+  all["live"] = heap.live_bytes.load();
+  all["pinned"] = heap.pinned_bytes.load();
+  all["pending"] = heap.pending_bytes.load();
+  all["reserved"] = heap.table_charge.load();
+  all["objects"] = heap.live_objects;
+  all["deaths"] = heap.deaths.load();
+  all["rebuilds"] = heap.rebuilds.load();
+  all["present"] = os::file_blocks_bytes(arena->fd());
+  nb::list clients = new_list();
+  u64 tables = 0;
+  for (u32 slot = 0; slot < kMaxClients; ++slot)
+    if (arena->client(slot).state.load() != 0) clients.append(client_stats(*arena, slot, &tables));
+  all["page_tables"] = tables;
+  all["clients"] = clients;
+  all["waiters"] = waiters(*arena);
+  all["tables"] = nb::cast(Table::names(*arena));
+  return all;
+}
+
+nb::object open(const std::string& name, int mode, u64 budget, u64 seed, double timeout) {
+  ArenaPointer arena = Arena::open(name, static_cast<Arena::Mode>(mode), budget, seed, Deadline::after(timeout));
+  reap_soon(arena);
+  return share(arena);
+}
+
+std::vector<std::string> check(const ArenaPointer& arena, bool repair, double timeout) {
+  arena->enter();
+  const Deadline deadline = Deadline::after(timeout);
+  std::vector<std::string> findings;
+  patiently(*arena, deadline, [&] { reap(arena, deadline); });
+  for (const std::string& name : Table::names(*arena)) {
+    try {
+      if (const TablePointer table = Table::find(arena, name)) table->check(repair, deadline, &findings);
+    } catch (const Error& error) {
+      if (error.code() != Code::kTableNotFound) throw;  // dropped meanwhile
+    }
+  }
+  arena->heap().check(repair, deadline, &findings);
+  return findings;
+}
+
+using LayoutColumn = std::tuple<u32, u32, u32, u32, u64>;  // place, row_bytes, offset, index, before
+u32 declare_layout(const ArenaPointer& arena, const std::vector<LayoutColumn>& columns, u32 record_bytes,
+                   u32 column_wise, u64 column_bytes, const std::string& text, double timeout) {
+  arena->enter();
+  LayoutHeader header{};
+  header.record_bytes = record_bytes;
+  header.column_wise = column_wise;
+  header.column_bytes = column_bytes;
+  std::vector<ColumnLayout> all;
+  for (const auto& [place, row_bytes, offset, index, before] : columns)
+    all.push_back(ColumnLayout{place, row_bytes, offset, index, before});
+  return publish_layout(*arena, header, all, text, Deadline::after(timeout));
+}
+
+void bind_facts(nb::class_<Arena>& type) {
+  type.def_prop_ro("name", [](const ArenaPointer& a) { return a->name(); })
+      .def_prop_ro("pid", [](const ArenaPointer&) { return os::pid(); })
+      .def_prop_ro("slot", [](const ArenaPointer& a) { return a->slot(); })
+      .def_prop_ro("created", [](const ArenaPointer& a) { return a->created(); })
+      .def_prop_ro("fd_number", [](const ArenaPointer& a) { return a->fd(); })
+      .def_prop_ro("seed", [](const ArenaPointer& a) { return a->header().seed; })
+      .def_prop_ro("budget", [](const ArenaPointer& a) { return a->heap_header().budget.load(); })
+      .def_prop_ro("range_bytes", [](const ArenaPointer& a) { return a->header().range_bytes; })
+      .def_prop_ro("fork_generation", [](const ArenaPointer& a) { return a->fork_generation(); })
+      .def("stats", &stats);
+}
+
+// Kinds of waits for something that is announced by one of the heap's words.
+void await_sealed(const ArenaPointer& arena, Wait& wait, u32 seen, double seconds, WaitKind kind) {
+  arena->enter();
+  HeapHeader& heap = arena->heap_header();
+  wait_word(wait, heap.sealed_seq, heap.sealed_waiters, seen, seconds, kind, kNone);
+}
+
+void await_room(const ArenaPointer& arena, Wait& wait, u32 seen, double seconds, WaitKind kind) {
+  arena->enter();
+  HeapHeader& heap = arena->heap_header();
+  wait_word(wait, heap.room_seq, heap.room_waiters, seen, seconds, kind, kNone);
+}
+
+void bind_waits(nb::class_<Arena>& type) {
+  type.def("sealed_seq", [](const ArenaPointer& a) { return a->heap_header().sealed_seq.load(); })
+      .def("wait_sealed", [](const ArenaPointer& a, Wait& w, u32 seen,
+                             double seconds) { await_sealed(a, w, seen, seconds, WaitKind::kObject); })
+      .def("wait_weights", [](const ArenaPointer& a, Wait& w, u32 seen,
+                              double seconds) { await_sealed(a, w, seen, seconds, WaitKind::kWeights); })
+      .def("room_seq", [](const ArenaPointer& a) { return a->heap_header().room_seq.load(); })
+      .def("wait_room", [](const ArenaPointer& a, Wait& w, u32 seen,
+                           double seconds) { await_room(a, w, seen, seconds, WaitKind::kRoom); })
+      .def("wait_table", [](const ArenaPointer& a, Wait& w, u32 seen, double seconds) {
+        await_room(a, w, seen, seconds, WaitKind::kTable);
+      });
+}
+
+void bind_care(nb::class_<Arena>& type) {
+  type.def("enter", [](const ArenaPointer& a) { a->enter(); })
+      .def("reap",
+           [](const ArenaPointer& a) {
+             a->enter();
+             return reap_soon(a);
+           })
+      .def("chore",
+           [](const ArenaPointer& a) {
+             a->enter();
+             const MaybeRelease release(true);
+             return chore(a);
+           })
+      .def("resize",
+           [](const ArenaPointer& a, u64 budget, double timeout) {
+             a->enter();
+             std::string why;
+             if (!a->heap().resize(budget, Deadline::after(timeout), &why)) throw Error(Code::kCapacity, why).told();
+           })
+      .def("available",
+           [](const ArenaPointer& a, double timeout) {
+             a->enter();
+             return a->heap().available(Deadline::after(timeout));
+           })
+      .def("check", &check)
+      .def("remove", [](const ArenaPointer& a) { a->header().removed.store(1); })
+      .def("set_role", [](const ArenaPointer& a, u32 role) { a->self().role.fetch_or(role); });
+}
+
+void bind_directory(nb::class_<Arena>& type) {
+  type.def("tables", [](const ArenaPointer& a) { return Table::names(*a); })
+      .def("table",
+           [](const ArenaPointer& a, const std::string& name) {
+             a->enter();
+             return share(Table::find(a, name));
+           })
+      .def("drop_table",
+           [](const ArenaPointer& a, const std::string& name, double timeout) {
+             a->enter();
+             settle_orphans();
+             Table::drop(a, name, Deadline::after(timeout));
+           })
+      .def("layout_count", [](const ArenaPointer& a) { return a->header().layout_count.load(); })
+      .def("layout_text", [](const ArenaPointer& a, u32 index) { return read_layout_text(*a, index); })
+      .def("publish_layout", &declare_layout);
+}
+
+}  // namespace
+
+// Settles the dead, unless a stopped process holds a lock: whoever needs that lock says so itself.
+u32 reap_soon(const ArenaPointer& arena) {
+  try {
+    return reap(arena, Deadline::slice());
+  } catch (const Error& error) {
+    if (error.code() != Code::kTimeout) throw;
+    return 0;
+  }
+}
+
+void bind_arena(nb::module_& module) {
+  nb::class_<Arena> type(module, "Arena", nb::is_weak_referenceable());
+  nb::class_<Wait>(module, "Wait").def(nb::init<ArenaPointer>()).def("end", [](Wait& wait) { wait.record.end(); });
+  type.def_static("open", &open);
+  bind_facts(type);
+  bind_care(type);
+  bind_waits(type);
+  bind_objects(module, type);
+  bind_directory(type);
+}
+
+}  // namespace di::py

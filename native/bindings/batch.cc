@@ -1,0 +1,428 @@
+#include "bindings/batch.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <unordered_map>
+
+#include "replay/power.h"
+#include "rows/chunk_view.h"
+
+namespace di::py {
+
+// Chunks by descriptor, and where a table's columns lie in each layout they come in.
+class LayoutSource : public ChunkSource {
+ public:
+  LayoutSource(ArenaPointer arena, std::vector<std::string> columns)
+      : arena_(std::move(arena)), columns_(std::move(columns)) {}
+
+  const ColumnMap* map(u32 layout) override {
+    return layout < kMaxLayouts ? maps_[layout].load(std::memory_order_acquire) : nullptr;
+  }
+
+  const u8* chunk(u32 descriptor, u64* bytes) override {
+    const Descriptor& entry = arena_->heap().descriptor(descriptor);
+    *bytes = entry.bytes;
+    return arena_->at(entry.offset, entry.bytes);
+  }
+
+  bool knows(u32 layout) const {
+    return layout < kMaxLayouts && maps_[layout].load(std::memory_order_acquire) != nullptr;
+  }
+
+  // With the GIL: the layout of every chunk about to be read is known afterwards. Chunks that follow share it.
+  void learn(u32 layout) {
+    const nb::object text = nb::str(read_layout_text(*arena_, layout).c_str());
+    const nb::object plan = checked(in_python([] { return PyImport_ImportModule("di_store.plan"); }));
+    const nb::object names = call_python(plan.attr("layout_names"), text);
+    std::unordered_map<std::string, u32> numbers;
+    u32 number = 0;
+    for (nb::handle name : names) numbers[nb::cast<std::string>(name)] = number++;
+    std::vector<u32> where;
+    for (const std::string& column : columns_) {
+      const auto at = numbers.find(column);
+      where.push_back(at == numbers.end() ? kNone : at->second);
+    }
+    const u32 block = arena_->layout_block(layout).load() - 1;
+    const LayoutHeader& header = *reinterpret_cast<const LayoutHeader*>(arena_->heap().block(block));
+    const u64 bytes = arena_->heap().descriptor(block).bytes;
+    owned_.push_back(std::make_unique<ColumnMap>(map_columns(layout, header, bytes, where)));
+    maps_[layout].store(owned_.back().get(), std::memory_order_release);  // pairs with the gathering threads' loads
+  }
+
+ private:
+  ArenaPointer arena_;
+  std::vector<std::string> columns_;
+  std::vector<std::unique_ptr<ColumnMap>> owned_;
+  std::array<std::atomic<const ColumnMap*>, kMaxLayouts> maps_{};
+};
+
+// One batch in the making. Vectors by output have room for all of the plan; only those of `wanted` are used.
+struct Assembly {
+  Assembly(const DrawSet& drawn, std::size_t outputs, bool live)
+      : set(drawn), with_live(live), at(outputs), offsets(outputs), targets(outputs), given(outputs) {}
+  u32 live() const { return static_cast<u32>(spans.size()); }
+
+  const DrawSet& set;
+  const bool with_live;
+  std::vector<Span> spans;  // of the items that live
+  npy_intp places = 0;      // of the batch: as many, or all of the set
+  std::vector<u32> wanted;
+  // The buffer: episode ids, row numbers, then every output, each from a multiple of 64 on.
+  u64 bytes = 0;
+  u64 starts_at = 0;
+  std::vector<u64> at;
+  std::vector<std::vector<i64>> offsets;  // ragged outputs
+  std::vector<Target> targets;
+  std::vector<nb::object> given;  // arrays of out=
+  u8* buffer = nullptr;
+  nb::object owner;  // of the buffer: back to the pool with the last array
+  i64* episodes = nullptr;
+  i64* starts = nullptr;
+
+  u64 part(u64 size) {
+    const u64 begin = bytes;
+    bytes = (bytes + size + 63) & ~u64{63};
+    return begin;
+  }
+};
+
+namespace {
+
+void read_number(nb::handle value, u32* column, Number* number, u32* count) {
+  if (value.is_none()) return;
+  const auto [at, kind, elements] = nb::cast<std::tuple<u32, u32, u32>>(value);
+  *column = at;
+  *number = static_cast<Number>(kind);
+  *count = elements;
+}
+
+Output read_output(nb::handle entry) {
+  Output output;
+  output.op = static_cast<Op>(take<u32>(entry, "op"));
+  output.column = take<u32>(entry, "column");
+  output.row_bytes = take<u32>(entry, "row_bytes");
+  output.stack = take<u32>(entry, "stack");
+  output.time = take<u32>(entry, "time");
+  output.boot = take<u32>(entry, "boot");
+  output.ragged = take<bool>(entry, "ragged");
+  output.finished = column_or_none(entry, "finished");
+  output.finished_number = static_cast<Number>(take<u32>(entry, "finished_number"));
+  return output;
+}
+
+OutputArray read_array(nb::handle entry) {
+  OutputArray array;
+  for (nb::handle part : entry["path"]) array.path.push_back(interned(part));
+  array.dtype = entry["dtype"];
+  if (!PyArray_DescrCheck(array.dtype.ptr())) throw Error(Code::kType, "dtype");
+  for (nb::handle size : entry["shape"]) array.shape.push_back(nb::cast<npy_intp>(size));
+  array.name = take<std::string>(entry, "name");
+  return array;
+}
+
+void place(const nb::dict& data, const OutputArray& output, const nb::object& value) {
+  PyObject* at = data.ptr();
+  for (std::size_t i = 0; i + 1 < output.path.size(); ++i) {
+    PyObject* inner = PyDict_GetItem(at, output.path[i].ptr());
+    if (inner == nullptr) {
+      const nb::dict fresh = new_dict();
+      if (PyDict_SetItem(at, output.path[i].ptr(), fresh.ptr()) != 0) throw nb::python_error();
+      inner = fresh.ptr();
+    }
+    at = inner;
+  }
+  if (PyDict_SetItem(at, output.path.back().ptr(), value.ptr()) != 0) throw nb::python_error();
+}
+
+// An array of one number for each place, `get` of its Drawn.
+template <class T, class Get>
+nb::object column_of(const Assembly& batch, int type, Get&& get) {
+  const nb::object array = nb::steal(PyArray_SimpleNew(1, const_cast<npy_intp*>(&batch.places), type));
+  if (!array.is_valid()) throw nb::python_error();
+  T* to = static_cast<T*>(PyArray_DATA(reinterpret_cast<PyArrayObject*>(array.ptr())));
+  for (const Drawn& drawn : batch.set.items) *to++ = static_cast<T>(get(drawn));
+  return array;
+}
+
+}  // namespace
+
+BatchMaker::BatchMaker(TablePointer table, nb::dict plan) : table_(std::move(table)) {
+  plan_.spec = view_spec(nb::cast<nb::dict>(plan["view"]));
+  plan_.gamma = take<double>(plan, "gamma");
+  plan_.pad_zero = take<bool>(plan, "pad_zero");
+  read_number(plan["reward"], &plan_.reward_column, &plan_.reward_number, &plan_.reward_count);
+  read_number(plan["discount"], &plan_.discount_column, &plan_.discount_number, &plan_.discount_count);
+  for (nb::handle entry : plan["outputs"]) {
+    plan_.outputs.push_back(read_output(entry));
+    arrays_.push_back(read_array(entry));
+    varies_ = varies_ || plan_.outputs.back().ragged;
+    item_bytes_ += Gather::item_bytes(plan_, static_cast<u32>(arrays_.size() - 1));
+  }
+  source_ = std::make_unique<LayoutSource>(table_->arena().shared_from_this(),
+                                           take<std::vector<std::string>>(plan, "columns"));
+  gathers_.push_back(std::make_unique<Gather>(plan_, *source_));
+}
+
+BatchMaker::~BatchMaker() = default;
+
+nb::object BatchMaker::make(const DrawSet& set, nb::handle beta, nb::handle which, nb::handle out, bool with_live) {
+  Assembly batch(set, arrays_.size(), with_live);
+  list_spans(set, true, &batch.spans);
+  batch.places = static_cast<npy_intp>(with_live ? set.items.size() : batch.spans.size());
+  choose(which, &batch.wanted);
+  std::unique_ptr<Gather> gather = take_gather();
+  lay_out(*gather, &batch);
+  allocate(batch.bytes, &batch);
+  if (which.is_none() && batch.places > 0) bytes_an_item_ = batch.bytes / static_cast<u64>(batch.places) + 1;
+  aim(out, &batch);
+  {
+    MaybeRelease release(batch.bytes > kKeepGil);
+    gather->run(batch.spans.data(), batch.live(), 0, batch.targets.data(), {batch.episodes, batch.starts});
+  }
+  gathers_.push_back(std::move(gather));
+  if (with_live) spread(&batch);
+  return columns(batch, beta, data(&batch));
+}
+
+// What writes more than this, or looks at more rows, is done outside the table's lock, beside other learners.
+constexpr u64 kTakeBytes = 64 << 10;
+constexpr u64 kTakeRows = 4096;
+constexpr u64 kVaryingSlack = 4096;  // beyond a quarter, for few items whose values differ much in length
+
+nb::object BatchMaker::draw(u32 n, nb::handle beta, u64 deadline_ns) {
+  const u64 rows = plan_.spec.kind == ViewKind::kTransition ? plan_.spec.n_step : plan_.spec.time();
+  // mutant: long-sums-under-the-lock
+  if (n == 0 || n > kTakeItems || rows > kTakeRows / n) return {};
+  const u64 room = varies_ ? n * bytes_an_item_ / 4 * 5 + kVaryingSlack : n * item_bytes_;
+  if (room > kTakeBytes || (varies_ && bytes_an_item_ == 0)) return {};
+  if (!beta.is_none()) nb::cast<double>(beta);  // throws now, while nothing is drawn
+  DrawSet set;
+  Assembly batch(set, arrays_.size(), false);
+  batch.places = n;
+  choose(nb::none(), &batch.wanted);
+  std::unique_ptr<Gather> gather = take_gather();
+  if (!varies_) lay_out(*gather, &batch);
+  const u64 bytes = varies_ ? room : batch.bytes;
+  allocate(bytes, &batch);
+  const auto copy = [&] {
+    if (!list_spans(set, false, &batch.spans)) return false;  // Python, which tells what a layout is, may take long
+    if (varies_) lay_out(*gather, &batch);
+    if (batch.bytes > bytes) return false;  // longer values than those of the last batch: the long way sees how long
+    aim(nb::none(), &batch);
+    gather->run(batch.spans.data(), n, 0, batch.targets.data(), {batch.episodes, batch.starts});
+    return true;
+  };
+  const bool taken = table_->take(&set, n, copy, deadline_ns);
+  gathers_.push_back(std::move(gather));
+  return taken ? columns(batch, beta, data(&batch)) : nb::object();
+}
+
+u64 BatchMaker::ragged_bytes(const DrawSet& set) {
+  std::vector<Span> spans;
+  list_spans(set, true, &spans);
+  u64 rows = 0, bytes = 0;
+  for (const Span& span : spans) rows += span.rows;
+  std::unique_ptr<Gather> gather = take_gather();
+  {
+    MaybeRelease release(rows > kTakeRows);
+    std::vector<i64> offsets;
+    for (u32 i = 0; i < plan_.outputs.size(); ++i) {
+      const Output& output = plan_.outputs[i];
+      if (!output.ragged) continue;
+      offsets.resize(spans.size() * output.rows() + 1);
+      bytes += gather->measure(i, spans.data(), static_cast<u32>(spans.size()), offsets.data()) * output.row_bytes;
+    }
+  }
+  gathers_.push_back(std::move(gather));
+  return bytes;
+}
+
+// The chunks of the items, with their layouts known. False: some is not, and it was not to be learned.
+bool BatchMaker::list_spans(const DrawSet& set, bool learn, std::vector<Span>* spans) {
+  spans->reserve(set.items.size());
+  const Arena& arena = table_->arena();
+  for (const Drawn& drawn : set.items) {
+    if (drawn.entry == kNone) continue;
+    const Descriptor& entry = arena.heap().descriptor(drawn.chunk);
+    spans->push_back(
+        Span{arena.at(entry.offset, entry.bytes), entry.bytes, drawn.row, drawn.rows, drawn.back, drawn.flags});
+  }
+  for (std::size_t i = 0; i < spans->size(); ++i) {
+    if (i + kHeadersAhead < spans->size()) __builtin_prefetch((*spans)[i + kHeadersAhead].chunk);
+    const u32 layout = reinterpret_cast<const ChunkHeader*>((*spans)[i].chunk)->layout;
+    if (source_->knows(layout)) continue;
+    if (!learn) return false;
+    source_->learn(layout);
+  }
+  return true;
+}
+
+std::unique_ptr<Gather> BatchMaker::take_gather() {
+  if (gathers_.empty()) return std::make_unique<Gather>(plan_, *source_);
+  std::unique_ptr<Gather> gather = std::move(gathers_.back());
+  gathers_.pop_back();
+  return gather;
+}
+
+void BatchMaker::choose(nb::handle which, std::vector<u32>* wanted) const {
+  if (!which.is_none()) {
+    *wanted = nb::cast<std::vector<u32>>(which);
+    return;
+  }
+  wanted->resize(arrays_.size());
+  for (u32 i = 0; i < arrays_.size(); ++i) (*wanted)[i] = i;
+}
+
+// Where everything lies in the buffer: fixed outputs by their size, ragged ones after measuring.
+void BatchMaker::lay_out(Gather& gather, Assembly* batch) const {
+  const u64 places = static_cast<u64>(batch->places);
+  batch->bytes = 0;
+  batch->part(places * 8);
+  batch->starts_at = batch->part(places * 8);
+  for (const u32 i : batch->wanted) {
+    u64 size = places * Gather::item_bytes(plan_, i);
+    if (plan_.outputs[i].ragged) {
+      batch->offsets[i].resize(u64{batch->live()} * plan_.outputs[i].rows() + 1);
+      size =
+          gather.measure(i, batch->spans.data(), batch->live(), batch->offsets[i].data()) * plan_.outputs[i].row_bytes;
+    }
+    batch->at[i] = batch->part(size);
+  }
+}
+
+void BatchMaker::allocate(u64 bytes, Assembly* batch) const {
+  BufferPool::Buffer* buffer = pool_->take(bytes);
+  batch->owner = nb::capsule(buffer, [](void* p) noexcept { BufferPool::give(static_cast<BufferPool::Buffer*>(p)); });
+  batch->buffer = buffer->data;
+}
+
+void BatchMaker::aim(nb::handle out, Assembly* batch) const {
+  batch->episodes = reinterpret_cast<i64*>(batch->buffer);
+  batch->starts = reinterpret_cast<i64*>(batch->buffer + batch->starts_at);
+  for (const u32 i : batch->wanted) {
+    batch->targets[i].data = batch->buffer + batch->at[i];
+    if (plan_.outputs[i].ragged) {
+      batch->targets[i].offsets = batch->offsets[i].data();
+    } else if (!out.is_none()) {
+      batch->given[i] = given(out, i, batch->live());
+      batch->targets[i].data = static_cast<u8*>(PyArray_DATA(reinterpret_cast<PyArrayObject*>(batch->given[i].ptr())));
+    }
+  }
+}
+
+nb::object BatchMaker::given(nb::handle out, u32 output, u32 items) const {
+  nb::object node = nb::borrow(out);
+  for (const nb::object& key : arrays_[output].path)
+    node = checked(in_python([&] { return PyObject_GetItem(node.ptr(), key.ptr()); }));
+  auto* array = reinterpret_cast<PyArrayObject*>(node.ptr());
+  if (!PyArray_Check(node.ptr()) || !PyArray_IS_C_CONTIGUOUS(array) || !PyArray_ISWRITEABLE(array) ||
+      !PyArray_EquivTypes(PyArray_DESCR(array), arrays_[output].descr()) ||
+      static_cast<u64>(PyArray_NBYTES(array)) != items * Gather::item_bytes(plan_, output))
+    throw Error(Code::kInvalid, "out['" + arrays_[output].name +
+                                    "'] must be a writable contiguous array of the batch's shape and dtype");
+  return node;
+}
+
+// What lives goes to the places asked for, back to front, so that nothing is overwritten before it has moved.
+void BatchMaker::spread(Assembly* batch) const {
+  const std::vector<Drawn>& items = batch->set.items;
+  for (std::size_t place = items.size(), from = batch->live(); place-- > 0;) {
+    const bool live = items[place].entry != kNone;
+    if (live) --from;
+    batch->episodes[place] = live ? batch->episodes[from] : -1;
+    batch->starts[place] = live ? batch->starts[from] : -1;
+    for (const u32 i : batch->wanted) {
+      if (plan_.outputs[i].ragged) continue;
+      const u64 item = Gather::item_bytes(plan_, i);
+      u8* base = batch->buffer + batch->at[i];
+      if (live && place != from)
+        std::memmove(base + place * item, base + from * item, item);
+      else if (!live)
+        std::memset(base + place * item, 0, item);
+    }
+  }
+}
+
+// Values of ragged outputs stay where they are: gone items have none.
+void BatchMaker::spread_ragged(const DrawSet& set, u64 rows, std::vector<i64>* ends) const {
+  std::vector<i64> all(set.items.size() * rows + 1, 0);
+  for (u64 place = 0, from = 0; place < set.items.size(); ++place) {
+    const bool live = set.items[place].entry != kNone;
+    for (u64 row = 0; row < rows; ++row) {
+      const u64 value = from * rows + row, to = place * rows + row;
+      all[to + 1] = all[to] + (live ? (*ends)[value + 1] - (*ends)[value] : 0);
+    }
+    if (live) ++from;
+  }
+  *ends = std::move(all);
+}
+
+nb::dict BatchMaker::data(Assembly* batch) const {
+  nb::dict data = new_dict();
+  for (const u32 i : batch->wanted)
+    place(data, arrays_[i], batch->given[i].is_valid() ? batch->given[i] : array(batch, i));
+  return data;
+}
+
+nb::object BatchMaker::array(Assembly* batch, u32 output) const {
+  const OutputArray& as = arrays_[output];
+  const bool ragged = plan_.outputs[output].ragged;
+  std::vector<i64>& ends = batch->offsets[output];
+  std::vector<npy_intp> shape;
+  shape.reserve(as.shape.size() + 1);
+  shape.push_back(ragged ? static_cast<npy_intp>(ends.back()) : batch->places);
+  shape.insert(shape.end(), as.shape.begin(), as.shape.end());
+  nb::object made = wrap_array(as.descr(), static_cast<int>(shape.size()), shape.data(),
+                               batch->buffer + batch->at[output], batch->owner, true);
+  if (!ragged) return made;
+  if (batch->with_live && batch->set.items.size() != batch->live())
+    spread_ragged(batch->set, plan_.outputs[output].rows(), &ends);
+  return new_tuple(made, new_array(ends, NPY_INT64));
+}
+
+nb::object BatchMaker::columns(const Assembly& batch, nb::handle beta, const nb::dict& data) const {
+  const nb::object keys = column_of<u64>(batch, NPY_UINT64, [](const Drawn& d) { return d.key; });
+  const nb::object priorities = column_of<double>(batch, NPY_FLOAT64, [](const Drawn& d) { return d.priority; });
+  const nb::object chances = column_of<double>(batch, NPY_FLOAT64, [](const Drawn& d) { return d.probability; });
+  const nb::object uses = column_of<i32>(batch, NPY_INT32, [](const Drawn& d) { return d.uses; });
+  const nb::object versions = column_of<i64>(batch, NPY_INT64, [](const Drawn& d) { return d.version; });
+  const nb::object episodes = wrap_array(NPY_INT64, 1, &batch.places, batch.episodes, batch.owner, true);
+  const nb::object starts = wrap_array(NPY_INT64, 1, &batch.places, batch.starts, batch.owner, true);
+  const nb::object weight = weights(batch.set, beta);
+  const nb::int_ size(batch.set.table_size);
+  if (!batch.with_live)
+    return new_tuple(data, keys, priorities, chances, weight, uses, versions, episodes, starts, size);
+  const nb::object live = column_of<npy_bool>(batch, NPY_BOOL, [](const Drawn& d) { return d.entry != kNone; });
+  return new_tuple(data, keys, priorities, chances, weight, uses, versions, episodes, starts, size, live);
+}
+
+// Importance weights (Schaul et al. 2016, eq. in 3.4): (N P)^-beta over the largest of the batch or of the table. That is
+// (least P / P)^beta: neither N nor a power that could leave the range of numbers is needed.
+nb::object BatchMaker::weights(const DrawSet& set, nb::handle beta) const {
+  const npy_intp n = static_cast<npy_intp>(set.items.size());
+  const nb::object array = checked(PyArray_SimpleNew(1, const_cast<npy_intp*>(&n), NPY_FLOAT32));
+  auto* at = static_cast<float*>(PyArray_DATA(reinterpret_cast<PyArrayObject*>(array.ptr())));
+  if (beta.is_none()) {
+    std::fill(at, at + n, 1.0f);
+    return array;
+  }
+  double least = 0;  // the probability that has the largest weight
+  for (const Drawn& drawn : set.items)
+    if (drawn.probability > 0 && (least == 0 || drawn.probability < least)) least = drawn.probability;
+  if (least == 0) {
+    std::fill(at, at + n, 1.0f);
+    return array;
+  }
+  // Not above the batch's: while it was drawn the table may have changed, or used-up items have left it.
+  if (table_->header().normalize_table != 0 && set.least > 0 && set.total > 0)
+    least = std::min(least, set.least / set.total);
+  std::vector<double> raw(set.items.size());
+  for (std::size_t i = 0; i < raw.size(); ++i)
+    raw[i] = set.items[i].probability > 0 ? least / set.items[i].probability : 1.0;
+  powers(raw.data(), static_cast<u32>(raw.size()), nb::cast<double>(beta), raw.data());
+  for (std::size_t i = 0; i < raw.size(); ++i) at[i] = set.items[i].probability > 0 ? static_cast<float>(raw[i]) : 0.0f;
+  return array;
+}
+
+}  // namespace di::py

@@ -1,0 +1,69 @@
+// What sample() and peek() hand over: the bytes of drawn items, gathered into one pooled buffer, as nested dicts of
+// arrays that share it; and what is known of each item beside them.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bindings/bindings.h"
+#include "rows/buffers.h"
+#include "rows/views.h"
+
+namespace di::py {
+
+struct OutputArray {             // where an output of the plan goes, and as what
+  std::vector<nb::object> path;  // interned keys
+  nb::object dtype;
+  std::vector<npy_intp> shape;  // of one item; ragged: of one element
+  std::string name;
+
+  PyArray_Descr* descr() const { return reinterpret_cast<PyArray_Descr*>(dtype.ptr()); }
+};
+
+class LayoutSource;
+struct Assembly;
+
+class BatchMaker {
+ public:
+  BatchMaker(TablePointer table, nb::dict plan);
+  ~BatchMaker();
+  BatchMaker(const BatchMaker&) = delete;
+  BatchMaker& operator=(const BatchMaker&) = delete;
+
+  // The tuple that Python's Batch is made of. `which`: numbers of the outputs wanted, None: all. `out`: a dict to fill
+  // instead of fresh arrays, or None. with_live: a place for every item of the set, zeros where it is gone, and which
+  // ones live. The items' chunks are held by the caller.
+  nb::object make(const DrawSet& set, nb::handle beta, nb::handle which, nb::handle out, bool with_live);
+  // Draws n, copies and delivers them, all outputs; an invalid object: not this way, nothing was drawn.
+  nb::object draw(u32 n, nb::handle beta, u64 deadline_ns);
+  // What values of variable length would take in a batch of these items. Their chunks are held by the caller.
+  u64 ragged_bytes(const DrawSet& set);
+
+ private:
+  bool list_spans(const DrawSet& set, bool learn, std::vector<Span>* spans);
+  std::unique_ptr<Gather> take_gather();
+  void choose(nb::handle which, std::vector<u32>* wanted) const;
+  void lay_out(Gather& gather, Assembly* batch) const;
+  void allocate(u64 bytes, Assembly* batch) const;
+  void aim(nb::handle out, Assembly* batch) const;
+  nb::object given(nb::handle out, u32 output, u32 items) const;
+  void spread(Assembly* batch) const;
+  void spread_ragged(const DrawSet& set, u64 rows, std::vector<i64>* ends) const;
+  nb::dict data(Assembly* batch) const;
+  nb::object array(Assembly* batch, u32 output) const;
+  nb::object columns(const Assembly& batch, nb::handle beta, const nb::dict& data) const;
+  nb::object weights(const DrawSet& set, nb::handle beta) const;
+
+  TablePointer table_;
+  ViewPlan plan_;
+  u64 item_bytes_ = 0;     // of all outputs that do not vary
+  bool varies_ = false;    // some do
+  u64 bytes_an_item_ = 0;  // of the last batch that was made the long way
+  std::vector<OutputArray> arrays_;
+  std::unique_ptr<LayoutSource> source_;
+  std::shared_ptr<BufferPool> pool_ = std::make_shared<BufferPool>();
+  std::vector<std::unique_ptr<Gather>> gathers_;  // idle ones; a thread takes one for a call
+};
+
+}  // namespace di::py

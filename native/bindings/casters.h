@@ -1,0 +1,75 @@
+// Texts and lists of Python as std::string and std::vector. Those of nanobind are noexcept: where memory runs out they
+// end the process. These throw, which becomes MemoryError.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <string>
+#include <vector>
+
+#include "bindings/calls.h"
+
+NAMESPACE_BEGIN(NB_NAMESPACE)
+NAMESPACE_BEGIN(detail)
+
+template <>
+struct type_caster<std::string> {
+  NB_TYPE_CASTER(std::string, const_name("str"))
+
+  bool from_python(handle source, uint32_t, cleanup_list*) {
+    if (!PyUnicode_Check(source.ptr())) return false;
+    Py_ssize_t bytes = 0;
+    const char* text = PyUnicode_AsUTF8AndSize(source.ptr(), &bytes);
+    if (text == nullptr) {
+      PyErr_Clear();
+      return false;
+    }
+    value.assign(text, static_cast<size_t>(bytes));
+    return true;
+  }
+  static handle from_cpp(const std::string& text, rv_policy, cleanup_list*) noexcept {
+    return PyUnicode_FromStringAndSize(text.data(), static_cast<Py_ssize_t>(text.size()));
+  }
+};
+
+template <class Entry>
+struct type_caster<std::vector<Entry>> {
+  NB_TYPE_CASTER(std::vector<Entry>, io_name("collections.abc.Sequence", "list") + const_name("[") +
+                                         make_caster<Entry>::Name + const_name("]"))
+
+  bool from_python(handle source, uint32_t flags, cleanup_list* cleanup) {
+    if (PyUnicode_Check(source.ptr()) || PyBytes_Check(source.ptr())) return false;
+    const object items = steal(PySequence_Fast(source.ptr(), ""));
+    if (!items.is_valid()) {
+      PyErr_Clear();
+      return false;
+    }
+    const Py_ssize_t count = PySequence_Fast_GET_SIZE(items.ptr());
+    value.clear();
+    value.reserve(static_cast<size_t>(count));
+    for (Py_ssize_t i = 0; i < count; ++i) {
+      make_caster<Entry> entry;
+      if (!entry.from_python(PySequence_Fast_GET_ITEM(items.ptr(), i), flags_for_local_caster<Entry>(flags), cleanup) ||
+          !entry.template can_cast<Entry>())
+        return false;
+      value.push_back(entry.operator cast_t<Entry>());
+    }
+    return true;
+  }
+  template <class List>
+  static handle from_cpp(List&& list, rv_policy policy, cleanup_list* cleanup) noexcept {
+    const Py_ssize_t size = static_cast<Py_ssize_t>(list.size());
+    object made = steal(di::py::in_python([size] { return PyList_New(size); }));
+    if (!made.is_valid()) return {};
+    Py_ssize_t at = 0;
+    for (auto&& each : list) {
+      const handle entry = make_caster<Entry>::from_cpp(forward_like_<List>(each), policy, cleanup);
+      if (!entry.is_valid()) return {};
+      PyList_SET_ITEM(made.ptr(), at++, entry.ptr());
+    }
+    return made.release();
+  }
+};
+
+NAMESPACE_END(detail)
+NAMESPACE_END(NB_NAMESPACE)

@@ -1,0 +1,58 @@
+// Failing allocations on request, in builds with fault points: every `operator new` of this module's own code counts on
+// the thread that calls it. Not seen are nanobind's (CMakeLists.txt gives it di_plain_new) and those that libstdc++ makes
+// for texts inside its own library. Memory comes from malloc() as it does without this, so who frees it need not know.
+#ifdef DI_FAULTS
+
+#include <cstdlib>
+#include <new>
+
+#include "bindings/bindings.h"
+
+namespace {
+
+thread_local di::u64 t_allocations = 0;  // of this thread since fail_allocation()
+thread_local di::u64 t_fails_at = 0;     // which of them fails; 0: none
+thread_local bool t_spared = false;
+
+void* allocate(std::size_t bytes) {
+  if (!t_spared && ++t_allocations == t_fails_at) throw std::bad_alloc();
+  void* at = std::malloc(bytes == 0 ? 1 : bytes);
+  if (at == nullptr) throw std::bad_alloc();
+  return at;
+}
+
+}  // namespace
+
+extern "C" void* di_plain_new(std::size_t bytes) {
+  void* at = std::malloc(bytes == 0 ? 1 : bytes);
+  if (at == nullptr) std::abort();
+  return at;
+}
+
+extern "C" void* di_plain_new_array(std::size_t bytes) { return di_plain_new(bytes); }
+
+void* operator new(std::size_t bytes) { return allocate(bytes); }
+void* operator new[](std::size_t bytes) { return allocate(bytes); }
+void operator delete(void* at) noexcept { std::free(at); }
+void operator delete[](void* at) noexcept { std::free(at); }
+void operator delete(void* at, std::size_t) noexcept { std::free(at); }
+void operator delete[](void* at, std::size_t) noexcept { std::free(at); }
+
+namespace di::py {
+
+SparedAllocations::SparedAllocations() { t_spared = true; }
+SparedAllocations::~SparedAllocations() { t_spared = false; }
+
+void bind_faults(nb::module_& module) {
+  module.def("fault_points", &os::fault_points);
+  module.def("arm_fault", &os::arm_fault);
+  module.def("fail_allocation", [](u64 number) {
+    t_allocations = 0;
+    t_fails_at = number;
+  });
+  module.def("allocations", [] { return t_allocations; });
+}
+
+}  // namespace di::py
+
+#endif  // DI_FAULTS

@@ -1,0 +1,262 @@
+#include <cmath>
+
+#include "arena/learners.h"
+#include "bindings/bindings.h"
+#include "objects/weights.h"
+#include "replay/priorities.h"
+
+namespace di::py {
+namespace {
+
+LimiterState limiter_of(nb::handle value) {
+  const auto [ratio, low, high, min_size, queue] = nb::cast<std::tuple<double, double, double, i64, bool>>(value);
+  LimiterState state{};
+  state.ratio = ratio;
+  state.min_diff = low;
+  state.max_diff = high;
+  state.min_size = min_size;
+  state.queue = queue ? 1 : 0;
+  return state;
+}
+
+nb::object create(const ArenaPointer& arena, nb::dict from, double timeout) {
+  arena->enter();
+  const Deadline deadline = Deadline::after(timeout);
+  TableShape shape;
+  shape.name = take<std::string>(from, "name");
+  shape.config = take<std::string>(from, "config");
+  shape.capacity = take<u64>(from, "capacity");
+  shape.slots = take<u64>(from, "slots");
+  shape.item_bytes = take<u64>(from, "item_bytes");
+  shape.max_bytes = take<u64>(from, "max_bytes");
+  shape.reserve_bytes = take<u64>(from, "reserve_bytes");
+  shape.chunk_block = take<u64>(from, "chunk_block");
+  shape.seed = take<u64>(from, "seed");
+  shape.sampler = static_cast<SamplerKind>(take<u32>(from, "sampler"));
+  shape.remover = static_cast<SamplerKind>(take<u32>(from, "remover"));
+  shape.alpha = take<double>(from, "alpha");
+  const nb::object beta = from["beta"];
+  shape.beta_given = !beta.is_none();
+  if (shape.beta_given) shape.beta = nb::cast<double>(beta);
+  shape.stratified = take<bool>(from, "stratified");
+  shape.normalize_table = take<bool>(from, "normalize_table");
+  shape.epochs = take<i64>(from, "epochs");
+  shape.shuffle = take<bool>(from, "shuffle");
+  shape.max_times_sampled = take<u64>(from, "max_times_sampled");
+  shape.max_staleness = take<i64>(from, "max_staleness");
+  const nb::object weights = from["weights"];
+  if (!weights.is_none()) shape.weights = Weights(arena->heap()).entry(nb::cast<std::string>(weights), true, deadline);
+  shape.initial_priority = take<double>(from, "initial_priority");
+  shape.limiter = limiter_of(from["limiter"]);
+  if (shape.initial_priority >= 0)
+    require_priorities(priority_range(shape.sampler, shape.alpha), {&shape.initial_priority, 1},
+                       "initial_priority= of the table, which was not made");
+  return share(Table::create(arena, shape, deadline));
+}
+
+nb::object beta(const TablePointer& table) {
+  const double beta = table->header().beta;  // one word: a reader sees the old or the new one
+  return std::isnan(beta) ? nb::none() : nb::object(nb::float_(beta));
+}
+
+nb::dict stats(const TablePointer& table) {
+  const TableHeader& header = table->header();
+  nb::dict all = new_dict();
+  const u64 size = header.stat_size.load();
+  all["name"] = table->name();
+  all["live"] = table->live();
+  all["size"] = size;
+  all["held"] = header.held;
+  all["capacity"] = header.capacity;
+  all["max_bytes"] = header.max_bytes;
+  all["inserts"] = header.total_inserts;
+  all["samples"] = header.total_samples;
+  all["removed"] = header.total_removed;
+  all["updates"] = header.total_updates;
+  all["stale_updates"] = header.stale_updates;
+  all["evicted_for_room"] = header.evicted_for_room;
+  all["stale_dropped"] = header.stale_dropped;
+  all["episodes_cut"] = header.episodes_cut;
+  all["reserve_bytes"] = header.reserve_bytes.load();
+  all["used_bytes"] = header.used_bytes.load();
+  all["open_bytes"] = header.open_bytes.load();
+  all["chunk_block"] = header.chunk_block.load();
+  all["held_bytes"] = header.held_bytes.load();
+  all["item_bytes"] = header.item_bytes;
+  all["slots"] = header.slots;
+  all["writers"] = header.writers;
+  all["finished"] = header.finished != 0;
+  all["epoch"] = header.epoch;
+  all["max_priority"] = header.max_priority;
+  all["alpha"] = header.alpha;
+  all["beta"] = beta(table);
+  all["max_staleness"] = header.max_staleness;
+  all["max_times_sampled"] = header.max_times_sampled;
+  all["newest_version"] = table->newest_version();
+  const LimiterState limiter = header.limiter;  // a torn copy only garbles a reason for a moment
+  nb::dict limits = new_dict();
+  limits["inserts"] = limiter.inserts;
+  limits["samples"] = limiter.samples;
+  limits["ratio"] = limiter.ratio;
+  limits["min_diff"] = limiter.min_diff;
+  limits["max_diff"] = limiter.max_diff;
+  limits["min_size"] = limiter.min_size;
+  all["limiter"] = limits;
+  all["insert_blocked"] = why_no_insert(limiter, static_cast<i64>(size));
+  all["sample_blocked"] = why_no_sample(limiter_in_force(header), static_cast<i64>(size));
+  all["seconds_since_insert"] = static_cast<double>(os::now_ns() - header.last_insert_ns.load()) * 1e-9;
+  return all;
+}
+
+// The common entry of every call on a table.
+Table& enter(const TablePointer& table) {
+  table->arena().enter();
+  settle_orphans();
+  return *table;
+}
+
+u64 update(const TablePointer& table, nb::handle keys, nb::handle priorities, double timeout) {
+  const Kept key_array = as_array(keys, NPY_UINT64), priority_array = as_array(priorities, NPY_FLOAT64);
+  const auto key_view = view_of<u64>(key_array);
+  const auto priority_view = view_of<double>(priority_array);
+  if (key_view.size() != priority_view.size())
+    throw Error(Code::kInvalid, "update_priorities: " + std::to_string(key_view.size()) + " keys but " +
+                                    std::to_string(priority_view.size()) + " priorities");
+  return enter(table).update_priorities(key_view, priority_view, Deadline::after(timeout));
+}
+
+// None: unchanged. beta: None is a value (weights 1), Ellipsis leaves it.
+void configure(const TablePointer& table, nb::handle limiter, nb::handle alpha, nb::handle beta, nb::handle staleness,
+               double timeout) {
+  LimiterState state{};
+  double new_alpha = 0, new_beta = 0;
+  i64 new_staleness = 0;
+  if (!limiter.is_none()) state = limiter_of(limiter);
+  if (!alpha.is_none()) new_alpha = nb::cast<double>(alpha);
+  const bool set_beta = beta.ptr() != Py_Ellipsis;
+  if (set_beta) new_beta = beta.is_none() ? std::nan("") : nb::cast<double>(beta);
+  if (!staleness.is_none()) new_staleness = nb::cast<i64>(staleness);
+  enter(table).configure(limiter.is_none() ? nullptr : &state, alpha.is_none() ? nullptr : &new_alpha,
+                         set_beta ? &new_beta : nullptr, staleness.is_none() ? nullptr : &new_staleness,
+                         Deadline::after(timeout));
+}
+
+u64 size(const TablePointer& table) {
+  table->arena().enter();
+  table->require_live();
+  return table->header().stat_size.load();
+}
+
+void bind_facts(nb::class_<Table>& type) {
+  type.def_prop_ro("name", [](const TablePointer& t) { return t->name(); })
+      .def_prop_ro("index", [](const TablePointer& t) { return t->index(); })
+      .def_prop_ro("beta", &beta)
+      .def_prop_ro("evicted_for_room", [](const TablePointer& t) { return t->header().evicted_for_room; })
+      .def_prop_ro("live", [](const TablePointer& t) { return t->live(); })
+      .def("config", [](const TablePointer& t) { return enter(t).config(); })
+      .def("schema", [](const TablePointer& t) { return enter(t).schema(); })
+      .def("size", &size)
+      .def("stats", &stats)
+      .def("writers", [](const TablePointer& t) { return t->header().writers; });
+}
+
+void bind_items(nb::class_<Table>& type) {
+  type.def(
+          "keys",
+          [](const TablePointer& t, u64 start, u64 n, double timeout, bool spread) {
+            return new_array(enter(t).keys(start, n, Deadline::after(timeout), spread), NPY_UINT64);
+          },
+          nb::arg("start"), nb::arg("n"), nb::arg("timeout"), nb::arg("spread") = false)
+      .def("remove",
+           [](const TablePointer& t, nb::handle keys, double timeout) {
+             const Kept array = as_array(keys, NPY_UINT64);
+             return enter(t).remove(view_of<u64>(array), Deadline::after(timeout));
+           })
+      .def("update", &update)
+      .def("check_priorities",
+           [](const TablePointer& t, nb::handle priorities) {
+             const Kept array = as_array(priorities, NPY_FLOAT64);
+             require_priorities(priority_range(t->header()), view_of<double>(array), "nothing was changed");
+           })
+      .def("reset", [](const TablePointer& t, double timeout) { enter(t).reset(Deadline::after(timeout)); })
+      .def("finish", [](const TablePointer& t, double timeout) { enter(t).finish(Deadline::after(timeout)); })
+      .def("settle", [](const TablePointer& t) { enter(t).settle(Deadline::slice()); })
+      .def("check", [](const TablePointer& t) {
+        std::vector<std::string> findings;
+        enter(t).check(true, Deadline::none(), &findings);
+        return findings;
+      });
+}
+
+void bind_settings(nb::class_<Table>& type) {
+  type.def("declare_schema",
+           [](const TablePointer& t, const std::string& text, u64 reserve, u64 item, u64 block, double timeout) {
+             return enter(t).declare_schema(text, reserve, item, block, Deadline::after(timeout));
+           })
+      .def("resize",
+           [](const TablePointer& t, u64 capacity, u64 max_bytes, u64 slots, u64 reserve, u64 block, double timeout) {
+             enter(t).resize({capacity, max_bytes, slots, reserve, block}, Deadline::after(timeout));
+           })
+      .def("configure", &configure, nb::arg("limiter").none(), nb::arg("alpha").none(), nb::arg("beta").none(),
+           nb::arg("max_staleness").none(), nb::arg("timeout"));
+}
+
+void await(const TablePointer& table, Wait& wait, bool items, u32 seen, double seconds, WaitKind kind,
+           u32 culprit = kNone) {
+  TableHeader& header = table->header();
+  table->arena().enter();
+  wait_word(wait, items ? header.items_seq : header.room_seq, items ? header.items_waiters : header.room_waiters, seen,
+            seconds, kind, table->index(), culprit);
+}
+
+// Who may keep a call on this table waiting, as client slots: has drawn from it, has something of it in its ledger (an
+// open writer, draws, reads), or holds its lock or the heap's. Read without a lock: for errors and logs.
+std::vector<u32> concerned(const TablePointer& table) {
+  const Arena& arena = table->arena();
+  const u32 index = table->index();
+  const u32 holders[] = {lock_owner(arena.heap_header().lock.word.load()),
+                         lock_owner(table->header().lock.word.load())};
+  std::vector<u32> all;
+  for (u32 slot = 0; slot < kMaxClients; ++slot) {
+    bool found = slot == holders[0] || slot == holders[1] || has_drawn(arena, slot, index);
+    for_ledger_blocks(arena, slot, [&](const LedgerBlock& block, u32) {
+      for (const LedgerEntry& entry : block.entries) {
+        const u64 what = entry.what.load(std::memory_order_acquire);
+        const LedgerKind kind = ledger_kind(what);
+        const bool of_table = kind == LedgerKind::kWriter || kind == LedgerKind::kDraw || kind == LedgerKind::kRead;
+        found = found || (of_table && ledger_table(what) == index);
+      }
+    });
+    if (found) all.push_back(slot);
+  }
+  return all;
+}
+
+void bind_waits(nb::class_<Table>& type) {
+  type.def("items_seq", [](const TablePointer& t) { return t->header().items_seq.load(); })
+      .def("room_seq", [](const TablePointer& t) { return t->header().room_seq.load(); })
+      .def("learners", [](const TablePointer& t) { return learners(t->arena(), t->index()); })
+      .def("concerned", &concerned)
+      .def("wait_items", [](const TablePointer& t, Wait& w, u32 seen,
+                            double seconds) { await(t, w, true, seen, seconds, WaitKind::kItems); })
+      .def("wait_limiter", [](const TablePointer& t, Wait& w, u32 seen,
+                              double seconds) { await(t, w, false, seen, seconds, WaitKind::kLimiter); })
+      .def("wait_room", [](const TablePointer& t, Wait& w, u32 seen,
+                           double seconds) { await(t, w, false, seen, seconds, WaitKind::kRoom); })
+      .def("wait_lock", [](const TablePointer& t, Wait& w, u32 seen, double seconds, u32 holder) {
+        await(t, w, false, seen, seconds, WaitKind::kLock, holder);
+      });
+}
+
+}  // namespace
+
+void bind_table(nb::module_& module) {
+  nb::class_<Table> type(module, "Table", nb::is_weak_referenceable());
+  type.def_static("create", &create);
+  bind_facts(type);
+  bind_items(type);
+  bind_settings(type);
+  bind_waits(type);
+}
+
+}  // namespace di::py

@@ -1,0 +1,146 @@
+// Whose turn it is among the threads of this process that use one thing.
+//
+// An exception of a signal handler may come behind any call that Python makes, also between a lock's acquire() and the
+// place where Python would remember that it is taken. So the turn is taken with an object, and given back when that
+// object goes, in whatever way: as a context manager, or off the stack of the interrupted function.
+//
+// All of it runs with the GIL held, which is the lock of these fields. Who waits sleeps in Python, on a lock of its own
+// that is let go to wake it ("bell"): no frame of C++ is on the stack of a sleeping thread. A sleeper that was interrupted
+// leaves a bell behind, which the next end of a turn rings in vain.
+#include "bindings/bindings.h"
+
+namespace di::py {
+namespace {
+
+constexpr u64 kStarvedNs = 5'000'000;  // so long do newcomers go first, which spares the change of threads
+constexpr u64 kGraceNs = 2'000'000;    // so long is a free turn kept for those who have waited longer than that
+
+struct Turn {
+  PyObject_HEAD unsigned long owner;  // thread; 0: free
+  PyObject* bells;                    // list of locks, each held for the thread that sleeps on it; null: none yet
+  u64 wanted_ns;                      // when the first of those who wait began; 0: nobody waits
+  u64 grace_ns;                       // until when no newcomer takes it; 0: any may
+};
+
+struct Hold {
+  PyObject_HEAD Turn* turn;
+  bool mine;
+};
+
+PyTypeObject* hold_type = nullptr;
+
+void ring(Turn* turn) {
+  const u64 now = os::now_ns();
+  turn->grace_ns = turn->wanted_ns != 0 && now - turn->wanted_ns > kStarvedNs ? now + kGraceNs : 0;
+  PyObject* bells = turn->bells;
+  turn->bells = nullptr;
+  const nb::error_scope kept;  // an object may go while an exception is on its way
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(bells); ++i) {
+    PyObject* done = PyObject_CallMethod(PyList_GET_ITEM(bells, i), "release", nullptr);
+    if (done == nullptr) PyErr_Clear();
+    Py_XDECREF(done);
+  }
+  Py_DECREF(bells);
+}
+
+void give(Turn* turn) {
+  if (turn->owner != PyThread_get_thread_ident()) return;
+  turn->owner = 0;
+  if (turn->bells != nullptr) ring(turn);
+}
+
+bool try_take(Turn* turn, bool newcomer) {
+  if (turn->owner != 0) return false;
+  if (turn->grace_ns != 0 && newcomer && os::now_ns() < turn->grace_ns) return false;
+  turn->grace_ns = 0;
+  if (!newcomer) turn->wanted_ns = 0;
+  turn->owner = PyThread_get_thread_ident();
+  return true;
+}
+
+PyObject* turn_take(PyObject* self, PyObject* newcomer) {
+  Turn* turn = reinterpret_cast<Turn*>(self);
+  if (turn->owner == PyThread_get_thread_ident()) Py_RETURN_NONE;
+  Hold* hold = PyObject_New(Hold, hold_type);
+  if (hold == nullptr) return nullptr;
+  hold->turn = reinterpret_cast<Turn*>(Py_NewRef(self));
+  hold->mine = try_take(turn, newcomer == Py_True);
+  return reinterpret_cast<PyObject*>(hold);
+}
+
+PyObject* turn_pass_on(PyObject* self, PyObject*) {
+  give(reinterpret_cast<Turn*>(self));
+  Py_RETURN_NONE;
+}
+
+PyObject* turn_take_again(PyObject* self, PyObject*) {
+  return PyBool_FromLong(try_take(reinterpret_cast<Turn*>(self), false) ? 1 : 0);
+}
+
+PyObject* turn_hang(PyObject* self, PyObject* bell) {
+  Turn* turn = reinterpret_cast<Turn*>(self);
+  if (turn->wanted_ns == 0) turn->wanted_ns = os::now_ns();
+  if (turn->owner == 0) Py_RETURN_FALSE;
+  if (turn->bells == nullptr && (turn->bells = PyList_New(0)) == nullptr) return nullptr;
+  if (PyList_Append(turn->bells, bell) != 0) return nullptr;
+  Py_RETURN_TRUE;
+}
+
+void turn_dealloc(PyObject* self) {
+  Py_XDECREF(reinterpret_cast<Turn*>(self)->bells);
+  PyTypeObject* type = Py_TYPE(self);
+  PyObject_Free(self);
+  Py_DECREF(type);
+}
+
+void hold_end(Hold* hold) {
+  if (hold->mine) give(hold->turn);
+  hold->mine = false;
+}
+
+PyObject* hold_enter(PyObject* self, PyObject*) { return PyBool_FromLong(reinterpret_cast<Hold*>(self)->mine ? 1 : 0); }
+
+PyObject* hold_exit(PyObject* self, PyObject* const*, Py_ssize_t) {
+  hold_end(reinterpret_cast<Hold*>(self));
+  Py_RETURN_NONE;
+}
+
+void hold_dealloc(PyObject* self) {
+  Hold* hold = reinterpret_cast<Hold*>(self);
+  hold_end(hold);
+  Py_DECREF(hold->turn);
+  PyTypeObject* type = Py_TYPE(self);
+  PyObject_Free(self);
+  Py_DECREF(type);
+}
+
+PyMethodDef turn_methods[] = {
+    {"take", turn_take, METH_O, "take(newcomer): a context manager, which says whether it has the turn; None: inside."},
+    {"pass_on", turn_pass_on, METH_NOARGS, "Others may have it, until `take_again`; the end of the hold is then none."},
+    {"take_again", turn_take_again, METH_NOARGS, "Whether this thread has it again."},
+    {"hang", turn_hang, METH_O, "hang(bell): the lock is released when the turn ends; False: it has ended already."},
+    {nullptr, nullptr, 0, nullptr}};
+PyMethodDef hold_methods[] = {
+    {"__enter__", hold_enter, METH_NOARGS, nullptr},
+    {"__exit__", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hold_exit)), METH_FASTCALL, nullptr},
+    {nullptr, nullptr, 0, nullptr}};
+PyType_Slot turn_slots[] = {{Py_tp_methods, turn_methods},
+                            {Py_tp_dealloc, reinterpret_cast<void*>(turn_dealloc)},
+                            {Py_tp_new, reinterpret_cast<void*>(PyType_GenericNew)},
+                            {0, nullptr}};
+PyType_Slot hold_slots[] = {
+    {Py_tp_methods, hold_methods}, {Py_tp_dealloc, reinterpret_cast<void*>(hold_dealloc)}, {0, nullptr}};
+PyType_Spec turn_spec = {"di_store._core.Turn", sizeof(Turn), 0, Py_TPFLAGS_DEFAULT, turn_slots};
+PyType_Spec hold_spec = {"di_store._core.Hold", sizeof(Hold), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+                         hold_slots};
+
+}  // namespace
+
+void bind_turn(nb::module_& module) {
+  module.attr("Turn") = checked(PyType_FromSpec(&turn_spec));
+  nb::object hold = checked(PyType_FromSpec(&hold_spec));
+  module.attr("Hold") = hold;
+  hold_type = reinterpret_cast<PyTypeObject*>(hold.release().ptr());
+}
+
+}  // namespace di::py

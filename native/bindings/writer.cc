@@ -1,0 +1,452 @@
+// The writing side: one call's leaves, lanes and priorities become a WriterCall, its outcome arrays or what blocks it.
+#include <cmath>
+#include <cstring>
+
+#include "bindings/bindings.h"
+#include "bindings/cells.h"
+#include "replay/priorities.h"
+
+namespace di::py {
+namespace {
+
+// A writer before its first step: its table counts it as open, so that learners go on waiting for it.
+class Attendance {
+ public:
+  Attendance(TablePointer table, double timeout) : table_(std::move(table)) {
+    table_->arena().enter();
+    entry_ = table_->open_writer(Deadline::after(timeout));
+    fork_generation_ = table_->arena().fork_generation();
+  }
+  ~Attendance() {
+    const os::Quiet quiet;
+    try {
+      end();
+    } catch (...) {
+    }
+  }
+  Attendance(const Attendance&) = delete;
+  Attendance& operator=(const Attendance&) = delete;
+  void end() {
+    if (entry_ == kNone || !table_->arena().owns(fork_generation_)) return;
+    if (table_->live()) {
+      table_->close_writer(entry_);
+    } else {
+      table_->arena().ledger().entry(entry_).what.store(0);
+      table_->arena().ledger().give(entry_);
+    }
+    entry_ = kNone;
+  }
+
+ private:
+  TablePointer table_;
+  u32 entry_ = kNone;
+  u64 fork_generation_ = 0;
+};
+
+// One call of a writer at a time. Values are converted while it parses its arguments, signal handlers run while it waits,
+// and other threads while it copies: none of them may begin another call in the middle of this one.
+class Busy {
+ public:
+  explicit Busy(bool& busy) : busy_(busy) {
+    if (busy)
+      throw Error(Code::kStoreError,
+                  "this writer is in the middle of another call, and was called again from a signal handler, from "
+                  "__array__ of a value being written, or by another thread: nothing was written; call it when that "
+                  "call is over (a signal handler can set a flag)")
+          .told();
+    busy_ = true;
+  }
+  ~Busy() { busy_ = false; }
+  Busy(const Busy&) = delete;
+  Busy& operator=(const Busy&) = delete;
+
+ private:
+  bool& busy_;
+};
+
+class PyWriter {
+ public:
+  PyWriter(ArenaPointer arena, nb::dict plan, double timeout);
+  ~PyWriter() {
+    // In a forked child: a thread of the parent may have been in the middle of it.
+    if (writer_ != nullptr && !arena_->owns(fork_generation_)) static_cast<void>(writer_.release());
+  }
+  PyWriter(const PyWriter&) = delete;
+  PyWriter& operator=(const PyWriter&) = delete;
+  nb::object append(nb::handle step, nb::handle next, nb::handle final, nb::handle lane, nb::handle priority,
+                    i64 steps);
+  nb::object end_episode(nb::handle final, nb::handle lane, bool discard);
+  nb::object insert(nb::handle rows, const std::vector<std::tuple<u32, u32, u32>>& items, u32 total,
+                    nb::handle priority, bool bare);
+  nb::object finish() {
+    const Busy call(busy_);
+    enter();
+    return run([&] { return writer_->finish(Deadline::slice()); });
+  }
+  nb::object resume() {
+    const Busy call(busy_);
+    enter();
+    return run([&] { return writer_->resume(); });
+  }
+  void close() {
+    const Busy call(busy_);
+    writer_->close();
+  }
+  bool is_busy() const { return busy_; }
+  void set_busy(bool busy) { busy_ = busy; }
+  void set_version(u32 table, i64 version) {
+    const Busy call(busy_);  // rows of a call under way keep theirs
+    writer_->set_version(table, version);
+  }
+
+ private:
+  void enter();
+  CallShape shape_of(nb::handle lane, u32 steps, bool time);  // fills call_.lanes
+  bool take_lanes(nb::handle lane);
+  void take_lane(i64 lane);
+  void begin_call(u32 steps);
+  std::vector<u8> ended(const CallShape& shape) const;
+  void parse_priorities(nb::handle priority, const CallShape& shape);
+  void parse_priority(nb::handle value, const CallShape& shape, std::size_t table);
+  nb::object result(Blocked blocked);
+  [[noreturn]] void explain(const Error& error) const;
+  template <class Run>
+  nb::object run(Run&& call);
+
+  ArenaPointer arena_;
+  std::unique_ptr<Writer> writer_;
+  Cells cells_;
+  bool vector_ = false;
+  u64 fork_generation_ = 0;
+  bool busy_ = false;  // changed with the GIL held
+  WriterCall call_;
+};
+
+TableSink read_sink(nb::handle entry) {
+  TableSink sink;
+  sink.table = take<TablePointer>(entry, "table");
+  sink.spec = view_spec(nb::cast<nb::dict>(entry["view"]));
+  for (nb::handle column : entry["observed"]) sink.observed[nb::cast<u32>(column)] = true;
+  sink.first = take<std::vector<u32>>(entry, "first");
+  sink.track_version = take<bool>(entry, "track_version");
+  sink.weighted = take<bool>(entry, "weighted");
+  return sink;
+}
+
+WriterPlan read_plan(Arena& arena, const nb::dict& plan) {
+  WriterPlan made;
+  made.layout = read_layout(arena, take<u32>(plan, "layout"));
+  for (nb::handle entry : plan["tables"]) made.tables.push_back(read_sink(entry));
+  made.lanes = take<u32>(plan, "lanes");
+  made.autoreset = static_cast<Autoreset>(take<u32>(plan, "autoreset"));
+  made.terminated = column_or_none(plan, "terminated");
+  made.truncated = column_or_none(plan, "truncated");
+  made.discount = column_or_none(plan, "discount");
+  made.version = column_or_none(plan, "version");
+  made.discount_f8 = take<bool>(plan, "discount_f8") ? 1 : 0;
+  made.discount_count = take<u32>(plan, "discount_count");
+  made.version_bytes = take<u32>(plan, "version_bytes");
+  made.chunk_bytes = take<u64>(plan, "chunk_bytes");
+  made.least_rows = take<u32>(plan, "least_rows");
+  made.heap_bytes_per_row = take<u64>(plan, "heap_bytes_per_row");
+  made.heap_row_max = take<u64>(plan, "heap_row_max");
+  for (nb::handle column : plan["unbounded"]) made.unbounded[nb::cast<u32>(column)] = true;
+  made.layout.float_bytes = take<std::vector<u8>>(plan, "float_bytes");
+  made.counted = take_or<bool>(plan, "counted", true);
+  return made;
+}
+
+PyWriter::PyWriter(ArenaPointer arena, nb::dict plan, double timeout)
+    : arena_(std::move(arena)),
+      cells_(plan["columns"], plan["coerce"], take_or<std::vector<u32>>(plan, "final_columns", {})),
+      vector_(take<bool>(plan, "vector")) {
+  arena_->enter();
+  fork_generation_ = arena_->fork_generation();
+  WriterPlan made = read_plan(*arena_, plan);
+  writer_ = std::make_unique<Writer>(arena_, std::move(made), Deadline::after(timeout));
+}
+
+void PyWriter::enter() {
+  arena_->enter();
+  if (fork_generation_ != arena_->fork_generation())
+    throw Error(Code::kWriterClosed, "this writer belongs to the parent process; open one here with table.writer()");
+  settle_orphans();
+}
+
+// ----------------------------------------------------------------------------------------------------------- arguments
+
+void PyWriter::take_lane(i64 lane) {
+  const u32 all = writer_->plan().lanes;
+  if (lane < 0 || lane >= all)
+    throw Error(Code::kInvalid,
+                "lane=" + std::to_string(lane) + ": this writer has lanes 0 to " + std::to_string(all - 1));
+  for (const u32 seen : call_.lanes)
+    if (seen == lane) throw Error(Code::kInvalid, "lane=" + std::to_string(lane) + " is named twice");
+  call_.lanes.push_back(static_cast<u32>(lane));
+}
+
+// Returns whether the leaves have an axis of lanes: not when one lane is named by its number.
+bool PyWriter::take_lanes(nb::handle lane) {
+  const u32 all = writer_->plan().lanes;
+  if (lane.is_none()) {
+    call_.lanes.resize(all);
+    for (u32 i = 0; i < all; ++i) call_.lanes[i] = i;
+    return vector_;
+  }
+  call_.lanes.clear();
+  if (PyBool_Check(lane.ptr()))
+    throw Error(Code::kType, "lane= is an int, an int array or a bool mask with one flag for each lane");
+  if (PyLong_Check(lane.ptr()) || PyArray_IsScalar(lane.ptr(), Integer)) {
+    int beyond = 0;
+    const nb::object index = checked(in_python([&] { return PyNumber_Long(lane.ptr()); }));
+    const long long number = PyLong_AsLongLongAndOverflow(index.ptr(), &beyond);
+    if (beyond != 0)
+      throw Error(Code::kInvalid, "lane=" + shown(lane) + ": this writer has lanes 0 to " + std::to_string(all - 1));
+    take_lane(number);
+    return false;
+  }
+  const Kept array(nb::steal(
+      in_python([&] { return PyArray_FromAny(lane.ptr(), nullptr, 0, 0, NPY_ARRAY_C_CONTIGUOUS, nullptr); })));
+  if (!array.is_valid()) {
+    drop_refusal();
+    throw Error(Code::kType, "lane= is an int, an int array or a bool mask");
+  }
+  if (PyArray_NDIM(reinterpret_cast<PyArrayObject*>(array.ptr())) != 1)
+    throw Error(Code::kType, "lane= is an int, an int array or a bool mask, each with one axis at most");
+  auto* at = reinterpret_cast<PyArrayObject*>(array.ptr());
+  if (PyArray_TYPE(at) == NPY_BOOL) {
+    if (PyArray_DIM(at, 0) != all)
+      throw Error(Code::kInvalid, "lane= as a mask needs one flag for each of the " + std::to_string(all) + " lanes");
+    const auto* flags = static_cast<const npy_bool*>(PyArray_DATA(at));
+    for (u32 i = 0; i < all; ++i)
+      if (flags[i]) call_.lanes.push_back(i);
+    return vector_;
+  }
+  if (PyArray_SIZE(at) != 0 && !PyTypeNum_ISINTEGER(PyArray_TYPE(at)))
+    throw Error(Code::kType, "lane= is an int, an int array or a bool mask");
+  if (PyArray_SIZE(at) == 0) return vector_;
+  const Kept numbers = as_array(array, NPY_INT64, "lane= is an int, an int array or a bool mask");
+  for (const i64 value : view_of<i64>(numbers)) take_lane(value);
+  return vector_;
+}
+
+CallShape PyWriter::shape_of(nb::handle lane, u32 steps, bool time) {
+  const bool by_lane = take_lanes(lane);
+  return {steps, call_.lanes.size(), time, by_lane};
+}
+
+// Which lanes of a single step carry a flag.
+std::vector<u8> PyWriter::ended(const CallShape& shape) const {
+  std::vector<u8> found(shape.time ? 0 : shape.lanes);
+  for (const u32 column : {writer_->plan().terminated, writer_->plan().truncated}) {
+    if (column == kNone || call_.columns[column].base == nullptr) continue;
+    for (u64 i = 0; i < found.size(); ++i)
+      if (call_.columns[column].base[i * call_.columns[column].lane_stride] != 0) found[i] = 1;
+  }
+  return found;
+}
+
+// One for all rows, one a row, or one a step for all its lanes. Axes of length 1 count for nothing.
+void PyWriter::parse_priority(nb::handle value, const CallShape& shape, std::size_t table) {
+  if (value.is_none()) return;
+  std::vector<double>* to = &call_.priority[table];
+  const u64 cells = shape.cells();
+  if (PyFloat_Check(value.ptr()) || PyLong_Check(value.ptr())) {
+    const double number = in_python([&] { return PyFloat_AsDouble(value.ptr()); });
+    if (number == -1 && PyErr_Occurred()) {
+      in_python([] { PyErr_Clear(); });
+      throw Error(Code::kInvalid, "priority= is larger than any float: priorities must be finite");
+    }
+    to->assign(cells, number);
+  } else {
+    const Kept array = as_array(value, NPY_FLOAT64, "priority= is a number, or one for each row");
+    const auto values = view_of<double>(array);
+    std::vector<npy_intp> got, by_row, by_step;
+    const auto* at = reinterpret_cast<const PyArrayObject*>(array.ptr());
+    for (int i = 0; i < PyArray_NDIM(at); ++i)
+      if (PyArray_DIM(at, i) != 1) got.push_back(PyArray_DIM(at, i));
+    if (shape.steps != 1) by_row.push_back(shape.steps);
+    by_step = by_row;
+    if (shape.lanes != 1) by_row.push_back(static_cast<npy_intp>(shape.lanes));
+    if (values.size() == 1)
+      to->assign(cells, values[0]);
+    else if (got == by_row)
+      to->assign(values.begin(), values.end());
+    else if (shape.time && got == by_step)
+      for (u64 i = 0; i < cells; ++i) to->push_back(values[i / shape.lanes]);
+    else
+      throw Error(Code::kInvalid, "priority= has " + std::to_string(values.size()) +
+                                      " values; one, or one for each of " + std::to_string(cells) + " rows" +
+                                      (shape.time && shape.lanes != 1 ? " [T, lanes], or [T]" : ""));
+  }
+  const PriorityRange range = priority_range(writer_->plan().tables[table].table->header());
+  require_priorities(range, *to, "nothing was written");
+  call_.alpha[table] = range.alpha;
+}
+
+void PyWriter::parse_priorities(nb::handle priority, const CallShape& shape) {
+  call_.priority.clear();
+  call_.alpha.clear();
+  if (priority.is_none()) return;
+  const std::size_t tables = writer_->plan().tables.size();
+  call_.priority.resize(tables);
+  call_.alpha.resize(tables);
+  if (!PyDict_CheckExact(priority.ptr())) {
+    for (std::size_t table = 0; table < tables; ++table) parse_priority(priority, shape, table);
+    return;
+  }
+  for (auto [number, value] : nb::borrow<nb::dict>(priority)) {  // what Writer.append makes of a dict by name
+    const std::size_t table = PyLong_Check(number.ptr()) ? PyLong_AsSize_t(number.ptr()) : tables;
+    PyErr_Clear();
+    if (table >= tables) throw Error(Code::kType, "priority= is a number, or one for each row");
+    parse_priority(value, shape, table);
+  }
+}
+
+// -------------------------------------------------------------------------------------------------------------- calls
+
+void PyWriter::explain(const Error& error) const {
+  const std::string text = error.what();
+  if (text.empty() || text[0] != '#') throw error;
+  const std::size_t end = text.find('#', 1);
+  const std::string& name = cells_.name(std::stoul(text.substr(1, end - 1)));
+  if (error.code() == Code::kSchemaMismatch)
+    throw Error(Code::kSchemaMismatch, "missing column '" + name + "'; every step gives every column of its schema");
+  throw Error(
+      Code::kInvalid,
+      text.substr(end + 1) + ": '" + name +
+          "' differs from what next= gave before, so the lane's episode went on elsewhere; call end_episode() first");
+}
+
+nb::object PyWriter::result(Blocked blocked) {
+  if (blocked.why != Blocked::Why::kNothing) return nb::cast(std::move(blocked));  // a copy may fail where nothing may
+  nb::list all = new_list();
+  for (u32 i = 0; i < writer_->plan().tables.size(); ++i) {
+    const std::vector<MadeItem>& made = writer_->made(i);
+    npy_intp n = static_cast<npy_intp>(made.size());
+    const nb::object keys = checked(PyArray_SimpleNew(1, &n, NPY_UINT64)),
+                     lanes = checked(PyArray_SimpleNew(1, &n, NPY_INT32)),
+                     starts = checked(PyArray_SimpleNew(1, &n, NPY_INT64));
+    auto* k = static_cast<u64*>(PyArray_DATA(reinterpret_cast<PyArrayObject*>(keys.ptr())));
+    auto* l = static_cast<i32*>(PyArray_DATA(reinterpret_cast<PyArrayObject*>(lanes.ptr())));
+    auto* s = static_cast<i64*>(PyArray_DATA(reinterpret_cast<PyArrayObject*>(starts.ptr())));
+    for (npy_intp j = 0; j < n; ++j) {
+      k[j] = made[static_cast<std::size_t>(j)].key;
+      l[j] = static_cast<i32>(made[static_cast<std::size_t>(j)].lane);
+      s[j] = made[static_cast<std::size_t>(j)].start;
+    }
+    all.append(new_tuple(keys, lanes, starts));
+  }
+  return all;
+}
+
+template <class Run>
+nb::object PyWriter::run(Run&& call) {
+  Blocked blocked;
+  try {
+    MaybeRelease release(cells_.bytes() > kKeepGil);
+    blocked = call();
+  } catch (const Error& error) {
+    if (error.code() != Code::kTimeout) explain(error);
+    // A lock is held up: nothing was written, the call waits and is repeated like any other that is blocked.
+    blocked.why = Blocked::Why::kLock;
+    blocked.seq = writer_->plan().tables[0].table->header().room_seq.load();
+    blocked.text = error.what();
+    blocked.holder = error.holder();
+  }
+  return result(std::move(blocked));
+}
+
+void PyWriter::begin_call(u32 steps) {
+  cells_.begin();
+  call_.steps = steps;
+  call_.next.clear();
+  call_.final.clear();
+  call_.final_given.clear();
+}
+
+nb::object PyWriter::append(nb::handle step, nb::handle next, nb::handle final, nb::handle lane, nb::handle priority,
+                            i64 steps) {
+  const Busy call(busy_);
+  enter();
+  const bool time = steps >= 0;
+  begin_call(time ? static_cast<u32>(steps) : 1);
+  call_.limited = true;
+  call_.extends = time;
+  const CallShape shape = shape_of(lane, call_.steps, time);
+  cells_.parse(step, shape, &call_.columns);
+  if (!next.is_none()) cells_.parse(next, shape, &call_.next);
+  if (!final.is_none()) cells_.parse_final(final, shape, writer_->plan().lanes, ended(shape), &call_);
+  parse_priorities(priority, shape);
+  return run([&] { return writer_->append(call_, Deadline::slice()); });
+}
+
+nb::object PyWriter::end_episode(nb::handle final, nb::handle lane, bool discard) {
+  const Busy call(busy_);
+  enter();
+  begin_call(1);
+  const CallShape shape = shape_of(lane, 1, false);
+  call_.columns.assign(cells_.count(), ColumnInput{});
+  call_.priority.clear();
+  if (!final.is_none()) cells_.parse_final(final, shape, writer_->plan().lanes, {}, &call_);
+  return run([&] { return writer_->end_episode(call_, discard, Deadline::slice()); });
+}
+
+// `items`: (rows, steps, flags) of each; one stands for all. `bare`: one row, its leaves without a leading axis.
+nb::object PyWriter::insert(nb::handle rows, const std::vector<std::tuple<u32, u32, u32>>& items, u32 total,
+                            nb::handle priority, bool bare) {
+  const Busy call(busy_);
+  arena_->enter();  // shared by threads: the table's lock around it is Python's
+  settle_orphans();
+  std::vector<WholeItem> whole;
+  u64 covered = 0;
+  for (const auto& [each, steps, flags] : items) {
+    whole.push_back({each, steps, flags});
+    covered += each;
+  }
+  if (covered == 0 || (whole.size() == 1 ? total % covered : covered - total) != 0 || (bare && total != 1))
+    throw Error(Code::kInvalid, "the items do not cover the rows");
+  begin_call(total);
+  call_.lanes.assign(1, 0);
+  cells_.parse(rows, {.steps = total, .time = !bare}, &call_.columns);
+  for (std::size_t i = 0; i < cells_.count(); ++i)
+    if (call_.columns[i].base == nullptr && call_.columns[i].cells == nullptr)
+      throw Error(Code::kSchemaMismatch, "missing column '" + cells_.name(i) + "'");
+  parse_priorities(priority,
+                   {.steps = static_cast<u32>(whole.size() == 1 ? total / covered : whole.size()), .time = true});
+  return run([&] { return writer_->insert_whole(call_, whole, Deadline::slice()); });
+}
+
+}  // namespace
+
+void bind_writer(nb::module_& module) {
+  nb::class_<Blocked>(module, "Blocked")
+      .def_prop_ro("why", [](const Blocked& b) { return static_cast<u32>(b.why); })
+      .def_ro("table", &Blocked::table)
+      .def_ro("seq", &Blocked::seq)
+      .def_ro("holder", &Blocked::holder)
+      .def_ro("passed", &Blocked::passed)
+      .def_ro("text", &Blocked::text);
+  nb::class_<Attendance>(module, "Attendance").def(nb::init<TablePointer, double>()).def("end", &Attendance::end);
+  nb::class_<PyWriter>(module, "Writer")
+      .def(nb::init<ArenaPointer, nb::dict, double>())
+      .def(
+          "append",
+          [](PyWriter& w, nb::handle step, nb::handle next, nb::handle final, nb::handle lane, nb::handle priority) {
+            return w.append(step, next, final, lane, priority, -1);
+          },
+          nb::arg("step").none(), nb::arg("next").none(), nb::arg("final").none(), nb::arg("lane").none(),
+          nb::arg("priority").none())
+      .def("extend", &PyWriter::append, nb::arg("steps").none(), nb::arg("next").none(), nb::arg("final").none(),
+           nb::arg("lane").none(), nb::arg("priority").none(), nb::arg("T"))
+      .def("end_episode", &PyWriter::end_episode, nb::arg("final").none(), nb::arg("lane").none(), nb::arg("discard"))
+      .def("insert", &PyWriter::insert, nb::arg("rows").none(), nb::arg("items"), nb::arg("total"),
+           nb::arg("priority").none(), nb::arg("bare") = false)
+      .def("finish", &PyWriter::finish)
+      .def("resume", &PyWriter::resume)
+      .def("close", &PyWriter::close)
+      .def("set_version", &PyWriter::set_version)
+      .def_prop_rw("busy", &PyWriter::is_busy, &PyWriter::set_busy);
+}
+
+}  // namespace di::py

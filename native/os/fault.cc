@@ -1,0 +1,127 @@
+// Fault points: where a test build kills, stops or refuses on request. Empty in other builds.
+//
+// fault() runs at every store a crash test cares about, also under locks, in forked children and in signal-interrupted
+// code. So it takes no lock and allocates nothing: the points reached lie in a fixed table of pointers to the texts.
+#ifdef DI_FAULTS
+
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+
+#include <unistd.h>
+
+#include "base/status.h"
+#include "os/os.h"
+
+namespace di::os {
+
+namespace {
+
+enum class Action { kKill, kStop, kRefuse };
+
+struct Armed {
+  std::string name;
+  std::atomic<i64> left{1};
+  Action action = Action::kKill;
+  int number = 0;  // errno of kRefuse
+  Armed* before = nullptr;
+};
+
+constexpr u32 kMaxPoints = 4096;
+std::atomic<const char*> g_reached[kMaxPoints];
+// Never freed: another thread may be reading the one before. An empty name is reached by nobody.
+std::atomic<Armed*> g_armed{nullptr};
+
+int errno_of(const std::string& text) {
+  if (text == "ENOSPC") return ENOSPC;
+  if (text == "ENOMEM") return ENOMEM;
+  if (text == "EIO") return EIO;
+  if (text == "EINTR") return EINTR;
+  return 0;
+}
+
+void remember(const char* point) {
+  u64 slot = (reinterpret_cast<u64>(point) * 0x9e3779b97f4a7c15u) >> 52;
+  for (u32 tries = 0; tries < kMaxPoints; ++tries, slot = (slot + 1) % kMaxPoints) {
+    // Relaxed: the texts are literals, there from the start of the program.
+    const char* seen = g_reached[slot].load(std::memory_order_relaxed);
+    if (seen == point) return;
+    if (seen != nullptr) continue;
+    if (g_reached[slot].compare_exchange_strong(seen, point, std::memory_order_relaxed) || seen == point) return;
+  }
+}
+
+// The armed fault when this call is the one it waits for.
+Armed* due(const char* point) {
+  Armed* armed = g_armed.load(std::memory_order_acquire);  // pairs with the release in arm_fault
+  if (armed == nullptr || armed->name != point) return nullptr;
+  return armed->left.fetch_sub(1, std::memory_order_relaxed) == 1 ? armed : nullptr;
+}
+
+struct FromEnvironment {
+  FromEnvironment() {
+    const char* spec = std::getenv("DI_STORE_FAULT");
+    if (spec != nullptr && *spec != 0) arm_fault(spec);
+  }
+};
+const FromEnvironment g_from_environment;
+
+}  // namespace
+
+void fault(const char* point) {
+  remember(point);
+  const Armed* armed = due(point);
+  if (armed == nullptr || armed->action == Action::kRefuse) return;
+  kill(getpid(), armed->action == Action::kKill ? SIGKILL : SIGSTOP);
+}
+
+int fault_errno(const char* point) {
+  remember(point);
+  const Armed* armed = due(point);
+  return armed != nullptr && armed->action == Action::kRefuse ? armed->number : 0;
+}
+
+std::vector<std::string> fault_points() {
+  std::vector<std::string> points;
+  for (const std::atomic<const char*>& entry : g_reached) {
+    const char* point = entry.load(std::memory_order_relaxed);
+    if (point == nullptr) continue;
+    // One text may have several addresses, one per file that uses it.
+    bool known = false;
+    for (const std::string& other : points) known = known || other == point;
+    if (!known) points.emplace_back(point);
+  }
+  return points;
+}
+
+void arm_fault(const std::string& spec) {
+  const u64 colon = spec.find(':');
+  const u64 second = colon == std::string::npos ? colon : spec.find(':', colon + 1);
+  const std::string name = spec.substr(0, colon);
+  std::string count = "1", action;
+  if (!spec.empty()) {
+    const u64 end = second == std::string::npos ? spec.size() : second;
+    count = colon == std::string::npos ? "" : spec.substr(colon + 1, end - colon - 1);
+    if (second != std::string::npos) action = spec.substr(second + 1);
+  }
+  char* rest = nullptr;
+  const long long left = std::strtoll(count.c_str(), &rest, 10);
+  const int number = errno_of(action);
+  const bool known = second == std::string::npos || action == "stop" || number != 0;
+  if ((name.empty() && !spec.empty()) || *rest != 0 || left < 1 || !known) {
+    throw Error(Code::kInvalid,
+                "DI_STORE_FAULT wants name:count[:stop|:ENOSPC|:ENOMEM|:EIO|:EINTR], got '" + spec + "'");
+  }
+  auto* armed = new Armed;
+  armed->name = name;
+  armed->left = left;
+  armed->number = number;
+  armed->action = number != 0 ? Action::kRefuse : action == "stop" ? Action::kStop : Action::kKill;
+  armed->before = g_armed.load(std::memory_order_acquire);
+  g_armed.store(armed, std::memory_order_release);  // pairs with the acquire in due()
+}
+
+}  // namespace di::os
+
+#endif  // DI_FAULTS

@@ -1,0 +1,40 @@
+// Small text files of /proc and /sys, for the os*.cc files only.
+#pragma once
+
+#include <string>
+
+#include "base/layout.h"
+
+namespace di::os {
+
+// Reads the start of a file, at most `capacity` - 1 bytes, and ends it with a 0. Returns the bytes read, or -1 with
+// errno set. No descriptor is kept between calls: a program may close every descriptor it does not know
+// (os.closerange), and a number kept here would then name somebody else's file.
+i64 read_start(const char* path, char* buffer, u64 capacity);
+bool read_text(const std::string& path, std::string* text);  // the whole file
+std::string errno_text(int number);                          // "No such file or directory (2)"
+
+// A question to the system that fails for want of something is no answer: neither "no" nor "nobody".
+bool starved(int number);                                            // no descriptor or no memory was left to ask with
+[[noreturn]] void cannot_tell(const std::string& what, int number);  // throws kStoreError naming the limit that helps
+void cannot_tell_if_starved(const std::string& what);                // by errno; else it returns
+
+// A descriptor that is closed at the end of its scope.
+class ScopedFd {
+ public:
+  explicit ScopedFd(int fd) : fd_(fd) {}
+  ~ScopedFd();
+  ScopedFd(const ScopedFd&) = delete;
+  ScopedFd& operator=(const ScopedFd&) = delete;
+  int get() const { return fd_; }
+  int release() {
+    const int fd = fd_;
+    fd_ = -1;
+    return fd;
+  }
+
+ private:
+  int fd_;
+};
+
+}  // namespace di::os

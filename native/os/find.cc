@@ -1,0 +1,415 @@
+// Finding stores: who holds which memory file, and the folder that serialises create and attach.
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
+
+#include "base/status.h"
+#include "os/files.h"
+#include "os/os.h"
+
+namespace di::os {
+
+namespace {
+
+constexpr std::string_view kMemfdPrefix = "di-store:";
+constexpr std::string_view kLinkPrefix = "/memfd:di-store:";
+constexpr std::string_view kLinkSuffix = " (deleted)";
+
+class Directory {
+ public:
+  explicit Directory(int fd) : stream_(fd < 0 ? nullptr : fdopendir(fd)) {
+    if (stream_ == nullptr && fd >= 0) close(fd);
+  }
+  ~Directory() {
+    if (stream_ != nullptr) closedir(stream_);
+  }
+  Directory(const Directory&) = delete;
+  Directory& operator=(const Directory&) = delete;
+  bool is_open() const { return stream_ != nullptr; }
+  int fd() const { return dirfd(stream_); }
+  // The next entry whose name is a number; false at the end, errno set when it came too early.
+  bool next_number(u32* number) {
+    for (;;) {
+      errno = 0;
+      const dirent* entry = readdir(stream_);
+      if (entry == nullptr) break;
+      const char* name = entry->d_name;
+      if (*name < '0' || *name > '9') continue;
+      *number = static_cast<u32>(std::strtoul(name, nullptr, 10));
+      return true;
+    }
+    return false;
+  }
+
+ private:
+  DIR* stream_;
+};
+
+int open_folder(int at, const char* path) { return openat(at, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC); }
+
+// "/memfd:di-store:<name>:<uuid> (deleted)"; uuid holds no ':'.
+bool parse_link(std::string_view link, std::string* name, std::string* uuid) {
+  if (link.size() <= kLinkPrefix.size() + kLinkSuffix.size() || !link.starts_with(kLinkPrefix) ||
+      !link.ends_with(kLinkSuffix)) {
+    return false;
+  }
+  link.remove_prefix(kLinkPrefix.size());
+  link.remove_suffix(kLinkSuffix.size());
+  const u64 colon = link.rfind(':');
+  if (colon == std::string_view::npos || colon == 0 || colon + 1 == link.size()) return false;
+  const std::string_view tail = link.substr(colon + 1);
+  if (tail.find_first_not_of("0123456789abcdef-") != std::string_view::npos) return false;
+  *name = link.substr(0, colon);
+  *uuid = tail;
+  return true;
+}
+
+constexpr const char* kWhoHolds = "which processes hold stores";
+
+// After a look at another process that failed: it has gone, or it hides. Both are passed over; those that hide are told
+// by hidden_holders(). Any other failure is no answer.
+void pass_over() {
+  // mutant: nobody-found-for-want-of-descriptors
+  if (errno != 0 && errno != ENOENT && errno != ESRCH && errno != EACCES && errno != EPERM)
+    cannot_tell(kWhoHolds, errno);
+}
+
+// Looks at one process. Anything may vanish between two calls; what does is passed over. A memfd counts if it is this
+// user's own: who runs the process that holds it proves nothing, and root could open anybody's.
+void scan_process(u32 pid, Directory& descriptors, std::vector<Holder>* found) {
+  u32 number = 0;
+  while (descriptors.next_number(&number)) {
+    char entry[16];
+    char link[PATH_MAX];
+    std::snprintf(entry, sizeof entry, "%u", number);
+    const ssize_t length = readlinkat(descriptors.fd(), entry, link, sizeof link);
+    if (length <= 0) {
+      pass_over();
+      continue;
+    }
+    Holder holder{pid, static_cast<int>(number), {}, {}};
+    if (!parse_link({link, static_cast<u64>(length)}, &holder.name, &holder.uuid)) continue;
+    struct stat info{};
+    if (fstatat(descriptors.fd(), entry, &info, 0) != 0) {
+      pass_over();
+    } else if (info.st_uid == geteuid()) {
+      found->push_back(std::move(holder));
+    }
+  }
+  pass_over();
+}
+
+// From its status: the owner of /proc/<pid> is root where it is not dumpable.
+u32 effective_uid(u32 pid) {
+  char path[32];
+  char text[2048];
+  std::snprintf(path, sizeof path, "/proc/%u/status", pid);
+  if (read_start(path, text, sizeof text) <= 0) {
+    cannot_tell_if_starved(kWhoHolds);
+    return ~0u;
+  }
+  const char* line = std::strstr(text, "\nUid:");
+  unsigned real = 0, effective = 0;
+  return line != nullptr && std::sscanf(line, "\nUid: %u %u", &real, &effective) == 2 ? effective : ~0u;
+}
+
+// Whether the links of this process are kept from us, those of its descriptors too.
+bool hides(u32 pid) {
+  char path[32];
+  char link[2];
+  std::snprintf(path, sizeof path, "/proc/%u/root", pid);
+  return readlink(path, link, sizeof link) < 0 && (errno == EACCES || errno == EPERM);
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  for (u64 at = 0; at < text.size();) {
+    const u64 end = std::min(text.find('\n', at), text.size());
+    lines.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return lines;
+}
+
+}  // namespace
+
+std::string memfd_name(const std::string& store_name, const std::string& uuid) {
+  return std::string(kMemfdPrefix) + store_name + ":" + uuid;
+}
+
+std::vector<Holder> find_holders() {
+  std::vector<Holder> found;
+  Directory proc(open_folder(AT_FDCWD, "/proc"));
+  struct stat owner{};
+  if (!proc.is_open()) cannot_tell(kWhoHolds, errno);
+  if (fstatat(proc.fd(), "self/fd", &owner, 0) != 0) {  // one that does not show us shows no other holder either
+    cannot_tell_if_starved(kWhoHolds);
+    throw Error(Code::kStoreError,
+                "it cannot be told which processes hold stores: /proc does not show this process; "
+                "mount it (mount -t proc proc /proc)")
+        .told();
+  }
+  const uid_t uid = geteuid();
+  u32 pid = 0;
+  while (proc.next_number(&pid)) {
+    char path[32];
+    std::snprintf(path, sizeof path, "%u/fd", pid);
+    if (fstatat(proc.fd(), path, &owner, 0) != 0) {
+      pass_over();
+      continue;
+    }
+    if (owner.st_uid != uid) continue;
+    Directory descriptors(open_folder(proc.fd(), path));
+    if (descriptors.is_open())
+      scan_process(pid, descriptors, &found);
+    else
+      pass_over();
+  }
+  if (errno != 0) cannot_tell(kWhoHolds, errno);
+  return found;
+}
+
+std::vector<HiddenHolder> hidden_holders(u64 base, u64 count) {
+  std::vector<HiddenHolder> hidden;
+  std::string text;
+  if (!read_text("/proc/locks", &text)) {
+    cannot_tell_if_starved(kWhoHolds);
+    return hidden;
+  }
+  std::vector<u32> seen;
+  for (const Holder& holder : find_holders()) seen.push_back(holder.pid);
+  for (const std::string& line : lines_of(text)) {
+    int pid = 0;
+    unsigned long long first = 0;
+    // "3: POSIX  ADVISORY  WRITE 123 00:01:4567 4611686018427387904 4611686018427387904"
+    if (std::sscanf(line.c_str(), "%*d: POSIX %*s %*s %d %*x:%*x:%*u %llu", &pid, &first) != 2 || pid <= 0) continue;
+    const u32 holder = static_cast<u32>(pid);
+    if (first < base || first - base >= count || std::find(seen.begin(), seen.end(), holder) != seen.end()) continue;
+    seen.push_back(holder);
+    const HiddenHolder found{holder, effective_uid(holder)};
+    // One of ours that can be looked into does not hide: it has let go, or ended, since the list of locks was read.
+    if (found.uid == geteuid() && !hides(holder)) continue;
+    hidden.push_back(found);
+  }
+  return hidden;
+}
+
+int open_holder(const Holder& holder, const std::function<bool(FileId)>& already, FileId* id) {
+  char path[48];
+  std::snprintf(path, sizeof path, "/proc/%u/fd/%d", holder.pid, holder.fd);
+  // An O_PATH descriptor takes part in no locking: closing it drops no record lock.
+  const ScopedFd seen(open(path, O_PATH | O_CLOEXEC));
+  if (seen.get() < 0) {
+    cannot_tell_if_starved("whose store it is");
+    return -1;
+  }
+  char own[48];
+  char link[PATH_MAX];
+  std::snprintf(own, sizeof own, "/proc/self/fd/%d", seen.get());
+  const ssize_t length = readlink(own, link, sizeof link);
+  if (length < 0) return -1;
+  std::string name, uuid;
+  if (!parse_link({link, static_cast<u64>(length)}, &name, &uuid) || name != holder.name || uuid != holder.uuid) {
+    errno = ENOENT;  // the number means another file by now
+    return -1;
+  }
+  struct stat info{};
+  bool mine = fstat(seen.get(), &info) == 0 && info.st_uid == geteuid();
+#ifdef DI_FAULTS
+  mine = mine && fault_errno("os.holder_owner") == 0;
+#endif
+  // mutant: stores-of-anybody
+  if (!mine) {  // nothing in it may be believed
+    errno = ENOENT;
+    return -1;
+  }
+  *id = {static_cast<u64>(info.st_dev), static_cast<u64>(info.st_ino)};
+  if (already(*id)) {
+    errno = EEXIST;
+    return -1;
+  }
+  // Through our own descriptor, not the holder's once more: this can only be the file just looked at.
+  const int fd = open(own, O_RDWR | O_CLOEXEC);
+  if (fd < 0) cannot_tell_if_starved("what is in the store");
+  if (fd >= 0 && file_id(fd) != *id) {
+    close(fd);
+    errno = ENOENT;
+    return -1;
+  }
+  return fd;
+}
+
+// -------------------------------------------------------------------------------------------------------- folder
+namespace {
+
+[[noreturn]] void refuse_folder(const std::string& folder, const std::string& why) {
+  throw Error(Code::kAccessDenied,
+              folder + " cannot serve to find stores: " + why + "; or set DI_STORE_DIR to a folder of your own")
+      .told();
+}
+
+std::string folder_path() {
+  const char* given = std::getenv("DI_STORE_DIR");
+  if (given != nullptr && *given != 0) return given;
+  return "/tmp/di-store-" + std::to_string(geteuid());
+}
+
+bool same_file(int fd, const std::string& path) {
+  struct stat there{};
+  return stat(path.c_str(), &there) == 0 &&
+         file_id(fd) == FileId{static_cast<u64>(there.st_dev), static_cast<u64>(there.st_ino)};
+}
+
+// Who holds the flock on this file, by /proc/locks: "7: FLOCK  ADVISORY  WRITE 123 00:1b:4567 0 EOF". 0: unknown.
+u32 lock_holder(int fd) {
+  struct stat info{};
+  std::string text;
+  if (fstat(fd, &info) != 0 || !read_text("/proc/locks", &text)) return 0;
+  for (const std::string& line : lines_of(text)) {
+    int pid = 0;
+    unsigned long long inode = 0;
+    if (std::sscanf(line.c_str(), "%*d: FLOCK %*s %*s %d %*x:%*x:%llu", &pid, &inode) == 2 && inode == info.st_ino &&
+        pid > 0) {
+      return static_cast<u32>(pid);
+    }
+  }
+  return 0;
+}
+
+enum class Flock { kLocked, kReplaced, kLate };
+
+// Tries until the deadline; the scope of sleeping is left at every slice, so that Ctrl-C is seen. Replaced: the holder
+// before us has removed the file, so who locks it and who locks its successor would both go on; also, a child forked by
+// a holder that was then killed may keep the removed one locked for ever.
+Flock flock_until(int fd, const std::string& path, u64 deadline_ns) {
+  u64 slice_ns = 100'000;
+  while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EINTR) continue;
+    if (errno != EWOULDBLOCK) {
+      throw Error(Code::kAccessDenied, "the file " + path + " cannot be locked: " + errno_text(errno) +
+                                           "; set DI_STORE_DIR to a folder on a local disk");
+    }
+    if (!same_file(fd, path)) return Flock::kReplaced;
+    const u64 now = now_ns();
+    if (now >= deadline_ns) return Flock::kLate;
+    const Blocking scope;
+    sleep_ns(std::min(slice_ns, deadline_ns - now));
+    slice_ns = std::min<u64>(slice_ns * 2, 10'000'000);
+  }
+  return same_file(fd, path) ? Flock::kLocked : Flock::kReplaced;
+}
+
+// The folder, made if need be. False: a cleaner took it meanwhile.
+bool make_folder(const std::string& folder) {
+  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
+    refuse_folder(folder, "it cannot be made: " + errno_text(errno));
+  }
+  struct stat info{};
+  // lstat: a link planted in /tmp must not lead us elsewhere.
+  if (lstat(folder.c_str(), &info) != 0) {
+    if (errno == ENOENT) return false;
+    refuse_folder(folder, errno_text(errno));
+  }
+  if (S_ISLNK(info.st_mode)) refuse_folder(folder, "it is a symbolic link; remove it");
+  if (!S_ISDIR(info.st_mode)) refuse_folder(folder, "it is not a folder; remove it");
+  // mutant: folder-of-anybody
+  if (info.st_uid != geteuid()) {
+    refuse_folder(folder, "it belongs to uid " + std::to_string(info.st_uid) + ", not to " + std::to_string(geteuid()) +
+                              "; have its owner remove it");
+  }
+  if ((info.st_mode & 077) != 0) {
+    refuse_folder(folder, "others may enter it; run chmod 700 " + folder);
+  }
+  if (faccessat(AT_FDCWD, folder.c_str(), W_OK | X_OK, AT_EACCESS) != 0) {
+    if (errno == ENOENT) return false;
+    refuse_folder(folder, "this process may not write there: " + errno_text(errno));
+  }
+  return true;
+}
+
+}  // namespace
+
+std::string store_folder() {
+  constexpr u32 kTries = 1000;  // each lost to another process that let its last store go just then
+  const std::string folder = folder_path();
+  if (folder[0] != '/') refuse_folder(folder, "its path is relative, other processes would look elsewhere");
+  for (u32 i = 0; i < kTries; ++i)
+    if (make_folder(folder)) return folder;
+  refuse_folder(folder, "it is removed again and again");
+}
+
+void hold_store_folder() {
+  static std::atomic<bool> held{false};
+  const std::string folder = store_folder();
+  if (held.exchange(true)) return;
+  // Kept open on purpose, also in forked children: the lock goes with the last of them.
+  const int fd = open_folder(AT_FDCWD, folder.c_str());
+  if (fd >= 0)
+    flock(fd, LOCK_SH | LOCK_NB);
+  else
+    held.store(false);  // the next call tries again
+}
+
+namespace {
+
+// A lock file that somebody put there before the folder was closed to others: he could keep it locked for ever.
+void check_lock_file(int fd, const std::string& path) {
+  struct stat info{};
+  if (fstat(fd, &info) != 0) refuse_folder(path, errno_text(errno));
+  if (!S_ISREG(info.st_mode)) refuse_folder(path, "it is no plain file; remove it");
+  if (info.st_uid != geteuid())
+    refuse_folder(path, "it belongs to uid " + std::to_string(info.st_uid) + ", not to " + std::to_string(geteuid()) +
+                            "; remove it");
+}
+
+}  // namespace
+
+FolderLock::FolderLock(const std::string& store_name, u64 deadline_ns)
+    : path_(store_folder() + "/" + store_name + ".lock") {
+  for (;;) {
+    ScopedFd file(open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600));
+    if (file.get() < 0) {
+      if (errno == ENOENT) {  // a cleaner took the folder since store_folder()
+        store_folder();
+        continue;
+      }
+      cannot_tell_if_starved("whether somebody else opens the store '" + store_name + "' just now");
+      refuse_folder(path_, errno == ELOOP ? "it is a symbolic link; remove it" : errno_text(errno));
+    }
+    check_lock_file(file.get(), path_);
+    const Flock result = flock_until(file.get(), path_, deadline_ns);
+    if (result == Flock::kReplaced) continue;
+    if (result == Flock::kLate) {
+      const u32 holder = lock_holder(file.get());
+      const char state = holder == 0 ? char{0} : look_at(holder).state;
+      const std::string stopped = state == 'T' || state == 't' ? ", stopped" : "";
+      const std::string culprit = holder == 0 ? "" : "pid " + std::to_string(holder) + stopped;
+      throw Error(Code::kTimeout,
+                  "waited for the file " + path_ + ", locked by " + (culprit.empty() ? "another process" : culprit) +
+                      " that creates or attaches to the store '" + store_name + "'; raise timeout=",
+                  culprit);
+    }
+    fd_ = file.release();
+    return;
+  }
+}
+
+FolderLock::~FolderLock() {
+  // mutant: files-stay-in-the-folder
+  unlink(path_.c_str());
+  // Unlocked, not only closed: a child forked meanwhile by another thread has the same open file.
+  flock(fd_, LOCK_UN);
+  close(fd_);
+}
+
+}  // namespace di::os

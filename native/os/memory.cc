@@ -1,0 +1,226 @@
+// The memory budget: what may be committed before the kernel kills.
+//
+// Past a cgroup's limit no call fails: the kernel drops what it can and then kills somebody. So every commit is
+// compared beforehand with what each level still has, less a margin for what others take between look and commit.
+//
+// One Budget per process, found through an atomic pointer and remade when the pid differs: a forked child never meets a
+// flag that another thread of its parent had set. `busy` is only ever tried: who finds somebody looking already takes
+// the answer before that one. No descriptor is kept open for it.
+#include "os/memory.h"
+
+#include <sched.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <atomic>
+
+#include "base/status.h"
+#include "os/files.h"
+#include "os/os.h"
+
+namespace di::os {
+
+namespace {
+
+constexpr u64 kUnlimited = ~u64{0};
+constexpr u64 kFreshNs = 1'000'000;            // a headroom is believed this long
+constexpr u64 kLevelsFreshNs = 3'000'000'000;  // a process may be moved to another cgroup
+constexpr u64 kStatFreshNs = 3'000'000'000;    // memory.stat is at most 2 s old, and a little
+
+struct Budget {
+  u32 pid = 0;
+  Budget* before = nullptr;
+  std::atomic<bool> busy{false};
+  // Answers, read without `busy`: each is right for some moment of the last while.
+  std::atomic<u64> headroom{0};
+  std::atomic<u64> headroom_ns{0};  // 0: never; its release store comes last, the acquire load first
+  std::atomic<u64> levels_ns{0};
+  std::atomic<u64> cgroup{1};
+  std::atomic<int> fd{-1};  // the store last committed to
+  // Under `busy`.
+  std::vector<MemoryLevel> levels;
+  FileId file;
+  u64 blocks = 0;  // bytes of pages in it at the last look
+};
+
+std::atomic<Budget*> g_budget{nullptr};
+
+Budget& budget() {
+  const u32 own = pid();
+  Budget* current = g_budget.load(std::memory_order_acquire);  // pairs with the exchange below
+  while (current == nullptr || current->pid != own) {
+    auto* fresh = new Budget;
+    fresh->pid = own;
+    if (current != nullptr) fresh->cgroup.store(current->cgroup.load(std::memory_order_relaxed));
+    fresh->before = current;  // kept: it is still reachable, and threads of the parent's time may not be counted on
+    if (g_budget.compare_exchange_strong(current, fresh, std::memory_order_acq_rel)) return *fresh;
+    delete fresh;
+  }
+  return *current;
+}
+
+class Busy {
+ public:
+  explicit Busy(Budget& of) : budget_(of), mine_(!of.busy.exchange(true, std::memory_order_acquire)) {}
+  ~Busy() {
+    if (mine_) budget_.busy.store(false, std::memory_order_release);
+  }
+  Busy(const Busy&) = delete;
+  Busy& operator=(const Busy&) = delete;
+  bool mine() const { return mine_; }
+
+ private:
+  Budget& budget_;
+  bool mine_;
+};
+
+void find_levels(Budget& b, u64 now) {
+  std::vector<MemoryLevel> levels = find_memory_levels();
+  for (MemoryLevel& level : levels) {
+    for (const MemoryLevel& old : b.levels) {
+      if (old.folder == level.folder) level.credit = old.credit;
+    }
+  }
+  b.levels = std::move(levels);
+  b.cgroup.store(memory_cgroup_id(b.levels), std::memory_order_relaxed);
+  b.levels_ns.store(now, std::memory_order_relaxed);
+}
+
+// By how much the store has grown since the last look, whichever process committed.
+i64 growth(Budget& b) {
+  const int fd = b.fd.load(std::memory_order_relaxed);
+  if (fd < 0 || file_id(fd) != b.file) return 0;  // closed behind our back: its calls are refused anyway
+  const u64 blocks = file_blocks_bytes(fd);
+  const i64 grown = static_cast<i64>(blocks) - static_cast<i64>(b.blocks);
+  b.blocks = blocks;
+  return grown;
+}
+
+void look(Budget& b) {
+  for (;;) {
+    const Busy busy(b);
+    const u64 now = now_ns();
+    if (!busy.mine()) {
+      if (b.headroom_ns.load(std::memory_order_acquire) != 0) return;
+      sched_yield();
+      continue;
+    }
+    if (b.levels_ns.load(std::memory_order_relaxed) == 0 ||
+        now - b.levels_ns.load(std::memory_order_relaxed) >= kLevelsFreshNs) {
+      find_levels(b, now);
+    }
+    const i64 grown = growth(b);
+    u64 least = machine_headroom();
+    for (MemoryLevel& level : b.levels) least = std::min(least, level_headroom(level, least, grown, now));
+    b.headroom.store(least, std::memory_order_relaxed);
+    b.headroom_ns.store(now, std::memory_order_release);  // pairs with the acquire loads
+    return;
+  }
+}
+
+}  // namespace
+
+void FileCredit::note(u64 used, i64 grown, u64 now_ns) {
+  const i64 paid = grown - (static_cast<i64>(used) - static_cast<i64>(used_));
+  if (noted_ && grown > 0 && paid > 0) {
+    credit_ -= std::min(credit_, static_cast<u64>(paid));
+    paid_ns_ = now_ns;
+  }
+  noted_ = true;
+  used_ = used;
+}
+
+u64 FileCredit::value(u64 files, u64 now_ns) {
+  const bool settled = now_ns - paid_ns_ >= kStatFreshNs;
+  credit_ = !valued_ || settled ? files : std::min(files, credit_);
+  valued_ = true;
+  return credit_;
+}
+
+// mutant: no-margin-below-the-limit
+u64 margin_of(u64 limit) { return std::max<u64>(u64{64} << 20, limit / 50); }
+
+u64 level_headroom(MemoryLevel& level, u64 enough, i64 grown, u64 now_ns) {
+  const u64 limit = level_limit(level);
+  if (limit == kUnlimited) return kUnlimited;
+  const u64 cap = limit - std::min(limit, margin_of(limit));
+  u64 used = level_used(level);
+  if (used == kUnlimited) return kUnlimited;  // the cgroup has gone; the next look finds the new one
+  // Below the margin the kernel drops nothing on this level's behalf: less usage than growth is somebody's freeing.
+  level.credit.note(used, used >= cap ? grown : 0, now_ns);
+  if (used < cap && cap - used >= enough) return cap - used;
+  used -= std::min(used, level.credit.value(level_files(level), now_ns));
+  return used < cap ? cap - used : 0;
+}
+
+u64 machine_headroom(const std::string& root) {
+  char text[4096];
+  if (read_start((root + "/proc/meminfo").c_str(), text, sizeof text) <= 0) {
+    cannot_tell_if_starved(kHowMuch);
+    return kUnlimited;
+  }
+  const u64 total = number_after(text, "MemTotal:") * 1024;
+  const u64 available = number_after(text, "MemAvailable:") * 1024;
+  return available - std::min(available, margin_of(total));
+}
+
+u64 memory_headroom() {
+  Budget& b = budget();
+  const u64 seen = b.headroom_ns.load(std::memory_order_acquire);  // pairs with the release in look()
+  if (seen == 0 || now_ns() - seen >= kFreshNs) look(b);
+  return b.headroom.load(std::memory_order_relaxed);
+}
+
+void forget_headroom() { budget().headroom_ns.store(0, std::memory_order_release); }
+
+void note_commit(int fd, u64 bytes) {
+  Budget& b = budget();
+  u64 headroom = b.headroom.load(std::memory_order_relaxed);
+  // What the next callers within the millisecond may take is less by this. A look that ends meanwhile may undo it: one
+  // slice too much, once, and the margin is many.
+  while (!b.headroom.compare_exchange_weak(headroom, headroom - std::min(headroom, bytes), std::memory_order_relaxed)) {
+  }
+  if (b.fd.load(std::memory_order_relaxed) == fd) return;
+  const Busy busy(b);
+  if (!busy.mine()) return;
+  b.file = file_id(fd);
+  b.blocks = file_blocks_bytes(fd);
+  b.blocks -= std::min(b.blocks, bytes);
+  b.fd.store(fd, std::memory_order_relaxed);
+}
+
+u64 memory_total() {
+  char text[4096];
+  u64 least = kUnlimited;
+  if (read_start("/proc/meminfo", text, sizeof text) > 0)
+    least = number_after(text, "MemTotal:") * 1024;
+  else
+    cannot_tell_if_starved(kHowMuch);
+  for (const MemoryLevel& level : find_memory_levels()) least = std::min(least, level_limit(level));
+  return least;
+}
+
+u64 cgroup_hash() {
+  Budget& b = budget();
+  const u64 seen = b.levels_ns.load(std::memory_order_relaxed);
+  if (seen == 0 || now_ns() - seen >= kLevelsFreshNs) {
+    try {
+      look(b);
+    } catch (const Error&) {  // nothing left to ask with: what was known before will do
+    }
+  }
+  return b.cgroup.load(std::memory_order_relaxed);
+}
+
+u64 address_space_limit() {
+  u64 least = kUnlimited;
+  for (const auto resource : {RLIMIT_AS, RLIMIT_FSIZE}) {
+    rlimit limit{};
+    if (getrlimit(resource, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+      least = std::min<u64>(least, limit.rlim_cur);
+    }
+  }
+  return least;
+}
+
+}  // namespace di::os

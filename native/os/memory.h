@@ -1,0 +1,53 @@
+// What limits the memory of this process: the levels of its memory cgroup (cgroup.cc), and what they and the machine
+// have left (memory.cc). For these two, os.cc and their test.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/layout.h"
+
+namespace di::os {
+
+// How many bytes of file pages the kernel would still drop for us. memory.stat tells, but it is brought up to date only
+// every 2 s (a cgroup that grew by 170 MiB was seen to tell the same numbers meanwhile), and believing it then ends in
+// an OOM kill. So: bytes that a store committed without the exact usage rising were paid with file pages; they are
+// subtracted here, until memory.stat has had time to notice.
+class FileCredit {
+ public:
+  // At every look: the exact usage, and by how much the store grew since the last look, whoever committed.
+  void note(u64 used, i64 grown, u64 now_ns);
+  // `files`: what memory.stat says now.
+  u64 value(u64 files, u64 now_ns);
+
+ private:
+  bool noted_ = false, valued_ = false;
+  u64 used_ = 0, credit_ = 0, paid_ns_ = 0;
+};
+
+// One cgroup from the process's own up to the root that it can see.
+struct MemoryLevel {
+  std::string folder;
+  bool v1 = false;
+  u64 above = ~u64{0};  // v1: the least limit here and at the levels above, also those that a container hides
+  FileCredit credit = {};
+};
+
+constexpr const char* kHowMuch = "how much memory may be committed";  // for cannot_tell()
+
+// Innermost first; throws kStoreError for want of a descriptor, as all that read files here do. `root` stands before every path, so a test can lay out other machines in a folder.
+std::vector<MemoryLevel> find_memory_levels(const std::string& root = "");
+u64 memory_cgroup_id(const std::vector<MemoryLevel>& levels);
+u64 read_number(const std::string& path);             // ~0: not there, or "max"
+u64 number_after(const char* text, const char* key);  // at the start of a line; 0: not there
+u64 level_limit(const MemoryLevel& level);            // bytes, ~0 = none
+u64 level_used(const MemoryLevel& level);             // exact; ~0: the cgroup has gone
+u64 level_files(const MemoryLevel& level);            // file pages, as memory.stat has them; slow to read
+// Bytes that may still be committed before the limit less its margin; ~0 = no limit. `grown`: see FileCredit. Pages of
+// files are counted only where there is less than `enough` without them.
+u64 level_headroom(MemoryLevel& level, u64 enough, i64 grown = 0, u64 now_ns = 0);
+u64 machine_headroom(const std::string& root = "");
+u64 margin_of(u64 limit);             // max(64 MiB, 2 %)
+void note_commit(int fd, u64 bytes);  // by commit(), after it
+
+}  // namespace di::os

@@ -1,0 +1,226 @@
+// The one seam to the operating system: no other file makes a system call, so tests can lose, refuse and stop here.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/layout.h"
+
+namespace di::os {
+
+// --- time, identity
+u64 now_ns();     // CLOCK_MONOTONIC
+u64 coarse_ns();  // CLOCK_MONOTONIC_COARSE: 3 ns a call, ticks of milliseconds
+u64 boot_ns();    // CLOCK_BOOTTIME: for ttl
+u32 pid();
+u32 thread_id();
+u32 user();                     // effective uid
+u32 proc_pid();                 // this process's pid as /proc shows it, which may be another namespace's; 0: unknown
+u64 own_start_time();           // clock ticks since boot; 0: cannot be told
+u64 page_table_bytes(u32 pid);  // VmPTE of a process, 0 when it cannot be seen
+u64 pid_namespace();            // inode; 0: cannot be told
+u32 cpu_count();                // that this process may run on
+// What is known of the process that has this pid in our own pid namespace.
+struct ProcessLook {
+  bool known = false;  // false: cannot be told (no descriptor left, /proc hidden or of another pid namespace)
+  bool lives = false;  // a zombie does not
+  char state = 0;      // 'R', 'S', 'T' …; 0: there is none, or unknown
+  u64 start_time = 0;  // clock ticks since boot
+};
+ProcessLook look_at(u32 pid);
+
+// --- memory files
+struct FileId {
+  u64 device = 0, inode = 0;
+  bool operator==(const FileId&) const = default;
+};
+// 0600, CLOEXEC, sized, sealed SHRINK|GROW|SEAL; throws Error. `name` is the whole text that find_holders looks for:
+// memfd_name(store name, uuid).
+int create_memfd(const std::string& name, u64 bytes);
+FileId file_id(int fd);  // {0,0} when fd is not open
+u64 file_bytes(int fd);
+u64 file_blocks_bytes(int fd);              // bytes of pages present
+u8* map(int fd, u64 bytes, bool writable);  // from offset 0, at a 2 MiB boundary, MADV_DONTDUMP; nullptr
+                                            // when the address space is refused
+void unmap(u8* at, u64 bytes);
+int commit(int fd, u64 offset, u64 bytes);  // fallocate; errno or 0; retries EINTR. After an error some
+                                            // of the pages may be there
+int punch(int fd, u64 offset, u64 bytes);
+void resident(u8* at, u64 pages, u8* there);  // mincore: per page 1 or 0; all 0 where the kernel does not tell
+int collapse(u8* at, u64 bytes);              // MADV_COLLAPSE, best effort; errno or 0
+int populate(u8* at, u64 bytes);              // MADV_POPULATE_WRITE: page tables ahead of use; commits
+                                              // what is not there yet, so only over committed pages
+u8* map_private(u64 bytes);                   // this process's own memory, touched, in huge pages where it can be
+u8* map_copy(int fd, u64 bytes);  // all of a file as it is now: what is written stays this process's own; nullptr
+bool read_at(int fd, u64 offset, void* to, u64 bytes);
+void close_fd(int fd);    // drops every record lock of this process on that file
+u8* map_wiped_on_fork();  // one page that reads 0 in a forked child
+
+// --- record locks: one byte per client slot, dropped by the kernel at death
+bool lock_byte(int fd, u64 offset);  // false: somebody else holds it; throws kStoreError when there are no locks
+void unlock_byte(int fd, u64 offset);
+bool byte_is_locked(int fd, u64 offset);  // by another process; never ask for one's own. True also when
+                                          // the question fails: nobody is declared dead by mistake
+
+// --- futex on shared memory
+void futex_wait(std::atomic<u32>& word, u32 expected, u64 timeout_ns);  // from now; ~0: no limit. May return early
+void futex_wake(std::atomic<u32>& word, u32 count);
+
+// --- memory budget
+// Bytes this process may still commit before a cgroup level (v1, v2; margin max(64 MiB, 2 %) each) or MemAvailable is
+// reached. Reclaimable file pages of a cgroup count as free. Re-read at most once per millisecond.
+u64 memory_headroom();
+void forget_headroom();     // pages were given back: the next memory_headroom() looks anew
+u64 memory_total();         // of machine and cgroup: the smaller; what "25%" is a share of
+u64 cgroup_hash();          // names the cgroup that this process's memory is charged to, the same in every namespace
+u64 address_space_limit();  // the smaller of RLIMIT_AS and RLIMIT_FSIZE (a memfd counts as a file), or ~0
+
+// --- finding stores
+struct Holder {
+  u32 pid;
+  int fd;  // number in that process
+  std::string name, uuid;
+};
+std::string memfd_name(const std::string& store_name, const std::string& uuid);  // uuid: hex digits and '-'
+// Every live process of this uid that holds a memfd of ours that belongs to this uid, this one included. Pids are those
+// that /proc shows. Throws kStoreError where that cannot be told: no descriptor left, /proc hidden.
+std::vector<Holder> find_holders();
+// Processes that hold record locks on bytes [base, base + count) of some file and are none of find_holders(): they
+// hold a store, nobody can tell which, because another user runs them, or they are not dumpable, or have another gid.
+struct HiddenHolder {
+  u32 pid;
+  u32 uid;  // effective; ~0: cannot be told
+};
+std::vector<HiddenHolder> hidden_holders(u64 base, u64 count);
+// Opens the holder's memfd read-write. Identity is checked through O_PATH before the real open, and `already` is asked
+// first: closing any other descriptor of the file would drop this process's record lock. Returns -1 with errno set:
+// EEXIST when `already` said yes (*id is set), ENOENT when the holder has gone or its file belongs to another user,
+// EACCES or EPERM when it refuses. Throws kStoreError for want of a descriptor.
+// One thread of a process at a time, together with the registration that `already` looks at.
+int open_holder(const Holder& holder, const std::function<bool(FileId)>& already, FileId* id);
+
+// Whether process `pid` has a memfd of that name mapped: 1 yes, 0 no (it ran exec), -1 cannot be told.
+int has_mapped(u32 pid, const std::string& memfd_name);
+
+// --- the folder that serialises create and attach ($DI_STORE_DIR, else /tmp/di-store-<uid>)
+std::string store_folder();  // made 0700, owner checked; throws kAccessDenied naming DI_STORE_DIR
+void hold_store_folder();    // a shared flock for the life of the process: cleaners of /tmp leave the folder alone
+class FolderLock {           // flock on a file in the folder, per store name; throws kTimeout with the culprit. Not
+                             // recursive. The file is removed at the end
+ public:
+  FolderLock(const std::string& store_name, u64 deadline_ns);  // as now_ns(); ~0: no limit
+  ~FolderLock();
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+
+ private:
+  std::string path_;
+  int fd_ = -1;
+};
+
+// --- fault points: in builds with DI_FAULTS, `DI_STORE_FAULT=name:count[:stop]` kills (or stops) this process with a
+// real signal when it reaches the named point for the count-th time; `:ENOSPC`, `:ENOMEM`, `:EIO`, `:EINTR` instead of
+// `:stop` make the call at "os.commit" fail with that. Nothing in other builds.
+#ifdef DI_FAULTS
+void fault(const char* point);
+std::vector<std::string> fault_points();  // every point reached so far in this process
+void arm_fault(const std::string& spec);  // as the variable, at run time (for tests that fork); "" disarms
+int fault_errno(const char* point);       // errno this call is to fail with, or 0
+#define DI_FAULT(point) ::di::os::fault(point)
+#else
+#define DI_FAULT(point) ((void)0)
+#endif
+
+// --- blocking: the bindings leave the GIL here and look for signals on the way back
+struct BlockHooks {
+  void* (*leave)() = nullptr;
+  void (*enter)(void*) = nullptr;  // may throw Error(kInterrupted)
+  void (*enter_quietly)(void*) = nullptr;
+  bool (*ending)() = nullptr;
+  void (*waited)(u64 before_ns, u64 now_ns, const std::string& what) = nullptr;  // how long, at the last word and now
+};
+void set_block_hooks(BlockHooks hooks);
+bool ending();  // the interpreter ends: other threads may never run on, whatever they hold
+class Quiet {   // scope of a destructor: its waits look for no signals, which would throw; whoever comes next sees them
+ public:
+  Quiet();
+  ~Quiet();
+  Quiet(const Quiet&) = delete;
+  Quiet& operator=(const Quiet&) = delete;
+};
+class Aside {  // scope in which this thread may wait for another one of this process; looks for no signals
+ public:
+  Aside();
+  ~Aside();
+  Aside(const Aside&) = delete;
+  Aside& operator=(const Aside&) = delete;
+
+ private:
+  void* token_ = nullptr;
+};
+// Locks a mutex of this process. Nobody waits for one with the GIL in hand, nor for the GIL with one in hand: others wait
+// for it while they hold a shared lock, for which a forked child may be waiting, and for that the GIL's owner; and at the
+// interpreter's end who waits for the GIL never gets it. A fork takes all of them for its own moment (Arena::on_fork).
+template <class Mutex>
+void lock_aside(Mutex& mutex) {
+  while (!mutex.try_lock()) {
+    const Aside aside;
+    mutex.lock();
+    mutex.unlock();
+  }
+}
+template <class Mutex>
+class LocalGuard {
+ public:
+  explicit LocalGuard(Mutex& mutex) : mutex_(mutex) { lock_aside(mutex_); }
+  ~LocalGuard() { mutex_.unlock(); }
+  LocalGuard(const LocalGuard&) = delete;
+  LocalGuard& operator=(const LocalGuard&) = delete;
+
+ private:
+  Mutex& mutex_;
+};
+// How many shared locks this thread holds: no Python runs in it meanwhile, others would wait for that.
+void hold_python_off();
+void let_python_in();
+bool is_python_held_off();
+// A wait that goes on: the hook is to be told about once a second, unless Python is held off.
+class LongWait {
+ public:
+  LongWait() : began_ns_(now_ns()), told_ns_(began_ns_) {}
+  bool is_due() const;
+  void tell(const std::string& what);
+
+ private:
+  u64 began_ns_, told_ns_;
+};
+class Blocking {  // scope in which this thread may sleep; only a thread's outermost scope calls the hooks
+ public:
+  Blocking();
+  ~Blocking() noexcept(false);
+  Blocking(const Blocking&) = delete;
+  Blocking& operator=(const Blocking&) = delete;
+
+ private:
+  void* token_ = nullptr;
+  int unwinding_;
+};
+void sleep_ns(u64 span_ns);  // may return early
+
+// --- bulk copies, as memcpy; ends with a store fence where it streams, so a release store may publish the bytes
+void copy(void* to, const void* from, u64 bytes);            // normal stores, streaming (non-temporal) from 256 KiB on
+void copy_streaming(void* to, const void* from, u64 bytes);  // streaming from 16 KiB on: for memory not read soon
+void random_bytes(void* to, u64 bytes);
+
+// --- fork handshake
+// Handlers around every fork() of this process, before any other code runs in the child; for good.
+void on_fork(void (*prepare)(), void (*parent)(), void (*child)());
+bool make_private(u8* at, u64 bytes);  // read-only pages of a mapping become copies of this process; false: no memory
+bool make_unreadable(u8* at, u64 bytes);  // who reads them dies
+void make_pipe(int fds[2]);               // CLOEXEC; {-1, -1} when there are no descriptors left
+void write_byte(int fd);
+void wait_readable(int fd, int timeout_ms);
+
+}  // namespace di::os

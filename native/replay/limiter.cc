@@ -1,0 +1,116 @@
+#include "replay/limiter.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+
+namespace di {
+namespace {
+
+// How far inserts are ahead of samples. One product and one difference, each rounded: no fused multiply-add, which
+// would decide differently from Reverb in the last place.
+double lead(const LimiterState& state, i64 inserts, i64 samples) {
+  const double product = static_cast<double>(inserts) * state.ratio;
+  return product - static_cast<double>(samples);
+}
+
+bool may_sample_at(const LimiterState& state, i64 samples) {
+  // mutant: limiter-off-by-one
+  return lead(state, state.inserts, samples) - 1.0 >= state.min_diff;
+}
+
+std::string text(double value) {  // shortest text that reads back as the same number: 8, 0.25, 1e+300
+  char buffer[32];
+  const auto end = std::to_chars(buffer, buffer + sizeof(buffer), value).ptr;
+  return std::string(buffer, end);
+}
+
+// "720 - 80" rather than "720 + -80"
+std::string plus(double value) { return (value < 0 ? " - " : " + ") + text(std::fabs(value)); }
+
+}  // namespace
+
+bool may_insert(const LimiterState& state, i64 size, i64 count) {
+  if (size + count <= state.min_size) return true;
+  // mutant: a-queue-without-bound
+  return lead(state, state.inserts + count, state.samples) <= state.max_diff;
+}
+
+bool may_sample(const LimiterState& state, i64 size) {
+  return size >= state.min_size && may_sample_at(state, state.samples);
+}
+
+u64 samples_allowed(const LimiterState& state, i64 size, u64 want) {
+  if (want == 0 || !may_sample(state, size)) return 0;
+  want = std::min(want, static_cast<u64>(std::numeric_limits<i64>::max() -
+                                         std::max<i64>(state.samples, 0)));  // what can be counted
+  const auto passes = [&](u64 earlier) { return may_sample_at(state, state.samples + static_cast<i64>(earlier)); };
+  if (passes(want - 1)) return want;
+  // Passing only gets harder with each sample, so there is one border: the first that does not pass, in [1, want).
+  u64 low = 1, high = want - 1;
+  const double room = lead(state, state.inserts, state.samples) - state.min_diff;  // the border, but for rounding
+  if (room >= 1 && room < static_cast<double>(high)) {
+    const u64 guess = static_cast<u64>(room);
+    for (const u64 k : {guess - 1, guess}) {
+      if (passes(k)) {
+        low = std::max(low, k + 1);
+      } else {
+        high = std::min(high, k);
+      }
+    }
+  }
+  while (low < high) {
+    const u64 middle = low + (high - low) / 2;
+    if (passes(middle)) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+LimiterState counted_anew(LimiterState state, i64 size, i64 held) {
+  // mutant: changed-limiter-counts-on
+  state.inserts = state.queue != 0 ? size + held : std::min(size, state.min_size);
+  state.samples = state.queue != 0 ? held : 0;
+  return state;
+}
+
+LimiterState limiter_in_force(const TableHeader& table) {
+  LimiterState state = table.limiter;
+  const bool ends = table.sampler == static_cast<u64>(SamplerKind::kOnce) && table.epochs >= 0;
+  if (table.finished != 0 && (table.max_times_sampled != 0 || ends)) {
+    state.min_size = std::min<i64>(state.min_size, 1);
+    state.min_diff = -std::numeric_limits<double>::max();
+  }
+  return state;
+}
+
+std::string why_no_insert(const LimiterState& state, i64 size) {
+  if (may_insert(state, size)) return "";
+  if (state.queue != 0) {
+    return "full: " + std::to_string(state.inserts - state.samples) +
+           " items wait to be sampled, size=" + text(state.max_diff) + " (option size of Queue or Stack)";
+  }
+  const std::string samples = std::to_string(state.samples);
+  const double allowed = (static_cast<double>(state.samples) + state.max_diff) / state.ratio;
+  return "samples_per_insert: " + std::to_string(state.inserts) + " inserts for " + samples +
+         " samples; ratio=" + text(state.ratio) + " allows (" + samples + plus(state.max_diff) + ") / " +
+         text(state.ratio) + " = " + text(std::floor(allowed)) + ": waits for samples (options ratio, tolerance)";
+}
+
+std::string why_no_sample(const LimiterState& state, i64 size) {
+  if (may_sample(state, size)) return "";
+  if (state.queue != 0 && size < state.min_size) return "empty: no item to sample (Queue or Stack)";
+  if (size < state.min_size) {
+    return std::to_string(size) + " of min_size=" + std::to_string(state.min_size) + " items";
+  }
+  const double earned = static_cast<double>(state.inserts) * state.ratio;
+  return "samples_per_insert: " + std::to_string(state.samples) + " samples for " + std::to_string(state.inserts) +
+         " inserts; ratio=" + text(state.ratio) + " allows " + text(earned) + plus(-state.min_diff) + " = " +
+         text(std::floor(earned - state.min_diff)) + ": waits for inserts (options ratio, tolerance)";
+}
+
+}  // namespace di

@@ -1,0 +1,61 @@
+#include "replay/priorities.h"
+
+#include <algorithm>
+#include <bit>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <string>
+
+#include "base/status.h"
+
+namespace di {
+namespace {
+
+constexpr double kSmallest = std::numeric_limits<double>::denorm_min(), kLargest = std::numeric_limits<double>::max();
+
+std::string text(double value) {  // shortest text that reads back as the same number
+  char buffer[32];
+  return std::string(buffer, std::to_chars(buffer, buffer + sizeof buffer, value).ptr);
+}
+
+bool takes_all(const PriorityRange& range, std::span<const double> priorities) {
+  // Bit patterns of doubles that are not negative are ordered as the numbers are, NaN above all of them. The sign bit of
+  // each term says: a negative one; below the least or above the most, and not 0. No branch: compilers make vectors of it.
+  const u64 least = std::bit_cast<u64>(range.least), most = std::bit_cast<u64>(range.most);
+  u64 refused = 0;
+  for (const double priority : priorities) {
+    const u64 bits = std::bit_cast<u64>(priority);
+    refused |= bits | (((bits - least) | (most - bits)) & -bits);
+  }
+  return refused >> 63 == 0;
+}
+
+}  // namespace
+
+PriorityRange priority_range(SamplerKind sampler, double alpha) {
+  // mutant: priorities-of-any-size
+  if (sampler != SamplerKind::kPrioritized || alpha == 0) return {-1, kSmallest, kLargest};
+  thread_local PriorityRange last{-1, 0, 0};  // mostly the same table's
+  if (last.alpha != alpha)
+    last = {alpha, std::max(std::exp2(std::log2(kLeastMass) / alpha), kSmallest),
+            std::min(std::exp2(std::log2(kMostMass) / alpha), kLargest)};
+  return last;
+}
+
+void require_priorities(const PriorityRange& range, std::span<const double> priorities, const char* effect) {
+  if (takes_all(range, priorities)) [[likely]]
+    return;  // else one by one: -0.0 is taken too
+  for (const double priority : priorities) {
+    if (range.takes(priority)) continue;
+    if (!(priority >= 0) || std::isinf(priority))
+      throw Error(Code::kInvalid,
+                  "priority=" + text(priority) + ": priorities must be finite and at least 0; " + effect);
+    throw Error(Code::kInvalid, "priority=" + text(priority) + " with alpha=" + text(range.alpha) +
+                                    ": priority^alpha must be 0 or from 2^-640 to 2^320, here priorities from " +
+                                    text(range.least) + " to " + text(range.most) +
+                                    ": scale them, add an epsilon, or lower alpha=; " + effect);
+  }
+}
+
+}  // namespace di

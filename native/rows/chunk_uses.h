@@ -1,0 +1,26 @@
+// Which chunks a range of rows covers. Rows of a chunk that is full are fixed, so the walk gives the same answer for as
+// long as anybody uses the chunks.
+#pragma once
+
+#include "heap/heap.h"
+
+namespace di {
+
+inline u32 chunks_covered(const Heap& heap, u32 chunk, u32 row, u32 rows) {
+  Steps steps(std::min(rows + kMostEmptyChunks, kMostChunks),
+              "an item's chain of chunks");  // `row` is in the first one
+  u64 left = u64{row} + rows;
+  u32 count = 0;
+  while (chunk != kNone) {
+    const ChunkHeader& header = chunk_header(heap, chunk);
+    steps.take();
+    ++count;
+    const u32 here = header.published.load(std::memory_order_acquire);
+    if (left <= here) break;
+    left -= here;
+    chunk = header.next.load(std::memory_order_acquire) - 1;
+  }
+  return count;
+}
+
+}  // namespace di

@@ -1,0 +1,130 @@
+#include "rows/chunk_view.h"
+
+#include <bit>
+
+#include "base/status.h"
+
+namespace di {
+
+namespace {
+
+constexpr u64 kMaxColumnBytes = u64{1} << 40;
+constexpr u64 kMarkRows = 64;
+
+Error damaged(const std::string& what) { return Error(Code::kCorruptData, "damaged store: " + what); }
+
+void check_column(const ColumnLayout& column, const LayoutHeader& layout, u32 number, u32 ordinal, u64 sum) {
+  bool sound = false;
+  switch (static_cast<ColumnPlace>(column.place)) {
+    case ColumnPlace::kRecord: sound = u64{column.offset} + column.row_bytes <= layout.record_bytes; break;
+    case ColumnPlace::kColumn:
+      // Ordinals and sums are what they are called; column_base() keeps columns apart only then.
+      sound = column.index == ordinal && column.before == sum;
+      break;
+    case ColumnPlace::kHeap:
+      sound = column.row_bytes > 0 && u64{column.offset} + sizeof(HeapSlot) <= layout.record_bytes;
+      break;
+  }
+  if (!sound) throw damaged("column " + std::to_string(number) + " of a layout lies outside its rows");
+}
+
+u64 mark_bits(const u64& word) { return __atomic_load_n(&word, __ATOMIC_RELAXED); }
+u64 up_to(u32 row) { return ~u64{0} >> (kMarkRows - 1 - row % kMarkRows); }
+
+}  // namespace
+
+ColumnMap map_columns(u32 index, const LayoutHeader& layout, u64 layout_bytes, const std::vector<u32>& columns) {
+  u64 head = offsetof(LayoutHeader, column);
+  if (layout_bytes < head || layout.columns > (layout_bytes - head) / sizeof(ColumnLayout) ||
+      layout.column_bytes > kMaxColumnBytes) {
+    throw damaged("a layout of " + std::to_string(layout_bytes) + " bytes is not one");
+  }
+  ColumnMap map;
+  map.layout = index;
+  map.record_bytes = layout.record_bytes;
+  u64 sum = 0;
+  for (u32 i = 0; i < layout.columns; ++i) {
+    const ColumnLayout column = layout.column[i];
+    check_column(column, layout, i, map.column_wise, sum);
+    if (column.place != static_cast<u32>(ColumnPlace::kColumn)) continue;
+    map.last_before = column.before;
+    map.last_row_bytes = column.row_bytes;
+    sum += column.row_bytes;
+    ++map.column_wise;
+  }
+  if (sum != layout.column_bytes || map.column_wise != layout.column_wise) throw damaged("a layout's sums are wrong");
+  for (u32 column : columns) {
+    if (column != kNone && column >= layout.columns) throw damaged("a table names a column its layout lacks");
+    map.column.push_back(column == kNone ? ColumnLayout{kNone, 0, 0, 0, 0} : layout.column[column]);
+  }
+  return map;
+}
+
+const char* validate_chunk(const u8* chunk, u64 bytes, const ColumnMap& map, ChunkView* view) {
+  if (bytes < sizeof(ChunkHeader)) return "a chunk is shorter than its header";
+  const auto& header = *reinterpret_cast<const ChunkHeader*>(chunk);
+  // Acquire: pairs with the owner's release store, so that rows below the count are there, and `next` with them.
+  u32 rows = header.published.load(std::memory_order_acquire);
+  const u64 capacity = header.row_capacity;
+  const u64 marks = header.marks_offset, records = header.records_offset, columns = header.columns_offset;
+  const u64 heap = header.heap_offset, heap_end = header.heap_end;
+  if (header.layout != map.layout) return "a chunk's layout is not the one asked for";
+  if (rows > capacity) return "a chunk publishes more rows than it has";
+  // capacity < 2^32 and record_bytes < 2^32, so no product below wraps.
+  if (marks % alignof(RowMark) != 0 || marks > bytes ||
+      (capacity + kMarkRows - 1) / kMarkRows * sizeof(RowMark) > bytes - marks) {
+    return "a chunk's row marks lie outside it";
+  }
+  if (records > bytes || capacity * map.record_bytes > bytes - records) {
+    return "a chunk's records lie outside it";
+  }
+  if (map.column_wise != 0) {
+    // The last column ends last: see column_base(). No wrap: the product is checked by division first.
+    if (columns > bytes || (map.last_before != 0 && capacity > bytes / map.last_before)) {
+      return "a chunk's columns lie outside it";
+    }
+    u64 base = (columns + capacity * map.last_before + 64u * (map.column_wise - 1) + 63u) & ~u64{63};
+    if (base > bytes || capacity * map.last_row_bytes > bytes - base) return "a chunk's columns lie outside it";
+  }
+  if (heap > heap_end || heap_end > bytes) return "a chunk's heap lies outside it";
+  *view = {chunk,
+           reinterpret_cast<const RowMark*>(chunk + marks),
+           chunk + records,
+           &map,
+           header.first_episode,
+           columns,
+           heap,
+           heap_end,
+           static_cast<u32>(capacity),
+           rows,
+           header.next.load(std::memory_order_relaxed)};  // ordered by `published`
+  return nullptr;
+}
+
+void prefetch_mark(const ChunkView& view, u32 row) { __builtin_prefetch(&view.marks[row / kMarkRows]); }
+
+u64 episode_of(const ChunkView& view, u32 row) {
+  const RowMark& mark = view.marks[row / kMarkRows];
+  const u64 here = mark_bits(mark.first) & up_to(row);
+  const bool few = (here & (here - 1)) == 0;  // mostly; where the processor's own count is not built in, it is a call
+  u64 begun = mark.episodes + (few ? here != 0 : static_cast<u64>(std::popcount(here)));
+  // Row 0 belongs to first_episode whether it begins it or continues it.
+  return view.first_episode + begun - (mark_bits(view.marks[0].first) & 1);
+}
+
+i64 start_of(const ChunkView& view, u32 row) {
+  const RowMark& mark = view.marks[row / kMarkRows];
+  u64 before = mark_bits(mark.first) & up_to(row);
+  if (before == 0) return i64{row} - mark.last_first;
+  return static_cast<i64>(row % kMarkRows) - (static_cast<i64>(kMarkRows) - 1 - std::countl_zero(before));
+}
+
+bool is_first(const ChunkView& view, u32 row) {
+  return (mark_bits(view.marks[row / kMarkRows].first) >> (row % kMarkRows)) & 1;
+}
+
+bool is_final(const ChunkView& view, u32 row) {
+  return (mark_bits(view.marks[row / kMarkRows].final) >> (row % kMarkRows)) & 1;
+}
+
+}  // namespace di

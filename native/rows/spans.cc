@@ -1,0 +1,226 @@
+#include "rows/spans.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/status.h"
+
+namespace di {
+
+namespace {
+
+constexpr u64 kHashFactor = 0x9e3779b97f4a7c15;
+constexpr u64 kPrefetchBytes = 1024;  // of an item's records; behind that the hardware follows
+
+void prefetch_range(const u8* from, u64 bytes) {
+  for (u64 at = 0; at < bytes; at += 64) __builtin_prefetch(from + at);
+  __builtin_prefetch(from + bytes - 1);
+}
+
+}  // namespace
+
+void damaged(const std::string& what) { throw Error(Code::kCorruptData, "damaged store: " + what); }
+
+Frames frames(const Output& output, const Rows& item) {
+  switch (output.op) {
+    case Op::kNext: return {0, item.end(), 1, 0, 0};
+    case Op::kLast: return {0, item.back + item.steps - 1, 1, 0, 0};
+    case Op::kStack:
+    case Op::kNextStack: {
+      u32 last = output.op == Op::kStack ? item.back : item.end();
+      u32 copy = std::min(output.stack, last + 1);
+      return {output.stack - copy, last + 1 - copy, copy, 0, 0};
+    }
+    case Op::kWindow: {
+      u32 history = std::min(output.stack - 1, item.back);
+      u32 boot = output.boot != 0 && item.next ? 1 : 0;
+      return {output.stack - 1 - history, item.back - history, history + item.steps + boot, output.boot - boot,
+              output.time - item.steps};
+    }
+    default: return {0, item.back, 1, 0, 0};
+  }
+}
+
+Elements elements(const Place& place, const ColumnLayout& layout) {
+  if (layout.place != static_cast<u32>(ColumnPlace::kHeap)) return {nullptr, 0};
+  HeapSlot slot;
+  std::memcpy(&slot, place.record() + layout.offset, sizeof slot);
+  if (slot.count == 0) return {nullptr, 0};
+  const ChunkView& view = *place.view;
+  if (slot.offset < view.heap_offset || slot.offset > view.heap_end ||
+      u64{slot.count} * layout.row_bytes > view.heap_end - slot.offset) {
+    damaged("a value of variable length lies outside its chunk");
+  }
+  return {view.base + slot.offset, slot.count};
+}
+
+const u8* fixed(const Place& place, u32 column, u64 bytes) {
+  const ColumnLayout& layout = place.layout(column);
+  if (layout.place == kNone) return nullptr;
+  if (layout.place == static_cast<u32>(ColumnPlace::kHeap)) {
+    Elements value = elements(place, layout);
+    if (value.count == 0) return nullptr;
+    if (u64{value.count} * layout.row_bytes != bytes) damaged("a value has the wrong size");
+    return value.data;
+  }
+  if (layout.row_bytes != bytes) damaged("a column's rows have the wrong size");
+  return layout.place == static_cast<u32>(ColumnPlace::kRecord) ? place.record() + layout.offset : place.column(layout);
+}
+
+void Block::point() {
+  row.clear();
+  next.clear();
+  last.clear();
+  for (const Rows& item : items) {
+    if (item.pieces == 1) {
+      const Piece& piece = pieces[item.piece];
+      const u64 stride = views[piece.view].map->record_bytes;
+      const u8* first = views[piece.view].records + piece.row * stride;
+      row.push_back(first + item.back * stride);
+      next.push_back(first + item.end() * stride);
+      last.push_back(first + (item.back + item.steps - 1) * stride);
+    } else {
+      row.push_back(place(item, item.back).record());
+      next.push_back(place(item, item.end()).record());
+      last.push_back(place(item, item.back + item.steps - 1).record());
+    }
+  }
+}
+
+// Every output finds its columns in this layout with the size it expects. Absent ones read as zeros.
+void Resolver::check(const ColumnMap& map) const {
+  auto known = [&](u32 column) {
+    if (column != kNone && column >= map.column.size()) damaged("a layout lacks column " + std::to_string(column));
+    return column != kNone && map.column[column].place != kNone;
+  };
+  auto size = [&](u32 column, u64 bytes, const char* what) {
+    if (!known(column)) return;
+    const ColumnLayout& layout = map.column[column];
+    if (layout.place == static_cast<u32>(ColumnPlace::kHeap) || layout.row_bytes == bytes) return;
+    damaged("column " + std::to_string(column) + " has " + std::to_string(layout.row_bytes) + " bytes a row, " + what +
+            " expects " + std::to_string(bytes));
+  };
+  size(plan_.reward_column, u64{number_bytes(plan_.reward_number)} * plan_.reward_count, "the reward");
+  size(plan_.discount_column, u64{number_bytes(plan_.discount_number)} * plan_.discount_count, "the discount");
+  for (const Output& output : plan_.outputs) {
+    known(output.finished);  // its size is checked where it is read
+    if (output.op >= Op::kReward || !known(output.column)) continue;
+    const ColumnLayout& layout = map.column[output.column];
+    if (output.ragged) {
+      if (layout.place == static_cast<u32>(ColumnPlace::kHeap) && layout.row_bytes == output.row_bytes) continue;
+      damaged("column " + std::to_string(output.column) + " is not of variable length as its output expects");
+    }
+    // An item inserted whole may hold the stacked frames in one row.
+    const bool stack = output.op == Op::kStack || output.op == Op::kNextStack;
+    if (stack && layout.row_bytes == u64{output.stack} * output.row_bytes) continue;
+    size(output.column, output.row_bytes, "an output");
+  }
+}
+
+const ColumnMap& Resolver::map(u32 layout) {
+  for (const ColumnMap* known : known_) {
+    if (known->layout == layout) return *known;
+  }
+  const ColumnMap* found = source_.map(layout);
+  if (found == nullptr) damaged("a chunk names layout " + std::to_string(layout) + ", which does not exist");
+  check(*found);
+  known_.push_back(found);
+  return *found;
+}
+
+void Resolver::open(const u8* chunk, u64 bytes, Block& block) {
+  if (bytes < sizeof(ChunkHeader)) damaged("a chunk is shorter than its header");
+  const ColumnMap& columns = map(reinterpret_cast<const ChunkHeader*>(chunk)->layout);
+  const char* wrong = validate_chunk(chunk, bytes, columns, &block.views.emplace_back());
+  if (wrong != nullptr) damaged(wrong);
+  if (block.views.size() == 1) block.map = &columns;
+  if (block.map != &columns) block.map = nullptr;
+}
+
+// The view of the chunk that a span begins in. One that an earlier item opened serves again: all items of a block were
+// drawn before it was, so the rows that it knows of hold theirs.
+u32 Resolver::opened(const Span& span, Block& block) {
+  u32& seen = seen_[reinterpret_cast<u64>(span.chunk) * kHashFactor >> (64 - kSeenBits)];
+  if (seen == 0 || block.views[seen - 1].base != span.chunk) {
+    open(span.chunk, span.bytes, block);
+    seen = static_cast<u32>(block.views.size());
+  }
+  return seen - 1;
+}
+
+// Appends the pieces of a span that needs more than one, from the view opened last. Rows from `keep` on (the row behind
+// the last step) are taken even if they are final observations; those before are left out. Returns how many rows were
+// taken.
+u32 Resolver::walk(const Span& span, u32 keep, Block& block) {
+  u32 row = span.row, done = 0, taken = 0;
+  Steps steps(u64{span.rows} + kMostEmptyChunks, "damaged store: an item's chain of chunks");
+  while (done < span.rows) {
+    const ChunkView& view = block.views.back();
+    u32 index = static_cast<u32>(block.views.size() - 1);
+    if (row < view.rows) {
+      u32 stop = std::min(view.rows, row + (span.rows - done));
+      bool fresh = true;
+      for (; row < stop; ++row, ++done) {
+        if (plan_.spec.cross_episodes && done < keep && is_final(view, row)) {
+          fresh = true;
+          continue;
+        }
+        if (fresh) block.pieces.push_back({index, row, taken, 0});
+        fresh = false;
+        ++block.pieces.back().count;
+        ++taken;
+      }
+      continue;
+    }
+    if (row > view.rows || view.next == 0) damaged("an item's rows are not in its chunks");
+    steps.take();
+    u64 bytes = 0;
+    const u8* chunk = source_.chunk(view.next - 1, &bytes);
+    if (chunk == nullptr) damaged("an item goes on in a chunk that does not exist");
+    open(chunk, bytes, block);
+    row = 0;
+  }
+  return taken;
+}
+
+void Resolver::resolve_one(const Span& span, Block& block) {
+  const ViewSpec& spec = plan_.spec;
+  bool next = spec.has_next() && (span.flags & (kItemNoNext | kItemFinished)) == 0;
+  u32 outside = span.back + (next ? 1 : 0);
+  if (span.rows > kMaxWindowRows || span.back >= kMaxStack || span.rows <= outside)
+    damaged("an item's span is no span");
+  const u32 at = opened(span, block);
+  const ChunkView& view = block.views[at];
+  Rows item{static_cast<u32>(block.pieces.size()), 1, span.back, span.rows - outside, span.flags, next};
+  if (!spec.cross_episodes && u64{span.row} + span.rows <= view.rows) {
+    block.pieces.push_back({at, span.row, 0, span.rows});
+    u64 record = view.map->record_bytes;
+    if (record != 0) prefetch_range(view.records + span.row * record, std::min(span.rows * record, kPrefetchBytes));
+    prefetch_mark(view, span.row);
+  } else {
+    if (at + 1 != block.views.size()) open(span.chunk, span.bytes, block);
+    u32 taken = walk(span, span.rows - (next ? 1 : 0), block);
+    if (taken <= outside) damaged("an item holds no step");
+    item.pieces = static_cast<u32>(block.pieces.size()) - item.piece;
+    item.steps = taken - outside;
+  }
+  u32 most = spec.kind == ViewKind::kTransition ? spec.n_step : spec.time();
+  if (item.steps > most) damaged("an item holds more steps than its view");
+  block.finished = block.finished || (span.flags & kItemFinished) != 0;
+  block.items.push_back(item);
+}
+
+void Resolver::resolve(const Span* spans, u32 n, u32 left, Block& block) {
+  block.items.clear();
+  block.pieces.clear();
+  block.views.clear();
+  seen_.fill(0);
+  block.map = nullptr;
+  block.finished = false;
+  for (u32 i = 0; i < n; ++i) {
+    if (i + kHeadersAhead < left) prefetch_chunk(spans[i + kHeadersAhead].chunk);
+    resolve_one(spans[i], block);
+  }
+}
+
+}  // namespace di

@@ -1,0 +1,357 @@
+#include "rows/views.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "base/status.h"
+#include "os/os.h"
+#include "os/small_copy.h"
+#include "rows/returns.h"
+#include "rows/spans.h"
+
+namespace di {
+
+namespace {
+
+constexpr u32 kBlock = 32;                    // items resolved at a time
+constexpr u64 kTouchBytes = 2048;             // of a copy, prefetched before its turn; behind that the hardware follows
+constexpr u64 kAheadBytes = 8192;             // so much is on its way from memory while one copy is made
+constexpr u64 kAheadMost = 8;                 // copies
+constexpr u64 kStreamTotalBytes = 32u << 20;  // a batch this large is not in the cache any more when it is read
+
+bool computed(Op op) { return op >= Op::kReward; }
+
+}  // namespace
+
+class Gather::Engine {
+ public:
+  Engine(const ViewPlan& plan, ChunkSource& source);
+  void run(const Span* spans, u32 n, u64 first, const Target* targets, const Identities& identities);
+  u64 measure(u32 output, const Span* spans, u32 n, i64* offsets);
+
+ private:
+  void check_plan() const;
+  void copy_block(const Block& block, u64 first, const Target* targets);
+  void identify(const Block& block, u64 first, const Identities& to) const;
+  bool copy_records(const Output& output, const Block& block, u8* to) const;
+  bool list_rows(const Output& output, const Block& block, u8* to);
+  void copy_fixed(const Output& output, const Block& block, const Rows& item, u8* to);
+  bool copy_finished(const Output& output, const Block& block, const Rows& item, u8* to);
+  u8* copy_rows(const Output& output, const Block& block, const Rows& item, u32 from, u32 count, u8* to);
+  void copy_ragged(const Output& output, const Block& block, const Rows& item, u64 at, const Target& target);
+  void compute(const Output& output, const Block& block, u8* to) const;
+  void marks(const Block& block, const Rows& item, u8* to) const;
+  void move_all();
+
+  const ViewPlan& plan_;
+  Resolver resolver_;
+  Returns returns_;
+  std::vector<char> done_;  // outputs of the block under way
+  struct Move {
+    u8* to;
+    const u8* from;
+    u64 bytes;
+  };
+  std::vector<Move> moves_;  // what the block copies in one piece each, listed first so that it can be fetched ahead
+  std::array<Block, 2> blocks_;
+  bool stream_ = false;  // the batch under way is larger than what stays in the cache
+};
+
+Gather::Engine::Engine(const ViewPlan& plan, ChunkSource& source)
+    : plan_(plan), resolver_(plan, source), returns_(plan) {
+  check_plan();
+}
+
+void Gather::Engine::check_plan() const {
+  auto require = [](bool sound, const char* what) {
+    if (!sound) throw Error(Code::kInvalid, what);
+  };
+  const bool weighted = plan_.discount_column != kNone;
+  require(!weighted || plan_.discount_count == 1 || plan_.discount_count == plan_.reward_count,
+          "the column `discount` must have one element or as many as the reward");
+  require(plan_.reward_count >= 1 && plan_.discount_count >= 1, "a reward and a discount have at least one element");
+  for (const Output& output : plan_.outputs) {
+    const bool timed = output.op == Op::kWindow || output.op == Op::kMask || output.op == Op::kIsFirst;
+    require(!timed || output.time == plan_.spec.time(), "an output's time axis is not its view's");
+    require(output.stack >= 1 && output.stack <= plan_.spec.stack, "an output stacks more frames than its view");
+    require(output.boot <= (plan_.spec.bootstrap ? 1 : 0), "an output has a bootstrap row, its view has none");
+    require(!output.ragged || (!computed(output.op) && output.row_bytes > 0), "a computed output cannot be ragged");
+    require(computed(output.op) || output.column != kNone, "an output has no column");
+    require(output.op != Op::kReward || plan_.reward_column != kNone, "a reward needs a column");
+    require(output.op != Op::kReward || output.row_bytes == 4 * plan_.reward_count, "reward is float32");
+    require(output.op != Op::kDiscount || output.row_bytes == 4 * (weighted ? plan_.discount_count : 1),
+            "discount is float32");
+    require((output.op != Op::kSteps && output.op != Op::kLengths) || output.row_bytes == 4 || output.row_bytes == 8,
+            "steps and lengths are int32 or int64");
+    require((output.op != Op::kMask && output.op != Op::kIsFirst) || output.row_bytes == 1,
+            "mask and is_first are bool");
+  }
+}
+
+void Gather::Engine::run(const Span* spans, u32 n, u64 first, const Target* targets, const Identities& identities) {
+  resolver_.begin();
+  u64 total = 0;
+  for (size_t o = 0; o < plan_.outputs.size(); ++o) {
+    if (targets[o].data != nullptr && !plan_.outputs[o].ragged) total += n * item_bytes(plan_, static_cast<u32>(o));
+  }
+  stream_ = total >= kStreamTotalBytes;
+  auto count = [n](u32 at) { return at < n ? std::min(kBlock, n - at) : 0; };
+  resolver_.resolve(spans, count(0), n, blocks_[0]);
+  for (u32 at = 0, turn = 0; at < n; at += kBlock, turn ^= 1) {
+    const u32 ahead = at + kBlock;
+    if (ahead < n) {
+      resolver_.resolve(spans + ahead, count(ahead), n - ahead, blocks_[turn ^ 1]);
+    }
+    identify(blocks_[turn], first + at, identities);
+    returns_.cut(blocks_[turn]);
+    blocks_[turn].point();
+    copy_block(blocks_[turn], first + at, targets);
+  }
+}
+
+void Gather::Engine::copy_block(const Block& block, u64 first, const Target* targets) {
+  bool rest = false;
+  done_.assign(plan_.outputs.size(), 1);
+  for (size_t o = 0; o < plan_.outputs.size(); ++o) {
+    const Output& output = plan_.outputs[o];
+    if (targets[o].data == nullptr) continue;
+    u8* to = targets[o].data + first * output.row_bytes * output.rows();
+    if (computed(output.op)) {
+      compute(output, block, to);
+    } else if (output.ragged || output.rows() != 1 ||
+               !(copy_records(output, block, to) || list_rows(output, block, to))) {
+      done_[o] = 0;
+      rest = true;
+    }
+  }
+  for (size_t i = 0; rest && i < block.items.size(); ++i) {
+    const Rows& item = block.items[i];
+    for (size_t o = 0; o < plan_.outputs.size(); ++o) {
+      if (done_[o]) continue;
+      const Output& output = plan_.outputs[o];
+      if (output.ragged) {
+        copy_ragged(output, block, item, first + i, targets[o]);
+      } else {
+        copy_fixed(output, block, item, targets[o].data + (first + i) * output.row_bytes * output.rows());
+      }
+    }
+  }
+  move_all();
+}
+
+// One small value a row out of the records, for the whole block. False: not of that kind.
+bool Gather::Engine::copy_records(const Output& output, const Block& block, u8* to) const {
+  if (block.map == nullptr || (block.finished && output.finished != kNone)) return false;
+  const ColumnLayout& layout = block.map->column[output.column];
+  if (layout.place != static_cast<u32>(ColumnPlace::kRecord) || layout.row_bytes != output.row_bytes) return false;
+  const auto& records = output.op == Op::kNext ? block.next : output.op == Op::kLast ? block.last : block.row;
+  if (output.op > Op::kLast && output.op != Op::kFirst) return false;
+  copy_each(to, records.data(), layout.offset, static_cast<u32>(block.items.size()), output.row_bytes);
+  return true;
+}
+
+// One row of a column for each item, which lies in one piece. False as above.
+bool Gather::Engine::list_rows(const Output& output, const Block& block, u8* to) {
+  if (block.map == nullptr || output.op > Op::kLast || (block.finished && output.finished != kNone)) return false;
+  const ColumnLayout& layout = block.map->column[output.column];
+  if (layout.place != static_cast<u32>(ColumnPlace::kColumn) || layout.row_bytes != output.row_bytes) return false;
+  for (const Rows& item : block.items) {
+    const u32 at = output.op == Op::kNext   ? item.end()
+                   : output.op == Op::kLast ? item.back + item.steps - 1
+                                            : item.back;
+    moves_.push_back({to, block.place(item, at).column(layout), output.row_bytes});
+    to += output.row_bytes;
+  }
+  return true;
+}
+
+void Gather::Engine::move_all() {
+  u64 total = 0;
+  for (const Move& move : moves_) total += move.bytes;
+  const u64 count = moves_.size(), each = total / std::max<u64>(count, 1) + 1;
+  const u64 ahead = std::clamp<u64>(kAheadBytes / each, 1, kAheadMost);
+  auto fetch = [this](u64 i) {
+    for (u64 at = 0; at < std::min(moves_[i].bytes, kTouchBytes); at += 64) __builtin_prefetch(moves_[i].from + at);
+  };
+  for (u64 i = 0; i < std::min(ahead, count); ++i) fetch(i);
+  for (u64 i = 0; i < count; ++i) {
+    if (i + ahead < count) fetch(i + ahead);
+    const Move& move = moves_[i];
+    if (!stream_) {
+      std::memcpy(move.to, move.from, move.bytes);
+    } else {
+      os::copy_streaming(move.to, move.from, move.bytes);
+    }
+  }
+  moves_.clear();
+}
+
+// `count` rows of the item from row `from` on; returns the end of what was written.
+u8* Gather::Engine::copy_rows(const Output& output, const Block& block, const Rows& item, u32 from, u32 count, u8* to) {
+  const u64 bytes = output.row_bytes;
+  while (count > 0) {
+    const Piece& piece = block.piece(item, from);
+    const u32 inside = from - piece.at;
+    const u32 here = std::min(count, piece.count - inside);
+    Place place{&block.views[piece.view], piece.row + inside};
+    const ColumnLayout& layout = place.layout(output.column);
+    if (layout.place == static_cast<u32>(ColumnPlace::kColumn) && layout.row_bytes == bytes) {
+      moves_.push_back({to, place.column(layout), here * bytes});
+    } else if (layout.place == static_cast<u32>(ColumnPlace::kRecord) && layout.row_bytes == bytes) {
+      copy_strided(to, place.record() + layout.offset, place.view->map->record_bytes, here, output.row_bytes);
+    } else {
+      for (u32 i = 0; i < here; ++i, ++place.row) {
+        const u8* value = fixed(place, output.column, bytes);
+        if (value != nullptr) {
+          moves_.push_back({to + i * bytes, value, bytes});
+        } else {
+          std::memset(to + i * bytes, 0, bytes);
+        }
+      }
+    }
+    to += here * bytes;
+    from += here;
+    count -= here;
+  }
+  return to;
+}
+
+// Items inserted whole hold the output itself in a column of their row. False: this one does not.
+bool Gather::Engine::copy_finished(const Output& output, const Block& block, const Rows& item, u8* to) {
+  if ((item.flags & kItemFinished) == 0) return false;
+  const Place place = block.place(item, item.back);
+  const u64 whole = u64{output.row_bytes} * output.rows();
+  u32 column = output.op == Op::kNext || output.op == Op::kNextStack ? output.finished : kNone;
+  if (output.op == Op::kStack && place.layout(output.column).row_bytes == whole) column = output.column;
+  if (column == kNone) return false;
+  const u8* value = fixed(place, column, whole);
+  if (value == nullptr) return false;
+  moves_.push_back({to, value, whole});
+  return true;
+}
+
+void Gather::Engine::copy_fixed(const Output& output, const Block& block, const Rows& item, u8* to) {
+  if (copy_finished(output, block, item, to)) return;
+  const u64 bytes = output.row_bytes;
+  const Frames rows = frames(output, item);
+  if (rows.pad > 0 && plan_.pad_zero) {
+    std::memset(to, 0, rows.pad * bytes);
+    to += rows.pad * bytes;
+  } else {
+    for (u32 i = 0; i < rows.pad; ++i) to = copy_rows(output, block, item, 0, 1, to);
+  }
+  to = copy_rows(output, block, item, rows.from, rows.copy, to);
+  if (rows.again > 0) to = copy_rows(output, block, item, rows.from + rows.copy - 1, 1, to);
+  std::memset(to, 0, rows.zeros * bytes);
+}
+
+// ------------------------------------------------------------------------------------------------------------ ragged
+
+namespace {
+
+// Which of the item's rows the output's row `at` comes from, or kNone: empty.
+u32 source_row(const Frames& rows, u32 at, bool pad_zero) {
+  if (at < rows.pad) return pad_zero ? kNone : 0;
+  at -= rows.pad;
+  if (at < rows.copy) return rows.from + at;
+  return at - rows.copy < rows.again ? rows.from + rows.copy - 1 : kNone;
+}
+
+Elements ragged_value(const Output& output, const Block& block, const Rows& item, u32 row) {
+  if (row == kNone) return {nullptr, 0};
+  const Place place = block.place(item, row);
+  if ((item.flags & kItemFinished) != 0 && output.op == Op::kNext && output.finished != kNone) {
+    const ColumnLayout& layout = place.layout(output.finished);
+    if (layout.place != kNone && layout.row_bytes != output.row_bytes) damaged("a value has the wrong element size");
+    return elements(place, layout);
+  }
+  return elements(place, place.layout(output.column));
+}
+
+}  // namespace
+
+void Gather::Engine::copy_ragged(const Output& output, const Block& block, const Rows& item, u64 at,
+                                 const Target& target) {
+  const Frames rows = frames(output, item);
+  const i64* offsets = target.offsets + at * output.rows();
+  for (u32 i = 0; i < output.rows(); ++i) {
+    const Elements value = ragged_value(output, block, item, source_row(rows, i, plan_.pad_zero));
+    // The target was sized by measure(); a length that changed since then would write past it.
+    if (offsets[i + 1] - offsets[i] != i64{value.count}) damaged("a value's length changed while it was read");
+    if (value.count == 0) continue;
+    // mutant: ragged-offsets-off-by-one
+    moves_.push_back({target.data + static_cast<u64>(offsets[i]) * output.row_bytes, value.data,
+                      u64{value.count} * output.row_bytes});
+  }
+}
+
+u64 Gather::Engine::measure(u32 number, const Span* spans, u32 n, i64* offsets) {
+  const Output& output = plan_.outputs.at(number);
+  resolver_.begin();
+  i64 total = 0;
+  for (u32 at = 0; at < n; at += kBlock) {
+    Block& block = blocks_[0];
+    resolver_.resolve(spans + at, std::min(kBlock, n - at), n - at, block);
+    returns_.cut(block);
+    for (const Rows& item : block.items) {
+      const Frames rows = frames(output, item);
+      for (u32 i = 0; i < output.rows(); ++i) {
+        *offsets++ = total;
+        total += ragged_value(output, block, item, source_row(rows, i, plan_.pad_zero)).count;
+      }
+    }
+  }
+  *offsets = total;
+  return static_cast<u64>(total);
+}
+
+// ---------------------------------------------------------------------------------------------------------- computed
+
+void Gather::Engine::compute(const Output& output, const Block& block, u8* to) const {
+  if (output.op == Op::kReward) return returns_.reward(block, to);
+  if (output.op == Op::kDiscount) return returns_.discount(output, block, to);
+  if (output.op == Op::kSteps) return returns_.steps(output, block, to);
+  for (const Rows& item : block.items) {
+    if (output.op == Op::kLengths) {
+      store_integer(to, item.steps, output.row_bytes);
+    } else {
+      if (output.op == Op::kMask) {
+        std::memset(to, 1, item.steps);
+      } else {
+        marks(block, item, to);
+      }
+      std::memset(to + item.steps, 0, output.time - item.steps);
+    }
+    to += output.row_bytes * output.rows();
+  }
+}
+
+void Gather::Engine::marks(const Block& block, const Rows& item, u8* to) const {
+  for (u32 i = 0; i < item.steps; ++i) {
+    const Place place = block.place(item, item.back + i);
+    to[i] = is_first(*place.view, place.row) ? 1 : 0;
+  }
+}
+
+void Gather::Engine::identify(const Block& block, u64 first, const Identities& to) const {
+  for (size_t i = 0; i < block.items.size(); ++i) {
+    const Place place = block.place(block.items[i], block.items[i].back);
+    if (to.episodes != nullptr) to.episodes[first + i] = static_cast<i64>(episode_of(*place.view, place.row));
+    if (to.starts != nullptr) to.starts[first + i] = start_of(*place.view, place.row);
+  }
+}
+
+Gather::Gather(const ViewPlan& plan, ChunkSource& source) : engine_(std::make_unique<Engine>(plan, source)) {}
+Gather::~Gather() = default;
+void Gather::run(const Span* spans, u32 n, u64 first, const Target* targets, const Identities& identities) {
+  engine_->run(spans, n, first, targets, identities);
+}
+u64 Gather::measure(u32 output, const Span* spans, u32 n, i64* offsets) {
+  return engine_->measure(output, spans, n, offsets);
+}
+u64 Gather::item_bytes(const ViewPlan& plan, u32 output) {
+  return u64{plan.outputs.at(output).row_bytes} * plan.outputs.at(output).rows();
+}
+
+}  // namespace di

@@ -1,0 +1,111 @@
+// A range of rows becomes an example, copied into a batch. Who reads what without a lock: chunk_view.h.
+//
+// Order of work (spans.h, views.cc): blocks of items; chunk headers are prefetched a few items ahead, records one block
+// ahead; then each small output is filled for the whole block by a loop of fixed-size copies. Large outputs follow item
+// by item, because obs and next_obs of one item share most of their frames, which are then still in cache.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "base/layout.h"
+#include "rows/chunk_view.h"
+#include "rows/windows.h"
+
+namespace di {
+
+// ------------------------------------------------------------------------------------------------------------- plans
+enum class Op : u32 {
+  kRow,        // the item's own first step                                             [n, …]
+  kNext,       // the observation behind its last step; kItemNoNext: the last one again  [n, …]
+  kLast,       // its last step (terminated, truncated)                                 [n, …]
+  kStack,      // `stack` frames up to the first step, oldest first                      [n, stack, …]
+  kNextStack,  // the same up to the observation behind the last step                    [n, stack, …]
+  kWindow,    // stack − 1 earlier frames, `time` steps, `boot` rows more                [n, stack − 1 + time + boot, …]
+  kFirst,     // the value stored at the first step only                               [n, …]
+  kReward,    // Σ gamma^i · discounts · reward, float32                               [n, …]
+  kDiscount,  // gamma^k · discounts, 0 after termination, float32                     [n, …]
+  kSteps,     // k                                                                     [n] int32 or int64
+  kMask,      // u8: is step                                                           [n, time]
+  kLengths,   // valid steps                                                           [n] int32 or int64
+  kIsFirst,   // u8: begins an episode                                                 [n, time]
+};
+// kRow, kNext, kLast, kStack, kNextStack and kWindow also take ragged columns (Output.ragged).
+
+enum class Number : u32 { kF4 = 0, kF8, kI1, kI2, kI4, kI8, kU1, kU2, kU4, kU8 };  // bool: kU1
+u32 number_bytes(Number number);
+
+struct Output {
+  Op op = Op::kRow;
+  u32 column = 0;     // number in the table; not used by kMask, kLengths, kIsFirst, kSteps, kDiscount
+  u32 row_bytes = 0;  // of one row of the output (one frame); ragged: of one element
+  u32 stack = 1;      // kStack, kNextStack, kWindow
+  u32 time = 1;       // kWindow, kMask, kIsFirst
+  u32 boot = 0;       // kWindow: 1 with a bootstrap row
+  bool ragged = false;
+  u32 finished = kNone;  // kNext, kNextStack, kDiscount, kSteps: the column that holds it in a kItemFinished row
+  Number finished_number = Number::kF4;  // kDiscount, kSteps: type of that column
+
+  u32 rows() const {  // rows of the output per item
+    return op == Op::kStack || op == Op::kNextStack ? stack
+           : op == Op::kWindow                      ? stack - 1 + time + boot
+           : op == Op::kMask || op == Op::kIsFirst  ? time
+                                                    : 1;
+  }
+};
+
+struct ViewPlan {
+  ViewSpec spec{};
+  double gamma = 0.99;
+  bool pad_zero = false;      // before an episode's start: zeros instead of its first frame
+  u32 reward_column = kNone;  // Transition
+  Number reward_number = Number::kF4;
+  u32 reward_count = 1;         // elements of a row's reward
+  u32 discount_column = kNone;  // a step column that multiplies into the discount; where all its elements are 0 the
+  Number discount_number = Number::kF4;  // sum stops, steps and next_* count from there
+  u32 discount_count = 1;                // 1 or reward_count; kDiscount has as many elements
+  std::vector<Output> outputs{};
+};
+
+struct Span {  // one drawn item; the chunk is held
+  const u8* chunk;
+  u64 bytes;  // of the chunk
+  u32 row;    // first raw row, history included
+  u32 rows;
+  u32 back;
+  u32 flags;
+};
+
+struct Identities {  // per item: id of its first own step's episode, and the step's number in it; either may be nullptr
+  i64* episodes = nullptr;
+  i64* starts = nullptr;
+};
+
+struct Target {
+  u8* data = nullptr;            // the whole batch's array, contiguous; nullptr: not wanted
+  const i64* offsets = nullptr;  // ragged: what measure() filled, for the whole batch
+};
+
+// ------------------------------------------------------------------------------------------------------------ gather
+// Scratch of one gathering thread; reuse it. Threads may gather parts of one batch into the same targets.
+class Gather {
+ public:
+  Gather(const ViewPlan& plan, ChunkSource& source);  // both must outlive it; throws kInvalid on a plan that cannot be
+  ~Gather();
+  Gather(const Gather&) = delete;
+  Gather& operator=(const Gather&) = delete;
+
+  // Fills element first + i of every wanted target from spans[i]. `targets`: one per output of the plan.
+  void run(const Span* spans, u32 n, u64 first, const Target* targets, const Identities& identities = {});
+  // Ragged output: where each of its n * rows() values begins, in elements, and the total behind them (n * rows() + 1
+  // numbers). Returns the total.
+  u64 measure(u32 output, const Span* spans, u32 n, i64* offsets);
+  // Bytes of one item of a fixed-size output.
+  static u64 item_bytes(const ViewPlan& plan, u32 output);
+
+ private:
+  class Engine;
+  std::unique_ptr<Engine> engine_;
+};
+
+}  // namespace di

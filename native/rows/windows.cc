@@ -1,0 +1,210 @@
+#include "rows/windows.h"
+
+#include <algorithm>
+
+#include "base/status.h"
+
+namespace di {
+
+Windows::Windows(const ViewSpec& spec) : spec_(spec) {
+  spec_.cross_episodes = spec.cross_episodes && spec.kind == ViewKind::kSequence;
+  spec_.bootstrap = spec.bootstrap && (spec.kind == ViewKind::kSequence || spec.kind == ViewKind::kEpisode);
+  if (spec.n_step < 1 || spec.length < 1 || spec.period < 1 || spec.max_length < 1 || spec.stack < 1) {
+    throw Error(Code::kInvalid, "n_step, length, period, max_length and frame_stack must be at least 1");
+  }
+  if (spec.stack > kMaxStack) throw Error(Code::kInvalid, "frame_stack is at most " + std::to_string(kMaxStack));
+  u64 steps = spec.kind == ViewKind::kTransition ? u64{spec.n_step}
+              : spec.kind == ViewKind::kSequence ? u64{spec.burn_in} + spec.length
+                                                 : u64{spec.time()};
+  // Across episodes every step may bring two rows without steps with it: see begin().
+  u64 rows = steps * (spec_.cross_episodes ? 3 : 1) + spec.stack;
+  if (rows > kMaxWindowRows) {
+    throw Error(Code::kInvalid, "an item of this view spans " + std::to_string(rows) + " rows, at most " +
+                                    std::to_string(kMaxWindowRows) +
+                                    " are possible: lower n_step, burn_in + length or max_length");
+  }
+}
+
+const Windows::Segment& Windows::segment(i64 step) const {
+  if (step >= current_.step || older_.empty()) return current_;
+  auto after = std::upper_bound(older_.begin(), older_.end(), step,
+                                [](i64 value, const Segment& segment) { return value < segment.step; });
+  return after == older_.begin() ? older_.front() : *(after - 1);
+}
+
+// First own step of the earliest window that may still come.
+i64 Windows::needed() const {
+  switch (spec_.kind) {
+    case ViewKind::kTransition: return start_;
+    case ViewKind::kSequence: {
+      const i64 start = std::min(start_, steps_);
+      if (spec_.tail != Tail::kShift) return start;
+      // The tail may be moved back as far as the last `time` steps: of those in front of the open episode too, which
+      // may yet be discarded.
+      const bool withdrawn = open_ && spec_.cross_episodes && made_ <= current_.step;
+      // mutant: rows-in-front-of-an-open-episode-forgotten
+      return std::min(start, std::max<i64>(0, (withdrawn ? current_.step : steps_) - spec_.time()));
+    }
+    case ViewKind::kEpisode: return over_ ? steps_ : current_.step;
+    default: return steps_;
+  }
+}
+
+i64 Windows::oldest_needed() const {
+  if (!open_ && !spec_.cross_episodes) return current_.raw + steps();
+  i64 step = needed();
+  const Segment& in = segment(step);
+  i64 number = step - in.step;
+  return in.raw + number - std::min<i64>(spec_.stack - 1, number);
+}
+
+void Windows::forget() {
+  if (older_.empty()) return;
+  i64 step = needed();
+  size_t gone = 0;
+  while (gone < older_.size() && (gone + 1 < older_.size() ? older_[gone + 1].step : current_.step) <= step) ++gone;
+  older_.erase(older_.begin(), older_.begin() + static_cast<std::ptrdiff_t>(gone));
+}
+
+void Windows::restart(i64 raw) {
+  older_.clear();
+  current_ = {0, raw};
+  steps_ = start_ = made_ = 0;
+}
+
+void Windows::begin(i64 raw) {
+  // mutant: windows-cross-episodes
+  if (!spec_.cross_episodes || steps_ == 0) {
+    restart(raw);
+  } else {
+    if (steps_ > current_.step) older_.push_back(current_);
+    current_ = {steps_, raw};
+    forget();
+  }
+  open_ = true;
+  observed_ = stops_ = over_ = false;
+}
+
+void Windows::emit(i64 start, i64 stop, bool next, u32 flags, std::vector<Window>& out) const {
+  const Segment& from = segment(start);
+  const Segment& to = segment(stop - 1);
+  i64 number = start - from.step;
+  // mutant: stack-reaches-into-the-last-episode
+  i64 back = std::min<i64>(spec_.stack - 1, number);
+  i64 first = from.raw + number - back;
+  i64 behind = to.raw + (stop - to.step) + (next ? 1 : 0);
+  out.push_back({first, static_cast<u32>(behind - first), static_cast<u32>(back), flags, number});
+}
+
+void Windows::transitions(bool all, bool next, u32 flags, std::vector<Window>& out) {
+  while (start_ < steps_ && (all || stops_ || steps_ - start_ >= spec_.n_step)) {
+    emit(start_++, steps_, next, flags, out);
+  }
+}
+
+// The pending window ends with the last step: make it, or skip it when the row behind it never came.
+void Windows::reached(bool known, bool next, u32 flags, std::vector<Window>& out) {
+  if (start_ + spec_.time() != steps_) return;
+  if (known) emit(start_, steps_, next, flags, out);
+  made_ = steps_;
+  start_ += spec_.period;
+}
+
+void Windows::tail(bool next, u32 flags, std::vector<Window>& out) {
+  if (spec_.tail == Tail::kDrop || made_ >= steps_ || start_ + spec_.burn_in >= steps_) return;
+  bool shifted = spec_.tail == Tail::kShift && steps_ >= spec_.time();
+  i64 start = shifted ? steps_ - spec_.time() : start_;
+  emit(start, steps_, next, flags, out);
+  made_ = steps_;
+}
+
+void Windows::episode(bool known, bool next, u32 flags, std::vector<Window>& out) {
+  if (steps() == 0) return;
+  bool cut = steps() > spec_.max_length;
+  if (cut) {
+    emit(current_.step, current_.step + spec_.max_length, spec_.bootstrap, kItemCut, out);
+  } else if (known || !spec_.bootstrap) {
+    emit(current_.step, steps_, next && spec_.bootstrap, spec_.bootstrap ? flags : 0, out);
+  }
+}
+
+void Windows::row(std::vector<Window>& out, bool stops) {
+  observed(out);
+  ++steps_;
+  observed_ = false;
+  stops_ = stops;
+  if (spec_.kind == ViewKind::kSequence) {
+    if (!spec_.bootstrap) reached(true, false, 0, out);
+    forget();
+  } else if (spec_.kind == ViewKind::kEpisode) {
+    // Longer than the view: the cut item appears now, and nothing holds the rest of the episode.
+    if (!over_ && steps() > spec_.max_length) {
+      over_ = true;
+      episode(true, false, 0, out);
+    }
+  } else if (spec_.kind != ViewKind::kTransition) {
+    emit(steps_ - 1, steps_, false, 0, out);
+  }
+}
+
+void Windows::observed(std::vector<Window>& out) {
+  if (observed_ || steps() == 0) return;
+  observed_ = true;
+  if (spec_.kind == ViewKind::kTransition) transitions(false, true, 0, out);
+  if (spec_.kind == ViewKind::kSequence && spec_.bootstrap) reached(true, true, 0, out);
+}
+
+void Windows::last(std::vector<Window>& out) {
+  if (over_ || !open_) return;
+  bool whole = spec_.kind == ViewKind::kEpisode;
+  if (spec_.bootstrap && !(whole && steps() > spec_.max_length)) return;
+  over_ = true;
+  if (whole) episode(true, false, 0, out);
+  if (spec_.kind == ViewKind::kSequence && !spec_.cross_episodes) tail(false, 0, out);
+}
+
+void Windows::end(bool terminated, bool has_final, std::vector<Window>& out) {
+  if (!open_) return;
+  last(out);
+  bool next = has_final || observed_;
+  bool known = next || terminated;
+  u32 flags = (terminated ? kItemTerminal : 0) | (next ? 0 : kItemNoNext);
+  if (steps() > 0) {
+    if (spec_.kind == ViewKind::kTransition && known) transitions(true, next, flags, out);
+    if (spec_.kind == ViewKind::kEpisode && !over_) episode(known, next, flags, out);
+    if (spec_.kind == ViewKind::kSequence && spec_.bootstrap) {
+      reached(known, next, flags, out);
+      if (known && !spec_.cross_episodes) tail(next, flags, out);
+    }
+    known_ = known;
+    final_ = next;
+    end_flags_ = flags;
+  }
+  open_ = false;
+}
+
+void Windows::discard(std::vector<Window>& out) {
+  if (!open_) return;
+  open_ = false;
+  if (!spec_.cross_episodes) return;
+  const i64 behind = current_.raw + steps();
+  // mutant: runs-go-on-behind-a-discarded-episode
+  steps_ = current_.step;
+  end_run(behind, out);
+}
+
+void Windows::close(std::vector<Window>& out) {
+  if (spec_.cross_episodes) end_run(current_.raw + steps(), out);
+}
+
+// Its tail, and a new run that begins at this raw row or later.
+void Windows::end_run(i64 raw, std::vector<Window>& out) {
+  if (!spec_.bootstrap) {
+    tail(false, 0, out);
+  } else if (known_) {
+    tail(final_, end_flags_, out);
+  }
+  restart(raw);
+}
+
+}  // namespace di
