@@ -41,6 +41,8 @@ def test_a_short_table_beside_long_episodes_keeps_its_items(lanes: int | None, h
         with store.writer([short, whole], lanes=lanes) as writer:
             for at in range(length + length // 5):
                 writer.append(step_of(side, lanes, at), timeout=0)
+                if at % 50 == 0:  # also before the first episodes are as long as they may be
+                    assert short.stats()["used_bytes"] < 3 * short.stats()["reserve_bytes"] // 2, at
             open_bytes = (length // 5) * side * side * (lanes or 1)
             assert short.stats()["used_bytes"] < 3 * short.stats()["reserve_bytes"] // 2
             assert whole.stats()["used_bytes"] > open_bytes
@@ -83,6 +85,21 @@ def test_a_raised_reserve_does_not_creep_up_as_a_table_grows_and_shrinks() -> No
                     short.resize(capacity)
             reserves.append(short.stats()["reserve_bytes"])
         assert max(reserves) <= reserves[0] * 1.01
+        assert store.check() == []
+
+
+def test_open_episodes_of_many_writers_take_free_memory() -> None:
+    """Beyond twice what the table has set aside: only its items are held to that."""
+    with di_store.open(memory="192MiB") as store, contextlib.ExitStack() as opened:
+        table = store.create_table("t", capacity=2, lanes=1, view=di_store.Episode(400))
+        writers = [opened.enter_context(table.writer()) for _ in range(16)]
+        for at in range(390):
+            for writer in writers:
+                writer.append(step_of(42, None, at), timeout=0)
+        assert table.stats()["used_bytes"] > 5 * table.stats()["reserve_bytes"] // 2
+        for writer in writers:
+            writer.end_episode(timeout=0)
+        assert len(table) == 2
         assert store.check() == []
 
 
