@@ -12,7 +12,7 @@ import pytest
 from pains import Program
 
 import di_store
-from di_store.batch import encode_blob
+from di_store.replay.batch import encode_blob
 
 STOP = """
 import sys, di_store

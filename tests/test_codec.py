@@ -24,8 +24,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from di_store.codec import Encoded, decode, encode
-from di_store.codec.form import ALIGNMENT
+from di_store.objects.codec import Encoded, decode, encode
+from di_store.objects.codec.form import ALIGNMENT
 
 
 def stored(encoded: Encoded) -> np.ndarray[Any, Any]:
@@ -454,7 +454,7 @@ READER = """
 import sys, pickle
 header, payload = pickle.load(sys.stdin.buffer)
 import numpy as np
-from di_store.codec import decode
+from di_store.objects.codec import decode
 assert not {"torch", "ml_dtypes"} & set(sys.modules)
 value = decode(header, np.frombuffer(payload, np.uint8))
 print(type(value["t"]).__name__, value["t"].dtype, value["t"].tolist(), value["m"].dtype, value["m"].tolist())
@@ -473,7 +473,6 @@ def test_a_process_that_has_imported_nothing_reads_it() -> None:
 
 
 def test_importing_the_package_imports_no_framework() -> None:
-    code = (
-        "import sys, di_store.codec, di_store.schema; assert not {'torch', 'ml_dtypes', 'gymnasium'} & set(sys.modules)"
-    )
+    code = "import sys, di_store.objects.codec, di_store.columns.schema\n"
+    code += "assert not {'torch', 'ml_dtypes', 'gymnasium'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

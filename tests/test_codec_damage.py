@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_codec import VALUES, same, stored
 
-from di_store.codec import decode, encode
-from di_store.codec.form import MAGIC, VERSION, Tag, pack_header
-from di_store.errors import CorruptData, LayoutMismatch
+from di_store.base.errors import CorruptData, LayoutMismatch
+from di_store.objects.codec import decode, encode
+from di_store.objects.codec.form import MAGIC, VERSION, Tag, pack_header
 
 GOLDEN = (
     "44496f620caf40f20192cd048c940293a177a162a46c6f6e67939407a33e693292020300930192a1780392990301fe920ab43078343030303030"

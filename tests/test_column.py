@@ -11,10 +11,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from di_store.column import Column
-from di_store.dtypes import round_to_bfloat16
-from di_store.errors import SchemaMismatch
-from di_store.schema import Schema, Spec
+from di_store.base.dtypes import round_to_bfloat16
+from di_store.base.errors import SchemaMismatch
+from di_store.columns.column import Column
+from di_store.columns.schema import Schema, Spec
 
 
 def column(dtype: Any, shape: Any = (), name: str = "x", max: int | None = None) -> Column:

@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 
-from di_store import errors
+from di_store.base import errors
 
 CONTRACT = (
     "StoreNotFound StoreClosed StoreFull CapacityError LayoutMismatch CorruptData ObjectNotFound ObjectExists "

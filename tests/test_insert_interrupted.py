@@ -13,7 +13,9 @@ import pytest
 from interrupting import Interrupt, forget_handled
 
 import di_store
-from di_store import config, insert, waits
+from di_store.base import config
+from di_store.replay import inserter as insert
+from di_store.runtime import waits
 
 INSERT = str(Path(insert.__file__))
 CONFIG = str(Path(config.__file__))

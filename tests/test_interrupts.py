@@ -15,7 +15,7 @@ from interrupting import interrupted
 from pains import BOUND_SECONDS
 
 import di_store
-from di_store import chores
+from di_store.runtime import chores
 
 ITEMS, BATCH = 40, 4
 NEVER = 10**9

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import di_store
-from di_store.combination import MAX_CAPACITY, NOT_GIVEN, Combination, check_combination
-from di_store.errors import CorruptData
-from di_store.limiters import (
+from di_store.base.errors import CorruptData
+from di_store.policy.combination import MAX_CAPACITY, NOT_GIVEN, Combination, check_combination
+from di_store.policy.limiters import (
     LIMITERS,
     UNBOUNDED,
     Bounds,
@@ -27,8 +27,8 @@ from di_store.limiters import (
     limiter_from_plain,
     limiter_to_plain,
 )
-from di_store.samplers import Fifo, Lifo, MaxHeap, Once, Prioritized, Uniform
-from di_store.views import Step, Transition
+from di_store.policy.samplers import Fifo, Lifo, MaxHeap, Once, Prioritized, Uniform
+from di_store.policy.views import Step, Transition
 
 ANY_LIMITER = st.one_of(
     st.builds(MinSize, st.integers(1, 50)),

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import di_store
-from di_store import background, chores
+from di_store.runtime import background, chores
 
 
 @pytest.fixture

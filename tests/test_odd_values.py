@@ -244,7 +244,7 @@ def test_a_batch_that_no_memory_holds_is_refused_before_it_is_drawn(scene: Scene
 
 
 def test_a_batch_beyond_the_machines_memory_is_refused(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("di_store.draw.machine_bytes", lambda: 2**20)
+    monkeypatch.setattr("di_store.replay.sampling.machine_bytes", lambda: 2**20)
     assert len(scene.t.sample(1_000)) == 1_000
     for call in (
         lambda: scene.t.sample(70_000),

@@ -14,7 +14,7 @@ import pytest
 from pains import MIB, Program, until
 
 import di_store
-from di_store import waits
+from di_store.runtime import waits
 
 TIMEOUT = 0.3
 LATE_SECONDS = 10.0
@@ -231,7 +231,7 @@ def test_stopped_process(store: Any) -> None:
 
 PATIENT = """
 import sys, di_store
-from di_store import waits
+from di_store.runtime import waits
 waits.LOG_SECONDS = float(sys.argv[2])
 store = di_store.attach(sys.argv[1], timeout=60)
 kind = sys.argv[3]

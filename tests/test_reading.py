@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 import di_store
-from di_store import _core, waits
+from di_store import _core
+from di_store.runtime import waits
 
 
 @pytest.fixture

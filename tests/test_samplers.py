@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from di_store import samplers as s
-from di_store.errors import CorruptData
+from di_store.base.errors import CorruptData
+from di_store.policy import samplers as s
 
 SOME: list[s.Sampler] = [
     s.Uniform(),

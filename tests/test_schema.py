@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from di_store.column import Column
-from di_store.errors import CorruptData, SchemaMismatch
-from di_store.schema import Schema, Spec
+from di_store.base.errors import CorruptData, SchemaMismatch
+from di_store.columns.column import Column
+from di_store.columns.schema import Schema, Spec
 
 
 def types(schema: Schema) -> dict[str, str]:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from di_store.sizes import MAX_BYTES, format_size, parse_size
+from di_store.base.sizes import MAX_BYTES, format_size, parse_size
 
 
 @pytest.mark.parametrize(

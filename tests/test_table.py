@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 import di_store
-from di_store import reserve, waits
-from di_store.plan import make_layout
-from di_store.schema import Schema
+from di_store.columns.schema import Schema
+from di_store.lowering import reserve
+from di_store.lowering.plan import make_layout
+from di_store.runtime import waits
 
 
 @pytest.fixture

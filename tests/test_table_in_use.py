@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import di_store
-from di_store import chores
+from di_store.runtime import chores
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from di_store.errors import CorruptData
-from di_store.schema import Schema, Spec
-from di_store.views import (
+from di_store.base.errors import CorruptData
+from di_store.columns.schema import Schema, Spec
+from di_store.policy.views import (
     Episode,
     Opaque,
     Sequence,

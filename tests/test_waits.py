@@ -16,7 +16,7 @@ from pains import Program, until
 from undelivered import stop_outside_locks
 
 import di_store
-from di_store import waits
+from di_store.runtime import waits
 
 # -- the age shown ----------------------------------------------------------------------------------------------------
 

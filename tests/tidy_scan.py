@@ -11,7 +11,7 @@ FunctionDef = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def package_imports(path: Path, depth: int) -> set[str]:
-    """Top-level names of di_store that a module imports; `depth` is 1 for src/di_store/x.py, 2 for a folder below."""
+    """Dotted names in di_store that a module imports; `depth` is 1 for src/di_store/x.py, 2 for a folder below."""
     tree = ast.parse(path.read_text())
     typing_only = {
         id(inner)
@@ -25,7 +25,7 @@ def package_imports(path: Path, depth: int) -> set[str]:
         if id(node) in typing_only:
             continue
         if isinstance(node, ast.Import):
-            names |= {name.name.split(".")[1] for name in node.names if name.name.startswith("di_store.")}
+            names |= {name.name.partition(".")[2] for name in node.names if name.name.startswith("di_store.")}
         elif isinstance(node, ast.ImportFrom):
             names |= _from_imports(node, depth)
     return names
@@ -57,9 +57,8 @@ def _from_imports(node: ast.ImportFrom, depth: int) -> set[str]:
         inside = module.partition(".")[2]
     else:
         return set()
-    if inside:
-        return {inside.split(".")[0]}
-    return {name.name for name in node.names if name.name.islower()}
+    names = {name.name for name in node.names if name.name.islower()}
+    return {inside, *(f"{inside}.{name}" for name in names)} if inside else names
 
 
 def python_functions(path: Path) -> list[tuple[str, int]]:

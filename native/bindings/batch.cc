@@ -33,7 +33,7 @@ class LayoutSource : public ChunkSource {
   // With the GIL: the layout of every chunk about to be read is known afterwards. Chunks that follow share it.
   void learn(u32 layout) {
     const nb::object text = nb::str(read_layout_text(*arena_, layout).c_str());
-    const nb::object plan = checked(in_python([] { return PyImport_ImportModule("di_store.plan"); }));
+    const nb::object plan = checked(in_python([] { return PyImport_ImportModule("di_store.lowering.plan"); }));
     const nb::object names = call_python(plan.attr("layout_names"), text);
     std::unordered_map<std::string, u32> numbers;
     u32 number = 0;

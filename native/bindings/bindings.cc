@@ -75,7 +75,7 @@ const char* error_name(Code code) {
 
 // The exception for an error of the core, with its type.
 std::pair<nb::object, nb::object> made_exception(const Error& error) {
-  const nb::object module = checked(in_python([] { return PyImport_ImportModule("di_store.errors"); }));
+  const nb::object module = checked(in_python([] { return PyImport_ImportModule("di_store.base.errors"); }));
   nb::object type = checked(PyObject_GetAttrString(module.ptr(), error_name(error.code())));
   const nb::str text(error.what());
   if (error.code() == Code::kTimeout) {

@@ -1,7 +1,7 @@
 """The native core: shared memory and everything in it that two processes touch at once.
 
 What is passed here is checked by the callers in Python; the classes above are the ones to use. Timeouts are seconds,
-negative: none. Errors are those of `di_store.errors`.
+negative: none. Errors are those of `di_store.base.errors`.
 """
 
 from _thread import LockType

@@ -10,11 +10,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from di_store import _core, config, waits
-from di_store.errors import AccessDenied, StoreNotFound, shown
-from di_store.sizes import budget_bytes
+from di_store import _core
+from di_store.base import config
+from di_store.base.errors import AccessDenied, StoreNotFound, shown
+from di_store.base.sizes import budget_bytes
+from di_store.runtime import waits
+from di_store.runtime.waits import LOG_SECONDS, check_timeout, logger
 from di_store.store import ATTACH, LOCK_SECONDS, Store
-from di_store.waits import LOG_SECONDS, check_timeout, logger
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _CREATE_OR_ATTACH, _NEW, _FRESH = 0, 1, 3

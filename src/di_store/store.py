@@ -11,11 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from di_store import _core, codec, config, waits
-from di_store import objects as objects_
-from di_store import weights as weights_
-from di_store.combination import NOT_GIVEN, check_combination
-from di_store.errors import (
+from di_store import _core
+from di_store.base import config
+from di_store.base.errors import (
     AccessDenied,
     ObjectNotFound,
     StoreClosed,
@@ -25,20 +23,24 @@ from di_store.errors import (
     TableNotFound,
     Timeout,
 )
-from di_store.handle import TableHandle
-from di_store.mixture import Mixture
-from di_store.mixture import check_weights as check_shares
-from di_store.objects import Ref
-from di_store.plan import read_plan
-from di_store.reserve import Reckoning, check_room, reckon, reckon_without_rows
-from di_store.settings import Settings, check_durability, check_table_name, make_settings
-from di_store.sizes import budget_bytes
-from di_store.stats import store_stats, table_stats
-from di_store.table import Table
-from di_store.views import Step
-from di_store.waits import Wait, check_timeout
-from di_store.weights import Published
-from di_store.writer import Writer, forget_writers
+from di_store.base.sizes import budget_bytes
+from di_store.lowering.plan import read_plan
+from di_store.lowering.reserve import Reckoning, check_room, reckon, reckon_without_rows
+from di_store.objects import codec
+from di_store.objects import refs as objects_
+from di_store.objects import weights as weights_
+from di_store.objects.refs import Ref
+from di_store.objects.weights import Published
+from di_store.policy.combination import NOT_GIVEN, check_combination
+from di_store.policy.settings import Settings, check_durability, check_table_name, make_settings
+from di_store.policy.views import Step
+from di_store.replay.handle import TableHandle
+from di_store.replay.mixture import Mixture, check_shares
+from di_store.replay.stats import store_stats, table_stats
+from di_store.replay.table import Table
+from di_store.replay.writer import Writer, forget_writers
+from di_store.runtime import waits
+from di_store.runtime.waits import check_timeout
 
 ATTACH = 2
 """The core's number for a store that must be there."""
@@ -48,8 +50,6 @@ _MEMORY, _MINUTE, _NOW = "memory", 60, 0  # defaults, known by identity: odd arg
 
 _core.set_codec(codec.encode, codec.decode)
 _core.set_wait_log(waits.log_wait)
-
-
 os.register_at_fork(
     before=_core.before_fork, after_in_parent=_core.after_fork_parent, after_in_child=_core.after_fork_child
 )
@@ -463,7 +463,7 @@ class Store:
 
     def _await_table(self, name: str, seconds: float | None) -> _core.Table:
         """A table that somebody is still to create."""
-        with Wait(self._arena, seconds, f"table {name!r}") as wait:
+        with waits.Wait(self._arena, seconds, f"table {name!r}") as wait:
             while wait.left > 0:
                 arena = self._arena
                 wait.pause(arena.wait_table, arena.room_seq(), "nobody has created it yet", at_most=max(wait.left, 0.0))

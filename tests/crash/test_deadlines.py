@@ -21,7 +21,8 @@ import di_store
 from crash import board as words
 from crash.field import Field
 from crash.zygote import Crew
-from di_store import _core, waits
+from di_store import _core
+from di_store.runtime import waits
 
 PATIENCE = 0.05
 """Seconds that each call is given."""

@@ -12,6 +12,7 @@ from importlib import metadata
 
 import click
 
+from di_store.base.errors import StoreError
 from di_store.cli.bench import bench
 from di_store.cli.check import check
 from di_store.cli.demo import demo
@@ -20,7 +21,6 @@ from di_store.cli.inspect import inspect
 from di_store.cli.rm import rm
 from di_store.cli.status import status
 from di_store.cli.top import top
-from di_store.errors import StoreError
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

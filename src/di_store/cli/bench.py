@@ -11,10 +11,10 @@ from pathlib import Path
 import click
 
 import di_store
+from di_store.base.errors import CapacityError
+from di_store.base.tree import did_you_mean
 from di_store.cli import loads
 from di_store.cli.common import console, json_option, listing, print_json, usage_errors
-from di_store.errors import CapacityError
-from di_store.tree import did_you_mean
 from di_store.workloads import WORKLOADS, Figure, Meter
 from di_store.workloads.catalogue import GROUPS, LOADS, find
 from di_store.workloads.crew import CrewError

@@ -18,8 +18,8 @@ from rich.table import Table
 from rich.text import Text
 
 import di_store
-from di_store.errors import StoreNotFound, Timeout
-from di_store.tree import did_you_mean
+from di_store.base.errors import StoreNotFound, Timeout
+from di_store.base.tree import did_you_mean
 
 ATTACH_SECONDS = 5.0
 """How long attaching may wait for another process that attaches at the same time."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
+from di_store.base.sizes import parse_size
 from di_store.cli.common import usage_errors
 from di_store.demo import DemoConfig, run
 from di_store.demo.config import AUTORESET_MODES
-from di_store.sizes import parse_size
 
 DEFAULT = DemoConfig()
 

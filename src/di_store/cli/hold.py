@@ -7,8 +7,8 @@ import os
 import click
 
 import di_store
+from di_store.base.errors import StoreClosed
 from di_store.cli.common import Stop, json_option, print_json, usage_errors
-from di_store.errors import StoreClosed
 
 LOOK_SECONDS = 0.5
 

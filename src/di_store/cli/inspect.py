@@ -10,6 +10,9 @@ from rich.console import RenderableType
 from rich.text import Text
 
 import di_store
+from di_store.base.errors import TableNotFound
+from di_store.base.sizes import format_size
+from di_store.base.tree import did_you_mean, flatten
 from di_store.cli.common import (
     LOCK_SECONDS,
     attached,
@@ -23,10 +26,7 @@ from di_store.cli.common import (
     timeout_option,
 )
 from di_store.cli.report import Report, client_rows, described, limiter_text, memory_rows, table_report
-from di_store.column import shape_text
-from di_store.errors import TableNotFound
-from di_store.sizes import format_size
-from di_store.tree import did_you_mean, flatten
+from di_store.columns.column import shape_text
 
 TABLE_HEADS = ("table", "items>", "capacity>", "bytes>", "inserts>", "samples>", "writers>", "limiter")
 CLIENT_HEADS = ("pid>", "state", "roles", "waits for", "since", "held up by")

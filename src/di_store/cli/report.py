@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import di_store
+from di_store.base.errors import StoreError, StoreNotFound
+from di_store.base.sizes import format_size
 from di_store.cli.common import ATTACH_SECONDS, seconds_text
-from di_store.errors import StoreError, StoreNotFound
 from di_store.opening import other_pids
-from di_store.sizes import format_size
 
 Report = dict[str, Any]
 

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 import click
 
 import di_store
+from di_store.base.errors import AccessDenied, CorruptData, LayoutMismatch, StoreError
 from di_store.cli.common import attached, json_option, pids_text, print_json
-from di_store.errors import AccessDenied, CorruptData, LayoutMismatch, StoreError
 from di_store.opening import other_pids
 
 

@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from di_store.base.sizes import format_size
 from di_store.cli.common import (
     Stop,
     console,
@@ -22,7 +23,6 @@ from di_store.cli.common import (
 from di_store.cli.keys import Keys
 from di_store.cli.report import Report, limiter_text, reports, share_text
 from di_store.cli.status import WAITER_HEADS, waiter_rows
-from di_store.sizes import format_size
 
 TABLE_HEADS = ("table", "items>", "capacity>", "inserts/s>", "samples/s>", "writers>", "limiter")
 

@@ -13,9 +13,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 import di_store
-from di_store.limiters import Limiter
-from di_store.samplers import Sampler
-from di_store.views import View
+from di_store.policy.limiters import Limiter
+from di_store.policy.samplers import Sampler
+from di_store.policy.views import View
 
 LEAST_CAPACITY = 64
 """Items that a table keeps, however small the scale."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import di_store
-from di_store.views import View
+from di_store.policy.views import View
 from di_store.workloads.objects import POOL_BYTES
 
 

@@ -1,0 +1,181 @@
+"""What views, samplers and limiters share: checked arguments, and their plain form for storage and comparison."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import operator
+from collections.abc import Iterable
+from typing import Any, TypeGuard, TypeVar
+
+import numpy as np
+
+from di_store.base.errors import CorruptData, shown
+
+T = TypeVar("T")
+
+MAX_COUNT = 2**31 - 1
+"""The largest number of rows any option may name."""
+
+
+def count(option: str, value: object, *, minimum: int, maximum: int = MAX_COUNT, why: str = "") -> int:
+    """`value` as an int within bounds.
+
+    Raises:
+        TypeError: no whole number (bool counts as none).
+        ValueError: out of bounds; `why` explains the lower one.
+    """
+    if isinstance(value, bool):
+        raise TypeError(f"{option}={shown(value)}: give a whole number")
+    if isinstance(value, (int, np.integer)):
+        number = int(value)  # a signal handler's own exception passes
+    else:
+        try:
+            number = operator.index(value)  # type: ignore[arg-type]
+        except Exception:  # whatever a foreign type raises
+            raise TypeError(f"{option}={shown(value)} is a {type(value).__name__}: give a whole number") from None
+    if number < minimum:
+        raise ValueError(f"{option}={shown(number)} is below {minimum}" + (f": {why}" if why else ""))
+    if number > maximum:
+        raise ValueError(f"{option}={shown(number)} is above {maximum}, the largest there is")
+    return number
+
+
+def as_float(option: str, value: object, wanted: str) -> float:
+    """`value` as a float, NaN and infinities included; what is too large for one is infinite.
+
+    Raises:
+        TypeError: no number (bool and text count as none); `wanted` says what to give.
+    """
+    if type(value) is float:
+        return value
+    if type(value) is int or isinstance(value, (np.floating, np.integer)):
+        try:
+            return float(value)
+        except OverflowError:  # and nothing else: a signal handler's own exception passes
+            return math.inf if value > 0 else -math.inf
+    refused = isinstance(value, (bool, str, bytes)) or type(value).__name__ in ("bool_", "bool")
+    if not refused and hasattr(value, "__float__"):
+        try:
+            return float(value)
+        except OverflowError:
+            return math.inf if value > 0 else -math.inf  # type: ignore[operator]
+        except Exception:  # whatever a foreign type raises
+            pass
+    raise TypeError(f"{option}={shown(value)} is a {type(value).__name__}: give {wanted}")
+
+
+def real(option: str, value: object, *, minimum: float = 0.0, maximum: float = math.inf, why: str = "") -> float:
+    """`value` as a finite float within bounds, both included.
+
+    Raises:
+        TypeError: no number.
+        ValueError: NaN, infinite, or out of bounds; `why` explains them.
+    """
+    number = as_float(option, value, "a number")
+    if not math.isfinite(number) or not minimum <= number <= maximum:
+        bounds = f"at least {minimum:g}" if maximum == math.inf else f"between {minimum:g} and {maximum:g}"
+        raise ValueError(f"{option}={number}: give a finite number {bounds}" + (f": {why}" if why else ""))
+    return number
+
+
+def flag(option: str, value: object) -> bool:
+    """`value` as a bool; TypeError for anything else, so that a misplaced argument is not taken for True."""
+    if isinstance(value, bool) or type(value).__name__ in ("bool_", "bool"):
+        return bool(value)
+    raise TypeError(f"{option}={shown(value)} is a {type(value).__name__}: give True or False")
+
+
+def choice(option: str, value: object, choices: Iterable[str]) -> str:
+    """`value` if it is one of `choices`; ValueError with all of them otherwise."""
+    known = tuple(choices)
+    if isinstance(value, str) and value in known:
+        return value
+    raise ValueError(f"{option}={shown(value)}: give one of {', '.join(map(repr, known))}")
+
+
+def is_name(value: object, most: int) -> TypeGuard[str]:
+    """Whether it is text of 1 to `most` bytes of UTF-8, without NUL."""
+    if not isinstance(value, str) or "\0" in value:
+        return False
+    try:
+        return 1 <= len(value.encode()) <= most
+    except UnicodeEncodeError:  # lone surrogates
+        return False
+
+
+def listed(option: str, value: object, wanted: str) -> list[Any]:
+    """What goes through as a list; TypeError with what is `wanted` for text, and what has no elements."""
+    if type(value) in (list, tuple):
+        return list(value)  # type: ignore[call-overload, no-any-return]  # a signal handler's own exception passes
+    if not isinstance(value, (str, bytes)):
+        try:
+            return list(value)  # type: ignore[call-overload, no-any-return]
+        except Exception:  # whatever a foreign type raises
+            pass
+    raise TypeError(f"{option}={shown(value)} is a {type(value).__name__}: give {wanted}")
+
+
+def names(option: str, value: object) -> tuple[str, ...]:
+    """Column names as a tuple: one text stands for a tuple of one.
+
+    Raises:
+        TypeError: neither text nor an iterable of texts.
+        ValueError: an empty name, or one named twice.
+    """
+    found = [value] if isinstance(value, str) else listed(option, value, "a tuple of column names")
+    for each in found:
+        if not isinstance(each, str):
+            raise TypeError(f"{option}={shown(value)}: {shown(each)} is a {type(each).__name__}, column names are text")
+        if not each:
+            raise ValueError(f"{option}={shown(value)} holds an empty name")
+        if not is_name(each, MAX_COUNT):
+            raise ValueError(f"{option}={shown(value)}: a column's name is text of UTF-8")
+    if len(set(found)) != len(found):
+        raise ValueError(f"{option}={shown(value)} names a column twice")
+    return tuple(map(str, found))
+
+
+def later(option: str, value: object, unset: object = None) -> None:
+    """Refuse an option that this version does not have yet: ValueError with `option`, such as "disk="."""
+    if value is not unset:
+        raise ValueError(f"{option} is not available in this version of di-store: leave it out")
+
+
+def to_plain(config: Any) -> dict[str, Any]:
+    """A view, sampler or limiter as a dict of plain values: its fields, and its class under "kind"."""
+    plain: dict[str, Any] = {"kind": type(config).__name__}
+    for field in dataclasses.fields(config):
+        if field.compare:
+            value = getattr(config, field.name)
+            plain[field.name] = list(value) if isinstance(value, tuple) else value
+    return plain
+
+
+def from_plain(plain: Any, classes: Iterable[type[T]], what: str) -> T:
+    """The object that `to_plain` described, one of `classes`, checked as if written by hand.
+
+    Raises:
+        CorruptData: unknown kind or field, or values that its constructor refuses.
+    """
+    by_name = {cls.__name__: cls for cls in classes}
+    try:
+        fields = dict(plain)
+        cls = by_name[fields.pop("kind")]
+        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})
+    except (TypeError, ValueError, KeyError) as error:
+        raise CorruptData(f"the stored {what} {shown(plain)} cannot be read: {error}") from None
+
+
+def instance(option: str, value: object, classes: tuple[type[T], ...]) -> T:
+    """`value` if it is an instance of one of `classes`.
+
+    Raises:
+        TypeError: it is not; a class in place of its instance is pointed out.
+    """
+    if isinstance(value, classes):
+        return value
+    known = ", ".join(cls.__name__ for cls in classes)
+    if isinstance(value, type) and issubclass(value, classes):
+        raise TypeError(f"{option}={value.__name__} is the class: write {option}={value.__name__}(…)")
+    raise TypeError(f"{option}={shown(value)} is a {type(value).__name__}: give one of {known}")

@@ -1,0 +1,133 @@
+"""Nested dicts and their flat form: a leaf's name is its path joined by ``/``.
+
+``{"obs": {"pixels": p, "speed": s}, "reward": r}`` is ``{"obs/pixels": p, "obs/speed": s, "reward": r}``. Everything
+that is not a mapping is a leaf. An inner node's name (``"obs"``) means all leaves below it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from di_store.base.errors import shown
+
+SEPARATOR = "/"
+MAX_DEPTH = 32
+
+
+def flatten(tree: Mapping[str, Any], *, what: str = "step") -> dict[str, Any]:
+    """The leaves of `tree` by path, in the order in which they stand.
+
+    Args:
+        tree: nested mappings with text keys.
+        what: what the tree is, for the error texts.
+
+    Raises:
+        TypeError: `tree` is no mapping, or a key is no text.
+        ValueError: an empty mapping, an empty key or one with "/", more than 32 levels.
+    """
+    if not isinstance(tree, Mapping):
+        raise TypeError(
+            f'a {what} is a dict of columns, such as {{"obs": …, "reward": …}}, not a {type(tree).__name__}'
+        )
+    leaves: dict[str, Any] = {}
+    _collect(tree, "", leaves, what, 0)
+    return leaves
+
+
+def _collect(tree: Mapping[Any, Any], prefix: str, leaves: dict[str, Any], what: str, depth: int) -> None:
+    if depth > MAX_DEPTH:
+        raise ValueError(f"{what} {prefix[:80]!r}… is nested more than {MAX_DEPTH} deep; does a dict hold itself?")
+    if not tree:
+        place = f"{what} at {prefix[:-1]!r}" if prefix else f"this {what}"
+        raise ValueError(f"{place} is an empty dict, which holds no column: leave it out")
+    for key, value in tree.items():
+        if type(key) is not str:
+            key = _checked_type(key, prefix, what)
+        if not key or SEPARATOR in key:
+            raise ValueError(
+                f"key {shown(key)} in {what} {prefix or 'root'!r}: keys are not empty and hold no {SEPARATOR!r}, "
+                f'which joins the parts of a path; nest instead: {{"a": {{"b": …}}}}'
+            )
+        if isinstance(value, Mapping):
+            _collect(value, f"{prefix}{key}{SEPARATOR}", leaves, what, depth + 1)
+        else:
+            leaves[prefix + key] = value
+
+
+def _checked_type(key: object, prefix: str, what: str) -> str:
+    if not isinstance(key, str):
+        raise TypeError(
+            f"key {shown(key)} in {what} {prefix or 'root'!r} is a {type(key).__name__}: column names are text"
+        )
+    return str(key)
+
+
+def unflatten(leaves: Mapping[str, Any]) -> dict[str, Any]:
+    """The nested dicts that `flatten` would turn into `leaves`.
+
+    Raises:
+        ValueError: one name is both a leaf and an inner node, or a path has an empty part.
+    """
+    root: dict[str, Any] = {}
+    nodes: dict[str, dict[str, Any]] = {}
+    for path, leaf in leaves.items():
+        *parents, last = path.split(SEPARATOR)
+        if not last or not all(parents):
+            raise ValueError(f"{path!r} has an empty part: names are parts joined by single {SEPARATOR!r}")
+        node, name = root, ""
+        for part in parents:
+            name = f"{name}{SEPARATOR}{part}" if name else part
+            if name in leaves:
+                raise _leaf_and_node(name)
+            if name not in nodes:
+                nodes[name] = node[part] = {}
+            node = nodes[name]
+        node[last] = leaf
+    return root
+
+
+def _leaf_and_node(path: str) -> ValueError:
+    return ValueError(f"{path!r} is both a column and a group of columns: rename one of them")
+
+
+def is_below(path: str, node: str) -> bool:
+    """Whether `node` is `path` itself or one of the inner nodes above it."""
+    return path == node or path.startswith(node + SEPARATOR)
+
+
+def select(paths: Iterable[str], wanted: str | Iterable[str], *, option: str = "columns") -> tuple[str, ...]:
+    """Those of `paths` that `wanted` names, itself or through an inner node, in the order of `paths`.
+
+    Args:
+        paths: all column names.
+        wanted: a name or several; an inner node's name means all below.
+        option: the argument's name, for the error text.
+
+    Raises:
+        ValueError: a name in `wanted` means no column.
+        TypeError: a name is no text.
+    """
+    known = tuple(paths)
+    names = (wanted,) if isinstance(wanted, str) else tuple(wanted)
+    chosen: set[str] = set()
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"{option}: {shown(name)} is a {type(name).__name__}, column names are text")
+        found = [path for path in known if is_below(path, name)]
+        if not found:
+            raise ValueError(f"{option}: no column {name!r}{did_you_mean(name, known)}")
+        chosen.update(found)
+    return tuple(path for path in known if path in chosen)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The tail of an error text: the names close to `name`, else all there are."""
+    names = list(known)
+    groups = {path[:cut] for path in names for cut in range(len(path)) if path[cut] == SEPARATOR}
+    close = difflib.get_close_matches(name, [*names, *sorted(groups)], n=3)
+    if close:
+        return ", did you mean " + " or ".join(repr(match) for match in close) + "?"
+    shown = ", ".join(repr(path) for path in names[:12])
+    return f"; there are: {shown}" + (", …" if len(names) > 12 else "")

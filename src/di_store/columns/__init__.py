@@ -1,0 +1,1 @@
+"""What a row is: columns, their types and shapes, ragged ones among them."""

@@ -1,0 +1,411 @@
+"""What the core reads and writes: how rows lie in chunks, and how a view's outputs come from a table's columns.
+
+Numbers of operations, places and element types are those of ``native/rows/views.h`` and ``native/base/layout.h``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
+import numpy as np
+
+from di_store.base import dtypes
+from di_store.base.errors import CorruptData
+from di_store.base.tree import SEPARATOR, select
+from di_store.columns.column import Column
+from di_store.columns.schema import Schema
+from di_store.policy.views import NEXT, Episode, Opaque, Sequence, Transition, View, check_columns, frame_stacks
+
+if TYPE_CHECKING:
+    from di_store import _core
+
+ROW, NEXT_ROW, LAST, STACK, NEXT_STACK, WINDOW, FIRST, REWARD, DISCOUNT, STEPS, MASK, LENGTHS, IS_FIRST = range(13)
+RECORD, WIDE, HEAP = range(3)
+FINISHED, NO_NEXT = 4, 1
+"""Flags of an item: inserted whole; no observation behind its last step."""
+
+WIDE_BYTES = 512
+"""Columns of at least this many bytes a row lie column by column, smaller ones together in the row's record."""
+
+VALUE = "value"
+"""The one column of a table of Python values: their encoded bytes."""
+
+OPAQUE_SCHEMA = Schema((Column(VALUE, np.dtype(np.uint8), (), ragged=True),))
+
+_NUMBERS = {"f4": 0, "f8": 1, "i1": 2, "i2": 3, "i4": 4, "i8": 5, "u1": 6, "u2": 7, "u4": 8, "u8": 9, "b1": 6}
+_KINDS = {"Step": 0, "Opaque": 1, "Transition": 2, "Sequence": 3, "Episode": 4}
+_TAILS = {"pad": 0, "drop": 1, "shift": 2}
+_HEAP_SLOT_BYTES = 8
+
+Plan: TypeAlias = "dict[str, Any]"
+
+
+# --- layouts ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How one row of a stream lies in its chunks.
+
+    Attributes:
+        columns: in the order of their numbers.
+        sparse: names stored only where a sequence starts.
+        places: for each column (place, row bytes, offset in the record, ordinal and bytes before among wide ones).
+        record_bytes: bytes of a row's record.
+        wide: how many columns lie column by column, and their bytes a row.
+    """
+
+    columns: tuple[Column, ...]
+    sparse: frozenset[str]
+    places: tuple[tuple[int, int, int, int, int], ...]
+    record_bytes: int
+    wide: int
+    wide_bytes: int
+
+    @property
+    def text(self) -> str:
+        """What readers need to find columns by name; equal texts mean equal layouts."""
+        described = [[*_described(column), column.name in self.sparse] for column in self.columns]
+        return msgspec.json.encode(described).decode()
+
+    def number(self, name: str) -> int:
+        """The column's number, or -1."""
+        return next((at for at, column in enumerate(self.columns) if column.name == name), -1)
+
+    def numbers(self, names: Iterable[str]) -> list[int]:
+        """Numbers of those of `names` that the layout has."""
+        return [at for name in names if (at := self.number(name)) >= 0]
+
+    def publish(self, arena: _core.Arena, seconds: float) -> int:
+        """Its number in the store; equal layouts are there once.
+
+        Raises:
+            CapacityError: no room for it.
+        """
+        places = list(self.places)
+        return arena.publish_layout(places, self.record_bytes, self.wide, self.wide_bytes, self.text, seconds)
+
+    def native_columns(self) -> list[Plan]:
+        """The columns as the core's writer takes them."""
+        return [
+            {
+                "path": tuple(column.name.split(SEPARATOR)),
+                "name": column.name,
+                "dtype": column.dtype,
+                "shape": column.shape,
+                "ragged": column.ragged,
+                "max_rows": -1 if column.max_rows is None else column.max_rows,
+                "sparse": column.name in self.sparse,
+                "bytes": column.element_bytes,
+            }
+            for column in self.columns
+        ]
+
+
+def _described(column: Column) -> list[Any]:
+    dtype = column.extension or dtypes.describe(column.dtype)
+    return [column.name, dtype, list(column.shape), column.ragged]
+
+
+def layout_names(text: str) -> list[str]:
+    """The column names of a layout's text, by number. The core asks for it.
+
+    Raises:
+        CorruptData: it is no layout.
+    """
+    try:
+        names = [entry[0] for entry in msgspec.json.decode(text)]
+    except (msgspec.DecodeError, TypeError, IndexError, KeyError) as error:
+        raise CorruptData(f"a stored layout cannot be read: {error}") from None
+    if not all(isinstance(name, str) for name in names):
+        raise CorruptData("a stored layout names no columns")
+    return names
+
+
+def make_layout(schema: Schema, sparse: frozenset[str] = frozenset()) -> Layout:
+    """Place the columns: small ones in the record, by falling alignment so that nothing is padded between them."""
+    in_record: list[tuple[int, int]] = []  # (bytes, number)
+    found: dict[int, tuple[int, int, int, int, int]] = {}
+    wide = wide_bytes = 0
+    for number, column in enumerate(schema.columns):
+        if column.ragged or column.name in sparse:
+            in_record.append((_HEAP_SLOT_BYTES, number))
+        elif column.element_bytes < WIDE_BYTES:
+            in_record.append((column.element_bytes, number))
+        else:
+            found[number] = (WIDE, column.element_bytes, 0, wide, wide_bytes)
+            wide += 1
+            wide_bytes += column.element_bytes
+    offset, widest = 0, 1
+    for size, number in sorted(in_record, key=lambda each: (-math.gcd(each[0], 8), each[1])):
+        column = schema.columns[number]
+        place = HEAP if column.ragged or column.name in sparse else RECORD
+        found[number] = (place, column.element_bytes, offset, 0, 0)
+        offset += size
+        widest = max(widest, math.gcd(size, 8))
+    record = -(-offset // widest) * widest
+    places = tuple(found[number] for number in range(len(schema)))
+    return Layout(schema.columns, sparse, places, record, wide, wide_bytes)
+
+
+def sparse_columns(tables: Iterable[tuple[View, Schema]]) -> frozenset[str]:
+    """Columns of a stream that need to be stored only where a sequence starts: all its tables say ``first=``."""
+    wanted: set[str] = set()
+    dense: set[str] = set()
+    for view, schema in tables:
+        first: set[str] = set()
+        if isinstance(view, Sequence) and view.first and view.tail != "shift" and not view.cross_episodes:
+            first = set(schema.select(view.first, option="first"))
+        wanted |= first
+        dense |= set(schema.names) - first
+    return frozenset(wanted - dense)
+
+
+# --- views ------------------------------------------------------------------------------------------------------------
+
+
+def native_view(view: View, schema: Schema) -> Plan:
+    """A view as the core takes it."""
+    plan: Plan = {
+        "kind": _KINDS[type(view).__name__],
+        "n_step": 1,
+        "stack": max(frame_stacks(view, schema).values(), default=1),
+        "length": 1,
+        "period": 1,
+        "burn_in": 0,
+        "max_length": 1,
+        "tail": 0,
+        "cross_episodes": False,
+        "bootstrap": False,
+    }
+    if isinstance(view, Transition):
+        plan["n_step"] = view.n_step
+    elif isinstance(view, Sequence):
+        plan |= {"length": view.length, "period": view.rows_added, "burn_in": view.burn_in, "tail": _TAILS[view.tail]}
+        plan |= {"cross_episodes": view.cross_episodes, "bootstrap": bool(view.bootstrap)}
+    elif isinstance(view, Episode):
+        plan |= {"max_length": view.max_length, "bootstrap": bool(view.bootstrap)}
+    return plan
+
+
+def observed_columns(view: View, schema: Schema) -> tuple[str, ...]:
+    """Columns that an item takes from the row behind its last step."""
+    if isinstance(view, Transition):
+        return schema.select(view.obs, option="obs") if view.obs else ()
+    if isinstance(view, (Sequence, Episode)) and view.bootstrap:
+        return schema.select(view.bootstrap, option="bootstrap")
+    return ()
+
+
+def first_columns(view: View, schema: Schema) -> tuple[str, ...]:
+    """Columns that an item holds once, from its own first step."""
+    return schema.select(view.first, option="first") if isinstance(view, Sequence) and view.first else ()
+
+
+def finished_schema(view: View, schema: Schema) -> Schema:
+    """Columns of a transition that is inserted whole: the outputs themselves, stacked frames included."""
+    if not isinstance(view, Transition):
+        return schema
+    stacks = frame_stacks(view, schema)
+    columns = [
+        replace(column, shape=(stacks[column.name], *column.shape)) if column.name in stacks else column
+        for column in schema
+    ]
+    by_name = {column.name: column for column in columns}
+    columns += [replace(by_name[name], name=NEXT + name) for name in observed_columns(view, schema)]
+    if "discount" not in schema:
+        columns.append(Column("discount", np.dtype(np.float32)))
+    columns.append(Column("steps", np.dtype(np.int64)))
+    return Schema(tuple(columns))
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ReadPlan:
+    """How batches of one table are read.
+
+    Attributes:
+        native: for the core's Reader.
+        names: all outputs, in order.
+        ragged: path and rows of the time axis (0: none) of each ragged output, by its number.
+        item_bytes: bytes of one example by itself, ragged outputs apart.
+    """
+
+    native: Plan
+    names: tuple[str, ...]
+    ragged: Mapping[int, tuple[tuple[str, ...], int]]
+    item_bytes: int
+
+    def bytes_of(self, which: list[int] | None) -> int:
+        """Bytes of one example with these outputs, ragged ones apart."""
+        outputs = self.native["outputs"]
+        chosen = outputs if which is None else [outputs[at] for at in which]
+        return sum(each["dtype"].itemsize * math.prod(each["shape"]) for each in chosen if not each["ragged"])
+
+    def which(self, columns: str | Iterable[str] | None) -> list[int] | None:
+        """Numbers of the outputs that `columns` names; None for all. ValueError for unknown ones."""
+        if columns is None:
+            return None
+        chosen = set(select(self.names, columns))
+        return [number for number, name in enumerate(self.names) if name in chosen]
+
+
+class _Outputs:
+    """Collects the outputs of one view."""
+
+    def __init__(self, view: View, schema: Schema) -> None:
+        self.view = native_view(view, schema)
+        self.columns = list(finished_schema(view, schema).names)
+        self.stacks = frame_stacks(view, schema)
+        self.found: list[Plan] = []
+
+    def column(self, op: int, column: Column, *, name: str = "", boot: int = 0, finished: str = "") -> None:
+        """An output copied from a column."""
+        stack = self.stacks.get(column.name, 1) if op in (STACK, NEXT_STACK, WINDOW) else 1
+        time = self.time if op == WINDOW else 1
+        rows = (stack - 1 + time + boot,) if op == WINDOW else (stack,) if op in (STACK, NEXT_STACK) else ()
+        self._add(op, name or column.name, column.value_dtype, (*rows, *column.shape), column.element_bytes)
+        self.found[-1] |= {
+            "column": self.columns.index(column.name),
+            "stack": stack,
+            "time": time,
+            "boot": boot,
+            "ragged": column.ragged,
+            "shape": column.shape if column.ragged else (*rows, *column.shape),
+            "finished": self.columns.index(finished) if finished else -1,
+            "rows": rows[0] if rows else 0,
+        }
+
+    def computed(self, op: int, name: str, dtype: str, shape: tuple[int, ...] = (), finished: str = "") -> None:
+        """An output that is worked out."""
+        element = np.dtype(dtype)
+        timed = op in (MASK, IS_FIRST)
+        row_bytes = element.itemsize if timed else element.itemsize * math.prod(shape)
+        self._add(op, name, element, shape, row_bytes)
+        self.found[-1]["time"] = self.time if timed else 1
+        self.found[-1]["finished"] = self.columns.index(finished) if finished else -1
+
+    def _add(self, op: int, name: str, dtype: Any, shape: tuple[int, ...], row_bytes: int) -> None:
+        self.found.append(
+            {
+                "path": tuple(name.split(SEPARATOR)),
+                "name": name,
+                "op": op,
+                "column": 0,
+                "row_bytes": row_bytes,
+                "stack": 1,
+                "time": 1,
+                "boot": 0,
+                "ragged": False,
+                "finished": -1,
+                "finished_number": 0,
+                "dtype": dtype,
+                "shape": shape,
+                "rows": 0,
+            }
+        )
+
+    @property
+    def time(self) -> int:
+        """Rows of the view's time axis."""
+        kind = self.view["kind"]
+        if kind == _KINDS["Sequence"]:
+            return int(self.view["burn_in"]) + int(self.view["length"])
+        return int(self.view["max_length"]) if kind == _KINDS["Episode"] else 1
+
+
+def read_plan(view: View, schema: Schema, columns: Iterable[str] | None) -> ReadPlan:
+    """How a table of this view and these columns is read.
+
+    Args:
+        view: the table's.
+        schema: the table's columns.
+        columns: which of them batches hold; None: all.
+
+    Raises:
+        ValueError: the view cannot work with these columns, or `columns` names an unknown one.
+    """
+    if not isinstance(view, Opaque):
+        check_columns(view, schema)
+    kept = set(schema.names if columns is None else schema.select(columns))
+    outputs = _Outputs(view, schema)
+    reward = discount = None
+    if isinstance(view, Transition):
+        reward, discount = _transition(view, schema, kept, outputs)
+    elif isinstance(view, (Sequence, Episode)):
+        _windows(view, schema, kept, outputs)
+    else:
+        for column in schema:
+            if column.name in kept:
+                outputs.column(ROW, column)
+    native = {
+        "view": outputs.view,
+        "gamma": view.gamma if isinstance(view, Transition) else 1.0,
+        "pad_zero": isinstance(view, Transition) and view.frame_pad == "zero",
+        "columns": outputs.columns,
+        "reward": reward,
+        "discount": discount,
+        "outputs": outputs.found,
+    }
+    ragged = {at: (each["path"], each["rows"]) for at, each in enumerate(outputs.found) if each["ragged"]}
+    fixed = (each["dtype"].itemsize * math.prod(each["shape"]) for each in outputs.found if not each["ragged"])
+    return ReadPlan(native, tuple(each["name"] for each in outputs.found), ragged, sum(fixed))
+
+
+def _windows(view: Sequence | Episode, schema: Schema, kept: set[str], outputs: _Outputs) -> None:
+    first = set(first_columns(view, schema))
+    bootstrap = set(observed_columns(view, schema))
+    for column in schema:
+        if column.name not in kept:
+            continue
+        if column.name in first:
+            outputs.column(ROW if column.ragged else FIRST, column)
+        else:
+            outputs.column(WINDOW, column, boot=1 if column.name in bootstrap else 0)
+    outputs.computed(MASK, "mask", "?", (outputs.time,))
+    outputs.computed(LENGTHS, "lengths", "i8")
+    if isinstance(view, Sequence) and view.cross_episodes:
+        outputs.computed(IS_FIRST, "is_first", "?", (outputs.time,))
+
+
+Numbered: TypeAlias = "tuple[int, int, int] | None"
+
+
+def _transition(view: Transition, schema: Schema, kept: set[str], outputs: _Outputs) -> tuple[Numbered, Numbered]:
+    observed = observed_columns(view, schema)
+    for column in schema:
+        if column.name not in kept or column.name == "discount":
+            continue
+        if column.name == view.reward:
+            outputs.computed(REWARD, column.name, "f4", column.shape)
+        elif column.name in ("terminated", "truncated"):
+            outputs.column(LAST, column)
+        else:
+            outputs.column(STACK if column.name in outputs.stacks else ROW, column)
+    for name in observed:
+        if name in kept:
+            op = NEXT_STACK if name in outputs.stacks else NEXT_ROW
+            outputs.column(op, schema[name], name=NEXT + name, finished=NEXT + name)
+    discount = next((column for column in schema if column.name == "discount"), None)
+    outputs.computed(DISCOUNT, "discount", "f4", discount.shape if discount else (), finished="discount")
+    outputs.found[-1]["finished_number"] = _number(discount) if discount else 0
+    outputs.computed(STEPS, "steps", "i8", finished="steps")
+    outputs.found[-1]["finished_number"] = _NUMBERS["i8"]
+    return _numbered(schema[view.reward], outputs), None if discount is None else _numbered(discount, outputs)
+
+
+def _numbered(column: Column, outputs: _Outputs) -> tuple[int, int, int]:
+    return outputs.columns.index(column.name), _number(column), math.prod(column.shape)
+
+
+def _number(column: Column) -> int:
+    code = column.dtype.str[1:]
+    if code not in _NUMBERS:
+        raise ValueError(f"column {column.name!r} is {column.type_text}: Transition needs float32 or float64 there")
+    return _NUMBERS[code]

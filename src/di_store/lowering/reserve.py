@@ -1,0 +1,368 @@
+"""Reckoned bytes: what a table must set aside so that `capacity` items really fit.
+
+The arithmetic of chunks mirrors ``native/rows/chunks.cc`` and ``native/heap/blocks.cc``; a test compares them.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from dataclasses import dataclass
+
+from di_store.base.errors import CapacityError
+from di_store.base.sizes import format_size
+from di_store.columns.column import MAX_BYTES
+from di_store.columns.schema import Schema
+from di_store.lowering.plan import Layout, make_layout, sparse_columns
+from di_store.policy.limiters import Queue, Stack
+from di_store.policy.samplers import MaxHeap, MinHeap, Once, Prioritized
+from di_store.policy.settings import Settings, slots_for
+from di_store.policy.views import Sequence
+
+MIB = 1 << 20
+_PAGE = 4096
+_HEADER_BYTES, _ATTACHMENT_BYTES = 96, 16
+_MARK_EVERY, _MARK_BYTES = 64, 24
+_SLACK = 1.1
+_MOST_ITEM_CHUNK = 4 * MIB
+_OUT_OF_ORDER_ROWS, _OUT_OF_ORDER_BYTES = 8, 64 << 10
+_TABLE_BYTES = 16384
+_DESCRIPTOR_BYTES, _FIRST_DESCRIPTORS = 64, 1024
+_AHEAD = 64 << 10  # small blocks take their pages 16 at a time
+_LEAST_TARGET = 256
+_LEAST_SHARED = 16 << 10  # chunks are not cut smaller than this so that those of all lanes fit
+_OPEN_CHUNKS = 3  # of a lane, whatever its view: the one being written, one in front of it, and a half-dead one
+_LEAST_OPAQUE = 4 * MIB  # Python values vary in size, and only the first is known
+
+
+def _classes() -> list[int]:
+    sizes, size = [], 256
+    while size <= MIB:
+        sizes.append(size)
+        power = 1 << (size.bit_length() - 1)
+        size += max(64, power // 4) if power < 1024 else power // 8
+    return sizes
+
+
+_CLASSES = _classes()
+
+
+def block_bytes(size: int) -> int:
+    """What a block of `size` bytes occupies: its size class, whole pages above 1 MiB."""
+    return -(-size // _PAGE) * _PAGE if size > MIB else _CLASSES[bisect_left(_CLASSES, size)]
+
+
+def _up(value: int, to: int) -> int:
+    return -(-value // to) * to
+
+
+def chunk_bytes(layout: Layout, rows: int, heap: int, tables: int = 1) -> int:
+    """Bytes of a chunk of `rows` rows."""
+    marks = _up(_HEADER_BYTES + _ATTACHMENT_BYTES * (max(tables, 1) - 1), 64)
+    records = _up(marks + _MARK_BYTES * -(-rows // _MARK_EVERY), 64)
+    columns = _up(records + rows * layout.record_bytes, 64)
+    return _up(columns + rows * layout.wide_bytes + 64 * (layout.wide + 1), 64) + heap
+
+
+def chunk_rows(layout: Layout, target: int, least_rows: int, heap_per_row: int, tables: int = 1) -> tuple[int, int]:
+    """Rows of a chunk of about `target` bytes, at least `least_rows`, and the block it occupies."""
+
+    def size(rows: int) -> int:
+        return chunk_bytes(layout, rows, _up(rows * heap_per_row, 64), tables)
+
+    block = block_bytes(max(target, size(least_rows)))
+    low, high = least_rows, 1 << 24
+    while low < high:
+        middle = (low + high + 1) // 2
+        if size(middle) <= block:
+            low = middle
+        else:
+            high = middle - 1
+    return low, block
+
+
+@dataclass(frozen=True)
+class Heap:
+    """Bytes of values of varying length.
+
+    Attributes:
+        per_row: reckoned for each row; 0: no such column.
+        row_max: the most that a row's values with a bound can need.
+        bounded: whether all have one.
+    """
+
+    per_row: int
+    row_max: int
+    bounded: bool
+
+
+def reckon_heap(settings: Settings, schema: Schema, sparse: frozenset[str], example_bytes: int = 0) -> Heap:
+    """What ragged and sparse columns need in a chunk.
+
+    Args:
+        settings: the table's.
+        schema: of the stream.
+        sparse: columns stored only where a sequence starts.
+        example_bytes: a typical value of the columns without a bound, where one is known.
+    """
+    per_row, row_max, bounded = 0.0, 0, True
+    view = settings.view
+    period = view.rows_added if isinstance(view, Sequence) else 1
+    least = least_rows(settings)
+    for column in schema:
+        if column.ragged and column.row_bytes is None:
+            bounded = False
+            per_row += example_bytes or max(128, schema.fixed_row_bytes)
+        elif column.ragged:
+            row_max += _up(column.row_bytes or 0, 16)
+            per_row += _up(column.row_bytes or 0, 16)
+        elif column.name in sparse:
+            row_max += _up(column.element_bytes, 16)
+            # Every `period`-th row, and one more in each chunk, wherever it begins.
+            per_row += min(1.0, 1 / period + 1 / least) * _up(column.element_bytes, 16)
+    return Heap(math.ceil(per_row), row_max, bounded)
+
+
+def least_rows(settings: Settings) -> int:
+    """Rows that a chunk holds at least: those of one item, or few where items leave out of order."""
+    spanned = max(1, settings.view.rows_spanned)
+    return spanned if settings.in_order else min(_OUT_OF_ORDER_ROWS, spanned)
+
+
+@dataclass(frozen=True)
+class Reckoning:
+    """What one table needs, and how its writers should cut chunks.
+
+    Attributes:
+        reserve_bytes: set aside for chunks.
+        open_bytes: of these, for what the lanes have open.
+        item_bytes: of one item: what a held draw is charged.
+        chunk_block: what a chunk occupies at least; 0: not known yet.
+        chunk_target: bytes that a writer aims at for a chunk.
+        least_rows: rows a chunk holds at least.
+        heap: values of varying length.
+        meta_bytes: item slots and trees.
+        text: where the bytes come from, for `CapacityError`.
+    """
+
+    reserve_bytes: int
+    open_bytes: int
+    item_bytes: int
+    chunk_block: int
+    chunk_target: int
+    least_rows: int
+    heap: Heap
+    meta_bytes: int
+    text: str
+
+
+def reckon(
+    settings: Settings,
+    schema: Schema,
+    capacity: int | None,
+    example_bytes: int = 0,
+    cut: Cut | None = None,
+    lanes: int | None = None,
+) -> Reckoning:
+    """What a table needs for `capacity` items of this schema.
+
+    Args:
+        settings: the table's.
+        schema: of its rows.
+        capacity: items; None: as many as `max_bytes` hold.
+        example_bytes: a typical value of the columns without a bound, where one is known.
+        cut: how a stream over several tables cuts its chunks; None: as the table by itself.
+        lanes: open at once; None: as `lanes=` says.
+
+    Raises:
+        ValueError: a ragged column without `max` in a table without `max_bytes`.
+    """
+    lanes = settings.lanes if lanes is None else lanes
+    sparse = sparse_columns([(settings.view, schema)])
+    layout = make_layout(schema, sparse)
+    heap = reckon_heap(settings, schema, sparse, example_bytes)
+    if not heap.bounded and settings.max_bytes is None and not settings.opaque:
+        name = next(column.name for column in schema if column.ragged and column.max_rows is None)
+        raise ValueError(
+            f"column {name!r} is ragged without a bound, so capacity={capacity} says nothing about bytes: "
+            f"declare Spec(…, max=…), or give max_bytes="
+        )
+    row = max(1, layout.record_bytes + layout.wide_bytes + heap.per_row)
+    if heap.row_max > MAX_BYTES:
+        raise CapacityError(
+            f"the ragged columns of a row take up to {heap.row_max:,} bytes, and together they must lie within 4 GiB",
+            remedy="lower Spec(max=), or keep large values as objects with store.put() and write their ids",
+        )
+    target, least = chunk_target(settings, layout, heap, capacity, row) if cut is None else (cut.target, cut.least_rows)
+    rows, block = chunk_rows(layout, target, least, heap.per_row)
+    per_row = block / rows
+    added = settings.view.rows_added
+    item = max(64, math.ceil(added * per_row))
+    least_bytes = _lane_bytes(settings, rows, block)
+    open_bytes = lanes * least_bytes
+    if settings.max_bytes is not None and settings.max_bytes < least_bytes:
+        raise CapacityError(
+            f"max_bytes={settings.max_bytes:,} holds not even what one lane has open: rows of {row:,} bytes, of which "
+            f"column {schema.dominant.name!r} ({schema.dominant.type_text}) takes most, need {least_bytes:,} bytes",
+            remedy="raise max_bytes=, or leave it out where capacity= says how many",
+        )
+    if capacity is None:
+        reserve = settings.max_bytes or 0
+    else:
+        reserve = math.ceil(_items(settings, capacity) * added * per_row * _factor(settings, rows)) + open_bytes
+        reserve += _AHEAD
+        if settings.max_bytes is not None:
+            reserve = min(reserve, settings.max_bytes) if heap.bounded else settings.max_bytes
+        elif settings.opaque:
+            reserve = max(reserve, _LEAST_OPAQUE)
+    dominant = schema.dominant
+    text = (
+        f"capacity={capacity:,} items × {added:,} rows × {row:,} bytes" if capacity is not None else "max_bytes"
+    ) + (
+        f", of which column {dominant.name!r} ({dominant.type_text}) takes most, "
+        f"and {format_size(open_bytes)} for open chunks of lanes={lanes}"
+    )
+    meta = meta_bytes(settings, capacity) + descriptor_bytes(reserve // block)
+    return Reckoning(reserve, open_bytes, item, block, target, least, heap, meta, text)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How the writers of a stream cut its chunks.
+
+    Attributes:
+        target: bytes that a chunk aims at.
+        least_rows: rows that it holds at least.
+    """
+
+    target: int
+    least_rows: int
+
+
+def cut_for_all(tables: list[tuple[Settings, Reckoning]], layout: Layout, heap_per_row: int, lanes: int) -> Cut:
+    """Chunks for all tables of a stream, each of which pays for those that it holds.
+
+    They would hold the longest item whole. But a table with few rows to keep holds two or three chunks in each lane all
+    the same: they are cut so that these are no more than its items' own bytes, or than it has reckoned with.
+
+    Args:
+        tables: settings, and what each needs by itself of the stream's rows.
+        layout: of these rows.
+        heap_per_row: bytes of a row's values of varying length.
+        lanes: of the writer.
+    """
+    target = min(needed.chunk_target for _, needed in tables)
+    rows = [needed.least_rows for _, needed in tables]
+    if not all(settings.in_order for settings, _ in tables):
+        return Cut(target, min(rows))
+    block = min(_shared_block(settings, needed, lanes) for settings, needed in tables)
+    return _cut_to(Cut(target, max(rows)), block, layout, heap_per_row, min(rows), len(tables))
+
+
+def _shared_block(settings: Settings, needed: Reckoning, lanes: int) -> int:
+    room = min(needed.reserve_bytes, max(needed.open_bytes, needed.reserve_bytes - needed.open_bytes))
+    return room // (_OPEN_CHUNKS * max(settings.lanes, lanes))
+
+
+def cut_for_one(settings: Settings, needed: Reckoning, layout: Layout, heap_per_row: int, lanes: int) -> Cut:
+    """Chunks of a table by itself; smaller where those that its lanes have open would not fit otherwise."""
+    cut = Cut(needed.chunk_target, needed.least_rows)
+    if lanes > settings.lanes:
+        cut = Cut(max(_LEAST_TARGET, cut.target * settings.lanes // lanes), cut.least_rows)
+    elif settings.max_bytes is None:
+        return cut
+    return _cut_to(cut, needed.reserve_bytes // (_OPEN_CHUNKS * lanes), layout, heap_per_row, 1, 1)
+
+
+def _cut_to(cut: Cut, block: int, layout: Layout, heap_per_row: int, least_rows: int, tables: int) -> Cut:
+    block = max(_LEAST_SHARED, block)
+    most, _ = chunk_rows(layout, block, least_rows, heap_per_row, tables)
+    return Cut(min(cut.target, block), min(cut.least_rows, most))
+
+
+def reckon_without_rows(settings: Settings) -> Reckoning:
+    """What a table needs before its first step tells what its rows are."""
+    reserve = settings.max_bytes or 0
+    text = f"capacity={settings.capacity} items and max_bytes={settings.max_bytes}"
+    return Reckoning(reserve, 0, 64, 0, 256, 1, Heap(0, 0, True), meta_bytes(settings, None), text)
+
+
+def chunk_target(settings: Settings, layout: Layout, heap: Heap, capacity: int | None, row: int) -> tuple[int, int]:
+    """Bytes that a chunk should have, and rows that it must hold."""
+    if not settings.in_order:
+        few = min(_OUT_OF_ORDER_ROWS, max(1, _OUT_OF_ORDER_BYTES // row))
+        return chunk_bytes(layout, few, _up(few * heap.per_row, 64)), 1
+    least = least_rows(settings)
+    whole = min(capacity or 2**62, 2**62) * settings.view.rows_added * row
+    if settings.max_bytes is not None:
+        whole = min(whole, settings.max_bytes)
+    least = min(least, max(1, _MOST_ITEM_CHUNK // row))
+    return max(256, min(MIB, whole // (8 * settings.lanes))), least
+
+
+def _items(settings: Settings, capacity: int) -> int:
+    """Items that must fit: an append may lift a queue above its size by the items of its lanes."""
+    limiter = settings.limiter
+    return max(capacity, limiter.size + settings.lanes) if isinstance(limiter, (Queue, Stack)) else capacity
+
+
+def _factor(settings: Settings, rows: int) -> float:
+    """Bytes kept per live byte: slack, final observations of episodes of ten steps, chunks with dead rows in them.
+
+    Where items leave in random order a chunk stays until the last of the m items that touch it is gone: with equal
+    chances that takes H_m = 1 + 1/2 + … + 1/m times as long as for one (measured: 4.7 for 64 rows).
+    """
+    finals = 1.1
+    if settings.in_order:
+        return _SLACK * finals
+    touching = max(1, (rows + settings.view.rows_spanned - 1) // settings.view.rows_added)
+    harmonic = sum(1 / number for number in range(1, touching + 1))
+    if isinstance(settings.remover, (MinHeap, MaxHeap)):
+        harmonic = min(2 * harmonic, float(touching))
+    return _SLACK * finals * harmonic
+
+
+def _lane_bytes(settings: Settings, rows: int, block: int) -> int:
+    """Of one lane: the open chunk, what an unfinished item spans before it, and the oldest, half-dead one."""
+    spanned = settings.view.rows_spanned
+    return block * (2 + -(-max(spanned - 1, 0) // rows))
+
+
+def meta_bytes(settings: Settings, capacity: int | None) -> int:
+    """Item slots, order and trees."""
+    slots = slots_for(capacity)
+    each = 48 + 8 + 8
+    if isinstance(settings.sampler, (Prioritized, MinHeap, MaxHeap, Once)):
+        each += 24
+    if settings.remover != settings.sampler:
+        each += 16
+    return slots * each + _TABLE_BYTES
+
+
+def descriptor_bytes(chunks: int) -> int:
+    """Descriptors of that many chunks, about: the first segment is there, and each further one doubles their number."""
+    return 2 * _DESCRIPTOR_BYTES * max(0, chunks - _FIRST_DESCRIPTORS)
+
+
+def check_room(name: str, needed: Reckoning, available: int, held: int = 0) -> None:
+    """Refuse what cannot fit before anything is taken.
+
+    Args:
+        name: the table's.
+        needed: what it needs.
+        available: bytes that the store could still promise.
+        held: bytes that this table has already.
+
+    Raises:
+        CapacityError: with both numbers and the field that dominates.
+    """
+    total = needed.reserve_bytes + needed.meta_bytes
+    # mutant: tables-beyond-the-budget
+    if total <= available + held:
+        return
+    meta = f", and {format_size(needed.meta_bytes)} for item slots and trees"
+    raise CapacityError(
+        f"table {name!r} needs {format_size(total)} ({total:,} bytes) and {format_size(available + held)} "
+        f"({available + held:,} bytes) of the store's memory are available: {needed.text}{meta}",
+        remedy="lower capacity=, max_bytes= or lanes=, or raise memory= (also online: store.resize(memory=))",
+    )

@@ -1,0 +1,1 @@
+"""Objects: refs, values to bytes and back, versions of weights."""

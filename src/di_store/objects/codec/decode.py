@@ -1,0 +1,336 @@
+"""Bytes to values. Nothing the header says is believed before it was compared with the payload."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import math
+import pickle
+import sys
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from di_store.base import dtypes
+from di_store.base.dtypes import Array
+from di_store.base.errors import CorruptData
+from di_store.objects.codec.form import MAX_DEPTH, Tag, find_class, unpack_header
+
+
+def decode(header: bytes | bytearray | memoryview, payload: Array, copy: bool | None = None) -> Any:
+    """The value that `encode` took apart.
+
+    Args:
+        header: as `Encoded.header`.
+        payload: uint8, 1-D, the buffers at their offsets; arrays that are not copied keep it (and with it whatever its
+            `base` pins) alive.
+        copy: None: numpy arrays are read-only views of `payload`, torch tensors are copies. False: both are views; an
+            in-place write to such a tensor writes to `payload`, or kills the process where that is mapped read-only.
+            True: writable copies of both.
+
+    Raises:
+        CorruptData: header and payload do not fit together.
+        LayoutMismatch: another version of the form.
+        TypeError: a class cannot be imported here. ModuleNotFoundError: tensors, and torch is not installed.
+    """
+    size, node = unpack_header(header)
+    if payload.dtype != np.uint8 or payload.ndim != 1:
+        raise TypeError(f"payload is {payload.dtype} of {payload.ndim} dimensions, not bytes")
+    if payload.nbytes < size:
+        raise CorruptData(f"the object's header wants {size} bytes of payload, {payload.nbytes} are there")
+    return _Decoder(payload, size, copy).value(node)
+
+
+class _Decoder:
+    """Builds a value from nodes."""
+
+    __slots__ = ("_copy", "_depth", "_payload", "_size", "_writable")
+
+    def __init__(self, payload: Array, size: int, copy: bool | None) -> None:
+        if payload.flags.writeable:
+            payload = payload[:]
+            payload.flags.writeable = False
+        self._payload = payload
+        self._size = size
+        self._copy = copy
+        self._depth = 0
+        self._writable: Array | None = None
+
+    def value(self, node: Any) -> Any:
+        """The value of one node."""
+        if type(node) is not list:
+            if type(node) is dict or isinstance(node, _FOREIGN):
+                raise CorruptData(f"the object's header holds a {type(node).__name__}")
+            return node
+        builder = _BUILDERS.get(node[0]) if node and type(node[0]) is int else None
+        if builder is None:
+            raise CorruptData(f"the object's header holds an unknown node {str(node[:1])[:40]}")
+        return builder(self, node)
+
+    def values(self, nodes: Any) -> list[Any]:
+        """The values of a container's entries."""
+        if type(nodes) is not list:
+            raise CorruptData("the object's header holds a container without entries")
+        self._depth += 1
+        if self._depth > 2 * MAX_DEPTH:
+            raise CorruptData("the object's header is nested too deep")
+        value = self.value
+        found = [value(node) for node in nodes]
+        self._depth -= 1
+        return found
+
+    def span(self, offset: Any, size: Any) -> Array:
+        """Read-only bytes of the payload."""
+        if type(offset) is not int or type(size) is not int or offset < 0 or size < 0 or offset + size > self._size:
+            raise CorruptData(f"the object's header points at {offset!r} + {size!r} of {self._size} payload bytes")
+        return self._payload[offset : offset + size]
+
+    def raw(self, node: list[Any]) -> bytes:
+        """Bytes that lie in the node itself, or in the payload."""
+        if len(node) == 2 and type(node[1]) is bytes:
+            return node[1]
+        _expect(node, 3)
+        return self.span(node[1], node[2]).tobytes()
+
+    def array(self, node: list[Any]) -> Array:
+        """A numpy array."""
+        _expect(node, 4)
+        _, plain, shape, offset = node
+        dtype = _dtype(plain)
+        size = _bytes_of(shape, dtype.itemsize)
+        if type(offset) is not int or offset < 0 or offset + size > self._size:
+            raise CorruptData(f"the object's header puts an array at {offset!r} + {size} of {self._size} payload bytes")
+        try:
+            if not size:
+                found: Array = np.empty(shape, dtype)
+                found.flags.writeable = bool(self._copy)
+                return found
+            found = np.ndarray(shape, dtype, self._payload, offset)
+        except (TypeError, ValueError) as error:
+            raise CorruptData(f"the object's header holds no array: {error}") from None
+        return found.copy() if self._copy else found
+
+    def tensor(self, node: list[Any]) -> Any:
+        """A torch tensor on the CPU."""
+        _expect(node, 4)
+        _, name, shape, offset = node
+        dtype = _torch_dtype(name if type(name) is str else str(name))
+        size = _bytes_of(shape, dtype.itemsize)
+        if type(offset) is not int or offset < 0 or offset + size > self._size:
+            raise CorruptData(f"the object's header puts a tensor at {offset!r} + {size} of {self._size} payload bytes")
+        if self._writable is None:
+            self._writable = np.asarray(_Writable(self._payload))
+        return _tensor_over(self._writable, offset, size, dtype, shape, copy=self._copy is not False)
+
+    def unpickled(self, node: list[Any]) -> Any:
+        """Whatever was pickled."""
+        _expect(node, 3)
+        _, stream, spans = node
+        if type(spans) is not list or any(type(span) is not list or len(span) != 2 for span in spans):
+            raise CorruptData("the object's header holds a pickle without buffers")
+        if type(stream) is not bytes:
+            if type(stream) is not list or len(stream) != 3:
+                raise CorruptData("the object's header holds a pickle without stream")
+            raw = self.span(stream[0], stream[1])
+            if zlib.crc32(raw.data) != stream[2]:
+                raise CorruptData("a pickle inside the object does not match its checksum")
+            stream = raw.tobytes()
+        views = [self.span(*span) for span in spans]
+        return pickle.loads(stream, buffers=[view.copy() for view in views] if self._copy else views)
+
+
+_FOREIGN = (bytearray, memoryview, np.generic)
+_Builder: TypeAlias = Callable[[_Decoder, list[Any]], Any]
+
+
+def _expect(node: list[Any], length: int) -> None:
+    if len(node) != length:
+        raise CorruptData(f"the object's header holds a node {node[0]} of {len(node)} entries, not {length}")
+
+
+def _dtype(plain: Any) -> np.dtype[Any]:
+    try:
+        found = dtypes.parse(plain)
+    except ValueError as error:
+        raise CorruptData(f"the object's header holds {error}") from None
+    return found
+
+
+def _bytes_of(shape: Any, itemsize: int) -> int:
+    if type(shape) is not list or any(type(size) is not int or size < 0 for size in shape):
+        raise CorruptData(f"the object's header holds no shape: {str(shape)[:80]}")
+    return math.prod(shape) * itemsize
+
+
+def _mapping(decoder: _Decoder, node: list[Any]) -> list[tuple[Any, Any]]:
+    keys, values = decoder.values(node[1]), decoder.values(node[2])
+    if len(keys) != len(values):
+        raise CorruptData(f"the object's header holds {len(keys)} keys for {len(values)} values")
+    return list(zip(keys, values, strict=True))
+
+
+def _dict(decoder: _Decoder, node: list[Any]) -> dict[Any, Any]:
+    _expect(node, 3)
+    pairs = _mapping(decoder, node)
+    try:
+        return dict(pairs)
+    except TypeError as error:
+        raise CorruptData(f"the object's header holds a key that cannot be one: {error}") from None
+
+
+def _ordered(decoder: _Decoder, node: list[Any]) -> OrderedDict[Any, Any]:
+    _expect(node, 4)
+    pairs = _mapping(decoder, node)
+    try:
+        found = OrderedDict(pairs)
+    except TypeError as error:
+        raise CorruptData(f"the object's header holds a key that cannot be one: {error}") from None
+    attributes = decoder.values(node[3:])[0]
+    if attributes is not None:
+        if type(attributes) is not dict or not all(type(name) is str for name in attributes):
+            raise CorruptData("the object's header holds attributes without names")
+        vars(found).update(attributes)
+    return found
+
+
+def _list(decoder: _Decoder, node: list[Any]) -> list[Any]:
+    return decoder.values(node[1:])
+
+
+def _tuple(decoder: _Decoder, node: list[Any]) -> tuple[Any, ...]:
+    return tuple(decoder.values(node[1:]))
+
+
+def _class(node: list[Any]) -> type:
+    if len(node) < 2 or type(node[1]) is not str:
+        raise CorruptData("the object's header holds an instance without class")
+    return find_class(node[1])
+
+
+def _named(decoder: _Decoder, node: list[Any]) -> Any:
+    cls, values = _class(node), decoder.values(node[2:])
+    fields = getattr(cls, "_fields", None)
+    if not issubclass(cls, tuple) or not isinstance(fields, tuple):
+        raise CorruptData(f"the object's header names {node[1]!r}, which is no named tuple")
+    if len(fields) != len(values):
+        raise TypeError(f"{node[1]} has {len(fields)} fields here, the object was put with {len(values)}")
+    return tuple.__new__(cls, values)
+
+
+def _dataclass(decoder: _Decoder, node: list[Any]) -> Any:
+    _expect(node, 4)
+    cls, names, values = _class(node), node[2], decoder.values(node[3])
+    if not dataclasses.is_dataclass(cls) or cls.__new__ is not object.__new__:
+        raise CorruptData(f"the object's header names {node[1]!r}, which is no dataclass of ours")
+    if type(names) is not list or len(names) != len(values) or not all(type(name) is str for name in names):
+        raise CorruptData("the object's header holds fields without names")
+    unknown = set(names) - {field.name for field in dataclasses.fields(cls)}
+    if unknown:
+        raise TypeError(
+            f"{node[1]} has no field {sorted(unknown)[0]!r} here: the class differs from the one that was put"
+        )
+    found = object.__new__(cls)
+    for name, value in zip(names, values, strict=True):
+        object.__setattr__(found, name, value)
+    return found
+
+
+def _scalar(_: _Decoder, node: list[Any]) -> Any:
+    _expect(node, 3)
+    dtype = _dtype(node[1])
+    if type(node[2]) is not bytes or len(node[2]) != dtype.itemsize:
+        raise CorruptData("the object's header holds a scalar of the wrong size")
+    return np.ndarray((), dtype, bytearray(node[2]))[()] if dtype.itemsize else np.zeros((), dtype)[()]
+
+
+def _int(_: _Decoder, node: list[Any]) -> int:
+    _expect(node, 2)
+    try:
+        return int(node[1], 16)
+    except (TypeError, ValueError):
+        raise CorruptData("the object's header holds no integer") from None
+
+
+def _complex(_: _Decoder, node: list[Any]) -> complex:
+    _expect(node, 3)
+    if type(node[1]) is not float or type(node[2]) is not float:
+        raise CorruptData("the object's header holds no complex number")
+    return complex(node[1], node[2])
+
+
+def _text(decoder: _Decoder, node: list[Any]) -> str:
+    try:
+        return decoder.raw(node).decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        raise CorruptData("a text inside the object is no UTF-8") from None
+
+
+_BUILDERS: dict[int, _Builder] = {
+    Tag.DICT: _dict,
+    Tag.ORDERED: _ordered,
+    Tag.LIST: _list,
+    Tag.TUPLE: _tuple,
+    Tag.NAMED: _named,
+    Tag.DATACLASS: _dataclass,
+    Tag.ARRAY: _Decoder.array,
+    Tag.TENSOR: _Decoder.tensor,
+    Tag.SCALAR: _scalar,
+    Tag.INT: _int,
+    Tag.COMPLEX: _complex,
+    Tag.TEXT: _text,
+    Tag.BYTES: _Decoder.raw,
+    Tag.BYTEARRAY: lambda decoder, node: bytearray(decoder.raw(node)),
+    Tag.PICKLE: _Decoder.unpickled,
+}
+
+
+# --- torch ------------------------------------------------------------------------------------------------------------
+
+
+class _Writable:
+    """Bytes that numpy may take for writable, because torch knows no others; holds on to their owner."""
+
+    def __init__(self, span: Array) -> None:
+        self.owner = span
+        address = span.__array_interface__["data"][0]
+        self.__array_interface__ = {"data": (address, False), "shape": span.shape, "typestr": "|u1", "version": 3}
+
+
+def _torch() -> Any:
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        return torch
+    try:
+        return importlib.import_module("torch")
+    except ImportError as error:
+        raise ModuleNotFoundError(f"the object holds torch tensors, and torch cannot be imported ({error})") from None
+
+
+@functools.lru_cache(maxsize=64)
+def _torch_dtype(name: str) -> Any:
+    torch = _torch()
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype):
+        raise CorruptData(f"the object's header holds a tensor of type {str(name)[:40]!r}")
+    return found
+
+
+def _tensor_over(writable: Array, offset: int, size: int, dtype: Any, shape: list[int], *, copy: bool) -> Any:
+    torch = _torch()
+    try:
+        if not size:
+            return torch.empty(shape, dtype=dtype)
+        found = torch.frombuffer(writable, dtype=dtype, count=size // dtype.itemsize, offset=offset).view(shape)
+    except (RuntimeError, ValueError, TypeError, OverflowError) as error:
+        raise CorruptData(f"the object's header holds no tensor: {error}") from None
+    return found.clone() if copy else found
+
+
+def rebuild_tensor(buffer: Any, name: str, shape: tuple[int, ...]) -> Any:
+    """A tensor from inside a pickle; always a copy, since torch has no read-only tensors."""
+    raw = np.frombuffer(buffer, np.uint8).copy()
+    return _tensor_over(raw, 0, raw.nbytes, _torch_dtype(name), list(shape), copy=False)

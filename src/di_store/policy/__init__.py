@@ -1,0 +1,1 @@
+"""What users choose, frozen and checked together: views, samplers, limiters, settings."""

@@ -1,0 +1,160 @@
+"""When inserts and draws of a table may pass: rate limiters.
+
+Each limiter comes down to four numbers. With I inserts and S draws so far, and N items in the table:
+
+* a draw passes when N >= min_size and I·ratio − (S+1) >= min_diff;
+* an insert passes when N + 1 <= min_size, or (I+1)·ratio − S <= max_diff.
+
+For single operations these are the decisions of Reverb's rate limiter. They block, they never drop. The core decides;
+`Bounds` says the same in Python, for whoever wants to know why something waits.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from di_store.base import config
+
+UNBOUNDED = sys.float_info.max
+"""Stands for infinity among the bounds: a number that arithmetic and every text format keep."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What the core needs to know of a limiter.
+
+    Attributes:
+        min_size: items below which every insert passes and no draw does.
+        ratio: draws that each insert allows.
+        min_diff: the error ``inserts · ratio − draws`` never falls below this by a draw.
+        max_diff: … and never rises above this by an insert, once `min_size` is reached.
+    """
+
+    min_size: int
+    ratio: float
+    min_diff: float
+    max_diff: float
+
+    def can_insert(self, inserts: int, draws: int, size: int) -> bool:
+        """Whether one more item may come, given the counts so far."""
+        return size + 1 <= self.min_size or (inserts + 1) * self.ratio - draws <= self.max_diff
+
+    def can_sample(self, inserts: int, draws: int, size: int) -> bool:
+        """Whether one more item may be drawn, given the counts so far."""
+        return size >= self.min_size and inserts * self.ratio - (draws + 1) >= self.min_diff
+
+
+@dataclass(frozen=True)
+class MinSize:
+    """Draws wait until the table holds `n` items; inserts never wait."""
+
+    n: int
+
+    def __post_init__(self) -> None:
+        why = "there is nothing to draw from an empty table; MinSize(1) waits for the first item"
+        object.__setattr__(self, "n", config.count("MinSize(n=)", self.n, minimum=1, why=why))
+
+    @property
+    def bounds(self) -> Bounds:
+        """The four numbers."""
+        return Bounds(self.n, 1.0, -UNBOUNDED, UNBOUNDED)
+
+
+@dataclass(frozen=True)
+class SamplesPerInsert:
+    """`ratio` draws for every insert, on average.
+
+    Below `min_size` every insert passes and no draw does. From there the error, inserts · ratio − draws, stays in
+    ratio·min_size ± max(ratio·min_size·tolerance, ratio, 1): too many inserts wait for draws, too many draws for
+    inserts. The half width is never below max(ratio, 1), where a state could exist in which both wait.
+
+    Attributes:
+        ratio: draws per insert, > 0.
+        min_size: items before the first draw, >= 1.
+        tolerance: half width of the band as a share of ratio·min_size, >= 0.
+    """
+
+    ratio: float
+    min_size: int
+    tolerance: float
+
+    def __post_init__(self) -> None:
+        ratio = config.real("SamplesPerInsert(ratio=)", self.ratio, maximum=1e9)
+        if ratio == 0:
+            raise ValueError("SamplesPerInsert(ratio=0) would never let anything be drawn: give draws per insert, > 0")
+        why = "there is nothing to draw from an empty table"
+        min_size = config.count("SamplesPerInsert(min_size=)", self.min_size, minimum=1, why=why)
+        why = "it widens the band around the ratio, as a share of ratio * min_size"
+        tolerance = config.real("SamplesPerInsert(tolerance=)", self.tolerance, maximum=1e9, why=why)
+        object.__setattr__(self, "ratio", ratio)
+        object.__setattr__(self, "min_size", min_size)
+        object.__setattr__(self, "tolerance", tolerance)
+
+    @property
+    def bounds(self) -> Bounds:
+        """The four numbers."""
+        centre = self.ratio * self.min_size
+        # mutant: band-narrower-than-one-operation
+        width = max(centre * self.tolerance, self.ratio, 1.0)
+        return Bounds(self.min_size, self.ratio, centre - width, centre + width)
+
+
+@dataclass(frozen=True)
+class Queue:
+    """First in, first out, every item drawn exactly once; inserts wait while `size` items are there.
+
+    Sets sampler=Fifo(), remover=Fifo() and max_times_sampled=1. An append or extend passes as a whole as soon as one
+    item may, so the queue can exceed `size` by that call's items; nothing is evicted.
+    """
+
+    size: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", config.count("Queue(size=)", self.size, minimum=1, why=_NO_ROOM))
+
+    @property
+    def bounds(self) -> Bounds:
+        """The four numbers."""
+        return Bounds(1, 1.0, 0.0, float(self.size))
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Last in, first out, every item drawn exactly once; inserts wait while `size` items are there.
+
+    Sets sampler=Lifo(), remover=Lifo() and max_times_sampled=1; else like `Queue`.
+    """
+
+    size: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", config.count("Stack(size=)", self.size, minimum=1, why=_NO_ROOM))
+
+    @property
+    def bounds(self) -> Bounds:
+        """The four numbers."""
+        return Bounds(1, 1.0, 0.0, float(self.size))
+
+
+_NO_ROOM = "without room for one item every insert would wait forever"
+
+Limiter: TypeAlias = MinSize | SamplesPerInsert | Queue | Stack
+
+LIMITERS: tuple[type[Limiter], ...] = (MinSize, SamplesPerInsert, Queue, Stack)
+
+
+def check_limiter(value: object) -> Limiter:
+    """`value` if it is a limiter, else TypeError with the ones there are."""
+    return config.instance("limiter", value, LIMITERS)
+
+
+def limiter_to_plain(limiter: Limiter) -> dict[str, Any]:
+    """`limiter` as plain data."""
+    return config.to_plain(limiter)
+
+
+def limiter_from_plain(plain: Any) -> Limiter:
+    """The limiter that `limiter_to_plain` described; `CorruptData` if it is none."""
+    return config.from_plain(plain, LIMITERS, "limiter")

@@ -1,0 +1,316 @@
+"""How a table turns a range of a stream's rows into a training example.
+
+A step is stored once. An item is a range of rows of one lane; its table's view says which rows an item covers, and how
+they become an example while they are copied into the batch. The copying happens in the core; these say how, and refuse
+what cannot work before anything is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from di_store.base import config
+from di_store.base.errors import shown
+from di_store.base.tree import is_below
+from di_store.columns.schema import Schema
+
+NEXT = "next_"
+"""Prefix of the column that holds the observation after the example."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """The row itself: batch leaves ``[n, …]``. An item is one row."""
+
+    def outputs(self, schema: Schema) -> frozenset[str]:
+        """Names that this view adds to a batch."""
+        return frozenset()
+
+    @property
+    def rows_added(self) -> int:
+        """Rows of the stream that each further item takes."""
+        return 1
+
+    @property
+    def rows_spanned(self) -> int:
+        """Rows that one item reads, at most."""
+        return 1
+
+
+@dataclass(frozen=True)
+class Opaque:
+    """Any Python value, encoded as one object; no columns. An item is one value."""
+
+    def outputs(self, schema: Schema) -> frozenset[str]:
+        """Names that this view adds to a batch."""
+        return frozenset()
+
+    @property
+    def rows_added(self) -> int:
+        """Rows of the stream that each further item takes."""
+        return 1
+
+    @property
+    def rows_spanned(self) -> int:
+        """Rows that one item reads, at most."""
+        return 1
+
+
+@dataclass(frozen=True)
+class Transition:
+    """n-step transitions: the columns of step t, and what followed within n steps of the same episode.
+
+    With k <= n_step the number of steps that the episode still had: ``next_<obs>`` is the observation at t+k,
+    ``reward`` the sum of gamma^i · r_{t+i} for i < k, ``discount`` gamma^k or 0 after termination, ``steps`` k.
+    `terminated` and `truncated` are those of step t+k-1. The learning target is ``reward + discount * V(next_obs)``. A
+    column ``discount`` multiplies in, and stops the sum where it is 0.
+
+    Attributes:
+        n_step: steps summed over, >= 1.
+        gamma: discount per step, 0 … 1.
+        frame_stack: by column, how many rows ending at t become ``[n, stack, …]``, oldest first.
+        frame_pad: before the episode's start: its "first" frame again (Gymnasium, Tianshou), or "zero" (SB3, Acme).
+        obs: columns (an inner node: all below) that come back as ``next_<name>`` too.
+        reward: the column summed.
+    """
+
+    n_step: int = 1
+    gamma: float = 0.99
+    frame_stack: Mapping[str, int] | None = field(default=None, hash=False)
+    frame_pad: Literal["first", "zero"] = "first"
+    obs: tuple[str, ...] = ("obs",)
+    reward: str = "reward"
+    future: object = field(default=None, kw_only=True, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        config.later("Transition(future=)", self.future)
+        n_step = config.count("n_step", self.n_step, minimum=1, why="a transition covers at least the step itself")
+        gamma = config.real("gamma", self.gamma, maximum=1.0, why="it is the discount per step")
+        _set(self, n_step=n_step, gamma=gamma, frame_stack=_stacks(self.frame_stack))
+        _set(self, obs=config.names("obs", self.obs))
+        config.choice("frame_pad", self.frame_pad, ("first", "zero"))
+        if len(config.names("reward", self.reward)) != 1 or not isinstance(self.reward, str):
+            raise ValueError(f"reward={shown(self.reward)}: name the one column that is summed over n steps")
+
+    def outputs(self, schema: Schema) -> frozenset[str]:
+        """Names that this view adds to a batch: ``steps`` and ``next_<obs>``.
+
+        ``discount`` is not among them: a column of that name is part of the reckoning, not in its way.
+        """
+        found = {NEXT + name for name in schema.select(self.obs, option="obs")} if self.obs else set()
+        return frozenset({"steps", *found})
+
+    @property
+    def rows_added(self) -> int:
+        """Rows of the stream that each further item takes."""
+        return 1
+
+    @property
+    def rows_spanned(self) -> int:
+        """Rows that one item reads, at most: earlier frames, n steps, and the one after."""
+        return max(self.frame_stack.values(), default=1) - 1 + self.n_step + 1 if self.frame_stack else self.n_step + 1
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """Windows of consecutive rows: s … s+burn_in+length-1 for s = 0, period, 2·period, … of an episode.
+
+    Batch leaves are ``[n, burn_in+length, …]`` with ``mask`` 1 on real rows.
+
+    Attributes:
+        length: rows to learn from, >= 1.
+        period: rows from one window's start to the next one's; None: `length`. Smaller ones overlap and share bytes.
+        burn_in: real rows before them, to warm up a recurrent state.
+        tail: the window past the episode's end: "pad" with zeros and mask 0, "drop", or "shift" back to the end.
+        frame_stack: by column, rows per stack; its leaves get stack-1 more rows in front, each frame once.
+        first: columns kept once per window, ``[n, …]``, such as the recurrent state at its start.
+        bootstrap: columns with one row more, the row after the window or the final observation.
+        cross_episodes: windows run over episode ends, which ``is_first`` marks.
+    """
+
+    length: int
+    period: int | None = None
+    burn_in: int = 0
+    tail: Literal["pad", "drop", "shift"] = field(default="pad", kw_only=True)
+    frame_stack: Mapping[str, int] | None = field(default=None, kw_only=True, hash=False)
+    first: tuple[str, ...] = field(default=(), kw_only=True)
+    bootstrap: tuple[str, ...] = field(default=(), kw_only=True)
+    cross_episodes: bool = field(default=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        length = config.count("length", self.length, minimum=1, why="a sequence without rows teaches nothing")
+        burn_in = config.count("burn_in", self.burn_in, minimum=0, why="it counts rows before the learned ones")
+        _set(self, length=length, burn_in=burn_in, frame_stack=_stacks(self.frame_stack))
+        if self.period is not None:
+            why = "every window must start after the one before; period=None starts one each `length` rows"
+            _set(self, period=config.count("period", self.period, minimum=1, why=why))
+        config.choice("tail", self.tail, ("pad", "drop", "shift"))
+        _set(self, first=config.names("first", self.first), bootstrap=config.names("bootstrap", self.bootstrap))
+        _set(self, cross_episodes=config.flag("cross_episodes", self.cross_episodes))
+
+    def outputs(self, schema: Schema) -> frozenset[str]:
+        """Names that this view adds to a batch."""
+        return frozenset({"mask", "lengths", "is_first"})
+
+    @property
+    def rows_added(self) -> int:
+        """Rows of the stream that each further item takes."""
+        return self.length if self.period is None else self.period
+
+    @property
+    def rows_spanned(self) -> int:
+        """Rows that one item reads, at most: earlier frames, burn-in, length, and the one after."""
+        stack = max((self.frame_stack or {}).values(), default=1)
+        return stack - 1 + self.burn_in + self.length + (1 if self.bootstrap else 0)
+
+
+@dataclass(frozen=True)
+class Episode:
+    """Whole episodes: leaves ``[n, max_length, …]``, padded with zeros, with ``lengths`` and ``mask``.
+
+    Attributes:
+        max_length: rows kept, >= 1; longer episodes are cut there and counted.
+        bootstrap: columns with one row more, the final observation.
+    """
+
+    max_length: int
+    bootstrap: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        why = "an episode has at least one row"
+        _set(self, max_length=config.count("max_length", self.max_length, minimum=1, why=why))
+        _set(self, bootstrap=config.names("bootstrap", self.bootstrap))
+
+    def outputs(self, schema: Schema) -> frozenset[str]:
+        """Names that this view adds to a batch."""
+        return frozenset({"mask", "lengths"})
+
+    @property
+    def rows_added(self) -> int:
+        """Rows of the stream that each further item takes, at most."""
+        return self.max_length
+
+    @property
+    def rows_spanned(self) -> int:
+        """Rows that one item reads, at most."""
+        return self.max_length + (1 if self.bootstrap else 0)
+
+
+View: TypeAlias = Step | Opaque | Transition | Sequence | Episode
+
+VIEWS: tuple[type[View], ...] = (Step, Opaque, Transition, Sequence, Episode)
+NEED_ENDS = (Transition, Sequence, Episode)
+"""Views whose items depend on where episodes end."""
+
+
+def _set(view: object, **values: object) -> None:
+    for name, value in values.items():
+        object.__setattr__(view, name, value)
+
+
+def _stacks(value: object) -> dict[str, int] | None:
+    if value is None:
+        return None
+    if not isinstance(value, Mapping):
+        raise TypeError(f'frame_stack={shown(value)} is a {type(value).__name__}: give {{"obs": 4}}, frames by column')
+    columns = config.names("frame_stack", tuple(value))
+    why = "a stack holds at least the newest frame"
+    stacks = {name: config.count(f"frame_stack[{name!r}]", value[name], minimum=1, why=why) for name in columns}
+    return stacks or None
+
+
+def check_view(value: object) -> View:
+    """`value` if it is a view, else TypeError with the ones there are."""
+    return config.instance("view", value, VIEWS)
+
+
+def view_to_plain(view: View) -> dict[str, Any]:
+    """`view` as plain data."""
+    return config.to_plain(view)
+
+
+def view_from_plain(plain: Any) -> View:
+    """The view that `view_to_plain` described; `CorruptData` if it is none."""
+    return config.from_plain(plain, VIEWS, "view")
+
+
+def reserved_names(view: View, schema: Schema) -> frozenset[str]:
+    """Names that `view` adds to the batches of a table with these columns.
+
+    Raises:
+        ValueError: a column has such a name, is below one, or is above one.
+    """
+    reserved = view.outputs(schema)
+    for name in sorted(reserved):
+        for column in schema.names:
+            if is_below(column, name) or is_below(name, column):
+                raise ValueError(
+                    f"column {column!r}: {type(view).__name__} puts its own {name!r} into every batch, so one of "
+                    f"the two would be lost; rename the column"
+                )
+    return reserved
+
+
+def frame_stacks(view: View, schema: Schema) -> dict[str, int]:
+    """Frames per stack of every stacked column, inner nodes resolved.
+
+    Raises:
+        ValueError: a name means no column, a column ragged or stacked twice.
+    """
+    stacks: dict[str, int] = {}
+    if isinstance(view, (Transition, Sequence)):
+        for name, stack in (view.frame_stack or {}).items():
+            for column in schema.select(name, option="frame_stack"):
+                if column in stacks:
+                    raise ValueError(f"frame_stack names {column!r} twice, once through {name!r}")
+                if schema[column].ragged:
+                    raise ValueError(f"frame_stack: {column!r} is ragged, and rows of unequal size do not stack")
+                stacks[column] = stack
+    return stacks
+
+
+def check_columns(view: View, schema: Schema) -> None:
+    """Refuse a schema that `view` cannot work with.
+
+    Raises:
+        ValueError: a name clash, or a column that the view needs is missing or of the wrong kind; the text explains.
+    """
+    if isinstance(view, Opaque):
+        raise ValueError("Opaque() keeps whole Python values and has no columns: leave schema= out, or use Step()")
+    reserved_names(view, schema)
+    stacked = frame_stacks(view, schema)
+    if isinstance(view, Transition):
+        _check_transition(view, schema)
+    elif isinstance(view, Sequence):
+        first = _selected(schema, view.first, "first")
+        bootstrap = _selected(schema, view.bootstrap, "bootstrap")
+        for other, columns in (("bootstrap", bootstrap), ("frame_stack", tuple(stacked))):
+            for column in sorted(set(first) & set(columns)):
+                raise ValueError(
+                    f"{column!r} is in first= and {other}=: first keeps it once per window, "
+                    f"{other} needs it in further rows"
+                )
+    elif isinstance(view, Episode):
+        _selected(schema, view.bootstrap, "bootstrap")
+
+
+def _selected(schema: Schema, columns: Iterable[str], option: str) -> tuple[str, ...]:
+    wanted = tuple(columns)
+    return schema.select(wanted, option=option) if wanted else ()
+
+
+def _check_transition(view: Transition, schema: Schema) -> None:
+    if view.reward not in schema:
+        hint = "name the column with Transition(reward=), or take view=Step() for rows without reward"
+        raise ValueError(f"no column {view.reward!r}, which Transition sums over n_step={view.n_step} steps: {hint}")
+    for name, doing in ((view.reward, "sums"), ("discount", "multiplies")):
+        if name in schema and (schema[name].kind != "float" or schema[name].extension or schema[name].ragged):
+            raise ValueError(
+                f"column {name!r} is {schema[name].type_text}: Transition {doing} it with fractions, "
+                f"declare it as float32"
+            )
+    for column in schema.select(view.obs, option="obs") if view.obs else ():
+        if column == view.reward:
+            raise ValueError(f"obs= and reward= both name {column!r}")

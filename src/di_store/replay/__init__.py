@@ -1,0 +1,1 @@
+"""Tables as this process sees them: writers, draws, batches, loaders, mixtures."""

@@ -1,0 +1,228 @@
+"""What reading and writing return: `Batch`, `Items`."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import numpy as np
+
+from di_store.base.dtypes import Array, is_tensor, tensor_array
+from di_store.base.errors import shown
+from di_store.columns.ragged import Ragged
+from di_store.objects import codec
+from di_store.replay.devices import moved
+
+_BLOB_ALIGNMENT = 64
+
+
+class Items:
+    """The items that a call completed: by lane, and in a lane in the order of time (by episode, then start).
+
+    Attributes:
+        keys: uint64[m].
+        lanes: int32[m].
+        starts: int64[m], number of an item's first row in its episode.
+    """
+
+    __slots__ = ("keys", "lanes", "starts")
+
+    def __init__(self, keys: Array, lanes: Array, starts: Array) -> None:
+        self.keys = keys
+        self.lanes = lanes
+        self.starts = starts
+
+    def __repr__(self) -> str:
+        return f"Items(keys={self.keys!r}, lanes={self.lanes!r}, starts={self.starts!r})"
+
+
+class Batch:
+    """What `sample` returns: n examples.
+
+    Attributes:
+        data: nested dict of contiguous arrays ``[n, …]`` or ``[n, time, …]``; ragged columns as `Ragged`; of an
+            `Opaque` table the list of values.
+        keys: uint64[n], for `update_priorities`.
+        priorities: float64[n], as they were when drawn.
+        probabilities: float64[n] of each draw.
+        weights: float32[n], importance weights; ones without beta.
+        times_sampled: int32[n], this draw included; 2**31 - 1 stands for that many and more.
+        versions: int64[n], of the published weights; -1 unknown.
+        episodes: int64[n], number of the episode, unique in the store.
+        starts: int64[n], number of the first row in its episode.
+        table_size: items in the table at the draw.
+        live: bool[n] of `peek`, False for items that are gone; None otherwise.
+        source: int32[n] of a mixture's batch, which table each example is from; None otherwise.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "data",
+        "episodes",
+        "keys",
+        "live",
+        "priorities",
+        "probabilities",
+        "source",
+        "starts",
+        "table_size",
+        "times_sampled",
+        "versions",
+        "weights",
+    )
+
+    def __init__(self, *parts: Any) -> None:
+        (
+            self.data,
+            self.keys,
+            self.priorities,
+            self.probabilities,
+            self.weights,
+            self.times_sampled,
+            self.versions,
+            self.episodes,
+            self.starts,
+            self.table_size,
+        ) = parts[:10]
+        self.live: Array | None = parts[10] if len(parts) > 10 else None
+        self.source: Array | None = None
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def front(self, n: int) -> Any:
+        """`data` of the first n examples: views of the same arrays. Ragged columns and values are whole."""
+        return _front(self.data, n)
+
+    def to(self, device: Any) -> Batch:
+        """The batch with `data` and `weights` as torch tensors on a device, as a loader with ``device=`` gives them.
+
+        Everything else is shared, and stays numpy. On the CPU the tensors lie over the batch's own arrays; values of
+        an `Opaque` table, and arrays that torch has no type for, stay as they are.
+
+        Args:
+            device: what ``torch.device`` takes: "cpu", "cuda:1", a device.
+
+        Raises:
+            ValueError: torch knows no such device.
+        """
+        found = Batch.__new__(Batch).become(self)
+        found.data, found.weights = moved(self.data, device), moved(self.weights, device)
+        return found
+
+    def become(self, other: Batch) -> Batch:
+        """Take over all that `other` holds; this batch."""
+        for name in self.__slots__:
+            if name != "__weakref__":
+                setattr(self, name, getattr(other, name))
+        return self
+
+    def __repr__(self) -> str:
+        names = sorted(self.data) if isinstance(self.data, dict) else "values"
+        return f"Batch(n={len(self.keys)}, data={names})"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Batch does not pickle, its arrays lie in pooled memory: pickle copies of what you need")
+
+
+def _front(data: Any, n: int) -> Any:
+    if isinstance(data, dict):
+        return {name: _front(value, n) for name, value in data.items()}
+    return data[:n] if isinstance(data, np.ndarray) else data
+
+
+def check_out(out: Any, n: int) -> None:
+    """Refuse an ``out=`` that cannot take n examples.
+
+    Raises:
+        TypeError: no batch. ValueError: a batch of another size.
+    """
+    if not isinstance(out, Batch):
+        raise TypeError(f"out= takes a batch that sample() returned, not {type(out).__name__}")
+    if len(out) != n:
+        raise ValueError(f"out= holds {len(out)} examples, n={n} are asked for; take a batch of the same n")
+
+
+def empty_batch(keys: Array) -> Batch:
+    """The batch of items that are gone, of a table that has no columns yet."""
+    n = len(keys)
+    zeros, unknown = np.zeros(n), np.full(n, -1, np.int64)
+    weights, times = np.ones(n, np.float32), np.zeros(n, np.int32)
+    parts: Any = ({}, keys, zeros, zeros.copy(), weights, times, unknown, unknown.copy(), unknown.copy(), 0)
+    return Batch(*parts, np.zeros(n, np.bool_))
+
+
+def wrap_ragged(data: dict[str, Any], ragged: dict[int, tuple[tuple[str, ...], int]], n: int) -> None:
+    """Put `Ragged` in place of the core's pairs of values and offsets."""
+    for path, rows in ragged.values():
+        node = data
+        for part in path[:-1]:
+            node = node.get(part, {})
+        pair = node.get(path[-1])
+        if type(pair) is tuple:
+            values, offsets = pair
+            node[path[-1]] = Ragged(values, offsets, (n, rows) if rows else (n,))
+
+
+# --- Python values ----------------------------------------------------------------------------------------------------
+
+
+def encode_blob(value: Any) -> Array:
+    """A Python value as uint8: header length, header, payload, each part at a multiple of 64 bytes."""
+    encoded = codec.encode(value)
+    start = _aligned(8 + len(encoded.header))
+    blob: Array = np.zeros(_aligned(start + encoded.payload_bytes), np.uint8)
+    blob[:8] = np.frombuffer(len(encoded.header).to_bytes(8, "little"), np.uint8)
+    blob[8 : 8 + len(encoded.header)] = np.frombuffer(encoded.header, np.uint8)
+    for buffer, offset, size in zip(encoded.buffers, encoded.offsets, encoded.sizes, strict=True):
+        if size:
+            blob[start + offset : start + offset + size] = np.frombuffer(buffer, np.uint8)
+    return blob
+
+
+def decode_blob(blob: Array) -> Any:
+    """The value of `encode_blob`; None for no bytes at all (an item that is gone)."""
+    if not len(blob):
+        return None
+    size = int.from_bytes(blob[:8].tobytes(), "little")
+    return codec.decode(blob[8 : 8 + size].tobytes(), blob[_aligned(8 + size) :])
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _BLOB_ALIGNMENT) * _BLOB_ALIGNMENT
+
+
+# --- arguments -------------------------------------------------------------------------------------------------------
+
+
+def key_array(keys: Any) -> Array:
+    """Keys as uint64[n].
+
+    Raises:
+        TypeError: no whole numbers.
+    """
+    found = _as_array("keys", keys, "the uint64 keys that batches and writers return")
+    if found.size == 0:
+        return np.empty(0, np.uint64)
+    if found.dtype.kind not in "iu":
+        raise TypeError(f"keys are {found.dtype}: give the uint64 keys that batches and writers return")
+    return np.ascontiguousarray(found.reshape(-1), np.uint64)
+
+
+def host_array(values: Any, option: str = "priorities", wanted: str = "one number for each key") -> Array:
+    """Priorities as float64[n] on the host, of numpy, torch of any device, or lists.
+
+    Raises:
+        TypeError: no numbers.
+    """
+    single = is_tensor(values) and values.is_floating_point()  # bfloat16 has no numpy form
+    found = _as_array(option, values.float() if single else values, wanted)
+    if found.size and found.dtype.kind not in "biuf":
+        raise TypeError(f"{option}= is {found.dtype}: give {wanted}")
+    return np.ascontiguousarray(found.reshape(-1), np.float64)
+
+
+def _as_array(option: str, values: Any, wanted: str) -> Array:
+    try:
+        return np.atleast_1d(tensor_array(values)[0] if is_tensor(values) else np.asarray(values))
+    except Exception:  # whatever a foreign type raises
+        raise TypeError(f"{option}={shown(values)} is a {type(values).__name__}: give {wanted}") from None

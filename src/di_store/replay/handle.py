@@ -1,0 +1,258 @@
+"""One table as this process sees it: the core's table, its settings, its columns, and how it is read."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from di_store import _core
+from di_store.base import config
+from di_store.base.errors import CapacityError, CorruptData, StoreError, Timeout
+from di_store.base.tree import unflatten
+from di_store.columns.schema import Schema
+from di_store.lowering.plan import (
+    OPAQUE_SCHEMA,
+    VALUE,
+    ReadPlan,
+    finished_schema,
+    make_layout,
+    read_plan,
+    sparse_columns,
+)
+from di_store.lowering.reserve import Cut, Reckoning, check_room, meta_bytes, reckon
+from di_store.policy.samplers import Prioritized
+from di_store.policy.settings import UNLIMITED, Settings, slots_for
+from di_store.policy.views import Opaque, Step, check_columns
+from di_store.replay.batch import Batch, decode_blob, wrap_ragged
+
+
+class TableHandle:
+    """What writers, loaders and mixtures need of a table; made anew in each process that attaches."""
+
+    def __init__(self, arena: _core.Arena, native: _core.Table, versions: dict[str, int]) -> None:
+        self.arena = arena
+        self.native = native
+        self.versions = versions
+        self.name: str = native.name
+        self.settings = Settings.from_text(native.config())
+        self.opaque = self.settings.opaque
+        self._schema = OPAQUE_SCHEMA if self.opaque else self.settings.schema
+        self._declared = self.settings.schema is not None
+        self._read_plan: ReadPlan | None = None
+        self._reader: _core.Reader | None = None
+        self._which: dict[Any, list[int] | None] = {None: None}
+        self.example_bytes = 0
+        self.closed: StoreError | None = None  # set by the table's handle: calls that wait end with it
+        self.special = False
+        self.inserted = False  # items whole, by this process
+        self._warned = False
+        self.ends_warned = False
+
+    def check_open(self) -> None:
+        """Raise what ended the table's handle, if it has ended: a copy, since several threads may raise it."""
+        if self.closed is not None:
+            raise copy.copy(self.closed)
+
+    # -- columns ------------------------------------------------------------------------------------------------
+
+    @property
+    def schema(self) -> Schema | None:
+        """The table's columns; None until they are declared."""
+        if self._schema is None:
+            text = self.native.schema()
+            if text:
+                self._schema = _schema_from(text)
+        return self._schema
+
+    def declare(self, schema: Schema, seconds: float) -> Schema:
+        """Declare the columns by the first step, unless somebody was faster.
+
+        Args:
+            schema: what the step tells.
+            seconds: to wait for locks that stopped processes hold; negative: no limit.
+
+        Returns:
+            The table's columns, by whomever they were declared.
+
+        Raises:
+            ValueError: the view cannot work with them. CapacityError: the table would not fit.
+        """
+        known = self.schema
+        if known is not None:
+            return known
+        settings = self.settings
+        check_columns(settings.view, schema)
+        read_plan(settings.view, schema, settings.columns)
+        text = msgspec.json.encode(schema.to_plain()).decode()
+        self._declare(text, self.reckon(schema), seconds)
+        self._schema = _schema_from(self.native.schema())
+        self.publish_layout(seconds)
+        return self._schema
+
+    def publish_layout(self, seconds: float) -> None:
+        """Store the layout of the table's own rows now: a writer may be opened when the store is full."""
+        if (schema := self.schema) is None:
+            return
+        try:
+            make_layout(schema, sparse_columns([(self.settings.view, schema)])).publish(self.arena, seconds)
+        except (CapacityError, Timeout):
+            return  # the writer says so, if there is no room then either
+
+    def reserve_opaque(self, example_bytes: int, seconds: float) -> None:
+        """Reckon a table of Python values by its first one."""
+        if self.example_bytes or self._declared:
+            return
+        self.example_bytes = max(64, example_bytes)
+        if self.native.stats()["reserve_bytes"]:
+            return
+        self._declare("[]", self.reckon(OPAQUE_SCHEMA), seconds)
+
+    def _declare(self, text: str, needed: Reckoning, seconds: float) -> None:
+        """The first step tells what the table needs: check, and take it."""
+        stats = self.native.stats()
+        held = int(stats["reserve_bytes"]) + meta_bytes(self.settings, None)
+        check_room(self.name, needed, self.arena.available(seconds), held)
+        numbers = needed.reserve_bytes, needed.item_bytes, needed.chunk_block
+        if not self.native.declare_schema(text, *numbers, seconds):
+            return
+        capacity = int(stats["capacity"])
+        slots = slots_for(None if capacity >= UNLIMITED else capacity)
+        if slots > int(stats["slots"]):
+            most = int(stats["max_bytes"])
+            self.native.resize(capacity, most, slots, needed.reserve_bytes, needed.chunk_block, seconds)
+
+    def reckon(
+        self, schema: Schema, capacity: int | None = None, *, cut: Cut | None = None, lanes: int | None = None
+    ) -> Reckoning:
+        """What the table needs for `capacity` items (None: as many as it holds now), as `reserve.reckon`."""
+        if capacity is None:
+            now = int(self.native.stats()["capacity"])
+            capacity = None if now >= UNLIMITED else now
+        return reckon(self.settings, schema, capacity, self.example_bytes, cut, lanes)
+
+    def reckon_resized(self, schema: Schema, capacity: int) -> Reckoning:
+        """What the table needs for another capacity, and still needs beside that: see `stream.build_native`.
+
+        What streams shared with other tables, and Python values larger than the first one, have added to its reserve
+        stays, in proportion to the capacity.
+        """
+        stats = self.native.stats()
+        needed, now = self.reckon(schema, capacity), int(stats["capacity"])
+        if now >= UNLIMITED:
+            return needed
+        more = max(0, int(stats["reserve_bytes"]) - self.reckon(schema, now).reserve_bytes)
+        share = capacity / now  # both ways, so that growing and shrinking in turn ends where it began
+        if self.opaque:
+            share = min(1.0, share)  # it grows by itself
+        return replace(needed, reserve_bytes=needed.reserve_bytes + math.ceil(more * share))
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    def reader(self) -> _core.Reader:
+        """The core's reader.
+
+        Raises:
+            Timeout: the table has no columns yet, so nothing was ever written.
+        """
+        if self._reader is None:
+            plan = self.read_plan()
+            if plan is None:
+                raise Timeout(f"table {self.name!r} cannot be read yet", "nothing was written to it")
+            self.special = bool(plan.ragged)
+            self._reader = _core.Reader(self.native, plan.native)  # without a lock: two threads may make one each
+        return self._reader
+
+    def read_plan(self) -> ReadPlan | None:
+        """How batches are put together; None until the columns are declared."""
+        if self._read_plan is None and (schema := self.schema) is not None:
+            self._read_plan = read_plan(self.settings.view, schema, self.settings.columns)
+        return self._read_plan
+
+    def which(self, columns: str | Iterable[str] | None) -> list[int] | None:
+        """Numbers of the outputs that `columns` names; None for all."""
+        key = columns if columns is None or type(columns) is str else config.names("columns", columns)
+        if key not in self._which:
+            plan = self.read_plan()
+            if plan is None:
+                return None
+            self._which[key] = plan.which(key)
+        return self._which[key]
+
+    def bytes_of(self, which: list[int] | None) -> int:
+        """Bytes of one example with these outputs, ragged ones apart."""
+        plan = self.read_plan()
+        return 0 if plan is None else plan.bytes_of(which)
+
+    def beta(self) -> float | None:
+        """The exponent of the importance weights, as it is now; None: weights are 1."""
+        return self.native.beta if isinstance(self.settings.sampler, Prioritized) else None
+
+    def allocate(self, n: int, which: list[int] | None, make: Callable[[str, Any, Any], Any]) -> dict[str, Any]:
+        """Arrays for the fixed-size outputs of a batch of n, for the core's `out`."""
+        plan = self.read_plan()
+        assert plan is not None
+        found: dict[str, Any] = {}
+        for number, output in enumerate(plan.native["outputs"]):
+            if (which is None or number in which) and not output["ragged"]:
+                found[output["name"]] = make(output["name"], (n, *output["shape"]), output["dtype"])
+        return unflatten(found) if found else {}
+
+    def warn_evicted(self) -> bool:
+        """Warn once when items were evicted before `capacity`; whether that has happened."""
+        if not self._warned and (evicted := self.native.evicted_for_room):
+            self._warned = True
+            warnings.warn(
+                f"table {self.name!r}: {evicted} items were evicted before capacity: {self._why_evicted()}, see "
+                "`evicted_for_room` in table.stats()",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+        return self._warned
+
+    def _why_evicted(self) -> str:
+        """What takes more bytes than was reckoned: of items inserted whole that is known here."""
+        schema, view = self.schema, self.settings.view
+        if not self.inserted or schema is None or isinstance(view, (Step, Opaque)):
+            return (
+                "their rows need more bytes than was reckoned (short episodes, long ragged rows, more lanes than "
+                "lanes=, items inserted whole); raise capacity=, max_bytes= or lanes="
+            )
+        whole, shared = finished_schema(view, schema).fixed_row_bytes, schema.fixed_row_bytes
+        each = f"a row of {whole:,} bytes in place of {shared:,}" if whole > shared else "all rows of each"
+        return (
+            f"insert() and extend() store items whole, {each}: inserted items cannot share frames, next observations "
+            "and rows with others as those of a writer do; write steps through table.writer(), or raise capacity= or "
+            "max_bytes="
+        )
+
+    def batch(self, parts: tuple[Any, ...]) -> Batch:
+        """The core's parts as a `Batch`."""
+        plan = self._read_plan
+        if plan is not None and plan.ragged:
+            if self.opaque:
+                pair = parts[0].get(VALUE)
+                return Batch(_values(pair), *parts[1:])
+            wrap_ragged(parts[0], dict(plan.ragged), len(parts[1]))
+        return Batch(*parts)
+
+
+def _values(pair: Any) -> list[Any]:
+    if pair is None:  # columns=(): none was asked for
+        return []
+    values, offsets = pair
+    ends = offsets.tolist()
+    return [decode_blob(values[start:end]) for start, end in itertools.pairwise(ends)]
+
+
+def _schema_from(text: str) -> Schema:
+    try:
+        return Schema.from_plain(msgspec.json.decode(text))
+    except msgspec.DecodeError as error:
+        raise CorruptData(f"the stored schema cannot be read: {error}") from None

@@ -1,0 +1,298 @@
+"""A loader: a background thread draws batches ahead and fills pooled buffers while the learner computes."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import copy
+import itertools
+import os
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from types import TracebackType
+from typing import Any, NoReturn, Protocol
+
+from di_store import _core
+from di_store.base import config
+from di_store.base.errors import EndOfData, StoreClosed, StoreError
+from di_store.replay.batch import Batch
+from di_store.replay.devices import Placer
+from di_store.replay.handle import TableHandle
+from di_store.replay.sampling import Drawn, Stopped, Terms, check_fits, check_n
+from di_store.runtime.background import LOOK_SECONDS, Background
+from di_store.runtime.chores import run_ahead
+
+LEARNER_ROLE = 2
+CLOSE_SECONDS = 60.0
+"""How long `close` waits for the thread, which is held up longer than 0.1 s by code of the user's only."""
+END_SECONDS = 5.0
+"""The same of all loaders together, when the interpreter ends."""
+
+
+class Source(Protocol):
+    """What a loader draws from."""
+
+    name: str
+    arena: _core.Arena
+
+    def beta(self) -> float | None:
+        """The samplers' own exponent of the importance weights."""
+
+    def draw(self, terms: Terms, beta: float | None, allocate: Callable[[str, Any, Any], Any] | None) -> Drawn:
+        """A batch that is not delivered yet."""
+
+
+class _Ahead:
+    """Draws batches, in a thread if some are to be drawn ahead. Ends with its `Loader`, which it does not hold.
+
+    The consumer may be interrupted between any two of its steps, by what a signal handler raises. So it holds no lock
+    that the thread waits for, and nothing depends on its coming to its next step: it takes from `_ready` what is there,
+    and looks after the thread each time it finds nothing. How many batches are wanted is counted anew each time.
+    """
+
+    def __init__(
+        self, loader: Loader, source: Source, terms: Terms, prefetch: int, beta: Any, drop_last: bool, placer: Placer
+    ) -> None:
+        self.placer = placer
+        self._source: Source | None = source
+        self._terms = terms
+        self._prefetch = prefetch
+        self._beta = beta
+        self._drop_last = drop_last
+        self._drawn = 0
+        # Batches in their order, then the error that ended the thread, or None: there will be no more.
+        self._ready: SimpleQueue[tuple[Drawn, Any] | BaseException | None] = SimpleQueue()
+        self._counts: deque[dict[TableHandle, int]] = deque(maxlen=prefetch)  # of the latest batches, draws by table
+        self._wakes: SimpleQueue[Any] = SimpleQueue()  # what is put into it wakes the thread
+        self._sleeps = False
+        self._closed = False
+        self._loader = weakref.ref(loader, self._wakes.put)  # dropped: the thread is woken in one step of C
+        self._thread = Background(self._run)
+
+    def next(self) -> tuple[Drawn, Any]:
+        """The next batch; raises `StopIteration` when there is no more."""
+        if self._prefetch == 0:
+            try:
+                return self._draw()
+            except Stopped:
+                raise _closed(StoreClosed("this loader was closed")) from None
+        while not self._stopped():
+            if self._ready.empty():
+                self._attend()
+            try:
+                found = self._ready.get(timeout=LOOK_SECONDS)
+            except Empty:
+                continue
+            if self._sleeps:
+                self._wakes.put(None)
+            if isinstance(found, tuple):
+                return found
+            if found is not None:
+                raise found
+            self._ready.put(None)  # there is no more, however often and by how many threads one asks
+            if not self._stopped():
+                raise StopIteration
+        raise _closed(StoreClosed("this loader was closed"))
+
+    def _attend(self) -> None:
+        """Nothing is ready: have a thread, and awake. One that could not be started may be so at the next try."""
+        # mutant: an-interrupt-leaves-the-loader-asleep
+        if self._sleeps:
+            self._wakes.put(None)
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            raise MemoryError(f"no thread to draw batches ahead ({error}): prefetch=0 draws without one") from None
+
+    def _stopped(self) -> bool:
+        return self._closed or self._loader() is None
+
+    def stop(self, seconds: float) -> None:
+        """Draw no more, and give back what was not handed out.
+
+        Waits for the thread so long at most; a thread that is held up longer gives back when it comes through. Again
+        after an interrupt it does the rest.
+        """
+        self._closed = True
+        self._wakes.put(None)
+        if self._thread.join(seconds):
+            self._give_back()
+
+    def _give_back(self) -> None:
+        while not self._ready.empty():
+            with contextlib.suppress(Empty):  # another thread may take it
+                found = self._ready.get_nowait()
+                if isinstance(found, tuple):
+                    # mutant: loader-keeps-its-draws
+                    found[0].give_back()
+        if self._source is not None:
+            self.placer.close()
+            self._counts.clear()
+            self._source = None  # the mapping goes with the last handle
+
+    def _draw(self) -> tuple[Drawn, Any]:
+        """One batch, drawn now."""
+        source = self._source
+        if source is None:
+            raise Stopped
+        terms = Terms(self._terms.n, self._terms.timeout, stop=self._stopped, ours=self._held)
+        beta = self._beta
+        if callable(beta) and (beta := beta(self._drawn)) is not None:
+            beta = config.real("beta", beta, why="it is the exponent of the importance weights")
+        if beta is None:
+            beta = source.beta()
+        try:
+            drawn = source.draw(terms, beta, self.placer.allocate)
+            if self._drop_last and len(drawn.parts) < terms.n:
+                drawn.give_back()
+                raise EndOfData("the rest is smaller than a batch, and drop_last=True")
+        except EndOfData as error:
+            raise StopIteration from error
+        self._drawn += 1
+        try:
+            return drawn, self.placer.place(drawn.parts)
+        except BaseException:
+            drawn.give_back()
+            raise
+
+    def _held(self, handle: TableHandle) -> int:
+        """Draws of a table that are ready and not handed out."""
+        latest = itertools.islice(reversed(self._counts), self._ready.qsize())
+        return sum(counts.get(handle, 0) for counts in latest)
+
+    def _run(self) -> None:
+        """The thread: keep `prefetch` batches ready."""
+        try:
+            while self._wanted():
+                self._make_ready(*self._draw())
+        except Stopped:
+            pass
+        except StopIteration:
+            self._ready.put(None)
+        except BaseException as error:  # whatever it is, the consumer gets it
+            self._ready.put(error)
+        if self._stopped():
+            with contextlib.suppress(StoreError):  # a lock is held up: a later call gives back what could not be
+                self._give_back()
+
+    def _make_ready(self, drawn: Drawn, placed: Any) -> None:
+        self._counts.append(drawn.counts)
+        self._ready.put((drawn, placed))
+
+    def _wanted(self) -> bool:
+        """Wait until a batch is wanted; False when the loader ends."""
+        while not self._stopped():
+            # mutant: one-batch-ready-and-no-more
+            if self._ready.qsize() < self._prefetch:
+                return True
+            self._sleeps = True
+            if self._ready.qsize() >= self._prefetch:  # looked at again: who took one meanwhile has woken nobody
+                self._wakes.get()
+            self._sleeps = False
+        return False
+
+
+_open: weakref.WeakValueDictionary[int, Loader] = weakref.WeakValueDictionary()  # by id
+_ending = False
+
+
+def _closed(error: StoreError) -> BaseException:
+    """What asking a closed loader raises; while the interpreter ends, what ends a daemon thread without a word."""
+    return SystemExit() if _ending else error
+
+
+class Loader:
+    """Iterates over batches of a table or mixture. A context manager; made by their `loader`.
+
+    Batches drawn ahead count as samples and lie outside the table's capacity; those not handed out are given back by
+    `close`, and by the store when this process dies.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        batch_size: int,
+        prefetch: int = 2,
+        device: Any = None,
+        pin_memory: bool = False,
+        beta: Any = None,
+        drop_last: bool = False,
+        timeout: float | None = None,
+    ) -> None:
+        terms = Terms(check_n(batch_size, "batch_size"), timeout)
+        check_fits(source.arena, terms.n)
+        prefetch = config.count("prefetch", prefetch, minimum=0)
+        if not callable(beta) and beta is not None:
+            beta = config.real("beta", beta, why="it is the exponent of the importance weights")
+        drop_last = config.flag("drop_last", drop_last)
+        placer = Placer(device, config.flag("pin_memory", pin_memory))
+        self._ahead = _Ahead(self, source, terms, prefetch, beta, drop_last, placer)
+        self._pid = os.getpid()
+        self._ended: StoreError | None = None
+        source.arena.set_role(LEARNER_ROLE)
+        run_ahead(source.arena)
+        _open[id(self)] = self
+
+    def __iter__(self) -> Loader:
+        return self
+
+    def __next__(self) -> Batch:
+        """The next batch.
+
+        Raises:
+            StopIteration: the table is finished and gives no more. Timeout: it took too long; the loader goes on when
+                asked again. StoreClosed: closed, or inherited through fork.
+        """
+        # mutant: inherited-loader-draws-on
+        if self._pid != os.getpid():
+            raise StoreClosed(
+                "this loader was made before fork and belongs to the parent process",
+                remedy="call table.loader() in the process that uses it",
+            )
+        if self._ended is not None:
+            raise _closed(copy.copy(self._ended))
+        drawn, placed = self._ahead.next()
+        drawn.deliver()
+        batch: Batch = self._ahead.placer.hand_out(drawn.parts, placed)
+        return batch
+
+    def close(self) -> None:
+        """Stop drawing ahead, and give back what was not handed out. A second call does nothing.
+
+        Waits up to a minute for a `beta` of yours that runs in the thread; what it holds is given back when it ends.
+        """
+        self._end_with(StoreClosed("this loader was closed", remedy="make a new one with table.loader()"))
+
+    def _end_with(self, why: StoreError, seconds: float = CLOSE_SECONDS) -> None:
+        """Closed, or the store's handle is: does what an interrupted call has left."""
+        self._ended = self._ended or why
+        if self._pid == os.getpid():
+            self._ahead.stop(seconds)
+
+    def __enter__(self) -> Loader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Loader does not pickle: pass the table and call table.loader() where it is used")
+
+
+def _close_all() -> None:
+    """Before the interpreter ends, which threads inside the core must not see."""
+    global _ending
+    _ending = True
+    until = time.monotonic() + END_SECONDS
+    for reference in _open.valuerefs():
+        if (loader := reference()) is not None:
+            with contextlib.suppress(StoreError):  # a lock is held up: the store gives back what could not be
+                loader._end_with(StoreClosed("the interpreter ends"), max(until - time.monotonic(), 0.0))
+
+
+atexit.register(_close_all)

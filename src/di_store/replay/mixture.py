@@ -1,0 +1,407 @@
+"""Batches from several tables: every element picks its table by weight."""
+
+from __future__ import annotations
+
+import copy
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.random import Generator, Philox  # numpy loads it when first used: too late where no descriptor is left
+
+from di_store.base import config
+from di_store.base.dtypes import Array
+from di_store.base.errors import EndOfData, StoreError, Timeout, shown
+from di_store.base.tree import flatten
+from di_store.columns.ragged import Ragged
+from di_store.replay.batch import Batch, check_out, host_array, key_array
+from di_store.replay.handle import TableHandle
+from di_store.replay.loader import Loader
+from di_store.replay.pool import ArrayPool
+from di_store.replay.sampling import Drawn, Terms, Undelivered, await_columns, check_fits, check_n, collect
+
+if TYPE_CHECKING:
+    from di_store import _core
+    from di_store.replay.table import Table
+    from di_store.store import Store
+
+_SHARD_BITS = 56
+_MOST_TABLES = 256
+
+
+class Mixture:
+    """Samples from several tables of one store. Pickles as their names and weights.
+
+    In a process that loads it, and in a forked child, the choice of tables begins anew from the seed.
+    """
+
+    def __init__(
+        self, store: Store, tables: Mapping[str, Table], weights: Mapping[str, float], seed: int | None
+    ) -> None:
+        self._store = store
+        self._tables = list(tables.values())
+        self._weights = dict(weights)
+        self._seed = seed
+        self._ended: StoreError | None = None
+        handles = [table._open() for table in self._tables]
+        self._source: MixtureSource | None = MixtureSource(handles, _Shares(list(weights.values()), seed))
+        store._follow(self)
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """Share of each table, relative to the others."""
+        return dict(self._weights)
+
+    def __len__(self) -> int:
+        return sum(len(table) for table in self._tables)
+
+    def __repr__(self) -> str:
+        return f"<Mixture {self._weights!r} of store {self._store.name!r}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        store = self._store
+        return type(store)._load_mixture, (store.name, self._weights, self._seed, store._readonly is not None)
+
+    def sample(
+        self,
+        n: int,
+        *,
+        timeout: float | None = None,
+        min_n: int | None = None,
+        linger: float | None = None,
+        beta: float | None = None,
+        columns: str | Iterable[str] | None = None,
+        out: Batch | None = None,
+    ) -> Batch:
+        """Draw n examples as `Table.sample` does.
+
+        ``batch.source``, int32[n], says from which table each is, by its place in the mixture. Examples of one table
+        lie together. Keys carry the table's place in their highest byte: only the mixture's `update_priorities` takes
+        them.
+
+        Raises:
+            Timeout: what was drawn is given back. EndOfData: a table is finished and gives no more.
+        """
+        whole = self._open()
+        if beta is not None:
+            beta = config.real("beta", beta, why="it is the exponent of the importance weights")
+        n = check_n(n)
+        check_fits(whole.arena, n)
+        if out is not None:
+            check_out(out, n)
+        source = whole if columns is None else whole.only(columns)
+        drawn = source.draw(Terms(n, timeout, min_n, linger), beta, None if out is None else _Given(out))
+        drawn.deliver()
+        batch: Batch = drawn.parts
+        return batch if out is None or len(batch) < n else out.become(batch)
+
+    def update_priorities(self, keys: Any, priorities: Any, *, timeout: float | None = 60) -> int:
+        """Set priorities by the keys of this mixture's batches; how many of the items were live."""
+        self._open()
+        keys, priorities = key_array(keys), host_array(priorities)
+        if len(keys) != len(priorities):
+            raise ValueError(f"update_priorities: {len(keys)} keys but {len(priorities)} priorities")
+        places = (keys >> np.uint64(_SHARD_BITS)).astype(np.int64)
+        plain = keys & np.uint64((1 << _SHARD_BITS) - 1)
+        for place, table in enumerate(self._tables):
+            table._open().native.check_priorities(priorities[places == place])
+        return sum(
+            table.update_priorities(plain[places == place], priorities[places == place], timeout=timeout)
+            for place, table in enumerate(self._tables)
+            if (places == place).any()
+        )
+
+    def loader(
+        self,
+        batch_size: int,
+        *,
+        prefetch: int = 2,
+        device: Any = None,
+        pin_memory: bool = False,
+        beta: Any = None,
+        columns: str | Iterable[str] | None = None,
+        drop_last: bool = False,
+        timeout: float | None = None,
+    ) -> Loader:
+        """As `Table.loader`."""
+        source = self._open().only(columns)
+        made = Loader(source, batch_size, prefetch, device, pin_memory, beta, drop_last, timeout)
+        self._store._follow(made)
+        return made
+
+    def _end_with(self, why: StoreError) -> None:
+        """The store's handle is closed."""
+        self._ended = self._ended or why
+        self._source = None  # the mapping goes with the last handle
+
+    def _open(self) -> MixtureSource:
+        source = self._source
+        if source is None:
+            assert self._ended is not None
+            raise copy.copy(self._ended)
+        for table in self._tables:
+            table._writable()
+        return source
+
+
+class _Shares:
+    """How many examples of a batch each table gives: a seeded random number; threads may share it."""
+
+    def __init__(self, weights: list[float], seed: int | None) -> None:
+        # mutant: mixture-weights-equal
+        self._probabilities = np.asarray(weights, np.float64) / np.sum(weights)
+        self._seed = seed
+        self._random, self._pid = self._begin()
+
+    def counts(self, n: int) -> Array:
+        """By table, n in all."""
+        # mutant: inherited-generator-draws-on
+        if self._pid != os.getpid():  # numpy's generator has a lock, which a forked child may inherit taken
+            self._random, self._pid = self._begin()  # in this order: other threads look at the pid first
+        places = self._random.choice(len(self._probabilities), n, p=self._probabilities)
+        return np.bincount(places, minlength=len(self._probabilities))
+
+    def _begin(self) -> tuple[Generator, int]:
+        return Generator(Philox(self._seed)), os.getpid()
+
+
+class MixtureSource:
+    """Where a mixture's batches come from."""
+
+    def __init__(self, handles: list[TableHandle], shares: _Shares, columns: Any = None) -> None:
+        self._handles = handles
+        self._shares = shares
+        self._columns = columns
+        self._pool = ArrayPool()
+        self.arena = handles[0].arena
+        self.name = "mixture of " + ", ".join(repr(handle.name) for handle in handles)
+
+    def only(self, columns: str | Iterable[str] | None) -> MixtureSource:
+        """The same with some outputs only; it shares the generator."""
+        return MixtureSource(self._handles, self._shares, columns)
+
+    def beta(self) -> float | None:
+        """None: each table's own."""
+        return None
+
+    def draw(self, terms: Terms, beta: float | None, allocate: Callable[[str, Any, Any], Any] | None) -> Drawn:
+        """A batch of all tables that is not delivered yet."""
+        counts = self._shares.counts(terms.n)
+        parts: list[_Part] = []
+        try:
+            with terms:
+                while not parts:
+                    parts = self._parts(counts, terms)
+            batch = self._assemble(parts, beta, allocate or (lambda _, shape, dtype: self._pool.take(shape, dtype)))
+        except BaseException:
+            _give_back(parts)
+            raise
+
+        def deliver() -> None:
+            for part in parts:
+                part.deliver()
+
+        return Drawn(batch, {part.handle: part.held for part in parts}, deliver, lambda: _give_back(parts))
+
+    def _parts(self, counts: Array, terms: Terms) -> list[_Part]:
+        """Draws of all tables, as many as `counts` says; none at all if they have to be asked for once more."""
+        parts = [
+            _Part(handle, place, int(count))
+            for place, (handle, count) in enumerate(zip(self._handles, counts, strict=True))
+            if count
+        ]
+        try:
+            if terms.min_n < terms.n:
+                _collect_some(parts, terms)
+            else:
+                for part in parts:
+                    part.draw(terms, holding=part is not parts[0])
+            return [part for part in parts if part.held]
+        except Undelivered as error:
+            blocked = error
+        except BaseException:
+            _give_back(parts)
+            raise
+        _give_back(parts)
+        terms.pause(blocked.handle, blocked.seen, blocked.reason)
+        return []
+
+    def _assemble(self, parts: list[_Part], beta: float | None, allocate: Callable[[str, Any, Any], Any]) -> Batch:
+        """Each table's examples go straight to their place in one batch."""
+        self._check_columns(parts)
+        first = parts[0].handle
+        n = sum(part.held for part in parts)
+        whole = first.allocate(n, first.which(self._columns), allocate)
+        batches, at = [], 0
+        for part in parts:
+            out = _cut(whole, at, at + part.held)
+            batches.append(part.finish(beta, self._columns, out))
+            at += part.held
+        for batch in batches:
+            _join_ragged(whole, batch.data, [other.data for other in batches])
+        names = ("priorities", "probabilities", "weights", "times_sampled", "versions", "episodes", "starts")
+        joined = [np.concatenate([getattr(batch, name) for batch in batches]) for name in names]
+        tagged = [batch.keys | np.uint64(part.place << _SHARD_BITS) for part, batch in zip(parts, batches, strict=True)]
+        keys = np.concatenate(tagged)
+        found = Batch(whole, keys, *joined, sum(batch.table_size for batch in batches))
+        found.source = np.concatenate([np.full(part.held, part.place, np.int32) for part in parts])
+        return found
+
+    def _check_columns(self, parts: list[_Part]) -> None:
+        first = parts[0].handle
+        for part in parts[1:]:
+            mine, theirs = _shapes(first, self._columns), _shapes(part.handle, self._columns)
+            if mine != theirs:
+                names = sorted(name for name in mine.keys() | theirs.keys() if mine.get(name) != theirs.get(name))
+                raise ValueError(
+                    f"tables {first.name!r} and {part.handle.name!r} give different columns: {', '.join(names)}; a "
+                    "mixture needs the same, choose them with columns="
+                )
+
+
+class _Part:
+    """One table's share of a batch."""
+
+    def __init__(self, handle: TableHandle, place: int, count: int) -> None:
+        self.handle = handle
+        self.place = place
+        self.held = 0
+        self.seen = 0  # the table's sequence number before the last look
+        self.why = ""
+        self._count = count
+        self._draws: _core.Draws | None = None
+
+    @property
+    def lacks(self) -> bool:
+        """Whether there are fewer draws than it was asked for."""
+        return self.held < self._count
+
+    def try_draw(self, terms: Terms, holding: bool) -> None:
+        """Draw what there is without waiting."""
+        now = Terms(terms.n, 0, stop=terms.stop, ours=terms.ours)
+        self.seen = self.handle.native.items_seq()
+        try:
+            self.draw(now, holding)
+        except Timeout as error:
+            self.why = error.reason
+            self.held = 0 if self._draws is None else self._draws.count
+
+    def draw(self, terms: Terms, holding: bool) -> None:
+        own = Terms(self._count, terms.timeout, stop=terms.stop, ours=terms.ours)
+        own.wait, own.holding = terms.wait, holding
+        try:
+            await_columns(self.handle, own)
+            reader = self.handle.reader()
+            check_fits(self.handle.arena, own.n, self.handle.bytes_of(None))
+            self._draws = self._draws or reader.begin()
+            self.held = collect(self.handle, reader, self._draws, own)
+        finally:
+            terms.wait = own.wait  # one deadline for all tables
+        if self.lacks:
+            raise EndOfData(f"table {self.handle.name!r} is finished: {self.held} of {self._count} are left")
+
+    def finish(self, beta: float | None, columns: Any, out: dict[str, Any]) -> Batch:
+        handle = self.handle
+        exponent = handle.beta() if beta is None else beta
+        assert self._draws is not None
+        return handle.batch(handle.reader().finish(self._draws, exponent, handle.which(columns), out, False))
+
+    def deliver(self) -> None:
+        if self._draws is not None:
+            self.handle.reader().deliver(self._draws)
+
+    def give_back(self) -> None:
+        if self._draws is not None:
+            self.handle.reader().give_back(self._draws)
+            self._draws = None
+
+
+def _give_back(parts: list[_Part]) -> None:
+    for part in parts:
+        part.give_back()
+
+
+def _collect_some(parts: list[_Part], terms: Terms) -> None:
+    """Draw until all are there, or as many as the terms are content with."""
+    held, newest = 0, time.monotonic()
+    while True:
+        for part in parts:
+            if part.lacks:
+                part.try_draw(terms, holding=any(other.held for other in parts if other is not part))
+        count = sum(part.held for part in parts)
+        if count > held:
+            held, newest = count, time.monotonic()
+        lacking = [part for part in parts if part.lacks]
+        if not lacking:
+            return
+        at_most = terms.patience(held, newest)
+        if at_most <= 0:
+            return
+        part = lacking[0]
+        try:
+            terms.pause(part.handle, part.seen, f"{held} of {terms.n} drawn; {part.why}", at_most)
+        except Timeout:
+            if held < terms.min_n:
+                raise
+            return
+
+
+class _Given:
+    """The arrays of an ``out=``, by output."""
+
+    def __init__(self, out: Batch) -> None:
+        self._flat = flatten(out.data)
+
+    def __call__(self, name: str, shape: Any, dtype: Any) -> Array:
+        found = self._flat.get(name)
+        if not isinstance(found, np.ndarray) or found.dtype != dtype or found.shape[1:] != shape[1:]:
+            raise ValueError(f"out[{name!r}] must be a writable contiguous array of the batch's shape and dtype")
+        front: Array = found[: shape[0]]
+        return front
+
+
+def _shapes(handle: TableHandle, columns: Any) -> dict[str, Any]:
+    plan, which = handle.read_plan(), handle.which(columns)
+    assert plan is not None
+    return {
+        output["name"]: (output["dtype"], output["shape"], output["ragged"])
+        for number, output in enumerate(plan.native["outputs"])
+        if which is None or number in which
+    }
+
+
+def _cut(whole: dict[str, Any], start: int, stop: int) -> dict[str, Any]:
+    return {
+        name: _cut(value, start, stop) if isinstance(value, dict) else value[start:stop]
+        for name, value in whole.items()
+    }
+
+
+def _join_ragged(whole: dict[str, Any], data: Any, parts: list[Any]) -> None:
+    """Ragged outputs cannot be written in place: put them together."""
+    for name, value in data.items():
+        if isinstance(value, dict):
+            _join_ragged(whole.setdefault(name, {}), value, [part[name] for part in parts])
+        elif isinstance(value, Ragged) and name not in whole:
+            each = [part[name] for part in parts]
+            offsets: list[Array] = [np.zeros(1, np.int64)]
+            for ragged in each:
+                offsets.append(ragged.offsets[1:] + offsets[-1][-1])
+            lead = (sum(ragged.lead[0] for ragged in each), *value.lead[1:])
+            whole[name] = Ragged(np.concatenate([ragged.values for ragged in each]), np.concatenate(offsets), lead)
+
+
+def check_shares(weights: Any) -> dict[str, float]:
+    """Shares by table name.
+
+    Raises:
+        ValueError: none, more than 256, negative ones, or all zero. TypeError: no dict of numbers.
+    """
+    if not isinstance(weights, Mapping) or not all(isinstance(name, str) for name in weights):
+        raise TypeError(f'mix() takes shares by table name, such as {{"agent": 255, "demo": 1}}, not {shown(weights)}')
+    found = {name: config.real(f"weight of {name!r}", value) for name, value in weights.items()}
+    if not 1 <= len(found) <= _MOST_TABLES or sum(found.values()) <= 0:
+        raise ValueError("mix() needs 1 to 256 tables, and a weight above 0")
+    return found

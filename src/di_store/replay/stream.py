@@ -1,0 +1,349 @@
+"""From tables and their columns to the core's writer: layout, chunks, and what each table takes."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from di_store import _core
+from di_store.base import tree
+from di_store.base.config import MAX_COUNT, real
+from di_store.base.dtypes import Array
+from di_store.base.errors import CapacityError, SchemaMismatch, shown
+from di_store.columns.column import FLAGS, Column
+from di_store.columns.schema import Schema
+from di_store.lowering.plan import (
+    Layout,
+    finished_schema,
+    first_columns,
+    make_layout,
+    native_view,
+    observed_columns,
+    sparse_columns,
+)
+from di_store.lowering.reserve import Cut, Heap, cut_for_all, cut_for_one, reckon_heap
+from di_store.policy.settings import UNLIMITED, slots_for
+from di_store.policy.views import NEED_ENDS, Transition
+from di_store.replay.batch import host_array
+from di_store.replay.handle import TableHandle
+
+_ENDS_ALIKE = ("done", "dones", "terminal", "is_last")
+"""Columns that other libraries end episodes with, without saying whether the return goes on behind the end."""
+
+
+def check_ends(handles: Sequence[TableHandle], names: Iterable[str]) -> None:
+    """Refuse a stream whose rows seem to end episodes in a way that its tables' views would not see.
+
+    Without any flag there is one warning for each table: `end_episode` may do it.
+
+    Args:
+        handles: the tables.
+        names: of the stream's columns.
+
+    Raises:
+        SchemaMismatch: a column ``done``, ``dones``, ``terminal`` or ``is_last``, and neither flag.
+    """
+    columns = tuple(names)
+    needing = [handle for handle in handles if isinstance(handle.settings.view, NEED_ENDS)]
+    if not needing or any(name in columns for name in FLAGS):
+        return
+    view = type(needing[0].settings.view).__name__
+    if found := next((name for name in _ENDS_ALIKE if name in columns), None):
+        raise SchemaMismatch(
+            f"column {found!r} ends no episode, and {view} of table {needing[0].name!r} needs to know how "
+            "episodes end: its items would run on into the next one",
+            remedy="write 'terminated' (nothing follows: no bootstrap) and 'truncated' (cut off: bootstrap), as "
+            f"env.step returns them; rename {found!r} if it means something else",
+        )
+    fresh = [handle for handle in needing if not handle.ends_warned]
+    if not fresh:
+        return
+    below = [name for name in columns if name.rpartition("/")[2] in (*FLAGS, *_ENDS_ALIKE)]
+    for handle in fresh:
+        handle.ends_warned = True
+    warnings.warn(
+        f"table {fresh[0].name!r}: steps with neither 'terminated' nor 'truncated' end no episode, and {view} needs to "
+        "know where episodes end: write both as env.step returns them, or call writer.end_episode()"
+        + (f"; {below[0]!r} lies below another name and is no flag" if below else ""),
+        RuntimeWarning,
+        stacklevel=_users_level(),
+    )
+
+
+def _users_level() -> int:
+    """`stacklevel` of the caller's warning that shows the line which called this package."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("di_store."):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
+def step_schema(handles: Sequence[TableHandle], step: Any, lead: tuple[int, ...], seconds: float) -> None:
+    """Let a first step declare the columns of those tables that have none: all columns of the step.
+
+    Columns that another table of the stream has declared keep that type.
+
+    Raises:
+        SchemaMismatch, ValueError, CapacityError: as `Table.create_table` with that schema.
+    """
+    known = {handle.name: handle.schema for handle in handles if handle.schema is not None}
+    declared = Schema.union({name: schema for name, schema in known.items() if schema is not None}) if known else None
+    leaves = tree.flatten(step)
+    check_ends(handles, {**leaves, **dict.fromkeys(declared.names if declared else ())})
+    fresh = {name: leaf for name, leaf in leaves.items() if declared is None or name not in declared}
+    inferred = Schema.infer(tree.unflatten(fresh), lead or None).columns if fresh else ()
+    by_name = {column.name: column for column in inferred}
+    columns = tuple(by_name.get(name) or (declared[name] if declared else by_name[name]) for name in leaves)
+    for handle in handles:
+        if handle.schema is None:
+            handle.declare(Schema(columns), seconds)
+
+
+def build_native(
+    handles: Sequence[TableHandle], lanes: int | None, autoreset: int, seconds: float
+) -> tuple[_core.Writer, Schema]:
+    """The core's writer over tables whose columns are declared, and the columns of its steps.
+
+    Args:
+        handles: of the tables.
+        lanes: as `Table.writer`.
+        autoreset: the core's number for it.
+        seconds: to wait for locks that stopped processes hold; negative: no limit.
+    """
+    schemas = {handle.name: _schema_of(handle) for handle in handles}
+    schema = next(iter(schemas.values())) if len(schemas) == 1 else Schema.union(schemas)
+    check_ends(handles, schema.names)
+    plan = writer_plan(handles, schema, lanes, autoreset, seconds)
+    if len(handles) > 1:
+        for handle in handles:
+            _widen(handle, schema, Cut(plan["chunk_bytes"], plan["least_rows"]), lanes or 1, seconds)
+    return _core.Writer(handles[0].arena, plan, seconds), schema
+
+
+def build_inserter(handle: TableHandle, seconds: float) -> tuple[_core.Writer, Schema]:
+    """The core's writer for items that are inserted whole, and the columns of their rows."""
+    schema = finished_schema(handle.settings.view, _schema_of(handle))
+    plan = writer_plan([handle], schema, None, 0, seconds)
+    plan |= {"terminated": -1, "truncated": -1, "discount": -1, "counted": False}
+    return _core.Writer(handle.arena, plan, seconds), schema
+
+
+def _schema_of(handle: TableHandle) -> Schema:
+    schema = handle.schema
+    assert schema is not None, "columns are declared before a writer is built"
+    return schema
+
+
+def _widen(handle: TableHandle, schema: Schema, cut: Cut, lanes: int, seconds: float) -> None:
+    """Set aside what a table's share of this stream's chunks needs: other columns, and cut for other tables too.
+
+    Best effort: where the memory is not there the table evicts before its capacity, counted and warned of.
+    """
+    stats = handle.native.stats()
+    capacity = int(stats["capacity"])
+    slots = slots_for(None if capacity >= UNLIMITED else capacity)
+    for reserved in sorted({handle.settings.lanes, min(handle.settings.lanes, lanes)}, reverse=True):
+        needed = handle.reckon(schema, cut=cut, lanes=reserved)
+        block = needed.chunk_block if needed.chunk_block < int(stats["chunk_block"]) else 0
+        reserve = max(needed.reserve_bytes, int(stats["reserve_bytes"]))
+        if not block and reserve == int(stats["reserve_bytes"]):
+            return
+        try:
+            handle.native.resize(capacity, int(stats["max_bytes"]), slots, reserve, block, seconds)
+        except CapacityError:
+            continue
+        return
+
+
+def writer_plan(
+    handles: Sequence[TableHandle], schema: Schema, lanes: int | None, autoreset: int, seconds: float
+) -> dict[str, Any]:
+    """What the core needs to know to write these columns into these tables."""
+    arena = handles[0].arena
+    sparse = sparse_columns([(handle.settings.view, _schema_of(handle)) for handle in handles]) & set(schema.names)
+    layout = make_layout(schema, sparse)
+    number = layout.publish(arena, seconds)
+    heap = _stream_heap(handles, schema, sparse, layout)
+    cut = _cut(handles, schema, layout, heap, lanes or 1)
+    tables = [_sink(handle, layout, version_column(schema) is not None) for handle in handles]
+    by_name = {column.name: column for column in schema}
+    discount = by_name.get("discount") if any(table["weighted"] for table in tables) else None
+    version = version_column(schema)
+    return {
+        "layout": number,
+        "columns": layout.native_columns(),
+        "tables": tables,
+        "lanes": lanes or 1,
+        "vector": lanes is not None,
+        "autoreset": autoreset,
+        "terminated": layout.number("terminated"),
+        "truncated": layout.number("truncated"),
+        "discount": layout.number("discount") if discount is not None else -1,
+        "discount_f8": discount is not None and discount.dtype.itemsize == 8,
+        "discount_count": int(np.prod(discount.shape)) if discount is not None else 1,
+        "version": layout.number("version") if version is not None else -1,
+        "version_bytes": version.dtype.itemsize if version is not None else 8,
+        "chunk_bytes": cut.target,
+        "least_rows": cut.least_rows,
+        "heap_bytes_per_row": heap.per_row,
+        "heap_row_max": heap.row_max,
+        "unbounded": [at for at, column in enumerate(layout.columns) if column.row_bytes is None],
+        "float_bytes": [_float_bytes(column) for column in layout.columns],
+        "coerce": _coercer(schema.columns),
+        "final_columns": _final_columns(handles, layout),
+    }
+
+
+def version_column(schema: Schema) -> Column | None:
+    """The column that says which version of the weights made a row; None: the process that writes it knows."""
+    found = next((column for column in schema if column.name == "version"), None)
+    if found is None or found.ragged or found.shape != ():
+        return None
+    return found if found.dtype.kind in "iu" and found.dtype.itemsize in (4, 8) else None
+
+
+def tracked_versions(handles: Iterable[TableHandle], schema: Schema) -> list[tuple[int, dict[str, int], str]]:
+    """The tables whose rows have the version that this process last got: position, versions by name, the name."""
+    if version_column(schema) is not None:
+        return []
+    named = [(position, handle.versions, handle.settings.weights) for position, handle in enumerate(handles)]
+    return [(position, versions, name) for position, versions, name in named if name is not None]
+
+
+def _cut(handles: Sequence[TableHandle], schema: Schema, layout: Layout, heap: Heap, lanes: int) -> Cut:
+    if len(handles) == 1:
+        needed = handles[0].reckon(_schema_of(handles[0]))
+        return cut_for_one(handles[0].settings, needed, layout, heap.per_row, lanes)
+    tables = [(handle.settings, handle.reckon(schema)) for handle in handles]
+    return cut_for_all(tables, layout, heap.per_row, lanes)
+
+
+def _final_columns(handles: Sequence[TableHandle], layout: Layout) -> list[int]:
+    """Columns that Gymnasium's ``final_obs`` stands for: the views' `obs`, or what they take from the row behind."""
+    names: dict[str, None] = {}
+    for handle in handles:
+        names |= dict.fromkeys(observed_columns(handle.settings.view, _schema_of(handle)))
+    if not names:
+        names = dict.fromkeys(column.name for column in layout.columns if tree.is_below(column.name, "obs"))
+    return layout.numbers(names)
+
+
+def _stream_heap(handles: Sequence[TableHandle], schema: Schema, sparse: frozenset[str], layout: Layout) -> Heap:
+    found = [reckon_heap(handle.settings, schema, sparse, handle.example_bytes) for handle in handles]
+    row_max, bounded = max(heap.row_max for heap in found), all(heap.bounded for heap in found)
+    return Heap(max(heap.per_row for heap in found), row_max, bounded)
+
+
+def _float_bytes(column: Column) -> int:
+    """Bytes of one floating-point number, half of a complex one; 0: the values are compared bit by bit."""
+    if column.extension == "bfloat16":
+        return 2
+    size = {"f": column.dtype.itemsize, "c": column.dtype.itemsize // 2}.get(column.dtype.kind, 0)
+    return size if size in (2, 4, 8) else 0
+
+
+def _sink(handle: TableHandle, layout: Layout, versioned: bool) -> dict[str, Any]:
+    view, schema = handle.settings.view, _schema_of(handle)
+    return {
+        "table": handle.native,
+        "view": native_view(view, schema),
+        "observed": layout.numbers(observed_columns(view, schema)),
+        "first": [at for at in layout.numbers(first_columns(view, schema)) if layout.columns[at].name in layout.sparse],
+        "track_version": handle.settings.weights is not None and not versioned,
+        "weighted": isinstance(view, Transition) and "discount" in schema,
+    }
+
+
+def _coercer(columns: tuple[Column, ...]) -> Callable[[int, Any, tuple[int, ...]], Any]:
+    def coerce(number: int, value: Any, lead: tuple[int, ...]) -> Any:
+        return columns[number].coerce(value, lead or None)
+
+    return coerce
+
+
+def check_lane(lane: Any, lanes: int) -> None:
+    """Refuse what cannot name lanes of a writer of so many, before its first step has declared anything."""
+    if lane is None:
+        return
+    if isinstance(lane, (bool, str)):
+        raise TypeError("lane= is an int, an int array or a bool mask with one flag for each lane")
+    named: Array = np.atleast_1d(np.asarray(lane))
+    if named.ndim != 1 or (named.size and named.dtype.kind not in "iub"):
+        raise TypeError("lane= is an int, an int array or a bool mask, each with one axis at most")
+    if named.dtype == np.bool_:
+        if named.size != lanes:
+            raise ValueError(f"lane= as a mask needs one flag for each of the {lanes} lanes")
+        return
+    for number in named.tolist():
+        if not 0 <= number < lanes:
+            raise ValueError(f"lane={number}: this writer has lanes 0 to {lanes - 1}")
+    if len(set(named.tolist())) != named.size:
+        raise ValueError(f"lane={named.tolist()} names a lane twice")
+
+
+def check_priority(priority: Any) -> None:
+    """Refuse what the core would refuse as a priority, before a first row has declared anything."""
+    if priority is None:
+        return
+    if isinstance(priority, (int, float)):
+        real("priority", priority, why="nothing was written")
+        return
+    given = host_array(priority, "priority", "a number, or one for each row")
+    if not (np.isfinite(given) & (given >= 0)).all():
+        raise ValueError("priority=: priorities must be finite and at least 0; nothing was written")
+
+
+def autoreset_number(mode: Any) -> int:
+    """0 for a program that resets itself, 1 next-step, 2 same-step; takes Gymnasium's AutoresetMode or its name.
+
+    Raises:
+        ValueError: another mode.
+    """
+    if mode is None:
+        return 0
+    value = getattr(mode, "value", mode)
+    text = value.replace("_", "").replace("-", "").lower() if isinstance(value, str) else ""
+    known = {"disabled": 0, "nextstep": 1, "samestep": 2}
+    if text not in known:
+        raise ValueError(
+            f'autoreset={shown(mode)}: give envs.metadata["autoreset_mode"] ("next_step" or "same_step"), '
+            "or None where the program resets by itself"
+        )
+    return known[text]
+
+
+def rows_of(steps: Any) -> int:
+    """Length of the leading axis of a nested dict's first leaf.
+
+    Raises:
+        TypeError, ValueError: there is none.
+    """
+    leaf, depth = steps, 0
+    while isinstance(leaf, Mapping):
+        depth += 1
+        if depth > tree.MAX_DEPTH:
+            raise ValueError(f"steps are nested more than {tree.MAX_DEPTH} deep; does a dict hold itself?")
+        if not leaf:
+            raise ValueError("an empty dict holds no column: leave it out")
+        leaf = next(iter(leaf.values()))
+    if leaf is steps:
+        raise TypeError(f"steps are a nested dict of columns with a leading axis, not a {type(steps).__name__}")
+    try:
+        rows = len(leaf)
+    except TypeError:
+        raise SchemaMismatch(
+            f"extend() needs a leading axis in every leaf, got a {type(leaf).__name__}",
+            remedy="append() takes one step",
+        ) from None
+    return rows_limit(rows)
+
+
+def rows_limit(rows: int) -> int:
+    """`rows` if one call may give so many; else ValueError."""
+    if rows > MAX_COUNT:
+        raise ValueError(f"{rows} rows in one call are above {MAX_COUNT}, the most there are: use several calls")
+    return rows

@@ -1,0 +1,478 @@
+"""Writing: a writer of one stream into one or several tables, and inserting without a stream.
+
+A call goes to the core as it is; everything else here is for what happens rarely: the first step declares columns, a
+call that has to wait, a call that is refused, an end that comes from another thread.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+import weakref
+from collections.abc import Iterable, Mapping
+from threading import get_ident
+from types import TracebackType
+from typing import Any, NoReturn
+
+import numpy as np
+
+from di_store import _core
+from di_store.base import tree
+from di_store.base.config import count, flag, listed
+from di_store.base.dtypes import Array
+from di_store.base.errors import EndOfData, SchemaMismatch, StoreError, WriterClosed
+from di_store.columns.schema import Schema
+from di_store.lowering.plan import VALUE
+from di_store.replay.batch import Items, encode_blob
+from di_store.replay.handle import TableHandle
+from di_store.replay.stream import (
+    autoreset_number,
+    build_native,
+    check_lane,
+    check_priority,
+    rows_of,
+    step_schema,
+    tracked_versions,
+)
+from di_store.runtime import waits
+from di_store.runtime.chores import run_ahead
+from di_store.runtime.waits import InsertWait, check_timeout, core_seconds
+
+WRITER_ROLE = 1
+CLOSE_SECONDS = 60.0
+_LOOK_EVERY = 1024
+_BUSY = (
+    "this writer is in the middle of another call, and was called again from a signal handler or from a value being "
+    "written: nothing was written"
+)
+_LATER = "call it when that call is over; a signal handler can set a flag"
+
+_open: weakref.WeakSet[Writer] = weakref.WeakSet()
+
+
+def forget_writers() -> None:
+    """In a forked child: the writers belong to the parent."""
+    for writer in _open:
+        writer._end(WriterClosed("this writer was opened before fork and belongs to the parent process"))
+    _open.clear()
+
+
+class Writer:
+    """Appends steps to the streams of some lanes; one thread uses it. Made by `Table.writer` and `Store.writer`."""
+
+    def __init__(self, handles: Iterable[TableHandle], lanes: int | None, autoreset: Any, *, single: bool) -> None:
+        stream = _Stream(handles, lanes, autoreset)
+        self._stream: _Stream | None = stream
+        self._names = [handle.name for handle in stream.handles]
+        self._single = single
+        self._thread = 0  # of whom it belongs to; -1 when it has ended
+        self._claim = threading.Lock()  # taken once: by its thread, or by who ends it before it had one
+        self._ended: StoreError | None = None
+        self._call: Any = self._first_call if stream.native is None else stream.call
+        self._calls = 0
+        self._fresh = stream.native is None  # the first step is still to come
+        _open.add(self)
+
+    # -- the calls ----------------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        step: Any,
+        *,
+        next: Any = None,
+        final: Any = None,
+        lane: Any = None,
+        priority: Any = None,
+        timeout: float | None = None,
+    ) -> Any:
+        """Append one row to every lane, or to those that `lane` names.
+
+        Args:
+            step: nested dict of leaves ``[…]``, with lanes ``[lanes, …]``. A row with `terminated` or `truncated` ends
+                its lane's episode; a first step with a flag of another name (``done``) is refused where a view needs
+                ends.
+            next: what the environment returned with the step, usually ``{"obs": nxt}``: the lane's next row, or the
+                final observation. Items that end there appear at once, unless the step has ragged columns without
+                ``max=`` that `next` does not hold: these then come with the following row, or the episode's end.
+            final: final observations of the lanes that end here: like `next`, for all lanes or only those that end;
+                or Gymnasium's ``final_obs``. What is missing of it may follow with `end_episode`.
+            lane: int, int array or bool mask; None: all.
+            priority: of every item that this call completes: scalar, one per lane, or a dict by table.
+            timeout: seconds to wait for limiters and room; None: no limit.
+
+        Returns:
+            The completed `Items`; of a writer over several tables a dict of them by name.
+
+        Raises:
+            Timeout, StoreFull, SchemaMismatch, ValueError: nothing was written in any lane or table. ValueError also
+                for items of more lanes than a table's capacity; a queue takes those of all lanes.
+            WriterClosed: closed, used from another thread, or inherited through fork.
+        """
+        if get_ident() != self._thread:
+            self._enter()
+        if timeout is not None or self._fresh:
+            timeout = self._prepare(step, next, final, lane, priority, None, timeout)
+        try:
+            made = self._call(step, next, final, lane, self._by_table(priority) if type(priority) is dict else priority)
+        except SchemaMismatch as error:
+            raise self._explained(error, step, lane, None) from None
+        if type(made) is not list:
+            arguments = (step, next, final, lane, self._by_table(priority) if type(priority) is dict else priority)
+            stream = self._open()
+            made = stream.finish_waiting("append", made, timeout, stream.again, *arguments)
+        self._calls += 1
+        if not self._calls % _LOOK_EVERY and (own := self._stream) is not None:
+            own.look()
+        if self._single:
+            return Items(*made[0])
+        return self._named(made)
+
+    def extend(
+        self,
+        steps: Any,
+        *,
+        next: Any = None,
+        final: Any = None,
+        lane: Any = None,
+        priority: Any = None,
+        timeout: float | None = None,
+    ) -> Any:
+        """T appends in one pass.
+
+        Args:
+            steps: nested dict of leaves ``[T, …]``, with lanes ``[T, lanes, …]``.
+            next: as `append`, with the same leading axes.
+            final: as `append`, with the same leading axes.
+            lane: as `append`.
+            priority: scalar, ``[T]`` or ``[T, lanes]``, by the row that completes the item; or a dict by table.
+            timeout: as `append`.
+
+        Raises:
+            ValueError: it completes more items than a table's capacity. Else as `append`.
+        """
+        if get_ident() != self._thread:
+            self._enter()
+        timeout, stream = check_timeout(timeout), self._open()
+        if stream.opaque:
+            steps = listed("steps", steps, "a list of values")
+        total = len(steps) if stream.opaque else rows_of(steps)
+        if total == 0:
+            raise ValueError("extend() needs at least one row")
+        self._prepare(steps, next, final, lane, priority, total, timeout)
+        native = stream.opened()
+        stream.take_versions()
+        if stream.opaque:
+            steps = stream.encoded(steps, next, final, lane, total, core_seconds(timeout))
+        arguments = (steps, next, final, lane, self._by_table(priority) if type(priority) is dict else priority, total)
+        try:
+            made = native.extend(*arguments)
+        except SchemaMismatch as error:
+            raise self._explained(error, steps, lane, total) from None
+        made = stream.finish_waiting("extend", made, timeout, native.extend, *arguments)
+        stream.look()
+        return Items(*made[0]) if self._single else self._named(made)
+
+    def end_episode(
+        self, final: Any = None, lane: Any = None, discard: bool = False, *, timeout: float | None = None
+    ) -> Any:
+        """End the episodes of some lanes, or give ended ones their final observation.
+
+        It may complete more items than a table's capacity: the last of them then evict the first.
+
+        Args:
+            final: the final observation, like `next` of `append`.
+            lane: as `append`.
+            discard: withdraw the rows that no item uses. Windows that run across episodes
+                (`Sequence(cross_episodes=True)`) end in front of it and begin anew behind it.
+            timeout: as `append`.
+
+        Returns:
+            The completed `Items`, as `append`.
+        """
+        if get_ident() != self._thread:
+            self._enter()
+        timeout, stream = check_timeout(timeout), self._open()
+        arguments = (final, lane, flag("discard", discard))
+        if (native := stream.native) is None:
+            return self._named([_nothing() for _ in self._names]) if not self._single else Items(*_nothing())
+        made = stream.finish_waiting(
+            "end_episode", native.end_episode(*arguments), timeout, native.end_episode, *arguments
+        )
+        return Items(*made[0]) if self._single else self._named(made)
+
+    def close(self, *, timeout: float | None = CLOSE_SECONDS) -> None:
+        """End open episodes and let the tables go. A second call does nothing.
+
+        Raises:
+            Timeout: a limiter let the last items not pass; the writer is closed all the same.
+        """
+        if self._ended is not None:
+            return
+        if get_ident() != self._thread:
+            self._enter()
+        timeout, stream = check_timeout(timeout), self._open()
+        native = stream.native
+        if stream.is_busy():
+            raise StoreError(_BUSY, remedy=_LATER)
+        try:
+            if native is not None:
+                stream.finish_waiting("close", native.finish(), timeout, native.finish)
+        except EndOfData:
+            pass  # the table takes no more items, so these episodes end without
+        finally:
+            self._end(WriterClosed("this writer was closed"))
+            if native is not None:
+                native.close()
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+            return
+        try:
+            self.close(timeout=0.0)
+        except StoreError:
+            pass  # the error that is on its way says more
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Writer does not pickle: pass the table and call table.writer() where it is used")
+
+    # -- rare ways ----------------------------------------------------------------------------------------------
+
+    def _enter(self) -> None:
+        """Somebody else's thread, the first call, or the end."""
+        if self._ended is None and not self._thread and self._claim.acquire(blocking=False):
+            self._thread = get_ident()
+            return
+        raise self._closed()
+
+    def _closed(self) -> StoreError:
+        """Why it cannot be used: a copy, since several threads may raise it."""
+        if self._ended is not None:
+            return copy.copy(self._ended)
+        return WriterClosed("a writer is for one thread, and this one is used by another")
+
+    def _open(self) -> _Stream:
+        """What a call needs, which it keeps until it is through; `StoreClosed` once the store's handle has ended."""
+        stream = self._stream
+        if stream is None:
+            raise self._closed()
+        return stream
+
+    def _refuse(self, *_: Any) -> Any:
+        raise self._closed()
+
+    def _prepare(
+        self, step: Any, next: Any, final: Any, lane: Any, priority: Any, total: int | None, timeout: Any
+    ) -> float | None:
+        """Check `timeout`: seconds, or None. A first step declares the columns, after a look at all arguments."""
+        seconds = check_timeout(timeout)
+        if self._fresh:
+            for value in self._by_table(priority).values() if type(priority) is dict else (priority,):
+                check_priority(value)
+            for option, given in (("next", next), ("final", final)):
+                if isinstance(given, Mapping) and isinstance(step, Mapping):
+                    unknown = sorted(set(tree.flatten(given, what=option)) - set(tree.flatten(step)))
+                    if unknown:
+                        raise SchemaMismatch(f"{option}= holds column {unknown[0]!r}, which the step lacks")
+            self._open().declare(step, lane, total, core_seconds(seconds))
+            self._fresh = False
+        return seconds
+
+    def _first_call(self, step: Any, next: Any, final: Any, lane: Any, priority: Any) -> Any:
+        stream = self._open()
+        stream.opened()
+        self._call = stream.call
+        if self._ended is not None:  # another thread has closed the store meanwhile
+            self._call = self._refuse
+        return stream.call(step, next, final, lane, priority)
+
+    def _end(self, why: StoreError) -> None:
+        self._ended = why
+        self._thread = -1
+        self._call = self._refuse
+        # The mapping goes with the last handle: let go of the core's part. A call in another thread has its own hold.
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.end(why)
+
+    def _end_with(self, why: StoreError) -> None:
+        """The store's handle is closed: end as `close` does, as far as that needs no waiting."""
+        if self._ended is None and (self._thread == get_ident() or self._claim.acquire(blocking=False)):
+            self._thread = get_ident()
+            try:
+                self.close(timeout=0.0)
+            except StoreError:
+                pass  # what could not pass is lost with the handle
+        self._end(why)
+
+    def _by_table(self, priority: dict[str, Any]) -> dict[int, Any]:
+        if unknown := set(priority) - set(self._names):
+            raise ValueError(f"priority= names {sorted(unknown)}, this writer's tables are {self._names}")
+        return {number: priority[name] for number, name in enumerate(self._names) if name in priority}
+
+    def _named(self, made: list[Any]) -> dict[str, Items]:
+        return {name: Items(*parts) for name, parts in zip(self._names, made, strict=True)}
+
+    def _explained(self, error: SchemaMismatch, step: Any, lane: Any, total: int | None) -> Exception:
+        """What is wrong with a refused step, with its full path; `error` itself where that is not to be seen."""
+        stream = self._stream
+        if stream is not None and stream.schema is not None and not stream.opaque and isinstance(step, Mapping):
+            try:
+                stream.schema.coerce(step, stream.lead(lane, total) or None, partial=True)
+            except (SchemaMismatch, ValueError, TypeError) as told:
+                return told
+        return error
+
+
+class _Stream:
+    """What a writer holds of the core. A call keeps it while it runs: nothing is taken from under it by `close()`."""
+
+    def __init__(self, handles: Iterable[TableHandle], lanes: int | None, autoreset: Any) -> None:
+        self.handles = sorted(handles, key=lambda handle: handle.native.index)
+        self.native: _core.Writer | None = None
+        self.schema: Schema | None = None
+        self.call: Any = None  # append
+        self.again: Any = None  # the same, of a call that was blocked: its rows keep the versions it began with
+        self.opaque = self.handles[0].opaque
+        self._arena = self.handles[0].arena
+        self._lanes = None if lanes is None else count("lanes", lanes, minimum=1, maximum=2**20)
+        self._autoreset = autoreset_number(autoreset)
+        self._versions: list[tuple[int, dict[str, int], str]] = []
+        self._warned: set[str] = set()
+        self._ended: StoreError | None = None
+        self._declaring = False
+        if self.opaque and len(self.handles) > 1:
+            raise ValueError("a table with view=Opaque() shares its stream with no other: give it a writer of its own")
+        self._arena.set_role(WRITER_ROLE)
+        run_ahead(self._arena)
+        self._attending: list[_core.Attendance] = []
+        if all(handle.schema is not None for handle in self.handles):
+            self._build(waits.CALL_SECONDS)
+        else:  # open for learners already, though there is nothing to write with before the first step
+            self._attending = [_core.Attendance(handle.native, waits.CALL_SECONDS) for handle in self.handles]
+
+    def declare(self, step: Any, lane: Any, total: int | None, seconds: float) -> None:
+        """A first step declares the columns of the tables that have none."""
+        if self._declaring:
+            raise StoreError(_BUSY, remedy=_LATER)
+        if self.native is not None:
+            return
+        check_lane(lane, self._lanes or 1)
+        self._declaring = True
+        try:
+            if not self.opaque:
+                step_schema(self.handles, step, self.lead(lane, total), seconds)
+            self._build(seconds)
+        finally:
+            self._declaring = False
+
+    def opened(self) -> _core.Writer:
+        """The core's writer, once the columns are declared."""
+        assert self.native is not None, "a first step declares the columns"
+        return self.native
+
+    def _build(self, seconds: float) -> None:
+        self.native, self.schema = build_native(self.handles, self._lanes, self._autoreset, seconds)
+        self._end_attendance()
+        self._versions = tracked_versions(self.handles, self.schema)
+        self.again = self._opaque_append if self.opaque else self.native.append
+        self.call = self._versioned_call if self._versions else self.again
+
+    def _versioned_call(self, *arguments: Any) -> Any:
+        self.take_versions()
+        return self.again(*arguments)
+
+    def take_versions(self) -> None:
+        """The versions that rows of the next call get, where no column says them."""
+        assert self.native is not None
+        for position, versions, name in self._versions:
+            self.native.set_version(position, versions.get(name, -1))
+
+    def _opaque_append(self, value: Any, next: Any, final: Any, lane: Any, priority: Any) -> Any:
+        assert self.native is not None
+        row = self.encoded([value], next, final, lane, None, waits.CALL_SECONDS)
+        return self.native.append(row, None, None, lane, priority)
+
+    def encoded(
+        self, values: Any, next: Any, final: Any, lane: Any, total: int | None, seconds: float
+    ) -> dict[str, Any]:
+        """Python values as the rows of their one column, with the leading axes that the core expects."""
+        if next is not None or final is not None:
+            raise ValueError(
+                "next= and final= are observations, and a table with view=Opaque() has none: leave them out"
+            )
+        if self._lanes is None or isinstance(lane, (int, np.integer)):
+            blobs: Any = [encode_blob(value) for value in values]
+            sizes = [len(blob) for blob in blobs]
+        else:
+            blobs = [[encode_blob(value) for value in by_lane] for by_lane in values]
+            sizes = [len(blob) for by_lane in blobs for blob in by_lane]
+        self.handles[0].reserve_opaque(max(sizes, default=0), seconds)
+        return {VALUE: blobs[0] if total is None else blobs}
+
+    def lead(self, lane: Any, total: int | None) -> tuple[int, ...]:
+        """Leading axes of a call's leaves."""
+        lead = () if total is None else (total,)
+        if self._lanes is None or isinstance(lane, (int, np.integer)):
+            return lead
+        if lane is None:
+            return (*lead, self._lanes)
+        named: Array = np.asarray(lane)
+        return (*lead, int(named.sum()) if named.dtype == np.bool_ else named.size)
+
+    def finish_waiting(self, what: str, made: Any, timeout: float | None, call: Any, *arguments: Any) -> Any:
+        """Repeat a blocked call until it passes. `made` of a passed call comes back as it is."""
+        if type(made) is list:
+            return made
+        assert self.native is not None
+        with InsertWait(self._arena, timeout, f"{what} to table {self.handles[made.table].name!r}") as wait:
+            while type(made) is not list:
+                self.look()
+                if made.passed:  # some of its items are there: the rest follows, now or with the next call
+                    wait.passed()
+                    call, arguments = self.native.resume, ()
+                self.native.busy = True  # for signal handlers: the call goes on
+                try:
+                    wait.pause_for(made, self.handles[made.table].native, self._arena)
+                finally:
+                    self.native.busy = False
+                if self._ended is not None:
+                    raise copy.copy(self._ended)
+                made = call(*arguments)
+        return made
+
+    def is_busy(self) -> bool:
+        """Whether a call is under way, and this is a signal handler or a value's conversion inside it."""
+        return self._declaring or (self.native is not None and self.native.busy)
+
+    def look(self) -> None:
+        """One warning for each table whose items need more bytes than was reckoned."""
+        for handle in self.handles:
+            if handle.name not in self._warned and handle.warn_evicted():
+                self._warned.add(handle.name)
+
+    def end(self, why: StoreError) -> None:
+        """Calls that wait raise `why`; learners wait for no first step any more."""
+        self._ended = why
+        try:
+            self._end_attendance()
+        except StoreError:
+            pass  # the table is gone, or held up: what is left ends with this process
+
+    def _end_attendance(self) -> None:
+        """The core's writer counts as open now, or nothing does any more."""
+        while True:
+            try:
+                mark = self._attending.pop()  # each by one thread
+            except IndexError:
+                return
+            mark.end()
+
+
+def _nothing() -> tuple[Array, Array, Array]:
+    return np.empty(0, np.uint64), np.empty(0, np.int32), np.empty(0, np.int64)

@@ -1,0 +1,79 @@
+"""Work that runs ahead: a thread of the first writer or loader commits memory, collapses pages and settles the dead.
+
+Nobody depends on it: whoever needs a result does the same slice itself. It ends with the last handle of its store.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import time
+import weakref
+from functools import partial
+from queue import SimpleQueue
+
+from di_store import _core
+from di_store.base.errors import StoreError, Timeout
+from di_store.runtime.background import Background, wait_for
+
+IDLE_SECONDS = 0.2
+END_SECONDS = 5.0
+
+
+def run_ahead(arena: _core.Arena) -> None:
+    """Start the thread for this store in this process, unless it runs."""
+    known = _all.get(id(arena)) or _all.setdefault(id(arena), _Chores(arena))
+    with contextlib.suppress(RuntimeError):  # no memory or pids for it: the next writer or loader tries again
+        known.thread.start()
+
+
+class _Chores:
+    """The chores of one store, and their thread."""
+
+    def __init__(self, arena: _core.Arena) -> None:
+        # With the arena its entry goes, in one step of C, before another one can have its id.
+        self._arena = weakref.ref(arena, partial(_all.pop, id(arena)))
+        self._end: SimpleQueue[None] = SimpleQueue()  # what is put into it ends the thread
+        self.thread = Background(self._run)
+
+    def end(self) -> None:
+        """Let the thread end; waits for nothing."""
+        self._end.put(None)
+
+    def _run(self) -> None:
+        while self._slice() and not wait_for(self._end, IDLE_SECONDS):
+            pass
+
+    def _slice(self) -> bool:
+        """All that is due; False when the store has gone. The arena is held no longer than that."""
+        arena = self._arena()
+        if arena is None:
+            return False
+        try:
+            while arena.chore():
+                if not self._end.empty():
+                    break
+        except Timeout:
+            return True  # a stopped process holds a lock; it may go on
+        except StoreError:
+            return False
+        return True
+
+
+_all: dict[int, _Chores] = {}  # by id of the arena
+
+
+def _stop() -> None:
+    """Before the interpreter ends, which threads inside the core must not see."""
+    running = list(_all.values())
+    _all.clear()
+    until = time.monotonic() + END_SECONDS
+    for each in running:
+        each.end()
+    for each in running:
+        each.thread.join(until - time.monotonic())
+
+
+atexit.register(_stop)
+os.register_at_fork(after_in_child=_all.clear)
