@@ -7,6 +7,7 @@ import pickle
 
 import pytest
 
+import di_store
 from di_store.base import errors
 
 CONTRACT = (
@@ -58,3 +59,10 @@ def test_timeout_is_both_and_tells_reason_and_culprit() -> None:
     assert errors.Timeout("late").culprit is None
     with pytest.raises(TimeoutError, match="late"):
         raise errors.Timeout("late")
+
+
+def test_tracebacks_name_errors_as_users_do() -> None:
+    for name, error in vars(di_store).items():
+        if isinstance(error, type) and issubclass(error, di_store.StoreError):
+            assert f"{error.__module__}.{error.__qualname__}" == f"di_store.{name}"
+            assert pickle.loads(pickle.dumps(error)) is error

@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def _sources() -> str:
     """All sources, with adjacent pieces of text joined, as the compilers join them."""
-    paths = [*(ROOT / "native").glob("*.cc"), *(ROOT / "native").glob("*.h"), *(ROOT / "src").rglob("*.py")]
+    paths = [*(ROOT / "native").rglob("*.cc"), *(ROOT / "native").rglob("*.h"), *(ROOT / "src").rglob("*.py")]
     text = "\n".join(path.read_text() for path in sorted(paths))
     return re.sub(r"\"\s*\n\s*[rf]*\"", "", text)
 

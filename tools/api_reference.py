@@ -210,7 +210,7 @@ def page() -> str:
                 out += described(ast.get_docstring(node) or "")
             else:
                 out += class_page(node, name)
-    out += errors_page(PACKAGE / "errors.py", errors)
+    out += errors_page(PACKAGE / "base" / "errors.py", errors)
     return re.sub(r"\n{3,}", "\n\n", "\n".join(out)).rstrip() + "\n"
 
 

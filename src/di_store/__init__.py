@@ -49,4 +49,8 @@ from di_store.replay.table import Table as Table
 from di_store.replay.writer import Writer as Writer
 from di_store.store import Store as Store
 
+for _each in list(vars().values()):
+    if isinstance(_each, type) and issubclass(_each, StoreError):
+        _each.__module__ = __name__  # a traceback says what `except` can name
+
 __version__ = "0.1.0"

@@ -99,5 +99,5 @@ BEFORE_DELIVERY = {
 def all_points() -> set[str]:
     """Every kill point written in the core's sources."""
     return {
-        name for path in NATIVE.glob("*.cc") for name in re.findall(r'DI_FAULT\("([a-z_.]+)"\)', path.read_text())
-    } | {name for path in NATIVE.glob("*.h") for name in re.findall(r'DI_FAULT\("([a-z_.]+)"\)', path.read_text())}
+        name for path in NATIVE.rglob("*.cc") for name in re.findall(r'DI_FAULT\("([a-z_.]+)"\)', path.read_text())
+    } | {name for path in NATIVE.rglob("*.h") for name in re.findall(r'DI_FAULT\("([a-z_.]+)"\)', path.read_text())}
