@@ -126,11 +126,17 @@ def check_ttl(ttl: Any) -> float:
 
 def put_waiting(store: Handle, value: Any, raw: bytes | None, ttl: float, timeout: float | None) -> bytes:
     """Put again and again until there is room; the object's id."""
-    return _repeat(store, timeout, lambda arena: arena.put(value, raw, ttl))
+    return repeat(store, timeout, "put", lambda arena: arena.put(value, raw, ttl))
 
 
-def _repeat(store: Handle, timeout: float | None, call: Callable[[_core.Arena], T]) -> T:
+def repeat(store: Handle, timeout: float | None, what: str, call: Callable[[_core.Arena], T]) -> T:
     """What writes an object, again and again until there is room.
+
+    Args:
+        store: whose handle ends the wait when it is closed.
+        timeout: seconds to wait for room; None: no limit.
+        what: the call, as its failure names it.
+        call: writes, or raises and has written nothing.
 
     Raises:
         StoreFull: no room within `timeout`.
@@ -147,7 +153,7 @@ def _repeat(store: Handle, timeout: float | None, call: Callable[[_core.Arena], 
             except Timeout as error:  # a lock is held up; nothing was written
                 reason, full = error.reason, False
             if wait is None:
-                wait = Wait(arena, timeout, "put")
+                wait = Wait(arena, timeout, what)
                 if arena.reap():  # the dead may have held what is missing
                     continue
             wait.pause(arena.wait_room, seen, reason, full=full)
@@ -207,7 +213,7 @@ def put_all(store: Handle, values: Iterable[Any], ids: Any, timeout: float | Non
     for value, raw in zip(every, raws, strict=True):
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
         # mutant: half-of-put-many-stays
-        written.append(_repeat(store, left, partial(_write, value, raw)))
+        written.append(repeat(store, left, "put", partial(_write, value, raw)))
     for each in written:  # takes no lock: nothing can hold it up
         each.seal()
     return [Ref(each.id) for each in written]

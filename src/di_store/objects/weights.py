@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from di_store.base import config
-from di_store.base.errors import ObjectNotFound, StoreFull, Timeout, shown
-from di_store.objects.refs import Handle
+from di_store.base.errors import ObjectNotFound, Timeout, shown
+from di_store.objects.refs import Handle, repeat
 from di_store.runtime.waits import Wait
 
 
@@ -33,22 +33,7 @@ def publish(store: Handle, name: str, tree: Any, keep: Any, group: Any, timeout:
     config.later("group=", group)
     check_name(name)
     kept = config.count("keep", keep, minimum=1, why="the newest version stays readable")
-    wait: Wait | None = None
-    try:
-        while True:
-            arena = store._arena
-            seen = arena.room_seq()
-            try:
-                return arena.publish(name, tree, kept)
-            except StoreFull as error:
-                reason, full = error.message, True
-            except Timeout as error:  # a lock is held up; nothing was written
-                reason, full = error.reason, False
-            wait = wait or Wait(arena, timeout, f"publish of {name!r}")
-            wait.pause(arena.wait_room, seen, reason, full=full)
-    finally:
-        if wait is not None:
-            wait.end()
+    return repeat(store, timeout, f"publish of {name!r}", lambda arena: arena.publish(name, tree, kept))
 
 
 def latest(store: Handle, name: str, newer_than: Any, version: Any, timeout: float | None) -> Published | None:
