@@ -12,14 +12,13 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Collection
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import di_store
+from di_store.replay import loader
+from di_store.runtime import background, chores
 
-SOURCES = {str(Path(di_store.__file__).parent / name) for name in ("loader.py", "background.py", "chores.py")}
-SOURCES |= {str(module.__file__) for module in (contextlib, queue, threading, weakref)}
+SOURCES = {str(module.__file__) for module in (loader, background, chores, contextlib, queue, threading, weakref)}
 
 
 class Interrupt:

@@ -82,6 +82,7 @@ def points(make: Callable[[], Scene], name: str, most: int, count: Callable[[int
     _, left = interrupted(lambda: action(scene), NEVER)
     scene.loader.close()
     steps = NEVER - left
+    assert steps >= 10, "the files that are traced are not those of the loader"
     parts = count(min(most, steps), steps)
     yield from sorted({1 + steps * part // parts for part in range(parts)})
 

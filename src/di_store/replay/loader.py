@@ -22,7 +22,7 @@ from di_store.replay.batch import Batch
 from di_store.replay.devices import Placer
 from di_store.replay.handle import TableHandle
 from di_store.replay.sampling import Drawn, Stopped, Terms, check_fits, check_n
-from di_store.runtime.background import LOOK_SECONDS, Background
+from di_store.runtime.background import LOOK_SECONDS, Background, Bell
 from di_store.runtime.chores import run_ahead
 
 LEARNER_ROLE = 2
@@ -65,6 +65,7 @@ class _Ahead:
         self._drawn = 0
         # Batches in their order, then the error that ended the thread, or None: there will be no more.
         self._ready: SimpleQueue[tuple[Drawn, Any] | BaseException | None] = SimpleQueue()
+        self._more = Bell()  # rung when something is put there, and by who leaves something there
         self._counts: deque[dict[TableHandle, int]] = deque(maxlen=prefetch)  # of the latest batches, draws by table
         self._wakes: SimpleQueue[Any] = SimpleQueue()  # what is put into it wakes the thread
         self._sleeps = False
@@ -80,19 +81,21 @@ class _Ahead:
             except Stopped:
                 raise _closed(StoreClosed("this loader was closed")) from None
         while not self._stopped():
-            if self._ready.empty():
-                self._attend()
             try:
-                found = self._ready.get(timeout=LOOK_SECONDS)
+                found = self._ready.get_nowait()
             except Empty:
+                self._attend()
+                self._more.wait(LOOK_SECONDS)
                 continue
+            if not self._ready.empty():
+                self._more.ring()
             if self._sleeps:
                 self._wakes.put(None)
             if isinstance(found, tuple):
                 return found
             if found is not None:
                 raise found
-            self._ready.put(None)  # there is no more, however often and by how many threads one asks
+            self._hand(None)  # there is no more, however often and by how many threads one asks
             if not self._stopped():
                 raise StopIteration
         raise _closed(StoreClosed("this loader was closed"))
@@ -171,16 +174,20 @@ class _Ahead:
         except Stopped:
             pass
         except StopIteration:
-            self._ready.put(None)
+            self._hand(None)
         except BaseException as error:  # whatever it is, the consumer gets it
-            self._ready.put(error)
+            self._hand(error)
         if self._stopped():
             with contextlib.suppress(StoreError):  # a lock is held up: a later call gives back what could not be
                 self._give_back()
 
     def _make_ready(self, drawn: Drawn, placed: Any) -> None:
         self._counts.append(drawn.counts)
-        self._ready.put((drawn, placed))
+        self._hand((drawn, placed))
+
+    def _hand(self, what: tuple[Drawn, Any] | BaseException | None) -> None:
+        self._ready.put(what)
+        self._more.ring()
 
     def _wanted(self) -> bool:
         """Wait until a batch is wanted; False when the loader ends."""

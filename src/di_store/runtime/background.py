@@ -7,15 +7,39 @@ and `Condition` take locks in such code, and would keep them for ever. Here ever
 from __future__ import annotations
 
 import _thread
+import contextlib
 import threading
 import time
 from collections.abc import Callable
-from queue import Empty, SimpleQueue
 
 LOOK_SECONDS = 0.1
 """How soon a wait sees what no call has woken it for."""
 MOST_STARTS = 600
 """Threads in a row that end before they come to the work: a minute's, where each look starts one."""
+
+
+class Bell:
+    """Wakes one thread that waits for it. Rung several times before anybody waits, it has rung once.
+
+    Not `SimpleQueue.get(timeout=)`: up to CPython 3.12 that waits for ever where its deadline passes in the middle.
+    """
+
+    def __init__(self) -> None:
+        self._silent = threading.Lock()
+        self._silent.acquire()
+
+    def ring(self) -> None:
+        """Wake who waits, or who comes next."""
+        with contextlib.suppress(RuntimeError):  # it has rung already
+            self._silent.release()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until it has rung, so long at most; whether it has. The next ring is another one."""
+        return self._silent.acquire(timeout=max(seconds, 0.0))
+
+    def has_rung(self) -> bool:
+        """Whether nobody has waited since it rang."""
+        return not self._silent.locked()
 
 
 class Background:
@@ -24,7 +48,7 @@ class Background:
     def __init__(self, work: Callable[[], None]) -> None:
         self._work = work
         self._lives = threading.Lock()  # taken and released by the thread alone
-        self._ends: SimpleQueue[None] = SimpleQueue()
+        self._ends = Bell()
         self._ident = 0
         self._starts = 0  # since a thread last came to the work
 
@@ -50,13 +74,12 @@ class Background:
         if not self._lives.acquire(blocking=False):
             return
         self._ident, self._starts = threading.get_ident(), 0
-        while not self._ends.empty():  # of the lives before
-            self._ends.get()
+        self._ends.wait(0)  # of the lives before
         try:
             self._work()
         finally:
             self._lives.release()
-            self._ends.put(None)
+            self._ends.ring()
 
     def join(self, seconds: float) -> bool:
         """Wait until it has ended, so long at most; whether it has. Never in the thread itself."""
@@ -65,14 +88,5 @@ class Background:
             left = until - time.monotonic()
             if left <= 0:
                 break
-            wait_for(self._ends, min(left, LOOK_SECONDS))
+            self._ends.wait(min(left, LOOK_SECONDS))
         return not self.lives()
-
-
-def wait_for(queue: SimpleQueue[None], seconds: float) -> bool:
-    """Wait until something is in a queue, so long at most, and take it; whether there was something."""
-    try:
-        queue.get(timeout=seconds)
-    except Empty:
-        return False
-    return True

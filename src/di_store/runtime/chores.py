@@ -11,11 +11,10 @@ import os
 import time
 import weakref
 from functools import partial
-from queue import SimpleQueue
 
 from di_store import _core
 from di_store.base.errors import StoreError, Timeout
-from di_store.runtime.background import Background, wait_for
+from di_store.runtime.background import Background, Bell
 
 IDLE_SECONDS = 0.2
 END_SECONDS = 5.0
@@ -34,15 +33,15 @@ class _Chores:
     def __init__(self, arena: _core.Arena) -> None:
         # With the arena its entry goes, in one step of C, before another one can have its id.
         self._arena = weakref.ref(arena, partial(_all.pop, id(arena)))
-        self._end: SimpleQueue[None] = SimpleQueue()  # what is put into it ends the thread
+        self._end = Bell()  # ends the thread
         self.thread = Background(self._run)
 
     def end(self) -> None:
         """Let the thread end; waits for nothing."""
-        self._end.put(None)
+        self._end.ring()
 
     def _run(self) -> None:
-        while self._slice() and not wait_for(self._end, IDLE_SECONDS):
+        while self._slice() and not self._end.wait(IDLE_SECONDS):
             pass
 
     def _slice(self) -> bool:
@@ -52,7 +51,7 @@ class _Chores:
             return False
         try:
             while arena.chore():
-                if not self._end.empty():
+                if self._end.has_rung():
                     break
         except Timeout:
             return True  # a stopped process holds a lock; it may go on
