@@ -59,8 +59,10 @@ def assert_unchanged(store: Any, table: Any, kind: type[Exception], capacity: in
         with pytest.raises(kind):
             if numbers:
                 stats = table.stats()
-                of = {"max_bytes": 2**63, "slots": stats["slots"], "reserve_bytes": stats["reserve_bytes"], "block": 0}
-                table._handle.native.resize(capacity, *(of | numbers).values(), 60.0)
+                of = {"slots": stats["slots"], "reserve_bytes": stats["reserve_bytes"], "block": 0} | numbers
+                seen = stats["capacity"], stats["reserve_bytes"]
+                reserve = of["reserve_bytes"], stats["reserve_open"], of["block"]
+                table._handle.native.resize(capacity, of["slots"], reserve, seen, 60.0)
             else:
                 table.resize(capacity)
         assert figures(store, table) == before

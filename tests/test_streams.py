@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import di_store
+from di_store.replay.handle import held_reserve
 
 MIB = 1 << 20
 
@@ -62,11 +63,11 @@ def test_a_reserve_that_a_stream_has_raised_stays_with_a_resize() -> None:
         whole = store.create_table("whole", capacity=4, lanes=1, view=di_store.Episode(1_000))
         with store.writer([short, whole]) as writer:
             writer.append(step_of(42, None, 0), timeout=0)
-            alone = short._handle.reckon(short._handle.schema).reserve_bytes
+            alone = short._handle.reckon(short._handle.schema).reserve.bytes
             assert short.stats()["reserve_bytes"] > alone, "chunks of the stream are larger than its own"
             for capacity in (400, 100):
                 short.resize(capacity)
-                assert short.stats()["reserve_bytes"] > short._handle.reckon(short._handle.schema).reserve_bytes
+                assert short.stats()["reserve_bytes"] > short._handle.reckon(short._handle.schema).reserve.bytes
             for at in range(900):
                 writer.append(step_of(42, None, at), timeout=0)
         assert len(short) == 100
@@ -86,6 +87,45 @@ def test_a_raised_reserve_does_not_creep_up_as_a_table_grows_and_shrinks() -> No
             reserves.append(short.stats()["reserve_bytes"])
         assert max(reserves) <= reserves[0] * 1.01
         assert store.check() == []
+
+
+def test_what_lanes_have_open_does_not_grow_with_the_capacity() -> None:
+    """A table that begins small and grows: it shares large chunks with one of long episodes."""
+    row = {"obs": np.zeros(8, "f4"), "reward": np.float32(0), "terminated": False, "truncated": False}
+    with di_store.open(memory="512MiB") as store, di_store.open(memory="512MiB") as other:
+        short = store.create_table("short", capacity=100, schema=row)
+        whole = store.create_table("whole", capacity=100, view=di_store.Episode(1_000), schema=row)
+        with store.writer([short, whole]) as writer:
+            writer.append(row, timeout=0)
+            small, meta = short.stats()["reserve_bytes"], store.stats()["meta"]
+            for capacity in (1_000, 10_000, 100_000):
+                short.resize(capacity)
+            fresh = other.create_table("fresh", capacity=100_000, schema=row).stats()["reserve_bytes"]
+            assert fresh <= short.stats()["reserve_bytes"] <= fresh + small
+            assert store.stats()["meta"] < meta + other.stats()["meta"], "descriptors for chunks that never come"
+            short.resize(100)
+            assert short.stats()["reserve_bytes"] <= small
+
+
+def test_no_resize_undoes_another() -> None:
+    """Who reckons a size from figures that somebody else changes meanwhile begins anew."""
+    with di_store.open(memory="64MiB") as store:
+        table = store.create_table("t", capacity=1_000, schema={"x": di_store.Spec((64,), "f4")})
+        seen = []
+
+        def wider(now: dict[str, Any]) -> Any:
+            """What a writer over several tables asks for as it opens."""
+            if not seen:
+                table.resize(3_000)
+            seen.append(now["capacity"])
+            held = held_reserve(now)
+            return int(now["capacity"]), int(now["slots"]), held._replace(bytes=held.bytes + (1 << 20))
+
+        table._handle.resize(wider, 60.0)
+        assert seen == [1_000, 3_000]
+        assert table.stats()["capacity"] == 3_000
+        own = table._handle.reckon(table._handle.schema).reserve
+        assert held_reserve(table.stats()).bytes == own.bytes + (1 << 20)
 
 
 def test_open_episodes_of_many_writers_take_free_memory() -> None:

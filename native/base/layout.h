@@ -35,7 +35,7 @@ struct Offset {
 };
 
 constexpr u64 kMagic = 0x45524f5453494401;  // "\1DISTORE"
-constexpr u32 kLayoutVersion = 5;
+constexpr u32 kLayoutVersion = 6;
 constexpr u64 kPageBytes = 4096;
 constexpr u64 kSliceBytes = 2u << 20;
 constexpr u64 kPagesPerSlice = kSliceBytes / kPageBytes;
@@ -418,6 +418,7 @@ struct alignas(64) TableHeader {
   Shared<u32> schema_block;  // descriptor + 1: JSON; 0 until the first step declares; read freely
   // bytes [heap]
   Shared<u64> reserve_bytes;  // truth: set aside for chunks
+  Shared<u64> reserve_open;   // truth: of these, for chunks that lanes have open: it does not follow the capacity
   Shared<u64> used_bytes;     // derived: chunks attached
   Shared<u64> open_bytes;     // derived: of these, chunks that items to come may need
   Shared<u64> held_bytes;     // derived [also table]: held * item_bytes; made anew by who recovers the table

@@ -19,6 +19,13 @@ LimiterState limiter_of(nb::handle value) {
   return state;
 }
 
+using ReserveNumbers = std::tuple<u64, u64, u64>;  // bytes, open_bytes, chunk_block
+
+Reserve reserve_of(const ReserveNumbers& numbers) {
+  const auto [bytes, open_bytes, chunk_block] = numbers;
+  return {bytes, open_bytes, chunk_block};
+}
+
 nb::object create(const ArenaPointer& arena, nb::dict from, double timeout) {
   arena->enter();
   const Deadline deadline = Deadline::after(timeout);
@@ -29,8 +36,7 @@ nb::object create(const ArenaPointer& arena, nb::dict from, double timeout) {
   shape.slots = take<u64>(from, "slots");
   shape.item_bytes = take<u64>(from, "item_bytes");
   shape.max_bytes = take<u64>(from, "max_bytes");
-  shape.reserve_bytes = take<u64>(from, "reserve_bytes");
-  shape.chunk_block = take<u64>(from, "chunk_block");
+  shape.reserve = reserve_of(take<ReserveNumbers>(from, "reserve"));
   shape.seed = take<u64>(from, "seed");
   shape.sampler = static_cast<SamplerKind>(take<u32>(from, "sampler"));
   shape.remover = static_cast<SamplerKind>(take<u32>(from, "remover"));
@@ -78,6 +84,7 @@ nb::dict stats(const TablePointer& table) {
   all["stale_dropped"] = header.stale_dropped;
   all["episodes_cut"] = header.episodes_cut;
   all["reserve_bytes"] = header.reserve_bytes.load();
+  all["reserve_open"] = header.reserve_open.load();
   all["used_bytes"] = header.used_bytes.load();
   all["open_bytes"] = header.open_bytes.load();
   all["chunk_block"] = header.chunk_block.load();
@@ -190,12 +197,14 @@ void bind_items(nb::class_<Table>& type) {
 
 void bind_settings(nb::class_<Table>& type) {
   type.def("declare_schema",
-           [](const TablePointer& t, const std::string& text, u64 reserve, u64 item, u64 block, double timeout) {
-             return enter(t).declare_schema(text, reserve, item, block, Deadline::after(timeout));
+           [](const TablePointer& t, const std::string& text, const ReserveNumbers& reserve, u64 item, double timeout) {
+             return enter(t).declare_schema(text, reserve_of(reserve), item, Deadline::after(timeout));
            })
       .def("resize",
-           [](const TablePointer& t, u64 capacity, u64 max_bytes, u64 slots, u64 reserve, u64 block, double timeout) {
-             enter(t).resize({capacity, max_bytes, slots, reserve, block}, Deadline::after(timeout));
+           [](const TablePointer& t, u64 capacity, u64 slots, const ReserveNumbers& reserve, std::tuple<u64, u64> seen,
+              double timeout) {
+             const SizeSeen from{std::get<0>(seen), std::get<1>(seen)};
+             return enter(t).resize({capacity, slots, reserve_of(reserve)}, &from, Deadline::after(timeout));
            })
       .def("configure", &configure, nb::arg("limiter").none(), nb::arg("alpha").none(), nb::arg("beta").none(),
            nb::arg("max_staleness").none(), nb::arg("timeout"));

@@ -38,6 +38,11 @@ struct MakeRequest {
   std::span<const u32> tables;       // chunk: the tables it is charged to
   std::span<const u32> generations;  // of those tables: kGone when one was dropped
 };
+struct Reserve {  // what a table sets aside for chunks
+  u64 bytes = 0;
+  u64 open_bytes = 0;   // of these, for what lanes have open: it does not follow the capacity
+  u64 chunk_block = 0;  // bytes that a chunk occupies at least; 0: as it is
+};
 enum class MakeResult { kMade, kExists, kFull, kGone, kNever };  // kNever: full, and no eviction or deletion would help
 
 class Heap {
@@ -81,8 +86,8 @@ class Heap {
   void sweep_chunks(u64 deadline_ns);  // the same for all, after a death, and its collapses
 
   // tables' bytes
-  // Sets reserve_bytes and chunk_block (0: as it is), and has descriptors for them; false, or thrown: neither was set.
-  bool reserve(u32 table, u64 bytes, u64 chunk_block, u64 deadline_ns, std::string* why);
+  // Sets a table's reserve, and has descriptors for its chunks; false, or thrown: nothing was set.
+  bool reserve(u32 table, const Reserve& reserve, u64 deadline_ns, std::string* why);
   // Sets aside what a table uses and `bytes` more, and a quarter again if there is memory; false: there is none.
   bool raise_reserve(u32 table, u64 bytes, u64 deadline_ns);
   // Whether so many bytes of chunks fit once every object is deleted and every item of these tables evicted.

@@ -160,17 +160,18 @@ u64 Heap::segments_bytes(u64 descriptors) const {
 
 // A segment of descriptors per hold: they are memory too, and stay. So none is made before all of them and the reserve
 // fit, and the reserve is set when they are there, in one hold.
-bool Heap::reserve(u32 index, u64 bytes, u64 chunk_block, u64 deadline_ns, std::string* why) {
+bool Heap::reserve(u32 index, const Reserve& reserve, u64 deadline_ns, std::string* why) {
   TableHeader& table = arena_.table(index);
   for (;;) {
     u64 missing = 0;
     {
       Guard guard(*this, deadline_ns);
-      const u64 block = chunk_block != 0 ? chunk_block : table.chunk_block.load();
-      const u64 wanted = unkept(index, block == 0 ? 0 : bytes / block);
-      missing = missing_for(index, bytes + table.held_bytes, segments_bytes(wanted));
+      const u64 block = reserve.chunk_block != 0 ? reserve.chunk_block : table.chunk_block.load();
+      const u64 wanted = unkept(index, block == 0 ? 0 : reserve.bytes / block);
+      missing = missing_for(index, reserve.bytes + table.held_bytes, segments_bytes(wanted));
       if (missing == 0 && arena_.heap_header().free_count >= wanted) {
-        set_claims(index, bytes, table.held_bytes);
+        set_claims(index, reserve.bytes, table.held_bytes);
+        table.reserve_open.store(reserve.open_bytes);
         table.chunk_block.store(block);
         recount_promised();
         return true;
@@ -213,8 +214,8 @@ void Heap::forget_table(u32 index, u64 deadline_ns) {
   Shared<u64>& charge = arena_.heap_header().table_charge;
   charge.store(charge - std::max(table.reserve_bytes + table.held_bytes, table.used_bytes.load()));
   table.generation.fetch_add(1);
-  for (Shared<u64>* bytes : {&table.reserve_bytes, &table.held_bytes, &table.used_bytes, &table.open_bytes,
-                             &table.chunk_block, &table.used_chunks})
+  for (Shared<u64>* bytes : {&table.reserve_bytes, &table.reserve_open, &table.held_bytes, &table.used_bytes,
+                             &table.open_bytes, &table.chunk_block, &table.used_chunks})
     bytes->store(0);
   recount_promised();
   wake_room();

@@ -65,13 +65,19 @@ struct DrawSet {
   bool made_room = false;             // for inserts that wait and have not been woken yet
 };
 
-struct TableSize {  // what resize() sets; slots: at least; chunk_block 0: as it is
-  u64 capacity = 0, max_bytes = 0, slots = 0, reserve_bytes = 0, chunk_block = 0;
+struct TableSize {  // what resize() sets; slots: at least
+  u64 capacity = 0, slots = 0;
+  Reserve reserve;
+};
+
+struct SizeSeen {  // what a new size was reckoned from
+  u64 capacity = 0, reserve_bytes = 0;
 };
 
 struct TableShape {  // what create() needs; Python reckons the bytes
   std::string name, config;
-  u64 capacity = 0, slots = 0, item_bytes = 0, max_bytes = ~u64{0}, reserve_bytes = 0, chunk_block = 0, seed = 0;
+  u64 capacity = 0, slots = 0, item_bytes = 0, max_bytes = ~u64{0}, seed = 0;
+  Reserve reserve;
   SamplerKind sampler = SamplerKind::kUniform, remover = SamplerKind::kFifo;
   double alpha = 1, beta = 0;
   bool beta_given = false, stratified = false, normalize_table = false, shuffle = true;
@@ -167,7 +173,9 @@ class Table : public std::enable_shared_from_this<Table> {
   // following of a row in which whatever follows each other lies evenly among all.
   std::vector<u64> keys(u64 start, u64 count, u64 deadline_ns, bool spread = false);
   void reset(u64 deadline_ns);
-  void resize(const TableSize& size, u64 deadline_ns);  // where it throws, nothing has changed
+  // Where it throws nothing has changed, nor where it says no: then somebody else has changed what was `seen` (null:
+  // whatever it is).
+  bool resize(const TableSize& size, const SizeSeen* seen, u64 deadline_ns);
   void configure(const LimiterState* limiter, const double* alpha, const double* beta, const i64* max_staleness,
                  u64 deadline_ns);  // null: unchanged; beta NaN: weights 1
   void finish(u64 deadline_ns);
@@ -182,7 +190,7 @@ class Table : public std::enable_shared_from_this<Table> {
   void require_live() const;  // throws kTableNotFound
   Arena& arena() const { return *arena_; }
   std::string schema() const;  // "" until declared
-  bool declare_schema(const std::string& text, u64 reserve_bytes, u64 item_bytes, u64 chunk_block,
+  bool declare_schema(const std::string& text, const Reserve& reserve, u64 item_bytes,
                       u64 deadline_ns);  // false: somebody was faster
   std::string config() const;            // both without a lock; kTableNotFound once it was dropped
   i64 newest_version() const;
@@ -276,14 +284,14 @@ class Table : public std::enable_shared_from_this<Table> {
   double unit_random();
   void wake(Shared<u32>& seq, Shared<u32>& waiters, u64 count);
   void wake_inserts(DrawSet* set);
-  void grow(u64 slots, u64 deadline_ns, const std::function<void()>& also = [] {});
-  bool try_grow(u64 slots, u64 deadline_ns, const std::function<void()>& also);
+  void grow(u64 slots, u64 deadline_ns, const std::function<bool()>& also = [] { return true; });
+  bool try_grow(u64 slots, u64 deadline_ns, const std::function<bool()>& also);
   u32 segments_kept(u64 more) const;
   void link_segment(u32 number, u32 block, u64 slots);
   static std::shared_ptr<Table> try_create(const std::shared_ptr<Arena>& arena, const TableShape& shape,
                                            u64 deadline_ns);
-  bool try_declare(const std::string& text, u64 reserve_bytes, u64 item_bytes, u64 chunk_block, u64 deadline_ns);
-  void set_size(const TableSize& size, u64 deadline_ns) DI_REQUIRES(lock_);
+  bool try_declare(const std::string& text, const Reserve& reserve, u64 item_bytes, u64 deadline_ns);
+  bool set_size(const TableSize& size, const SizeSeen* seen, u64 deadline_ns) DI_REQUIRES(lock_);
   bool evict_above(u64 capacity, u64 deadline_ns);
   u64 try_check(bool repair, u64 deadline_ns, std::vector<std::string>* findings);
   std::vector<u32> linked_blocks() const;

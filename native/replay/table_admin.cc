@@ -89,7 +89,6 @@ void fill_header(TableHeader& header, const TableShape& shape) {
   std::memset(header.segment_block, 0, sizeof header.segment_block);
   std::memset(header.segment_slots, 0, sizeof header.segment_slots);
   header.schema_block.store(0);
-  header.chunk_block.store(shape.chunk_block);
   header.size = header.held = header.writers = header.dense_count = header.dense_left = 0;
   header.remover_count = header.remover_left = 0;
   header.stat_size.store(0);
@@ -182,7 +181,7 @@ std::shared_ptr<Table> Table::try_create(const std::shared_ptr<Arena>& arena, co
   DI_FAULT("table.create_state");
   try {
     std::string why;
-    if (!heap.reserve(index, shape.reserve_bytes, 0, deadline_ns, &why)) throw Error(Code::kCapacity, why);
+    if (!heap.reserve(index, shape.reserve, deadline_ns, &why)) throw Error(Code::kCapacity, why);
     const TableBlocks sizes =
         table_blocks(shape.slots, shape.sampler, shape.remover, shape.normalize_table, shape.shuffle);
     const auto block = [&](u64 bytes) -> u32 { return bytes == 0 ? 0 : heap.make_meta(bytes, index, deadline_ns) + 1; };
@@ -257,13 +256,11 @@ std::string Table::text(const Shared<u32>& block) const {
 std::string Table::config() const { return text(header_.config_block); }
 std::string Table::schema() const { return text(header_.schema_block); }
 
-bool Table::declare_schema(const std::string& text, u64 reserve_bytes, u64 item_bytes, u64 chunk_block,
-                           u64 deadline_ns) {
-  return patiently(*arena_, deadline_ns,
-                   [&] { return try_declare(text, reserve_bytes, item_bytes, chunk_block, deadline_ns); });
+bool Table::declare_schema(const std::string& text, const Reserve& reserve, u64 item_bytes, u64 deadline_ns) {
+  return patiently(*arena_, deadline_ns, [&] { return try_declare(text, reserve, item_bytes, deadline_ns); });
 }
 
-bool Table::try_declare(const std::string& text, u64 reserve_bytes, u64 item_bytes, u64 chunk_block, u64 deadline_ns) {
+bool Table::try_declare(const std::string& text, const Reserve& reserve, u64 item_bytes, u64 deadline_ns) {
   std::string why;
   Heap& heap = arena_->heap();
   NewBlocks made(*arena_, index_);
@@ -271,9 +268,9 @@ bool Table::try_declare(const std::string& text, u64 reserve_bytes, u64 item_byt
   write_text_into(heap, block, text);
   Guard guard(*this, deadline_ns);
   if (header_.schema_block != 0) return false;
-  if (reserve_bytes == 0)
-    header_.chunk_block.store(chunk_block);
-  else if (!heap.reserve(index_, reserve_bytes, chunk_block, deadline_ns, &why))
+  if (reserve.bytes == 0)
+    header_.chunk_block.store(reserve.chunk_block);
+  else if (!heap.reserve(index_, reserve, deadline_ns, &why))
     throw Error(Code::kCapacity, why);
   change();
   made.seal();

@@ -322,13 +322,13 @@ u32 Table::segments_kept(u64 more) const {
 // New blocks for `slots` slots in all; those that they replace go. Items move under the lock only, copied before the
 // header names the copies; the words that name them change as one, so that a kill leaves the old or the new ones.
 // `also` comes in the same hold, before anything has changed: if it throws, nothing has.
-void Table::grow(u64 slots, u64 deadline_ns, const std::function<void()>& also) {
+void Table::grow(u64 slots, u64 deadline_ns, const std::function<bool()>& also) {
   while (!try_grow(slots, deadline_ns, also)) {
   }
 }
 
 // False: another process grew it meanwhile.
-bool Table::try_grow(u64 slots, u64 deadline_ns, const std::function<void()>& also) {
+bool Table::try_grow(u64 slots, u64 deadline_ns, const std::function<bool()>& also) {
   u64 before = 0, moved = 0;
   u32 kept = 0;
   TableBlocks sizes;
@@ -365,7 +365,7 @@ bool Table::try_grow(u64 slots, u64 deadline_ns, const std::function<void()>& al
     to += bytes;
     gone.push_back(header_.segment_block[i] - 1);
   }
-  also();
+  if (!also()) return true;
   change();
   made.seal();
   DI_FAULT("table.grow_copied");

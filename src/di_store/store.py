@@ -443,7 +443,7 @@ class Store:
         needed = self._reckon(name, settings, seconds)
         try:
             left = seconds if seconds < 0 else max(0.0, seconds - (time.monotonic() - began))
-            shape = settings.shape(name, needed.reserve_bytes, needed.item_bytes, needed.chunk_block)
+            shape = settings.shape(name, needed.reserve, needed.item_bytes)
             native = _core.Table.create(arena, shape, left)
         except TableExists:
             if not exist_ok or (known := arena.table(name)) is None:

@@ -251,6 +251,20 @@ REFUSED = [
         ("tests/test_extreme_priorities.py",),
     ),
     Mutant(
+        "a-resize-undoes-another",
+        "stream",
+        "self.native.resize(*size, seen, seconds)",
+        "(self.native.resize(*size, (int((n := self.native.stats())['capacity']), n['reserve_bytes']), seconds) or 1)",
+        ("tests/test_streams.py::test_no_resize_undoes_another",),
+    ),
+    Mutant(
+        "open-chunks-grow-with-the-capacity",
+        "stream",
+        "        open_bytes = max(needed.reserve.open_bytes, held.open_bytes)\n",
+        "        open_bytes = math.ceil(max(needed.reserve.open_bytes, held.open_bytes) * share)\n",
+        ("tests/test_streams.py::test_what_lanes_have_open_does_not_grow_with_the_capacity",),
+    ),
+    Mutant(
         "resize-below-what-the-limiter-needs",
         "input",
         "        if wanted < least:\n",

@@ -70,8 +70,8 @@ void use_table(Field& field, Random& random) {
   switch (random.below(6)) {
     case 0: CHECK(is_text_of(table->config(), which)); return;
     case 1: CHECK(is_text_of(table->schema(), which)); return;
-    case 2: table->declare_schema(text_of(which, random.next()), 0, 48 + random.below(100), 0, soon()); return;
-    case 3: table->resize({20 + random.below(500), ~u64{0}, 1024 + random.below(3000), kMiB, 0}, soon()); return;
+    case 2: table->declare_schema(text_of(which, random.next()), {}, 48 + random.below(100), soon()); return;
+    case 3: table->resize({20 + random.below(500), 1024 + random.below(3000), {kMiB}}, nullptr, soon()); return;
     default: fill_table(field, random, table);
   }
 }

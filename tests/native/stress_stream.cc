@@ -68,7 +68,7 @@ void sample(Field& field, std::vector<StampReader>& readers, Random& random) {
 void change(Field& field, Random& random) {
   Table& table = *field.tables[random.below(field.tables.size())];
   if (random.below(8) == 0) return table.reset(soon());
-  table.resize({40 + random.below(1500), ~u64{0}, 1024 + random.below(3000), table.header().reserve_bytes, 0}, soon());
+  table.resize({40 + random.below(1500), 1024 + random.below(3000), {table.header().reserve_bytes}}, nullptr, soon());
 }
 
 void work(Field& field, u64 seed, const std::atomic<bool>& stop) {

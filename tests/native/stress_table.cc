@@ -97,6 +97,12 @@ void look(Field& field, Table& table, Random& random) {
   if (random.below(3) == 0 && &table != field.both[1].get()) table.remove(keys, soon());
 }
 
+// Half of the time from figures that others may have changed since.
+void resize(Table& table, u64 capacity, u64 slots, Random& random) {
+  const SizeSeen seen{__atomic_load_n(&table.header().capacity, __ATOMIC_RELAXED), table.header().reserve_bytes.load()};
+  table.resize({capacity, slots, {seen.reserve_bytes}}, random.below(2) == 0 ? &seen : nullptr, soon());
+}
+
 void change(Field& field, Random& random) {
   const double alpha = static_cast<double>(random.below(4)) / 2;
   LimiterState limiter = min_size(1);
@@ -104,8 +110,8 @@ void change(Field& field, Random& random) {
   Table& table = random.below(2) == 0 ? *field.both[0] : *field.windows[0];
   switch (random.below(4)) {
     case 0: return table.configure(&limiter, &alpha, nullptr, nullptr, soon());
-    case 1: return table.resize({100 + random.below(2000), ~u64{0}, 3024, table.header().reserve_bytes, 0}, soon());
-    case 2: return table.resize({3000, ~u64{0}, 5000, table.header().reserve_bytes, 0}, soon());
+    case 1: return resize(table, 100 + random.below(2000), 3024, random);
+    case 2: return resize(table, 3000, 5000, random);
     default: return table.reset(soon());
   }
 }

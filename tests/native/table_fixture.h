@@ -37,7 +37,7 @@ inline TableShape table_shape(const std::string& name, u64 capacity, u64 row_byt
   shape.capacity = capacity;
   shape.slots = capacity + 1024;
   shape.item_bytes = row_bytes + 8;
-  shape.reserve_bytes = capacity * (row_bytes + 64) * 2 + kMiB;
+  shape.reserve.bytes = capacity * (row_bytes + 64) * 2 + kMiB;
   shape.seed = 7;
   shape.limiter = min_size(1);
   return shape;

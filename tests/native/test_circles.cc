@@ -194,7 +194,7 @@ void use_table(const std::shared_ptr<Arena>& arena, const char* name) {
     table->deliver(&seen, shortly());
   });
   attempt([&] { table->remove(table->keys(3, 20, shortly()), shortly()); });
-  attempt([&] { table->resize({40, ~u64{0}, 4000, kMiB, 0}, shortly()); });
+  attempt([&] { table->resize({40, 4000, {kMiB}}, nullptr, shortly()); });
   attempt([&] {
     StepWriter writer({table}, kRow, 16384, 8);
     for (u64 number = 0; number < 60; ++number) writer.append(number, 1.0);

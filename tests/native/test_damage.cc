@@ -145,7 +145,7 @@ void use_table(const std::shared_ptr<Arena>& arena, u64 seed) {
       for (int k = 0; k < 60; ++k) writer.step(random, true);
       writer.writer().close();
     });
-    attempt([&] { table->resize({150, ~u64{0}, 4000, kMiB, 0}, shortly()); });
+    attempt([&] { table->resize({150, 4000, {kMiB}}, nullptr, shortly()); });
     attempt([&] { table->config(), table->schema(); });
   }
 }

@@ -171,7 +171,7 @@ class Duel {
   void resize() {
     const u64 capacity = std::max<u64>(1, shape_.capacity / 2 + random_.below(shape_.capacity));
     const u64 slots = std::max<u64>(table_->header().slots, capacity + 1024 + random_.below(700));
-    table_->resize({capacity, ~u64{0}, slots, shape_.reserve_bytes * 2, 0}, soon());
+    table_->resize({capacity, slots, {shape_.reserve.bytes * 2}}, nullptr, soon());
     model_.set_capacity(capacity);
     if (model_.size() > static_cast<i64>(capacity)) learn_removed(static_cast<u64>(model_.size()) - capacity);
   }
@@ -281,7 +281,7 @@ void growing(const std::shared_ptr<Arena>& arena) {
   TableShape shape = table_shape("growing", 1024, kRow);
   shape.capacity = u64{1} << 40;
   shape.slots = 1024;
-  shape.reserve_bytes = 24 * kMiB;
+  shape.reserve.bytes = 24 * kMiB;
   shape.sampler = SamplerKind::kPrioritized;
   shape.remover = SamplerKind::kMinHeap;
   const auto table = Table::create(arena, shape, soon());

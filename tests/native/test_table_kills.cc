@@ -195,11 +195,11 @@ void live_and_die(const std::shared_ptr<Arena>& arena, SamplerKind sampler, Samp
   shape.normalize_table = true;
   shape.slots = 1024;
   const auto table = Table::create(arena, shape, soon());
-  CHECK(table->declare_schema("{\"a schema\": 1}", shape.reserve_bytes + kMiB, kRow, 4096, soon()));
-  CHECK(!table->declare_schema("{}", 0, 1, 4096, soon()));
+  CHECK(table->declare_schema("{\"a schema\": 1}", {shape.reserve.bytes + kMiB, 0, 4096}, kRow, soon()));
+  CHECK(!table->declare_schema("{}", {0, 0, 4096}, 1, soon()));
   StepWriter writer({table}, kRow, 4096);
   for (u64 i = 0; i < 2048; i += 64) CHECK(writer.extend(1 + i, 64).why == Blocked::Why::kNothing);
-  table->resize({100, ~u64{0}, 4000, shape.reserve_bytes, 0}, soon());
+  table->resize({100, 4000, shape.reserve}, nullptr, soon());
   DrawSet set;
   std::string why;
   CHECK(table->draw(&set, 20, 0, 0, soon(), &why) == 20);

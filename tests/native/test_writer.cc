@@ -93,7 +93,7 @@ void a_blocked_call_is_repeated() {
 void room_runs_out() {
   const auto arena = make_store("room", 64 * kMiB);
   TableShape shape = table_shape("room", 10'000, kRow);
-  shape.reserve_bytes = 200'000;
+  shape.reserve.bytes = 200'000;
   const auto table = Table::create(arena, shape, soon());
   u64 object = 1;  // the rest of the store is taken
   for (const u64 bytes : {kMiB - 100, u64{60'000}, u64{4000}, u64{300}})

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from di_store.base.errors import CapacityError
 from di_store.base.sizes import format_size
@@ -129,15 +130,39 @@ def least_rows(settings: Settings) -> int:
     return spanned if settings.in_order else min(_OUT_OF_ORDER_ROWS, spanned)
 
 
+class Reserve(NamedTuple):
+    """What a table sets aside for chunks.
+
+    Attributes:
+        bytes: all of them.
+        open_bytes: of these, for what the lanes have open: they do not follow the capacity.
+        chunk_block: what a chunk occupies at least; 0: as the table has it.
+    """
+
+    bytes: int
+    open_bytes: int
+    chunk_block: int = 0
+
+    @property
+    def item_bytes(self) -> int:
+        """The others, for items: in proportion to the capacity."""
+        return self.bytes - self.open_bytes
+
+    def with_parts(self, item_bytes: int, open_bytes: int, max_bytes: int | None) -> Reserve:
+        """Other bytes for items and for what is open, of no more than `max_bytes` in all."""
+        total = item_bytes + open_bytes
+        total = total if max_bytes is None else min(total, max_bytes)
+        return self._replace(bytes=total, open_bytes=min(open_bytes, total))
+
+
 @dataclass(frozen=True)
 class Reckoning:
     """What one table needs, and how its writers should cut chunks.
 
     Attributes:
-        reserve_bytes: set aside for chunks.
-        open_bytes: of these, for what the lanes have open.
+        reserve: set aside for chunks.
+        open_bytes: for what the lanes have open; with `max_bytes` it may be more than the reserve.
         item_bytes: of one item: what a held draw is charged.
-        chunk_block: what a chunk occupies at least; 0: not known yet.
         chunk_target: bytes that a writer aims at for a chunk.
         least_rows: rows a chunk holds at least.
         heap: values of varying length.
@@ -145,10 +170,9 @@ class Reckoning:
         text: where the bytes come from, for `CapacityError`.
     """
 
-    reserve_bytes: int
+    reserve: Reserve
     open_bytes: int
     item_bytes: int
-    chunk_block: int
     chunk_target: int
     least_rows: int
     heap: Heap
@@ -223,7 +247,8 @@ def reckon(
         f"and {format_size(open_bytes)} for open chunks of lanes={lanes}"
     )
     meta = meta_bytes(settings, capacity) + descriptor_bytes(reserve // block)
-    return Reckoning(reserve, open_bytes, item, block, target, least, heap, meta, text)
+    parts = Reserve(reserve, min(open_bytes, reserve), block)
+    return Reckoning(parts, open_bytes, item, target, least, heap, meta, text)
 
 
 @dataclass(frozen=True)
@@ -260,7 +285,8 @@ def cut_for_all(tables: list[tuple[Settings, Reckoning]], layout: Layout, heap_p
 
 
 def _shared_block(settings: Settings, needed: Reckoning, lanes: int) -> int:
-    room = min(needed.reserve_bytes, max(needed.open_bytes, needed.reserve_bytes - needed.open_bytes))
+    reserve = needed.reserve.bytes
+    room = min(reserve, max(needed.open_bytes, reserve - needed.open_bytes))
     return room // (_OPEN_CHUNKS * max(settings.lanes, lanes))
 
 
@@ -271,7 +297,7 @@ def cut_for_one(settings: Settings, needed: Reckoning, layout: Layout, heap_per_
         cut = Cut(max(_LEAST_TARGET, cut.target * settings.lanes // lanes), cut.least_rows)
     elif settings.max_bytes is None:
         return cut
-    return _cut_to(cut, needed.reserve_bytes // (_OPEN_CHUNKS * lanes), layout, heap_per_row, 1, 1)
+    return _cut_to(cut, needed.reserve.bytes // (_OPEN_CHUNKS * lanes), layout, heap_per_row, 1, 1)
 
 
 def _cut_to(cut: Cut, block: int, layout: Layout, heap_per_row: int, least_rows: int, tables: int) -> Cut:
@@ -284,7 +310,7 @@ def reckon_without_rows(settings: Settings) -> Reckoning:
     """What a table needs before its first step tells what its rows are."""
     reserve = settings.max_bytes or 0
     text = f"capacity={settings.capacity} items and max_bytes={settings.max_bytes}"
-    return Reckoning(reserve, 0, 64, 0, 256, 1, Heap(0, 0, True), meta_bytes(settings, None), text)
+    return Reckoning(Reserve(reserve, 0), 0, 64, 256, 1, Heap(0, 0, True), meta_bytes(settings, None), text)
 
 
 def chunk_target(settings: Settings, layout: Layout, heap: Heap, capacity: int | None, row: int) -> tuple[int, int]:
@@ -356,7 +382,7 @@ def check_room(name: str, needed: Reckoning, available: int, held: int = 0) -> N
     Raises:
         CapacityError: with both numbers and the field that dominates.
     """
-    total = needed.reserve_bytes + needed.meta_bytes
+    total = needed.reserve.bytes + needed.meta_bytes
     # mutant: tables-beyond-the-budget
     if total <= available + held:
         return

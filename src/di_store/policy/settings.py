@@ -116,8 +116,8 @@ class Settings:
         except (msgspec.DecodeError, TypeError, KeyError) as error:
             raise CorruptData(f"the stored settings of a table cannot be read: {error}") from None
 
-    def shape(self, name: str, reserve_bytes: int, item_bytes: int, chunk_block: int) -> dict[str, Any]:
-        """The core's description of a new table.
+    def shape(self, name: str, reserve: tuple[int, int, int], item_bytes: int) -> dict[str, Any]:
+        """The core's description of a new table; `reserve` as `lowering.reserve.Reserve`.
 
         Where a first step is still to come it has few slots: that step brings the others, if they fit.
         """
@@ -132,8 +132,7 @@ class Settings:
             "slots": slots_for(None if self.schema is None else self.capacity),
             "item_bytes": item_bytes,
             "max_bytes": UNLIMITED if self.max_bytes is None else self.max_bytes,
-            "reserve_bytes": reserve_bytes,
-            "chunk_block": chunk_block,
+            "reserve": reserve,
             "seed": self.seed,
             "sampler": SELECTORS[type(sampler).__name__],
             "remover": SELECTORS[type(self.remover).__name__],

@@ -26,11 +26,31 @@ from di_store.lowering.plan import (
     read_plan,
     sparse_columns,
 )
-from di_store.lowering.reserve import Cut, Reckoning, check_room, meta_bytes, reckon
+from di_store.lowering.reserve import Cut, Reckoning, Reserve, check_room, meta_bytes, reckon
 from di_store.policy.samplers import Prioritized
 from di_store.policy.settings import UNLIMITED, Settings, slots_for
 from di_store.policy.views import Opaque, Step, check_columns
 from di_store.replay.batch import Batch, decode_blob, wrap_ragged
+
+Size = tuple[int, int, Reserve]
+"""Capacity, slots at least, reserve."""
+
+
+def held_reserve(now: dict[str, Any]) -> Reserve:
+    """What a table has set aside, by `stats` of the core's table."""
+    return Reserve(int(now["reserve_bytes"]), int(now["reserve_open"]))
+
+
+def slots_now(now: dict[str, Any]) -> int:
+    """Slots that the capacity needs, by the same."""
+    capacity = int(now["capacity"])
+    return slots_for(None if capacity >= UNLIMITED else capacity)
+
+
+def _with_slots(now: dict[str, Any]) -> Size | None:
+    """All slots for a table that was made with few, as its columns were not known."""
+    slots = slots_now(now)
+    return (int(now["capacity"]), slots, held_reserve(now)) if slots > int(now["slots"]) else None
 
 
 class TableHandle:
@@ -119,14 +139,26 @@ class TableHandle:
         stats = self.native.stats()
         held = int(stats["reserve_bytes"]) + meta_bytes(self.settings, None)
         check_room(self.name, needed, self.arena.available(seconds), held)
-        numbers = needed.reserve_bytes, needed.item_bytes, needed.chunk_block
-        if not self.native.declare_schema(text, *numbers, seconds):
-            return
-        capacity = int(stats["capacity"])
-        slots = slots_for(None if capacity >= UNLIMITED else capacity)
-        if slots > int(stats["slots"]):
-            most = int(stats["max_bytes"])
-            self.native.resize(capacity, most, slots, needed.reserve_bytes, needed.chunk_block, seconds)
+        if self.native.declare_schema(text, needed.reserve, needed.item_bytes, seconds):
+            self.resize(_with_slots, seconds)
+
+    def resize(self, size_of: Callable[[dict[str, Any]], Size | None], seconds: float) -> None:
+        """Give the table the size that is reckoned from its figures: anew where somebody changed them meanwhile.
+
+        Args:
+            size_of: the size, None for as it is, by what `stats` of the core's table says.
+            seconds: to wait for locks that stopped processes hold; negative: no limit.
+
+        Raises:
+            CapacityError: no room; nothing was changed.
+        """
+        done = False
+        while not done:
+            now = self.native.stats()
+            size = size_of(now)
+            # mutant: a-resize-undoes-another
+            seen = int(now["capacity"]), int(now["reserve_bytes"])
+            done = size is None or self.native.resize(*size, seen, seconds)
 
     def reckon(
         self, schema: Schema, capacity: int | None = None, *, cut: Cut | None = None, lanes: int | None = None
@@ -137,21 +169,29 @@ class TableHandle:
             capacity = None if now >= UNLIMITED else now
         return reckon(self.settings, schema, capacity, self.example_bytes, cut, lanes)
 
-    def reckon_resized(self, schema: Schema, capacity: int) -> Reckoning:
+    def reckon_resized(self, schema: Schema, capacity: int, now: dict[str, Any]) -> Reckoning:
         """What the table needs for another capacity, and still needs beside that: see `stream.build_native`.
 
         What streams shared with other tables, and Python values larger than the first one, have added to its reserve
-        stays, in proportion to the capacity.
+        stays: for items in proportion to the capacity.
+
+        Args:
+            schema: of its rows.
+            capacity: items.
+            now: what `stats` of the core's table says.
         """
-        stats = self.native.stats()
-        needed, now = self.reckon(schema, capacity), int(stats["capacity"])
-        if now >= UNLIMITED:
+        needed, before = self.reckon(schema, capacity), int(now["capacity"])
+        if before >= UNLIMITED:
             return needed
-        more = max(0, int(stats["reserve_bytes"]) - self.reckon(schema, now).reserve_bytes)
-        share = capacity / now  # both ways, so that growing and shrinking in turn ends where it began
+        held = held_reserve(now)
+        more = max(0, held.item_bytes - self.reckon(schema, before).reserve.item_bytes)
+        share = capacity / before  # both ways, so that growing and shrinking in turn ends where it began
         if self.opaque:
             share = min(1.0, share)  # it grows by itself
-        return replace(needed, reserve_bytes=needed.reserve_bytes + math.ceil(more * share))
+        items = needed.reserve.item_bytes + math.ceil(more * share)
+        # mutant: open-chunks-grow-with-the-capacity
+        open_bytes = max(needed.reserve.open_bytes, held.open_bytes)
+        return replace(needed, reserve=needed.reserve.with_parts(items, open_bytes, self.settings.max_bytes))
 
     # -- reading ------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,10 +27,10 @@ from di_store.lowering.plan import (
     sparse_columns,
 )
 from di_store.lowering.reserve import Cut, Heap, cut_for_all, cut_for_one, reckon_heap
-from di_store.policy.settings import UNLIMITED, slots_for
+from di_store.policy.settings import UNLIMITED
 from di_store.policy.views import NEED_ENDS, Transition
 from di_store.replay.batch import host_array
-from di_store.replay.handle import TableHandle
+from di_store.replay.handle import Size, TableHandle, held_reserve, slots_now
 
 _ENDS_ALIKE = ("done", "dones", "terminal", "is_last")
 """Columns that other libraries end episodes with, without saying whether the return goes on behind the end."""
@@ -143,20 +144,22 @@ def _widen(handle: TableHandle, schema: Schema, cut: Cut, lanes: int, seconds: f
 
     Best effort: where the memory is not there the table evicts before its capacity, counted and warned of.
     """
-    stats = handle.native.stats()
-    capacity = int(stats["capacity"])
-    slots = slots_for(None if capacity >= UNLIMITED else capacity)
     for reserved in sorted({handle.settings.lanes, min(handle.settings.lanes, lanes)}, reverse=True):
-        needed = handle.reckon(schema, cut=cut, lanes=reserved)
-        block = needed.chunk_block if needed.chunk_block < int(stats["chunk_block"]) else 0
-        reserve = max(needed.reserve_bytes, int(stats["reserve_bytes"]))
-        if not block and reserve == int(stats["reserve_bytes"]):
-            return
         try:
-            handle.native.resize(capacity, int(stats["max_bytes"]), slots, reserve, block, seconds)
+            handle.resize(partial(_widened, handle, schema, cut, reserved), seconds)
         except CapacityError:
             continue
         return
+
+
+def _widened(handle: TableHandle, schema: Schema, cut: Cut, lanes: int, now: dict[str, Any]) -> Size | None:
+    """The size of a table that takes part in such a stream; None: as it is."""
+    capacity, held = int(now["capacity"]), held_reserve(now)
+    needed = handle.reckon(schema, None if capacity >= UNLIMITED else capacity, cut=cut, lanes=lanes).reserve
+    items, open_bytes = max(held.item_bytes, needed.item_bytes), max(held.open_bytes, needed.open_bytes)
+    wide = held.with_parts(items, open_bytes, handle.settings.max_bytes)
+    block = needed.chunk_block if needed.chunk_block < int(now["chunk_block"]) else 0
+    return (capacity, slots_now(now), wide._replace(chunk_block=block)) if block or wide != held else None
 
 
 def writer_plan(

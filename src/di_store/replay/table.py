@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from di_store.policy.limiters import Limiter, check_limiter
 from di_store.policy.samplers import Prioritized
 from di_store.policy.settings import UNLIMITED, limiter_numbers, slots_for
 from di_store.replay.batch import Batch, empty_batch, host_array, key_array
-from di_store.replay.handle import TableHandle
+from di_store.replay.handle import Size, TableHandle, held_reserve
 from di_store.replay.inserter import Inserter
 from di_store.replay.loader import LEARNER_ROLE, Loader
 from di_store.replay.sampling import TableSource, read_batch
@@ -35,6 +36,17 @@ _MINUTE = 60
 _FLOATS = (np.dtype(np.float64), np.dtype(np.float32))
 _AT_ONCE = 65_536
 """Of a larger batch it is looked first whether any memory could hold it."""
+
+
+def _resized(handle: TableHandle, capacity: int, seconds: float, now: dict[str, Any]) -> Size:
+    """The size of a table for so many items; `CapacityError` where there is no room for them."""
+    schema, slots, reserve = handle.schema, int(now["slots"]), held_reserve(now)
+    if schema is not None:
+        needed = handle.reckon_resized(schema, capacity, now)
+        slots_held = needed.meta_bytes if capacity <= slots - 1024 else 0
+        check_room(handle.name, needed, handle.arena.available(seconds), reserve.bytes + slots_held)
+        reserve = needed.reserve
+    return capacity, max(slots_for(capacity), slots), reserve
 
 
 class Table:
@@ -251,15 +263,7 @@ class Table:
                 f"capacity={wanted} is below the {least} items that the limiter of table {self.name!r} needs",
                 remedy="change it first with table.configure(limiter=)",
             )
-        schema = handle.schema
-        reserve = block = 0
-        if schema is not None:
-            needed = handle.reckon_resized(schema, wanted)
-            slots_held = needed.meta_bytes if wanted <= int(stats["slots"]) - 1024 else 0
-            check_room(self.name, needed, handle.arena.available(seconds), int(stats["reserve_bytes"]) + slots_held)
-            reserve, block = needed.reserve_bytes, needed.chunk_block
-        slots = max(slots_for(wanted), int(stats["slots"]))
-        handle.native.resize(wanted, int(stats["max_bytes"]), slots, reserve, block, seconds)
+        handle.resize(partial(_resized, handle, wanted, seconds), seconds)
 
     def configure(
         self,
