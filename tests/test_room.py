@@ -107,3 +107,36 @@ def test_an_opaque_table_leaves_objects_theirs_and_then_evicts() -> None:
         assert store.stats()["committed"] <= 32 * MIB
         assert (table.peek(table.keys()[-1:]).data[0] == 999 % 251).all()
         assert store.check() == []
+
+
+def make_tables(store: Any) -> None:
+    """Twelve of different sizes: the store's own blocks for them are of many size classes."""
+    for number in range(12):
+        capacity, schema = 100 * 3 ** (number // 2), {"x": di_store.Spec((), "f4")}
+        sampler = di_store.Prioritized(alpha=0.6)
+        store.create_table(f"t{number}", capacity=capacity, schema=schema, lanes=1, sampler=sampler)
+
+
+def test_pages_that_a_deleted_object_leaves_are_not_those_of_tables() -> None:
+    """A block of the store's own, the first of its size, lies in 2 MiB of which it takes what it needs."""
+    with di_store.open(memory="64MiB") as fresh, di_store.open(memory="64MiB") as used:
+        store: Any = used
+        store.delete([store.put(np.ones(48 << 20, np.uint8))])
+        make_tables(fresh)
+        make_tables(store)
+        assert store.stats()["meta"] <= fresh.stats()["meta"] + (512 << 10)
+        objects = [store.put(np.zeros(900_000, np.uint8), timeout=0) for _ in range(45)]
+        store.delete(objects)
+        assert store.check() == []
+
+
+def test_dropped_tables_leave_no_pages_to_the_store() -> None:
+    with di_store.open(memory="64MiB") as store:
+        store.create_table("stays", capacity=100, schema={"x": di_store.Spec((), "f4")})
+        before = store.stats()["meta"]
+        for _ in range(3):
+            make_tables(store)
+            for number in range(12):
+                store.drop_table(f"t{number}")
+        assert store.stats()["meta"] <= before + (256 << 10)
+        assert store.check() == []

@@ -69,7 +69,7 @@ u32 Heap::descriptor_count() const {
 // above `limit`, or the machine has no more.
 u64 Heap::raw_block(u64 bytes, BlockUse use, u64 limit) {
   for (Blocks::Cursor cursor;;) {
-    const Blocks::Choice choice = blocks_.choose(bytes, use, false);
+    const Blocks::Choice choice = choose(bytes, use, false);
     if (!choice.found || !has_tables_headroom(choice, nullptr)) return 0;
     const u64 claim = claimed() + choice.taken_bytes + choice.table_bytes;
     if (claim > limit) {
@@ -141,7 +141,9 @@ void Heap::free_descriptor(u32 index, bool punch) {
     --heap.live_objects;
   }
   blocks_.release(entry.offset, entry.bytes, static_cast<BlockUse>(kind));
-  if (punch) blocks_.punch_block(entry.offset, entry.bytes);
+  // mutant: freed-meta-stays-charged
+  const bool shares_slice = kind == ObjectKind::kMeta && block_class(entry.bytes) != kNone;  // see choose()
+  if (punch || shares_slice) blocks_.punch_block(entry.offset, entry.bytes);
   entry.flags = 0;
   push_free(index);
 }

@@ -167,6 +167,7 @@ class Heap {
   u64 segments_bytes(u64 descriptors) const DI_REQUIRES(lock_);
   void wake_room();
   void recount_promised() DI_REQUIRES(lock_);
+  Blocks::Choice choose(u64 bytes, BlockUse use, bool ahead) DI_REQUIRES(lock_);
   bool add_segment() DI_REQUIRES(lock_);
   void free_descriptor(u32 descriptor, bool punch) DI_REQUIRES(lock_);
   void unpin(u32 descriptor) DI_REQUIRES(lock_);

@@ -155,6 +155,15 @@ bool Heap::commit_choice(const Blocks::Choice& choice, std::string* why) {
 
 // ------------------------------------------------------------------------------------------------------------- making
 
+// Meta blocks of one size are few, and stay: the other pages of a slice that was free would count as theirs for ever.
+Blocks::Choice Heap::choose(u64 bytes, BlockUse use, bool ahead) {
+  const Blocks::Choice choice = blocks_.choose(bytes, use, ahead);
+  // mutant: meta-takes-whole-slices
+  if (use != BlockUse::kMeta || !choice.found || choice.spare_bytes == 0) return choice;
+  blocks_.punch_spare(choice);
+  return blocks_.choose(bytes, use, ahead);
+}
+
 // One look, under the lock: kMade, kExists, or kFull with what is short.
 MakeResult Heap::try_make(const MakeRequest& request, u32 entry, Blocks::Choice* choice, Shortage* shortage, u32* out,
                           std::string* why, u32* short_table, const std::function<void(u8*)>& format) {
@@ -179,7 +188,7 @@ MakeResult Heap::try_make(const MakeRequest& request, u32 entry, Blocks::Choice*
     }
     return MakeResult::kFull;
   }
-  *choice = blocks_.choose(request.bytes, use);
+  *choice = choose(request.bytes, use, true);
   *shortage = choice->found ? admit(request, *choice, why, short_table) : Shortage{~u64{0}, 0};
   if (choice->found && (shortage->bytes != 0 || shortage->pages != 0)) {  // without the pages that only come along
     *choice = blocks_.choose(request.bytes, use, false);
