@@ -242,8 +242,11 @@ def _layout(memory: Memory, index: int) -> dict[str, Any]:
     block = memory.block(memory.descriptors()[descriptor])
     offset, size = memory.fields["LayoutHeader.column"]
     count, record = struct.unpack("<II", block[:8])
-    text = msgspec.json.decode(block[memory.sizes["LayoutHeader"] + count * size :])
-    columns = [
-        (text[i][0], *struct.unpack("<IIIIQ", block[offset + i * size : offset + (i + 1) * size])) for i in range(count)
-    ]
+    text = block[memory.sizes["LayoutHeader"] + count * size :]
+    columns = []
+    for i in range(count):
+        *numbers, name_bytes = struct.unpack("<IIIIQQ", block[offset + i * size : offset + (i + 1) * size])
+        columns.append((text[:name_bytes].decode(), *numbers))
+        text = text[name_bytes:]
+    assert len(msgspec.json.decode(text)) == count
     return {"record_bytes": record, "columns": columns}

@@ -207,6 +207,12 @@ def test_only_bindings_know_python() -> None:
     assert not faults, faults
 
 
+def test_the_core_imports_no_module_of_ours() -> None:
+    """The package hands over what the core calls: see `_core.set_python`."""
+    faults = [_name(path) for path in _files(".cc", ".h", under=("native",)) if "PyImport_" in path.read_text()]
+    assert not faults, faults
+
+
 def test_only_os_calls_the_system() -> None:
     """One seam to the system: no other file of the core includes its headers."""
     header = r"#\s*include\s*<(sys/|linux/|unistd\.h|fcntl\.h|signal\.h|dirent\.h|pthread\.h|csignal)"

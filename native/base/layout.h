@@ -254,14 +254,15 @@ static_assert(sizeof(WeightsEntry) == 256);
 // ------------------------------------------------------------------------------------------------- chunks and layouts
 enum class ColumnPlace : u32 { kRecord = 0, kColumn = 1, kHeap = 2 };
 
-// A layout: how one row of a stream lies in its chunks. Immutable once published; the block holds, after the
-// columns, a JSON text with names, dtypes and shapes.
+// A layout: how one row of a stream lies in its chunks. Immutable once published. Behind the columns the block holds a
+// text: the names of all columns, one after the other, then dtypes and shapes as JSON.
 struct ColumnLayout {
-  u32 place;      // ColumnPlace
-  u32 row_bytes;  // kRecord, kColumn: bytes of one row; kHeap: bytes of one element
-  u32 offset;     // kRecord, kHeap: offset of the value (kHeap: of its HeapSlot) in the row's record
-  u32 index;      // kColumn: ordinal among the column-wise ones
-  u64 before;     // kColumn: sum of row_bytes of the column-wise columns before this one
+  u32 place;           // ColumnPlace
+  u32 row_bytes;       // kRecord, kColumn: bytes of one row; kHeap: bytes of one element
+  u32 offset;          // kRecord, kHeap: offset of the value (kHeap: of its HeapSlot) in the row's record
+  u32 index;           // kColumn: ordinal among the column-wise ones
+  u64 before;          // kColumn: sum of row_bytes of the column-wise columns before this one
+  u64 name_bytes = 0;  // of its name in the text
 };
 struct LayoutHeader {
   u32 columns;

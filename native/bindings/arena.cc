@@ -140,18 +140,21 @@ std::vector<std::string> check(const ArenaPointer& arena, bool repair, double ti
   return findings;
 }
 
-using LayoutColumn = std::tuple<u32, u32, u32, u32, u64>;  // place, row_bytes, offset, index, before
+using LayoutColumn = std::tuple<u32, u32, u32, u32, u64, std::string>;  // place, row_bytes, offset, index, before, name
 u32 declare_layout(const ArenaPointer& arena, const std::vector<LayoutColumn>& columns, u32 record_bytes,
-                   u32 column_wise, u64 column_bytes, const std::string& text, double timeout) {
+                   u32 column_wise, u64 column_bytes, const std::string& types, double timeout) {
   arena->enter();
   LayoutHeader header{};
   header.record_bytes = record_bytes;
   header.column_wise = column_wise;
   header.column_bytes = column_bytes;
   std::vector<ColumnLayout> all;
-  for (const auto& [place, row_bytes, offset, index, before] : columns)
-    all.push_back(ColumnLayout{place, row_bytes, offset, index, before});
-  return publish_layout(*arena, header, all, text, Deadline::after(timeout));
+  std::string text;
+  for (const auto& [place, row_bytes, offset, index, before, name] : columns) {
+    all.push_back(ColumnLayout{place, row_bytes, offset, index, before, name.size()});
+    text += name;
+  }
+  return publish_layout(*arena, header, all, text + types, Deadline::after(timeout));
 }
 
 void bind_facts(nb::class_<Arena>& type) {

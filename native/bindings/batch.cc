@@ -32,12 +32,9 @@ class LayoutSource : public ChunkSource {
 
   // With the GIL: the layout of every chunk about to be read is known afterwards. Chunks that follow share it.
   void learn(u32 layout) {
-    const nb::object text = nb::str(read_layout_text(*arena_, layout).c_str());
-    const nb::object plan = checked(in_python([] { return PyImport_ImportModule("di_store.lowering.plan"); }));
-    const nb::object names = call_python(plan.attr("layout_names"), text);
     std::unordered_map<std::string, u32> numbers;
     u32 number = 0;
-    for (nb::handle name : names) numbers[nb::cast<std::string>(name)] = number++;
+    for (std::string& name : read_column_names(*arena_, layout)) numbers[std::move(name)] = number++;
     std::vector<u32> where;
     for (const std::string& column : columns_) {
       const auto at = numbers.find(column);

@@ -4,8 +4,10 @@
 namespace di::py {
 namespace {
 
+// What the core calls of the package, which hands it over as it is imported: see set_python().
 PyObject* codec_functions[2] = {nullptr, nullptr};
 PyObject* wait_log = nullptr;
+PyObject* error_types = nullptr;  // by name
 
 // Whether this thread has the GIL. PyGILState_Check() says yes for ever once there was a sub-interpreter.
 bool has_gil() {
@@ -75,8 +77,7 @@ const char* error_name(Code code) {
 
 // The exception for an error of the core, with its type.
 std::pair<nb::object, nb::object> made_exception(const Error& error) {
-  const nb::object module = checked(in_python([] { return PyImport_ImportModule("di_store.base.errors"); }));
-  nb::object type = checked(PyObject_GetAttrString(module.ptr(), error_name(error.code())));
+  nb::object type = checked(in_python([&] { return PyMapping_GetItemString(error_types, error_name(error.code())); }));
   const nb::str text(error.what());
   if (error.code() == Code::kTimeout) {
     const nb::object culprit =
@@ -196,15 +197,14 @@ void wait_word(Wait& wait, Shared<u32>& word, Shared<u32>& waiters, u32 seen, do
 void bind_errors(nb::module_& module) {
   nb::register_exception_translator(translate, nullptr);
   os::set_block_hooks({leave_gil, enter_gil, enter_gil_quietly, ending, tell_waited});
-  module.def("set_codec", [](nb::object encode, nb::object decode) {
-    Py_XDECREF(codec_functions[0]);
-    Py_XDECREF(codec_functions[1]);
-    codec_functions[0] = encode.release().ptr();
-    codec_functions[1] = decode.release().ptr();
-  });
-  module.def("set_wait_log", [](nb::object log) {
-    Py_XDECREF(wait_log);
-    wait_log = log.release().ptr();
+  module.def("set_python", [](nb::dict errors, nb::object encode, nb::object decode, nb::object log) {
+    const auto keep = [](PyObject*& place, nb::object fresh) {
+      Py_XDECREF(std::exchange(place, fresh.release().ptr()));
+    };
+    keep(error_types, std::move(errors));
+    keep(codec_functions[0], std::move(encode));
+    keep(codec_functions[1], std::move(decode));
+    keep(wait_log, std::move(log));
   });
   module.def("before_fork", &Arena::before_fork);
   module.def("after_fork_parent", &Arena::after_fork_parent);

@@ -124,6 +124,20 @@ std::string read_layout_text(const Arena& arena, u32 index) {
       header.text_bytes);
 }
 
+std::vector<std::string> read_column_names(const Arena& arena, u32 index) {
+  const LayoutInfo info = read_layout(arena, index);
+  const std::string text = read_layout_text(arena, index);
+  std::vector<std::string> names;
+  u64 at = 0;
+  for (const ColumnLayout& column : info.columns) {
+    if (column.name_bytes > text.size() - at)
+      throw Error(Code::kCorruptData, "layout " + std::to_string(index) + " is damaged: its names end behind its text");
+    names.push_back(text.substr(at, column.name_bytes));
+    at += column.name_bytes;
+  }
+  return names;
+}
+
 bool same_values(const LayoutInfo& layout, u32 column, const u8* a, const u8* b, u64 bytes) {
   if (bytes == 0 || std::memcmp(a, b, bytes) == 0) return true;
   const u32 each = layout.float_bytes.empty() ? 0 : layout.float_bytes[column];

@@ -28,6 +28,7 @@ u32 publish_layout(Arena& arena, const LayoutHeader& header, std::span<const Col
                    const std::string& text, u64 deadline_ns);
 LayoutInfo read_layout(const Arena& arena, u32 index);
 std::string read_layout_text(const Arena& arena, u32 index);
+std::vector<std::string> read_column_names(const Arena& arena, u32 index);  // CorruptData: they do not fit the text
 
 struct Cell {  // one value of one row
   const u8* data = nullptr;

@@ -11,8 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-def set_codec(encode: Callable[[Any], Any], decode: Callable[..., Any], /) -> None: ...
-def set_wait_log(log: Callable[[float, float, str], None], /) -> None: ...
+from di_store.base.errors import StoreError
+
+def set_python(
+    errors: dict[str, type[StoreError]],
+    encode: Callable[[Any], Any],
+    decode: Callable[..., Any],
+    log_wait: Callable[[float, float, str], None],
+    /,
+) -> None: ...
 def before_fork() -> None: ...
 def after_fork_parent() -> None: ...
 def after_fork_child() -> None: ...
@@ -82,11 +89,11 @@ class Arena:
     def layout_text(self, index: int, /) -> str: ...
     def publish_layout(
         self,
-        columns: Sequence[tuple[int, int, int, int, int]],
+        columns: Sequence[tuple[int, int, int, int, int, str]],
         record_bytes: int,
         column_wise: int,
         column_bytes: int,
-        text: str,
+        types: str,
         timeout: float,
         /,
     ) -> int: ...

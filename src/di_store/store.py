@@ -14,6 +14,7 @@ from typing import Any
 from di_store import _core
 from di_store.base import config
 from di_store.base.errors import (
+    BY_NAME,
     AccessDenied,
     ObjectNotFound,
     StoreClosed,
@@ -48,8 +49,7 @@ LOCK_SECONDS = 5.0
 """How long attaching may wait for others that attach at this moment where its timeout is 0."""
 _MEMORY, _MINUTE, _NOW = "memory", 60, 0  # defaults, known by identity: odd arguments may not compare
 
-_core.set_codec(codec.encode, codec.decode)
-_core.set_wait_log(waits.log_wait)
+_core.set_python(BY_NAME, codec.encode, codec.decode, waits.log_wait)
 os.register_at_fork(
     before=_core.before_fork, after_in_parent=_core.after_fork_parent, after_in_child=_core.after_fork_child
 )

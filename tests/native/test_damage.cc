@@ -147,6 +147,7 @@ void use_table(const std::shared_ptr<Arena>& arena, u64 seed) {
     });
     attempt([&] { table->resize({150, 4000, {kMiB}}, nullptr, shortly()); });
     attempt([&] { table->config(), table->schema(); });
+    for (u32 k = 0; k < 4; ++k) attempt([&] { read_column_names(*arena, k); });
   }
 }
 

@@ -14,7 +14,6 @@ import msgspec
 import numpy as np
 
 from di_store.base import dtypes
-from di_store.base.errors import CorruptData
 from di_store.base.tree import SEPARATOR, select
 from di_store.columns.column import Column
 from di_store.columns.schema import Schema
@@ -67,8 +66,8 @@ class Layout:
     wide_bytes: int
 
     @property
-    def text(self) -> str:
-        """What readers need to find columns by name; equal texts mean equal layouts."""
+    def types(self) -> str:
+        """What the columns hold: layouts of equal names and types are equal."""
         described = [[*_described(column), column.name in self.sparse] for column in self.columns]
         return msgspec.json.encode(described).decode()
 
@@ -86,8 +85,8 @@ class Layout:
         Raises:
             CapacityError: no room for it.
         """
-        places = list(self.places)
-        return arena.publish_layout(places, self.record_bytes, self.wide, self.wide_bytes, self.text, seconds)
+        columns = [(*place, column.name) for place, column in zip(self.places, self.columns, strict=True)]
+        return arena.publish_layout(columns, self.record_bytes, self.wide, self.wide_bytes, self.types, seconds)
 
     def native_columns(self) -> list[Plan]:
         """The columns as the core's writer takes them."""
@@ -108,22 +107,7 @@ class Layout:
 
 def _described(column: Column) -> list[Any]:
     dtype = column.extension or dtypes.describe(column.dtype)
-    return [column.name, dtype, list(column.shape), column.ragged]
-
-
-def layout_names(text: str) -> list[str]:
-    """The column names of a layout's text, by number. The core asks for it.
-
-    Raises:
-        CorruptData: it is no layout.
-    """
-    try:
-        names = [entry[0] for entry in msgspec.json.decode(text)]
-    except (msgspec.DecodeError, TypeError, IndexError, KeyError) as error:
-        raise CorruptData(f"a stored layout cannot be read: {error}") from None
-    if not all(isinstance(name, str) for name in names):
-        raise CorruptData("a stored layout names no columns")
-    return names
+    return [dtype, list(column.shape), column.ragged]
 
 
 def make_layout(schema: Schema, sparse: frozenset[str] = frozenset()) -> Layout:
