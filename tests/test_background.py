@@ -2,20 +2,45 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from functools import partial
+from types import FrameType
+from typing import Any
+
+import pytest
 
 from di_store.runtime.background import Background, Bell
 
 
-def test_joining_ends_at_its_deadline() -> None:
+def test_waiting_ends_at_its_deadline() -> None:
     """However short it is, and wherever in the wait it passes."""
+    assert not any(Bell().wait(1e-9) for _ in range(20_000))
+    bell = Bell()
+    assert not any(bell.wait(number % 50 * 1e-6) for number in range(2_000))
+
+
+def test_a_bell_passes_on_what_a_handler_raises() -> None:
+    def ring_in_a_handler(frame: FrameType, event: str, _: Any) -> Any:
+        if frame.f_code is Bell.ring.__code__ and event == "line" and frame.f_lineno > frame.f_code.co_firstlineno + 2:
+            raise RuntimeError("of a handler")
+        return ring_in_a_handler
+
+    sys.settrace(ring_in_a_handler)
+    try:
+        with pytest.raises(RuntimeError, match="of a handler"):
+            Bell().ring()
+    finally:
+        sys.settrace(None)
+
+
+def test_joining_ends_at_its_deadline() -> None:
     goes_on = threading.Event()
     background = Background(partial(goes_on.wait, 60))
     background.start()
     while not background.lives():
         pass
-    assert not any(background.join(1e-9) for _ in range(20_000))
+    assert not any(background.join(number * 1e-6) for number in range(1_000))
     goes_on.set()
     assert background.join(60)
 

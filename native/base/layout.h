@@ -263,6 +263,7 @@ struct ColumnLayout {
   u32 index;           // kColumn: ordinal among the column-wise ones
   u64 before;          // kColumn: sum of row_bytes of the column-wise columns before this one
   u64 name_bytes = 0;  // of its name in the text
+  bool operator==(const ColumnLayout&) const = default;
 };
 struct LayoutHeader {
   u32 columns;
@@ -418,13 +419,14 @@ struct alignas(64) TableHeader {
   Shared<u32> config_block;  // descriptor + 1: JSON of what create_table was given; read freely
   Shared<u32> schema_block;  // descriptor + 1: JSON; 0 until the first step declares; read freely
   // bytes [heap]
-  Shared<u64> reserve_bytes;  // truth: set aside for chunks
-  Shared<u64> reserve_open;   // truth: of these, for chunks that lanes have open: it does not follow the capacity
-  Shared<u64> used_bytes;     // derived: chunks attached
-  Shared<u64> open_bytes;     // derived: of these, chunks that items to come may need
-  Shared<u64> held_bytes;     // derived [also table]: held * item_bytes; made anew by who recovers the table
-  Shared<u64> chunk_block;    // truth: bytes that a chunk occupies at least; 0: not known yet
-  Shared<u64> used_chunks;    // derived: chunks attached
+  Shared<u64> reserve_bytes;   // truth: set aside for chunks; more than wanted while a resize to less evicts items
+  Shared<u64> reserve_wanted;  // truth: what the next resize starts from
+  Shared<u64> reserve_open;    // truth: of the wanted bytes, for what lanes have open: they do not follow the capacity
+  Shared<u64> used_bytes;      // derived: chunks attached
+  Shared<u64> open_bytes;      // derived: of these, chunks that items to come may need
+  Shared<u64> held_bytes;      // derived [also table]: held * item_bytes; made anew by who recovers the table
+  Shared<u64> chunk_block;     // truth: bytes that a chunk occupies at least; 0: not known yet
+  Shared<u64> used_chunks;     // derived: chunks attached
   // derived [table]
   u64 slots;  // over all segments
   u64 size;   // live items

@@ -84,6 +84,7 @@ nb::dict stats(const TablePointer& table) {
   all["stale_dropped"] = header.stale_dropped;
   all["episodes_cut"] = header.episodes_cut;
   all["reserve_bytes"] = header.reserve_bytes.load();
+  all["reserve_wanted"] = header.reserve_wanted.load();
   all["reserve_open"] = header.reserve_open.load();
   all["used_bytes"] = header.used_bytes.load();
   all["open_bytes"] = header.open_bytes.load();
@@ -201,9 +202,9 @@ void bind_settings(nb::class_<Table>& type) {
              return enter(t).declare_schema(text, reserve_of(reserve), item, Deadline::after(timeout));
            })
       .def("resize",
-           [](const TablePointer& t, u64 capacity, u64 slots, const ReserveNumbers& reserve, std::tuple<u64, u64> seen,
-              double timeout) {
-             const SizeSeen from{std::get<0>(seen), std::get<1>(seen)};
+           [](const TablePointer& t, u64 capacity, u64 slots, const ReserveNumbers& reserve,
+              std::tuple<u64, u64, u64> seen, double timeout) {
+             const SizeSeen from{std::get<0>(seen), std::get<1>(seen), std::get<2>(seen)};
              return enter(t).resize({capacity, slots, reserve_of(reserve)}, &from, Deadline::after(timeout));
            })
       .def("configure", &configure, nb::arg("limiter").none(), nb::arg("alpha").none(), nb::arg("beta").none(),

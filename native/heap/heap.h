@@ -81,13 +81,14 @@ class Heap {
   // Writer or reaper: needs it no more. With deadline 0 it only tries; false: the heap is busy.
   // `position`: of one of its tables, while others still need it; kNone: of all, and `entry` ends.
   bool close_chunk(u32 descriptor, u32 position, u32 entry, u64 deadline_ns);
-  void sweep_unused_chunks(u64 deadline_ns);                             // sweep_chunks(), now and then
   void detach(std::span<const u32> chunks, u32 table, u64 deadline_ns);  // this table's uses of them have ended
   void sweep_chunks(u64 deadline_ns);  // the same for all, after a death, and its collapses
 
   // tables' bytes
-  // Sets a table's reserve, and has descriptors for its chunks; false, or thrown: nothing was set.
+  // Sets the reserve that a table wants, and has descriptors for its chunks; false, or thrown: nothing was set. More is
+  // set aside at once, less only with settle_reserve(), when items have gone.
   bool reserve(u32 table, const Reserve& reserve, u64 deadline_ns, std::string* why);
+  void settle_reserve(u32 table, u64 deadline_ns);
   // Sets aside what a table uses and `bytes` more, and a quarter again if there is memory; false: there is none.
   bool raise_reserve(u32 table, u64 bytes, u64 deadline_ns);
   // Whether so many bytes of chunks fit once every object is deleted and every item of these tables evicted.
@@ -205,6 +206,7 @@ class Heap {
       DI_EXCLUDES(lock_);
   [[noreturn]] static void bad_descriptor(u32 index);
   void settle_collapses(u64 deadline_ns);
+  void sweep_unused_chunks(u64 deadline_ns);                  // sweep_chunks(), now and then
   bool shrink_some(Blocks::Cursor* cursor, u64 deadline_ns);  // a slice of pages beyond the budget; false: no more
   u64 claimed() const;                                        // of the budget: pages in use, and what tables set aside
   u64 committed() const;                                      // pages

@@ -74,7 +74,9 @@ void Heap::recompute_charges() {
   }
   u64 total = 0;
   for (u32 i = 0; i < arena_.table_count(); ++i) {
-    const TableHeader& table = arena_.table(i);
+    TableHeader& table = arena_.table(i);
+    table.reserve_wanted.store(std::min(table.reserve_wanted.load(), table.reserve_bytes.load()));
+    table.reserve_open.store(std::min(table.reserve_open.load(), table.reserve_wanted.load()));
     total += std::max(table.reserve_bytes + table.held_bytes, table.used_bytes.load());
   }
   heap.table_charge.store(total);

@@ -130,7 +130,7 @@ void Heap::set_claims(u32 index, u64 reserve_bytes, u64 held_bytes) {
 // Chunks that a table's reserve holds, and so descriptors.
 u64 Heap::promised_by(const TableHeader& table) {
   const u64 block = table.chunk_block.load(std::memory_order_relaxed);
-  return block == 0 ? 0 : table.reserve_bytes.load(std::memory_order_relaxed) / block;
+  return block == 0 ? 0 : table.reserve_wanted.load(std::memory_order_relaxed) / block;
 }
 
 void Heap::recount_promised() {
@@ -159,7 +159,8 @@ u64 Heap::segments_bytes(u64 descriptors) const {
 }
 
 // A segment of descriptors per hold: they are memory too, and stay. So none is made before all of them and the reserve
-// fit, and the reserve is set when they are there, in one hold.
+// fit, and the reserve is set when they are there, in one hold. A kill inside leaves a part of it: rebuild() puts the
+// three numbers in order, and the caller had not come so far as to change the capacity.
 bool Heap::reserve(u32 index, const Reserve& reserve, u64 deadline_ns, std::string* why) {
   TableHeader& table = arena_.table(index);
   for (;;) {
@@ -168,9 +169,11 @@ bool Heap::reserve(u32 index, const Reserve& reserve, u64 deadline_ns, std::stri
       Guard guard(*this, deadline_ns);
       const u64 block = reserve.chunk_block != 0 ? reserve.chunk_block : table.chunk_block.load();
       const u64 wanted = unkept(index, block == 0 ? 0 : reserve.bytes / block);
-      missing = missing_for(index, reserve.bytes + table.held_bytes, segments_bytes(wanted));
-      if (missing == 0 && arena_.heap_header().free_count >= wanted) {
-        set_claims(index, reserve.bytes, table.held_bytes);
+      const bool more = reserve.bytes > table.reserve_bytes;
+      missing = more ? missing_for(index, reserve.bytes + table.held_bytes, segments_bytes(wanted)) : 0;
+      if (!more || (missing == 0 && arena_.heap_header().free_count >= wanted)) {
+        if (more) set_claims(index, reserve.bytes, table.held_bytes);
+        table.reserve_wanted.store(reserve.bytes);
         table.reserve_open.store(reserve.open_bytes);
         table.chunk_block.store(block);
         recount_promised();
@@ -183,14 +186,21 @@ bool Heap::reserve(u32 index, const Reserve& reserve, u64 deadline_ns, std::stri
   }
 }
 
-bool Heap::raise_reserve(u32 index, u64 bytes, u64 deadline_ns) {
+void Heap::settle_reserve(u32 index, u64 deadline_ns) {
   Guard guard(*this, deadline_ns);
   const TableHeader& table = arena_.table(index);
+  if (table.reserve_wanted < table.reserve_bytes) set_claims(index, table.reserve_wanted, table.held_bytes);
+}
+
+bool Heap::raise_reserve(u32 index, u64 bytes, u64 deadline_ns) {
+  Guard guard(*this, deadline_ns);
+  TableHeader& table = arena_.table(index);
   const u64 least = table.used_bytes + bytes;
   if (least <= table.reserve_bytes) return false;
   for (const u64 wanted : {least + least / 4, least}) {
     if (missing_for(index, wanted + table.held_bytes, 0) != 0) continue;
     set_claims(index, wanted, table.held_bytes);
+    table.reserve_wanted.store(wanted);
     recount_promised();
     return true;
   }
@@ -214,8 +224,8 @@ void Heap::forget_table(u32 index, u64 deadline_ns) {
   Shared<u64>& charge = arena_.heap_header().table_charge;
   charge.store(charge - std::max(table.reserve_bytes + table.held_bytes, table.used_bytes.load()));
   table.generation.fetch_add(1);
-  for (Shared<u64>* bytes : {&table.reserve_bytes, &table.reserve_open, &table.held_bytes, &table.used_bytes,
-                             &table.open_bytes, &table.chunk_block, &table.used_chunks})
+  for (Shared<u64>* bytes : {&table.reserve_bytes, &table.reserve_wanted, &table.reserve_open, &table.held_bytes,
+                             &table.used_bytes, &table.open_bytes, &table.chunk_block, &table.used_chunks})
     bytes->store(0);
   recount_promised();
   wake_room();

@@ -71,7 +71,7 @@ struct TableSize {  // what resize() sets; slots: at least
 };
 
 struct SizeSeen {  // what a new size was reckoned from
-  u64 capacity = 0, reserve_bytes = 0;
+  u64 capacity = 0, reserve_wanted = 0, reserve_open = 0;
 };
 
 struct TableShape {  // what create() needs; Python reckons the bytes

@@ -272,6 +272,7 @@ bool Table::try_declare(const std::string& text, const Reserve& reserve, u64 ite
     header_.chunk_block.store(reserve.chunk_block);
   else if (!heap.reserve(index_, reserve, deadline_ns, &why))
     throw Error(Code::kCapacity, why);
+  heap.settle_reserve(index_, deadline_ns);
   change();
   made.seal();
   header_.item_bytes = item_bytes;

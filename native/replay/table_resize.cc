@@ -14,13 +14,8 @@ bool Table::resize(const TableSize& size, const SizeSeen* seen, u64 deadline_ns)
   try {
     while (evict_above(size.capacity, deadline_ns)) {
     }
-    if (header_.reserve_bytes.load() <= size.reserve.bytes) return true;
-    std::string why;
-    patiently(*arena_, deadline_ns, [&] {
-      Guard guard(*this, deadline_ns);
-      if (header_.capacity == size.capacity)  // else somebody has resized it since
-        arena_->heap().reserve(index_, size.reserve, deadline_ns, &why);
-    });
+    if (header_.reserve_wanted.load() < header_.reserve_bytes.load())  // as somebody may have set it since
+      patiently(*arena_, deadline_ns, [&] { arena_->heap().settle_reserve(index_, deadline_ns); });
   } catch (const Error& error) {
     if (error.code() != Code::kTimeout) throw;
   }
@@ -30,14 +25,11 @@ bool Table::resize(const TableSize& size, const SizeSeen* seen, u64 deadline_ns)
 // In the hold in which the slots come, before they do: reserve, chunks and capacity change together, or throw unchanged.
 // A smaller reserve comes when the items have gone.
 bool Table::set_size(const TableSize& size, const SizeSeen* seen, u64 deadline_ns) {
-  const u64 reserved = header_.reserve_bytes.load();
-  if (seen != nullptr && (header_.capacity != seen->capacity || reserved != seen->reserve_bytes)) return false;
+  if (seen != nullptr && (header_.capacity != seen->capacity || header_.reserve_wanted.load() != seen->reserve_wanted ||
+                          header_.reserve_open.load() != seen->reserve_open))
+    return false;
   std::string why;
-  if (size.reserve.bytes < reserved) {
-    if (size.reserve.chunk_block != 0) header_.chunk_block.store(size.reserve.chunk_block);
-  } else if (!arena_->heap().reserve(index_, size.reserve, deadline_ns, &why)) {
-    throw Error(Code::kCapacity, why);
-  }
+  if (!arena_->heap().reserve(index_, size.reserve, deadline_ns, &why)) throw Error(Code::kCapacity, why);
   __atomic_store_n(&header_.capacity, size.capacity, __ATOMIC_RELAXED);  // a writer's check of extend() reads it freely
   wake(header_.room_seq, header_.room_waiters, kMaxClients);
   return true;

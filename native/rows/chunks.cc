@@ -54,7 +54,9 @@ u32 publish_layout(Arena& arena, const LayoutHeader& header, std::span<const Col
     const u32 count = arena.header().layout_count.load(std::memory_order_acquire);
     for (u32 i = from; i < count; ++i) {
       const LayoutHeader& at = *reinterpret_cast<const LayoutHeader*>(heap.block(arena.layout_block(i).load() - 1));
-      if (at.hash == hash && read_layout_text(arena, i) == text) return i;
+      // mutant: names-run-together
+      const bool same = at.columns == columns.size() && std::equal(columns.begin(), columns.end(), at.column);
+      if (at.hash == hash && same && read_layout_text(arena, i) == text) return i;
     }
     seen = count;
     return kNone;

@@ -99,8 +99,9 @@ void look(Field& field, Table& table, Random& random) {
 
 // Half of the time from figures that others may have changed since.
 void resize(Table& table, u64 capacity, u64 slots, Random& random) {
-  const SizeSeen seen{__atomic_load_n(&table.header().capacity, __ATOMIC_RELAXED), table.header().reserve_bytes.load()};
-  table.resize({capacity, slots, {seen.reserve_bytes}}, random.below(2) == 0 ? &seen : nullptr, soon());
+  const SizeSeen seen{__atomic_load_n(&table.header().capacity, __ATOMIC_RELAXED), table.header().reserve_wanted.load(),
+                      table.header().reserve_open.load()};
+  table.resize({capacity, slots, {seen.reserve_wanted}}, random.below(2) == 0 ? &seen : nullptr, soon());
 }
 
 void change(Field& field, Random& random) {

@@ -8,6 +8,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -37,20 +38,14 @@ Size = tuple[int, int, Reserve]
 
 
 def held_reserve(now: dict[str, Any]) -> Reserve:
-    """What a table has set aside, by `stats` of the core's table."""
-    return Reserve(int(now["reserve_bytes"]), int(now["reserve_open"]))
+    """What a table wants set aside, by `stats` of the core's table."""
+    return Reserve(int(now["reserve_wanted"]), int(now["reserve_open"]))
 
 
 def slots_now(now: dict[str, Any]) -> int:
     """Slots that the capacity needs, by the same."""
     capacity = int(now["capacity"])
     return slots_for(None if capacity >= UNLIMITED else capacity)
-
-
-def _with_slots(now: dict[str, Any]) -> Size | None:
-    """All slots for a table that was made with few, as its columns were not known."""
-    slots = slots_now(now)
-    return (int(now["capacity"]), slots, held_reserve(now)) if slots > int(now["slots"]) else None
 
 
 class TableHandle:
@@ -111,7 +106,7 @@ class TableHandle:
         check_columns(settings.view, schema)
         read_plan(settings.view, schema, settings.columns)
         text = msgspec.json.encode(schema.to_plain()).decode()
-        self._declare(text, self.reckon(schema), seconds)
+        self._declare(text, schema, seconds)
         self._schema = _schema_from(self.native.schema())
         self.publish_layout(seconds)
         return self._schema
@@ -132,15 +127,28 @@ class TableHandle:
         self.example_bytes = max(64, example_bytes)
         if self.native.stats()["reserve_bytes"]:
             return
-        self._declare("[]", self.reckon(OPAQUE_SCHEMA), seconds)
+        self._declare("[]", OPAQUE_SCHEMA, seconds)
 
-    def _declare(self, text: str, needed: Reckoning, seconds: float) -> None:
+    def _declare(self, text: str, schema: Schema, seconds: float) -> None:
         """The first step tells what the table needs: check, and take it."""
-        stats = self.native.stats()
+        needed, stats = self.reckon(schema), self.native.stats()
         held = int(stats["reserve_bytes"]) + meta_bytes(self.settings, None)
         check_room(self.name, needed, self.arena.available(seconds), held)
         if self.native.declare_schema(text, needed.reserve, needed.item_bytes, seconds):
-            self.resize(_with_slots, seconds)
+            self.resize(partial(self._declared_size, schema), seconds)
+
+    def _declared_size(self, schema: Schema, now: dict[str, Any]) -> Size | None:
+        """All slots, which a table is made without while its columns are not known; None: it has them.
+
+        Nor has a table what it needs if it was resized between the reckoning and the declaration.
+        """
+        capacity, slots = int(now["capacity"]), slots_now(now)
+        needed = self.reckon(schema, None if capacity >= UNLIMITED else capacity).reserve
+        held = held_reserve(now)
+        if slots <= int(now["slots"]) and held.bytes >= needed.bytes:
+            return None
+        # mutant: columns-are-declared-for-the-old-capacity
+        return capacity, slots, needed if needed.bytes > held.bytes else held
 
     def resize(self, size_of: Callable[[dict[str, Any]], Size | None], seconds: float) -> None:
         """Give the table the size that is reckoned from its figures: anew where somebody changed them meanwhile.
@@ -157,7 +165,7 @@ class TableHandle:
             now = self.native.stats()
             size = size_of(now)
             # mutant: a-resize-undoes-another
-            seen = int(now["capacity"]), int(now["reserve_bytes"])
+            seen = int(now["capacity"]), int(now["reserve_wanted"]), int(now["reserve_open"])
             done = size is None or self.native.resize(*size, seen, seconds)
 
     def reckon(
@@ -173,7 +181,7 @@ class TableHandle:
         """What the table needs for another capacity, and still needs beside that: see `stream.build_native`.
 
         What streams shared with other tables, and Python values larger than the first one, have added to its reserve
-        stays: for items in proportion to the capacity.
+        stays: for items in proportion to the capacity, for open chunks as it is.
 
         Args:
             schema: of its rows.
@@ -183,14 +191,14 @@ class TableHandle:
         needed, before = self.reckon(schema, capacity), int(now["capacity"])
         if before >= UNLIMITED:
             return needed
-        held = held_reserve(now)
-        more = max(0, held.item_bytes - self.reckon(schema, before).reserve.item_bytes)
+        held, alone = held_reserve(now), self.reckon(schema, before).reserve
+        more = max(0, held.item_bytes - alone.item_bytes)
         share = capacity / before  # both ways, so that growing and shrinking in turn ends where it began
         if self.opaque:
             share = min(1.0, share)  # it grows by itself
         items = needed.reserve.item_bytes + math.ceil(more * share)
         # mutant: open-chunks-grow-with-the-capacity
-        open_bytes = max(needed.reserve.open_bytes, held.open_bytes)
+        open_bytes = needed.reserve.open_bytes + max(0, held.open_bytes - alone.open_bytes)
         return replace(needed, reserve=needed.reserve.with_parts(items, open_bytes, self.settings.max_bytes))
 
     # -- reading ------------------------------------------------------------------------------------------------

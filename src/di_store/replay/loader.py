@@ -81,14 +81,14 @@ class _Ahead:
             except Stopped:
                 raise _closed(StoreClosed("this loader was closed")) from None
         while not self._stopped():
+            if self._ready.qsize() > 1:
+                self._more.ring()  # for another thread that waits
             try:
                 found = self._ready.get_nowait()
             except Empty:
                 self._attend()
                 self._more.wait(LOOK_SECONDS)
                 continue
-            if not self._ready.empty():
-                self._more.ring()
             if self._sleeps:
                 self._wakes.put(None)
             if isinstance(found, tuple):

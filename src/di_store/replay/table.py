@@ -44,7 +44,7 @@ def _resized(handle: TableHandle, capacity: int, seconds: float, now: dict[str, 
     if schema is not None:
         needed = handle.reckon_resized(schema, capacity, now)
         slots_held = needed.meta_bytes if capacity <= slots - 1024 else 0
-        check_room(handle.name, needed, handle.arena.available(seconds), reserve.bytes + slots_held)
+        check_room(handle.name, needed, handle.arena.available(seconds), int(now["reserve_bytes"]) + slots_held)
         reserve = needed.reserve
     return capacity, max(slots_for(capacity), slots), reserve
 

@@ -7,7 +7,6 @@ and `Condition` take locks in such code, and would keep them for ever. Here ever
 from __future__ import annotations
 
 import _thread
-import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -30,8 +29,11 @@ class Bell:
 
     def ring(self) -> None:
         """Wake who waits, or who comes next."""
-        with contextlib.suppress(RuntimeError):  # it has rung already
+        try:
             self._silent.release()
+        except RuntimeError as error:
+            if error.args != ("release unlocked lock",):  # it has not rung already: a signal handler's own error
+                raise
 
     def wait(self, seconds: float) -> bool:
         """Wait until it has rung, so long at most; whether it has. The next ring is another one."""

@@ -1,4 +1,4 @@
-"""A stored layout whose names end behind its text: reading by it is refused."""
+"""Stored layouts: each table is read by its own, and by none that is damaged."""
 
 from __future__ import annotations
 
@@ -35,3 +35,15 @@ def test_names_that_end_behind_the_text(length: int) -> None:
                 os.pwrite(file.fileno(), length.to_bytes(8, "little"), second)
         with pytest.raises(di_store.CorruptData, match="layout"):
             table.sample(1)
+
+
+@pytest.mark.parametrize(("first", "second"), [(("x", "xx", "y"), ("xx", "x", "y")), (("ab", "c"), ("a", "bc"))])
+def test_columns_whose_names_together_are_the_same_stay_apart(first: tuple[str, ...], second: tuple[str, ...]) -> None:
+    with di_store.open(memory="16MiB") as store:
+        for number, names in enumerate((first, second, first)):
+            spec = di_store.Spec((), "f4")
+            table = store.create_table(f"t{number}", capacity=10, schema=dict.fromkeys(names, spec))
+            row = {name: np.float32(at + 10 * number) for at, name in enumerate(names)}
+            table.insert(row)
+            assert {name: float(value[0]) for name, value in table.sample(1).data.items()} == row
+        assert store._arena.layout_count() == 2

@@ -1,0 +1,86 @@
+"""A resize that meets another change of the same table: a killed one, the declaration of columns, the way back."""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import os
+import signal
+from typing import Any
+
+import numpy as np
+import pytest
+
+import di_store
+from di_store.replay import handle as handles
+
+ROW = di_store.Spec((10,), "f4")
+
+
+def reserve_of(table: Any) -> int:
+    return int(table.stats()["reserve_bytes"])
+
+
+def fresh_reserve(capacity: int, **settings: Any) -> int:
+    """What a table of that capacity sets aside that never had another."""
+    with di_store.open(memory="512MiB") as store:
+        return reserve_of(store.create_table("t", capacity=capacity, schema={"x": ROW}, **settings))
+
+
+@pytest.mark.parametrize("lanes", [1, 16, 64])
+def test_a_table_that_grew_and_shrank_wants_what_it_wanted(lanes: int) -> None:
+    with di_store.open(memory="512MiB") as store:
+        table = store.create_table("t", capacity=100, schema={"x": ROW}, lanes=lanes)
+        for capacity in (1_000_000, 100, 50_000, 7, 100):
+            table.resize(capacity)
+            assert reserve_of(table) == fresh_reserve(capacity, lanes=lanes), capacity
+
+
+def shrink(table: Any) -> None:
+    table.resize(100)
+
+
+def test_a_resize_after_one_that_was_killed_half_way() -> None:
+    """The killed one has set the capacity; many items and their reserve are still there."""
+    with di_store.open(memory="512MiB") as store:
+        table = store.create_table("t", capacity=200_000, schema={"x": ROW})
+        for wanted in (1_000, 100, 40_000):
+            for _ in range(50):
+                table.resize(200_000)
+                while len(table) < 150_000:
+                    table.extend({"x": np.zeros((10_000, 10), "f4")}, timeout=60)
+                child = mp.get_context("fork").Process(target=shrink, args=(table,))
+                child.start()
+                while table.stats()["capacity"] != 100:
+                    pass
+                os.kill(child.pid or 0, signal.SIGKILL)
+                child.join()
+                if len(table) > 10_000:
+                    break
+            else:
+                pytest.fail("no kill came half-way")
+            table.resize(wanted)
+            assert reserve_of(table) == fresh_reserve(wanted)
+            assert len(table) <= wanted
+        assert store.check() == []
+
+
+def test_a_resize_while_the_columns_are_declared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first step has reckoned with the capacity that was; all items of the new one fit."""
+    with di_store.open(memory="512MiB") as store:
+        table = store.create_table("t", capacity=1_000)
+        check_room, calls = handles.check_room, []
+
+        def meanwhile(*args: Any) -> None:
+            check_room(*args)
+            if not calls:
+                calls.append(args)
+                table.resize(50_000)
+
+        monkeypatch.setattr(handles, "check_room", meanwhile)
+        table.extend({"x": np.zeros((100, 10), "f4")}, timeout=0)
+        assert calls
+        assert reserve_of(table) == fresh_reserve(50_000)
+        for _ in range(60):
+            table.extend({"x": np.zeros((1_000, 10), "f4")}, timeout=60)
+        assert len(table) == 50_000
+        assert table.stats()["evicted_for_room"] == 0
