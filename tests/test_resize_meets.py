@@ -64,23 +64,63 @@ def test_a_resize_after_one_that_was_killed_half_way() -> None:
         assert store.check() == []
 
 
-def test_a_resize_while_the_columns_are_declared(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("before", "after"), [(1_000, 50_000), (1_000_000, 10)])
+def test_a_resize_while_the_columns_are_declared(monkeypatch: pytest.MonkeyPatch, before: int, after: int) -> None:
     """The first step has reckoned with the capacity that was; all items of the new one fit."""
     with di_store.open(memory="512MiB") as store:
-        table = store.create_table("t", capacity=1_000)
+        table = store.create_table("t", capacity=before)
         check_room, calls = handles.check_room, []
 
         def meanwhile(*args: Any) -> None:
             check_room(*args)
             if not calls:
                 calls.append(args)
-                table.resize(50_000)
+                table.resize(after)
 
         monkeypatch.setattr(handles, "check_room", meanwhile)
-        table.extend({"x": np.zeros((100, 10), "f4")}, timeout=0)
+        table.extend({"x": np.zeros((10, 10), "f4")}, timeout=0)
         assert calls
-        assert reserve_of(table) == fresh_reserve(50_000)
+        assert reserve_of(table) == fresh_reserve(after)
         for _ in range(60):
-            table.extend({"x": np.zeros((1_000, 10), "f4")}, timeout=60)
-        assert len(table) == 50_000
+            table.extend({"x": np.zeros((min(1_000, after), 10), "f4")}, timeout=60)
+        assert len(table) == after
         assert table.stats()["evicted_for_room"] == 0
+
+
+def test_columns_that_the_first_step_declares_have_descriptors() -> None:
+    """`max_bytes` is set aside before the columns are known: their chunks get descriptors all the same."""
+    free = []
+    for schema in ({"x": ROW}, None):
+        with di_store.open(memory="32MiB") as store:
+            settings: dict[str, Any] = {"schema": schema, "lanes": 1, "remover": di_store.Uniform()}
+            table = store.create_table("t", capacity=20_000, max_bytes="8MiB", **settings)
+            table.extend({"x": np.zeros((8, 10), "f4")}, timeout=0)
+            free.append(store._arena.available(60.0))
+    assert abs(free[0] - free[1]) < 128 << 10
+
+
+def test_growing_and_shrinking_in_turn_adds_nothing() -> None:
+    """What a stream has added is rounded the same way up and down."""
+    with di_store.open(memory="1GiB") as store:
+        table = store.create_table("t", capacity=100_000, schema={"x": ROW})
+        other = store.create_table("u", capacity=1_000, schema={"y": di_store.Spec((100,), "u1")})
+        with store.writer([table, other]) as writer:
+            writer.append({"x": np.zeros(10, "f4"), "y": np.zeros(100, "u1")}, timeout=0)
+        reserves = []
+        for _ in range(20):
+            table.resize(7)
+            table.resize(100_000)
+            reserves.append(reserve_of(table))
+        assert set(reserves[1:]) == {reserves[1]}
+
+
+def test_an_opaque_table_that_was_resized_first_is_reckoned_by_its_first_value() -> None:
+    found = []
+    for resized in (False, True):
+        with di_store.open(memory="256MiB") as store:
+            table = store.create_table("t", capacity=50, view=di_store.Opaque())
+            if resized:
+                table.resize(50)
+            table.insert({"blob": bytes(100_000)}, timeout=0)
+            found.append({name: table.stats()[name] for name in ("item_bytes", "chunk_block", "reserve_bytes")})
+    assert found[0] == found[1]

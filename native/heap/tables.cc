@@ -170,8 +170,11 @@ bool Heap::reserve(u32 index, const Reserve& reserve, u64 deadline_ns, std::stri
       const u64 block = reserve.chunk_block != 0 ? reserve.chunk_block : table.chunk_block.load();
       const u64 wanted = unkept(index, block == 0 ? 0 : reserve.bytes / block);
       const bool more = reserve.bytes > table.reserve_bytes;
-      missing = more ? missing_for(index, reserve.bytes + table.held_bytes, segments_bytes(wanted)) : 0;
-      if (!more || (missing == 0 && arena_.heap_header().free_count >= wanted)) {
+      const u64 bytes = std::max<u64>(reserve.bytes, table.reserve_bytes);
+      missing = missing_for(index, bytes + table.held_bytes, segments_bytes(wanted));
+      const bool ready = arena_.heap_header().free_count >= wanted;
+      const bool grown = missing == 0 && !ready && add_segment();
+      if ((missing == 0 && ready) || (!more && !grown)) {  // to no more: without descriptors where there is no memory
         if (more) set_claims(index, reserve.bytes, table.held_bytes);
         table.reserve_wanted.store(reserve.bytes);
         table.reserve_open.store(reserve.open_bytes);
@@ -179,7 +182,7 @@ bool Heap::reserve(u32 index, const Reserve& reserve, u64 deadline_ns, std::stri
         recount_promised();
         return true;
       }
-      if (missing == 0 && !add_segment()) missing = kSliceBytes;
+      if (missing == 0 && !grown) missing = kSliceBytes;
       if (missing != 0 && why != nullptr) *why = room_text();
     }
     if (missing != 0 && !free_holes(missing, deadline_ns)) return false;

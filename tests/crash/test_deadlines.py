@@ -405,8 +405,11 @@ def test_a_call_held_up_between_two_holds_says_so_and_the_next_one_ends_it(field
     before = len(field.store.table("replay"))
     hand = held_up(field, "replay")
     extending.signal(signal.SIGCONT)
-    field.crew.until(lambda: Path(path).exists() or extending.status is not None, "the writer's Timeout")
-    assert Path(path).read_text() == f"pid {hand.pid}, stopped"
+    said = Path(path)
+    field.crew.until(
+        lambda: (said.exists() and said.stat().st_size > 0) or extending.status is not None, "the writer's Timeout"
+    )
+    assert said.read_text() == f"pid {hand.pid}, stopped"
     hand.signal(signal.SIGCONT)
     field.board.put(0, words.STOP, 1)
     hand.finish()

@@ -233,7 +233,7 @@ def reckon(
     if capacity is None:
         reserve = settings.max_bytes or 0
     else:
-        reserve = math.ceil(_items(settings, capacity) * added * per_row * _factor(settings, rows)) + open_bytes
+        reserve = math.ceil(items_kept(settings, capacity) * added * per_row * _factor(settings, rows)) + open_bytes
         reserve += _AHEAD
         if settings.max_bytes is not None:
             reserve = min(reserve, settings.max_bytes) if heap.bounded else settings.max_bytes
@@ -326,7 +326,7 @@ def chunk_target(settings: Settings, layout: Layout, heap: Heap, capacity: int |
     return max(256, min(MIB, whole // (8 * settings.lanes))), least
 
 
-def _items(settings: Settings, capacity: int) -> int:
+def items_kept(settings: Settings, capacity: int) -> int:
     """Items that must fit: an append may lift a queue above its size by the items of its lanes."""
     limiter = settings.limiter
     return max(capacity, limiter.size + settings.lanes) if isinstance(limiter, (Queue, Stack)) else capacity

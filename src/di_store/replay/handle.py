@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import itertools
-import math
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -27,7 +26,7 @@ from di_store.lowering.plan import (
     read_plan,
     sparse_columns,
 )
-from di_store.lowering.reserve import Cut, Reckoning, Reserve, check_room, meta_bytes, reckon
+from di_store.lowering.reserve import Cut, Reckoning, Reserve, check_room, items_kept, meta_bytes, reckon
 from di_store.policy.samplers import Prioritized
 from di_store.policy.settings import UNLIMITED, Settings, slots_for
 from di_store.policy.views import Opaque, Step, check_columns
@@ -125,30 +124,30 @@ class TableHandle:
         if self.example_bytes or self._declared:
             return
         self.example_bytes = max(64, example_bytes)
-        if self.native.stats()["reserve_bytes"]:
+        if self.native.schema():
             return
         self._declare("[]", OPAQUE_SCHEMA, seconds)
 
     def _declare(self, text: str, schema: Schema, seconds: float) -> None:
         """The first step tells what the table needs: check, and take it."""
-        needed, stats = self.reckon(schema), self.native.stats()
+        stats = self.native.stats()
+        capacity = int(stats["capacity"])
+        needed = self.reckon(schema, None if capacity >= UNLIMITED else capacity)
         held = int(stats["reserve_bytes"]) + meta_bytes(self.settings, None)
         check_room(self.name, needed, self.arena.available(seconds), held)
         if self.native.declare_schema(text, needed.reserve, needed.item_bytes, seconds):
-            self.resize(partial(self._declared_size, schema), seconds)
+            self.resize(partial(self._declared_size, schema, capacity), seconds)
 
-    def _declared_size(self, schema: Schema, now: dict[str, Any]) -> Size | None:
+    def _declared_size(self, schema: Schema, before: int, now: dict[str, Any]) -> Size | None:
         """All slots, which a table is made without while its columns are not known; None: it has them.
 
-        Nor has a table what it needs if it was resized between the reckoning and the declaration.
+        Where it was resized since the capacity was `before`, its reserve as well.
         """
         capacity, slots = int(now["capacity"]), slots_now(now)
-        needed = self.reckon(schema, None if capacity >= UNLIMITED else capacity).reserve
-        held = held_reserve(now)
-        if slots <= int(now["slots"]) and held.bytes >= needed.bytes:
-            return None
         # mutant: columns-are-declared-for-the-old-capacity
-        return capacity, slots, needed if needed.bytes > held.bytes else held
+        if capacity != before:
+            return capacity, slots, self.reckon(schema, None if capacity >= UNLIMITED else capacity).reserve
+        return (capacity, slots, held_reserve(now)) if slots > int(now["slots"]) else None
 
     def resize(self, size_of: Callable[[dict[str, Any]], Size | None], seconds: float) -> None:
         """Give the table the size that is reckoned from its figures: anew where somebody changed them meanwhile.
@@ -193,10 +192,11 @@ class TableHandle:
             return needed
         held, alone = held_reserve(now), self.reckon(schema, before).reserve
         more = max(0, held.item_bytes - alone.item_bytes)
-        share = capacity / before  # both ways, so that growing and shrinking in turn ends where it began
+        # Both ways, rounded alike, so that growing and shrinking in turn ends where it began.
+        share = items_kept(self.settings, capacity) / items_kept(self.settings, before)
         if self.opaque:
             share = min(1.0, share)  # it grows by itself
-        items = needed.reserve.item_bytes + math.ceil(more * share)
+        items = needed.reserve.item_bytes + round(more * share)
         # mutant: open-chunks-grow-with-the-capacity
         open_bytes = needed.reserve.open_bytes + max(0, held.open_bytes - alone.open_bytes)
         return replace(needed, reserve=needed.reserve.with_parts(items, open_bytes, self.settings.max_bytes))
