@@ -63,22 +63,22 @@ $(RELEASE)/.stamp: $(STAMP)-source CMakeLists.txt $(SOURCES)
 
 # -- what a user runs -----------------------------------------------------------------------------------------------
 
-demo: $(STAMP)-test $(RELEASE)/.stamp  ## actors on Atari feed a learner through a store: 60 s, then a chart (ARGS="--seconds 10")
+demo: $(STAMP)-test $(RELEASE)/.stamp  ## actors and a learner train on CartPole through a store: 60 s, then a chart (ARGS="--env ALE/Qbert-v5")
 	PYTHONPATH=$(abspath $(RELEASE)) $(BIN)/di-store demo $(ARGS)
 
 test: $(STAMP)-test build  ## all tests with small counts (ARGS="-k name")
 	DI_STORE_TEST_SCALE=small $(PYTEST) $(ARGS)
 
-soak: $(STAMP)-test build  ## one store in hard use for 30 minutes, then odd calls for as long, a line a minute (DI_STORE_SOAK_SECONDS=600 for less)
+soak: $(STAMP)-test build  ## hard use of one store for 30 minutes, then calls with odd arguments for as long (DI_STORE_SOAK_SECONDS=600 for less)
 	DI_STORE_TEST_SCALE=full $(PYTEST) --timeout 3600 -o faulthandler_timeout=3660 -s tests/soak $(ARGS)
 
 full: $(STAMP)-test build  ## all tests with full counts, and the long ones: hours (ARGS="tests/crash/test_kills.py")
 	DI_STORE_TEST_SCALE=full $(PYTEST) --timeout 3600 -o faulthandler_timeout=3660 $(ARGS)
 
-mutants: $(STAMP)-test  ## breaks one mechanism at a time in a copy, and sees a test fail (ARGS="kills", see docs/testing.md)
+mutants: $(STAMP)-test  ## breaks one mechanism at a time in a copy: a test must fail (ARGS="kills", see docs/testing.md)
 	PYTHONPATH=tests $(BIN)/python -m mutants --jobs $(JOBS) $(ARGS)
 
-bench: $(STAMP)-test $(RELEASE)/.stamp  ## the benchmarks by hand (ARGS="put get"); bench/ holds those of the peers
+bench: $(STAMP)-test $(RELEASE)/.stamp  ## the benchmarks without the peers (ARGS="put get"); bench/README.md tells how to run those
 	PYTHONPATH=$(abspath $(RELEASE)) $(BIN)/di-store bench $(ARGS)
 
 # -- what a developer runs ------------------------------------------------------------------------------------------
@@ -105,7 +105,9 @@ format: $(STAMP)-build  ## formats Python and C++ in place
 	find native tests/native -name '*.cc' -o -name '*.h' | xargs $(BIN)/clang-format -i
 
 stubs: build  ## writes src/di_store/_core.pyi from the module
-	$(BIN)/python -m nanobind.stubgen -q -m di_store._core -o src/di_store/_core.pyi
+	$(BIN)/python -m nanobind.stubgen -q -m di_store._core -p tools/core_stub.pat -o src/di_store/_core.pyi
+	$(BIN)/ruff format -q src/di_store/_core.pyi
+	$(BIN)/ruff check -q --fix src/di_store/_core.pyi
 
 clean:  ## removes builds and the environment
 	rm -rf build $(VENV) src/di_store/*.so

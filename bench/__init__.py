@@ -1,1 +1,14 @@
 """Benchmarks, one file per question; run as modules from the repository root (``python -m bench``)."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "bench" / "results"
+
+
+def import_path(python: str) -> list[Path]:
+    """Where a process of that interpreter imports from: ours has the build that this process has, a peer has none."""
+    spec = importlib.util.find_spec("di_store") if python == sys.executable else None
+    return [ROOT] if spec is None or spec.origin is None else [Path(spec.origin).parent.parent, ROOT]

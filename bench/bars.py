@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from bench.measure import LOADS, OBJECT_BYTES
+from bench.measure import OBJECT_BYTES
 
 Key = tuple[str, str, str]
 """System, workload, metric."""
@@ -62,16 +62,12 @@ class Line:
         return "ok" if met else "MISSED"
 
 
-def bars() -> Iterable[Bar]:
+def bars() -> list[Bar]:
     """Every line, in the table's order."""
-    yield from ray_bars()
-    yield from reverb_bars()
-    yield from machine_bars()
-    yield from inprocess_bars()
+    return [*ray_bars(), *reverb_bars(), *machine_bars(), *inprocess_bars()]
 
 
 def ray_bars() -> Iterable[Bar]:
-    """Objects."""
     puts = {"1KB": 300.0, "110KB": 90.0}
     for size in OBJECT_BYTES:
         yield Bar(size, "put", "ray", ("put",), puts.get(size))
@@ -83,47 +79,41 @@ def reverb_bars() -> Iterable[Bar]:
     """Tables; Reverb's sampler is outside its server's process as ours always is, and the best of all is shown too."""
     outside = tuple(f"sample{way}, other process" for way in ("", ", client"))
     samples = {"56KB": 4.0, "2KB": 25.0, "2.8MB": 2.0}
-    for load in samples:
+    for name in samples:
         for metric in ("append", "insert"):
-            yield Bar(load, metric, "reverb", ("append", "insert"), 5.0 if load == "2.8MB" else 15.0)
-        yield Bar(load, "sample", "reverb", outside, samples[load])
-        yield Bar(load, "sample", "reverb", ("sample", "sample, client", *outside), None)
-        yield Bar(load, "loader", "reverb", outside, None)
-        yield Bar(load, "update", "reverb", ("update", "update, other process"), None)
+            yield Bar(name, metric, "reverb", ("append", "insert"), 5.0 if name == "2.8MB" else 15.0)
+        yield Bar(name, "sample", "reverb", outside, samples[name])
+        yield Bar(name, "sample", "reverb", ("sample", "sample, client", *outside), None)
+        yield Bar(name, "loader", "reverb", outside, None)
+        yield Bar(name, "update", "reverb", ("update", "update, other process"), None)
 
 
 def machine_bars() -> Iterable[Bar]:
     """Shares of this run's memcpy, and absolute figures that move with it."""
     shares = {"56KB": 0.9, "28KB": 0.9, "2.8MB": 0.9, "2KB": 0.4}
-    for load, least in shares.items():
-        yield Bar(load, "sample, bytes", MACHINE, (COPY[2],), least)
+    for name, least in shares.items():
+        yield Bar(name, "sample, bytes", MACHINE, (COPY[2],), least)
     yield Bar("10MB", "put, cold, bytes", MACHINE, (COPY[2],), 0.9)
     yield Bar("1GiB", "put and gets, memory", MACHINE, (), 1.1, absolute=1.0, most=True)
-    for metric, figure in (
-        ("append", 250_000),
-        ("append, 16 lanes", 400_000),
-        ("sample, uniform", 4_400_000),
-    ):
+    for metric, figure in (("append", 250_000), ("append, 16 lanes", 400_000), ("sample, uniform", 4_400_000)):
         yield Bar("105B", metric, MACHINE, (), 1.0, absolute=figure)
 
 
 def inprocess_bars() -> Iterable[Bar]:
-    """Buffers that share nothing; ours cross processes, but for the loop, which is one process on both sides."""
+    """Buffers that share nothing. Ours cross processes, except for the loop, which is one process on both sides."""
     one_by_one = ("cpprb append", "cpprb uniform append", "sb3 append", "tianshou append")
     uniform = ("cpprb uniform sample", "sb3 sample", "torchrl LazyTensorStorage sample", "tianshou uniform sample")
     uniform = (*uniform, "torchrl LazyMemmapStorage sample")
-    by_priority = ("cpprb sample", "tianshou sample")
-    for load in ("56KB", "2KB", "105B"):
-        yield Bar(load, "append", "inprocess", one_by_one, 1.0)
-        many = tuple(f"torchrl {storage} extend" for storage in ("LazyTensorStorage", "LazyMemmapStorage"))
-        yield Bar(load, "extend", "inprocess", many, 1.0)
-        yield Bar(load, "sample, uniform", "inprocess", uniform, 1.0)
-        yield Bar(load, "sample", "inprocess", by_priority, 1.0)
-        updates = ("cpprb update", "tianshou update")
-        yield Bar(load, "update", "inprocess", updates, 1.0)
-        if load != "56KB":  # there a batch is 32
-            yield Bar(load, "update of 32", "inprocess", ("cpprb update of 32",), 1.0)
-        yield Bar(load, "loop", "inprocess", ("sb3 loop",), 1.0)
+    many = ("torchrl LazyTensorStorage extend", "torchrl LazyMemmapStorage extend")
+    for name in ("56KB", "2KB", "105B"):
+        yield Bar(name, "append", "inprocess", one_by_one, 1.0)
+        yield Bar(name, "extend", "inprocess", many, 1.0)
+        yield Bar(name, "sample, uniform", "inprocess", uniform, 1.0)
+        yield Bar(name, "sample", "inprocess", ("cpprb sample", "tianshou sample"), 1.0)
+        yield Bar(name, "update", "inprocess", ("cpprb update", "tianshou update"), 1.0)
+        if name != "56KB":  # there a batch is 32
+            yield Bar(name, "update of 32", "inprocess", ("cpprb update of 32",), 1.0)
+        yield Bar(name, "loop", "inprocess", ("sb3 loop",), 1.0)
 
 
 def compare(figures: Mapping[Key, float]) -> list[Line]:
@@ -131,9 +121,7 @@ def compare(figures: Mapping[Key, float]) -> list[Line]:
     lines = []
     copy = figures.get(COPY)
     for bar in bars():
-        ours = figures.get(("di-store", bar.workload, bar.metric))
-        by = ""
-        theirs: float | None = None
+        ours, theirs, by = figures.get(("di-store", bar.workload, bar.metric)), None, ""
         if bar.absolute is not None:
             theirs = bar.absolute if bar.most or copy is None else bar.absolute * copy / COPY_GIGABYTES
             by = "" if bar.most else f"{bar.absolute:,.0f} at {COPY_GIGABYTES:g} GB/s"
@@ -141,12 +129,8 @@ def compare(figures: Mapping[Key, float]) -> list[Line]:
             theirs, by = copy, "memcpy"
         else:
             known = {m: figures[key] for m in bar.metrics if (key := (bar.system, bar.workload, m)) in figures}
-            if known:
-                by = max(known, key=lambda metric: known[metric])
-                theirs = known[by]
+            by = max(known, key=lambda metric: known[metric], default="")
+            theirs = known.get(by)
         ratio = ours / theirs if ours is not None and theirs else None
         lines.append(Line(bar.workload, bar.metric, ours, bar.system, theirs, by, ratio, bar.least, bar.most))
     return lines
-
-
-__all__ = ["LOADS", "Bar", "Key", "Line", "bars", "compare"]

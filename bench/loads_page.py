@@ -1,56 +1,43 @@
-"""Tables of ``docs/loads.md``: written between its marks from what ``di-store bench … --save`` saved, never by hand.
+"""Tables of ``docs/loads.md``, from what ``di-store bench … --save`` saved.
 
-``python -m bench.loads_page bench/results/rows-….json bench/results/papers-….json``
+``python -m bench.loads_page bench/results/rows-….json bench/results/papers-….json`` leaves in each file what the page
+shows of it, and writes the page.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench import ROOT
+from bench.kit import Page, Result, table
 from di_store.workloads.catalogue import GROUPS
 
-ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "loads.md"
-MARK = re.compile(r"(<!-- loads: (?P<group>\w+) -->\n).*?(<!-- /loads -->)", re.S)
-SOURCE = re.compile(r"`(bench/results/[\w-]+\.json)`")
+PAGE = Page(ROOT / "docs" / "loads.md", "loads")
 HEADS = (
     *("load", "what it is", "written/s", "read/s", "MB/s read", "batch p50, ms", "p99"),
     *("cores in the store", "stored", "in all", "headroom", ""),
 )
-WRITES, READS = ("insert", "ask", "fragment"), ("sample", "predict", "train")
 CALL_HEADS = ("load", "call", "calls/s", "MB/s", "p50, ms", "p99")
-
+WRITES, READS = ("insert", "ask", "fragment"), ("sample", "predict", "train")
+FIGURES = ("store_cores", "stored_share", "in_all_share", "headroom")
 Loaded = dict[str, Any]
 
 
 def number(value: float | None, form: str = ",.3g") -> str:
     """A figure as the page shows it; – where there is none."""
-    if value is None:
-        return "–"
-    return f"{value:,.0f}" if value >= 100 else format(value, form)
+    return "–" if value is None else f"{value:,.0f}" if value >= 100 else format(value, form)
 
 
-def table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    """Markdown."""
-    return "\n".join("| " + " | ".join(row) + " |" for row in (heads, ("---",) * len(heads), *rows))
-
-
-def paced(result: Loaded) -> tuple[str, ...]:
-    """One load that has rates."""
+def paced(result: Loaded) -> Sequence[str]:
     figures = result["figures"]
     into, out = ({call: rate for call, rate in result["rates"].items() if call in names} for names in (WRITES, READS))
-
-    def elements(rates: Loaded) -> float:
-        return sum(rate["asked"] or rate["reached"] for rate in rates.values())
-
     spent = result["milliseconds"][next(iter(out))]
     return (
-        *(result["load"], result["title"], number(elements(into)), number(elements(out))),
+        *(result["load"], result["title"]),
+        *(number(sum(rate["asked"] or rate["reached"] for rate in rates.values())) for rates in (into, out)),
         number(sum(rate["bytes_per_second"] for rate in out.values()) / 1e6),
         *(number(spent["p50"]), number(spent["p99"]), number(figures.get("store_cores"), ".3f")),
         *(number(figures.get("stored_share"), ".3f"), number(figures.get("in_all_share"), ".3f")),
@@ -58,69 +45,58 @@ def paced(result: Loaded) -> tuple[str, ...]:
     )
 
 
-def calls(result: Loaded) -> Iterator[tuple[str, ...]]:
+def calls(result: Loaded) -> Iterator[Sequence[str]]:
     """What a load without rates reaches, call by call."""
     for call, rate in result["rates"].items():
         spent, moved = result["milliseconds"].get(call, {}), rate.get("bytes_per_second")
-        yield (
-            *(result["load"], call, number(rate["reached"]), number(moved and moved / 1e6)),
-            *(number(spent.get("p50")), number(spent.get("p99"))),
-        )
+        moved_text = number(moved and moved / 1e6)
+        yield (result["load"], call, number(rate["reached"]), moved_text, *map(number, map(spent.get, ("p50", "p99"))))
 
 
-def section(group: str, saved: dict[str, Loaded]) -> str | None:
-    """A group's table, with commands and files that it is from; None where no file has one of the group's loads.
-
-    Of a load that several files have, the last one's figures count.
-    """
-    found = {result["load"]: (name, result) for name, content in saved.items() for result in content["results"]}
-    if not all(load.name in found for load in GROUPS[group]):
-        return None
-    chosen = [found[load.name] for load in GROUPS[group]]
-    results = [result for _, result in chosen]
-    names = {name for name, _ in chosen}
-    parts = [source(name, content) for name, content in saved.items() if name in names]
-    with_rates = [result for result in results if result["lines"]]
-    without = [result for result in results if not result["lines"]]
-    if with_rates:
-        parts.append(table(HEADS, [paced(result) for result in with_rates]))
-    if without:
-        parts.append(table(CALL_HEADS, [row for result in without for row in calls(result)]))
-    return "\n\n".join(parts)
+def reduce(path: Path) -> None:
+    """Leave what the page shows."""
+    saved = Result.load(path)
+    if any("lines" not in each for each in saved.parts["loads"]):
+        return  # it is reduced already
+    saved.parts["loads"] = [shown(each) for each in saved.parts["loads"]]
+    path.write_text(saved.text())
 
 
-def source(name: str, content: Loaded) -> str:
-    """Where figures are from."""
-    machine = content["machine"]
-    memory = f"{machine['memory_bytes'] / 2**30:.0f} GiB"
-    return (
-        f"`{content['command']}` on {machine['cpus']} shared x86 cores, {memory}, Linux {machine['kernel']}; "
-        f"all it saved: `{name}`."
-    )
+def shown(each: Loaded) -> Loaded:
+    """Of one load: of paced ones the rates of writers and readers, and the times of the first read."""
+    rates, times, paced = each["rates"], each["milliseconds"], bool(each["lines"])
+    found: Loaded = {"load": each["load"], "paced": paced}
+    if paced:
+        rates = {call: rate for call, rate in rates.items() if call in (*WRITES, *READS)}
+        times = {call: times[call] for call in READS if call in rates and call in times}
+        figures = {name: each["figures"][name] for name in FIGURES if name in each["figures"]}
+        found |= {"title": each["title"], "ok": each["ok"], "figures": figures}
+    milliseconds = {call: {q: spent[q] for q in ("p50", "p99")} for call, spent in times.items()}
+    return {**found, "rates": rates, "milliseconds": milliseconds}
 
 
-def written(text: str, saved: dict[str, Loaded]) -> str:
-    """The page with the tables of the groups that were saved."""
+def blocks(saved: dict[Path, Result]) -> Callable[[str], str]:
+    """A group's tables, with the commands and files they are from; of a load in several files, the last counts."""
+    found = {result["load"]: (name, result) for name, saved_one in saved.items() for result in saved_one.parts["loads"]}
 
-    def fill(mark: re.Match[str]) -> str:
-        fresh = section(mark["group"], saved)
-        return mark[0] if fresh is None else f"{mark[1]}{fresh}\n{mark[3]}"
+    def block(group: str) -> str:
+        chosen = [found[load.name] for load in GROUPS[group]]
+        names = {name for name, _ in chosen}
+        parts = [saved_one.source(name) for name, saved_one in saved.items() if name in names]
+        with_rates = [paced(result) for _, result in chosen if result["paced"]]
+        without = [row for _, result in chosen if not result["paced"] for row in calls(result)]
+        tables = [table(heads, rows) for heads, rows in ((HEADS, with_rates), (CALL_HEADS, without)) if rows]
+        return "\n\n".join(parts + tables)
 
-    return MARK.sub(fill, text)
+    return block
 
 
-def load(names: list[str]) -> dict[str, Loaded]:
-    """Saved files by their path below the root."""
-    paths = [(ROOT / name).resolve() for name in names]
-    return {str(path.relative_to(ROOT)): json.loads(path.read_text()) for path in paths}
-
-
-def main() -> None:
-    """Fill the page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("results", nargs="+")
-    PAGE.write_text(written(PAGE.read_text(), load(parser.parse_args().results)))
+def load(paths: Sequence[Path]) -> dict[Path, Result]:
+    return {path: Result.load(ROOT / path) for path in paths}
 
 
 if __name__ == "__main__":
-    main()
+    given = [Path(name).resolve() for name in sys.argv[1:]]
+    for path in given:
+        reduce(path)
+    PAGE.write(blocks(load(given)))

@@ -1,8 +1,7 @@
-"""How every figure under ``bench/`` is taken, and the loads they share.
+"""How the script of one system takes and prints its figures, and the elements that all systems store.
 
-A rate is operations completed over the time they took, in bursts calibrated to about a millisecond, so that reading
-the clock costs fast and slow systems alike next to nothing. A figure is the median over repeats. One figure is one JSON
-line ``{"system", "workload", "metric", "value", "unit"}`` on stdout; everything else goes to stderr.
+A rate is operations over the time they took, in bursts of about a millisecond; a figure is the median over the repeats.
+One figure is one JSON line ``{"system", "workload", "metric", "value", "unit"}`` on stdout.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import json
 import os
 import socket
 import statistics
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,32 +19,26 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bench.kit import burst_of, calls_per_second
+
 Step = dict[str, npt.NDArray[Any] | np.generic]
-BURST_SECONDS = 0.001
 TURNS = "DI_STORE_BENCH_TURNS"
-"""Environment: path of the socket of a ``bench.pairs`` that lets two builds measure in turns."""
+"""Environment: path of the socket by which ``bench.pairs`` lets two builds measure in turns."""
 OBJECT_BYTES: Mapping[str, int] = {"1KB": 1 << 10, "110KB": 110 << 10, "1MB": 1 << 20, "10MB": 10 << 20}
+STATES = {"2KB": 200, "105B": 11}  # numbers of one observation
 
 
 @dataclass(frozen=True)
-class Load:
-    """One replay load: what a step holds, how many a table keeps, how many a batch has."""
+class Element:
+    """A replay element by its size: how many a table keeps, how many a batch has."""
 
     name: str
     capacity: int
     batch: int
 
     def step(self) -> Step:
-        """One step's columns; observation and next observation are separate, nothing is shared: the peers' case."""
+        """The columns; observation and next observation are separate, nothing is shared: the peers' case."""
         rng = np.random.default_rng(0)
-        if self.name == "56KB":  # DQN on Atari: two stacks of four frames
-            return {
-                "observation": rng.integers(0, 255, (4, 84, 84), np.uint8),
-                "following": rng.integers(0, 255, (4, 84, 84), np.uint8),
-                "action": np.int64(1),
-                "reward": np.float32(1),
-                "done": np.float32(0),
-            }
         if self.name in STATES:  # SAC on states
             return {
                 "observation": rng.random(STATES[self.name], np.float32),
@@ -55,33 +47,33 @@ class Load:
                 "reward": np.float32(1),
                 "done": np.bool_(False) if self.name == "105B" else np.float32(0),
             }
-        if self.name == "28KB":  # one stack of four frames
-            return {"observation": rng.integers(0, 255, (4, 84, 84), np.uint8)}
-        return {"observation": rng.integers(0, 255, (100, 4, 84, 84), np.uint8)}  # an unroll of 100 in one item
+        if self.name == "2.8MB":  # an unroll of 100 in one item
+            return {"observation": rng.integers(0, 255, (100, 4, 84, 84), np.uint8)}
+        stack: Step = {"observation": rng.integers(0, 255, (4, 84, 84), np.uint8)}
+        if self.name == "28KB":
+            return stack
+        following = rng.integers(0, 255, (4, 84, 84), np.uint8)  # DQN on Atari: two stacks of four frames
+        return {**stack, "following": following, "action": np.int64(1), "reward": np.float32(1), "done": np.float32(0)}
 
-    @property
-    def step_bytes(self) -> int:
-        """Payload bytes of one step."""
-        return sum(int(np.asarray(leaf).nbytes) for leaf in self.step().values())
 
-
-STATES = {"2KB": 200, "105B": 11}
-"""Numbers of one observation."""
-
-LOADS = {
-    load.name: load
-    for load in (
-        Load("56KB", 20_000, 32),
-        Load("2KB", 100_000, 256),
-        Load("105B", 100_000, 256),
-        Load("28KB", 20_000, 256),
-        Load("2.8MB", 300, 16),
+ELEMENTS = {
+    element.name: element
+    for element in (
+        Element("56KB", 20_000, 32),
+        Element("2KB", 100_000, 256),
+        Element("105B", 100_000, 256),
+        Element("28KB", 20_000, 256),
+        Element("2.8MB", 300, 16),
     )
 }
 
 
+def random_bytes(size: int) -> npt.NDArray[np.uint8]:
+    return np.random.default_rng(0).integers(0, 255, size, np.uint8)
+
+
 @dataclass(frozen=True)
-class Meter:
+class Script:
     """Takes and prints the figures of one system."""
 
     system: str
@@ -94,16 +86,9 @@ class Meter:
         return self.only in f"{workload}/{metric}"
 
     def rate(self, operation: Callable[[], object]) -> float:
-        """Operations per second: the median over the repeats, after a warm-up of a tenth of ``seconds``."""
-        burst = 1
-        begin = time.perf_counter()
-        while (elapsed := time.perf_counter() - begin) < self.seconds / 10:
-            start = time.perf_counter()
-            for _ in range(burst):
-                operation()
-            if time.perf_counter() - start < BURST_SECONDS / 2 and elapsed < self.seconds / 20:
-                burst *= 2
-        return statistics.median(one_rate(operation, self.seconds, burst) for _ in range(self.repeats))
+        """Operations per second, after a warm-up of a tenth of ``seconds``."""
+        burst = burst_of(operation, self.seconds / 10)
+        return statistics.median(rate(operation, self.seconds, burst) for _ in range(self.repeats))
 
     def emit(self, workload: str, metric: str, value: float, unit: str = "/s") -> None:
         """Print one figure as a JSON line."""
@@ -116,16 +101,10 @@ class Meter:
             self.emit(workload, metric, self.rate(operation) * items)
 
 
-def one_rate(operation: Callable[[], object], seconds: float, burst: int) -> float:
-    """Operations per second over one stretch of at least ``seconds``."""
-    count = 0
+def rate(operation: Callable[[], object], seconds: float, burst: int) -> float:
+    """Operations per second of one repeat, when it is this build's turn."""
     with my_turn():
-        begin = time.perf_counter()
-        while (elapsed := time.perf_counter() - begin) < seconds:
-            for _ in range(burst):
-                operation()
-            count += burst
-    return count / elapsed
+        return calls_per_second(operation, seconds, burst)
 
 
 @contextmanager
@@ -140,12 +119,12 @@ def my_turn() -> Iterator[None]:
         yield
 
 
-def arguments(description: str, **extra: tuple[Any, str]) -> argparse.Namespace:
-    """The options every script takes, plus ``extra`` ones given as name=(default, help)."""
+def arguments(description: str, **more: tuple[Any, str]) -> argparse.Namespace:
+    """The options that every script takes, and ``more`` of them as name=(default, help)."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--seconds", type=float, default=2.0, help="length of one measurement")
     parser.add_argument("--repeats", type=int, default=3, help="measurements per figure; their median is printed")
     parser.add_argument("--only", default="", help="take only figures whose workload/metric contains this")
-    for name, (default, text) in extra.items():
+    for name, (default, text) in more.items():
         parser.add_argument("--" + name.replace("_", "-"), default=default, type=type(default), help=text)
     return parser.parse_args()

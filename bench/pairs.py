@@ -18,48 +18,38 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import selectors
 import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+from bench import ROOT
+from bench.kit import Result, kill_all, output_of, records_of, start_module
 from bench.measure import TURNS
 
-ROOT = Path(__file__).resolve().parent.parent
 RATE_BAR, TAIL_BAR = 0.97, 0.90
 BESIDE_SECONDS = 0.2
+# Two-sided 95 % quantiles of Student's t by degrees of freedom; in between the next lower one is taken.
 STUDENT_95 = {2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262, 10: 2.228, 12: 2.179}
-"""Two-sided 95 % quantiles of Student's t by degrees of freedom; in between the next lower one is taken."""
 Figures = dict[str, float]
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """One figure of all pairs.
-
-    Attributes:
-        figure: its name.
-        before: median of the first build.
-        after: median of the second one.
-        ratio: geometric mean over the pairs, above 1 where the second build is better.
-        low: lower end of the 95 % interval.
-        high: upper end.
-        bar: least ratio that is no loss.
-    """
+    """One figure of all pairs."""
 
     figure: str
-    before: float
+    before: float  # medians of the two builds
     after: float
-    ratio: float
-    low: float
+    ratio: float  # geometric mean over the pairs, above 1 where the second build is better
+    low: float  # ends of its 95 % interval
     high: float
-    bar: float
+    bar: float  # least ratio that is no loss
 
     @property
     def worse(self) -> bool:
@@ -67,30 +57,13 @@ class Ratio:
         return self.high < self.bar
 
 
-def start(build: Path, module: str, options: list[str], **environment: str) -> subprocess.Popen[str]:
-    """A benchmark that imports this build."""
-    path = os.pathsep.join([str(build), str(ROOT)])
-    command = [sys.executable, "-m", module, *options]
-    return subprocess.Popen(
-        command,
-        cwd=tempfile.gettempdir(),
-        env={**os.environ, "PYTHONPATH": path, **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def output(process: subprocess.Popen[str]) -> str:
-    """What it printed."""
-    out, err = process.communicate()
-    if process.returncode:
-        raise RuntimeError(f"{process.args} ended with {process.returncode}:\n{err[-3000:]}")
-    return out
+def start(build: Path, module: str, options: list[str], **environment: str) -> Any:
+    """A benchmark that imports this build; of this checkout it imports ``bench`` alone."""
+    return start_module(sys.executable, module, options, [build, ROOT], cwd=tempfile.gettempdir(), env=environment)
 
 
 class Turns:
-    """Lets processes measure one at a time: ``measure.my_turn`` asks by connecting, and is done when it closes."""
+    """Lets processes measure one at a time: ``measure.my_turn`` asks by connecting and ends its turn by closing."""
 
     def __init__(self, path: Path) -> None:
         self.path = str(path)
@@ -99,8 +72,8 @@ class Turns:
         self._door.listen()
         self._door.settimeout(0.2)
 
-    def next(self, process: subprocess.Popen[str]) -> socket.socket | None:
-        """Somebody of this process who waits for a turn; None once it has ended."""
+    def next(self, process: Any) -> socket.socket | None:
+        """A connection of this process that waits for its turn; None once the process has ended."""
         while process.poll() is None:
             try:
                 return self._door.accept()[0]
@@ -117,9 +90,9 @@ class Turns:
             until.select()
 
 
-def take_turns(turns: list[Turns], processes: list[subprocess.Popen[str]]) -> None:
+def take_turns(doors: list[Turns], processes: list[Any]) -> None:
     """One after the other until all have ended; who begins changes from round to round."""
-    order = list(zip(turns, processes, strict=True))
+    order = list(zip(doors, processes, strict=True))
     while waiting := [one for each, process in order if (one := each.next(process)) is not None]:
         for one in waiting:
             Turns.give(one)
@@ -130,35 +103,32 @@ def rates(builds: list[Path], args: argparse.Namespace) -> list[Figures]:
     """Items per second of each build, by load and metric; they begin in the order given, then in the other one."""
     options = ["--seconds", str(args.seconds), "--repeats", str(args.turns), "--only", args.only, "--loads", args.loads]
     with tempfile.TemporaryDirectory() as folder:
-        turns = [Turns(Path(folder) / str(number)) for number, _ in enumerate(builds)]
+        doors = [Turns(Path(folder) / str(number)) for number, _ in enumerate(builds)]
         started = [
-            start(build, "bench.ours", options, **{TURNS: each.path}) for each, build in zip(turns, builds, strict=True)
+            start(build, "bench.ours", options, **{TURNS: door.path}) for door, build in zip(doors, builds, strict=True)
         ]
-        take_turns(turns, started)
-        return [by_name(output(process)) for process in started]
-
-
-def by_name(printed: str) -> Figures:
-    """The rates among the JSON lines of ``bench.ours``."""
-    figures = (json.loads(line) for line in printed.splitlines() if line.startswith("{"))
-    return {f"{f['workload']}, {f['metric']}": float(f["value"]) for f in figures if f["unit"] != "GiB"}
+        try:
+            take_turns(doors, started)
+            printed = [records_of(process) for process in started]
+        finally:
+            for process in started:
+                kill_all(process)
+    return [{f"{f['workload']}, {f['metric']}": f["value"] for f in each if f["unit"] != "GiB"} for each in printed]
 
 
 def latencies(build: Path) -> Figures:
     """Inserts of 28 KB beside nobody, one and two samplers: percentiles, as calls per second so that more is better."""
     with tempfile.TemporaryDirectory() as folder:
         options = ["--seconds", str(BESIDE_SECONDS), "--rounds", "1", "--out", folder]
-        output(start(build, "bench.scale", ["beside", *options]))
+        output_of(start(build, "bench.scale", ["beside", *options]))
         (path,) = Path(folder).glob("*.json")
-        found = json.loads(path.read_text())["figures"]
-    named = {f"insert beside {f['at']}, {f['metric']}": f for f in found}
-    return {name: 1e6 / f["value"] for name, f in named.items() if f["unit"] == "µs" and "99.9" not in name}
-
-
-def measure(builds: list[Path], args: argparse.Namespace) -> list[Figures]:
-    """Every figure of each build, once."""
-    found = rates(builds, args)
-    return found if args.only else [{**one, **latencies(build)} for one, build in zip(found, builds, strict=True)]
+        rows = Result.load(path).parts["figures"]
+    return {
+        f"insert beside {at}, {row['metric']}": 1e6 / value
+        for row in rows
+        if row["metric"] in ("insert p50", "insert p99")
+        for at, value in row["values"]
+    }
 
 
 def compare(figure: str, before: list[float], after: list[float]) -> Ratio:
@@ -167,19 +137,12 @@ def compare(figure: str, before: list[float], after: list[float]) -> Ratio:
     mean, freedom = statistics.fmean(logs), len(logs) - 1
     quantile = STUDENT_95[max(known for known in STUDENT_95 if known <= freedom)]
     half = quantile * statistics.stdev(logs) / math.sqrt(len(logs))
-    return Ratio(
-        figure,
-        statistics.median(before),
-        statistics.median(after),
-        math.exp(mean),
-        math.exp(mean - half),
-        math.exp(mean + half),
-        TAIL_BAR if "p99" in figure else RATE_BAR,
-    )
+    interval = (math.exp(mean), math.exp(mean - half), math.exp(mean + half))
+    bar = TAIL_BAR if "p99" in figure else RATE_BAR
+    return Ratio(figure, statistics.median(before), statistics.median(after), *interval, bar)
 
 
 def parse() -> argparse.Namespace:
-    """The command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.pairs", description="two builds beside each other")
     parser.add_argument("before", type=Path, help="folder that holds the first build")
     parser.add_argument("after", type=Path, help="folder that holds the second one")
@@ -203,8 +166,8 @@ def main() -> int:
     for pair in range(args.pairs):
         begin = time.monotonic()
         names = sorted(builds, reverse=pair % 2 == 0)
-        for name, figures in zip(names, measure([builds[name] for name in names], args), strict=True):
-            taken[name].append(figures)
+        for name, figures in zip(names, rates([builds[name] for name in names], args), strict=True):
+            taken[name].append(figures if args.only else {**figures, **latencies(builds[name])})
         print(f"pair {pair + 1}: {time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
     shared = [name for name in taken["before"][0] if all(name in each for each in taken["before"] + taken["after"])]
     ratios = [compare(f, [one[f] for one in taken["before"]], [one[f] for one in taken["after"]]) for f in shared]

@@ -4,29 +4,20 @@ Run in the environment of ``bench/peers/reverb.txt``, from the repository root::
 
     python -m bench.record_limiter_traces
 
-For every configuration a Reverb server is started in this process and driven by a seeded random order of single
+For every configuration, a Reverb server is started in this process and driven by a seeded random order of single
 inserts, samples and deletes. Before each operation the server's own table is asked whether its rate limiter lets it
-pass (``Table.can_insert(1)``, ``Table.can_sample(1)``); only a passing operation is then really done, by the client.
-So a blocked operation is never sent and can leave nothing behind: Reverb has no way to withdraw an insert that is
-pending. What keeps the record true:
+pass (``Table.can_insert(1)``, ``Table.can_sample(1)``); only an operation that may pass is then done, by the client. A
+blocked one is never sent, since Reverb has no way to withdraw a pending insert. What keeps the record true:
 
-* after every operation the table's size and its completed call counts must equal those reckoned here;
-* no call is allowed to hang: a watchdog ends the process;
-* at the end of each trace one insert and one sample that are reported blocked are really sent from a thread, must
-  still be waiting after a grace time, and must return once the other side lets them (the trace is over by then). An
-  insert that the setting never blocks (MinSize) is left out; a sample then is tried on an empty table.
+* after every operation the table's size and its completed call counts must equal those computed here;
+* no call may hang: a watchdog ends the process;
+* at the end of each trace one insert and one sample that are reported blocked are really sent from a thread. They must
+  still be waiting after a grace time, and must return once the other side lets them. An insert that the setting never
+  blocks (MinSize) is left out; a sample is then tried on an empty table.
 
-Nothing is fetched ahead: ``Client.sample(num_samples=1)`` asks for one item and the counts above show it.
-
-Output: a JSON list, one trace a line::
-
-    {"limiter": {"kind": ..., its numbers}, "capacity": int, "sampler": "lifo" or "fifo", "max_times_sampled": int,
-     "ops": [[op, allowed], ...]}
-
-``op`` is "insert", "sample" or "delete"; ``allowed`` tells whether it passed. The remover is Fifo, except for Stack,
-where it is Lifo. A delete removes one live item; which one matters to no decision, as no trace has both deletes and a
-use limit. Queue and Stack traces have no deletes: there our contract departs from Reverb (an item removed before it was
-drawn gives its insert back).
+``bench/README.md`` describes the file. The remover is Fifo, except for Stack, where it is Lifo. A delete removes one
+live item; which one matters to no decision, as no trace has both deletes and a use limit. Queue and Stack traces have
+no deletes: there our contract departs from Reverb (an item removed before it was drawn gives its insert back).
 """
 
 from __future__ import annotations
@@ -60,17 +51,10 @@ class Setting:
     max_times_sampled: int = 0
 
     @property
-    def deletes(self) -> bool:
-        """Whether the trace may hold deletes."""
-        return self.max_times_sampled == 0
-
-    @property
     def sampler(self) -> str:
-        """The sampler's name in our words."""
         return "fifo" if self.kind == "Queue" else "lifo"
 
     def table(self) -> Any:
-        """The Reverb table that corresponds."""
         if self.kind == "Queue":
             return reverb.Table.queue(TABLE, max_size=self.capacity)
         if self.kind == "Stack":
@@ -81,19 +65,13 @@ class Setting:
         else:
             buffer = max(n["ratio"] * n["min_size"] * n["tolerance"], n["ratio"], 1.0)
             limiter = reverb.rate_limiters.SampleToInsertRatio(n["ratio"], int(n["min_size"]), float(buffer))
-        return reverb.Table(
-            TABLE,
-            sampler=reverb.selectors.Lifo(),
-            remover=reverb.selectors.Fifo(),
-            max_size=self.capacity,
-            rate_limiter=limiter,
-            max_times_sampled=self.max_times_sampled,
-        )
+        limits = {"max_size": self.capacity, "rate_limiter": limiter, "max_times_sampled": self.max_times_sampled}
+        return reverb.Table(TABLE, sampler=reverb.selectors.Lifo(), remover=reverb.selectors.Fifo(), **limits)
 
 
 @dataclass
 class Slot:
-    """What is known here about one live item: its key once it was sampled, and how often that was."""
+    """One live item: its key, known once it was sampled, and how often that was."""
 
     key: int | None = None
     uses: int = 0
@@ -101,7 +79,7 @@ class Slot:
 
 @dataclass
 class Recorder:
-    """Drives one server through one trace and checks every step against its own reckoning."""
+    """Drives one server through one trace and checks every step against its own counts."""
 
     setting: Setting
     live: list[Slot] = field(default_factory=list)
@@ -111,11 +89,9 @@ class Recorder:
     def __post_init__(self) -> None:
         self.table = self.setting.table()
         self.server = reverb.Server(tables=[self.table])
-        self.address = f"localhost:{self.server.port}"
-        self.client = reverb.Client(self.address)
+        self.client = reverb.Client(f"localhost:{self.server.port}")
 
     def can(self, op: str) -> bool:
-        """Reverb's decision about one more operation of this kind, now."""
         return bool(self.table.can_insert(1) if op == "insert" else self.table.can_sample(1))
 
     def insert(self) -> None:
@@ -127,7 +103,7 @@ class Recorder:
         self.live.append(Slot())
 
     def sample(self) -> None:
-        """One item drawn; gone when that was its last use."""
+        """One item drawn; it is removed at its last use."""
         (episode,) = list(self.client.sample(TABLE, num_samples=1))
         self.samples += 1
         place = 0 if self.setting.sampler == "fifo" else len(self.live) - 1
@@ -135,28 +111,18 @@ class Recorder:
         slot.uses += 1
         info = episode[0].info
         if slot.key not in (None, info.key) or info.times_sampled != slot.uses:
-            raise AssertionError(f"Reverb drew another item than reckoned: {info} instead of {slot}")
+            raise AssertionError(f"Reverb drew {info} instead of {slot}")
         slot.key = int(info.key)
-        limit = 1 if self.setting.kind in ("Queue", "Stack") else self.setting.max_times_sampled
-        if limit and slot.uses == limit:
+        if slot.uses == (1 if self.setting.kind in ("Queue", "Stack") else self.setting.max_times_sampled):
             del self.live[place]
-
-    def deletable(self) -> list[int]:
-        """Places of the live items whose keys are known (a key shows only when its item is sampled)."""
-        return [i for i, slot in enumerate(self.live) if slot.key is not None]
-
-    def delete(self, place: int) -> None:
-        """Remove one live item."""
-        self.client.mutate_priorities(TABLE, deletes=[self.live.pop(place).key])
 
     def check(self) -> None:
         """The server's size and call counts equal ours, so nothing is pending, lost or done twice."""
         info = self.table.info
         stats = info.rate_limiter_info
         got = (info.current_size, stats.insert_stats.completed, stats.sample_stats.completed)
-        if got != (len(self.live), self.inserts, self.samples):
-            own = (len(self.live), self.inserts, self.samples)
-            raise AssertionError(f"{self.setting}: Reverb has {got}, reckoned {own}")
+        if got != (own := (len(self.live), self.inserts, self.samples)):
+            raise AssertionError(f"{self.setting}: Reverb has {got}, computed {own}")
 
     def record(self, rng: random.Random, count: int) -> list[list[Any]]:
         """``count`` operations in random order; the preference for one side drifts, so that both meet their bounds."""
@@ -165,17 +131,17 @@ class Recorder:
         while len(ops) < count:
             if rng.random() < 0.05:
                 insert_share = rng.choice((0.03, 0.2, 0.5, 0.8, 0.97))
-                delete_share = rng.choice((0.0, 0.0, 0.1, 0.5, 0.95)) if self.setting.deletes else 0.0
-            known = self.deletable() if rng.random() < delete_share else []
+                delete_share = rng.choice((0.0, 0.0, 0.1, 0.5, 0.95)) if not self.setting.max_times_sampled else 0.0
+            delete = rng.random() < delete_share
+            known = [i for i, slot in enumerate(self.live) if delete and slot.key is not None]
             if known and self.setting.kind not in ("Queue", "Stack"):
-                self.delete(rng.choice(known))
+                self.client.mutate_priorities(TABLE, deletes=[self.live.pop(rng.choice(known)).key])
                 ops.append(["delete", True])
             else:
                 op = "insert" if rng.random() < insert_share else "sample"
-                allowed = self.can(op)
-                if allowed:
+                ops.append([op, self.can(op)])
+                if ops[-1][1]:
                     (self.insert if op == "insert" else self.sample)()
-                ops.append([op, allowed])
             faulthandler.dump_traceback_later(CALL_LIMIT_SECONDS, exit=True)
             self.check()
         return ops
@@ -183,7 +149,7 @@ class Recorder:
     def confirm(self, op: str, other: str) -> bool:
         """Really send an ``op`` that is reported blocked; False if doing more of it here never blocks it.
 
-        Ends this recorder's reckoning: nothing may be recorded afterwards.
+        Nothing may be recorded afterwards.
 
         :raises AssertionError: it passed although reported blocked, or stayed blocked after being allowed
         """
@@ -194,12 +160,12 @@ class Recorder:
             send(self.client, op)
         else:
             return False
-        thread = threading.Thread(target=send, args=(reverb.Client(self.address), op), daemon=True)
+        thread = threading.Thread(target=send, args=(reverb.Client(f"localhost:{self.server.port}"), op), daemon=True)
         thread.start()
         thread.join(GRACE_SECONDS)
         if not thread.is_alive():
             raise AssertionError(f"{self.setting}: a blocked {op} passed")
-        # Only while the op is still refused: once it may pass, the waiting thread and nobody else must take its turn.
+        # Only while the op is still refused: once it may pass, the waiting thread alone must do it.
         while not self.can(op) and thread.is_alive():
             send(self.client, other)
         thread.join(CALL_LIMIT_SECONDS / 2)
@@ -217,7 +183,6 @@ def send(client: Any, op: str) -> None:
 
 
 def settings() -> Iterator[Setting]:
-    """Every configuration recorded, in a fixed order."""
     for n in (1, 2, 7, 20):
         for capacity in (n, n + 3, 1000):
             yield Setting("MinSize", {"n": n}, capacity)
@@ -244,7 +209,6 @@ def settings() -> Iterator[Setting]:
 
 
 def trace(setting: Setting, seed: int) -> dict[str, Any]:
-    """Record one setting; the line for the golden file."""
     faulthandler.dump_traceback_later(CALL_LIMIT_SECONDS, exit=True)
     recorder = Recorder(setting)
     ops = recorder.record(random.Random(seed), OPS_PER_TRACE)
@@ -258,13 +222,8 @@ def trace(setting: Setting, seed: int) -> dict[str, Any]:
     blocked = sum(not allowed for _, allowed in ops)
     deletes = sum(op == "delete" for op, _ in ops)
     print(f"{setting}: {len(ops)} operations, {blocked} blocked, {deletes} deletes; really sent: {sent}", flush=True)
-    return {
-        "limiter": {"kind": setting.kind, **setting.numbers},
-        "capacity": setting.capacity,
-        "sampler": setting.sampler,
-        "max_times_sampled": setting.max_times_sampled,
-        "ops": ops,
-    }
+    head = {"capacity": setting.capacity, "sampler": setting.sampler, "max_times_sampled": setting.max_times_sampled}
+    return {"limiter": {"kind": setting.kind, **setting.numbers}, **head, "ops": ops}
 
 
 def main() -> None:

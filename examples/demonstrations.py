@@ -1,4 +1,7 @@
-"""Mix demonstrations into agent experience, one element in 64, and learn from both."""
+"""Batches mixed from two tables: one element in 64 is a demonstration, the others are the agent's own experience.
+
+Needs nothing but di-store: pip install di-store
+"""
 
 import numpy as np
 

@@ -1,4 +1,7 @@
-"""A fixed data set shared by two learner processes: every item exactly once per epoch, whoever draws it."""
+"""A fixed data set shared by two learner processes: each item exactly once per epoch, whichever process draws it.
+
+Needs nothing but di-store: pip install di-store
+"""
 
 import multiprocessing as mp
 from multiprocessing.synchronize import Barrier
@@ -10,9 +13,9 @@ import di_store
 ITEMS, EPOCHS = 10_000, 3
 
 
-def learner(data: di_store.Table, together: Barrier, drawn: "mp.Queue[list[int]]") -> None:
+def learner(data: di_store.Table, both_up: Barrier, drawn: "mp.Queue[list[int]]") -> None:
     values: list[int] = []
-    together.wait(120)  # else the first one up may draw everything
+    both_up.wait(120)  # otherwise the first learner to start may draw everything
     for batch in data.loader(32):
         values += batch.data["value"].tolist()
     drawn.put(values)
@@ -25,8 +28,8 @@ if __name__ == "__main__":
         )
         data.extend({"value": np.arange(ITEMS)})
         data.finish()
-        drawn, together = mp.Queue(), mp.Barrier(2)
-        learners = [mp.Process(target=learner, args=(data, together, drawn)) for _ in range(2)]
+        drawn, both_up = mp.Queue(), mp.Barrier(2)
+        learners = [mp.Process(target=learner, args=(data, both_up, drawn)) for _ in range(2)]
         for process in learners:
             process.start()
         parts = [drawn.get(timeout=120) for _ in learners]

@@ -1,4 +1,7 @@
-"""Store each Atari frame once and still sample stacks of four, and see what that saves."""
+"""Atari frames stored once and drawn in stacks of four; prints how much memory that saves.
+
+Needs nothing but di-store: pip install di-store
+"""
 
 import numpy as np
 
@@ -17,10 +20,10 @@ if __name__ == "__main__":
         with replay.writer() as writer:
             frame = rng.integers(0, 255, (84, 84), dtype=np.uint8)
             for step in range(STEPS):
-                nxt = rng.integers(0, 255, (84, 84), dtype=np.uint8)
+                next_frame = rng.integers(0, 255, (84, 84), dtype=np.uint8)
                 row = {"obs": frame, "action": step % 6, "reward": 1.0, "terminated": False, "truncated": False}
-                writer.append(row, next={"obs": nxt})
-                frame = nxt
+                writer.append(row, next={"obs": next_frame})
+                frame = next_frame
         batch = replay.sample(32)
         assert batch.data["obs"].shape == batch.data["next_obs"].shape == (32, 4, 84, 84)
         stats = replay.stats()

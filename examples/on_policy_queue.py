@@ -1,4 +1,7 @@
-"""A queue of rollouts: each used once, in order; actors wait when the learner is behind; stale ones are dropped."""
+"""A queue of rollouts: each used once, in order; actors wait for the learner; outdated rollouts are dropped.
+
+Needs nothing but di-store: pip install di-store
+"""
 
 import multiprocessing as mp
 

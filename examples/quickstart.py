@@ -1,6 +1,9 @@
-"""Two actor processes, one learner, one prioritized replay table: the program of the README."""
+"""Two actor processes, one learner, one prioritized replay table: the first program of the README.
 
-import multiprocessing as mp
+Needs gymnasium: pip install di-store gymnasium
+"""
+
+import multiprocessing
 
 import gymnasium as gym
 import numpy as np
@@ -13,11 +16,12 @@ def actor(replay: di_store.Table) -> None:
     obs, _ = env.reset()
     with replay.writer() as writer:
         while True:
-            action = env.action_space.sample()
-            nxt, reward, terminated, truncated, _ = env.step(action)
-            step = {"obs": obs, "action": action, "reward": reward, "terminated": terminated, "truncated": truncated}
-            writer.append(step, next={"obs": nxt})
-            obs = env.reset()[0] if terminated or truncated else nxt
+            action = env.action_space.sample()  # your policy
+            next_obs, reward, terminated, truncated, _ = env.step(action)
+            step = {"obs": obs, "action": action, "reward": reward}
+            step |= {"terminated": terminated, "truncated": truncated}
+            writer.append(step, next={"obs": next_obs})
+            obs = env.reset()[0] if terminated or truncated else next_obs
 
 
 if __name__ == "__main__":
@@ -30,9 +34,9 @@ if __name__ == "__main__":
         limiter=di_store.SamplesPerInsert(8, min_size=1_000, tolerance=0.1),
     )
     for _ in range(2):
-        mp.Process(target=actor, args=(replay,), daemon=True).start()
+        multiprocessing.Process(target=actor, args=(replay,), daemon=True).start()
     for _ in range(200):
         batch = replay.sample(256)  # batch.data: obs, action, reward, next_obs, discount; batch.weights
-        td_error = np.random.rand(256)  # your learner
-        replay.update_priorities(batch.keys, np.abs(td_error) + 1e-6)
+        td_errors = np.random.rand(256)  # from your learner
+        replay.update_priorities(batch.keys, td_errors + 1e-6)
     print(f"{len(replay):,} transitions, {replay.stats()['samples']:,} samples")

@@ -1,4 +1,7 @@
-"""Overlapping sequences with burn-in and the recurrent state stored once for each, as R2D2 wants them."""
+"""Overlapping sequences with burn-in, and the recurrent state stored once for each, as in R2D2.
+
+Needs nothing but di-store: pip install di-store
+"""
 
 import numpy as np
 
@@ -16,13 +19,13 @@ if __name__ == "__main__":
         with replay.writer() as writer:
             for _ in range(5):
                 length = int(rng.integers(60, 200))
-                for at in range(length):
+                for row in range(length):
                     step = {
                         "obs": rng.normal(size=8).astype(np.float32),
                         "state": rng.normal(size=64).astype(np.float32),
                         "action": 0,
                         "reward": 1.0,
-                        "terminated": at == length - 1,
+                        "terminated": row == length - 1,
                         "truncated": False,
                     }
                     writer.append(step)

@@ -1,4 +1,7 @@
-"""Batches as torch tensors, filled in the background while the network trains."""
+"""Batches as torch tensors, prepared in the background while the network trains.
+
+Needs torch: pip install di-store torch
+"""
 
 import numpy as np
 import torch

@@ -1,4 +1,7 @@
-"""A Gymnasium vector environment in either autoreset mode; the store drops or splits the rows as the mode needs."""
+"""A Gymnasium vector environment in either autoreset mode; the store drops or splits rows as the mode needs.
+
+Needs gymnasium: pip install di-store gymnasium
+"""
 
 import gymnasium as gym
 from gymnasium.vector import AutoresetMode
@@ -15,10 +18,10 @@ def fill(replay: di_store.Table, mode: AutoresetMode) -> None:
     with replay.writer(lanes=LANES, autoreset=envs.metadata["autoreset_mode"]) as writer:
         for _ in range(200):
             action = envs.action_space.sample()
-            nxt, reward, terminated, truncated, infos = envs.step(action)
+            next_obs, reward, terminated, truncated, infos = envs.step(action)
             step = {"obs": obs, "action": action, "reward": reward, "terminated": terminated, "truncated": truncated}
-            writer.append(step, next={"obs": nxt}, final=infos.get("final_obs"))
-            obs = nxt
+            writer.append(step, next={"obs": next_obs}, final=infos.get("final_obs"))
+            obs = next_obs
     envs.close()
 
 

@@ -1,4 +1,7 @@
-"""Publish weights to any number of readers: one copy in the store, versions, never torn."""
+"""Weights published to any number of readers: one copy in the store, numbered versions, never half-written.
+
+Needs nothing but di-store: pip install di-store
+"""
 
 import multiprocessing as mp
 
@@ -11,9 +14,9 @@ def actor(store: di_store.Store) -> None:
     version = 0
     while version < 5:
         new = store.latest("policy", newer_than=version, timeout=60)
-        assert new is not None, "the learner is gone"
+        assert new is not None, "no newer version within 60 seconds"
         layers = new.value
-        assert (layers["w"] == layers["b"][0]).all(), "weights of two versions mixed"
+        assert (layers["w"] == layers["b"][0]).all(), "two versions are mixed"
         print(f"{mp.current_process().name}: version {new.version}, {layers['w'].nbytes:,} bytes")
         version = new.version
 

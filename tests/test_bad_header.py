@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from pains import Program
+from stored import SIZES
 
 import di_store
 
-(GOLDEN,) = (Path(__file__).resolve().parent / "golden").glob("shm_layout_*.txt")
-LINES = GOLDEN.read_text().splitlines()
-OFFSETS = {name: int(value) for name, value in (line.rsplit(maxsplit=1) for line in LINES) if "ArenaHeader." in name}
+OFFSETS = {name: value for name, value in SIZES.items() if "ArenaHeader." in name}
 
 HOLD = """
 import sys, di_store

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from pains import Program
-
-(GOLDEN,) = (Path(__file__).resolve().parent / "golden").glob("shm_layout_*.txt")
-SIZES = {name: int(value) for name, value in (line.rsplit(maxsplit=1) for line in GOLDEN.read_text().splitlines())}
+from stored import SIZES, Memory
 
 HOLD = """
 import sys, di_store
 store = di_store.open(sys.argv[1], memory="16MiB")
 store.put(7, id="ab" * 20)
 views = [store.get(di_store.Ref.parse("ab" * 20)) for _ in range(3)]
-print(store._arena.fd_number, store._arena.slot, flush=True)
+print(store._session.arena.fd_number, store._session.arena.slot, flush=True)
 sys.stdin.readline()
 """
 
@@ -36,16 +32,10 @@ for look in (store.stats, store.check, lambda: di_store.attach(sys.argv[1]).stat
 
 def bend(path: str, slot: int) -> None:
     """Let the first block of a client's ledger follow itself."""
-    with open(path, "r+b", buffering=0) as file:
-
-        def number(at: int, size: int) -> int:
-            return int.from_bytes(os.pread(file.fileno(), size, at), "little")
-
-        clients, heap = number(SIZES["ArenaHeader.clients"], 8), number(SIZES["ArenaHeader.heap"], 8)
-        first = number(clients + slot * SIZES["ClientSlot"] + SIZES["ClientSlot.ledger"], 4)
-        segment = number(heap + SIZES["HeapHeader.segments"], 8)
-        block = number(segment + (first - 1) * SIZES["Descriptor"] + SIZES["Descriptor.offset"], 8)
-        os.pwrite(file.fileno(), first.to_bytes(4, "little"), block + SIZES["LedgerBlock.next"])
+    with Memory(path) as memory:
+        clients = memory.number(SIZES["ArenaHeader.clients"], 8)
+        first = memory.number(clients + slot * SIZES["ClientSlot"] + SIZES["ClientSlot.ledger"], 4)
+        memory.write(memory.block_of(first - 1) + SIZES["LedgerBlock.next"], 4, first)
 
 
 @pytest.mark.parametrize("beside", [True, False], ids=["beside-its-process", "after-its-process"])

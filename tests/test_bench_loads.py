@@ -12,7 +12,8 @@ from cli_run import fails, run
 import di_store
 from di_store.workloads.catalogue import GROUPS, LOADS, find
 from di_store.workloads.content import STAMP_BYTES, Rows, Steps, broken_frames, row_sums
-from di_store.workloads.load import Append, Insert, Load
+from di_store.workloads.duties import Append, Insert
+from di_store.workloads.load import Load
 from di_store.workloads.trial import make_tables
 
 ROW_BYTES = {
@@ -66,7 +67,8 @@ def test_every_load_can_be_built(name: str, store_dir: str) -> None:
             if isinstance(plan, Insert):
                 store.table(plan.table).insert(next(Rows(load.table(plan.table).columns, 1).single()))
             elif isinstance(plan, Append):
-                rows = Steps(plan, load.table(plan.tables[0]).columns, 0)
+                columns = load.table(plan.tables[0]).columns
+                rows = Steps(columns, 0, lanes=plan.lanes, episode=plan.episode, stamped=plan.stamped)
                 with store.writer([store.table(table) for table in plan.tables], lanes=plan.lanes or None) as writer:
                     writer.append(rows.row())
 
@@ -93,8 +95,8 @@ def test_sums_notice_damage() -> None:
 
 
 def test_stamps_notice_windows_across_episodes() -> None:
-    plan = Append(rate=1, episode=(5, 5), stamped="obs")
-    frames = Steps(plan, LOADS["P10-frame-ring"].tables[0].columns, 0).rows(10)["obs"]
+    columns = LOADS["P10-frame-ring"].tables[0].columns
+    frames = Steps(columns, 0, lanes=0, episode=(5, 5), stamped="obs").rows(10)["obs"]
     assert broken_frames(np.stack([frames[0:4], frames[1:5], frames[5:9], frames[[5, 5, 6, 7]]])) == 0
     assert broken_frames(np.stack([frames[3:7], frames[[0, 1, 3, 4]], frames[[1, 1, 2, 3]], frames[3::-1]])) == 4
     padded = frames[5:9].copy()
@@ -125,7 +127,7 @@ def test_loads_are_carried(tmp_path: Path, store_dir: str) -> None:
     assert 1 <= found["S2-ppo-qbert"]["figures"]["most_deliveries"] <= 3
     assert found["P9-high-utd-small"]["figures"]["limiter_outside"] == 0
     saved = json.loads(path.read_text())
-    assert [result["load"] for result in saved["results"]] == names
+    assert [result["load"] for result in saved["loads"]] == names
     assert saved["machine"]["cpus"] >= 1
 
 

@@ -1,36 +1,50 @@
-"""The figures of the READMEs and of docs/loads.md are those of the results that they name."""
+"""The figures of the READMEs and of the pages under docs/ are those of the results that they name."""
 
 from __future__ import annotations
 
-import json
-import re
-from pathlib import Path
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from bench import loads_page, page
+from bench import loads_page, readme
+from bench.bottlenecks import report as bottlenecks_report
+from bench.doc import Doc
+from bench.kit import Result
+from bench.scale import report as scale_report
 from di_store.workloads.catalogue import GROUPS
 
-ROOT = Path(page.ROOT)
+DOCS = {"README": readme.DOC, "performance": scale_report.DOC, "bottlenecks": bottlenecks_report.DOC}
 
 
-@pytest.mark.parametrize("readme", ["README.md", "README.zh-CN.md"])
-def test_the_figures_are_those_of_the_result(readme: str) -> None:
-    text = (ROOT / readme).read_text()
-    named = re.search(r"`bench/results/(bench-[0-9-]+\.json)`", text)
-    assert named is not None
-    result = json.loads((ROOT / "bench" / "results" / named[1]).read_text())
-    assert page.written(text, result, named[1], readme.endswith("zh-CN.md")) == text
-    assert len(page.rows(result, False)) == len(page.ROWS), "a row was not measured"
-    changed = {**result, "lines": [{**line, "ours": (line["ours"] or 0) * 1.1 + 1} for line in result["lines"]]}
-    assert page.written(text, changed, named[1], readme.endswith("zh-CN.md")) != text
+@pytest.mark.parametrize("name", DOCS)
+def test_the_figures_are_those_of_the_result(name: str) -> None:
+    assert DOCS[name].holds()
+
+
+@pytest.mark.parametrize("name", DOCS)
+def test_another_result_would_be_noticed(name: str) -> None:
+    doc: Doc = DOCS[name]
+    result = Result.load(doc.shown())
+    changed = replace(
+        result, parts={part: [_larger(each) for each in records] for part, records in result.parts.items()}
+    )
+    assert not any(page.holds(doc.blocks(changed, doc.shown())) for page in doc.pages)
+
+
+def _larger(value: Any) -> Any:
+    """The same record with larger figures."""
+    if isinstance(value, dict):
+        return {key: _larger(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_larger(each) for each in value]
+    return value * 1.1 + 1 if isinstance(value, float) else value
+
+
+def test_every_row_of_the_readme_was_measured() -> None:
+    assert len(readme.rows(Result.load(readme.DOC.shown()), False)) == len(readme.ROWS)
 
 
 def test_the_loads_are_those_of_their_results() -> None:
-    text = loads_page.PAGE.read_text()
-    named = list(dict.fromkeys(loads_page.SOURCE.findall(text)))
-    saved = loads_page.load(named)
-    assert loads_page.written(text, saved) == text
-    groups = {mark["group"] for mark in loads_page.MARK.finditer(text)}
-    assert groups == set(GROUPS)
-    assert all(loads_page.section(group, saved) is not None for group in GROUPS), "a load was not measured"
+    assert set(loads_page.PAGE.blocks()) == set(GROUPS)
+    assert loads_page.PAGE.holds(loads_page.blocks(loads_page.load(loads_page.PAGE.results())))

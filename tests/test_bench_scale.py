@@ -27,9 +27,9 @@ def test_a_quick_look(tmp_path: Path) -> None:
     assert "not measured" in done.stdout
     (file,) = tmp_path.iterdir()
     result = json.loads(file.read_text())
-    assert {figure["part"] for figure in result["figures"]} == {"tables"}
-    assert {figure["at"] for figure in result["figures"]} == {1, 2, 4, 8, 16}
-    assert all(figure["value"] > 0 and figure["rounds"] for figure in result["figures"])
+    assert {row["part"] for row in result["figures"]} == {"tables"}
+    assert all([at for at, _ in row["values"]] == [1, 2, 4, 8, 16] for row in result["figures"])
+    assert all(value > 0 for row in result["figures"] for _, value in row["values"])
     assert result["command"].startswith("python -m bench.scale tables")
 
 
@@ -40,6 +40,6 @@ def test_a_part_that_does_not_exist() -> None:
 
 
 def test_the_page_shows_its_result() -> None:
-    """`python -m bench.scale --doc` would change nothing."""
+    """`--doc` with that result would change nothing."""
     done = scale("--doc-check")
     assert done.returncode == 0, done.stderr or "docs/performance.md differs from the result that it names"

@@ -43,6 +43,17 @@ def test_errors_show_values_of_any_depth(store: Any, odd: Any) -> None:
         store.create_table("other", capacity=10, schema={"x": odd})
     with pytest.raises(ValueError, match=r"^name="):
         di_store.attach(odd, timeout=0)
+    with pytest.raises(ValueError, match=r"^Spec\(max=.* bounds a ragged dimension"):
+        di_store.Spec((2,), "f4", max=odd)
+    with pytest.raises((TypeError, ValueError), match=r"^Spec\(max=\)"):
+        di_store.Spec((None,), "f4", max=odd)
+
+
+def test_unknown_names_of_any_kind_are_shown(store: Any) -> None:
+    writer = store.create_table("t", capacity=10).writer()
+    row = {"x": 1.0}
+    with pytest.raises(ValueError, match=r"^priority= names .*this writer's tables are"):
+        writer.append(row, priority={"u": 1.0, 3: 2.0, None: 1.0})
 
 
 def test_a_schema_is_not_followed_deeper_than_columns_may_lie(store: Any) -> None:

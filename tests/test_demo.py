@@ -11,12 +11,13 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -24,11 +25,14 @@ import torch
 
 import di_store
 from di_store.demo import DemoConfig
-from di_store.demo.actor import POLICY, epsilon_at
+from di_store.demo.actor import POLICY, Report, epsilon_at
 from di_store.demo.envs import MODES, EnvShape, Lanes, env_shape
+from di_store.demo.fleet import Member, State
 from di_store.demo.job import create_replay, room_for_weights
 from di_store.demo.learner import Learner
+from di_store.demo.metrics import Metrics
 from di_store.demo.networks import as_input, build_network
+from di_store.demo.screen import actor_cells, curve
 
 PNG = b"\x89PNG\r\n\x1a\n"
 WAIT_SECONDS = 120.0
@@ -39,7 +43,7 @@ QBERT = "ALE/Qbert-v5"
 
 
 @pytest.mark.parametrize(
-    ("options", "knob"),
+    ("options", "option"),
     [
         ({"seconds": 0}, "--seconds"),
         ({"seconds": float("nan")}, "--seconds"),
@@ -48,8 +52,8 @@ QBERT = "ALE/Qbert-v5"
         ({"autoreset": "never"}, "--autoreset"),
     ],
 )
-def test_bad_options_name_the_knob(options: dict[str, Any], knob: str) -> None:
-    with pytest.raises(ValueError, match=knob):
+def test_bad_options_are_named(options: dict[str, Any], option: str) -> None:
+    with pytest.raises(ValueError, match=option):
         DemoConfig(**options)
 
 
@@ -190,6 +194,50 @@ def test_table_leaves_room_for_weights() -> None:
         assert versions == [1, 2, 3]
 
 
+class _Process:
+    """What the screen reads of an actor's process."""
+
+    pid, exitcode = 7, 3
+
+    def join(self, timeout: float) -> None:
+        """It has ended."""
+
+
+def _member(state: State, reported: float) -> Member:
+    process, control = _Process(), None
+    report = Report(steps=1_000, epsilon=0.5, version=3, waiting=0.25, returns=[])
+    return Member(0, cast(Any, process), cast(Any, control), state, report, reported, "exit status 3")
+
+
+@pytest.mark.parametrize(
+    ("state", "silent_seconds", "cells"),
+    [
+        (State.RUNNING, 0.0, ("pid 7", "1,000 steps", "epsilon 0.50", "policy 3", "waits  25%")),
+        (State.RUNNING, 1e6, ("pid 7", "1,000 steps", "no report for 1,000,000 s")),
+        (State.ENDED, 1e6, ("ended", "1,000 steps")),
+        (State.DEAD, 1e6, ("died: exit status 3", "1,000 steps")),
+    ],
+    ids=["running", "silent", "ended", "dead"],
+)
+def test_an_actors_row_holds_nothing_stale(state: State, silent_seconds: float, cells: tuple[str, ...]) -> None:
+    now = time.monotonic()
+    assert actor_cells(_member(state, now - silent_seconds), now) == ("actor 0", *cells)
+
+
+def test_returns_are_kept_against_steps() -> None:
+    """The chart's running mean, the screen's curve, and the mean at the start follow the steps of the episodes."""
+    metrics = Metrics()
+    for steps in range(1, 101):
+        metrics.add_returns([float(steps)], steps=steps * 10)
+    assert [episode.steps for episode in metrics.episodes] == [steps * 10 for steps in range(1, 101)]
+    assert metrics.first_mean_return == 10.5
+    assert (metrics.running_means()[0], metrics.running_means()[-1]) == (1.0, 90.5)
+    assert curve(metrics)[0] == "▁"
+    assert curve(metrics)[-1] == "█"
+    assert list(curve(metrics)) == sorted(curve(metrics))
+    assert curve(Metrics()) == "-"
+
+
 # Whole runs
 
 
@@ -285,7 +333,7 @@ def wait_gone(group: int) -> None:
 
 
 def cartpole(out: Path, seconds: str) -> list[str]:
-    return ["--env", "CartPole-v1", "--seconds", seconds, "--memory", "64MiB", "--out", str(out)]
+    return ["--seconds", seconds, "--memory", "64MiB", "--out", str(out)]
 
 
 @pytest.mark.parametrize(
@@ -349,9 +397,9 @@ def test_killed_actor_is_named_and_the_rest_go_on(tmp_path: Path) -> None:
         demo.until(r"samples [1-9]")
         assert first in group_pids(demo.process.pid), demo.text
         os.kill(first, signal.SIGKILL)
-        demo.until(rf"pid {first}\) is gone: killed by SIGKILL; going on with 1 of 2")
+        demo.until(rf"pid {first}\) died: killed by SIGKILL; going on with 1 of 2")
         demo.until(r"samples [1-9]")  # the line after the death
-        demo.until(r"samples [1-9]")  # one whole period later the learner still samples
+        demo.until(r"samples [1-9]")  # the learner still samples in the period after that
         os.killpg(demo.process.pid, signal.SIGINT)
         assert demo.end() == 0, demo.text
     assert "Traceback" not in demo.text
@@ -384,8 +432,8 @@ def test_actors_end_with_the_learner(tmp_path: Path) -> None:
         (["--env", "NoSuchGame-v0"], "NoSuchGame"),
         (["--env", "Pendulum-v1"], "--env Pendulum-v1"),
         (["--env", QBERT, "--memory", "16MiB"], "memory="),
-        (["--env", "CartPole-v1", "--out", "/"], "--out /"),
-        (["--env", "CartPole-v1", "--out", "/proc/none/demo.png"], "--out /proc/none/demo.png"),
+        (["--out", "/"], "--out /"),
+        (["--out", "/proc/none/demo.png"], "--out /proc/none/demo.png"),
     ],
 )
 def test_what_cannot_work_is_one_line(tmp_path: Path, options: list[str], says: str) -> None:
@@ -397,19 +445,23 @@ def test_what_cannot_work_is_one_line(tmp_path: Path, options: list[str], says: 
 
 
 def test_live_screen(tmp_path: Path) -> None:
-    """On a terminal the run paints a screen; Ctrl-C typed there ends it."""
+    """On a terminal the run paints a screen; Ctrl-C typed there ends it. Its last frame tells the final state only."""
     child, terminal = pty.fork()
     if child == 0:
         command = [sys.executable, "-m", "di_store", "demo", *cartpole(tmp_path / "demo.png", "600")]
         os.execvpe(sys.executable, command, {**os.environ, "TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"})
-    painted, typed = "", False
+    painted, killed, typed = "", 0, False
     try:
         while ready := select.select([terminal], [], [], WAIT_SECONDS)[0]:
             try:
                 painted += os.read(ready[0], 65536).decode(errors="replace")
             except OSError:
                 break  # the terminal's other end is closed
-            if not typed and "without sharing" in painted and re.search(r"waits +\d", painted):
+            painted = re.sub(r"\x1b\[[\d;]*m", "", painted)  # colours
+            if not killed and re.search(r"samples +[1-9]", painted) and re.search(r"waits +\d", painted):
+                killed = int(re.findall(r"actor 0 +pid (\d+)", painted)[-1])
+                os.kill(killed, signal.SIGKILL)
+            if not typed and re.search(r"actor 0 +died: killed by SIGKILL", painted):
                 typed = bool(os.write(terminal, b"\x03"))
         assert typed, painted[-2000:]
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, painted[-2000:]
@@ -418,14 +470,21 @@ def test_live_screen(tmp_path: Path) -> None:
             os.killpg(child, signal.SIGKILL)
         os.close(terminal)
     assert "Traceback" not in painted
-    for name in ("steps", "samples", "stored", "limiter", "loss", "mean return"):
+    for name in ("steps", "samples", "stored", "limiter", "loss", "mean return", "training; Ctrl-C ends it"):
         assert name in painted
+    last = painted.rpartition("\x1b[2K")[2].partition("summary")[0]
+    assert re.search(r"actor 0 +died: killed by SIGKILL +[\d,]+ steps +│", last), last
+    assert re.search(r"actor 1 +ended +[\d,]+ steps +│", last), last
+    assert re.search(rf"at \d+ s: actor 0 \(pid {killed}\) died: .*; going on with 1 of 2", last), last
+    assert "ended: interrupted" in last
+    for stale in ("Ctrl-C", "training", "limiter", "waits", "epsilon"):
+        assert stale not in last
 
 
 @pytest.mark.long
 def test_cartpole_learns(tmp_path: Path) -> None:
-    """The mean return of the last 100 episodes of both actors passes 195 within 3 minutes."""
-    with running("--env", "CartPole-v1", "--seconds", "180", "--out", str(tmp_path / "demo.png")) as demo:
+    """The mean return of the last 20 episodes of both actors passes 195 within 3 minutes."""
+    with running("--seconds", "180", "--out", str(tmp_path / "demo.png")) as demo:
         while float(demo.until(r"mean return ([\d,.]+|-)").group(1).replace(",", "").replace("-", "0")) <= 195:
             pass
         os.killpg(demo.process.pid, signal.SIGINT)

@@ -140,6 +140,19 @@ def _anchors(text: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+def test_the_architecture_names_every_folder() -> None:
+    """Each folder of the package and of the core stands in the drawing and in the tables of docs/architecture.md."""
+    text = (ROOT / "docs/architecture.md").read_text()
+    drawing, _, tables = text.partition("## The core")
+    for top in ("native", "src/di_store"):
+        folders = {path.parent.name for suffix in ("py", "h") for path in (ROOT / top).glob(f"*/*.{suffix}")}
+        assert folders, f"no folder in {top}"
+        missing = [
+            name for name in sorted(folders) if f"`{name}/`" not in tables or not re.search(rf"  .*\b{name}\b", drawing)
+        ]
+        assert not missing, f"{top}: {missing}"
+
+
 def test_languages_are_known() -> None:
     """Every block says what it is: one without a language would silently not run."""
     unknown = [str(block) for block in _blocks() if not block.language]

@@ -17,15 +17,14 @@ CONTRACT = (
 
 
 def test_the_set_is_that_of_the_contract() -> None:
-    assert set(errors.BY_NAME) == {"StoreError", *CONTRACT}
-    assert set(errors.__all__) == {"BY_NAME", "shown", *errors.BY_NAME}
-    assert all(issubclass(cls, errors.StoreError) for cls in errors.BY_NAME.values())
+    assert set(errors.__all__) == {"of_core", "shown", "StoreError", *CONTRACT}
+    assert all(issubclass(getattr(errors, name), errors.StoreError) for name in CONTRACT)
 
 
 @pytest.mark.parametrize("name", CONTRACT)
 def test_every_text_names_what_helps(name: str) -> None:
     """A text holds the message, then an option (`x=`), a call or a command."""
-    text = str(errors.BY_NAME[name]("what happened"))
+    text = str(getattr(errors, name)("what happened"))
     assert text.startswith("what happened (")
     remedy = text.removeprefix("what happened ")
     assert any(mark in remedy for mark in ("=", "()", "di_store.", "`di-store", "DI_STORE_DIR")), remedy
@@ -34,7 +33,7 @@ def test_every_text_names_what_helps(name: str) -> None:
 @pytest.mark.parametrize("name", CONTRACT)
 @pytest.mark.parametrize("remedy", [None, "", "raise size="])
 def test_errors_pickle_and_copy(name: str, remedy: str | None) -> None:
-    error = errors.BY_NAME[name]("what happened", remedy=remedy)
+    error = getattr(errors, name)("what happened", remedy=remedy)
     error.extra = {"key": 1}  # type: ignore[attr-defined]
     for again in (pickle.loads(pickle.dumps(error)), copy.copy(error), copy.deepcopy(error)):
         assert type(again) is type(error)

@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-EXAMPLES = sorted((Path(__file__).resolve().parent.parent / "examples").glob("*.py"))
+ROOT = Path(__file__).resolve().parent.parent
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 LIMIT_SECONDS = 240
 
 
 def test_there_are_examples() -> None:
     """So that the tests below can't pass by finding nothing."""
     assert EXAMPLES
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("page", ["README.md", "README.zh-CN.md"])
+def test_the_readme_names_it_with_what_it_needs(page: str, path: Path) -> None:
+    """The README's table links the file and names the packages that its docstring names, which it imports."""
+    lines = (ROOT / page).read_text().splitlines()
+    (row,) = [line for line in lines if f"](examples/{path.name})" in line]
+    listed = set(re.findall(r"`([\w-]+)`", row.split("|")[3]))
+    tree = ast.parse(path.read_text())
+    said = (ast.get_docstring(tree) or "").splitlines()[-1].partition("pip install ")[2].split()
+    assert set(said) == {"di-store"} | listed
+    names = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
+    names += [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    imported = {name.partition(".")[0] for name in names} - sys.stdlib_module_names - {"numpy", "di_store"}
+    assert imported == listed
 
 
 @pytest.mark.timeout(LIMIT_SECONDS + 60)

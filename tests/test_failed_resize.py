@@ -104,7 +104,7 @@ def test_for_want_of_more_slots_than_there_are(store: Any, table: Any) -> None:
 
 @pytest.mark.parametrize("less", [True, False])
 def test_of_the_store(store: Any, table: Any, less: bool) -> None:
-    before, memory = figures(store, table), MIB if less else 2 * store._arena.range_bytes
+    before, memory = figures(store, table), MIB if less else 2 * store._session.arena.range_bytes
     for _ in range(TIMES):
         with pytest.raises(di_store.CapacityError):
             store.resize(memory)

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import numpy as np
 import pytest
+from stored import SIZES, Memory
 
 import di_store
-
-(GOLDEN,) = (Path(__file__).resolve().parent / "golden").glob("shm_layout_*.txt")
-SIZES = {name: int(value) for name, value in (line.rsplit(maxsplit=1) for line in GOLDEN.read_text().splitlines())}
 
 
 @pytest.mark.parametrize("length", [100, 2**31, 2**64 - 1])
@@ -20,19 +15,13 @@ def test_names_that_end_behind_the_text(length: int) -> None:
         schema = {"x": di_store.Spec((), "f4"), "yy": di_store.Spec((), "i8")}
         table = store.create_table("t", capacity=10, schema=schema)
         table.insert({"x": np.float32(1), "yy": np.int64(2)})
-        with open(f"/proc/self/fd/{store._arena.fd_number}", "r+b", buffering=0) as file:
-
-            def number(at: int, size: int) -> int:
-                return int.from_bytes(os.pread(file.fileno(), size, at), "little")
-
-            heap, layouts = number(SIZES["ArenaHeader.heap"], 8), number(SIZES["ArenaHeader.layouts"], 8)
-            segment = number(heap + SIZES["HeapHeader.segments"], 8)
-            for index in range(store._arena.layout_count()):
-                descriptor = number(layouts + 4 * index, 4) - 1
-                block = number(segment + descriptor * SIZES["Descriptor"] + SIZES["Descriptor.offset"], 8)
+        with Memory(f"/proc/self/fd/{store._session.arena.fd_number}") as memory:
+            layouts = memory.number(SIZES["ArenaHeader.layouts"], 8)
+            for index in range(store._session.arena.layout_count()):
+                block = memory.block_of(memory.number(layouts + 4 * index, 4) - 1)
                 second = block + SIZES["LayoutHeader.column"] + SIZES["ColumnLayout"] + SIZES["ColumnLayout.name_bytes"]
-                assert number(second, 8) == len("yy")
-                os.pwrite(file.fileno(), length.to_bytes(8, "little"), second)
+                assert memory.number(second, 8) == len("yy")
+                memory.write(second, 8, length)
         with pytest.raises(di_store.CorruptData, match="layout"):
             table.sample(1)
 
@@ -46,4 +35,4 @@ def test_columns_whose_names_together_are_the_same_stay_apart(first: tuple[str, 
             row = {name: np.float32(at + 10 * number) for at, name in enumerate(names)}
             table.insert(row)
             assert {name: float(value[0]) for name, value in table.sample(1).data.items()} == row
-        assert store._arena.layout_count() == 2
+        assert store._session.arena.layout_count() == 2

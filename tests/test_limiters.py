@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import di_store
 from di_store.base.errors import CorruptData
-from di_store.policy.combination import MAX_CAPACITY, NOT_GIVEN, Combination, check_combination
+from di_store.policy.combination import MAX_CAPACITY
 from di_store.policy.limiters import (
     LIMITERS,
     UNBOUNDED,
@@ -27,7 +27,9 @@ from di_store.policy.limiters import (
     limiter_from_plain,
     limiter_to_plain,
 )
+from di_store.policy.options import NOT_GIVEN, TableOptions, check_options
 from di_store.policy.samplers import Fifo, Lifo, MaxHeap, Once, Prioritized, Uniform
+from di_store.policy.settings import Settings
 from di_store.policy.views import Step, Transition
 
 ANY_LIMITER = st.one_of(
@@ -38,10 +40,12 @@ ANY_LIMITER = st.one_of(
 )
 
 
-def combine(**settings: Any) -> Combination:
-    """check_combination with create_table's defaults."""
-    unset = {"sampler": NOT_GIVEN, "remover": NOT_GIVEN, "limiter": NOT_GIVEN, "max_times_sampled": NOT_GIVEN}
-    return check_combination(**{**unset, "capacity": 100, "max_bytes": None, "view": Step(), **settings})
+def combine(**options: Any) -> Settings:
+    """The settings of a table for which nothing else was chosen."""
+    unset = dict.fromkeys(("sampler", "remover", "limiter", "max_times_sampled"), NOT_GIVEN)
+    absent = dict.fromkeys(("schema", "max_bytes", "weights", "max_staleness", "columns", "seed"))
+    plain = {"capacity": 100, "view": Step(), "lanes": 64, "initial_priority": "max", "durability": "memory"}
+    return check_options(TableOptions(**{**unset, **absent, **plain, **options}), 0)
 
 
 # --- bounds -----------------------------------------------------------------------------------------------------------
@@ -192,7 +196,9 @@ def test_foreign_plain_data_is_corrupt(plain: Any) -> None:
 
 
 def test_defaults() -> None:
-    assert combine() == Combination(Uniform(), Fifo(), MinSize(1), 0, 100, None, Step())
+    found = combine()
+    assert (found.sampler, found.remover, found.limiter) == (Uniform(), Fifo(), MinSize(1))
+    assert (found.max_times_sampled, found.capacity, found.max_bytes, found.view) == (0, 100, None, Step())
     assert combine(max_bytes="1MiB", capacity=None).max_bytes == 2**20
 
 

@@ -101,6 +101,39 @@ def test_bad_shares(store: Any) -> None:
         store.mix({"nobody": 1})
 
 
+def test_a_mixture_of_mixtures_is_flat(store: Any) -> None:
+    """Its tables get their part of its share, and each has one place, whatever ways lead to it."""
+    agent, _ = two(store)
+    store.create_table("third", capacity=10).extend(
+        {"from": np.full(5, 2), "obs": {"x": np.ones((5, 300), np.float32)}}
+    )
+    inner = store.mix({"agent": 1, "demo": 3})
+    mixture = store.mix({inner: 8, "third": 1, "agent": 2}, seed=3)
+    assert mixture.weights == {"agent": 4.0, "demo": 6.0, "third": 1.0}
+    batch = pickle.loads(pickle.dumps(mixture)).sample(100)
+    assert (batch.data["from"] == batch.source).all()
+    assert (batch.keys >> np.uint64(56) == batch.source).all()
+    assert mixture.update_priorities(batch.keys, np.ones(100)) == 100
+    assert agent.update_priorities(batch.keys[batch.source > 0], np.ones((batch.source > 0).sum())) == 0
+    with di_store.open(memory="16MiB") as other, pytest.raises(ValueError, match="another store"):
+        other.mix({inner: 1})
+
+
+def test_a_mixture_has_at_most_256_tables(store: Any) -> None:
+    """As many as the key's highest byte tells apart: the last of them gets its keys back."""
+    names = [f"t{number}" for number in range(256)]
+    with pytest.raises(ValueError, match="257 tables: at most 256"):
+        store.mix(dict.fromkeys([*names, "one more"], 1))
+    tables = {name: store.create_table(name, capacity=1, lanes=1, sampler=di_store.Prioritized(1.0)) for name in names}
+    for name in ("t0", "t255"):
+        tables[name].insert({"x": np.float32(1)})
+    mixture = store.mix({name: float(name in ("t0", "t255")) for name in names}, seed=0)
+    batch = mixture.sample(16)
+    assert set(batch.source) == {0, 255}
+    assert mixture.update_priorities(batch.keys, 2.0 + batch.source) == 16
+    assert tables["t255"].peek(tables["t255"].keys()).priorities == [257.0]
+
+
 def test_ragged_columns_mix(store: Any) -> None:
     for number, name in enumerate(("a", "b")):
         table = store.create_table(name, capacity=10, schema={"u": di_store.Spec((None,), "i8", max=5)})

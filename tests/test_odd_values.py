@@ -253,3 +253,16 @@ def test_a_batch_beyond_the_machines_memory_is_refused(scene: Scene, monkeypatch
     ):
         with pytest.raises(di_store.CapacityError, match=r"n=\d+ examples"):
             call()
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_tensors_that_tell_no_sizes_are_named() -> None:
+    nested = torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)], layout=torch.strided)
+    with di_store.open(memory="64MiB") as store:
+        windows = store.create_table("windows", capacity=10, view=di_store.Sequence(length=3, period=3))
+        calls = (windows.insert, windows.extend, windows.writer().extend)
+        for call in calls:
+            with pytest.raises(di_store.SchemaMismatch, match=r"layout=torch\.jagged"):
+                call({"x": nested})
+            with pytest.raises(di_store.SchemaMismatch, match="leading axis"):
+                call({"x": 1.0})

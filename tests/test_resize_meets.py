@@ -66,7 +66,7 @@ def test_a_resize_after_one_that_was_killed_half_way() -> None:
 
 @pytest.mark.parametrize(("before", "after"), [(1_000, 50_000), (1_000_000, 10)])
 def test_a_resize_while_the_columns_are_declared(monkeypatch: pytest.MonkeyPatch, before: int, after: int) -> None:
-    """The first step has reckoned with the capacity that was; all items of the new one fit."""
+    """The first step has set aside bytes for the old capacity; all items of the new one fit."""
     with di_store.open(memory="512MiB") as store:
         table = store.create_table("t", capacity=before)
         check_room, calls = handles.check_room, []
@@ -95,7 +95,7 @@ def test_columns_that_the_first_step_declares_have_descriptors() -> None:
             settings: dict[str, Any] = {"schema": schema, "lanes": 1, "remover": di_store.Uniform()}
             table = store.create_table("t", capacity=20_000, max_bytes="8MiB", **settings)
             table.extend({"x": np.zeros((8, 10), "f4")}, timeout=0)
-            free.append(store._arena.available(60.0))
+            free.append(store._session.arena.available(60.0))
     assert abs(free[0] - free[1]) < 128 << 10
 
 
@@ -114,7 +114,7 @@ def test_growing_and_shrinking_in_turn_adds_nothing() -> None:
         assert set(reserves[1:]) == {reserves[1]}
 
 
-def test_an_opaque_table_that_was_resized_first_is_reckoned_by_its_first_value() -> None:
+def test_an_opaque_table_that_was_resized_first_is_sized_by_its_first_value() -> None:
     found = []
     for resized in (False, True):
         with di_store.open(memory="256MiB") as store:

@@ -37,7 +37,7 @@ def act(table: Any, way: str, fault: str, pipe: Any) -> None:
             _core.arm_fault(fault)
             keys = writer.extend({"n": np.arange(MANY)}, timeout=0.2).keys
     elif way == "both":
-        writer = table[0]._store.writer(table)
+        writer = di_store.Store(table[0]._session).writer(table)
         _core.arm_fault(fault)
         with pytest.raises(di_store.TableNotFound) as caught:
             writer.extend({"n": np.arange(MANY)})

@@ -63,11 +63,11 @@ def test_a_reserve_that_a_stream_has_raised_stays_with_a_resize() -> None:
         whole = store.create_table("whole", capacity=4, lanes=1, view=di_store.Episode(1_000))
         with store.writer([short, whole]) as writer:
             writer.append(step_of(42, None, 0), timeout=0)
-            alone = short._handle.reckon(short._handle.schema).reserve.bytes
+            alone = short._handle.needs(short._handle.schema).reserve.bytes
             assert short.stats()["reserve_bytes"] > alone, "chunks of the stream are larger than its own"
             for capacity in (400, 100):
                 short.resize(capacity)
-                assert short.stats()["reserve_bytes"] > short._handle.reckon(short._handle.schema).reserve.bytes
+                assert short.stats()["reserve_bytes"] > short._handle.needs(short._handle.schema).reserve.bytes
             for at in range(900):
                 writer.append(step_of(42, None, at), timeout=0)
         assert len(short) == 100
@@ -107,6 +107,37 @@ def test_what_lanes_have_open_does_not_grow_with_the_capacity() -> None:
             assert short.stats()["reserve_bytes"] <= small
 
 
+def test_a_table_without_capacity_keeps_what_its_lanes_have_open() -> None:
+    """It gets a capacity while it shares chunks that are larger than its own."""
+    with di_store.open(memory="512MiB") as store:
+        short = store.create_table("short", capacity=None, max_bytes="128MiB", lanes=1)
+        whole = store.create_table("whole", capacity=4, lanes=1, view=di_store.Episode(1_000))
+        with store.writer([short, whole]) as writer:
+            writer.append(step_of(84, None, 0), timeout=0)
+            short.resize(50)
+            alone = short._handle.needs(short._handle.schema).reserve
+            assert held_reserve(short.stats()).open_bytes > alone.open_bytes
+            for at in range(900):
+                writer.append(step_of(84, None, at), timeout=0)
+        assert (len(short), short.stats()["evicted_for_room"]) == (50, 0)
+
+
+def test_a_resize_keeps_the_descriptors_of_a_stream_with_small_chunks() -> None:
+    """The table alone would have larger chunks, and so fewer, than those it shares with one of few rows."""
+    row = {"obs": np.zeros(64, "f4"), "reward": np.float32(0), "terminated": False, "truncated": False}
+    with di_store.open(memory="256MiB") as store:
+        large = store.create_table("large", capacity=100_000, schema=row)
+        few = store.create_table("few", capacity=64, schema=row)
+        alone = large.stats()["chunk_block"]
+        with store.writer([large, few]) as writer:
+            writer.append(row, timeout=0)
+            shared = large.stats()["chunk_block"]
+            assert shared < alone
+            for capacity in (200_000, 50_000):
+                large.resize(capacity)
+                assert large.stats()["chunk_block"] == shared, capacity
+
+
 def test_no_resize_undoes_another() -> None:
     """Who reckons a size from figures that somebody else changes meanwhile begins anew."""
     with di_store.open(memory="64MiB") as store:
@@ -124,7 +155,7 @@ def test_no_resize_undoes_another() -> None:
         table._handle.resize(wider, 60.0)
         assert seen == [1_000, 3_000]
         assert table.stats()["capacity"] == 3_000
-        own = table._handle.reckon(table._handle.schema).reserve
+        own = table._handle.needs(table._handle.schema).reserve
         assert held_reserve(table.stats()).bytes == own.bytes + (1 << 20)
 
 

@@ -1,4 +1,4 @@
-"""What a table does beside the views: reading, changing, byte reckoning, Python values, ragged columns."""
+"""What a table does beside the views: reading, changing, bytes set aside, Python values, ragged columns."""
 
 from __future__ import annotations
 
@@ -319,13 +319,13 @@ SHAPES = [
 
 @pytest.mark.parametrize(("schema", "least"), SHAPES)
 @pytest.mark.parametrize("capacity", [8, 3_000])
-def test_chunks_are_reckoned_as_the_core_cuts_them(store: Any, schema: Any, least: int, capacity: int) -> None:
+def test_chunks_are_planned_as_writers_cut_them(store: Any, schema: Any, least: int, capacity: int) -> None:
     """One lane's chunks take what `reserve` says, to the byte."""
     view = di_store.Sequence(least, period=1, tail="drop")
     table = store.create_table("t", capacity=capacity, lanes=1, schema=schema, view=view)
     settings, columns = table._handle.settings, Schema.from_tree(schema)
-    needed = reserve.reckon(settings, columns, capacity)
-    rows, block = reserve.chunk_rows(make_layout(columns), needed.chunk_target, needed.least_rows, 0)
+    needed = reserve.table_needs(settings, columns, capacity)
+    rows, block = reserve.chunk_rows(make_layout(columns), needed.cut.target, needed.cut.least_rows, 0)
     row = {name: np.zeros(spec.shape, spec.dtype) for name, spec in schema.items()}
     with table.writer() as writer:
         for _ in range(rows):
@@ -379,7 +379,7 @@ def test_a_table_really_holds_its_capacity(store: Any, options: dict[str, Any], 
     assert "max_times_sampled" in options or len(table) == capacity
 
 
-def test_one_warning_when_rows_need_more_than_reckoned(store: Any) -> None:
+def test_one_warning_when_rows_need_more_than_estimated(store: Any) -> None:
     table = store.create_table(
         "t",
         capacity=200,

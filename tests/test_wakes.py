@@ -41,7 +41,7 @@ def sleeps(thread: threading.Thread) -> bool:
 
 def assert_wakes(store: Any, wait: Callable[..., None], seen: int, change: Callable[[], object]) -> None:
     """A thread sleeps until the number is another one than `seen`; the change must wake it."""
-    shown = _core.Wait(store._arena)
+    shown = _core.Wait(store._session.arena)
     sleeper = threading.Thread(target=wait, args=(shown, seen, ASLEEP_SECONDS), daemon=True)
     sleeper.start()
     until(lambda: store.stats()["waiters"] and sleeps(sleeper), "the thread to be asleep")
@@ -118,7 +118,7 @@ def test_a_death_announces_what_comes_back(store: Any) -> None:
     child.start()
     child.join(BOUND_SECONDS)
     assert child.exitcode == -9
-    items(store, table, lambda: until(lambda: store._arena.reap(), "the death to be settled"))
+    items(store, table, lambda: until(lambda: store._session.arena.reap(), "the death to be settled"))
     assert len(table) == 4
 
 

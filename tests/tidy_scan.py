@@ -11,19 +11,12 @@ FunctionDef = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def package_imports(path: Path, depth: int) -> set[str]:
-    """Dotted names in di_store that a module imports; `depth` is 1 for src/di_store/x.py, 2 for a folder below."""
-    tree = ast.parse(path.read_text())
-    typing_only = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-        for child in node.body
-        for inner in ast.walk(child)
-    }
+    """Dotted names in di_store that a module imports; `depth` is 1 for src/di_store/x.py, 2 for a folder below.
+
+    Imports inside functions and for type checkers count as all others.
+    """
     names: set[str] = set()
-    for node in ast.walk(tree):
-        if id(node) in typing_only:
-            continue
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             names |= {name.name.partition(".")[2] for name in node.names if name.name.startswith("di_store.")}
         elif isinstance(node, ast.ImportFrom):
@@ -47,6 +40,34 @@ def private_imports(path: Path) -> list[str]:
             if re.match(r"di_store\b", name) and re.search(r"\._(?!_)", name):
                 found.append(name)
     return found
+
+
+STANDARD = {"_replace", "_asdict", "_fields", "_getframe", "_exit"}
+"""Names with an underscore that the standard library offers to all."""
+
+
+def private_uses(path: Path) -> list[tuple[int, str]]:
+    """Lines with an attribute that begins with one underscore, of another object than `self` or `cls`."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.Attribute) or node.attr in STANDARD or not re.match(r"_[^_]", node.attr):
+            continue
+        if not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")):
+            found.append((node.lineno, ast.unparse(node)))
+    return sorted(found)
+
+
+def private_definitions(path: Path) -> set[str]:
+    """Names with one underscore in front that a module defines: functions, fields of `self`, variables."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, (*FunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            names.add(node.attr)
+    return {name for name in names if re.match(r"_[^_]", name)}
 
 
 def _from_imports(node: ast.ImportFrom, depth: int) -> set[str]:
@@ -75,18 +96,9 @@ def _decorators(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> 
 
 
 def python_classes(path: Path) -> list[tuple[str, set[str]]]:
-    """Name and public methods (no properties) of every class."""
+    """Name and methods of every class: private ones, properties and those of the language too."""
     return [
-        (
-            node.name,
-            {
-                item.name
-                for item in node.body
-                if isinstance(item, FunctionDef)
-                and not item.name.startswith("_")
-                and not re.search(r"\bproperty\b|\.setter\b", _decorators(item))
-            },
-        )
+        (node.name, {item.name for item in node.body if isinstance(item, FunctionDef)})
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.ClassDef)
     ]
@@ -133,6 +145,8 @@ def _stub_targets(node: ast.stmt) -> set[str]:
         names = {node.name}
     elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
         names = {node.target.id} if "TypeAlias" not in ast.unparse(node.annotation) else set()
+    elif isinstance(node, ast.Assign):
+        names = {target.id for target in node.targets if isinstance(target, ast.Name)}
     else:
         names = set()
     return {name for name in names if not name.startswith("_")}
@@ -209,10 +223,7 @@ def native_functions(path: Path) -> list[tuple[str, int]]:
 
 
 def native_classes(path: Path) -> list[tuple[str, set[str]]]:
-    """Name and public methods of every class and struct.
-
-    Constructors, destructors, operators and accessors (a body of one line inside the class) don't count.
-    """
+    """Name and methods of every class and struct: private ones and accessors too, no constructors and operators."""
     text = _blank(path.read_text())
     found = []
     for kind, header, _, opening, close in _regions(text, 0, len(text)):
@@ -221,40 +232,32 @@ def native_classes(path: Path) -> list[tuple[str, set[str]]]:
         title = re.search(r"\b(class|struct|union)\b(?:\s+alignas\([^)]*\)|\s+[A-Z_]+\([^)]*\))*\s+(\w+)", header)
         if title:
             body = _surface(text[opening + 1 : close])
-            found.append((title.group(2), _public_methods(body, title.group(1) != "class", title.group(2))))
+            found.append((title.group(2), _methods(body, title.group(2))))
     return found
 
 
 def _surface(body: str) -> str:
-    """A class body without what lies between inner braces; `@` marks a body of one line."""
+    """A class body without what lies between inner braces."""
     pieces, at = [], 0
     while at < len(body):
         if body[at] == "{":
-            close = _close(body, at)
-            pieces.append("{;" if "\n" in body[at:close] else "@;")
-            at = close
+            at = _close(body, at)
+            pieces.append("{;")
         else:
             pieces.append(body[at])
         at += 1
     return "".join(pieces)
 
 
-def _public_methods(body: str, public: bool, name: str) -> set[str]:
+def _methods(body: str, name: str) -> set[str]:
     methods = set()
-    for piece in re.split(r"[;{]|\b(public|private|protected)\s*:(?!:)", body):
-        if piece in ("public", "private", "protected"):
-            public = piece == "public"
-        elif (
-            public
-            and piece
-            and not piece.startswith(",")
-            and not piece.rstrip().endswith("@")
-            and not re.search(r"\b(using|friend|static_assert|operator)\b", piece)
-        ):
-            piece = re.sub(
-                r"\b(alignas|DI_[A-Z_]+|noexcept|decltype|explicit)\s*\([^()]*\)", "", re.sub(r"<[^<>]*>", "", piece)
-            )
-            found = re.search(r"([~\w]+)\s*\(", piece)
-            if found and found.group(1).lstrip("~") != name and "=" not in piece[: found.start()]:
-                methods.add(found.group(1))
+    for piece in re.split(r"[;{]|\b(?:public|private|protected)\s*:(?!:)", body):
+        if piece.lstrip().startswith(",") or re.search(r"\b(using|friend|static_assert|operator)\b", piece):
+            continue
+        piece = re.sub(
+            r"\b(alignas|DI_[A-Z_]+|noexcept|decltype|explicit)\s*\([^()]*\)", "", re.sub(r"<[^<>]*>", "", piece)
+        )
+        found = re.search(r"([~\w]+)\s*\(", piece)
+        if found and found.group(1).lstrip("~") != name and "=" not in piece[: found.start()]:
+            methods.add(found.group(1))
     return methods

@@ -1,4 +1,4 @@
-"""Replay buffers of one process, as users write them with numpy, and the limiter that users write beside them.
+"""A replay buffer of one process as users write it with numpy, its limiter, and the messages that fill it.
 
 Frames are kept once and stacked on sampling; n-step returns are computed on sampling; priorities live in a sum tree
 that is searched for a whole batch level by level.
@@ -10,19 +10,45 @@ from typing import Any
 
 import numpy as np
 
-from bench.bottlenecks.fragments import Message
-from bench.bottlenecks.loads import Load
-from bench.bottlenecks.sample import Array, Sample
-from bench.bottlenecks.shapes import Shape
+from bench.bottlenecks.planes import ALPHA, BETA, TOLERANCE, Array, Sample
+from di_store.demo.config import Recipe
+from di_store.demo.envs import Stepped
+
+MESSAGE_STEPS = 10
+Message = dict[str, Array]
+
+
+class Messages:
+    """Gathers the vector steps of one actor into messages; few large ones serve the systems that send them best.
+
+    A message holds arrays [steps, lanes, …] in time order, the rows of next-step autoreset included: the row after an
+    ended one holds the final observation.
+    """
+
+    def __init__(self, lanes: int) -> None:
+        self.rows: list[Message] = []
+        self.resetting = np.zeros(lanes, np.bool_)  # the environment resets in the next row: no transition begins there
+        self.fresh = np.ones(lanes, np.bool_)  # the next row is the first of an episode
+
+    def add(self, stepped: Stepped) -> Message | None:
+        """Take one vector step; every `MESSAGE_STEPS` of them make a message."""
+        step = {name: values for name, values in stepped.step.items() if name != "truncated"}
+        ended = step["terminated"] | stepped.step["truncated"]
+        self.rows.append({**step, "ended": ended, "first": self.fresh, "valid": ~self.resetting})
+        self.fresh, self.resetting = self.resetting, ended & ~self.resetting
+        if len(self.rows) < MESSAGE_STEPS:
+            return None
+        rows, self.rows = self.rows, []
+        return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
 
 
 class Ratio:
     """Samples per insert, as Reverb and Di-store count them."""
 
-    def __init__(self, load: Load) -> None:
-        self.ratio, self.min_size, self.inserts, self.samples = load.samples_per_insert, load.min_size, 0, 0
+    def __init__(self, job: Recipe) -> None:
+        self.ratio, self.min_size, self.inserts, self.samples = job.samples_per_insert, job.min_size, 0, 0
         self.middle = self.ratio * self.min_size
-        self.buffer = max(self.middle * load.tolerance, self.ratio, 1.0)
+        self.buffer = max(self.middle * TOLERANCE, self.ratio, 1.0)
 
     @property
     def may_insert(self) -> bool:
@@ -45,8 +71,7 @@ class SumTree:
         self.sums = np.zeros(2 * self.first)
 
     def __getitem__(self, leaves: Array) -> Array:
-        found: Array = self.sums[leaves + self.first]
-        return found
+        return self.sums[leaves + self.first]
 
     def set(self, leaves: Array, values: Any) -> None:
         """Give leaves new values; of a repeated one the last counts."""
@@ -80,18 +105,18 @@ def stack_places(first: Array, at: Array, stack: int) -> Array:
     return np.stack(places[::-1], 1)
 
 
-def look(window: Message, load: Load) -> tuple[Array, Array, Array, Array]:
+def look(window: Message, job: Recipe) -> tuple[Array, Array, Array, Array]:
     """Places of the stack and of the next stack [n, stack], reward and discount [n], from windows around a step.
 
     A window has `stack - 1` rows before the step and `n_step` after it.
     """
-    stack = load.frame_stack or 1
+    stack = job.frame_stack or 1
     n, at = len(window["reward"]), stack - 1
     reward, discount = np.zeros(n, np.float32), np.ones(n, np.float32)
     hops, goes_on = np.full(n, at), np.ones(n, np.bool_)
-    for t in range(at, at + load.n_step):
+    for t in range(at, at + job.n_step):
         reward += np.where(goes_on, discount * window["reward"][:, t], 0)
-        factor = np.float32(load.gamma) * ~window["terminated"][:, t]
+        factor = np.float32(job.gamma) * ~window["terminated"][:, t]
         if "discount" in window:
             factor = factor * window["discount"][:, t]
         discount = np.where(goes_on, discount * factor, discount)
@@ -103,9 +128,8 @@ def look(window: Message, load: Load) -> tuple[Array, Array, Array, Array]:
 
 def importance(probabilities: Array, size: int, beta: float) -> Array:
     """Weights (N P)^-beta over the largest of the batch, float32 [n]."""
-    weights = (size * probabilities) ** -beta
-    scaled: Array = (weights / weights.max()).astype(np.float32)
-    return scaled
+    weights: Array = (size * probabilities) ** -beta
+    return (weights / weights.max()).astype(np.float32)
 
 
 class ReplayRing:
@@ -113,20 +137,19 @@ class ReplayRing:
 
     SMALL = ("reward", "terminated", "ended", "first", "discount")
 
-    def __init__(self, load: Load, shape: Shape) -> None:
-        self.load, self.shape = load, shape
-        self.stack = load.frame_stack or 1
-        self.length = load.capacity // (load.actors * load.lanes)
-        self.columns: dict[str, Array] = {}
-        self.rows = [0] * load.actors
-        self.tree = SumTree(load.actors * self.length * load.lanes)
+    def __init__(self, job: Recipe, actors: int, lanes: int) -> None:
+        self.job, self.stack, self.lanes = job, job.frame_stack or 1, lanes
+        self.length = job.capacity // (actors * lanes)
+        self.columns: Message = {}
+        self.rows = [0] * actors
+        self.tree = SumTree(actors * self.length * lanes)
         self.largest, self.size = 1.0, 0
-        self.rng = np.random.default_rng(load.seed)
+        self.rng = np.random.default_rng(0)
 
     def add(self, actor: int, message: Message) -> int:
         """Rows of one actor; how many transitions they completed."""
         if not self.columns:
-            lead = (self.load.actors, self.length)
+            lead = (len(self.rows), self.length)
             self.columns = {name: np.zeros((*lead, *v.shape[1:]), v.dtype) for name, v in message.items()}
         begin, count = self.rows[actor], len(message["reward"])
         place = np.arange(begin, begin + count) % self.length
@@ -137,31 +160,30 @@ class ReplayRing:
         gone = self._leaves(actor, np.arange(begin, begin + count + self.stack - 1))
         self.size -= int(np.count_nonzero(self.tree[gone]))
         self.tree.set(gone, 0.0)
-        done = np.arange(max(0, begin - self.load.n_step), begin + count - self.load.n_step)
+        done = np.arange(max(0, begin - self.job.n_step), begin + count - self.job.n_step)
         if not len(done):
             return 0
         valid = self.columns["valid"][actor, done % self.length].reshape(-1)
-        self.tree.set(self._leaves(actor, done), np.where(valid, self.largest**self.load.alpha, 0.0))
+        self.tree.set(self._leaves(actor, done), np.where(valid, self.largest**ALPHA, 0.0))
         fresh = int(np.count_nonzero(valid))
         self.size += fresh
         return fresh
 
     def _leaves(self, actor: int, rows: Array) -> Array:
         """Leaves of all lanes of some rows, by row, then lane."""
-        lanes = self.load.lanes
-        leaves: Array = ((actor * self.length + rows % self.length)[:, None] * lanes + np.arange(lanes)).reshape(-1)
-        return leaves
+        first = (actor * self.length + rows % self.length)[:, None] * self.lanes
+        return (first + np.arange(self.lanes)).reshape(-1)
 
     def sample(self, n: int) -> Sample:
         """A batch in proportion to priority^alpha, with importance weights."""
         leaves = self.tree.draw(n, self.rng)
-        lane, row = leaves % self.load.lanes, leaves // self.load.lanes
+        lane, row = leaves % self.lanes, leaves // self.lanes
         actor, row = row // self.length, row % self.length
-        window = (row[:, None] + np.arange(1 - self.stack, self.load.n_step + 1)) % self.length
+        window = (row[:, None] + np.arange(1 - self.stack, self.job.n_step + 1)) % self.length
         one, lanes = actor[:, None], lane[:, None]
         columns = self.columns
         small = {name: columns[name][one, window, lanes] for name in self.SMALL if name in columns}
-        seen, following, reward, discount = look(small, self.load)
+        seen, following, reward, discount = look(small, self.job)
         obs = columns["obs"]
         data = {
             "obs": obs[one, np.take_along_axis(window, seen, 1), lanes],
@@ -170,51 +192,16 @@ class ReplayRing:
             "reward": reward,
             "discount": discount,
         }
-        weights = importance(self.tree[leaves] / self.tree.sums[1], self.size, self.load.beta)
+        weights = importance(self.tree[leaves] / self.tree.sums[1], self.size, BETA)
         return Sample(data, leaves, weights)
 
     def update(self, leaves: Array, priorities: Array) -> None:
         """New priorities; of rows that are gone meanwhile none."""
         alive = self.tree[leaves] > 0
         if alive.any():
-            self.tree.set(leaves[alive], priorities[alive] ** self.load.alpha)
+            self.tree.set(leaves[alive], priorities[alive] ** ALPHA)
             self.largest = max(self.largest, float(priorities.max()))
 
     @property
     def nbytes(self) -> int:
-        """Of all arrays, used or not."""
         return sum(values.nbytes for values in self.columns.values()) + int(self.tree.sums.nbytes)
-
-
-class StatesRing:
-    """Uniform 1-step transitions."""
-
-    def __init__(self, load: Load, shape: Shape) -> None:
-        self.capacity = load.capacity
-        self.columns: dict[str, Array] = {}
-        self.count = 0
-        self.rng = np.random.default_rng(load.seed)
-
-    def add(self, actor: int, message: Message) -> int:
-        """Finished transitions; how many."""
-        if not self.columns:
-            self.columns = {name: np.zeros((self.capacity, *v.shape[1:]), v.dtype) for name, v in message.items()}
-        fresh = len(message["reward"])
-        place = np.arange(self.count, self.count + fresh) % self.capacity
-        for name, values in message.items():
-            self.columns[name][place] = values
-        self.count += fresh
-        return fresh
-
-    def sample(self, n: int) -> Sample:
-        """A uniform batch."""
-        place = self.rng.integers(min(self.count, self.capacity), size=n)
-        return Sample({name: values[place] for name, values in self.columns.items()})
-
-    def update(self, keys: Any, priorities: Array) -> None:
-        """Nothing: there are no priorities."""
-
-    @property
-    def nbytes(self) -> int:
-        """Of all arrays, used or not."""
-        return sum(values.nbytes for values in self.columns.values())

@@ -9,10 +9,7 @@ printed too ("…, other process"). Tables are full before anything is measured.
 
 from __future__ import annotations
 
-import multiprocessing as mp
 import os
-import time
-from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
@@ -22,7 +19,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import reverb  # type: ignore[import-not-found,unused-ignore]
 import tensorflow as tf  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
-from bench.measure import LOADS, Load, Meter, arguments
+from bench.kit import apart
+from bench.measure import ELEMENTS, Element, Script, arguments
 
 FLUSH_EVERY = 32
 ITEM_TABLE, LIST_TABLE = "items", "lists"
@@ -42,9 +40,9 @@ def table(name: str, capacity: int) -> Any:
 class Writer:
     """One trajectory writer whose items are single steps."""
 
-    def __init__(self, writer: Any, load: Load) -> None:
+    def __init__(self, writer: Any, element: Element) -> None:
         self.writer = writer
-        self.step = load.step()
+        self.step = element.step()
         self.count = 0
 
     def append(self) -> None:
@@ -57,93 +55,75 @@ class Writer:
             self.writer.flush()
 
 
-def write(pipe: Connection, address: str, load: Load, meter: Meter) -> None:
+def write(address: str, element: Element, script: Script) -> None:
     """The writer's process: fill the table, then measure appends and client inserts."""
     client = reverb.Client(address)
     with client.trajectory_writer(num_keep_alive_refs=1) as opened:
-        writer = Writer(opened, load)
-        while writer.count < load.capacity:
+        writer = Writer(opened, element)
+        while writer.count < element.capacity:
             writer.append()
         opened.flush()
-        meter.take(load.name, "append", writer.append)
+        script.take(element.name, "append", writer.append)
         opened.flush()
-    leaves = list(load.step().values())
-    meter.take(load.name, "insert", lambda: client.insert(leaves, {LIST_TABLE: 1.0}))
-    pipe.send("done")
+    leaves = list(element.step().values())
+    script.take(element.name, "insert", lambda: client.insert(leaves, {LIST_TABLE: 1.0}))
 
 
 class Learner:
     """Batches through the dataset, the fast way to read from Reverb, and priorities back."""
 
-    def __init__(self, address: str, load: Load) -> None:
+    def __init__(self, address: str, element: Element) -> None:
         self.client = reverb.Client(address)
-        self.load = load
-        step = load.step()
+        self.element = element
+        step = element.step()
         dataset = reverb.TrajectoryDataset(
             address,
             ITEM_TABLE,
             dtypes={name: tf.as_dtype(np.asarray(leaf).dtype) for name, leaf in step.items()},
             shapes={name: tf.TensorShape([1, *np.asarray(leaf).shape]) for name, leaf in step.items()},
-            max_in_flight_samples_per_worker=2 * load.batch,
+            max_in_flight_samples_per_worker=2 * element.batch,
         )
-        self.batches = dataset.batch(load.batch, drop_remainder=True).prefetch(2).as_numpy_iterator()
+        self.batches = dataset.batch(element.batch, drop_remainder=True).prefetch(2).as_numpy_iterator()
         self.batch: Any = next(self.batches)
 
     def sample(self) -> None:
-        """The next batch as numpy arrays."""
         self.batch = next(self.batches)
 
     def update(self) -> None:
-        """New priorities for the last batch."""
         self.client.mutate_priorities(ITEM_TABLE, updates={int(key): 1.5 for key in self.batch.info.key})
 
     def one_by_one(self) -> None:
         """A batch through the client, without the dataset."""
-        for _ in self.client.sample(ITEM_TABLE, self.load.batch, emit_timesteps=False):
+        for _ in self.client.sample(ITEM_TABLE, self.element.batch, emit_timesteps=False):
             pass
 
 
-def learn(pipe: Connection | None, address: str, load: Load, meter: Meter, suffix: str = "") -> None:
+def learn(address: str, element: Element, script: Script, suffix: str = "") -> None:
     """Measure a learner, in the server's process or in its own."""
-    learner = Learner(address, load)
-    meter.take(load.name, "sample" + suffix, learner.sample, load.batch)
-    meter.take(load.name, "sample, client" + suffix, learner.one_by_one, load.batch)
-    meter.take(load.name, "update" + suffix, learner.update, load.batch)
-    if pipe is not None:
-        pipe.send("done")
+    learner = Learner(address, element)
+    script.take(element.name, "sample" + suffix, learner.sample, element.batch)
+    script.take(element.name, "sample, client" + suffix, learner.one_by_one, element.batch)
+    script.take(element.name, "update" + suffix, learner.update, element.batch)
 
 
-def elsewhere(target: Any, *args: Any) -> None:
-    """Run ``target(pipe, *args)`` in a fresh process and wait for its "done"; its figures go to the same stdout."""
-    here, there = mp.Pipe()
-    process = mp.get_context("spawn").Process(target=target, args=(there, *args))
-    process.start()
-    there.close()
-    if here.recv() != "done":
-        raise RuntimeError("the other process did not finish its part")
-    process.join(60)
-    if process.is_alive():  # a TensorFlow iterator may hold its process at exit
-        process.kill()
-
-
-def run(load: Load, meter: Meter) -> None:
-    """All figures of one load, on a server of its own."""
-    server = reverb.Server(tables=[table(ITEM_TABLE, load.capacity), table(LIST_TABLE, max(1, load.capacity // 10))])
+def run(element: Element, script: Script) -> None:
+    """All figures of one element, on a server of its own."""
+    server = reverb.Server(
+        tables=[table(ITEM_TABLE, element.capacity), table(LIST_TABLE, max(1, element.capacity // 10))]
+    )
     address = f"localhost:{server.port}"
-    start = time.perf_counter()
-    elsewhere(write, address, load, meter)
-    learn(None, address, load, meter)
-    if meter.wants(load.name, "other process"):
-        elsewhere(learn, address, load, meter, ", other process")
+    apart(write, address, element, script)
+    learn(address, element, script)
+    if script.wants(element.name, "other process"):
+        apart(learn, address, element, script, ", other process")
     server.stop()
-    meter.emit(load.name, "whole load", time.perf_counter() - start, "s")
 
 
 def main() -> None:
-    args = arguments("Reverb", loads=("56KB,2KB,2.8MB", "which loads"))
-    meter = Meter("reverb", args.seconds, args.repeats, args.only)
+    args = arguments("Reverb", loads=("56KB,2KB,2.8MB", "which elements"))
+    script = Script("reverb", args.seconds, args.repeats, args.only)
     for name in args.loads.split(","):
-        run(LOADS[name], meter)
+        run(ELEMENTS[name], script)
 
 
 if __name__ == "__main__":

@@ -9,86 +9,65 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from functools import partial
 from itertools import cycle
 from typing import Any
 
 import numpy as np
 
-from bench.scale.figures import Nanoseconds, time_alone, time_calls
+from bench.kit import Nanoseconds, time_alone, time_calls
 
 ALPHA, BETA, BATCH, UPDATES = 0.6, 0.4, 256, (32, 256, 1024)
 INDEX_BATCHES = 1_000
 
 
 def columns(size: int) -> dict[str, Any]:
-    """`size` elements."""
     rng = np.random.default_rng(0)
-    return {
-        "obs": rng.random((size, 11), np.float32),
-        "action": rng.random((size, 3), np.float32),
-        "reward": rng.random(size, np.float32),
-        "terminated": np.zeros(size, bool),
-        "next_obs": rng.random((size, 11), np.float32),
-    }
+    obs, next_obs, action = (rng.random((size, numbers), np.float32) for numbers in (11, 11, 3))
+    rest = {"reward": rng.random(size, np.float32), "terminated": np.zeros(size, bool)}
+    return {"obs": obs, "next_obs": next_obs, "action": action, **rest}
 
 
-class Cpprb:
-    """cpprb's prioritized buffer."""
+def cpprb_calls(size: int) -> tuple[Callable[[], object], Callable[[Any, Any], object]]:
+    """Draws and updates of cpprb's prioritized buffer."""
+    import cpprb  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
-    def __init__(self, size: int) -> None:
-        import cpprb  # type: ignore[import-not-found,import-untyped,unused-ignore]
-
-        data = columns(size)
-        shapes = {name: {"shape": leaf.shape[1:] or 1, "dtype": leaf.dtype} for name, leaf in data.items()}
-        self.buffer = cpprb.PrioritizedReplayBuffer(size, shapes, alpha=ALPHA)
-        self.buffer.add(**data)
-
-    def sample(self) -> object:
-        return self.buffer.sample(BATCH, beta=BETA)
-
-    def update(self, places: Any, priorities: Any) -> None:
-        self.buffer.update_priorities(places, priorities)
+    data = columns(size)
+    shapes = {name: {"shape": leaf.shape[1:] or 1, "dtype": leaf.dtype} for name, leaf in data.items()}
+    buffer = cpprb.PrioritizedReplayBuffer(size, shapes, alpha=ALPHA)
+    buffer.add(**data)
+    return partial(buffer.sample, BATCH, beta=BETA), buffer.update_priorities
 
 
-class Tianshou:
-    """Tianshou's prioritized buffer; filled step by step, as its own collectors do."""
+def tianshou_calls(size: int) -> tuple[Callable[[], object], Callable[[Any, Any], object]]:
+    """Draws and updates of Tianshou's prioritized buffer; it is filled step by step, as its collectors do."""
+    from tianshou.data import Batch, PrioritizedReplayBuffer  # type: ignore[import-not-found,unused-ignore]
 
-    def __init__(self, size: int) -> None:
-        from tianshou.data import Batch, PrioritizedReplayBuffer  # type: ignore[import-not-found,unused-ignore]
-
-        data = columns(1_000)
-        self.buffer = PrioritizedReplayBuffer(size, alpha=ALPHA, beta=BETA)
-        for at in range(size):
-            row = {name: leaf[at % 1_000] for name, leaf in data.items()}
-            step = {"obs": row["obs"], "act": row["action"], "rew": row["reward"], "obs_next": row["next_obs"]}
-            self.buffer.add(Batch(terminated=False, truncated=False, info={}, **step))
-
-    def sample(self) -> object:
-        return self.buffer.sample(BATCH)
-
-    def update(self, places: Any, priorities: Any) -> None:
-        self.buffer.update_weight(places, priorities)
+    data = columns(1_000)
+    buffer = PrioritizedReplayBuffer(size, alpha=ALPHA, beta=BETA)
+    for at in range(size):
+        row = {name: leaf[at % 1_000] for name, leaf in data.items()}
+        step = {"obs": row["obs"], "act": row["action"], "rew": row["reward"], "obs_next": row["next_obs"]}
+        buffer.add(Batch(terminated=False, truncated=False, info={}, **step))
+    return partial(buffer.sample, BATCH), buffer.update_weight
 
 
 def one_round(buffers: dict[int, Any], seconds: float) -> list[tuple[int, str, float, str]]:
-    """All figures once."""
     found: list[tuple[int, str, float, str]] = []
     rng = np.random.default_rng()
-    for size, buffer in buffers.items():
-        time_alone(buffer.sample, seconds / 10)
-        found += lines(size, f"sample({BATCH})", BATCH, time_alone(buffer.sample, seconds))
+    for size, (sample, update) in buffers.items():
+        time_alone(sample, seconds / 10)
+        found += lines(size, f"sample({BATCH})", BATCH, time_alone(sample, seconds))
         for n in UPDATES:
-            feed = cycle([rng.integers(0, size, n) for _ in range(INDEX_BATCHES)])
-            call = partial(update, buffer, rng.random(n) + 0.1)
+            feed, priorities = cycle([rng.integers(0, size, n) for _ in range(INDEX_BATCHES)]), rng.random(n) + 0.1
+
+            def call(places: Any, update: Any = update, priorities: Any = priorities) -> None:
+                update(places, priorities)
+
             time_calls(call, feed, seconds / 10)
             found += lines(size, f"update({n})", n, time_calls(call, feed, seconds))
     return found
-
-
-def update(buffer: Any, priorities: Any, places: Any) -> None:
-    """New priorities by index."""
-    buffer.update(places, priorities)
 
 
 def lines(size: int, metric: str, count: int, taken: Nanoseconds) -> list[tuple[int, str, float, str]]:
@@ -98,14 +77,14 @@ def lines(size: int, metric: str, count: int, taken: Nanoseconds) -> list[tuple[
 
 
 def main() -> None:
-    kind: Any = {"cpprb": Cpprb, "tianshou": Tianshou}[sys.argv[1]]
-    buffers = {int(size): kind(int(size)) for size in sys.argv[2:]}
+    make = {"cpprb": cpprb_calls, "tianshou": tianshou_calls}[sys.argv[1]]
+    buffers = {int(size): make(int(size)) for size in sys.argv[2:]}
     rng = np.random.default_rng(1)
-    for size, buffer in buffers.items():
+    for size, (_, update) in buffers.items():
         for begin in range(0, size, 10_000):
             places = np.arange(begin, min(size, begin + 10_000))
-            buffer.update(places, rng.random(len(places)) + 0.1)
-    print("ready", flush=True)
+            update(places, rng.random(len(places)) + 0.1)
+    print(json.dumps("ready"), flush=True)
     for line in sys.stdin:
         print(json.dumps(one_round(buffers, float(line))), flush=True)
 

@@ -1,4 +1,1 @@
-"""What the store costs as things grow: items, capacity, objects, processes, writers, tables on a stream, row shapes.
-
-``python -m bench.scale`` from the repository root; ``bench/README.md`` says what each part does and what it includes.
-"""
+"""What the store costs as things grow: `python -m bench.scale`; `bench/README.md` says what each part does."""

@@ -1,4 +1,4 @@
-"""``python -m bench.scale [PART...]``: measure, print, write the file; ``--doc`` puts a file into the docs.
+"""``python -m bench.scale [PART...]``: measure, print, save the figures that ``docs/performance.md`` shows.
 
 From the repository root. Without parts all are measured, about a quarter of an hour; ``--scale 0.01 --seconds 0.1
 --rounds 2`` is a quick look. ``--check``: exit 1 when a bar is missed, or was not measured.
@@ -7,19 +7,19 @@ From the repository root. Without parts all are measured, about a quarter of an 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 
-from bench.scale import page
-from bench.scale.bars import verdicts
+from bench import RESULTS, ROOT
+from bench.kit import Result, apart
 from bench.scale.beside import beside
-from bench.scale.figures import Figure, Options, apart, say
+from bench.scale.figures import Figure, Options, rows, say
 from bench.scale.items import capacity, items
 from bench.scale.objects import objects
 from bench.scale.processes import processes
-from bench.scale.report import RESULTS, ROOT, Result, machine, show
+from bench.scale.report import DOC, bars, show, shown
 from bench.scale.shapes import shapes
 from bench.scale.tables import tables
 from bench.scale.writers import writers
@@ -30,7 +30,6 @@ PARTS: Mapping[str, Callable[[Options], list[Figure]]] = {
 
 
 def parse() -> argparse.Namespace:
-    """The command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.scale", description="what the store costs as things grow")
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; default all")
     parser.add_argument("--seconds", type=float, default=0.5, help="length of one measurement (default 0.5)")
@@ -39,45 +38,32 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--inprocess-python", help="interpreter of the environment of bench/peers/inprocess.txt")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the file (default bench/results)")
     parser.add_argument("--check", action="store_true", help="exit 1 when a bar is missed or was not measured")
-    parser.add_argument("--doc", nargs="?", const="", metavar="FILE", help="write a result into docs/performance.md")
-    parser.add_argument("--doc-check", action="store_true", help="exit 1 when that page differs from its result")
+    DOC.options(parser)
     args = parser.parse_args()
     if unknown := set(args.parts) - set(PARTS):
         parser.error(f"no part {sorted(unknown)}: there are {', '.join(PARTS)}")
     return args
 
 
-def command(args: argparse.Namespace) -> str:
-    """What repeats the run."""
+def main() -> int:
+    args = parse()
+    if (status := DOC.without_measuring(args)) is not None:
+        return status
     peers = " --inprocess-python VENV-INPROCESS/bin/python" if args.inprocess_python else ""
-    parts = "".join(f" {part}" for part in args.parts)
-    return (
-        f"python -m bench.scale{parts} --seconds {args.seconds:g} --rounds {args.rounds} --scale {args.scale:g}{peers}"
-    )
-
-
-def measure(args: argparse.Namespace) -> Result:
-    """Every part in a process of its own."""
-    options = Options(args.seconds, args.rounds, args.scale, args.inprocess_python)
-    before, figures = list(os.getloadavg()), list[Figure]()
+    words = ["python -m bench.scale", *args.parts, f"--seconds {args.seconds:g} --rounds {args.rounds}"]
+    result = Result(" ".join([*words, f"--scale {args.scale:g}{peers}"]))
+    options, figures = Options(args.seconds, args.rounds, args.scale, args.inprocess_python), list[Figure]()
     for name in args.parts or PARTS:
         say(f"-- {name}")
         figures += apart(PARTS[name], options)
-    return Result(command(args), machine(), [before, list(os.getloadavg())], verdicts(figures), figures)
-
-
-def main() -> int:
-    args = parse()
-    if args.doc_check:
-        return 0 if page.write(page.shown(), check=True) else 1
+    verdicts, found = bars(figures), rows(figures)
+    show(found, verdicts)
+    result.parts = {"bars": [asdict(bar) for bar in verdicts], "figures": shown(found)}
+    path = result.save(args.out, "scale")
+    print(f"\nwhat the page shows: {path.relative_to(ROOT) if path.is_relative_to(ROOT) else path}")
     if args.doc is not None:
-        page.write(Path(args.doc).resolve() if args.doc else page.shown(), check=False)
-        return 0
-    result = measure(args)
-    show(result)
-    path = result.save(args.out)
-    print(f"\nraw figures: {path.relative_to(ROOT) if path.is_relative_to(ROOT) else path}")
-    return 1 if args.check and not all(bar.met for bar in result.bars) else 0
+        DOC.write(path)
+    return 1 if args.check and not all(bar.met for bar in verdicts) else 0
 
 
 if __name__ == "__main__":

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import multiprocessing as mp
 from itertools import cycle
-from multiprocessing.connection import Connection
+from typing import Any
 
 import numpy as np
 
 import di_store
+from bench.kit import Worker, time_calls, turns
 from bench.scale.elements import BATCH
-from bench.scale.figures import Figure, Options, Takes, say, time_calls, turns
+from bench.scale.figures import Figure, Options, Takes, say
 
 FRAMES = {"obs": di_store.Spec((4, 84, 84), "u1")}
 ITEM = "28 KB"
@@ -29,34 +29,30 @@ def beside(options: Options) -> list[Figure]:
             table.insert(next(feed))
         time_calls(table.insert, feed, options.seconds / 10)
         for loops in turns(LOOPS, max(options.rounds, 5)):
-            samplers = [Sampler(table) for _ in range(loops)]
+            samplers = [start_sampler(table) for _ in range(loops)]
             taken = time_calls(table.insert, feed, options.seconds * 2)
             takes.latencies(ITEM, loops, "insert", taken, (50, 99, 99.9))
-            if drawn := [sampler.stop() for sampler in samplers]:
+            if drawn := [stop_sampler(sampler) for sampler in samplers]:
                 takes.add(ITEM, loops, "drawn beside", sum(drawn), "items/s")
     return takes.figures()
 
 
-class Sampler:
+def start_sampler(table: di_store.Table) -> Worker:
     """A process that draws until it is told to stop; it draws already when this returns."""
-
-    def __init__(self, table: di_store.Table) -> None:
-        context = mp.get_context("spawn")
-        self._pipe, there = context.Pipe()
-        self._process = context.Process(target=draw, args=(there, table), daemon=True)
-        self._process.start()
-        there.close()
-        assert self._pipe.recv() == "draws"
-
-    def stop(self) -> float:
-        """Items it drew per second."""
-        self._pipe.send("stop")
-        rate = float(self._pipe.recv())
-        self._process.join()
-        return rate
+    sampler = Worker(draw, table)
+    assert sampler.pipe.recv() == "draws"
+    return sampler
 
 
-def draw(pipe: Connection, table: di_store.Table) -> None:
+def stop_sampler(sampler: Worker) -> float:
+    """Items it drew per second."""
+    sampler.pipe.send("stop")
+    rate = float(sampler.pipe.recv())
+    sampler.end()
+    return rate
+
+
+def draw(pipe: Any, table: di_store.Table) -> None:
     """The sampler's process."""
     held, taken = [table.sample(BATCH)], 0
 

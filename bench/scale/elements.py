@@ -19,8 +19,7 @@ SCHEMA = {
 }
 """A robot's state and action; `next_obs` comes from the next row. An episode has 1,000 rows."""
 
-TABLE_BYTES, ITEM_BYTES = 16 << 20, 180
-"""What a store is given for each table and each item of its capacity: more than is reserved for them."""
+TABLE_BYTES, ITEM_BYTES = 16 << 20, 180  # what a store is given for each table and each item: more than is reserved
 
 SAMPLERS = {"prioritized": di_store.Prioritized(alpha=0.6, beta=0.4), "uniform": di_store.Uniform()}
 
@@ -44,19 +43,17 @@ def row(seed: int = 0) -> dict[str, Any]:
 
 
 def store_bytes(capacities: Iterable[int]) -> int:
-    """A budget for tables of such capacities."""
     return (64 << 20) + sum(TABLE_BYTES + ITEM_BYTES * capacity for capacity in capacities)
 
 
 def make_table(store: di_store.Store, name: str, capacity: int, sampler: str, lanes: int = 1) -> di_store.Table:
-    """A table of such elements, empty."""
     return store.create_table(
         name, capacity=capacity, view=di_store.Transition(), schema=SCHEMA, sampler=SAMPLERS[sampler], lanes=lanes
     )
 
 
 def fill(table: di_store.Table, items: int) -> None:
-    """Append episodes until `items` are there."""
+    """Append episodes until the table holds `items`."""
     episode = rows(EPISODE_ROWS)
     with table.writer() as writer:
         while len(table) < items:
@@ -64,7 +61,7 @@ def fill(table: di_store.Table, items: int) -> None:
 
 
 def touch(table: di_store.Table, priorities: bool, block: int = 100_000) -> None:
-    """Read every item once, and give it a random priority: nothing measured afterwards meets a page or value first."""
+    """Read every item once, and give it a random priority, so that nothing measured later meets a page first."""
     rng, keys = np.random.default_rng(1), table.keys()
     for begin in range(0, len(keys), block):
         some = keys[begin : begin + block]

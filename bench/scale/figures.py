@@ -1,25 +1,18 @@
-"""How a figure is taken here: calls timed one by one, in rounds in which sizes take turns; medians over them count."""
+"""What every part is told, and how it collects its figures: one value a round, of which the median counts."""
 
 from __future__ import annotations
 
-import math
-import multiprocessing as mp
 import statistics
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import repeat
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-LEAST_CALLS = 20
-T = TypeVar("T")
-Nanoseconds = npt.NDArray[np.int64]
+from bench.kit import Nanoseconds
+
 At = int | str
 """A size, or a name where one number does not tell it."""
 
@@ -31,7 +24,7 @@ class Options:
     Attributes:
         seconds: how long one case is measured in one round.
         rounds: turns of every case.
-        scale: share of the largest counts; 1: as the contract asks.
+        scale: share of the largest counts.
         peers: interpreter of the environment of bench/peers/inprocess.txt; None: only our store.
     """
 
@@ -41,7 +34,7 @@ class Options:
     peers: str | None = None
 
     def ladder(self, *values: int) -> list[int]:
-        """Those of the sizes that the scale leaves, two at least."""
+        """The sizes up to the largest one times the scale, two at least."""
         most = values[-1] * self.scale
         return [value for place, value in enumerate(values) if value <= most or place < 2]
 
@@ -51,13 +44,10 @@ class Figure:
     """One measured number.
 
     Attributes:
-        part: what grows.
+        part: what grows; at: how large it is.
         series: what is measured in turn with others.
-        at: how large it is there.
         metric: name, percentile included.
-        unit: of the value.
-        value: median over the rounds.
-        rounds: every round's, in order.
+        rounds: every round's value, in order.
     """
 
     part: str
@@ -65,7 +55,6 @@ class Figure:
     at: At
     metric: str
     unit: str
-    value: float
     rounds: list[float]
 
 
@@ -77,7 +66,6 @@ class Takes:
         self._found: dict[tuple[str, At, str, str], list[float]] = {}
 
     def add(self, series: str, at: At, metric: str, value: float, unit: str) -> None:
-        """One round's value."""
         self._found.setdefault((series, at, metric, unit), []).append(float(f"{value:.5g}"))
 
     def latencies(
@@ -87,51 +75,27 @@ class Takes:
         for percent in percents:
             self.add(series, at, f"{metric} p{percent:g}", float(np.percentile(taken, percent)) / 1e3, "µs")
 
+    def rate(self, series: str, at: At, metric: str, taken: Nanoseconds, items: int) -> None:
+        """One round's items per second, of calls that handle `items` each."""
+        self.add(series, at, metric, items * len(taken) * 1e9 / float(taken.sum()), "items/s")
+
     def last(self, series: str, at: At, metric: str) -> float:
         """The value that came last, for ratios within a round."""
         return next(found[-1] for key, found in self._found.items() if key[:3] == (series, at, metric))
 
     def figures(self) -> list[Figure]:
         """All of them, in the order in which they were first taken."""
-        return [
-            Figure(self.part, series, at, metric, unit, statistics.median(found), found)
-            for (series, at, metric, unit), found in self._found.items()
-        ]
+        return [Figure(self.part, *key, found) for key, found in self._found.items()]
 
 
-def time_calls(call: Callable[[Any], object], feed: Iterable[Any], seconds: float = math.inf) -> Nanoseconds:
-    """Nanoseconds of each `call(value)`, until the time or the feed is over.
-
-    Taking the value is not timed, reading the clock is (0.1 µs).
-    """
-    clock = time.perf_counter_ns
-    end, taken = clock() + seconds * 1e9, list[int]()
-    for value in feed:
-        begin = clock()
-        call(value)
-        now = clock()
-        taken.append(now - begin)
-        if now > end and len(taken) >= LEAST_CALLS:
-            break
-    return np.array(taken, np.int64)
-
-
-def time_alone(call: Callable[[], object], seconds: float) -> Nanoseconds:
-    """Nanoseconds of each `call()`."""
-    return time_calls(lambda _: call(), repeat(None), seconds)
-
-
-def turns(cases: Sequence[T], rounds: int) -> Iterator[T]:
-    """Every case once a round, in an order that rotates."""
-    for turn in range(rounds):
-        for place in range(len(cases)):
-            yield cases[(turn + place) % len(cases)]
-
-
-def apart(function: Callable[..., T], *arguments: Any) -> T:
-    """What `function(*arguments)` returns, or raises, in a fresh process."""
-    with ProcessPoolExecutor(1, mp_context=mp.get_context("spawn")) as pool:
-        return pool.submit(function, *arguments).result()
+def rows(figures: Iterable[Figure]) -> list[dict[str, Any]]:
+    """A row for each metric of a series, as results hold them: `values` are pairs of size and median."""
+    found: dict[tuple[str, ...], dict[str, Any]] = {}
+    for f in figures:
+        head = {"part": f.part, "series": f.series, "metric": f.metric, "unit": f.unit}
+        row = found.setdefault(tuple(head.values()), {**head, "values": []})
+        row["values"].append([f.at, statistics.median(f.rounds)])
+    return list(found.values())
 
 
 def memory_kib(pid: int | str = "self") -> dict[str, int]:
@@ -142,5 +106,4 @@ def memory_kib(pid: int | str = "self") -> dict[str, int]:
 
 
 def say(text: str) -> None:
-    """Progress, to stderr."""
     print(text, file=sys.stderr, flush=True)

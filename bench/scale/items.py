@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import time
 from collections.abc import Iterator
 from itertools import cycle, repeat
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import di_store
+from bench import ROOT
+from bench.kit import Worker, apart, start_module, time_alone, time_calls, turns
 from bench.scale.elements import BATCH, SAMPLERS, fill, make_table, row, store_bytes, touch
-from bench.scale.figures import At, Figure, Options, Takes, apart, memory_kib, say, time_alone, time_calls, turns
-from bench.scale.keeper import Keeper
-from bench.scale.peers import Peer
+from bench.scale.figures import At, Figure, Options, Takes, memory_kib, say
 
 SIZES = (1_000, 10_000, 100_000, 1_000_000, 10_000_000)
-PEER_SIZES = (100_000, 1_000_000)
+PEERS, PEER_SIZES = ("cpprb", "tianshou"), (100_000, 1_000_000)
+QUIET_SECONDS, MOST_SECONDS = 1.0, 60.0
 UPDATES = (32, 256, 1024)
 KEPT = 100_000
 FACTORS = (1, 10, 100)
@@ -34,12 +39,14 @@ def items(options: Options) -> list[Figure]:
             if sampler == "prioritized":
                 reader_memory(store, size, takes)
             touch(tables[sampler, size], sampler == "prioritized")
-        peers = Peer.start_all(options.peers, [size for size in PEER_SIZES if size <= sizes[-1]])
+        shared = [size for size in PEER_SIZES if size <= sizes[-1]]
+        peers = [Peer(options.peers, name, shared) for name in PEERS] if options.peers and shared else []
+        writer = Worker(keep_writer, tables["prioritized", sizes[-1]])
         try:
-            with Keeper(tables["prioritized", sizes[-1]]) as keeper:
-                takes.add("prioritized", sizes[-1], "machine's shared memory in huge pages", keeper.settle(), "GiB")
-                read(tables, peers, options, takes)
+            settle(writer)
+            read(tables, peers, options, takes)
         finally:
+            writer.end()
             for peer in peers:
                 peer.close()
         write({size: tables["prioritized", size] for size in sizes}, options, takes)
@@ -91,7 +98,7 @@ def read(tables: dict[Case, di_store.Table], peers: list[Peer], options: Options
 
 
 def sample_round(table: di_store.Table, series: str, at: At, seconds: float, takes: Takes) -> None:
-    """One round of draws; the batch before is let go in time for its buffer to be used again."""
+    """One round of draws; the previous batch is let go before the next draw needs a buffer."""
     held = [table.sample(BATCH)]
 
     def call() -> None:
@@ -100,17 +107,16 @@ def sample_round(table: di_store.Table, series: str, at: At, seconds: float, tak
     time_alone(call, seconds / 10)
     taken = time_alone(call, seconds)
     takes.latencies(series, at, f"sample({BATCH})", taken)
-    takes.add(series, at, f"sample({BATCH})", BATCH * len(taken) * 1e9 / taken.sum(), "items/s")
+    takes.rate(series, at, f"sample({BATCH})", taken, BATCH)
 
 
 def key_batches(table: di_store.Table) -> dict[int, Iterator[Any]]:
-    """By batch size: keys of the whole table in random order, so that none is soon met again."""
+    """By batch size: keys of the whole table in random order, so that none comes again soon."""
     keys = np.random.default_rng(2).permutation(table.keys())
     return {n: cycle([keys[at : at + n] for at in range(0, len(keys) - n + 1, n)]) for n in UPDATES if n <= len(keys)}
 
 
 def update_round(table: di_store.Table, feeds: dict[int, Iterator[Any]], at: int, seconds: float, takes: Takes) -> None:
-    """One round of updates, by batch size."""
     rng = np.random.default_rng(3)
     for n, feed in feeds.items():
         priorities = rng.random(n) + 0.1
@@ -121,7 +127,7 @@ def update_round(table: di_store.Table, feeds: dict[int, Iterator[Any]], at: int
         time_calls(call, feed, seconds / 10)
         taken = time_calls(call, feed, seconds)
         takes.latencies("prioritized", at, f"update({n})", taken)
-        takes.add("prioritized", at, f"update({n})", n * len(taken) * 1e9 / taken.sum(), "items/s")
+        takes.rate("prioritized", at, f"update({n})", taken, n)
 
 
 def write(tables: dict[int, di_store.Table], options: Options, takes: Takes) -> None:
@@ -151,11 +157,59 @@ def capacity(options: Options) -> list[Figure]:
             apart(fill, table, kept)
             touch(table, sampler == "prioritized")
             tables[sampler, factor], feeds[sampler, factor] = table, key_batches(table)
-        with Keeper(tables[cases[-1]]) as keeper:
-            keeper.settle()
-            for case in turns(cases, max(options.rounds, 5)):
-                sampler, factor = case
-                sample_round(tables[case], sampler, kept * factor, options.seconds, takes)
-                if sampler == "prioritized":
-                    update_round(tables[case], feeds[case], kept * factor, options.seconds / 2, takes)
+        writer = Worker(keep_writer, tables[cases[-1]])
+        settle(writer)
+        for case in turns(cases, max(options.rounds, 5)):
+            sampler, factor = case
+            sample_round(tables[case], sampler, kept * factor, options.seconds, takes)
+            if sampler == "prioritized":
+                update_round(tables[case], feeds[case], kept * factor, options.seconds / 2, takes)
+        writer.end()
     return takes.figures()
+
+
+def keep_writer(pipe: Any, table: di_store.Table) -> None:
+    """The process of an idle writer, as a table in use has one: its background thread makes the store's pages huge."""
+    with table.writer():
+        pipe.send("open")
+        pipe.poll(None)
+
+
+def settle(writer: Worker) -> None:
+    """Wait until the writer is there and no more pages of the machine's shared memory become huge."""
+    writer.pipe.recv()
+    end, seen, since = time.monotonic() + MOST_SECONDS, -1, time.monotonic()
+    while time.monotonic() < min(end, since + QUIET_SECONDS):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        found = sum(int(line.split()[1]) for line in lines if line.startswith("ShmemHugePages:"))
+        if found != seen:
+            seen, since = found, time.monotonic()
+        time.sleep(QUIET_SECONDS / 10)
+    say(f"huge pages: {seen / 2**20:.2f} GiB")
+
+
+class Peer:
+    """An in-process buffer in a process of its own: filled, and idle until it is told to measure."""
+
+    def __init__(self, python: str, name: str, sizes: list[int]) -> None:
+        say(f"items: {name}")
+        self.name = name
+        pipes = {"stdin": subprocess.PIPE, "stderr": None, "cwd": ROOT}
+        self._process = start_module(python, "bench.peers.scale_bench", [name, *map(str, sizes)], [ROOT], **pipes)
+        assert self._answer() == "ready"
+
+    def measure(self, seconds: float, takes: Takes) -> None:
+        self._process.stdin.write(f"{seconds}\n")
+        self._process.stdin.flush()
+        for size, metric, value, unit in self._answer():
+            takes.add(self.name, size, metric, value, unit)
+
+    def close(self) -> None:
+        self._process.stdin.close()
+        self._process.wait(60)
+
+    def _answer(self) -> Any:
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"{self.name} ended with {self._process.wait(60)}")
+        return json.loads(line)

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 import di_store
-from bench.scale.figures import Figure, Nanoseconds, Options, Takes, apart, say, time_alone, time_calls, turns
+from bench.kit import Nanoseconds, apart, time_alone, time_calls, turns
+from bench.scale.figures import Figure, Options, Takes, say
 
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
 OBJECT_BYTES, STORE_BYTES_EACH = 1_000, 1_700
@@ -31,7 +32,6 @@ def objects(options: Options) -> list[Figure]:
 
 
 def put_all(name: str, count: int) -> None:
-    """In a process of its own."""
     value = np.zeros(OBJECT_BYTES, np.uint8)
     store = di_store.attach(name)
     for begin in range(0, count, BLOCK):

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 import di_store
+from bench.kit import time_alone, time_calls, turns
 from bench.scale.elements import BATCH
-from bench.scale.figures import Figure, Options, Takes, say, time_alone, time_calls, turns
+from bench.scale.figures import Figure, Options, Takes, say
 
 COLUMNS, LANES, CAPACITY = 8, 8, 20_000
 ROW_BYTES = (128, 2_048)
@@ -28,11 +29,6 @@ class Case:
     writer: di_store.Writer
     steps: list[dict[str, Any]]
 
-    @property
-    def rows_per_call(self) -> int:
-        """Rows that one append writes."""
-        return LANES if self.form == "lanes" else 1
-
 
 def shapes(options: Options) -> list[Figure]:
     """All forms take turns; ratios are to the flat form of the same round."""
@@ -49,14 +45,12 @@ def shapes(options: Options) -> list[Figure]:
 
 
 def make(store: di_store.Store, form: str, row_bytes: int, options: Options) -> Case:
-    """The table, full."""
     say(f"shapes: {form}, {row_bytes} B")
     length, capacity = row_bytes // 4 // COLUMNS, max(2_000, int(CAPACITY * options.scale))
     spec: Any = di_store.Spec((length,), "f4")
     ragged = di_store.Spec((None,), "f4", max=2 * length)
-    table = store.create_table(
-        f"{form} {row_bytes}", capacity=capacity, schema=arrange(form, spec, ragged), sampler=di_store.Uniform()
-    )
+    name, schema = f"{form} {row_bytes}", arrange(form, spec, ragged)
+    table = store.create_table(name, capacity=capacity, schema=schema, sampler=di_store.Uniform())
     writer = table.writer(lanes=LANES if form == "lanes" else None)
     rng, steps = np.random.default_rng(0), []
     for _ in range(64):
@@ -72,7 +66,6 @@ def make(store: di_store.Store, form: str, row_bytes: int, options: Options) -> 
 
 
 def arrange(form: str, leaf: Any, varied: Any) -> dict[str, Any]:
-    """Eight leaves as the form has them."""
     if form == "nested":
         return {f"a{i}": {f"b{j}": {f"c{k}": leaf for k in range(2)} for j in range(2)} for i in range(2)}
     flat = {f"column{number}": leaf for number in range(COLUMNS)}
@@ -80,14 +73,13 @@ def arrange(form: str, leaf: Any, varied: Any) -> dict[str, Any]:
 
 
 def measure(case: Case, seconds: float, takes: Takes) -> None:
-    """One round: appends, then draws."""
     feed, held = cycle(case.steps), [case.table.sample(BATCH)]
 
     def sample() -> None:
         held[0] = case.table.sample(BATCH)
 
     time_calls(case.writer.append, feed, seconds / 10)
-    taken = time_calls(case.writer.append, feed, seconds) // case.rows_per_call
+    taken = time_calls(case.writer.append, feed, seconds) // (LANES if case.form == "lanes" else 1)  # of one row
     takes.latencies(case.form, case.row_bytes, "append of a row", taken)
     time_alone(sample, seconds / 10)
     takes.latencies(case.form, case.row_bytes, f"sample({BATCH})", time_alone(sample, seconds))

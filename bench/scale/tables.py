@@ -5,8 +5,9 @@ from __future__ import annotations
 from itertools import repeat
 
 import di_store
+from bench.kit import time_calls, turns
 from bench.scale.elements import EPISODE_ROWS, make_table, row, rows
-from bench.scale.figures import Figure, Options, Takes, say, time_calls, turns
+from bench.scale.figures import Figure, Options, Takes, say
 
 COUNTS = (1, 2, 4, 8, 16)
 CAPACITY, SERIES = 100_000, "prioritized"

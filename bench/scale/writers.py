@@ -1,16 +1,15 @@
-"""Part "writers": many writers with many lanes on one table: appends in all, memory of each, who gets his share."""
+"""Part "writers": many writers with many lanes on one table: appends in all, memory of each, fairness."""
 
 from __future__ import annotations
 
-import multiprocessing as mp
 import statistics
 import time
-from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
 
 import di_store
+from bench.kit import Worker
 from bench.scale.elements import fill, make_table, row
 from bench.scale.figures import Figure, Options, Takes, memory_kib, say
 
@@ -45,18 +44,8 @@ class Crew:
         self.at, self.lanes = f"{lanes} x {count}", lanes
         self._store = store
         self._before = self._used()
-        context = mp.get_context("forkserver")
-        context.set_forkserver_preload(["bench.scale.writers"])
-        self._pipes: list[Connection] = []
-        self._processes = []
-        for _ in range(count):
-            here, there = context.Pipe()
-            process = context.Process(target=write, args=(there, store.name, lanes), daemon=True)
-            process.start()
-            there.close()
-            self._pipes.append(here)
-            self._processes.append(process)
-        self._private = [int(pipe.recv()) for pipe in self._pipes]
+        self._workers = [Worker(write, store.name, lanes, method="forkserver") for _ in range(count)]
+        self._private = [int(worker.pipe.recv()) for worker in self._workers]
 
     def _used(self) -> int:
         stats = self._store.stats()
@@ -64,16 +53,16 @@ class Crew:
 
     def memory(self, takes: Takes) -> None:
         """What one writer takes: of the store (its open chunks), and of its own."""
-        used = max(0, self._used() - self._before) / len(self._pipes)
+        used = max(0, self._used() - self._before) / len(self._workers)
         takes.add(SERIES, self.at, "store, each writer", used / 1024, "KiB")
         takes.add(SERIES, self.at, "private memory, each writer", statistics.median(self._private), "KiB")
 
     def measure(self, seconds: float, takes: Takes) -> None:
         """All of them write for that long, from one moment on."""
         begin = time.monotonic() + LEAD_SECONDS
-        for pipe in self._pipes:
-            pipe.send((begin, begin + seconds))
-        found = [pipe.recv() for pipe in self._pipes]
+        for worker in self._workers:
+            worker.pipe.send((begin, begin + seconds))
+        found = [worker.pipe.recv() for worker in self._workers]
         calls = np.array([each[0] for each in found], float)
         takes.add(SERIES, self.at, "rows in all", calls.sum() * self.lanes / seconds, "rows/s")
         for place, name in ((1, "append p50"), (2, "append p99")):
@@ -82,14 +71,13 @@ class Crew:
         takes.add(SERIES, self.at, "least share", calls.min() / calls.mean(), "of the mean")
 
     def end(self) -> None:
-        """Let them go."""
-        for pipe in self._pipes:
-            pipe.send(None)
-        for process in self._processes:
-            process.join()
+        for worker in self._workers:
+            worker.pipe.send(None)
+        for worker in self._workers:
+            worker.end()
 
 
-def write(pipe: Connection, name: str, lanes: int) -> None:
+def write(pipe: Any, name: str, lanes: int) -> None:
     """One writer: opens, appends once, then writes from a moment to another as often as it is told."""
     before = memory_kib()
     table = di_store.attach(name, timeout=120).table("t")

@@ -1,5 +1,7 @@
 #include "arena/locks.h"
 
+#include "arena/clients.h"
+
 namespace di {
 namespace {
 
@@ -34,13 +36,13 @@ void SharedLock::acquire(u64 deadline_ns) {
   acquire_slow(deadline_ns);
 }
 
-// Dead, or dead so long that its slot is somebody else's. A clean exit leaves no lock behind.
+// The owner is dead, perhaps for so long that its slot is another process's. A process that exits cleanly holds no lock.
 bool SharedLock::owner_gone(u32 word) const {
   const u32 holder = lock_owner(word);
-  if (holder >= kMaxClients) return true;  // a damaged word: nobody can ever let go of it
-  const u32 generation = arena_.client(holder).generation.load(std::memory_order_acquire);
+  if (holder >= kMaxClients) return true;  // a damaged word: no process will ever release it
+  const u32 generation = client_.memory.client(holder).generation.load(std::memory_order_acquire);
   // mutant: stopped-owner-is-robbed
-  return lock_owner_word(holder, generation) != (word & ~kSleeping) || arena_.is_dead(holder);
+  return lock_owner_word(holder, generation) != (word & ~kSleeping) || is_dead(client_, holder);
 }
 
 void SharedLock::acquire_slow(Deadline deadline) {
@@ -48,7 +50,7 @@ void SharedLock::acquire_slow(Deadline deadline) {
   const bool nested = os::is_python_held_off() && !deadline.tries_only();
   // mutant: waits-with-a-lock-in-hand-last
   const u64 until = nested ? deadline.at_most(kNestedNs).at_ns() : deadline.at_ns();
-  WaitRecord record(arena_);
+  WaitRecord record(client_);
   os::LongWait wait;
   for (;;) {
     u32 seen = word_.word.load(std::memory_order_relaxed);
@@ -75,11 +77,11 @@ void SharedLock::acquire_slow(Deadline deadline) {
     if (!deadline.tries_only()) record.is_for_lock(holder);  // from the second slice on: most waits are over by then
     const u64 time = os::now_ns();
     if (time < until) {
-      if (wait.is_due()) wait.tell(name_ + " is held by " + arena_.describe_client(holder));
+      if (wait.is_due()) wait.tell(name_ + " is held by " + describe_client(client_.memory, holder));
       continue;
     }
     // A lock is held for microseconds. An owner that runs and keeps it longer waits for a processor: no reason to fail.
-    if (!deadline.tries_only() && time < until + kPatienceNs && arena_.runs(holder)) continue;
+    if (!deadline.tries_only() && time < until + kPatienceNs && runs(client_.memory, holder)) continue;
     if (!deadline.tries_only()) record.give_up();
     refuse(holder, nested);
   }
@@ -87,7 +89,7 @@ void SharedLock::acquire_slow(Deadline deadline) {
 }
 
 void SharedLock::refuse(u32 holder, bool nested) {
-  const std::string who = arena_.describe_client(holder);
+  const std::string who = describe_client(client_.memory, holder);
   // mutant: culprit-not-named
   Error error(Code::kTimeout, name_ + " is held by " + who, who);
   error.held_by(holder);
@@ -95,15 +97,15 @@ void SharedLock::refuse(u32 holder, bool nested) {
   throw error;
 }
 
-void await_inner(const Arena& arena, const Error& error, Deadline deadline) {
+void await_inner(const Client& client, const Error& error, Deadline deadline) {
   if (deadline.over()) throw error;
   if (error.lock() == nullptr) {
     os::Blocking blocking;
     os::sleep_ns(kSliceNs / 2);
     return;
   }
-  SharedLock lock(arena, *static_cast<LockWord*>(error.lock()), error.lock_name());
-  lock.acquire(deadline);  // a dead owner's work stays marked: the next one finishes it
+  SharedLock lock(client, *static_cast<LockWord*>(error.lock()), error.lock_name());
+  lock.acquire(deadline);  // after a death `dirty` stays set: the next owner repairs
   lock.release();
 }
 

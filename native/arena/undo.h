@@ -2,14 +2,14 @@
 // derived is not logged, the lock's `dirty` mark covers it.
 #pragma once
 
-#include "arena/arena.h"
+#include "arena/mapping.h"
 
 namespace di {
 
 class Undo {
  public:
-  Undo(const Arena& arena, UndoRecord& record)
-      : arena_(arena), record_(record), base_(arena.at(kPageBytes, 0) - kPageBytes) {}
+  Undo(const Mapping& mapping, UndoRecord& record)
+      : mapping_(mapping), record_(record), base_(mapping.at(kPageBytes, 0) - kPageBytes) {}
 
   template <class Word>
   void set(Word& word, u64 value) {
@@ -37,7 +37,7 @@ class Undo {
     while (n-- > 0) {
       const UndoEntry& entry = record_.entries[n];
       if (entry.offset % 8 != 0) throw Error(Code::kCorruptData, "an undo record is damaged");
-      __atomic_store_n(reinterpret_cast<u64*>(arena_.at(entry.offset, 8)), entry.value, __ATOMIC_RELEASE);
+      __atomic_store_n(reinterpret_cast<u64*>(mapping_.at(entry.offset, 8)), entry.value, __ATOMIC_RELEASE);
       record_.count.store(n, std::memory_order_release);
     }
   }
@@ -45,7 +45,7 @@ class Undo {
   bool pending() const { return record_.count.load(std::memory_order_acquire) != 0; }
 
  private:
-  const Arena& arena_;
+  const Mapping& mapping_;
   UndoRecord& record_;
   u8* base_;
 };

@@ -8,17 +8,17 @@ namespace {
 constexpr u64 kBeingWritten = 1;
 constexpr u32 kGenerationMask = (1u << 20) - 1;
 
-u64 token_of(const Arena& arena) {
-  return (u64{os::thread_id()} << 32) | (u64{arena.slot_generation() & kGenerationMask} << 12) |
-         (u64{arena.slot() + 1} << 1);
+u64 token_of(const Client& client) {
+  return (u64{os::thread_id()} << 32) | (u64{client.slot_generation() & kGenerationMask} << 12) |
+         (u64{client.slot() + 1} << 1);
 }
 u32 slot_of(u64 owner) { return static_cast<u32>(owner >> 1 & 0x7ff) - 1; }
 
 // Whether the process that wrote it still has its client slot.
-bool has_owner(const Arena& arena, u64 owner) {
+bool has_owner(const Memory& memory, u64 owner) {
   const u32 slot = slot_of(owner);
   if (owner == 0 || slot >= kMaxClients) return false;
-  const ClientSlot& client = arena.client(slot);
+  const ClientSlot& client = memory.client(slot);
   return client.state.load(std::memory_order_acquire) != static_cast<u32>(ClientState::kFree) &&
          (client.generation.load() & kGenerationMask) == (owner >> 12 & kGenerationMask);
 }
@@ -28,12 +28,12 @@ thread_local u32 t_given_up = 0;            // how many waits for locks were in 
 thread_local bool t_unseen = false;
 
 // A record that nobody needs, marked as being written; nullptr: there is none.
-WaitSlot* take_free(const Arena& arena, u64 token) {
+WaitSlot* take_free(const Memory& memory, u64 token) {
   for (u32 step = 0; step < kMaxWaits; ++step) {
     const u32 at = (t_last + step) % kMaxWaits;
-    WaitSlot& record = arena.wait(at);
+    WaitSlot& record = memory.wait(at);
     u64 seen = record.owner.load(std::memory_order_relaxed);
-    if (has_owner(arena, seen)) continue;
+    if (has_owner(memory, seen)) continue;
     // acquire: what the last owner wrote comes before what is written now.
     if (!record.owner.compare_exchange_strong(seen, token | kBeingWritten, std::memory_order_acq_rel)) continue;
     t_last = at;
@@ -44,26 +44,26 @@ WaitSlot* take_free(const Arena& arena, u64 token) {
 
 }  // namespace
 
-WaitRecord::WaitRecord(const Arena& arena) : arena_(arena), since_ns_(os::now_ns()), given_up_(t_given_up) {}
+WaitRecord::WaitRecord(const Client& client) : client_(client), since_ns_(os::now_ns()), given_up_(t_given_up) {}
 
-// Nobody else writes to it while it names this thread: not the parent's, and of a call that has not ended meanwhile.
+// While `owner` holds this thread's token no other thread writes to the record. After a fork it is the parent's.
 bool WaitRecord::is_ours() const {
-  return record_ != nullptr && fork_generation_ == arena_.fork_generation() &&
+  return record_ != nullptr && fork_generation_ == client_.fork_generation() &&
          record_->owner.load(std::memory_order_relaxed) == token_;
 }
 
 void WaitRecord::take(Reason reason) {
-  fork_generation_ = arena_.fork_generation();
-  token_ = token_of(arena_);
+  fork_generation_ = client_.fork_generation();
+  token_ = token_of(client_);
   sought_ = true;
-  record_ = &arena_.wait(t_last % kMaxWaits);
+  record_ = &client_.memory.wait(t_last % kMaxWaits);
   // mutant: a-wait-inside-a-call-has-a-record-of-its-own
   inside_ = is_ours();
   if (inside_) {
     before_ = {record_->kind.load(), record_->table.load(), record_->culprit.load()};
     return tell(reason);
   }
-  record_ = t_unseen ? nullptr : take_free(arena_, token_);
+  record_ = t_unseen ? nullptr : take_free(client_.memory, token_);
   if (record_ == nullptr) return;
   // mutant: waits-as-old-as-the-last-one
   record_->since_ns.store(since_ns_, std::memory_order_relaxed);
@@ -90,7 +90,7 @@ void WaitRecord::is_for_lock(u32 holder) {
 void WaitRecord::is_for(WaitKind kind, u32 table, u32 culprit) {
   const Reason reason{static_cast<u32>(kind), table, culprit + 1};
   // mutant: a-lock-is-no-reason-between-two-looks
-  if (!sought_ || fork_generation_ != arena_.fork_generation())
+  if (!sought_ || fork_generation_ != client_.fork_generation())
     take(reason);  // the old one is the parent's
   else if (is_ours() && given_up_ == t_given_up)
     tell(reason);
@@ -103,8 +103,8 @@ void WaitRecord::give_up() {
 }
 
 void WaitRecord::end() {
-  if (record_ == nullptr || fork_generation_ != arena_.fork_generation()) return;
-  // Not another's: somebody took the record over if this process was taken for dead meanwhile.
+  if (record_ == nullptr || fork_generation_ != client_.fork_generation()) return;
+  // If this process was taken for dead, another one may have the record now: then nothing is written.
   u64 mine = token_;
   if (!inside_)
     record_->owner.compare_exchange_strong(mine, 0, std::memory_order_release);
@@ -116,15 +116,14 @@ void WaitRecord::end() {
 UnseenWaits::UnseenWaits() { t_unseen = true; }
 UnseenWaits::~UnseenWaits() { t_unseen = false; }
 
-std::vector<Waiting> all_waiting(const Arena& arena) {
+std::vector<Waiting> all_waiting(const Memory& memory) {
   std::vector<Waiting> all;
-  // Read before any record: who owns one later than this began to wait before, or has no age yet. So no age is larger
-  // than that of a call that was in progress now.
+  // Read before the records: a wait that begins after this moment is shown with age 0, so no age is too large.
   const u64 now = os::now_ns();
   for (u32 at = 0; at < kMaxWaits; ++at) {
-    const WaitSlot& record = arena.wait(at);
+    const WaitSlot& record = memory.wait(at);
     const u64 owner = record.owner.load(std::memory_order_acquire);
-    if ((owner & kBeingWritten) != 0 || !has_owner(arena, owner)) continue;
+    if ((owner & kBeingWritten) != 0 || !has_owner(memory, owner)) continue;
     const u32 kind = record.kind.load(std::memory_order_relaxed);
     if (kind == 0 || kind > static_cast<u32>(WaitKind::kTable)) continue;
     const u64 since = record.since_ns.load(std::memory_order_relaxed);

@@ -1,26 +1,30 @@
-// Who waits for what: one record for each thread of any process that waits, for stats and for errors. Nobody decides by
-// them.
+// Who waits for what: one record for each waiting thread of any process, for stats and errors. No decision depends on them.
 //
-// A record is taken when the call begins to wait and let go when it ends; in between its age is the call's, whatever it
-// waits for just then. A wait inside that of a call (for a lock, while the call looks again) tells its reason in the
-// call's record. If it was in vain, that stays the reason until the call has looked once more.
+// A call takes a record when it begins to wait and releases it when it ends. The record's age is that of the call, whatever
+// it waits for at the moment. If the call waits for a lock on the way (to look again), that wait writes its reason into the
+// call's record. If the lock was not had, this stays the reason until the call has looked again.
+//
+// Records are taken by compare-and-swap of `owner` and read without a lock. A kill leaves a record that names a slot and
+// generation that are gone, which is free for the next taker.
 #pragma once
 
-#include "arena/arena.h"
+#include <vector>
+
+#include "arena/client.h"
 
 namespace di {
 
 class WaitRecord {
  public:
-  explicit WaitRecord(const Arena& arena);  // the wait begins now
+  explicit WaitRecord(const Client& client);  // the wait begins now
   ~WaitRecord() { end(); }
   WaitRecord(const WaitRecord&) = delete;
   WaitRecord& operator=(const WaitRecord&) = delete;
-  // Of a wait for a lock, by who holds it (client slot).
+  // The wait is for a lock; `holder`: client slot of its owner.
   void is_for_lock(u32 holder);
-  // Of a call between two looks: what it looked for, unless a lock kept it from looking.
+  // Of a call between two looks: what it waits for. Ignored if it could not look, as it did not get a lock.
   void is_for(WaitKind kind, u32 table, u32 culprit);
-  // The wait for a lock was in vain: the call it is inside of goes on waiting for that.
+  // The lock was not had: the call around this wait keeps that as its reason.
   void give_up();
   void end();  // a second one does nothing
 
@@ -32,7 +36,7 @@ class WaitRecord {
   void take(Reason reason);
   void tell(Reason reason);
 
-  const Arena& arena_;
+  const Client& client_;
   u64 since_ns_;
   u64 fork_generation_ = 0;
   u64 token_ = 0;
@@ -43,7 +47,7 @@ class WaitRecord {
   u32 given_up_;  // waits for locks of this thread that were in vain when this call looked last
 };
 
-// Waits of this thread in its scope are not seen: they are no call of anybody's.
+// In its scope this thread takes no records: it does background work, no user's call.
 class UnseenWaits {
  public:
   UnseenWaits();
@@ -58,6 +62,6 @@ struct Waiting {
   u32 table, culprit;  // culprit: client slot + 1; 0: nobody in particular
   u64 age_ns;
 };
-std::vector<Waiting> all_waiting(const Arena& arena);
+std::vector<Waiting> all_waiting(const Memory& memory);
 
 }  // namespace di

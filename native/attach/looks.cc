@@ -1,21 +1,20 @@
-// Looking at stores without taking part: what there is, and a private copy to try things on.
+#include "attach/looks.h"
+
 #include <cstddef>
 #include <map>
 
-#include "arena/arena.h"
-#include "arena/registry.h"
-#include "heap/heap.h"
-#include "heap/ledger.h"
+#include "attach/arena.h"
+#include "attach/registry.h"
 
 namespace di {
 
-std::vector<Arena::Listed> Arena::list() {
+std::vector<StoreHolder> list_holders() {
   struct Facts {
     u64 bytes;
     bool removed;
   };
   std::map<std::string, Facts> known;
-  std::vector<Listed> all;
+  std::vector<StoreHolder> all;
   for (const os::Holder& holder : os::find_holders()) {
     auto found = known.find(holder.uuid);
     if (found == known.end()) {
@@ -24,8 +23,8 @@ std::vector<Arena::Listed> Arena::list() {
       Facts facts{0, false};
       const auto own = [&](os::FileId file) {
         for (const Arena* arena : registry().arenas) {
-          if (arena->id_ != file) continue;
-          facts = {os::file_blocks_bytes(arena->fd_), arena->header_->removed.load() != 0};
+          if (arena->id() != file) continue;
+          facts = {os::file_blocks_bytes(arena->fd()), arena->header().removed.load() != 0};
           return true;
         }
         return false;
@@ -45,18 +44,6 @@ std::vector<Arena::Listed> Arena::list() {
     all.push_back({holder.pid, holder.name, holder.uuid, found->second.bytes, found->second.removed});
   }
   return all;
-}
-
-std::shared_ptr<Arena> Arena::private_copy() const {
-  std::shared_ptr<Arena> copy(new Arena);
-  copy->file_bytes_ = file_bytes_;
-  copy->base_ = os::map_copy(fd_, file_bytes_);
-  if (copy->base_ == nullptr)
-    throw Error(Code::kCapacity, "no address space for a copy of the store; raise `ulimit -v`").told();
-  copy->slot_ = slot_;  // its descriptor stays -1: nobody is declared dead, no page committed or punched
-  copy->slot_generation_ = slot_generation_;
-  copy->place_parts();
-  return copy;
 }
 
 }  // namespace di

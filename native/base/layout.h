@@ -8,25 +8,14 @@
 // "read freely": then a stale value is harmless, and the comment says why.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
-#include <cstdint>
 #include <type_traits>
+
+#include "base/item.h"
 
 namespace di {
 
-using u8 = std::uint8_t;
-using u16 = std::uint16_t;
-using u32 = std::uint32_t;
-using u64 = std::uint64_t;
-using i32 = std::int32_t;
-using i64 = std::int64_t;
-template <class T>
-using Shared = std::atomic<T>;
-static_assert(Shared<u32>::is_always_lock_free && Shared<u64>::is_always_lock_free);
-static_assert(sizeof(Shared<u64>) == 8 && sizeof(Shared<u32>) == 4);
-
-// A place in the arena. Pointers never enter shared memory; Arena::at() turns an Offset into an address.
+// A place in the arena. Pointers never enter shared memory; Mapping::at() turns an Offset into an address.
 struct Offset {
   u64 value = 0;
   explicit operator bool() const { return value != 0; }
@@ -319,44 +308,6 @@ inline u64 column_base(const ChunkHeader& chunk, const ColumnLayout& column) {
 }
 
 // ---------------------------------------------------------------------------------------------------------- tables
-enum class ItemState : u32 { kFree = 0, kLive = 1, kHeld = 2 };  // held: at its use limit, drawn, not yet delivered
-constexpr u32 kItemNoNext = 1;    // no observation after the last row: next_* repeats the last one
-constexpr u32 kItemTerminal = 2;  // the last step terminated: discount 0
-constexpr u32 kItemFinished = 4;  // inserted whole: outputs are columns of the row itself
-constexpr u32 kItemCut = 8;       // an episode longer than the view's max_length
-
-// key = shard 8 | generation 28 | slot 28
-constexpr u32 kSlotBits = 28;
-constexpr u32 kGenerationBits = 28;
-constexpr u64 kSlotMask = (u64{1} << kSlotBits) - 1;
-constexpr u64 kGenerationMask = (u64{1} << kGenerationBits) - 1;
-inline u64 make_key(u64 generation, u64 slot) { return (generation << kSlotBits) | slot; }
-inline u32 key_slot(u64 key) { return static_cast<u32>(key & kSlotMask); }
-inline u64 key_generation(u64 key) { return (key >> kSlotBits) & kGenerationMask; }
-
-struct Item {  // truth [table]; `state` and `span` change through the undo record, the rest only while the slot is free
-  u64 state;  // state 4 | generation 28 (bits 4..31) | 32: use limit: undelivered draws; Once: low bits of the epoch it
-              // joined in; both: undelivered draws 8, epoch 24
-  u64 number;       // insertion number, from 1
-  double priority;  // one store
-  i64 version;      // -1 unknown
-  u64 place;        // chunk descriptor 32 | first row 32
-  u64 span;         // uses 32, at most kMostUses | rows 20 | back 8 (rows before the item's own first step) | flags 4
-};
-static_assert(sizeof(Item) == 48);
-
-// Where an item's uses stop being counted: a batch tells them as int32, and no use limit is larger.
-constexpr u32 kMostUses = (1u << 31) - 1;
-constexpr u32 kSpanRowsBits = 20, kSpanBackBits = 8, kSpanFlagsBits = 4;
-static_assert(32 + kSpanRowsBits + kSpanBackBits + kSpanFlagsBits == 64 && kItemCut < 1u << kSpanFlagsBits);
-inline u64 make_span(u32 rows, u32 back, u32 flags) {  // not used yet
-  return u64{rows} << 32 | u64{back} << (32 + kSpanRowsBits) | u64{flags} << (64 - kSpanFlagsBits);
-}
-inline u32 span_uses(u64 span) { return static_cast<u32>(span); }
-inline u32 span_rows(u64 span) { return static_cast<u32>(span >> 32 & ((1u << kSpanRowsBits) - 1)); }
-inline u32 span_back(u64 span) { return static_cast<u32>(span >> (32 + kSpanRowsBits) & ((1u << kSpanBackBits) - 1)); }
-inline u32 span_flags(u64 span) { return static_cast<u32>(span >> (64 - kSpanFlagsBits)); }
-
 constexpr u32 kTableSegments = 20;  // item segments; sizes are kept beside the offsets
 constexpr u64 kLeastGrowth = 1024;  // slots that a table grows by
 constexpr u64 kMostSlots = kSlotMask - 1;
@@ -375,9 +326,11 @@ struct LimiterState {  // Reverb's rule: an insert passes while (inserts + 1) * 
   u64 queue;  // 1: queue or stack: removal of an undrawn item gives its insert back; never evict
 };
 
+enum class TableState : u32 { kFree = 0, kMaking = 1, kLive = 2, kDropping = 3 };
+
 struct alignas(64) TableHeader {
   LockWord lock;
-  Shared<u32> state;       // 0 free, 1 creating, 2 live, 3 dropping [heap] truth; read freely
+  Shared<u32> state;       // TableState [directory] truth; read freely
   Shared<u32> generation;  // [heap] +1 at each drop
   char name[kNameBytes];   // [once]
   // truths [table]
@@ -453,6 +406,11 @@ struct alignas(64) TableHeader {
   Shared<u64> last_insert_ns;
   Shared<u64> learned;  // [table] 1: somebody has drawn from it; read freely
   UndoRecord undo;      // [table]
+
+  bool is(TableState wanted) const {  // acquire: what was written before the state is seen
+    return state.load(std::memory_order_acquire) == static_cast<u32>(wanted);
+  }
+  void become(TableState next) { state.store(static_cast<u32>(next), std::memory_order_release); }
 };
 constexpr u64 kTableHeaderBytes = 16384;
 static_assert(sizeof(TableHeader) <= kTableHeaderBytes);

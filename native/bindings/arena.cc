@@ -1,5 +1,6 @@
 #include <cstring>
 
+#include "arena/clients.h"
 #include "arena/waits.h"
 #include "bindings/bindings.h"
 #include "maintenance/chores.h"
@@ -10,7 +11,7 @@ namespace {
 // A walk without locks: a descriptor reused meanwhile garbles a tool's figure for a moment.
 u64 pinned_bytes(const Arena& arena, u32 slot) {
   u64 bytes = 0;
-  for_ledger_blocks(arena, slot, [&](const LedgerBlock& block, u32) {
+  for_ledger_blocks(arena.heap(), slot, [&](const LedgerBlock& block, u32) {
     for (const LedgerEntry& entry : block.entries) {
       const u64 what = entry.what.load(std::memory_order_acquire);
       if (ledger_kind(what) == LedgerKind::kPin && (what & kLedgerDropped) == 0)
@@ -26,9 +27,9 @@ nb::dict client_stats(const Arena& arena, u32 slot, u64* page_tables) {
   entry["slot"] = slot;
   entry["pid"] = client.pid.load();
   const bool mine = slot == arena.slot();
-  entry["alive"] = mine || !arena.is_dead(slot);
+  entry["alive"] = mine || !is_dead(arena, slot);
   entry["self"] = mine;
-  const bool near = arena.is_near(slot);  // else its number means another process here, which is not looked at
+  const bool near = is_near(arena, slot);  // else its number means another process here, which is not looked at
   entry["other_pid_namespace"] = !near;
   const os::ProcessLook look = near ? os::look_at(client.pid.load()) : os::ProcessLook{};
   entry["state"] = look.state != 0 ? std::string(1, look.state) : std::string(look.known ? "gone" : "unknown");
@@ -45,7 +46,7 @@ nb::dict client_stats(const Arena& arena, u32 slot, u64* page_tables) {
 u32 stopped_holder(const Arena& arena, u32 table) {
   const auto stopped = [&arena](const LockWord& lock) -> u32 {
     const u32 holder = lock_owner(lock.word.load());
-    if (holder >= kMaxClients || !arena.is_near(holder)) return 0;
+    if (holder >= kMaxClients || !is_near(arena, holder)) return 0;
     const char state = os::look_at(arena.client(holder).pid.load()).state;
     return state == 'T' || state == 't' ? holder + 1 : 0;
   };
@@ -68,7 +69,7 @@ nb::list waiters(const Arena& arena) {
     const u32 culprit = found.culprit != 0 ? found.culprit : stopped_holder(arena, found.table);
     const bool known = culprit != 0 && culprit <= kMaxClients;
     waiting["culprit_pid"] = known ? nb::object(nb::int_(arena.client(culprit - 1).pid.load())) : nb::none();
-    waiting["culprit_name"] = known ? nb::object(nb::cast(arena.describe_client(culprit - 1))) : nb::none();
+    waiting["culprit_name"] = known ? nb::object(nb::cast(describe_client(arena, culprit - 1))) : nb::none();
     all.append(waiting);
   }
   return all;
@@ -77,7 +78,7 @@ nb::list waiters(const Arena& arena) {
 nb::dict stats(const ArenaPointer& arena) {
   arena->enter();
   try {
-    arena->ledger().sweep(0);  // what this process has dropped is no longer read: only tries
+    arena->ledger().sweep(Deadline::only_try());  // what this process has dropped is no longer read: only tries
   } catch (const Error& error) {
     if (error.code() != Code::kTimeout) throw;
   }
@@ -114,24 +115,23 @@ nb::dict stats(const ArenaPointer& arena) {
   all["page_tables"] = tables;
   all["clients"] = clients;
   all["waiters"] = waiters(*arena);
-  all["tables"] = nb::cast(Table::names(*arena));
+  all["tables"] = nb::cast(TableDirectory(arena).names());
   return all;
 }
 
-nb::object open(const std::string& name, int mode, u64 budget, u64 seed, double timeout) {
-  ArenaPointer arena = Arena::open(name, static_cast<Arena::Mode>(mode), budget, seed, Deadline::after(timeout));
+nb::object open(const std::string& name, Arena::Mode mode, u64 budget, u64 seed, Deadline deadline) {
+  ArenaPointer arena = Arena::open(name, mode, budget, seed, deadline);
   reap_soon(arena);
   return share(arena);
 }
 
-std::vector<std::string> check(const ArenaPointer& arena, bool repair, double timeout) {
+std::vector<std::string> check(const ArenaPointer& arena, bool repair, Deadline deadline) {
   arena->enter();
-  const Deadline deadline = Deadline::after(timeout);
   std::vector<std::string> findings;
   patiently(*arena, deadline, [&] { reap(arena, deadline); });
-  for (const std::string& name : Table::names(*arena)) {
+  for (const std::string& name : TableDirectory(arena).names()) {
     try {
-      if (const TablePointer table = Table::find(arena, name)) table->check(repair, deadline, &findings);
+      if (const TablePointer table = TableDirectory(arena).find(name)) table->check(repair, deadline, &findings);
     } catch (const Error& error) {
       if (error.code() != Code::kTableNotFound) throw;  // dropped meanwhile
     }
@@ -140,21 +140,21 @@ std::vector<std::string> check(const ArenaPointer& arena, bool repair, double ti
   return findings;
 }
 
-using LayoutColumn = std::tuple<u32, u32, u32, u32, u64, std::string>;  // place, row_bytes, offset, index, before, name
-u32 declare_layout(const ArenaPointer& arena, const std::vector<LayoutColumn>& columns, u32 record_bytes,
-                   u32 column_wise, u64 column_bytes, const std::string& types, double timeout) {
+u32 declare_layout(const ArenaPointer& arena, nb::dict layout, Deadline deadline) {
   arena->enter();
   LayoutHeader header{};
-  header.record_bytes = record_bytes;
-  header.column_wise = column_wise;
-  header.column_bytes = column_bytes;
-  std::vector<ColumnLayout> all;
+  header.record_bytes = take<u32>(layout, "record_bytes");
+  header.column_wise = take<u32>(layout, "column_wise");
+  header.column_bytes = take<u64>(layout, "column_bytes");
+  std::vector<ColumnLayout> columns;
   std::string text;
-  for (const auto& [place, row_bytes, offset, index, before, name] : columns) {
-    all.push_back(ColumnLayout{place, row_bytes, offset, index, before, name.size()});
+  for (nb::handle entry : layout["columns"]) {
+    const auto name = take<std::string>(entry, "name");
+    columns.push_back({static_cast<u32>(take<ColumnPlace>(entry, "place")), take<u32>(entry, "row_bytes"),
+                       take<u32>(entry, "offset"), take<u32>(entry, "index"), take<u64>(entry, "before"), name.size()});
     text += name;
   }
-  return publish_layout(*arena, header, all, text + types, Deadline::after(timeout));
+  return publish_layout(*arena, header, columns, text + take<std::string>(layout, "types"), deadline);
 }
 
 void bind_facts(nb::class_<Arena>& type) {
@@ -167,7 +167,7 @@ void bind_facts(nb::class_<Arena>& type) {
       .def_prop_ro("budget", [](const ArenaPointer& a) { return a->heap_header().budget.load(); })
       .def_prop_ro("range_bytes", [](const ArenaPointer& a) { return a->header().range_bytes; })
       .def_prop_ro("fork_generation", [](const ArenaPointer& a) { return a->fork_generation(); })
-      .def("stats", &stats);
+      .def("stats", &stats, nb::sig("def stats(self) -> dict[str, typing.Any]"));
 }
 
 // Kinds of waits for something that is announced by one of the heap's words.
@@ -185,16 +185,31 @@ void await_room(const ArenaPointer& arena, Wait& wait, u32 seen, double seconds,
 
 void bind_waits(nb::class_<Arena>& type) {
   type.def("sealed_seq", [](const ArenaPointer& a) { return a->heap_header().sealed_seq.load(); })
-      .def("wait_sealed", [](const ArenaPointer& a, Wait& w, u32 seen,
-                             double seconds) { await_sealed(a, w, seen, seconds, WaitKind::kObject); })
-      .def("wait_weights", [](const ArenaPointer& a, Wait& w, u32 seen,
-                              double seconds) { await_sealed(a, w, seen, seconds, WaitKind::kWeights); })
+      .def(
+          "wait_sealed",
+          [](const ArenaPointer& a, Wait& w, u32 seen, double seconds) {
+            await_sealed(a, w, seen, seconds, WaitKind::kObject);
+          },
+          nb::sig("def wait_sealed(self, wait: Wait, seen: int, seconds: float, /) -> None"))
+      .def(
+          "wait_weights",
+          [](const ArenaPointer& a, Wait& w, u32 seen, double seconds) {
+            await_sealed(a, w, seen, seconds, WaitKind::kWeights);
+          },
+          nb::sig("def wait_weights(self, wait: Wait, seen: int, seconds: float, /) -> None"))
       .def("room_seq", [](const ArenaPointer& a) { return a->heap_header().room_seq.load(); })
-      .def("wait_room", [](const ArenaPointer& a, Wait& w, u32 seen,
-                           double seconds) { await_room(a, w, seen, seconds, WaitKind::kRoom); })
-      .def("wait_table", [](const ArenaPointer& a, Wait& w, u32 seen, double seconds) {
-        await_room(a, w, seen, seconds, WaitKind::kTable);
-      });
+      .def(
+          "wait_room",
+          [](const ArenaPointer& a, Wait& w, u32 seen, double seconds) {
+            await_room(a, w, seen, seconds, WaitKind::kRoom);
+          },
+          nb::sig("def wait_room(self, wait: Wait, seen: int, seconds: float, /) -> None"))
+      .def(
+          "wait_table",
+          [](const ArenaPointer& a, Wait& w, u32 seen, double seconds) {
+            await_room(a, w, seen, seconds, WaitKind::kTable);
+          },
+          nb::sig("def wait_table(self, wait: Wait, seen: int, seconds: float, /) -> None"));
 }
 
 void bind_care(nb::class_<Arena>& type) {
@@ -210,38 +225,51 @@ void bind_care(nb::class_<Arena>& type) {
              const MaybeRelease release(true);
              return chore(a);
            })
-      .def("resize",
-           [](const ArenaPointer& a, u64 budget, double timeout) {
-             a->enter();
-             std::string why;
-             if (!a->heap().resize(budget, Deadline::after(timeout), &why)) throw Error(Code::kCapacity, why).told();
-           })
-      .def("available",
-           [](const ArenaPointer& a, double timeout) {
-             a->enter();
-             return a->heap().available(Deadline::after(timeout));
-           })
-      .def("check", &check)
+      .def(
+          "resize",
+          [](const ArenaPointer& a, u64 budget, Deadline deadline) {
+            a->enter();
+            std::string why;
+            if (!a->heap().resize(budget, deadline, &why)) throw Error(Code::kCapacity, why).told();
+          },
+          nb::sig("def resize(self, budget: int, timeout: float, /) -> None"))
+      .def(
+          "available",
+          [](const ArenaPointer& a, Deadline deadline) {
+            a->enter();
+            return a->heap().available(deadline);
+          },
+          nb::sig("def available(self, timeout: float, /) -> int"))
+      .def("check", &check, nb::sig("def check(self, repair: bool, timeout: float, /) -> list[str]"))
       .def("remove", [](const ArenaPointer& a) { a->header().removed.store(1); })
-      .def("set_role", [](const ArenaPointer& a, u32 role) { a->self().role.fetch_or(role); });
+      .def(
+          "set_role", [](const ArenaPointer& a, u32 role) { a->self().role.fetch_or(role); },
+          nb::sig("def set_role(self, role: int, /) -> None"));
 }
 
 void bind_directory(nb::class_<Arena>& type) {
-  type.def("tables", [](const ArenaPointer& a) { return Table::names(*a); })
-      .def("table",
-           [](const ArenaPointer& a, const std::string& name) {
-             a->enter();
-             return share(Table::find(a, name));
-           })
-      .def("drop_table",
-           [](const ArenaPointer& a, const std::string& name, double timeout) {
-             a->enter();
-             settle_orphans();
-             Table::drop(a, name, Deadline::after(timeout));
-           })
+  type.def("tables", [](const ArenaPointer& a) { return TableDirectory(a).names(); })
+      .def(
+          "table",
+          [](const ArenaPointer& a, const std::string& name) {
+            a->enter();
+            return share(TableDirectory(a).find(name));
+          },
+          nb::sig("def table(self, name: str, /) -> Table | None"))
+      .def(
+          "drop_table",
+          [](const ArenaPointer& a, const std::string& name, Deadline deadline) {
+            a->enter();
+            settle_orphans();
+            TableDirectory(a).drop(name, deadline);
+          },
+          nb::sig("def drop_table(self, name: str, timeout: float, /) -> None"))
       .def("layout_count", [](const ArenaPointer& a) { return a->header().layout_count.load(); })
-      .def("layout_text", [](const ArenaPointer& a, u32 index) { return read_layout_text(*a, index); })
-      .def("publish_layout", &declare_layout);
+      .def(
+          "layout_text", [](const ArenaPointer& a, u32 index) { return read_layout_text(*a, index); },
+          nb::sig("def layout_text(self, index: int, /) -> str"))
+      .def("publish_layout", &declare_layout,
+           nb::sig("def publish_layout(self, layout: dict[str, typing.Any], timeout: float, /) -> int"));
 }
 
 }  // namespace
@@ -259,7 +287,8 @@ u32 reap_soon(const ArenaPointer& arena) {
 void bind_arena(nb::module_& module) {
   nb::class_<Arena> type(module, "Arena", nb::is_weak_referenceable());
   nb::class_<Wait>(module, "Wait").def(nb::init<ArenaPointer>()).def("end", [](Wait& wait) { wait.record.end(); });
-  type.def_static("open", &open);
+  type.def_static("open", &open,
+                  nb::sig("def open(name: str, mode: Mode, budget: int, seed: int, timeout: float, /) -> Arena"));
   bind_facts(type);
   bind_care(type);
   bind_waits(type);

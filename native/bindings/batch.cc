@@ -21,9 +21,9 @@ class LayoutSource : public ChunkSource {
   }
 
   const u8* chunk(u32 descriptor, u64* bytes) override {
-    const Descriptor& entry = arena_->heap().descriptor(descriptor);
-    *bytes = entry.bytes;
-    return arena_->at(entry.offset, entry.bytes);
+    const std::span<const u8> body = arena_->heap().chunk_memory.body(descriptor);
+    *bytes = body.size();
+    return body.data();
   }
 
   bool knows(u32 layout) const {
@@ -88,15 +88,14 @@ namespace {
 
 void read_number(nb::handle value, u32* column, Number* number, u32* count) {
   if (value.is_none()) return;
-  const auto [at, kind, elements] = nb::cast<std::tuple<u32, u32, u32>>(value);
-  *column = at;
-  *number = static_cast<Number>(kind);
-  *count = elements;
+  *column = take<u32>(value, "column");
+  *number = take<Number>(value, "number");
+  *count = take<u32>(value, "count");
 }
 
 Output read_output(nb::handle entry) {
   Output output;
-  output.op = static_cast<Op>(take<u32>(entry, "op"));
+  output.op = take<Op>(entry, "op");
   output.column = take<u32>(entry, "column");
   output.row_bytes = take<u32>(entry, "row_bytes");
   output.stack = take<u32>(entry, "stack");
@@ -104,7 +103,7 @@ Output read_output(nb::handle entry) {
   output.boot = take<u32>(entry, "boot");
   output.ragged = take<bool>(entry, "ragged");
   output.finished = column_or_none(entry, "finished");
-  output.finished_number = static_cast<Number>(take<u32>(entry, "finished_number"));
+  output.finished_number = take<Number>(entry, "finished_number");
   return output;
 }
 
@@ -187,7 +186,7 @@ constexpr u64 kTakeBytes = 64 << 10;
 constexpr u64 kTakeRows = 4096;
 constexpr u64 kVaryingSlack = 4096;  // beyond a quarter, for few items whose values differ much in length
 
-nb::object BatchMaker::draw(u32 n, nb::handle beta, u64 deadline_ns) {
+nb::object BatchMaker::draw(u32 n, nb::handle beta, Deadline deadline) {
   const u64 rows = plan_.spec.kind == ViewKind::kTransition ? plan_.spec.n_step : plan_.spec.time();
   // mutant: long-sums-under-the-lock
   if (n == 0 || n > kTakeItems || rows > kTakeRows / n) return {};
@@ -210,7 +209,7 @@ nb::object BatchMaker::draw(u32 n, nb::handle beta, u64 deadline_ns) {
     gather->run(batch.spans.data(), n, 0, batch.targets.data(), {batch.episodes, batch.starts});
     return true;
   };
-  const bool taken = table_->take(&set, n, copy, deadline_ns);
+  const bool taken = table_->draws.take(&set, n, copy, deadline);
   gathers_.push_back(std::move(gather));
   return taken ? columns(batch, beta, data(&batch)) : nb::object();
 }
@@ -238,12 +237,11 @@ u64 BatchMaker::ragged_bytes(const DrawSet& set) {
 // The chunks of the items, with their layouts known. False: some is not, and it was not to be learned.
 bool BatchMaker::list_spans(const DrawSet& set, bool learn, std::vector<Span>* spans) {
   spans->reserve(set.items.size());
-  const Arena& arena = table_->arena();
+  const ChunkMemory& chunks = table_->arena().heap().chunk_memory;
   for (const Drawn& drawn : set.items) {
     if (drawn.entry == kNone) continue;
-    const Descriptor& entry = arena.heap().descriptor(drawn.chunk);
-    spans->push_back(
-        Span{arena.at(entry.offset, entry.bytes), entry.bytes, drawn.row, drawn.rows, drawn.back, drawn.flags});
+    const std::span<const u8> body = chunks.body(drawn.chunk);
+    spans->push_back(Span{body.data(), body.size(), drawn.row, drawn.rows, drawn.back, drawn.flags});
   }
   for (std::size_t i = 0; i < spans->size(); ++i) {
     if (i + kHeadersAhead < spans->size()) __builtin_prefetch((*spans)[i + kHeadersAhead].chunk);
@@ -412,8 +410,8 @@ nb::object BatchMaker::weights(const DrawSet& set, nb::handle beta) const {
     return array;
   }
   // Not above the batch's: while it was drawn the table may have changed, or used-up items have left it.
-  if (table_->header().normalize_table != 0 && set.least > 0 && set.total > 0)
-    least = std::min(least, set.least / set.total);
+  if (table_->header().normalize_table != 0 && set.sums.least > 0 && set.sums.total > 0)
+    least = std::min(least, set.sums.least / set.sums.total);
   std::vector<double> raw(set.items.size());
   for (std::size_t i = 0; i < raw.size(); ++i)
     raw[i] = set.items[i].probability > 0 ? least / set.items[i].probability : 1.0;

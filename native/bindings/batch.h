@@ -36,7 +36,7 @@ class BatchMaker {
   // ones live. The items' chunks are held by the caller.
   nb::object make(const DrawSet& set, nb::handle beta, nb::handle which, nb::handle out, bool with_live);
   // Draws n, copies and delivers them, all outputs; an invalid object: not this way, nothing was drawn.
-  nb::object draw(u32 n, nb::handle beta, u64 deadline_ns);
+  nb::object draw(u32 n, nb::handle beta, Deadline deadline);
   // What values of variable length would take in a batch of these items. Their chunks are held by the caller.
   u64 ragged_bytes(const DrawSet& set);
 

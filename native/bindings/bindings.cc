@@ -1,13 +1,19 @@
 #define DI_IMPORT_NUMPY
 #include "bindings/bindings.h"
 
+#include "attach/fork.h"
+#include "attach/looks.h"
+
 namespace di::py {
 namespace {
 
 // What the core calls of the package, which hands it over as it is imported: see set_python().
-PyObject* codec_functions[2] = {nullptr, nullptr};
-PyObject* wait_log = nullptr;
-PyObject* error_types = nullptr;  // by name
+struct Package {
+  PyObject* make_error = nullptr;  // of a Failure
+  PyObject* encode = nullptr;
+  PyObject* decode = nullptr;
+  PyObject* log_wait = nullptr;
+} package;
 
 // Whether this thread has the GIL. PyGILState_Check() says yes for ever once there was a sub-interpreter.
 bool has_gil() {
@@ -44,72 +50,36 @@ bool ending() {
 
 // With no shared lock held. A wait that cannot be logged goes on all the same.
 void tell_waited(u64 before_ns, u64 now_ns, const std::string& what) {
-  if (wait_log == nullptr || !has_gil()) return;
+  if (package.log_wait == nullptr || !has_gil()) return;
   try {
-    call_python(nb::handle(wait_log), nb::float_(static_cast<double>(before_ns) * 1e-9),
+    call_python(nb::handle(package.log_wait), nb::float_(static_cast<double>(before_ns) * 1e-9),
                 nb::float_(static_cast<double>(now_ns) * 1e-9), nb::str(what.c_str(), what.size()));
   } catch (nb::python_error& error) {
     error.restore();
-    in_python([] { PyErr_WriteUnraisable(wait_log); });
+    in_python([] { PyErr_WriteUnraisable(package.log_wait); });
   }
 }
 
-const char* error_name(Code code) {
-  switch (code) {
-    case Code::kStoreNotFound: return "StoreNotFound";
-    case Code::kStoreClosed: return "StoreClosed";
-    case Code::kStoreFull: return "StoreFull";
-    case Code::kCapacity: return "CapacityError";
-    case Code::kLayoutMismatch: return "LayoutMismatch";
-    case Code::kCorruptData: return "CorruptData";
-    case Code::kObjectNotFound: return "ObjectNotFound";
-    case Code::kObjectExists: return "ObjectExists";
-    case Code::kTableNotFound: return "TableNotFound";
-    case Code::kTableExists: return "TableExists";
-    case Code::kSchemaMismatch: return "SchemaMismatch";
-    case Code::kWriterClosed: return "WriterClosed";
-    case Code::kEndOfData: return "EndOfData";
-    case Code::kAccessDenied: return "AccessDenied";
-    case Code::kTimeout: return "Timeout";
-    default: return "StoreError";
+void raise_as_python(Failure failure) {
+  if (package.make_error == nullptr) {
+    PyErr_SetString(PyExc_RuntimeError, failure.error.what());
+    return;
   }
-}
-
-// The exception for an error of the core, with its type.
-std::pair<nb::object, nb::object> made_exception(const Error& error) {
-  nb::object type = checked(in_python([&] { return PyMapping_GetItemString(error_types, error_name(error.code())); }));
-  const nb::str text(error.what());
-  if (error.code() == Code::kTimeout) {
-    const nb::object culprit =
-        error.culprit().empty() ? nb::none() : nb::object(nb::str(error.culprit().c_str(), error.culprit().size()));
-    nb::object made = call_python(type, nb::str("timed out"), text, culprit);
-    return {std::move(type), std::move(made)};
+  try {
+    const nb::object made = call_python(nb::handle(package.make_error), nb::cast(std::move(failure)));
+    PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(made.ptr())), made.ptr());
+  } catch (nb::python_error& failed) {
+    failed.restore();
   }
-  nb::dict named = new_dict();
-  if (error.is_told()) named["remedy"] = nb::str("");
-  PyObject* const given = text.ptr();
-  nb::object made = checked(in_python([&] { return PyObject_VectorcallDict(type.ptr(), &given, 1, named.ptr()); }));
-  return {std::move(type), std::move(made)};
 }
 
 void translate(const std::exception_ptr& pointer, void*) {
   try {
     std::rethrow_exception(pointer);
   } catch (const Error& error) {
-    if (error.code() == Code::kInvalid) {
-      in_python([&] { PyErr_SetString(PyExc_ValueError, error.what()); });
-      return;
-    }
-    if (error.code() == Code::kType) {
-      in_python([&] { PyErr_SetString(PyExc_TypeError, error.what()); });
-      return;
-    }
-    try {
-      const auto [type, made] = made_exception(error);
-      PyErr_SetObject(type.ptr(), made.ptr());
-    } catch (nb::python_error& failed) {
-      failed.restore();
-    }
+    raise_as_python({error, ""});
+  } catch (const Failure& failure) {
+    raise_as_python(failure);
   }
 }
 
@@ -125,9 +95,10 @@ void take_gil_back(PyThreadState* state) {
   in_python([state] { PyEval_RestoreThread(state); });
 }
 
-nb::object object_codec(int which) {
-  if (codec_functions[which] == nullptr) throw Error(Code::kStoreError, "the codec is not set");
-  return nb::borrow(codec_functions[which]);
+nb::object encode(nb::handle value) { return call_python(nb::handle(package.encode), value); }
+
+nb::object decode(nb::handle header, nb::handle payload, nb::handle copy) {
+  return call_python(nb::handle(package.decode), header, payload, copy);
 }
 
 nb::object wrap_array(PyArray_Descr* descr, int ndim, const npy_intp* shape, const void* data, nb::object base,
@@ -194,36 +165,83 @@ void wait_word(Wait& wait, Shared<u32>& word, Shared<u32>& waiters, u32 seen, do
   waiters.fetch_sub(1);
 }
 
+namespace {
+
+void bind_failure(nb::module_& module) {
+  nb::enum_<Code>(module, "Code")
+      .value("INVALID", Code::kInvalid)
+      .value("TYPE", Code::kType)
+      .value("STORE_NOT_FOUND", Code::kStoreNotFound)
+      .value("STORE_CLOSED", Code::kStoreClosed)
+      .value("STORE_FULL", Code::kStoreFull)
+      .value("CAPACITY", Code::kCapacity)
+      .value("LAYOUT_MISMATCH", Code::kLayoutMismatch)
+      .value("CORRUPT_DATA", Code::kCorruptData)
+      .value("OBJECT_NOT_FOUND", Code::kObjectNotFound)
+      .value("OBJECT_EXISTS", Code::kObjectExists)
+      .value("TABLE_NOT_FOUND", Code::kTableNotFound)
+      .value("TABLE_EXISTS", Code::kTableExists)
+      .value("SCHEMA_MISMATCH", Code::kSchemaMismatch)
+      .value("WRITER_CLOSED", Code::kWriterClosed)
+      .value("END_OF_DATA", Code::kEndOfData)
+      .value("ACCESS_DENIED", Code::kAccessDenied)
+      .value("TIMEOUT", Code::kTimeout)
+      .value("STORE_ERROR", Code::kStoreError)
+      .value("COLUMN_MISSING", Code::kColumnMissing)
+      .value("COLUMN_DIFFERS", Code::kColumnDiffers);
+  nb::class_<Failure>(module, "Failure", "What an error of the core says, for `errors.of_core`.")
+      .def_prop_ro("code", [](const Failure& f) { return f.error.code(); })
+      .def_prop_ro("text", [](const Failure& f) { return std::string(f.error.what()); })
+      .def_prop_ro("told", [](const Failure& f) { return f.error.is_told(); })
+      .def_prop_ro("culprit", [](const Failure& f) { return f.error.culprit(); })
+      .def_prop_ro("holder", [](const Failure& f) { return number_or_none(f.error.holder()); })
+      .def_prop_ro("column", [](const Failure& f) { return f.column; })
+      .def_prop_ro("lane", [](const Failure& f) { return number_or_none(f.error.lane()); });
+}
+
+void bind_lists(nb::module_& module) {
+  using Listed = StoreHolder;
+  nb::class_<Listed>(module, "Holder", "A process that holds a store.")
+      .def_ro("pid", &Listed::pid)
+      .def_ro("name", &Listed::name)
+      .def_ro("uuid", &Listed::uuid)
+      .def_ro("committed", &Listed::bytes)
+      .def_ro("removed", &Listed::removed);
+  nb::class_<os::HiddenHolder>(module, "HiddenHolder",
+                               "A process that may hold a store, and that may not be looked at.")
+      .def_ro("pid", &os::HiddenHolder::pid)
+      .def_prop_ro("uid", [](const os::HiddenHolder& each) { return number_or_none(each.uid); });
+  module.def("list_holders", &list_holders);
+  module.def("hidden_holders", [] { return os::hidden_holders(kClientLockBase, kMaxClients); });
+}
+
+}  // namespace
+
 void bind_errors(nb::module_& module) {
   nb::register_exception_translator(translate, nullptr);
   os::set_block_hooks({leave_gil, enter_gil, enter_gil_quietly, ending, tell_waited});
-  module.def("set_python", [](nb::dict errors, nb::object encode, nb::object decode, nb::object log) {
-    const auto keep = [](PyObject*& place, nb::object fresh) {
-      Py_XDECREF(std::exchange(place, fresh.release().ptr()));
-    };
-    keep(error_types, std::move(errors));
-    keep(codec_functions[0], std::move(encode));
-    keep(codec_functions[1], std::move(decode));
-    keep(wait_log, std::move(log));
-  });
-  module.def("before_fork", &Arena::before_fork);
-  module.def("after_fork_parent", &Arena::after_fork_parent);
-  module.def("after_fork_child", &Arena::after_fork_child);
+  bind_failure(module);
+  module.def(
+      "set_python",
+      [](nb::object make_error, nb::object encode, nb::object decode, nb::object log) {
+        const auto keep = [](PyObject*& place, nb::object fresh) {
+          Py_XDECREF(std::exchange(place, fresh.release().ptr()));
+        };
+        keep(package.make_error, std::move(make_error));
+        keep(package.encode, std::move(encode));
+        keep(package.decode, std::move(decode));
+        keep(package.log_wait, std::move(log));
+      },
+      nb::sig("def set_python(make_error: collections.abc.Callable[[Failure], Exception], encode: "
+              "collections.abc.Callable[[typing.Any], typing.Any], decode: collections.abc.Callable[..., typing.Any], "
+              "log_wait: collections.abc.Callable[[float, float, str], None], /) -> None"));
+  module.def("before_fork", &before_fork);
+  module.def("after_fork_parent", &after_fork_parent);
+  module.def("after_fork_child", &after_fork_child);
   module.def("memory_total", &os::memory_total);
   module.def("memory_headroom", &os::memory_headroom);
   module.def("proc_pid", &os::proc_pid);
-  module.def("list_holders", [] {
-    std::vector<std::tuple<u32, std::string, std::string, u64, bool>> all;
-    for (const Arena::Listed& each : Arena::list())
-      all.emplace_back(each.pid, each.name, each.uuid, each.bytes, each.removed);
-    return all;
-  });
-  module.def("hidden_holders", [] {
-    std::vector<std::tuple<u32, i64>> all;
-    for (const os::HiddenHolder& each : os::hidden_holders(kClientLockBase, kMaxClients))
-      all.emplace_back(each.pid, each.uid == ~0u ? i64{-1} : i64{each.uid});
-    return all;
-  });
+  bind_lists(module);
 #ifdef DI_FAULTS
   module.attr("HAS_FAULTS") = true;
   bind_faults(module);
@@ -237,10 +255,16 @@ void bind_errors(nb::module_& module) {
 NB_MODULE(_core, module) {
   if (_import_array() < 0) throw nb::python_error();
   nb::set_leak_warnings(false);
+  module.doc() =
+      "The native core: shared memory and everything in it that two processes touch at once.\n\n"
+      "What is passed here is checked by the callers in Python; the classes above are the ones to use. Timeouts are "
+      "seconds,\nnegative: none. Errors are those of `di_store.base.errors`.";
   di::py::bind_errors(module);
+  di::py::bind_enums(module);
   di::py::bind_arena(module);
   di::py::bind_table(module);
   di::py::bind_reader(module);
+  di::py::bind_chunks(module);
   di::py::bind_writer(module);
   di::py::bind_turn(module);
 }

@@ -13,15 +13,16 @@
 #include <numpy/arrayobject.h>
 
 #include <memory>
+#include <optional>
 #include <span>
 
-#include "arena/arena.h"
 #include "arena/locks.h"
+#include "attach/arena.h"
 #include "bindings/calls.h"
 #include "bindings/casters.h"
 #include "heap/heap.h"
 #include "maintenance/reaper.h"
-#include "replay/table.h"
+#include "replay/directory.h"
 #include "replay/writer.h"
 
 namespace nb = nanobind;
@@ -87,6 +88,15 @@ class MaybeRelease {  // releases the GIL for long copies
   PyThreadState* state_;
 };
 
+// An error of the core as Python is told of it. Thrown where the error is about a column, whose name the core lacks.
+struct Failure {
+  Error error;
+  std::string column;
+};
+inline std::optional<u32> number_or_none(u32 value) {
+  return value == kNone ? std::nullopt : std::optional<u32>(value);
+}
+
 // One blocked call, from when it began to wait: others see what it waits for.
 struct Wait {
   explicit Wait(ArenaPointer of) : arena(std::move(of)), record(*arena) {}
@@ -104,9 +114,11 @@ void settle_orphans();
 u32 reap_soon(const ArenaPointer& arena);  // how many dead; 0 also where a lock is held up
 
 void bind_errors(nb::module_& module);
+void bind_enums(nb::module_& module);
 void bind_arena(nb::module_& module);
 void bind_table(nb::module_& module);
 void bind_reader(nb::module_& module);
+void bind_chunks(nb::module_& module);
 void bind_writer(nb::module_& module);
 void bind_turn(nb::module_& module);
 void bind_objects(nb::module_& module, nb::class_<Arena>& type);  // objects and weights
@@ -127,6 +139,8 @@ nb::object share(const std::shared_ptr<T>& pointer) {
   const NoCollection still;
   return nb::cast(pointer);
 }
-nb::object object_codec(int which);  // 0 encode, 1 decode
+// The package's codec: a value to its Encoded, and back from its header and payload.
+nb::object encode(nb::handle value);
+nb::object decode(nb::handle header, nb::handle payload, nb::handle copy);
 
 }  // namespace di::py

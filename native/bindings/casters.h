@@ -1,5 +1,5 @@
-// Texts and lists of Python as std::string and std::vector. Those of nanobind are noexcept: where memory runs out they
-// end the process. These throw, which becomes MemoryError.
+// Texts, lists and timeouts of Python as std::string, std::vector and Deadline. nanobind's casters of the first two are
+// noexcept: where memory runs out they end the process. These throw, which becomes MemoryError.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "bindings/calls.h"
+#include "os/deadline.h"
 
 NAMESPACE_BEGIN(NB_NAMESPACE)
 NAMESPACE_BEGIN(detail)
@@ -30,6 +31,30 @@ struct type_caster<std::string> {
   static handle from_cpp(const std::string& text, rv_policy, cleanup_list*) noexcept {
     return PyUnicode_FromStringAndSize(text.data(), static_cast<Py_ssize_t>(text.size()));
   }
+};
+
+// A timeout in seconds, negative: none. The call's time runs from here.
+template <>
+struct type_caster<di::Deadline> {
+  using Value = di::Deadline;
+  static constexpr auto Name = const_name("float");
+  template <class>
+  using Cast = di::Deadline;
+  template <class>
+  static constexpr bool can_cast() {
+    return true;
+  }
+
+  bool from_python(handle source, uint32_t, cleanup_list*) {
+    seconds_ = PyFloat_AsDouble(source.ptr());
+    if (seconds_ != -1 || !PyErr_Occurred()) return true;
+    PyErr_Clear();
+    return false;
+  }
+  explicit operator di::Deadline() const { return di::Deadline::after(seconds_); }
+
+ private:
+  double seconds_ = 0;
 };
 
 template <class Entry>

@@ -45,11 +45,14 @@ SparedAllocations::~SparedAllocations() { t_spared = false; }
 
 void bind_faults(nb::module_& module) {
   module.def("fault_points", &os::fault_points);
-  module.def("arm_fault", &os::arm_fault);
-  module.def("fail_allocation", [](u64 number) {
-    t_allocations = 0;
-    t_fails_at = number;
-  });
+  module.def("arm_fault", &os::arm_fault, nb::sig("def arm_fault(spec: str, /) -> None"));
+  module.def(
+      "fail_allocation",
+      [](u64 number) {
+        t_allocations = 0;
+        t_fails_at = number;
+      },
+      nb::sig("def fail_allocation(number: int, /) -> None"));
   module.def("allocations", [] { return t_allocations; });
 }
 

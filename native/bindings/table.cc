@@ -26,9 +26,8 @@ Reserve reserve_of(const ReserveNumbers& numbers) {
   return {bytes, open_bytes, chunk_block};
 }
 
-nb::object create(const ArenaPointer& arena, nb::dict from, double timeout) {
+nb::object create(const ArenaPointer& arena, nb::dict from, Deadline deadline) {
   arena->enter();
-  const Deadline deadline = Deadline::after(timeout);
   TableShape shape;
   shape.name = take<std::string>(from, "name");
   shape.config = take<std::string>(from, "config");
@@ -38,8 +37,8 @@ nb::object create(const ArenaPointer& arena, nb::dict from, double timeout) {
   shape.max_bytes = take<u64>(from, "max_bytes");
   shape.reserve = reserve_of(take<ReserveNumbers>(from, "reserve"));
   shape.seed = take<u64>(from, "seed");
-  shape.sampler = static_cast<SamplerKind>(take<u32>(from, "sampler"));
-  shape.remover = static_cast<SamplerKind>(take<u32>(from, "remover"));
+  shape.sampler = take<SamplerKind>(from, "sampler");
+  shape.remover = take<SamplerKind>(from, "remover");
   shape.alpha = take<double>(from, "alpha");
   const nb::object beta = from["beta"];
   shape.beta_given = !beta.is_none();
@@ -51,13 +50,13 @@ nb::object create(const ArenaPointer& arena, nb::dict from, double timeout) {
   shape.max_times_sampled = take<u64>(from, "max_times_sampled");
   shape.max_staleness = take<i64>(from, "max_staleness");
   const nb::object weights = from["weights"];
-  if (!weights.is_none()) shape.weights = Weights(arena->heap()).entry(nb::cast<std::string>(weights), true, deadline);
+  if (!weights.is_none()) shape.weights = Weights(arena->heap()).entry(nb::cast<std::string>(weights), deadline);
   shape.initial_priority = take<double>(from, "initial_priority");
   shape.limiter = limiter_of(from["limiter"]);
   if (shape.initial_priority >= 0)
     require_priorities(priority_range(shape.sampler, shape.alpha), {&shape.initial_priority, 1},
                        "initial_priority= of the table, which was not made");
-  return share(Table::create(arena, shape, deadline));
+  return share(TableDirectory(arena).create(shape, deadline));
 }
 
 nb::object beta(const TablePointer& table) {
@@ -100,7 +99,7 @@ nb::dict stats(const TablePointer& table) {
   all["beta"] = beta(table);
   all["max_staleness"] = header.max_staleness;
   all["max_times_sampled"] = header.max_times_sampled;
-  all["newest_version"] = table->newest_version();
+  all["newest_version"] = table->core.newest_version();
   const LimiterState limiter = header.limiter;  // a torn copy only garbles a reason for a moment
   nb::dict limits = new_dict();
   limits["inserts"] = limiter.inserts;
@@ -123,19 +122,19 @@ Table& enter(const TablePointer& table) {
   return *table;
 }
 
-u64 update(const TablePointer& table, nb::handle keys, nb::handle priorities, double timeout) {
+u64 update(const TablePointer& table, nb::handle keys, nb::handle priorities, Deadline deadline) {
   const Kept key_array = as_array(keys, NPY_UINT64), priority_array = as_array(priorities, NPY_FLOAT64);
   const auto key_view = view_of<u64>(key_array);
   const auto priority_view = view_of<double>(priority_array);
   if (key_view.size() != priority_view.size())
     throw Error(Code::kInvalid, "update_priorities: " + std::to_string(key_view.size()) + " keys but " +
                                     std::to_string(priority_view.size()) + " priorities");
-  return enter(table).update_priorities(key_view, priority_view, Deadline::after(timeout));
+  return enter(table).update_priorities(key_view, priority_view, deadline);
 }
 
 // None: unchanged. beta: None is a value (weights 1), Ellipsis leaves it.
 void configure(const TablePointer& table, nb::handle limiter, nb::handle alpha, nb::handle beta, nb::handle staleness,
-               double timeout) {
+               Deadline deadline) {
   LimiterState state{};
   double new_alpha = 0, new_beta = 0;
   i64 new_staleness = 0;
@@ -144,9 +143,9 @@ void configure(const TablePointer& table, nb::handle limiter, nb::handle alpha, 
   const bool set_beta = beta.ptr() != Py_Ellipsis;
   if (set_beta) new_beta = beta.is_none() ? std::nan("") : nb::cast<double>(beta);
   if (!staleness.is_none()) new_staleness = nb::cast<i64>(staleness);
-  enter(table).configure(limiter.is_none() ? nullptr : &state, alpha.is_none() ? nullptr : &new_alpha,
-                         set_beta ? &new_beta : nullptr, staleness.is_none() ? nullptr : &new_staleness,
-                         Deadline::after(timeout));
+  enter(table).settings.configure(limiter.is_none() ? nullptr : &state, alpha.is_none() ? nullptr : &new_alpha,
+                                  set_beta ? &new_beta : nullptr, staleness.is_none() ? nullptr : &new_staleness,
+                                  deadline);
 }
 
 u64 size(const TablePointer& table) {
@@ -158,37 +157,52 @@ u64 size(const TablePointer& table) {
 void bind_facts(nb::class_<Table>& type) {
   type.def_prop_ro("name", [](const TablePointer& t) { return t->name(); })
       .def_prop_ro("index", [](const TablePointer& t) { return t->index(); })
-      .def_prop_ro("beta", &beta)
+      .def_prop_ro("beta", &beta, nb::sig("def beta(self) -> float | None"))
       .def_prop_ro("evicted_for_room", [](const TablePointer& t) { return t->header().evicted_for_room; })
+      .def_prop_ro("finished", [](const TablePointer& t) { return t->header().finished != 0; })
       .def_prop_ro("live", [](const TablePointer& t) { return t->live(); })
-      .def("config", [](const TablePointer& t) { return enter(t).config(); })
-      .def("schema", [](const TablePointer& t) { return enter(t).schema(); })
+      .def("config", [](const TablePointer& t) { return enter(t).settings.config(); })
+      .def("schema", [](const TablePointer& t) { return enter(t).settings.schema(); })
       .def("size", &size)
-      .def("stats", &stats)
+      .def("stats", &stats, nb::sig("def stats(self) -> dict[str, typing.Any]"))
       .def("writers", [](const TablePointer& t) { return t->header().writers; });
 }
 
 void bind_items(nb::class_<Table>& type) {
   type.def(
           "keys",
-          [](const TablePointer& t, u64 start, u64 n, double timeout, bool spread) {
-            return new_array(enter(t).keys(start, n, Deadline::after(timeout), spread), NPY_UINT64);
+          [](const TablePointer& t, u64 start, u64 n, Deadline deadline, bool spread) {
+            return new_array(
+                spread ? enter(t).reads.keys_spread(start, n, deadline) : enter(t).reads.keys(start, n, deadline),
+                NPY_UINT64);
           },
-          nb::arg("start"), nb::arg("n"), nb::arg("timeout"), nb::arg("spread") = false)
-      .def("remove",
-           [](const TablePointer& t, nb::handle keys, double timeout) {
-             const Kept array = as_array(keys, NPY_UINT64);
-             return enter(t).remove(view_of<u64>(array), Deadline::after(timeout));
-           })
-      .def("update", &update)
-      .def("check_priorities",
-           [](const TablePointer& t, nb::handle priorities) {
-             const Kept array = as_array(priorities, NPY_FLOAT64);
-             require_priorities(priority_range(t->header()), view_of<double>(array), "nothing was changed");
-           })
-      .def("reset", [](const TablePointer& t, double timeout) { enter(t).reset(Deadline::after(timeout)); })
-      .def("finish", [](const TablePointer& t, double timeout) { enter(t).finish(Deadline::after(timeout)); })
-      .def("settle", [](const TablePointer& t) { enter(t).settle(Deadline::slice()); })
+          nb::arg("start"), nb::arg("n"), nb::arg("timeout"), nb::arg("spread") = false,
+          nb::sig("def keys(self, start: int, n: int, timeout: float, spread: bool = False) -> "
+                  "numpy.typing.NDArray[numpy.uint64]"))
+      .def(
+          "remove",
+          [](const TablePointer& t, nb::handle keys, Deadline deadline) {
+            const Kept array = as_array(keys, NPY_UINT64);
+            return enter(t).remove(view_of<u64>(array), deadline);
+          },
+          nb::sig("def remove(self, keys: numpy.typing.NDArray[typing.Any], timeout: float, /) -> int"))
+      .def("update", &update,
+           nb::sig("def update(self, keys: numpy.typing.NDArray[typing.Any], priorities: "
+                   "numpy.typing.NDArray[typing.Any], timeout: float, /) -> int"))
+      .def(
+          "check_priorities",
+          [](const TablePointer& t, nb::handle priorities) {
+            const Kept array = as_array(priorities, NPY_FLOAT64);
+            require_priorities(priority_range(t->header()), view_of<double>(array), "nothing was changed");
+          },
+          nb::sig("def check_priorities(self, priorities: numpy.typing.NDArray[typing.Any], /) -> None"))
+      .def(
+          "reset", [](const TablePointer& t, Deadline deadline) { enter(t).settings.reset(deadline); },
+          nb::sig("def reset(self, timeout: float, /) -> None"))
+      .def(
+          "finish", [](const TablePointer& t, Deadline deadline) { enter(t).settings.finish(deadline); },
+          nb::sig("def finish(self, timeout: float, /) -> None"))
+      .def("settle", [](const TablePointer& t) { enter(t).core.settle(Deadline::slice()); })
       .def("check", [](const TablePointer& t) {
         std::vector<std::string> findings;
         enter(t).check(true, Deadline::none(), &findings);
@@ -197,18 +211,25 @@ void bind_items(nb::class_<Table>& type) {
 }
 
 void bind_settings(nb::class_<Table>& type) {
-  type.def("declare_schema",
-           [](const TablePointer& t, const std::string& text, const ReserveNumbers& reserve, u64 item, double timeout) {
-             return enter(t).declare_schema(text, reserve_of(reserve), item, Deadline::after(timeout));
-           })
-      .def("resize",
-           [](const TablePointer& t, u64 capacity, u64 slots, const ReserveNumbers& reserve,
-              std::tuple<u64, u64, u64> seen, double timeout) {
-             const SizeSeen from{std::get<0>(seen), std::get<1>(seen), std::get<2>(seen)};
-             return enter(t).resize({capacity, slots, reserve_of(reserve)}, &from, Deadline::after(timeout));
-           })
+  type.def(
+          "declare_schema",
+          [](const TablePointer& t, const std::string& text, const ReserveNumbers& reserve, u64 item,
+             Deadline deadline) { return enter(t).settings.declare_schema(text, reserve_of(reserve), item, deadline); },
+          nb::sig("def declare_schema(self, text: str, reserve: tuple[int, int, int], item_bytes: int, timeout: float, "
+                  "/) -> bool"))
+      .def(
+          "resize",
+          [](const TablePointer& t, u64 capacity, u64 slots, const ReserveNumbers& reserve,
+             std::tuple<u64, u64, u64> seen, Deadline deadline) {
+            const SizeSeen from{std::get<0>(seen), std::get<1>(seen), std::get<2>(seen)};
+            return enter(t).growth.resize({capacity, slots, reserve_of(reserve)}, &from, deadline);
+          },
+          nb::sig("def resize(self, capacity: int, slots: int, reserve: tuple[int, int, int], seen: tuple[int, int, "
+                  "int], timeout: float, /) -> bool"))
       .def("configure", &configure, nb::arg("limiter").none(), nb::arg("alpha").none(), nb::arg("beta").none(),
-           nb::arg("max_staleness").none(), nb::arg("timeout"));
+           nb::arg("max_staleness").none(), nb::arg("timeout"),
+           nb::sig("def configure(self, limiter: tuple[float, float, float, int, bool] | None, alpha: float | None, "
+                   "beta: float | types.EllipsisType | None, max_staleness: int | None, timeout: float) -> None"));
 }
 
 void await(const TablePointer& table, Wait& wait, bool items, u32 seen, double seconds, WaitKind kind,
@@ -229,7 +250,7 @@ std::vector<u32> concerned(const TablePointer& table) {
   std::vector<u32> all;
   for (u32 slot = 0; slot < kMaxClients; ++slot) {
     bool found = slot == holders[0] || slot == holders[1] || has_drawn(arena, slot, index);
-    for_ledger_blocks(arena, slot, [&](const LedgerBlock& block, u32) {
+    for_ledger_blocks(arena.heap(), slot, [&](const LedgerBlock& block, u32) {
       for (const LedgerEntry& entry : block.entries) {
         const u64 what = entry.what.load(std::memory_order_acquire);
         const LedgerKind kind = ledger_kind(what);
@@ -247,22 +268,42 @@ void bind_waits(nb::class_<Table>& type) {
       .def("room_seq", [](const TablePointer& t) { return t->header().room_seq.load(); })
       .def("learners", [](const TablePointer& t) { return learners(t->arena(), t->index()); })
       .def("concerned", &concerned)
-      .def("wait_items", [](const TablePointer& t, Wait& w, u32 seen,
-                            double seconds) { await(t, w, true, seen, seconds, WaitKind::kItems); })
-      .def("wait_limiter", [](const TablePointer& t, Wait& w, u32 seen,
-                              double seconds) { await(t, w, false, seen, seconds, WaitKind::kLimiter); })
-      .def("wait_room", [](const TablePointer& t, Wait& w, u32 seen,
-                           double seconds) { await(t, w, false, seen, seconds, WaitKind::kRoom); })
-      .def("wait_lock", [](const TablePointer& t, Wait& w, u32 seen, double seconds, u32 holder) {
-        await(t, w, false, seen, seconds, WaitKind::kLock, holder);
-      });
+      .def(
+          "wait_items",
+          [](const TablePointer& t, Wait& w, u32 seen, double seconds) {
+            await(t, w, true, seen, seconds, WaitKind::kItems);
+          },
+          nb::sig("def wait_items(self, wait: Wait, seen: int, seconds: float, /) -> None"))
+      .def(
+          "wait_limiter",
+          [](const TablePointer& t, Wait& w, u32 seen, double seconds) {
+            await(t, w, false, seen, seconds, WaitKind::kLimiter);
+          },
+          nb::sig("def wait_limiter(self, wait: Wait, seen: int, seconds: float, /) -> None"))
+      .def(
+          "wait_room",
+          [](const TablePointer& t, Wait& w, u32 seen, double seconds) {
+            await(t, w, false, seen, seconds, WaitKind::kRoom);
+          },
+          nb::sig("def wait_room(self, wait: Wait, seen: int, seconds: float, /) -> None"))
+      .def(
+          "wait_lock",
+          [](const TablePointer& t, Wait& w, u32 seen, double seconds, std::optional<u32> holder) {
+            await(t, w, false, seen, seconds, WaitKind::kLock, holder.value_or(kNone));
+          },
+          nb::sig("def wait_lock(self, wait: Wait, seen: int, seconds: float, holder: int | None, /) -> None"));
 }
 
 }  // namespace
 
 void bind_table(nb::module_& module) {
+  module.attr("KEY_SHARD_AT") = kShardAt;  // the lowest bit of a key's shard
+  module.attr("KEY_SHARDS") = 1u << kShardBits;
+  module.attr("ITEM_FINISHED") = kItemFinished;  // flags of items that are inserted whole
+  module.attr("ITEM_NO_NEXT") = kItemNoNext;
   nb::class_<Table> type(module, "Table", nb::is_weak_referenceable());
-  type.def_static("create", &create);
+  type.def_static("create", &create,
+                  nb::sig("def create(arena: Arena, shape: dict[str, typing.Any], timeout: float, /) -> Table"));
   bind_facts(type);
   bind_items(type);
   bind_settings(type);

@@ -12,9 +12,9 @@ namespace {
 // A writer before its first step: its table counts it as open, so that learners go on waiting for it.
 class Attendance {
  public:
-  Attendance(TablePointer table, double timeout) : table_(std::move(table)) {
+  Attendance(TablePointer table, Deadline deadline) : table_(std::move(table)) {
     table_->arena().enter();
-    entry_ = table_->open_writer(Deadline::after(timeout));
+    entry_ = table_->core.writers.open(deadline);
     fork_generation_ = table_->arena().fork_generation();
   }
   ~Attendance() {
@@ -29,7 +29,7 @@ class Attendance {
   void end() {
     if (entry_ == kNone || !table_->arena().owns(fork_generation_)) return;
     if (table_->live()) {
-      table_->close_writer(entry_);
+      table_->core.writers.close(entry_);
     } else {
       table_->arena().ledger().entry(entry_).what.store(0);
       table_->arena().ledger().give(entry_);
@@ -66,7 +66,7 @@ class Busy {
 
 class PyWriter {
  public:
-  PyWriter(ArenaPointer arena, nb::dict plan, double timeout);
+  PyWriter(ArenaPointer arena, nb::dict plan, Deadline deadline);
   ~PyWriter() {
     // In a forked child: a thread of the parent may have been in the middle of it.
     if (writer_ != nullptr && !arena_->owns(fork_generation_)) static_cast<void>(writer_.release());
@@ -109,7 +109,7 @@ class PyWriter {
   void parse_priorities(nb::handle priority, const CallShape& shape);
   void parse_priority(nb::handle value, const CallShape& shape, std::size_t table);
   nb::object result(Blocked blocked);
-  [[noreturn]] void explain(const Error& error) const;
+  [[noreturn]] void refuse(const Error& error) const;
   template <class Run>
   nb::object run(Run&& call);
 
@@ -138,7 +138,7 @@ WriterPlan read_plan(Arena& arena, const nb::dict& plan) {
   made.layout = read_layout(arena, take<u32>(plan, "layout"));
   for (nb::handle entry : plan["tables"]) made.tables.push_back(read_sink(entry));
   made.lanes = take<u32>(plan, "lanes");
-  made.autoreset = static_cast<Autoreset>(take<u32>(plan, "autoreset"));
+  made.autoreset = take<Autoreset>(plan, "autoreset");
   made.terminated = column_or_none(plan, "terminated");
   made.truncated = column_or_none(plan, "truncated");
   made.discount = column_or_none(plan, "discount");
@@ -156,14 +156,14 @@ WriterPlan read_plan(Arena& arena, const nb::dict& plan) {
   return made;
 }
 
-PyWriter::PyWriter(ArenaPointer arena, nb::dict plan, double timeout)
+PyWriter::PyWriter(ArenaPointer arena, nb::dict plan, Deadline deadline)
     : arena_(std::move(arena)),
       cells_(plan["columns"], plan["coerce"], take_or<std::vector<u32>>(plan, "final_columns", {})),
       vector_(take<bool>(plan, "vector")) {
   arena_->enter();
   fork_generation_ = arena_->fork_generation();
   WriterPlan made = read_plan(*arena_, plan);
-  writer_ = std::make_unique<Writer>(arena_, std::move(made), Deadline::after(timeout));
+  writer_ = std::make_unique<Writer>(arena_, std::move(made), deadline);
 }
 
 void PyWriter::enter() {
@@ -305,17 +305,10 @@ void PyWriter::parse_priorities(nb::handle priority, const CallShape& shape) {
 
 // -------------------------------------------------------------------------------------------------------------- calls
 
-void PyWriter::explain(const Error& error) const {
-  const std::string text = error.what();
-  if (text.empty() || text[0] != '#') throw error;
-  const std::size_t end = text.find('#', 1);
-  const std::string& name = cells_.name(std::stoul(text.substr(1, end - 1)));
-  if (error.code() == Code::kSchemaMismatch)
-    throw Error(Code::kSchemaMismatch, "missing column '" + name + "'; every step gives every column of its schema");
-  throw Error(
-      Code::kInvalid,
-      text.substr(end + 1) + ": '" + name +
-          "' differs from what next= gave before, so the lane's episode went on elsewhere; call end_episode() first");
+// Throws it on, with the name of the column that it is about.
+void PyWriter::refuse(const Error& error) const {
+  if (error.column() == Error::kUnknown) throw error;
+  throw Failure{error, cells_.name(error.column())};
 }
 
 nb::object PyWriter::result(Blocked blocked) {
@@ -347,7 +340,7 @@ nb::object PyWriter::run(Run&& call) {
     MaybeRelease release(cells_.bytes() > kKeepGil);
     blocked = call();
   } catch (const Error& error) {
-    if (error.code() != Code::kTimeout) explain(error);
+    if (error.code() != Code::kTimeout) refuse(error);
     // A lock is held up: nothing was written, the call waits and is repeated like any other that is blocked.
     blocked.why = Blocked::Why::kLock;
     blocked.seq = writer_->plan().tables[0].table->header().room_seq.load();
@@ -411,7 +404,7 @@ nb::object PyWriter::insert(nb::handle rows, const std::vector<std::tuple<u32, u
   cells_.parse(rows, {.steps = total, .time = !bare}, &call_.columns);
   for (std::size_t i = 0; i < cells_.count(); ++i)
     if (call_.columns[i].base == nullptr && call_.columns[i].cells == nullptr)
-      throw Error(Code::kSchemaMismatch, "missing column '" + cells_.name(i) + "'");
+      refuse(Error::column_missing(static_cast<u32>(i)));
   parse_priorities(priority,
                    {.steps = static_cast<u32>(whole.size() == 1 ? total / covered : whole.size()), .time = true});
   return run([&] { return writer_->insert_whole(call_, whole, Deadline::slice()); });
@@ -421,31 +414,41 @@ nb::object PyWriter::insert(nb::handle rows, const std::vector<std::tuple<u32, u
 
 void bind_writer(nb::module_& module) {
   nb::class_<Blocked>(module, "Blocked")
-      .def_prop_ro("why", [](const Blocked& b) { return static_cast<u32>(b.why); })
+      .def_prop_ro("why", [](const Blocked& b) { return b.why; })
       .def_ro("table", &Blocked::table)
       .def_ro("seq", &Blocked::seq)
-      .def_ro("holder", &Blocked::holder)
+      .def_prop_ro("holder", [](const Blocked& b) { return number_or_none(b.holder); })
       .def_ro("passed", &Blocked::passed)
       .def_ro("text", &Blocked::text);
-  nb::class_<Attendance>(module, "Attendance").def(nb::init<TablePointer, double>()).def("end", &Attendance::end);
+  nb::class_<Attendance>(module, "Attendance")
+      .def(nb::init<TablePointer, Deadline>(), nb::sig("def __init__(self, table: Table, timeout: float, /) -> None"))
+      .def("end", &Attendance::end);
   nb::class_<PyWriter>(module, "Writer")
-      .def(nb::init<ArenaPointer, nb::dict, double>())
+      .def(nb::init<ArenaPointer, nb::dict, Deadline>(),
+           nb::sig("def __init__(self, arena: Arena, plan: dict[str, typing.Any], timeout: float, /) -> None"))
       .def(
           "append",
           [](PyWriter& w, nb::handle step, nb::handle next, nb::handle final, nb::handle lane, nb::handle priority) {
             return w.append(step, next, final, lane, priority, -1);
           },
           nb::arg("step").none(), nb::arg("next").none(), nb::arg("final").none(), nb::arg("lane").none(),
-          nb::arg("priority").none())
+          nb::arg("priority").none(),
+          nb::sig("def append(self, step: typing.Any, next: typing.Any, final: typing.Any, lane: typing.Any, priority: "
+                  "typing.Any) -> list[Made] | Blocked"))
       .def("extend", &PyWriter::append, nb::arg("steps").none(), nb::arg("next").none(), nb::arg("final").none(),
-           nb::arg("lane").none(), nb::arg("priority").none(), nb::arg("T"))
-      .def("end_episode", &PyWriter::end_episode, nb::arg("final").none(), nb::arg("lane").none(), nb::arg("discard"))
+           nb::arg("lane").none(), nb::arg("priority").none(), nb::arg("count"),
+           nb::sig("def extend(self, steps: typing.Any, next: typing.Any, final: typing.Any, lane: typing.Any, "
+                   "priority: typing.Any, count: int) -> list[Made] | Blocked"))
+      .def("end_episode", &PyWriter::end_episode, nb::arg("final").none(), nb::arg("lane").none(), nb::arg("discard"),
+           nb::sig("def end_episode(self, final: typing.Any, lane: typing.Any, discard: bool) -> list[Made] | Blocked"))
       .def("insert", &PyWriter::insert, nb::arg("rows").none(), nb::arg("items"), nb::arg("total"),
-           nb::arg("priority").none(), nb::arg("bare") = false)
-      .def("finish", &PyWriter::finish)
-      .def("resume", &PyWriter::resume)
+           nb::arg("priority").none(), nb::arg("bare") = false,
+           nb::sig("def insert(self, rows: typing.Any, items: list[tuple[int, int, int]], total: int, priority: "
+                   "typing.Any, bare: bool = False) -> list[Made] | Blocked"))
+      .def("finish", &PyWriter::finish, nb::sig("def finish(self) -> list[Made] | Blocked"))
+      .def("resume", &PyWriter::resume, nb::sig("def resume(self) -> list[Made] | Blocked"))
       .def("close", &PyWriter::close)
-      .def("set_version", &PyWriter::set_version)
+      .def("set_version", &PyWriter::set_version, nb::sig("def set_version(self, table: int, version: int, /) -> None"))
       .def_prop_rw("busy", &PyWriter::is_busy, &PyWriter::set_busy);
 }
 

@@ -13,14 +13,15 @@ constexpr u64 kAheadMost = 64u << 20;  // free memory kept committed
 constexpr u64 kReapEveryNs = 500'000'000;
 constexpr double kPatienceSeconds = 1;  // for a lock: then the thread comes again
 
-// Slices of this thread's store that are still to be settled, as the heap was held up. One thread does a store's chores.
-// If it ends before, sweep_chunks() settles them: those of the dead too.
+// Slices still to be settled, as the heap's lock was held up. One thread does a store's chores. If it ends before, or
+// dies, ChunkEnds::sweep() settles them.
 thread_local std::vector<u64> t_unsettled;
 
 void settle_slices(Arena& arena) {
   while (!t_unsettled.empty()) {
     Heap::Guard guard(arena.heap(), Deadline::after(kPatienceSeconds));
-    arena.heap().settle_slice(t_unsettled.back());
+    // Pages came while the lock was not held: those that no block uses are given back.
+    arena.heap().reclaim.settle_collapses(t_unsettled.back(), 1, false);
     t_unsettled.pop_back();
   }
 }
@@ -30,7 +31,7 @@ void settle_slice(Arena& arena, u64 offset) {
   settle_slices(arena);
 }
 
-// As much is kept ahead as the store has grown to, up to 64 MiB and a sixteenth of the budget: a small store stays small.
+// Keeps as much memory committed ahead as the store uses, at most 64 MiB and a sixteenth of the budget.
 bool commit_ahead(Arena& arena) {
   const HeapHeader& heap = arena.heap_header();
   const u64 budget = heap.budget.load(), used = heap.object_bytes + heap.chunk_bytes;
@@ -40,14 +41,14 @@ bool commit_ahead(Arena& arena) {
   u64 offset = 0;
   {
     Heap::Guard guard(arena.heap(), Deadline::after(kPatienceSeconds));
-    offset = arena.heap().charge_free_slice();
+    offset = arena.heap().reclaim.charge_free_slice();
   }
   if (offset == 0 || arena.commit(offset, kSliceBytes, nullptr)) return offset != 0;
-  settle_slice(arena, offset);  // who takes them later must not believe that they are there
+  settle_slice(arena, offset);  // so that its pages don't count as committed
   return false;
 }
 
-// In use, all its pages there, and not tried yet; 0: none among the next few.
+// The offset of a slice in use with all its pages present that was not tried yet; 0: none among the next few.
 u64 next_whole_slice(Arena& arena) {
   static thread_local u64 next = 0;
   Heap::Guard guard(arena.heap(), Deadline::after(kPatienceSeconds));
@@ -66,13 +67,14 @@ u64 next_whole_slice(Arena& arena) {
   return 0;
 }
 
-// Slices whose pages are all there become huge pages: others then map them 20 times faster, with a 40th of the tables.
+// Makes a huge page of a slice whose pages are all present: other processes then map it 20 times faster, with a 40th of
+// the page tables.
 bool collapse_one(Arena& arena) {
   const u64 offset = next_whole_slice(arena);
   if (offset == 0) return false;
   DI_FAULT("chores.chosen");
   const bool done = os::collapse(arena.at(offset, kSliceBytes), kSliceBytes) == 0;
-  // It may have changed meanwhile: collapsing changes no byte, but what the slice lost is back, as zero pages.
+  // Collapsing changes no byte, but pages that the slice has lost meanwhile are back, filled with zeros.
   settle_slice(arena, offset);
   return done;
 }
@@ -86,7 +88,7 @@ bool chore(const std::shared_ptr<Arena>& arena) {
   if (now - reaped_at > kReapEveryNs) {
     reaped_at = now;
     if (reap(arena, Deadline::after(kPatienceSeconds)) != 0) return true;
-    arena->heap().sweep_all(Deadline::after(kPatienceSeconds));
+    arena->heap().sweeper.sweep_all(Deadline::after(kPatienceSeconds));
   }
   settle_slices(*arena);
   return commit_ahead(*arena) || collapse_one(*arena);

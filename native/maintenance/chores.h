@@ -1,6 +1,6 @@
-// Work that nobody waits for yet, in slices of at most 2 MiB (about 1 ms): committing memory ahead of use, huge pages,
-// reaping, expiry. Every slice is idempotent and safe to be killed in; nobody depends on anybody doing it - whoever needs
-// a result does the same slice itself. A background thread of a writer or loader only runs ahead.
+// Work ahead of need, in slices of at most 2 MiB (about 1 ms): committing memory, huge pages, reaping, expiry. Every
+// slice may be repeated, and a kill in one does no harm. No call depends on it: one that needs a result does the same
+// work itself. A background thread of a writer or loader only does it earlier.
 #pragma once
 
 #include <memory>
@@ -9,7 +9,7 @@
 
 namespace di {
 
-// Does one slice of whatever is due. false: nothing was.
+// Does one slice of the work that is due. False: none was.
 bool chore(const std::shared_ptr<Arena>& arena);
 
 }  // namespace di

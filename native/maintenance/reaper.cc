@@ -1,74 +1,76 @@
 #include "maintenance/reaper.h"
 
+#include "arena/clients.h"
+
 namespace di {
 namespace {
 
-// Whoever takes a dead owner's lock rolls back and rebuilds, so afterwards no undo record names the dead client's words.
-// All tables, before any ledger is read: a reaper that died was changing entries of others, and whoever took its lock
-// over may be restoring them right now.
-void await_recoveries(const std::shared_ptr<Arena>& arena, u64 deadline_ns) {
+// The next owner of a dead process's lock rolls back and rebuilds; afterwards no undo record names words of dead
+// clients. Waits for all tables before any ledger is read: an earlier reaper may have died while it changed entries of
+// others, and the next owner of its lock may be restoring them right now.
+void await_recoveries(const std::shared_ptr<Arena>& arena, Deadline deadline) {
   for (u32 i = 0; i < arena->table_count(); ++i) {
-    if (arena->table(i).state.load() != 2) continue;
+    if (!arena->table(i).is(TableState::kLive)) continue;
     Table table(arena, i);
-    table.await_recovery(deadline_ns);
+    table.await_recovery(deadline);
   }
 }
 
-void take_over_locks(const std::shared_ptr<Arena>& arena, u32 slot, u64 deadline_ns) {
+void take_over_locks(const std::shared_ptr<Arena>& arena, u32 slot, Deadline deadline) {
   const auto owned = [slot](const LockWord& lock) { return lock_owner(lock.word.load()) == slot; };
-  if (owned(arena->heap_header().lock)) Heap::Guard guard(arena->heap(), deadline_ns);
+  if (owned(arena->heap_header().lock)) Heap::Guard guard(arena->heap(), deadline);
   for (u32 i = 0; i < arena->table_count(); ++i) {
     if (!owned(arena->table(i).lock)) continue;
     Table table(arena, i);
     try {
-      Table::Guard guard(table, deadline_ns);
+      TableCore::Guard guard(table.core, deadline);
     } catch (const Error& error) {
-      if (error.code() != Code::kTableNotFound) throw;  // not live: taken over and let go all the same
+      if (error.code() != Code::kTableNotFound) throw;  // not live, but its lock was taken over and released
     }
   }
 }
 
-void settle_entry(const std::shared_ptr<Arena>& arena, LedgerEntry& entry, u64 deadline_ns) {
+void settle_entry(const std::shared_ptr<Arena>& arena, LedgerEntry& entry, Deadline deadline) {
   const u64 what = entry.what.load();
   switch (ledger_kind(what)) {
     case LedgerKind::kFree: return;
     case LedgerKind::kPin:
-    case LedgerKind::kOwn: arena->heap().settle_entry(entry, deadline_ns); return;
+    case LedgerKind::kOwn: arena->heap().sweeper.settle_entry(entry, deadline); return;
     default: break;
   }
   const u32 index = ledger_table(what);
-  if (index < arena->table_count() && arena->table(index).state.load() == 2) {
+  if (index < arena->table_count() && arena->table(index).is(TableState::kLive)) {
     Table table(arena, index);
-    table.settle_entry(entry, deadline_ns);
+    table.draws.settle_entry(entry, deadline);
   } else {
     entry.what.store(0, std::memory_order_release);
   }
 }
 
-void settle_ledger(const std::shared_ptr<Arena>& arena, u32 slot, u64 deadline_ns) {
-  for_ledger_blocks(*arena, slot, [&](LedgerBlock& block, u32) {
-    for (LedgerEntry& entry : block.entries) settle_entry(arena, entry, deadline_ns);
+void settle_ledger(const std::shared_ptr<Arena>& arena, u32 slot, Deadline deadline) {
+  for_ledger_blocks(arena->heap(), slot, [&](LedgerBlock& block, u32) {
+    for (LedgerEntry& entry : block.entries) settle_entry(arena, entry, deadline);
   });
 }
 
 }  // namespace
 
-u32 reap(const std::shared_ptr<Arena>& arena, u64 deadline_ns) {
+u32 reap(const std::shared_ptr<Arena>& arena, Deadline deadline) {
   bool any = false;
-  for (u32 slot = 0; slot < kMaxClients && !any; ++slot) any = arena->is_dead(slot);
+  for (u32 slot = 0; slot < kMaxClients && !any; ++slot) any = is_dead(*arena, slot);
   if (!any) return 0;
   SharedLock directory(*arena, arena->header().reap_lock, "the store's directory");
-  directory.acquire(deadline_ns);
+  directory.acquire(deadline);
   u32 reaped = 0;
   try {
-    await_recoveries(arena, deadline_ns);
+    await_recoveries(arena, deadline);
     for (u32 slot = 0; slot < kMaxClients; ++slot) {
       ClientSlot& client = arena->client(slot);
       const u32 generation = client.generation.load();
-      if (!arena->is_dead(slot) || !arena->begin_reaping(slot, generation)) continue;
+      if (!is_dead(*arena, slot) || !begin_reaping(*arena, slot, generation)) continue;
       DI_FAULT("reap.begun");
-      take_over_locks(arena, slot, deadline_ns);
-      settle_ledger(arena, slot, deadline_ns);
+      take_over_locks(arena, slot, deadline);
+      settle_ledger(arena, slot, deadline);
       DI_FAULT("reap.before_free");
       client.generation.fetch_add(1);
       arena->heap_header().deaths.fetch_add(1);
@@ -76,8 +78,8 @@ u32 reap(const std::shared_ptr<Arena>& arena, u64 deadline_ns) {
       ++reaped;
     }
     if (reaped != 0) {
-      Table::finish_broken(arena, deadline_ns);
-      arena->heap().sweep_chunks(deadline_ns);
+      TableDirectory(arena).finish_broken(deadline);
+      arena->heap().chunks.sweep(deadline);
     }
   } catch (...) {
     directory.release();
@@ -93,7 +95,7 @@ void reap_when_due(Arena& arena) {
   if (now - arena.reap_tick().load(std::memory_order_relaxed) < kEveryNs) return;
   arena.reap_tick().store(now, std::memory_order_relaxed);
   try {
-    reap(arena.shared_from_this(), os::now_ns() + 50'000'000);
+    reap(arena.shared_from_this(), Deadline::in(50'000'000));
   } catch (const Error& error) {
     if (error.code() != Code::kTimeout) throw;
   }

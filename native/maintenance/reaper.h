@@ -1,17 +1,17 @@
-// Settling what dead processes left: locks, draws, pins, open chunks, unsealed objects, half-made tables. Done by
-// whoever comes by (attaching, waiting, short of room); idempotent, so a reaper that dies is simply followed by another.
+// Settles what dead processes left: locks, draws, pins, open chunks, unsealed objects, half-made tables. Any process
+// does it when it attaches, waits or is short of room. It may be repeated: if a reaper dies, the next one goes on.
 #pragma once
 
 #include <memory>
 
-#include "replay/table.h"
+#include "replay/directory.h"
 
 namespace di {
 
-// How many clients were reaped. Costs one record-lock query per attached process when nobody died.
-u32 reap(const std::shared_ptr<Arena>& arena, u64 deadline_ns);
+// Returns how many dead processes were reaped. If none has died, it costs one record-lock query per attached process.
+u32 reap(const std::shared_ptr<Arena>& arena, Deadline deadline);
 
-// The same at most every 20 ms of this process, and only as far as no lock is held up.
+// The same, at most every 20 ms in this process, and giving up where a lock is held up.
 void reap_when_due(Arena& arena);
 
 }  // namespace di

@@ -15,31 +15,35 @@ u64 mix(u64 x) {  // splitmix64's finaliser
 }  // namespace
 
 // The id of version v of weights entry i: findable without a list, so newest and oldest are all a crash can leave.
-void Weights::version_id(const Arena& arena, u32 index, i64 version, Id& id) {
+void Weights::version_id(const Memory& memory, u32 index, i64 version, Id& id) {
   u64 a, b;
-  std::memcpy(&a, arena.header().uuid, 8);
-  std::memcpy(&b, arena.header().uuid + 8, 8);
+  std::memcpy(&a, memory.header().uuid, 8);
+  std::memcpy(&b, memory.header().uuid + 8, 8);
   const u64 one = mix(a + 0x9e3779b97f4a7c15u * static_cast<u64>(version)), two = mix(b ^ one ^ index);
   std::memcpy(id, &one, 8);
   std::memcpy(id + 8, &two, 8);
   std::memcpy(id + 16, "wght", 4);
 }
 
-u32 Weights::entry(const std::string& name, bool create, u64 deadline_ns) {
+u32 Weights::find(const std::string& name) const {
   for (u32 i = 0; i < kMaxWeights; ++i) {
-    const WeightsEntry& entry = arena_.weights(i);
+    const WeightsEntry& entry = memory_.weights(i);
     if (entry.state.load(std::memory_order_acquire) == 1 && name == entry.name) return i;
   }
-  if (!create) return kNone;
-  Heap::Guard guard(heap_, deadline_ns);
+  return kNone;
+}
+
+u32 Weights::entry(const std::string& name, Deadline deadline) {
+  if (const u32 known = find(name); known != kNone) return known;
+  Heap::Guard guard(heap_, deadline);
   u32 free = kNone;
   for (u32 i = kMaxWeights; i-- > 0;) {
-    const WeightsEntry& entry = arena_.weights(i);
+    const WeightsEntry& entry = memory_.weights(i);
     if (entry.state.load() == 1 && name == entry.name) return i;
     if (entry.state.load() == 0) free = i;
   }
   if (free == kNone) throw Error(Code::kCapacity, "256 names of weights are published already; reuse one");
-  WeightsEntry& entry = arena_.weights(free);
+  WeightsEntry& entry = memory_.weights(free);
   std::strncpy(entry.name, name.c_str(), kNameBytes - 1);
   entry.newest.store(0);
   entry.oldest.store(1);
@@ -47,47 +51,50 @@ u32 Weights::entry(const std::string& name, bool create, u64 deadline_ns) {
   return free;
 }
 
-i64 Weights::publish(u32 index, u32 made, u32 own, u64 keep, u64 deadline_ns) {
-  WeightsEntry& entry = arena_.weights(index);
+i64 Weights::publish(u32 index, Draft* draft, u64 keep, Deadline deadline) {
+  WeightsEntry& entry = memory_.weights(index);
   i64 version = 0;
   {
-    Heap::Guard guard(heap_, deadline_ns);
+    Heap::Guard guard(heap_, deadline);
     version = entry.newest.load() + 1;
     Id id;
-    version_id(arena_, index, version, id);
-    const u32 left = heap_.find(id);  // a publisher died between sealing this version and announcing it
+    version_id(memory_, index, version, id);
+    const u32 left = heap_.ids.find(id);  // a publisher died between sealing this version and announcing it
     if (left != kNone && word_state(heap_.descriptor(left).word.load()) == ObjectState::kSealed)
-      heap_.retire(left);
+      heap_.object_ends.retire(left);
     else if (left != kNone)
       heap_.free_descriptor(left, true);
-    if (made != kNone) {
-      Descriptor& fresh = heap_.descriptor(made);
+    if (draft != nullptr) {
+      Descriptor& fresh = heap_.descriptor(draft->descriptor());
       std::memcpy(fresh.id, id, sizeof(Id));
       fresh.flags = kFlagHasId | kFlagWeights;
       DI_FAULT("heap.publish_before_seal");
       fresh.word.fetch_add(kSealStep, std::memory_order_acq_rel);
       DI_FAULT("heap.publish_sealed");
-      arena_.ledger().entry(own).what.store(0, std::memory_order_release);
-      heap_.index_insert(made);
+      heap_.ledger.entry(draft->entry()).what.store(0, std::memory_order_release);
+      heap_.index_object(draft->descriptor());
     }
     entry.newest.store(version, std::memory_order_release);  // pairs with the acquire in latest()
     DI_FAULT("heap.published");
     // Versions below the oldest are gone, and no more can be there than objects are: else the words are damaged.
-    const i64 most = static_cast<i64>(arena_.heap_header().live_objects + keep) + 1;
+    const i64 most = static_cast<i64>(memory_.heap_header().live_objects + keep) + 1;
     i64 oldest = std::max(entry.oldest.load(), version - most);
     for (; oldest <= version - static_cast<i64>(keep); ++oldest) {
-      version_id(arena_, index, oldest, id);
-      const u32 old = heap_.find(id);
+      version_id(memory_, index, oldest, id);
+      const u32 old = heap_.ids.find(id);
       if (old == kNone) continue;
       const u64 word = heap_.descriptor(old).word.load();
       if (word_state(word) != ObjectState::kSealed) continue;
-      heap_.retire(old);
+      heap_.object_ends.retire(old);
     }
     entry.oldest.store(oldest);
-    heap_.wake_room();
+    heap_.budget.announce_room();
   }
-  if (made != kNone) arena_.ledger().give(own);
-  HeapHeader& header = arena_.heap_header();
+  if (draft != nullptr) {
+    heap_.ledger.give(draft->entry());
+    draft->hand_over();
+  }
+  HeapHeader& header = memory_.heap_header();
   header.sealed_seq.fetch_add(1);
   if (header.sealed_waiters.load() != 0) os::futex_wake(header.sealed_seq, kNone >> 1);
   return version;

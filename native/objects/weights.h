@@ -4,25 +4,25 @@
 
 #include <string>
 
-#include "heap/heap.h"
+#include "objects/draft.h"
 
 namespace di {
 
 class Weights {
  public:
-  explicit Weights(Heap& heap) : heap_(heap), arena_(heap.arena_) {}
+  explicit Weights(Heap& heap) : heap_(heap), memory_(heap.memory) {}
 
-  // The entry of a name; kNone: there is none, and it was not to be created.
-  u32 entry(const std::string& name, bool create, u64 deadline_ns);
-  // What is being created under ledger entry `own` becomes version `newest + 1` of entry `index`, and versions further
-  // back than `keep` go. Without an object (kNone): the number moves on and nothing can be had under it.
-  i64 publish(u32 index, u32 made, u32 own, u64 keep, u64 deadline_ns);
+  u32 entry(const std::string& name, Deadline deadline);  // of a name; made where there is none
+  u32 find(const std::string& name) const;                // takes no lock; kNone: there is none
+  // The draft becomes version `newest + 1` of entry `index`, and versions further back than `keep` go. Without a draft
+  // (null): the number moves on and nothing can be had under it. An error leaves the draft to the caller.
+  i64 publish(u32 index, Draft* draft, u64 keep, Deadline deadline);
   // The id of version v of weights entry i.
-  static void version_id(const Arena& arena, u32 index, i64 version, Id& id);
+  static void version_id(const Memory& memory, u32 index, i64 version, Id& id);
 
  private:
   Heap& heap_;
-  Arena& arena_;
+  Memory& memory_;
 };
 
 }  // namespace di

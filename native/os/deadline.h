@@ -22,6 +22,7 @@ class Deadline {
     const u64 now = seconds < 1 ? os::now_ns() : os::coarse_ns() + kTickNs;
     return {now + static_cast<u64>(seconds * 1e9)};
   }
+  static Deadline in(u64 span_ns) { return {os::now_ns() + span_ns}; }
   // Of calls that Python repeats until their own timeout is over: nothing has happened by then.
   static Deadline slice() { return {os::coarse_ns() + 250'000'000}; }
   // Of what is left to do when a call has had its effect, and of what a call does for others on its way: it may be left

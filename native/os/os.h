@@ -136,7 +136,7 @@ int fault_errno(const char* point);       // errno this call is to fail with, or
 // --- blocking: the bindings leave the GIL here and look for signals on the way back
 struct BlockHooks {
   void* (*leave)() = nullptr;
-  void (*enter)(void*) = nullptr;  // may throw Error(kInterrupted)
+  void (*enter)(void*) = nullptr;  // may throw the error of a signal handler
   void (*enter_quietly)(void*) = nullptr;
   bool (*ending)() = nullptr;
   void (*waited)(u64 before_ns, u64 now_ns, const std::string& what) = nullptr;  // how long, at the last word and now
@@ -162,7 +162,7 @@ class Aside {  // scope in which this thread may wait for another one of this pr
 };
 // Locks a mutex of this process. Nobody waits for one with the GIL in hand, nor for the GIL with one in hand: others wait
 // for it while they hold a shared lock, for which a forked child may be waiting, and for that the GIL's owner; and at the
-// interpreter's end who waits for the GIL never gets it. A fork takes all of them for its own moment (Arena::on_fork).
+// interpreter's end who waits for the GIL never gets it. A fork takes all of them for its own moment (attach/fork.cc).
 template <class Mutex>
 void lock_aside(Mutex& mutex) {
   while (!mutex.try_lock()) {

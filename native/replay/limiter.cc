@@ -8,8 +8,8 @@
 namespace di {
 namespace {
 
-// How far inserts are ahead of samples. One product and one difference, each rounded: no fused multiply-add, which
-// would decide differently from Reverb in the last place.
+// How far inserts are ahead of samples. One product and one difference, each rounded: a fused multiply-add would decide
+// differently from Reverb in the last bit.
 double lead(const LimiterState& state, i64 inserts, i64 samples) {
   const double product = static_cast<double>(inserts) * state.ratio;
   return product - static_cast<double>(samples);

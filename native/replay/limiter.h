@@ -16,16 +16,16 @@ namespace di {
 bool may_insert(const LimiterState& state, i64 size, i64 count = 1);
 bool may_sample(const LimiterState& state, i64 size);  // one sample
 
-// How many samples in a row would pass, at most `want`, each counted before the next is asked for and `size` staying
-// as it is: the decisions of a loop over may_sample, without the loop.
+// How many samples in a row would pass, at most `want`, while `size` stays the same: what a loop over may_sample()
+// would decide, counting each sample before the next, without the loop.
 u64 samples_allowed(const LimiterState& state, i64 size, u64 want);
 
-// The limiter as one that counts anew over a table of `size` items and `held` drawn and not yet delivered ones: the
-// first min_size items count as its inserts, as if they had just come. It begins in the middle of its band, so that both
-// sides can move. A queue goes on counting what waits in it.
+// The limiter with counts that start over, for a table of `size` items and `held` drawn and not yet delivered ones. The
+// first min_size items count as inserts that have just come, so it starts in the middle of its band and both sides can
+// move. A queue keeps counting the items that wait in it.
 LimiterState counted_anew(LimiterState state, i64 size, i64 held);
 
-// The limiter as draws see it: where they use items up, a finished table is drawn to its end. No insert will come that
+// The limiter for draws. Where draws use items up, a finished table may be drawn to its end: no insert will come that
 // they could run ahead of.
 LimiterState limiter_in_force(const TableHeader& table);
 

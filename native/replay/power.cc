@@ -27,7 +27,8 @@ constexpr double kExp[] = {
     1.0 / 6227020800, 1.0 / 479001600, 1.0 / 39916800, 1.0 / 3628800, 1.0 / 362880, 1.0 / 40320, 1.0 / 5040,
     1.0 / 720,        1.0 / 120,       1.0 / 24,       1.0 / 6,       0.5,          1.0,         1.0};
 
-// 2^(exponent * log2(base)). base = m * 2^e with m in [sqrt(1/2), sqrt(2)), and log2(m) = 2 / ln 2 * atanh((m-1)/(m+1)).
+// 2^(exponent * log2(base)). base = m * 2^e with m in [sqrt(1/2), sqrt(2)), and log2(m) = 2 / ln 2 *
+// atanh((m-1)/(m+1)).
 [[gnu::always_inline]] inline double one(double base, double exponent) {
   const bool tiny = base < kSmallestNormal;  // below the normal numbers: scaled up, and the exponent put right
   const u64 bits = std::bit_cast<u64>(std::max(base * (tiny ? 0x1p54 : 1.0), kSmallestNormal));

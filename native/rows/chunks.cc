@@ -45,7 +45,7 @@ u64 text_hash(const std::string& text) {
 // ----------------------------------------------------------------------------------------------------------- layouts
 
 u32 publish_layout(Arena& arena, const LayoutHeader& header, std::span<const ColumnLayout> columns,
-                   const std::string& text, u64 deadline_ns) {
+                   const std::string& text, Deadline deadline) {
   if (columns.size() > kMaxColumns) throw Error(Code::kInvalid, "a step has at most 256 columns");
   const u64 hash = text_hash(text);
   Heap& heap = arena.heap();
@@ -63,10 +63,10 @@ u32 publish_layout(Arena& arena, const LayoutHeader& header, std::span<const Col
   };
   if (const u32 index = known(0); index != kNone) return index;
   const u64 text_at = sizeof(LayoutHeader) + sizeof(ColumnLayout) * columns.size();
-  const u32 entry = arena.ledger().take_one(deadline_ns);
+  const u32 entry = arena.ledger().take_one(deadline);
   u32 block = kNone;
   try {
-    block = heap.begin_meta(text_at + text.size(), kOwnerLayout, entry, deadline_ns);
+    block = heap.maker.begin_meta(text_at + text.size(), kOwnerLayout, entry, deadline);
   } catch (...) {
     arena.ledger().give_unused(entry);
     throw;
@@ -80,21 +80,21 @@ u32 publish_layout(Arena& arena, const LayoutHeader& header, std::span<const Col
   std::memcpy(reinterpret_cast<u8*>(&fresh) + text_at, text.data(), text.size());
   u32 index = kNone;
   try {
-    Heap::Guard guard(heap, deadline_ns);
+    Heap::Guard guard(heap, deadline);
     index = known(seen);
     if (index == kNone && arena.header().layout_count.load() < kMaxLayouts) {
       index = arena.header().layout_count.load();
-      heap.seal(block, entry);
+      heap.maker.seal(block, entry);
       arena.layout_block(index).store(block + 1);
       DI_FAULT("layout.before_count");
       arena.header().layout_count.store(index + 1, std::memory_order_release);  // pairs with the acquire in known()
       return index;
     }
   } catch (...) {
-    heap.abandon(block, entry);
+    heap.maker.abandon(block, entry);
     throw;
   }
-  heap.abandon(block, entry);
+  heap.maker.abandon(block, entry);
   if (index == kNone) throw Error(Code::kCapacity, "1024 different step layouts are in use; use fewer schemas");
   return index;
 }
@@ -170,6 +170,7 @@ ChunkPlan plan_chunk(const LayoutInfo& layout, u64 target_bytes, u32 least_rows,
       high = middle - 1;
   }
   plan.rows = static_cast<u32>(low);
+  plan.block_bytes = block;
   plan.heap_bytes = round_up(low * heap_bytes_per_row, 64);
   const u64 slack = block - bytes(low);
   if (heap_bytes_per_row != 0) plan.heap_bytes += slack / 64 * 64;
@@ -178,11 +179,11 @@ ChunkPlan plan_chunk(const LayoutInfo& layout, u64 target_bytes, u32 least_rows,
 
 // -------------------------------------------------------------------------------------------------------- open chunks
 
-MakeResult OpenChunk::open(Arena& arena, const LayoutInfo& layout, const ChunkPlan& plan, u64 deadline_ns,
+MakeResult OpenChunk::open(Arena& arena, const LayoutInfo& layout, const ChunkPlan& plan, Deadline deadline,
                            OpenChunk* out, std::string* why, u32* short_table) {
   const Parts parts = parts_of(layout, plan.rows, plan.heap_bytes, plan.tables.size());
   OpenChunk chunk;
-  chunk.entry_ = arena.ledger().take_one(deadline_ns);
+  chunk.entry_ = arena.ledger().take_one(deadline);
   MakeRequest request;
   request.bytes = parts.end;
   request.kind = ObjectKind::kChunk;
@@ -209,7 +210,7 @@ MakeResult OpenChunk::open(Arena& arena, const LayoutInfo& layout, const ChunkPl
   };
   MakeResult result = MakeResult::kFull;
   try {
-    result = arena.heap().make(request, chunk.entry_, deadline_ns, &chunk.descriptor_, why, short_table, format);
+    result = arena.heap().maker.make(request, chunk.entry_, deadline, &chunk.descriptor_, why, short_table, format);
   } catch (...) {
     arena.ledger().give_unused(chunk.entry_);
     throw;
@@ -219,8 +220,8 @@ MakeResult OpenChunk::open(Arena& arena, const LayoutInfo& layout, const ChunkPl
     if (result == MakeResult::kGone) throw Error(Code::kTableNotFound, "a table of this writer was dropped");
     return result;
   }
-  chunk.base_ = arena.heap().block(chunk.descriptor_);
-  chunk.header_ = reinterpret_cast<ChunkHeader*>(chunk.base_);
+  chunk.base_ = arena.heap().chunk_memory.body(chunk.descriptor_).data();
+  chunk.header_ = &arena.heap().chunk_memory.head(chunk.descriptor_);
   *out = chunk;
   return result;
 }

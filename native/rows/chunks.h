@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "heap/heap.h"
+#include "attach/arena.h"
 
 namespace di {
 
@@ -25,7 +25,7 @@ struct LayoutInfo {  // a layout as this process reads it
 };
 // Layouts are shared by content: equal texts get the same index.
 u32 publish_layout(Arena& arena, const LayoutHeader& header, std::span<const ColumnLayout> columns,
-                   const std::string& text, u64 deadline_ns);
+                   const std::string& text, Deadline deadline);
 LayoutInfo read_layout(const Arena& arena, u32 index);
 std::string read_layout_text(const Arena& arena, u32 index);
 std::vector<std::string> read_column_names(const Arena& arena, u32 index);  // CorruptData: they do not fit the text
@@ -39,8 +39,9 @@ struct Cell {  // one value of one row
 bool same_values(const LayoutInfo& layout, u32 column, const u8* a, const u8* b, u64 bytes);
 
 struct ChunkPlan {
-  u32 rows = 0;        // rows a chunk holds
-  u64 heap_bytes = 0;  // for values of variable length
+  u32 rows = 0;         // rows a chunk holds
+  u64 heap_bytes = 0;   // for values of variable length
+  u64 block_bytes = 0;  // of the block that plan_chunk() fills
   std::vector<u32> tables;
   std::vector<u32> table_generations;
   u32 stream = 0;
@@ -51,9 +52,9 @@ u64 chunk_bytes(const LayoutInfo& layout, const ChunkPlan& plan);
 
 class OpenChunk {
  public:
-  // kFull: nothing was made, see Heap::make().
-  static MakeResult open(Arena& arena, const LayoutInfo& layout, const ChunkPlan& plan, u64 deadline_ns, OpenChunk* out,
-                         std::string* why, u32* short_table);
+  // kFull: nothing was made, see Maker::make().
+  static MakeResult open(Arena& arena, const LayoutInfo& layout, const ChunkPlan& plan, Deadline deadline,
+                         OpenChunk* out, std::string* why, u32* short_table);
 
   u32 descriptor() const { return descriptor_; }
   u32 entry() const { return entry_; }

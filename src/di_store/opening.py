@@ -5,23 +5,25 @@ from __future__ import annotations
 import os
 import re
 import secrets
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from di_store import _core
+from di_store._core import Mode
 from di_store.base import config
 from di_store.base.errors import AccessDenied, StoreNotFound, shown
 from di_store.base.sizes import budget_bytes
 from di_store.runtime import waits
-from di_store.runtime.waits import LOG_SECONDS, check_timeout, logger
-from di_store.store import ATTACH, LOCK_SECONDS, Store
+from di_store.runtime.waits import Wait, check_timeout, core_seconds
+from di_store.session import Session
+from di_store.store import Store
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
-_CREATE_OR_ATTACH, _NEW, _FRESH = 0, 1, 3
-_MODES = {"rw": _CREATE_OR_ATTACH, "x": _NEW, "r": ATTACH}
+_MODES = {"rw": Mode.OPEN, "x": Mode.NEW, "r": Mode.ATTACH}
 _LOOK_SECONDS = 0.05
+LOCK_SECONDS = 5.0
+"""How long attaching with a timeout of 0 may wait for the lock of the folder, which is held for moments only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ def open(
     if name is None:
         if mode == "r":
             raise ValueError('mode="r" reads a store that is there: give its name')
-        name, number = f"store-{os.getpid()}-{secrets.token_hex(4)}", _FRESH
+        name, number = f"store-{os.getpid()}-{secrets.token_hex(4)}", Mode.FRESH
     else:
         check_name(name)
     if seed is not None:
@@ -81,7 +83,7 @@ def open(
         arena = _core.Arena.open(name, number, budget, own, LOCK_SECONDS if mode == "r" else waits.CALL_SECONDS)
     except StoreNotFound as error:
         raise _explained(error) from None
-    return Store(arena, seed=seed, readonly=mode == "r")
+    return Store(Session(arena, seed=seed, readonly=mode == "r"))
 
 
 def attach(name: str, *, timeout: float | None = 0) -> Store:
@@ -93,27 +95,21 @@ def attach(name: str, *, timeout: float | None = 0) -> Store:
     """
     check_name(name)
     seconds = check_timeout(timeout)
-    began = time.monotonic()
-    log_at = began + LOG_SECONDS
+    wait = Wait(None, seconds, "attach")
     while True:
+        left = None if seconds is None else max(0.0, wait.left) or LOCK_SECONDS
         try:
-            # The folder's lock is held for moments only, so that even timeout=0 may wait for it.
-            left = -1.0 if seconds is None else max(0.0, seconds - (time.monotonic() - began)) or LOCK_SECONDS
-            return Store(_core.Arena.open(name, ATTACH, 0, 0, left))
+            return Store(Session(_core.Arena.open(name, Mode.ATTACH, 0, 0, core_seconds(left))))
         except StoreNotFound as error:
-            waited = time.monotonic() - began
-            if seconds is not None and waited >= seconds:
+            if wait.left <= 0:
                 raise _explained(error) from None
-        if time.monotonic() >= log_at:
-            log_at += LOG_SECONDS
-            logger.warning("attach has waited %.0f s: no live process holds a store named %r", waited, name)
-        time.sleep(_LOOK_SECONDS if seconds is None else min(_LOOK_SECONDS, max(0.0, seconds - waited)))
+        wait.sleep(_LOOK_SECONDS, f"no live process holds a store named {name!r}")
 
 
 def _explained(error: StoreNotFound) -> StoreNotFound | AccessDenied:
     """The error for a store that nobody is seen to hold, with the processes that hold one unseen."""
     hidden = _core.hidden_holders()
-    mine = [pid for pid, uid in hidden if uid == os.geteuid()]
+    mine = [each.pid for each in hidden if each.uid == os.geteuid()]
     if mine:
         pids = ", ".join(map(str, mine))
         return AccessDenied(
@@ -122,7 +118,9 @@ def _explained(error: StoreNotFound) -> StoreNotFound | AccessDenied:
             remedy="run all processes as the same user and group, or let `di-store hold NAME` hold the store too",
         )
     if hidden:
-        theirs = ", ".join(f"pid {pid} of {'another user' if uid < 0 else f'uid {uid}'}" for pid, uid in hidden)
+        theirs = ", ".join(
+            f"pid {each.pid} of {'another user' if each.uid is None else f'uid {each.uid}'}" for each in hidden
+        )
         return StoreNotFound(
             f"{error.message}; {theirs} holds a store that this user may not see",
             remedy=f"a store serves one user: run all processes as that one. {error.remedy}",
@@ -134,11 +132,21 @@ def list_stores() -> list[StoreInfo]:
     """The stores that live processes of this user hold, by name; without removed ones that some still have mapped."""
     pids: dict[tuple[str, str], list[int]] = {}
     size: dict[str, int] = {}
-    for pid, name, uuid, committed, removed in _core.list_holders():
-        if not removed:
-            pids.setdefault((name, uuid), []).append(pid)
-            size[uuid] = max(size.get(uuid, 0), committed)
+    for holder in _core.list_holders():
+        if not holder.removed:
+            pids.setdefault((holder.name, holder.uuid), []).append(holder.pid)
+            size[holder.uuid] = max(size.get(holder.uuid, 0), holder.committed)
     return [StoreInfo(name, tuple(sorted(set(holders))), size[uuid]) for (name, uuid), holders in sorted(pids.items())]
+
+
+def remove(store: Store) -> None:
+    """Take a store away from all processes that hold it: their calls raise `StoreClosed`."""
+    store._session.arena.remove()
+
+
+def check_held(store: Store) -> None:
+    """Raise `StoreClosed` if the store was removed."""
+    store._session.arena.enter()
 
 
 def other_pids(pids: Iterable[int]) -> list[int]:

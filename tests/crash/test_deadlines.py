@@ -23,6 +23,7 @@ from crash.field import Field
 from crash.zygote import Crew
 from di_store import _core
 from di_store.runtime import waits
+from di_store.session import Session
 
 PATIENCE = 0.05
 """Seconds that each call is given."""
@@ -351,7 +352,7 @@ def test_a_stopped_creator_of_a_name_is_named_by_who_attaches(field: Field) -> N
 def attach_in_vain(name: str, pid: int) -> None:
     """In a child: each way to open the store ends in time and tells who is in the way."""
     waits.CALL_SECONDS = PATIENCE
-    loaded = di_store.store.Store._load
+    loaded = Session.attach
     for call in (lambda: di_store.attach(name, timeout=PATIENCE), lambda: di_store.open(name), lambda: loaded(name)):
         with pytest.raises(di_store.Timeout) as caught:
             call()

@@ -12,8 +12,8 @@ EPISODES = [
     Mutant(
         "reset-row-taken-for-a-step",
         "autoreset",
-        "  lane.skip = plan_.autoreset == Autoreset::kNextStep;\n",
-        "  lane.skip = false;\n",
+        "  at.skip = plan.autoreset == Autoreset::kNextStep;\n",
+        "  at.skip = false;\n",
         (AUTO,),
     ),
     Mutant(
@@ -26,15 +26,15 @@ EPISODES = [
     Mutant(
         "first-observation-not-kept",
         "autoreset",
-        "lane.first = std::move(first);",
-        "lane.first = nullptr;",
+        "at.first = std::move(first);",
+        "at.first = nullptr;",
         ("tests/test_final_observations.py", AUTO),
     ),
     Mutant(
         "truncation-taken-for-termination",
         "autoreset",
-        "lane.terminated = terminated;",
-        "lane.terminated = true;",
+        "at.terminated = terminated;",
+        "at.terminated = true;",
         (AUTO,),
     ),
     Mutant(
@@ -71,8 +71,8 @@ DRAWS = [
     Mutant(
         "updates-miss-the-tree",
         "laws",
-        "        given[changed++] = priority;\n",
-        "        given[changed++] = 1;\n",
+        "      given[changed++] = priority;\n",
+        "      given[changed++] = 1;\n",
         (f"{LAWS}::test_draws_follow_updated_priorities",),
     ),
     Mutant(
@@ -85,15 +85,15 @@ DRAWS = [
     Mutant(
         "taken-items-count-no-use",
         "laws",
-        "      count_use(entry);\n",
+        "      core_.uses.count(item);\n",
         "",
         ("tests/test_take.py::test_both_ways_draw_the_same",),
     ),
     Mutant(
         "uses-run-into-the-rows",
         "laws",
-        "if (span_uses(item.span) < kMostUses) [[likely]]",
-        "if (span_uses(item.span) < ~0u) [[likely]]",
+        "if (item.uses() < kMostUses) [[likely]]",
+        "if (item.uses() < ~0u) [[likely]]",
         ("native:test_uses",),
     ),
     Mutant(
@@ -120,8 +120,8 @@ DRAWS = [
     Mutant(
         "drawn-items-stay-in-the-epoch",
         "laws",
-        "if (epochs > header_.epoch) parts_.dense->mark_drawn(slot);",
-        "if (epochs > header_.epoch + 1) parts_.dense->mark_drawn(slot);",
+        "if (epochs > header_.epoch) set_.mark_drawn(slot);",
+        "if (epochs > header_.epoch + 1) set_.mark_drawn(slot);",
         (f"{LAWS}::test_once_over_three_learners_is_exactly_once_per_epoch",),
     ),
     Mutant(
@@ -151,15 +151,15 @@ ITEMS = [
     Mutant(
         "stale-key-reaches-a-successor",
         "model",
-        "(entry.state & 15) == 0 || (entry.state >> 4 & kGenerationMask) != key_generation(key) ||\n          key >>",
-        "(entry.state & 15) == 0 ||\n          key >>",
+        "return item.has_key(key) ?",
+        "return !item.is(ItemState::kFree) ?",
         (f"{LAWS}::test_late_priority_updates_never_reach_a_successor",),
     ),
     Mutant(
         "fifo-removes-the-newest",
         "model",
-        "case SamplerKind::kFifo: return first_live();",
-        "case SamplerKind::kFifo: return last_live();",
+        "return newest_ ?",
+        "return !newest_ ?",
         (f"{MODEL}::test_every_sampler_with_every_remover",),
     ),
     Mutant(
@@ -172,15 +172,15 @@ ITEMS = [
     Mutant(
         "kept-observations-are-forgotten",
         "model",
-        "lane.kept = state.kept[free].columns.any() ? free : kNone;",
-        "lane.kept = kNone;",
+        "lane.staged.kept = lane.kept[free].columns.any() ? free : kNone;",
+        "lane.staged.kept = kNone;",
         ("tests/test_unbounded_next.py",),
     ),
     Mutant(
         "discounts-cut-other-tables",
         "model",
-        "row(windows_, stopped && plan_.tables[table].weighted);",
-        "row(windows_, stopped);",
+        "row(state_.windows, stopped && plan.tables[table].weighted);",
+        "row(state_.windows, stopped);",
         ("tests/test_streams.py",),
     ),
     Mutant(

@@ -24,29 +24,29 @@ PAINS = [
     Mutant(
         "viewed-objects-are-never-freed",
         "pain-4",
-        '      DI_FAULT("heap.unpin_between");\n      unpin(ledger_descriptor(what));\n',
+        '      DI_FAULT("heap.unpin_between");\n      objects_.unpin(ledger_descriptor(what));\n',
         '      DI_FAULT("heap.unpin_between");\n',
         ("tests/test_pains_04_flat_line.py::test_each_object_deleted_after_use",),
     ),
     Mutant(
         "pages-do-not-move",
         "pain-5",
-        "some = holes_only ? blocks_.reclaim_holes(&cursor) : blocks_.reclaim_some(&cursor);",
-        "some = holes_only ? blocks_.reclaim_holes(&cursor) : 0;",
+        "some = holes_only ? reclaim.from_holes(&cursor) : reclaim.some(&cursor);",
+        "some = holes_only ? reclaim.from_holes(&cursor) : 0;",
         ("native:test_blocks", "tests/test_pains_05_fragmentation.py"),
     ),
     Mutant(
         "holes-are-not-memory",
         "pain-5",
-        "  return got != 0 ? got : reclaim_holes(cursor);\n",
+        "  return got != 0 ? got : from_holes(cursor);\n",
         "  return got;\n",
         ("tests/test_pains_05_fragmentation.py::test_holes_that_a_table_leaves_serve_objects",),
     ),
     Mutant(
         "the-last-slice-is-none",
         "pain-5",
-        "cover_slice_tables(slice + run - 1);",
-        "cover_slice_tables(slice + run);",
+        "cover_slice(slice + run - 1);",
+        "cover_slice(slice + run);",
         ("tests/test_last_slice.py",),
     ),
     Mutant(
@@ -74,8 +74,8 @@ PAINS = [
     Mutant(
         "waits-give-no-reason",
         "pain-8",
-        'return Timeout(f"{self._what} did not come through{waited}", reason, self._suspect(reason))',
-        'return Timeout(f"{self._what} did not come through{waited}", "", self._suspect(""))',
+        'return Timeout(f"{self._what} did not come through{waited}", reason, self._suspect(), holder=self._holder)',
+        'return Timeout(f"{self._what} did not come through{waited}", "", self._suspect(), holder=self._holder)',
         ("tests/test_pains_08_waits.py",),
     ),
     Mutant(
@@ -95,7 +95,7 @@ PAINS = [
     Mutant(
         "gone-learners-are-waited-for",
         "pain-8",
-        "if (drew && client.state.load() != static_cast<u32>(ClientState::kFree) && !arena.is_dead(slot)) ++count;",
+        "if (drew && client.state.load() != static_cast<u32>(ClientState::kFree) && !is_dead(self, slot)) ++count;",
         "if (drew || client.state.load() != static_cast<u32>(ClientState::kFree)) ++count;",
         ("tests/test_waits.py::test_an_insert_ends_when_its_learners_have_gone",),
     ),
@@ -128,8 +128,8 @@ PAINS = [
     Mutant(
         "views-over-writable-pages",
         "pain-15",
-        "  const u8* block = arena->readonly_at(found.offset, bytes);\n  u32 form = 0;\n",
-        "  const u8* block = arena->at(found.offset, bytes);\n  u32 form = 0;\n",
+        "  const u8* block = arena->readonly_at(found.offset, bytes);\n",
+        "  const u8* block = arena->at(found.offset, bytes);\n",
         ("tests/test_pains_15_copies.py::test_writing_past_the_flag_faults",),
     ),
     Mutant(
@@ -142,8 +142,8 @@ PAINS = [
     Mutant(
         "drawn-rows-are-not-held",
         "pain-16",
-        "  use_chunks(drawn.chunk, drawn.chunks, +1);\n  LedgerEntry& ledger = arena_->ledger().entry(number);\n",
-        "  drawn.chunks = 0;\n  LedgerEntry& ledger = arena_->ledger().entry(number);\n",
+        "  core_.chunks.use(drawn.chunk, drawn.chunks);\n  LedgerEntry& ledger = arena_.ledger().entry(number);\n",
+        "  drawn.chunks = 0;\n  LedgerEntry& ledger = arena_.ledger().entry(number);\n",
         ("native:test_table_kills", "tests/test_torn.py"),
     ),
     Mutant(
@@ -151,20 +151,20 @@ PAINS = [
         "pain-17",
         "  std::fill_n(slots, count, 0u);\n",
         "  std::fill_n(slots, count, 0u);\n  rest[0] *= 0.5;\n",
-        ("native:test_selectors", "tests/test_laws.py::test_prioritized_draws_follow_p_to_the_alpha"),
+        ("native:test_slot_sets", "tests/test_laws.py::test_prioritized_draws_follow_p_to_the_alpha"),
     ),
     Mutant(
         "pinned-bytes-counted-twice",
         "pain-20",
-        "  if (word_pins(word) == 0) add(heap.pinned_bytes, Blocks::block_bytes(found.bytes));\n",
-        "  add(heap.pinned_bytes, Blocks::block_bytes(found.bytes));\n",
+        "  if (word_pins(word) == 0) add_bytes(heap.pinned_bytes, Blocks::block_bytes(found.bytes));\n",
+        "  add_bytes(heap.pinned_bytes, Blocks::block_bytes(found.bytes));\n",
         ("tests/test_pains_20_numbers.py::test_bytes_by_owner",),
     ),
     Mutant(
         "the-first-slots-stand-for-all",
         "pain-20",
-        "scaled((start + done) * kStep, parts_.slots)",
-        "(start + done + 0 * kStep) % parts_.slots",
+        "scaled((start + done) * kStep, core_.items.slots())",
+        "(start + done + 0 * kStep) % core_.items.slots()",
         ("tests/test_bytes_logical.py::test_a_large_table_is_estimated",),
     ),
     Mutant(
@@ -201,15 +201,15 @@ HANDLES = [
     Mutant(
         "pickled-table-of-another-store",
         "handles",
-        "(self._store.name, self._name, self._store._readonly is not None)",
-        '("another", self._name, self._store._readonly is not None)',
+        "(self._session.name, self._name, self._session.readonly)",
+        '("another", self._name, self._session.readonly)',
         ("tests/crash/test_fork.py::test_handles_pass_to_processes",),
     ),
     Mutant(
         "handles-forget-that-they-only-read",
         "handles",
-        "return type(self)._load, (self._name, self._readonly is not None)",
-        "return type(self)._load, (self._name, False)",
+        "return loaded, (Store, self.name, self._session.readonly)",
+        "return loaded, (Store, self.name, False)",
         ("tests/test_bad_objects.py::test_handles_that_only_read_travel_as_such",),
     ),
     Mutant(
@@ -294,6 +294,13 @@ REFUSED = [
         ("tests/test_streams.py::test_what_lanes_have_open_does_not_grow_with_the_capacity",),
     ),
     Mutant(
+        "a-resize-forgets-how-a-stream-cuts",
+        "pain-5",
+        "        if 0 < block < alone.chunk_block:\n",
+        "        if 0 > block:\n",
+        ("tests/test_streams.py::test_a_resize_keeps_the_descriptors_of_a_stream_with_small_chunks",),
+    ),
+    Mutant(
         "resize-below-what-the-limiter-needs",
         "input",
         "        if wanted < least:\n",
@@ -320,14 +327,14 @@ REFUSED = [
     Mutant(
         "published-before-there-is-room",
         "input",
-        "made_[i].reserve(pending_[i].size());\n",
-        "made_[i].shrink_to_fit();\n",
+        "state_.made[i].reserve(state_.pending[i].size());\n",
+        "state_.made[i].shrink_to_fit();\n",
         ("tests/test_allocations.py",),
     ),
     Mutant(
         "judged-after-staging",
         "input",
-        "  if (several_ || !few_items(call)) refuse_what_never_fits(call, write, deadline_ns);\n",
+        "  if (state_.several || !limits_.few_items(call)) limits_.refuse_what_never_fits(call, write, deadline);\n",
         "",
         ("tests/test_refused_whole.py",),
     ),

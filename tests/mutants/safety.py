@@ -13,29 +13,29 @@ DEATHS = [
     Mutant(
         "undo-not-rolled-back",
         "kills",
-        "  undo_.roll_back();\n",
+        "  core_.undo.roll_back();\n",
         "  header_.undo.count.store(0);\n",
         ("native:test_table_kills",),
     ),
     Mutant(
         "table-not-rebuilt-after-a-death",
         "kills",
-        "if (table.lock_.needs_recovery() || table.undo_.pending()) table.recover(deadline_ns);",
-        "if (table.undo_.pending()) table.recover(deadline_ns);",
+        "core.lock.needs_recovery() || core.undo.pending()",
+        "core.undo.pending()",
         ("native:test_table_kills",),
     ),
     Mutant(
         "heap-not-rebuilt-after-a-death",
         "kills",
-        "    if (heap.lock_.needs_recovery()) heap.rebuild();\n",
+        "    if (heap.lock.needs_recovery()) HeapRecovery(heap).rebuild();\n",
         "",
         ("native:test_heap_kills",),
     ),
     Mutant(
         "draws-of-the-dead-not-given-back",
         "kills",
-        "settle_draw(entry.ref.load(), true);",
-        "settle_draw(entry.ref.load(), false);",
+        "end_draw(entry.ref.load(), true);",
+        "end_draw(entry.ref.load(), false);",
         (
             "tests/test_loader.py::test_a_killed_learners_prefetched_batches_are_given_back",
             "tests/test_once.py::test_once_over_three_learners_one_killed_inside_sample",
@@ -44,36 +44,36 @@ DEATHS = [
     Mutant(
         "draws-of-the-dead-stay-counted",
         "kills",
-        "      undo_.set(header_.total_samples, header_.total_samples - 1);\n",
+        "      core_.undo.set(header_.total_samples, header_.total_samples - 1);\n",
         "",
         ("native:test_table_kills", "tests/test_loader.py::test_a_killed_learners_prefetched_batches_are_given_back"),
     ),
     Mutant(
         "chunks-of-the-dead-stay-open",
         "kills",
-        "    close_locked(index);\n  } else",
+        "    chunks_.close_held(index);\n  } else",
         "  } else",
         ("native:test_table_kills", "native:test_reaper"),
     ),
     Mutant(
         "uses-of-a-second-table-in-the-first-ones",
         "kills",
-        "uses_at(heap, index, k);",
-        "uses_at(heap, index, 0);",
+        "heap.chunk_memory.uses_at(chunk, k);",
+        "heap.chunk_memory.uses_at(chunk, 0);",
         ("tests/test_check.py::test_check_repairs_what_a_descriptor_tells_of_a_chunk",),
     ),
     Mutant(
         "pins-of-the-dead-stay",
         "kills",
-        'DI_FAULT("reap.unpin_between");\n    unpin(index);\n',
+        'DI_FAULT("reap.unpin_between");\n    objects_.unpin(index);\n',
         'DI_FAULT("reap.unpin_between");\n',
         ("native:test_heap_kills", "native:test_reaper"),
     ),
     Mutant(
         "objects-of-dead-putters-stay",
         "kills",
-        "    free_descriptor(index, true);\n  }\n}\n\nvoid Heap::settle_dropped",
-        "  }\n}\n\nvoid Heap::settle_dropped",
+        "    heap_.free_descriptor(index, true);\n  }\n}\n\nvoid Sweeper::settle_dropped",
+        "  }\n}\n\nvoid Sweeper::settle_dropped",
         ("native:test_heap_kills", "tests/test_pains_07_leftovers.py::test_clients_killed_in_the_middle_of_put"),
     ),
     Mutant(
@@ -96,8 +96,8 @@ STOPPED = [
     Mutant(
         "stopped-owner-is-robbed",
         "stops",
-        "|| arena_.is_dead(holder);",
-        '|| arena_.is_dead(holder) || arena_.describe_client(holder).find("stopped") != std::string::npos;',
+        "|| is_dead(client_, holder);",
+        '|| is_dead(client_, holder) || describe_client(client_.memory, holder).find("stopped") != std::string::npos;',
         ("native:test_locks", f"{STOPS}::test_a_stopped_learner_holds_its_table_only"),
     ),
     Mutant(
@@ -117,8 +117,8 @@ STOPPED = [
     Mutant(
         "ledger-grows-without-limit",
         "stops",
-        "const u32 made = heap.grow_ledger(deadline);",
-        "const u32 made = heap.grow_ledger(deadline.over() ? deadline : Deadline::none());",
+        "const u32 made = heap_.maker.grow_ledger(deadline);",
+        "const u32 made = heap_.maker.grow_ledger(deadline.over() ? deadline : Deadline::none());",
         ("tests/crash/test_deadlines.py",),
     ),
     Mutant(
@@ -134,14 +134,14 @@ ALIVE = [
     Mutant(
         "record-lock-not-asked",
         "liveness",
-        "  if (os::byte_is_locked(fd_, kClientLockBase + slot)) return false;\n",
+        "  if (os::byte_is_locked(memory.fd(), kClientLockBase + slot)) return false;\n",
         "",
         (f"{LIVENESS}::test_another_pid_namespace",),
     ),
     Mutant(
         "a-lost-lock-is-a-death",
         "liveness",
-        "  if (!is_near(slot)) return os::pid_namespace() != 0;\n",
+        "  if (!is_near(memory, slot)) return os::pid_namespace() != 0;\n",
         "  if (client.state.load() != 0) return true;\n",
         (f"{LIVENESS}::test_who_lost_its_lock_is_not_dead",),
     ),
@@ -155,29 +155,29 @@ ALIVE = [
     Mutant(
         "exec-not-seen",
         "liveness",
-        "return os::has_mapped(client.pid.load(), file_name()) == 0;",
+        "return os::has_mapped(client.pid.load(), memory.file_name()) == 0;",
         "return false;",
         (f"{LIVENESS}::test_exec",),
     ),
     Mutant(
         "own-descriptor-not-checked",
         "liveness",
-        "  if (os::file_id(fd_) != id_)\n    throw Error(Code::kStoreClosed,\n",
-        "  if (fd_ < 0)\n    throw Error(Code::kStoreClosed,\n",
+        "  if (!has_descriptor())\n    throw Error(Code::kStoreClosed,\n",
+        "  if (fd() < 0)\n    throw Error(Code::kStoreClosed,\n",
         (f"{LIVENESS}::test_foreign_descriptors_are_refused",),
     ),
     Mutant(
         "fork-keeps-the-parents-slot",
         "liveness",
-        "  slot_ = kNone;\n  ledger_->forget_for_child();\n",
-        "  *alive_ = 1;\n  return;\n",
+        "  begin_child();\n  ledger().begin_child();\n",
+        "  end_foreign();\n  return;\n",
         (f"{FORK}::test_views_stay_true_in_both",),
     ),
     Mutant(
         "fork-repeats-no-pins",
         "liveness",
-        "    ledger_->repeat_pins(os::now_ns() + kChildPatienceNs);\n"
-        "  } catch (...) {  // what could not be repeated is kept in another way\n  }\n  keep_inherited();\n",
+        "    ledger().repeat_pins(os::now_ns() + kChildPatienceNs);\n"
+        "  } catch (...) {  // what could not be repeated is kept in another way\n  }\n  keep_inherited(*this);\n",
         "  } catch (...) {\n  }\n",
         (f"{FORK}::test_views_stay_true_in_both", f"{FORK}::test_the_parent_ends_first"),
     ),
@@ -205,7 +205,7 @@ ALIVE = [
     Mutant(
         "mutexes-stay-locked-in-a-child",
         "liveness",
-        "    arena->ledger_->renew_mutex();\n",
+        "  ledger().renew_mutex();\n",
         "",
         (f"{FORK}::test_garbage_is_collected_in_a_child_before_any_hook",),
     ),
@@ -295,9 +295,9 @@ WAITS = [
     Mutant(
         "insert-announces-nothing",
         "standstill",
-        "  commit();\n  wake(header_.items_seq, header_.items_waiters,\n"
-        "       samples_allowed(limiter_in_force(header_), static_cast<i64>(header_.size), kMaxClients));\n",
-        "  commit();\n",
+        "  core.commit();\n  core.items_came().signal(samples_allowed(limiter_in_force(header_), "
+        "static_cast<i64>(header_.size), kMaxClients));\n",
+        "  core.commit();\n",
         ("tests/test_wakes.py",),
     ),
     Mutant(
@@ -310,14 +310,14 @@ WAITS = [
     Mutant(
         "give-back-announces-nothing",
         "standstill",
-        "    if (give_back) wake(header_.items_seq, header_.items_waiters, kMaxClients);\n",
+        "    if (give_back) core_.items_came().signal(kMaxClients);\n",
         "",
         ("tests/test_wakes.py",),
     ),
     Mutant(
         "used-up-items-stay-in-the-queue",
         "standstill",
-        "if (drawn.uses >= header_.max_times_sampled) {",
+        "if (core_.uses.used_up(item)) {",
         "if (drawn.uses > header_.max_times_sampled) {",
         ("tests/test_limiter_model.py::test_a_queue_of_one_feeds_whole_batches",),
     ),

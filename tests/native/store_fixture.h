@@ -11,8 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "arena/arena.h"
-#include "arena/registry.h"
+#include "attach/arena.h"
+#include "attach/fork.h"
+#include "attach/registry.h"
 #include "check.h"
 #include "child.h"
 #include "heap/heap.h"
@@ -38,7 +39,7 @@ inline void wait_stopped(const Child& child) {
 
 inline void pass_arenas_on() {
   registry();  // its own handlers are the innermost ones
-  static const int once = pthread_atfork(&Arena::before_fork, &Arena::after_fork_parent, &Arena::after_fork_child);
+  static const int once = pthread_atfork(&before_fork, &after_fork_parent, &after_fork_child);
   CHECK(once == 0);
 }
 
@@ -91,7 +92,7 @@ inline MakeResult put_number(Arena& arena, u64 number, u64 bytes, u64 expires_ns
   request.expires_ns = expires_ns;
   u32 descriptor = kNone;
   std::string why;
-  const MakeResult made = arena.heap().make(request, entry, soon(), &descriptor, &why);
+  const MakeResult made = arena.heap().maker.make(request, entry, soon(), &descriptor, &why);
   if (made != MakeResult::kMade) {
     arena.ledger().give(entry);
     return made;
@@ -99,7 +100,7 @@ inline MakeResult put_number(Arena& arena, u64 number, u64 bytes, u64 expires_ns
   DI_FAULT("put.before_copy");
   stamp(arena.heap().block(descriptor), bytes, number);
   DI_FAULT("put.before_seal");
-  arena.heap().seal(descriptor, entry);
+  arena.heap().maker.seal(descriptor, entry);
   return made;
 }
 
@@ -107,8 +108,8 @@ inline MakeResult put_number(Arena& arena, u64 number, u64 bytes, u64 expires_ns
 class Pinned {
  public:
   Pinned(Arena& arena, u64 number) : arena_(&arena), entry_(arena.ledger().take_one(Deadline::none())) {
-    result_ = arena.heap().pin(ObjectId(number).bytes, entry_, &descriptor_, soon());
-    if (result_ != Heap::PinResult::kPinned) arena.ledger().give(entry_);
+    result_ = arena.heap().objects.pin(ObjectId(number).bytes, entry_, &descriptor_, soon());
+    if (result_ != PinResult::kPinned) arena.ledger().give(entry_);
   }
   ~Pinned() { drop(); }
   Pinned(Pinned&& other) noexcept { *this = std::move(other); }
@@ -119,19 +120,19 @@ class Pinned {
     std::swap(result_, other.result_);
     return *this;
   }
-  explicit operator bool() const { return result_ == Heap::PinResult::kPinned; }
-  Heap::PinResult result() const { return result_; }
+  explicit operator bool() const { return result_ == PinResult::kPinned; }
+  PinResult result() const { return result_; }
   u32 descriptor() const { return descriptor_; }
   const u8* data() const { return arena_->readonly_at(arena_->heap().descriptor(descriptor_).offset, size()); }
   u64 size() const { return arena_->heap().descriptor(descriptor_).bytes; }
   void drop() {
-    if (std::exchange(result_, Heap::PinResult::kMissing) == Heap::PinResult::kPinned) arena_->ledger().drop(entry_);
+    if (std::exchange(result_, PinResult::kMissing) == PinResult::kPinned) arena_->ledger().drop(entry_);
   }
 
  private:
   Arena* arena_ = nullptr;
   u32 entry_ = kNone, descriptor_ = kNone;
-  Heap::PinResult result_ = Heap::PinResult::kMissing;
+  PinResult result_ = PinResult::kMissing;
 };
 
 inline bool holds_number(Arena& arena, u64 number) {

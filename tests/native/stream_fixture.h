@@ -120,8 +120,9 @@ class AllColumns : public ChunkSource {
     return &map_;
   }
   const u8* chunk(u32 descriptor, u64* bytes) override {
-    *bytes = arena_.heap().descriptor(descriptor).bytes;
-    return arena_.heap().block(descriptor);
+    const std::span<const u8> body = arena_.heap().chunk_memory.body(descriptor);
+    *bytes = body.size();
+    return body.data();
   }
 
  private:

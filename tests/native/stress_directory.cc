@@ -44,7 +44,7 @@ void make_table(Field& field, Random& random) {
   shape.sampler = static_cast<SamplerKind>(random.below(7));
   shape.remover = static_cast<SamplerKind>(random.below(5));
   shape.max_times_sampled = shape.sampler == SamplerKind::kOnce ? 0 : random.below(3);
-  expect({Code::kTableExists}, [&] { Table::create(field.arena, shape, soon()); });
+  expect({Code::kTableExists}, [&] { TableDirectory(field.arena).create(shape, soon()); });
 }
 
 void fill_table(Field& field, Random& random, const std::shared_ptr<Table>& table) {
@@ -55,23 +55,23 @@ void fill_table(Field& field, Random& random, const std::shared_ptr<Table>& tabl
     const Blocked blocked = writer.extend(first, static_cast<u32>(1 + random.below(20)));
     CHECK(blocked.why == Blocked::Why::kNothing || blocked.why == Blocked::Why::kLimiter);
     std::string why;
-    table->draw(&set, static_cast<u32>(1 + random.below(20)), 0, 0, soon(), &why);
+    table->draws.draw(&set, static_cast<u32>(1 + random.below(20)), {}, soon(), &why);
     for (const Drawn& drawn : set.items) CHECK(read_number(*field.arena, drawn) != ~u64{0});
-    table->deliver(&set, soon());
+    table->draws.deliver(&set, soon());
   });
-  table->deliver(&set, 0);
+  table->draws.deliver(&set, 0);
   writer.writer().close();  // the destructor only tries
 }
 
 void use_table(Field& field, Random& random) {
   const u64 which = random.below(kNames);
-  const auto table = Table::find(field.arena, name_of(which));
+  const auto table = TableDirectory(field.arena).find(name_of(which));
   if (!table) return;
   switch (random.below(6)) {
-    case 0: CHECK(is_text_of(table->config(), which)); return;
-    case 1: CHECK(is_text_of(table->schema(), which)); return;
-    case 2: table->declare_schema(text_of(which, random.next()), {}, 48 + random.below(100), soon()); return;
-    case 3: table->resize({20 + random.below(500), 1024 + random.below(3000), {kMiB}}, nullptr, soon()); return;
+    case 0: CHECK(is_text_of(table->settings.config(), which)); return;
+    case 1: CHECK(is_text_of(table->settings.schema(), which)); return;
+    case 2: table->settings.declare_schema(text_of(which, random.next()), {}, 48 + random.below(100), soon()); return;
+    case 3: table->growth.resize({20 + random.below(500), 1024 + random.below(3000), {kMiB}}, nullptr, soon()); return;
     default: fill_table(field, random, table);
   }
 }
@@ -91,21 +91,17 @@ void use_weights(Field& field, Random& random) {
   Arena& arena = *field.arena;
   const u64 which = random.below(12);
   Weights weights(arena.heap());
-  const u32 entry = weights.entry("weights " + std::to_string(which), true, soon());
-  CHECK(weights.entry("weights " + std::to_string(which), false, soon()) == entry);
-  const u32 own = arena.ledger().take_one(Deadline::none());
-  MakeRequest request;
-  request.bytes = 512 + which;
-  u32 made = kNone;
-  std::string why;
-  CHECK(arena.heap().make(request, own, soon(), &made, &why) == MakeResult::kMade);
-  stamp(arena.heap().block(made), request.bytes, which);
-  weights.publish(entry, made, own, 2, soon());
+  const u32 entry = weights.entry("weights " + std::to_string(which), soon());
+  CHECK(weights.find("weights " + std::to_string(which)) == entry);
+  Draft draft(arena, Deadline::none());
+  const DraftRequest request{.bytes = 512 + which};
+  stamp(draft.make_block(request, soon()), request.bytes, which);
+  weights.publish(entry, &draft, 2, soon());
   Id id;
   Weights::version_id(arena, entry, arena.weights(entry).newest.load(std::memory_order_acquire), id);
   const u32 pin = arena.ledger().take_one(Deadline::none());
   u32 descriptor = kNone;
-  if (arena.heap().pin(id, pin, &descriptor, soon()) != Heap::PinResult::kPinned) return arena.ledger().give(pin);
+  if (arena.heap().objects.pin(id, pin, &descriptor, soon()) != PinResult::kPinned) return arena.ledger().give(pin);
   const Descriptor& found = arena.heap().descriptor(descriptor);
   CHECK(found.bytes == 512 + which && stamped(arena.at(found.offset, found.bytes), found.bytes, which));
   arena.ledger().drop(pin);
@@ -130,7 +126,7 @@ void work(Field& field, u64 seed, const std::atomic<bool>& stop) {
       make_table(field, random);
     } else if (dice < 20) {
       const std::string name = name_of(random.below(kNames));
-      expect({Code::kTableNotFound}, [&] { Table::drop(field.arena, name, soon()); });
+      expect({Code::kTableNotFound}, [&] { TableDirectory(field.arena).drop(name, soon()); });
     } else if (dice < 70) {
       expect({Code::kTableNotFound}, [&] { use_table(field, random); });
     } else if (dice < 80) {
@@ -152,7 +148,7 @@ int main() {
   plan.work = [&](u64 seed, const std::atomic<bool>& stop) { work(field, seed, stop); };
   plan.after_kill = [&](u64) { reap(field.arena, soon()); };
   plan.now_and_then = [&] {
-    Table::names(*field.arena);
+    TableDirectory(field.arena).names();
     if (++turn % 50 == 0) {
       check_heap(field.arena);
       ++checks;
@@ -160,7 +156,7 @@ int main() {
   };
   const u64 kills = run_stress(plan, full_scale() ? 60 : 4);
   reap(field.arena, soon());
-  for (const std::string& name : Table::names(*field.arena)) Table::drop(field.arena, name, soon());
+  for (const std::string& name : TableDirectory(field.arena).names()) TableDirectory(field.arena).drop(name, soon());
   check_heap(field.arena);
   CHECK(count_chunks(*field.arena) == 0);
   CHECK(field.arena->heap_header().table_charge == 0);

@@ -13,7 +13,7 @@ constexpr u64 kSeeds = 1 << 14;
 struct Field {
   std::shared_ptr<Arena> arena = make_store("stress", 96 * kMiB);
   Board board{kPerSeed * kSeeds};
-  u32 weights = Weights(arena->heap()).entry("policy", true, soon());
+  u32 weights = Weights(arena->heap()).entry("policy", soon());
 };
 
 u64 some_size(Random& random) {
@@ -23,15 +23,15 @@ u64 some_size(Random& random) {
 
 void publish(Field& field, Random& random) {
   Arena& arena = *field.arena;
-  const u32 entry = arena.ledger().take_one(Deadline::none());
-  MakeRequest request;
-  request.bytes = 8 * (100 + random.below(20'000));
-  u32 descriptor = kNone;
-  std::string why;
-  if (arena.heap().make(request, entry, soon(), &descriptor, &why) != MakeResult::kMade)
-    return arena.ledger().give(entry);
-  stamp(arena.heap().block(descriptor), request.bytes, request.bytes);
-  Weights(arena.heap()).publish(field.weights, descriptor, entry, 1 + random.below(3), soon());
+  Draft draft(arena, Deadline::none());
+  const DraftRequest request{.bytes = 8 * (100 + random.below(20'000))};
+  try {
+    stamp(draft.make_block(request, soon()), request.bytes, request.bytes);
+  } catch (const Error& error) {
+    CHECK(error.code() == Code::kStoreFull);
+    return;
+  }
+  Weights(arena.heap()).publish(field.weights, &draft, 1 + random.below(3), soon());
 }
 
 void latest(Field& field) {
@@ -40,7 +40,7 @@ void latest(Field& field) {
   Weights::version_id(arena, field.weights, arena.weights(field.weights).newest.load(), id);
   const u32 entry = arena.ledger().take_one(Deadline::none());
   u32 descriptor = kNone;
-  if (arena.heap().pin(id, entry, &descriptor, soon()) != Heap::PinResult::kPinned) return arena.ledger().give(entry);
+  if (arena.heap().objects.pin(id, entry, &descriptor, soon()) != PinResult::kPinned) return arena.ledger().give(entry);
   const Descriptor& found = arena.heap().descriptor(descriptor);
   CHECK(stamped(arena.at(found.offset, found.bytes), found.bytes, found.bytes));
   arena.ledger().drop(entry);
@@ -59,7 +59,7 @@ void remove_one(Field& field, u64 number) {
   const Mark mark = field.board.get(number);
   if (mark != Mark::kDone) return;
   field.board.set(number, Mark::kEnding);
-  CHECK(field.arena->heap().remove(ObjectId(number).bytes, soon()));
+  CHECK(field.arena->heap().objects.remove(ObjectId(number).bytes, soon()));
   field.board.set(number, Mark::kEnded);
 }
 
@@ -90,15 +90,16 @@ void work(Field& field, u64 seed, const std::atomic<bool>& stop) {
     } else if (dice < 98) {
       latest(field);
     } else if (dice == 98) {
-      field.arena->heap().sweep_all(soon());
+      field.arena->heap().sweeper.sweep_all(soon());
     } else if (random.below(10) == 0) {
       reap(field.arena, soon());
     }
     if (next == kPerSeed && seed < 1000) {  // a thread begins anew once its own have gone
       for (u64 i = 0; i < kPerSeed; ++i) remove_one(field, first + i);
-      field.arena->heap().sweep_all(soon());
+      field.arena->heap().sweeper.sweep_all(soon());
       bool left = false;
-      for (u64 i = 0; i < kPerSeed; ++i) left = left || field.arena->heap().contains(ObjectId(first + i).bytes, soon());
+      for (u64 i = 0; i < kPerSeed; ++i)
+        left = left || field.arena->heap().objects.contains(ObjectId(first + i).bytes, soon());
       if (!left) next = 0;
     }
   }
@@ -111,8 +112,8 @@ void judge(Field& field, u64 seed) {
     const Mark mark = field.board.get(number);
     if (mark == Mark::kDone) CHECK(holds_number(*field.arena, number));
     if (mark == Mark::kEnded || mark == Mark::kNone)
-      CHECK(!field.arena->heap().contains(ObjectId(number).bytes, soon()));
-    field.arena->heap().remove(ObjectId(number).bytes, soon());
+      CHECK(!field.arena->heap().objects.contains(ObjectId(number).bytes, soon()));
+    field.arena->heap().objects.remove(ObjectId(number).bytes, soon());
     field.board.set(number, Mark::kNone);
   }
 }
@@ -136,11 +137,11 @@ int main() {
     if (turn % 80 == 0) field.arena->heap().resize(turn % 160 == 0 ? 96 * kMiB : 80 * kMiB, soon(), &why);
   };
   const u64 kills = run_stress(plan, full_scale() ? 60 : 4);
-  for (const std::string& key : field.arena->heap().keys(nullptr, ~u64{0}, soon()))
-    field.arena->heap().remove(reinterpret_cast<const Id&>(*key.data()), soon());  // unless it expires just now
-  CHECK(Weights(field.arena->heap()).publish(field.weights, kNone, kNone, 1, soon()) > 1);
+  for (const std::string& key : field.arena->heap().objects.keys(nullptr, ~u64{0}, soon()))
+    field.arena->heap().objects.remove(reinterpret_cast<const Id&>(*key.data()), soon());  // unless it expires just now
+  CHECK(Weights(field.arena->heap()).publish(field.weights, nullptr, 1, soon()) > 1);
   check_heap(field.arena);
-  field.arena->heap().sweep_all(soon());
+  field.arena->heap().sweeper.sweep_all(soon());
   CHECK(heap_counts(*field.arena) == start);
   std::printf("heap stress ok: %lu kills, %ld versions, %lu rebuilds\n", kills,
               field.arena->weights(field.weights).newest.load(), field.arena->heap_header().rebuilds.load());

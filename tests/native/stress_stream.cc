@@ -41,7 +41,8 @@ struct Field {
     limited.max_times_sampled = 2;
     TableShape once = table_shape("episodes", 80, 3200);
     once.sampler = SamplerKind::kOnce;
-    for (const TableShape& shape : {uniform, limited, once}) tables.push_back(Table::create(arena, shape, soon()));
+    for (const TableShape& shape : {uniform, limited, once})
+      tables.push_back(TableDirectory(arena).create(shape, soon()));
   }
 };
 
@@ -52,14 +53,14 @@ void sample(Field& field, std::vector<StampReader>& readers, Random& random) {
   std::string why;
   const bool peek = random.below(8) == 0;
   if (peek)
-    table.peek(table.keys(random.below(50), random.below(30), soon()), &set, soon());
+    table.reads.peek(table.reads.keys(random.below(50), random.below(30), soon()), &set, soon());
   else
-    table.draw(&set, static_cast<u32>(1 + random.below(40)), 0, 0, soon(), &why);
+    table.draws.draw(&set, static_cast<u32>(1 + random.below(40)), {}, soon(), &why);
   readers[which].check(set.items);
   std::vector<u64> keys;
   for (const Drawn& drawn : set.items) keys.push_back(drawn.key);
-  if (random.below(3) == 0) table.copied(&set, soon());
-  !peek&& random.below(4) == 0 ? table.give_back(&set, soon()) : table.deliver(&set, soon());
+  if (random.below(3) == 0) table.draws.copied(&set, soon());
+  !peek&& random.below(4) == 0 ? table.draws.give_back(&set, soon()) : table.draws.deliver(&set, soon());
   const std::vector<double> priorities(keys.size(), static_cast<double>(random.below(5)));
   table.update_priorities(keys, priorities, soon());
   if (random.below(50) == 0) table.remove(keys, soon());
@@ -67,8 +68,9 @@ void sample(Field& field, std::vector<StampReader>& readers, Random& random) {
 
 void change(Field& field, Random& random) {
   Table& table = *field.tables[random.below(field.tables.size())];
-  if (random.below(8) == 0) return table.reset(soon());
-  table.resize({40 + random.below(1500), 1024 + random.below(3000), {table.header().reserve_bytes}}, nullptr, soon());
+  if (random.below(8) == 0) return table.settings.reset(soon());
+  table.growth.resize({40 + random.below(1500), 1024 + random.below(3000), {table.header().reserve_bytes}}, nullptr,
+                      soon());
 }
 
 void work(Field& field, u64 seed, const std::atomic<bool>& stop) {
@@ -110,7 +112,7 @@ int main() {
     CHECK(table->header().writers == 0 && table->header().limiter.samples >= 0);
     inserts += table->header().total_inserts;
     samples += table->header().total_samples;
-    table->reset(soon());
+    table->settings.reset(soon());
   }
   check_tables(field.arena);
   CHECK(count_chunks(*field.arena) == 0 && field.arena->heap_header().table_charge == charge);

@@ -25,11 +25,11 @@ struct Field {
     once.sampler = SamplerKind::kFifo;
     once.max_times_sampled = 1;
     once.slots = 4096;  // grows
-    both = {Table::create(arena, drawn, soon()), Table::create(arena, once, soon())};
+    both = {TableDirectory(arena).create(drawn, soon()), TableDirectory(arena).create(once, soon())};
     TableShape sequences = table_shape("windows", 200, kRow * 8);
     sequences.sampler = SamplerKind::kUniform;
     sequences.max_times_sampled = 3;
-    windows = {Table::create(arena, sequences, soon())};
+    windows = {TableDirectory(arena).create(sequences, soon())};
   }
 };
 
@@ -52,9 +52,9 @@ void sample(Table& table, Random& random) {
     for (const Drawn& drawn : set.items) CHECK(read_number(table.arena(), drawn) != ~u64{0});
     return random.below(8) != 0;
   };
-  if (at_once && !table.take(&set, want, copy, soon())) CHECK(set.items.empty());
+  if (at_once && !table.draws.take(&set, want, copy, soon())) CHECK(set.items.empty());
   if (at_once) return;
-  table.draw(&set, want, 0, random.below(2) == 0 ? want : 0, soon(), &why);
+  table.draws.draw(&set, want, {0, random.below(2) == 0 ? static_cast<double>(want) : 0}, soon(), &why);
   std::vector<u64> keys;
   std::vector<double> priorities;
   for (const Drawn& drawn : set.items) {
@@ -62,11 +62,11 @@ void sample(Table& table, Random& random) {
     keys.push_back(drawn.key);
     priorities.push_back(static_cast<double>(random.below(5)));
   }
-  if (random.below(2) == 0) table.copied(&set, soon());
+  if (random.below(2) == 0) table.draws.copied(&set, soon());
   if (random.below(4) == 0)
-    table.give_back(&set, soon());
+    table.draws.give_back(&set, soon());
   else
-    table.deliver(&set, soon());
+    table.draws.deliver(&set, soon());
   table.update_priorities(keys, priorities, soon());
 }
 
@@ -75,25 +75,25 @@ void take(Field& field, Random& random) {
   DrawSet set;
   std::string why;
   Table& table = *field.both[1];
-  table.draw(&set, static_cast<u32>(1 + random.below(80)), 0, 0, soon(), &why);
+  table.draws.draw(&set, static_cast<u32>(1 + random.below(80)), {}, soon(), &why);
   std::vector<u64> numbers;
   for (const Drawn& drawn : set.items) {
     numbers.push_back(read_number(*field.arena, drawn));
     CHECK(numbers.back() != ~u64{0} && field.board.get(numbers.back()) != Mark::kEnded);
   }
-  if (random.below(5) == 0) return table.give_back(&set, soon());
+  if (random.below(5) == 0) return table.draws.give_back(&set, soon());
   for (const u64 number : numbers) field.board.set(number, Mark::kEnding);
-  table.deliver(&set, soon());
+  table.draws.deliver(&set, soon());
   for (const u64 number : numbers) field.board.set(number, Mark::kEnded);
 }
 
 void look(Field& field, Table& table, Random& random) {
   DrawSet seen;
-  const std::vector<u64> keys = table.keys(random.below(100), random.below(40), soon());
-  table.peek(keys, &seen, soon());
+  const std::vector<u64> keys = table.reads.keys(random.below(100), random.below(40), soon());
+  table.reads.peek(keys, &seen, soon());
   for (const Drawn& drawn : seen.items)
     if (drawn.entry != kNone) CHECK(read_number(*field.arena, drawn) != ~u64{0});
-  table.deliver(&seen, soon());
+  table.draws.deliver(&seen, soon());
   if (random.below(3) == 0 && &table != field.both[1].get()) table.remove(keys, soon());
 }
 
@@ -101,7 +101,7 @@ void look(Field& field, Table& table, Random& random) {
 void resize(Table& table, u64 capacity, u64 slots, Random& random) {
   const SizeSeen seen{__atomic_load_n(&table.header().capacity, __ATOMIC_RELAXED), table.header().reserve_wanted.load(),
                       table.header().reserve_open.load()};
-  table.resize({capacity, slots, {seen.reserve_wanted}}, random.below(2) == 0 ? &seen : nullptr, soon());
+  table.growth.resize({capacity, slots, {seen.reserve_wanted}}, random.below(2) == 0 ? &seen : nullptr, soon());
 }
 
 void change(Field& field, Random& random) {
@@ -110,10 +110,10 @@ void change(Field& field, Random& random) {
   limiter.samples = 0;
   Table& table = random.below(2) == 0 ? *field.both[0] : *field.windows[0];
   switch (random.below(4)) {
-    case 0: return table.configure(&limiter, &alpha, nullptr, nullptr, soon());
+    case 0: return table.settings.configure(&limiter, &alpha, nullptr, nullptr, soon());
     case 1: return resize(table, 100 + random.below(2000), 3024, random);
     case 2: return resize(table, 3000, 5000, random);
-    default: return table.reset(soon());
+    default: return table.settings.reset(soon());
   }
 }
 
@@ -157,13 +157,13 @@ void drain(Field& field) {
   for (u32 got = 1; got != 0;) {
     DrawSet set;
     std::string why;
-    got = field.both[1]->draw(&set, 1000, 0, 0, soon(), &why);
+    got = field.both[1]->draws.draw(&set, 1000, {}, soon(), &why);
     for (const Drawn& drawn : set.items) {
       const u64 number = read_number(*field.arena, drawn);
       CHECK(number != ~u64{0} && field.board.get(number) != Mark::kEnded);
       field.board.set(number, Mark::kEnded);
     }
-    field.both[1]->deliver(&set, soon());
+    field.both[1]->draws.deliver(&set, soon());
   }
   for (u64 number = 0; number < kPerSeed * kSeeds; ++number)
     if (field.board.get(number) == Mark::kDone) std::fprintf(stderr, "number %lx was lost\n", number);
@@ -180,7 +180,7 @@ int main() {
   drain(field);
   for (const auto& table : {field.both[0], field.both[1], field.windows[0]}) {
     CHECK(table->header().writers == 0 && table->header().held == 0);
-    table->reset(soon());
+    table->settings.reset(soon());
   }
   check_tables(field.arena);
   CHECK(count_chunks(*field.arena) == 0 && field.arena->heap_header().table_charge == charge);

@@ -3,7 +3,7 @@
 
 #include <limits>
 
-#include "replay/table.h"
+#include "replay/directory.h"
 #include "replay/writer.h"
 #include "rows/chunk_view.h"
 #include "store_fixture.h"
@@ -139,10 +139,10 @@ inline u64 read_number(const Arena& arena, const Drawn& drawn) {
 inline void check_tables(const std::shared_ptr<Arena>& arena) {
   reap(arena, soon());
   std::vector<std::string> findings;
-  for (const std::string& name : Table::names(*arena)) {
-    const auto table = Table::find(arena, name);
+  for (const std::string& name : TableDirectory(arena).names()) {
+    const auto table = TableDirectory(arena).find(name);
     table->check(true, soon(), &findings);
-    table->settle(soon());
+    table->core.settle(soon());
     // What a call changes together is changed together, whoever died in the middle.
     TableHeader& header = table->header();
     SharedLock lock(*arena, header.lock, name);

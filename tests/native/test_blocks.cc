@@ -28,7 +28,7 @@ struct Model {
     return true;
   }
   void remove(u64 number) {
-    CHECK(arena->heap().remove(ObjectId(number).bytes, soon()));
+    CHECK(arena->heap().objects.remove(ObjectId(number).bytes, soon()));
     objects.erase(number);
   }
   void check_budget() const {
@@ -172,9 +172,9 @@ void refused_memory_leaves_nothing() {
     const u64 size = round % 2 == 0 ? 3 * kMiB + round * 4096 : 100'000 + round * 8000;
     const MakeResult made = put_number(*model.arena, 1'000'000 + round, size);
     os::arm_fault("");
-    if (made == MakeResult::kMade) CHECK(model.arena->heap().remove(ObjectId(1'000'000 + round).bytes, soon()));
+    if (made == MakeResult::kMade) CHECK(model.arena->heap().objects.remove(ObjectId(1'000'000 + round).bytes, soon()));
     if (made == MakeResult::kFull) CHECK(put_number(*model.arena, 1'000'000 + round, size) == MakeResult::kMade);
-    if (made == MakeResult::kFull) CHECK(model.arena->heap().remove(ObjectId(1'000'000 + round).bytes, soon()));
+    if (made == MakeResult::kFull) CHECK(model.arena->heap().objects.remove(ObjectId(1'000'000 + round).bytes, soon()));
     CHECK(heap_counts(*model.arena) == before);
   }
   model.check_all();

@@ -31,11 +31,11 @@ struct Made {
     fifo.sampler = SamplerKind::kFifo;
     heap.sampler = SamplerKind::kMaxHeap;
     heap.remover = SamplerKind::kUniform;
-    for (const TableShape& shape : {fifo, heap}) tables.push_back(Table::create(arena, shape, soon()));
+    for (const TableShape& shape : {fifo, heap}) tables.push_back(TableDirectory(arena).create(shape, soon()));
     writer = std::make_unique<StepWriter>(tables, kRow, 16384, 8);  // windows of several chunks
     for (u64 number = 1; number <= 120; ++number) CHECK(writer->append(number, 1.0).why == Blocked::Why::kNothing);
     std::string why;
-    CHECK(tables[0]->draw(&draws, 10, 0, 0, soon(), &why) == 10);
+    CHECK(tables[0]->draws.draw(&draws, 10, {}, soon(), &why) == 10);
     std::vector<u32> many;
     arena->ledger().take(2 * kLedgerEntries, &many, Deadline::none());
     arena->ledger().give(many);
@@ -101,13 +101,13 @@ void bend_slices(const Made& made) {
 
 void bend_chunk(const Made& made) {
   const u32 chunk = made.draws.items[0].chunk;
-  chunk_header(made.heap(), chunk).next.store(chunk + 1);
+  made.heap().chunk_memory.head(chunk).next.store(chunk + 1);
 }
 
 // Of a chunk without rows, which a walk does not count.
 void bend_empty_chunks(const Made& made) {
   for (const Drawn& drawn : made.draws.items) {
-    ChunkHeader& header = chunk_header(made.heap(), drawn.chunk);
+    ChunkHeader& header = made.heap().chunk_memory.head(drawn.chunk);
     header.published.store(0);
     header.next.store(drawn.chunk + 1);
     made.heap().descriptor(drawn.chunk).summary.rows.store(0);
@@ -115,7 +115,7 @@ void bend_empty_chunks(const Made& made) {
 }
 
 void count_too_many_tables(const Made& made) {
-  for (const Drawn& drawn : made.draws.items) chunk_header(made.heap(), drawn.chunk).attachments = ~0u;
+  for (const Drawn& drawn : made.draws.items) made.heap().chunk_memory.head(drawn.chunk).attachments = ~0u;
 }
 
 void bend_order(const Made& made) {
@@ -177,52 +177,52 @@ void attempt(Body body) {
 u64 shortly() { return os::now_ns() + 500'000'000; }
 
 void use_table(const std::shared_ptr<Arena>& arena, const char* name) {
-  const auto table = Table::find(arena, name);
+  const auto table = TableDirectory(arena).find(name);
   if (!table) return;
   DrawSet set;
   std::string why;
-  attempt([&] { table->draw(&set, 40, 0, 0, shortly(), &why); });
+  attempt([&] { table->draws.draw(&set, 40, {}, shortly(), &why); });
   attempt([&] {
     for (const Drawn& drawn : set.items)
       if (drawn.chunks <= 16) static_cast<void>(read_number(*arena, drawn));
   });
-  attempt([&] { table->deliver(&set, shortly()); });
-  attempt([&] { table->keys(0, ~u64{0}, shortly()); });
+  attempt([&] { table->draws.deliver(&set, shortly()); });
+  attempt([&] { table->reads.keys(0, ~u64{0}, shortly()); });
   attempt([&] {
     DrawSet seen;
-    table->peek(table->keys(3, 20, shortly()), &seen, shortly());
-    table->deliver(&seen, shortly());
+    table->reads.peek(table->reads.keys(3, 20, shortly()), &seen, shortly());
+    table->draws.deliver(&seen, shortly());
   });
-  attempt([&] { table->remove(table->keys(3, 20, shortly()), shortly()); });
-  attempt([&] { table->resize({40, 4000, {kMiB}}, nullptr, shortly()); });
+  attempt([&] { table->remove(table->reads.keys(3, 20, shortly()), shortly()); });
+  attempt([&] { table->growth.resize({40, 4000, {kMiB}}, nullptr, shortly()); });
   attempt([&] {
     StepWriter writer({table}, kRow, 16384, 8);
     for (u64 number = 0; number < 60; ++number) writer.append(number, 1.0);
     writer.writer().close();
   });
-  attempt([&] { table->reset(shortly()); });
+  attempt([&] { table->settings.reset(shortly()); });
 }
 
 void visit(const std::shared_ptr<Arena>& arena) {
   attempt([&] { reap(arena, shortly()); });
-  attempt([&] { arena->heap().sweep_all(shortly()); });
+  attempt([&] { arena->heap().sweeper.sweep_all(shortly()); });
   for (const char* name : {"fifo", "heap"}) use_table(arena, name);
   for (u64 number = 1; number <= kObjects; ++number) attempt([&] { holds_number(*arena, number); });
   attempt([&] {
     for (u64 number = 1000; number < 2200; ++number) put_number(*arena, number, 400);  // the index grows
   });
   for (u64 number = 1; number <= kObjects; ++number)
-    attempt([&] { arena->heap().remove(ObjectId(number).bytes, shortly()); });
+    attempt([&] { arena->heap().objects.remove(ObjectId(number).bytes, shortly()); });
   for (const bool repair : {false, true})
     for (const char* name : {"fifo", "heap", ""}) {
       std::vector<std::string> findings;
       attempt([&] {
         if (*name == 0) arena->heap().check(repair, shortly(), &findings);
-        if (const auto table = Table::find(arena, name)) table->check(repair, shortly(), &findings);
+        if (const auto table = TableDirectory(arena).find(name)) table->check(repair, shortly(), &findings);
       });
     }
   for (const char* name : {"fifo", "heap"}) use_table(arena, name);
-  for (const char* name : {"fifo", "heap"}) attempt([&] { Table::drop(arena, name, shortly()); });
+  for (const char* name : {"fifo", "heap"}) attempt([&] { TableDirectory(arena).drop(name, shortly()); });
 }
 
 // Beside the maker, or after it died: how the visitor ended.

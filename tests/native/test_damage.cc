@@ -34,7 +34,7 @@ struct Made {
       CHECK(put_number(*arena, number, number % 9 == 0 ? 3 * kMiB / 2 : 300 + number * 100) == MakeResult::kMade);
       if (number % 4 == 0) pins.emplace_back(*arena, number);
     }
-    Weights(arena->heap()).entry("policy", true, soon());
+    Weights(arena->heap()).entry("policy", soon());
     TableShape shape = table_shape("t", 200, 400);
     const SamplerKind samplers[] = {SamplerKind::kPrioritized, SamplerKind::kUniform, SamplerKind::kOnce,
                                     SamplerKind::kMaxHeap, SamplerKind::kFifo};
@@ -42,12 +42,12 @@ struct Made {
     shape.remover = seed % 2 == 0 ? SamplerKind::kUniform : SamplerKind::kMinHeap;
     shape.max_times_sampled = seed % 3;
     if (shape.sampler == SamplerKind::kOnce) shape.max_times_sampled = 0;
-    table = Table::create(arena, shape, soon());
+    table = TableDirectory(arena).create(shape, soon());
     writer = std::make_unique<StampWriter>(std::vector{table}, std::vector{view()}, u64{1} << 40, 4000);
     Random random{seed};
     for (int i = 0; i < 120; ++i) CHECK(writer->step(random, true).why == Blocked::Why::kNothing);
     std::string why;
-    CHECK(table->draw(&draws, 30, 0, 0, soon(), &why) == 30);
+    CHECK(table->draws.draw(&draws, 30, {}, soon(), &why) == 30);
   }
 };
 
@@ -117,7 +117,7 @@ void read_all(Arena& arena) {
     attempt([&] {
       const u32 entry = arena.ledger().take_one(Deadline::none());
       u32 descriptor = kNone;
-      if (arena.heap().pin(ObjectId(number).bytes, entry, &descriptor, shortly()) != Heap::PinResult::kPinned) return;
+      if (arena.heap().objects.pin(ObjectId(number).bytes, entry, &descriptor, shortly()) != PinResult::kPinned) return;
       const Descriptor& found = arena.heap().descriptor(descriptor);
       const volatile u8* at = arena.readonly_at(found.offset, found.bytes);
       if (found.bytes != 0) static_cast<void>(at[0] + at[found.bytes - 1]);
@@ -126,27 +126,27 @@ void read_all(Arena& arena) {
 }
 
 void use_table(const std::shared_ptr<Arena>& arena, u64 seed) {
-  const auto table = Table::find(arena, "t");
+  const auto table = TableDirectory(arena).find("t");
   if (!table) return;
   StampReader reader(*arena, view());
   Random random{seed};
   for (int i = 0; i < 3; ++i) {
     DrawSet set;
     std::string why;
-    attempt([&] { table->draw(&set, 40, 0, 0, shortly(), &why); });
+    attempt([&] { table->draws.draw(&set, 40, {}, shortly(), &why); });
     attempt([&] { reader.check(set.items); });
     std::vector<u64> keys;
     for (const Drawn& drawn : set.items) keys.push_back(drawn.key);
     attempt([&] { table->update_priorities(keys, std::vector<double>(keys.size(), 2.0), shortly()); });
-    attempt([&] { i == 0 ? table->give_back(&set, shortly()) : table->deliver(&set, shortly()); });
-    attempt([&] { table->remove(table->keys(3, 20, shortly()), shortly()); });
+    attempt([&] { i == 0 ? table->draws.give_back(&set, shortly()) : table->draws.deliver(&set, shortly()); });
+    attempt([&] { table->remove(table->reads.keys(3, 20, shortly()), shortly()); });
     attempt([&] {
       StampWriter writer({table}, {view()}, u64{2} << 40, 3000);
       for (int k = 0; k < 60; ++k) writer.step(random, true);
       writer.writer().close();
     });
-    attempt([&] { table->resize({150, 4000, {kMiB}}, nullptr, shortly()); });
-    attempt([&] { table->config(), table->schema(); });
+    attempt([&] { table->growth.resize({150, 4000, {kMiB}}, nullptr, shortly()); });
+    attempt([&] { table->settings.config(), table->settings.schema(); });
     for (u32 k = 0; k < 4; ++k) attempt([&] { read_column_names(*arena, k); });
   }
 }
@@ -157,16 +157,16 @@ void visit(const std::shared_ptr<Arena>& arena, u64 seed) {
   attempt([&] { use_table(arena, seed); });
   attempt([&] { put_number(*arena, 1000, 5000); });
   attempt([&] { put_number(*arena, 1001, 4 * kMiB); });
-  attempt([&] { arena->heap().remove(ObjectId(3).bytes, shortly()); });
-  attempt([&] { arena->heap().sweep_all(shortly()); });
+  attempt([&] { arena->heap().objects.remove(ObjectId(3).bytes, shortly()); });
+  attempt([&] { arena->heap().sweeper.sweep_all(shortly()); });
   std::vector<std::string> findings;
   attempt([&] { arena->heap().check(true, shortly(), &findings); });
   attempt([&] {
-    if (const auto table = Table::find(arena, "t")) table->check(true, shortly(), &findings);
+    if (const auto table = TableDirectory(arena).find("t")) table->check(true, shortly(), &findings);
   });
   attempt([&] { read_all(*arena); });
   attempt([&] { use_table(arena, seed); });
-  attempt([&] { Table::drop(arena, "t", shortly()); });
+  attempt([&] { TableDirectory(arena).drop("t", shortly()); });
 }
 
 // 0: survived. The store goes with its last process, so nothing is left between two turns.

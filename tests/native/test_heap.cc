@@ -16,14 +16,14 @@ void many_descriptors_and_the_index() {
   CHECK(put_number(*arena, count / 2, 300) == MakeResult::kExists);
   CHECK(arena->heap_header().live_objects == count);
   for (u64 i = 1; i <= count; i += 7) CHECK(holds_number(*arena, i));
-  CHECK(!arena->heap().contains(ObjectId(count + 1).bytes, soon()));
+  CHECK(!arena->heap().objects.contains(ObjectId(count + 1).bytes, soon()));
   check_heap(arena);
-  for (u64 i = 1; i <= count; i += 2) CHECK(arena->heap().remove(ObjectId(i).bytes, soon()));
+  for (u64 i = 1; i <= count; i += 2) CHECK(arena->heap().objects.remove(ObjectId(i).bytes, soon()));
   for (u64 i = 1; i <= count; ++i)
-    if (i % 13 < 2) CHECK(arena->heap().contains(ObjectId(i).bytes, soon()) == (i % 2 == 0));
+    if (i % 13 < 2) CHECK(arena->heap().objects.contains(ObjectId(i).bytes, soon()) == (i % 2 == 0));
   for (u64 i = 1; i <= count; i += 2) CHECK(put_number(*arena, i, 400) == MakeResult::kMade);
   check_heap(arena);
-  for (u64 i = 1; i <= count; ++i) CHECK(arena->heap().remove(ObjectId(i).bytes, soon()));
+  for (u64 i = 1; i <= count; ++i) CHECK(arena->heap().objects.remove(ObjectId(i).bytes, soon()));
   CHECK(heap_counts(*arena) == start);
   check_heap(arena);
 }
@@ -42,7 +42,7 @@ void keys_in_order() {
   std::vector<std::string> found;
   while (true) {
     const u8* after = found.empty() ? nullptr : reinterpret_cast<const u8*>(found.back().data());
-    const std::vector<std::string> page = arena->heap().keys(after, 64, soon());
+    const std::vector<std::string> page = arena->heap().objects.keys(after, 64, soon());
     if (page.empty()) break;
     found.insert(found.end(), page.begin(), page.end());
   }
@@ -54,9 +54,9 @@ void pinned_objects_outlive_their_deletion() {
   CHECK(put_number(*arena, 1, 25 * kMiB) == MakeResult::kMade);
   Pinned one(*arena, 1), two(*arena, 1);
   CHECK(one && two && heap_counts(*arena).pinned == 25 * kMiB);
-  CHECK(arena->heap().remove(ObjectId(1).bytes, soon()));
-  CHECK(!arena->heap().remove(ObjectId(1).bytes, soon()));
-  CHECK(!arena->heap().contains(ObjectId(1).bytes, soon()) && !Pinned(*arena, 1));
+  CHECK(arena->heap().objects.remove(ObjectId(1).bytes, soon()));
+  CHECK(!arena->heap().objects.remove(ObjectId(1).bytes, soon()));
+  CHECK(!arena->heap().objects.contains(ObjectId(1).bytes, soon()) && !Pinned(*arena, 1));
   CHECK(heap_counts(*arena).pending == 25 * kMiB);
   check_heap(arena);
   CHECK(put_number(*arena, 1, 25 * kMiB) == MakeResult::kMade);  // the id is free at once
@@ -74,7 +74,7 @@ void dropped_pins_are_settled_by_others() {
   const auto arena = make_store("dropped", 64 * kMiB);
   CHECK(put_number(*arena, 1, 40 * kMiB) == MakeResult::kMade);
   Pinned pinned(*arena, 1);
-  CHECK(arena->heap().remove(ObjectId(1).bytes, soon()));
+  CHECK(arena->heap().objects.remove(ObjectId(1).bytes, soon()));
   pinned.drop();
   Child other([&] { return put_number(*arena, 2, 40 * kMiB) == MakeResult::kMade ? 0 : 1; });
   CHECK(other.wait() == 0);
@@ -91,35 +91,30 @@ void time_to_live() {
   CHECK(pinned);
   for (u32 i = 0; i < arena->heap().descriptor_count(); ++i)  // an hour goes by
     if (arena->heap().descriptor(i).expires_ns == end) arena->heap().descriptor(i).expires_ns = os::boot_ns();
-  for (u64 i = 1; i <= 20; ++i) CHECK(!arena->heap().contains(ObjectId(i).bytes, soon()) && !Pinned(*arena, i));
+  for (u64 i = 1; i <= 20; ++i) CHECK(!arena->heap().objects.contains(ObjectId(i).bytes, soon()) && !Pinned(*arena, i));
   CHECK(stamped(pinned.data(), pinned.size(), 5));
-  CHECK(arena->heap().contains(ObjectId(100).bytes, soon()));
-  arena->heap().sweep_all(soon());
+  CHECK(arena->heap().objects.contains(ObjectId(100).bytes, soon()));
+  arena->heap().sweeper.sweep_all(soon());
   CHECK(heap_counts(*arena).objects == 2 && heap_counts(*arena).pending == kMiB);
   pinned.drop();
-  arena->heap().sweep_all(soon());
+  arena->heap().sweeper.sweep_all(soon());
   CHECK(heap_counts(*arena).objects == 1);
   check_heap(arena);
 }
 
 i64 publish_number(Arena& arena, u32 index, u64 number, u64 bytes, u64 keep) {
-  const u32 entry = arena.ledger().take_one(Deadline::none());
-  MakeRequest request;
-  request.bytes = bytes;
-  u32 descriptor = kNone;
-  std::string why;
-  CHECK(arena.heap().make(request, entry, soon(), &descriptor, &why) == MakeResult::kMade);
-  stamp(arena.heap().block(descriptor), bytes, number);
-  return Weights(arena.heap()).publish(index, descriptor, entry, keep, soon());
+  Draft draft(arena, Deadline::none());
+  stamp(draft.make_block({.bytes = bytes}, soon()), bytes, number);
+  return Weights(arena.heap()).publish(index, &draft, keep, soon());
 }
 
-Heap::PinResult pin_version(Arena& arena, u32 index, i64 version, bool* right) {
+PinResult pin_version(Arena& arena, u32 index, i64 version, bool* right) {
   Id id;
   Weights::version_id(arena, index, version, id);
   const u32 entry = arena.ledger().take_one(Deadline::none());
   u32 descriptor = kNone;
-  const Heap::PinResult result = arena.heap().pin(id, entry, &descriptor, soon());
-  if (result != Heap::PinResult::kPinned) {
+  const PinResult result = arena.heap().objects.pin(id, entry, &descriptor, soon());
+  if (result != PinResult::kPinned) {
     arena.ledger().give(entry);
     return result;
   }
@@ -133,7 +128,7 @@ Heap::PinResult pin_version(Arena& arena, u32 index, i64 version, bool* right) {
 // then, values are never torn, old versions go with their last reader.
 void publish_and_latest() {
   const auto arena = make_store("weights", 64 * kMiB);
-  const u32 index = Weights(arena->heap()).entry("policy", true, soon());
+  const u32 index = Weights(arena->heap()).entry("policy", soon());
   const u64 versions = scaled_count(400, 4000);
   const auto start = heap_counts(*arena);
   const auto read = [&] {
@@ -143,7 +138,7 @@ void publish_and_latest() {
       CHECK(newest >= last);
       bool right = false;
       if (newest == last || newest == 0) continue;
-      if (pin_version(*arena, index, newest, &right) == Heap::PinResult::kPinned) {
+      if (pin_version(*arena, index, newest, &right) == PinResult::kPinned) {
         CHECK(right);
         last = newest;
       } else {
@@ -159,11 +154,11 @@ void publish_and_latest() {
   thread.join();
   CHECK(reader.wait() == 0);
   bool right = false;
-  CHECK(pin_version(*arena, index, static_cast<i64>(versions), &right) == Heap::PinResult::kPinned && right);
-  CHECK(Weights(arena->heap()).publish(index, kNone, kNone, 1, soon()) == static_cast<i64>(versions) + 1);
-  arena->heap().sweep_all(soon());
+  CHECK(pin_version(*arena, index, static_cast<i64>(versions), &right) == PinResult::kPinned && right);
+  CHECK(Weights(arena->heap()).publish(index, nullptr, 1, soon()) == static_cast<i64>(versions) + 1);
+  arena->heap().sweeper.sweep_all(soon());
   CHECK(heap_counts(*arena) == start);
-  CHECK(arena->heap().keys(nullptr, 10, soon()).empty());
+  CHECK(arena->heap().objects.keys(nullptr, 10, soon()).empty());
   check_heap(arena);
 }
 
@@ -173,7 +168,7 @@ void fork_inherits_pins() {
   for (u64 i = 1; i <= 8; ++i) CHECK(put_number(*arena, i, 4 * kMiB) == MakeResult::kMade);
   std::vector<Pinned> pins;
   for (u64 i = 1; i <= 8; ++i) pins.emplace_back(*arena, i);
-  for (u64 i = 1; i <= 8; ++i) CHECK(arena->heap().remove(ObjectId(i).bytes, soon()));
+  for (u64 i = 1; i <= 8; ++i) CHECK(arena->heap().objects.remove(ObjectId(i).bytes, soon()));
   pins[6].drop();  // before the fork: not the child's
   const auto body = [&] {
     CHECK(arena->slot() != kNone);
@@ -194,7 +189,7 @@ void fork_inherits_pins() {
   for (u64 i = 200; i < 230; ++i) put_number(*arena, i, kMiB);  // reuses whatever is free
   child.go();
   CHECK(child.wait_ready());
-  arena->heap().sweep_all(soon());
+  arena->heap().sweeper.sweep_all(soon());
   CHECK(heap_counts(*arena).pending == 6 * 4 * kMiB);
   Child grandchild([] { return 0; });
   CHECK(grandchild.wait() == 0);
@@ -212,20 +207,20 @@ void fork_while_threads_let_go() {
     for (u64 i = 1000; !stop.load(); ++i) {
       put_number(*arena, i, 600'000);
       Pinned pinned(*arena, i);
-      arena->heap().remove(ObjectId(i).bytes, soon());
+      arena->heap().objects.remove(ObjectId(i).bytes, soon());
     }
   });
   for (u64 round = 0; round < scaled_count(60, 1000); ++round) {
     const u64 number = 1 + round % 900;
     CHECK(put_number(*arena, number, 600'000) == MakeResult::kMade);
     auto pinned = std::make_unique<Pinned>(*arena, number);
-    CHECK(arena->heap().remove(ObjectId(number).bytes, soon()));
+    CHECK(arena->heap().objects.remove(ObjectId(number).bytes, soon()));
     std::thread dropper([&] { pinned->drop(); });
     const u8* data = pinned->data();
     const u64 size = pinned->size();
     bool ours = false;  // whether the child was forked before the drop
     Child child([&] {
-      ours = pinned->result() == Heap::PinResult::kPinned;
+      ours = pinned->result() == PinResult::kPinned;
       for (int i = 0; i < 3 && ours; ++i) {
         CHECK(stamped(data, size, number));
         os::sleep_ns(300'000);
@@ -238,7 +233,7 @@ void fork_while_threads_let_go() {
   }
   stop.store(true);
   busy.join();
-  arena->heap().sweep_all(soon());
+  arena->heap().sweeper.sweep_all(soon());
   check_heap(arena);
   CHECK(heap_counts(*arena).pending == 0);
 }
@@ -261,7 +256,7 @@ void a_full_store_can_be_read() {
   CHECK(full && pins.size() > 2000);
   CHECK(committed_bytes(*arena) <= heap.budget.load());
   pins.clear();
-  CHECK(arena->heap().remove(ObjectId(200).bytes, soon()) && holds_number(*arena, 201));
+  CHECK(arena->heap().objects.remove(ObjectId(200).bytes, soon()) && holds_number(*arena, 201));
   check_heap(arena);
   CHECK(committed_bytes(*arena) <= heap.budget.load());
 }

@@ -19,10 +19,10 @@ struct Scene {
   void judge(u64 first, u64 count) {
     for (u64 number = first; number < first + count; ++number) {
       const Mark mark = board.get(number);
-      const bool there = arena->heap().contains(ObjectId(number).bytes, soon());
+      const bool there = arena->heap().objects.contains(ObjectId(number).bytes, soon());
       if (mark == Mark::kDone) CHECK(there);
       if (mark == Mark::kEnded || mark == Mark::kNone) CHECK(!there);
-      if (there) CHECK(holds_number(*arena, number) && arena->heap().remove(ObjectId(number).bytes, soon()));
+      if (there) CHECK(holds_number(*arena, number) && arena->heap().objects.remove(ObjectId(number).bytes, soon()));
       board.set(number, Mark::kNone);
     }
   }
@@ -43,15 +43,15 @@ void use_objects(Scene& scene, u64 first) {
     for (u64 i = 0; i < 7; ++i) pins.emplace_back(arena, first + i);
     for (u64 i = 1; i < 7; i += 2) {
       scene.board.set(first + i, Mark::kEnding);
-      CHECK(arena.heap().remove(ObjectId(first + i).bytes, soon()));
+      CHECK(arena.heap().objects.remove(ObjectId(first + i).bytes, soon()));
       scene.board.set(first + i, Mark::kEnded);
     }
   }
   put_marked(scene, first + 7, 400);  // settles what was dropped
   scene.board.set(first, Mark::kEnding);
-  CHECK(arena.heap().remove(ObjectId(first).bytes, soon()));
+  CHECK(arena.heap().objects.remove(ObjectId(first).bytes, soon()));
   scene.board.set(first, Mark::kEnded);
-  arena.heap().sweep_all(soon());
+  arena.heap().sweeper.sweep_all(soon());
 }
 
 void objects() {
@@ -66,14 +66,14 @@ void objects() {
     for (int i = 0; i < 20; ++i, ++scene.mine) {
       CHECK(put_number(*scene.arena, scene.mine, 1000 + scene.mine % 7 * 100'000) == MakeResult::kMade);
       CHECK(holds_number(*scene.arena, scene.mine));
-      CHECK(scene.arena->heap().remove(ObjectId(scene.mine).bytes, soon()));
+      CHECK(scene.arena->heap().objects.remove(ObjectId(scene.mine).bytes, soon()));
     }
   };
   const u64 deaths = die_everywhere(points, scaled_count(8, 60), child, meanwhile, [&](const std::string& spec) {
     reap(scene.arena, soon());
     scene.judge(scene.next, 8);
     scene.next += 8;
-    scene.arena->heap().sweep_all(soon());
+    scene.arena->heap().sweeper.sweep_all(soon());
     if (!(heap_counts(*scene.arena) == scene.start)) std::fprintf(stderr, "counts differ after %s\n", spec.c_str());
     check_heap(scene.arena);
     CHECK(heap_counts(*scene.arena) == scene.start);
@@ -100,9 +100,9 @@ void in_fresh_stores(const char* what, const std::function<void(const std::share
       [&](const std::string&) {
         check_heap(arena);
         judge(arena);
-        for (const std::string& key : arena->heap().keys(nullptr, ~u64{0}, soon()))
-          CHECK(arena->heap().remove(reinterpret_cast<const Id&>(*key.data()), soon()));
-        arena->heap().sweep_all(soon());
+        for (const std::string& key : arena->heap().objects.keys(nullptr, ~u64{0}, soon()))
+          CHECK(arena->heap().objects.remove(reinterpret_cast<const Id&>(*key.data()), soon()));
+        arena->heap().sweeper.sweep_all(soon());
         CHECK(heap_counts(*arena).pinned == 0 && heap_counts(*arena).pending == 0);
         check_heap(arena);
         fresh();
@@ -146,19 +146,14 @@ void weights() {
   in_fresh_stores(
       "weights",
       [](const auto& arena) {
-        Weights(arena->heap()).entry("policy", true, soon());
-        Weights(arena->heap()).publish(0, kNone, kNone, 1, soon());
+        Weights(arena->heap()).entry("policy", soon());
+        Weights(arena->heap()).publish(0, nullptr, 1, soon());
       },
       [](const auto& arena) {
         for (u64 v = 2; v < 8; ++v) {
-          const u32 entry = arena->ledger().take_one(Deadline::none());
-          MakeRequest request;
-          request.bytes = 10'000;
-          u32 descriptor = kNone;
-          std::string why;
-          CHECK(arena->heap().make(request, entry, soon(), &descriptor, &why) == MakeResult::kMade);
-          stamp(arena->heap().block(descriptor), request.bytes, v);
-          Weights(arena->heap()).publish(0, descriptor, entry, 2, soon());
+          Draft draft(*arena, Deadline::none());
+          stamp(draft.make_block({.bytes = 10'000}, soon()), 10'000, v);
+          Weights(arena->heap()).publish(0, &draft, 2, soon());
         }
       },
       [](const auto& arena) {
@@ -166,13 +161,13 @@ void weights() {
         for (i64 version = 0; version < 10; ++version) {
           Id id;
           Weights::version_id(*arena, 0, version, id);
-          const bool there = arena->heap().contains(id, soon());
+          const bool there = arena->heap().objects.contains(id, soon());
           if (version >= 2 && version > newest - 1 && version <= newest) CHECK(there);
           if (version < newest - 2) CHECK(!there);
         }
         // Whoever publishes next sweeps away what the dead one left, and no version is given twice.
-        CHECK(Weights(arena->heap()).publish(0, kNone, kNone, 1, soon()) == newest + 1);
-        CHECK(Weights(arena->heap()).publish(0, kNone, kNone, 1, soon()) == newest + 2);
+        CHECK(Weights(arena->heap()).publish(0, nullptr, 1, soon()) == newest + 1);
+        CHECK(Weights(arena->heap()).publish(0, nullptr, 1, soon()) == newest + 2);
         CHECK(heap_counts(*arena).objects == 0);
       },
       8);
@@ -214,11 +209,11 @@ void reclaiming() {
         for (u64 i = 1; i <= 2000 && put_number(*arena, i, 50'000) == MakeResult::kMade; ++i) {
         }
         for (u64 i = 1; i <= 2000; ++i)
-          if (i % 20 != 0) arena->heap().remove(ObjectId(i).bytes, soon());
+          if (i % 20 != 0) arena->heap().objects.remove(ObjectId(i).bytes, soon());
       },
       [](const auto& arena) {
         CHECK(put_number(*arena, 5000, 30 * kMiB) == MakeResult::kMade);
-        arena->heap().remove(ObjectId(5000).bytes, soon());
+        arena->heap().objects.remove(ObjectId(5000).bytes, soon());
         std::string why;
         CHECK(arena->heap().resize(32 * kMiB, soon(), &why));
         CHECK(arena->heap().resize(64 * kMiB, soon(), &why));
@@ -249,7 +244,7 @@ void forking() {
       for (u64 i = 1; i <= 10; ++i) CHECK(stamped(pins[i - 1].data(), pins[i - 1].size(), i));
     }
   pins.clear();
-  for (u64 i = 1; i <= 10; ++i) CHECK(arena->heap().remove(ObjectId(i).bytes, soon()));
+  for (u64 i = 1; i <= 10; ++i) CHECK(arena->heap().objects.remove(ObjectId(i).bytes, soon()));
   CHECK(heap_counts(*arena).pinned == 0 && heap_counts(*arena).pending == 0);
   check_heap(arena);
 }

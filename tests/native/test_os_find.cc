@@ -33,7 +33,7 @@ Error error_of(const std::function<void()>& body) {
   } catch (const Error& error) {
     return error;
   }
-  return Error(Code::kInterrupted, "nothing thrown");
+  return Error(Code::kEndOfData, "nothing thrown");
 }
 
 bool says(const Error& error, Code code, const std::string& text) {

@@ -1,4 +1,5 @@
 // Reapers that die themselves, creators that die, holders that are stopped; many processes opening one name at once.
+#include "arena/clients.h"
 #include "arena/waits.h"
 #include "kill_fixture.h"
 #include "table_fixture.h"
@@ -12,29 +13,30 @@ constexpr u32 kRow = 300;
 std::shared_ptr<Table> make_table(const std::shared_ptr<Arena>& arena, const char* name, u64 limit) {
   TableShape shape = table_shape(name, 1000, kRow);
   shape.max_times_sampled = limit;
-  return Table::create(arena, shape, soon());
+  return TableDirectory(arena).create(shape, soon());
 }
 
 // A process that holds everything one can hold, and is killed.
 void leave_a_mess(const std::shared_ptr<Arena>& arena) {
   Child victim([&] {
-    const auto free = Table::find(arena, "free"), limited = Table::find(arena, "limited");
+    const auto free = TableDirectory(arena).find("free"), limited = TableDirectory(arena).find("limited");
     StepWriter writer({free, limited}, kRow, 2048);
     for (u64 i = 1; i <= 50; ++i) CHECK(writer.append(i).why == Blocked::Why::kNothing);
     std::vector<Pinned> pins;
     for (u64 i = 1; i <= 5; ++i) pins.emplace_back(*arena, i);
-    CHECK(arena->heap().remove(ObjectId(3).bytes, soon()));
+    CHECK(arena->heap().objects.remove(ObjectId(3).bytes, soon()));
     pins[4].drop();
     const u32 entry = arena->ledger().take_one(Deadline::none());
     MakeRequest request;
     request.bytes = 5 * kMiB;
     u32 descriptor = kNone;
     std::string why;
-    CHECK(arena->heap().make(request, entry, soon(), &descriptor, &why) == MakeResult::kMade);
+    CHECK(arena->heap().maker.make(request, entry, soon(), &descriptor, &why) == MakeResult::kMade);
     DrawSet copied, drawn, seen;
-    CHECK(free->draw(&drawn, 20, 0, 0, soon(), &why) == 20 && limited->draw(&copied, 20, 0, 0, soon(), &why) == 20);
-    limited->copied(&copied, soon());
-    free->peek(free->keys(0, 10, soon()), &seen, soon());
+    CHECK(free->draws.draw(&drawn, 20, {}, soon(), &why) == 20 &&
+          limited->draws.draw(&copied, 20, {}, soon(), &why) == 20);
+    limited->draws.copied(&copied, soon());
+    free->reads.peek(free->reads.keys(0, 10, soon()), &seen, soon());
     Child::ready();
     Child::wait_go();
     return 0;
@@ -74,7 +76,7 @@ void reapers_die_too() {
     check_tables(arena);
     CHECK(arena->heap_header().deaths.load() >= 1);
     for (u64 i = 1; i <= 5; ++i) CHECK(holds_number(*arena, i) == (i != 3));
-    arena->heap().sweep_all(soon());
+    arena->heap().sweeper.sweep_all(soon());
     HeapCounts now = heap_counts(*arena);
     now.live += Blocks::block_bytes(50'000), ++now.objects;
     CHECK(now == start);
@@ -85,7 +87,7 @@ void reapers_die_too() {
                      header.size, header.held, header.writers, header.limiter.samples);
       CHECK(header.size == 50 && header.held == 0 && header.writers == 0 && header.limiter.samples == 0);
       CHECK(header.total_samples == 0 && header.held_bytes.load() == 0);
-      table->reset(soon());
+      table->settings.reset(soon());
     }
     check_tables(arena);
     CHECK(count_chunks(*arena) == 0 && arena->heap_header().table_charge == charge);
@@ -111,25 +113,26 @@ void expect_culprit(pid_t pid, const std::function<void()>& call) {
 
 // Stopped at a point where it holds `what`: the others give up naming it, and go on when it does.
 void stop_at(const std::shared_ptr<Arena>& arena, const char* point, bool heap, bool table) {
-  const auto tab = Table::find(arena, "free");
+  const auto tab = TableDirectory(arena).find("free");
   Child child([&] {
-    StepWriter writer({Table::find(arena, "free")}, kRow, 2048);
+    StepWriter writer({TableDirectory(arena).find("free")}, kRow, 2048);
     Child::ready();
     Child::wait_go();
     os::arm_fault(std::string(point) + ":1:stop");
     CHECK(writer.append(77).why == Blocked::Why::kNothing);
     CHECK(holds_number(*arena, 1) && put_number(*arena, 900, 3000) == MakeResult::kMade);
-    CHECK(arena->heap().remove(ObjectId(900).bytes, soon()));
+    CHECK(arena->heap().objects.remove(ObjectId(900).bytes, soon()));
     writer.writer().close();
     return 0;
   });
   CHECK(child.wait_ready());
   child.go();
   wait_stopped(child);
-  if (heap) expect_culprit(child.pid(), [&] { arena->heap().contains(ObjectId(1).bytes, Deadline::after(0.2)); });
-  if (heap) expect_culprit(child.pid(), [&] { arena->heap().sweep_all(0); });
-  if (table) expect_culprit(child.pid(), [&] { tab->keys(0, 1, Deadline::after(0.2)); });
-  if (!table) CHECK(!tab->keys(0, 1, soon()).empty());
+  if (heap)
+    expect_culprit(child.pid(), [&] { arena->heap().objects.contains(ObjectId(1).bytes, Deadline::after(0.2)); });
+  if (heap) expect_culprit(child.pid(), [&] { arena->heap().sweeper.sweep_all(0); });
+  if (table) expect_culprit(child.pid(), [&] { tab->reads.keys(0, 1, Deadline::after(0.2)); });
+  if (!table) CHECK(!tab->reads.keys(0, 1, soon()).empty());
   if (!heap) CHECK(holds_number(*arena, 1));
   CHECK(reap(arena, soon()) == 0);
   CHECK(arena->heap_header().live_objects >= 5);  // read freely
@@ -165,7 +168,7 @@ void a_stopped_reader_is_named() {
     writer.writer().close();
     DrawSet set;
     std::string why;
-    CHECK(table->draw(&set, 5, 0, 0, soon(), &why) == 5);
+    CHECK(table->draws.draw(&set, 5, {}, soon(), &why) == 5);
     Child::ready();
     Child::wait_go();
     return 0;
@@ -173,10 +176,10 @@ void a_stopped_reader_is_named() {
   CHECK(child.wait_ready());
   CHECK(::kill(child.pid(), SIGSTOP) == 0);
   wait_stopped(child);
-  expect_culprit(child.pid(), [&] { Table::drop(arena, "free", Deadline::after(0.2)); });
+  expect_culprit(child.pid(), [&] { TableDirectory(arena).drop("free", Deadline::after(0.2)); });
   CHECK(child.end(SIGKILL) == -SIGKILL);
   reap(arena, soon());
-  CHECK(!Table::find(arena, "free"));
+  CHECK(!TableDirectory(arena).find("free"));
   make_table(arena, "free", 0);
   check_tables(arena);
   CHECK(count_chunks(*arena) == 0);
@@ -209,12 +212,12 @@ void who_came_after_is_not_reaped() {
     first.go();
     CHECK(first.wait() == 0);
   }
-  CHECK(!arena->begin_reaping(slot, before));
+  CHECK(!begin_reaping(*arena, slot, before));
   Child second(stay);
   CHECK(second.wait_ready());
   find_slot(second.pid());
   CHECK(arena->client(slot).generation.load() == before + 1);
-  CHECK(!arena->begin_reaping(slot, before));
+  CHECK(!begin_reaping(*arena, slot, before));
   second.go();
   CHECK(second.wait() == 0);
   Child third(stay);  // killed, and its reaper too: the next one goes on
@@ -222,7 +225,7 @@ void who_came_after_is_not_reaped() {
   find_slot(third.pid());
   const u32 now = arena->client(slot).generation.load();
   CHECK(third.end(SIGKILL) == -SIGKILL);
-  CHECK(arena->begin_reaping(slot, now) && arena->begin_reaping(slot, now));
+  CHECK(begin_reaping(*arena, slot, now) && begin_reaping(*arena, slot, now));
   CHECK(reap(arena, soon()) >= 1);
   check_heap(arena);
 }
@@ -260,7 +263,7 @@ void a_dropped_pin_is_settled_once() {
     Pinned own(*arena, 2);
     own.drop();
     os::arm_fault("heap.unpin_between:1:stop");
-    arena->heap().sweep_all(soon());
+    arena->heap().sweeper.sweep_all(soon());
     return 0;
   });
   wait_stopped(sweeper);
@@ -287,12 +290,12 @@ void a_pid_used_again_is_somebody_else() {
   u32 slot = 0;
   while (arena->client(slot).pid.load() != static_cast<u32>(client.pid())) ++slot;
   CHECK(!os::byte_is_locked(arena->fd(), kClientLockBase + slot));
-  CHECK(!arena->is_dead(slot));
+  CHECK(!is_dead(*arena, slot));
   Shared<u64>& started = arena->client(slot).start_time;
   started.fetch_sub(1);  // as if the process of this pid had begun later than the client
-  CHECK(arena->is_dead(slot));
+  CHECK(is_dead(*arena, slot));
   started.fetch_add(1);
-  CHECK(!arena->is_dead(slot));
+  CHECK(!is_dead(*arena, slot));
   client.go();
   CHECK(client.wait() == 0);
 }

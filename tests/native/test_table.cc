@@ -12,14 +12,14 @@ constexpr u32 kRow = 72;
 class Duel {
  public:
   Duel(const std::shared_ptr<Arena>& arena, const TableShape& shape, u64 seed)
-      : random_{seed}, table_(Table::create(arena, shape, soon())), model_(shape), shape_(shape) {
+      : random_{seed}, table_(TableDirectory(arena).create(shape, soon())), model_(shape), shape_(shape) {
     writer_ = std::make_unique<StepWriter>(std::vector{table_}, kRow, 512 + random_.below(4096));
   }
   ~Duel() {
     while (!sets_.empty()) end_draws();
     writer_.reset();
     const auto arena = table_->arena().shared_from_this();
-    Table::drop(arena, shape_.name, soon());
+    TableDirectory(arena).drop(shape_.name, soon());
     CHECK(count_chunks(*arena) == 0 && count_meta(*arena, table_->index()) == 0);
   }
   Duel(const Duel&) = delete;
@@ -60,7 +60,7 @@ class Duel {
 
   // Of live items, those of the model that the real table has no more are what chance removed.
   void learn_removed(u64 expected) {
-    const std::vector<u64> keys = table_->keys(0, ~u64{0}, soon());
+    const std::vector<u64> keys = table_->reads.keys(0, ~u64{0}, soon());
     const std::set<u64> there(keys.begin(), keys.end());
     for (u64 i = 0; i < expected; ++i) {
       const std::set<u64> may = model_.victims();
@@ -91,7 +91,8 @@ class Duel {
     sets_.push_back({DrawSet{}, true});
     DrawSet& set = sets_.back().set;
     std::string why;
-    const u32 got = table_->draw(&set, want, 0, shape_.stratified ? want : 0, soon(), &why);
+    const u32 got =
+        table_->draws.draw(&set, want, {0, shape_.stratified ? static_cast<double>(want) : 0}, soon(), &why);
     CHECK(set.items.size() == got);
     for (u32 i = 0; i < want; ++i) {
       const bool may = may_sample(model_.limiter(), model_.size());
@@ -107,12 +108,12 @@ class Duel {
       model_.draw(drawn.key);
     }
     CHECK((got < want) == !why.empty());
-    if (random_.below(3) == 0) table_->copied(&set, soon());
+    if (random_.below(3) == 0) table_->draws.copied(&set, soon());
     if (got == 0) drop_last();
   }
 
   void drop_last() {
-    table_->give_back(&sets_.back().set, soon());
+    table_->draws.give_back(&sets_.back().set, soon());
     sets_.pop_back();
   }
 
@@ -127,9 +128,9 @@ class Duel {
       drawn.push_back(item.key);
     }
     if (back)
-      table_->give_back(&one.set, soon());
+      table_->draws.give_back(&one.set, soon());
     else
-      table_->deliver(&one.set, soon());
+      table_->draws.deliver(&one.set, soon());
     for (const u64 key : drawn) model_.end_draw(key, back, one.counted);
     if (back && !drawn.empty()) model_.rewind_epoch();
     sets_.pop_back();
@@ -171,7 +172,7 @@ class Duel {
   void resize() {
     const u64 capacity = std::max<u64>(1, shape_.capacity / 2 + random_.below(shape_.capacity));
     const u64 slots = std::max<u64>(table_->header().slots, capacity + 1024 + random_.below(700));
-    table_->resize({capacity, slots, {shape_.reserve.bytes * 2}}, nullptr, soon());
+    table_->growth.resize({capacity, slots, {shape_.reserve.bytes * 2}}, nullptr, soon());
     model_.set_capacity(capacity);
     if (model_.size() > static_cast<i64>(capacity)) learn_removed(static_cast<u64>(model_.size()) - capacity);
   }
@@ -180,14 +181,14 @@ class Duel {
     const LimiterState limiter = shape_.limiter;
     const double alpha = 0.25 * static_cast<double>(random_.below(5));
     const bool anew = random_.below(2) == 0;
-    table_->configure(anew ? &limiter : nullptr, &alpha, nullptr, nullptr, soon());
+    table_->settings.configure(anew ? &limiter : nullptr, &alpha, nullptr, nullptr, soon());
     if (!anew) return;
     model_.limiter() = counted_anew(limiter, model_.size(), model_.held());
     for (Outstanding& one : sets_) one.counted = one.counted && limiter.queue != 0;
   }
 
   void reset() {
-    table_->reset(soon());
+    table_->settings.reset(soon());
     model_.reset();
     for (Outstanding& one : sets_) one.counted = false;
   }
@@ -256,23 +257,23 @@ void all_pairs(const std::shared_ptr<Arena>& arena) {
 
 // Versions of weights pass by; what is too old is never drawn, and removed when met.
 void stale_items_are_dropped(const std::shared_ptr<Arena>& arena) {
-  const u32 weights = Weights(arena->heap()).entry("policy", true, soon());
+  const u32 weights = Weights(arena->heap()).entry("policy", soon());
   TableShape shape = table_shape("stale", 100, kRow);
   shape.max_staleness = 2;
   shape.weights = weights;
-  const auto table = Table::create(arena, shape, soon());
+  const auto table = TableDirectory(arena).create(shape, soon());
   StepWriter writer({table}, kRow);
   for (u64 i = 0; i < 100; ++i) {
-    if (i % 10 == 0) Weights(arena->heap()).publish(weights, kNone, kNone, 1, soon());
+    if (i % 10 == 0) Weights(arena->heap()).publish(weights, nullptr, 1, soon());
     writer.writer().set_version(0, arena->weights(weights).newest.load());
     CHECK(writer.append(i + 1).why == Blocked::Why::kNothing);
   }
   // track_version is off in StepWriter: every version is -1, so all are stale.
   DrawSet set;
   std::string why;
-  CHECK(table->draw(&set, 5, 0, 0, soon(), &why) == 0 && why.find("max_staleness") != std::string::npos);
+  CHECK(table->draws.draw(&set, 5, {}, soon(), &why) == 0 && why.find("max_staleness") != std::string::npos);
   CHECK(table->header().size == 0 && table->header().stale_dropped == 100);
-  table->give_back(&set, soon());
+  table->draws.give_back(&set, soon());
   check_tables(arena);
 }
 
@@ -284,17 +285,37 @@ void growing(const std::shared_ptr<Arena>& arena) {
   shape.reserve.bytes = 24 * kMiB;
   shape.sampler = SamplerKind::kPrioritized;
   shape.remover = SamplerKind::kMinHeap;
-  const auto table = Table::create(arena, shape, soon());
+  const auto table = TableDirectory(arena).create(shape, soon());
   StepWriter writer({table}, kRow);
   const u64 count = scaled_count(20'000, 60'000);
   for (u64 i = 1; i <= count; i += 8) CHECK(writer.extend(i, 8).why == Blocked::Why::kNothing);
   CHECK(table->header().size == count && table->header().slots >= count);
   DrawSet set;
   std::string why;
-  CHECK(table->draw(&set, 500, 0, 0, soon(), &why) == 500);
+  CHECK(table->draws.draw(&set, 500, {}, soon(), &why) == 500);
   for (const Drawn& drawn : set.items) CHECK(read_number(*arena, drawn) == drawn.number);
-  table->deliver(&set, soon());
+  table->draws.deliver(&set, soon());
   check_tables(arena);
+}
+
+// What the header says of the table's blocks is checked before any of it is used, also where it names none.
+void a_table_without_slots_is_damaged(const std::shared_ptr<Arena>& arena) {
+  const auto table = TableDirectory(arena).create(table_shape("damaged", 100, kRow), soon());
+  TableHeader& header = table->header();
+  const u64 slots = std::exchange(header.slots, 0);
+  const u32 links = std::exchange(header.links_block, 0);
+  bool refused = false;
+  try {
+    Table fresh(arena, table->index());
+    static_cast<void>(fresh.evict_for_room(soon()));
+  } catch (const Error& error) {
+    refused = error.code() == Code::kCorruptData;
+  }
+  CHECK(refused);
+  header.slots = slots;
+  header.links_block = links;
+  check_tables(arena);
+  TableDirectory(arena).drop("damaged", soon());
 }
 
 }  // namespace
@@ -307,5 +328,6 @@ int main() {
   check_tables(arena);
   stale_items_are_dropped(arena);
   growing(arena);
+  a_table_without_slots_is_damaged(arena);
   std::puts("table ok");
 }

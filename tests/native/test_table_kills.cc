@@ -22,11 +22,11 @@ struct Scene {
     kept.sampler = SamplerKind::kPrioritized;
     kept.remover = SamplerKind::kMinHeap;
     kept.slots = 1024 + kept.capacity / 100;  // grows on its way
-    tables.push_back(Table::create(arena, kept, soon()));
+    tables.push_back(TableDirectory(arena).create(kept, soon()));
     TableShape once = table_shape("once", 20'000, kRow);
     once.sampler = SamplerKind::kFifo;
     once.max_times_sampled = 1;
-    tables.push_back(Table::create(arena, once, soon()));
+    tables.push_back(TableDirectory(arena).create(once, soon()));
   }
 };
 
@@ -42,7 +42,7 @@ void sample_kept(Scene& scene, u32 count, bool deliver) {
   DrawSet set;
   std::string why;
   Table& table = *scene.tables[0];
-  if (table.draw(&set, count, 0, 0, soon(), &why) == 0) return table.give_back(&set, soon());
+  if (table.draws.draw(&set, count, {}, soon(), &why) == 0) return table.draws.give_back(&set, soon());
   std::vector<u64> keys;
   std::vector<double> priorities;
   for (const Drawn& drawn : set.items) {
@@ -51,8 +51,8 @@ void sample_kept(Scene& scene, u32 count, bool deliver) {
     keys.push_back(drawn.key);
     priorities.push_back(priority_of(number));
   }
-  table.copied(&set, soon());
-  deliver ? table.deliver(&set, soon()) : table.give_back(&set, soon());
+  table.draws.copied(&set, soon());
+  deliver ? table.draws.deliver(&set, soon()) : table.draws.give_back(&set, soon());
   table.update_priorities(keys, priorities, soon());
 }
 
@@ -61,7 +61,7 @@ u32 take_once(Scene& scene, u32 count, bool deliver) {
   DrawSet set;
   std::string why;
   Table& table = *scene.tables[1];
-  const u32 got = table.draw(&set, count, 0, 0, soon(), &why);
+  const u32 got = table.draws.draw(&set, count, {}, soon(), &why);
   std::vector<u64> numbers;
   for (const Drawn& drawn : set.items) {
     numbers.push_back(read_number(*scene.arena, drawn));
@@ -69,10 +69,10 @@ u32 take_once(Scene& scene, u32 count, bool deliver) {
     if (deliver) scene.board.set(numbers.back(), Mark::kEnding);
   }
   if (!deliver) {
-    table.give_back(&set, soon());
+    table.draws.give_back(&set, soon());
     return 0;
   }
-  table.deliver(&set, soon());
+  table.draws.deliver(&set, soon());
   for (const u64 number : numbers) scene.board.set(number, Mark::kEnded);
   return got;
 }
@@ -93,10 +93,10 @@ void use_tables(Scene& scene) {
   Table& kept = *scene.tables[0];
   const LimiterState limiter = min_size(1);
   const double alpha = 0.7;
-  kept.configure(&limiter, &alpha, nullptr, nullptr, soon());
+  kept.settings.configure(&limiter, &alpha, nullptr, nullptr, soon());
   DrawSet seen;
-  kept.peek(kept.keys(0, 20, soon()), &seen, soon());
-  kept.deliver(&seen, soon());
+  kept.reads.peek(kept.reads.keys(0, 20, soon()), &seen, soon());
+  kept.draws.deliver(&seen, soon());
 }
 
 // What was acknowledged is in the kept table, whole, and in the second one unless it was delivered.
@@ -105,9 +105,9 @@ void judge(Scene& scene, const std::string& spec) {
   CHECK(scene.tables[0]->header().writers == 0 && scene.tables[1]->header().writers == 0);
   CHECK(scene.tables[0]->header().held == 0 && scene.tables[1]->header().held == 0);
   std::vector<bool> there(kPerChild);
-  const std::vector<u64> keys = scene.tables[0]->keys(0, ~u64{0}, soon());
+  const std::vector<u64> keys = scene.tables[0]->reads.keys(0, ~u64{0}, soon());
   DrawSet all;
-  scene.tables[0]->peek(keys, &all, soon());
+  scene.tables[0]->reads.peek(keys, &all, soon());
   for (const Drawn& drawn : all.items) {
     const u64 number = read_number(*scene.arena, drawn);
     CHECK(number != ~u64{0});
@@ -115,19 +115,19 @@ void judge(Scene& scene, const std::string& spec) {
     there[number - scene.next] = true;
     if (number < scene.next + 500) CHECK(drawn.priority == priority_of(number));
   }
-  scene.tables[0]->deliver(&all, soon());
+  scene.tables[0]->draws.deliver(&all, soon());
   std::vector<bool> had(kPerChild);
   while (true) {
     DrawSet set;
     std::string why;
-    scene.tables[1]->draw(&set, 500, 0, 0, soon(), &why);
+    scene.tables[1]->draws.draw(&set, 500, {}, soon(), &why);
     for (const Drawn& drawn : set.items) {
       const u64 number = read_number(*scene.arena, drawn);
       CHECK(number != ~u64{0} && scene.board.get(number) != Mark::kEnded);
       if (number >= scene.next && number < scene.next + kPerChild) had[number - scene.next] = true;
     }
     const bool empty = set.items.empty();
-    scene.tables[1]->deliver(&set, soon());
+    scene.tables[1]->draws.deliver(&set, soon());
     if (empty) break;
   }
   for (u64 i = 0; i < 500; ++i) {
@@ -142,7 +142,7 @@ void judge(Scene& scene, const std::string& spec) {
 
 // Nothing of what the dead had is left: with the items gone no chunk stays, no byte is charged.
 void empty(Scene& scene, u64 charge) {
-  for (const auto& table : scene.tables) table->reset(soon());
+  for (const auto& table : scene.tables) table->settings.reset(soon());
   check_tables(scene.arena);
   CHECK(count_chunks(*scene.arena) == 0);
   for (const auto& table : scene.tables)
@@ -194,21 +194,21 @@ void live_and_die(const std::shared_ptr<Arena>& arena, SamplerKind sampler, Samp
   shape.remover = remover;
   shape.normalize_table = true;
   shape.slots = 1024;
-  const auto table = Table::create(arena, shape, soon());
-  CHECK(table->declare_schema("{\"a schema\": 1}", {shape.reserve.bytes + kMiB, 0, 4096}, kRow, soon()));
-  CHECK(!table->declare_schema("{}", {0, 0, 4096}, 1, soon()));
+  const auto table = TableDirectory(arena).create(shape, soon());
+  CHECK(table->settings.declare_schema("{\"a schema\": 1}", {shape.reserve.bytes + kMiB, 0, 4096}, kRow, soon()));
+  CHECK(!table->settings.declare_schema("{}", {0, 0, 4096}, 1, soon()));
   StepWriter writer({table}, kRow, 4096);
   for (u64 i = 0; i < 2048; i += 64) CHECK(writer.extend(1 + i, 64).why == Blocked::Why::kNothing);
-  table->resize({100, 4000, shape.reserve}, nullptr, soon());
+  table->growth.resize({100, 4000, shape.reserve}, nullptr, soon());
   DrawSet set;
   std::string why;
-  CHECK(table->draw(&set, 20, 0, 0, soon(), &why) == 20);
-  table->remove(table->keys(10, 30, soon()), soon());
-  table->reset(soon());
-  table->give_back(&set, soon());
-  table->finish(soon());
+  CHECK(table->draws.draw(&set, 20, {}, soon(), &why) == 20);
+  table->remove(table->reads.keys(10, 30, soon()), soon());
+  table->settings.reset(soon());
+  table->draws.give_back(&set, soon());
+  table->settings.finish(soon());
   writer.writer().close();
-  Table::drop(arena, "short-lived", soon());
+  TableDirectory(arena).drop("short-lived", soon());
 }
 
 void admin() {
@@ -223,9 +223,9 @@ void admin() {
   const u64 meta = all_meta(*arena), charge = arena->heap_header().table_charge;
   const HeapCounts start = heap_counts(*arena);
   const auto meanwhile = [&] {
-    if (const auto table = Table::find(arena, "short-lived")) {
+    if (const auto table = TableDirectory(arena).find("short-lived")) {
       try {
-        table->remove(table->keys(0, 5, soon()), soon());
+        table->remove(table->reads.keys(0, 5, soon()), soon());
         StepWriter writer({table}, kRow, 4096);
         writer.append(1'000'000);
         writer.writer().close();
@@ -237,7 +237,7 @@ void admin() {
   const u64 deaths = die_everywhere(points, scaled_count(5, 40), child, meanwhile, [&](const std::string& spec) {
     ++turn;
     check_tables(arena);
-    if (Table::find(arena, "short-lived")) Table::drop(arena, "short-lived", soon());
+    if (TableDirectory(arena).find("short-lived")) TableDirectory(arena).drop("short-lived", soon());
     check_tables(arena);
     if (all_meta(*arena) != meta || count_chunks(*arena) != 0) std::fprintf(stderr, "left over at %s\n", spec.c_str());
     CHECK(all_meta(*arena) == meta && count_chunks(*arena) == 0);
@@ -257,7 +257,7 @@ void limiters_change_whole() {
       TableShape shape = table_shape(("t" + std::to_string(++number)).c_str(), 100, kRow);
       const LimiterState before = shape.limiter = LimiterState{2.0, -8.0, 80.0, 4, 0, 0, 0};
       const LimiterState other{4.0, -16.0, 160.0, 3, 0, 0, 0};
-      const auto table = Table::create(arena, shape, soon());
+      const auto table = TableDirectory(arena).create(shape, soon());
       {
         StepWriter writer({table}, kRow);
         for (u64 step = 1; step <= 10; ++step) CHECK(writer.append(step).why == Blocked::Why::kNothing);
@@ -266,9 +266,9 @@ void limiters_change_whole() {
       Child child([&] {
         DrawSet set;
         std::string why;
-        CHECK(table->draw(&set, 5, 0, 0, soon(), &why) == 5);
+        CHECK(table->draws.draw(&set, 5, {}, soon(), &why) == 5);
         os::arm_fault(committed ? "undo.after_commit:1" : "undo.before_commit:1");
-        reset ? table->reset(soon()) : table->configure(&other, nullptr, nullptr, nullptr, soon());
+        reset ? table->settings.reset(soon()) : table->settings.configure(&other, nullptr, nullptr, nullptr, soon());
         return 0;
       });
       CHECK(child.wait() == -SIGKILL);

@@ -18,7 +18,7 @@ struct Scene {
     shape.sampler = sampler;
     shape.shuffle = shuffle;
     shape.max_times_sampled = limit;
-    table = Table::create(arena, shape, soon());
+    table = TableDirectory(arena).create(shape, soon());
     StepWriter writer({table}, kRow, 8192, kLength);
     for (u64 number = 1; table->header().size < kItems; ++number)
       CHECK(writer.append(number).why == Blocked::Why::kNothing);
@@ -29,21 +29,21 @@ struct Scene {
     return reinterpret_cast<Item*>(arena->heap().block(table->header().segment_block[0] - 1))[key_slot(key)];
   }
   void set_uses(u32 uses) const {
-    for (const u64 key : table->keys(0, ~u64{0}, soon())) item(key).span = (item(key).span >> 32 << 32) | uses;
+    for (const u64 key : table->reads.keys(0, ~u64{0}, soon())) item(key).span = (item(key).span >> 32 << 32) | uses;
   }
   std::vector<Drawn> draw(u32 n, bool deliver) const {
     DrawSet set;
     std::string why;
-    const u32 got = table->draw(&set, n, 0, 0, soon(), &why);
+    const u32 got = table->draws.draw(&set, n, {}, soon(), &why);
     CHECK(got == n);
     check(set.items);
     const std::vector<Drawn> drawn = set.items;
-    deliver ? table->deliver(&set, soon()) : table->give_back(&set, soon());
+    deliver ? table->draws.deliver(&set, soon()) : table->draws.give_back(&set, soon());
     return drawn;
   }
   std::vector<Drawn> take(u32 n) const {
     DrawSet set;
-    CHECK(table->take(&set, n, [] { return true; }, soon()));
+    CHECK(table->draws.take(&set, n, [] { return true; }, soon()));
     for (Drawn& drawn : set.items) CHECK(drawn.rows == kLength && drawn.back == 0);
     return set.items;
   }
@@ -63,13 +63,13 @@ void uses_stop_before_they_reach_the_rows() {
       scene.draw(8, true);
       if (sampler != SamplerKind::kFifo) scene.take(8);
     }
-    const u64 first = scene.table->keys(0, 1, soon()).at(0);
-    CHECK(span_uses(scene.item(first).span) == kMostUses);
+    const u64 first = scene.table->reads.keys(0, 1, soon()).at(0);
+    CHECK(scene.item(first).uses() == kMostUses);
     scene.draw(8, false);
-    CHECK(span_uses(scene.item(first).span) == kMostUses);
+    CHECK(scene.item(first).uses() == kMostUses);
     scene.set_uses(100);
     for (int i = 0; i < 20; ++i) scene.draw(8, false);
-    for (const u64 key : scene.table->keys(0, ~u64{0}, soon())) CHECK(span_uses(scene.item(key).span) == 100);
+    for (const u64 key : scene.table->reads.keys(0, ~u64{0}, soon())) CHECK(scene.item(key).uses() == 100);
     check_tables(scene.arena);
   }
 }
@@ -77,9 +77,9 @@ void uses_stop_before_they_reach_the_rows() {
 void the_largest_use_limit_is_kept_to_a_draw() {
   const Scene scene(SamplerKind::kFifo, kMostUses);
   scene.set_uses(kMostUses - 2);
-  const u64 key = scene.table->keys(0, 1, soon()).at(0);
+  const u64 key = scene.table->reads.keys(0, 1, soon()).at(0);
   CHECK(scene.draw(2, false).back().uses == kMostUses);
-  CHECK(span_uses(scene.item(key).span) == kMostUses - 2 && scene.table->header().held == 0);
+  CHECK(scene.item(key).uses() == kMostUses - 2 && scene.table->header().held == 0);
   CHECK(scene.draw(1, true).back().uses == kMostUses - 1);
   CHECK(scene.table->header().size == kItems);
   const Drawn last = scene.draw(1, true).back();
@@ -94,7 +94,7 @@ void begin_epoch(const Scene& scene, u64 epoch, u32 uses) {
   TableHeader& header = scene.table->header();
   header.epoch = header.latest_epoch = epoch;
   scene.set_uses(uses);
-  for (const u64 key : scene.table->keys(0, ~u64{0}, soon())) {
+  for (const u64 key : scene.table->reads.keys(0, ~u64{0}, soon())) {
     Item& item = scene.item(key);
     item.state = (item.state & 0xffffffffu) | (epoch - uses) << 32;
   }

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "check.h"
-#include "replay/writer_versions.h"
+#include "replay/version_runs.h"
 
 using namespace di;
 

@@ -11,13 +11,13 @@ constexpr u32 kRow = 400;
 
 std::vector<Drawn> draw_all(Table& table, DrawSet* set, u32 want) {
   std::string why;
-  table.draw(set, want, 0, 0, soon(), &why);
+  table.draws.draw(set, want, {}, soon(), &why);
   return set->items;
 }
 
 void close_and_drop(const std::shared_ptr<Arena>& arena, StepWriter& writer, const std::vector<std::string>& names) {
   writer.writer().close();
-  for (const std::string& name : names) Table::drop(arena, name, soon());
+  for (const std::string& name : names) TableDirectory(arena).drop(name, soon());
   check_tables(arena);
   CHECK(count_chunks(*arena) == 0);
 }
@@ -29,7 +29,7 @@ void windows_over_chunk_borders() {
     Random random{seed};
     TableShape shape = table_shape("windows", 60, kRow * 16);
     shape.remover = seed % 2 == 0 ? SamplerKind::kUniform : SamplerKind::kFifo;
-    const auto table = Table::create(arena, shape, soon());
+    const auto table = TableDirectory(arena).create(shape, soon());
     StepWriter writer({table}, kRow, 512 + random.below(9000), 16);
     u64 number = 1;
     for (int i = 0; i < 600; ++i) {
@@ -41,8 +41,8 @@ void windows_over_chunk_borders() {
       for (const Drawn& drawn : draw_all(*table, &set, 5)) {
         CHECK(drawn.rows == 16 && read_number(*arena, drawn) % 8 == 1);
       }
-      random.below(2) == 0 ? table->deliver(&set, soon()) : table->give_back(&set, soon());
-      if (random.below(9) == 0) table->remove(table->keys(random.below(20), random.below(20), soon()), soon());
+      random.below(2) == 0 ? table->draws.deliver(&set, soon()) : table->draws.give_back(&set, soon());
+      if (random.below(9) == 0) table->remove(table->reads.keys(random.below(20), random.below(20), soon()), soon());
     }
     CHECK(table->header().total_inserts == (number - 1 - 8) / 8);
     CHECK(count_chunks(*arena) < 60 * 18);
@@ -57,9 +57,9 @@ void a_blocked_call_is_repeated() {
   shape.sampler = SamplerKind::kFifo;
   shape.max_times_sampled = 1;
   shape.limiter = queue_of(5);
-  const auto queue = Table::create(arena, shape, soon());
+  const auto queue = TableDirectory(arena).create(shape, soon());
   TableShape other = table_shape("all", 20'000, kRow);
-  const auto all = Table::create(arena, other, soon());
+  const auto all = TableDirectory(arena).create(other, soon());
   StepWriter writer({queue, all}, kRow, 2000);
   Random random{3};
   u64 sent = 1, seen = 1, blocked = 0;
@@ -78,10 +78,10 @@ void a_blocked_call_is_repeated() {
     for (const Drawn& drawn : draw_all(*queue, &set, static_cast<u32>(1 + random.below(12))))
       CHECK(read_number(*arena, drawn) == seen++);
     if (random.below(3) != 0) {
-      queue->deliver(&set, soon());
+      queue->draws.deliver(&set, soon());
     } else {
       seen -= set.items.size();
-      queue->give_back(&set, soon());
+      queue->draws.give_back(&set, soon());
     }
   }
   CHECK(blocked > 100);
@@ -94,7 +94,7 @@ void room_runs_out() {
   const auto arena = make_store("room", 64 * kMiB);
   TableShape shape = table_shape("room", 10'000, kRow);
   shape.reserve.bytes = 200'000;
-  const auto table = Table::create(arena, shape, soon());
+  const auto table = TableDirectory(arena).create(shape, soon());
   u64 object = 1;  // the rest of the store is taken
   for (const u64 bytes : {kMiB - 100, u64{60'000}, u64{4000}, u64{300}})
     while (put_number(*arena, object, bytes) == MakeResult::kMade) ++object;
@@ -107,31 +107,31 @@ void room_runs_out() {
   CHECK(table->header().evicted_for_room > 1000);
   DrawSet all;
   std::string why;
-  table->peek(table->keys(0, ~u64{0}, soon()), &all, soon());
+  table->reads.peek(table->reads.keys(0, ~u64{0}, soon()), &all, soon());
   Blocked blocked;
   u64 number = 3001;
   while ((blocked = writer.append(number)).why == Blocked::Why::kNothing) ++number;
   CHECK(blocked.why == Blocked::Why::kTableRoom && blocked.text.find("room") != std::string::npos);
   CHECK(blocked.seq == table->header().room_seq.load());
   for (const Drawn& drawn : all.items) CHECK(read_number(*arena, drawn) != ~u64{0});
-  table->deliver(&all, soon());
+  table->draws.deliver(&all, soon());
   CHECK(writer.append(number).why == Blocked::Why::kNothing);
   DrawSet set;
-  CHECK(table->draw(&set, 1, 0, 0, soon(), &why) == 1 && read_number(*arena, set.items[0]) == number);
-  table->deliver(&set, soon());
+  CHECK(table->draws.draw(&set, 1, {}, soon(), &why) == 1 && read_number(*arena, set.items[0]) == number);
+  table->draws.deliver(&set, soon());
   close_and_drop(arena, writer, {"room"});
 }
 
 void a_dropped_table_ends_its_writers() {
   const auto arena = make_store("drop", 64 * kMiB);
-  const auto table = Table::create(arena, table_shape("drop", 1000, kRow), soon());
+  const auto table = TableDirectory(arena).create(table_shape("drop", 1000, kRow), soon());
   StepWriter writer({table}, kRow, 3000);
   for (u64 i = 1; i <= 100; ++i) CHECK(writer.append(i).why == Blocked::Why::kNothing);
   DrawSet set, copied;
   std::string why;
-  CHECK(table->draw(&copied, 10, 0, 0, soon(), &why) == 10);
-  table->copied(&copied, soon());
-  Table::drop(arena, "drop", soon());
+  CHECK(table->draws.draw(&copied, 10, {}, soon(), &why) == 10);
+  table->draws.copied(&copied, soon());
+  TableDirectory(arena).drop("drop", soon());
   bool gone = false;
   try {
     writer.append(101);
@@ -139,8 +139,8 @@ void a_dropped_table_ends_its_writers() {
     gone = error.code() == Code::kTableNotFound;
   }
   CHECK(gone);
-  table->deliver(&copied, soon());
-  const auto again = Table::create(arena, table_shape("drop", 1000, kRow), soon());
+  table->draws.deliver(&copied, soon());
+  const auto again = TableDirectory(arena).create(table_shape("drop", 1000, kRow), soon());
   CHECK(again->index() == table->index() && again->header().size == 0 && again->header().writers == 0);
   writer.writer().close();
   CHECK(again->header().writers == 0);
@@ -157,7 +157,7 @@ void values_of_variable_length() {
                                   {static_cast<u32>(ColumnPlace::kHeap), 4, 8, 0, 0}};
   WriterPlan plan;
   plan.layout = read_layout(*arena, publish_layout(*arena, header, columns, "ragged", soon()));
-  const auto table = Table::create(arena, table_shape("ragged", 500, 8000), soon());
+  const auto table = TableDirectory(arena).create(table_shape("ragged", 500, 8000), soon());
   plan.tables.resize(1);
   plan.tables[0].table = table;
   plan.lanes = 3;
@@ -192,10 +192,10 @@ void values_of_variable_length() {
         CHECK(value == static_cast<u32>(stamp_of * 2654435761u));
       }
     }
-    table->deliver(&set, soon());
+    table->draws.deliver(&set, soon());
   }
   writer.close();
-  Table::drop(arena, "ragged", soon());
+  TableDirectory(arena).drop("ragged", soon());
   check_tables(arena);
   CHECK(count_chunks(*arena) == 0);
 }

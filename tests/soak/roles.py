@@ -223,8 +223,8 @@ def plant(context: Context) -> None:
         context.store.delete(name)
     elif context.plant == "descriptor-leak":
         os.open("/dev/null", os.O_RDONLY)
-    elif context.plant == "memory-leak":
-        LEAKED.append(b"x" * 5_000_000)
+    elif context.plant == "memory-leak" and len(LEAKED) < 4:  # one is noticed; many would fill the machine's memory
+        LEAKED.append(b"x" * 40_000_000)
 
 
 LEAKED: list[Any] = []

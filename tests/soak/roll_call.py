@@ -61,7 +61,7 @@ def roll_call(scene: Scene) -> Reading:
 
 def unsettled(scene: Scene, clients: int, weights: int = WEIGHTS) -> str:
     """Who is still attached though dead, what is still read, what has outlived its time; "" when all is settled."""
-    arena: Any = scene.store._arena
+    arena: Any = scene.store._session.arena
     arena.reap()
     while arena.chore():
         pass

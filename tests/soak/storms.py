@@ -113,6 +113,6 @@ def visitor(context: Context) -> Turns:
         ]
         for program in programs:
             out, _ = program.communicate(timeout=120)
-            assert program.returncode == 0, out.decode()
+            assert program.returncode == 0, f"exit status {program.returncode}: {out.decode()}"
             context.count()
             yield True

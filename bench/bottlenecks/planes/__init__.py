@@ -1,74 +1,52 @@
-"""The data planes under one interface: what moves experience to the learner and weights back.
+"""The data planes behind one interface: what moves experience to the learner and weights back.
 
-Nothing else differs between the systems. Parts of time that a plane names itself (see `board.py`):
+Nothing else differs between the systems. The module of a system has two classes:
 
-* actor: "write" what the actor does to hand a step over, "wait" for the limiter, a full queue or an acknowledgement.
-* learner: "wait" for data where that can be told from "sample", "ingest" taking in messages, "sample" all of getting a
-  batch as numpy arrays.
+* `Plane(run)`, in the learner's process: `start()` starts the actors; `sample()` is the next batch, None if there was
+  none for a while; `update(sample, priorities)`; `publish(weights, version)` gives weights to the actors, the caller
+  then sets the board's version; `store_bytes()` of experience, None where the system does not tell; `close()` ends the
+  actors, whom the board has told to stop, and what the plane started.
+* `Actor(run, link)`, in an actor, from the `link` that the plane gave: `append(stepped)` hands over one vector step and
+  is False once told to stop; `latest()` are the newest weights by name, tensors or arrays; `close()` drops what is not
+  handed over.
+
+Parts of time that they name themselves (`board.py`):
+
+* actor: "write": what the actor does to hand a step over; "wait": for the limiter, a full queue or a confirmation.
+* learner: "wait": for data, where that can be told from "sample"; "ingest": taking in messages; "sample": all of
+  getting a batch as numpy arrays.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any
 
-from torch import Tensor
+import numpy.typing as npt
 
-from bench.bottlenecks.board import Board, Clock
-from bench.bottlenecks.loads import Load
-from bench.bottlenecks.sample import Array, Sample
-from bench.bottlenecks.shapes import Shape
-from di_store.demo.envs import Stepped
-
+Array = npt.NDArray[Any]
 PATIENCE_SECONDS = 0.5
+ALPHA, BETA, TOLERANCE = 0.6, 0.4, 0.1
 MODULES = {"di-store": "ours", "in-process": "in_process", "reverb": "reverb_plane", "ray": "ray_plane"}
 SYSTEMS = tuple(MODULES)
 
 
-class ActorSide(Protocol):
-    """The plane in one actor."""
+@dataclass(frozen=True)
+class Sample:
+    """One batch, the same in every system.
 
-    def append(self, stepped: Stepped, seen: Array, extra: dict[str, Array]) -> bool:
-        """Hand over one vector step, what the policy sees next and what it added; False once told to stop."""
+    Attributes:
+        data: obs, next_obs [n, …] (stacked frames: uint8 [n, 4, 84, 84]), action, reward, discount [n].
+        keys: for new priorities.
+        weights: of the loss.
+    """
 
-    def latest(self) -> dict[str, Any]:
-        """The newest published weights, by name: tensors or arrays."""
-
-    def close(self) -> None:
-        """End of the run; what is not handed over is lost."""
-
-
-class LearnerSide(Protocol):
-    """The plane in the learner's process."""
-
-    def start(self) -> None:
-        """Start the actors."""
-
-    def sample(self) -> Sample | None:
-        """The next batch; `None` if there was none for a while, so that the caller can look at the time."""
-
-    def update(self, sample: Sample, priorities: Array) -> None:
-        """New priorities for the items of a batch."""
-
-    def publish(self, weights: dict[str, Tensor], version: int) -> None:
-        """Give weights to the actors; the caller then sets the board's version."""
-
-    def store_bytes(self) -> int | None:
-        """What holds the experience takes, where the system can tell."""
-
-    def close(self) -> None:
-        """End the actors and what the plane started. The board says stop already."""
+    data: dict[str, Array]
+    keys: Any
+    weights: Array
 
 
-def learner_side(system: str, load: Load, shape: Shape, board: Board, clock: Clock) -> LearnerSide:
-    """The plane of a system; its module, and the system's library, are imported here."""
-    module = import_module(f"bench.bottlenecks.planes.{MODULES[system]}")
-    side: LearnerSide = module.Plane(load, shape, board, clock)
-    return side
-
-
-def actor_side(system: str, load: Load, shape: Shape, board: Board, clock: Clock, link: Any) -> ActorSide:
-    """The plane in an actor, from what its learner's side gave as `link`."""
-    module = import_module(f"bench.bottlenecks.planes.{MODULES[system]}")
-    side: ActorSide = module.Actor(load, shape, board, clock, link)
-    return side
+def module_of(system: str) -> Any:
+    """The module of a system; the system's library is imported with it."""
+    return import_module(f"bench.bottlenecks.planes.{MODULES[system]}")

@@ -3,109 +3,72 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from multiprocessing.process import BaseProcess
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 import di_store
-from bench.bottlenecks.acting import end_actors, start_actors
-from bench.bottlenecks.board import Board, Clock
-from bench.bottlenecks.loads import Load
-from bench.bottlenecks.planes import PATIENCE_SECONDS
-from bench.bottlenecks.sample import Array, Sample
-from bench.bottlenecks.shapes import Shape
-from di_store.demo.envs import MODES, Stepped
+from bench.bottlenecks.actor import end_actors, start_actors
+from bench.bottlenecks.board import Run
+from bench.bottlenecks.planes import ALPHA, BETA, PATIENCE_SECONDS, TOLERANCE, Array, Sample
+from bench.kit import Worker
+from di_store.demo.config import Recipe
+from di_store.demo.envs import MODES, EnvShape, Stepped
 
-POLICY, TABLE = "policy", "experience"
-WEIGHTS_BYTES, SMALL_BYTES = 8 << 20, 256 << 10  # what one version takes at most: networks for frames, others
-
-
-def settings(load: Load) -> dict[str, Any]:
-    """View, sampler and limiter of a load's table."""
-    stack = {"obs": load.frame_stack} if load.frame_stack else None
-    if load.kind == "unrolls":
-        unroll = di_store.Sequence(
-            length=load.unroll, tail="drop", bootstrap=("obs",), frame_stack=stack, cross_episodes=True
-        )
-        return {"view": unroll, "limiter": di_store.Queue(load.capacity)}
-    limiter = di_store.SamplesPerInsert(load.samples_per_insert, min_size=load.min_size, tolerance=load.tolerance)
-    sampler = di_store.Uniform() if load.kind == "states" else di_store.Prioritized(alpha=load.alpha, beta=load.beta)
-    gamma = 1.0 if load.kind == "states" else load.gamma
-    view = di_store.Transition(n_step=load.n_step, gamma=gamma, frame_stack=stack)
-    return {"view": view, "limiter": limiter, "sampler": sampler}
+POLICY, TABLE, MEMORY = "policy", "experience", "1GiB"
+WEIGHTS_BYTES = 8 << 20  # what one version takes at most
 
 
-def schema(load: Load, shape: Shape) -> dict[str, di_store.Spec]:
+def settings(job: Recipe) -> dict[str, Any]:
+    """View, sampler and limiter of the table."""
+    stack = {"obs": job.frame_stack} if job.frame_stack else None
+    return {
+        "view": di_store.Transition(n_step=job.n_step, gamma=job.gamma, frame_stack=stack),
+        "limiter": di_store.SamplesPerInsert(job.samples_per_insert, min_size=job.min_size, tolerance=TOLERANCE),
+        "sampler": di_store.Prioritized(alpha=ALPHA, beta=BETA),
+    }
+
+
+def schema(job: Recipe, shape: EnvShape) -> dict[str, di_store.Spec]:
     """A step's columns."""
     columns = {
         "obs": di_store.Spec(shape.obs_shape, shape.obs_dtype),
-        "action": di_store.Spec(shape.action_shape, shape.action_dtype),
+        "action": di_store.Spec((), "int64"),
         "reward": di_store.Spec((), "float32"),
         "terminated": di_store.Spec((), "bool"),
         "truncated": di_store.Spec((), "bool"),
     }
-    if load.demo.pixels:
-        columns["discount"] = di_store.Spec((), "float32")
-    if load.kind == "unrolls":
-        columns["logp"] = di_store.Spec((), "float32")
-    return columns
-
-
-@contextmanager
-def room_for_weights(store: di_store.Store, size_bytes: int) -> Iterator[None]:
-    """Keep what is made inside the block from taking memory that publishing needs."""
-    place = store.put(np.empty(size_bytes, np.uint8), timeout=0)
-    try:
-        yield
-    finally:
-        store.delete([place])
+    return columns | ({"discount": di_store.Spec((), "float32")} if job.frame_stack else {})
 
 
 class Plane:
     """The learner's side; the store is its own."""
 
-    def __init__(self, load: Load, shape: Shape, board: Board, clock: Clock) -> None:
-        self.load, self.shape, self.board, self.clock = load, shape, board, clock
-        self.store = di_store.open(memory=load.memory_bytes, seed=load.seed)
-        # Kept, the next one, and one that each actor may still be reading.
-        with room_for_weights(self.store, (2 + load.actors) * (WEIGHTS_BYTES if load.frame_stack else SMALL_BYTES)):
-            self.table = self.store.create_table(
-                TABLE,
-                capacity=load.capacity,
-                schema=schema(load, shape),
-                lanes=load.actors * load.lanes,
-                seed=load.seed,
-                **settings(load),
-            )
-        self.actors: list[BaseProcess] = []
+    def __init__(self, run: Run) -> None:
+        self.run, job, actors = run, run.job, run.config.actors
+        self.store = di_store.open(memory=MEMORY, seed=0)
+        # The table is sized while an object holds the room for weights: those kept, the next, one each actor reads.
+        held = self.store.put(np.empty((2 + actors) * WEIGHTS_BYTES, np.uint8), timeout=0)
+        columns, lanes = schema(job, run.shape), actors * run.lanes
+        self.table = self.store.create_table(
+            TABLE, capacity=job.capacity, schema=columns, lanes=lanes, seed=0, **settings(job)
+        )
+        self.store.delete([held])
+        self.actors: list[Worker] = []
 
     def start(self) -> None:
-        self.actors = start_actors("di-store", self.load, self.shape, self.board, self.store.name)
+        self.actors = start_actors("di-store", self.run, self.store.name)
 
     def sample(self) -> Sample | None:
-        try:
-            with self.clock("sample"):
-                return self._sample(0)
-        except di_store.Timeout:
-            pass
-        try:
-            with self.clock("wait"):
-                return self._sample(PATIENCE_SECONDS)
-        except di_store.Timeout:
-            return None
-
-    def _sample(self, timeout: float) -> Sample:
-        batch = self.table.sample(self.load.batch_size, timeout=timeout)
-        if self.load.kind != "unrolls":
-            return Sample(batch.data, batch.keys, batch.weights)
-        data = dict(batch.data)
-        data["frames"] = data.pop("obs")
-        data["discount"] = np.where(data["terminated"] | data["truncated"], np.float32(0), data["discount"])
-        return Sample(data)
+        for part, timeout in (("sample", 0.0), ("wait", PATIENCE_SECONDS)):
+            try:
+                with self.run.clock(part):
+                    batch = self.table.sample(self.run.job.batch_size, timeout=timeout)
+                    return Sample(batch.data, batch.keys, batch.weights)
+            except di_store.Timeout:
+                pass
+        return None
 
     def update(self, sample: Sample, priorities: Array) -> None:
         self.table.update_priorities(sample.keys, priorities)
@@ -122,28 +85,22 @@ class Plane:
 
 
 class Actor:
-    """A writer with a lane per environment."""
+    """A writer with a lane for each environment."""
 
-    def __init__(self, load: Load, shape: Shape, board: Board, clock: Clock, link: str) -> None:
-        self.board, self.clock = board, clock
+    def __init__(self, run: Run, link: str) -> None:
+        self.board, self.clock = run.board, run.clock
         self.store = di_store.attach(link)
-        self.writer = self.store.table(TABLE).writer(lanes=load.lanes, autoreset=MODES[load.autoreset])
+        self.writer = self.store.table(TABLE).writer(lanes=run.lanes, autoreset=MODES[run.config.autoreset])
 
-    def append(self, stepped: Stepped, seen: Array, extra: dict[str, Array]) -> bool:
-        step = {**stepped.step, **extra}
-        try:
-            with self.clock("write"):
-                self.writer.append(step, next=stepped.next, final=stepped.final, timeout=0)
-            return True
-        except di_store.Timeout:
-            pass  # nothing was written: the same call may be repeated
-        with self.clock("wait"):
-            while not self.board.stopped:
-                try:
-                    self.writer.append(step, next=stepped.next, final=stepped.final, timeout=PATIENCE_SECONDS)
-                    return True
-                except di_store.Timeout:
-                    pass
+    def append(self, stepped: Stepped) -> bool:
+        part, timeout = "write", 0.0
+        while not self.board.stopped:
+            try:
+                with self.clock(part):
+                    self.writer.append(stepped.step, next=stepped.next, final=stepped.final, timeout=timeout)
+                return True
+            except di_store.Timeout:  # nothing was written, so the same call may be repeated
+                part, timeout = "wait", PATIENCE_SECONDS
         return False
 
     def latest(self) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Reverb: the server in the learner's process, trajectory writers in the actors, batches through its dataset.
 
-A writer per environment appends every step once; items refer to windows of steps, so that frames are shared between
-items as in Di-store. Stacks and n-step returns are computed by the learner from the window, as in `ring.py`. Limiter,
-selectors and sizes are the load's. Weights travel through a table of one item, read only when the board says that
+A writer for each environment appends every step once; items refer to windows of steps, so that items share frames as in
+Di-store. Stacks and n-step returns are computed by the learner from the window, as in `ring.py`. Limiter, selectors and
+sizes are the job's. Weights travel through a table of one item, read only when the board says that
 there are newer ones.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from multiprocessing.process import BaseProcess
 from typing import Any
 
 import numpy as np
@@ -22,100 +21,82 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 import reverb  # type: ignore[import-not-found,unused-ignore]
 import tensorflow as tf  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
-from bench.bottlenecks.acting import end_actors, start_actors
-from bench.bottlenecks.board import Board, Clock
-from bench.bottlenecks.loads import Load
-from bench.bottlenecks.planes import PATIENCE_SECONDS
+from bench.bottlenecks.actor import end_actors, start_actors
+from bench.bottlenecks.board import Board, Run
+from bench.bottlenecks.planes import ALPHA, BETA, PATIENCE_SECONDS, TOLERANCE, Array, Sample
 from bench.bottlenecks.ring import importance, look
-from bench.bottlenecks.sample import Array, Sample
-from bench.bottlenecks.shapes import Shape
+from bench.kit import Worker
+from di_store.demo.config import Recipe
 from di_store.demo.envs import Stepped
 
 TABLE, WEIGHTS = "experience", "weights"
 IN_FLIGHT = 2  # items of one writer that the server has not confirmed
 
 
-def columns(load: Load, shape: Shape) -> dict[str, tuple[tuple[int, ...], str]]:
+def columns(run: Run) -> dict[str, tuple[tuple[int, ...], str]]:
     """Shape and dtype of a step's columns."""
     found: dict[str, tuple[tuple[int, ...], str]] = {
-        "obs": (shape.obs_shape, shape.obs_dtype),
-        "action": (shape.action_shape, shape.action_dtype),
+        "obs": (run.shape.obs_shape, run.shape.obs_dtype),
+        "action": ((), "int64"),
         "reward": ((), "float32"),
+        **dict.fromkeys(("terminated", "ended", "first"), ((), "bool")),
     }
-    if load.kind == "states":
-        return found | {"next_obs": (shape.obs_shape, shape.obs_dtype), "discount": ((), "float32")}
-    found |= {"discount": ((), "float32")} if load.demo.pixels else {}
-    if load.kind == "unrolls":
-        return found | {"is_first": ((), "bool"), "logp": ((), "float32")}
-    return found | {"terminated": ((), "bool"), "ended": ((), "bool"), "first": ((), "bool")}
+    return found | ({"discount": ((), "float32")} if run.config.pixels else {})
 
 
-def window_rows(load: Load) -> int:
+def window_rows(run: Run) -> int:
     """Rows of one item."""
-    stack = (load.frame_stack or 1) - 1
-    return 1 if load.kind == "states" else stack + 1 + (load.unroll if load.kind == "unrolls" else load.n_step)
+    return run.stack + run.job.n_step
 
 
-def table(load: Load) -> Any:
-    """The load's table."""
-    if load.kind == "unrolls":
-        return reverb.Table.queue(TABLE, load.capacity)
-    choose = reverb.selectors.Uniform() if load.kind == "states" else reverb.selectors.Prioritized(load.alpha)
-    buffer = max(load.samples_per_insert * load.min_size * load.tolerance, load.samples_per_insert, 1.0)
-    limiter = reverb.rate_limiters.SampleToInsertRatio(load.samples_per_insert, load.min_size, buffer)
-    fifo = reverb.selectors.Fifo()
-    return reverb.Table(TABLE, sampler=choose, remover=fifo, max_size=load.capacity, rate_limiter=limiter)
+def table(job: Recipe) -> Any:
+    buffer = max(job.samples_per_insert * job.min_size * TOLERANCE, job.samples_per_insert, 1.0)
+    return reverb.Table(
+        TABLE,
+        sampler=reverb.selectors.Prioritized(ALPHA),
+        remover=reverb.selectors.Fifo(),
+        max_size=job.capacity,
+        rate_limiter=reverb.rate_limiters.SampleToInsertRatio(job.samples_per_insert, job.min_size, buffer),
+    )
 
 
 class Plane:
     """Server, dataset and the learner's client."""
 
-    def __init__(self, load: Load, shape: Shape, board: Board, clock: Clock) -> None:
-        self.load, self.shape, self.board, self.clock = load, shape, board, clock
-        newest = reverb.Table(
-            WEIGHTS,
-            sampler=reverb.selectors.Lifo(),
-            remover=reverb.selectors.Fifo(),
-            max_size=1,
-            rate_limiter=reverb.rate_limiters.MinSize(1),
-        )
-        self.server = reverb.Server(tables=[table(load), newest])
+    def __init__(self, run: Run) -> None:
+        self.run, self.job = run, run.job
+        newest_only = {"max_size": 1, "rate_limiter": reverb.rate_limiters.MinSize(1)}
+        newest = reverb.Table(WEIGHTS, sampler=reverb.selectors.Lifo(), remover=reverb.selectors.Fifo(), **newest_only)
+        self.server = reverb.Server(tables=[table(self.job), newest])
         self.address = f"localhost:{self.server.port}"
         self.client = reverb.Client(self.address)
         self.batches: Any = None
         self.names: list[str] = []
-        self.actors: list[BaseProcess] = []
+        self.actors: list[Worker] = []
 
     def start(self) -> None:
-        link = (self.address, self.names)
-        self.actors = start_actors("reverb", self.load, self.shape, self.board, link)
-        load, rows = self.load, window_rows(self.load)
-        kinds = columns(load, self.shape)
+        self.actors = start_actors("reverb", self.run, (self.address, self.names))
+        job, rows, kinds = self.job, window_rows(self.run), columns(self.run)
         dataset = reverb.TrajectoryDataset(
             self.address,
             TABLE,
             dtypes={name: tf.as_dtype(np.dtype(dtype)) for name, (_, dtype) in kinds.items()},
             shapes={name: tf.TensorShape([rows, *shape]) for name, (shape, _) in kinds.items()},
-            max_in_flight_samples_per_worker=2 * load.batch_size,
+            max_in_flight_samples_per_worker=2 * job.batch_size,
         )
-        self.batches = dataset.batch(load.batch_size, drop_remainder=True).prefetch(2).as_numpy_iterator()
+        self.batches = dataset.batch(job.batch_size, drop_remainder=True).prefetch(2).as_numpy_iterator()
 
     def sample(self) -> Sample | None:
-        with self.clock("sample"):
+        with self.run.clock("sample"):
             drawn = next(self.batches)
             data = dict(drawn.data)
-            if self.load.kind == "states":
-                return Sample({name: values[:, 0] for name, values in data.items()})
-            frames, stack = data.pop("obs"), self.load.frame_stack or 1
-            if self.load.kind == "unrolls":
-                steps = slice(stack - 1, stack - 1 + self.load.unroll)
-                return Sample({"frames": frames, **{name: values[:, steps] for name, values in data.items()}})
-            seen, following, reward, discount = look(data, self.load)
+            frames, stack = data.pop("obs"), self.run.stack
+            seen, following, reward, discount = look(data, self.job)
             each = np.arange(len(frames))[:, None]
             batch = {"obs": frames[each, seen], "next_obs": frames[each, following]}
             batch |= {"action": data["action"][:, stack - 1], "reward": reward, "discount": discount}
             size = int(drawn.info.table_size[0])
-            return Sample(batch, drawn.info.key, importance(drawn.info.probability, size, self.load.beta))
+            return Sample(batch, drawn.info.key, importance(drawn.info.probability, size, BETA))
 
     def update(self, sample: Sample, priorities: Array) -> None:
         updates = dict(zip(sample.keys.tolist(), priorities.tolist(), strict=True))
@@ -133,41 +114,27 @@ class Plane:
 
 
 class Actor:
-    """A trajectory writer per environment."""
+    """A trajectory writer for each environment."""
 
-    def __init__(self, load: Load, shape: Shape, board: Board, clock: Clock, link: Any) -> None:
-        self.load, self.board, self.clock = load, board, clock
+    def __init__(self, run: Run, link: Any) -> None:
+        self.run = run
         address, self.names = link
         self.client = reverb.Client(address)
-        self.kinds = columns(load, shape)
-        self.rows = window_rows(load)
-        self.lanes = [Lane(self.client, self.rows, load) for _ in range(load.lanes)]
-        self.resetting = np.zeros(load.lanes, np.bool_)
-        self.fresh = np.ones(load.lanes, np.bool_)
+        self.kinds = columns(run)
+        self.lanes = [Lane(self.client, run) for _ in range(run.lanes)]
+        self.resetting = np.zeros(run.lanes, np.bool_)
+        self.fresh = np.ones(run.lanes, np.bool_)
 
-    def append(self, stepped: Stepped, seen: Array, extra: dict[str, Array]) -> bool:
-        with self.clock("write"):
-            step = self._columns(stepped, extra)
-            for index, lane in enumerate(self.lanes):
-                if self.load.kind == "states" and self.resetting[index]:
-                    continue
-                lane.append({name: values[index] for name, values in step.items()}, not self.resetting[index])
+    def append(self, stepped: Stepped) -> bool:
+        with self.run.clock("write"):
             ended = stepped.step["terminated"] | stepped.step["truncated"]
+            found = {**stepped.step, "ended": ended, "first": self.fresh}
+            step = {name: np.asarray(found[name], dtype) for name, (_, dtype) in self.kinds.items()}
+            for index, lane in enumerate(self.lanes):
+                lane.append({name: values[index] for name, values in step.items()}, not self.resetting[index])
             self.fresh, self.resetting = self.resetting, ended & ~self.resetting
-            if self.load.kind == "unrolls":
-                self.fresh, self.resetting = ended, np.zeros_like(ended)
-        with self.clock("wait"):
-            return all(lane.confirmed(self.board) for lane in self.lanes)
-
-    def _columns(self, stepped: Stepped, extra: dict[str, Array]) -> dict[str, Array]:
-        step = stepped.step
-        ended = step["terminated"] | step["truncated"]
-        found = {**step, **extra, "ended": ended, "first": self.fresh, "is_first": self.fresh}
-        if self.load.kind == "states":
-            found |= {"next_obs": stepped.next["obs"], "discount": 1 - step["terminated"].astype(np.float32)}
-        elif self.load.kind == "unrolls":
-            found["discount"] = np.where(ended, np.float32(0), step["discount"])
-        return {name: np.asarray(found[name], dtype) for name, (_, dtype) in self.kinds.items()}
+        with self.run.clock("wait"):
+            return all(lane.confirmed(self.run.board) for lane in self.lanes)
 
     def latest(self) -> dict[str, Any]:
         (arrays,) = (sample.data for sample in self.client.sample(WEIGHTS, 1, emit_timesteps=False))
@@ -180,23 +147,20 @@ class Actor:
 class Lane:
     """One environment's stream."""
 
-    def __init__(self, client: Any, rows: int, load: Load) -> None:
-        self.load, self.rows = load, rows
-        self.writer = client.trajectory_writer(num_keep_alive_refs=rows)
-        self.valid: deque[bool] = deque(maxlen=rows)
+    def __init__(self, client: Any, run: Run) -> None:
+        self.ahead, self.repeats, self.rows = run.job.n_step, run.stack - 1, window_rows(run)
+        self.writer = client.trajectory_writer(num_keep_alive_refs=self.rows)
+        self.valid: deque[bool] = deque(maxlen=self.rows)
         self.count = 0
 
     def append(self, row: dict[str, Array], valid: bool) -> None:
         """One row, and the item that it completes."""
         if not self.count:
             # The stack of the first step reaches back over the start: it finds copies of the first row.
-            for _ in range((self.load.frame_stack or 1) - 1):
+            for _ in range(self.repeats):
                 self._append(row, False)
         self._append(row, valid)
-        ahead = self.rows - (self.load.frame_stack or 1)
-        # Sequences follow each other; the last row of one is the first of the next.
-        due = self.load.kind != "unrolls" or (self.count - self.rows) % self.load.unroll == 0
-        if self.count >= self.rows and due and self.valid[-1 - ahead]:
+        if self.count >= self.rows and self.valid[-1 - self.ahead]:
             history = self.writer.history
             self.writer.create_item(TABLE, 1.0, {name: history[name][-self.rows :] for name in row})
 

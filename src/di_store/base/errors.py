@@ -10,6 +10,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from di_store import _core
+from di_store._core import Code
+
 
 def _restore(cls: type[StoreError], args: tuple[Any, ...], state: dict[str, Any]) -> StoreError:
     """Rebuild a pickled error without running its constructor, which would add the remedy a second time."""
@@ -25,8 +28,11 @@ class StoreError(Exception):
     Attributes:
         message: what happened, without the remedy.
         remedy: the option or command that helps; empty when the message names it.
+        holder: place in ``store.stats()["clients"]`` of the process that holds a lock or writes the object; None where
+            the error is about no process.
     """
 
+    holder: int | None = None
     default_remedy: ClassVar[str] = (
         "`di-store status` shows the stores of this machine, `di-store check` looks for damage"
     )
@@ -180,9 +186,16 @@ class Timeout(StoreError, TimeoutError):
     default_remedy = "timeout= waits longer, None without limit; `di-store status` shows who waits for what"
 
     def __init__(
-        self, message: str = "", reason: str = "", culprit: str | None = None, *, remedy: str | None = None
+        self,
+        message: str = "",
+        reason: str = "",
+        culprit: str | None = None,
+        *,
+        holder: int | None = None,
+        remedy: str | None = None,
     ) -> None:
         self.reason = reason
+        self.holder = holder
         self.culprit = culprit or None
         parts = [part for part in (message, reason) if part]
         named = culprit is not None and culprit in reason
@@ -190,16 +203,51 @@ class Timeout(StoreError, TimeoutError):
         super().__init__(text, remedy=remedy)
 
 
-def _leaves(cls: type[StoreError]) -> list[type[StoreError]]:
-    return [cls, *(leaf for child in cls.__subclasses__() for leaf in _leaves(child))]
+_CLASSES: dict[Code, type[StoreError]] = {
+    Code.STORE_NOT_FOUND: StoreNotFound,
+    Code.STORE_CLOSED: StoreClosed,
+    Code.STORE_FULL: StoreFull,
+    Code.CAPACITY: CapacityError,
+    Code.LAYOUT_MISMATCH: LayoutMismatch,
+    Code.CORRUPT_DATA: CorruptData,
+    Code.OBJECT_NOT_FOUND: ObjectNotFound,
+    Code.OBJECT_EXISTS: ObjectExists,
+    Code.TABLE_NOT_FOUND: TableNotFound,
+    Code.TABLE_EXISTS: TableExists,
+    Code.SCHEMA_MISMATCH: SchemaMismatch,
+    Code.WRITER_CLOSED: WriterClosed,
+    Code.END_OF_DATA: EndOfData,
+    Code.ACCESS_DENIED: AccessDenied,
+    Code.STORE_ERROR: StoreError,
+}
 
 
-BY_NAME: dict[str, type[StoreError]] = {cls.__name__: cls for cls in _leaves(StoreError)}
-"""The closed set by class name: how the core's status codes become exceptions."""
+def of_core(failure: _core.Failure) -> Exception:
+    """The exception for an error of the core: the only place where its codes become classes."""
+    code = failure.code
+    if code == Code.INVALID:
+        return ValueError(failure.text)
+    if code == Code.TYPE:
+        return TypeError(failure.text)
+    if code == Code.COLUMN_MISSING:
+        return SchemaMismatch(
+            f"missing column {failure.column!r}", remedy="every step gives every column of its schema"
+        )
+    if code == Code.COLUMN_DIFFERS:
+        return ValueError(
+            f"lane {failure.lane}: {failure.column!r} differs from what next= gave before, so the lane's episode went "
+            "on elsewhere; call end_episode() first"
+        )
+    if code == Code.TIMEOUT:
+        return Timeout("timed out", failure.text, failure.culprit or None, holder=failure.holder)
+    error = _CLASSES[code](failure.text, remedy="" if failure.told else None)
+    if failure.holder is not None:
+        error.holder = failure.holder
+    return error
+
 
 __all__ = [
     "AccessDenied",
-    "BY_NAME",
     "CapacityError",
     "CorruptData",
     "EndOfData",
@@ -216,5 +264,6 @@ __all__ = [
     "TableNotFound",
     "Timeout",
     "WriterClosed",
+    "of_core",
     "shown",
 ]

@@ -1,4 +1,4 @@
-"""Memory sizes as people write them: ``4096``, ``"500MB"``, ``"4GiB"``, ``"25%"``."""
+"""Sizes of memory as people write and read them: ``4096``, ``"500MB"``, ``"4GiB"``, ``"25%"``; and ages."""
 
 from __future__ import annotations
 
@@ -118,3 +118,15 @@ def format_size(size_bytes: int) -> str:
             break
     digits = 2 if scaled < 9.995 else 1 if scaled < 99.95 else 0
     return f"{sign}{scaled:.{digits}f} {unit}"
+
+
+def seconds_text(seconds: float) -> str:
+    """An age for people: ``0.3 s``, ``12 s``, ``5 min 3 s``, ``2 h 5 min``."""
+    if seconds < 9.95:
+        return f"{max(seconds, 0.0):.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"

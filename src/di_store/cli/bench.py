@@ -15,11 +15,12 @@ from di_store.base.errors import CapacityError
 from di_store.base.tree import did_you_mean
 from di_store.cli import loads
 from di_store.cli.common import console, json_option, listing, print_json, usage_errors
-from di_store.workloads import WORKLOADS, Figure, Meter
 from di_store.workloads.catalogue import GROUPS, LOADS, find
 from di_store.workloads.crew import CrewError
 from di_store.workloads.load import Load
-from di_store.workloads.trial import Result, carry
+from di_store.workloads.meter import Figure, Meter
+from di_store.workloads.quick import WORKLOADS
+from di_store.workloads.trial import LoadResult, carry
 
 HEADS = ("workload", "case", "per second>", "p50 µs>", "p90>", "p99>", "p99.9>", "GB/s>", "memcpy GB/s>", "share>")
 ROUND_SECONDS = 0.5
@@ -69,8 +70,8 @@ def bench(
     if quick:
         measure(quick, Meter(seconds=seconds or ROUND_SECONDS, rounds=rounds), memory, as_json)
     if named:
-        before = os.getloadavg()
-        results: list[Result] = []
+        before = os.getloadavg()[0]
+        results: list[LoadResult] = []
         for result in carry_all(named, seconds, scale, as_json):
             results.append(result)
             if save is not None:  # after each: the next one may not get to its end
@@ -92,7 +93,8 @@ def chosen(names: tuple[str, ...]) -> tuple[list[str], list[Load]]:
         found = find(name)
         if not found:
             known = [*WORKLOADS, "loads", *GROUPS, *LOADS]
-            raise click.UsageError(f"{name!r} is no workload{did_you_mean(name, known)}; there are {', '.join(known)}")
+            close = did_you_mean(name, known).partition("; there are")[0]
+            raise click.UsageError(f"{name!r} is no workload{close}; there are {', '.join(known)}")
         named |= {load.name: load for load in found}
     return list(quick), list(named.values())
 
@@ -114,7 +116,7 @@ def measure(names: list[str], meter: Meter, memory: str, as_json: bool) -> None:
         console().print(listing(HEADS, map(row, figures)))
 
 
-def carry_all(named: list[Load], seconds: float | None, scale: float, as_json: bool) -> Iterator[Result]:
+def carry_all(named: list[Load], seconds: float | None, scale: float, as_json: bool) -> Iterator[LoadResult]:
     """Named loads, one after the other."""
     for load in named:
         try:
@@ -124,7 +126,7 @@ def carry_all(named: list[Load], seconds: float | None, scale: float, as_json: b
         except CrewError as error:
             raise click.ClickException(f"{load.name}: {error}") from None
         if as_json:
-            print_json(loads.plain(result))
+            print_json(result.plain)
         yield result
 
 

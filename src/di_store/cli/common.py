@@ -202,15 +202,3 @@ def listing(heads: Sequence[str], rows: Iterable[Sequence[object]], style: str =
     for row in rows:
         table.add_row(*(Text(str(cell), style=style) for cell in row))
     return table
-
-
-def seconds_text(seconds: float) -> str:
-    """An age for people: ``0.3 s``, ``12 s``, ``5 min 3 s``, ``2 h 5 min``."""
-    if seconds < 9.95:
-        return f"{max(seconds, 0.0):.1f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"

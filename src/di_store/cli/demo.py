@@ -15,7 +15,9 @@ DEFAULT = DemoConfig()
 @click.command(short_help="Train a DQN through a store, on a live screen.")
 @click.option("--seconds", type=float, default=DEFAULT.seconds, show_default=True, help="How long to train.")
 @click.option("--actors", type=int, default=DEFAULT.actors, show_default=True, help="Actor processes.")
-@click.option("--env", default=DEFAULT.env, show_default=True, help="A Gymnasium environment, such as CartPole-v1.")
+@click.option(
+    "--env", default=DEFAULT.env, show_default=True, help="A Gymnasium environment; ALE/Qbert-v5 is an Atari game."
+)
 @click.option(
     "--autoreset",
     default=DEFAULT.autoreset,
@@ -31,7 +33,7 @@ DEFAULT = DemoConfig()
 @click.option("--json", "as_json", is_flag=True, help="Print only the summary, as JSON; the screen goes to stderr.")
 @click.pass_context
 def demo(context: click.Context, /, as_json: bool, **options: object) -> None:
-    """Train a DQN through a store: actors on Atari, one learner, a live screen, a chart at the end.
+    """Train a DQN through a store: actor processes, one learner, a live screen, a chart at the end.
 
     Ctrl-C ends it early and cleanly. Needs: pip install 'di-store[demo]'.
     """

@@ -9,6 +9,7 @@ import click
 import di_store
 from di_store.base.errors import StoreClosed
 from di_store.cli.common import Stop, json_option, print_json, usage_errors
+from di_store.opening import check_held
 
 LOOK_SECONDS = 0.5
 
@@ -33,7 +34,7 @@ def hold(name: str, memory: str, as_json: bool) -> None:
             click.echo(f"{did} store {name!r}; pid {os.getpid()} holds it until Ctrl-C or SIGTERM")
         try:
             while not stop.wait(LOOK_SECONDS):
-                store._arena.enter()  # raises StoreClosed once the store was removed
+                check_held(store)
         except StoreClosed:
             click.echo(f"store {name!r} was removed, nothing is left to hold", err=True)
         finally:

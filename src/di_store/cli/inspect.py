@@ -10,8 +10,9 @@ from rich.console import RenderableType
 from rich.text import Text
 
 import di_store
+from di_store import observe
 from di_store.base.errors import TableNotFound
-from di_store.base.sizes import format_size
+from di_store.base.sizes import format_size, seconds_text
 from di_store.base.tree import did_you_mean, flatten
 from di_store.cli.common import (
     LOCK_SECONDS,
@@ -21,12 +22,11 @@ from di_store.cli.common import (
     json_option,
     listing,
     print_json,
-    seconds_text,
     time_limit,
     timeout_option,
 )
-from di_store.cli.report import Report, client_rows, described, limiter_text, memory_rows, table_report
-from di_store.columns.column import shape_text
+from di_store.cli.stores import client_rows, memory_rows, table_report
+from di_store.observe import StoreReport, TableReport, limiter_text, shape_text
 
 TABLE_HEADS = ("table", "items>", "capacity>", "bytes>", "inserts>", "samples>", "writers>", "limiter")
 CLIENT_HEADS = ("pid>", "state", "roles", "waits for", "since", "held up by")
@@ -51,7 +51,7 @@ def inspect(
     """
     with attached(store) as handle:
         if table is None:
-            found = {"name": store, **described(handle.stats())}
+            found = observe.report(handle.stats())
             if as_json:
                 print_json(found)
             else:
@@ -82,7 +82,7 @@ def open_table(store: di_store.Store, name: str) -> di_store.Table:
 # -- a store -------------------------------------------------------------------------------------------------------
 
 
-def print_store(found: Report) -> None:
+def print_store(found: StoreReport) -> None:
     """Memory, tables, processes."""
     out = console()
     out.print(grid([("store", found["name"]), ("uuid", found["uuid"]), *memory_rows(found)]))
@@ -95,7 +95,7 @@ def print_store(found: Report) -> None:
         out.print(part)
 
 
-def table_row(table: Report) -> tuple[str, ...]:
+def table_row(table: TableReport) -> tuple[str, ...]:
     """One table of a store."""
     return (
         table["name"],
@@ -146,7 +146,7 @@ def _blocked(reason: str) -> str:
 
 def item_page(table: di_store.Table, start: int, count: int, values: bool) -> list[dict[str, Any]]:
     """Items `start` … `start + count - 1`, oldest first, as many as there are."""
-    batch = table._oldest(start, count, None if values else ())
+    batch = observe.oldest(table, start, count, None if values else ())
     return [
         {
             "key": int(batch.keys[at]),

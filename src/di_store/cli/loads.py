@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import os
-import platform
 import shlex
 import sys
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
 import di_store
 from di_store.cli.common import listing
-from di_store.workloads.trial import Line, Result
+from di_store.workloads.kit import Result, machine
+from di_store.workloads.trial import Line, LoadResult
 
 CALL_HEADS = ("load", "call", "asked/s>", "reached/s>", "MB/s>", "p50 ms>", "p99>", "p99.9>", "let go/s>", "times>")
 LOAD_HEADS = ("load", "cores>", "stored>", "in all>", "B/element>", "samples/insert>", "off by>", "headroom>", "")
 LINE_HEADS = ("load", "what must hold", "figure>", "bar>", "")
 
 
-def show(console: Console, results: Sequence[Result]) -> None:
+def show(console: Console, results: Sequence[LoadResult]) -> None:
     """Three tables: calls, loads, and what had to hold."""
     console.print(listing(CALL_HEADS, [row for result in results for row in _calls(result)]))
     paced = [result for result in results if result.lines]
@@ -35,36 +31,16 @@ def show(console: Console, results: Sequence[Result]) -> None:
         console.print(listing(LINE_HEADS, [_line(result, line) for result in paced for line in result.lines]))
 
 
-def plain(result: Result) -> dict[str, Any]:
-    """A result as JSON takes it; what is not known is null."""
-    found = dataclasses.asdict(result)
-    found["ok"] = result.ok
-    for line in found["lines"]:
-        line["figure"] = line["figure"] if line["figure"] == line["figure"] else None
-    return found
-
-
-def save(path: Path, results: Iterable[Result], load_before: tuple[float, float, float]) -> None:
-    """Write results with what is needed to judge them."""
-    content = {
-        "command": shlex.join(["di-store", *sys.argv[1:]]),
-        "version": di_store.__version__,
-        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "machine": {
-            "cpus": os.cpu_count(),
-            "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
-            "kernel": platform.release().split("-")[0],
-            "python": platform.python_version(),
-        },
-        "load_average_before": load_before,
-        "load_average_after": os.getloadavg(),
-        "results": [plain(result) for result in results],
-    }
+def save(path: Path, results: Iterable[LoadResult], load_before: float) -> None:
+    """Write results with what is needed to judge them; `load_before`: the load average when they began."""
+    where = {**machine(), "di_store": di_store.__version__}
+    command = shlex.join(["di-store", *sys.argv[1:]])
+    content = Result(command, where, [load_before, os.getloadavg()[0]], {"loads": [result.plain for result in results]})
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content, indent=1) + "\n")
+    path.write_text(content.text())
 
 
-def _calls(result: Result) -> Iterator[tuple[str, ...]]:
+def _calls(result: LoadResult) -> Iterator[tuple[str, ...]]:
     labels = [*result.rates, *(label for label in result.milliseconds if label not in result.rates)]
     for label in labels:
         rate, spent = result.rates.get(label, {}), result.milliseconds.get(label)
@@ -82,7 +58,7 @@ def _calls(result: Result) -> Iterator[tuple[str, ...]]:
         )
 
 
-def _load(result: Result) -> tuple[str, ...]:
+def _load(result: LoadResult) -> tuple[str, ...]:
     figures = result.figures
 
     def text(name: str, form: str) -> str:
@@ -101,7 +77,7 @@ def _load(result: Result) -> tuple[str, ...]:
     )
 
 
-def _line(result: Result, line: Line) -> tuple[str, ...]:
+def _line(result: LoadResult, line: Line) -> tuple[str, ...]:
     return (
         result.load,
         line.text,

@@ -10,7 +10,7 @@ import click
 import di_store
 from di_store.base.errors import AccessDenied, CorruptData, LayoutMismatch, StoreError
 from di_store.cli.common import attached, json_option, pids_text, print_json
-from di_store.opening import other_pids
+from di_store.opening import other_pids, remove
 
 
 @click.command(short_help="Remove a store.")
@@ -30,7 +30,7 @@ def rm(store: str, force: bool, as_json: bool) -> None:
                 remedy="end them first, the store goes with the last one; --force takes it from them: "
                 "all their calls raise StoreClosed",
             )
-        handle._arena.remove()
+        remove(handle)
     if as_json:
         print_json({"name": store, "removed": True, "pids": holders})
     elif holders:

@@ -8,8 +8,10 @@ import click
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from di_store.cli.common import console, json_option, listing, print_json, seconds_text
-from di_store.cli.report import Report, reports, share_text
+from di_store.base.sizes import seconds_text
+from di_store.cli.common import console, json_option, listing, print_json
+from di_store.cli.stores import reports, share_text
+from di_store.observe import StoreReport
 
 HEADS = ("store", "pids", "memory", "of", "tables", "items>", "waiting>")
 WAITER_HEADS = ("store", "pid>", "waits for", "since", "held up by")
@@ -33,7 +35,7 @@ def status(as_json: bool) -> None:
         out.print(part)
 
 
-def parts(found: list[Report]) -> Iterator[RenderableType]:
+def parts(found: list[StoreReport]) -> Iterator[RenderableType]:
     """What is printed, from top to bottom."""
     if found:
         yield listing(HEADS, map(row, found))
@@ -46,7 +48,7 @@ def parts(found: list[Report]) -> Iterator[RenderableType]:
             yield Text(f"\n{each['name']} cannot be read: {each['error']}")
 
 
-def row(each: Report) -> tuple[str, ...]:
+def row(each: StoreReport) -> tuple[str, ...]:
     """One store."""
     pids = ", ".join(map(str, each["pids"])) or "-"
     if each["error"]:
@@ -57,7 +59,7 @@ def row(each: Report) -> tuple[str, ...]:
     return (each["name"], pids, memory, budget, tables, items, str(len(each["waiters"])))
 
 
-def waiter_rows(each: Report) -> list[tuple[str, ...]]:
+def waiter_rows(each: StoreReport) -> list[tuple[str, ...]]:
     """One row for each process that waits."""
     return [
         (

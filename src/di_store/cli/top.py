@@ -21,32 +21,11 @@ from di_store.cli.common import (
     print_json,
 )
 from di_store.cli.keys import Keys
-from di_store.cli.report import Report, limiter_text, reports, share_text
 from di_store.cli.status import WAITER_HEADS, waiter_rows
+from di_store.cli.stores import reports, share_text
+from di_store.observe import Rates, StoreReport, TableReport, limiter_text
 
 TABLE_HEADS = ("table", "items>", "capacity>", "inserts/s>", "samples/s>", "writers>", "limiter")
-
-
-class Rates:
-    """Inserts and samples per second of every table, from one look to the next."""
-
-    def __init__(self) -> None:
-        self._seen: dict[tuple[str, str, str], tuple[float, int]] = {}
-
-    def add(self, found: list[Report]) -> None:
-        """Put "inserts_per_second" and "samples_per_second" into every table's figures; None at the first look."""
-        now = time.monotonic()
-        seen = {}
-        for each in found:
-            for table in each["tables"]:
-                for counter in ("inserts", "samples"):
-                    key = (f"{each['name']}:{each['uuid']}", table["name"], counter)
-                    before = self._seen.get(key)
-                    known = before is not None and now > before[0] and table[counter] >= before[1]
-                    rate = (table[counter] - before[1]) / (now - before[0]) if known and before else None
-                    table[f"{counter}_per_second"] = rate
-                    seen[key] = (now, table[counter])
-        self._seen = seen
 
 
 HELP = "q quit   ? this line   Ctrl-C quit"
@@ -96,15 +75,15 @@ def top(store: str | None, interval_seconds: float, once: bool, stat: bool, as_j
                 live.stop()
 
 
-def print_stat(found: list[Report], head: bool) -> None:
+def print_stat(found: list[StoreReport], head: bool) -> None:
     """One line for each store."""
     if head:
         click.echo(STAT.format("time", "store", "memory", "items", "inserts/s", "samples/s", "waiting", "stopped"))
     for each in found:
         tables = each["tables"]
         sums = [
-            None if any(table[name] is None for table in tables) else sum(table[name] for table in tables)
-            for name in ("inserts_per_second", "samples_per_second")
+            sum_of([table["inserts_per_second"] for table in tables]),
+            sum_of([table["samples_per_second"] for table in tables]),
         ]
         stopped = sum(client["state"].startswith("stopped") for client in each["clients"])
         memory = "?" if each["error"] else format_size(each["bytes"])
@@ -113,10 +92,16 @@ def print_stat(found: list[Report], head: bool) -> None:
         click.echo(STAT.format(*cells, len(each["waiters"]), stopped))
 
 
+def sum_of(rates: list[float | None]) -> float | None:
+    """All rates together; None where one is not known."""
+    known = [rate for rate in rates if rate is not None]
+    return sum(known) if len(known) == len(rates) else None
+
+
 STAT = "{:8}  {:24}  {:>10}  {:>12}  {:>10}  {:>10}  {:>7}  {:>7}"
 
 
-def frame(found: list[Report], helps: bool = False) -> Group:
+def frame(found: list[StoreReport], helps: bool = False) -> Group:
     """One look; with the keys, where they are asked for."""
     clock = time.strftime("%H:%M:%S")
     parts: list[RenderableType] = [
@@ -131,7 +116,7 @@ def frame(found: list[Report], helps: bool = False) -> Group:
     return Group(*parts, Text())
 
 
-def store_parts(each: Report) -> Iterator[RenderableType]:
+def store_parts(each: StoreReport) -> Iterator[RenderableType]:
     """One store: memory, tables, who waits."""
     pids = ", ".join(map(str, each["pids"])) or "-"
     yield Text()
@@ -149,7 +134,7 @@ def store_parts(each: Report) -> Iterator[RenderableType]:
             yield Text(f"pid {client['process']}: {client['state']}", style="bold red")
 
 
-def table_row(table: Report) -> tuple[str, ...]:
+def table_row(table: TableReport) -> tuple[str, ...]:
     """One table."""
     capacity = table["capacity"]
     return (

@@ -50,7 +50,8 @@ class Spec:
         if self.max is not None:
             if not self.ragged:
                 raise ValueError(
-                    f"Spec(max={self.max}) bounds a ragged dimension, but shape={shown(self.shape)} has none (None)"
+                    f"Spec(max={shown(self.max)}) bounds a ragged dimension, "
+                    f"but shape={shown(self.shape)} has none (None)"
                 )
             object.__setattr__(self, "max", config.count("Spec(max=)", self.max, minimum=1))
 

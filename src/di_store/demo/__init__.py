@@ -14,12 +14,12 @@ __all__ = ["DemoConfig", "run"]
 
 
 def run(config: DemoConfig) -> int:
-    """Run the demo described by `config` and return the exit status: 0 fine (also after Ctrl-C), 1 failed.
+    """Run the demo described by `config` and return the exit status: 0 for success (also after Ctrl-C), 1 for failure.
 
-    Meant as the last thing its process does: afterwards Ctrl-C and SIGTERM are ignored.
+    Meant to be the last thing a process does: afterwards it ignores Ctrl-C and SIGTERM.
     """
     interrupt = Interrupt()
-    # Importing torch takes seconds, and Ctrl-C may come then.
+    # Importing torch takes seconds, and Ctrl-C may come during that time.
     interrupt.take()
     try:
         from di_store.demo.job import run_job

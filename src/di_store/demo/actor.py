@@ -1,7 +1,7 @@
-"""One actor process: acts in its environments, appends to the table, follows the published policy.
+"""One actor process: acts in its environments, appends to the table, takes over each newly published policy.
 
-It ends when told so, and also when the learner's process is gone: the learner's end of the control pipe closes with
-that process, whatever killed it, and no call here blocks for longer than `PATIENCE_SECONDS`.
+It ends when told to, and also when the learner's process has ended: that closes the learner's end of the control pipe,
+and no call here blocks for longer than `PATIENCE_SECONDS`.
 """
 
 from __future__ import annotations
@@ -26,12 +26,16 @@ POLICY = "policy"
 REPLAY = "replay"
 PATIENCE_SECONDS = 0.5
 REPORT_SECONDS = 0.25
-POLL_EVERY = 4  # vector steps between looks for a newer policy
+POLL_EVERY = 4  # vector steps between two checks for a newer policy
 
 
 @dataclass(frozen=True)
 class Report:
-    """What an actor tells the learner's screen: totals so far, and the returns of episodes ended since the last one."""
+    """What an actor tells the learner's process, a few times a second.
+
+    steps: total so far; version: of its policy; waiting: share of the time since the last report that it waited for the
+    limiter; returns: of episodes that ended since the last report.
+    """
 
     steps: int
     epsilon: float
@@ -42,13 +46,13 @@ class Report:
 
 @dataclass(frozen=True)
 class Failure:
-    """An actor's last words."""
+    """The error that ended an actor."""
 
     text: str
 
 
 def epsilon_at(config: DemoConfig, index: int, own_steps: int) -> float:
-    """Share of random actions of actor `index` after `own_steps` steps of its own."""
+    """Probability of a random action of actor `index` after `own_steps` steps of its own."""
     recipe = config.recipe
     place = index / (config.actors - 1) if config.actors > 1 else 1.0
     final = recipe.epsilon_final * recipe.epsilon_spread ** (1.0 - place)
@@ -104,7 +108,8 @@ class Actor:
         try:
             with table.writer(lanes=self.config.envs_per_actor, autoreset=lanes.autoreset) as writer:
                 self._act(store, writer, lanes)
-                # The run is over. The last items of cut episodes would wait for a limiter that nobody moves any more.
+                self._send(epsilon_at(self.config, self.index, self.steps))  # what came since the last report
+                # The learner samples no more, so the limiter could hold back the last items of open episodes for ever.
                 writer.end_episode(discard=True)
         finally:
             lanes.close()
@@ -124,7 +129,7 @@ class Actor:
             turn += 1
 
     def _append(self, writer: di_store.Writer, stepped: Stepped, epsilon: float) -> bool:
-        """Append, waiting for the limiter as long as the run goes on; False once told to stop."""
+        """Append, waiting for the limiter for as long as the run goes on; False once told to stop."""
         started = time.monotonic()
         while True:
             try:
@@ -139,14 +144,16 @@ class Actor:
                 return True
 
     def _told_to_stop(self) -> bool:
-        # Readable means either the word to stop or the end of the learner's process.
+        # The pipe is readable when "stop" was sent, and when the learner's process has ended.
         return bool(self.control.poll(0))
 
     def _report(self, epsilon: float) -> None:
+        if time.monotonic() - self.reported >= REPORT_SECONDS:
+            self._send(epsilon)
+
+    def _send(self, epsilon: float) -> None:
         now = time.monotonic()
-        if now - self.reported < REPORT_SECONDS:
-            return
-        waiting = min(1.0, self.waited_seconds / (now - self.reported))
+        waiting = min(1.0, self.waited_seconds / max(now - self.reported, 1e-6))
         self.control.send(Report(self.steps, epsilon, self.policy.version, waiting, self.returns))
         self.returns, self.waited_seconds, self.reported = [], 0.0, now
 
@@ -163,7 +170,7 @@ def actor_main(config: DemoConfig, index: int, shape: EnvShape, store_name: str,
     except (BrokenPipeError, ConnectionResetError):
         pass  # the learner's process is gone
     except Exception as error:
-        # The learner prints it: many processes writing to one screen would spoil it.
+        # The learner prints it, since only one process may write to the screen.
         _tell(control, Failure(f"{type(error).__name__}: {error}"))
         raise SystemExit(1) from None
 
@@ -172,4 +179,4 @@ def _tell(control: Connection, failure: Failure) -> None:
     try:
         control.send(failure)
     except OSError:
-        pass  # the learner's process is gone, nobody is left to tell
+        pass  # the learner's process is gone

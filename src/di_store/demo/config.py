@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 AUTORESET_MODES = ("next-step", "same-step")
-# Of networks, environments, exploration and draws. Two runs still differ: processes meet at other moments.
+# Seeds networks, environments, exploration and draws. Two runs still differ, since the processes run at varying speeds.
 SEED = 0
 
 
@@ -14,9 +14,10 @@ SEED = 0
 class DemoConfig:
     """Options of `di-store demo`, named as on the command line.
 
-    seconds: how long to train, counted from the moment the actors are up.
+    seconds: how long to train, counted from the moment when all actors are attached to the store.
+    env: a Gymnasium environment with discrete actions; names that start with "ALE/" are Atari games.
     out: path of the PNG chart written at the end.
-    memory: cap of the store, as for `di_store.open`.
+    memory: memory limit of the store, as for `di_store.open`.
     json: print only the summary, as one JSON object.
 
     Raises `ValueError` naming the option for values that cannot work.
@@ -24,7 +25,7 @@ class DemoConfig:
 
     seconds: float = 60.0
     actors: int = 2
-    env: str = "ALE/Qbert-v5"
+    env: str = "CartPole-v1"
     autoreset: str = "next-step"
     envs_per_actor: int = 8
     memory: int | str = "1GiB"
@@ -60,8 +61,8 @@ class Recipe:
     capacity: int
     min_size: int
     samples_per_insert: float
-    # Falls from first to last over `learning_rate_updates`: a DQN that goes on learning fast after it has solved the
-    # task forgets it again.
+    # Falls from first to last over `learning_rate_updates`. With a constant high rate, a DQN that has solved the task
+    # often becomes bad at it again.
     learning_rate_first: float
     learning_rate_last: float
     learning_rate_updates: int
@@ -71,8 +72,8 @@ class Recipe:
     hidden_units: int
     target_every: int
     publish_every: int
-    # Exploration: from 1 down to `epsilon_final` over this many steps of all actors together. The last actor goes
-    # down to `epsilon_final`, the first to `epsilon_spread` times that, so that the actors differ.
+    # Exploration falls linearly from 1 over the first `epsilon_steps` steps of all actors together. The last actor's
+    # ends at `epsilon_final`, the first one's at `epsilon_spread` times that, so that the actors differ.
     epsilon_steps: int
     epsilon_final: float
     epsilon_spread: float
@@ -81,7 +82,7 @@ class Recipe:
     beta_updates: int
     priority_floor: float = 1e-3
     max_grad_norm: float = 10.0
-    learner_threads: int  # at most; actors' cores are left to them
+    learner_threads: int  # threads of torch at most; fewer where the actors need the cores
 
 
 # 4 samples per insert is what DI-engine's parallel Qbert job does (400 inserts/s, 1,650 samples/s).

@@ -33,8 +33,9 @@ class EnvShape:
 class Stepped:
     """One vector step, ready for `writer.append(step, next=next, final=final)`.
 
-    step: leaves [lanes, ...]; final: object array [lanes], `None` for lanes whose episode goes on, or `None`;
-    returns: unclipped returns of the episodes that ended; rows: how many lanes really moved.
+    step: leaves [lanes, ...]; final: object array [lanes] with `None` for lanes whose episode goes on, or `None`
+    altogether; returns: unclipped returns of the episodes that ended; rows: lanes that made a step, which is not the
+    case where next-step mode only resets.
     """
 
     step: dict[str, NDArray[Any]]
@@ -54,8 +55,8 @@ def make_envs(config: DemoConfig, lanes: int) -> VectorEnv[Any, Any, Any]:
     import ale_py
 
     gym.register_envs(ale_py)
-    # stack_num=1: the store keeps every frame once and stacks on reading. Rewards stay whole here (the screen shows
-    # true returns) and are clipped for learning in `Lanes`.
+    # stack_num=1: the store keeps every frame once and stacks on reading. Rewards are not clipped here, since the
+    # screen shows true returns; `Lanes` clips them for learning.
     return gym.make_vec(
         config.env,
         num_envs=lanes,
@@ -70,7 +71,7 @@ def make_envs(config: DemoConfig, lanes: int) -> VectorEnv[Any, Any, Any]:
 
 
 def env_shape(config: DemoConfig) -> EnvShape:
-    """Shape of the environment named by the configuration; `ValueError` if its actions are not discrete."""
+    """Shape of the environment that `config` names; `ValueError` if its actions are not discrete."""
     envs = make_envs(config, 1)
     try:
         space, actions = envs.single_observation_space, envs.single_action_space
@@ -111,7 +112,7 @@ class Lanes:
             "truncated": truncated,
         }
         if self.pixels:
-            # Losing a life ends what the value function looks ahead to, while the episode goes on.
+            # A lost life stops the bootstrapping there (discount 0), while the episode goes on.
             step["discount"] = np.where(lives < self.lives, np.float32(0), np.float32(1))
         ended = terminated | truncated
         returns = self._count_returns(rewards, ended)

@@ -6,6 +6,7 @@ import multiprocessing
 import signal
 import time
 from dataclasses import dataclass
+from enum import Enum
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -17,29 +18,44 @@ from di_store.demo.envs import EnvShape
 GOODBYE_SECONDS = 15.0  # a busy machine takes seconds to end a process that has loaded torch
 
 
+class State(Enum):
+    """What is known of an actor process."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    ENDED = "ended"  # when told
+    DEAD = "dead"  # before it was told
+
+
 @dataclass
 class Member:
-    """One actor process and what it last said."""
+    """One actor process and its newest report."""
 
     index: int
     process: BaseProcess
     control: Connection
+    state: State = State.STARTING
     report: Report | None = None
-    failure: str | None = None
-    gone: bool = False
+    reported: float = 0.0  # time.monotonic() of that
+    cause: str = ""  # of its death
+
+    @property
+    def name(self) -> str:
+        """As messages call it."""
+        return f"actor {self.index} (pid {self.process.pid})"
 
 
 class Fleet:
-    """All actors of a run. A dead one is reported once; the others go on."""
+    """All actors of a run. A death is reported once; the others go on."""
 
     def __init__(self, config: DemoConfig, shape: EnvShape, store_name: str) -> None:
-        # Not fork: torch and the emulator own threads, and a forked copy of those hangs.
+        # Not fork: torch and the emulator have threads, which do not exist in a forked child, so that it hangs.
         context = multiprocessing.get_context("spawn")
         self.members: list[Member] = []
-        # Starting this helper of multiprocessing unblocks Ctrl-C as a side effect, so it comes first.
+        # Starting this helper process of multiprocessing unblocks SIGINT as a side effect, so it comes first.
         resource_tracker.ensure_running()
-        # Ctrl-C reaches the whole terminal group. A blocked signal stays blocked across spawn, so that it cannot
-        # hit a child before that child has learnt to ignore it.
+        # Ctrl-C sends SIGINT to every process of the terminal. It is blocked here, and so in the spawned children,
+        # until they ignore it (`actor_main`).
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             for index in range(config.actors):
@@ -59,11 +75,11 @@ class Fleet:
     @property
     def alive(self) -> list[Member]:
         """The actors that are not known to be dead."""
-        return [member for member in self.members if not member.gone]
+        return [member for member in self.members if member.state is not State.DEAD]
 
     @property
     def steps(self) -> int:
-        """Steps appended by all actors, dead ones included."""
+        """Steps reported by all actors, dead ones included."""
         return sum(member.report.steps for member in self.members if member.report)
 
     @property
@@ -72,21 +88,26 @@ class Fleet:
         return all(member.report for member in self.alive)
 
     def listen(self, timeout_seconds: float = 0.0) -> tuple[list[float], list[str]]:
-        """Take in what the actors said: returns of ended episodes, and one line for every actor that died."""
+        """Read the actors' reports: returns of ended episodes, and one line for every actor that died."""
         returns: list[float] = []
         lines: list[str] = []
         by_connection = {id(member.control): member for member in self.alive}
         for ready in wait([member.control for member in self.alive], timeout_seconds):
             member = by_connection[id(ready)]
             if not self._read(member, returns):
-                lines.append(self._bury(member))
+                death = self._note_death(member)
+                left = f"going on with {len(self.alive)} of {len(self.members)}" if self.alive else "none is left"
+                lines.append(f"{death}; {left}")
         return returns, lines
 
-    def stop(self) -> list[str]:
-        """End every actor: ask, then insist. Leaves no process behind; one line for every actor that did not listen."""
+    def stop(self) -> tuple[list[float], list[str]]:
+        """End every actor: tell it, then kill it. Leaves no process behind.
+
+        Gives the last returns, and one line for every actor that died or did not end when told.
+        """
         asked = [member for member in self.alive if member.report is not None]
         for member in self.alive:
-            if member not in asked:  # still importing torch: it would not listen for seconds, and holds nothing
+            if member not in asked:  # still importing torch: it would not read for seconds, and has written nothing
                 member.process.terminate()
         for member in asked:
             try:
@@ -101,32 +122,36 @@ class Fleet:
             for member in self.members:
                 insist(member.process)
                 member.process.join(GOODBYE_SECONDS)
+        returns: list[float] = []
+        lines = [f"{member.name} did not end when told and was killed" for member in late]
         for member in self.members:
+            self._read(member, returns)  # its last report: `steps` is complete from here on
             member.control.close()
-        return [
-            f"actor {member.index} (pid {member.process.pid}) did not end when told and was killed" for member in late
-        ]
+            if member in asked and member not in late and member.process.exitcode != 0:
+                lines.append(self._note_death(member))
+            elif member.state is not State.DEAD:
+                member.state = State.ENDED
+        return returns, lines
 
     def _read(self, member: Member, returns: list[float]) -> bool:
-        """Read all that is there; False when the other end is closed."""
+        """Read all that was sent so far; False when the other end is closed."""
         try:
             while member.control.poll(0):
                 word = member.control.recv()
                 if isinstance(word, Report):
-                    member.report = word
+                    member.state, member.report, member.reported = State.RUNNING, word, time.monotonic()
                     returns += word.returns
                 elif isinstance(word, Failure):
-                    member.failure = word.text
+                    member.cause = word.text
         except (EOFError, OSError):
             return False
         return True
 
-    def _bury(self, member: Member) -> str:
-        member.gone = True
+    def _note_death(self, member: Member) -> str:
+        member.state = State.DEAD
         member.process.join(GOODBYE_SECONDS)
         code = member.process.exitcode
-        cause = member.failure or f"exit status {code}"
         if code is not None and code < 0:
-            cause = f"killed by {signal.Signals(-code).name}"
-        left = f"{len(self.alive)} of {len(self.members)}"
-        return f"actor {member.index} (pid {member.process.pid}) is gone: {cause}; going on with {left}"
+            member.cause = f"killed by {signal.Signals(-code).name}"
+        member.cause = member.cause or f"exit status {code}"
+        return f"{member.name} died: {member.cause}"

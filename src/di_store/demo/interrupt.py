@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a flag, so that they end a run between two updates and never inside one."""
+"""Ctrl-C and SIGTERM set a flag, so that a run ends between two updates and never inside one."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupt:
-    """`asked` turns True at the first signal. Only a main thread can take signals; elsewhere this does nothing."""
+    """`asked` turns True at the first signal. Only the main thread can handle signals; elsewhere this does nothing."""
 
     def __init__(self) -> None:
         self.asked = False
         self._mine = threading.current_thread() is threading.main_thread()
 
     def take(self) -> None:
-        """Take the signals from here on."""
+        """Handle the signals from now on."""
         self._set(self._ask)
 
     def ignore(self) -> None:
-        """Let them do nothing any more: the process is ending, and a late one would only spoil its last words."""
+        """Ignore the signals from now on: the process is ending, and a signal would only add a traceback."""
         self._set(signal.SIG_IGN)
 
     def _set(self, handler: signal.Handlers | Callable[[int, FrameType | None], None]) -> None:

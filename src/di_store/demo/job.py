@@ -25,7 +25,7 @@ from di_store.demo.interrupt import Interrupt
 from di_store.demo.learner import Learner
 from di_store.demo.metrics import Metrics
 from di_store.demo.networks import build_network
-from di_store.demo.screen import Screen, output_stream, print_summary, summary
+from di_store.demo.screen import STOPPING, TRAINING, Screen, Stage, output_stream, print_summary, summary
 
 SCREEN_SECONDS = 0.25
 READY_SECONDS = 120.0
@@ -46,7 +46,7 @@ def run_job(config: DemoConfig, interrupt: Interrupt) -> int:
 def _run(config: DemoConfig, shape: EnvShape, store: di_store.Store, interrupt: Interrupt) -> int:
     recipe = config.recipe
     torch.manual_seed(SEED)
-    # Threads that wait for each other on cores the actors use stall for whole time slices.
+    # Threads of torch wait for each other: on a core that an actor uses too, each such wait may last a time slice.
     torch.set_num_threads(max(1, min(recipe.learner_threads, len(os.sched_getaffinity(0)) - config.actors)))
     learner = Learner(build_network(config, shape), recipe)
     with room_for_weights(config, store, learner):
@@ -56,17 +56,10 @@ def _run(config: DemoConfig, shape: EnvShape, store: di_store.Store, interrupt: 
     if interrupt.asked:
         print("ended before the actors were started", file=stream)
         return 0
-    fleet = Fleet(config, shape, store.name)
-    try:
-        with Screen(config, stream) as screen:
-            run = Run(config, store, replay, learner, fleet, screen, interrupt)
-            run.wait_for_actors()
-            run.train()
-    finally:
-        late = fleet.stop()
-    for text in late:
-        print(text, file=stream)
-    figures = summary(config, run.metrics, fleet)
+    with Screen(config, store.name, stream) as screen:
+        run = Run(config, store, replay, learner, Fleet(config, shape, store.name), screen, interrupt)
+        run.run()
+    figures = summary(config, run.metrics, run.fleet)
     if config.json:
         print(json.dumps(figures))
     else:
@@ -74,7 +67,7 @@ def _run(config: DemoConfig, shape: EnvShape, store: di_store.Store, interrupt: 
     path = Path(config.out)
     write_chart(path, config, run.metrics)
     print(f"chart: {path}", file=stream)
-    if not fleet.alive:
+    if not run.fleet.alive:
         print("di-store demo: ended early, no actor is left", file=sys.stderr)
         return 1
     return 0
@@ -82,20 +75,20 @@ def _run(config: DemoConfig, shape: EnvShape, store: di_store.Store, interrupt: 
 
 @contextmanager
 def room_for_weights(config: DemoConfig, store: di_store.Store, learner: Learner) -> Iterator[None]:
-    """Keep the table made inside the block from taking the memory that publishing needs.
+    """Set aside the memory that publishing needs while the table is made inside the block.
 
-    That is the kept version, the next one, and one that each actor may still be reading.
+    That is room for the kept version, the next one, and one that each actor may still be reading.
     """
     size_bytes = sum(tensor.nbytes for tensor in learner.network.state_dict().values())
-    place = store.put(np.empty(size_bytes * (2 + config.actors), np.uint8), timeout=0)
+    room = store.put(np.empty(size_bytes * (2 + config.actors), np.uint8), timeout=0)
     try:
         yield
     finally:
-        store.delete([place])
+        store.delete([room])
 
 
 def create_replay(config: DemoConfig, shape: EnvShape, store: di_store.Store) -> di_store.Table:
-    """The replay table: newest frames in, stacked 3-step transitions out, prioritized, samples tied to inserts.
+    """The replay table: single frames in, 3-step transitions of stacked frames out, prioritized, rate-limited.
 
     Holds `recipe.capacity` transitions, or half, a quarter … of them if --memory has no room for more; `CapacityError`
     if too few fit to learn from.
@@ -136,7 +129,7 @@ def _create_table(config: DemoConfig, shape: EnvShape, store: di_store.Store, ca
 
 
 class Run:
-    """The learner's loop, with everything it touches."""
+    """The learner's loop and its actors, until both have ended."""
 
     def __init__(
         self,
@@ -158,10 +151,23 @@ class Run:
         self.metrics = Metrics()
         self.samples = 0
 
-    def wait_for_actors(self) -> None:
+    def run(self) -> None:
+        """Start, train, stop every actor, and show the final state."""
+        try:
+            self._wait_for_actors()
+            self._train()
+            outcome = self._outcome()
+            self.screen.stage = STOPPING
+            self._show()
+        finally:
+            self._note(*self.fleet.stop())
+        self.screen.stage = Stage(f"ended: {outcome}")
+        self._show(last=True)
+
+    def _wait_for_actors(self) -> None:
         """Wait until every actor has attached (they import torch first); the run's clock starts here."""
         pids = ", ".join(str(member.process.pid) for member in self.fleet.members)
-        self.screen.event(f"store {self.store.name}; actors are starting: pid {pids}")
+        self.screen.log(f"store {self.store.name}; actors are starting: pid {pids}")
         deadline = time.monotonic() + READY_SECONDS
         while not (self.fleet.ready or self.interrupt.asked or time.monotonic() > deadline):
             self._listen(SCREEN_SECONDS)
@@ -169,15 +175,20 @@ class Run:
                 self._show()
         self.metrics = Metrics()
 
-    def train(self) -> None:
+    def _train(self) -> None:
         """Sample, learn, give priorities back, publish; until time is up, Ctrl-C, or no actor is left."""
+        self.screen.stage = TRAINING
         while not self.interrupt.asked and self.fleet.alive and self.metrics.seconds < self.config.seconds:
             shown = time.monotonic()
             while time.monotonic() - shown < SCREEN_SECONDS and self._learn_once(SCREEN_SECONDS):
                 pass
             self._listen(0.0)
             self._show()
-        self._show()
+
+    def _outcome(self) -> str:
+        if self.interrupt.asked:
+            return "interrupted"
+        return "time is up" if self.fleet.alive else "no actor is left"
 
     def _learn_once(self, timeout_seconds: float) -> bool:
         """One update; False if the limiter let no batch through in time."""
@@ -195,13 +206,15 @@ class Run:
         return True
 
     def _listen(self, timeout_seconds: float) -> None:
-        returns, lines = self.fleet.listen(timeout_seconds)
-        self.metrics.add_returns(returns)
-        for text in lines:
-            self.screen.event(text)
+        self._note(*self.fleet.listen(timeout_seconds))
 
-    def _show(self) -> None:
-        point = self.metrics.measure(
-            self.replay.stats(), steps=self.fleet.steps, samples=self.samples, updates=self.learner.updates
+    def _note(self, returns: list[float], lines: list[str]) -> None:
+        self.metrics.add_returns(returns, steps=self.fleet.steps)
+        for text in lines:
+            self.screen.event(text, self.metrics.seconds)
+
+    def _show(self, *, last: bool = False) -> None:
+        self.metrics.measure(
+            self.replay.stats(), steps=self.fleet.steps, samples=self.samples, updates=self.learner.updates, last=last
         )
-        self.screen.show(point, self.fleet)
+        self.screen.show(self.metrics, self.fleet)

@@ -28,7 +28,7 @@ class Update:
 
 
 class Learner:
-    """Owns the online and the target network, and says when to publish."""
+    """Owns the online and the target network, and decides when to publish."""
 
     def __init__(self, network: nn.Module, recipe: Recipe) -> None:
         self.network = network
@@ -39,7 +39,7 @@ class Learner:
 
     @property
     def beta(self) -> float:
-        """Importance exponent of the next batch: from `beta_first` to 1 over `beta_updates`."""
+        """Importance-sampling exponent of the next batch: from `beta_first` to 1 over `beta_updates`."""
         return self._between(self.recipe.beta_first, 1.0, self.recipe.beta_updates)
 
     @property

@@ -5,15 +5,20 @@ from __future__ import annotations
 import time
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any
+
+from di_store.observe import TableStats
 
 RATE_SECONDS = 3.0
-RECENT_EPISODES = 100
+EPISODES_OF_A_MEAN = 20
 
 
 @dataclass(frozen=True)
 class Point:
-    """One moment of a run. Totals count from its start; rates are over the last few seconds."""
+    """One moment of a run. Totals count from its start.
+
+    Rates are over the last few seconds; in the last point of a run they are over the whole run. limiter: which side
+    waits; empty in the last point. loss, mean_return: means of the newest 200 updates and 20 episodes; NaN if none yet.
+    """
 
     seconds: float
     steps: int
@@ -30,13 +35,22 @@ class Point:
     episodes: int
 
 
+@dataclass(frozen=True)
+class Ended:
+    """One episode that ended: when, after how many steps of all actors together, and its return."""
+
+    seconds: float
+    steps: int
+    value: float
+
+
 @dataclass
 class Metrics:
-    """Collects points, losses and returns as (seconds, return)."""
+    """Collects points, losses and ended episodes."""
 
     started: float = field(default_factory=time.monotonic)
     points: list[Point] = field(default_factory=list)
-    returns: list[tuple[float, float]] = field(default_factory=list)
+    episodes: list[Ended] = field(default_factory=list)
     losses: deque[float] = field(default_factory=lambda: deque(maxlen=200))
 
     @property
@@ -45,24 +59,26 @@ class Metrics:
         return time.monotonic() - self.started
 
     @property
-    def mean_return(self) -> float:
-        """Over the last 100 episodes of all actors; NaN before the first."""
-        recent = [value for _, value in self.returns[-RECENT_EPISODES:]]
-        return sum(recent) / len(recent) if recent else float("nan")
+    def first_mean_return(self) -> float:
+        """Mean return of the first 20 episodes: where the run started from; NaN before the first."""
+        return mean([episode.value for episode in self.episodes[:EPISODES_OF_A_MEAN]])
 
-    def add_returns(self, returns: list[float]) -> None:
-        """Note the returns of episodes that ended now."""
+    def add_returns(self, returns: list[float], *, steps: int) -> None:
+        """Note the returns of episodes that ended now, after `steps` steps of all actors together."""
         now = self.seconds
-        self.returns += [(now, value) for value in returns]
+        self.episodes += [Ended(now, steps, value) for value in returns]
 
-    def measure(self, stats: dict[str, Any], *, steps: int, samples: int, updates: int) -> Point:
-        """Add one point from `table.stats()` and the run's own totals."""
-        now = self.seconds
-        earlier = next((point for point in reversed(self.points) if now - point.seconds >= RATE_SECONDS), None)
-        earlier = earlier or (self.points[0] if self.points else None)
+    def running_means(self) -> list[float]:
+        """For each episode the mean return of the 20 up to it, of fewer at the start."""
+        values = [episode.value for episode in self.episodes]
+        return [mean(values[max(0, end - EPISODES_OF_A_MEAN) : end]) for end in range(1, len(values) + 1)]
+
+    def measure(self, stats: TableStats, *, steps: int, samples: int, updates: int, last: bool = False) -> Point:
+        """Add one point from `table.stats()` and the run's own totals. `last`: the run has ended."""
+        now = self.points[-1].seconds if last and self.points else self.seconds
+        earlier = None if last else self._earlier(now)
         since = (earlier.seconds, earlier.steps, earlier.samples) if earlier else (0.0, 0, 0)
         span = max(now - since[0], 1e-3)
-        limiter = stats["limiter"]
         point = Point(
             seconds=now,
             steps=steps,
@@ -73,13 +89,23 @@ class Metrics:
             items=int(stats["size"]),
             stored_bytes=int(stats["bytes_stored"]),
             logical_bytes=int(stats["bytes_logical"]),
-            limiter=": ".join(str(limiter[key]) for key in ("state", "reason") if limiter.get(key)),
-            loss=sum(self.losses) / len(self.losses) if self.losses else float("nan"),
-            mean_return=self.mean_return,
-            episodes=len(self.returns),
+            limiter="" if last else str(stats["limiter"]["state"]),
+            loss=mean(list(self.losses)),
+            mean_return=mean([episode.value for episode in self.episodes[-EPISODES_OF_A_MEAN:]]),
+            episodes=len(self.episodes),
         )
         self.points.append(point)
         return point
+
+    def _earlier(self, now: float) -> Point | None:
+        """The point that rates are measured from."""
+        earlier = next((point for point in reversed(self.points) if now - point.seconds >= RATE_SECONDS), None)
+        return earlier or (self.points[0] if self.points else None)
+
+
+def mean(values: list[float]) -> float:
+    """Mean of `values`; NaN of none."""
+    return sum(values) / len(values) if values else float("nan")
 
 
 def saved_times(point: Point) -> float:

@@ -14,7 +14,7 @@ from di_store.demo.envs import EnvShape
 
 
 def build_network(config: DemoConfig, shape: EnvShape) -> nn.Module:
-    """The network of the learner and the actors: `as_input` of observations to action values float32 [n, actions]."""
+    """The network of learner and actors: takes `as_input(observations)`, gives action values float32 [n, actions]."""
     recipe = config.recipe
     if recipe.frame_stack is not None:
         return frame_network(recipe.frame_stack, recipe.hidden_units, shape.actions)
@@ -50,6 +50,6 @@ def vector_network(size: int, hidden_units: int, actions: int) -> nn.Module:
 
 
 def as_input(observations: NDArray[Any]) -> Tensor:
-    """Observations [n, ...] as the float32 the networks take; bytes are brought to 0..1."""
+    """Observations [n, ...] as the float32 the networks take; bytes are scaled to 0..1."""
     values = torch.from_numpy(observations)
     return values.float().div_(255.0) if values.dtype == torch.uint8 else values.float()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import sys
+import time
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TextIO
 
@@ -14,21 +16,42 @@ from rich.table import Table
 from rich.text import Text
 
 from di_store.demo.config import DemoConfig
-from di_store.demo.fleet import Fleet, Member
-from di_store.demo.metrics import Metrics, Point, human_bytes, saved_times
+from di_store.demo.fleet import Fleet, Member, State
+from di_store.demo.metrics import EPISODES_OF_A_MEAN, Metrics, Point, human_bytes, mean, saved_times
 
 LINE_SECONDS = 5.0
-Figure = float | int | str | None
+# Actors report four times a second. After this long without a report, the screen says so beside the old figures.
+SILENT_SECONDS = 2.0
 KEPT_EVENTS = 6
+CURVE_WIDTH = 40
+BARS = "▁▂▃▄▅▆▇█"
+Figure = float | int | str | None
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What a run is doing, and whether Ctrl-C would end it."""
+
+    name: str
+    running: bool = False
+
+
+STARTING = Stage("starting", running=True)
+TRAINING = Stage("training", running=True)
+STOPPING = Stage("stopping the actors")
+FAILED = Stage("failed")
 
 
 class Screen:
     """Shows points and events; a context manager. On a pipe it prints a line every few seconds instead."""
 
-    def __init__(self, config: DemoConfig, stream: TextIO) -> None:
+    def __init__(self, config: DemoConfig, store_name: str, stream: TextIO) -> None:
         self.config = config
+        self.store_name = store_name
         self.stream = stream
+        self.stage = STARTING
         self.events: list[str] = []
+        self.shown: tuple[Metrics, Fleet] | None = None
         self.line_due = 0.0
         self.live = Live(console=Console(file=stream), auto_refresh=False) if stream.isatty() else None
 
@@ -41,53 +64,84 @@ class Screen:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self.live:
+            if error and self.shown:
+                self.stage = FAILED
+                self.live.update(self._render(*self.shown))
             self.live.stop()
 
-    def event(self, text: str) -> None:
-        """Something that happened once: a death, the start."""
-        self.events = [*self.events[1 - KEPT_EVENTS :], text]
+    def log(self, text: str) -> None:
+        """A line for a log; the live screen shows the same elsewhere."""
         if not self.live:
-            self._print(text)
+            print(text, file=self.stream, flush=True)
 
-    def show(self, point: Point, fleet: Fleet) -> None:
+    def event(self, text: str, seconds: float) -> None:
+        """Something that happened once, such as a death, at `seconds` of the run's clock."""
+        when = "at the start" if self.stage is STARTING else f"at {seconds:,.0f} s"
+        self.events = [*self.events[1 - KEPT_EVENTS :], f"{when}: {text}"]
+        self.log(text)
+
+    def show(self, metrics: Metrics, fleet: Fleet) -> None:
         """Show the newest point."""
+        self.shown, point = (metrics, fleet), metrics.points[-1]
         if self.live:
-            self.live.update(self._render(point, fleet), refresh=True)
+            self.live.update(self._render(metrics, fleet), refresh=True)
         elif point.seconds >= self.line_due:
             self.line_due = point.seconds + LINE_SECONDS
-            self._print(line(point))
+            self.log(line(point))
 
-    def _print(self, text: str) -> None:
-        print(text, file=self.stream, flush=True)
-
-    def _render(self, point: Point, fleet: Fleet) -> Panel:
-        config = self.config
+    def _render(self, metrics: Metrics, fleet: Fleet) -> Panel:
+        config, point = self.config, metrics.points[-1]
         grid = Table.grid(padding=(0, 2))
-        for name, value in figures(point):
+        for name, value in [("store", self.store_name), *figures(point, metrics)]:
             grid.add_row(Text(name, style="cyan"), value)
-        actors = Table.grid(padding=(0, 2))
+        actors, now = Table.grid(padding=(0, 2)), time.monotonic()
         for member in fleet.members:
-            actors.add_row(*actor_cells(member))
-        events = Text("\n".join(self.events), style="yellow")
-        clock = f"{point.seconds:,.0f} of {config.seconds:,.0f} s" if fleet.ready else "starting"
-        title = f"di-store demo  {config.env}  {config.actors} x {config.envs_per_actor} environments  {clock}"
-        return Panel(Group(grid, Text(), actors, Text(), events), title=title, subtitle="Ctrl-C ends it", expand=False)
+            actors.add_row(*actor_cells(member, now))
+        parts: list[Table | Text] = [grid, Text(), actors]
+        if self.events:
+            parts += [Text(), Text("\n".join(self.events), style="yellow")]
+        title = f"di-store demo: {config.env}, {config.actors} actors x {config.envs_per_actor} environments"
+        clock = f"{point.seconds:,.0f} of {config.seconds:,.0f} s, {self.stage.name}"
+        subtitle = f"{clock}; Ctrl-C ends it" if self.stage.running else clock
+        return Panel(Group(*parts), title=title, subtitle=subtitle, expand=False)
 
 
-def figures(point: Point) -> list[tuple[str, str]]:
+def figures(point: Point, metrics: Metrics) -> list[tuple[str, str]]:
     """Names and values of the figures of one point, in reading order."""
     stored, logical = human_bytes(point.stored_bytes), human_bytes(point.logical_bytes)
+    first = number(metrics.first_mean_return, 1)
     return [
         ("steps", f"{point.steps_per_second:,.0f}/s   {point.steps:,}"),
         ("samples", f"{point.samples_per_second:,.0f}/s   {point.samples:,}"),
         ("updates", f"{point.updates:,}"),
         ("items", f"{point.items:,}"),
-        ("stored", stored),
-        ("without sharing", f"{logical}   {saved_times(point):,.1f} times as much"),
-        ("limiter", point.limiter),
+        ("stored", f"{stored}   without sharing {logical}, {saved_times(point):,.1f} times as much"),
+        *([("limiter", point.limiter)] if point.limiter else []),
         ("loss", number(point.loss, 4)),
-        ("mean return", f"{number(point.mean_return, 1)}   {point.episodes:,} episodes"),
+        ("episodes", f"{point.episodes:,}"),
+        ("mean return", f"{number(point.mean_return, 1)}   last {EPISODES_OF_A_MEAN} episodes; the first: {first}"),
+        ("return by steps", curve(metrics)),
     ]
+
+
+def curve(metrics: Metrics) -> str:
+    """Return against steps as a row of bars: each stands for as many steps, its height for their mean return.
+
+    A bar without an episode is as high as the one before.
+    """
+    episodes = metrics.episodes
+    if not episodes:
+        return "-"
+    width = episodes[-1].steps / CURVE_WIDTH
+    columns: list[list[float]] = [[] for _ in range(CURVE_WIDTH)]
+    for episode in episodes:
+        columns[min(CURVE_WIDTH - 1, int(episode.steps / max(width, 1e-9)))].append(episode.value)
+    means: list[float] = []
+    for column in columns:
+        means.append(mean(column) if column else means[-1] if means else episodes[0].value)
+    low, high = min(0.0, *means), max(0.0, *means)
+    step = max(high - low, 1e-9) / (len(BARS) - 1)
+    return "".join(BARS[round((value - low) / step)] for value in means)
 
 
 def line(point: Point) -> str:
@@ -100,22 +154,24 @@ def line(point: Point) -> str:
     )
 
 
-def actor_cells(member: Member) -> tuple[str, ...]:
-    """One actor's row on the screen."""
-    name = f"actor {member.index}"
-    if member.gone:
-        return (name, "gone")
-    if member.report is None:
-        return (name, f"pid {member.process.pid}", "starting")
-    report = member.report
-    return (
-        name,
-        f"pid {member.process.pid}",
-        f"{report.steps:,} steps",
-        f"epsilon {report.epsilon:.2f}",
-        f"policy {report.version}",
-        f"waits {report.waiting:4.0%}",
-    )
+def actor_cells(member: Member, now: float) -> tuple[str, ...]:
+    """One actor's row on the screen at `now` (`time.monotonic()`); of one that has ended only what is still true."""
+    name, report = f"actor {member.index}", member.report
+    state = {
+        State.STARTING: f"pid {member.process.pid}  starting",
+        State.RUNNING: f"pid {member.process.pid}",
+        State.ENDED: "ended",
+        State.DEAD: f"died: {member.cause}",
+    }[member.state]
+    if report is None:
+        return (name, state)
+    cells = (name, state, f"{report.steps:,} steps")
+    if member.state is not State.RUNNING:
+        return cells
+    silent = now - member.reported
+    if silent > SILENT_SECONDS:
+        return (*cells, f"no report for {silent:,.0f} s")
+    return (*cells, f"epsilon {report.epsilon:.2f}", f"policy {report.version}", f"waits {report.waiting:4.0%}")
 
 
 def number(value: float, digits: int) -> str:
@@ -124,20 +180,19 @@ def number(value: float, digits: int) -> str:
 
 
 def summary(config: DemoConfig, metrics: Metrics, fleet: Fleet) -> dict[str, Figure]:
-    """Figures of the whole run, by name."""
+    """Figures of the whole run, by name; after the last point."""
     last = metrics.points[-1]
-    seconds = max(last.seconds, 1e-3)
     return {
         "env": config.env,
         "autoreset": config.autoreset,
-        "seconds": round(seconds, 2),
+        "seconds": round(last.seconds, 2),
         "actors": config.actors,
         "actors_alive": len(fleet.alive),
         "environments": config.actors * config.envs_per_actor,
         "steps": last.steps,
-        "steps_per_second": round(last.steps / seconds, 1),
+        "steps_per_second": round(last.steps_per_second, 1),
         "samples": last.samples,
-        "samples_per_second": round(last.samples / seconds, 1),
+        "samples_per_second": round(last.samples_per_second, 1),
         "updates": last.updates,
         "items": last.items,
         "stored_bytes": last.stored_bytes,
@@ -146,19 +201,13 @@ def summary(config: DemoConfig, metrics: Metrics, fleet: Fleet) -> dict[str, Fig
         "loss": rounded(last.loss, 6),
         "episodes": last.episodes,
         "mean_return": rounded(last.mean_return, 2),
-        "first_mean_return": rounded(first_mean_return(metrics), 2),
+        "first_mean_return": rounded(metrics.first_mean_return, 2),
     }
 
 
 def rounded(value: float, digits: int) -> float | None:
     """A number as JSON can hold it: NaN, not known yet, is `None`."""
     return None if math.isnan(value) else round(value, digits)
-
-
-def first_mean_return(metrics: Metrics) -> float:
-    """Mean return of the first 20 episodes: where the run started from."""
-    first = [value for _, value in metrics.returns[:20]]
-    return sum(first) / len(first) if first else float("nan")
 
 
 def print_summary(stream: TextIO, figures_by_name: dict[str, Figure]) -> None:

@@ -1,6 +1,6 @@
 """What the core reads and writes: how rows lie in chunks, and how a view's outputs come from a table's columns.
 
-Numbers of operations, places and element types are those of ``native/rows/views.h`` and ``native/base/layout.h``.
+What the operations do: ``native/rows/views.h``. How rows lie: ``native/base/layout.h``.
 """
 
 from __future__ import annotations
@@ -8,24 +8,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
 
+from di_store import _core
+from di_store._core import ColumnPlace, Number, Op, Tail, ViewKind
 from di_store.base import dtypes
 from di_store.base.tree import SEPARATOR, select
 from di_store.columns.column import Column
 from di_store.columns.schema import Schema
 from di_store.policy.views import NEXT, Episode, Opaque, Sequence, Transition, View, check_columns, frame_stacks
-
-if TYPE_CHECKING:
-    from di_store import _core
-
-ROW, NEXT_ROW, LAST, STACK, NEXT_STACK, WINDOW, FIRST, REWARD, DISCOUNT, STEPS, MASK, LENGTHS, IS_FIRST = range(13)
-RECORD, WIDE, HEAP = range(3)
-FINISHED, NO_NEXT = 4, 1
-"""Flags of an item: inserted whole; no observation behind its last step."""
 
 WIDE_BYTES = 512
 """Columns of at least this many bytes a row lie column by column, smaller ones together in the row's record."""
@@ -35,15 +29,31 @@ VALUE = "value"
 
 OPAQUE_SCHEMA = Schema((Column(VALUE, np.dtype(np.uint8), (), ragged=True),))
 
-_NUMBERS = {"f4": 0, "f8": 1, "i1": 2, "i2": 3, "i4": 4, "i8": 5, "u1": 6, "u2": 7, "u4": 8, "u8": 9, "b1": 6}
-_KINDS = {"Step": 0, "Opaque": 1, "Transition": 2, "Sequence": 3, "Episode": 4}
-_TAILS = {"pad": 0, "drop": 1, "shift": 2}
 _HEAP_SLOT_BYTES = 8
 
 Plan: TypeAlias = "dict[str, Any]"
 
 
 # --- layouts ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a column lies.
+
+    Attributes:
+        kind: in the row's record, column by column, or in the chunk's heap.
+        row_bytes: of one row; in the heap: of one element.
+        offset: in the record; of the heap: of the slot that says where the value lies.
+        index: of a wide column: its number among those.
+        before: of a wide column: bytes a row of the wide ones in front of it.
+    """
+
+    kind: ColumnPlace
+    row_bytes: int
+    offset: int = 0
+    index: int = 0
+    before: int = 0
 
 
 @dataclass(frozen=True)
@@ -53,14 +63,14 @@ class Layout:
     Attributes:
         columns: in the order of their numbers.
         sparse: names stored only where a sequence starts.
-        places: for each column (place, row bytes, offset in the record, ordinal and bytes before among wide ones).
+        places: of the columns.
         record_bytes: bytes of a row's record.
         wide: how many columns lie column by column, and their bytes a row.
     """
 
     columns: tuple[Column, ...]
     sparse: frozenset[str]
-    places: tuple[tuple[int, int, int, int, int], ...]
+    places: tuple[Place, ...]
     record_bytes: int
     wide: int
     wide_bytes: int
@@ -85,8 +95,25 @@ class Layout:
         Raises:
             CapacityError: no room for it.
         """
-        columns = [(*place, column.name) for place, column in zip(self.places, self.columns, strict=True)]
-        return arena.publish_layout(columns, self.record_bytes, self.wide, self.wide_bytes, self.types, seconds)
+        columns = [
+            {
+                "name": column.name,
+                "place": place.kind,
+                "row_bytes": place.row_bytes,
+                "offset": place.offset,
+                "index": place.index,
+                "before": place.before,
+            }
+            for place, column in zip(self.places, self.columns, strict=True)
+        ]
+        layout = {
+            "columns": columns,
+            "record_bytes": self.record_bytes,
+            "column_wise": self.wide,
+            "column_bytes": self.wide_bytes,
+            "types": self.types,
+        }
+        return arena.publish_layout(layout, seconds)
 
     def native_columns(self) -> list[Plan]:
         """The columns as the core's writer takes them."""
@@ -113,7 +140,7 @@ def _described(column: Column) -> list[Any]:
 def make_layout(schema: Schema, sparse: frozenset[str] = frozenset()) -> Layout:
     """Place the columns: small ones in the record, by falling alignment so that nothing is padded between them."""
     in_record: list[tuple[int, int]] = []  # (bytes, number)
-    found: dict[int, tuple[int, int, int, int, int]] = {}
+    found: dict[int, Place] = {}
     wide = wide_bytes = 0
     for number, column in enumerate(schema.columns):
         if column.ragged or column.name in sparse:
@@ -121,14 +148,14 @@ def make_layout(schema: Schema, sparse: frozenset[str] = frozenset()) -> Layout:
         elif column.element_bytes < WIDE_BYTES:
             in_record.append((column.element_bytes, number))
         else:
-            found[number] = (WIDE, column.element_bytes, 0, wide, wide_bytes)
+            found[number] = Place(ColumnPlace.COLUMN, column.element_bytes, index=wide, before=wide_bytes)
             wide += 1
             wide_bytes += column.element_bytes
     offset, widest = 0, 1
     for size, number in sorted(in_record, key=lambda each: (-math.gcd(each[0], 8), each[1])):
         column = schema.columns[number]
-        place = HEAP if column.ragged or column.name in sparse else RECORD
-        found[number] = (place, column.element_bytes, offset, 0, 0)
+        kind = ColumnPlace.HEAP if column.ragged or column.name in sparse else ColumnPlace.RECORD
+        found[number] = Place(kind, column.element_bytes, offset)
         offset += size
         widest = max(widest, math.gcd(size, 8))
     record = -(-offset // widest) * widest
@@ -155,21 +182,26 @@ def sparse_columns(tables: Iterable[tuple[View, Schema]]) -> frozenset[str]:
 def native_view(view: View, schema: Schema) -> Plan:
     """A view as the core takes it."""
     plan: Plan = {
-        "kind": _KINDS[type(view).__name__],
+        "kind": ViewKind[type(view).__name__.upper()],
         "n_step": 1,
         "stack": max(frame_stacks(view, schema).values(), default=1),
         "length": 1,
         "period": 1,
         "burn_in": 0,
         "max_length": 1,
-        "tail": 0,
+        "tail": Tail.PAD,
         "cross_episodes": False,
         "bootstrap": False,
     }
     if isinstance(view, Transition):
         plan["n_step"] = view.n_step
     elif isinstance(view, Sequence):
-        plan |= {"length": view.length, "period": view.rows_added, "burn_in": view.burn_in, "tail": _TAILS[view.tail]}
+        plan |= {
+            "length": view.length,
+            "period": view.rows_added,
+            "burn_in": view.burn_in,
+            "tail": Tail[view.tail.upper()],
+        }
         plan |= {"cross_episodes": view.cross_episodes, "bootstrap": bool(view.bootstrap)}
     elif isinstance(view, Episode):
         plan |= {"max_length": view.max_length, "bootstrap": bool(view.bootstrap)}
@@ -218,19 +250,22 @@ class ReadPlan:
         native: for the core's Reader.
         names: all outputs, in order.
         ragged: path and rows of the time axis (0: none) of each ragged output, by its number.
-        item_bytes: bytes of one example by itself, ragged outputs apart.
+        output_bytes: of one example, by output; 0 where it is ragged.
     """
 
     native: Plan
     names: tuple[str, ...]
     ragged: Mapping[int, tuple[tuple[str, ...], int]]
-    item_bytes: int
+    output_bytes: tuple[int, ...]
+
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of one example by itself, ragged outputs apart."""
+        return sum(self.output_bytes)
 
     def bytes_of(self, which: list[int] | None) -> int:
         """Bytes of one example with these outputs, ragged ones apart."""
-        outputs = self.native["outputs"]
-        chosen = outputs if which is None else [outputs[at] for at in which]
-        return sum(each["dtype"].itemsize * math.prod(each["shape"]) for each in chosen if not each["ragged"])
+        return self.item_bytes if which is None else sum(self.output_bytes[at] for at in which)
 
     def which(self, columns: str | Iterable[str] | None) -> list[int] | None:
         """Numbers of the outputs that `columns` names; None for all. ValueError for unknown ones."""
@@ -249,11 +284,11 @@ class _Outputs:
         self.stacks = frame_stacks(view, schema)
         self.found: list[Plan] = []
 
-    def column(self, op: int, column: Column, *, name: str = "", boot: int = 0, finished: str = "") -> None:
+    def column(self, op: Op, column: Column, *, name: str = "", boot: int = 0, finished: str = "") -> None:
         """An output copied from a column."""
-        stack = self.stacks.get(column.name, 1) if op in (STACK, NEXT_STACK, WINDOW) else 1
-        time = self.time if op == WINDOW else 1
-        rows = (stack - 1 + time + boot,) if op == WINDOW else (stack,) if op in (STACK, NEXT_STACK) else ()
+        stack = self.stacks.get(column.name, 1) if op in (Op.STACK, Op.NEXT_STACK, Op.WINDOW) else 1
+        time = self.time if op == Op.WINDOW else 1
+        rows = (stack - 1 + time + boot,) if op == Op.WINDOW else (stack,) if op in (Op.STACK, Op.NEXT_STACK) else ()
         self._add(op, name or column.name, column.value_dtype, (*rows, *column.shape), column.element_bytes)
         self.found[-1] |= {
             "column": self.columns.index(column.name),
@@ -266,16 +301,16 @@ class _Outputs:
             "rows": rows[0] if rows else 0,
         }
 
-    def computed(self, op: int, name: str, dtype: str, shape: tuple[int, ...] = (), finished: str = "") -> None:
-        """An output that is worked out."""
+    def computed(self, op: Op, name: str, dtype: str, shape: tuple[int, ...] = (), finished: str = "") -> None:
+        """An output that is computed."""
         element = np.dtype(dtype)
-        timed = op in (MASK, IS_FIRST)
+        timed = op in (Op.MASK, Op.IS_FIRST)
         row_bytes = element.itemsize if timed else element.itemsize * math.prod(shape)
         self._add(op, name, element, shape, row_bytes)
         self.found[-1]["time"] = self.time if timed else 1
         self.found[-1]["finished"] = self.columns.index(finished) if finished else -1
 
-    def _add(self, op: int, name: str, dtype: Any, shape: tuple[int, ...], row_bytes: int) -> None:
+    def _add(self, op: Op, name: str, dtype: Any, shape: tuple[int, ...], row_bytes: int) -> None:
         self.found.append(
             {
                 "path": tuple(name.split(SEPARATOR)),
@@ -288,7 +323,7 @@ class _Outputs:
                 "boot": 0,
                 "ragged": False,
                 "finished": -1,
-                "finished_number": 0,
+                "finished_number": Number.F4,
                 "dtype": dtype,
                 "shape": shape,
                 "rows": 0,
@@ -299,9 +334,9 @@ class _Outputs:
     def time(self) -> int:
         """Rows of the view's time axis."""
         kind = self.view["kind"]
-        if kind == _KINDS["Sequence"]:
+        if kind == ViewKind.SEQUENCE:
             return int(self.view["burn_in"]) + int(self.view["length"])
-        return int(self.view["max_length"]) if kind == _KINDS["Episode"] else 1
+        return int(self.view["max_length"]) if kind == ViewKind.EPISODE else 1
 
 
 def read_plan(view: View, schema: Schema, columns: Iterable[str] | None) -> ReadPlan:
@@ -327,7 +362,7 @@ def read_plan(view: View, schema: Schema, columns: Iterable[str] | None) -> Read
     else:
         for column in schema:
             if column.name in kept:
-                outputs.column(ROW, column)
+                outputs.column(Op.ROW, column)
     native = {
         "view": outputs.view,
         "gamma": view.gamma if isinstance(view, Transition) else 1.0,
@@ -338,8 +373,8 @@ def read_plan(view: View, schema: Schema, columns: Iterable[str] | None) -> Read
         "outputs": outputs.found,
     }
     ragged = {at: (each["path"], each["rows"]) for at, each in enumerate(outputs.found) if each["ragged"]}
-    fixed = (each["dtype"].itemsize * math.prod(each["shape"]) for each in outputs.found if not each["ragged"])
-    return ReadPlan(native, tuple(each["name"] for each in outputs.found), ragged, sum(fixed))
+    sizes = tuple(0 if each["ragged"] else each["dtype"].itemsize * math.prod(each["shape"]) for each in outputs.found)
+    return ReadPlan(native, tuple(each["name"] for each in outputs.found), ragged, sizes)
 
 
 def _windows(view: Sequence | Episode, schema: Schema, kept: set[str], outputs: _Outputs) -> None:
@@ -349,47 +384,46 @@ def _windows(view: Sequence | Episode, schema: Schema, kept: set[str], outputs: 
         if column.name not in kept:
             continue
         if column.name in first:
-            outputs.column(ROW if column.ragged else FIRST, column)
+            outputs.column(Op.ROW if column.ragged else Op.FIRST, column)
         else:
-            outputs.column(WINDOW, column, boot=1 if column.name in bootstrap else 0)
-    outputs.computed(MASK, "mask", "?", (outputs.time,))
-    outputs.computed(LENGTHS, "lengths", "i8")
+            outputs.column(Op.WINDOW, column, boot=1 if column.name in bootstrap else 0)
+    outputs.computed(Op.MASK, "mask", "?", (outputs.time,))
+    outputs.computed(Op.LENGTHS, "lengths", "i8")
     if isinstance(view, Sequence) and view.cross_episodes:
-        outputs.computed(IS_FIRST, "is_first", "?", (outputs.time,))
+        outputs.computed(Op.IS_FIRST, "is_first", "?", (outputs.time,))
 
 
-Numbered: TypeAlias = "tuple[int, int, int] | None"
-
-
-def _transition(view: Transition, schema: Schema, kept: set[str], outputs: _Outputs) -> tuple[Numbered, Numbered]:
+def _transition(view: Transition, schema: Schema, kept: set[str], outputs: _Outputs) -> tuple[Plan, Plan | None]:
+    """Adds the outputs; the columns of reward and discount that they are computed from."""
     observed = observed_columns(view, schema)
     for column in schema:
         if column.name not in kept or column.name == "discount":
             continue
         if column.name == view.reward:
-            outputs.computed(REWARD, column.name, "f4", column.shape)
+            outputs.computed(Op.REWARD, column.name, "f4", column.shape)
         elif column.name in ("terminated", "truncated"):
-            outputs.column(LAST, column)
+            outputs.column(Op.LAST, column)
         else:
-            outputs.column(STACK if column.name in outputs.stacks else ROW, column)
+            outputs.column(Op.STACK if column.name in outputs.stacks else Op.ROW, column)
     for name in observed:
         if name in kept:
-            op = NEXT_STACK if name in outputs.stacks else NEXT_ROW
+            op = Op.NEXT_STACK if name in outputs.stacks else Op.NEXT
             outputs.column(op, schema[name], name=NEXT + name, finished=NEXT + name)
     discount = next((column for column in schema if column.name == "discount"), None)
-    outputs.computed(DISCOUNT, "discount", "f4", discount.shape if discount else (), finished="discount")
-    outputs.found[-1]["finished_number"] = _number(discount) if discount else 0
-    outputs.computed(STEPS, "steps", "i8", finished="steps")
-    outputs.found[-1]["finished_number"] = _NUMBERS["i8"]
+    outputs.computed(Op.DISCOUNT, "discount", "f4", discount.shape if discount else (), finished="discount")
+    outputs.found[-1]["finished_number"] = _number(discount) if discount else Number.F4
+    outputs.computed(Op.STEPS, "steps", "i8", finished="steps")
+    outputs.found[-1]["finished_number"] = Number.I8
     return _numbered(schema[view.reward], outputs), None if discount is None else _numbered(discount, outputs)
 
 
-def _numbered(column: Column, outputs: _Outputs) -> tuple[int, int, int]:
-    return outputs.columns.index(column.name), _number(column), math.prod(column.shape)
+def _numbered(column: Column, outputs: _Outputs) -> Plan:
+    number = outputs.columns.index(column.name)
+    return {"column": number, "number": _number(column), "count": math.prod(column.shape)}
 
 
-def _number(column: Column) -> int:
-    code = column.dtype.str[1:]
-    if code not in _NUMBERS:
+def _number(column: Column) -> Number:
+    code = "U1" if column.dtype.kind == "b" else column.dtype.str[1:].upper()
+    if code not in Number.__members__:
         raise ValueError(f"column {column.name!r} is {column.type_text}: Transition needs float32 or float64 there")
-    return _NUMBERS[code]
+    return Number[code]

@@ -1,93 +1,56 @@
-"""Reckoned bytes: what a table must set aside so that `capacity` items really fit.
+"""Bytes that a table must set aside so that `capacity` items really fit.
 
-The arithmetic of chunks mirrors ``native/rows/chunks.cc`` and ``native/heap/blocks.cc``; a test compares them.
+How many rows a chunk holds, and the block it occupies, is computed by the core, as its writers compute it.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from di_store import _core
 from di_store.base.errors import CapacityError
 from di_store.base.sizes import format_size
 from di_store.columns.column import MAX_BYTES
 from di_store.columns.schema import Schema
 from di_store.lowering.plan import Layout, make_layout, sparse_columns
+from di_store.lowering.shape import slots_for
 from di_store.policy.limiters import Queue, Stack
 from di_store.policy.samplers import MaxHeap, MinHeap, Once, Prioritized
-from di_store.policy.settings import Settings, slots_for
+from di_store.policy.settings import Settings
 from di_store.policy.views import Sequence
 
 MIB = 1 << 20
-_PAGE = 4096
-_HEADER_BYTES, _ATTACHMENT_BYTES = 96, 16
-_MARK_EVERY, _MARK_BYTES = 64, 24
+_MOST_ROW = 1 << 39
+"""Bytes of a row's values beyond which no store could hold one: the core's arithmetic has 64 bits."""
 _SLACK = 1.1
 _MOST_ITEM_CHUNK = 4 * MIB
 _OUT_OF_ORDER_ROWS, _OUT_OF_ORDER_BYTES = 8, 64 << 10
 _TABLE_BYTES = 16384
-_DESCRIPTOR_BYTES, _FIRST_DESCRIPTORS = 64, 1024
 _AHEAD = 64 << 10  # small blocks take their pages 16 at a time
 _LEAST_TARGET = 256
 _LEAST_SHARED = 16 << 10  # chunks are not cut smaller than this so that those of all lanes fit
-_OPEN_CHUNKS = 3  # of a lane, whatever its view: the one being written, one in front of it, and a half-dead one
+_OPEN_CHUNKS = 3  # of a lane, whatever its view: the one being written, one before it, and a partly unused one
 _LEAST_OPAQUE = 4 * MIB  # Python values vary in size, and only the first is known
-
-
-def _classes() -> list[int]:
-    sizes, size = [], 256
-    while size <= MIB:
-        sizes.append(size)
-        power = 1 << (size.bit_length() - 1)
-        size += max(64, power // 4) if power < 1024 else power // 8
-    return sizes
-
-
-_CLASSES = _classes()
-
-
-def block_bytes(size: int) -> int:
-    """What a block of `size` bytes occupies: its size class, whole pages above 1 MiB."""
-    return -(-size // _PAGE) * _PAGE if size > MIB else _CLASSES[bisect_left(_CLASSES, size)]
 
 
 def _up(value: int, to: int) -> int:
     return -(-value // to) * to
 
 
-def chunk_bytes(layout: Layout, rows: int, heap: int, tables: int = 1) -> int:
-    """Bytes of a chunk of `rows` rows."""
-    marks = _up(_HEADER_BYTES + _ATTACHMENT_BYTES * (max(tables, 1) - 1), 64)
-    records = _up(marks + _MARK_BYTES * -(-rows // _MARK_EVERY), 64)
-    columns = _up(records + rows * layout.record_bytes, 64)
-    return _up(columns + rows * layout.wide_bytes + 64 * (layout.wide + 1), 64) + heap
-
-
 def chunk_rows(layout: Layout, target: int, least_rows: int, heap_per_row: int, tables: int = 1) -> tuple[int, int]:
-    """Rows of a chunk of about `target` bytes, at least `least_rows`, and the block it occupies."""
-
-    def size(rows: int) -> int:
-        return chunk_bytes(layout, rows, _up(rows * heap_per_row, 64), tables)
-
-    block = block_bytes(max(target, size(least_rows)))
-    low, high = least_rows, 1 << 24
-    while low < high:
-        middle = (low + high + 1) // 2
-        if size(middle) <= block:
-            low = middle
-        else:
-            high = middle - 1
-    return low, block
+    """Rows of a chunk of about `target` bytes, at least `least_rows`, and the block it occupies; as writers cut it."""
+    sizes = layout.record_bytes, layout.wide_bytes, layout.wide
+    return _core.plan_chunk(*sizes, min(target, 1 << 62), least_rows, min(heap_per_row, _MOST_ROW), tables)
 
 
 @dataclass(frozen=True)
-class Heap:
-    """Bytes of values of varying length.
+class ChunkHeap:
+    """Bytes of the values of varying length, which lie together at the end of a chunk.
 
     Attributes:
-        per_row: reckoned for each row; 0: no such column.
+        per_row: estimate for each row; 0: no such column.
         row_max: the most that a row's values with a bound can need.
         bounded: whether all have one.
     """
@@ -97,7 +60,7 @@ class Heap:
     bounded: bool
 
 
-def reckon_heap(settings: Settings, schema: Schema, sparse: frozenset[str], example_bytes: int = 0) -> Heap:
+def chunk_heap(settings: Settings, schema: Schema, sparse: frozenset[str], example_bytes: int = 0) -> ChunkHeap:
     """What ragged and sparse columns need in a chunk.
 
     Args:
@@ -121,7 +84,7 @@ def reckon_heap(settings: Settings, schema: Schema, sparse: frozenset[str], exam
             row_max += _up(column.element_bytes, 16)
             # Every `period`-th row, and one more in each chunk, wherever it begins.
             per_row += min(1.0, 1 / period + 1 / least) * _up(column.element_bytes, 16)
-    return Heap(math.ceil(per_row), row_max, bounded)
+    return ChunkHeap(math.ceil(per_row), row_max, bounded)
 
 
 def least_rows(settings: Settings) -> int:
@@ -156,102 +119,6 @@ class Reserve(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Reckoning:
-    """What one table needs, and how its writers should cut chunks.
-
-    Attributes:
-        reserve: set aside for chunks.
-        open_bytes: for what the lanes have open; with `max_bytes` it may be more than the reserve.
-        item_bytes: of one item: what a held draw is charged.
-        chunk_target: bytes that a writer aims at for a chunk.
-        least_rows: rows a chunk holds at least.
-        heap: values of varying length.
-        meta_bytes: item slots and trees.
-        text: where the bytes come from, for `CapacityError`.
-    """
-
-    reserve: Reserve
-    open_bytes: int
-    item_bytes: int
-    chunk_target: int
-    least_rows: int
-    heap: Heap
-    meta_bytes: int
-    text: str
-
-
-def reckon(
-    settings: Settings,
-    schema: Schema,
-    capacity: int | None,
-    example_bytes: int = 0,
-    cut: Cut | None = None,
-    lanes: int | None = None,
-) -> Reckoning:
-    """What a table needs for `capacity` items of this schema.
-
-    Args:
-        settings: the table's.
-        schema: of its rows.
-        capacity: items; None: as many as `max_bytes` hold.
-        example_bytes: a typical value of the columns without a bound, where one is known.
-        cut: how a stream over several tables cuts its chunks; None: as the table by itself.
-        lanes: open at once; None: as `lanes=` says.
-
-    Raises:
-        ValueError: a ragged column without `max` in a table without `max_bytes`.
-    """
-    lanes = settings.lanes if lanes is None else lanes
-    sparse = sparse_columns([(settings.view, schema)])
-    layout = make_layout(schema, sparse)
-    heap = reckon_heap(settings, schema, sparse, example_bytes)
-    if not heap.bounded and settings.max_bytes is None and not settings.opaque:
-        name = next(column.name for column in schema if column.ragged and column.max_rows is None)
-        raise ValueError(
-            f"column {name!r} is ragged without a bound, so capacity={capacity} says nothing about bytes: "
-            f"declare Spec(…, max=…), or give max_bytes="
-        )
-    row = max(1, layout.record_bytes + layout.wide_bytes + heap.per_row)
-    if heap.row_max > MAX_BYTES:
-        raise CapacityError(
-            f"the ragged columns of a row take up to {heap.row_max:,} bytes, and together they must lie within 4 GiB",
-            remedy="lower Spec(max=), or keep large values as objects with store.put() and write their ids",
-        )
-    target, least = chunk_target(settings, layout, heap, capacity, row) if cut is None else (cut.target, cut.least_rows)
-    rows, block = chunk_rows(layout, target, least, heap.per_row)
-    per_row = block / rows
-    added = settings.view.rows_added
-    item = max(64, math.ceil(added * per_row))
-    least_bytes = _lane_bytes(settings, rows, block)
-    open_bytes = lanes * least_bytes
-    if settings.max_bytes is not None and settings.max_bytes < least_bytes:
-        raise CapacityError(
-            f"max_bytes={settings.max_bytes:,} holds not even what one lane has open: rows of {row:,} bytes, of which "
-            f"column {schema.dominant.name!r} ({schema.dominant.type_text}) takes most, need {least_bytes:,} bytes",
-            remedy="raise max_bytes=, or leave it out where capacity= says how many",
-        )
-    if capacity is None:
-        reserve = settings.max_bytes or 0
-    else:
-        reserve = math.ceil(items_kept(settings, capacity) * added * per_row * _factor(settings, rows)) + open_bytes
-        reserve += _AHEAD
-        if settings.max_bytes is not None:
-            reserve = min(reserve, settings.max_bytes) if heap.bounded else settings.max_bytes
-        elif settings.opaque:
-            reserve = max(reserve, _LEAST_OPAQUE)
-    dominant = schema.dominant
-    text = (
-        f"capacity={capacity:,} items × {added:,} rows × {row:,} bytes" if capacity is not None else "max_bytes"
-    ) + (
-        f", of which column {dominant.name!r} ({dominant.type_text}) takes most, "
-        f"and {format_size(open_bytes)} for open chunks of lanes={lanes}"
-    )
-    meta = meta_bytes(settings, capacity) + descriptor_bytes(reserve // block)
-    parts = Reserve(reserve, min(open_bytes, reserve), block)
-    return Reckoning(parts, open_bytes, item, target, least, heap, meta, text)
-
-
-@dataclass(frozen=True)
 class Cut:
     """How the writers of a stream cut its chunks.
 
@@ -264,11 +131,113 @@ class Cut:
     least_rows: int
 
 
-def cut_for_all(tables: list[tuple[Settings, Reckoning]], layout: Layout, heap_per_row: int, lanes: int) -> Cut:
-    """Chunks for all tables of a stream, each of which pays for those that it holds.
+@dataclass(frozen=True)
+class TableNeeds:
+    """What one table needs, and how its writers should cut chunks.
 
-    They would hold the longest item whole. But a table with few rows to keep holds two or three chunks in each lane all
-    the same: they are cut so that these are no more than its items' own bytes, or than it has reckoned with.
+    Attributes:
+        reserve: set aside for chunks.
+        open_bytes: for what the lanes have open; with `max_bytes` it may be more than the reserve.
+        item_bytes: of one item: what a held draw is charged.
+        cut: of its chunks.
+        meta_bytes: item slots and trees.
+        text: where the bytes come from, for `CapacityError`.
+    """
+
+    reserve: Reserve
+    open_bytes: int
+    item_bytes: int
+    cut: Cut
+    meta_bytes: int
+    text: str
+
+
+def table_needs(
+    settings: Settings,
+    schema: Schema,
+    capacity: int | None,
+    example_bytes: int = 0,
+    cut: Cut | None = None,
+    lanes: int | None = None,
+) -> TableNeeds:
+    """What a table needs for `capacity` items of this schema.
+
+    Args:
+        settings: the table's.
+        schema: of its rows.
+        capacity: items; None: as many as `max_bytes` hold.
+        example_bytes: a typical value of the columns without a bound, where one is known.
+        cut: how a stream over several tables cuts its chunks; None: as the table by itself.
+        lanes: open at once; None: as `lanes=` says.
+
+    Raises:
+        ValueError: a ragged column without `max` in a table without `max_bytes`. CapacityError: rows too large.
+    """
+    lanes = settings.lanes if lanes is None else lanes
+    layout = make_layout(schema, sparse_columns([(settings.view, schema)]))
+    heap = chunk_heap(settings, schema, layout.sparse, example_bytes)
+    _check_heap(settings, schema, capacity, heap)
+    row = max(1, layout.record_bytes + layout.wide_bytes + heap.per_row)
+    if cut is None:
+        cut = own_cut(settings, layout, heap, capacity, row)
+    rows, block = chunk_rows(layout, cut.target, cut.least_rows, heap.per_row)
+    lane_bytes = _lane_bytes(settings, rows, block)
+    open_bytes = lanes * lane_bytes
+    dominant = f"column {schema.dominant.name!r} ({schema.dominant.type_text}) takes most"
+    if settings.max_bytes is not None and settings.max_bytes < lane_bytes:
+        raise CapacityError(
+            f"max_bytes={settings.max_bytes:,} does not even hold what one lane has open: rows of {row:,} bytes, of "
+            f"which {dominant}, need {lane_bytes:,} bytes",
+            remedy="raise max_bytes=, or leave it out where capacity= says how many",
+        )
+    total = _reserve_bytes(settings, capacity, heap, rows, block, open_bytes)
+    added = settings.view.rows_added
+    what = "max_bytes" if capacity is None else f"capacity={capacity:,} items × {added:,} rows × {row:,} bytes"
+    return TableNeeds(
+        Reserve(total, min(open_bytes, total), block),
+        open_bytes,
+        max(64, math.ceil(added * (block / rows))),
+        cut,
+        meta_bytes(settings, capacity) + descriptor_bytes(total // block),
+        f"{what}, of which {dominant}, and {format_size(open_bytes)} for open chunks of lanes={lanes}",
+    )
+
+
+def _check_heap(settings: Settings, schema: Schema, capacity: int | None, heap: ChunkHeap) -> None:
+    """Refuse rows of ragged columns whose bytes have no bound, or none that a chunk could hold."""
+    if not heap.bounded and settings.max_bytes is None and not settings.opaque:
+        name = next(column.name for column in schema if column.ragged and column.max_rows is None)
+        raise ValueError(
+            f"column {name!r} is ragged without a bound, so capacity={capacity} says nothing about bytes: "
+            f"declare Spec(…, max=…), or give max_bytes="
+        )
+    if heap.row_max > MAX_BYTES:
+        raise CapacityError(
+            f"the ragged columns of a row take up to {heap.row_max:,} bytes, and together they must lie within 4 GiB",
+            remedy="lower Spec(max=), or keep large values as objects with store.put() and write their ids",
+        )
+
+
+def _reserve_bytes(
+    settings: Settings, capacity: int | None, heap: ChunkHeap, rows: int, block: int, open_bytes: int
+) -> int:
+    """Bytes to set aside, given the rows of a chunk, its block, and what the lanes have open."""
+    limit = settings.max_bytes
+    if capacity is None:
+        return limit or 0
+    items = items_kept(settings, capacity) * settings.view.rows_added * (block / rows)
+    total = math.ceil(items * _bytes_per_live_byte(settings, rows)) + open_bytes + _AHEAD
+    if limit is not None:
+        return min(total, limit) if heap.bounded else limit
+    return max(total, _LEAST_OPAQUE) if settings.opaque else total
+
+
+def cut_for_all(tables: list[tuple[Settings, TableNeeds]], layout: Layout, heap_per_row: int, lanes: int) -> Cut:
+    """Chunks for all tables of a stream, each of which pays for the chunks that it holds.
+
+    A chunk should hold the longest item whole. But a table that keeps few rows still holds two or three chunks in each
+    lane. So chunks are cut small enough that these take no more than the table's items, or than its reserve has for
+    open chunks.
 
     Args:
         tables: settings, and what each needs by itself of the stream's rows.
@@ -276,23 +245,23 @@ def cut_for_all(tables: list[tuple[Settings, Reckoning]], layout: Layout, heap_p
         heap_per_row: bytes of a row's values of varying length.
         lanes: of the writer.
     """
-    target = min(needed.chunk_target for _, needed in tables)
-    rows = [needed.least_rows for _, needed in tables]
+    target = min(needed.cut.target for _, needed in tables)
+    rows = [needed.cut.least_rows for _, needed in tables]
     if not all(settings.in_order for settings, _ in tables):
         return Cut(target, min(rows))
     block = min(_shared_block(settings, needed, lanes) for settings, needed in tables)
     return _cut_to(Cut(target, max(rows)), block, layout, heap_per_row, min(rows), len(tables))
 
 
-def _shared_block(settings: Settings, needed: Reckoning, lanes: int) -> int:
+def _shared_block(settings: Settings, needed: TableNeeds, lanes: int) -> int:
     reserve = needed.reserve.bytes
     room = min(reserve, max(needed.open_bytes, reserve - needed.open_bytes))
     return room // (_OPEN_CHUNKS * max(settings.lanes, lanes))
 
 
-def cut_for_one(settings: Settings, needed: Reckoning, layout: Layout, heap_per_row: int, lanes: int) -> Cut:
-    """Chunks of a table by itself; smaller where those that its lanes have open would not fit otherwise."""
-    cut = Cut(needed.chunk_target, needed.least_rows)
+def cut_for_one(settings: Settings, needed: TableNeeds, layout: Layout, heap_per_row: int, lanes: int) -> Cut:
+    """Chunks of a stream of one table; smaller where those that its lanes have open would not fit otherwise."""
+    cut = needed.cut
     if lanes > settings.lanes:
         cut = Cut(max(_LEAST_TARGET, cut.target * settings.lanes // lanes), cut.least_rows)
     elif settings.max_bytes is None:
@@ -306,24 +275,25 @@ def _cut_to(cut: Cut, block: int, layout: Layout, heap_per_row: int, least_rows:
     return Cut(min(cut.target, block), min(cut.least_rows, most))
 
 
-def reckon_without_rows(settings: Settings) -> Reckoning:
+def needs_without_rows(settings: Settings) -> TableNeeds:
     """What a table needs before its first step tells what its rows are."""
     reserve = settings.max_bytes or 0
     text = f"capacity={settings.capacity} items and max_bytes={settings.max_bytes}"
-    return Reckoning(Reserve(reserve, 0), 0, 64, 256, 1, Heap(0, 0, True), meta_bytes(settings, None), text)
+    return TableNeeds(Reserve(reserve, 0), 0, 64, Cut(_LEAST_TARGET, 1), meta_bytes(settings, None), text)
 
 
-def chunk_target(settings: Settings, layout: Layout, heap: Heap, capacity: int | None, row: int) -> tuple[int, int]:
-    """Bytes that a chunk should have, and rows that it must hold."""
+def own_cut(settings: Settings, layout: Layout, heap: ChunkHeap, capacity: int | None, row: int) -> Cut:
+    """How a table cuts chunks that it shares with no other; `row`: bytes of one."""
     if not settings.in_order:
         few = min(_OUT_OF_ORDER_ROWS, max(1, _OUT_OF_ORDER_BYTES // row))
-        return chunk_bytes(layout, few, _up(few * heap.per_row, 64)), 1
+        sizes = layout.record_bytes, layout.wide_bytes, layout.wide
+        return Cut(_core.chunk_bytes(*sizes, few, _up(few * heap.per_row, 64)), 1)
     least = least_rows(settings)
     whole = min(capacity or 2**62, 2**62) * settings.view.rows_added * row
     if settings.max_bytes is not None:
         whole = min(whole, settings.max_bytes)
     least = min(least, max(1, _MOST_ITEM_CHUNK // row))
-    return max(256, min(MIB, whole // (8 * settings.lanes))), least
+    return Cut(max(_LEAST_TARGET, min(MIB, whole // (8 * settings.lanes))), least)
 
 
 def items_kept(settings: Settings, capacity: int) -> int:
@@ -332,11 +302,11 @@ def items_kept(settings: Settings, capacity: int) -> int:
     return max(capacity, limiter.size + settings.lanes) if isinstance(limiter, (Queue, Stack)) else capacity
 
 
-def _factor(settings: Settings, rows: int) -> float:
-    """Bytes kept per live byte: slack, final observations of episodes of ten steps, chunks with dead rows in them.
+def _bytes_per_live_byte(settings: Settings, rows: int) -> float:
+    """Slack, final observations of episodes of ten steps, and chunks of which some rows belong to no item any more.
 
     Where items leave in random order a chunk stays until the last of the m items that touch it is gone: with equal
-    chances that takes H_m = 1 + 1/2 + … + 1/m times as long as for one (measured: 4.7 for 64 rows).
+    probabilities that takes H_m = 1 + 1/2 + … + 1/m times as long as for one (measured: 4.7 for 64 rows).
     """
     finals = 1.1
     if settings.in_order:
@@ -349,7 +319,7 @@ def _factor(settings: Settings, rows: int) -> float:
 
 
 def _lane_bytes(settings: Settings, rows: int, block: int) -> int:
-    """Of one lane: the open chunk, what an unfinished item spans before it, and the oldest, half-dead one."""
+    """Of one lane: the open chunk, those that an unfinished item spans before it, and the oldest one, partly unused."""
     spanned = settings.view.rows_spanned
     return block * (2 + -(-max(spanned - 1, 0) // rows))
 
@@ -357,7 +327,7 @@ def _lane_bytes(settings: Settings, rows: int, block: int) -> int:
 def meta_bytes(settings: Settings, capacity: int | None) -> int:
     """Item slots, order and trees."""
     slots = slots_for(capacity)
-    each = 48 + 8 + 8
+    each = _core.ITEM_BYTES + 8 + 8
     if isinstance(settings.sampler, (Prioritized, MinHeap, MaxHeap, Once)):
         each += 24
     if settings.remover != settings.sampler:
@@ -367,10 +337,10 @@ def meta_bytes(settings: Settings, capacity: int | None) -> int:
 
 def descriptor_bytes(chunks: int) -> int:
     """Descriptors of that many chunks, about: the first segment is there, and each further one doubles their number."""
-    return 2 * _DESCRIPTOR_BYTES * max(0, chunks - _FIRST_DESCRIPTORS)
+    return 2 * _core.DESCRIPTOR_BYTES * max(0, chunks - _core.FIRST_DESCRIPTORS)
 
 
-def check_room(name: str, needed: Reckoning, available: int, held: int = 0) -> None:
+def check_room(name: str, needed: TableNeeds, available: int, held: int = 0) -> None:
     """Refuse what cannot fit before anything is taken.
 
     Args:

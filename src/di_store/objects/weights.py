@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from di_store import _core
 from di_store.base import config
 from di_store.base.errors import ObjectNotFound, Timeout, shown
-from di_store.objects.refs import Handle, repeat
-from di_store.runtime.waits import Wait
+from di_store.objects.access import written
+from di_store.runtime.waits import Missing, check_timeout, until
+from di_store.session import Session
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,66 +27,73 @@ class Published:
     value: Any
 
 
-def publish(store: Handle, name: str, tree: Any, keep: Any, group: Any, timeout: float | None) -> int:
-    """Make `tree` the next version of `name`; the newest `keep` stay readable.
+class Weights:
+    """The published weights of a store, as one session sees them."""
 
-    Raises:
-        StoreFull: no room within `timeout`; no version was counted.
-    """
-    config.later("group=", group)
-    check_name(name)
-    kept = config.count("keep", keep, minimum=1, why="the newest version stays readable")
-    return repeat(store, timeout, f"publish of {name!r}", lambda arena: arena.publish(name, tree, kept))
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def publish(self, name: str, tree: Any, keep: int, group: Any, timeout: float | None) -> int:
+        """`Store.publish`: make `tree` the next version of `name`; the newest `keep` stay readable.
+
+        Raises:
+            StoreFull: no room within `timeout` seconds; no version was counted.
+        """
+        seconds = check_timeout(timeout)
+        self._session.check_writable()
+        config.later("group=", group)
+        check_name(name)
+        kept = config.count("keep", keep, minimum=1, why="the newest version stays readable")
+        publish = partial(_publish, name, tree, kept)
+        return written(self._session, seconds, f"publish of {name!r}", publish)
+
+    def latest(self, name: str, newer_than: int | None, version: int | None, timeout: float | None) -> Published | None:
+        """`Store.latest`: the newest version of `name`, or the one asked for.
+
+        Args:
+            name: as published.
+            newer_than: only a version above this one; None: any.
+            version: exactly this one; None: the newest.
+            timeout: seconds to wait for one.
+
+        Returns:
+            None: nothing is newer at the deadline, or the version asked for is not there (any more).
+        """
+        seconds = check_timeout(timeout)
+        check_name(name)
+        if version is not None and newer_than is not None:
+            raise ValueError("latest() takes newer_than= or version=, not both")
+        wanted = None if version is None else config.count("version", version, minimum=1, maximum=2**62)
+        least = 1 if newer_than is None else config.count("newer_than", newer_than, minimum=-1, maximum=2**62) + 1
+        look = partial(_look, name, wanted, max(1, least))
+        found = until(lambda: self._session.arena, seconds, f"latest({name!r})", look)
+        if found is not None:
+            self._session.versions[name] = found.version
+        return found
 
 
-def latest(store: Handle, name: str, newer_than: Any, version: Any, timeout: float | None) -> Published | None:
-    """The newest version of `name`, or the one asked for.
+def _publish(name: str, tree: Any, keep: int, arena: _core.Arena) -> int:
+    return arena.publish(name, tree, keep)
 
-    Args:
-        store: whose handle ends the wait when it is closed.
-        name: as published.
-        newer_than: only a version above this one; None: any.
-        version: exactly this one; None: the newest.
-        timeout: seconds to wait for one.
 
-    Returns:
-        None: nothing is newer at the deadline, or the version asked for is not there (any more).
-    """
-    check_name(name)
-    if version is not None and newer_than is not None:
-        raise ValueError("latest() takes newer_than= or version=, not both")
-    wanted = None if version is None else config.count("version", version, minimum=1, maximum=2**62)
-    least = 1 if newer_than is None else config.count("newer_than", newer_than, minimum=-1, maximum=2**62) + 1
-    wait: Wait | None = None
-    try:
-        while True:
-            arena = store._arena
-            seen = arena.sealed_seq()
-            newest = arena.newest(name)
-            number = newest if wanted is None else wanted
-            reason = f"the newest version is {newest}, version {least if wanted is None else wanted} was asked for"
-            held_up: Timeout | None = None
-            if newest >= max(1, least if wanted is None else wanted):
-                try:
-                    return Published(number, arena.latest(name, number, None))
-                except ObjectNotFound:
-                    if arena.newest(name) != newest:
-                        continue  # overtaken while we looked
-                    return Published(number, None) if number >= arena.oldest(name) else None
-                except Timeout as error:  # a lock is held up
-                    held_up, reason = error, error.reason
-            over = timeout is not None and timeout <= 0
-            if not over:
-                wait = wait or Wait(arena, timeout, f"latest({name!r})")
-                over = wait.left <= 0
-            if over and held_up is not None:
-                raise held_up
-            if over or wait is None:
-                return None
-            wait.pause(arena.wait_weights, seen, reason, at_most=max(wait.left, 0.0))
-    finally:
-        if wait is not None:
-            wait.end()
+def _look(
+    name: str, wanted: int | None, least: int, arena: _core.Arena
+) -> Published | Missing[Published | None] | None:
+    """The version `wanted`, or the newest that is at least `least`."""
+    while True:
+        seen, newest = arena.sealed_seq(), arena.newest(name)
+        number, asked = (newest, least) if wanted is None else (wanted, wanted)
+        if newest < asked:
+            reason = f"the newest version is {newest}, version {asked} was asked for"
+            return Missing(arena.wait_weights, seen, reason, late=lambda: None)
+        try:
+            return Published(number, arena.latest(name, number, None))
+        except ObjectNotFound:
+            if arena.newest(name) == newest:
+                return Published(number, None) if number >= arena.oldest(name) else None
+            # overtaken during the look: look again
+        except Timeout as error:  # a lock is held up
+            return Missing(arena.wait_weights, seen, error.reason, holder=error.holder, error=error)
 
 
 def check_name(name: Any) -> None:

@@ -97,7 +97,7 @@ class Transition:
     def outputs(self, schema: Schema) -> frozenset[str]:
         """Names that this view adds to a batch: ``steps`` and ``next_<obs>``.
 
-        ``discount`` is not among them: a column of that name is part of the reckoning, not in its way.
+        ``discount`` is not among them: a column of that name takes part in the product.
         """
         found = {NEXT + name for name in schema.select(self.obs, option="obs")} if self.obs else set()
         return frozenset({"steps", *found})

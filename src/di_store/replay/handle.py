@@ -26,9 +26,10 @@ from di_store.lowering.plan import (
     read_plan,
     sparse_columns,
 )
-from di_store.lowering.reserve import Cut, Reckoning, Reserve, check_room, items_kept, meta_bytes, reckon
+from di_store.lowering.reserve import Cut, Reserve, TableNeeds, check_room, items_kept, meta_bytes, table_needs
+from di_store.lowering.shape import UNLIMITED, slots_for
 from di_store.policy.samplers import Prioritized
-from di_store.policy.settings import UNLIMITED, Settings, slots_for
+from di_store.policy.settings import Settings
 from di_store.policy.views import Opaque, Step, check_columns
 from di_store.replay.batch import Batch, decode_blob, wrap_ragged
 
@@ -63,7 +64,7 @@ class TableHandle:
         self._reader: _core.Reader | None = None
         self._which: dict[Any, list[int] | None] = {None: None}
         self.example_bytes = 0
-        self.closed: StoreError | None = None  # set by the table's handle: calls that wait end with it
+        self.closed: StoreError | None = None  # set when the table's handle ends: calls that wait raise it
         self.special = False
         self.inserted = False  # items whole, by this process
         self._warned = False
@@ -86,14 +87,14 @@ class TableHandle:
         return self._schema
 
     def declare(self, schema: Schema, seconds: float) -> Schema:
-        """Declare the columns by the first step, unless somebody was faster.
+        """Declare the columns by the first step, unless another process was faster.
 
         Args:
             schema: what the step tells.
             seconds: to wait for locks that stopped processes hold; negative: no limit.
 
         Returns:
-            The table's columns, by whomever they were declared.
+            The table's columns, whoever declared them.
 
         Raises:
             ValueError: the view cannot work with them. CapacityError: the table would not fit.
@@ -117,10 +118,10 @@ class TableHandle:
         try:
             make_layout(schema, sparse_columns([(self.settings.view, schema)])).publish(self.arena, seconds)
         except (CapacityError, Timeout):
-            return  # the writer says so, if there is no room then either
+            return  # if there is still no room later, opening a writer raises it
 
     def reserve_opaque(self, example_bytes: int, seconds: float) -> None:
-        """Reckon a table of Python values by its first one."""
+        """Set aside what a table of Python values needs, estimated from its first one."""
         if self.example_bytes or self._declared:
             return
         self.example_bytes = max(64, example_bytes)
@@ -132,25 +133,25 @@ class TableHandle:
         """The first step tells what the table needs: check, and take it."""
         stats = self.native.stats()
         capacity = int(stats["capacity"])
-        needed = self.reckon(schema, None if capacity >= UNLIMITED else capacity)
+        needed = self.needs(schema, capacity)
         held = int(stats["reserve_bytes"]) + meta_bytes(self.settings, None)
         check_room(self.name, needed, self.arena.available(seconds), held)
         if self.native.declare_schema(text, needed.reserve, needed.item_bytes, seconds):
             self.resize(partial(self._declared_size, schema, capacity), seconds)
 
     def _declared_size(self, schema: Schema, before: int, now: dict[str, Any]) -> Size | None:
-        """All slots, which a table is made without while its columns are not known; None: it has them.
+        """The size with all slots, which a table gets once its columns are known; None: it has them.
 
         Where it was resized since the capacity was `before`, its reserve as well.
         """
         capacity, slots = int(now["capacity"]), slots_now(now)
         # mutant: columns-are-declared-for-the-old-capacity
         if capacity != before:
-            return capacity, slots, self.reckon(schema, None if capacity >= UNLIMITED else capacity).reserve
+            return capacity, slots, self.needs(schema, capacity).reserve
         return (capacity, slots, held_reserve(now)) if slots > int(now["slots"]) else None
 
     def resize(self, size_of: Callable[[dict[str, Any]], Size | None], seconds: float) -> None:
-        """Give the table the size that is reckoned from its figures: anew where somebody changed them meanwhile.
+        """Give the table a size that depends on its figures; computed again if another process changes them.
 
         Args:
             size_of: the size, None for as it is, by what `stats` of the core's table says.
@@ -167,39 +168,42 @@ class TableHandle:
             seen = int(now["capacity"]), int(now["reserve_wanted"]), int(now["reserve_open"])
             done = size is None or self.native.resize(*size, seen, seconds)
 
-    def reckon(
+    def needs(
         self, schema: Schema, capacity: int | None = None, *, cut: Cut | None = None, lanes: int | None = None
-    ) -> Reckoning:
-        """What the table needs for `capacity` items (None: as many as it holds now), as `reserve.reckon`."""
-        if capacity is None:
-            now = int(self.native.stats()["capacity"])
-            capacity = None if now >= UNLIMITED else now
-        return reckon(self.settings, schema, capacity, self.example_bytes, cut, lanes)
+    ) -> TableNeeds:
+        """What the table needs for a capacity as the core has it (None: the present one), as `table_needs`."""
+        items = int(self.native.stats()["capacity"]) if capacity is None else capacity
+        return table_needs(self.settings, schema, None if items >= UNLIMITED else items, self.example_bytes, cut, lanes)
 
-    def reckon_resized(self, schema: Schema, capacity: int, now: dict[str, Any]) -> Reckoning:
+    def needs_resized(self, schema: Schema, capacity: int, now: dict[str, Any]) -> TableNeeds:
         """What the table needs for another capacity, and still needs beside that: see `stream.build_native`.
 
         What streams shared with other tables, and Python values larger than the first one, have added to its reserve
-        stays: for items in proportion to the capacity, for open chunks as it is.
+        stays: for items in proportion to the capacity, for open chunks as it is, and chunks as small as they are cut.
 
         Args:
             schema: of its rows.
             capacity: items.
             now: what `stats` of the core's table says.
         """
-        needed, before = self.reckon(schema, capacity), int(now["capacity"])
-        if before >= UNLIMITED:
-            return needed
-        held, alone = held_reserve(now), self.reckon(schema, before).reserve
-        more = max(0, held.item_bytes - alone.item_bytes)
-        # Both ways, rounded alike, so that growing and shrinking in turn ends where it began.
-        share = items_kept(self.settings, capacity) / items_kept(self.settings, before)
-        if self.opaque:
-            share = min(1.0, share)  # it grows by itself
-        items = needed.reserve.item_bytes + round(more * share)
+        needed, before = self.needs(schema, capacity), int(now["capacity"])
+        held, alone = held_reserve(now), self.needs(schema, before).reserve
+        items = needed.reserve.item_bytes
+        if before < UNLIMITED:  # else the reserve is `max_bytes`, which says nothing about what an item needs
+            more = max(0, held.item_bytes - alone.item_bytes)
+            # The same rounding in both directions, so that growing and then shrinking restores the reserve.
+            share = items_kept(self.settings, capacity) / items_kept(self.settings, before)
+            if self.opaque:
+                share = min(1.0, share)  # an opaque table grows by itself
+            items += round(more * share)
         # mutant: open-chunks-grow-with-the-capacity
         open_bytes = needed.reserve.open_bytes + max(0, held.open_bytes - alone.open_bytes)
-        return replace(needed, reserve=needed.reserve.with_parts(items, open_bytes, self.settings.max_bytes))
+        kept = needed.reserve.with_parts(items, open_bytes, self.settings.max_bytes)
+        block = int(now["chunk_block"])
+        # mutant: a-resize-forgets-how-a-stream-cuts
+        if 0 < block < alone.chunk_block:
+            kept = kept._replace(chunk_block=min(block, kept.chunk_block))
+        return replace(needed, reserve=kept)
 
     # -- reading ------------------------------------------------------------------------------------------------
 
@@ -265,11 +269,11 @@ class TableHandle:
         return self._warned
 
     def _why_evicted(self) -> str:
-        """What takes more bytes than was reckoned: of items inserted whole that is known here."""
+        """What takes more bytes than was estimated: of items inserted whole that is known here."""
         schema, view = self.schema, self.settings.view
         if not self.inserted or schema is None or isinstance(view, (Step, Opaque)):
             return (
-                "their rows need more bytes than was reckoned (short episodes, long ragged rows, more lanes than "
+                "their rows need more bytes than was estimated (short episodes, long ragged rows, more lanes than "
                 "lanes=, items inserted whole); raise capacity=, max_bytes= or lanes="
             )
         whole, shared = finished_schema(view, schema).fixed_row_bytes, schema.fixed_row_bytes

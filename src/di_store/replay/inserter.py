@@ -1,7 +1,7 @@
 """Inserting without a stream: rows, finished transitions, whole sequences and episodes.
 
-One writer of one lane per process and table stands behind it; its threads take turns (`_core.Turn`), which no exception
-of a signal handler can lose.
+Each process has one writer of one lane for each table. Its threads take turns (`_core.Turn`), and no exception of a
+signal handler can lose a turn.
 """
 
 from __future__ import annotations
@@ -14,17 +14,19 @@ from typing import Any
 import numpy as np
 
 from di_store import _core
+from di_store._core import ITEM_FINISHED
 from di_store.base import tree
 from di_store.base.config import listed
 from di_store.base.dtypes import Array
 from di_store.base.errors import SchemaMismatch, StoreError
 from di_store.columns.schema import Schema
-from di_store.lowering.plan import FINISHED, NO_NEXT, VALUE, first_columns, observed_columns
-from di_store.policy.settings import UNLIMITED
+from di_store.lowering.plan import VALUE
+from di_store.lowering.shape import UNLIMITED
 from di_store.policy.views import NEXT, Episode, Sequence, Step, Transition
 from di_store.replay.batch import encode_blob
 from di_store.replay.handle import TableHandle
-from di_store.replay.stream import build_inserter, check_priority, rows_limit, rows_of, tracked_versions
+from di_store.replay.stream import build_inserter, check_priority, rows_of, tracked_versions
+from di_store.replay.timed import TimedItems, split
 from di_store.runtime.waits import InsertWait, Wait, check_timeout, core_seconds
 
 _LOOK_EVERY = 64
@@ -45,15 +47,16 @@ class Inserter:
         self._version = -1  # of the rows of the call under way
         self._view = handle.settings.view
         self._plain = isinstance(self._view, Step)
+        self._timed = TimedItems(self._view) if isinstance(self._view, (Sequence, Episode)) else None
 
     def insert(self, value: Any, priority: Any, timeout: Any, *, one: bool = True) -> Array:
         """One item, or one for each entry of the leading axis; their keys, uint64[n].
 
-        Threads wait for each other. A thread that is inside already is refused: it may be by a signal handler, or by
-        `__array__` of a value that is being written.
+        Threads wait for each other. A call inside another call of the same thread is refused: a signal handler may make
+        one, or `__array__` of a value that is being written.
         """
         timeout = None if timeout is None else check_timeout(timeout)
-        if self._pid != os.getpid():  # forked: whose turn it was may not be here, and the writer is the parent's
+        if self._pid != os.getpid():  # forked: the turn may be of a missing thread, the writer is the parent's
             self._begin_anew()
         wait: Wait | None = None
         while True:
@@ -76,7 +79,7 @@ class Inserter:
             wait.pause_turn(self._turn, _OTHER)
 
     def end_with(self, why: StoreError) -> None:
-        """The store's handle is closed: let the table go once no call is inside."""
+        """The store's handle is closed: drop the table once no call is inside."""
         if self._pid != os.getpid():
             self._begin_anew()
         wait: Wait | None = None
@@ -111,8 +114,8 @@ class Inserter:
     def _item(self, value: Any, priority: Any, timeout: float | None) -> Array:
         if self._handle.opaque:
             return self._opaque([value], priority, timeout)
-        if isinstance(self._view, (Sequence, Episode)):
-            return self._whole(value, priority, timeout)
+        if self._timed is not None:
+            return self._whole(self._timed, value, priority, timeout)
         return self._finished(value, None, priority, timeout)
 
     def _items(self, batch: Any, priority: Any, timeout: float | None) -> Array:
@@ -122,8 +125,8 @@ class Inserter:
         self._check_count(n)
         if self._plain:
             return self._steps(batch, n, priority, timeout)
-        if isinstance(self._view, (Sequence, Episode)):
-            return self._wholes(batch, n, priority, timeout)
+        if self._timed is not None:
+            return self._wholes(self._timed, batch, n, priority, timeout)
         return self._finished(batch, n, priority, timeout)
 
     # -- rows ---------------------------------------------------------------------------------------------------
@@ -155,7 +158,7 @@ class Inserter:
         if self._native is None and self._handle.schema is None:
             self._handle.declare(self._inferred(tree.flatten(value, what="row"), n), core_seconds(timeout))
         native = self._writer(timeout)
-        items, total = [(1, 1, FINISHED)], 1 if n is None else n
+        items, total = [(1, 1, ITEM_FINISHED)], 1 if n is None else n
         if "steps" in self._columns(timeout) and type(value) is dict and "steps" not in value:
             value = {**value, "steps": self._whole_steps(n)}
         try:
@@ -177,7 +180,7 @@ class Inserter:
         return self._rows({VALUE: blobs}, len(blobs), priority, timeout)
 
     def _explained(self, error: SchemaMismatch, value: Any, n: int | None, timeout: float | None) -> Exception:
-        """What is wrong with refused rows, with its full path; `error` itself where that is not to be seen."""
+        """The error of refused rows with the full path of the leaf; `error` itself if the slow path finds nothing."""
         try:
             leaves, schema = tree.flatten(value, what="row"), self._columns(timeout)
             self._complete(leaves, schema, n)
@@ -211,7 +214,7 @@ class Inserter:
             native, self._schema = build_inserter(self._handle, core_seconds(timeout))
             self._tracked = tracked_versions([self._handle], self._schema)
             self._handle.inserted = True
-            self._native = native  # last: an interrupted call begins anew
+            self._native = native  # last: an interrupted call starts again
         if self._tracked:
             _, versions, name = self._tracked[0]
             self._version = versions.get(name, -1)
@@ -256,13 +259,13 @@ class Inserter:
             handle, version = self._handle, self._version
             with InsertWait(handle.arena, timeout, f"insert into table {handle.name!r}") as wait:
                 while type(made) is not list:
-                    if made.passed:  # some of its items are there: the rest follows, now or with the next call
+                    if made.passed:  # some of its items are in the table: the rest follows, now or with the next call
                         wait.passed()
                         wait.pause_for(made, handle.native, handle.arena)
                         handle.check_open()
                         made = self._writer(timeout).resume()
                         continue
-                    self._turn.pass_on()  # a blocked call has left nothing behind: others may try meanwhile
+                    self._turn.pass_on()  # a blocked call has written nothing: other threads may try meanwhile
                     wait.pause_for(made, handle.native, handle.arena)
                     while not self._turn.take_again():
                         wait.pause_turn(self._turn, _OTHER)
@@ -275,106 +278,26 @@ class Inserter:
 
     # -- sequences and episodes ---------------------------------------------------------------------------------
 
-    def _whole(self, value: Any, priority: Any, timeout: float | None) -> Array:
+    def _whole(self, timed: TimedItems, value: Any, priority: Any, timeout: float | None) -> Array:
         """One sequence or episode, leaves ``[time, …]``."""
         leaves = tree.flatten(value, what="item")
         if self._handle.schema is None:
-            self._handle.declare(self._of_rows(leaves), core_seconds(timeout))
+            self._handle.declare(timed.schema(leaves), core_seconds(timeout))
         schema = self._columns(timeout)
         self._complete(leaves, schema, None)
-        rows, item = self._timed(leaves, schema)
+        rows, item = timed.rows(leaves, schema)
         return self._send(tree.unflatten(rows), [item], item[0], priority, timeout)
 
-    def _wholes(self, batch: Any, n: int, priority: Any, timeout: float | None) -> Array:
+    def _wholes(self, timed: TimedItems, batch: Any, n: int, priority: Any, timeout: float | None) -> Array:
         """N sequences or episodes, leaves ``[n, time, …]``: all of them in one call of the core, or none."""
         leaves = tree.flatten(batch, what="batch")
-        for name, leaf in leaves.items():
-            if (length := _length(name, leaf, "items")) != n:
-                raise SchemaMismatch(f"column {name!r}: expected {n} items, got {length}", remedy=_ITEMS)
-        values = [{name: leaf[at] for name, leaf in leaves.items()} for at in range(n)]
+        values = split(leaves, n)
         if self._handle.schema is None:
-            self._handle.declare(self._of_rows(values[0]), core_seconds(timeout))
+            self._handle.declare(timed.schema(values[0]), core_seconds(timeout))
         schema = self._columns(timeout)
         self._complete(leaves, schema, None)
-        timed = [self._timed(value, schema) for value in values]
-        total = rows_limit(sum(rows for _, (rows, _, _) in timed))
-        joined = {name: _joined([rows[name] for rows, _ in timed]) for name in leaves}
-        items = [item for _, item in timed]
-        return self._send(tree.unflatten(joined), items, total, priority, timeout)
-
-    def _has_next(self) -> bool:
-        return isinstance(self._view, (Sequence, Episode)) and bool(self._view.bootstrap)
-
-    def _longest(self) -> int:
-        view = self._view
-        assert isinstance(view, (Sequence, Episode))
-        return view.max_length if isinstance(view, Episode) else view.burn_in + view.length
-
-    def _of_rows(self, leaves: dict[str, Any]) -> Schema:
-        """The columns that a first sequence declares: those of its rows."""
-        first = self._view.first if isinstance(self._view, Sequence) else ()
-        own = {
-            name: leaf if any(tree.is_below(name, node) for node in first) else _first_row(name, leaf)
-            for name, leaf in leaves.items()
-        }
-        return Schema.infer(tree.unflatten(own))
-
-    def _timed(self, leaves: dict[str, Any], schema: Schema) -> tuple[dict[str, Any], tuple[int, int, int]]:
-        """All leaves with one common leading axis: steps, and a row more where the one behind them is given.
-
-        Returns:
-            Rows by column, and (rows, of which steps, flags) of the item.
-        """
-        once = set(first_columns(self._view, schema))
-        behind = set(observed_columns(self._view, schema))
-        lengths = {name: _length(name, leaf, "rows") for name, leaf in leaves.items() if name not in once}
-        steps = min(lengths.values(), default=1)
-        longest = self._longest()
-        if not 1 <= steps <= longest:
-            name = min(lengths, key=lambda each: lengths[each], default="")
-            raise SchemaMismatch(
-                f"column {name!r}: expected 1 to {longest} rows, got {steps}",
-                remedy=f"an item of {self._view!r} has at most {longest}: cut it, or append it through writer()",
-            )
-        more = {name for name, length in lengths.items() if length == steps + 1 and name in behind}
-        for name, length in lengths.items():
-            if length != steps and name not in more:
-                raise SchemaMismatch(
-                    f"column {name!r}: expected {steps} rows as in other columns, got {length}", remedy=_ROWS
-                )
-        if more and more != behind & set(lengths):
-            raise SchemaMismatch(f"columns {sorted(behind)} need {steps + 1} rows each, or {steps} each", remedy=_ROWS)
-        total = steps + (1 if more else 0)
-        flags = NO_NEXT if self._has_next() and total == steps else 0
-        return {name: _aligned(schema, name, leaf, once, total) for name, leaf in leaves.items()}, (total, steps, flags)
-
-
-_ITEMS = "every leaf of extend() has the items as leading axis"
-_ROWS = "every leaf of an item has its rows as leading axis; those named in bootstrap= may have one more"
-
-
-def _length(name: str, leaf: Any, what: str) -> int:
-    """Length of a leaf's leading axis; `SchemaMismatch` if it has none."""
-    try:
-        return len(leaf)
-    except TypeError:
-        raise SchemaMismatch(
-            f"column {name!r}: expected a leading axis of {what}, got a {type(leaf).__name__} without one",
-            remedy=_ITEMS if what == "items" else _ROWS,
-        ) from None
-
-
-def _first_row(name: str, leaf: Any) -> Any:
-    if _length(name, leaf, "rows") == 0:
-        raise SchemaMismatch(f"column {name!r}: expected at least one row, got 0", remedy=_ROWS)
-    return leaf[0]
-
-
-def _joined(parts: list[Any]) -> Any:
-    """Rows of several items one behind the other."""
-    if isinstance(parts[0], list):
-        return [row for part in parts for row in part]
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+        rows, items, total = timed.joined(values, schema)
+        return self._send(tree.unflatten(rows), items, total, priority, timeout)
 
 
 _OTHER = "another thread of this process is inside its own insert() or extend() of the table"
@@ -386,15 +309,3 @@ def _refuse() -> _core.Hold:
         "handler or from a value being written: nothing was written",
         remedy="call it when that call is over; a signal handler can set a flag",
     )
-
-
-def _aligned(schema: Schema, name: str, leaf: Any, once: set[str], total: int) -> Any:
-    """A leaf with `total` rows: repeated where it is given once, its last row again where it lacks one."""
-    column = schema[name]
-    if name in once:
-        row = column.coerce(leaf)
-        return [row] * total if column.ragged else np.ascontiguousarray(np.broadcast_to(row, (total, *column.shape)))
-    rows = column.coerce(leaf, len(leaf))
-    if len(leaf) == total:
-        return rows
-    return [*rows, rows[-1]] if isinstance(rows, list) else np.concatenate([rows, rows[-1:]])

@@ -24,6 +24,7 @@ from di_store.replay.handle import TableHandle
 from di_store.replay.sampling import Drawn, Stopped, Terms, check_fits, check_n
 from di_store.runtime.background import LOOK_SECONDS, Background, Bell
 from di_store.runtime.chores import run_ahead
+from di_store.session import Session
 
 LEARNER_ROLE = 2
 CLOSE_SECONDS = 60.0
@@ -46,11 +47,12 @@ class Source(Protocol):
 
 
 class _Ahead:
-    """Draws batches, in a thread if some are to be drawn ahead. Ends with its `Loader`, which it does not hold.
+    """Draws batches, in a thread if some are to be drawn ahead. Ends with its `Loader`, to which it has no reference.
 
-    The consumer may be interrupted between any two of its steps, by what a signal handler raises. So it holds no lock
-    that the thread waits for, and nothing depends on its coming to its next step: it takes from `_ready` what is there,
-    and looks after the thread each time it finds nothing. How many batches are wanted is counted anew each time.
+    An exception of a signal handler may interrupt the consumer between any two steps. So the consumer holds no lock
+    that the thread waits for, and the thread never waits for the consumer's next step: the consumer takes what is in
+    `_ready`, and each time that it finds nothing it makes sure that the thread runs and is awake. How many batches
+    are wanted is computed from `_ready` each time.
     """
 
     def __init__(
@@ -65,7 +67,7 @@ class _Ahead:
         self._drawn = 0
         # Batches in their order, then the error that ended the thread, or None: there will be no more.
         self._ready: SimpleQueue[tuple[Drawn, Any] | BaseException | None] = SimpleQueue()
-        self._more = Bell()  # rung when something is put there, and by who leaves something there
+        self._more = Bell()  # rung when something is put there, and by a consumer that leaves some for another
         self._counts: deque[dict[TableHandle, int]] = deque(maxlen=prefetch)  # of the latest batches, draws by table
         self._wakes: SimpleQueue[Any] = SimpleQueue()  # what is put into it wakes the thread
         self._sleeps = False
@@ -82,7 +84,7 @@ class _Ahead:
                 raise _closed(StoreClosed("this loader was closed")) from None
         while not self._stopped():
             if self._ready.qsize() > 1:
-                self._more.ring()  # for another thread that waits
+                self._more.ring()  # one ring wakes one consumer: pass it on
             try:
                 found = self._ready.get_nowait()
             except Empty:
@@ -101,7 +103,7 @@ class _Ahead:
         raise _closed(StoreClosed("this loader was closed"))
 
     def _attend(self) -> None:
-        """Nothing is ready: have a thread, and awake. One that could not be started may be so at the next try."""
+        """Nothing is ready: start or wake the thread. A thread that could not start may start at the next attempt."""
         # mutant: an-interrupt-leaves-the-loader-asleep
         if self._sleeps:
             self._wakes.put(None)
@@ -116,8 +118,8 @@ class _Ahead:
     def stop(self, seconds: float) -> None:
         """Draw no more, and give back what was not handed out.
 
-        Waits for the thread so long at most; a thread that is held up longer gives back when it comes through. Again
-        after an interrupt it does the rest.
+        Waits `seconds` at most for the thread; one that takes longer gives back at its end. Called again after an
+        interrupt, it does the rest.
         """
         self._closed = True
         self._wakes.put(None)
@@ -175,7 +177,7 @@ class _Ahead:
             pass
         except StopIteration:
             self._hand(None)
-        except BaseException as error:  # whatever it is, the consumer gets it
+        except BaseException as error:  # of any type: the consumer raises it
             self._hand(error)
         if self._stopped():
             with contextlib.suppress(StoreError):  # a lock is held up: a later call gives back what could not be
@@ -196,7 +198,7 @@ class _Ahead:
             if self._ready.qsize() < self._prefetch:
                 return True
             self._sleeps = True
-            if self._ready.qsize() >= self._prefetch:  # looked at again: who took one meanwhile has woken nobody
+            if self._ready.qsize() >= self._prefetch:  # again: a consumer may have taken one before it saw `_sleeps`
                 self._wakes.get()
             self._sleeps = False
         return False
@@ -207,7 +209,7 @@ _ending = False
 
 
 def _closed(error: StoreError) -> BaseException:
-    """What asking a closed loader raises; while the interpreter ends, what ends a daemon thread without a word."""
+    """What a closed loader raises; while the interpreter ends, the exception that ends a daemon thread silently."""
     return SystemExit() if _ending else error
 
 
@@ -220,12 +222,13 @@ class Loader:
 
     def __init__(
         self,
+        session: Session,
         source: Source,
         batch_size: int,
         prefetch: int = 2,
         device: Any = None,
         pin_memory: bool = False,
-        beta: Any = None,
+        beta: float | Callable[[int], float | None] | None = None,
         drop_last: bool = False,
         timeout: float | None = None,
     ) -> None:
@@ -242,6 +245,7 @@ class Loader:
         source.arena.set_role(LEARNER_ROLE)
         run_ahead(source.arena)
         _open[id(self)] = self
+        session.follow(self, Loader._end_with)
 
     def __iter__(self) -> Loader:
         return self
@@ -274,7 +278,7 @@ class Loader:
         self._end_with(StoreClosed("this loader was closed", remedy="make a new one with table.loader()"))
 
     def _end_with(self, why: StoreError, seconds: float = CLOSE_SECONDS) -> None:
-        """Closed, or the store's handle is: does what an interrupted call has left."""
+        """The loader or the store's handle is closed. Does what an interrupted call has left undone."""
         self._ended = self._ended or why
         if self._pid == os.getpid():
             self._ahead.stop(seconds)
@@ -292,7 +296,7 @@ class Loader:
 
 
 def _close_all() -> None:
-    """Before the interpreter ends, which threads inside the core must not see."""
+    """Called before the interpreter ends: no thread may be inside the core then."""
     global _ending
     _ending = True
     until = time.monotonic() + END_SECONDS

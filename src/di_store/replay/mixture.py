@@ -6,11 +6,12 @@ import copy
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.random import Generator, Philox  # numpy loads it when first used: too late where no descriptor is left
 
+from di_store import _core
 from di_store.base import config
 from di_store.base.dtypes import Array
 from di_store.base.errors import EndOfData, StoreError, Timeout, shown
@@ -18,17 +19,15 @@ from di_store.base.tree import flatten
 from di_store.columns.ragged import Ragged
 from di_store.replay.batch import Batch, check_out, host_array, key_array
 from di_store.replay.handle import TableHandle
+from di_store.replay.keys import MOST_SHARDS, plain, shards_of, with_shard
 from di_store.replay.loader import Loader
 from di_store.replay.pool import ArrayPool
 from di_store.replay.sampling import Drawn, Terms, Undelivered, await_columns, check_fits, check_n, collect
+from di_store.replay.table import Table, open_table
+from di_store.session import Session, loaded
 
-if TYPE_CHECKING:
-    from di_store import _core
-    from di_store.replay.table import Table
-    from di_store.store import Store
-
-_SHARD_BITS = 56
-_MOST_TABLES = 256
+Shares: TypeAlias = "Mapping[str, float] | Mapping[Mixture, float] | Mapping[str | Mixture, float]"
+"""Weights by table name; the weight of a mixture goes to its tables, by their weights in it."""
 
 
 class Mixture:
@@ -38,16 +37,16 @@ class Mixture:
     """
 
     def __init__(
-        self, store: Store, tables: Mapping[str, Table], weights: Mapping[str, float], seed: int | None
+        self, session: Session, tables: Mapping[str, Table], weights: Mapping[str, float], seed: int | None
     ) -> None:
-        self._store = store
+        self._session = session
         self._tables = list(tables.values())
         self._weights = dict(weights)
         self._seed = seed
         self._ended: StoreError | None = None
         handles = [table._open() for table in self._tables]
         self._source: MixtureSource | None = MixtureSource(handles, _Shares(list(weights.values()), seed))
-        store._follow(self)
+        session.follow(self, Mixture._end_with)
 
     @property
     def weights(self) -> dict[str, float]:
@@ -58,11 +57,10 @@ class Mixture:
         return sum(len(table) for table in self._tables)
 
     def __repr__(self) -> str:
-        return f"<Mixture {self._weights!r} of store {self._store.name!r}>"
+        return f"<Mixture {self._weights!r} of store {self._session.name!r}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        store = self._store
-        return type(store)._load_mixture, (store.name, self._weights, self._seed, store._readonly is not None)
+        return load_mixture, (self._session.name, self._weights, self._seed, self._session.readonly)
 
     def sample(
         self,
@@ -103,12 +101,11 @@ class Mixture:
         keys, priorities = key_array(keys), host_array(priorities)
         if len(keys) != len(priorities):
             raise ValueError(f"update_priorities: {len(keys)} keys but {len(priorities)} priorities")
-        places = (keys >> np.uint64(_SHARD_BITS)).astype(np.int64)
-        plain = keys & np.uint64((1 << _SHARD_BITS) - 1)
+        places, own = shards_of(keys), plain(keys)
         for place, table in enumerate(self._tables):
             table._open().native.check_priorities(priorities[places == place])
         return sum(
-            table.update_priorities(plain[places == place], priorities[places == place], timeout=timeout)
+            table.update_priorities(own[places == place], priorities[places == place], timeout=timeout)
             for place, table in enumerate(self._tables)
             if (places == place).any()
         )
@@ -127,9 +124,7 @@ class Mixture:
     ) -> Loader:
         """As `Table.loader`."""
         source = self._open().only(columns)
-        made = Loader(source, batch_size, prefetch, device, pin_memory, beta, drop_last, timeout)
-        self._store._follow(made)
-        return made
+        return Loader(self._session, source, batch_size, prefetch, device, pin_memory, beta, drop_last, timeout)
 
     def _end_with(self, why: StoreError) -> None:
         """The store's handle is closed."""
@@ -144,6 +139,15 @@ class Mixture:
         for table in self._tables:
             table._writable()
         return source
+
+
+def load_mixture(store: str, weights: dict[str, float], seed: int | None, readonly: bool) -> Mixture:
+    """A mixture that was pickled, in the process that loads it."""
+
+    def attach(session: Session) -> Mixture:
+        return Mixture(session, {name: open_table(session, name, 0) for name in weights}, weights, seed)
+
+    return loaded(attach, store, readonly)
 
 
 class _Shares:
@@ -225,7 +229,7 @@ class MixtureSource:
             _give_back(parts)
             raise
         _give_back(parts)
-        terms.pause(blocked.handle, blocked.seen, blocked.reason)
+        terms.pause(blocked.handle, blocked.seen, blocked.reason, holder=blocked.holder)
         return []
 
     def _assemble(self, parts: list[_Part], beta: float | None, allocate: Callable[[str, Any, Any], Any]) -> Batch:
@@ -243,8 +247,7 @@ class MixtureSource:
             _join_ragged(whole, batch.data, [other.data for other in batches])
         names = ("priorities", "probabilities", "weights", "times_sampled", "versions", "episodes", "starts")
         joined = [np.concatenate([getattr(batch, name) for batch in batches]) for name in names]
-        tagged = [batch.keys | np.uint64(part.place << _SHARD_BITS) for part, batch in zip(parts, batches, strict=True)]
-        keys = np.concatenate(tagged)
+        keys = np.concatenate([with_shard(batch.keys, part.place) for part, batch in zip(parts, batches, strict=True)])
         found = Batch(whole, keys, *joined, sum(batch.table_size for batch in batches))
         found.source = np.concatenate([np.full(part.held, part.place, np.int32) for part in parts])
         return found
@@ -270,6 +273,7 @@ class _Part:
         self.held = 0
         self.seen = 0  # the table's sequence number before the last look
         self.why = ""
+        self.holder: int | None = None  # who held up the last look, by its place among the store's clients
         self._count = count
         self._draws: _core.Draws | None = None
 
@@ -285,7 +289,7 @@ class _Part:
         try:
             self.draw(now, holding)
         except Timeout as error:
-            self.why = error.reason
+            self.why, self.holder = error.reason, error.holder
             self.held = 0 if self._draws is None else self._draws.count
 
     def draw(self, terms: Terms, holding: bool) -> None:
@@ -341,7 +345,7 @@ def _collect_some(parts: list[_Part], terms: Terms) -> None:
             return
         part = lacking[0]
         try:
-            terms.pause(part.handle, part.seen, f"{held} of {terms.n} drawn; {part.why}", at_most)
+            terms.pause(part.handle, part.seen, f"{held} of {terms.n} drawn; {part.why}", at_most, part.holder)
         except Timeout:
             if held < terms.min_n:
                 raise
@@ -393,15 +397,39 @@ def _join_ragged(whole: dict[str, Any], data: Any, parts: list[Any]) -> None:
             whole[name] = Ragged(np.concatenate([ragged.values for ragged in each]), np.concatenate(offsets), lead)
 
 
-def check_shares(weights: Any) -> dict[str, float]:
-    """Shares by table name.
+def flat_shares(store: str, weights: Any) -> dict[str, float]:
+    """Shares by table name; the share of a mixture goes to its tables, by their weights in it.
+
+    Args:
+        store: name of the store that all tables are in.
+        weights: as `Store.mix` takes them.
 
     Raises:
-        ValueError: none, more than 256, negative ones, or all zero. TypeError: no dict of numbers.
+        ValueError: no table, more than 256, negative weights, or all zero; a mixture of another store.
+        TypeError: no dict of numbers by table name or mixture.
     """
-    if not isinstance(weights, Mapping) or not all(isinstance(name, str) for name in weights):
-        raise TypeError(f'mix() takes shares by table name, such as {{"agent": 255, "demo": 1}}, not {shown(weights)}')
-    found = {name: config.real(f"weight of {name!r}", value) for name, value in weights.items()}
-    if not 1 <= len(found) <= _MOST_TABLES or sum(found.values()) <= 0:
-        raise ValueError("mix() needs 1 to 256 tables, and a weight above 0")
+    if not isinstance(weights, Mapping) or not all(isinstance(part, (str, Mixture)) for part in weights):
+        raise TypeError(
+            'mix() takes shares by table name or mixture, such as {"agent": 255, "demo": 1}, not ' + shown(weights)
+        )
+    found: dict[str, float] = {}
+    for part, weight in weights.items():
+        share = config.real(f"weight of {part!r}", weight)
+        for name, portion in _portions(store, part).items():
+            found[name] = found.get(name, 0.0) + share * portion
+    if len(found) > MOST_SHARDS:
+        raise ValueError(
+            f"mix() of {len(found)} tables: at most {MOST_SHARDS}, as many as the byte of a key tells apart; mix fewer"
+        )
+    if not sum(found.values()) > 0:
+        raise ValueError("mix() needs a table, and a weight above 0")
     return found
+
+
+def _portions(store: str, part: str | Mixture) -> dict[str, float]:
+    if isinstance(part, str):
+        return {part: 1.0}
+    if part._session.name != store:
+        raise ValueError(f"{part!r} is of another store than {store!r}: a mixture draws from the tables of one store")
+    whole = sum(part.weights.values())
+    return {name: weight / whole for name, weight in part.weights.items()}

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 from di_store import _core
+from di_store._core import LEDGER_ENTRY_BYTES
 from di_store.base import config
 from di_store.base.errors import CapacityError, EndOfData, Timeout
 from di_store.base.sizes import format_size, machine_bytes
@@ -18,21 +19,20 @@ from di_store.runtime.waits import SLICE_SECONDS, SampleWait, check_timeout
 
 
 class Undelivered(Exception):
-    """A finished table waits for draws of others: who holds draws meanwhile must give them back, or both could wait."""
+    """A finished table waits for draws of others. A caller that holds draws must give them back, or both could wait."""
 
-    def __init__(self, handle: TableHandle, seen: int, reason: str) -> None:
+    def __init__(self, handle: TableHandle, seen: int, reason: str, holder: int | None) -> None:
         super().__init__(reason)
         self.handle = handle
         self.seen = seen
         self.reason = reason
+        self.holder = holder
 
 
 class Stopped(Exception):
-    """A loader is being closed: its thread leaves what it waits for."""
+    """A loader is being closed: its thread stops waiting."""
 
 
-_LEDGER_BYTES = 16
-"""What a draw takes of the store's memory until it is delivered."""
 _DRAW_BYTES = 128
 """What a draw takes of this process's memory beside its example."""
 
@@ -48,9 +48,9 @@ def check_fits(arena: _core.Arena, n: int, example_bytes: int = 0) -> None:
     Raises:
         CapacityError: more draws than the store's memory can count, or more bytes than the machine has.
     """
-    if n * _LEDGER_BYTES > arena.budget:
+    if n * LEDGER_ENTRY_BYTES > arena.budget:
         raise CapacityError(
-            f"n={n} draws take {_LEDGER_BYTES} bytes each of the store's memory of {format_size(arena.budget)}",
+            f"n={n} draws take {LEDGER_ENTRY_BYTES} bytes each of the store's memory of {format_size(arena.budget)}",
             remedy="sample fewer at once, or raise memory= with store.resize(memory=)",
         )
     needed = n * (example_bytes + _DRAW_BYTES)
@@ -122,7 +122,7 @@ class Terms:
             raise ValueError(f"min_n={self.min_n} is above n={n}: it is the least that sample may return")
         self.linger = check_timeout(linger, "linger")
         self.stop = stop
-        self.ours = ours or (lambda _: 0)  # draws of a table that the caller holds ready: they do not come back
+        self.ours = ours or (lambda _: 0)  # draws of a table in batches drawn ahead: they do not come back
         self.holding = False  # whether the caller holds draws of other tables meanwhile
         self.wait: SampleWait | None = None
 
@@ -149,7 +149,14 @@ class Terms:
             return 0.0
         return SLICE_SECONDS if self.linger is None else self.linger - (time.monotonic() - newest)
 
-    def pause(self, handle: TableHandle, seen: int, reason: str, at_most: float = SLICE_SECONDS) -> None:
+    def pause(
+        self,
+        handle: TableHandle,
+        seen: int,
+        reason: str,
+        at_most: float = SLICE_SECONDS,
+        holder: int | None = None,
+    ) -> None:
         """Wait one slice for items; raises `Timeout`, or `Stopped`."""
         if self.stop is not None and self.stop():
             raise Stopped
@@ -158,7 +165,7 @@ class Terms:
             what = f"sample of {self.n} from table {handle.name!r}"
             self.wait = SampleWait(handle.arena, self.timeout, what)
         self.wait.check_attended(handle.native, reason)
-        self.wait.pause(handle.native.wait_items, seen, reason, at_most=at_most, table=handle.native)
+        self.wait.pause(handle.native.wait_items, seen, reason, at_most=at_most, table=handle.native, holder=holder)
 
 
 def await_columns(handle: TableHandle, terms: Terms) -> None:
@@ -187,9 +194,7 @@ def collect(handle: TableHandle, reader: _core.Reader, draws: _core.Draws, terms
     native = handle.native
     held, newest = draws.count, time.monotonic()
     while True:
-        seen = native.items_seq()
-        stats = native.stats()
-        finished = stats["finished"]
+        seen, finished = native.items_seq(), native.finished
         count = reader.draw(draws, terms.n)
         if count > held:
             held, newest = count, time.monotonic()
@@ -201,21 +206,21 @@ def collect(handle: TableHandle, reader: _core.Reader, draws: _core.Draws, terms
             others = _undelivered(reader, draws, handle, terms)
             if native.items_seq() != seen:  # some came back meanwhile
                 continue
-            if not others:
+            if others is None:
                 raise EndOfData(f"table {handle.name!r} is finished and gives no more: {draws.why}")
-            reason = f"finished; {others}"
+            reason = f"finished; {others.reason}"
             if terms.holding:
-                raise Undelivered(handle, seen, reason)
-            terms.pause(handle, seen, reason)
+                raise Undelivered(handle, seen, reason, others.holder)
+            terms.pause(handle, seen, reason, holder=others.holder)
             continue
         at_most = terms.patience(held, newest)
         if at_most <= 0:
             return held
         reason = f"{held} of {terms.n} drawn; {draws.why}" if held else draws.why
-        if stats["stale_dropped"]:
+        if native.stats()["stale_dropped"]:
             reason += _unversioned(handle)
         try:
-            terms.pause(handle, seen, reason, at_most)
+            terms.pause(handle, seen, reason, at_most, draws.holder)
         except Timeout:
             if held >= terms.min_n:
                 return held
@@ -223,7 +228,7 @@ def collect(handle: TableHandle, reader: _core.Reader, draws: _core.Draws, terms
 
 
 def _unversioned(handle: TableHandle) -> str:
-    """What to know of stale items where no column says their version."""
+    """For the reason of a wait: which version items have where no column tells it."""
     schema = handle.schema
     if schema is None or version_column(schema) is not None:
         return ""
@@ -234,14 +239,24 @@ def _unversioned(handle: TableHandle) -> str:
     )
 
 
-def _undelivered(reader: _core.Reader, draws: _core.Draws, handle: TableHandle, terms: Terms) -> str:
-    """Which draws of others may still come back, as text; "" for none."""
+class _Others(NamedTuple):
+    """Why a finished table may still give more."""
+
+    reason: str
+    holder: int | None
+
+
+def _undelivered(reader: _core.Reader, draws: _core.Draws, handle: TableHandle, terms: Terms) -> _Others | None:
+    """Draws of others that may still come back; None: there are none."""
     found = reader.undelivered(draws)
     if found is None:
-        return "its lock is held up"
-    count, who = found
-    count -= terms.ours(handle)  # looked at later than the count: they only become fewer, never hide another's
-    return f"{count} draws are not delivered yet and may come back, held by {who}" if count > 0 else ""
+        return _Others("its lock is held up", None)
+    count = found.count - terms.ours(
+        handle
+    )  # read after the count: they only become fewer, so none of another process is missed
+    if count <= 0:
+        return None
+    return _Others(f"{count} draws are not delivered yet and may come back, held by {found.who}", found.holder)
 
 
 class Drawn:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from di_store import _core
+from di_store._core import Autoreset
 from di_store.base import tree
 from di_store.base.config import MAX_COUNT, real
 from di_store.base.dtypes import Array
@@ -26,8 +27,7 @@ from di_store.lowering.plan import (
     observed_columns,
     sparse_columns,
 )
-from di_store.lowering.reserve import Cut, Heap, cut_for_all, cut_for_one, reckon_heap
-from di_store.policy.settings import UNLIMITED
+from di_store.lowering.reserve import ChunkHeap, Cut, chunk_heap, cut_for_all, cut_for_one
 from di_store.policy.views import NEED_ENDS, Transition
 from di_store.replay.batch import host_array
 from di_store.replay.handle import Size, TableHandle, held_reserve, slots_now
@@ -105,14 +105,14 @@ def step_schema(handles: Sequence[TableHandle], step: Any, lead: tuple[int, ...]
 
 
 def build_native(
-    handles: Sequence[TableHandle], lanes: int | None, autoreset: int, seconds: float
+    handles: Sequence[TableHandle], lanes: int | None, autoreset: Autoreset, seconds: float
 ) -> tuple[_core.Writer, Schema]:
     """The core's writer over tables whose columns are declared, and the columns of its steps.
 
     Args:
         handles: of the tables.
         lanes: as `Table.writer`.
-        autoreset: the core's number for it.
+        autoreset: who resets ended episodes.
         seconds: to wait for locks that stopped processes hold; negative: no limit.
     """
     schemas = {handle.name: _schema_of(handle) for handle in handles}
@@ -128,7 +128,7 @@ def build_native(
 def build_inserter(handle: TableHandle, seconds: float) -> tuple[_core.Writer, Schema]:
     """The core's writer for items that are inserted whole, and the columns of their rows."""
     schema = finished_schema(handle.settings.view, _schema_of(handle))
-    plan = writer_plan([handle], schema, None, 0, seconds)
+    plan = writer_plan([handle], schema, None, Autoreset.OFF, seconds)
     plan |= {"terminated": -1, "truncated": -1, "discount": -1, "counted": False}
     return _core.Writer(handle.arena, plan, seconds), schema
 
@@ -155,7 +155,7 @@ def _widen(handle: TableHandle, schema: Schema, cut: Cut, lanes: int, seconds: f
 def _widened(handle: TableHandle, schema: Schema, cut: Cut, lanes: int, now: dict[str, Any]) -> Size | None:
     """The size of a table that takes part in such a stream; None: as it is."""
     capacity, held = int(now["capacity"]), held_reserve(now)
-    needed = handle.reckon(schema, None if capacity >= UNLIMITED else capacity, cut=cut, lanes=lanes).reserve
+    needed = handle.needs(schema, capacity, cut=cut, lanes=lanes).reserve
     items, open_bytes = max(held.item_bytes, needed.item_bytes), max(held.open_bytes, needed.open_bytes)
     wide = held.with_parts(items, open_bytes, handle.settings.max_bytes)
     block = needed.chunk_block if needed.chunk_block < int(now["chunk_block"]) else 0
@@ -163,7 +163,7 @@ def _widened(handle: TableHandle, schema: Schema, cut: Cut, lanes: int, now: dic
 
 
 def writer_plan(
-    handles: Sequence[TableHandle], schema: Schema, lanes: int | None, autoreset: int, seconds: float
+    handles: Sequence[TableHandle], schema: Schema, lanes: int | None, autoreset: Autoreset, seconds: float
 ) -> dict[str, Any]:
     """What the core needs to know to write these columns into these tables."""
     arena = handles[0].arena
@@ -217,11 +217,11 @@ def tracked_versions(handles: Iterable[TableHandle], schema: Schema) -> list[tup
     return [(position, versions, name) for position, versions, name in named if name is not None]
 
 
-def _cut(handles: Sequence[TableHandle], schema: Schema, layout: Layout, heap: Heap, lanes: int) -> Cut:
+def _cut(handles: Sequence[TableHandle], schema: Schema, layout: Layout, heap: ChunkHeap, lanes: int) -> Cut:
     if len(handles) == 1:
-        needed = handles[0].reckon(_schema_of(handles[0]))
+        needed = handles[0].needs(_schema_of(handles[0]))
         return cut_for_one(handles[0].settings, needed, layout, heap.per_row, lanes)
-    tables = [(handle.settings, handle.reckon(schema)) for handle in handles]
+    tables = [(handle.settings, handle.needs(schema)) for handle in handles]
     return cut_for_all(tables, layout, heap.per_row, lanes)
 
 
@@ -235,10 +235,10 @@ def _final_columns(handles: Sequence[TableHandle], layout: Layout) -> list[int]:
     return layout.numbers(names)
 
 
-def _stream_heap(handles: Sequence[TableHandle], schema: Schema, sparse: frozenset[str], layout: Layout) -> Heap:
-    found = [reckon_heap(handle.settings, schema, sparse, handle.example_bytes) for handle in handles]
+def _stream_heap(handles: Sequence[TableHandle], schema: Schema, sparse: frozenset[str], layout: Layout) -> ChunkHeap:
+    found = [chunk_heap(handle.settings, schema, sparse, handle.example_bytes) for handle in handles]
     row_max, bounded = max(heap.row_max for heap in found), all(heap.bounded for heap in found)
-    return Heap(max(heap.per_row for heap in found), row_max, bounded)
+    return ChunkHeap(max(heap.per_row for heap in found), row_max, bounded)
 
 
 def _float_bytes(column: Column) -> int:
@@ -300,17 +300,17 @@ def check_priority(priority: Any) -> None:
         raise ValueError("priority=: priorities must be finite and at least 0; nothing was written")
 
 
-def autoreset_number(mode: Any) -> int:
-    """0 for a program that resets itself, 1 next-step, 2 same-step; takes Gymnasium's AutoresetMode or its name.
+def autoreset_mode(mode: Any) -> Autoreset:
+    """The core's name for Gymnasium's AutoresetMode or its name; None: the program resets by itself.
 
     Raises:
         ValueError: another mode.
     """
     if mode is None:
-        return 0
+        return Autoreset.OFF
     value = getattr(mode, "value", mode)
     text = value.replace("_", "").replace("-", "").lower() if isinstance(value, str) else ""
-    known = {"disabled": 0, "nextstep": 1, "samestep": 2}
+    known = {"disabled": Autoreset.OFF, "nextstep": Autoreset.NEXT_STEP, "samestep": Autoreset.SAME_STEP}
     if text not in known:
         raise ValueError(
             f'autoreset={shown(mode)}: give envs.metadata["autoreset_mode"] ("next_step" or "same_step"), '
@@ -335,14 +335,27 @@ def rows_of(steps: Any) -> int:
         leaf = next(iter(leaf.values()))
     if leaf is steps:
         raise TypeError(f"steps are a nested dict of columns with a leading axis, not a {type(steps).__name__}")
-    try:
-        rows = len(leaf)
-    except TypeError:
+    rows = leading_rows(leaf)
+    if rows is None:
         raise SchemaMismatch(
-            f"extend() needs a leading axis in every leaf, got a {type(leaf).__name__}",
-            remedy="append() takes one step",
-        ) from None
+            f"extend() needs a leading axis in every leaf, got a {kind_of(leaf)}", remedy="append() takes one step"
+        )
     return rows_limit(rows)
+
+
+def leading_rows(leaf: Any) -> int | None:
+    """Length of a leaf's leading axis; None: it has none."""
+    try:
+        return len(leaf)
+    except (TypeError, RuntimeError):  # the latter: a nested tensor of layout=torch.strided
+        return None
+
+
+def kind_of(leaf: Any) -> str:
+    """What a leaf without a leading axis is, for errors."""
+    if getattr(leaf, "is_nested", False):
+        return "nested tensor of layout=torch.strided, which tells no sizes: make it with layout=torch.jagged"
+    return type(leaf).__name__
 
 
 def rows_limit(rows: int) -> int:

@@ -1,37 +1,37 @@
-"""One table: writing to it, reading from it, changing it while everybody runs."""
+"""One table: writing to it, reading from it, changing it while it is in use."""
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, NoReturn
 
 import numpy as np
 
+from di_store import _core
 from di_store.base import config
 from di_store.base.dtypes import Array
-from di_store.base.errors import CapacityError, StoreError
+from di_store.base.errors import CapacityError, StoreError, TableNotFound
 from di_store.lowering.reserve import check_room
+from di_store.lowering.shape import UNLIMITED, native_changes, slots_for
+from di_store.policy.changes import UNCHANGED, Unchanged, check_changes
 from di_store.policy.combination import MAX_CAPACITY
-from di_store.policy.limiters import Limiter, check_limiter
+from di_store.policy.limiters import Limiter
+from di_store.policy.options import check_table_name
 from di_store.policy.samplers import Prioritized
-from di_store.policy.settings import UNLIMITED, limiter_numbers, slots_for
 from di_store.replay.batch import Batch, empty_batch, host_array, key_array
 from di_store.replay.handle import Size, TableHandle, held_reserve
 from di_store.replay.inserter import Inserter
 from di_store.replay.loader import LEARNER_ROLE, Loader
 from di_store.replay.sampling import TableSource, read_batch
-from di_store.replay.stats import table_stats
+from di_store.replay.stats import TableStats, table_stats
 from di_store.replay.writer import Writer
 from di_store.runtime.chores import run_ahead
-from di_store.runtime.waits import CALL_SECONDS, lock_seconds
+from di_store.runtime.waits import Missing, check_timeout, lock_seconds, until
+from di_store.session import Session, loaded
 
-if TYPE_CHECKING:
-    from di_store.store import Store
-
-_UNCHANGED: Any = ...
 _MINUTE = 60
 _FLOATS = (np.dtype(np.float64), np.dtype(np.float32))
 _AT_ONCE = 65_536
@@ -42,7 +42,7 @@ def _resized(handle: TableHandle, capacity: int, seconds: float, now: dict[str, 
     """The size of a table for so many items; `CapacityError` where there is no room for them."""
     schema, slots, reserve = handle.schema, int(now["slots"]), held_reserve(now)
     if schema is not None:
-        needed = handle.reckon_resized(schema, capacity, now)
+        needed = handle.needs_resized(schema, capacity, now)
         slots_held = needed.meta_bytes if capacity <= slots - 1024 else 0
         check_room(handle.name, needed, handle.arena.available(seconds), int(now["reserve_bytes"]) + slots_held)
         reserve = needed.reserve
@@ -52,15 +52,17 @@ def _resized(handle: TableHandle, capacity: int, seconds: float, now: dict[str, 
 class Table:
     """A handle of one table; thread-safe. Pickles as the names of store and table, and attaches when loaded."""
 
-    def __init__(self, store: Store, handle: TableHandle) -> None:
-        self._store = store
+    def __init__(self, session: Session, native: _core.Table) -> None:
+        handle = TableHandle(session.arena, native, session.versions)
+        self._session = session
         self._name = handle.name
-        # Other threads may close the store: a call takes the handle once, and keeps it until it is through.
+        # Another thread may close the store: a call reads this field once, and keeps the handle until its end.
         self._handle: TableHandle | None = handle
         self._inserter = Inserter(handle)
         self._beta_default = isinstance(handle.settings.sampler, Prioritized)
-        self._sample: Any = self._first_sample
+        self._sample: Callable[[int, float | None, list[int] | None], Any] = self._first_sample
         self._closed: StoreError | None = None
+        session.follow(self, Table._end_with)
 
     @property
     def name(self) -> str:
@@ -71,11 +73,11 @@ class Table:
         return int(self._open().native.size())
 
     def __repr__(self) -> str:
-        return f"<Table {self.name!r} of store {self._store.name!r}>"
+        return f"<Table {self.name!r} of store {self._session.name!r}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         # mutant: pickled-table-of-another-store
-        return type(self._store)._load_table, (self._store.name, self._name, self._store._readonly is not None)
+        return load_table, (self._session.name, self._name, self._session.readonly)
 
     # -- writing ------------------------------------------------------------------------------------------------
 
@@ -93,9 +95,7 @@ class Table:
                 columns have ``done``, ``dones``, ``terminal`` or ``is_last`` in place of ``terminated`` and
                 ``truncated``. Without any of these there is one warning.
         """
-        made = Writer([self._writable()], lanes, autoreset, single=True)
-        self._store._follow(made)
-        return made
+        return Writer(self._session, [self._writable()], lanes, autoreset, single=True)
 
     def insert(self, value: Any, *, priority: float | None = None, timeout: float | None = None) -> Array:
         """One item without a stream; its key, uint64[1].
@@ -168,7 +168,7 @@ class Table:
         handle = self._writable()
         return read_batch(handle, found, n, timeout, min_n, linger, self._beta(handle, beta), columns, out)
 
-    def _first_sample(self, n: int, beta: float | None, which: Any) -> Any:
+    def _first_sample(self, n: int, beta: float | None, which: list[int] | None) -> Any:
         """The first call finds the core's reader; None while the table has no columns."""
         handle = self._writable()
         if handle.schema is None:
@@ -197,16 +197,6 @@ class Table:
             return empty_batch(wanted)
         which = handle.which(columns)
         return handle.batch(handle.reader().peek(wanted, self._beta(handle, None), which))
-
-    def _oldest(self, start: int, n: int, columns: tuple[str, ...] | None) -> Batch:
-        """Up to `n` items as `peek` shows them, oldest first, the `start` oldest left out.
-
-        Each is read in the hold of the lock that finds it: none is gone before one can look at it.
-        """
-        handle = self._open()
-        if handle.read_plan() is None:
-            return empty_batch(np.empty(0, np.uint64))
-        return handle.batch(handle.reader().peek_oldest(start, n, handle.which(columns), CALL_SECONDS))
 
     def keys(self, start: int = 0, n: int | None = None, *, timeout: float | None = 60) -> Array:
         """Keys of up to `n` items, oldest first, the `start` oldest left out: uint64."""
@@ -239,14 +229,14 @@ class Table:
     # -- changing -----------------------------------------------------------------------------------------------
 
     def reset(self, *, timeout: float | None = 60) -> None:
-        """Remove all items; all counts begin anew, and the table takes inserts again after `finish`.
+        """Remove all items; all counts start again, and the table takes inserts again after `finish`.
 
         Draws that nobody has received yet are still handed out, and count nowhere. The largest priority stays.
         """
         self._writable().native.reset(lock_seconds(timeout))
 
     def resize(self, capacity: int, *, timeout: float | None = 60) -> None:
-        """Another number of items, while everybody goes on; a smaller one evicts by the remover.
+        """Change the number of items while the table is in use; a smaller one evicts by the remover.
 
         Raises:
             CapacityError: below what the limiter needs, or beyond the store's memory; nothing was changed.
@@ -270,14 +260,14 @@ class Table:
         *,
         limiter: Limiter | None = None,
         alpha: float | None = None,
-        beta: Any = _UNCHANGED,
-        max_staleness: Any = _UNCHANGED,
+        beta: float | Unchanged | None = UNCHANGED,
+        max_staleness: int | Unchanged | None = UNCHANGED,
         timeout: float | None = 60,
     ) -> None:
-        """Change what may change while everybody runs; a changed limiter counts anew.
+        """Change settings while the table is in use; a changed limiter starts its counts again.
 
-        Anew means that the first `min_size` items there count as its inserts: a full table goes on at once, in the
-        middle of the band of `SamplesPerInsert`. A queue goes on counting what waits in it.
+        Its counts then begin as if `min_size` of the items there had just been inserted: a full table continues at
+        once, in the middle of the band of `SamplesPerInsert`. A queue continues to count what waits in it.
 
         Args:
             limiter: another of the same kind of table: a queue stays a queue.
@@ -290,23 +280,11 @@ class Table:
             ValueError: it contradicts the table's other settings; nothing was changed.
         """
         handle = self._writable()
-        settings = handle.settings
-        numbers = None
-        if limiter is not None:
-            numbers = limiter_numbers(check_limiter(limiter))
-            _check_limiter(handle, limiter, numbers)
-        if (alpha is not None or beta is not _UNCHANGED) and not isinstance(settings.sampler, Prioritized):
-            raise ValueError(f"alpha= and beta= belong to Prioritized, this table has sampler={settings.sampler!r}")
-        if alpha is not None:
-            alpha = config.real("alpha", alpha, why="it is the exponent on priorities")
-        if beta is not _UNCHANGED and beta is not None:
-            beta = config.real("beta", beta, why="it is the exponent of the importance weights")
-        staleness = None
-        if max_staleness is not _UNCHANGED:
-            if settings.weights is None and max_staleness is not None:
-                raise ValueError('max_staleness needs the table to be created with weights="policy"')
-            staleness = -1 if max_staleness is None else config.count("max_staleness", max_staleness, minimum=0)
-        handle.native.configure(numbers, alpha, beta, staleness, lock_seconds(timeout))
+        capacity = int(handle.native.stats()["capacity"])
+        changes = check_changes(
+            handle.settings, capacity, limiter=limiter, alpha=alpha, beta=beta, max_staleness=max_staleness
+        )
+        handle.native.configure(*native_changes(changes), lock_seconds(timeout))
 
     def finish(self, *, timeout: float | None = 60) -> None:
         """No more inserts will come: `sample` returns what remains, then raises `EndOfData`; loaders stop.
@@ -317,7 +295,7 @@ class Table:
         """
         self._writable().native.finish(lock_seconds(timeout))
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> TableStats:
         """Counts, bytes and the limiter's state, read without locks.
 
         ``bytes_stored`` is what the table's chunks take. ``bytes_logical`` is what its items would take if each held
@@ -337,7 +315,7 @@ class Table:
         prefetch: int = 2,
         device: Any = None,
         pin_memory: bool = False,
-        beta: Any = None,
+        beta: float | Callable[[int], float | None] | None = None,
         columns: str | Iterable[str] | None = None,
         drop_last: bool = False,
         timeout: float | None = None,
@@ -355,9 +333,7 @@ class Table:
             timeout: seconds that one batch may take; None: no limit.
         """
         source = TableSource(self._writable(), columns)
-        made = Loader(source, batch_size, prefetch, device, pin_memory, beta, drop_last, timeout)
-        self._store._follow(made)
-        return made
+        return Loader(self._session, source, batch_size, prefetch, device, pin_memory, beta, drop_last, timeout)
 
     # -- handles ------------------------------------------------------------------------------------------------
 
@@ -372,12 +348,12 @@ class Table:
         handle = self._handle
         if handle is None:
             return self._open()
-        if self._store._readonly is not None:
-            raise copy.copy(self._store._readonly)
+        if self._session.readonly:
+            self._session.check_writable()
         return handle
 
     def _end_with(self, why: StoreError) -> None:
-        """The store's handle is closed: later calls raise `why`, and those that wait."""
+        """The store's handle is closed: later calls raise `why`, and so do those that wait."""
         handle = self._handle
         if handle is None:
             return
@@ -385,21 +361,34 @@ class Table:
         handle.closed = self._closed
         self._sample = self._refuse
         self._inserter.end_with(self._closed)
-        self._handle = None  # the mapping goes with the last handle: let go of the core's part
+        self._handle = None  # the mapping goes with the last handle: drop the core's part
 
-    def _refuse(self, *_: Any) -> Any:
+    def _refuse(self, *_: Any) -> NoReturn:
         assert self._closed is not None
         raise copy.copy(self._closed)
 
 
-def _check_limiter(handle: TableHandle, limiter: Limiter, numbers: tuple[float, float, float, int, bool]) -> None:
-    settings = handle.settings
-    capacity = int(handle.native.stats()["capacity"])
-    if numbers[4] != settings.queued or (numbers[4] and type(limiter) is not type(settings.limiter)):
-        raise ValueError(
-            f"limiter={limiter!r}: a table with {settings.limiter!r} cannot become one with another order of "
-            "drawing; make a new table"
-        )
-    least = int(numbers[2]) if numbers[4] else numbers[3]
-    if least > capacity:
-        raise ValueError(f"limiter={limiter!r} needs {least} items, and capacity={capacity} holds fewer")
+def open_table(session: Session, name: str, timeout: float | None) -> Table:
+    """The table of that name, which somebody may still have to create.
+
+    Raises:
+        TableNotFound: it was not there within `timeout` seconds.
+    """
+    arena, seconds = session.arena, check_timeout(timeout)
+    native = arena.table(check_table_name(name))
+    if native is None:
+        native = until(lambda: session.arena, seconds, f"table {name!r}", partial(_look, session.name, name))
+    return Table(session, native)
+
+
+def _look(store: str, name: str, arena: _core.Arena) -> _core.Table | Missing[_core.Table]:
+    seen = arena.room_seq()
+    if (native := arena.table(name)) is not None:
+        return native
+    missing = TableNotFound(f"store {store!r} has no table {name!r}")
+    return Missing(arena.wait_table, seen, "nobody has created it yet", error=missing)
+
+
+def load_table(store: str, name: str, readonly: bool) -> Table:
+    """A table that was pickled, in the process that loads it."""
+    return loaded(lambda session: open_table(session, name, 0), store, readonly)

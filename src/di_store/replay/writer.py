@@ -1,7 +1,7 @@
-"""Writing: a writer of one stream into one or several tables, and inserting without a stream.
+"""Writing: a writer of one stream into one or several tables.
 
-A call goes to the core as it is; everything else here is for what happens rarely: the first step declares columns, a
-call that has to wait, a call that is refused, an end that comes from another thread.
+A call's arguments go to the core unchanged. The rest of this file handles rare cases: the first step declares columns,
+a call waits, a call is refused, another thread ends the writer.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from di_store import _core
 from di_store.base import tree
 from di_store.base.config import count, flag, listed
 from di_store.base.dtypes import Array
-from di_store.base.errors import EndOfData, SchemaMismatch, StoreError, WriterClosed
+from di_store.base.errors import EndOfData, SchemaMismatch, StoreError, WriterClosed, shown
 from di_store.columns.schema import Schema
 from di_store.lowering.plan import VALUE
 from di_store.replay.batch import Items, encode_blob
 from di_store.replay.handle import TableHandle
 from di_store.replay.stream import (
-    autoreset_number,
+    autoreset_mode,
     build_native,
     check_lane,
     check_priority,
@@ -37,6 +37,7 @@ from di_store.replay.stream import (
 from di_store.runtime import waits
 from di_store.runtime.chores import run_ahead
 from di_store.runtime.waits import InsertWait, check_timeout, core_seconds
+from di_store.session import Session
 
 WRITER_ROLE = 1
 CLOSE_SECONDS = 60.0
@@ -60,18 +61,21 @@ def forget_writers() -> None:
 class Writer:
     """Appends steps to the streams of some lanes; one thread uses it. Made by `Table.writer` and `Store.writer`."""
 
-    def __init__(self, handles: Iterable[TableHandle], lanes: int | None, autoreset: Any, *, single: bool) -> None:
+    def __init__(
+        self, session: Session, handles: Iterable[TableHandle], lanes: int | None, autoreset: Any, *, single: bool
+    ) -> None:
         stream = _Stream(handles, lanes, autoreset)
         self._stream: _Stream | None = stream
         self._names = [handle.name for handle in stream.handles]
         self._single = single
-        self._thread = 0  # of whom it belongs to; -1 when it has ended
-        self._claim = threading.Lock()  # taken once: by its thread, or by who ends it before it had one
+        self._thread = 0  # that owns it; 0: none yet; -1: it has ended
+        self._claim = threading.Lock()  # taken once: by the owner, or by a thread that ends it before it has one
         self._ended: StoreError | None = None
         self._call: Any = self._first_call if stream.native is None else stream.call
         self._calls = 0
         self._fresh = stream.native is None  # the first step is still to come
         _open.add(self)
+        session.follow(self, Writer._end_with)
 
     # -- the calls ----------------------------------------------------------------------------------------------
 
@@ -236,28 +240,28 @@ class Writer:
         try:
             self.close(timeout=0.0)
         except StoreError:
-            pass  # the error that is on its way says more
+            pass  # the error of the with block says more
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Writer does not pickle: pass the table and call table.writer() where it is used")
 
-    # -- rare ways ----------------------------------------------------------------------------------------------
+    # -- rare cases ---------------------------------------------------------------------------------------------
 
     def _enter(self) -> None:
-        """Somebody else's thread, the first call, or the end."""
+        """Called in a thread that is not the owner: the first call makes it the owner, else the writer is refused."""
         if self._ended is None and not self._thread and self._claim.acquire(blocking=False):
             self._thread = get_ident()
             return
         raise self._closed()
 
     def _closed(self) -> StoreError:
-        """Why it cannot be used: a copy, since several threads may raise it."""
+        """Why it cannot be used: a copy of the error, since several threads may raise it."""
         if self._ended is not None:
             return copy.copy(self._ended)
         return WriterClosed("a writer is for one thread, and this one is used by another")
 
     def _open(self) -> _Stream:
-        """What a call needs, which it keeps until it is through; `StoreClosed` once the store's handle has ended."""
+        """What a call needs and keeps until its end; raises what ended the writer."""
         stream = self._stream
         if stream is None:
             raise self._closed()
@@ -295,31 +299,31 @@ class Writer:
         self._ended = why
         self._thread = -1
         self._call = self._refuse
-        # The mapping goes with the last handle: let go of the core's part. A call in another thread has its own hold.
+        # The mapping goes with the last handle: drop the core's part. A call in another thread holds its own reference.
         stream, self._stream = self._stream, None
         if stream is not None:
             stream.end(why)
 
     def _end_with(self, why: StoreError) -> None:
-        """The store's handle is closed: end as `close` does, as far as that needs no waiting."""
+        """The store's handle is closed: do of `close` what needs no waiting."""
         if self._ended is None and (self._thread == get_ident() or self._claim.acquire(blocking=False)):
             self._thread = get_ident()
             try:
                 self.close(timeout=0.0)
             except StoreError:
-                pass  # what could not pass is lost with the handle
+                pass  # items that the limiters did not let pass are lost
         self._end(why)
 
     def _by_table(self, priority: dict[str, Any]) -> dict[int, Any]:
         if unknown := set(priority) - set(self._names):
-            raise ValueError(f"priority= names {sorted(unknown)}, this writer's tables are {self._names}")
+            raise ValueError(f"priority= names {shown(list(unknown))}, this writer's tables are {self._names}")
         return {number: priority[name] for number, name in enumerate(self._names) if name in priority}
 
     def _named(self, made: list[Any]) -> dict[str, Items]:
         return {name: Items(*parts) for name, parts in zip(self._names, made, strict=True)}
 
     def _explained(self, error: SchemaMismatch, step: Any, lane: Any, total: int | None) -> Exception:
-        """What is wrong with a refused step, with its full path; `error` itself where that is not to be seen."""
+        """The error of a refused step with the full path of the leaf; `error` itself if the slow path finds nothing."""
         stream = self._stream
         if stream is not None and stream.schema is not None and not stream.opaque and isinstance(step, Mapping):
             try:
@@ -330,7 +334,7 @@ class Writer:
 
 
 class _Stream:
-    """What a writer holds of the core. A call keeps it while it runs: nothing is taken from under it by `close()`."""
+    """What a writer holds of the core. A call holds a reference while it runs, so `close()` cannot take it away."""
 
     def __init__(self, handles: Iterable[TableHandle], lanes: int | None, autoreset: Any) -> None:
         self.handles = sorted(handles, key=lambda handle: handle.native.index)
@@ -341,7 +345,7 @@ class _Stream:
         self.opaque = self.handles[0].opaque
         self._arena = self.handles[0].arena
         self._lanes = None if lanes is None else count("lanes", lanes, minimum=1, maximum=2**20)
-        self._autoreset = autoreset_number(autoreset)
+        self._autoreset = autoreset_mode(autoreset)
         self._versions: list[tuple[int, dict[str, int], str]] = []
         self._warned: set[str] = set()
         self._ended: StoreError | None = None
@@ -436,7 +440,7 @@ class _Stream:
                 if made.passed:  # some of its items are there: the rest follows, now or with the next call
                     wait.passed()
                     call, arguments = self.native.resume, ()
-                self.native.busy = True  # for signal handlers: the call goes on
+                self.native.busy = True  # a signal handler that calls the writer now is refused
                 try:
                     wait.pause_for(made, self.handles[made.table].native, self._arena)
                 finally:
@@ -447,25 +451,25 @@ class _Stream:
         return made
 
     def is_busy(self) -> bool:
-        """Whether a call is under way, and this is a signal handler or a value's conversion inside it."""
+        """Whether a call is under way; asked by a signal handler or by the conversion of a value inside that call."""
         return self._declaring or (self.native is not None and self.native.busy)
 
     def look(self) -> None:
-        """One warning for each table whose items need more bytes than was reckoned."""
+        """One warning for each table whose items need more bytes than was estimated."""
         for handle in self.handles:
             if handle.name not in self._warned and handle.warn_evicted():
                 self._warned.add(handle.name)
 
     def end(self, why: StoreError) -> None:
-        """Calls that wait raise `why`; learners wait for no first step any more."""
+        """Calls that wait raise `why`; the writer no longer counts as open."""
         self._ended = why
         try:
             self._end_attendance()
         except StoreError:
-            pass  # the table is gone, or held up: what is left ends with this process
+            pass  # the table is gone, or its lock is held up: the mark ends with this process
 
     def _end_attendance(self) -> None:
-        """The core's writer counts as open now, or nothing does any more."""
+        """Remove the marks that stand for a writer before its first step."""
         while True:
             try:
                 mark = self._attending.pop()  # each by one thread

@@ -1,7 +1,8 @@
-"""A thread of the package's own, which an exception of a signal handler cannot leave half started or half ended.
+"""Threads of this package. An exception of a signal handler cannot leave one half started or half ended.
 
 A handler may raise between any two steps of Python code in the main thread. `threading.Thread.start`, `join`, `Event`
-and `Condition` take locks in such code, and would keep them for ever. Here every step that matters is one call of C.
+and `Condition` take locks in Python code, and such an exception would leave those locks taken. Here each step that
+changes a lock is one call of C.
 """
 
 from __future__ import annotations
@@ -12,15 +13,15 @@ import time
 from collections.abc import Callable
 
 LOOK_SECONDS = 0.1
-"""How soon a wait sees what no call has woken it for."""
+"""How soon a wait sees a change that woke nobody."""
 MOST_STARTS = 600
-"""Threads in a row that end before they come to the work: a minute's, where each look starts one."""
+"""Threads in a row that may end before they begin the work: a minute's, where each look starts one."""
 
 
 class Bell:
-    """Wakes one thread that waits for it. Rung several times before anybody waits, it has rung once.
+    """Wakes one thread that waits for it. Several rings before anybody waits count as one.
 
-    Not `SimpleQueue.get(timeout=)`: up to CPython 3.12 that waits for ever where its deadline passes in the middle.
+    `SimpleQueue.get(timeout=)` will not do: up to CPython 3.12 it waits for ever if its deadline passes in the middle.
     """
 
     def __init__(self) -> None:
@@ -28,15 +29,15 @@ class Bell:
         self._silent.acquire()
 
     def ring(self) -> None:
-        """Wake who waits, or who comes next."""
+        """Wake the thread that waits, or the next one that does."""
         try:
             self._silent.release()
         except RuntimeError as error:
-            if error.args != ("release unlocked lock",):  # it has not rung already: a signal handler's own error
+            if error.args != ("release unlocked lock",):  # it has rung already
                 raise
 
     def wait(self, seconds: float) -> bool:
-        """Wait until it has rung, so long at most; whether it has. The next ring is another one."""
+        """Wait until it has rung, for `seconds` at most; whether it has. The next wait needs another ring."""
         return self._silent.acquire(timeout=max(seconds, 0.0))
 
     def has_rung(self) -> bool:
@@ -45,7 +46,7 @@ class Bell:
 
 
 class Background:
-    """Does a piece of work in a daemon thread, in one at a time."""
+    """Runs a function in a daemon thread, in one thread at a time."""
 
     def __init__(self, work: Callable[[], None]) -> None:
         self._work = work
@@ -84,7 +85,7 @@ class Background:
             self._ends.ring()
 
     def join(self, seconds: float) -> bool:
-        """Wait until it has ended, so long at most; whether it has. Never in the thread itself."""
+        """Wait until it has ended, for `seconds` at most; whether it has. Returns at once in the thread itself."""
         until = time.monotonic() + seconds
         while self.lives() and self._ident != threading.get_ident():
             left = until - time.monotonic()

@@ -1,6 +1,7 @@
-"""Work that runs ahead: a thread of the first writer or loader commits memory, collapses pages and settles the dead.
+"""Background work: a thread commits memory ahead, makes huge pages, and settles what dead processes left.
 
-Nobody depends on it: whoever needs a result does the same slice itself. It ends with the last handle of its store.
+Each process with a writer or loader has one. No call depends on it: a call that needs such a result does that work
+itself. The thread ends with the last handle of its store.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class _Chores:
     """The chores of one store, and their thread."""
 
     def __init__(self, arena: _core.Arena) -> None:
-        # With the arena its entry goes, in one step of C, before another one can have its id.
+        # The entry goes with the arena, in one step of C, before another arena can have its id.
         self._arena = weakref.ref(arena, partial(_all.pop, id(arena)))
         self._end = Bell()  # ends the thread
         self.thread = Background(self._run)
@@ -45,7 +46,7 @@ class _Chores:
             pass
 
     def _slice(self) -> bool:
-        """All that is due; False when the store has gone. The arena is held no longer than that."""
+        """Do all that is due; False when the store has gone. Holds the arena only meanwhile."""
         arena = self._arena()
         if arena is None:
             return False
@@ -64,7 +65,7 @@ _all: dict[int, _Chores] = {}  # by id of the arena
 
 
 def _stop() -> None:
-    """Before the interpreter ends, which threads inside the core must not see."""
+    """Called before the interpreter ends: no thread may be inside the core then."""
     running = list(_all.values())
     _all.clear()
     until = time.monotonic() + END_SECONDS

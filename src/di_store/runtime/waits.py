@@ -9,17 +9,16 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from di_store import _core
+from di_store._core import Arena, Blocked, BlockedBy
+from di_store._core import Table as NativeTable
 from di_store.base import config
 from di_store.base.errors import StoreError, StoreFull, Timeout
-
-if TYPE_CHECKING:
-    from di_store._core import Arena, Blocked
-    from di_store._core import Table as NativeTable
 
 Block = Callable[[_core.Wait, int, float], None]
 """The core's wait on a sequence number: for a wait, the number seen, seconds at most."""
@@ -27,7 +26,7 @@ Block = Callable[[_core.Wait, int, float], None]
 SLICE_SECONDS = 0.1
 LOG_SECONDS = 30.0
 _KEPT_SECONDS = 0.0005
-"""Between two looks at a turn that is kept for a thread which has waited longer."""
+"""Sleep between two attempts to take a turn that is reserved for a thread which has waited longer."""
 CALL_SECONDS = 60.0
 """How long a call without a timeout of its own waits for what a stopped process may hold."""
 ABANDONED_SECONDS = 60.0
@@ -54,25 +53,95 @@ def check_timeout(timeout: Any, option: str = "timeout") -> float | None:
 
 
 def core_seconds(seconds: float | None) -> float:
-    """What the core takes as the patience of a call: -1 for no limit."""
+    """A timeout as the core takes it: -1 for no limit."""
     return -1.0 if seconds is None else seconds
 
 
 def lock_seconds(timeout: Any) -> float:
-    """The same of a timeout as a caller gave it: of calls that wait for nothing but locks."""
+    """`core_seconds` of a timeout as a caller gave it, for calls that wait for nothing but locks."""
     return core_seconds(check_timeout(timeout))
 
 
 _Wait = TypeVar("_Wait", bound="Wait")
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Missing(Generic[T]):
+    """What one look of `until` found in place of what the call is for.
+
+    Attributes:
+        block: the core's wait on the sequence number that changes when it may be there.
+        seen: that number as it was before the look.
+        reason: what the call waits for, with counts.
+        full: at the deadline raise `StoreFull` in place of `Timeout`.
+        holder: the process that the reason names, by its place among the store's clients.
+        late: gives the call's result at the deadline; None: the deadline is an error.
+        error: raised at the deadline in place of `Timeout`.
+    """
+
+    block: Block
+    seen: int
+    reason: str
+    full: bool = False
+    holder: int | None = None
+    late: Callable[[], T] | None = None
+    error: Exception | None = None
+
+
+def until(arena: Callable[[], Arena], timeout: float | None, what: str, look: Callable[[Arena], T | Missing[T]]) -> T:
+    """Look again and again until something other than `Missing` is found.
+
+    Args:
+        arena: gives the store's attachment for each look, or raises what ends the wait.
+        timeout: seconds; None: no limit.
+        what: the call, as its failure names it.
+        look: one look, which waits for nothing.
+
+    Raises:
+        Timeout, StoreFull: the deadline is over, and the last look says no other result.
+    """
+    wait: Wait | None = None
+    found: T | Missing[T] | None = None
+    try:
+        while True:
+            attached = arena()
+            found = look(attached)
+            if type(found) is not Missing:
+                return found  # type: ignore[return-value]
+            may_end = found.late is not None or found.error is not None
+            if wait is None and not (may_end and timeout == 0):
+                wait = Wait(attached, timeout, what)
+                if not may_end and attached.reap():  # dead processes may have held what is missing
+                    continue
+            if wait is None or (left := wait.left) <= 0:
+                if found.error is not None:
+                    raise found.error
+                if found.late is not None:
+                    return found.late()
+                assert wait is not None
+                raise wait.failure(found.reason, full=found.full, holder=found.holder)
+            wait.sleep_on(found.block, found.seen, found.reason, left, holder=found.holder)
+    finally:
+        found = None  # an error on its way holds this frame, which must not hold the error
+        if wait is not None:
+            wait.end()
 
 
 class Wait:
-    """One blocked call. Make it when the first look was in vain, and call `pause` between the looks.
+    """One blocked call. Make it when the first attempt was blocked, and call `pause` between attempts.
 
     A context manager: from the first pause to the end of the block other processes see that this call waits.
     """
 
-    def __init__(self, arena: Arena, timeout: float | None, what: str) -> None:
+    def __init__(self, arena: Arena | None, timeout: float | None, what: str) -> None:
+        """Begin the wait now.
+
+        Args:
+            arena: the store; None: of a call that has none yet, and that only `sleep` may pause.
+            timeout: seconds; None: no limit.
+            what: the call, as its failure names it.
+        """
         self.began = time.monotonic()
         self._arena = arena
         self._timeout = timeout
@@ -82,6 +151,7 @@ class Wait:
         self._passed = False
         self._shown: _core.Wait | None = None
         self._about: NativeTable | None = None
+        self._holder: int | None = None
 
     def __enter__(self: _Wait) -> _Wait:
         return self
@@ -92,7 +162,7 @@ class Wait:
         self.end()
 
     def end(self) -> None:
-        """The call waits no more. An error on its way may keep this object; nobody must see it as a wait for that."""
+        """The wait is over. An exception may keep this object alive; `stats()` must not show a wait because of that."""
         shown, self._shown = self._shown, None
         if shown is not None:
             shown.end()
@@ -103,7 +173,7 @@ class Wait:
         return self._deadline - time.monotonic()
 
     def passed(self) -> None:
-        """The call has had a part of its effect: a failure says that it must not be repeated."""
+        """A part of the call is done: from now on the error says that it must not be repeated."""
         self._passed = True
 
     def pause(
@@ -115,6 +185,7 @@ class Wait:
         full: bool = False,
         at_most: float = SLICE_SECONDS,
         table: NativeTable | None = None,
+        holder: int | None = None,
     ) -> None:
         """Sleep until something changed, for one slice at most.
 
@@ -125,54 +196,77 @@ class Wait:
             full: at the deadline raise `StoreFull` in place of `Timeout`.
             at_most: seconds.
             table: whose items, limiter or room it waits for: nobody else can be the culprit. None: anybody may be.
+            holder: the process that the reason names, by its place among the store's clients.
 
         Raises:
             Timeout, StoreFull: the deadline is over.
         """
-        self._about = table
         left = self.left
         if left <= 0:
-            raise self.failure(reason, full=full)
+            raise self.failure(reason, full=full, table=table, holder=holder)
+        self.sleep_on(block, seen, reason, min(left, max(at_most, 0.0)), table=table, holder=holder)
+
+    def sleep_on(
+        self,
+        block: Block,
+        seen: int,
+        reason: str,
+        seconds: float,
+        *,
+        table: NativeTable | None = None,
+        holder: int | None = None,
+    ) -> None:
+        """The sleep of `pause`, whose arguments these are: at most `seconds`, with no look at the deadline."""
+        self._about, self._holder = table, holder
+        assert self._arena is not None
         if self._shown is None:
             self._shown = _core.Wait(self._arena)
-        _block(block, self._shown, seen, min(SLICE_SECONDS, left, max(at_most, 0.0)))
+        _block(block, self._shown, seen, min(SLICE_SECONDS, seconds))
         self._arena.reap()
+        self._log_if_due(reason)
+
+    def sleep(self, seconds: float, reason: str) -> None:
+        """Sleep where nothing wakes this call, for no longer than the deadline allows."""
+        time.sleep(min(seconds, max(self.left, 0.0)))
         self._log_if_due(reason)
 
     def pause_turn(self, turn: _core.Turn, reason: str) -> None:
         """Sleep until the turn may be free, for one slice at most.
 
-        The deadline is that of the call and one slice more: nearly all turns are over at once.
+        The deadline is that of the call plus one slice, since nearly all turns end at once.
 
         Raises:
-            Timeout: another thread has had it for longer.
+            Timeout: another thread held it until then.
         """
         left = self.left + SLICE_SECONDS
         if left <= 0:
-            raise self.failure(reason)
+            raise self.failure(reason, table=self._about, holder=self._holder)
         bell = threading.Lock()
         bell.acquire()
         if turn.hang(bell):
             bell.acquire(timeout=min(SLICE_SECONDS, left))
-        else:  # free, perhaps kept for who has waited longer
+        else:  # free, perhaps reserved for a thread that has waited longer
             time.sleep(_KEPT_SECONDS)
         self._log_if_due(reason)
 
-    def failure(self, reason: str, *, full: bool = False) -> StoreFull | Timeout:
-        """The error for a call that waited long enough."""
+    def failure(
+        self, reason: str, *, full: bool = False, table: NativeTable | None = None, holder: int | None = None
+    ) -> StoreFull | Timeout:
+        """The error of a call whose deadline is over; the arguments are those of `pause`."""
+        self._about, self._holder = table, holder
         if full:
             return StoreFull(f"{self._what}: {reason}")
         waited = "" if self._timeout is None else f" within {round(self._timeout, 2):g} s"
         if not self._passed:
             # mutant: waits-give-no-reason
-            return Timeout(f"{self._what} did not come through{waited}", reason, self._suspect(reason))
+            return Timeout(f"{self._what} did not come through{waited}", reason, self._suspect(), holder=self._holder)
         what = f"{self._what} has written its rows and some of its items, and could not end{waited}"
-        late = Timeout(what, reason, self._suspect(reason), remedy=_FOLLOWS)
+        late = Timeout(what, reason, self._suspect(), holder=self._holder, remedy=_FOLLOWS)
         late.passed = True
         return late
 
-    def _suspect(self, reason: str) -> str | None:
-        return suspect(self._arena, reason, self._about)
+    def _suspect(self) -> str | None:
+        return None if self._arena is None else suspect(self._arena, self._about, self._holder)
 
     def _log_if_due(self, reason: str) -> None:
         # mutant: long-waits-are-silent
@@ -180,17 +274,17 @@ class Wait:
             return
         self._log_at += LOG_SECONDS
         waited = time.monotonic() - self.began
-        culprit = self._suspect(reason)
+        culprit = self._suspect()
         held = f"; held up by {culprit}" if culprit else ""
         logger.warning("%s has waited %.0f s: %s%s", self._what, waited, reason, held)
         _flush()
 
 
 def log_wait(before: float, now: float, reason: str) -> None:
-    """The core's word of a wait that goes on inside it, about once a second: one line every `LOG_SECONDS`.
+    """Called by the core about once a second while a call waits inside it; logs a line every `LOG_SECONDS`.
 
     Args:
-        before: seconds waited when it said so last.
+        before: seconds waited at the previous call.
         now: seconds waited.
         reason: which lock the call waits for, and who holds it.
     """
@@ -209,10 +303,10 @@ _ending = False
 
 
 def _block(block: Block, shown: _core.Wait, seen: int, seconds: float) -> None:
-    """One slice inside the core, which other threads than the main one leave before the interpreter ends.
+    """Sleep one slice inside the core. Before the interpreter ends, all threads but the main one leave it.
 
-    From then on they sleep outside of it: their calls go on and keep their deadlines, for the program may wait for them
-    in an exit handler of its own, and whom the interpreter's end finds in Python's own sleep it ends without harm.
+    After that they sleep in Python: their calls go on and keep their deadlines, since an exit handler may wait for
+    them, and the interpreter can end a thread that sleeps in Python without harm.
     """
     me = threading.get_ident()
     # mutant: the-end-parks-threads-that-wait
@@ -227,17 +321,17 @@ def _block(block: Block, shown: _core.Wait, seen: int, seconds: float) -> None:
 
 
 def _leave() -> None:
-    """Before the interpreter ends: it would unwind threads that sleep in the core, which they do not survive."""
+    """Called before the interpreter ends: unwinding the stack of a thread inside the core would abort the process."""
     global _ending
     _ending = True
-    me = {threading.get_ident()}  # a signal handler's exception may have left it behind
+    me = {threading.get_ident()}  # an exception of a signal handler may have left its own entry
     until = time.monotonic() + 20 * SLICE_SECONDS
     while _inside - me and time.monotonic() < until:
         time.sleep(SLICE_SECONDS / 20)
 
 
 def _forget() -> None:
-    """In a forked child the other threads are not there."""
+    """A forked child has none of the parent's other threads."""
     _inside.clear()
 
 
@@ -246,7 +340,7 @@ os.register_at_fork(after_in_child=_forget)
 
 
 class SampleWait(Wait):
-    """The wait of a `sample`: without a timeout it still ends when nobody writes to the table any more."""
+    """The wait of a `sample`. Without a timeout it still ends when nobody writes to the table any more."""
 
     def __init__(self, arena: Arena, timeout: float | None, what: str) -> None:
         super().__init__(arena, timeout, what)
@@ -256,6 +350,7 @@ class SampleWait(Wait):
         """Raise `Timeout` if for a minute no writer of the table was open and no insert came."""
         if self._timeout is not None:
             return
+        assert self._arena is not None
         now = time.monotonic()
         stats = table.stats()
         if stats["writers"]:
@@ -263,7 +358,7 @@ class SampleWait(Wait):
         if min(now - self._attended, stats["seconds_since_insert"]) < ABANDONED_SECONDS:
             return
         why = f"{reason}; for {ABANDONED_SECONDS:.0f} s no writer of the table was open and no insert came"
-        raise Timeout(f"{self._what} would wait forever", why, suspect(self._arena, why, table))
+        raise Timeout(f"{self._what} would wait forever", why, suspect(self._arena, table))
 
 
 class InsertWait(Wait):
@@ -283,13 +378,14 @@ class InsertWait(Wait):
         """
         if not made.passed:
             self._check_attended(table, made.text)
-        block: Block = arena.wait_room if made.why == STORE_ROOM else table.wait_room
-        if made.why == LOCK:
+        block: Block = arena.wait_room if made.why == BlockedBy.STORE_ROOM else table.wait_room
+        if made.why == BlockedBy.LOCK:
             block = partial(_wait_lock, table, made.holder)
-        elif made.why == LIMITER:
+        elif made.why == BlockedBy.LIMITER:
             block = table.wait_limiter
-        about = None if made.why == STORE_ROOM else table
-        self.pause(block, made.seq, made.text, full=made.why not in (LIMITER, LOCK), table=about)
+        about = None if made.why == BlockedBy.STORE_ROOM else table
+        full = made.why not in (BlockedBy.LIMITER, BlockedBy.LOCK)
+        self.pause(block, made.seq, made.text, full=full, table=about, holder=made.holder)
 
     def _check_attended(self, table: NativeTable, reason: str) -> None:
         """Raise `Timeout` if there had been learners and for a minute of this wait there was none."""
@@ -302,37 +398,33 @@ class InsertWait(Wait):
         self._table = table
         if now - self._attended < ABANDONED_SECONDS:
             return
+        assert self._arena is not None
         why = f"{reason}; for {ABANDONED_SECONDS:.0f} s no process that has drawn from the table was there"
-        raise Timeout(f"{self._what} would wait forever", why, suspect(self._arena, why, table))
+        raise Timeout(f"{self._what} would wait forever", why, suspect(self._arena, table))
 
 
-LIMITER, STORE_ROOM, LOCK = 1, 3, 4
-"""What blocks a call of the core's writer; 2: room of the table. A call that has begun waits for locks only."""
-
-
-def _wait_lock(table: NativeTable, holder: int, shown: _core.Wait, seen: int, seconds: float) -> None:
+def _wait_lock(table: NativeTable, holder: int | None, shown: _core.Wait, seen: int, seconds: float) -> None:
     table.wait_lock(shown, seen, seconds, holder)
 
 
-def suspect(arena: Arena, reason: str, table: NativeTable | None = None) -> str | None:
-    """Another process of the store that is stopped, as text: the one that the reason names, or who else it may be.
+def suspect(arena: Arena, table: NativeTable | None = None, holder: int | None = None) -> str | None:
+    """Another process of the store that is stopped, as text: the one known to be in the way, or who else may be.
 
     Args:
         arena: the store.
-        reason: what the call waits for.
         table: only who has drawn from it, has a writer of it open, or holds a lock that it needs; None: anybody.
+        holder: who is known to be in the way, by its place among the clients.
     """
     try:
         clients = arena.stats()["clients"]
         # mutant: any-stopped-process-is-the-culprit
         concerned = None if table is None else set(table.concerned())
-    except (StoreError, OSError, MemoryError):  # what is told about a failure must not replace it
+    except (StoreError, OSError, MemoryError):  # this text is part of an error; failing here must not hide it
         return None
     others = [client for client in clients if client["state"] in ("T", "t") and not client["self"]]
-    named = next((name for name in map(_stopped, others) if name in reason), None)
-    if named is not None:
-        return named
-    return next((_stopped(client) for client in others if concerned is None or client["slot"] in concerned), None)
+    suspects = [client for client in others if client["slot"] == holder]
+    suspects += [client for client in others if concerned is None or client["slot"] in concerned]
+    return _stopped(suspects[0]) if suspects else None
 
 
 def _stopped(client: dict[str, Any]) -> str:

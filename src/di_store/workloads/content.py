@@ -1,8 +1,8 @@
-"""What the loads write, and how readers see that it arrived whole.
+"""What the loads write, and how readers check that it arrived whole.
 
 All content comes from a pool of 1,000 random frames of 84 x 84 bytes, the same in every process; floats are its bytes
-over 255. Nothing is zero throughout. Readers add up every byte of a batch: for single rows the sums must be among those
-of the rows that writers have; frames of a stream carry their episode and step.
+over 255, so nothing is zero throughout. Readers add up every byte of a batch. The sums of single rows must be among
+those of the rows that writers have; frames of a stream carry their episode and step.
 """
 
 from __future__ import annotations
@@ -14,14 +14,21 @@ from typing import Any, TypeAlias
 import numpy as np
 
 import di_store
-from di_store.workloads.load import Append, Column, TablePlan
+from di_store.workloads.tables import Column, TablePlan
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+Row: TypeAlias = dict[str, Any]
 POOL_FRAMES, FRAME_BYTES = 1_000, 84 * 84
 ROWS_BYTES = 64 << 20
 STAMP_BYTES = 16
-_EVERY = 64
-"""Rows between the starts of two slices of a table's content, at most."""
+SLICES = 64
+"""Batches of a table's rows are about so many different slices of them."""
+
+
+def objects(size: int, most: int = 100, pool_bytes: int = 32 << 20) -> list[Array]:
+    """Arrays uint8[size] to put, `most` at most: more than a cache holds, where they are not tiny or huge."""
+    first = np.resize(np.random.default_rng(0).integers(0, 255, min(max(size, 1), 1 << 20), np.uint8), size)
+    return [first, *(first.copy() for _ in range(min(most - 1, pool_bytes // max(size, 1))))]
 
 
 class Pool:
@@ -37,10 +44,8 @@ class Pool:
         flat = target.reshape(-1)
         if flat.dtype == np.bool_:
             flat[...] = self._rng.random(flat.size) < 0.01
-        elif flat.dtype.kind == "f":
-            self._copy(self._floats, flat)
-        elif flat.dtype == np.uint8:
-            self._copy(self.frames.reshape(-1), flat)
+        elif flat.dtype.kind == "f" or flat.dtype == np.uint8:
+            self._copy(self._floats if flat.dtype.kind == "f" else self.frames.reshape(-1), flat)
         else:
             flat[...] = self._rng.integers(0, 18, flat.size)
         return target
@@ -66,32 +71,26 @@ class Rows:
     def __init__(self, columns: Sequence[Column], count: int) -> None:
         pool = Pool()
         self.count = count
-        self.leaves: dict[str, Any] = {}
+        self.leaves: Row = {}
         ragged: dict[tuple[float, float, int, int], list[int]] = {}
         for column in columns:
             if column.lengths is not None:
                 lengths = ragged.setdefault(column.lengths, [pool.length(column.lengths) for _ in range(count)])
-                self.leaves[column.name] = [
-                    pool.fill(np.empty((n, *column.fixed_shape), column.dtype)) for n in lengths
-                ]
+                shapes = [(length, *column.fixed_shape) for length in lengths]
+                self.leaves[column.name] = [pool.fill(np.empty(shape, column.dtype)) for shape in shapes]
                 continue
-            leaf = np.empty((count, *column.fixed_shape), column.dtype)
-            if column.size < FRAME_BYTES // 8:
-                pool.fill(leaf)
-            else:
-                for row in leaf:
-                    pool.fill(row)
-            self.leaves[column.name] = leaf
+            leaf = self.leaves[column.name] = np.empty((count, *column.fixed_shape), column.dtype)
+            for part in [leaf] if column.size < FRAME_BYTES // 8 else leaf:
+                pool.fill(part)
 
-    def single(self) -> Iterator[dict[str, Any]]:
+    def single(self) -> Iterator[Row]:
         """One row after the other, without end."""
         return cycle([{name: leaf[at] for name, leaf in self.leaves.items()} for at in range(self.count)])
 
-    def batches(self, size: int) -> Iterator[dict[str, Any]]:
+    def batches(self, size: int) -> Iterator[Row]:
         """Batches of neighbouring rows, without end."""
-        starts = range(0, self.count - size + 1, max(1, (self.count - size) // _EVERY))
-        made = [{name: leaf[at : at + size] for name, leaf in self.leaves.items()} for at in starts]
-        return cycle(made)
+        starts = range(0, self.count - size + 1, max(1, (self.count - size) // SLICES))
+        return cycle([{name: leaf[at : at + size] for name, leaf in self.leaves.items()} for at in starts])
 
     def sums(self) -> Array:
         """The sums that whole rows have, sorted, each once."""
@@ -100,12 +99,7 @@ class Rows:
 
 
 def table_rows(table: TablePlan, batch: int) -> Rows:
-    """Rows for a table, the same in every process: so many that no cache holds them, and more than a batch.
-
-    Args:
-        table: whose rows.
-        batch: the most that is inserted at once.
-    """
+    """Rows for a table, the same in every process: more than a cache holds and than `batch`, the largest insert."""
     count = min(max(ROWS_BYTES // table.row_bytes, 8), 1_000)
     if batch > 1:
         count = max(count, batch + max(8, min(256, (ROWS_BYTES // 4) // table.row_bytes)))
@@ -124,9 +118,8 @@ def touch(data: Any) -> int:
     """Add up every byte of a batch of a stream; the sum."""
     if isinstance(data, dict):
         return sum(map(touch, data.values()))
-    if isinstance(data, di_store.Ragged):
-        return touch(data.values)
-    return int(_leaf_sums(data.reshape(1, -1))[0])
+    values = data.values if isinstance(data, di_store.Ragged) else data
+    return int(_leaf_sums(values.reshape(1, -1))[0])
 
 
 def data_bytes(data: Any) -> int:
@@ -137,8 +130,7 @@ def data_bytes(data: Any) -> int:
 
 
 def _ragged(rows: list[Array]) -> di_store.Ragged:
-    offsets = np.zeros(len(rows) + 1, np.int64)
-    np.cumsum([len(row) for row in rows], out=offsets[1:])
+    offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
     return di_store.Ragged(np.concatenate(rows), offsets)
 
 
@@ -160,83 +152,65 @@ def _leaf_sums(leaf: Any) -> Array:
 
 
 class Steps:
-    """Steps of the lanes of one writer: rows without end, cut into episodes, frames stamped where that is asked for."""
+    """Steps of the lanes of one writer: rows without end, cut into episodes, those of column `stamped` stamped."""
 
-    def __init__(self, plan: Append, columns: Sequence[Column], member: int) -> None:
-        self._plan = plan
-        self._lanes = max(1, plan.lanes)
+    def __init__(
+        self, columns: Sequence[Column], member: int, *, lanes: int, episode: tuple[int, int], stamped: str
+    ) -> None:
+        self._stamped, self._episode = stamped, episode
+        self._lanes = max(1, lanes)
+        self._lead = (lanes,) if lanes else ()
         self._flagged = any(column.name == "terminated" for column in columns)
         self._pool = Pool()
         self._rng = np.random.default_rng(member + 1)
         self._steps = np.zeros(self._lanes, np.int64)
         self._lengths = self._new_lengths(self._lanes)
-        # Told apart by writer, lane and count; never 0, which padding is.
+        # Unique by writer, lane and count; never 0, which is padding.
         self._episodes = (np.int64(member + 1) << 48) + (np.arange(self._lanes, dtype=np.int64) << 32)
         row_bytes = sum(column.row_bytes for column in columns)
-        kept = POOL_FRAMES if plan.stamped else min(max(ROWS_BYTES // row_bytes, 8), POOL_FRAMES)
-        self._kept = kept
+        self._kept = POOL_FRAMES if stamped else min(max(ROWS_BYTES // row_bytes, 8), POOL_FRAMES)
         self._others = {
-            column.name: self._pool.fill(np.empty((kept, *column.fixed_shape), column.dtype))
+            column.name: self._pool.fill(np.empty((self._kept, *column.fixed_shape), column.dtype))
             for column in columns
-            if column.name not in (plan.stamped, "terminated")
+            if column.name not in (stamped, "terminated")
         }
-        self._plain: dict[int, Iterator[dict[str, Any]]] = {}
-
-    def rows(self, count: int) -> dict[str, Any]:
-        """The next rows: leaves ``[count, lanes, …]``, without the lane axis where there are no lanes."""
-        if self._plan.stamped:
-            return self._stamped(count)
-        if count not in self._plain:
-            blocks = max(1, self._kept // count)
-            self._plain[count] = cycle([self._unstamped(count) for _ in range(blocks)])
-        return next(self._plain[count])
-
-    def row(self) -> dict[str, Any]:
-        """The next row, without the leading axis."""
-        if self._plan.stamped:
-            return {name: leaf[0] for name, leaf in self._stamped(1).items()}
-        if 0 not in self._plain:
-            made = [{name: leaf[0] for name, leaf in self._unstamped(1).items()} for _ in range(self._kept)]
-            self._plain[0] = cycle(made)
-        return next(self._plain[0])
+        self._plain: dict[int, Iterator[Row]] = {}
 
     @property
     def most_rows(self) -> int:
         """Of one call: what the pool has frames for."""
         return max(1, POOL_FRAMES // self._lanes)
 
-    def _new_lengths(self, count: int) -> Array:
-        least, most = self._plan.episode
-        return self._rng.integers(least, most + 1, count)
+    def rows(self, count: int) -> Row:
+        """The next rows: leaves ``[count, lanes, …]``, without the lane axis where there are no lanes."""
+        if self._stamped:
+            return self._made(count)
+        if count not in self._plain:
+            self._plain[count] = cycle([self._made(count) for _ in range(max(1, self._kept // count))])
+        return next(self._plain[count])
 
-    def _shape(self, leaf: Array, count: int) -> Array:
-        lead = (count, self._lanes) if self._plan.lanes else (count,)
-        return leaf.reshape(*lead, *leaf.shape[1:])
+    def row(self) -> Row:
+        """The next row, without the leading axis."""
+        if self._stamped:
+            return _first(self._made(1))
+        if 0 not in self._plain:
+            self._plain[0] = cycle([_first(self._made(1)) for _ in range(self._kept)])
+        return next(self._plain[0])
 
-    def _unstamped(self, count: int) -> dict[str, Any]:
+    def _made(self, count: int) -> Row:
         total = count * self._lanes
-        made = {}
-        for name, leaf in self._others.items():
-            start = int(self._rng.integers(0, len(leaf) - total + 1)) if total < len(leaf) else 0
-            block = leaf[start : start + total] if total <= len(leaf) else np.resize(leaf, (total, *leaf.shape[1:]))
-            made[name] = self._shape(block, count)
-        _, ended = self._count(count)
-        if self._flagged:
-            made["terminated"] = self._shape(ended.reshape(-1), count)
-        return made
-
-    def _stamped(self, count: int) -> dict[str, Any]:
-        total = count * self._lanes
-        start = int(self._rng.integers(0, POOL_FRAMES - total + 1))
-        frames = self._pool.frames[start : start + total]
+        start = int(self._rng.integers(0, self._kept - total + 1)) if total <= self._kept else 0
+        made: Row = {}
         stamps, ended = self._count(count)
-        frames.reshape(total, -1)[:, :STAMP_BYTES] = stamps.reshape(total, 2).view(np.uint8)
-        made = {self._plan.stamped: self._shape(frames, count)}
+        if self._stamped:
+            made[self._stamped] = self._pool.frames[start : start + total]
+            made[self._stamped].reshape(total, -1)[:, :STAMP_BYTES] = stamps.reshape(total, 2).view(np.uint8)
         for name, leaf in self._others.items():
-            made[name] = self._shape(leaf[start : start + total], count)
+            fits = total <= len(leaf)
+            made[name] = leaf[start : start + total] if fits else np.resize(leaf, (total, *leaf.shape[1:]))
         if self._flagged:
-            made["terminated"] = self._shape(ended.reshape(-1), count)
-        return made
+            made["terminated"] = ended.reshape(-1)
+        return {name: leaf.reshape(count, *self._lead, *leaf.shape[1:]) for name, leaf in made.items()}
 
     def _count(self, count: int) -> tuple[Array, Array]:
         """Episode and step of every row, int64[count, lanes, 2], and whether it is its episode's last."""
@@ -253,6 +227,14 @@ class Steps:
                 self._steps[over] = 0
                 self._lengths[over] = self._new_lengths(int(over.sum()))
         return stamps, ended
+
+    def _new_lengths(self, count: int) -> Array:
+        least, most = self._episode
+        return self._rng.integers(least, most + 1, count)
+
+
+def _first(rows: Row) -> Row:
+    return {name: leaf[0] for name, leaf in rows.items()}
 
 
 def broken_frames(frames: Array) -> int:

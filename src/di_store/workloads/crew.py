@@ -1,12 +1,11 @@
 """The processes of a load: started fresh, told one phase after the other, all on one schedule of absolute time.
 
-A paced duty has fixed times at which its steps are due. A step that comes late does not move those that follow, so a
-store that cannot keep up shows as steps that were due and did not begin before the phase ended.
+A paced duty has fixed times at which its steps are due. A late step does not move those that follow, so a store that
+cannot keep up shows as steps that were due and did not begin before the phase ended.
 """
 
 from __future__ import annotations
 
-import multiprocessing
 import signal
 import time
 import traceback
@@ -14,7 +13,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -22,20 +20,21 @@ import numpy as np
 
 import di_store
 from di_store.workloads.content import Array
-from di_store.workloads.duties import Calls, Duty, Over, make_duty
+from di_store.workloads.duties import Calls, Duty, Over, Place
+from di_store.workloads.kit import Worker
 from di_store.workloads.load import Load
 
 LEAD_SECONDS = 0.1
-"""From telling a phase to its beginning: every process is waiting for it by then."""
+"""From announcing a phase to its beginning: every process is waiting for it by then."""
 
 GRACE_SECONDS = 1.0
-"""After the end of a phase a call that waits is interrupted, again and again in this interval."""
+"""After the end of a phase, calls that still wait are interrupted in this interval."""
 
 BURST, BURST_NANOSECONDS = 64, 100_000
-"""Steps without a look at the clock where a process does one thing as fast as it can, and a call so long ends them."""
+"""Steps between two looks at the clock, where a process does one thing as fast as it can; so long a call ends them."""
 
 LATE_SECONDS = 300.0
-"""After the end of a phase, or for filling: whoever has not answered by then never will."""
+"""After the end of a phase, or for filling: a process that has not answered by then has failed."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +42,8 @@ class Phase:
     """Some seconds in which every duty has its rate.
 
     Attributes:
-        seconds: how long.
         rates: elements a second by label, all processes together; None: as many as it can; absent: nothing.
-        check: whether readers add up and compare what arrives, and CPU time is taken.
+        check: whether readers check what arrives, and CPU time is taken.
     """
 
     seconds: float
@@ -59,25 +57,20 @@ class Tally:
 
     Attributes:
         rate: asked for; None: as many as it can.
-        due, done: elements; a paced step is done that began before the end of the phase.
-        elements_per_second: of what was done, over the time it took; where it is paced, the rate asked for times the
-            share that was done.
+        due, done: elements; a paced step counts as done if it began before the end of the phase.
+        elements_per_second: done, over the time it took; where it is paced, the share done of the rate asked for.
     """
 
     rate: float | None
     due: float = 0.0
     done: int = 0
-    bytes: int = 0
     elements_per_second: float = 0.0
     bytes_per_second: float = 0.0
 
     def add(self, other: Tally) -> None:
         """Another process of the same role."""
-        self.due += other.due
-        self.done += other.done
-        self.bytes += other.bytes
-        self.elements_per_second += other.elements_per_second
-        self.bytes_per_second += other.bytes_per_second
+        for name in ("due", "done", "elements_per_second", "bytes_per_second"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 @dataclass
@@ -103,8 +96,7 @@ class Outcome:
             else:
                 self.tallies[label] = tally
         for label, spent in other.spent.items():
-            before = self.spent.get(label)
-            self.spent[label] = spent if before is None else np.concatenate([before, spent])
+            self.spent[label] = np.concatenate([self.spent.get(label, spent[:0]), spent])
         self.call_cpu += other.call_cpu
         self.other_cpu += other.other_cpu
 
@@ -129,7 +121,7 @@ class Clockwork:
             for label, duty in self._duties.items()
             if label in phase.rates
         }
-        alone = len(paces) == 1 and not any(pace.paced for pace in paces.values())
+        alone = len(paces) == 1 and all(pace.rate is None for pace in paces.values())
         time.sleep(max(0.0, start - time.monotonic()))
         calls.clear(with_cpu=phase.check)
         others = _other_cpu()
@@ -149,7 +141,7 @@ class Clockwork:
                         break
             now = time.monotonic()
         except Over:
-            now = end  # what it waited for then is not part of the phase
+            now = end  # waiting beyond the end is not part of the phase
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
         return Outcome(
@@ -169,25 +161,19 @@ class _Pace:
 
     def __init__(self, duty: Duty, rate: float | None, start: float, seconds: float, share: tuple[int, int]) -> None:
         number, processes = share
-        self._duty = duty
-        self._start = start
-        self._rate = None if rate is None else rate / processes
-        self._period = 0.0 if self._rate is None else duty.elements / self._rate
+        self.rate = rate
+        self.steps = self._done = 0
+        self._duty, self._start = duty, start
+        self._own_rate = (rate or 0.0) / processes
+        self._period = duty.elements / self._own_rate if rate else 0.0
         # The processes of a role take turns; in a phase shorter than a period each has a step all the same.
         self._first = min(self._period, seconds) * (number / processes + duty.follows)
-        self._due = 0 if rate is None else max(1, int(np.ceil((seconds - self._first) / self._period)))
-        self.steps = self._done = 0
-        self._rate_asked = rate
+        self._due = max(1, int(np.ceil((seconds - self._first) / self._period))) if rate else 0
         duty.bytes = 0
-
-    @property
-    def paced(self) -> bool:
-        """Whether its steps have fixed times."""
-        return self._rate is not None
 
     def next_due(self, now: float) -> float:
         """When the next step is due."""
-        return now if self._rate is None else self._start + self._first + self.steps * self._period
+        return now if self.rate is None else self._start + self._first + self.steps * self._period
 
     def step(self, calls: Calls, check: bool) -> None:
         """One step, even if it is late."""
@@ -197,15 +183,8 @@ class _Pace:
     def tally(self, now: float) -> Tally:
         """What was done until `now`."""
         due = self._due * self._duty.elements
-        elapsed = max(now - self._start, 1e-9)
-        if self._rate is None:
-            rate = self._done / elapsed
-            return Tally(self._rate_asked, 0.0, self._done, self._duty.bytes, rate, self._duty.bytes / elapsed)
-        share = self._done / due
-        per_element = self._duty.bytes / max(self._done, 1)
-        return Tally(
-            self._rate_asked, due, self._done, self._duty.bytes, self._rate * share, self._rate * share * per_element
-        )
+        reached = self._done / max(now - self._start, 1e-9) if self.rate is None else self._own_rate * self._done / due
+        return Tally(self.rate, due, self._done, reached, reached * self._duty.bytes / max(self._done, 1))
 
 
 def _other_cpu() -> int:
@@ -213,30 +192,28 @@ def _other_cpu() -> int:
     return time.process_time_ns() - time.thread_time_ns()
 
 
-def _work(line: Connection, store: di_store.Store, load: Load, role_number: int, number: int) -> None:
+def _work(pipe: Connection, store: di_store.Store, load: Load, role_number: int, number: int) -> None:
     """One process, from its start to its end."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever started us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the process that started this one
     role = load.roles[role_number]
     share = (number, role.processes)
     duties: dict[str, Duty] = {}
     try:
-        for plan in role.duties:
-            duties[plan.label] = make_duty(plan, store, load, share)
-            duties[plan.label].fill()
+        place = Place(store, {table.name: table for table in load.tables}, tuple(d for _, d in load.duties), *share)
+        for duty in role.duties:
+            duty.join(place)
+            duties[duty.label] = duty
         clockwork = Clockwork(duties, share)
-        line.send(None)
-        while True:
-            order = line.recv()
-            if order is None:
-                break
+        pipe.send(None)
+        while (order := pipe.recv()) is not None:
             if isinstance(order, int):
-                line.send([duty.audit(order) for duty in duties.values()])
+                pipe.send([duty.audit(order) for duty in duties.values()])
             else:
-                line.send(clockwork.run(*order))
+                pipe.send(clockwork.run(*order))
         for duty in duties.values():
             duty.close()
     except BaseException:
-        line.send(f"{role.name} {number}:\n{traceback.format_exc()}")
+        pipe.send(f"{role.name} {number}:\n{traceback.format_exc()}")
 
 
 # --- from outside -----------------------------------------------------------------------------------------------------
@@ -247,23 +224,17 @@ class CrewError(RuntimeError):
 
 
 class Crew:
-    """The processes of one load. Made, they have filled the tables and wait for the first phase."""
+    """The processes of one load. When it is made, they have filled the tables and wait for the first phase."""
 
     def __init__(self, load: Load, store: di_store.Store) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._members: list[tuple[BaseProcess, Connection]] = []
+        self._members: list[Worker] = []
         # Starting this helper of multiprocessing unblocks Ctrl-C as a side effect, so it comes first.
         resource_tracker.ensure_running()
         try:
             for role_number, role in enumerate(load.roles):
                 for number in range(role.processes):
-                    ours, theirs = context.Pipe()
-                    process = context.Process(
-                        target=_work, args=(theirs, store, load, role_number, number), name=role.name, daemon=True
-                    )
-                    process.start()
-                    theirs.close()
-                    self._members.append((process, ours))
+                    self._members.append(Worker(_work, store, load, role_number, number))
+                    self._members[-1].process.name = role.name
             self._answers(LATE_SECONDS)
         except BaseException:
             self._kill()
@@ -271,8 +242,7 @@ class Crew:
 
     def run(self, phase: Phase, watch: Callable[[], None] | None = None) -> Outcome:
         """One phase; `watch` is called about 20 times a second meanwhile."""
-        start = time.monotonic() + LEAD_SECONDS
-        self._tell((phase, start))
+        self._tell((phase, time.monotonic() + LEAD_SECONDS))
         outcome = Outcome()
         for answer in self._answers(phase.seconds + LATE_SECONDS, watch):
             outcome.add(answer)
@@ -291,16 +261,16 @@ class Crew:
     ) -> None:
         if kind is None:
             self._tell(None)
-            for process, _ in self._members:
-                process.join(10.0)
+            for member in self._members:
+                member.process.join(10.0)
         self._kill()
 
     def _tell(self, order: Any) -> None:
-        for process, line in self._members:
+        for member in self._members:
             try:
-                line.send(order)
+                member.pipe.send(order)
             except OSError:
-                raise CrewError(f"{process.name} died") from None
+                raise CrewError(f"{member.process.name} died") from None
 
     def _answers(self, seconds: float, watch: Callable[[], None] | None = None) -> list[Any]:
         """One answer of every process.
@@ -309,29 +279,29 @@ class Crew:
             CrewError: one failed, died, or is late.
         """
         found: dict[int, Any] = {}
+        missing = {member.pipe: at for at, member in enumerate(self._members)}
         deadline = time.monotonic() + seconds
-        while len(found) < len(self._members):
-            missing = {id(line): at for at, (_, line) in enumerate(self._members) if at not in found}
-            for line in wait([self._members[at][1] for at in missing.values()], 0.05):
-                at = missing[id(line)]
+        while missing:
+            for pipe in wait(list(missing), 0.05):
+                at = missing.pop(pipe)
                 try:
-                    found[at] = self._members[at][1].recv()
+                    found[at] = self._members[at].pipe.recv()
                 except EOFError:
-                    process = self._members[at][0]
+                    process = self._members[at].process
                     process.join(1.0)
                     raise CrewError(f"{process.name} died with exit status {process.exitcode}") from None
                 if isinstance(found[at], str):
                     raise CrewError(found[at])
             if watch is not None:
                 watch()
-            if time.monotonic() > deadline:
-                names = ", ".join(self._members[at][0].name for at in missing.values())
+            if missing and time.monotonic() > deadline:
+                names = ", ".join(self._members[at].process.name for at in missing.values())
                 raise CrewError(f"{names}: no answer for {seconds:.0f} s")
         return [found[at] for at in sorted(found)]
 
     def _kill(self) -> None:
-        for process, line in self._members:
-            if process.is_alive():
-                process.kill()
-            process.join(10.0)
-            line.close()
+        for member in self._members:
+            if member.process.is_alive():
+                member.process.kill()
+            member.process.join(10.0)
+            member.pipe.close()

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
 import di_store
+from di_store.workloads.content import objects
 from di_store.workloads.crew import Crew, Outcome, Phase
-from di_store.workloads.duties import MIXTURE_DRAWS, OTHERS_OBJECT, objects
-from di_store.workloads.load import Bar, Draw, Get, Load, Publish
+from di_store.workloads.duties import SHARED_OBJECT, Draw, Get, Publish
+from di_store.workloads.load import Bar, Load
 
 PERCENTILES = (50.0, 99.0, 99.9)
 RATE_SHARE = 0.99
-"""A rate counts as held from here: steps that were due in the last moment of a phase may begin after it."""
+"""A rate counts as held from here: steps due in the last moment of a phase may begin after it."""
 
 WARM_SHARE, MOST_SHARE, LEAST_SECONDS = 1 / 6, 1 / 6, 0.05
-LOOK_SECONDS = 0.05
-LOOKS = 3
+MIXTURE_DRAWS = 100_000
+LOOK_SECONDS, LOOKS = 0.05, 3
 
 
 @dataclass(frozen=True)
@@ -35,14 +37,14 @@ class Line:
 
 
 @dataclass
-class Result:
+class LoadResult:
     """What one load came to.
 
     Attributes:
         figures: by name; README of `bench/` explains them.
         rates: elements a second by label: asked for (None: as many as it can), reached, bytes a second.
         milliseconds: of one call by label: calls, p50, p99, p99.9.
-        most: elements a second by label where it was let go.
+        most: elements a second by label where it ran as fast as it could.
         lines: what had to hold.
     """
 
@@ -61,98 +63,99 @@ class Result:
         """Whether every line holds."""
         return all(line.ok for line in self.lines)
 
+    @property
+    def plain(self) -> dict[str, Any]:
+        """As JSON takes it; what is not known is null."""
+        found = {**asdict(self), "ok": self.ok}
+        for line in found["lines"]:
+            line["figure"] = None if math.isnan(line["figure"]) else line["figure"]
+        return found
 
-def carry(load: Load, *, seconds: float | None, scale: float, say: Callable[[str], None]) -> Result:
+
+def carry(load: Load, *, seconds: float | None, scale: float, say: Callable[[str], None]) -> LoadResult:
     """Carry a load and judge it.
 
     Args:
         load: which.
-        seconds: measured; None: the load's own. Warming up takes a sixth of that before, and each phase in which
-            something is let go a sixth after.
+        seconds: measured; None: the load's own. Warming up takes a sixth of that before, and each phase as fast as it
+            can a sixth after.
         scale: share of the items that tables hold.
         say: is told what goes on.
 
     Raises:
         CrewError: a process failed. CapacityError: the machine has not the memory.
     """
-    whole = load.seconds if seconds is None else seconds
+    result = LoadResult(load.name, load.title, scale, load.seconds if seconds is None else seconds)
     load = load.scaled(scale)
-    result = Result(load.name, load.title, scale, whole)
     with di_store.open(memory=load.memory_bytes) as store:
         make_tables(load, store)
         for _, plan in load.duties:
-            if isinstance(plan, Get) and plan.other and not store.contains(OTHERS_OBJECT):
-                store.put(objects(plan.size, 1)[0], id=OTHERS_OBJECT)
+            if isinstance(plan, Get) and plan.other and not store.contains(SHARED_OBJECT):
+                store.put(objects(plan.size, 1)[0], id=SHARED_OBJECT)
         say(f"{load.name}: filling")
         with Crew(load, store) as crew:
             for table in load.tables:
-                if _late_limiter(table.limiter) and table.filled:
+                if table.limited_late and table.filled:
                     store.table(table.name).configure(limiter=table.limiter)
-            _Trial(load, store, crew, result, say).run(whole)
+            _Trial(load, store, crew, result, say).run()
     result.lines = [_line(bar, result.figures) for bar in _bars(load)]
     return result
 
 
 def make_tables(load: Load, store: di_store.Store) -> None:
-    """The tables of a load; one that fills before its limiter would let it begins without that."""
+    """The tables of a load; one that could not be filled under its limiter begins without that."""
     for table in load.tables:
-        limiter = di_store.MinSize(1) if _late_limiter(table.limiter) and table.filled else table.limiter
         store.create_table(
             table.name,
             capacity=table.capacity,
             view=table.view,
-            schema={column.name: column.spec for column in table.columns},
+            schema={column.name: di_store.Spec(column.shape, column.dtype) for column in table.columns},
             sampler=table.sampler,
-            limiter=limiter,
+            limiter=di_store.MinSize(1) if table.limited_late and table.filled else table.limiter,
             lanes=load.lanes(table.name),
             **table.settings,
         )
-
-
-def _late_limiter(limiter: object) -> bool:
-    """Whether filling a table would have to wait for draws."""
-    return isinstance(limiter, di_store.SamplesPerInsert)
 
 
 class _Trial:
     """The phases of one load, and the figures from them."""
 
     def __init__(
-        self, load: Load, store: di_store.Store, crew: Crew, result: Result, say: Callable[[str], None]
+        self, load: Load, store: di_store.Store, crew: Crew, result: LoadResult, say: Callable[[str], None]
     ) -> None:
         self._load, self._store, self._crew = load, store, crew
         self._result, self._say = result, say
         self._tables = {plan.name: store.table(plan.name) for plan in load.tables}
         self._rates = {plan.label: plan.rate for _, plan in load.duties if plan.rate != 0}
-        self._outside = 0
         self._looked = 0.0
 
-    def run(self, seconds: float) -> None:
+    def run(self) -> None:
         """All phases."""
-        load, name = self._load, self._load.name
-        warm = max(LEAST_SECONDS, seconds * WARM_SHARE)
-        most = max(LEAST_SECONDS, seconds * MOST_SHARE)
+        load, seconds = self._load, self._result.seconds
+        warm, most = (max(LEAST_SECONDS, seconds * share) for share in (WARM_SHARE, MOST_SHARE))
         if load.paced:
-            self._say(f"{name}: warming up for {warm:.3g} s")
+            self._say(f"{load.name}: warming up for {warm:.3g} s")
             self._crew.run(Phase(warm, self._rates, True))
-            self._say(f"{name}: measuring for {seconds:.3g} s")
+            self._say(f"{load.name}: measuring for {seconds:.3g} s")
             self._measure(seconds)
         for labels in load.most:
-            self._say(f"{name}: as much as it can, {' and '.join(labels)}")
-            let_go = dict.fromkeys(labels)
-            rates = {**self._rates, **let_go} if load.paced else let_go
+            self._say(f"{load.name}: as fast as it can, {' and '.join(labels)}")
+            rates = {**(self._rates if load.paced else {}), **dict.fromkeys(labels)}
             if not load.paced:
                 self._crew.run(Phase(warm, rates, False))
             outcome = self._crew.run(Phase(most if load.paced else seconds, rates, False), self._watch)
-            self._let_go(outcome, labels)
+            self._headroom(outcome, labels)
         self._audit()
 
     def _measure(self, seconds: float) -> None:
+        figures = self._result.figures
         before = {name: table.stats() for name, table in self._tables.items()}
         outcome = self._crew.run(Phase(seconds, self._rates, True), self._watch)
         after = {name: table.stats() for name, table in self._tables.items()}
-        self._rates_of(outcome)
-        figures = self._result.figures
+        for label, tally in outcome.tallies.items():
+            if tally.rate is not None:
+                figures[f"{label} rate"] = tally.done / tally.due
+        self._note(outcome, list(outcome.tallies), list(outcome.spent))
         figures["store_cores"] = (outcome.call_cpu + outcome.other_cpu) / seconds
         figures["chores_cores"] = outcome.other_cpu / seconds
         for _, plan in self._load.duties:
@@ -162,46 +165,33 @@ class _Trial:
         self._room()
         self._per_insert(before, after)
 
-    def _rates_of(self, outcome: Outcome) -> None:
-        for label, tally in outcome.tallies.items():
-            self._result.rates[label] = {
-                "asked": tally.rate,
-                "reached": tally.elements_per_second,
-                "bytes_per_second": tally.bytes_per_second,
-            }
-            if tally.rate is not None:
-                self._result.figures[f"{label} rate"] = tally.done / tally.due
-        self._times(outcome)
-
-    def _times(self, outcome: Outcome) -> None:
-        for label, spent in outcome.spent.items():
-            percentiles = {f"p{q:g}": float(np.percentile(spent, q)) / 1e6 for q in PERCENTILES}
-            self._result.milliseconds[label] = {"calls": len(spent), **percentiles}
-
-    def _let_go(self, outcome: Outcome, labels: tuple[str, ...]) -> None:
+    def _headroom(self, outcome: Outcome, labels: tuple[str, ...]) -> None:
+        """What was reached as fast as it could, over the paced rate."""
+        figures = self._result.figures
         for label in labels:
-            tally = outcome.tallies[label]
-            self._result.most[label] = tally.elements_per_second
+            reached = self._result.most[label] = outcome.tallies[label].elements_per_second
             asked = self._rates[label]
-            if asked is not None:
-                multiple = tally.elements_per_second / asked
-                figures = self._result.figures
-                figures["headroom"] = min(multiple, figures.get("headroom", multiple))
+            if asked is None:
+                self._note(outcome, [label], [label])
             else:
-                spent = outcome.spent.get(label)
-                self._result.rates[label] = {
-                    "asked": None,
-                    "reached": tally.elements_per_second,
-                    "bytes_per_second": tally.bytes_per_second,
-                }
-                if spent is not None:
-                    self._times(Outcome(spent={label: spent}))
+                figures["headroom"] = min(reached / asked, figures.get("headroom", math.inf))
+
+    def _note(self, outcome: Outcome, rates: list[str], times: list[str]) -> None:
+        """Keep the rates and times of these labels."""
+        for label in rates:
+            tally = outcome.tallies[label]
+            reached, moved = tally.elements_per_second, tally.bytes_per_second
+            self._result.rates[label] = {"asked": tally.rate, "reached": reached, "bytes_per_second": moved}
+        for label in times:
+            spent = outcome.spent.get(label)
+            if spent is not None:
+                percentiles = {f"p{q:g}": float(np.percentile(spent, q)) / 1e6 for q in PERCENTILES}
+                self._result.milliseconds[label] = {"calls": len(spent), **percentiles}
 
     def _room(self) -> None:
         """Bytes stored, over what the items would take by themselves; of tables that are full, not of queues."""
-        stats = self._store.stats()
+        stats, figures = self._store.stats(), self._result.figures
         logical = stored = items = 0
-        figures = self._result.figures
         full = [plan for plan in self._load.tables if plan.filled]
         for plan in full:
             table = stats["tables"][plan.name]
@@ -214,18 +204,14 @@ class _Trial:
                 figures[f"stored_share of {plan.name}"] = table["used_bytes"] / flat
         if len(full) > 1:
             stored = min(stored, stats["chunk_pages"])  # tables of one stream share their chunks
-        if not items:
-            return
-        figures["stored_share"] = stored / logical
-        figures["stored_bytes_per_element"] = stored / items
-        whole = stats["chunk_pages"] + stats["meta"]
-        figures["in_all_share"] = whole / logical
-        figures["in_all_bytes_per_element"] = whole / items
+        if items:
+            for name, taken in (("stored", stored), ("in_all", stats["chunk_pages"] + stats["meta"])):
+                figures[f"{name}_share"] = taken / logical
+                figures[f"{name}_bytes_per_element"] = taken / items
 
     def _per_insert(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
         """How far samples per insert were from what the rates say, as a share of it."""
-        inserts = sum(after[name]["inserts"] - before[name]["inserts"] for name in after)
-        samples = sum(after[name]["samples"] - before[name]["samples"] for name in after)
+        inserts, samples = (sum(after[name][of] - before[name][of] for name in after) for of in ("inserts", "samples"))
         asked = sum(plan.rate or 0.0 for _, plan in self._load.duties if isinstance(plan, Draw))
         wanted = self._load.inserts_per_second
         if inserts and asked and wanted:
@@ -234,16 +220,16 @@ class _Trial:
 
     def _watch(self) -> None:
         """Whether the limiters' errors are inside their bounds, some times a second."""
-        now = time.monotonic()
+        now, figures = time.monotonic(), self._result.figures
         if now - self._looked < LOOK_SECONDS:
             return
         self._looked = now
         for plan in self._load.tables:
-            if _late_limiter(plan.limiter):
-                # Stats take no lock, so a count may be newer than the other one: what is outside stays there.
-                self._outside += not any(_inside(self._tables[plan.name]) for _ in range(LOOKS))
-                self._result.figures["limiter_looks"] = self._result.figures.get("limiter_looks", 0.0) + 1
-                self._result.figures["limiter_outside"] = self._outside
+            if plan.limited_late:
+                # Stats take no lock, so one count may be newer than another: only an error that stays is one.
+                outside = not any(_inside(self._tables[plan.name]) for _ in range(LOOKS))
+                for name, more in (("limiter_looks", 1), ("limiter_outside", outside)):
+                    figures[name] = figures.get(name, 0.0) + more
 
     def _audit(self) -> None:
         figures = self._result.figures
@@ -266,18 +252,17 @@ def _inside(table: di_store.Table) -> bool:
 
 def _bars(load: Load) -> list[Bar]:
     """What must hold: the rates, nothing damaged, every puller supplied, and what the load says."""
+    plans = [plan for _, plan in load.duties]
     bars = [
-        Bar(f"{plan.label} rate", ">=", RATE_SHARE, f"{plan.label}: {plan.rate:,g}/s")
-        for _, plan in load.duties
-        if plan.rate
+        Bar(f"{plan.label} rate", ">=", RATE_SHARE, f"{plan.label}: {plan.rate:,g}/s") for plan in plans if plan.rate
     ]
     if load.paced:
         bars.append(Bar("damaged", "<=", 0, "examples or weights damaged"))
-    if any(isinstance(plan, Publish) for _, plan in load.duties):
+    if any(isinstance(plan, Publish) for plan in plans):
         bars.append(Bar("least_pulled", ">=", 1, "versions that every puller got"))
     return [*bars, *load.bars]
 
 
 def _line(bar: Bar, figures: Mapping[str, float]) -> Line:
-    figure = figures.get(bar.figure, float("nan"))
+    figure = figures.get(bar.figure, math.nan)
     return Line(bar.text, figure, bar.relation, bar.value, bar.holds(figure))

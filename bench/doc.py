@@ -1,0 +1,59 @@
+"""The options --doc and --doc-check of a benchmark whose figures a page of the docs shows."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench import ROOT
+from bench.kit import Page, Result
+
+
+@dataclass(frozen=True)
+class Doc:
+    """Pages written from one result.
+
+    Attributes:
+        pages: all of them name the same result.
+        blocks: from a result and its file: what belongs into a block, by the block's name.
+        draw: writes the charts.
+    """
+
+    pages: Sequence[Page]
+    blocks: Callable[[Result, Path], Callable[[str], str]]
+    draw: Callable[[Result], None] = lambda result: None
+
+    @staticmethod
+    def options(parser: argparse.ArgumentParser) -> None:
+        help_text = "write the figures into the docs; of FILE, a result: measure nothing"
+        parser.add_argument("--doc", nargs="?", const="", metavar="FILE", help=help_text)
+        parser.add_argument("--doc-check", action="store_true", help="only tell whether the docs show their result")
+
+    def without_measuring(self, args: argparse.Namespace) -> int | None:
+        """Exit status where the options ask for nothing to be measured."""
+        if args.doc_check:
+            return 0 if self.holds() else 1
+        if args.doc:
+            self.write(Path(args.doc))
+            return 0
+        return None
+
+    def shown(self) -> Path:
+        """The one result that the pages name."""
+        (path,) = {path for page in self.pages for path in page.results()}
+        return ROOT / path
+
+    def holds(self) -> bool:
+        """Whether the pages show the result that they name."""
+        path = self.shown()
+        block = self.blocks(Result.load(path), path)
+        return all(page.holds(block) for page in self.pages)
+
+    def write(self, path: Path) -> None:
+        """Put a result into the pages, and draw its charts."""
+        result = Result.load(path)
+        for page in self.pages:
+            page.write(self.blocks(result, path))
+        self.draw(result)

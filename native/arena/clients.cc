@@ -1,0 +1,59 @@
+#include "arena/clients.h"
+
+namespace di {
+
+bool is_near(const Memory& memory, u32 slot) {
+  const u64 own = os::pid_namespace();
+  return own != 0 && memory.client(slot).pid_ns.load() == own;
+}
+
+bool is_dead(const Client& self, u32 slot) {
+  if (slot == self.slot() || slot >= kMaxClients) return false;
+  const Memory& memory = self.memory;
+  const ClientSlot& client = memory.client(slot);
+  if (client.state.load(std::memory_order_acquire) == static_cast<u32>(ClientState::kFree)) return false;
+  // mutant: record-lock-not-asked
+  if (os::byte_is_locked(memory.fd(), kClientLockBase + slot)) return false;
+  // mutant: a-lost-lock-is-a-death
+  if (!is_near(memory, slot)) return os::pid_namespace() != 0;
+  // The pid is visible: a live process that merely lost its descriptor (closerange) is not dead. Nor is one that cannot
+  // be looked at: nobody is declared dead because a question failed.
+  const os::ProcessLook found = os::look_at(client.pid.load());
+  // mutant: a-failed-look-is-a-death
+  if (!found.known) return false;
+  const u64 started = client.start_time.load();  // 0: it could not tell itself
+  // mutant: start-time-not-compared
+  if (!found.lives || (started != 0 && found.start_time != started)) return true;
+  // Descriptor gone but mapping there: closerange. Neither: the process ran exec, and nothing of the store is left in it.
+  // mutant: exec-not-seen
+  return os::has_mapped(client.pid.load(), memory.file_name()) == 0;
+}
+
+bool begin_reaping(const Memory& memory, u32 slot, u32 generation) {
+  ClientSlot& client = memory.client(slot);
+  u32 state = static_cast<u32>(ClientState::kLive);
+  const bool marked = client.state.compare_exchange_strong(state, static_cast<u32>(ClientState::kReaping));
+  if (!marked && state != static_cast<u32>(ClientState::kReaping)) return false;  // kReaping: that reaper died
+  if (client.generation.load() == generation) return true;
+  // It left and another one came: take the mark off it again. Nobody else reaps, and for the living it means nothing.
+  state = static_cast<u32>(ClientState::kReaping);
+  client.state.compare_exchange_strong(state, static_cast<u32>(ClientState::kLive));
+  return false;
+}
+
+bool runs(const Memory& memory, u32 slot) {
+  if (slot >= kMaxClients || !is_near(memory, slot)) return false;
+  const char state = os::look_at(memory.client(slot).pid.load()).state;
+  return state == 'R' || state == 'S' || state == 'D';
+}
+
+std::string describe_client(const Memory& memory, u32 slot) {
+  if (slot >= kMaxClients) return "an unknown process";
+  const std::string pid = "pid " + std::to_string(memory.client(slot).pid.load());
+  if (!is_near(memory, slot)) return pid + " in another pid namespace";
+  const os::ProcessLook found = os::look_at(memory.client(slot).pid.load());
+  if (found.state == 'T' || found.state == 't') return pid + ", stopped";
+  return found.known && found.state == 0 ? pid + ", gone" : pid;
+}
+
+}  // namespace di

@@ -1,0 +1,69 @@
+// A store's memory file and this process's two mappings of it. Several processes map the same bytes, each at addresses of
+// its own: only offsets go into shared memory.
+//
+// A process opens a store's file once: closing any other descriptor of the file would drop its record lock, and with it
+// its liveness. The members change while a store is attached or left, and in a forked child; no lock guards them.
+#pragma once
+
+#include <string>
+
+#include "base/layout.h"
+#include "base/status.h"
+#include "os/os.h"
+
+namespace di {
+
+inline u64 align_up(u64 value, u64 to) { return (value + to - 1) / to * to; }
+bool has_headroom(u64 bytes, std::string* why);  // of machine and cgroup; else why not
+
+class Mapping {
+ public:
+  Mapping() = default;
+  ~Mapping() { close(); }
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+
+  // The one place where an offset becomes an address: bounds are checked here.
+  u8* at(u64 offset, u64 bytes) const {
+    if (offset > file_bytes_ || bytes > file_bytes_ - offset || offset == 0) bad_offset(offset, bytes);
+    return base_ + offset;
+  }
+  const u8* readonly_at(u64 offset, u64 bytes) const {
+    if (offset > file_bytes_ || bytes > file_bytes_ - offset || offset == 0) bad_offset(offset, bytes);
+    return readonly_ + offset;
+  }
+
+  int fd() const { return fd_; }
+  os::FileId id() const { return id_; }
+  u64 file_bytes() const { return file_bytes_; }
+  bool has_descriptor() const { return fd_ >= 0 && os::file_id(fd_) == id_; }  // not closed or replaced by the program
+
+  // Commits the pages of [offset, offset + bytes) a slice at a time, each checked against every cgroup's headroom. False:
+  // there is too little memory; what was committed before stays.
+  bool commit(u64 offset, u64 bytes, std::string* why);
+
+  // In a forked child. Arrays that it inherited keep the old read-only mapping, which is never unmapped; without one yet,
+  // the child maps another. False: there is no address space for it.
+  void leave_readonly() { readonly_ = nullptr; }
+  bool renew_readonly();
+
+  [[noreturn]] void no_addresses() const;  // throws kCapacity: mapping failed
+
+ protected:
+  void create_file(const std::string& memfd_name, u64 bytes);
+  void adopt_file(int fd, os::FileId id);
+  void map_file();
+  void map_copy(const Mapping& of);  // a private copy: writes to it reach nobody. It has no descriptor
+  void close();                      // unmaps and closes; a second one does nothing
+  u8* base() const { return base_; }
+  [[noreturn]] void bad_offset(u64 offset, u64 bytes) const;
+
+ private:
+  int fd_ = -1;
+  os::FileId id_;
+  u64 file_bytes_ = 0;
+  u8* base_ = nullptr;
+  u8* readonly_ = nullptr;
+};
+
+}  // namespace di

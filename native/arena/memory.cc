@@ -1,0 +1,149 @@
+#include "arena/memory.h"
+
+#include <algorithm>
+#include <cstring>
+#include <tuple>
+
+namespace di {
+namespace {
+
+constexpr u64 kMaxRange = u64{1} << 40;
+constexpr u64 kRangeFactor = 16;  // address space of a store, in budgets
+
+std::string hex(const u8* bytes, u64 count) {
+  static const char* digits = "0123456789abcdef";
+  std::string text;
+  for (u64 i = 0; i < count; ++i) {
+    text += digits[bytes[i] >> 4];
+    text += digits[bytes[i] & 15];
+  }
+  return text;
+}
+
+// Where the parts of a store of so many slices lie. Tables' headers, slices and bitmaps are committed as they come in
+// use; what lies before them at once.
+struct Parts {
+  Offset clients, heap, weights, layouts, waits, tables, slices, bitmaps, data;
+  auto all() const { return std::tie(clients, heap, weights, layouts, waits, tables, slices, bitmaps, data); }
+};
+
+Parts parts_of(u64 slices) {
+  u64 at = align_up(sizeof(ArenaHeader), kPageBytes);
+  const auto part = [&at](u64 bytes) {
+    const u64 offset = at;
+    at = align_up(at + bytes, kPageBytes);
+    return Offset{offset};
+  };
+  Parts parts;
+  parts.clients = part(sizeof(ClientSlot) * kMaxClients);
+  parts.heap = part(sizeof(HeapHeader));
+  parts.weights = part(sizeof(WeightsEntry) * kMaxWeights);
+  parts.layouts = part(sizeof(u32) * kMaxLayouts);
+  parts.waits = part(sizeof(WaitSlot) * kMaxWaits);
+  parts.tables = part(kTableHeaderBytes * kMaxTables);
+  parts.slices = part(sizeof(Slice) * slices);
+  parts.bitmaps = part(sizeof(u64) * kBlockWords * slices);
+  parts.data = Offset{align_up(at, kSliceBytes)};
+  return parts;
+}
+
+// Address space for blocks: 16 budgets, less where this process may map less. Never less than the budget.
+u64 range_for(u64 budget_bytes) {
+  const u64 least = align_up(budget_bytes, kSliceBytes), limit = os::address_space_limit();
+  u64 range = std::min(least * kRangeFactor, std::max(kMaxRange, least));
+  while (limit != ~u64{0} && range > budget_bytes && 2 * range + (u64{1} << 30) > limit) range /= 2;
+  return std::max(align_up(range, kSliceBytes), least);
+}
+
+}  // namespace
+
+TableHeader& Memory::table(u32 index) const {
+  if (index >= kMaxTables) throw Error(Code::kCorruptData, "table index out of range");
+  return *reinterpret_cast<TableHeader*>(tables_ + u64{index} * kTableHeaderBytes);
+}
+
+std::string Memory::file_name() const { return os::memfd_name(name(), hex(header_->uuid, sizeof header_->uuid)); }
+
+void Memory::create(const std::string& name, u64 budget_bytes, u64 seed) {
+  u8 uuid[16];
+  os::random_bytes(uuid, sizeof uuid);
+  const u64 range = range_for(budget_bytes), slices = range / kSliceBytes;
+  const Parts plan = parts_of(slices);
+  create_file(os::memfd_name(name, hex(uuid, sizeof uuid)), plan.data.value + range);
+  std::string why;
+  if (!commit(0, plan.tables.value, &why)) throw Error(Code::kCapacity, "memory=: " + why).told();
+  map_file();
+  ArenaHeader& header = *reinterpret_cast<ArenaHeader*>(base());
+  header.layout_version = kLayoutVersion;
+  header.header_bytes = sizeof(ArenaHeader);
+  std::strncpy(header.name, name.c_str(), kNameBytes - 1);
+  std::memcpy(header.uuid, uuid, sizeof uuid);
+  header.range_bytes = range;
+  header.slice_count = slices;
+  header.creator_cgroup = os::cgroup_hash();
+  header.seed = seed;
+  std::tie(header.clients, header.heap, header.weights, header.layouts, header.waits, header.tables, header.slices,
+           header.bitmaps, header.data) = plan.all();
+  place_parts();
+  heap_header_->budget.store(budget_bytes);
+  heap_header_->fixed_bytes.store(plan.tables.value);
+}
+
+void Memory::adopt(int fd, os::FileId id) {
+  adopt_file(fd, id);
+  if (file_bytes() < sizeof(ArenaHeader)) throw Error(Code::kCorruptData, "the store's file is too short");
+  map_file();
+  validate();
+  place_parts();
+}
+
+void Memory::copy(const Memory& of) {
+  map_copy(of);
+  place_parts();
+}
+
+// The offsets in the header are never trusted: they must be those that a store of this size has.
+void Memory::validate() const {
+  const ArenaHeader& header = *reinterpret_cast<const ArenaHeader*>(base());
+  if (header.magic.load(std::memory_order_acquire) != kMagic)  // pairs with the release in Arena::open()
+    throw Error(Code::kCorruptData, "not a Di-store, or its creator died while making it; choose another name").told();
+  if (header.layout_version != kLayoutVersion || header.header_bytes != sizeof(ArenaHeader))
+    throw Error(Code::kLayoutMismatch, "the store was made by another Di-store version (layout " +
+                                           std::to_string(header.layout_version) + ", this one reads " +
+                                           std::to_string(kLayoutVersion) +
+                                           "); use the same version in every process, or another name")
+        .told();
+  const u64 slices = header.slice_count;
+  bool sound = slices > 0 && slices <= (u64{1} << 24) && header.range_bytes == slices * kSliceBytes &&
+               std::memchr(header.name, 0, kNameBytes) != nullptr;
+  const Parts parts = parts_of(sound ? slices : 0);
+  sound = sound &&
+          parts.all() == std::tie(header.clients, header.heap, header.weights, header.layouts, header.waits,
+                                  header.tables, header.slices, header.bitmaps, header.data) &&
+          parts.data.value + header.range_bytes == file_bytes() && header.layout_count.load() <= kMaxLayouts;
+  if (sound) {
+    const HeapHeader& heap = *reinterpret_cast<const HeapHeader*>(base() + parts.heap.value);
+    const u32 segments = heap.segment_count.load(std::memory_order_acquire);
+    sound = segments <= kDescriptorSegments && heap.table_count.load() <= kMaxTables &&
+            heap.budget.load() <= header.range_bytes;
+    for (u32 i = 0; sound && i < segments; ++i)
+      sound = heap.segments[i].value >= parts.data.value && heap.segments[i].value % kMinBlockBytes == 0;
+  }
+  // mutant: damaged-header-accepted
+  if (!sound) throw Error(Code::kCorruptData, "the store's header is damaged; every process must leave it").told();
+}
+
+void Memory::place_parts() {
+  header_ = reinterpret_cast<ArenaHeader*>(base());
+  clients_ = reinterpret_cast<ClientSlot*>(base() + header_->clients.value);
+  heap_header_ = reinterpret_cast<HeapHeader*>(base() + header_->heap.value);
+  tables_ = base() + header_->tables.value;
+  weights_ = reinterpret_cast<WeightsEntry*>(base() + header_->weights.value);
+  layouts_ = reinterpret_cast<Shared<u32>*>(base() + header_->layouts.value);
+  slice_count_ = header_->slice_count;
+  waits_ = reinterpret_cast<WaitSlot*>(base() + header_->waits.value);
+  slices_ = reinterpret_cast<Slice*>(base() + header_->slices.value);
+  bitmaps_ = reinterpret_cast<u64*>(base() + header_->bitmaps.value);
+}
+
+}  // namespace di

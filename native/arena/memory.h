@@ -1,0 +1,54 @@
+// The parts of a store's memory, each where layout.h puts it: headers, client slots, tables' headers, weights, waits, the
+// table of slices and their bitmaps. Which lock guards which field is said in layout.h.
+#pragma once
+
+#include "arena/mapping.h"
+
+namespace di {
+
+class Memory : public Mapping {
+ public:
+  // Makes the file of a new store and all parts but the heap's. Others refuse it until its magic number is stored.
+  void create(const std::string& name, u64 budget_bytes, u64 seed);
+  void adopt(int fd, os::FileId id);  // throws kCorruptData or kLayoutMismatch: not a store that can be used here
+  void copy(const Memory& of);        // a private copy of another one's bytes, for what would change them
+
+  std::string name() const { return header_->name; }
+  std::string file_name() const;  // of the memory file, as /proc shows it
+
+  ArenaHeader& header() const { return *header_; }
+  HeapHeader& heap_header() const { return *heap_header_; }
+  ClientSlot& client(u32 slot) const { return clients_[slot]; }
+  TableHeader& table(u32 index) const;
+  // Headers at this index and above have never been committed: touching one would take a page that is not charged.
+  // acquire: pairs with the release in TableDirectory, after the header is committed.
+  u32 table_count() const { return heap_header_->table_count.load(std::memory_order_acquire); }
+  WeightsEntry& weights(u32 index) const { return weights_[index]; }
+  Shared<u32>& layout_block(u32 index) const { return layouts_[index]; }
+  WaitSlot& wait(u32 index) const { return waits_[index]; }
+  Slice& slice(u64 index) const {
+    if (index >= slice_count_) bad_offset(index * kSliceBytes, kSliceBytes);
+    return slices_[index];
+  }
+  u64* bitmap(u64 slice) const {
+    if (slice >= slice_count_) bad_offset(slice * kSliceBytes, kSliceBytes);
+    return bitmaps_ + slice * kBlockWords;
+  }
+
+ private:
+  void validate() const;
+  void place_parts();
+
+  ArenaHeader* header_ = nullptr;
+  HeapHeader* heap_header_ = nullptr;
+  ClientSlot* clients_ = nullptr;
+  u8* tables_ = nullptr;
+  WeightsEntry* weights_ = nullptr;
+  Shared<u32>* layouts_ = nullptr;
+  WaitSlot* waits_ = nullptr;
+  Slice* slices_ = nullptr;
+  u64 slice_count_ = 0;
+  u64* bitmaps_ = nullptr;
+};
+
+}  // namespace di

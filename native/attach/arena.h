@@ -1,0 +1,66 @@
+// A store as this process is attached to it: its memory, this process's client slot in it, the heap and this process's
+// ledger.
+//
+// All handles of a store share one Arena (registry.h): a process opens a store's file once. The mapping goes with the last
+// handle and the last array that lies in it.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "heap/heap.h"
+
+namespace di {
+
+class Arena : public std::enable_shared_from_this<Arena>, public Memory, public Client {
+ public:
+  enum class Mode { kOpen, kNew, kAttach, kFresh };
+  // kOpen: attach or create; kNew: must not exist; kAttach: must exist; kFresh: a name that nobody else can know.
+  // Serialised by the folder lock of the name. A kill while the store is made leaves no store: its file goes with the
+  // process.
+  static std::shared_ptr<Arena> open(const std::string& name, Mode mode, u64 budget_bytes, u64 seed, u64 deadline_ns);
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  // Every public call passes here first. Throws kStoreClosed when this process's descriptor is no longer the store's file
+  // (closerange, dup2), when the store was removed, and when the slot was reaped. In a forked child it takes a slot first.
+  void enter() {
+    const u64 tick = os::coarse_ns();
+    if (tick != entered_tick_.load(std::memory_order_relaxed) || is_foreign() ||
+        header().removed.load(std::memory_order_relaxed))
+      enter_slow(tick);
+  }
+
+  Heap& heap() const { return *heap_; }
+  Ledger& ledger() const { return heap_->ledger; }
+  bool created() const { return created_; }
+  std::atomic<u64>& reap_tick() const { return reap_tick_; }
+
+  // All of the store as it is now, for what would change it: nothing that is done to the copy reaches the store. Only
+  // the parts whose locks the caller holds may be relied on.
+  std::shared_ptr<Arena> private_copy() const;
+
+  // In a forked child (fork.cc): a client slot of its own, the parent's pins repeated or their bytes copied. Throws when
+  // that cannot be; the next call tries again.
+  void renew_in_child();
+  void renew_mutexes();  // right after fork()
+
+ private:
+  Arena() : Client(static_cast<Memory&>(*this)) {}
+  static std::shared_ptr<Arena> find(const std::string& name, int* refused, bool* leaving);
+  static std::shared_ptr<Arena> make_new(const std::string& name, u64 budget_bytes, u64 seed);
+  static std::shared_ptr<Arena> attach(int fd, os::FileId id);
+  void join();
+  void enter_slow(u64 tick);
+
+  std::atomic<u64> entered_tick_{0};
+  bool created_ = false;
+  mutable std::atomic<u64> reap_tick_{0};
+  std::unique_ptr<Heap> heap_;
+  std::mutex renewal_;
+};
+
+}  // namespace di

@@ -1,0 +1,73 @@
+// An item of a table as it lies in shared memory, and the keys that name items. The marks in its comments, [table] and
+// so on, are explained in layout.h.
+#pragma once
+
+#include "base/types.h"
+
+namespace di {
+
+enum class ItemState : u32 { kFree = 0, kLive = 1, kHeld = 2 };  // kHeld: at its use limit, drawn, not yet delivered
+
+// Flags of an item.
+constexpr u32 kItemNoNext = 1;    // there is no observation after the last row: next_* repeats the last one
+constexpr u32 kItemTerminal = 2;  // the last step terminated: discount 0
+constexpr u32 kItemFinished = 4;  // inserted whole: outputs are columns of the row itself
+constexpr u32 kItemCut = 8;       // an episode longer than the view's max_length
+
+// key = shard 8 | generation 28 | slot 28. A table's own keys have shard 0; who draws from several tables (a mixture)
+// tells them apart by it, and takes it off again before a key goes back to its table.
+constexpr u32 kSlotBits = 28;
+constexpr u32 kGenerationBits = 28;
+constexpr u32 kShardBits = 8;
+constexpr u32 kShardAt = kGenerationBits + kSlotBits;
+static_assert(kShardBits + kShardAt == 64);
+constexpr u64 kSlotMask = (u64{1} << kSlotBits) - 1;
+constexpr u64 kGenerationMask = (u64{1} << kGenerationBits) - 1;
+inline u64 make_key(u64 generation, u64 slot) { return (generation << kSlotBits) | slot; }
+inline u32 key_slot(u64 key) { return static_cast<u32>(key & kSlotMask); }
+inline u64 key_generation(u64 key) { return (key >> kSlotBits) & kGenerationMask; }
+inline u32 key_shard(u64 key) { return static_cast<u32>(key >> kShardAt); }
+
+// The count of an item's uses ends here: a batch holds it as int32, and no use limit is larger.
+constexpr u32 kMostUses = (1u << 31) - 1;
+constexpr u32 kItemStateBits = 4;
+constexpr u32 kSpanRowsBits = 20, kSpanBackBits = 8, kSpanFlagsBits = 4;
+static_assert(32 + kSpanRowsBits + kSpanBackBits + kSpanFlagsBits == 64 && kItemCut < 1u << kSpanFlagsBits);
+static_assert(kItemStateBits + kGenerationBits == 32);
+
+struct Item {  // truth [table]; `state` and `span` change through the undo record, the rest only while the slot is free
+  u64 state;   // state 4 | generation 28 | 32: use limit: undelivered draws; Once: low bits of the epoch it joined in;
+               // both: undelivered draws 8, epoch 24
+  u64 number;  // insertion number, from 1
+  double priority;  // one store
+  i64 version;      // -1 unknown
+  u64 place;        // chunk descriptor 32 | first row 32
+  u64 span;         // uses 32, at most kMostUses | rows 20 | back 8 (rows before the item's own first step) | flags 4
+
+  // `state`
+  static constexpr u64 kStateMask = (u64{1} << kItemStateBits) - 1;
+  bool is(ItemState wanted) const { return (state & kStateMask) == static_cast<u64>(wanted); }
+  bool is_sound() const { return (state & kStateMask) <= static_cast<u64>(ItemState::kHeld); }
+  u64 generation() const { return state >> kItemStateBits & kGenerationMask; }
+  u64 key(u32 slot) const { return make_key(generation(), slot); }
+  bool has_key(u64 key) const { return !is(ItemState::kFree) && generation() == key_generation(key); }
+  u64 state_as(ItemState other) const { return (state & ~kStateMask) | static_cast<u64>(other); }
+  static u64 free_state(u64 generation) { return (generation & kGenerationMask) << kItemStateBits; }
+
+  // `place`
+  u32 chunk() const { return static_cast<u32>(place >> 32); }
+  u32 row() const { return static_cast<u32>(place); }
+  static u64 make_place(u32 chunk, u32 row) { return u64{chunk} << 32 | row; }
+
+  // `span`
+  u32 uses() const { return static_cast<u32>(span); }
+  u32 rows() const { return static_cast<u32>(span >> 32 & ((1u << kSpanRowsBits) - 1)); }
+  u32 back() const { return static_cast<u32>(span >> (32 + kSpanRowsBits) & ((1u << kSpanBackBits) - 1)); }
+  u32 flags() const { return static_cast<u32>(span >> (64 - kSpanFlagsBits)); }
+  static u64 make_span(u32 rows, u32 back, u32 flags) {  // not used yet
+    return u64{rows} << 32 | u64{back} << (32 + kSpanRowsBits) | u64{flags} << (64 - kSpanFlagsBits);
+  }
+};
+static_assert(sizeof(Item) == 48);
+
+}  // namespace di

@@ -1,0 +1,50 @@
+// Sizes that a table sets aside before it has any chunk: the arithmetic by which writers cut chunks, and the bytes of what
+// lies beside them.
+#include "rows/chunks.h"
+
+#include "bindings/bindings.h"
+
+namespace di::py {
+namespace {
+
+// A layout's sizes without its columns: of those that lie column by column only the number counts here.
+LayoutInfo sized(u32 record_bytes, u64 wide_bytes, u32 wide) {
+  LayoutInfo layout;
+  layout.record_bytes = record_bytes;
+  layout.column_bytes = wide_bytes;
+  ColumnLayout column{};
+  column.place = static_cast<u32>(ColumnPlace::kColumn);
+  layout.columns.assign(wide, column);
+  return layout;
+}
+
+}  // namespace
+
+void bind_chunks(nb::module_& module) {
+  module.attr("MOST_SLOTS") = kMostSlots;
+  module.attr("ITEM_BYTES") = sizeof(Item);
+  module.attr("DESCRIPTOR_BYTES") = sizeof(Descriptor);
+  module.attr("FIRST_DESCRIPTORS") = kFirstDescriptorSegment;  // each further segment doubles their number
+  module.attr("LEDGER_ENTRY_BYTES") = sizeof(LedgerEntry);
+  module.def(
+      "chunk_bytes",
+      [](u32 record_bytes, u64 wide_bytes, u32 wide, u32 rows, u64 heap_bytes) {
+        ChunkPlan plan;
+        plan.rows = rows;
+        plan.heap_bytes = heap_bytes;
+        return chunk_bytes(sized(record_bytes, wide_bytes, wide), plan);
+      },
+      nb::arg("record_bytes"), nb::arg("wide_bytes"), nb::arg("wide"), nb::arg("rows"), nb::arg("heap_bytes"));
+  module.def(
+      "plan_chunk",
+      [](u32 record_bytes, u64 wide_bytes, u32 wide, u64 target_bytes, u32 least_rows, u64 heap_bytes_per_row,
+         u32 tables) {
+        const LayoutInfo layout = sized(record_bytes, wide_bytes, wide);
+        const ChunkPlan plan = plan_chunk(layout, target_bytes, least_rows, heap_bytes_per_row, tables);
+        return std::tuple(plan.rows, plan.block_bytes);
+      },
+      nb::arg("record_bytes"), nb::arg("wide_bytes"), nb::arg("wide"), nb::arg("target_bytes"), nb::arg("least_rows"),
+      nb::arg("heap_bytes_per_row"), nb::arg("tables"), "Rows of a chunk, and the bytes of its block.");
+}
+
+}  // namespace di::py

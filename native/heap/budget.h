@@ -1,0 +1,78 @@
+// The byte budget of a store (memory=): who claims how much of it, and what is short for one more block. Under the heap's
+// lock, unless noted.
+//
+// Claimed bytes: what objects, meta blocks and the fixed parts occupy, and what tables set aside. A table claims the larger
+// one of two numbers: its reserve plus its held draws, and what its chunks occupy. Committed bytes: what has pages. Truths
+// are the budget and the tables' reserves; everything else is derived, and recounted after a death.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "heap/blocks.h"
+
+namespace di {
+
+struct MakeRequest {
+  u64 bytes = 0;
+  ObjectKind kind = ObjectKind::kData;
+  const u8* id = nullptr;
+  u32 owner = kNone;  // meta: table index
+  u64 expires_ns = 0;
+  std::span<const u32> tables;       // chunk: the tables it is charged to
+  std::span<const u32> generations;  // of those tables: kGone when one was dropped
+};
+
+struct Shortage {
+  u64 bytes = 0;            // of budget; ~0: no deletion of objects would help
+  u64 pages = 0;            // of pages, where the budget is there
+  bool never = false;       // no eviction or deletion would help
+  u32 short_table = kNone;  // one that can evict items to make room; kNone: the store is full
+  std::string why;
+
+  bool any() const { return bytes != 0 || pages != 0; }
+};
+
+class Budget {
+ public:
+  explicit Budget(Memory& memory) : memory_(memory) {}
+
+  u64 claimed() const;
+  u64 committed() const;
+  u64 spendable() const;  // of the budget, by others than the heap itself
+  u64 limit() const { return memory_.heap_header().budget.load(); }
+  std::string room_text() const;  // "store 'name' is full: ...", without the lock too
+
+  // Whether there is room. Chunks count against their tables' reserves, everything else against what the reserves leave.
+  Shortage admit(const MakeRequest& request, const Blocks::Choice& choice) const;
+  // What stays claimed when every object is deleted and every item of these tables evicted, with `block` more bytes of
+  // chunks for each of them.
+  u64 least_claim(std::span<const u32> tables, u64 block) const;
+  // One of these tables that has items in closed chunks and that `block` more bytes would lift above what it has set aside
+  // (0: not asked); rather one that may evict items than one that may not. kNone: there is none.
+  u32 evictable(std::span<const u32> tables, u64 block) const;
+
+  void charge(u32 table, i64 used_bytes, i64 open_bytes);  // a chunk more or less, or one that is open no more
+  // Bytes that are short for a table to claim `claims`, with `beside` more bytes for other uses; 0: there is room.
+  u64 missing_for(u32 table, u64 claims, u64 beside) const;
+  void set_claims(u32 table, u64 reserve_bytes, u64 held_bytes);
+  void end_claims(u32 table);
+  void recount_claims();  // from the tables' reserves and chunks
+
+  // Descriptors that the reserves promise their chunks.
+  void recount_promised();
+  // Of these, the ones that no chunk has taken yet, if a table promised so many.
+  u64 unkept(u32 table, u64 promised) const;
+  bool keeps_all_free() const;  // every free descriptor is promised to a chunk
+
+  void announce_room();  // bytes have come free: wakes those that wait for room
+
+ private:
+  Shortage admit_chunk(const MakeRequest& request, u64 block) const;
+  Shortage short_of_own(u32 table, u64 items, u64 open, u64 most) const;
+  Shortage short_of_store(const MakeRequest& request, u64 block, u64 grow) const;
+
+  Memory& memory_;
+};
+
+}  // namespace di

@@ -1,0 +1,122 @@
+#include "heap/chunk_ends.h"
+
+namespace di {
+namespace {
+
+constexpr u64 kSweepNs = 100'000'000;  // a full store looks for chunks nobody uses at most this often
+
+}  // namespace
+
+void ChunkEnds::release_if_unused(u32 chunk) {
+  const u64 word = heap_.descriptor(chunk).word.load();
+  if (word_kind(word) != ObjectKind::kChunk || word_state(word) != ObjectState::kSealed) return;
+  for (const Attachment& at : heap_.chunk_memory.attachments(chunk))
+    if (at.attached.load() != 0) return;
+  heap_.free_descriptor(chunk, false);
+}
+
+// An open chunk too: one of its tables may be done with it.
+void ChunkEnds::detach_held(u32 chunk, u32 table) {
+  const u64 word = heap_.descriptor(chunk).word.load();
+  if (word_kind(word) != ObjectKind::kChunk || word_state(word) == ObjectState::kFree) return;
+  const std::span<Attachment> all = heap_.chunk_memory.attachments(chunk);
+  for (u32 i = 0; i < all.size(); ++i) {
+    Attachment& at = all[i];
+    if (at.table != table || at.attached.load() == 0) continue;
+    const bool gone = heap_.memory.table(table).generation.load() != at.table_generation;  // then its uses mean nothing
+    if (!gone && heap_.chunk_memory.uses_at(chunk, i).load(std::memory_order_acquire) != kUsesClosed) continue;
+    at.attached.store(0);
+    DI_FAULT("heap.detached");
+    if (!gone) heap_.budget.charge(table, -static_cast<i64>(Blocks::block_bytes(heap_.descriptor(chunk).bytes)), 0);
+  }
+  release_if_unused(chunk);
+}
+
+void ChunkEnds::detach(std::span<const u32> chunks, u32 table, u64 deadline_ns) {
+  if (chunks.empty()) return;
+  HeapCore::Guard guard(heap_, deadline_ns);
+  for (const u32 chunk : chunks) detach_held(chunk, table);
+  heap_.budget.announce_room();
+}
+
+// No item to come of this table will need the chunk: from here on only those that are there pay for it.
+void ChunkEnds::end_need(u32 chunk, u32 position) {
+  if ((heap_.chunk_memory.uses_at(chunk, position).fetch_or(kUsesClosed, std::memory_order_acq_rel) & kUsesClosed) != 0)
+    return;
+  DI_FAULT("heap.need_ended");
+  const Attachment& at = heap_.chunk_memory.head(chunk).attachment[position];
+  if (at.attached.load() != 0 && heap_.memory.table(at.table).generation.load() == at.table_generation)
+    heap_.budget.charge(at.table, 0, -static_cast<i64>(Blocks::block_bytes(heap_.descriptor(chunk).bytes)));
+}
+
+void ChunkEnds::close_held(u32 chunk) {
+  ChunkHeader& header = heap_.chunk_memory.head(chunk);
+  Descriptor& entry = heap_.descriptor(chunk);
+  header.full.store(1, std::memory_order_release);
+  entry.summary.rows.store(header.published.load(), std::memory_order_relaxed);
+  const std::span<Attachment> all = heap_.chunk_memory.attachments(chunk);
+  for (u32 i = 0; i < all.size(); ++i) end_need(chunk, i);
+  DI_FAULT("heap.chunk_closed");
+  if (word_state(entry.word.load()) == ObjectState::kCreating) entry.word.fetch_add(kSealStep);
+  for (const Attachment& at : all) {
+    if (word_state(entry.word.load()) != ObjectState::kSealed) break;  // freed by the last detach
+    detach_held(chunk, at.table);
+  }
+  heap_.budget.announce_room();
+}
+
+bool ChunkEnds::close(u32 chunk, u32 position, u32 entry, u64 deadline_ns) {
+  Ledger& ledger = heap_.ledger;
+  try {
+    HeapCore::Guard guard(heap_, deadline_ns);
+    if (position != kNone) {
+      end_need(chunk, position);
+      detach_held(chunk, heap_.chunk_memory.head(chunk).attachment[position].table);
+      heap_.budget.announce_room();
+      return true;
+    }
+    close_held(chunk);
+    ledger.entry(entry).what.store(0, std::memory_order_release);
+  } catch (...) {
+    if (deadline_ns != 0) throw;
+    rethrow_lasting();
+    return false;
+  }
+  ledger.give(entry);
+  return true;
+}
+
+void ChunkEnds::sweep(u64 deadline_ns) {
+  for (u32 index = 0; index < heap_.descriptor_count(); ++index) {
+    const u64 word = heap_.descriptor(index).word.load(std::memory_order_acquire);
+    if (word_kind(word) != ObjectKind::kChunk || word_state(word) == ObjectState::kFree) continue;
+    HeapCore::Guard guard(heap_, deadline_ns);  // re-read under the lock: it may have been freed meanwhile
+    const u64 again = heap_.descriptor(index).word.load();
+    if (word_kind(again) != ObjectKind::kChunk || word_state(again) == ObjectState::kFree) continue;
+    for (const Attachment& at : heap_.chunk_memory.attachments(index)) {
+      if (word_state(heap_.descriptor(index).word.load()) == ObjectState::kFree) break;
+      detach_held(index, at.table);
+    }
+  }
+  settle_collapses(deadline_ns);
+}
+
+// For chunks whose last use ended in a process that was killed before it detached them.
+void ChunkEnds::sweep_now_and_then(u64 deadline_ns) {
+  const u64 now = os::now_ns();
+  u64 before = swept_ns_.load(std::memory_order_relaxed);
+  if (now - before < kSweepNs || !swept_ns_.compare_exchange_strong(before, now, std::memory_order_relaxed)) return;
+  sweep(deadline_ns);
+}
+
+// Collapses that dead clients may have left.
+void ChunkEnds::settle_collapses(u64 deadline_ns) {
+  constexpr u64 kSlicesPerHold = 1024;
+  for (u64 at = 0, high = 1; at < high;) {
+    HeapCore::Guard guard(heap_, deadline_ns);  // guards slice_high too: it grows while blocks are made
+    at = heap_.reclaim.settle_collapses(at, kSlicesPerHold, true);
+    high = heap_.memory.heap_header().slice_high;
+  }
+}
+
+}  // namespace di

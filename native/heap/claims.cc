@@ -1,0 +1,99 @@
+#include "heap/claims.h"
+
+#include <algorithm>
+
+namespace di {
+
+// One hold: 0 where the reserve is set, ~0 where a segment of descriptors has come, else the bytes that are short.
+u64 TableClaims::try_reserve(u32 index, const Reserve& reserve, u64 deadline_ns) {
+  HeapCore::Guard guard(heap_, deadline_ns);
+  Budget& budget = heap_.budget;
+  TableHeader& table = heap_.memory.table(index);
+  const u64 block = reserve.chunk_block != 0 ? reserve.chunk_block : table.chunk_block.load();
+  const u64 wanted = budget.unkept(index, block == 0 ? 0 : reserve.bytes / block);
+  const bool more = reserve.bytes > table.reserve_bytes;
+  const u64 bytes = std::max<u64>(reserve.bytes, table.reserve_bytes);
+  const u64 missing = budget.missing_for(index, bytes + table.held_bytes, heap_.descriptors.segments_bytes(wanted));
+  const bool ready = heap_.memory.heap_header().free_count >= wanted;
+  const bool grown = missing == 0 && !ready && heap_.add_segment();
+  if ((missing == 0 && ready) || (!more && !grown)) {  // a reserve that does not grow never fails for descriptors
+    if (more) budget.set_claims(index, reserve.bytes, table.held_bytes);
+    table.reserve_wanted.store(reserve.bytes);
+    table.reserve_open.store(reserve.open_bytes);
+    table.chunk_block.store(block);
+    budget.recount_promised();
+    return 0;
+  }
+  if (grown) return kSegmentCame;
+  return missing != 0 ? missing : kSliceBytes;
+}
+
+// A segment of descriptors per hold: they are memory too, and stay. So none is made before all of them and the reserve
+// fit, and the reserve is set when they are there, in one hold. A kill inside leaves a part of it: the recovery puts the
+// three numbers in order, and the caller had not come so far as to change the capacity.
+bool TableClaims::reserve(u32 index, const Reserve& reserve, u64 deadline_ns, std::string* why) {
+  for (;;) {
+    const u64 missing = try_reserve(index, reserve, deadline_ns);
+    if (missing == 0) return true;
+    if (missing == kSegmentCame) continue;
+    if (why != nullptr) *why = heap_.budget.room_text();
+    if (!heap_.free_holes(missing, deadline_ns)) return false;
+  }
+}
+
+void TableClaims::settle_reserve(u32 index, u64 deadline_ns) {
+  HeapCore::Guard guard(heap_, deadline_ns);
+  const TableHeader& table = heap_.memory.table(index);
+  if (table.reserve_wanted < table.reserve_bytes)
+    heap_.budget.set_claims(index, table.reserve_wanted, table.held_bytes);
+}
+
+bool TableClaims::raise_reserve(u32 index, u64 bytes, u64 deadline_ns) {
+  HeapCore::Guard guard(heap_, deadline_ns);
+  Budget& budget = heap_.budget;
+  TableHeader& table = heap_.memory.table(index);
+  const u64 least = table.used_bytes + bytes;
+  if (least <= table.reserve_bytes) return false;
+  for (const u64 wanted : {least + least / 4, least}) {
+    if (budget.missing_for(index, wanted + table.held_bytes, 0) != 0) continue;
+    budget.set_claims(index, wanted, table.held_bytes);
+    table.reserve_wanted.store(wanted);
+    budget.recount_promised();
+    return true;
+  }
+  return false;
+}
+
+bool TableClaims::may_fit(std::span<const u32> tables, u64 bytes, u64 deadline_ns, std::string* why) {
+  HeapCore::Guard guard(heap_, deadline_ns);
+  const u64 least = heap_.budget.least_claim(tables, bytes);
+  if (least <= heap_.budget.spendable()) return true;
+  if (why != nullptr)
+    *why = "with the rows of this call, open episodes and what is set aside for tables need " + std::to_string(least) +
+           " bytes of memory=" + std::to_string(heap_.budget.limit()) +
+           "; nothing was written: give fewer rows at once, or raise memory= (store.resize)";
+  return false;
+}
+
+void TableClaims::forget_table(u32 index, u64 deadline_ns) {
+  HeapCore::Guard guard(heap_, deadline_ns);
+  heap_.budget.end_claims(index);
+  heap_.budget.announce_room();
+}
+
+bool TableClaims::hold(u32 index, i64 delta_bytes, u64 deadline_ns, bool force) {
+  for (;;) {
+    u64 missing = 0;
+    {
+      HeapCore::Guard guard(heap_, deadline_ns);
+      const TableHeader& table = heap_.memory.table(index);
+      const u64 held = table.held_bytes + static_cast<u64>(delta_bytes);
+      if (!force) missing = heap_.budget.missing_for(index, table.reserve_bytes + held, 0);
+      if (missing == 0) heap_.budget.set_claims(index, table.reserve_bytes, held);
+    }
+    if (missing == 0) return true;
+    if (!heap_.free_holes(missing, deadline_ns)) return false;
+  }
+}
+
+}  // namespace di

@@ -1,0 +1,41 @@
+// What tables set aside of the budget: their reserves, for chunks, and the bytes of held draws.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "heap/heap_core.h"
+
+namespace di {
+
+struct Reserve {  // what a table sets aside for chunks
+  u64 bytes = 0;
+  u64 open_bytes = 0;   // of these, for what lanes have open: it does not follow the capacity
+  u64 chunk_block = 0;  // bytes that a chunk occupies at least; 0: as it is
+};
+
+class TableClaims {
+ public:
+  explicit TableClaims(HeapCore& heap) : heap_(heap) {}
+
+  // Sets the reserve that a table wants, and has descriptors for its chunks; false, or thrown: nothing was set. More is
+  // set aside at once, less only with settle_reserve(), when items have gone.
+  bool reserve(u32 table, const Reserve& reserve, u64 deadline_ns, std::string* why);
+  void settle_reserve(u32 table, u64 deadline_ns);
+  // Sets aside what a table uses and `bytes` more, and a quarter again if there is memory; false: there is none.
+  bool raise_reserve(u32 table, u64 bytes, u64 deadline_ns);
+  // Whether so many bytes of chunks fit once every object is deleted and every item of these tables evicted.
+  bool may_fit(std::span<const u32> tables, u64 bytes, u64 deadline_ns, std::string* why);
+  // The table is no more: its claims and its generation end in one hold, so that no chunk is charged to or detached from
+  // what comes after it under the same index.
+  void forget_table(u32 table, u64 deadline_ns);
+  bool hold(u32 table, i64 delta_bytes, u64 deadline_ns, bool force = false);  // held draws; false: no room
+
+ private:
+  static constexpr u64 kSegmentCame = ~u64{0};  // of try_reserve()
+  u64 try_reserve(u32 table, const Reserve& reserve, u64 deadline_ns);
+
+  HeapCore& heap_;
+};
+
+}  // namespace di

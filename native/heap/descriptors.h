@@ -1,0 +1,58 @@
+// The descriptors of a store's blocks: one for each object, chunk and meta block, in segments that double
+// and are never freed. A descriptor is addressed by its index. A process that holds it (by a pin, an item, or an own entry of
+// its ledger) may read it without a lock.
+//
+// Truth: each descriptor's word, offset and bytes, and the segments. Derived, under the heap's lock: the list of free ones.
+#pragma once
+
+#include <bit>
+
+#include "arena/memory.h"
+
+namespace di {
+
+inline ObjectState word_state(u64 word) { return static_cast<ObjectState>(word >> 56); }
+inline ObjectKind word_kind(u64 word) { return static_cast<ObjectKind>(word >> 48 & 0xff); }
+inline u32 word_generation(u64 word) { return static_cast<u32>(word >> 32 & 0xffff); }
+inline u32 word_pins(u64 word) { return static_cast<u32>(word); }
+inline u64 make_word(ObjectState state, ObjectKind kind, u32 generation) {
+  return u64{static_cast<u8>(state)} << 56 | u64{static_cast<u8>(kind)} << 48 | u64{generation & 0xffff} << 32;
+}
+constexpr u64 kSealStep = u64{1} << 56;  // creating -> sealed, sealed -> doomed
+
+class Descriptors {
+ public:
+  explicit Descriptors(Memory& memory) : memory_(memory) {}
+
+  Descriptor& operator[](u32 index) const {
+    const u64 unit = u64{index} / kFirstDescriptorSegment + 1;
+    const u32 segment = static_cast<u32>(63 - std::countl_zero(unit));
+    const u64 first = ((u64{1} << segment) - 1) * kFirstDescriptorSegment;
+    if (segment >= kDescriptorSegments) [[unlikely]]
+      bad(index);
+    const Offset base = memory_.heap_header().segments[segment];
+    if (base.value < kSliceBytes) [[unlikely]]
+      bad(index);
+    return *reinterpret_cast<Descriptor*>(
+        memory_.at(base.value + (index - first) * sizeof(Descriptor), sizeof(Descriptor)));
+  }
+  u8* block(u32 index) const {
+    const Descriptor& entry = (*this)[index];
+    return memory_.at(entry.offset, entry.bytes);
+  }
+  u32 count() const;  // of all segments; also without the lock
+
+  // Under the heap's lock.
+  u32 pop_free();  // kNone: there is none
+  void push_free(u32 index);
+  u64 next_segment_bytes() const;             // 0: no more segments can be made
+  u64 segments_bytes(u64 descriptors) const;  // of the segments still to come for so many free descriptors
+  void add_segment(u64 offset);               // a zeroed block of next_segment_bytes()
+
+ private:
+  [[noreturn]] static void bad(u32 index);
+
+  Memory& memory_;
+};
+
+}  // namespace di

@@ -1,0 +1,190 @@
+#include "heap/heap_core.h"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+
+#include "heap/recovery.h"
+
+namespace di {
+
+HeapCore::HeapCore(Client& process, Ledger& entries)
+    : client(process),
+      memory(process.memory),
+      ledger(entries),
+      pages(memory),
+      blocks(memory, pages),
+      reclaim(memory, pages),
+      descriptors(memory),
+      chunk_memory(memory, descriptors),
+      ids(memory, descriptors),
+      budget(memory),
+      lock(process, memory.heap_header().lock, "the store's heap") {}
+
+HeapCore::Guard::Guard(HeapCore& heap, u64 deadline_ns) : heap_(heap), exceptions_(std::uncaught_exceptions()) {
+  heap.lock.acquire(deadline_ns);
+  try {
+    // mutant: heap-not-rebuilt-after-a-death
+    if (heap.lock.needs_recovery()) HeapRecovery(heap).rebuild();
+  } catch (...) {
+    heap.lock.release();
+    throw;
+  }
+  heap.lock.begin_change();
+}
+HeapCore::Guard::~Guard() {
+  if (std::uncaught_exceptions() == exceptions_) heap_.lock.end_change();
+  heap_.lock.release();
+}
+
+void HeapCore::format() {
+  Guard guard(*this, Deadline::none());  // nobody else knows the store
+  memory.heap_header().next_stream = 1;
+  if (!add_segment()) throw Error(Code::kCapacity, "memory= is too small for the store's own tables");
+}
+
+// ------------------------------------------------------------------------------------------------------------- blocks
+
+// A free slice may have charged pages. Before a meta block takes such a slice, the pages that it does not need are punched:
+// meta blocks live long, and until then those pages would be charged to meta and of no use to others.
+Blocks::Choice HeapCore::choose(u64 bytes, BlockUse use, bool ahead) {
+  const Blocks::Choice choice = blocks.choose(bytes, use, ahead);
+  // mutant: meta-takes-whole-slices
+  if (use != BlockUse::kMeta || !choice.found || choice.spare_bytes == 0) return choice;
+  reclaim.punch_spare(choice);
+  return blocks.choose(bytes, use, ahead);
+}
+
+// Slice tables that come along with a block are committed under the lock; pages are committed after it.
+bool HeapCore::has_tables_headroom(const Blocks::Choice& choice, std::string* why) {
+  return choice.table_bytes == 0 || has_headroom(choice.table_bytes, why);
+}
+
+bool HeapCore::commit(const Blocks::Choice& choice, std::string* why) {
+  if (choice.missing_bytes == 0) return true;
+  const u64 slice = memory.header().data.value + choice.slice * kSliceBytes;
+  return memory.commit(slice + choice.first_page * kPageBytes, choice.pages * kPageBytes, why);
+}
+
+// A zeroed block without a descriptor, for the heap's own needs; 0: it would lift what is claimed, or what is committed,
+// above `limit`, or the machine has no more.
+u64 HeapCore::raw_block(u64 bytes, BlockUse use, u64 limit) {
+  for (PageReclaim::Cursor cursor;;) {
+    const Blocks::Choice choice = choose(bytes, use, false);
+    if (!choice.found || !has_tables_headroom(choice, nullptr)) return 0;
+    const u64 claim = budget.claimed() + choice.taken_bytes + choice.table_bytes;
+    if (claim > limit) {
+      if (claim - limit > choice.spare_bytes) return 0;
+      if (reclaim.punch_spare(choice) == 0) return 0;
+    } else if (budget.committed() + choice.missing_bytes + choice.table_bytes > limit) {
+      if (reclaim.some(&cursor) == 0) return 0;  // what was chosen may lose pages itself: choose again
+    } else {
+      blocks.apply(choice, use);
+      if (commit(choice, nullptr)) {
+        std::memset(memory.at(choice.offset, choice.bytes), 0, bytes);
+        return choice.offset;
+      }
+      blocks.release(choice.offset, bytes);
+      reclaim.punch_block(choice.offset, bytes);  // charged and not there
+      return 0;
+    }
+  }
+}
+
+u64 HeapCore::move_pages(u64 bytes, bool holes_only, u64 deadline_ns) {
+  PageReclaim::Cursor cursor;
+  u64 got = 0;
+  for (u64 some = 1; got < bytes && some != 0; got += some) {
+    Guard guard(*this, deadline_ns);
+    // mutant: pages-do-not-move
+    some = holes_only ? reclaim.from_holes(&cursor) : reclaim.some(&cursor);
+  }
+  return got;
+}
+
+bool HeapCore::free_holes(u64 bytes, u64 deadline_ns) {
+  const HeapHeader& heap = memory.heap_header();
+  const u64 objects = heap.object_bytes, live = heap.live_bytes;  // read freely: an estimate
+  return live < objects && bytes <= objects - live && move_pages(bytes, true, deadline_ns) != 0;
+}
+
+// --------------------------------------------------------------------------------------------------------- descriptors
+
+bool HeapCore::add_segment() {
+  const u64 bytes = descriptors.next_segment_bytes();
+  if (bytes == 0 || budget.claimed() + bytes > budget.limit()) return false;
+  const u64 offset = raw_block(bytes, BlockUse::kMeta, budget.limit());
+  if (offset == 0) return false;
+  descriptors.add_segment(offset);
+  return true;
+}
+
+u32 HeapCore::take_descriptor(ObjectKind kind) {
+  const bool kept = kind == ObjectKind::kData && budget.keeps_all_free();
+  if ((memory.heap_header().free_head == 0 || kept) && !add_segment()) return kNone;
+  return descriptors.pop_free();
+}
+
+void HeapCore::free_descriptor(u32 number, bool punch) {
+  HeapHeader& heap = memory.heap_header();
+  Descriptor& entry = descriptor(number);
+  const u64 word = entry.word.load();
+  const ObjectKind kind = word_kind(word);
+  if ((entry.flags & kFlagHasId) && word_state(word) != ObjectState::kDoomed) ids.erase(number);
+  if (entry.expires_ns != 0 && heap.expiring != 0) --heap.expiring;
+  entry.word.store(make_word(ObjectState::kFree, ObjectKind::kData, word_generation(word) + 1),
+                   std::memory_order_release);
+  DI_FAULT("heap.freed");
+  const u64 bytes = Blocks::block_bytes(entry.bytes);
+  if (kind == ObjectKind::kData) {
+    subtract_bytes(heap.live_bytes, bytes);
+    if (word_state(word) == ObjectState::kDoomed) subtract_bytes(heap.pending_bytes, bytes);
+    --heap.live_objects;
+  }
+  blocks.release(entry.offset, entry.bytes);
+  // mutant: freed-meta-stays-charged
+  const bool shares_slice = kind == ObjectKind::kMeta && block_class(entry.bytes) != kNone;  // see choose()
+  if (punch || shares_slice) reclaim.punch_block(entry.offset, entry.bytes);
+  entry.flags = 0;
+  descriptors.push_free(number);
+}
+
+u32 HeapCore::own_meta(u64 bytes, u32 owner, u64 limit) {
+  const u32 number = take_descriptor(ObjectKind::kMeta);
+  if (number == kNone) return kNone;
+  const u64 offset = raw_block(bytes, BlockUse::kMeta, limit);
+  if (offset == 0) {
+    descriptors.push_free(number);
+    return kNone;
+  }
+  Descriptor& entry = descriptor(number);
+  entry.offset = offset;
+  entry.bytes = bytes;
+  entry.owner = owner;
+  entry.flags = 0;
+  entry.expires_ns = 0;
+  entry.word.store(make_word(ObjectState::kSealed, ObjectKind::kMeta, word_generation(entry.word.load())),
+                   std::memory_order_release);
+  DI_FAULT("heap.meta_made");
+  return number;
+}
+
+// -------------------------------------------------------------------------------------------------------- index of ids
+
+void HeapCore::grow_index() {
+  const u64 buckets = std::max<u64>(1024, memory.heap_header().index_buckets * 2), bytes = IdIndex::bytes(buckets);
+  const u64 limit = ids.exists() ? budget.spendable() : budget.limit();
+  if (ids.exists() && budget.claimed() + bytes > budget.limit()) return;  // longer chains, still right
+  const u32 number = own_meta(bytes, kOwnerIndex, limit);
+  if (number == kNone) return;  // longer chains, still right
+  const u32 old = ids.move_to(number, buckets);
+  if (old != kNone) free_descriptor(old, false);
+}
+
+void HeapCore::index_object(u32 number) {
+  if (ids.is_full()) grow_index();
+  if (!ids.exists()) throw Error(Code::kStoreFull, "no room for the store's index; raise memory=");
+  ids.insert(number);
+}
+
+}  // namespace di

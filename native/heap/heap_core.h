@@ -1,0 +1,109 @@
+// What lies under the heap's lock: descriptors, the index of ids, blocks and the budget. Maker, IdObjects, ChunkEnds,
+// TableClaims, Sweeper and HeapRecovery all work on it.
+//
+// Counts and ledger entries change together, under this one lock. Three things happen without it: a process seals what it
+// was creating (one atomic add to the descriptor), a table counts uses of chunks under its own lock, and a destructor marks
+// its ledger entry as dropped, which a later sweep settles.
+//
+// A kill at any line leaves `dirty` set. The next owner then rebuilds everything derived from descriptors, ledgers and
+// chunk attachments (recovery.h).
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "arena/locks.h"
+#include "heap/budget.h"
+#include "heap/chunk_memory.h"
+#include "heap/descriptors.h"
+#include "heap/id_index.h"
+#include "heap/ledger.h"
+#include "heap/page_reclaim.h"
+
+namespace di {
+
+class HeapCore {
+ public:
+  HeapCore(Client& client, Ledger& ledger);
+  HeapCore(const HeapCore&) = delete;
+  HeapCore& operator=(const HeapCore&) = delete;
+  void format();
+
+  // One hold of the lock. After a death it rebuilds first. Leaving by an exception keeps `dirty` set, so the next owner
+  // rebuilds.
+  class DI_SCOPED_CAPABILITY Guard {
+   public:
+    Guard(HeapCore& heap, u64 deadline_ns) DI_ACQUIRE(heap.lock);
+    ~Guard() DI_RELEASE();
+    Guard(const Guard&) = delete;
+    Guard& operator=(const Guard&) = delete;
+
+   private:
+    HeapCore& heap_;
+    int exceptions_;
+  };
+
+  Descriptor& descriptor(u32 index) const { return descriptors[index]; }
+  u8* block(u32 index) const { return descriptors.block(index); }
+  u32 descriptor_count() const { return descriptors.count(); }
+
+  // A free descriptor; kNone: there is none for this kind. Objects do not take those promised to chunks.
+  u32 take_descriptor(ObjectKind kind) DI_REQUIRES(lock);
+  bool add_segment() DI_REQUIRES(lock);  // of descriptors; false: no room, or there are all
+  // Frees the descriptor and its block. punch: its pages may never have been committed.
+  void free_descriptor(u32 descriptor, bool punch) DI_REQUIRES(lock);
+  // A zeroed, sealed meta block, made inside one hold; kNone: no room below `limit`.
+  u32 own_meta(u64 bytes, u32 owner, u64 limit) DI_REQUIRES(lock);
+  void index_object(u32 descriptor) DI_REQUIRES(lock);  // throws kStoreFull: no room for the index
+  void grow_index() DI_REQUIRES(lock);                  // where there is room for it
+
+  Blocks::Choice choose(u64 bytes, BlockUse use, bool ahead) DI_REQUIRES(lock);
+  static bool has_tables_headroom(const Blocks::Choice& choice, std::string* why);
+  bool commit(const Blocks::Choice& choice, std::string* why);  // its pages; also without the lock
+
+  // Pages that nobody uses go back, a slice per hold of the lock; bytes got.
+  u64 move_pages(u64 bytes, bool holes_only, u64 deadline_ns) DI_EXCLUDES(lock);
+  // The same for pages between objects, if these may suffice; false: there is nothing to gain.
+  bool free_holes(u64 bytes, u64 deadline_ns) DI_EXCLUDES(lock);
+
+  Client& client;
+  Memory& memory;
+  Ledger& ledger;  // of this process
+  PageCharges pages;
+  Blocks blocks;
+  PageReclaim reclaim;
+  Descriptors descriptors;
+  ChunkMemory chunk_memory;
+  IdIndex ids;
+  Budget budget;
+  SharedLock lock;
+
+ private:
+  u64 raw_block(u64 bytes, BlockUse use, u64 limit) DI_REQUIRES(lock);
+};
+
+// Every block of a client slot's ledger, with its descriptor. They stay with the slot for ever, so a walk needs no lock.
+template <class Visit>
+void for_ledger_blocks(const HeapCore& heap, u32 slot, Visit visit) {
+  Steps steps(kMaxLedgerBlocks, "a ledger's chain of blocks");
+  for (u32 at = heap.memory.client(slot).ledger.load(std::memory_order_acquire); at != 0;) {
+    steps.take();
+    if (heap.descriptor(at - 1).bytes < sizeof(LedgerBlock))
+      throw Error(Code::kCorruptData, "a ledger's block is none");
+    LedgerBlock& block = *reinterpret_cast<LedgerBlock*>(heap.block(at - 1));
+    visit(block, at - 1);
+    at = block.next.load(std::memory_order_acquire);
+  }
+}
+
+// Every ledger entry of every client slot, also free slots': their blocks stay.
+template <class Visit>
+void for_ledgers(const HeapCore& heap, Visit visit) {
+  for (u32 slot = 0; slot < kMaxClients; ++slot)
+    for_ledger_blocks(heap, slot, [&](LedgerBlock& block, u32) {
+      for (LedgerEntry& entry : block.entries)
+        if (entry.what.load(std::memory_order_acquire) != 0) visit(slot, entry);
+    });
+}
+
+}  // namespace di

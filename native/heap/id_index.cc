@@ -1,0 +1,79 @@
+#include "heap/id_index.h"
+
+#include <cstring>
+
+namespace di {
+namespace {
+
+u64 hash_id(const u8* id) {
+  u64 a, b;
+  std::memcpy(&a, id, 8);
+  std::memcpy(&b, id + 8, 8);
+  u32 c;
+  std::memcpy(&c, id + 16, 4);
+  u64 h = a ^ (b * 0x9e3779b97f4a7c15u) ^ c;
+  h ^= h >> 29;
+  return h * 0xbf58476d1ce4e5b9u;
+}
+
+[[noreturn]] void damaged() { throw Error(Code::kCorruptData, "the index of ids is damaged"); }
+
+}  // namespace
+
+// Where the chain begins that an id's object is in; there is an index.
+u32* IdIndex::chain_of(const Id& id) const {
+  const HeapHeader& heap = memory_.heap_header();
+  if (heap.index_block == 0) damaged();
+  const Descriptor& block = descriptors_[heap.index_block - 1];
+  if (bytes(heap.index_buckets) != block.bytes) damaged();
+  return reinterpret_cast<u32*>(memory_.at(block.offset, block.bytes)) + (hash_id(id) & (heap.index_buckets - 1));
+}
+
+u32 IdIndex::find(const Id& id) const {
+  if (!exists()) return kNone;
+  return *follow(chain_of(id), [&](u32 at) { return std::memcmp(descriptors_[at].id, id, sizeof(Id)) == 0; }) - 1;
+}
+
+void IdIndex::insert(u32 index) {
+  Descriptor& entry = descriptors_[index];
+  u32& head = *chain_of(entry.id);
+  entry.hash_next = head;
+  head = index + 1;
+}
+
+void IdIndex::erase(u32 index) {
+  u32* link = follow(chain_of(descriptors_[index].id), [index](u32 at) { return at == index; });
+  if (*link != 0) *link = descriptors_[index].hash_next;
+}
+
+u32 IdIndex::move_to(u32 index, u64 buckets) {
+  HeapHeader& heap = memory_.heap_header();
+  u32* fresh = reinterpret_cast<u32*>(descriptors_.block(index));
+  const u32 old = heap.index_block - 1;
+  if (old != kNone) {
+    const u32* from = reinterpret_cast<const u32*>(descriptors_.block(old));
+    Steps steps(descriptors_.count(), "a chain of the index of ids");
+    for (u64 bucket = 0; bucket < heap.index_buckets; ++bucket)
+      for (u32 at = from[bucket]; at != 0;) {
+        steps.take();
+        Descriptor& moved = descriptors_[at - 1];
+        const u32 next = moved.hash_next;
+        u32& head = fresh[hash_id(moved.id) & (buckets - 1)];
+        moved.hash_next = head;
+        head = at;
+        at = next;
+      }
+  }
+  heap.index_block = index + 1;
+  heap.index_buckets = buckets;
+  DI_FAULT("heap.index_grown");
+  return old;
+}
+
+void IdIndex::clear() {
+  HeapHeader& heap = memory_.heap_header();
+  heap.index_buckets = descriptors_[heap.index_block - 1].bytes / sizeof(u32);
+  std::memset(descriptors_.block(heap.index_block - 1), 0, bytes(heap.index_buckets));
+}
+
+}  // namespace di

@@ -1,0 +1,42 @@
+// Which descriptor an id's object has: a hash table in a meta block, chained through the descriptors. Derived; under the
+// heap's lock.
+#pragma once
+
+#include "heap/descriptors.h"
+
+namespace di {
+
+using Id = u8[20];
+
+class IdIndex {
+ public:
+  IdIndex(Memory& memory, const Descriptors& descriptors) : memory_(memory), descriptors_(descriptors) {}
+
+  u32 find(const Id& id) const;  // kNone: there is none
+  void insert(u32 descriptor);   // there is an index: see HeapCore::grow_index
+  void erase(u32 descriptor);
+
+  bool exists() const { return memory_.heap_header().index_buckets != 0; }
+  bool is_full() const { return memory_.heap_header().live_objects >= memory_.heap_header().index_buckets; }
+  static u64 bytes(u64 buckets) { return buckets * sizeof(u32); }
+  // Moves to this zeroed meta block; returns the block it was in (kNone: in none), which the caller frees.
+  u32 move_to(u32 descriptor, u64 buckets);
+  void clear();  // rebuild: no object is in it
+
+ private:
+  u32* chain_of(const Id& id) const;
+  // Follows a chain to the link that names the first descriptor for which `found` is true; the link is 0: there is none.
+  template <class Found>
+  u32* follow(u32* link, Found found) const {
+    for (Steps steps(descriptors_.count(), "a chain of the index of ids"); *link != 0 && !found(*link - 1);) {
+      steps.take();
+      link = &descriptors_[*link - 1].hash_next;
+    }
+    return link;
+  }
+
+  Memory& memory_;
+  const Descriptors& descriptors_;
+};
+
+}  // namespace di

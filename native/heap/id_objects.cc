@@ -1,0 +1,109 @@
+#include "heap/id_objects.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace di {
+
+PinResult IdObjects::pin(const Id& id, u32 entry, u32* out, u64 deadline_ns) {
+  HeapCore::Guard guard(heap_, deadline_ns);
+  sweeper_.settle_dropped();
+  HeapHeader& heap = heap_.memory.heap_header();
+  const u32 index = heap_.ids.find(id);
+  if (index == kNone) return PinResult::kMissing;
+  Descriptor& found = heap_.descriptor(index);
+  const u64 word = found.word.load(std::memory_order_acquire);
+  if (word_state(word) == ObjectState::kCreating) {
+    *out = index;
+    return PinResult::kCreating;
+  }
+  if (has_expired(found)) {
+    ends_.expire();
+    return PinResult::kMissing;
+  }
+  // mutant: pinned-bytes-counted-twice
+  if (word_pins(word) == 0) add_bytes(heap.pinned_bytes, Blocks::block_bytes(found.bytes));
+  // mutant: views-are-not-pinned
+  found.word.fetch_add(1);
+  DI_FAULT("heap.pinned");
+  LedgerEntry& mine = heap_.ledger.entry(entry);
+  mine.ref.store(word_generation(word), std::memory_order_relaxed);
+  mine.what.store(ledger_what(LedgerKind::kPin, 0, index), std::memory_order_release);
+  *out = index;
+  return PinResult::kPinned;
+}
+
+void IdObjects::repeat_pins(std::span<const PinCopy> pins, u64 deadline_ns) {
+  HeapCore::Guard guard(heap_, deadline_ns);
+  for (const PinCopy& pin : pins) {
+    Descriptor& entry = heap_.descriptor(ledger_descriptor(pin.what));
+    const u64 seen = entry.word.load();
+    if (word_generation(seen) != static_cast<u32>(pin.ref)) continue;  // the parent died and was swept meanwhile
+    if (word_pins(seen) == 0) add_bytes(heap_.memory.heap_header().pinned_bytes, Blocks::block_bytes(entry.bytes));
+    entry.word.fetch_add(1);
+    DI_FAULT("fork.pin_between");
+    pin.entry->ref.store(pin.ref);
+    pin.entry->what.store(pin.what, std::memory_order_release);
+  }
+}
+
+bool IdObjects::contains(const Id& id, u64 deadline_ns) {
+  HeapCore::Guard guard(heap_, deadline_ns);
+  const u32 index = heap_.ids.find(id);
+  if (index == kNone) return false;
+  const Descriptor& found = heap_.descriptor(index);
+  return word_state(found.word.load()) == ObjectState::kSealed && !has_expired(found);
+}
+
+bool IdObjects::remove(const Id& id, u64 deadline_ns) {
+  HeapCore::Guard guard(heap_, deadline_ns);
+  sweeper_.settle_dropped();
+  const u32 index = heap_.ids.find(id);
+  if (index == kNone) return false;
+  const Descriptor& found = heap_.descriptor(index);
+  if (word_state(found.word.load()) != ObjectState::kSealed) return false;
+  const bool gone = has_expired(found);
+  ends_.retire(index);
+  heap_.budget.announce_room();
+  return !gone;
+}
+
+u32 IdObjects::find_taken(const Id& id) {
+  const u32 index = heap_.ids.find(id);
+  if (index == kNone) return kNone;
+  const Descriptor& found = heap_.descriptor(index);
+  if (word_state(found.word.load()) != ObjectState::kSealed || !has_expired(found)) return index;
+  ends_.retire(index);
+  return kNone;
+}
+
+// The lock is held for some descriptors at a time: an object that is there all the while keeps its descriptor, so it is
+// met once.
+std::vector<std::string> IdObjects::keys(const u8* after, u64 count, u64 deadline_ns) {
+  constexpr u32 kStep = 1024;
+  std::vector<std::string> least;  // a heap, its largest first
+  const u64 now = os::boot_ns();
+  u32 total = 1;
+  for (u32 from = 0; from < total && count != 0; from += kStep) {
+    HeapCore::Guard guard(heap_, deadline_ns);
+    total = heap_.descriptor_count();
+    for (u32 index = from; index < std::min(total, from + kStep); ++index) {
+      const Descriptor& entry = heap_.descriptor(index);
+      if (word_state(entry.word.load()) != ObjectState::kSealed || entry.flags != kFlagHasId) continue;
+      if (has_expired(entry, now)) continue;
+      if (after != nullptr && std::memcmp(entry.id, after, sizeof(Id)) <= 0) continue;
+      const std::string_view id(reinterpret_cast<const char*>(entry.id), sizeof(Id));
+      if (least.size() == count) {
+        if (id >= least.front()) continue;
+        std::pop_heap(least.begin(), least.end());
+        least.pop_back();
+      }
+      least.emplace_back(id);
+      std::push_heap(least.begin(), least.end());
+    }
+  }
+  std::sort_heap(least.begin(), least.end());
+  return least;
+}
+
+}  // namespace di

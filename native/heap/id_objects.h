@@ -1,0 +1,39 @@
+// Objects that are found by their id: pinned, removed, listed.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "heap/sweeper.h"
+
+namespace di {
+
+enum class PinResult { kPinned, kMissing, kCreating };
+
+struct PinCopy {
+  LedgerEntry* entry;
+  u64 what, ref;
+};
+
+class IdObjects {
+ public:
+  IdObjects(HeapCore& heap, ObjectEnds& ends, Sweeper& sweeper) : heap_(heap), ends_(ends), sweeper_(sweeper) {}
+
+  PinResult pin(const Id& id, u32 entry, u32* descriptor, u64 deadline_ns);
+  // In a forked child, while the parent still holds them. A pin whose object is gone is left out: the parent died.
+  void repeat_pins(std::span<const PinCopy> pins, u64 deadline_ns);
+  bool contains(const Id& id, u64 deadline_ns);
+  bool remove(const Id& id, u64 deadline_ns);  // false: missing
+  // The `count` smallest ids behind `after`; null: from the first.
+  std::vector<std::string> keys(const u8* after, u64 count, u64 deadline_ns);
+
+  u32 find_taken(const Id& id)
+      DI_UNCHECKED;  // under the heap's lock; kNone: it is free; one that has expired makes room
+
+ private:
+  HeapCore& heap_;
+  ObjectEnds& ends_;
+  Sweeper& sweeper_;
+};
+
+}  // namespace di

@@ -1,0 +1,249 @@
+#include "heap/maker.h"
+
+#include <cstring>
+
+#include "heap/recovery.h"
+
+namespace di {
+namespace {
+
+constexpr int kMostMoves = 8;  // of pages, for one block
+
+}  // namespace
+
+// ---------------------------------------------------------------------------------------------------------- one attempt
+
+void Maker::no_descriptor(const MakeRequest& request, Attempt* attempt) const {
+  Shortage& shortage = attempt->shortage;
+  shortage.why = heap_.budget.room_text();
+  shortage.bytes = kPageBytes;
+  if (request.kind != ObjectKind::kChunk) return;
+  shortage.short_table = heap_.budget.evictable(request.tables, 0);  // it may come of another chunk
+  shortage.never = shortage.short_table == kNone && heap_.memory.heap_header().live_objects == 0;
+}
+
+void Maker::choose(const MakeRequest& request, Attempt* attempt) {
+  const BlockUse use = static_cast<BlockUse>(request.kind);
+  Blocks::Choice& choice = attempt->choice;
+  Shortage& shortage = attempt->shortage;
+  choice = heap_.choose(request.bytes, use, true);
+  if (!choice.found) {
+    shortage.bytes = ~u64{0};
+    shortage.why = heap_.budget.room_text();
+    return;
+  }
+  shortage = heap_.budget.admit(request, choice);
+  if (!shortage.any()) return;
+  choice = heap_.blocks.choose(request.bytes, use, false);  // without the pages that only come along
+  shortage = heap_.budget.admit(request, choice);
+  if (shortage.bytes == 0 || shortage.bytes > choice.spare_bytes) return;
+  heap_.reclaim.punch_spare(choice);
+  choice = heap_.blocks.choose(request.bytes, use, false);
+  shortage = heap_.budget.admit(request, choice);
+}
+
+// One look, under the lock: kMade, kExists, kGone, or kFull with what is short.
+Maker::Attempt Maker::try_make(const MakeRequest& request, u32 entry, const Format& format) {
+  Attempt attempt;
+  sweeper_.settle_dropped();
+  for (std::size_t i = 0; i < request.generations.size(); ++i)
+    if (heap_.memory.table(request.tables[i]).generation.load() != request.generations[i]) {
+      attempt.result = MakeResult::kGone;
+      return attempt;
+    }
+  bool has_index = true;
+  if (request.id != nullptr) {
+    attempt.descriptor = objects_.find_taken(*reinterpret_cast<const Id*>(request.id));
+    if (attempt.descriptor != kNone) {
+      attempt.result = MakeResult::kExists;
+      return attempt;
+    }
+    if (heap_.ids.is_full()) heap_.grow_index();
+    has_index = heap_.ids.exists();
+  }
+  const u32 index = has_index ? heap_.take_descriptor(request.kind) : kNone;
+  if (index == kNone) {
+    no_descriptor(request, &attempt);
+    return attempt;
+  }
+  choose(request, &attempt);
+  Shortage& shortage = attempt.shortage;
+  if (!shortage.any() && !HeapCore::has_tables_headroom(attempt.choice, &shortage.why)) shortage.bytes = ~u64{0};
+  if (shortage.any()) {
+    heap_.descriptors.push_free(index);
+    return attempt;
+  }
+  attempt.result = MakeResult::kMade;
+  attempt.descriptor = index;
+  place(request, entry, attempt, format);
+  return attempt;
+}
+
+// The descriptor becomes a truth by one store. Killed before it: a ledger entry that names a free descriptor, which the
+// recovery clears; after it: an object being created by a dead process, which the reaper frees.
+void Maker::place(const MakeRequest& request, u32 entry, const Attempt& attempt, const Format& format) {
+  HeapHeader& heap = heap_.memory.heap_header();
+  const Blocks::Choice& choice = attempt.choice;
+  Descriptor& made = heap_.descriptor(attempt.descriptor);
+  const u64 word = make_word(ObjectState::kCreating, request.kind, word_generation(made.word.load()));
+  made.offset = choice.offset;
+  made.bytes = request.bytes;
+  made.owner = request.kind == ObjectKind::kMeta ? request.owner : heap_.client.slot();
+  made.expires_ns = request.expires_ns;
+  made.flags = request.id != nullptr ? kFlagHasId : 0;
+  if (request.id != nullptr) std::memcpy(made.id, request.id, sizeof(Id));
+  if (request.kind == ObjectKind::kChunk) {
+    made.summary.first_table = request.tables.empty() ? kNone : request.tables.front();
+    made.summary.first_uses.store(0, std::memory_order_relaxed);
+    made.summary.rows.store(0, std::memory_order_relaxed);
+  }
+  if (request.expires_ns != 0) ++heap.expiring;
+  LedgerEntry& own = heap_.ledger.entry(entry);
+  own.ref.store(word_generation(word), std::memory_order_relaxed);
+  own.what.store(ledger_what(LedgerKind::kOwn, 0, attempt.descriptor), std::memory_order_release);
+  if (format) format(heap_.memory.at(choice.offset, choice.bytes));
+  DI_FAULT("heap.make_before_state");
+  made.word.store(word, std::memory_order_release);
+  DI_FAULT("heap.make_after_state");
+  heap_.blocks.apply(choice, static_cast<BlockUse>(request.kind));
+  if (request.kind == ObjectKind::kData) {
+    add_bytes(heap.live_bytes, choice.bytes);
+    ++heap.live_objects;
+    if (request.id != nullptr) heap_.index_object(attempt.descriptor);
+  }
+  if (request.kind == ObjectKind::kChunk)
+    for (const u32 table : request.tables)
+      heap_.budget.charge(table, static_cast<i64>(choice.bytes), static_cast<i64>(choice.bytes));
+}
+
+// False: machine or cgroup gives no more, and the block is no more either.
+bool Maker::commit(const Attempt& attempt, u32 entry, u64 deadline_ns, std::string* why) {
+  try {
+    if (heap_.commit(attempt.choice, why)) return true;
+    HeapCore::Guard guard(heap_, deadline_ns);
+    discard(attempt.descriptor, entry);
+  } catch (...) {  // the next call here discards it, or the reaper
+    heap_.ledger.drop(entry);
+    throw;
+  }
+  return false;
+}
+
+// -------------------------------------------------------------------------------------------------------------- making
+
+MakeResult Maker::make(const MakeRequest& request, u32 entry, u64 deadline_ns, u32* out, std::string* why,
+                       u32* short_table, const Format& format) {
+  *out = kNone;
+  bool swept = false;
+  for (int moves = 0;;) {
+    Attempt attempt;
+    {
+      HeapCore::Guard guard(heap_, deadline_ns);
+      attempt = try_make(request, entry, format);
+    }
+    const Shortage& shortage = attempt.shortage;
+    if (short_table != nullptr) *short_table = shortage.short_table;
+    if (why != nullptr && !shortage.why.empty()) *why = shortage.why;
+    if (attempt.result == MakeResult::kExists || attempt.result == MakeResult::kGone) {
+      *out = attempt.descriptor;
+      return attempt.result;
+    }
+    if (attempt.result == MakeResult::kMade) {
+      if (commit(attempt, entry, deadline_ns, why)) {
+        *out = attempt.descriptor;
+        return attempt.result;
+      }
+      // Machine or cgroup gives no more: pages that lie unused elsewhere go back to it, and it may.
+      if (++moves > kMostMoves || heap_.move_pages(attempt.choice.missing_bytes, false, deadline_ns) == 0)
+        return MakeResult::kFull;
+      os::forget_headroom();
+      continue;
+    }
+    if (shortage.bytes == 0) {  // the budget is there, in pages that lie elsewhere
+      if (heap_.move_pages(shortage.pages, false, deadline_ns) == 0 && ++moves > kMostMoves) {
+        if (why != nullptr) *why = heap_.budget.room_text();
+        return MakeResult::kFull;
+      }
+    } else if (!swept) {
+      swept = true;
+      sweeper_.sweep_all(deadline_ns);
+      chunks_.sweep_now_and_then(deadline_ns);
+    } else if (shortage.never) {
+      return MakeResult::kNever;
+    } else if (!heap_.free_holes(shortage.bytes, deadline_ns)) {
+      return MakeResult::kFull;
+    }
+  }
+}
+
+u32 Maker::make_meta(u64 bytes, u32 owner, u64 deadline_ns) {
+  Ledger& ledger = heap_.ledger;
+  const u32 entry = ledger.take_one(deadline_ns);
+  u32 index = kNone;
+  try {
+    index = begin_meta(bytes, owner, entry, deadline_ns);
+  } catch (...) {
+    ledger.give_unused(entry);
+    throw;
+  }
+  seal(index, entry);
+  return index;
+}
+
+u32 Maker::begin_meta(u64 bytes, u32 owner, u32 entry, u64 deadline_ns) {
+  MakeRequest request;
+  request.bytes = bytes;
+  request.kind = ObjectKind::kMeta;
+  request.owner = owner;
+  u32 index = kNone;
+  std::string why;
+  if (make(request, entry, deadline_ns, &index, &why) != MakeResult::kMade) throw Error(Code::kCapacity, why);
+  std::memset(heap_.block(index), 0, bytes);
+  return index;
+}
+
+u32 Maker::grow_ledger(u64 deadline_ns) {
+  HeapCore::Guard guard(heap_, deadline_ns);
+  const u32 index = heap_.own_meta(sizeof(LedgerBlock), kOwnerLedger, heap_.budget.limit());
+  if (index == kNone) throw Error(Code::kStoreFull, heap_.budget.room_text());
+  LedgerBlock& fresh = *reinterpret_cast<LedgerBlock*>(heap_.block(index));
+  fresh.next.store(heap_.client.self().ledger.load());
+  DI_FAULT("heap.ledger_before_link");
+  heap_.client.self().ledger.store(index + 1, std::memory_order_release);  // pairs with walks of other processes
+  return index;
+}
+
+// ------------------------------------------------------------------------------------------------------ the end of making
+
+void Maker::seal(u32 index, u32 entry) {
+  // release: pairs with the acquire load of the word in IdObjects::pin(); the payload is visible to who sees `sealed`.
+  heap_.descriptor(index).word.fetch_add(kSealStep, std::memory_order_acq_rel);
+  DI_FAULT("heap.sealed");
+  heap_.ledger.entry(entry).what.store(0, std::memory_order_release);
+  heap_.ledger.give(entry);
+  HeapHeader& heap = heap_.memory.heap_header();
+  heap.sealed_seq.fetch_add(1);  // always: who is about to sleep compares it with what it read before its look
+  if (heap.sealed_waiters.load() != 0) os::futex_wake(heap.sealed_seq, kNone >> 1);
+}
+
+void Maker::discard(u32 index, u32 entry) {
+  const bool chunk = word_kind(heap_.descriptor(index).word.load()) == ObjectKind::kChunk;
+  heap_.free_descriptor(index, true);
+  heap_.ledger.entry(entry).what.store(0, std::memory_order_release);
+  if (chunk) HeapRecovery(heap_).recount_charges();
+}
+
+// Waits only briefly for the heap's lock, since the call is failing anyway. If it is not had, the next call of this process
+// discards the block, or the reaper.
+void Maker::abandon(u32 index, u32 entry) {
+  try {
+    HeapCore::Guard guard(heap_, Deadline::brief());
+    discard(index, entry);
+  } catch (...) {
+    rethrow_lasting();
+    return heap_.ledger.drop(entry);
+  }
+  heap_.ledger.give(entry);
+}
+
+}  // namespace di

@@ -1,0 +1,55 @@
+// Making blocks: the budget admits them, pages are found and committed, and a killed maker leaves nothing behind.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "heap/id_objects.h"
+
+namespace di {
+
+enum class MakeResult { kMade, kExists, kFull, kGone, kNever };  // kNever: full, and no eviction or deletion would help
+
+class Maker {
+ public:
+  Maker(HeapCore& heap, IdObjects& objects, ChunkEnds& chunks, Sweeper& sweeper)
+      : heap_(heap), objects_(objects), chunks_(chunks), sweeper_(sweeper) {}
+
+  // A block with its descriptor in state creating, held up by ledger entry `entry` (kind own); pages committed. kFull:
+  // `why` says what is short, `short_table` names a table that can evict items to make room (kNone: the store is full).
+  // `format` fills what others must never see unfilled (a chunk's header), under the lock.
+  MakeResult make(const MakeRequest& request, u32 entry, u64 deadline_ns, u32* descriptor, std::string* why,
+                  u32* short_table = nullptr, const std::function<void(u8*)>& format = {});
+  // Meta blocks: made and handed over to their owner in one go.
+  u32 make_meta(u64 bytes, u32 owner, u64 deadline_ns);
+  // The same in two steps: held by `entry` until seal() or abandon(). Take the lock under which it will be linked, seal it,
+  // then link it: so a sealed block without a link is a dead process's, and the lock's next owner frees it.
+  u32 begin_meta(u64 bytes, u32 owner, u32 entry, u64 deadline_ns);
+  u32 grow_ledger(u64 deadline_ns);  // one more block on this process's chain; its descriptor
+
+  void seal(u32 descriptor, u32 entry);     // without a lock: one atomic add
+  void abandon(u32 descriptor, u32 entry);  // frees what was being created, soon
+
+ private:
+  struct Attempt {
+    MakeResult result = MakeResult::kFull;
+    u32 descriptor = kNone;
+    Blocks::Choice choice;
+    Shortage shortage;
+  };
+  using Format = std::function<void(u8*)>;
+  Attempt try_make(const MakeRequest& request, u32 entry, const Format& format) DI_REQUIRES(heap_.lock);
+  void no_descriptor(const MakeRequest& request, Attempt* attempt) const;
+  void choose(const MakeRequest& request, Attempt* attempt) DI_REQUIRES(heap_.lock);
+  void place(const MakeRequest& request, u32 entry, const Attempt& attempt, const Format& format)
+      DI_REQUIRES(heap_.lock);
+  bool commit(const Attempt& attempt, u32 entry, u64 deadline_ns, std::string* why) DI_EXCLUDES(heap_.lock);
+  void discard(u32 descriptor, u32 entry) DI_REQUIRES(heap_.lock);
+
+  HeapCore& heap_;
+  IdObjects& objects_;
+  ChunkEnds& chunks_;
+  Sweeper& sweeper_;
+};
+
+}  // namespace di

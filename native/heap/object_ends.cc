@@ -1,0 +1,32 @@
+#include "heap/object_ends.h"
+
+namespace di {
+
+void ObjectEnds::retire(u32 index) {
+  Descriptor& entry = heap_.descriptor(index);
+  if (word_pins(entry.word.load()) == 0) {
+    heap_.free_descriptor(index, false);
+    return;
+  }
+  heap_.ids.erase(index);
+  entry.word.fetch_add(kSealStep);  // doomed
+  add_bytes(heap_.memory.heap_header().pending_bytes, Blocks::block_bytes(entry.bytes));
+}
+
+void ObjectEnds::unpin(u32 index) {
+  const u64 word = heap_.descriptor(index).word.fetch_sub(1) - 1;
+  if (word_pins(word) != 0) return;
+  subtract_bytes(heap_.memory.heap_header().pinned_bytes, Blocks::block_bytes(heap_.descriptor(index).bytes));
+  if (word_state(word) == ObjectState::kDoomed) heap_.free_descriptor(index, false);
+}
+
+void ObjectEnds::expire() {
+  if (heap_.memory.heap_header().expiring == 0) return;
+  const u64 now = os::boot_ns();
+  for (u32 index = 0; index < heap_.descriptor_count(); ++index) {
+    const Descriptor& entry = heap_.descriptor(index);
+    if (word_state(entry.word.load()) == ObjectState::kSealed && has_expired(entry, now)) retire(index);
+  }
+}
+
+}  // namespace di

@@ -1,0 +1,26 @@
+// How objects end: removed, expired, freed when nobody has them pinned. Under the heap's lock.
+//
+// A pin is counted in the descriptor and recorded in a ledger entry of the process that has it. An object that is removed
+// while it is pinned is doomed: it cannot be found any more, and its last unpin frees it.
+#pragma once
+
+#include "heap/heap_core.h"
+
+namespace di {
+
+inline bool has_expired(const Descriptor& entry, u64 now) { return entry.expires_ns != 0 && entry.expires_ns <= now; }
+inline bool has_expired(const Descriptor& entry) { return entry.expires_ns != 0 && has_expired(entry, os::boot_ns()); }
+
+class ObjectEnds {
+ public:
+  explicit ObjectEnds(HeapCore& heap) : heap_(heap) {}
+
+  void retire(u32 descriptor) DI_UNCHECKED;  // frees a sealed object, now or at its last unpin
+  void unpin(u32 descriptor) DI_UNCHECKED;
+  void expire() DI_UNCHECKED;  // retires all objects whose ttl is over
+
+ private:
+  HeapCore& heap_;
+};
+
+}  // namespace di

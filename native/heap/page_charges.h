@@ -1,0 +1,46 @@
+// Which pages of the store's slices are charged to its budget (bits in Slice::present), and to which use they count. All
+// of it is derived and changes under the heap's lock.
+//
+// A page is charged before it is committed. Whoever charged it commits it after the lock is released. A kill in between
+// leaves a page charged that is not there: the first process that touches it pays for it then.
+#pragma once
+
+#include "arena/memory.h"
+#include "heap/size_classes.h"
+
+namespace di {
+
+inline void add_bytes(Shared<u64>& counter, u64 delta) {  // under the heap's lock; read without it
+  counter.store(counter.load(std::memory_order_relaxed) + delta, std::memory_order_relaxed);
+}
+inline void subtract_bytes(Shared<u64>& counter, u64 delta) { add_bytes(counter, ~delta + 1); }
+
+class PageCharges {
+ public:
+  explicit PageCharges(Memory& memory) : memory_(memory) {}
+
+  // In pages of one slice. The slice must lie below slice_high.
+  u64 present(u64 slice) const;
+  u64 missing(u64 slice, u64 first, u64 count) const;  // of the range
+  void charge(u64 slice, u64 first, u64 count) { set(slice, first, count, true); }
+  void uncharge(u64 slice, u64 first, u64 count) { set(slice, first, count, false); }
+
+  Shared<u64>& bytes_of(BlockUse use) const;        // charged pages of slices of that use
+  Shared<u64>& bytes_of(const Slice& slice) const;  // the counter that this slice's pages are in
+
+  // Raises slice_high until it is above the slice. The table of slices and the bitmaps of blocks are sparse: they are
+  // committed for 32 slices at a time. The caller has asked whether the machine has the memory; if it refuses all the
+  // same, the first touch commits them.
+  void cover_slice(u64 slice);
+  static u64 table_bytes(u64 slices, u64 slice_count);  // of the table of slices and the bitmaps of the lowest `slices`
+
+  u64 offset_of(u64 slice) const { return memory_.header().data.value + slice * kSliceBytes; }
+  u64 slice_of(u64 offset) const { return (offset - memory_.header().data.value) / kSliceBytes; }
+
+ private:
+  void set(u64 slice, u64 first, u64 count, bool charged);
+
+  Memory& memory_;
+};
+
+}  // namespace di

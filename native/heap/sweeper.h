@@ -1,0 +1,33 @@
+// Settling ledger entries that are not needed any more: those that their process has dropped, and those of dead processes.
+// An entry is cleared before its count is lowered, under the heap's lock. A kill in between leaves the count too high, and the
+// next owner of the lock recounts.
+#pragma once
+
+#include "heap/chunk_ends.h"
+#include "heap/object_ends.h"
+
+namespace di {
+
+class Sweeper {
+ public:
+  Sweeper(HeapCore& heap, ObjectEnds& objects, ChunkEnds& chunks) : heap_(heap), objects_(objects), chunks_(chunks) {}
+
+  void settle(u64 deadline_ns);                            // what this process has dropped
+  void sweep_all(u64 deadline_ns);                         // dropped pins of every process, expired objects
+  void settle_entry(LedgerEntry& entry, u64 deadline_ns);  // reaper: one pin or own of a dead client
+  // Before a table is dropped: waits until no live process copies from its chunks, then clears every ledger entry that
+  // names it.
+  void wait_readers(u32 table, u64 deadline_ns);
+
+  void settle_dropped() DI_UNCHECKED;  // under the heap's lock: settle()
+
+ private:
+  void release_own(u32 descriptor) DI_REQUIRES(heap_.lock);
+  u32 reader_of(u32 table) const;
+
+  HeapCore& heap_;
+  ObjectEnds& objects_;
+  ChunkEnds& chunks_;
+};
+
+}  // namespace di

@@ -1,0 +1,48 @@
+// How a value lies in its object's block. docs/object_format.md draws both forms; what a packed value's header says is
+// the codec's (src/di_store/objects/codec).
+#pragma once
+
+#include <span>
+
+#include "base/types.h"
+
+namespace di {
+
+constexpr u32 kFormArray = 0x31415344;   // "DSA1"
+constexpr u32 kFormPacked = 0x31505344;  // "DSP1"
+constexpr int kFormDims = 5;
+
+struct ArrayForm {  // the elements follow at 64
+  u32 form;
+  u8 ndim;
+  char kind;  // as numpy calls it: b i u f c
+  u8 item_bytes;
+  u8 pad;
+  u64 bytes;
+  i64 shape[kFormDims];
+  u64 reserved;
+};
+static_assert(sizeof(ArrayForm) == 64);
+
+struct PackedForm {  // the header follows, then at the next multiple of 64 the payload
+  u32 form;
+  u32 header_bytes;
+  u64 payload_bytes;
+};
+static_assert(sizeof(PackedForm) == 16);
+
+struct PackedValue {
+  std::span<const u8> header, payload;
+};
+
+// Whether arrays of this element have a form of their own.
+bool is_plain_element(char kind, u64 item_bytes);
+// Where the payload of a packed value lies in its block.
+u64 packed_payload_at(u64 header_bytes);
+
+// What a block says, compared with its size. Throws kCorruptData.
+bool holds_array(const u8* block, u64 bytes);
+ArrayForm read_array_form(const u8* block, u64 bytes);
+PackedValue read_packed(const u8* block, u64 bytes);
+
+}  // namespace di

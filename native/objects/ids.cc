@@ -1,0 +1,34 @@
+#include "objects/ids.h"
+
+#include <cstring>
+
+#include "base/status.h"
+#include "os/os.h"
+
+namespace di {
+
+std::string id_text(const Id& id) {
+  static const char* digits = "0123456789abcdef";
+  std::string text;
+  for (const u8 byte : id) {
+    text += digits[byte >> 4];
+    text += digits[byte & 15];
+  }
+  return text;
+}
+
+void make_fresh_id(Id& id) {
+  struct Fresh {
+    u64 counter;
+    u8 prefix[12];
+  };
+  // In a page that the kernel fills with zeros in a forked child, which so takes a prefix of its own.
+  static auto* const fresh = reinterpret_cast<Fresh*>(os::map_wiped_on_fork());
+  if (fresh == nullptr) throw Error(Code::kCapacity, "the kernel gives no page that is wiped in a forked child");
+  if (fresh->counter == 0) os::random_bytes(fresh->prefix, sizeof fresh->prefix);
+  ++fresh->counter;
+  std::memcpy(id, fresh->prefix, sizeof fresh->prefix);
+  std::memcpy(id + sizeof fresh->prefix, &fresh->counter, 8);
+}
+
+}  // namespace di

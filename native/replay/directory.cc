@@ -1,0 +1,207 @@
+#include "replay/directory.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "arena/learners.h"
+#include "replay/texts.h"
+
+namespace di {
+namespace {
+
+class DirectoryGuard {  // one maker, dropper or reaper at a time
+ public:
+  DirectoryGuard(const Arena& arena, Deadline deadline)
+      : lock_(arena, arena.header().reap_lock, "the store's directory") {
+    lock_.acquire(deadline);
+  }
+  ~DirectoryGuard() { lock_.release(); }
+  DirectoryGuard(const DirectoryGuard&) = delete;
+  DirectoryGuard& operator=(const DirectoryGuard&) = delete;
+
+ private:
+  SharedLock lock_;
+};
+
+void fill_header(TableHeader& header, const TableShape& shape) {
+  // Writers of a table that was here before may still read these two.
+  __atomic_store_n(&header.capacity, shape.capacity, __ATOMIC_RELAXED);
+  __atomic_store_n(&header.max_bytes, shape.max_bytes, __ATOMIC_RELAXED);
+  header.next_number = 1;
+  header.rng_counter = 0;
+  header.seed = shape.seed;
+  header.max_priority = 1;
+  header.initial_priority = shape.initial_priority;
+  header.item_bytes = shape.item_bytes;
+  header.epoch = header.latest_epoch = 0;
+  header.epochs = shape.epochs;
+  header.shuffle = shape.shuffle ? 1 : 0;
+  header.sampler = static_cast<u64>(shape.sampler);
+  header.remover = static_cast<u64>(shape.remover);
+  header.alpha = shape.alpha;
+  header.beta = shape.beta_given ? shape.beta : std::nan("");
+  header.stratified = shape.stratified ? 1 : 0;
+  header.normalize_table = shape.normalize_table ? 1 : 0;
+  header.max_times_sampled = shape.max_times_sampled;
+  header.max_staleness = shape.max_staleness;
+  header.weights = shape.weights == kNone ? 0 : shape.weights + 1;
+  header.finished = header.total_inserts = header.total_samples = header.total_removed = header.total_updates = 0;
+  header.stale_updates = header.evicted_for_room = header.stale_dropped = header.episodes_cut = 0;
+  header.limiter = shape.limiter;
+  header.undo.count.store(0);
+  std::memset(header.segment_block, 0, sizeof header.segment_block);
+  std::memset(header.segment_slots, 0, sizeof header.segment_slots);
+  header.schema_block.store(0);
+  header.size = header.held = header.writers = header.dense_count = header.dense_left = 0;
+  header.remover_count = header.remover_left = 0;
+  header.stat_size.store(0);
+  header.last_insert_ns.store(os::now_ns());
+  header.learned.store(0);
+  header.lock.dirty.store(0);
+}
+
+}  // namespace
+
+// Frees all that belongs to a table whose state is kMaking or kDropping, and its header.
+void TableDirectory::clear(u32 index, Deadline deadline) const {
+  Heap& heap = arena_->heap();
+  TableHeader& header = arena_->table(index);
+  heap.sweeper.wait_readers(index, deadline);
+  heap.claims.forget_table(index, deadline);
+  DI_FAULT("table.drop_generation");
+  heap.free_meta_of(index, {}, deadline);
+  header.slots = 0;
+  header.links_block = 0;
+  heap.chunks.sweep(deadline);
+  header.become(TableState::kFree);
+}
+
+u32 TableDirectory::free_index(Deadline deadline) const {
+  Arena& arena = *arena_;
+  HeapHeader& heap = arena.heap_header();
+  for (u32 i = 0; i < arena.table_count(); ++i)
+    if (arena.table(i).is(TableState::kFree)) return i;
+  const u32 index = arena.table_count();
+  if (index == kMaxTables) throw Error(Code::kCapacity, "a store holds at most 256 tables; store.drop_table() one");
+  std::string why;
+  const u64 offset = arena.header().tables.value + u64{index} * kTableHeaderBytes;
+  if (arena.heap().available(deadline) < kTableHeaderBytes)
+    throw Error(Code::kCapacity, "no room for another table; delete objects, or store.resize(memory=…)");
+  if (!arena.commit(offset, kTableHeaderBytes, &why)) throw Error(Code::kCapacity, "no memory for the table: " + why);
+  Heap::Guard guard(arena.heap(), deadline);
+  heap.fixed_bytes.fetch_add(kTableHeaderBytes);
+  heap.table_count.store(index + 1, std::memory_order_release);  // pairs with the acquire in Memory::table_count()
+  return index;
+}
+
+std::shared_ptr<Table> TableDirectory::find(const std::string& name) const {
+  for (u32 i = 0; i < arena_->table_count(); ++i) {
+    const TableHeader& header = arena_->table(i);
+    const u32 generation = header.generation.load(std::memory_order_acquire);
+    if (!header.is(TableState::kLive) || name != read_name(header.name)) continue;
+    auto table = std::make_shared<Table>(arena_, i);
+    // If it was dropped since, even if its header is in use again, there was a moment without this table.
+    if (table->generation() == generation && table->live()) return table;
+  }
+  return nullptr;
+}
+
+std::vector<std::string> TableDirectory::names() const {
+  std::vector<std::string> all;
+  for (u32 i = 0; i < arena_->table_count(); ++i)
+    if (arena_->table(i).is(TableState::kLive)) all.push_back(read_name(arena_->table(i).name));
+  return all;
+}
+
+void TableDirectory::finish_broken(Deadline deadline) const {
+  for (u32 i = 0; i < arena_->table_count(); ++i) {
+    const TableHeader& header = arena_->table(i);
+    if (!header.is(TableState::kMaking) && !header.is(TableState::kDropping)) continue;
+    try {
+      clear(i, deadline.at_most(100'000'000));
+    } catch (const Error& error) {  // a process still copies from it, perhaps stopped: the next call tries again
+      if (error.code() != Code::kTimeout) throw;
+    }
+  }
+}
+
+std::shared_ptr<Table> TableDirectory::create(const TableShape& shape, Deadline deadline) const {
+  return patiently(*arena_, deadline, [&] { return try_create(shape, deadline); });
+}
+
+void TableDirectory::make_blocks(u32 index, const TableShape& shape, Deadline deadline) const {
+  Heap& heap = arena_->heap();
+  TableHeader& header = arena_->table(index);
+  std::string why;
+  if (!heap.claims.reserve(index, shape.reserve, deadline, &why)) throw Error(Code::kCapacity, why);
+  const TableBlocks sizes =
+      table_blocks(shape.slots, shape.sampler, shape.remover, shape.normalize_table, shape.shuffle);
+  const auto block = [&](u64 bytes) -> u32 {
+    return bytes == 0 ? 0 : heap.maker.make_meta(bytes, index, deadline) + 1;
+  };
+  header.segment_slots[0] = shape.slots;
+  header.segment_block[0] = block(shape.slots * sizeof(Item));
+  header.links_block = block(sizes.links);
+  header.dense_block = block(sizes.dense);
+  header.sampler_block = block(sizes.sampler);
+  header.remover_block = block(sizes.remover);
+  header.minimum_block = block(sizes.minimum);
+  const u32 config = block(shape.config.size() + 8);
+  write_text(heap, config, shape.config);
+  header.config_block.store(config, std::memory_order_release);  // pairs with the acquire in text()
+  header.slots = shape.slots;
+  DI_FAULT("table.create_blocks");
+}
+
+std::shared_ptr<Table> TableDirectory::try_create(const TableShape& shape, Deadline deadline) const {
+  DirectoryGuard directory(*arena_, deadline);
+  finish_broken(deadline);
+  if (find(shape.name))
+    throw Error(Code::kTableExists, "table '" + shape.name + "' exists; use exist_ok=True or store.table()");
+  const u32 index = free_index(deadline);
+  TableHeader& header = arena_->table(index);
+  write_name(header.name, shape.name);
+  fill_header(header, shape);
+  forget_learners(*arena_, index);
+  header.become(TableState::kMaking);
+  DI_FAULT("table.create_state");
+  try {
+    make_blocks(index, shape, deadline);
+  } catch (...) {
+    finish_broken(deadline);  // what a held-up lock leaves, the next create(), drop() or reap() frees
+    throw;
+  }
+  auto table = std::make_shared<Table>(arena_, index);
+  table->begin_empty();
+  header.become(TableState::kLive);  // pairs with the acquire in find()
+  return table;
+}
+
+void TableDirectory::drop(const std::string& name, Deadline deadline) const {
+  std::shared_ptr<Table> table;
+  patiently(*arena_, deadline, [&] {
+    DirectoryGuard directory(*arena_, deadline);
+    finish_broken(deadline);
+    table = find(name);
+    if (!table) throw Error(Code::kTableNotFound, "there is no table '" + name + "'");
+    TableCore::Guard guard(table->core, deadline);  // no call is inside; later ones see the state
+    Heap::Guard free(arena_->heap(), deadline);     // else nothing of it could be freed
+    table->header().become(TableState::kDropping);
+  });
+  TableHeader& header = table->header();
+  for (Shared<u32>* seq : {&header.items_seq, &header.room_seq}) {
+    seq->fetch_add(1);
+    os::futex_wake(*seq, kMaxClients);
+  }
+  DI_FAULT("table.drop_state");
+  // From here on no process finds the table. If one still copies from it, perhaps stopped, its bytes are freed later, by
+  // the next create(), drop() or reap().
+  patiently(*arena_, deadline, [&] {
+    DirectoryGuard directory(*arena_, deadline);
+    if (header.is(TableState::kDropping) && header.generation.load() == table->generation())
+      clear(table->index(), deadline);
+  });
+}
+
+}  // namespace di

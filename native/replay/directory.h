@@ -1,0 +1,50 @@
+// The tables of a store: makes, finds and drops them.
+//
+// Truth: `state` and `generation` of each table's header. They change under the directory lock, the first in the lock
+// order, and are read without it. A process killed while it makes or drops a table leaves the state kMaking or
+// kDropping: the next one that makes or drops a table, or reaps, frees what belongs to it.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "replay/table.h"
+
+namespace di {
+
+struct TableShape {  // what a table is made from; Python computes the bytes
+  std::string name, config;
+  u64 capacity = 0, slots = 0, item_bytes = 0, max_bytes = ~u64{0}, seed = 0;
+  Reserve reserve;
+  SamplerKind sampler = SamplerKind::kUniform, remover = SamplerKind::kFifo;
+  double alpha = 1, beta = 0;
+  bool beta_given = false, stratified = false, normalize_table = false, shuffle = true;
+  i64 epochs = -1;
+  u64 max_times_sampled = 0;
+  i64 max_staleness = -1;
+  u32 weights = kNone;
+  double initial_priority = -1;  // < 0: the largest ever given
+  LimiterState limiter{};
+};
+
+class TableDirectory {
+ public:
+  explicit TableDirectory(std::shared_ptr<Arena> arena) : arena_(std::move(arena)) {}
+
+  std::shared_ptr<Table> create(const TableShape& shape, Deadline deadline) const;  // throws kTableExists, kCapacity
+  std::shared_ptr<Table> find(const std::string& name) const;                       // null: there is none
+  std::vector<std::string> names() const;
+  void drop(const std::string& name, Deadline deadline) const;  // throws kTableNotFound
+  void finish_broken(Deadline deadline) const;                  // under the directory lock
+
+ private:
+  std::shared_ptr<Table> try_create(const TableShape& shape, Deadline deadline) const;
+  u32 free_index(Deadline deadline) const;
+  void make_blocks(u32 index, const TableShape& shape, Deadline deadline) const;
+  void clear(u32 index, Deadline deadline) const;
+
+  std::shared_ptr<Arena> arena_;
+};
+
+}  // namespace di

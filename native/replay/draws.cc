@@ -1,0 +1,429 @@
+#include "replay/draws.h"
+
+#include <algorithm>
+
+#include "arena/learners.h"
+
+namespace di {
+namespace {
+
+constexpr u32 kAtOnce = 512;    // draws to allocate ledger entries for at a time
+constexpr u32 kSpareUndo = 64;  // entries of the undo record that are left for the caller's other changes
+
+}  // namespace
+
+Drawn describe(const Item& item, u32 slot) {
+  Drawn drawn{};
+  drawn.key = item.key(slot);
+  drawn.number = item.number;
+  drawn.chunk = item.chunk();
+  drawn.row = item.row();
+  drawn.rows = item.rows();
+  drawn.back = item.back();
+  drawn.flags = item.flags();
+  drawn.uses = item.uses();
+  drawn.version = item.version;
+  drawn.priority = item.priority;
+  return drawn;
+}
+
+// ------------------------------------------------------------------------------------------------------------- drawing
+
+void Draws::draw_one(DrawSet* set, u32 slot, double probability) {
+  const u32 number = set->spare.back();
+  set->spare.pop_back();
+  Item& item = core_.items[slot];
+  Drawn drawn = describe(item, slot);
+  drawn.chunks = core_.chunks.covered(drawn.chunk, drawn.row, drawn.rows);
+  drawn.probability = probability;
+  drawn.entry = number;
+  // mutant: drawn-rows-are-not-held
+  core_.chunks.use(drawn.chunk, drawn.chunks);
+  LedgerEntry& ledger = arena_.ledger().entry(number);
+  ledger.ref.store(drawn.key, std::memory_order_relaxed);
+  core_.undo.set(ledger.what, ledger_what(LedgerKind::kDraw, core_.index, drawn.chunk, drawn.chunks));
+  core_.uses.count(item);
+  drawn.uses = item.uses();
+  if (core_.uses.limited()) {
+    core_.uses.add_undelivered(item);
+    // mutant: used-up-items-stay-in-the-queue
+    if (core_.uses.used_up(item)) {
+      core_.end_live(slot);
+      ++header_.held;
+      core_.undo.set(item.state, item.state_as(ItemState::kHeld));
+    }
+  }
+  DI_FAULT("table.draw_item");
+  set->items.push_back(drawn);
+}
+
+// Draws that neither change the sampler nor drop stale items can be made all at once.
+bool Draws::independent() const {
+  return core_.selection.sampler().independent() && !core_.uses.limited() && header_.max_staleness < 0;
+}
+
+u32 Draws::draw_many(DrawSet* set, u32 count, Strata* strata) {
+  u32 slots[kBatchStep];
+  double probabilities[kBatchStep];
+  if (!core_.selection.sampler().pick_many(count, strata, slots, probabilities)) return 0;
+  for (u32 i = 0; i < count; ++i) {
+    __builtin_prefetch(&arena_.heap().descriptor(core_.items[slots[i]].chunk()), 1);
+  }
+  for (u32 i = 0; i < count; ++i) draw_one(set, slots[i], probabilities[i]);
+  return count;
+}
+
+u32 Draws::draw_step(DrawSet* set, u32 want, Strata* strata) {
+  u32 drawn = 0;
+  if (independent()) {
+    const u64 allowed = samples_allowed(limiter_in_force(header_), static_cast<i64>(header_.size), want);
+    drawn = allowed == 0 ? 0 : draw_many(set, static_cast<u32>(allowed), strata);
+    if (drawn != 0) core_.undo.set(header_.limiter.samples, static_cast<u64>(header_.limiter.samples + drawn));
+  } else {
+    Selector& sampler = core_.selection.sampler();
+    while (drawn < want && may_sample(limiter_in_force(header_), static_cast<i64>(header_.size))) {
+      const u32 slot = sampler.pick(*strata);
+      if (slot == kNone) break;
+      const Item& item = core_.items[slot];
+      if (core_.is_stale(item)) {
+        if (core_.chunks.ending() >= kBatchStep) break;  // enough for one hold; draw() calls again
+        ++header_.stale_dropped;
+        // Counted by writer, so that stats show which one's experience comes too late.
+        const ChunkHeader& chunk = arena_.heap().chunk_memory.head(item.chunk());
+        if (chunk.writer < kMaxClients)
+          arena_.client(chunk.writer).stale_dropped.fetch_add(1, std::memory_order_relaxed);
+        core_.remove(slot, true);
+        continue;
+      }
+      const double probability = sampler.probability(slot);
+      core_.undo.set(header_.limiter.samples, static_cast<u64>(header_.limiter.samples + 1));
+      draw_one(set, slot, probability);
+      if (item.is(ItemState::kLive)) sampler.drawn(slot);
+      ++drawn;
+      strata->advance();
+    }
+  }
+  if (drawn != 0) core_.undo.set(header_.total_samples, header_.total_samples + drawn);
+  return drawn;
+}
+
+void Draws::note_table(DrawSet* set) const {
+  // mutant: batches-of-another-table-size
+  set->table_size = header_.size;
+  set->sums = core_.selection.sampler().sums();
+}
+
+// After draws were made: inserts may pass now, and perhaps another learner. Inserts are woken later, by wake_inserts().
+void Draws::pass_on(DrawSet* set) {
+  const i64 size = static_cast<i64>(header_.size);
+  core_.room_came().signal(0);
+  // mutant: draw-announces-no-room
+  if (may_insert(header_.limiter, size)) set->made_room = true;
+  if (may_sample(limiter_in_force(header_), size)) core_.items_came().signal(1);
+}
+
+// Writers that wait for room are woken once the batch is copied, or before the learner waits for more. Woken earlier,
+// they would take the CPU from the learner in the middle of its batch. If it dies in between, they wait one slice
+// longer.
+void Draws::wake_inserts(DrawSet* set) {
+  if (!set->made_room) return;
+  set->made_room = false;
+  if (header_.room_waiters.load(std::memory_order_seq_cst) != 0) os::futex_wake(header_.room_seq, kMaxClients);
+}
+
+std::string Draws::why_no_more() const {
+  std::string why = why_no_sample(limiter_in_force(header_), static_cast<i64>(header_.size));
+  if (why.empty()) why = header_.size == 0 ? "the table is empty" : core_.selection.sampler().why_none();
+  if (header_.stale_dropped != 0)
+    why += "; " + std::to_string(header_.stale_dropped) +
+           " items were dropped as older than max_staleness=" + std::to_string(header_.max_staleness);
+  return why;
+}
+
+u32 Draws::draw(DrawSet* set, u32 want, Strata strata, Deadline deadline, std::string* why) {
+  u32 total = 0;
+  struct Shortfall {  // by an exception too
+    Draws& draws;
+    DrawSet* set;
+    const u32 &total, want;
+    ~Shortfall() {
+      if (total < want) draws.wake_inserts(set);
+    }
+  } shortfall{*this, set, total, want};
+  set->items.reserve(set->items.size() + std::min(want, kAtOnce));
+  while (total < want) {
+    const u32 step = std::min(want - total, kBatchStep);
+    if (set->spare.size() < step)
+      arena_.ledger().take(std::min(want - total, kAtOnce) - static_cast<u32>(set->spare.size()), &set->spare,
+                           deadline);
+    if (set->items.capacity() - set->items.size() < step) set->items.reserve(2 * set->items.size() + step);
+    u32 got = 0;
+    bool again = false;
+    {
+      TableCore::Guard guard(core_, deadline);
+      struct Undrawn {  // after an error the hold is rolled back, and its ledger entries are spare again
+        DrawSet* set;
+        std::size_t before;
+        bool over = false;
+        ~Undrawn() {
+          for (; !over && set->items.size() > before; set->items.pop_back())
+            set->spare.push_back(set->items.back().entry);
+        }
+      } undrawn{set, set->items.size()};
+      const bool limited = core_.uses.limited();
+      const i64 each = static_cast<i64>(header_.item_bytes);
+      if (limited && !arena_.heap().claims.hold(core_.index, step * each, deadline)) {
+        *why = "the store has no free memory to hold drawn items in; raise memory=, or sample fewer at once";
+        break;
+      }
+      core_.change();
+      if (set->items.empty()) set->rng_before = header_.rng_counter;
+      const u64 held_before = header_.held;
+      const u64 stale_before = header_.stale_dropped;
+      got = draw_step(set, step, &strata);
+      if (got != 0) note_learner(arena_, core_.index);
+      const u64 held = header_.held - held_before;
+      again = header_.stale_dropped != stale_before;
+      set->rng_after = header_.rng_counter;
+      note_table(set);
+      if (limited) set->table_size += held;
+      if (got < step) *why = why_no_more();
+      undrawn.over = true;
+      core_.commit();
+      if (got != 0) pass_on(set);
+      core_.settle_held_soon();
+    }
+    total += got;
+    if (got < step && !again) break;
+  }
+  core_.settle(Deadline::only_try());
+  return total;
+}
+
+// ------------------------------------------------------------------------------------------------------- small batches
+
+static_assert(kTakeItems + kBatchStep <= kUndoEntries);
+
+// Drawing, copying and delivering a small batch in one hold of the lock takes less time than counting its draws while
+// they are copied outside it. It needs no ledger entry and no use of a chunk: nothing leaves a table whose lock is
+// held, and an item holds its chunks. Until the copy is done only the counter of the random numbers changes. What
+// changes then goes through the undo record: a killed process has drawn all of the batch, or nothing.
+bool Draws::take(DrawSet* set, u32 n, const std::function<bool()>& copy, Deadline deadline) {
+  if (n > kTakeItems) return false;
+  {
+    TableCore::Guard guard(core_, deadline);
+    const i64 size = static_cast<i64>(header_.size);
+    if (!independent() || samples_allowed(limiter_in_force(header_), size, n) < n) return false;
+    const u64 counter = header_.rng_counter;
+    Strata strata{0, header_.stratified != 0 ? static_cast<double>(n) : 0};
+    u32 slots[kTakeItems];
+    double probabilities[kTakeItems];
+    u32 picked = 0;
+    while (picked < n) {
+      const u32 count = std::min(n - picked, kBatchStep);
+      if (!core_.selection.sampler().pick_many(count, &strata, slots + picked, probabilities + picked)) break;
+      picked += count;
+    }
+    set->items.resize(picked);
+    for (u32 i = 0; i < picked; ++i) {
+      set->items[i] = describe(core_.items[slots[i]], slots[i]);
+      set->items[i].probability = probabilities[i];
+    }
+    note_table(set);
+    DI_FAULT("table.take_drawn");
+    if (picked < n || !copy()) {
+      set->items.clear();
+      header_.rng_counter = counter;
+      return false;
+    }
+    DI_FAULT("table.take_copied");
+    core_.change();
+    note_learner(arena_, core_.index);
+    for (Drawn& drawn : set->items) {
+      Item& item = core_.items[key_slot(drawn.key)];
+      // mutant: taken-items-count-no-use
+      core_.uses.count(item);
+      drawn.uses = item.uses();
+      DI_FAULT("table.draw_item");
+    }
+    core_.undo.set(header_.limiter.samples, static_cast<u64>(header_.limiter.samples + n));
+    core_.undo.set(header_.total_samples, header_.total_samples + n);
+    core_.commit();
+    pass_on(set);
+  }
+  wake_inserts(set);
+  core_.settle(Deadline::only_try());
+  return true;
+}
+
+// ----------------------------------------------------------------------------------------------- the end of the draws
+
+void Draws::copied(DrawSet* set, Deadline deadline) {
+  wake_inserts(set);
+  for (std::size_t first = 0; first < set->items.size(); first += kBatchStep) {
+    TableCore::Guard guard(core_, deadline);
+    core_.change();
+    const std::size_t end = std::min(set->items.size(), first + kBatchStep);
+    for (std::size_t i = first; i < end; ++i) {
+      Drawn& drawn = set->items[i];
+      if (drawn.chunks == 0) continue;
+      core_.chunks.end_later(drawn.chunk, drawn.chunks);
+      Shared<u64>& what = arena_.ledger().entry(drawn.entry).what;
+      const u64 was = what.load();  // a draw, or a read of peek()
+      what.store(ledger_what(ledger_kind(was), core_.index, kNone) | (was & kLedgerDropped), std::memory_order_release);
+      drawn.chunks = 0;
+    }
+    core_.commit();
+  }
+  core_.settle(Deadline::only_try());
+}
+
+// Ends one draw in its item's words. True: a held item is held no more.
+bool Draws::end_draw(u64 key, bool give_back) {
+  const bool limited = core_.uses.limited();
+  if (!give_back && !limited) return false;
+  Item* const item = core_.items.find(key);
+  if (item == nullptr) return false;
+  if (give_back) {
+    core_.uses.uncount(*item);
+    core_.selection.sampler().given_back(key_slot(key));
+  }
+  if (!limited) return false;
+  core_.uses.end_undelivered(*item);
+  if (!item->is(ItemState::kHeld)) return false;
+  if (!core_.uses.used_up(*item)) {  // live again, in its old place of the order; may lift the size above the capacity
+    core_.undo.set(item->state, item->state_as(ItemState::kLive));
+    --header_.held;
+    core_.make_live(key_slot(key));
+    return true;
+  }
+  if (core_.uses.undelivered(*item) != 0) return false;  // another draw of it is not delivered yet
+  --header_.held;
+  core_.free_slot(key_slot(key));
+  return true;
+}
+
+// Of a dropped table: there is nothing left to settle, so the ledger entries just go.
+void Draws::forget(DrawSet* set) {
+  for (const Drawn& drawn : set->items)
+    if (drawn.entry != kNone) arena_.ledger().entry(drawn.entry).what.store(0, std::memory_order_release);
+  arena_.ledger().give_of(set->items);
+  arena_.ledger().give(set->spare);
+  set->items.clear();
+  set->spare.clear();
+}
+
+void Draws::finish(DrawSet* set, bool give_back, Deadline deadline) {
+  if (!core_.live()) return forget(set);
+  wake_inserts(set);
+  for (std::size_t first = 0; first < set->items.size(); first += kBatchStep) {
+    TableCore::Guard guard(core_, deadline);
+    core_.change();
+    const std::size_t end = std::min(set->items.size(), first + kBatchStep);
+    u64 draws = 0, counted = 0;
+    bool unheld = false;
+    for (std::size_t i = first; i < end; ++i) {
+      Drawn& drawn = set->items[i];
+      if (drawn.entry == kNone) continue;
+      LedgerEntry& entry = arena_.ledger().entry(drawn.entry);
+      const u64 what = entry.what.load();
+      if (drawn.chunks != 0) core_.chunks.end_later(drawn.chunk, drawn.chunks);
+      if (ledger_kind(what) == LedgerKind::kDraw) {
+        ++draws;
+        if (!(what & kLedgerDropped)) ++counted;
+        if (end_draw(drawn.key, give_back)) unheld = true;
+      }
+      core_.undo.set(entry.what, 0);
+      DI_FAULT("table.settle_item");
+    }
+    if (give_back && draws != 0) {
+      core_.undo.set(header_.limiter.samples, static_cast<u64>(header_.limiter.samples - static_cast<i64>(counted)));
+      core_.undo.set(header_.total_samples, header_.total_samples - draws);
+      if (first == 0 && header_.rng_counter == set->rng_after) core_.undo.set(header_.rng_counter, set->rng_before);
+    }
+    if (give_back) core_.selection.sampler().end_give_back();
+    core_.commit();
+    for (std::size_t i = first; i < end; ++i) set->items[i].chunks = 0;  // so that a repeated call ends no use twice
+    core_.settle_held_soon();
+    // mutant: give-back-announces-nothing
+    if (give_back) core_.items_came().signal(kMaxClients);
+    if (!give_back && header_.finished != 0)  // learners that wait for these draws to come back must look again
+      core_.items_came().signal(kMaxClients);
+    if (!give_back || unheld) core_.room_came().signal(unheld ? kMaxClients : 0);
+  }
+  forget(set);
+  core_.settle(Deadline::only_try());
+}
+
+void Draws::settle_entry(LedgerEntry& entry, Deadline deadline) {
+  {
+    TableCore::Guard guard(core_, deadline);
+    core_.change();
+    const u64 what = entry.what.load();
+    const LedgerKind kind = ledger_kind(what);
+    if (kind == LedgerKind::kWriter) --header_.writers;
+    if (kind == LedgerKind::kDraw) {
+      // mutant: draws-of-the-dead-not-given-back
+      end_draw(entry.ref.load(), true);
+      core_.selection.sampler().end_give_back();
+      if (!(what & kLedgerDropped))
+        core_.undo.set(header_.limiter.samples, static_cast<u64>(header_.limiter.samples - 1));
+      // mutant: draws-of-the-dead-stay-counted
+      core_.undo.set(header_.total_samples, header_.total_samples - 1);
+    }
+    if ((kind == LedgerKind::kDraw || kind == LedgerKind::kRead) && ledger_descriptor(what) != kNone)
+      core_.chunks.end_later(ledger_descriptor(what), ledger_chunks(what));
+    core_.undo.set(entry.what, 0);
+    DI_FAULT("reap.draw_before_commit");
+    core_.commit();
+    core_.settle_held_soon();
+    core_.items_came().signal(kMaxClients);
+    core_.room_came().signal(kMaxClients);
+  }
+  core_.settle(deadline);
+}
+
+// Calls `what` with the client slot and ledger entry of every undelivered draw of the table.
+template <class What>
+void Draws::each_undelivered(What&& what) {
+  for (u32 client = 0; client < kMaxClients; ++client)
+    for_ledger_blocks(arena_.heap(), client, [this, client, &what](LedgerBlock& block, u32) {
+      for (LedgerEntry& entry : block.entries) {
+        const u64 word = entry.what.load();
+        if (ledger_kind(word) == LedgerKind::kDraw && ledger_table(word) == core_.index) what(client, entry);
+      }
+    });
+}
+
+// Marks their ledger entries, through the undo record as long as it has room. A kill leaves `samples` too high by those
+// that were marked without it.
+void Draws::uncount_undelivered() {
+  each_undelivered([this](u32, LedgerEntry& entry) {
+    if (core_.undo.left() > kSpareUndo)
+      core_.undo.set(entry.what, entry.what.load() | kLedgerDropped);
+    else
+      entry.what.fetch_or(kLedgerDropped);
+  });
+}
+
+// Each becomes a read, which only holds the chunks it copies from. If the undo record gets full it is committed on the
+// way: a kill then leaves the table empty, and `samples` too high by the draws that had become reads.
+void Draws::forget_undelivered() {
+  each_undelivered([this](u32, LedgerEntry& entry) {
+    if (core_.undo.left() <= kSpareUndo) core_.commit();
+    const u64 what = entry.what.load();
+    core_.undo.set(entry.what,
+                   ledger_what(LedgerKind::kRead, core_.index, ledger_descriptor(what), ledger_chunks(what)));
+  });
+}
+
+u64 Draws::undelivered(u32* client, Deadline deadline) {
+  TableCore::Guard guard(core_, deadline);
+  u64 count = 0;
+  each_undelivered([&](u32 who, const LedgerEntry&) {
+    if (count++ == 0 || *client == arena_.slot()) *client = who;
+  });
+  return count;
+}
+
+}  // namespace di

@@ -1,0 +1,39 @@
+// Steps of a lane: rows become windows, windows become pending items. Begins and ends episodes; the final observation
+// may come with the last step, with a later step or with end_episode().
+#pragma once
+
+#include "replay/row_writer.h"
+
+namespace di {
+
+class Episodes {
+ public:
+  Episodes(WriterState& state, RowWriter& rows) : state_(state), rows_(rows) {}
+
+  // Each returns false where there is no room yet, as RowRoom::ensure() does.
+  bool step(const WriterCall& call, u32 t, u32 l, Deadline deadline, Blocked* blocked);
+  bool end_lane(const WriterCall& call, u32 l, bool discard, Deadline deadline, Blocked* blocked);
+  bool insert_whole(const WriterCall& call, const std::vector<WholeItem>& items, Deadline deadline, Blocked* blocked);
+  void close_lane(u32 lane);  // emits the items of windows that are still incomplete
+
+ private:
+  struct Priority {  // by table: of the items that one cell of a call completes
+    const WriterCall& call;
+    u64 cell;
+    double operator()(u32 table) const;
+  };
+  bool observe(const WriterCall& call, u32 t, u32 l, const Priority& priority, Deadline deadline, Blocked* blocked);
+  bool end_step(const WriterCall& call, u32 t, u32 l, const Priority& priority, Deadline deadline, Blocked* blocked);
+  bool drop_row(const WriterCall& call, u32 t, u32 l, const Priority& priority, Deadline deadline, Blocked* blocked);
+  bool write_first(const WriterCall& call, u32 t, u32 l, Deadline deadline, Blocked* blocked);
+  bool restore_first(u32 lane, Deadline deadline, Blocked* blocked);
+  bool settle_end(u32 lane, const Priority& priority, Deadline deadline, Blocked* blocked);
+  void end_windows(u32 lane, const std::vector<ColumnInput>& given, const ColumnMask& known, bool has_final);
+  void discard_windows(u32 lane, const ColumnMask& known, bool kept);
+  void end_inserted(Lane& lane);
+
+  WriterState& state_;
+  RowWriter& rows_;
+};
+
+}  // namespace di

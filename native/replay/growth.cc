@@ -1,0 +1,202 @@
+#include "replay/growth.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "replay/recovery.h"
+
+namespace di {
+
+// Doubles the slots, or adds 2^22, so that rebuilds are few. Where there is no memory for that, adds just those wanted.
+void Growth::ensure_slots(u64 wanted, Deadline deadline) {
+  for (;;) {
+    u64 slots = 0;
+    {
+      TableCore::Guard guard(core_, deadline);
+      if (header_.free_slots >= wanted) return;
+      slots = header_.slots;
+    }
+    const u64 more = std::min<u64>(slots, u64{1} << 22);
+    try {
+      grow(slots + std::max(wanted, more), deadline);
+    } catch (const Error& error) {
+      if (error.code() != Code::kCapacity || wanted >= more) throw;
+      grow(slots + wanted, deadline);
+    }
+  }
+}
+
+// How many segments stay when `more` slots come. The smaller ones behind them are copied into the new segment, so that
+// each segment has at least twice as many slots as the next. The last has at least kLeastGrowth: there are never more
+// than 19.
+u32 Growth::segments_kept(u64 more) const {
+  u32 kept = 0;
+  while (kept < kTableSegments && header_.segment_block[kept] != 0) ++kept;
+  while (kept > 0 && header_.segment_slots[kept - 1] < 2 * more) more += header_.segment_slots[--kept];
+  return kept;
+}
+
+Growth::Plan Growth::plan(u64 slots) const {
+  if (slots > kMostSlots) throw Error(Code::kCapacity, "a table holds at most 2^28 items").told();
+  Plan plan;
+  plan.before = header_.slots;
+  plan.slots = std::min(std::max(slots, plan.before + kLeastGrowth), kMostSlots);
+  plan.kept = segments_kept(plan.slots - plan.before);
+  for (u32 i = plan.kept; i < kTableSegments && header_.segment_block[i] != 0; ++i)
+    plan.moved += header_.segment_slots[i];
+  plan.sizes = table_blocks(plan.slots, header_);
+  return plan;
+}
+
+Growth::Parts Growth::make_parts(const Plan& plan, NewBlocks& made, Deadline deadline) {
+  Parts parts;
+  parts.items = made.add(plan.segment_slots() * sizeof(Item), deadline);
+  parts.links = made.add(plan.sizes.links, deadline);
+  parts.dense = made.add(plan.sizes.dense, deadline);
+  parts.sampler = made.add(plan.sizes.sampler, deadline);
+  parts.remover = made.add(plan.sizes.remover, deadline);
+  parts.minimum = made.add(plan.sizes.minimum, deadline);
+  return parts;
+}
+
+// Descriptors of the blocks that the new ones replace.
+std::vector<u32> Growth::replaced(const Plan& plan) const {
+  std::vector<u32> gone;
+  for (const u32 old :
+       {header_.links_block, header_.dense_block, header_.sampler_block, header_.remover_block, header_.minimum_block})
+    if (old != 0) gone.push_back(old - 1);
+  for (u32 i = plan.kept; i < kTableSegments && header_.segment_block[i] != 0; ++i)
+    gone.push_back(header_.segment_block[i] - 1);
+  return gone;
+}
+
+// The items of the segments that don't stay.
+void Growth::copy_items(const Plan& plan, u8* to) const {
+  const Heap& heap = core_.arena->heap();
+  for (u32 i = plan.kept; i < kTableSegments && header_.segment_block[i] != 0; ++i) {
+    const u64 bytes = header_.segment_slots[i] * sizeof(Item);
+    std::memcpy(to, heap.block(header_.segment_block[i] - 1), bytes);
+    to += bytes;
+  }
+}
+
+// Makes new blocks for `slots` slots in all, and frees those that they replace. `also` runs in the same hold, before
+// anything has changed: if it throws, nothing has.
+void Growth::grow(u64 slots, Deadline deadline, const std::function<bool()>& also) {
+  while (!try_grow(slots, deadline, also)) {
+  }
+}
+
+// False: another process grew it meanwhile. The blocks are made without the table's lock; items move under it, copied
+// before the header names the copies.
+bool Growth::try_grow(u64 slots, Deadline deadline, const std::function<bool()>& also) {
+  Plan plan;
+  {
+    TableCore::Guard guard(core_, deadline);
+    if (header_.slots >= slots) {
+      also();
+      return true;
+    }
+    plan = this->plan(slots);
+  }
+  NewBlocks made(*core_.arena, core_.index);
+  const Parts parts = make_parts(plan, made, deadline);
+  DI_FAULT("table.grow_made");
+  TableCore::Guard guard(core_, deadline);
+  if (header_.slots != plan.before) return false;
+  const std::vector<u32> gone = replaced(plan);
+  copy_items(plan, core_.arena->heap().block(parts.items - 1));
+  if (!also()) return true;
+  core_.change();
+  made.seal();
+  DI_FAULT("table.grow_copied");
+  link_parts(plan, parts);
+  core_.refresh();
+  TableRecovery(core_).fill();
+  try {
+    core_.arena->heap().free_meta(gone, deadline);
+  } catch (...) {
+    rethrow_lasting();
+    guard.stay_marked();  // the next owner frees them as strays
+  }
+  return true;
+}
+
+// Makes this segment the last one, through the undo record, whose words hold two block numbers each.
+void Growth::link_segment(u32 number, u32 block, u64 slots) {
+  for (u32 i = number & ~1u; i < kTableSegments; i += 2) {
+    const u32 low = i < number ? header_.segment_block[i] : i == number ? block : 0;
+    const u32 high = i + 1 == number ? block : 0;
+    core_.undo.set_at(&header_.segment_block[i], u64{high} << 32 | low);
+  }
+  core_.undo.set(header_.segment_slots[number], slots);
+  for (u32 i = number + 1; i < kTableSegments; ++i) core_.undo.set(header_.segment_slots[i], 0);
+}
+
+// The words that name segments, and the number of slots, change as one: a kill leaves the old ones or the new ones. The
+// other parts are rebuilt after a kill, so their words may change one by one.
+void Growth::link_parts(const Plan& plan, const Parts& parts) {
+  link_segment(plan.kept, parts.items, plan.segment_slots());
+  core_.undo.set(header_.slots, plan.slots);
+  DI_FAULT("table.grow_linked");
+  header_.links_block = parts.links;
+  header_.dense_block = parts.dense;
+  header_.sampler_block = parts.sampler;
+  header_.remover_block = parts.remover;
+  header_.minimum_block = parts.minimum;
+  DI_FAULT("table.grow_before_fill");
+  core_.undo.commit();
+}
+
+bool Growth::resize(const TableSize& size, const SizeSeen* seen, Deadline deadline) {
+  bool set = false;
+  patiently(*core_.arena, deadline,
+            [&] { grow(size.slots, deadline, [&]() DI_UNCHECKED { return set = set_size(size, seen, deadline); }); });
+  if (!set) return false;
+  // From here on the capacity is the new one. If a lock is held up now, inserts evict two items for each one while
+  // there are too many, and the reserve stays as large as it was until the table is resized again.
+  try {
+    while (evict_above(size.capacity, deadline)) {
+    }
+    if (header_.reserve_wanted.load() < header_.reserve_bytes.load())  // another resize may have set it since
+      patiently(*core_.arena, deadline, [&] { core_.arena->heap().claims.settle_reserve(core_.index, deadline); });
+  } catch (const Error& error) {
+    if (error.code() != Code::kTimeout) throw;
+  }
+  return true;
+}
+
+// Runs in the hold that links the new slots, before it does. Reserve, chunk size and capacity change together, or none
+// does and it throws. A reserve shrinks only once the surplus items have been evicted.
+bool Growth::set_size(const TableSize& size, const SizeSeen* seen, Deadline deadline) {
+  if (seen != nullptr && (header_.capacity != seen->capacity || header_.reserve_wanted.load() != seen->reserve_wanted ||
+                          header_.reserve_open.load() != seen->reserve_open))
+    return false;
+  std::string why;
+  if (!core_.arena->heap().claims.reserve(core_.index, size.reserve, deadline, &why)) throw Error(Code::kCapacity, why);
+  // CallLimits reads it without the lock.
+  __atomic_store_n(&header_.capacity, size.capacity, __ATOMIC_RELAXED);
+  core_.room_came().signal(kMaxClients);
+  return true;
+}
+
+// Evicts up to kBatchStep of the items above the capacity; whether more are left.
+bool Growth::evict_above(u64 capacity, Deadline deadline) {
+  bool more = false;
+  {
+    TableCore::Guard guard(core_, deadline);
+    core_.change();
+    for (u32 i = 0; i < kBatchStep && header_.size > capacity; ++i) {
+      const u32 out = core_.victim();
+      if (out == kNone) break;
+      core_.remove(out, true);
+    }
+    core_.commit();
+    more = header_.size > capacity && core_.victim() != kNone;
+    if (!more) core_.room_came().signal(kMaxClients);
+  }
+  core_.settle(Deadline::only_try());
+  return more;
+}
+
+}  // namespace di

@@ -1,0 +1,64 @@
+// The items of a table, by their addresses in this process, and their order of insertion. Under the table's lock.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "heap/heap.h"
+#include "replay/slot_sets.h"
+
+namespace di {
+
+class Items {
+ public:
+  Items(TableHeader& header, const std::string& table) : header_(header), table_(table) {}
+
+  // Finds the segments that the header names; throws kCorruptData where those can't be the table's.
+  void open(const Heap& heap);
+
+  u64 slots() const { return slots_; }
+  Item& operator[](u32 slot) {
+    if (slot >= slots_) [[unlikely]]
+      bad_slot();
+    for (std::size_t i = segments_.size(); i-- > 1;)
+      if (slot >= segments_[i].first) return segments_[i].second[slot - segments_[i].first];
+    return segments_[0].second[slot];
+  }
+  // The item of this key, live or held; null: it is gone.
+  Item* find(u64 key) {
+    const u32 slot = key_slot(key);
+    if (slot >= slots_ || key_shard(key) != 0) return nullptr;
+    Item& item = (*this)[slot];
+    // mutant: stale-key-reaches-a-successor
+    return item.has_key(key) ? &item : nullptr;
+  }
+  void prefetch_key(u64 key) {
+    if (key_slot(key) < slots_) __builtin_prefetch(&(*this)[key_slot(key)]);
+  }
+  bool holds(u64 key) { return find(key) != nullptr; }
+  void prefetch(u32 slot) {  // for a draw
+    const Item& item = (*this)[slot];
+    __builtin_prefetch(&item.state, 1);  // about half of the items lie in two cache lines
+    __builtin_prefetch(&item.span, 1);
+  }
+
+  OrderList& order() { return *order_; }
+  u32 first_live() const { return header_.first_live - 1; }  // kNone: no item is live
+  u32 last_live() const { return header_.last_live - 1; }
+  // Move the two cursors above: after an item became live, and before one stops being live.
+  void joined(u32 slot);
+  void leaving(u32 slot);
+
+ private:
+  [[noreturn]] void bad_slot() const;
+
+  TableHeader& header_;
+  const std::string& table_;
+  u64 slots_ = 0;
+  std::vector<std::pair<u64, Item*>> segments_;  // first slot, items
+  std::optional<OrderList> order_;
+};
+
+}  // namespace di

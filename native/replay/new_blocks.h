@@ -1,0 +1,30 @@
+// New meta blocks of a table that no header names yet. Destroyed before seal(), it frees them; the reaper frees those
+// of a dead process.
+#pragma once
+
+#include <vector>
+
+#include "attach/arena.h"
+#include "os/deadline.h"
+
+namespace di {
+
+class NewBlocks {
+ public:
+  NewBlocks(Arena& arena, u32 table) : arena_(arena), table_(table) {}
+  ~NewBlocks();
+  NewBlocks(const NewBlocks&) = delete;
+  NewBlocks& operator=(const NewBlocks&) = delete;
+  u32 add(u64 bytes, Deadline deadline);  // descriptor + 1; 0 for no bytes
+  void seal();  // under the table's lock, just before the header names them (Maker::begin_meta)
+
+ private:
+  struct Made {
+    u32 descriptor, entry;
+  };
+  Arena& arena_;
+  u32 table_;
+  std::vector<Made> made_;
+};
+
+}  // namespace di

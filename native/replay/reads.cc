@@ -1,0 +1,109 @@
+#include "replay/reads.h"
+
+#include <algorithm>
+
+namespace di {
+
+// Adds the item to the set; its chunks stay until deliver(). The caller holds the lock and has called change().
+void Reads::read(u32 slot, DrawSet* set) {
+  const Item& item = core_.items[slot];
+  Drawn drawn = describe(item, slot);
+  drawn.chunks = core_.chunks.covered(drawn.chunk, drawn.row, drawn.rows);
+  drawn.probability = item.is(ItemState::kLive) ? core_.selection.sampler().probability(slot) : 0.0;
+  drawn.entry = set->spare.back();
+  set->spare.pop_back();
+  core_.chunks.use(drawn.chunk, drawn.chunks);
+  LedgerEntry& ledger = core_.arena->ledger().entry(drawn.entry);
+  ledger.ref.store(drawn.key, std::memory_order_relaxed);
+  ledger.what.store(ledger_what(LedgerKind::kRead, core_.index, drawn.chunk, drawn.chunks), std::memory_order_release);
+  set->items.push_back(drawn);
+}
+
+void Reads::peek(std::span<const u64> keys, DrawSet* set, Deadline deadline) {
+  set->items.reserve(keys.size());  // first, so that every ledger entry written is in the set
+  core_.arena->ledger().take(static_cast<u32>(keys.size()), &set->spare, deadline);
+  for (std::size_t first = 0; first < keys.size(); first += kBatchStep) {
+    TableCore::Guard guard(core_, deadline);
+    core_.change();
+    const std::size_t end = std::min(keys.size(), first + kBatchStep);
+    for (std::size_t i = first; i < end; ++i) {
+      const u64 key = keys[i];
+      if (core_.items.holds(key)) {
+        read(key_slot(key), set);
+        continue;
+      }
+      Drawn gone{};
+      gone.key = key;
+      gone.entry = kNone;
+      gone.version = -1;
+      set->items.push_back(gone);
+    }
+    draws_.note_table(set);
+  }
+}
+
+void Reads::peek_oldest(u64 start, u64 count, DrawSet* set, Deadline deadline) {
+  count = std::min(count, core_.header.size);
+  set->items.reserve(count);
+  core_.arena->ledger().take(static_cast<u32>(count), &set->spare, deadline);
+  walk(start, count, set, deadline);
+}
+
+// By steps of the golden ratio, kBatchStep slots per hold.
+std::vector<u64> Reads::keys_spread(u64 start, u64 count, Deadline deadline) {
+  constexpr u64 kStep = 0x9e3779b97f4a7c15;  // 2^64 over the golden ratio
+  std::vector<u64> some;
+  for (u64 done = 0; done < count;) {
+    TableCore::Guard guard(core_, deadline);
+    for (const u64 stop = std::min<u64>(count, done + kBatchStep); done < stop; ++done) {
+      // mutant: the-first-slots-stand-for-all
+      const u32 slot = static_cast<u32>(scaled((start + done) * kStep, core_.items.slots()));
+      const Item& item = core_.items[slot];
+      if (item.is(ItemState::kLive)) some.push_back(item.key(slot));
+    }
+  }
+  return some;
+}
+
+// Where a walk goes on in its next hold: behind the last item seen, or else behind the last listed one that still
+// exists.
+u32 Reads::after_last(const std::vector<u64>& seen, u64 last) {
+  OrderList& order = core_.items.order();
+  if (core_.items.holds(last)) return order.next(key_slot(last));
+  for (std::size_t i = seen.size(); i-- > 0;)
+    if (core_.items.holds(seen[i])) return order.next(key_slot(seen[i]));
+  return order.first();
+}
+
+// In order of insertion, kBatchStep items per hold. Items removed meanwhile may be listed; new ones come at the end.
+// With a set the items are read too, each in the hold that found it.
+std::vector<u64> Reads::walk(u64 start, u64 count, DrawSet* set, Deadline deadline) {
+  std::vector<u64> all;
+  const u64 wanted = count > ~u64{0} - start ? ~u64{0} : start + count;
+  u64 seen = 0, last = ~u64{0};  // number of the last one seen, and its key
+  for (bool more = true; more;) {
+    if (seen != 0) DI_FAULT("table.keys_between");
+    TableCore::Guard guard(core_, deadline);
+    if (set != nullptr) core_.change();
+    OrderList& order = core_.items.order();
+    Steps steps(core_.items.slots(), "a table's order");
+    u32 slot = seen == 0 ? order.first() : after_last(all, last);
+    for (u32 i = 0; i < kBatchStep && slot != kNone && all.size() < wanted; slot = order.next(slot)) {
+      steps.take();
+      const Item& item = core_.items[slot];
+      if (item.number <= seen) continue;
+      ++i;
+      seen = item.number;
+      last = item.key(slot);
+      if (!item.is(ItemState::kLive)) continue;
+      all.push_back(last);
+      if (set != nullptr && all.size() > start) read(slot, set);
+    }
+    more = slot != kNone && all.size() < wanted;
+    if (set != nullptr) draws_.note_table(set);
+  }
+  all.erase(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(std::min<u64>(start, all.size())));
+  return all;
+}
+
+}  // namespace di

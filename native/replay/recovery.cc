@@ -1,0 +1,197 @@
+#include "replay/recovery.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "rows/chunk_uses.h"
+
+namespace di {
+
+void TableRecovery::recover(Deadline deadline) {
+  core_.lock.begin_recovery();
+  // mutant: undo-not-rolled-back
+  core_.undo.roll_back();
+  DI_FAULT("table.rolled_back");
+  core_.chunks.forget_ending();
+  if (!core_.live()) {
+    core_.lock.end_change();
+    return;
+  }
+  free_strays(deadline);
+  core_.forget_blocks();
+  core_.refresh();
+  rebuild(deadline);
+  core_.settle_held(deadline);
+  core_.lock.end_change();
+}
+
+std::vector<u32> TableRecovery::linked_blocks() const {
+  std::vector<u32> linked(header_.segment_block, header_.segment_block + kTableSegments);
+  for (const u32 block : {header_.config_block.load(), header_.schema_block.load(), header_.links_block,
+                          header_.dense_block, header_.sampler_block, header_.remover_block, header_.minimum_block})
+    linked.push_back(block);
+  return linked;
+}
+
+// Frees what a killed Growth left: a segment beyond the slots, and new or old blocks that the header doesn't name.
+void TableRecovery::free_strays(Deadline deadline) {
+  u64 slots = 0;
+  for (u32 i = 0; i < kTableSegments && header_.segment_block[i] != 0; ++i) {
+    if (slots >= header_.slots) header_.segment_block[i] = 0;
+    slots += header_.segment_slots[i];
+  }
+  core_.arena->heap().free_meta_of(core_.index, linked_blocks(), deadline);
+}
+
+// Returns how many uses of chunks were miscounted.
+u64 TableRecovery::rebuild(Deadline deadline) {
+  fill();
+  return count_uses(deadline);
+}
+
+void TableRecovery::fill() {
+  Items& items = core_.items;
+  items.order().clear();
+  core_.selection.clear();
+  header_.size = header_.held = header_.free_slots = 0;
+  header_.first_live = header_.last_live = 0;
+  std::vector<std::pair<u64, u32>> by_age;
+  by_age.reserve(std::min<u64>(items.slots(), header_.next_number));
+  for (u32 slot = 0; slot < items.slots(); ++slot) {
+    Item& item = items[slot];
+    if (!item.is_sound()) item.state = Item::free_state(item.generation());  // damaged: its slot is freed
+    if (item.is(ItemState::kFree)) {
+      items.order().free_push(slot);
+      ++header_.free_slots;
+    } else {
+      by_age.emplace_back(item.number, slot);
+    }
+  }
+  std::sort(by_age.begin(), by_age.end());
+  for (const auto& [number, slot] : by_age) {
+    items.order().push_back(slot);
+    if (items[slot].is(ItemState::kHeld)) {
+      ++header_.held;
+      continue;
+    }
+    core_.selection.put(slot);
+    if (header_.first_live == 0) header_.first_live = slot + 1;
+    header_.last_live = slot + 1;
+    ++header_.size;
+  }
+  core_.selection.ready();
+}
+
+namespace {
+// Corrects the descriptor's copy of the chunk's header; returns how many words were wrong. Under the heap's lock.
+u64 right_summary(const Heap& heap, u32 chunk) {
+  const ChunkHeader& header = heap.chunk_memory.head(chunk);
+  ChunkSummary& summary = heap.descriptor(chunk).summary;
+  const bool closed = word_state(heap.descriptor(chunk).word.load()) == ObjectState::kSealed;
+  const u32 published = header.published.load(), rows = summary.rows.load(std::memory_order_relaxed);
+  u64 wrong = 0;
+  if (summary.first_table != header.attachment[0].table) {  // written only if wrong, as others read it meanwhile
+    summary.first_table = header.attachment[0].table;
+    ++wrong;
+  }
+  if (rows != published &&
+      (closed || rows != 0)) {  // not 0: set by a process that was killed while it closed the chunk
+    summary.rows.store(closed ? published : 0, std::memory_order_relaxed);
+    ++wrong;
+  }
+  return wrong;
+}
+}  // namespace
+
+// Counts this table's uses of chunks: by items, and by draws and reads of all ledgers. Each count is stored once, when
+// it is complete: with one that is too low for a moment a sweeper would detach the chunk.
+u64 TableRecovery::count_uses(Deadline deadline) {
+  const Heap& heap = core_.arena->heap();
+  std::unordered_map<u32, u32> uses;
+  const auto walk = [&](u32 chunk, u32 count) {
+    for (u32 i = 0; i < count && chunk != kNone; ++i) {
+      ++uses[chunk];
+      chunk = heap.chunk_memory.head(chunk).next.load() - 1;
+    }
+  };
+  for (u32 slot = 0; slot < core_.items.slots(); ++slot) {
+    const Item& item = core_.items[slot];
+    if (item.is(ItemState::kFree)) continue;
+    walk(item.chunk(), chunks_covered(heap, item.chunk(), item.row(), item.rows()));
+  }
+  header_.writers = 0;
+  for (u32 client = 0; client < kMaxClients; ++client)
+    for_ledger_blocks(core_.arena->heap(), client, [&](const LedgerBlock& block, u32) {
+      for (const LedgerEntry& entry : block.entries) {
+        const u64 what = entry.what.load(std::memory_order_acquire);
+        const LedgerKind kind = ledger_kind(what);
+        if (what == 0 || ledger_table(what) != core_.index) continue;
+        if (kind == LedgerKind::kWriter) ++header_.writers;
+        if ((kind == LedgerKind::kDraw || kind == LedgerKind::kRead) && ledger_descriptor(what) != kNone)
+          walk(ledger_descriptor(what), ledger_chunks(what));
+      }
+    });
+  DI_FAULT("table.rebuild_middle");
+  return set_uses(uses, deadline);
+}
+
+// Returns how many counts were wrong. The heap's lock keeps chunks from being freed meanwhile.
+u64 TableRecovery::set_uses(const std::unordered_map<u32, u32>& uses, Deadline deadline) {
+  Heap& heap = core_.arena->heap();
+  core_.chunks.forget_unused();
+  u64 wrong = 0;
+  Heap::Guard guard(heap, deadline);
+  for (u32 chunk = 0; chunk < heap.descriptor_count(); ++chunk) {
+    const u64 word = heap.descriptor(chunk).word.load();
+    if (word_kind(word) != ObjectKind::kChunk || word_state(word) == ObjectState::kFree) continue;
+    if (!heap.chunk_memory.has_attachments(chunk)) continue;  // damaged: the call that lets it go reports it
+    const std::span<Attachment> all = heap.chunk_memory.attachments(chunk);
+    for (u32 k = 0; k < all.size(); ++k) {
+      const Attachment& at = all[k];
+      if (at.table != core_.index || at.table_generation != core_.generation || at.attached.load() == 0) continue;
+      const auto found = uses.find(chunk);
+      const u32 right = found == uses.end() ? 0 : found->second;
+      wrong += right_summary(heap, chunk);
+      // mutant: uses-of-a-second-table-in-the-first-ones
+      Uses& now = heap.chunk_memory.uses_at(chunk, k);
+      const u32 closed = now.load(std::memory_order_relaxed) & kUsesClosed;  // set under the heap's lock only
+      if (now.exchange(right | closed, std::memory_order_acq_rel) != (right | closed)) ++wrong;
+      if ((right | closed) == kUsesClosed) core_.chunks.note_unused(chunk);
+    }
+  }
+  return wrong;
+}
+
+void TableRecovery::check(Deadline deadline, std::vector<std::string>* findings) {
+  core_.change();
+  const Selection& selection = core_.selection;
+  const u64 size = header_.size, held = header_.held, free_slots = header_.free_slots;
+  const u64 writers = header_.writers, dense = header_.dense_count, left = header_.dense_left;
+  const u32 first = header_.first_live, last = header_.last_live;
+  const u32 drawn_next = selection.sampler().next(), removed_next = selection.remover().next();
+  const double total = selection.sampler().sums().total;
+  const u64 wrong = rebuild(deadline);
+  const std::string name = "table '" + core_.name + "': ";
+  const auto compare = [&](const char* what, u64 before, u64 after) {
+    if (before != after)
+      findings->push_back(name + what + " " + std::to_string(before) + ", recounted " + std::to_string(after));
+  };
+  compare("items", size, header_.size);
+  compare("held items", held, header_.held);
+  compare("free slots", free_slots, header_.free_slots);
+  compare("open writers", writers, header_.writers);
+  compare("slots to draw from", dense, header_.dense_count);
+  compare("slots left in this epoch", left, header_.dense_left);
+  compare("oldest item", first, header_.first_live);
+  compare("newest item", last, header_.last_live);
+  compare("next to be drawn", drawn_next, selection.sampler().next());
+  compare("next to be removed", removed_next, selection.remover().next());
+  compare("miscounted chunks", wrong, 0);
+  const u64 held_bytes = header_.held * header_.item_bytes;  // more are charged while the heap is held up, never fewer
+  compare("bytes of held items", std::min<u64>(header_.held_bytes, held_bytes), held_bytes);
+  core_.settle_held(deadline);
+  const double right = selection.sampler().sums().total;
+  if (std::abs(total - right) > 1e-9 * std::abs(total) + 1e-300) findings->push_back(name + "sum of priorities is off");
+}
+
+}  // namespace di

@@ -1,0 +1,34 @@
+// Rebuilds the derived parts of a table from its item slots and the ledgers: after a death, after growing, for a check.
+// Everything under the table's lock.
+#pragma once
+
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "replay/table_core.h"
+
+namespace di {
+
+class TableRecovery {
+ public:
+  explicit TableRecovery(TableCore& core) : core_(core), header_(core.header) {}
+
+  // After an owner of the lock died: rolls its words back, then rebuilds every derived part.
+  void recover(Deadline deadline) DI_REQUIRES(core_.lock);
+  void fill();  // rebuilds the order, the selectors and the counts of items from the slots
+  // Rebuilds the derived parts and lists what was wrong with them.
+  void check(Deadline deadline, std::vector<std::string>* findings) DI_UNCHECKED;
+
+ private:
+  u64 rebuild(Deadline deadline);
+  u64 count_uses(Deadline deadline);
+  u64 set_uses(const std::unordered_map<u32, u32>& uses, Deadline deadline);
+  std::vector<u32> linked_blocks() const;
+  void free_strays(Deadline deadline);
+
+  TableCore& core_;
+  TableHeader& header_;
+};
+
+}  // namespace di

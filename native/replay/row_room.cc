@@ -1,0 +1,234 @@
+#include "replay/row_room.h"
+
+#include <algorithm>
+
+#include "maintenance/reaper.h"
+
+namespace di {
+namespace {
+
+// A table of values of any size: its reserve was estimated from the first value, and grows while there is memory.
+bool grows(const TableSink& sink) {
+  return sink.spec.kind == ViewKind::kOpaque &&
+         __atomic_load_n(&sink.table->header().max_bytes, __ATOMIC_RELAXED) >= kNoMaxBytes;
+}
+
+}  // namespace
+
+RowRoom::RowRoom(WriterState& state) : state_(state), planned_block_(tables_block()), block_(planned_block_) {}
+
+// -------------------------------------------------------------------------------------------------------- refused rows
+
+// A row that needs a chunk larger than a table may ever hold.
+void RowRoom::refuse_larger_than_table(const ChunkPlan& plan) const {
+  const u64 bytes = block_of(plan), budget = state_.arena->heap_header().budget.load();
+  for (const TableSink& sink : state_.plan.tables) {
+    const TableHeader& table = sink.table->header();
+    const u64 most = std::min<u64>(__atomic_load_n(&table.max_bytes, __ATOMIC_RELAXED), budget);
+    if (bytes <= most) continue;
+    sink.table->require_live();  // a dropped table's figures mean nothing
+    throw Error(Code::kCapacity, "a row of " + std::to_string(plan.heap_bytes) + " bytes needs a chunk of " +
+                                     std::to_string(bytes) + " bytes, and table '" + std::string(table.name) +
+                                     "' holds " + std::to_string(most) + " in all" +
+                                     (most == budget ? " (memory= of the store)" : " (max_bytes=)"));
+  }
+}
+
+// HeapSlot::offset has 32 bits.
+void RowRoom::refuse_unaddressable(const ChunkPlan& plan) const {
+  if (plan.heap_bytes == 0 || chunk_bytes(state_.plan.layout, plan) <= UINT32_MAX) return;
+  throw Error(Code::kCapacity, "the values of variable length of one row take " + std::to_string(plan.heap_bytes) +
+                                   " bytes, and all of a row's must lie within 4 GiB; split the row, or keep them as "
+                                   "objects with store.put() and write their ids")
+      .told();
+}
+
+// More than this a table would not hold even if the rows of the call were all it has. Chunks that views keep open are
+// not counted: they take free memory (Budget::admit).
+u64 RowRoom::most_of_call(const TableSink& sink) const {
+  if (grows(sink)) return ~u64{0};
+  const TableHeader& table = sink.table->header();
+  const u64 own = table.reserve_bytes.load() + table.held_bytes.load();
+  return std::min(__atomic_load_n(&table.max_bytes, __ATOMIC_RELAXED), 2 * own + plan_block());
+}
+
+void RowRoom::refuse_larger_call(u64 bytes) const {
+  for (const TableSink& sink : state_.plan.tables) {
+    const u64 most = most_of_call(sink);
+    if (bytes <= most) continue;
+    sink.table->require_live();  // a dropped table's figures mean nothing
+    throw Error(Code::kCapacity, "the rows of one call need " + std::to_string(bytes >> 10) + " KiB, and table '" +
+                                     sink.table->name() + "' holds at most " + std::to_string(most >> 10) + " KiB" +
+                                     (state_.plan.counted ? "" : " (rows inserted whole share no observations)") +
+                                     "; nothing was written: give fewer rows at once, or raise capacity= or max_bytes=")
+        .told();
+  }
+}
+
+// -------------------------------------------------------------------------------------------------------- chunk sizes
+
+// The bytes of a chunk that the tables' reserves were computed with; 0: not known.
+u64 RowRoom::tables_block() const {
+  u64 least = ~u64{0};
+  for (const TableSink& sink : state_.plan.tables) least = std::min(least, sink.table->header().chunk_block.load());
+  return least;
+}
+
+void RowRoom::follow_resize() {
+  const u64 now = tables_block();
+  if (now == block_ || now == 0 || planned_block_ == 0) return;
+  block_ = now;
+  const WriterPlan& plan = state_.plan;
+  const double scale = static_cast<double>(now) / static_cast<double>(planned_block_);
+  const u64 bytes = static_cast<u64>(static_cast<double>(plan.chunk_bytes) * scale);
+  const ChunkPlan fresh =
+      plan_chunk(plan.layout, bytes, plan.least_rows, plan.heap_bytes_per_row, static_cast<u32>(plan.tables.size()));
+  state_.chunk_plan.rows = fresh.rows;
+  state_.chunk_plan.heap_bytes = fresh.heap_bytes;
+}
+
+// The plan of a chunk whose first row has so many bytes of variable length. Throws where no chunk can hold them.
+ChunkPlan RowRoom::plan_for(u64 heap_bytes) {
+  follow_resize();
+  ChunkPlan plan = state_.chunk_plan;
+  if (heap_bytes > plan.heap_bytes) {
+    plan.heap_bytes = (heap_bytes + 63) / 64 * 64;
+    refuse_unaddressable(plan);
+    refuse_larger_than_table(plan);
+  }
+  return plan;
+}
+
+// --------------------------------------------------------------------------------------------------------- new chunks
+
+// After a new chunk found no room. True: try again. False: only others can make room, and `blocked` says who.
+bool RowRoom::make_room(u32 short_table, u64 bytes, Deadline deadline, Blocked* blocked) {
+  if (short_table == kNone) {
+    blocked->why = Blocked::Why::kStoreRoom;
+    return false;
+  }
+  const std::vector<TableSink>& tables = state_.plan.tables;
+  for (u32 i = 0; i < tables.size(); ++i) {
+    Table& table = *tables[i].table;
+    if (table.index() != short_table) continue;
+    if (grows(tables[i]) && state_.arena->heap().claims.raise_reserve(short_table, bytes, deadline)) return true;
+    blocked->table = i;
+    blocked->seq = table.header().room_seq.load(std::memory_order_seq_cst);
+    if (table.evict_for_room(deadline)) return true;
+  }
+  blocked->why = Blocked::Why::kTableRoom;
+  return false;
+}
+
+// The chunk's place in the lane's list is made first: an allocation that fails later would leave the chunk open.
+MakeResult RowRoom::add_chunk(u32 index, const ChunkPlan& plan, Deadline deadline, std::string* why, u32* short_table) {
+  std::deque<OpenChunk>& chunks = state_.lanes[index].chunks;
+  chunks.emplace_back();
+  MakeResult made = MakeResult::kFull;
+  try {
+    made = OpenChunk::open(*state_.arena, state_.plan.layout, plan, deadline, &chunks.back(), why, short_table);
+  } catch (...) {
+    chunks.pop_back();
+    throw;
+  }
+  if (made == MakeResult::kMade)
+    DI_FAULT("writer.chunk_opened");
+  else
+    chunks.pop_back();
+  return made;
+}
+
+bool RowRoom::open_chunk(u32 index, u64 heap_bytes, Deadline deadline, Blocked* blocked) {
+  const ChunkPlan plan = plan_for(heap_bytes);
+  const u64 bytes = block_of(plan);
+  if (state_.several) refuse_larger_call(call_bytes_ + bytes);
+  for (bool reaped = false;;) {
+    u32 short_table = kNone;
+    blocked->seq = state_.arena->heap_header().room_seq.load();
+    const MakeResult made = add_chunk(index, plan, deadline, &blocked->text, &short_table);
+    if (made == MakeResult::kMade) return true;
+    if (made == MakeResult::kNever) {
+      if (reaped)
+        throw Error(Code::kCapacity, "a row needs a chunk of " + std::to_string(bytes) + " bytes: " + blocked->text)
+            .told();
+      reap(state_.arena, deadline);  // frees chunks that dead writers had open
+      reaped = true;
+    } else if (!make_room(short_table, bytes, deadline, blocked)) {
+      return false;
+    }
+  }
+}
+
+void RowRoom::close_spare(const std::vector<u32>& lanes) {
+  for (const u32 index : lanes) {
+    Lane& lane = state_.lanes[index];
+    while (lane.chunks.size() > lane.committed.current + 1u) {
+      const OpenChunk& last = lane.chunks.back();
+      if (!state_.arena->heap().chunks.close(last.descriptor(), kNone, last.entry(), Deadline::only_try())) break;
+      lane.chunks.pop_back();
+    }
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------- room for one row
+
+// The lane's next row becomes the first one of this chunk.
+void RowRoom::enter(Lane& lane, u32 at) {
+  OpenChunk& chunk = lane.chunks[at];
+  call_bytes_ += Blocks::block_bytes(state_.arena->heap().descriptor(chunk.descriptor()).bytes);
+  chunk.first_raw = lane.staged.raw;
+  chunk.rewind_heap(0);
+  lane.staged.current = at;
+  lane.staged.begun_in_chunk = 0;
+  chunk.set_first_episode(lane.staged.episode);  // row 0 begins or continues it
+}
+
+bool RowRoom::ensure(u32 index, u64 heap_bytes, Deadline deadline, Blocked* blocked) {
+  if (rehearses()) {
+    rehearse(index, heap_bytes);
+    return true;
+  }
+  Lane& lane = state_.lanes[index];
+  const LanePosition& at = lane.staged;
+  if (lane.chunks.empty()) {
+    if (!open_chunk(index, heap_bytes, deadline, blocked)) return false;
+    enter(lane, 0);
+    return true;
+  }
+  const OpenChunk& chunk = lane.chunks[at.current];
+  const u64 row = static_cast<u64>(at.raw - chunk.first_raw);
+  if (row < chunk.capacity() && (at.ahead.any() || chunk.fits(heap_bytes))) return true;
+  if (row < chunk.capacity() && row == 0 && chunk.heap_size() >= heap_bytes) return true;
+  while (at.current + 1 < lane.chunks.size() && lane.chunks[at.current + 1].heap_size() < heap_bytes) {
+    const OpenChunk& small = lane.chunks[at.current + 1];
+    state_.arena->heap().chunks.close(small.descriptor(), kNone, small.entry(), deadline);
+    lane.chunks.erase(lane.chunks.begin() + at.current + 1);
+  }
+  if (at.current + 1 == lane.chunks.size() && !open_chunk(index, heap_bytes, deadline, blocked)) return false;
+  enter(lane, at.current + 1);
+  return true;
+}
+
+void RowRoom::begin_rehearsal() {
+  rehearsal_ = Rehearsal{{}, 0};
+  for (const Lane& lane : state_.lanes) {
+    Room& room = rehearsal_->rooms.emplace_back();
+    if (lane.chunks.empty()) continue;
+    const OpenChunk& chunk = lane.chunks[lane.committed.current];
+    room = {chunk.first_raw, chunk.capacity(), chunk.heap_size(), lane.committed.heap_used};
+  }
+}
+
+// Counts the chunk that ensure() would open.
+void RowRoom::rehearse(u32 index, u64 heap_bytes) {
+  Room& room = rehearsal_->rooms[index];
+  const LanePosition& at = state_.lanes[index].staged;
+  if (static_cast<u64>(at.raw - room.first_raw) < room.rows &&
+      (at.ahead.any() || room.heap_used + heap_bytes <= room.heap_bytes))
+    return;
+  const ChunkPlan plan = plan_for(heap_bytes);
+  rehearsal_->bytes += block_of(plan);
+  room = {at.raw, plan.rows, plan.heap_bytes, 0};
+}
+
+}  // namespace di

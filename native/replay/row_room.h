@@ -1,0 +1,61 @@
+// Room for a lane's rows: its open chunks, new ones for which a table may have to evict, and the errors for rows that
+// no eviction and no deletion would ever make room for.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "replay/writer_state.h"
+
+namespace di {
+
+class RowRoom {
+ public:
+  explicit RowRoom(WriterState& state);
+
+  void begin_call() { call_bytes_ = 0; }
+  // Room for the row `staged.raw`: in the current chunk, or in the next one. False: `blocked` says what it waits for.
+  bool ensure(u32 lane, u64 heap_bytes, Deadline deadline, Blocked* blocked);
+  // Closes the chunks that were opened for a call that can never pass.
+  void close_spare(const std::vector<u32>& lanes);
+  // After a table was resized its reserve is computed for chunks of another size: the next chunks get that size.
+  void follow_resize();
+
+  u64 plan_block() const { return block_of(state_.chunk_plan); }
+  u64 most_of_call(const TableSink& sink) const;  // bytes that the rows of one call may take
+  void refuse_larger_call(u64 bytes) const;
+
+  // During a rehearsal nothing is written, and ensure() counts what the call would need.
+  void begin_rehearsal();
+  void end_rehearsal() { rehearsal_.reset(); }
+  bool rehearses() const { return rehearsal_.has_value(); }
+  void count_heap(u32 lane, u64 bytes) { rehearsal_->rooms[lane].heap_used += bytes; }
+  u64 rehearsed_bytes() const { return rehearsal_->bytes; }
+
+ private:
+  struct Room {  // a chunk, during a rehearsal
+    i64 first_raw = 0;
+    u64 rows = 0, heap_bytes = 0, heap_used = 0;
+  };
+  struct Rehearsal {
+    std::vector<Room> rooms;  // by lane
+    u64 bytes;                // of chunks that the call opens
+  };
+  void rehearse(u32 lane, u64 heap_bytes);
+  void enter(Lane& lane, u32 chunk);
+  ChunkPlan plan_for(u64 heap_bytes);
+  bool open_chunk(u32 lane, u64 heap_bytes, Deadline deadline, Blocked* blocked);
+  MakeResult add_chunk(u32 lane, const ChunkPlan& plan, Deadline deadline, std::string* why, u32* short_table);
+  bool make_room(u32 short_table, u64 bytes, Deadline deadline, Blocked* blocked);
+  void refuse_larger_than_table(const ChunkPlan& plan) const;
+  void refuse_unaddressable(const ChunkPlan& plan) const;
+  u64 block_of(const ChunkPlan& plan) const { return Blocks::block_bytes(chunk_bytes(state_.plan.layout, plan)); }
+  u64 tables_block() const;
+
+  WriterState& state_;
+  u64 call_bytes_ = 0;                 // of chunks that this call has begun
+  u64 planned_block_ = 0, block_ = 0;  // tables_block() when the writer was opened, and as the chunk plan has it
+  std::optional<Rehearsal> rehearsal_;
+};
+
+}  // namespace di

@@ -1,0 +1,198 @@
+// Which live item of a table is drawn or removed next: one class for each SamplerKind. A table has one that draws and
+// one that removes.
+//
+// All of it is derived from the items, and every call runs under the table's lock. A kill in the middle of a call
+// leaves a selector half changed: the next owner of the lock rebuilds it by clear(), put() of every live item, and
+// ready().
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "replay/items.h"
+#include "replay/random.h"
+#include "replay/use_counts.h"
+
+namespace di {
+
+// Where in [0, 1) the next draw of a call falls: `count` draws, each in a part of its own (Schaul et al. 2016, appendix
+// B.2.1), or anywhere.
+struct Strata {
+  double next = 0;
+  double count = 0;  // 0: draws are not stratified
+
+  double place(double unit) const { return count > 0 ? (next + unit) / count : unit; }
+  void advance() {
+    if (count > 0) next += 1;
+  }
+};
+
+struct MassSums {  // of p^alpha over the live items
+  double total = 0;
+  double least = 0;  // least positive one; 0: not known, or there is none
+};
+
+class Selector {
+ public:
+  Selector() = default;
+  virtual ~Selector() = default;
+  Selector(const Selector&) = delete;
+  Selector& operator=(const Selector&) = delete;
+
+  virtual void insert(u32) {}  // the item has just come to life
+  virtual void erase(u32) {}   // it is about to leave
+  // Live items have got new priorities; of a slot that is repeated the last one counts.
+  virtual void update(const u32* /*slots*/, const double* /*priorities*/, u32 /*count*/) {}
+  virtual void clear() {}
+  virtual void put(u32) {}
+  virtual void ready() {}
+
+  virtual u32 pick(const Strata& strata) = 0;          // kNone: nothing can be drawn now
+  virtual double probability(u32) const { return 1; }  // that the next pick is this live item
+  // Up to kBatchStep picks at once; false: nothing can be drawn now. Where independent() only.
+  virtual bool pick_many(u32 count, Strata* strata, u32* slots, double* probabilities);
+  virtual bool independent() const { return false; }  // with replacement: a pick changes nothing for the next one
+  virtual u32 next() const { return kNone; }          // the next pick, where it is not random
+  virtual bool all_zero() const { return false; }     // every live item has probability 0
+  virtual std::string why_none() const { return "no item can be drawn"; }  // though some are live
+  virtual MassSums sums() const { return {}; }
+
+  // After the item was drawn; after a draw of it came back; at the end of a hold in which draws came back.
+  virtual void drawn(u32) {}
+  virtual void given_back(u32) {}
+  virtual void end_give_back() {}
+};
+
+constexpr u32 kBatchStep = 64;  // items per hold of the lock
+
+// Fifo and Lifo.
+class OrderSelector : public Selector {
+ public:
+  OrderSelector(const Items& items, bool newest) : items_(items), newest_(newest) {}
+  u32 pick(const Strata&) override {
+    // mutant: fifo-removes-the-newest
+    return newest_ ? items_.last_live() : items_.first_live();
+  }
+
+ private:
+  const Items& items_;
+  bool newest_;
+};
+
+class UniformSelector : public Selector {
+ public:
+  UniformSelector(DenseSet set, const u64& count, Items& items, TableRandom& random)
+      : set_(set), count_(count), items_(items), random_(random) {}
+  void insert(u32 slot) override { set_.insert(slot, true); }
+  void erase(u32 slot) override { set_.erase(slot); }
+  void clear() override { set_.clear(); }
+  void put(u32 slot) override { set_.insert(slot, true); }
+  u32 pick(const Strata&) override { return count_ == 0 ? kNone : set_.at(random_.below(count_)); }
+  double probability(u32) const override { return 1.0 / static_cast<double>(count_); }
+  bool pick_many(u32 count, Strata*, u32* slots, double* probabilities) override;
+  bool independent() const override { return true; }
+
+ private:
+  DenseSet set_;
+  const u64& count_;
+  Items& items_;
+  TableRandom& random_;
+};
+
+// MinHeap and MaxHeap: by priority; of equal ones the oldest.
+class HeapSelector : public Selector {
+ public:
+  HeapSelector(BestTree tree, Items& items) : tree_(tree), items_(items) {}
+  void insert(u32 slot) override { tree_.set(slot, items_[slot].priority, items_[slot].number); }
+  void erase(u32 slot) override { tree_.erase(slot); }
+  void update(const u32* slots, const double* priorities, u32 count) override {
+    for (u32 i = 0; i < count; ++i) tree_.set(slots[i], priorities[i], items_[slots[i]].number);
+  }
+  void clear() override { tree_.clear(); }
+  void put(u32 slot) override { tree_.put(slot, items_[slot].priority, items_[slot].number); }
+  void ready() override { tree_.play(); }
+  u32 pick(const Strata&) override { return next(); }
+  u32 next() const override { return tree_.best(); }
+
+ private:
+  BestTree tree_;
+  Items& items_;
+};
+
+// By p^alpha (Schaul et al. 2016, equation 1).
+class PrioritizedSelector : public Selector {
+ public:
+  // `least`: the least positive mass, for normalize="table".
+  PrioritizedSelector(SumTree tree, std::optional<BestTree> least, const TableHeader& header, Items& items,
+                      TableRandom& random)
+      : sums_(tree), least_(least), header_(header), items_(items), random_(random) {}
+  void insert(u32 slot) override;
+  void erase(u32 slot) override;
+  void update(const u32* slots, const double* priorities, u32 count) override;
+  void clear() override;
+  void put(u32 slot) override;
+  void ready() override;
+  u32 pick(const Strata& strata) override;
+  double probability(u32 slot) const override;
+  bool pick_many(u32 count, Strata* strata, u32* slots, double* probabilities) override;
+  bool independent() const override { return true; }
+  bool all_zero() const override { return sums_.total() <= 0; }
+  std::string why_none() const override;
+  MassSums sums() const override;
+
+ private:
+  double mass(double priority);  // p^alpha
+  void masses(const double* priorities, u32 count, double* masses);
+  void note_least(u32 slot, double mass);
+
+  SumTree sums_;
+  std::optional<BestTree> least_;
+  const TableHeader& header_;
+  Items& items_;
+  TableRandom& random_;
+  struct {
+    double priority = 0, alpha = 0, mass = 0;
+  } last_;  // the last mass computed: items come with the largest priority, mostly
+};
+
+// Both selectors of one table. Where both need the same structure they share it, and the sampler maintains it.
+class Selection {
+ public:
+  // From the blocks that the header names; throws kCorruptData.
+  void open(const Heap& heap, TableHeader& header, Items& items, TableRandom& random, UseCounts& uses, Undo& undo);
+
+  Selector& sampler() const { return *sampler_; }
+  Selector& remover() const { return *remover_; }
+
+  void insert(u32 slot) {
+    sampler_->insert(slot);
+    if (!shared_) remover_->insert(slot);
+  }
+  void erase(u32 slot) {
+    sampler_->erase(slot);
+    if (!shared_) remover_->erase(slot);
+  }
+  void update(const u32* slots, const double* priorities, u32 count) {
+    sampler_->update(slots, priorities, count);
+    if (!shared_) remover_->update(slots, priorities, count);
+  }
+  void clear();
+  void put(u32 slot) {
+    sampler_->put(slot);
+    if (!shared_) remover_->put(slot);
+  }
+  void ready();
+
+ private:
+  std::unique_ptr<Selector> sampler_, remover_;
+  bool shared_ = false;
+};
+
+// Bytes of the blocks that a table of so many slots needs, by role; 0: none.
+struct TableBlocks {
+  u64 links = 0, dense = 0, sampler = 0, remover = 0, minimum = 0;
+};
+TableBlocks table_blocks(u64 slots, SamplerKind sampler, SamplerKind remover, bool normalize_table, bool shuffle);
+TableBlocks table_blocks(u64 slots, const TableHeader& header);
+
+}  // namespace di

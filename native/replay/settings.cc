@@ -1,0 +1,124 @@
+#include "replay/settings.h"
+
+#include <cstring>
+
+#include "replay/new_blocks.h"
+#include "replay/priorities.h"
+#include "replay/recovery.h"
+#include "replay/texts.h"
+
+namespace di {
+
+std::string TableSettings::text(const Shared<u32>& block) const {
+  const u32 named = block.load(std::memory_order_acquire);
+  std::string found;
+  const bool sound = named == 0 || read_text(*core_.arena, named, &found);
+  core_.require_live();  // else the text was another table's
+  if (!sound) throw Error(Code::kCorruptData, "a text of table '" + core_.name + "' is damaged");
+  return found;
+}
+
+bool TableSettings::declare_schema(const std::string& text, const Reserve& reserve, u64 item_bytes, Deadline deadline) {
+  return patiently(*core_.arena, deadline, [&] { return try_declare(text, reserve, item_bytes, deadline); });
+}
+
+bool TableSettings::try_declare(const std::string& text, const Reserve& reserve, u64 item_bytes, Deadline deadline) {
+  std::string why;
+  Heap& heap = core_.arena->heap();
+  NewBlocks made(*core_.arena, core_.index);
+  const u32 block = made.add(text.size() + 8, deadline);
+  write_text(heap, block, text);
+  TableCore::Guard guard(core_, deadline);
+  if (header_.schema_block != 0) return false;
+  if (reserve.bytes == 0)
+    header_.chunk_block.store(reserve.chunk_block);
+  else if (!heap.claims.reserve(core_.index, reserve, deadline, &why))
+    throw Error(Code::kCapacity, why);
+  heap.claims.settle_reserve(core_.index, deadline);
+  core_.change();
+  made.seal();
+  header_.item_bytes = item_bytes;
+  header_.schema_block.store(block, std::memory_order_release);  // pairs with the acquire in text()
+  return true;
+}
+
+void TableSettings::reset(Deadline deadline) {
+  for (bool more = true; more;) {
+    {
+      TableCore::Guard guard(core_, deadline);
+      core_.change();
+      const OrderList& order = core_.items.order();
+      for (u32 i = 0; i < kBatchStep && order.first() != kNone; ++i) core_.remove(order.first(), false);
+      more = order.first() != kNone;
+      if (!more) count_anew();
+      core_.commit();
+      core_.settle_held_soon();
+      if (!more) core_.room_came().signal(kMaxClients);
+    }
+    core_.settle(Deadline::only_try());
+  }
+}
+
+void TableSettings::set_limiter(const LimiterState& fresh) {
+  constexpr u64 kWords = sizeof(LimiterState) / sizeof(u64);
+  u64 words[kWords];
+  std::memcpy(words, &fresh, sizeof words);
+  for (u64 i = 0; i < kWords; ++i) core_.undo.set(reinterpret_cast<u64*>(&header_.limiter)[i], words[i]);
+}
+
+// An empty table becomes as it was when it was made, except for changed settings and the largest priority.
+void TableSettings::count_anew() {
+  draws_.forget_undelivered();
+  LimiterState fresh = header_.limiter;
+  fresh.inserts = fresh.samples = 0;
+  set_limiter(fresh);
+  for (u64* word : {&header_.epoch, &header_.latest_epoch, &header_.finished, &header_.total_inserts,
+                    &header_.total_samples, &header_.total_removed})
+    core_.undo.set(*word, 0);
+  header_.total_updates = header_.stale_updates = header_.evicted_for_room = 0;
+  header_.stale_dropped = header_.episodes_cut = 0;
+}
+
+// Throws kInvalid unless the priorities of all items, and the initial one of new items, can be raised to alpha.
+void TableSettings::require_alpha(double alpha) {
+  const PriorityRange range = priority_range(static_cast<SamplerKind>(header_.sampler), alpha);
+  const double fresh = header_.initial_priority >= 0 ? header_.initial_priority : header_.max_priority;
+  require_priorities(range, {&fresh, 1}, "the priority of new items; alpha was not changed");
+  for (u32 slot = 0; slot < core_.items.slots(); ++slot) {
+    const Item& item = core_.items[slot];
+    if (!item.is(ItemState::kFree)) require_priorities(range, {&item.priority, 1}, "an item's; alpha was not changed");
+  }
+}
+
+void TableSettings::announce() {
+  core_.items_came().signal(kMaxClients);
+  core_.room_came().signal(kMaxClients);
+}
+
+void TableSettings::configure(const LimiterState* limiter, const double* alpha, const double* beta,
+                              const i64* max_staleness, Deadline deadline) {
+  TableCore::Guard guard(core_, deadline);
+  if (alpha != nullptr && *alpha != header_.alpha) require_alpha(*alpha);
+  core_.change();
+  if (limiter != nullptr) {
+    if (limiter->queue == 0) draws_.uncount_undelivered();
+    set_limiter(counted_anew(*limiter, static_cast<i64>(header_.size), static_cast<i64>(header_.held)));
+    core_.commit();
+  }
+  if (beta != nullptr) header_.beta = *beta;
+  if (max_staleness != nullptr) header_.max_staleness = *max_staleness;
+  if (alpha != nullptr && *alpha != header_.alpha) {
+    double raised_to = *alpha;
+    __atomic_store(&header_.alpha, &raised_to, __ATOMIC_RELAXED);  // priority_range() reads it without the lock
+    TableRecovery(core_).fill();
+  }
+  announce();
+}
+
+void TableSettings::finish(Deadline deadline) {
+  TableCore::Guard guard(core_, deadline);
+  header_.finished = 1;
+  announce();
+}
+
+}  // namespace di

@@ -1,0 +1,38 @@
+// A table's settings: columns, limiter, exponents, whether it is finished. Each may change while the table is in use.
+#pragma once
+
+#include <string>
+
+#include "replay/draws.h"
+
+namespace di {
+
+class TableSettings {
+ public:
+  TableSettings(TableCore& core, Draws& draws) : core_(core), draws_(draws), header_(core.header) {}
+
+  // Both without a lock; kTableNotFound once the table was dropped.
+  std::string config() const { return text(header_.config_block); }
+  std::string schema() const { return text(header_.schema_block); }  // "" until declared
+  // False: the table has columns already.
+  bool declare_schema(const std::string& text, const Reserve& reserve, u64 item_bytes, Deadline deadline);
+  // Null: unchanged; beta NaN: all weights are 1.
+  void configure(const LimiterState* limiter, const double* alpha, const double* beta, const i64* max_staleness,
+                 Deadline deadline);
+  void finish(Deadline deadline);
+  void reset(Deadline deadline);  // removes every item and sets all counts to 0
+
+ private:
+  std::string text(const Shared<u32>& block) const;
+  bool try_declare(const std::string& text, const Reserve& reserve, u64 item_bytes, Deadline deadline);
+  void require_alpha(double alpha);
+  void set_limiter(const LimiterState& fresh);
+  void count_anew();
+  void announce();
+
+  TableCore& core_;
+  Draws& draws_;
+  TableHeader& header_;
+};
+
+}  // namespace di

@@ -1,0 +1,214 @@
+#include "replay/table_core.h"
+
+#include <algorithm>
+#include <exception>
+
+#include "replay/recovery.h"
+#include "replay/texts.h"
+
+namespace di {
+
+void Event::signal(u64 count) {
+  seq.fetch_add(1, std::memory_order_seq_cst);  // after the change it announces; pairs with the load before a wait
+  if (count != 0 && waiters.load(std::memory_order_seq_cst) != 0)
+    os::futex_wake(seq, static_cast<u32>(std::min<u64>(count, kMaxClients)));
+}
+
+TableCore::TableCore(std::shared_ptr<Arena> store, u32 number)
+    : arena(std::move(store)),
+      index(number),
+      generation(arena->table(index).generation.load()),
+      header(arena->table(index)),
+      name(read_name(header.name)),
+      lock(*arena, header.lock, "table '" + name + "'"),
+      undo(*arena, header.undo),
+      random(header),
+      uses(header, undo),
+      items(header, name),
+      chunks(*arena, index),
+      writers(*this),
+      fork_generation_(arena->fork_generation()) {}
+
+TableCore::~TableCore() {
+  if (!arena->owns(fork_generation_)) forget_parent();
+}
+
+TableCore::Guard::Guard(TableCore& core, Deadline deadline) : core_(core), exceptions_(std::uncaught_exceptions()) {
+  const auto enter = [&core, deadline]() DI_UNCHECKED {
+    core.lock.acquire(deadline);
+    try {
+      if (core.fork_generation_ != core.arena->fork_generation()) core.forget_parent();
+      // mutant: table-not-rebuilt-after-a-death
+      if (core.lock.needs_recovery() || core.undo.pending()) TableRecovery(core).recover(deadline);
+      core.require_live();
+      core.refresh();
+      core.chunks.reserve(kMostRemovals);
+    } catch (...) {  // what could not be recovered stays marked, and the next owner tries again
+      core.lock.release();
+      throw;
+    }
+  };
+  patiently(*core.arena, deadline, enter);  // a recovery needs the heap
+}
+
+TableCore::Guard::~Guard() {
+  const bool clean = std::uncaught_exceptions() == exceptions_;
+  if (clean) {
+    core_.header.stat_size.store(core_.header.size, std::memory_order_relaxed);
+    if (!marked_) core_.lock.end_change();
+  } else {
+    core_.forget_hold();
+  }
+  core_.lock.release();
+}
+
+// After an error the hold's words are rolled back at once: ledger entries that the caller takes back are then free, and
+// no use of a chunk ends for what did not happen. Derived parts stay marked as changed: the next owner rebuilds them.
+void TableCore::forget_hold() noexcept {
+  chunks.forget_ending();
+  try {
+    undo.roll_back();
+  } catch (...) {  // the record is damaged: the next owner's recovery reports it
+  }
+}
+
+// In a forked child: another thread of the parent may have been changing these members, so they are made new.
+void TableCore::forget_parent() {
+  fork_generation_ = arena->fork_generation();
+  forget_blocks();
+  new (&items) Items(header, name);  // without destroying the old ones: they may be half changed
+  new (&selection) Selection{};
+  new (&chunks) UsedChunks(*arena, index);
+  new (&writers) OpenWriters(*this);
+  late_.store(false, std::memory_order_relaxed);
+}
+
+// The state first: if the generation is still this table's, then the state read before was this table's too.
+bool TableCore::live() const {
+  return header.is(TableState::kLive) && header.generation.load(std::memory_order_acquire) == generation;
+}
+
+void TableCore::require_live() const {
+  if (!live()) throw Error(Code::kTableNotFound, "the table was dropped; create it again with store.create_table()");
+}
+
+i64 TableCore::newest_version() const {
+  return header.weights == 0
+             ? 0
+             : arena->weights(static_cast<u32>(header.weights - 1)).newest.load(std::memory_order_acquire);
+}
+
+bool TableCore::is_stale(const Item& item) const {
+  return header.max_staleness >= 0 && newest_version() - item.version > header.max_staleness;
+}
+
+// ------------------------------------------------------------------------------------------------------ blocks, items
+
+void TableCore::refresh() {
+  if (links_block_ == header.links_block && items.slots() == header.slots) return;
+  if (header.slots == 0 || header.slots > kSlotMask) throw Error(Code::kCorruptData, "a table's slots are damaged");
+  const Heap& heap = arena->heap();
+  const TableBlocks sizes = table_blocks(header.slots, header);
+  const std::pair<u32, u64> named[] = {{header.links_block, sizes.links},
+                                       {header.dense_block, sizes.dense},
+                                       {header.sampler_block, sizes.sampler},
+                                       {header.remover_block, sizes.remover},
+                                       {header.minimum_block, sizes.minimum}};
+  for (const auto& [block, bytes] : named)
+    if ((block == 0) != (bytes == 0) || (block != 0 && heap.descriptor(block - 1).bytes < bytes))
+      throw Error(Code::kCorruptData, "a part of table '" + name + "' is damaged");
+  forget_blocks();
+  items.open(heap);
+  selection.open(heap, header, items, random, uses, undo);
+  links_block_ = header.links_block;
+}
+
+void TableCore::forget_blocks() { links_block_ = kNone; }
+
+void TableCore::make_live(u32 slot) {
+  selection.insert(slot);
+  items.joined(slot);
+  ++header.size;
+}
+
+void TableCore::end_live(u32 slot) {
+  selection.erase(slot);
+  items.leaving(slot);
+  --header.size;
+}
+
+// Its words change through the undo record.
+void TableCore::remove(u32 slot, bool undrawn_counts) {
+  const Item& item = items[slot];
+  const bool was_live = item.is(ItemState::kLive);
+  require_sound(was_live || item.is(ItemState::kHeld));
+  const u32 times = item.uses();
+  if (was_live) {
+    end_live(slot);
+  } else {
+    --header.held;
+  }
+  if (undrawn_counts && header.limiter.queue != 0 && times == 0)
+    undo.set(header.limiter.inserts, static_cast<u64>(header.limiter.inserts - 1));
+  free_slot(slot);
+}
+
+void TableCore::free_slot(u32 slot) {
+  Item& item = items[slot];
+  undo.set(item.state, Item::free_state(item.generation() + 1));
+  undo.set(header.total_removed, header.total_removed + 1);
+  items.order().erase(slot);
+  items.order().free_push(slot);
+  ++header.free_slots;
+  chunks.end_later(item.chunk(), chunks.covered(item.chunk(), item.row(), item.rows()));
+}
+
+// -------------------------------------------------------------------------------------------------------- housekeeping
+
+// May go past the budget: draw() has reserved the room before.
+void TableCore::settle_held(Deadline deadline) {
+  const u64 right = header.held * header.item_bytes, now = header.held_bytes.load();
+  if (right != now) arena->heap().claims.hold(index, static_cast<i64>(right - now), deadline, true);
+}
+
+// Where the heap's lock is held up the bytes stay too high, never too low, as draw() has charged more before.
+void TableCore::settle_held_soon() {
+  try {
+    settle_held(Deadline::brief());
+  } catch (...) {
+    rethrow_lasting();
+    mark_late();
+  }
+}
+
+void TableCore::settle(Deadline deadline) {
+  if (!chunks.unsettled()) return;
+  std::vector<u32> unused;
+  try {
+    {
+      Guard guard(*this, deadline);
+      chunks.take_unused(&unused);
+    }
+    arena->heap().chunks.detach(unused, index, deadline);
+    settle_late(deadline);
+  } catch (...) {
+    chunks.put_back(unused);
+    if (!deadline.tries_only()) throw;
+  }
+}
+
+// Does what was left because the heap's lock or this table's was held up.
+void TableCore::settle_late(Deadline deadline) {
+  if (!late_.exchange(false, std::memory_order_relaxed)) return;
+  try {
+    Guard guard(*this, deadline);
+    change();
+    settle_held(deadline);
+    writers.end_late();
+  } catch (...) {
+    late_.store(true, std::memory_order_relaxed);
+    throw;
+  }
+}
+
+}  // namespace di

@@ -1,0 +1,121 @@
+// What lies under a table's lock, as one process sees it: the items, the selectors of who is drawn and removed next,
+// the uses of chunks. Table, Draws, Reads, Growth, TableSettings and TableRecovery all work on it.
+//
+// The lock is held for at most kBatchStep items at a time. A hold that changes something calls change() first and
+// commit() last. After a kill in between, the next owner rolls back the words that change as one (undo.h), then
+// rebuilds every derived part (recovery.h).
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "arena/undo.h"
+#include "attach/arena.h"
+#include "replay/items.h"
+#include "replay/limiter.h"
+#include "replay/open_writers.h"
+#include "replay/random.h"
+#include "replay/selector.h"
+#include "replay/use_counts.h"
+#include "replay/used_chunks.h"
+
+namespace di {
+
+constexpr u32 kMostRemovals = 2 * kBatchStep;  // in one hold: an insert may remove two items (Table::make_place)
+
+// What processes wait for at a table: a futex word that counts the changes, and how many wait for it.
+struct Event {
+  Shared<u32>& seq;
+  Shared<u32>& waiters;
+
+  void signal(u64 count);  // after the change: counts it and wakes at most `count` waiters
+};
+
+class TableCore {
+ public:
+  TableCore(std::shared_ptr<Arena> arena, u32 index);
+  ~TableCore();
+  TableCore(const TableCore&) = delete;
+  TableCore& operator=(const TableCore&) = delete;
+
+  // One hold of the lock. The constructor first recovers what a dead owner left.
+  class DI_SCOPED_CAPABILITY Guard {
+   public:
+    Guard(TableCore& core, Deadline deadline) DI_ACQUIRE(core.lock);
+    ~Guard() DI_RELEASE();
+    Guard(const Guard&) = delete;
+    Guard& operator=(const Guard&) = delete;
+
+    void stay_marked() { marked_ = true; }  // something is left to recover: for the next owner, as after a death
+
+   private:
+    TableCore& core_;
+    int exceptions_;
+    bool marked_ = false;
+  };
+
+  void refresh();        // finds the blocks that the header names, where they are others than this process knows
+  void forget_blocks();  // so that the next refresh() finds them again
+
+  void change() { lock.begin_change(); }  // before any derived part changes
+  void commit() {                         // after the last change of the truths
+    undo.commit();
+    chunks.end_now();
+  }
+
+  void make_live(u32 slot);  // the item's words are set: from now on it can be drawn and removed
+  void end_live(u32 slot);   // from now on it can't
+  void free_slot(u32 slot);  // of an item neither live nor held; the uses of its chunks end with the commit
+  // Removes a live or held item. undrawn_counts: an item never drawn leaves a queue, whose limiter counts one insert
+  // less.
+  void remove(u32 slot, bool undrawn_counts);
+  u32 victim() { return selection.remover().pick({}); }  // the slot to be removed next; kNone: no item is left
+  bool is_stale(const Item& item) const;
+  i64 newest_version() const;
+
+  // Charges held items' bytes by their number. Called before the guard ends, and after a recovery, so that no kill
+  // leaves bytes and number apart.
+  void settle_held(Deadline deadline) DI_REQUIRES(lock);
+  // The same once a call has had its effect: neither fails nor waits; the next settle() does what is left.
+  void settle_held_soon() DI_REQUIRES(lock);
+  // Frees chunks that this table uses no more, and does what earlier calls had to leave. With deadline 0 it only tries:
+  // after a call has had its effect, housekeeping must neither fail nor wait; the next call does what is left.
+  void settle(Deadline deadline);
+
+  void mark_late() {  // something is left for the next settle()
+    late_.store(true, std::memory_order_relaxed);
+    chunks.mark_unsettled();
+  }
+
+  bool live() const;
+  void require_live() const;  // throws kTableNotFound
+
+  Event items_came() { return {header.items_seq, header.items_waiters}; }
+  Event room_came() { return {header.room_seq, header.room_waiters}; }
+
+  const std::shared_ptr<Arena> arena;
+  const u32 index;
+  const u32 generation;
+  TableHeader& header;
+  const std::string name;
+  SharedLock lock;
+  Undo undo;
+  TableRandom random;
+  UseCounts uses;
+  Items items;
+  Selection selection;
+  UsedChunks chunks;
+  OpenWriters writers;
+
+ private:
+  void forget_parent();
+  void forget_hold() noexcept;
+  void settle_late(Deadline deadline);
+
+  u64 fork_generation_;
+  u32 links_block_ = kNone;        // that refresh() has seen; kNone: none yet
+  std::atomic<bool> late_{false};  // held items are charged too much, or writers are still to be closed
+};
+
+}  // namespace di

@@ -1,0 +1,46 @@
+// The counts of draws in an item's words `span` and `state` (base/item.h): uses; where uses are limited, undelivered
+// draws; under Once, epochs. Under the table's lock; every change goes through the undo record.
+#pragma once
+
+#include "arena/undo.h"
+
+namespace di {
+
+class UseCounts {
+ public:
+  UseCounts(const TableHeader& header, Undo& undo) : header_(header), undo_(undo) {}
+
+  bool limited() const { return header_.max_times_sampled != 0; }
+  bool by_epochs() const { return header_.sampler == static_cast<u64>(SamplerKind::kOnce); }
+  bool used_up(const Item& item) const { return item.uses() >= header_.max_times_sampled; }
+
+  u64 new_state(u64 generation) const;  // `state` of a new live item
+
+  // Counts a draw. Uses stop at kMostUses, before they overflow into the rows; from there on `state` counts the epochs.
+  void count(Item& item) {
+    // mutant: uses-run-into-the-rows
+    if (item.uses() < kMostUses) [[likely]]
+      undo_.set(item.span, item.span + 1);
+    else if (by_epochs())
+      undo_.set(item.state, item.state + kEpochStep);
+  }
+  void uncount(Item& item);  // a draw came back
+
+  // Where uses are limited.
+  void add_undelivered(Item& item) { undo_.set(item.state, item.state + kUndelivered); }
+  void end_undelivered(Item& item) { undo_.set(item.state, item.state - kUndelivered); }
+  u64 undelivered(const Item& item) const;
+
+  // Under Once: the number of epochs, from the first one, in which the item was drawn or not yet there.
+  u64 drawn_epochs(const Item& item) const;
+
+ private:
+  static constexpr u64 kEpochStep = u64{1} << 32;    // without a use limit
+  static constexpr u64 kUndelivered = u64{1} << 32;  // with one
+  u32 joined_shift() const;
+
+  const TableHeader& header_;
+  Undo& undo_;
+};
+
+}  // namespace di

@@ -1,0 +1,65 @@
+#include "replay/used_chunks.h"
+
+#include "heap/heap.h"
+#include "rows/chunk_uses.h"
+
+namespace di {
+
+// Most ranges lie in one chunk, and most chunks are closed: then the descriptor alone tells.
+u32 UsedChunks::covered(u32 chunk, u32 row, u32 rows) const {
+  const u64 end = u64{row} + rows;
+  if (end <= arena_.heap().descriptor(chunk).summary.rows.load(std::memory_order_relaxed)) return 1;
+  return chunks_covered(arena_.heap(), chunk, row, rows);
+}
+
+void UsedChunks::change(u32 chunk, u32 count, i32 delta) {
+  const Heap& heap = arena_.heap();
+  for (u32 i = 0; i < count && chunk != kNone; ++i) {
+    // `next` is read first: the chunk may be freed with its last use. For one chunk its header is not read at all.
+    const u32 next = i + 1 < count ? heap.chunk_memory.head(chunk).next.load(std::memory_order_acquire) - 1 : kNone;
+    if (Uses* uses = heap.chunk_memory.uses_of(chunk, table_)) {
+      // release: reads of the chunk come before it is freed; acquire: pairs with the close.
+      const u32 now = uses->fetch_add(static_cast<u32>(delta), std::memory_order_acq_rel) + static_cast<u32>(delta);
+      if (now == kUsesClosed) note_unused(chunk);
+    }
+    chunk = next;
+  }
+}
+
+void UsedChunks::end_now() {
+  for (std::size_t i = 0; i < ending_.size();) {  // neighbours of one chunk go in one step
+    const Use& use = ending_[i];
+    i32 times = 0;
+    for (; i < ending_.size() && ending_[i].chunk == use.chunk && ending_[i].count == use.count; ++i) ++times;
+    change(use.chunk, use.count, -times);
+  }
+  ending_.clear();
+}
+
+// Runs after the commit, so it must not fail. A chunk that is not noted is found by ChunkEnds::sweep().
+void UsedChunks::note_unused(u32 chunk) noexcept {
+  try {
+    unused_.push_back(chunk);
+    mark_unsettled();
+  } catch (const std::bad_alloc&) {
+  }
+}
+
+void UsedChunks::take_unused(std::vector<u32>* chunks) {
+  chunks->swap(unused_);
+  os::LocalGuard<std::recursive_mutex> local(arena_.local());
+  chunks->insert(chunks->end(), put_back_.begin(), put_back_.end());
+  put_back_.clear();
+  unsettled_.store(false, std::memory_order_relaxed);
+}
+
+void UsedChunks::put_back(const std::vector<u32>& chunks) {
+  try {
+    os::LocalGuard<std::recursive_mutex> local(arena_.local());
+    put_back_.insert(put_back_.end(), chunks.begin(), chunks.end());
+  } catch (const std::bad_alloc&) {  // ChunkEnds::sweep() finds them
+  }
+  mark_unsettled();
+}
+
+}  // namespace di

@@ -1,0 +1,46 @@
+// What the parts of a writer work on: its plan, its lanes, and the items that the current call is about to make. It
+// lies in this process's memory; one thread at a time calls a writer.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "replay/lane.h"
+
+namespace di {
+
+struct Pending {
+  u32 lane;
+  Window window;
+  double priority;
+};
+
+struct WriterState {
+  WriterState(std::shared_ptr<Arena> store, WriterPlan of);
+  WriterState(const WriterState&) = delete;
+  WriterState& operator=(const WriterState&) = delete;
+
+  void begin_call(const std::vector<u32>& of, bool has_several);
+  void roll_back(const std::vector<u32>& of);
+  void emit(u32 table, u32 lane, double priority) {  // makes pending items of `windows`
+    for (const Window& window : windows) pending[table].push_back({lane, window, priority});
+    windows.clear();
+  }
+
+  const std::shared_ptr<Arena> arena;
+  const WriterPlan plan;
+  const RowCells cells;
+  ChunkPlan chunk_plan;
+  std::vector<Lane> lanes;
+  std::vector<i64> versions;  // by table: weights version of the rows to come; -1: not known
+  bool tracks_versions = false;
+
+  // Of the current call.
+  bool several = false;  // more than one row a lane, or rows inserted whole
+  std::vector<double> alpha;
+  std::vector<std::vector<Pending>> pending;  // by table
+  std::vector<std::vector<MadeItem>> made;    // by table
+  std::vector<Window> windows;                // of one table, from the row just written
+};
+
+}  // namespace di

@@ -1,0 +1,93 @@
+"""The stores of this machine, as the commands read and print them; read without locks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import di_store
+from di_store import observe
+from di_store.base.errors import StoreError, StoreNotFound
+from di_store.base.sizes import format_size, seconds_text
+from di_store.cli.common import ATTACH_SECONDS
+from di_store.observe import StoreReport, WaiterReport
+from di_store.opening import other_pids
+
+
+def reports(only: str | None = None) -> list[StoreReport]:
+    """One report for each store of this machine, or for the one named `only`, by name.
+
+    A store that cannot be read has its reason under "error"; the others are none the worse for it.
+    """
+    pids: dict[str, list[int]] = {}
+    for info in di_store.list_stores():
+        pids.setdefault(info.name, []).extend(info.pids)
+    found = (report(name, other_pids(pids[name])) for name in sorted(pids) if only is None or name == only)
+    return [each for each in found if each is not None]
+
+
+def report(name: str, pids: list[int]) -> StoreReport | None:
+    """One store; None if it went away meanwhile, or was removed."""
+    try:
+        store = di_store.attach(name, timeout=ATTACH_SECONDS)
+        try:
+            found = observe.report(store.stats())
+        finally:
+            store.close()
+    except StoreNotFound:
+        return None
+    except StoreError as error:
+        found = observe.unreadable(name, str(error))
+    found["pids"] = pids
+    return found
+
+
+# -- for people ----------------------------------------------------------------------------------------------------
+
+
+def share_text(each: StoreReport) -> tuple[str, str]:
+    """Memory taken, with its share of the budget, and the budget."""
+    return f"{format_size(each['bytes'])} ({each['bytes'] / each['budget']:.0%})", format_size(each["budget"])
+
+
+def memory_rows(each: StoreReport) -> Iterator[tuple[str, str]]:
+    """The store's memory by use."""
+    memory = each["memory"]
+    taken, budget = share_text(each)
+    yield "memory", f"{taken} of {budget}"
+    yield "in use", f"{format_size(memory['live'])}, reserved for tables {format_size(memory['reserved'])}"
+    yield "pinned by readers", format_size(memory["pinned"])
+    yield "deleted but pinned", format_size(memory["pending"])
+    yield "free", format_size(memory["free"])
+    yield "page tables", format_size(memory["page_tables"])
+    yield "objects", f"{each['objects']:,}"
+    yield "processes that died", f"{each['deaths']:,}"
+    yield "rebuilds", f"{each['rebuilds']:,}"
+
+
+def client_rows(each: StoreReport) -> Iterator[tuple[str, ...]]:
+    """A row for each process that has the store open, and one more for each further thread of it that waits."""
+    waits: dict[int, list[WaiterReport]] = {}
+    for waiter in each["waiters"]:
+        waits.setdefault(waiter["slot"], []).append(waiter)
+    for client in each["clients"]:
+        about = (client["process"], client["state"], ", ".join(client["roles"]) or "-")
+        for waiter in waits.get(client["slot"], []):
+            yield (*about, waiter["reason"], seconds_text(waiter["age_seconds"]), waiter["culprit"] or "-")
+            about = ("", "", "")
+        if client["slot"] not in waits:
+            yield (*about, "-", "-", "-")
+
+
+def table_report(table: di_store.Table) -> dict[str, Any]:
+    """A table's settings, columns and counts."""
+    schema = observe.columns_of(table)
+    columns = None
+    if schema is not None:
+        columns = [
+            {"name": column.name, "dtype": column.type_name, "shape": [None, *column.shape]}
+            if column.ragged
+            else {"name": column.name, "dtype": column.type_name, "shape": list(column.shape)}
+            for column in schema
+        ]
+    return {"name": table.name, "columns": columns, **table.stats()}

@@ -1,0 +1,88 @@
+"""A table's settings as the numbers that the core takes."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+from di_store._core import MOST_SLOTS, SamplerKind
+from di_store.policy.changes import UNCHANGED, Changes
+from di_store.policy.limiters import Limiter, Queue, Stack
+from di_store.policy.samplers import Fifo, Lifo, MaxHeap, MinHeap, Once, Prioritized, Uniform
+from di_store.policy.settings import Settings
+
+_KINDS = {
+    Uniform: SamplerKind.UNIFORM,
+    Fifo: SamplerKind.FIFO,
+    Lifo: SamplerKind.LIFO,
+    MinHeap: SamplerKind.MIN_HEAP,
+    MaxHeap: SamplerKind.MAX_HEAP,
+    Prioritized: SamplerKind.PRIORITIZED,
+    Once: SamplerKind.ONCE,
+}
+UNLIMITED = 2**63
+"""Stands for "no limit" where the core keeps a number."""
+
+LimiterNumbers: TypeAlias = "tuple[float, float, float, int, bool]"
+"""Ratio, least and largest difference, min_size, and whether it is a queue or stack."""
+
+
+def table_shape(settings: Settings, name: str, reserve: tuple[int, int, int], item_bytes: int) -> dict[str, Any]:
+    """The core's description of a new table.
+
+    Where a first step is still to come it has few slots: that step brings the others, if they fit.
+
+    Args:
+        settings: the table's.
+        name: the table's.
+        reserve: as `reserve.Reserve`.
+        item_bytes: that a held draw is charged.
+    """
+    sampler = settings.sampler
+    prioritized = sampler if isinstance(sampler, Prioritized) else None
+    once = sampler if isinstance(sampler, Once) else None
+    initial = settings.initial_priority
+    return {
+        "name": name,
+        "config": settings.to_text(),
+        "capacity": UNLIMITED if settings.capacity is None else settings.capacity,
+        "slots": slots_for(None if settings.schema is None else settings.capacity),
+        "item_bytes": item_bytes,
+        "max_bytes": UNLIMITED if settings.max_bytes is None else settings.max_bytes,
+        "reserve": reserve,
+        "seed": settings.seed,
+        "sampler": _KINDS[type(sampler)],
+        "remover": _KINDS[type(settings.remover)],
+        "alpha": 1.0 if prioritized is None else prioritized.alpha,
+        "beta": settings.beta,
+        "stratified": prioritized is not None and prioritized.stratified,
+        "normalize_table": prioritized is not None and prioritized.normalize == "table",
+        "epochs": -1 if once is None or once.epochs is None else once.epochs,
+        "shuffle": once is None or once.shuffle,
+        "max_times_sampled": settings.max_times_sampled,
+        "max_staleness": -1 if settings.max_staleness is None else settings.max_staleness,
+        "weights": settings.weights,
+        "initial_priority": -1.0 if isinstance(initial, str) else initial,
+        "limiter": limiter_numbers(settings.limiter),
+    }
+
+
+def slots_for(capacity: int | None) -> int:
+    """Item slots to begin with: freed ones are reused late, so that old keys stay dead."""
+    return 1024 if capacity is None else min(capacity + 1024, MOST_SLOTS)
+
+
+def limiter_numbers(limiter: Limiter) -> LimiterNumbers:
+    """What the core needs to know of a limiter."""
+    bounds = limiter.bounds
+    return bounds.ratio, bounds.min_diff, bounds.max_diff, bounds.min_size, isinstance(limiter, (Queue, Stack))
+
+
+def native_changes(changes: Changes) -> tuple[LimiterNumbers | None, float | None, Any, int | None]:
+    """Limiter, alpha, beta and max_staleness as the core's `configure` takes them; ``...`` leaves beta as it is."""
+    staleness = changes.max_staleness
+    return (
+        None if changes.limiter is None else limiter_numbers(changes.limiter),
+        changes.alpha,
+        ... if changes.beta is UNCHANGED else changes.beta,
+        None if staleness is UNCHANGED else -1 if staleness is None else staleness,
+    )

@@ -1,0 +1,154 @@
+"""Objects: immutable values with an id, put by one process and read in place by others."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from di_store import _core
+from di_store.base import config
+from di_store.base.errors import ObjectNotFound, StoreFull, Timeout
+from di_store.objects.refs import Ref, check_ttl, id_of, listed, parse_id
+from di_store.runtime import waits
+from di_store.runtime.waits import SLICE_SECONDS, Missing, check_timeout, until
+from di_store.session import Session
+
+T = TypeVar("T")
+
+
+class Objects:
+    """The objects of a store, as one session sees them."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def put(self, value: Any, id: str | None, ttl: float | None, timeout: float | None) -> Ref:
+        """`Store.put`, for a value that may have to wait for room."""
+        raw, seconds = None if id is None else parse_id(id), check_ttl(ttl)
+        return Ref(written(self._session, check_timeout(timeout), "put", lambda arena: arena.put(value, raw, seconds)))
+
+    def put_many(self, values: Iterable[Any], ids: Sequence[str] | None, timeout: float | None) -> list[Ref]:
+        """`Store.put_many`. All are written before the first is sealed; those of a failing call are freed."""
+        if isinstance(values, dict):
+            raise TypeError("put_many() takes a list of values, not one dict: put() stores that")
+        every = config.listed("values", values, "put_many() a list of values; put() stores one")
+        raws: Sequence[bytes | None] = [None] * len(every)
+        if ids is not None:
+            raws = [parse_id(each) for each in config.listed("ids", ids, "a list of ids, 40 hex characters each")]
+        if len(raws) != len(every):
+            raise ValueError(f"put_many: {len(raws)} ids for {len(every)} values")
+        left = _deadline(check_timeout(timeout))
+        drafts: list[_core.Unsealed] = []
+        for value, raw in zip(every, raws, strict=True):
+            # mutant: half-of-put-many-stays
+            drafts.append(written(self._session, left(), "put", partial(_write, value, raw)))
+        for each in drafts:  # takes no lock: nothing can hold it up
+            each.seal()
+        return [Ref(each.id) for each in drafts]
+
+    def get(self, raw: bytes, timeout: float | None, copy: bool | None) -> Any:
+        """The value of an object that may still have to come.
+
+        Raises:
+            ObjectNotFound: it was not there and sealed within `timeout` seconds. Timeout: a lock was held up.
+        """
+
+        def look(arena: _core.Arena) -> Any:
+            seen = arena.sealed_seq()
+            try:
+                return arena.get(raw, copy)
+            except (ObjectNotFound, Timeout) as error:
+                reason = error.reason if isinstance(error, Timeout) else error.message
+                return Missing(arena.wait_sealed, seen, reason, holder=error.holder, error=error)
+
+        return until(self._arena, timeout, f"get of object {raw.hex()}", look)
+
+    def get_many(self, refs: Iterable[Ref | str], timeout: float | None, copy: bool | None) -> list[Any]:
+        """`Store.get_many`: several objects under one deadline."""
+        left, found = _deadline(check_timeout(timeout)), []
+        for ref in listed(refs):
+            raw = id_of(ref)
+            try:
+                found.append(self._session.arena.get(raw, copy))
+            except (ObjectNotFound, Timeout):
+                found.append(self.get(raw, left(), copy))
+        return found
+
+    def wait(self, refs: Iterable[Ref | str], num_returns: int, timeout: float | None) -> tuple[list[Ref], list[Ref]]:
+        """`Store.wait`: those of `refs` that are there, at most `num_returns`, and the rest, each in the order given.
+
+        Raises:
+            Timeout: a lock was held up until the deadline.
+        """
+        seconds = check_timeout(timeout)
+        pending = [ref if isinstance(ref, Ref) else Ref(id_of(ref)) for ref in listed(refs)]
+        wanted = config.count("num_returns", num_returns, minimum=1)
+        if wanted > len(pending):
+            raise ValueError(f"num_returns={wanted}, but there are {len(pending)} refs to wait for")
+        if len(set(pending)) != len(pending):
+            raise ValueError("wait() was given a ref twice")
+        there: set[Ref] = set()
+
+        def parted() -> tuple[list[Ref], list[Ref]]:
+            return [ref for ref in pending if ref in there], [ref for ref in pending if ref not in there]
+
+        def look(arena: _core.Arena) -> tuple[list[Ref], list[Ref]] | Missing[tuple[list[Ref], list[Ref]]]:
+            seen = arena.sealed_seq()
+            try:
+                for ref in pending:
+                    if len(there) < wanted and ref not in there and arena.contains(ref.raw, SLICE_SECONDS):
+                        there.add(ref)
+            except Timeout as error:
+                return Missing(arena.wait_sealed, seen, error.reason, holder=error.holder)
+            if len(there) >= wanted:
+                return parted()
+            return Missing(arena.wait_sealed, seen, f"{len(there)} of them are there", late=parted)
+
+        return until(self._arena, seconds, f"wait for {wanted} of {len(pending)} objects", look)
+
+    def keys(self, start: Ref | str | None, n: int) -> list[Ref]:
+        """`Store.keys`: refs of up to `n` objects behind `start`."""
+        arena, after = self._session.arena, None if start is None else id_of(start)
+        return [Ref(raw) for raw in arena.keys(after, config.count("n", n, minimum=0), waits.CALL_SECONDS)]
+
+    def _arena(self) -> _core.Arena:
+        return self._session.arena
+
+
+def written(session: Session, timeout: float | None, what: str, write: Callable[[_core.Arena], T]) -> T:
+    """Write an object, and wait for room as often as there is none.
+
+    Args:
+        session: whose end ends the wait.
+        timeout: seconds to wait for room; None: no limit.
+        what: the call, as its failure names it.
+        write: raises if it has written nothing.
+
+    Raises:
+        StoreFull: no room within `timeout`.
+    """
+
+    def look(arena: _core.Arena) -> T | Missing[T]:
+        seen = arena.room_seq()
+        try:
+            return write(arena)
+        except StoreFull as error:
+            return Missing(arena.wait_room, seen, error.message, full=True)
+        except Timeout as error:  # a lock is held up; nothing was written
+            return Missing(arena.wait_room, seen, error.reason, holder=error.holder)
+
+    return until(session.writable, timeout, what, look)
+
+
+def _write(value: Any, raw: bytes | None, arena: _core.Arena) -> _core.Unsealed:
+    return arena.write(value, raw)
+
+
+def _deadline(timeout: float | None) -> Callable[[], float | None]:
+    """Gives the seconds that are left of `timeout`, now and later."""
+    if timeout is None:
+        return lambda: None
+    end = time.monotonic() + timeout
+    return lambda: max(0.0, end - time.monotonic())

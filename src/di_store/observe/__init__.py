@@ -1,0 +1,26 @@
+"""What is going on in a store, typed, for everything that shows it: the command line, dashboards, exporters.
+
+`Store.stats()` and `Table.stats()` give the figures (`StoreStats`, `TableStats`), `report` what people look at of them,
+`Rates` changes per second between two reports, `explain` the sentences.
+"""
+
+from di_store.columns.column import shape_text as shape_text
+from di_store.observe.explain import limiter_text as limiter_text
+from di_store.observe.explain import process_state as process_state
+from di_store.observe.explain import wait_text as wait_text
+from di_store.observe.rates import Rates as Rates
+from di_store.observe.report import ClientReport as ClientReport
+from di_store.observe.report import MemoryReport as MemoryReport
+from di_store.observe.report import StoreReport as StoreReport
+from di_store.observe.report import TableReport as TableReport
+from di_store.observe.report import WaiterReport as WaiterReport
+from di_store.observe.report import report as report
+from di_store.observe.report import unreadable as unreadable
+from di_store.observe.stats import ClientStats as ClientStats
+from di_store.observe.stats import StoreStats as StoreStats
+from di_store.observe.stats import WaiterStats as WaiterStats
+from di_store.observe.stats import store_stats as store_stats
+from di_store.replay.browse import columns_of as columns_of
+from di_store.replay.browse import oldest as oldest
+from di_store.replay.stats import LimiterStats as LimiterStats
+from di_store.replay.stats import TableStats as TableStats

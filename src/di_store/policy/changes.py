@@ -1,0 +1,84 @@
+"""What `Table.configure` changes while the table is in use, checked together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from di_store.base import config
+from di_store.policy.limiters import Limiter, Queue, Stack, check_limiter
+from di_store.policy.samplers import Prioritized
+from di_store.policy.settings import Settings
+
+
+class Unchanged(Enum):
+    """The type of `UNCHANGED`, for options of which None is a value."""
+
+    UNCHANGED = "unchanged"
+
+    def __repr__(self) -> str:
+        return "UNCHANGED"
+
+
+UNCHANGED = Unchanged.UNCHANGED
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Checked changes of one table.
+
+    Attributes:
+        limiter: another one of the same order; None: unchanged.
+        alpha: exponent on priorities; None: unchanged.
+        beta: exponent of the importance weights; None: weights 1.
+        max_staleness: versions; None: no limit.
+    """
+
+    limiter: Limiter | None
+    alpha: float | None
+    beta: float | Unchanged | None
+    max_staleness: int | Unchanged | None
+
+
+def check_changes(
+    settings: Settings, capacity: int, *, limiter: Any, alpha: Any, beta: Any, max_staleness: Any
+) -> Changes:
+    """The changes, if they agree with what the table is.
+
+    Args:
+        settings: as the table was made.
+        capacity: as it is now.
+        limiter: as given to `Table.configure`; None: unchanged.
+        alpha: likewise.
+        beta: as given, or `UNCHANGED`.
+        max_staleness: likewise.
+
+    Raises:
+        ValueError, TypeError: as `Table.configure`.
+    """
+    if limiter is not None:
+        _check_limiter(settings, capacity, check_limiter(limiter))
+    if (alpha is not None or beta is not UNCHANGED) and not isinstance(settings.sampler, Prioritized):
+        raise ValueError(f"alpha= and beta= belong to Prioritized, this table has sampler={settings.sampler!r}")
+    if alpha is not None:
+        alpha = config.real("alpha", alpha, why="it is the exponent on priorities")
+    if beta is not UNCHANGED and beta is not None:
+        beta = config.real("beta", beta, why="it is the exponent of the importance weights")
+    if max_staleness is not UNCHANGED and max_staleness is not None:
+        if settings.weights is None:
+            raise ValueError('max_staleness needs the table to be created with weights="policy"')
+        max_staleness = config.count("max_staleness", max_staleness, minimum=0)
+    return Changes(limiter, alpha, beta, max_staleness)
+
+
+def _check_limiter(settings: Settings, capacity: int, limiter: Limiter) -> None:
+    queued = isinstance(limiter, (Queue, Stack))
+    if queued != settings.queued or (queued and type(limiter) is not type(settings.limiter)):
+        raise ValueError(
+            f"limiter={limiter!r}: a table with {settings.limiter!r} cannot become one with another order of "
+            "drawing; make a new table"
+        )
+    least = limiter.size if isinstance(limiter, (Queue, Stack)) else limiter.bounds.min_size
+    if least > capacity:
+        raise ValueError(f"limiter={limiter!r} needs {least} items, and capacity={capacity} holds fewer")

@@ -1,0 +1,26 @@
+"""Looking at a table's columns and items without drawing them: for what shows a store to people."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from di_store.columns.schema import Schema
+from di_store.replay.batch import Batch, empty_batch
+from di_store.replay.table import Table
+from di_store.runtime import waits
+
+
+def columns_of(table: Table) -> Schema | None:
+    """The table's columns; None until they are declared."""
+    return table._open().schema
+
+
+def oldest(table: Table, start: int, n: int, columns: tuple[str, ...] | None) -> Batch:
+    """Up to `n` items as `Table.peek` shows them, oldest first, the `start` oldest left out.
+
+    Each is read in the hold of the lock that finds it: none is gone before one can look at it.
+    """
+    handle = table._open()
+    if handle.read_plan() is None:
+        return empty_batch(np.empty(0, np.uint64))
+    return handle.batch(handle.reader().peek_oldest(start, n, handle.which(columns), waits.CALL_SECONDS))

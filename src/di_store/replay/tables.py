@@ -1,0 +1,118 @@
+"""The tables of a store, as one session sees them: made, found, dropped, written to and drawn from together."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from di_store import _core
+from di_store.base import config
+from di_store.base.errors import TableExists
+from di_store.lowering.plan import read_plan
+from di_store.lowering.reserve import TableNeeds, check_room, needs_without_rows, table_needs
+from di_store.lowering.shape import table_shape
+from di_store.policy.options import TableOptions, check_options, check_table_name
+from di_store.policy.settings import Settings
+from di_store.replay.mixture import Mixture, Shares, flat_shares
+from di_store.replay.table import Table, open_table
+from di_store.replay.writer import Writer
+from di_store.runtime.waits import lock_seconds
+from di_store.session import Session
+
+
+class Tables:
+    """What `Store` does with tables."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def create(self, name: str, options: TableOptions, exist_ok: bool, timeout: float | None) -> Table:
+        """`Store.create_table`."""
+        self._session.check_writable()
+        check_table_name(name)
+        settings = check_options(options, self._seed_of(name))
+        return self._create(name, settings, config.flag("exist_ok", exist_ok), lock_seconds(timeout))
+
+    def open(self, name: str, timeout: float | None) -> Table:
+        """`Store.table`."""
+        return open_table(self._session, name, timeout)
+
+    def drop(self, name: str, timeout: float | None) -> None:
+        """`Store.drop_table`."""
+        seconds = lock_seconds(timeout)
+        check_table_name(name)
+        self._session.writable().drop_table(name, seconds)
+
+    def writer(self, tables: Sequence[Table | str], lanes: int | None, autoreset: Any) -> Writer:
+        """`Store.writer`."""
+        self._session.writable()
+        if isinstance(tables, (str, Table)):
+            raise TypeError(f"store.writer() takes a list of tables: write store.writer([{tables!r}])")
+        every = config.listed("tables", tables, "a list of tables")
+        listed = [self.open(each, 0) if isinstance(each, str) else each for each in every]
+        if not listed or any(not isinstance(each, Table) for each in listed):
+            raise TypeError("store.writer() takes a list of tables")
+        names = [each.name for each in listed]
+        if len(set(names)) != len(names):
+            raise ValueError(f"store.writer() was given a table twice: {names}")
+        handles = [each._writable() for each in listed]
+        if foreign := [each.name for each in listed if each._session.name != self._session.name]:
+            raise ValueError(f"tables {foreign} belong to another store")
+        return Writer(self._session, handles, lanes, autoreset, single=False)
+
+    def mix(self, weights: Shares, seed: int | None) -> Mixture:
+        """`Store.mix`."""
+        shares = flat_shares(self._session.name, weights)
+        number = seed if seed is None else config.count("seed", seed, minimum=0, maximum=2**63 - 1)
+        return Mixture(self._session, {name: self.open(name, 0) for name in shares}, shares, number)
+
+    def _create(self, name: str, settings: Settings, exist_ok: bool, seconds: float) -> Table:
+        arena, began = self._session.writable(), time.monotonic()
+        if (known := arena.table(name)) is not None:
+            return self._existing(known, settings, exist_ok)
+        needed = self._needed(name, settings, seconds)
+        left = seconds if seconds < 0 else max(0.0, seconds - (time.monotonic() - began))
+        shape = table_shape(settings, name, needed.reserve, needed.item_bytes)
+        try:
+            native = _core.Table.create(arena, shape, left)
+        except TableExists:  # another process was faster
+            if not exist_ok or (known := arena.table(name)) is None:
+                raise
+        else:
+            made = Table(self._session, native)
+            made._open().publish_layout(left)
+            return made
+        return self._existing(known, settings, exist_ok)
+
+    def _existing(self, native: _core.Table, settings: Settings, exist_ok: bool) -> Table:
+        """The table that is there, if it may be returned in place of a new one."""
+        if not exist_ok:
+            raise TableExists(f"store {self._session.name!r} has a table {native.name!r} already")
+        found = Table(self._session, native)
+        handle = found._open()
+        difference = handle.settings.difference(settings)
+        if not difference and settings.schema is not None and handle.settings.schema is None:
+            known = handle.schema  # what the first step has declared
+            difference = "schema: none is declared there yet, the first step will" if known is None else ""
+            if known is not None and (text := known.difference(settings.schema)):
+                difference = f"schema: {text} (the first is the table's)"
+        if difference:
+            raise TableExists(f"table {found.name!r} exists with other settings: {difference}")
+        return found
+
+    def _needed(self, name: str, settings: Settings, seconds: float) -> TableNeeds:
+        """What to reserve now; nothing yet where a first step is still to tell the columns."""
+        if settings.schema is None:
+            needed = needs_without_rows(settings)
+        else:
+            read_plan(settings.view, settings.schema, settings.columns)
+            needed = table_needs(settings, settings.schema, settings.capacity)
+        check_room(name, needed, self._session.arena.available(seconds))
+        return needed
+
+    def _seed_of(self, name: str) -> int:
+        """The seed of a table that was given none."""
+        digest = hashlib.blake2b(f"{self._session.seed}:{name}".encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "little") >> 1

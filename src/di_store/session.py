@@ -1,0 +1,119 @@
+"""A session: one attachment of this process to a store, which a `Store` and all handles made from it share.
+
+When the `Store` is closed the session ends, and with it every handle that follows it.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeVar
+
+from di_store import _core
+from di_store.base.errors import AccessDenied, StoreClosed, StoreError
+from di_store.runtime import waits
+
+H = TypeVar("H")
+
+_versions: dict[str, dict[str, int]] = {}
+"""By store, the version of each name that this process last got from `latest`."""
+
+
+class Session:
+    """The attachment, its end, and who ends with it. Thread-safe.
+
+    Attributes:
+        name: the store's.
+        seed: of everything random in the store.
+        readonly: whether its handles only read.
+        versions: of weights, the version of each name that this process last got from `latest`.
+    """
+
+    def __init__(self, arena: _core.Arena, *, seed: int | None = None, readonly: bool = False) -> None:
+        self.name: str = arena.name
+        self.seed: int = arena.seed if seed is None else seed
+        self.readonly = readonly
+        self.versions = _versions.setdefault(arena.stats()["uuid"], {})
+        self._arena: _core.Arena | None = arena
+        # By id of the handle. A plain dict, since threads add to it while another goes through it.
+        self._followers: dict[int, tuple[weakref.ref[Any], Callable[[Any, StoreError], None]]] = {}
+
+    @classmethod
+    def attach(cls, name: str, *, readonly: bool = False) -> Session:
+        """A session of a store that is there."""
+        return cls(_core.Arena.open(name, _core.Mode.ATTACH, 0, 0, waits.CALL_SECONDS), readonly=readonly)
+
+    @property
+    def arena(self) -> _core.Arena:
+        """The core's attachment; a call takes it once, since another thread may end the session.
+
+        Raises:
+            StoreClosed: the session has ended.
+        """
+        arena = self._arena
+        if arena is None:
+            raise self._closed()
+        return arena
+
+    def ended(self) -> bool:
+        """Whether `close` was called."""
+        return self._arena is None
+
+    def check_writable(self) -> None:
+        """Raise `AccessDenied` if handles of this session only read."""
+        if self.readonly:
+            text = f"this handle of store {self.name!r} only reads"
+            raise AccessDenied(text, remedy='it was opened with mode="r"; use "rw"')
+
+    def writable(self) -> _core.Arena:
+        """The core's attachment, for a call that writes."""
+        if self.readonly:
+            self.check_writable()
+        return self.arena
+
+    def refuse(self, *_: Any, **__: Any) -> NoReturn:
+        """In place of the core's calls, once the session has ended."""
+        raise self._closed()
+
+    def refuse_to_write(self, *_: Any, **__: Any) -> NoReturn:
+        """In place of the core's calls that write, where handles only read."""
+        self.check_writable()
+        self.refuse()
+
+    def follow(self, handle: H, end: Callable[[H, StoreError], None]) -> None:
+        """Call ``end(handle, why)`` when the session ends; the session does not keep the handle alive.
+
+        Raises:
+            StoreClosed: the session has ended by now, and so has the handle.
+        """
+        key, known = id(handle), self._followers
+        known[key] = weakref.ref(handle, lambda _: known.pop(key, None)), end
+        if self.ended():
+            self.close()
+            raise self._closed()
+
+    def close(self) -> None:
+        """End the session and every handle that follows it. The mapping goes with the last handle and array."""
+        self._arena = None  # first: a handle that begins to follow from now on sees it
+        for reference, end in list(self._followers.values()):
+            if (handle := reference()) is not None:
+                end(handle, self._closed())
+
+    def _closed(self) -> StoreError:
+        return StoreClosed(f"this handle of store {self.name!r} was closed")
+
+
+def loaded(attach: Callable[[Session], H], name: str, readonly: bool) -> H:
+    """A handle that was pickled, in the process that loads it: with a session of its own.
+
+    Args:
+        attach: makes the handle; if it fails the session ends.
+        name: of the store.
+        readonly: as the handle's session was.
+    """
+    session = Session.attach(name, readonly=readonly)
+    try:
+        return attach(session)
+    except BaseException:
+        session.close()
+        raise

@@ -1,0 +1,108 @@
+"""The tables of a named load: their columns, and what `create_table` is told. Plain data."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+import di_store
+from di_store.policy.limiters import Limiter
+from di_store.policy.samplers import Sampler
+from di_store.policy.views import View
+
+LEAST_CAPACITY = 64
+"""Items of a table that no scale goes below."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of the rows that are written.
+
+    Attributes:
+        name, dtype, shape: of one row; None as first dimension: ragged.
+        lengths: of a ragged column: mean, sigma of the logarithm, smallest and largest of a lognormal number of rows,
+            drawn once for all columns with the same lengths.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int | None, ...] = ()
+    lengths: tuple[float, float, int, int] | None = None
+
+    @property
+    def fixed_shape(self) -> tuple[int, ...]:
+        """The dimensions that do not vary."""
+        return tuple(each for each in self.shape if each is not None)
+
+    @property
+    def size(self) -> int:
+        """Values of one row; the mean where it is ragged."""
+        mean = self.lengths[0] if self.lengths is not None else 1.0
+        return round(math.prod(mean if each is None else each for each in self.shape))
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row; the mean where it is ragged."""
+        return self.size * np.dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True, kw_only=True)
+class TablePlan:
+    """One table of a load.
+
+    Attributes:
+        columns: of a row.
+        capacity: items it holds.
+        view, sampler, limiter, settings: as `create_table` takes them; `settings` holds its other options.
+        fill: items inserted before anything is measured; -1: as many as it holds.
+        sizes: logical bytes of an item and its approximate bytes in the store, where they are not those of a row.
+    """
+
+    name: str = "items"
+    columns: tuple[Column, ...]
+    capacity: int
+    view: View = field(default_factory=di_store.Step)
+    sampler: Sampler = field(default_factory=di_store.Uniform)
+    limiter: Limiter = field(default_factory=lambda: di_store.MinSize(1))
+    settings: dict[str, Any] = field(default_factory=dict)
+    fill: int = -1
+    sizes: tuple[int, int] = (0, 0)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        return sum(column.row_bytes for column in self.columns)
+
+    @property
+    def item_bytes(self) -> int:
+        """Logical bytes of one item: stored by itself, as the load's source counts it."""
+        return self.sizes[0] or self.row_bytes
+
+    @property
+    def filled(self) -> int:
+        """Items inserted before anything is measured."""
+        return self.capacity if self.fill < 0 else min(self.fill, self.capacity)
+
+    @property
+    def limited_late(self) -> bool:
+        """Whether its limiter is set only after filling, which would have to wait for draws."""
+        return isinstance(self.limiter, di_store.SamplesPerInsert)
+
+    def scaled(self, scale: float) -> TablePlan:
+        """With a share of the items and of the limiter's minimum; a queue stays as it is."""
+        limiter = self.limiter
+        if isinstance(limiter, di_store.Queue):
+            return self
+        capacity = min(self.capacity, max(LEAST_CAPACITY, round(self.capacity * scale)))
+        if isinstance(limiter, di_store.MinSize):
+            limiter = di_store.MinSize(max(1, min(limiter.n, capacity // 2)))
+        elif isinstance(limiter, di_store.SamplesPerInsert):
+            limiter = replace(limiter, min_size=max(1, min(limiter.min_size, capacity // 2)))
+        fill = self.fill if self.fill <= 0 else max(1, round(self.fill * scale))
+        settings = dict(self.settings)
+        if "max_bytes" in settings:
+            settings["max_bytes"] = max(64 << 20, round(settings["max_bytes"] * scale))
+        return replace(self, capacity=capacity, limiter=limiter, fill=fill, settings=settings)
