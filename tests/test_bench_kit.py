@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from di_store.workloads.kit import Page, Result, Worker, apart, output_of, records_of, start_module, time_calls, turns
+from bench.kit import Page, Result, Worker, apart, output_of, records_of, start_module, time_calls, turns
 
 
 def test_a_call_in_a_fresh_process() -> None:

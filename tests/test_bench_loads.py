@@ -14,7 +14,6 @@ from di_store.workloads.catalogue import GROUPS, LOADS, find
 from di_store.workloads.content import STAMP_BYTES, Rows, Steps, broken_frames, row_sums
 from di_store.workloads.duties import Append, Insert
 from di_store.workloads.load import Load
-from di_store.workloads.trial import make_tables
 
 ROW_BYTES = {
     "S1-dqn-qbert": 110_000,
@@ -62,7 +61,8 @@ def test_every_load_can_be_built(name: str, store_dir: str) -> None:
     """Its tables fit the store that is made for it, and take a row of its content."""
     load = LOADS[name].scaled(SCALE)
     with di_store.open(memory=load.memory_bytes) as store:
-        make_tables(load, store)
+        for table in load.tables:
+            table.create(store, lanes=load.lanes(table.name))
         for _, plan in load.duties:
             if isinstance(plan, Insert):
                 store.table(plan.table).insert(next(Rows(load.table(plan.table).columns, 1).single()))

@@ -68,7 +68,7 @@ PUBLIC_METHODS = {
 # Classes that are still larger than they should be: how many methods each may have, so that the number can only fall.
 LARGE = {"Harness": 29}
 MAX_FILE, MAX_FUNCTION, MAX_METHODS, MAX_KEYWORDS = 500, 60, 25, 8
-MAX_RESULT_BYTES, MAX_BENCH_LINES = 100_000, 4_400
+MAX_RESULT_BYTES, MAX_BENCH_LINES = 100_000, 4_700
 KEYWORDS_BY_CONTRACT = {"create_table": 17}  # what api.md gives it
 LINES_BY_CONTRACT = {"create_table": 66}  # a line for each keyword in signature, docstring and call
 

@@ -101,19 +101,20 @@ def chosen(names: tuple[str, ...]) -> tuple[list[str], list[Load]]:
 
 def measure(names: list[str], meter: Meter, memory: str, as_json: bool) -> None:
     """The quick workloads."""
-    figures: list[Figure] = []
+    rows = []
     for name in names:
         with usage_errors():
             store = di_store.open(memory=memory)
         with store:
             for figure in WORKLOADS[name](store, meter):
-                figures.append(figure)
+                rows.append(row(name, figure))
                 if as_json:
-                    print_json({**dataclasses.asdict(figure), "memcpy_share": figure.memcpy_share})
+                    shown = {"workload": name, **dataclasses.asdict(figure), "memcpy_share": figure.memcpy_share}
+                    print_json(shown)
                 else:
-                    click.echo(f"{figure.workload} {figure.case}", err=True)
+                    click.echo(f"{name} {figure.case}", err=True)
     if not as_json:
-        console().print(listing(HEADS, map(row, figures)))
+        console().print(listing(HEADS, rows))
 
 
 def carry_all(named: list[Load], seconds: float | None, scale: float, as_json: bool) -> Iterator[LoadResult]:
@@ -130,11 +131,11 @@ def carry_all(named: list[Load], seconds: float | None, scale: float, as_json: b
         yield result
 
 
-def row(figure: Figure) -> tuple[str, ...]:
+def row(workload: str, figure: Figure) -> tuple[str, ...]:
     """One figure for people."""
     share = figure.memcpy_share
     return (
-        figure.workload,
+        workload,
         figure.case,
         f"{figure.items_per_second:,.0f}",
         *(f"{value:,.2f}" if value < 100 else f"{value:,.0f}" for value in figure.microseconds.values()),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import platform
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,7 +14,6 @@ from rich.console import Console
 
 import di_store
 from di_store.cli.common import listing
-from di_store.workloads.kit import Result, machine
 from di_store.workloads.trial import Line, LoadResult
 
 CALL_HEADS = ("load", "call", "asked/s>", "reached/s>", "MB/s>", "p50 ms>", "p99>", "p99.9>", "let go/s>", "times>")
@@ -32,12 +33,19 @@ def show(console: Console, results: Sequence[LoadResult]) -> None:
 
 
 def save(path: Path, results: Iterable[LoadResult], load_before: float) -> None:
-    """Write results with what is needed to judge them; `load_before`: the load average when they began."""
-    where = {**machine(), "di_store": di_store.__version__}
+    """Write results, one a line, with what is needed to judge them; `load_before`: the load average at their begin."""
+    machine = {
+        "cpus": os.cpu_count(),
+        "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30),
+        "kernel": platform.release().split("-")[0],
+        "python": platform.python_version(),
+        "di_store": di_store.__version__,
+    }
     command = shlex.join(["di-store", *sys.argv[1:]])
-    content = Result(command, where, [load_before, os.getloadavg()[0]], {"loads": [result.plain for result in results]})
+    head = {"command": command, "machine": machine, "load_average": [load_before, os.getloadavg()[0]]}
+    lines = ",\n".join(json.dumps(result.plain) for result in results)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(content.text())
+    path.write_text(f'{json.dumps(head)[:-1]},\n"loads": [\n{lines}\n]}}\n')
 
 
 def _calls(result: LoadResult) -> Iterator[tuple[str, ...]]:

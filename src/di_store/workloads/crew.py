@@ -6,6 +6,7 @@ cannot keep up shows as steps that were due and did not begin before the phase e
 
 from __future__ import annotations
 
+import multiprocessing
 import signal
 import time
 import traceback
@@ -13,7 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
-from types import FrameType, TracebackType
+from multiprocessing.context import SpawnProcess
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -21,8 +23,7 @@ import numpy as np
 import di_store
 from di_store.workloads.content import Array
 from di_store.workloads.duties import Calls, Duty, Over, Place
-from di_store.workloads.kit import Worker
-from di_store.workloads.load import Load
+from di_store.workloads.load import Load, Role
 
 LEAD_SECONDS = 0.1
 """From announcing a phase to its beginning: every process is waiting for it by then."""
@@ -192,10 +193,9 @@ def _other_cpu() -> int:
     return time.process_time_ns() - time.thread_time_ns()
 
 
-def _work(pipe: Connection, store: di_store.Store, load: Load, role_number: int, number: int) -> None:
+def _work(pipe: Connection, store: di_store.Store, load: Load, role: Role, number: int) -> None:
     """One process, from its start to its end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the process that started this one
-    role = load.roles[role_number]
     share = (number, role.processes)
     duties: dict[str, Duty] = {}
     try:
@@ -227,18 +227,25 @@ class Crew:
     """The processes of one load. When it is made, they have filled the tables and wait for the first phase."""
 
     def __init__(self, load: Load, store: di_store.Store) -> None:
-        self._members: list[Worker] = []
+        self._members: dict[Connection, SpawnProcess] = {}
         # Starting this helper of multiprocessing unblocks Ctrl-C as a side effect, so it comes first.
         resource_tracker.ensure_running()
         try:
-            for role_number, role in enumerate(load.roles):
+            for role in load.roles:
                 for number in range(role.processes):
-                    self._members.append(Worker(_work, store, load, role_number, number))
-                    self._members[-1].process.name = role.name
+                    self._start(role.name, store, load, role, number)
             self._answers(LATE_SECONDS)
         except BaseException:
             self._kill()
             raise
+
+    def _start(self, name: str, *arguments: Any) -> None:
+        context = multiprocessing.get_context("spawn")
+        here, there = context.Pipe()
+        process = context.Process(target=_work, args=(there, *arguments), name=name, daemon=True)
+        process.start()
+        there.close()
+        self._members[here] = process
 
     def run(self, phase: Phase, watch: Callable[[], None] | None = None) -> Outcome:
         """One phase; `watch` is called about 20 times a second meanwhile."""
@@ -256,21 +263,19 @@ class Crew:
     def __enter__(self) -> Crew:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         if kind is None:
             self._tell(None)
-            for member in self._members:
-                member.process.join(10.0)
+            for process in self._members.values():
+                process.join(10.0)
         self._kill()
 
     def _tell(self, order: Any) -> None:
-        for member in self._members:
+        for pipe, process in self._members.items():
             try:
-                member.pipe.send(order)
+                pipe.send(order)
             except OSError:
-                raise CrewError(f"{member.process.name} died") from None
+                raise CrewError(f"{process.name} died") from None
 
     def _answers(self, seconds: float, watch: Callable[[], None] | None = None) -> list[Any]:
         """One answer of every process.
@@ -278,30 +283,27 @@ class Crew:
         Raises:
             CrewError: one failed, died, or is late.
         """
-        found: dict[int, Any] = {}
-        missing = {member.pipe: at for at, member in enumerate(self._members)}
+        found: dict[Any, Any] = {}
         deadline = time.monotonic() + seconds
-        while missing:
-            for pipe in wait(list(missing), 0.05):
-                at = missing.pop(pipe)
+        while missing := self._members.keys() - found:
+            for pipe in missing.intersection(wait(list(missing), 0.05)):
+                process = self._members[pipe]
                 try:
-                    found[at] = self._members[at].pipe.recv()
+                    found[pipe] = pipe.recv()
                 except EOFError:
-                    process = self._members[at].process
                     process.join(1.0)
                     raise CrewError(f"{process.name} died with exit status {process.exitcode}") from None
-                if isinstance(found[at], str):
-                    raise CrewError(found[at])
+                if isinstance(found[pipe], str):
+                    raise CrewError(found[pipe])
             if watch is not None:
                 watch()
-            if missing and time.monotonic() > deadline:
-                names = ", ".join(self._members[at].process.name for at in missing.values())
-                raise CrewError(f"{names}: no answer for {seconds:.0f} s")
-        return [found[at] for at in sorted(found)]
+            if time.monotonic() > deadline and self._members.keys() - found:
+                late = ", ".join(process.name for pipe, process in self._members.items() if pipe not in found)
+                raise CrewError(f"{late}: no answer for {seconds:.0f} s")
+        return [found[pipe] for pipe in self._members]
 
     def _kill(self) -> None:
-        for member in self._members:
-            if member.process.is_alive():
-                member.process.kill()
-            member.process.join(10.0)
-            member.pipe.close()
+        for pipe, process in self._members.items():
+            process.kill()
+            process.join(10.0)
+            pipe.close()

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 COPY_BUFFER_BYTES = 128 << 20
 MIN_COPY_BYTES, MAX_COPY_BYTES = 64 << 10, 16 << 20
 COPY_SECONDS = 0.1
 WARM_UP_SHARE = 0.1
 PERCENTILES = (50.0, 90.0, 99.0, 99.9)
+Nanoseconds: TypeAlias = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +24,7 @@ class Figure:
     """One measured case.
 
     Attributes:
-        workload, case: what was measured.
+        case: what was measured.
         calls: how many were timed, over all rounds.
         items_per_second: median over the rounds; a call handles one item, or a batch.
         microseconds: of one call, by percentile ("p50", …), over all rounds; reading the clock costs about 0.1 of them.
@@ -31,7 +34,6 @@ class Figure:
             same run; median over the rounds.
     """
 
-    workload: str
     case: str
     calls: int
     items_per_second: float
@@ -64,29 +66,20 @@ class Meter:
         self._target.fill(1)
 
     def take(
-        self,
-        workload: str,
-        case: str,
-        call: Callable[[], object],
-        *,
-        items: int = 1,
-        bytes_per_item: int = 0,
-        after: Callable[[], object] | None = None,
-        after_every: int = 1,
+        self, case: str, call: Callable[[Any], object], feed: Iterator[Any], *, items: int = 1, bytes_per_item: int = 0
     ) -> Figure:
-        """Time `call`, which handles `items` items; `after` runs untimed behind every `after_every` calls."""
+        """Time `call(value)`, which handles `items` items, for values of `feed`; taking a value is not timed."""
         block = min(max(bytes_per_item * items, MIN_COPY_BYTES), MAX_COPY_BYTES)
-        self._round(call, after, after_every, self.seconds * WARM_UP_SHARE)
+        nanoseconds_of_calls(call, feed, self.seconds * WARM_UP_SHARE)
         copies, rates, taken = [], [], []
         for _ in range(self.rounds):
             copies.append(self.copy_bytes_per_second(block))
-            nanoseconds = self._round(call, after, after_every, self.seconds)
+            nanoseconds = nanoseconds_of_calls(call, feed, self.seconds)
             rates.append(len(nanoseconds) * items * 1e9 / float(nanoseconds.sum()))
             taken.append(nanoseconds)
         every = np.concatenate(taken) / 1e3
         rate = float(np.median(rates))
         return Figure(
-            workload=workload,
             case=case,
             calls=len(every),
             items_per_second=rate,
@@ -98,37 +91,29 @@ class Meter:
 
     def copy_bytes_per_second(self, block_bytes: int) -> float:
         """Numpy's copy of memory that no cache holds, in blocks."""
-        blocks = COPY_BUFFER_BYTES // block_bytes
         copied = 0
         begin = time.perf_counter()
         while (elapsed := time.perf_counter() - begin) < COPY_SECONDS or not copied:
-            for block in range(blocks):
-                at = block * block_bytes
+            for at in range(0, COPY_BUFFER_BYTES - block_bytes + 1, block_bytes):
                 np.copyto(self._target[at : at + block_bytes], self._source[at : at + block_bytes])
-            copied += blocks * block_bytes
+                copied += block_bytes
         return copied / elapsed
 
-    @staticmethod
-    def _round(
-        call: Callable[[], object], after: Callable[[], object] | None, after_every: int, seconds: float
-    ) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        """Nanoseconds of each call until they add up to `seconds`, or real time to ten times that."""
-        clock = time.perf_counter_ns
-        left, give_up = seconds * 1e9, clock() + 10 * seconds * 1e9
-        taken: list[int] = []
-        stretch = after_every if after is not None else 64
-        while (left > 0 and clock() < give_up) or not taken:
-            for _ in range(stretch):
-                begin = clock()
-                call()
-                spent = clock() - begin
-                taken.append(spent)
-                left -= spent
-                if left <= 0:
-                    break
-            if after is not None:
-                after()
-        return np.array(taken, np.int64)
+
+def nanoseconds_of_calls(call: Callable[[Any], object], feed: Iterator[Any], seconds: float) -> Nanoseconds:
+    """Of each `call(value)` until they add up to `seconds`, or real time to ten times that."""
+    clock = time.perf_counter_ns
+    left, give_up = seconds * 1e9, clock() + 10 * seconds * 1e9
+    taken: list[int] = []
+    for value in feed:
+        begin = clock()
+        call(value)
+        end = clock()
+        taken.append(end - begin)
+        left -= end - begin
+        if left <= 0 or end > give_up:
+            break
+    return np.array(taken, np.int64)
 
 
 def bytes_text(size_bytes: int) -> str:

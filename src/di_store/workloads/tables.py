@@ -89,7 +89,20 @@ class TablePlan:
     @property
     def limited_late(self) -> bool:
         """Whether its limiter is set only after filling, which would have to wait for draws."""
-        return isinstance(self.limiter, di_store.SamplesPerInsert)
+        return isinstance(self.limiter, di_store.SamplesPerInsert) and self.filled > 0
+
+    def create(self, store: di_store.Store, *, lanes: int) -> di_store.Table:
+        """Make it; one that could not be filled under its limiter begins without that."""
+        return store.create_table(
+            self.name,
+            capacity=self.capacity,
+            view=self.view,
+            schema={column.name: di_store.Spec(column.shape, column.dtype) for column in self.columns},
+            sampler=self.sampler,
+            limiter=di_store.MinSize(1) if self.limited_late else self.limiter,
+            lanes=lanes,
+            **self.settings,
+        )
 
     def scaled(self, scale: float) -> TablePlan:
         """With a share of the items and of the limiter's minimum; a queue stays as it is."""

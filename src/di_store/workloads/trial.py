@@ -88,33 +88,19 @@ def carry(load: Load, *, seconds: float | None, scale: float, say: Callable[[str
     result = LoadResult(load.name, load.title, scale, load.seconds if seconds is None else seconds)
     load = load.scaled(scale)
     with di_store.open(memory=load.memory_bytes) as store:
-        make_tables(load, store)
+        for table in load.tables:
+            table.create(store, lanes=load.lanes(table.name))
         for _, plan in load.duties:
             if isinstance(plan, Get) and plan.other and not store.contains(SHARED_OBJECT):
                 store.put(objects(plan.size, 1)[0], id=SHARED_OBJECT)
         say(f"{load.name}: filling")
         with Crew(load, store) as crew:
             for table in load.tables:
-                if table.limited_late and table.filled:
+                if table.limited_late:
                     store.table(table.name).configure(limiter=table.limiter)
             _Trial(load, store, crew, result, say).run()
     result.lines = [_line(bar, result.figures) for bar in _bars(load)]
     return result
-
-
-def make_tables(load: Load, store: di_store.Store) -> None:
-    """The tables of a load; one that could not be filled under its limiter begins without that."""
-    for table in load.tables:
-        store.create_table(
-            table.name,
-            capacity=table.capacity,
-            view=table.view,
-            schema={column.name: di_store.Spec(column.shape, column.dtype) for column in table.columns},
-            sampler=table.sampler,
-            limiter=di_store.MinSize(1) if table.limited_late and table.filled else table.limiter,
-            lanes=load.lanes(table.name),
-            **table.settings,
-        )
 
 
 class _Trial:
