@@ -65,12 +65,13 @@ def test_every_load_can_be_built(name: str, store_dir: str) -> None:
             table.create(store, lanes=load.lanes(table.name))
         for _, plan in load.duties:
             if isinstance(plan, Insert):
-                store.table(plan.table).insert(next(Rows(load.table(plan.table).columns, 1).single()))
+                name = plan.tables[0]
+                store.table(name).insert(next(Rows(load.table(name).columns, 1).single()))
             elif isinstance(plan, Append):
                 columns = load.table(plan.tables[0]).columns
                 rows = Steps(columns, 0, lanes=plan.lanes, episode=plan.episode, stamped=plan.stamped)
                 with store.writer([store.table(table) for table in plan.tables], lanes=plan.lanes or None) as writer:
-                    writer.append(rows.row())
+                    writer.append(rows.rows())
 
 
 def test_labels_are_unique() -> None:

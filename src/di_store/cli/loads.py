@@ -14,7 +14,8 @@ from rich.console import Console
 
 import di_store
 from di_store.cli.common import listing
-from di_store.workloads.trial import Line, LoadResult
+from di_store.workloads.load import Line
+from di_store.workloads.trial import LoadResult
 
 CALL_HEADS = ("load", "call", "asked/s>", "reached/s>", "MB/s>", "p50 ms>", "p99>", "p99.9>", "let go/s>", "times>")
 LOAD_HEADS = ("load", "cores>", "stored>", "in all>", "B/element>", "samples/insert>", "off by>", "headroom>", "")
@@ -89,7 +90,7 @@ def _line(result: LoadResult, line: Line) -> tuple[str, ...]:
     return (
         result.load,
         line.text,
-        f"{line.figure:,.4g}",
+        "not measured" if line.figure is None else f"{line.figure:,.4g}",
         f"{line.relation} {line.value:,.4g}",
         "ok" if line.ok else "MISSED",
     )

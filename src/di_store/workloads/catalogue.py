@@ -1,11 +1,8 @@
 """The named loads, read from `loads.json`, and how they are asked for.
 
-A load in the file is its fields as `load.py`, `tables.py` and `duties.py` name them, shortened:
+A load in the file is its fields as `load.py` and `tables.py` name them; columns, roles and bars are lists of their
+fields. Views, samplers, limiters and duties are calls. Beside them it may have
 
-    columns   "name dtype shape; …", shape as "4,84,84", "*" for a ragged dimension, and its lengths as "~mean,sigma,…"
-    roles     {"name xPROCESSES": ["Duty(…)", …]}
-    most      labels let go in one phase, joined by " + "
-    bars      "figure relation value: text"
     like      the name of a load whose fields hold where this one gives none; those of its first table, in every table
     each      {"word": [values]}: one load for every combination, "{word}" replaced throughout
 """
@@ -27,49 +24,29 @@ from di_store.workloads.tables import Column, TablePlan
 
 def _made(text: str) -> Any:
     """The view, sampler, limiter or duty of a call like `MinSize(n=32)`; arguments are literals."""
-    call = ast.parse(text, mode="eval").body
-    assert isinstance(call, ast.Call)
-    assert isinstance(call.func, ast.Name)
-    kind = getattr(duties, call.func.id, None) or getattr(di_store, call.func.id)
-    options = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
-    return kind(**options)
+    name, _, _ = text.partition("(")
+    call: Any = ast.parse(text, mode="eval").body
+    options = {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}
+    return (getattr(duties, name, None) or getattr(di_store, name))(**options)
 
 
-def _column(text: str) -> Column:
-    name, dtype, *rest = text.split()
-    shape = tuple(None if each == "*" else int(each) for each in rest[0].split(",")) if rest else ()
-    if len(rest) < 2:
-        return Column(name, dtype, shape)
-    mean, sigma, least, most = rest[1].removeprefix("~").split(",")
-    return Column(name, dtype, shape, (float(mean), float(sigma), int(least), int(most)))
+def _frozen(value: Any) -> Any:
+    """Lists of the file as tuples."""
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
-def _table(entry: dict[str, Any]) -> TablePlan:
-    made: dict[str, Any] = {key: _made(entry[key]) for key in ("view", "sampler", "limiter") if key in entry}
-    columns = tuple(map(_column, entry["columns"].split("; ")))
-    fields: dict[str, Any] = {**entry, **made, "columns": columns, "sizes": tuple(entry.get("sizes", (0, 0)))}
-    return TablePlan(**fields)
+def _table(entry: Mapping[str, Any]) -> TablePlan:
+    made = {key: _made(entry[key]) for key in ("view", "sampler", "limiter") if key in entry}
+    fields: dict[str, Any] = {key: _frozen(value) for key, value in entry.items()}
+    columns = tuple(Column(*column) for column in fields["columns"])
+    return TablePlan(**{**fields, **made, "columns": columns})
 
 
-def _role(name: str, calls: list[str]) -> Role:
-    name, _, processes = name.rpartition(" x")
-    return Role(name, int(processes), tuple(map(_made, calls)))
-
-
-def _bar(text: str) -> Bar:
-    rule, _, text = text.partition(": ")
-    figure, relation, value = rule.rsplit(" ", 2)
-    return Bar(figure, relation, float(value), text)
-
-
-def _load(entry: dict[str, Any]) -> Load:
-    parts = {
-        "tables": tuple(map(_table, entry.get("tables", ()))),
-        "roles": tuple(_role(*role) for role in entry["roles"].items()),
-        "most": tuple(tuple(phase.split(" + ")) for phase in entry.get("most", ())),
-        "bars": tuple(map(_bar, entry.get("bars", ()))),
-    }
-    return Load(**{**entry, **parts})
+def _load(entry: Mapping[str, Any]) -> Load:
+    fields: dict[str, Any] = {key: _frozen(value) for key, value in entry.items()}
+    roles = tuple(Role(name, int(count), tuple(map(_made, calls))) for name, count, calls in fields["roles"])
+    bars = tuple(Bar(*bar) for bar in fields.get("bars", ()))
+    return Load(**{**fields, "tables": tuple(map(_table, entry["tables"])), "roles": roles, "bars": bars})
 
 
 def _each(entry: dict[str, Any]) -> Iterator[dict[str, Any]]:

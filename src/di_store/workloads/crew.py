@@ -6,7 +6,9 @@ cannot keep up shows as steps that were due and did not begin before the phase e
 
 from __future__ import annotations
 
+import math
 import multiprocessing
+import operator
 import signal
 import time
 import traceback
@@ -16,7 +18,7 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -52,26 +54,18 @@ class Phase:
     check: bool
 
 
-@dataclass
-class Tally:
+class Tally(NamedTuple):
     """What one duty did in a phase, in one process or in all of them.
 
     Attributes:
-        rate: asked for; None: as many as it can.
         due, done: elements; a paced step counts as done if it began before the end of the phase.
         elements_per_second: done, over the time it took; where it is paced, the share done of the rate asked for.
     """
 
-    rate: float | None
     due: float = 0.0
-    done: int = 0
+    done: float = 0.0
     elements_per_second: float = 0.0
     bytes_per_second: float = 0.0
-
-    def add(self, other: Tally) -> None:
-        """Another process of the same role."""
-        for name in ("due", "done", "elements_per_second", "bytes_per_second"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 @dataclass
@@ -92,10 +86,7 @@ class Outcome:
     def add(self, other: Outcome) -> None:
         """Another process."""
         for label, tally in other.tallies.items():
-            if label in self.tallies:
-                self.tallies[label].add(tally)
-            else:
-                self.tallies[label] = tally
+            self.tallies[label] = Tally(*map(operator.add, self.tallies.get(label, Tally()), tally))
         for label, spent in other.spent.items():
             self.spent[label] = np.concatenate([self.spent.get(label, spent[:0]), spent])
         self.call_cpu += other.call_cpu
@@ -105,38 +96,36 @@ class Outcome:
 # --- in the processes -------------------------------------------------------------------------------------------------
 
 
-class Clockwork:
-    """The duties of one process, each at its pace."""
+class Member:
+    """One process: its duties, each at its pace."""
 
-    def __init__(self, duties: dict[str, Duty], share: tuple[int, int]) -> None:
-        self._duties = duties
-        self._share = share
-        self._calls = Calls()
+    def __init__(self, store: di_store.Store, load: Load, role: Role, number: int) -> None:
+        tables = {table.name: table for table in load.tables}
+        place = Place(store, tables, tuple(duty for _, duty in load.duties), number, role.processes)
+        for duty in role.duties:
+            duty.join(place)
+        self._duties = role.duties
+        self._share = (number, role.processes)
+        self._calls = Calls(with_cpu=False)
         signal.signal(signal.SIGALRM, self._alarm)
 
     def run(self, phase: Phase, start: float) -> Outcome:
         """One phase, from `start` of the monotonic clock."""
-        calls, end = self._calls, start + phase.seconds
-        paces = {
-            label: _Pace(duty, phase.rates[label], start, phase.seconds, self._share)
-            for label, duty in self._duties.items()
-            if label in phase.rates
-        }
-        alone = len(paces) == 1 and all(pace.rate is None for pace in paces.values())
+        end = start + phase.seconds
+        paces = [_Pace(duty, phase, start, self._share) for duty in self._duties if duty.label in phase.rates]
+        burst = BURST if len(paces) == 1 and paces[0].rate is None else 1
         time.sleep(max(0.0, start - time.monotonic()))
-        calls.clear(with_cpu=phase.check)
+        calls = self._calls = Calls(with_cpu=phase.check)
         others = _other_cpu()
         signal.setitimer(signal.ITIMER_REAL, max(end - time.monotonic(), 0.0) + GRACE_SECONDS, GRACE_SECONDS)
         try:
-            while paces:
-                now = time.monotonic()
-                pace = min(paces.values(), key=lambda pace: (pace.next_due(now), pace.steps))
+            while paces and (now := time.monotonic()) < end:
+                pace = min(paces, key=lambda pace: (pace.next_due(now), pace.steps))
                 due = pace.next_due(now)
-                if due >= end or now >= end:
+                if due >= end:
                     break
-                if due > now:
-                    time.sleep(due - now)
-                for _ in range(BURST if alone else 1):
+                time.sleep(max(0.0, due - now))
+                for _ in range(burst):
                     pace.step(calls, phase.check)
                     if calls.last > BURST_NANOSECONDS:
                         break
@@ -146,11 +135,20 @@ class Clockwork:
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
         return Outcome(
-            {label: pace.tally(now) for label, pace in paces.items()},
+            {pace.duty.label: pace.tally(now) for pace in paces},
             {label: np.array(spent, np.int64) for label, spent in calls.spent.items()},
             calls.cpu / 1e9,
             (_other_cpu() - others) / 1e9,
         )
+
+    def audit(self, draws: int) -> list[dict[str, float]]:
+        """What each duty found over the whole run."""
+        return [duty.audit(draws) for duty in self._duties]
+
+    def close(self) -> None:
+        """Let go."""
+        for duty in self._duties:
+            duty.close()
 
     def _alarm(self, number: int, frame: FrameType | None) -> None:
         if self._calls.waiting:
@@ -158,18 +156,17 @@ class Clockwork:
 
 
 class _Pace:
-    """When the steps of one duty are due."""
+    """When the steps of one duty are due in a phase, and how many there were."""
 
-    def __init__(self, duty: Duty, rate: float | None, start: float, seconds: float, share: tuple[int, int]) -> None:
+    def __init__(self, duty: Duty, phase: Phase, start: float, share: tuple[int, int]) -> None:
         number, processes = share
-        self.rate = rate
-        self.steps = self._done = 0
-        self._duty, self._start = duty, start
-        self._own_rate = (rate or 0.0) / processes
-        self._period = duty.elements / self._own_rate if rate else 0.0
+        self.duty, self.rate, self.steps = duty, phase.rates[duty.label], 0
+        self._done, self._start = 0, start
+        self._own_rate = (self.rate or 0.0) / processes
+        self._period = duty.elements / self._own_rate if self.rate else 0.0
         # The processes of a role take turns; in a phase shorter than a period each has a step all the same.
-        self._first = min(self._period, seconds) * (number / processes + duty.follows)
-        self._due = max(1, int(np.ceil((seconds - self._first) / self._period))) if rate else 0
+        self._first = min(self._period, phase.seconds) * (number / processes + duty.follows)
+        self._due = max(1, math.ceil((phase.seconds - self._first) / self._period)) if self.rate else 0
         duty.bytes = 0
 
     def next_due(self, now: float) -> float:
@@ -179,13 +176,13 @@ class _Pace:
     def step(self, calls: Calls, check: bool) -> None:
         """One step, even if it is late."""
         self.steps += 1
-        self._done += self._duty.step(calls, check)
+        self._done += self.duty.step(calls, check)
 
     def tally(self, now: float) -> Tally:
         """What was done until `now`."""
-        due = self._due * self._duty.elements
+        due = self._due * self.duty.elements
         reached = self._done / max(now - self._start, 1e-9) if self.rate is None else self._own_rate * self._done / due
-        return Tally(self.rate, due, self._done, reached, reached * self._duty.bytes / max(self._done, 1))
+        return Tally(due, self._done, reached, reached * self.duty.bytes / max(self._done, 1))
 
 
 def _other_cpu() -> int:
@@ -193,27 +190,18 @@ def _other_cpu() -> int:
     return time.process_time_ns() - time.thread_time_ns()
 
 
-def _work(pipe: Connection, store: di_store.Store, load: Load, role: Role, number: int) -> None:
-    """One process, from its start to its end."""
+def _work(pipe: Connection, name: str, *arguments: Any) -> None:
+    """One process, from its start to its end: does as it is told, and answers with the result or an error's text."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the process that started this one
-    share = (number, role.processes)
-    duties: dict[str, Duty] = {}
     try:
-        place = Place(store, {table.name: table for table in load.tables}, tuple(d for _, d in load.duties), *share)
-        for duty in role.duties:
-            duty.join(place)
-            duties[duty.label] = duty
-        clockwork = Clockwork(duties, share)
+        member = Member(*arguments)
         pipe.send(None)
         while (order := pipe.recv()) is not None:
-            if isinstance(order, int):
-                pipe.send([duty.audit(order) for duty in duties.values()])
-            else:
-                pipe.send(clockwork.run(*order))
-        for duty in duties.values():
-            duty.close()
+            method, *options = order
+            pipe.send(getattr(member, method)(*options))
+        member.close()
     except BaseException:
-        pipe.send(f"{role.name} {number}:\n{traceback.format_exc()}")
+        pipe.send(f"{name}:\n{traceback.format_exc()}")
 
 
 # --- from outside -----------------------------------------------------------------------------------------------------
@@ -233,7 +221,7 @@ class Crew:
         try:
             for role in load.roles:
                 for number in range(role.processes):
-                    self._start(role.name, store, load, role, number)
+                    self._start(f"{role.name} {number}", store, load, role, number)
             self._answers(LATE_SECONDS)
         except BaseException:
             self._kill()
@@ -242,14 +230,14 @@ class Crew:
     def _start(self, name: str, *arguments: Any) -> None:
         context = multiprocessing.get_context("spawn")
         here, there = context.Pipe()
-        process = context.Process(target=_work, args=(there, *arguments), name=name, daemon=True)
+        process = context.Process(target=_work, args=(there, name, *arguments), name=name, daemon=True)
         process.start()
         there.close()
         self._members[here] = process
 
     def run(self, phase: Phase, watch: Callable[[], None] | None = None) -> Outcome:
         """One phase; `watch` is called about 20 times a second meanwhile."""
-        self._tell((phase, time.monotonic() + LEAD_SECONDS))
+        self._tell(("run", phase, time.monotonic() + LEAD_SECONDS))
         outcome = Outcome()
         for answer in self._answers(phase.seconds + LATE_SECONDS, watch):
             outcome.add(answer)
@@ -257,7 +245,7 @@ class Crew:
 
     def audit(self, draws: int) -> list[dict[str, float]]:
         """What every duty found over the whole run."""
-        self._tell(draws)
+        self._tell(("audit", draws))
         return [figures for answer in self._answers(LATE_SECONDS) for figures in answer]
 
     def __enter__(self) -> Crew:

@@ -9,25 +9,16 @@ from __future__ import annotations
 import time
 import warnings
 from array import array
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import cycle
+from itertools import cycle, repeat
 from typing import Any
 
 import numpy as np
 
 import di_store
-from di_store.workloads.content import (
-    Array,
-    Row,
-    Steps,
-    broken_frames,
-    data_bytes,
-    objects,
-    row_sums,
-    table_rows,
-    touch,
-)
+from di_store.workloads.content import Array, Row, Rows, Steps, broken_frames, data_bytes, objects, row_sums
 from di_store.workloads.tables import TablePlan
 
 WEIGHTS = "policy"
@@ -43,26 +34,21 @@ class Over(Exception):
 
 
 class Calls:
-    """Times store calls.
+    """Times the store calls of one phase.
 
     Attributes:
         spent: nanoseconds of every call, by label.
-        cpu: nanoseconds of this thread inside calls; not taken where the phase measures only rates, as reading that
-            clock costs as much as a small call.
+        cpu: nanoseconds of this thread inside calls; 0 without `with_cpu`, as reading that clock costs as much as a
+            small call.
         waiting: whether a call is under way.
         last: nanoseconds of the last call.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, with_cpu: bool) -> None:
+        self.spent: dict[str, array[int]] = defaultdict(lambda: array("q"))
+        self.cpu = self.last = 0
         self.waiting = False
-        self.last = 0
-        self.clear(with_cpu=True)
-
-    def clear(self, *, with_cpu: bool) -> None:
-        """Begin a phase."""
         self._clock: Callable[[], int] = time.thread_time_ns if with_cpu else int
-        self.spent: dict[str, array[int]] = {}
-        self.cpu = 0
 
     def __call__(self, label: str, call: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
         """Call, and time it."""
@@ -76,15 +62,8 @@ class Calls:
             end = time.perf_counter_ns()
             self.cpu += self._clock() - cpu
         self.last = end - begin
-        self.add(label, self.last)
+        self.spent[label].append(self.last)
         return found
-
-    def add(self, label: str, nanoseconds: int) -> None:
-        """Note a time that was taken elsewhere."""
-        found = self.spent.get(label)
-        if found is None:
-            found = self.spent[label] = array("q")
-        found.append(nanoseconds)
 
 
 @dataclass(frozen=True)
@@ -147,15 +126,42 @@ class Duty:
 
 
 @dataclass(kw_only=True)
-class Insert(Duty):
-    """Inserts rows: `batch` at a time by one `extend`, or one by one where `singly`; with priorities if `priority`."""
+class Write(Duty):
+    """Brings rows into tables.
+
+    Attributes:
+        tables: that take them.
+        lanes: of each process; 0: one stream without a lane axis.
+        priority: whether it gives priorities.
+    """
 
     label: str = "insert"
-    table: str = "items"
+    tables: tuple[str, ...] = ("items",)
     rate: float | None
+    lanes: int = 0
+    priority: bool = False
+
+    def _feed(self, call: Callable[..., Any], rows: Iterator[Row], shape: tuple[int, ...], element_bytes: int) -> None:
+        """What a step calls, with which rows and so many priorities, until it has handled its elements."""
+        self._call, self._rows, self._shape, self._element_bytes = call, rows, shape, element_bytes
+
+    def step(self, calls: Calls, check: bool) -> int:
+        """All elements at once, or row by row."""
+        for _ in range(1 if self._shape or self.lanes else self.elements):
+            calls(self.label, self._call, next(self._rows), priority=self._priorities(*self._shape))
+        self.bytes += self.elements * self._element_bytes
+        return self.elements
+
+    def _priorities(self, *shape: int) -> Any:
+        return self._rng.random(shape or None) + 0.01 if self.priority else None
+
+
+@dataclass(kw_only=True)
+class Insert(Write):
+    """Inserts rows into one table: `batch` at a time by one `extend`, or one by one where `singly`."""
+
     batch: int = 1
     singly: bool = False
-    priority: bool = False
 
     @property
     def at_once(self) -> int:
@@ -163,92 +169,71 @@ class Insert(Duty):
         return 1 if self.singly else self.batch
 
     def _begin(self) -> None:
-        self._what = self._place.tables[self.table]
-        self._table = self._store.table(self.table)
+        plan = self._place.tables[self.tables[0]]
+        table = self._store.table(plan.name)
         self.elements = self.batch
-        content = table_rows(self._what, self.at_once)
-        left = self._place.part(self._what.filled)
-        count = max(1, min(FILL_BYTES // self._what.row_bytes, content.count, left or 1))
+        content = Rows.of(plan.columns, self.at_once)
+        left = self._place.part(plan.filled)
+        count = max(1, min(FILL_BYTES // plan.row_bytes, content.count, left or 1))
         batches = content.batches(count)
         while left > 0:
-            batch = next(batches)
-            if left < count:
-                batch = {name: leaf[:left] for name, leaf in batch.items()}
-            self._table.extend(batch, priority=self._priorities(min(left, count)))
+            batch = {name: leaf[:left] for name, leaf in next(batches).items()}
+            table.extend(batch, priority=self._priorities(min(left, count)))
             left -= count
-        self._rows: Iterator[Row] = content.batches(self.at_once) if self.at_once > 1 else content.single()
-
-    def step(self, calls: Calls, check: bool) -> int:
-        """One batch, at once or row by row."""
         if self.at_once > 1:
-            calls(self.label, self._table.extend, next(self._rows), priority=self._priorities(self.batch))
+            self._feed(table.extend, content.batches(self.batch), (self.batch,), plan.item_bytes)
         else:
-            for _ in range(self.batch):
-                calls(self.label, self._table.insert, next(self._rows), priority=self._priorities(None))
-        self.bytes += self.batch * self._what.item_bytes
-        return self.batch
-
-    def _priorities(self, count: int | None) -> Any:
-        return self._rng.random(count) + 0.01 if self.priority else None
+            self._feed(table.insert, content.single(), (), plan.item_bytes)
 
 
 @dataclass(kw_only=True)
-class Append(Duty):
-    """Appends steps to a stream.
+class Append(Write):
+    """Appends steps to a stream that its tables share; `rate` counts steps over all lanes.
 
     Attributes:
-        tables: that share the stream.
-        rate: steps a second, over all lanes and processes.
-        lanes: of each process; 0: one stream without a lane axis.
         rows: of one call: 1 `append`, more `extend`.
         episode: fewest and most steps of an episode.
         stamped: column of frames whose first 16 bytes are episode and step; "" where none is checked.
-        priority: whether the writer gives priorities.
     """
 
-    label: str = "insert"
-    tables: tuple[str, ...] = ("items",)
-    rate: float | None
-    lanes: int = 0
     rows: int = 1
     episode: tuple[int, int] = (1_000, 1_000)
     stamped: str = ""
-    priority: bool = False
 
     def _begin(self) -> None:
-        tables = [self._place.tables[name] for name in self.tables]
-        self._row_bytes, columns = tables[0].row_bytes, tables[0].columns
-        self._steps = Steps(columns, self._place.number, lanes=self.lanes, episode=self.episode, stamped=self.stamped)
-        self._writer = self._writer_of(self.tables)
+        plans = [self._place.tables[name] for name in self.tables]
+        columns, row_bytes = plans[0].columns, plans[0].row_bytes
+        steps = Steps(columns, self._place.number, lanes=self.lanes, episode=self.episode, stamped=self.stamped)
+        self._writer = self._writer_of(plans)
         self.elements = self.rows * max(1, self.lanes)
-        wanted = [plan for plan in tables if plan.filled]
-        if wanted:
-            self._fill(wanted)
+        self._fill(steps, [plan for plan in plans if plan.filled])
+        if self.rows > 1:
+            self._feed(self._writer.extend, map(steps.rows, repeat(self.rows)), self._shape_of(self.rows), row_bytes)
+        else:
+            self._feed(self._writer.append, map(steps.rows, repeat(None)), (), row_bytes)
 
-    def _fill(self, wanted: list[TablePlan]) -> None:
+    def _fill(self, steps: Steps, wanted: list[TablePlan]) -> None:
         """Write this process's part of the items of tables that are to be full, many rows at once."""
-        apart = len(wanted) < len(self.tables)
-        writer = self._writer_of(tuple(plan.name for plan in wanted)) if apart else self._writer
-        left = max(self._place.part(plan.filled) for plan in wanted)
+        apart = 0 < len(wanted) < len(self.tables)
+        writer = self._writer_of(wanted) if apart else self._writer
+        left = max((self._place.part(plan.filled) for plan in wanted), default=0)
         lanes = max(1, self.lanes)
-        at_once = max(1, min(FILL_BYTES // (self._row_bytes * lanes), self._steps.most_rows))
         while left > 0:
-            rows = min(at_once, -(-left * wanted[0].view.rows_added // lanes))
-            made = writer.extend(self._steps.rows(rows), priority=self._priorities(rows))
+            most = max(1, min(FILL_BYTES // (wanted[0].row_bytes * lanes), steps.most_rows))
+            rows = min(most, -(-left * wanted[0].view.rows_added // lanes))
+            made = writer.extend(steps.rows(rows), priority=self._priorities(*self._shape_of(rows)))
             left -= len((made if isinstance(made, di_store.Items) else made[wanted[0].name]).keys)
         if apart:
             writer.close()
 
-    def step(self, calls: Calls, check: bool) -> int:
-        """One `append` or `extend`."""
-        if self.rows == 1:
-            row, priority = self._steps.row(), self._rng.random() + 0.01 if self.priority else None
-            calls(self.label, self._writer.append, row, priority=priority)
-        else:
-            rows = self._steps.rows(self.rows)
-            calls(self.label, self._writer.extend, rows, priority=self._priorities(self.rows))
-        self.bytes += self.elements * self._row_bytes
-        return self.elements
+    def _shape_of(self, rows: int) -> tuple[int, ...]:
+        return (rows, self.lanes) if self.lanes else (rows,)
+
+    def _writer_of(self, plans: list[TablePlan]) -> di_store.Writer:
+        tables, lanes = [self._store.table(plan.name) for plan in plans], self.lanes or None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # some streams are one endless episode
+            return tables[0].writer(lanes=lanes) if len(tables) == 1 else self._store.writer(tables, lanes=lanes)
 
     def close(self) -> None:
         """End the episodes, without waiting for a limiter."""
@@ -256,17 +241,6 @@ class Append(Duty):
             self._writer.close(timeout=0.0)
         except di_store.StoreError:
             pass  # nobody draws any more, so there may be no room for the last items
-
-    def _writer_of(self, names: tuple[str, ...]) -> di_store.Writer:
-        lanes = self.lanes or None
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # some streams are one endless episode
-            if len(names) == 1:
-                return self._store.table(names[0]).writer(lanes=lanes)
-            return self._store.writer([self._store.table(name) for name in names], lanes=lanes)
-
-    def _priorities(self, rows: int) -> Any:
-        return self._rng.random((rows, self.lanes) if self.lanes else rows) + 0.01 if self.priority else None
 
 
 @dataclass(kw_only=True)
@@ -300,18 +274,19 @@ class Draw(Duty):
 
     def _begin(self) -> None:
         plans = [self._place.tables[name] for name in self.tables]
-        what = self._what = plans[0]
-        one = isinstance(self.source, str)
-        self._table: Any = self._store.table(what.name) if one else self._store.mix(dict(self.source))  # type: ignore[arg-type]
+        plan = self._plan = plans[0]
+        source: Any = self.source
+        self._table: Any = self._store.table(source) if isinstance(source, str) else self._store.mix(dict(source))
         self.elements = self.batch
         self.follows = any(isinstance(plan.limiter, di_store.Queue) for plan in plans)
         self._loader = self._table.loader(self.batch, prefetch=self.prefetch) if self.prefetch >= 0 else None
-        self._beta = float(getattr(what.sampler, "beta", None) or 0.0)
+        self._options: dict[str, float] = {"min_n": self.least, "linger": 0} if self.least else {}
+        self._beta = float(getattr(plan.sampler, "beta", None) or 0.0)
         streams = [duty for duty in self._place.duties if isinstance(duty, Append)]
         self._stamped = {duty.stamped for duty in streams} - {""}
-        inserts = [duty.at_once for duty in self._place.duties if isinstance(duty, Insert) and duty.table == what.name]
-        self._known = None if streams else table_rows(what, max(inserts, default=1)).sums()
-        self._limited = "max_times_sampled" in what.settings
+        inserts = [d.at_once for d in self._place.duties if isinstance(d, Insert) and d.tables[0] == plan.name]
+        self._known = None if streams else Rows.of(plan.columns, max(inserts, default=1)).sums()
+        self._limited = "max_times_sampled" in plan.settings
         self._keys: list[Array] = []
         self._batch: Any = None
         self._batches = self._damaged = 0
@@ -320,15 +295,12 @@ class Draw(Duty):
     def step(self, calls: Calls, check: bool) -> int:
         """One batch, new priorities for it, and a look at every byte."""
         table = self._table
+        if self.anneal:
+            self._options["beta"] = self._beta + (1 - self._beta) * min(1.0, self._batches / self.anneal)
         if self._loader is not None:
             batch = calls(self.label, next, self._loader)
-        elif self.least:
-            batch = calls(self.label, table.sample, self.batch, min_n=self.least, linger=0)
-        elif self.anneal:
-            beta = self._beta + (1 - self._beta) * min(1.0, self._batches / self.anneal)
-            batch = calls(self.label, table.sample, self.batch, beta=beta)
         else:
-            batch = calls(self.label, table.sample, self.batch)
+            batch = calls(self.label, table.sample, self.batch, **self._options)
         if self.update:
             calls("update", table.update_priorities, batch.keys, next(self._updates)[: len(batch)])
         self._batches += 1
@@ -366,15 +338,15 @@ class Draw(Duty):
 
     def _trim(self) -> None:
         """Delete the oldest items above what the table was filled with, all at once."""
-        above = len(self._table) - self._what.filled
+        above = len(self._table) - self._plan.filled
         if above > 0:
             self._table.delete(self._table.keys(n=above))
 
-    def _look(self, data: Any) -> int:
+    def _look(self, data: Mapping[str, Any]) -> int:
         """Read every byte; how many examples are not what was written."""
+        sums = row_sums(data)
         if self._known is not None:
-            return int((~np.isin(row_sums(data), self._known)).sum())
-        touch(data)
+            return int((~np.isin(sums, self._known)).sum())
         names = [name for name in self._stamped for name in (name, f"next_{name}") if name in data]
         return sum(broken_frames(data[name]) for name in names if data[name].ndim == 4)
 
@@ -417,9 +389,8 @@ class Pull(Duty):
         found = calls(self.label, self._store.latest, WEIGHTS, newer_than=self._version)
         if found is not None:
             layers = found.value["layers"]
-            age = time.monotonic_ns() - int(found.value["at"][0])
             if self._version is not None:
-                calls.add("publish to pull", age)
+                calls.spent["publish to pull"].append(time.monotonic_ns() - int(found.value["at"][0]))
             self._pulled += 1
             self._torn += int(layers.min() != layers.max() or layers[0] != found.version)
             self._version = found.version
@@ -433,7 +404,7 @@ class Pull(Duty):
 
 @dataclass(kw_only=True)
 class Put(Duty):
-    """Puts an object and deletes it to make room."""
+    """Puts an object and deletes it to make room, as one call."""
 
     label: str = "put"
     size: int
@@ -443,7 +414,7 @@ class Put(Duty):
         self._values = cycle(objects(self.size))
 
     def step(self, calls: Calls, check: bool) -> int:
-        """Put and delete, as one call."""
+        """One put and delete."""
         calls(self.label, self._put, next(self._values))
         self.bytes += self.size
         return 1

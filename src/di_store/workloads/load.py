@@ -7,13 +7,17 @@ it can; one whose rate is 0 only fills tables.
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from di_store.workloads.duties import Append, Draw, Duty, Get, Insert, Put
+from di_store.workloads.duties import Draw, Duty, Get, Insert, Put, Write
 from di_store.workloads.tables import TablePlan
 
 LEAST_OBJECT_BYTES = 1 << 20
 """Size of an object that no scale goes below."""
+
+RELATIONS = {">=": operator.ge, "<=": operator.le, "<": operator.lt}
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,17 @@ class Role:
 
 
 @dataclass(frozen=True)
+class Line:
+    """One thing that had to hold, and whether it did; the figure is None where nothing was measured."""
+
+    text: str
+    figure: float | None
+    relation: str
+    value: float
+    ok: bool
+
+
+@dataclass(frozen=True)
 class Bar:
     """What must hold: `figure` of the result ">=", "<=" or "<" `value`."""
 
@@ -34,11 +49,11 @@ class Bar:
     value: float
     text: str
 
-    def holds(self, figure: float) -> bool:
-        """Whether `figure` meets it."""
-        if self.relation == ">=":
-            return figure >= self.value
-        return figure <= self.value if self.relation == "<=" else figure < self.value
+    def judge(self, figures: Mapping[str, float]) -> Line:
+        """Whether the figures meet it."""
+        figure = figures.get(self.figure)
+        ok = figure is not None and RELATIONS[self.relation](figure, self.value)
+        return Line(self.text, figure, self.relation, self.value, ok)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,16 +88,6 @@ class Load:
         return tuple((role, duty) for role in self.roles for duty in role.duties)
 
     @property
-    def inserts_per_second(self) -> float:
-        """Items a second of all paced writers."""
-        total = 0.0
-        for _, plan in self.duties:
-            if isinstance(plan, (Insert, Append)) and plan.rate is not None:
-                table = self.table(plan.table if isinstance(plan, Insert) else plan.tables[0])
-                total += plan.rate / table.view.rows_added
-        return total
-
-    @property
     def paced(self) -> bool:
         """Whether it has rates to hold."""
         return any(duty.rate for _, duty in self.duties)
@@ -91,30 +96,23 @@ class Load:
         """With a share of the items and of large objects' bytes; rates stay, batches shrink to what a table takes."""
         if scale == 1:
             return self
-        tables = tuple(table.scaled(scale) for table in self.tables)
-        by_name = {table.name: table for table in tables}
+        small = replace(self, tables=tuple(table.scaled(scale) for table in self.tables))
 
         def duty(plan: Duty) -> Duty:
             if isinstance(plan, Insert):
-                return replace(plan, batch=max(1, min(plan.batch, by_name[plan.table].capacity // 2)))
+                return replace(plan, batch=max(1, min(plan.batch, small.table(plan.tables[0]).capacity // 2)))
             if isinstance(plan, (Put, Get)):
                 return replace(plan, size=min(plan.size, max(LEAST_OBJECT_BYTES, round(plan.size * scale))))
             if isinstance(plan, Draw) and plan.trim:
                 return replace(plan, trim=max(1, round(plan.trim * scale)))
             return plan
 
-        roles = tuple(replace(role, duties=tuple(map(duty, role.duties))) for role in self.roles)
-        return replace(self, tables=tables, roles=roles)
+        return replace(small, roles=tuple(replace(role, duties=tuple(map(duty, role.duties))) for role in self.roles))
 
     def lanes(self, table: str) -> int:
         """Lanes that write to a table at once, with that of the process that fills it."""
-        count = 1
-        for role, plan in self.duties:
-            if isinstance(plan, Insert) and plan.table == table:
-                count += role.processes
-            elif isinstance(plan, Append) and table in plan.tables:
-                count += role.processes * max(1, plan.lanes)
-        return count
+        writers = [(role, plan) for role, plan in self.duties if isinstance(plan, Write) and table in plan.tables]
+        return 1 + sum(role.processes * max(1, plan.lanes) for role, plan in writers)
 
     @property
     def memory_bytes(self) -> int:
@@ -124,15 +122,12 @@ class Load:
         """
         total = self.objects_bytes + (192 << 20)
         for table in self.tables:
-            item = table.sizes[1] or table.item_bytes
             open_chunk = max(1 << 20, table.view.rows_spanned * table.row_bytes)
-            total += round(table.capacity * (item * 1.6 + 192)) + 4 * self.lanes(table.name) * open_chunk
-            total += int(table.settings.get("max_bytes", 0))
+            total += round(table.capacity * (table.stored_bytes * 1.6 + 192))
+            total += 4 * self.lanes(table.name) * open_chunk + int(table.settings.get("max_bytes", 0))
         for role, plan in self.duties:
             if isinstance(plan, Draw):
-                drawn = map(self.table, plan.tables)
-                item = max(table.sizes[1] or table.item_bytes for table in drawn)
-                total += 3 * role.processes * plan.batch * item
+                total += 3 * role.processes * plan.batch * max(self.table(name).stored_bytes for name in plan.tables)
             elif isinstance(plan, Put):  # each client's object, another on its way in, and the one that all get
                 total += round((2 * role.processes + 1) * (plan.size * 1.15 + (4 << 20)))
         return total

@@ -82,6 +82,11 @@ class TablePlan:
         return self.sizes[0] or self.row_bytes
 
     @property
+    def stored_bytes(self) -> int:
+        """Approximate bytes of one item in the store."""
+        return self.sizes[1] or self.row_bytes
+
+    @property
     def filled(self) -> int:
         """Items inserted before anything is measured."""
         return self.capacity if self.fill < 0 else min(self.fill, self.capacity)
@@ -106,7 +111,7 @@ class TablePlan:
 
     def scaled(self, scale: float) -> TablePlan:
         """With a share of the items and of the limiter's minimum; a queue stays as it is."""
-        limiter = self.limiter
+        limiter, settings = self.limiter, dict(self.settings)
         if isinstance(limiter, di_store.Queue):
             return self
         capacity = min(self.capacity, max(LEAST_CAPACITY, round(self.capacity * scale)))
@@ -115,7 +120,6 @@ class TablePlan:
         elif isinstance(limiter, di_store.SamplesPerInsert):
             limiter = replace(limiter, min_size=max(1, min(limiter.min_size, capacity // 2)))
         fill = self.fill if self.fill <= 0 else max(1, round(self.fill * scale))
-        settings = dict(self.settings)
         if "max_bytes" in settings:
             settings["max_bytes"] = max(64 << 20, round(settings["max_bytes"] * scale))
         return replace(self, capacity=capacity, limiter=limiter, fill=fill, settings=settings)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -13,27 +11,21 @@ import numpy as np
 import di_store
 from di_store.workloads.content import objects
 from di_store.workloads.crew import Crew, Outcome, Phase
-from di_store.workloads.duties import SHARED_OBJECT, Draw, Get, Publish
-from di_store.workloads.load import Bar, Load
+from di_store.workloads.duties import SHARED_OBJECT, Draw, Get, Publish, Write
+from di_store.workloads.load import Bar, Line, Load
 
 PERCENTILES = (50.0, 99.0, 99.9)
 RATE_SHARE = 0.99
 """A rate counts as held from here: steps due in the last moment of a phase may begin after it."""
 
-WARM_SHARE, MOST_SHARE, LEAST_SECONDS = 1 / 6, 1 / 6, 0.05
+PHASE_SHARE, LEAST_SECONDS = 1 / 6, 0.05
+"""Of the measured time: how long warming up takes, and each phase as fast as it can; and their least."""
+
+LEAST_PERIODS, LEAST_CALLS = 2, 3
+"""What these phases have room for: steps of every learner, as its first draw maps the table; and measured calls."""
+
 MIXTURE_DRAWS = 100_000
-LOOK_SECONDS, LOOKS = 0.05, 3
-
-
-@dataclass(frozen=True)
-class Line:
-    """One thing that had to hold, and whether it did."""
-
-    text: str
-    figure: float
-    relation: str
-    value: float
-    ok: bool
+LOOKS = 3
 
 
 @dataclass
@@ -66,10 +58,7 @@ class LoadResult:
     @property
     def plain(self) -> dict[str, Any]:
         """As JSON takes it; what is not known is null."""
-        found = {**asdict(self), "ok": self.ok}
-        for line in found["lines"]:
-            line["figure"] = None if math.isnan(line["figure"]) else line["figure"]
-        return found
+        return {**asdict(self), "ok": self.ok}
 
 
 def carry(load: Load, *, seconds: float | None, scale: float, say: Callable[[str], None]) -> LoadResult:
@@ -77,8 +66,8 @@ def carry(load: Load, *, seconds: float | None, scale: float, say: Callable[[str
 
     Args:
         load: which.
-        seconds: measured; None: the load's own. Warming up takes a sixth of that before, and each phase as fast as it
-            can a sixth after.
+        seconds: measured; None: the load's own. Warming up takes about a sixth of that before, and each phase as fast
+            as it can about a sixth after.
         scale: share of the items that tables hold.
         say: is told what goes on.
 
@@ -99,7 +88,7 @@ def carry(load: Load, *, seconds: float | None, scale: float, say: Callable[[str
                 if table.limited_late:
                     store.table(table.name).configure(limiter=table.limiter)
             _Trial(load, store, crew, result, say).run()
-    result.lines = [_line(bar, result.figures) for bar in _bars(load)]
+    result.lines = [bar.judge(result.figures) for bar in _bars(load)]
     return result
 
 
@@ -111,66 +100,76 @@ class _Trial:
     ) -> None:
         self._load, self._store, self._crew = load, store, crew
         self._result, self._say = result, say
-        self._tables = {plan.name: store.table(plan.name) for plan in load.tables}
+        self._tables = [(plan, store.table(plan.name)) for plan in load.tables]
         self._rates = {plan.label: plan.rate for _, plan in load.duties if plan.rate != 0}
-        self._looked = 0.0
+        self._draws = [plan for _, plan in load.duties if isinstance(plan, Draw) and plan.rate]
 
     def run(self) -> None:
         """All phases."""
-        load, seconds = self._load, self._result.seconds
-        warm, most = (max(LEAST_SECONDS, seconds * share) for share in (WARM_SHARE, MOST_SHARE))
+        load, result = self._load, self._result
+        periods = (LEAST_PERIODS * plan.batch / (plan.rate or 1) for plan in self._draws)
+        warm = max(LEAST_SECONDS, result.seconds * PHASE_SHARE, *periods)
         if load.paced:
             self._say(f"{load.name}: warming up for {warm:.3g} s")
             self._crew.run(Phase(warm, self._rates, True))
-            self._say(f"{load.name}: measuring for {seconds:.3g} s")
-            self._measure(seconds)
+            self._say(f"{load.name}: measuring for {result.seconds:.3g} s")
+            self._measure(result.seconds)
         for labels in load.most:
             self._say(f"{load.name}: as fast as it can, {' and '.join(labels)}")
             rates = {**(self._rates if load.paced else {}), **dict.fromkeys(labels)}
             if not load.paced:
                 self._crew.run(Phase(warm, rates, False))
-            outcome = self._crew.run(Phase(most if load.paced else seconds, rates, False), self._watch)
-            self._headroom(outcome, labels)
+            calls = (LEAST_CALLS * result.milliseconds.get(label, {"p50": 0.0})["p50"] / 1e3 for label in labels)
+            most = max(LEAST_SECONDS, result.seconds * PHASE_SHARE, *calls) if load.paced else result.seconds
+            outcome = self._crew.run(Phase(most, rates, False), self._watch)
+            for label in labels:
+                result.most[label] = outcome.tallies[label].elements_per_second
+                if self._rates[label] is None:
+                    self._note(outcome, [label])
+        times = [result.most[label] / rate for label, rate in self._rates.items() if rate and label in result.most]
+        if times and all(times):  # 0: not one call came to its end, so that nothing is known
+            result.figures["headroom"] = min(times)
         self._audit()
 
     def _measure(self, seconds: float) -> None:
         figures = self._result.figures
-        before = {name: table.stats() for name, table in self._tables.items()}
+        before = self._counts()
         outcome = self._crew.run(Phase(seconds, self._rates, True), self._watch)
-        after = {name: table.stats() for name, table in self._tables.items()}
+        inserts, samples = self._counts() - before
         for label, tally in outcome.tallies.items():
-            if tally.rate is not None:
+            if self._rates[label] is not None:
                 figures[f"{label} rate"] = tally.done / tally.due
-        self._note(outcome, list(outcome.tallies), list(outcome.spent))
+        self._note(outcome, dict.fromkeys([*outcome.tallies, *outcome.spent]))
         figures["store_cores"] = (outcome.call_cpu + outcome.other_cpu) / seconds
         figures["chores_cores"] = outcome.other_cpu / seconds
-        for _, plan in self._load.duties:
-            spent = self._result.milliseconds.get(plan.label)
-            if isinstance(plan, Draw) and plan.rate is not None and spent is not None:
-                figures[f"{plan.label} p99 of period"] = spent["p99"] / (plan.batch / plan.rate * 1e3)
+        asked = wanted = 0.0
+        for plan in self._draws:
+            asked += plan.rate or 0.0
+            if plan.label in outcome.spent:
+                period = plan.batch / (plan.rate or 1) * 1e3
+                figures[f"{plan.label} p99 of period"] = self._result.milliseconds[plan.label]["p99"] / period
+        for _, writer in self._load.duties:
+            if isinstance(writer, Write):
+                wanted += (writer.rate or 0.0) / self._load.table(writer.tables[0]).view.rows_added
+        if inserts and asked and wanted:
+            figures["samples_per_insert"] = samples / inserts
+            figures["samples_per_insert_error"] = samples / inserts / (asked / wanted) - 1
         self._room()
-        self._per_insert(before, after)
 
-    def _headroom(self, outcome: Outcome, labels: tuple[str, ...]) -> None:
-        """What was reached as fast as it could, over the paced rate."""
-        figures = self._result.figures
-        for label in labels:
-            reached = self._result.most[label] = outcome.tallies[label].elements_per_second
-            asked = self._rates[label]
-            if asked is None:
-                self._note(outcome, [label], [label])
-            else:
-                figures["headroom"] = min(reached / asked, figures.get("headroom", math.inf))
+    def _counts(self) -> Any:
+        """Inserts and samples of all tables."""
+        stats = [table.stats() for _, table in self._tables]
+        return np.array([sum(each[name] for each in stats) for name in ("inserts", "samples")])
 
-    def _note(self, outcome: Outcome, rates: list[str], times: list[str]) -> None:
+    def _note(self, outcome: Outcome, labels: Iterable[str]) -> None:
         """Keep the rates and times of these labels."""
-        for label in rates:
-            tally = outcome.tallies[label]
-            reached, moved = tally.elements_per_second, tally.bytes_per_second
-            self._result.rates[label] = {"asked": tally.rate, "reached": reached, "bytes_per_second": moved}
-        for label in times:
-            spent = outcome.spent.get(label)
-            if spent is not None:
+        for label in labels:
+            if label in outcome.tallies:
+                _, _, reached, moved = outcome.tallies[label]
+                asked = self._rates[label]
+                self._result.rates[label] = {"asked": asked, "reached": reached, "bytes_per_second": moved}
+            if label in outcome.spent:
+                spent = outcome.spent[label]
                 percentiles = {f"p{q:g}": float(np.percentile(spent, q)) / 1e6 for q in PERCENTILES}
                 self._result.milliseconds[label] = {"calls": len(spent), **percentiles}
 
@@ -186,8 +185,7 @@ class _Trial:
             logical += flat
             stored += table["used_bytes"]
             figures[f"items of {plan.name}"] = table["size"]
-            if flat:
-                figures[f"stored_share of {plan.name}"] = table["used_bytes"] / flat
+            figures[f"stored_share of {plan.name}"] = table["used_bytes"] / max(flat, 1)
         if len(full) > 1:
             stored = min(stored, stats["chunk_pages"])  # tables of one stream share their chunks
         if items:
@@ -195,32 +193,19 @@ class _Trial:
                 figures[f"{name}_share"] = taken / logical
                 figures[f"{name}_bytes_per_element"] = taken / items
 
-    def _per_insert(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-        """How far samples per insert were from what the rates say, as a share of it."""
-        inserts, samples = (sum(after[name][of] - before[name][of] for name in after) for of in ("inserts", "samples"))
-        asked = sum(plan.rate or 0.0 for _, plan in self._load.duties if isinstance(plan, Draw))
-        wanted = self._load.inserts_per_second
-        if inserts and asked and wanted:
-            self._result.figures["samples_per_insert"] = samples / inserts
-            self._result.figures["samples_per_insert_error"] = samples / inserts / (asked / wanted) - 1
-
     def _watch(self) -> None:
         """Whether the limiters' errors are inside their bounds, some times a second."""
-        now, figures = time.monotonic(), self._result.figures
-        if now - self._looked < LOOK_SECONDS:
-            return
-        self._looked = now
-        for plan in self._load.tables:
+        figures = self._result.figures
+        for plan, table in self._tables:
             if plan.limited_late:
                 # Stats take no lock, so one count may be newer than another: only an error that stays is one.
-                outside = not any(_inside(self._tables[plan.name]) for _ in range(LOOKS))
+                outside = not any(_inside(table) for _ in range(LOOKS))
                 for name, more in (("limiter_looks", 1), ("limiter_outside", outside)):
                     figures[name] = figures.get(name, 0.0) + more
 
     def _audit(self) -> None:
         figures = self._result.figures
-        draws = max(1_000, round(MIXTURE_DRAWS * self._result.scale))
-        for found in self._crew.audit(draws):
+        for found in self._crew.audit(max(1_000, round(MIXTURE_DRAWS * self._result.scale))):
             for name, figure in found.items():
                 if name == "damaged":
                     figure += figures.get(name, 0.0)
@@ -247,8 +232,3 @@ def _bars(load: Load) -> list[Bar]:
     if any(isinstance(plan, Publish) for plan in plans):
         bars.append(Bar("least_pulled", ">=", 1, "versions that every puller got"))
     return [*bars, *load.bars]
-
-
-def _line(bar: Bar, figures: Mapping[str, float]) -> Line:
-    figure = figures.get(bar.figure, math.nan)
-    return Line(bar.text, figure, bar.relation, bar.value, bar.holds(figure))
