@@ -27,13 +27,13 @@ bool SharedLock::try_acquire() {
   return true;
 }
 
-void SharedLock::acquire(u64 deadline_ns) {
+void SharedLock::acquire(Deadline deadline) {
   if (try_acquire()) return;
   for (int i = 0; i < kSpins; ++i) {
     pause();
     if (word_.word.load(std::memory_order_relaxed) == 0 && try_acquire()) return;
   }
-  acquire_slow(deadline_ns);
+  acquire_slow(deadline);
 }
 
 // The owner is dead, perhaps for so long that its slot is another process's. A process that exits cleanly holds no lock.
@@ -49,7 +49,7 @@ void SharedLock::acquire_slow(Deadline deadline) {
   const u32 mine = my_word() | kSleeping;  // others may sleep too: wake one at release
   const bool nested = os::is_python_held_off() && !deadline.tries_only();
   // mutant: waits-with-a-lock-in-hand-last
-  const u64 until = nested ? deadline.at_most(kNestedNs).at_ns() : deadline.at_ns();
+  const Deadline until = nested ? deadline.at_most(kNestedNs) : deadline;
   WaitRecord record(client_);
   os::LongWait wait;
   for (;;) {
@@ -75,13 +75,12 @@ void SharedLock::acquire_slow(Deadline deadline) {
     }
     const u32 holder = lock_owner(now);
     if (!deadline.tries_only()) record.is_for_lock(holder);  // from the second slice on: most waits are over by then
-    const u64 time = os::now_ns();
-    if (time < until) {
+    if (!until.over()) {
       if (wait.is_due()) wait.tell(name_ + " is held by " + describe_client(client_.memory, holder));
       continue;
     }
     // A lock is held for microseconds. An owner that runs and keeps it longer waits for a processor: no reason to fail.
-    if (!deadline.tries_only() && time < until + kPatienceNs && runs(client_.memory, holder)) continue;
+    if (!deadline.tries_only() && !until.over_since(kPatienceNs) && runs(client_.memory, holder)) continue;
     if (!deadline.tries_only()) record.give_up();
     refuse(holder, nested);
   }

@@ -38,7 +38,7 @@ class DI_CAPABILITY("shared lock") SharedLock {
       : client_(client), word_(word), name_(std::move(name)) {}
 
   // Throws kTimeout naming who holds it up. The caller looks at needs_recovery() next.
-  void acquire(u64 deadline_ns) DI_ACQUIRE();
+  void acquire(Deadline deadline) DI_ACQUIRE();
   bool try_acquire();
   void release() DI_RELEASE();
 
@@ -69,7 +69,7 @@ class DI_CAPABILITY("shared lock") SharedLock {
 };
 
 // Waits until the lock that `error` names can be had, or for a moment where it names none. At the deadline it throws the
-// error.
+// error. The caller holds no shared lock; the one taken here is released at once, without a change below it.
 void await_inner(const Client& client, const Error& error, Deadline deadline);
 
 // Runs a call that takes one shared lock inside another, or sleeps while it holds one. Such a call may fail in the inner

@@ -62,10 +62,10 @@ std::shared_ptr<Arena> Arena::find(const std::string& name, int* refused, bool* 
   return nullptr;
 }
 
-std::shared_ptr<Arena> Arena::open(const std::string& name, Mode mode, u64 budget_bytes, u64 seed, u64 deadline_ns) {
+std::shared_ptr<Arena> Arena::open(const std::string& name, Mode mode, u64 budget_bytes, u64 seed, Deadline deadline) {
   os::hold_store_folder();
   // mutant: names-without-a-lock
-  os::FolderLock folder(name, deadline_ns);
+  os::FolderLock folder(name, deadline);
   int refused = 0;
   for (;;) {
     os::lock_aside(registry().mutex);
@@ -164,7 +164,7 @@ Arena::~Arena() {
   const bool own = slot() != kNone && !is_foreign() && has_descriptor();
   bool empty = false;
   try {
-    if (own) ledger().sweep(os::ending() ? 0 : os::now_ns() + kSweepNs);
+    if (own) ledger().sweep(os::ending() ? Deadline::only_try() : Deadline::in(kSweepNs));
     empty = own && ledger().is_empty();
   } catch (...) {
   }

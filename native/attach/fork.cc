@@ -168,7 +168,7 @@ void Arena::renew_in_child() {
   }
   try {
     // mutant: fork-repeats-no-pins
-    ledger().repeat_pins(os::now_ns() + kChildPatienceNs);
+    ledger().repeat_pins(Deadline::in(kChildPatienceNs));
   } catch (...) {  // what could not be repeated is kept in another way
   }
   keep_inherited(*this);

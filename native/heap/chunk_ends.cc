@@ -32,9 +32,9 @@ void ChunkEnds::detach_held(u32 chunk, u32 table) {
   release_if_unused(chunk);
 }
 
-void ChunkEnds::detach(std::span<const u32> chunks, u32 table, u64 deadline_ns) {
+void ChunkEnds::detach(std::span<const u32> chunks, u32 table, Deadline deadline) {
   if (chunks.empty()) return;
-  HeapCore::Guard guard(heap_, deadline_ns);
+  HeapCore::Guard guard(heap_, deadline);
   for (const u32 chunk : chunks) detach_held(chunk, table);
   heap_.budget.announce_room();
 }
@@ -65,10 +65,10 @@ void ChunkEnds::close_held(u32 chunk) {
   heap_.budget.announce_room();
 }
 
-bool ChunkEnds::close(u32 chunk, u32 position, u32 entry, u64 deadline_ns) {
+bool ChunkEnds::close(u32 chunk, u32 position, u32 entry, Deadline deadline) {
   Ledger& ledger = heap_.ledger;
   try {
-    HeapCore::Guard guard(heap_, deadline_ns);
+    HeapCore::Guard guard(heap_, deadline);
     if (position != kNone) {
       end_need(chunk, position);
       detach_held(chunk, heap_.chunk_memory.head(chunk).attachment[position].table);
@@ -78,7 +78,7 @@ bool ChunkEnds::close(u32 chunk, u32 position, u32 entry, u64 deadline_ns) {
     close_held(chunk);
     ledger.entry(entry).what.store(0, std::memory_order_release);
   } catch (...) {
-    if (deadline_ns != 0) throw;
+    if (!deadline.tries_only()) throw;
     rethrow_lasting();
     return false;
   }
@@ -86,11 +86,11 @@ bool ChunkEnds::close(u32 chunk, u32 position, u32 entry, u64 deadline_ns) {
   return true;
 }
 
-void ChunkEnds::sweep(u64 deadline_ns) {
+void ChunkEnds::sweep(Deadline deadline) {
   for (u32 index = 0; index < heap_.descriptor_count(); ++index) {
     const u64 word = heap_.descriptor(index).word.load(std::memory_order_acquire);
     if (word_kind(word) != ObjectKind::kChunk || word_state(word) == ObjectState::kFree) continue;
-    HeapCore::Guard guard(heap_, deadline_ns);  // re-read under the lock: it may have been freed meanwhile
+    HeapCore::Guard guard(heap_, deadline);  // re-read under the lock: it may have been freed meanwhile
     const u64 again = heap_.descriptor(index).word.load();
     if (word_kind(again) != ObjectKind::kChunk || word_state(again) == ObjectState::kFree) continue;
     for (const Attachment& at : heap_.chunk_memory.attachments(index)) {
@@ -98,22 +98,22 @@ void ChunkEnds::sweep(u64 deadline_ns) {
       detach_held(index, at.table);
     }
   }
-  settle_collapses(deadline_ns);
+  settle_collapses(deadline);
 }
 
 // For chunks whose last use ended in a process that was killed before it detached them.
-void ChunkEnds::sweep_now_and_then(u64 deadline_ns) {
+void ChunkEnds::sweep_now_and_then(Deadline deadline) {
   const u64 now = os::now_ns();
   u64 before = swept_ns_.load(std::memory_order_relaxed);
   if (now - before < kSweepNs || !swept_ns_.compare_exchange_strong(before, now, std::memory_order_relaxed)) return;
-  sweep(deadline_ns);
+  sweep(deadline);
 }
 
 // Collapses that dead clients may have left.
-void ChunkEnds::settle_collapses(u64 deadline_ns) {
+void ChunkEnds::settle_collapses(Deadline deadline) {
   constexpr u64 kSlicesPerHold = 1024;
   for (u64 at = 0, high = 1; at < high;) {
-    HeapCore::Guard guard(heap_, deadline_ns);  // guards slice_high too: it grows while blocks are made
+    HeapCore::Guard guard(heap_, deadline);  // guards slice_high too: it grows while blocks are made
     at = heap_.reclaim.settle_collapses(at, kSlicesPerHold, true);
     high = heap_.memory.heap_header().slice_high;
   }

@@ -1,5 +1,6 @@
 // How chunks end: closed by their writer, detached from one table after the other, freed when no table is attached. All of
-// it under the heap's lock. A kill after the last detach leaves a chunk that nobody uses; a sweep frees it.
+// it under the heap's lock, which close(), detach() and sweep() take themselves (sweep() once per chunk), after a table's
+// lock where the caller holds one. A kill after the last detach leaves a chunk that nobody uses; a sweep frees it.
 #pragma once
 
 #include <atomic>
@@ -13,12 +14,12 @@ class ChunkEnds {
  public:
   explicit ChunkEnds(HeapCore& heap) : heap_(heap) {}
 
-  // By its writer, or the reaper: no more rows. With deadline 0 it only tries; false: the heap is busy.
+  // By its writer, or the reaper: no more rows. False, only with Deadline::only_try(): the heap is busy.
   // `position`: of one of its tables, while others still need it; kNone: of all, and `entry` ends.
-  bool close(u32 chunk, u32 position, u32 entry, u64 deadline_ns);
-  void detach(std::span<const u32> chunks, u32 table, u64 deadline_ns);  // this table's uses of them have ended
-  void sweep(u64 deadline_ns);                                           // the same for all, after a death
-  void sweep_now_and_then(u64 deadline_ns);
+  bool close(u32 chunk, u32 position, u32 entry, Deadline deadline);
+  void detach(std::span<const u32> chunks, u32 table, Deadline deadline);  // this table's uses of them have ended
+  void sweep(Deadline deadline);                                           // the same for all, after a death
+  void sweep_now_and_then(Deadline deadline);
 
   void close_held(u32 chunk) DI_UNCHECKED;  // under the heap's lock: of all its tables
 
@@ -26,7 +27,7 @@ class ChunkEnds {
   void end_need(u32 chunk, u32 position) DI_REQUIRES(heap_.lock);
   void detach_held(u32 chunk, u32 table) DI_REQUIRES(heap_.lock);
   void release_if_unused(u32 chunk) DI_REQUIRES(heap_.lock);
-  void settle_collapses(u64 deadline_ns);
+  void settle_collapses(Deadline deadline);  // a hold per 1,024 slices
 
   HeapCore& heap_;
   std::atomic<u64> swept_ns_{0};

@@ -5,8 +5,8 @@
 namespace di {
 
 // One hold: 0 where the reserve is set, ~0 where a segment of descriptors has come, else the bytes that are short.
-u64 TableClaims::try_reserve(u32 index, const Reserve& reserve, u64 deadline_ns) {
-  HeapCore::Guard guard(heap_, deadline_ns);
+u64 TableClaims::try_reserve(u32 index, const Reserve& reserve, Deadline deadline) {
+  HeapCore::Guard guard(heap_, deadline);
   Budget& budget = heap_.budget;
   TableHeader& table = heap_.memory.table(index);
   const u64 block = reserve.chunk_block != 0 ? reserve.chunk_block : table.chunk_block.load();
@@ -31,25 +31,25 @@ u64 TableClaims::try_reserve(u32 index, const Reserve& reserve, u64 deadline_ns)
 // A segment of descriptors per hold: they are memory too, and stay. So none is made before all of them and the reserve
 // fit, and the reserve is set when they are there, in one hold. A kill inside leaves a part of it: the recovery puts the
 // three numbers in order, and the caller had not come so far as to change the capacity.
-bool TableClaims::reserve(u32 index, const Reserve& reserve, u64 deadline_ns, std::string* why) {
+bool TableClaims::reserve(u32 index, const Reserve& reserve, Deadline deadline, std::string* why) {
   for (;;) {
-    const u64 missing = try_reserve(index, reserve, deadline_ns);
+    const u64 missing = try_reserve(index, reserve, deadline);
     if (missing == 0) return true;
     if (missing == kSegmentCame) continue;
     if (why != nullptr) *why = heap_.budget.room_text();
-    if (!heap_.free_holes(missing, deadline_ns)) return false;
+    if (!heap_.free_holes(missing, deadline)) return false;
   }
 }
 
-void TableClaims::settle_reserve(u32 index, u64 deadline_ns) {
-  HeapCore::Guard guard(heap_, deadline_ns);
+void TableClaims::settle_reserve(u32 index, Deadline deadline) {
+  HeapCore::Guard guard(heap_, deadline);
   const TableHeader& table = heap_.memory.table(index);
   if (table.reserve_wanted < table.reserve_bytes)
     heap_.budget.set_claims(index, table.reserve_wanted, table.held_bytes);
 }
 
-bool TableClaims::raise_reserve(u32 index, u64 bytes, u64 deadline_ns) {
-  HeapCore::Guard guard(heap_, deadline_ns);
+bool TableClaims::raise_reserve(u32 index, u64 bytes, Deadline deadline) {
+  HeapCore::Guard guard(heap_, deadline);
   Budget& budget = heap_.budget;
   TableHeader& table = heap_.memory.table(index);
   const u64 least = table.used_bytes + bytes;
@@ -64,8 +64,8 @@ bool TableClaims::raise_reserve(u32 index, u64 bytes, u64 deadline_ns) {
   return false;
 }
 
-bool TableClaims::may_fit(std::span<const u32> tables, u64 bytes, u64 deadline_ns, std::string* why) {
-  HeapCore::Guard guard(heap_, deadline_ns);
+bool TableClaims::may_fit(std::span<const u32> tables, u64 bytes, Deadline deadline, std::string* why) {
+  HeapCore::Guard guard(heap_, deadline);
   const u64 least = heap_.budget.least_claim(tables, bytes);
   if (least <= heap_.budget.spendable()) return true;
   if (why != nullptr)
@@ -75,24 +75,24 @@ bool TableClaims::may_fit(std::span<const u32> tables, u64 bytes, u64 deadline_n
   return false;
 }
 
-void TableClaims::forget_table(u32 index, u64 deadline_ns) {
-  HeapCore::Guard guard(heap_, deadline_ns);
+void TableClaims::forget_table(u32 index, Deadline deadline) {
+  HeapCore::Guard guard(heap_, deadline);
   heap_.budget.end_claims(index);
   heap_.budget.announce_room();
 }
 
-bool TableClaims::hold(u32 index, i64 delta_bytes, u64 deadline_ns, bool force) {
+bool TableClaims::hold(u32 index, i64 delta_bytes, Deadline deadline, bool force) {
   for (;;) {
     u64 missing = 0;
     {
-      HeapCore::Guard guard(heap_, deadline_ns);
+      HeapCore::Guard guard(heap_, deadline);
       const TableHeader& table = heap_.memory.table(index);
       const u64 held = table.held_bytes + static_cast<u64>(delta_bytes);
       if (!force) missing = heap_.budget.missing_for(index, table.reserve_bytes + held, 0);
       if (missing == 0) heap_.budget.set_claims(index, table.reserve_bytes, held);
     }
     if (missing == 0) return true;
-    if (!heap_.free_holes(missing, deadline_ns)) return false;
+    if (!heap_.free_holes(missing, deadline)) return false;
   }
 }
 

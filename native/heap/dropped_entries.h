@@ -2,7 +2,8 @@
 // that could not get the lock in time. This process's next sweep settles them under the lock. Dropped pins may also be
 // settled by another process that needs room.
 //
-// The list has a mutex of its own, as destructors run anywhere. A fork holds it across fork() itself: no number is dropped
+// The list has a mutex of its own, as destructors run anywhere. Order: Client::local(), then this one; it may be taken while
+// any shared lock is held, and nothing is taken inside. A fork holds it across fork() itself: no number is dropped
 // between the parent's note of its pins and the child's first look.
 #pragma once
 

@@ -6,14 +6,14 @@
 
 namespace di {
 
-void Heap::free_meta(std::span<const u32> descriptors_of, u64 deadline_ns) {
-  Guard guard(*this, deadline_ns);
+void Heap::free_meta(std::span<const u32> descriptors_of, Deadline deadline) {
+  Guard guard(*this, deadline);
   for (const u32 number : descriptors_of) free_descriptor(number, false);
   budget.announce_room();
 }
 
-void Heap::free_meta_of(u32 table, std::span<const u32> linked, u64 deadline_ns) {
-  Guard guard(*this, deadline_ns);
+void Heap::free_meta_of(u32 table, std::span<const u32> linked, Deadline deadline) {
+  Guard guard(*this, deadline);
   for (u32 number = 0; number < descriptor_count(); ++number) {
     const u64 word = descriptor(number).word.load();
     if (word_kind(word) != ObjectKind::kMeta || word_state(word) != ObjectState::kSealed) continue;
@@ -23,16 +23,16 @@ void Heap::free_meta_of(u32 table, std::span<const u32> linked, u64 deadline_ns)
   budget.announce_room();
 }
 
-u64 Heap::available(u64 deadline_ns) {
-  sweeper.settle(deadline_ns);
-  if (free_holes(kSliceBytes, deadline_ns)) move_pages(~u64{0}, true, deadline_ns);  // asked for seldom: exact
-  Guard guard(*this, deadline_ns);
+u64 Heap::available(Deadline deadline) {
+  sweeper.settle(deadline);
+  if (free_holes(kSliceBytes, deadline)) move_pages(~u64{0}, true, deadline);  // asked for seldom: exact
+  Guard guard(*this, deadline);
   const u64 claimed = budget.claimed(), most = budget.spendable();
   return most > claimed ? most - claimed : 0;
 }
 
-bool Heap::set_budget(u64 bytes, u64 deadline_ns, std::string* why) {
-  Guard guard(*this, deadline_ns);
+bool Heap::set_budget(u64 bytes, Deadline deadline, std::string* why) {
+  Guard guard(*this, deadline);
   sweeper.settle_dropped();
   const u64 claimed = budget.claimed();
   if (spendable(bytes) < claimed) {
@@ -51,13 +51,13 @@ bool Heap::set_budget(u64 bytes, u64 deadline_ns, std::string* why) {
   return true;
 }
 
-bool Heap::resize(u64 bytes, u64 deadline_ns, std::string* why) {
-  const u64 in_use = budget.limit() - available(deadline_ns);
-  if (in_use > bytes) free_holes(in_use - bytes, deadline_ns);
-  if (!set_budget(bytes, deadline_ns, why)) return false;
+bool Heap::resize(u64 bytes, Deadline deadline, std::string* why) {
+  const u64 in_use = budget.limit() - available(deadline);
+  if (in_use > bytes) free_holes(in_use - bytes, deadline);
+  if (!set_budget(bytes, deadline, why)) return false;
   // From here on the budget is the new one: where the heap is held up, who needs room gives the pages back.
   try {
-    for (PageReclaim::Cursor cursor; shrink_some(&cursor, deadline_ns);) {
+    for (PageReclaim::Cursor cursor; shrink_some(&cursor, deadline);) {
     }
   } catch (const Error& error) {
     if (error.code() != Code::kTimeout) throw;
@@ -65,13 +65,13 @@ bool Heap::resize(u64 bytes, u64 deadline_ns, std::string* why) {
   return true;
 }
 
-bool Heap::shrink_some(PageReclaim::Cursor* cursor, u64 deadline_ns) {
-  Guard guard(*this, deadline_ns);
+bool Heap::shrink_some(PageReclaim::Cursor* cursor, Deadline deadline) {
+  Guard guard(*this, deadline);
   return budget.committed() > budget.limit() && reclaim.some(cursor) != 0;
 }
 
-u64 Heap::check(bool repair, u64 deadline_ns, std::vector<std::string>* findings) {
-  Guard guard(*this, deadline_ns);
+u64 Heap::check(bool repair, Deadline deadline, std::vector<std::string>* findings) {
+  Guard guard(*this, deadline);
   sweeper.settle_dropped();
   if (repair) {
     HeapRecovery(*this).check(findings);
@@ -83,7 +83,7 @@ u64 Heap::check(bool repair, u64 deadline_ns, std::vector<std::string>* findings
   copy.heap_header().lock.dirty.store(0);
   Client stand_in(copy);
   stand_in.stand_in_for(client);
-  return Heap(stand_in).check(true, deadline_ns, findings);
+  return Heap(stand_in).check(true, deadline, findings);
 }
 
 }  // namespace di

@@ -25,11 +25,21 @@ class Heap : public HeapCore {
         objects(*this, object_ends, sweeper),
         maker(*this, objects, chunks, sweeper) {}
 
-  void free_meta(std::span<const u32> descriptors, u64 deadline_ns);
-  void free_meta_of(u32 table, std::span<const u32> linked, u64 deadline_ns);  // sealed, of this table, not among these
-  u64 available(u64 deadline_ns);  // bytes that a new object or reserve may take
-  bool resize(u64 budget, u64 deadline_ns, std::string* why);
-  u64 check(bool repair, u64 deadline_ns, std::vector<std::string>* findings);
+  // Each takes the heap's lock itself: the caller may hold the directory's and tables' locks, never the heap's. A kill
+  // inside a hold makes the lock's next owner rebuild; what a kill between two holds leaves is said here.
+
+  // Blocks that nothing links any more. One hold; a kill leaves the rest as strays, which the table's recovery frees.
+  void free_meta(std::span<const u32> descriptors, Deadline deadline);
+  // The sealed blocks of a table that are not among these. One hold; a kill leaves the rest, and the table's recovery or
+  // its drop calls this again.
+  void free_meta_of(u32 table, std::span<const u32> linked, Deadline deadline);
+  // Bytes that a new object or reserve may take. Several holds; a kill between them leaves pages given back.
+  u64 available(Deadline deadline);
+  // One hold sets the budget, then pages beyond it go back, a slice per hold. A kill in between leaves the new budget, and
+  // the next call that needs room gives the pages back.
+  bool resize(u64 budget, Deadline deadline, std::string* why);
+  // One hold, of the store itself or (without repair) while a private copy is looked at.
+  u64 check(bool repair, Deadline deadline, std::vector<std::string>* findings);
 
   TableClaims claims;
   ObjectEnds object_ends;
@@ -39,8 +49,9 @@ class Heap : public HeapCore {
   Maker maker;
 
  private:
-  bool set_budget(u64 budget, u64 deadline_ns, std::string* why);
-  bool shrink_some(PageReclaim::Cursor* cursor, u64 deadline_ns);  // a slice of pages beyond the budget; false: no more
+  bool set_budget(u64 budget, Deadline deadline, std::string* why);
+  // One hold: a slice of pages beyond the budget goes back; false: no more.
+  bool shrink_some(PageReclaim::Cursor* cursor, Deadline deadline);
 };
 
 }  // namespace di

@@ -21,8 +21,8 @@ HeapCore::HeapCore(Client& process, Ledger& entries)
       budget(memory),
       lock(process, memory.heap_header().lock, "the store's heap") {}
 
-HeapCore::Guard::Guard(HeapCore& heap, u64 deadline_ns) : heap_(heap), exceptions_(std::uncaught_exceptions()) {
-  heap.lock.acquire(deadline_ns);
+HeapCore::Guard::Guard(HeapCore& heap, Deadline deadline) : heap_(heap), exceptions_(std::uncaught_exceptions()) {
+  heap.lock.acquire(deadline);
   try {
     // mutant: heap-not-rebuilt-after-a-death
     if (heap.lock.needs_recovery()) HeapRecovery(heap).rebuild();
@@ -91,21 +91,21 @@ u64 HeapCore::raw_block(u64 bytes, BlockUse use, u64 limit) {
   }
 }
 
-u64 HeapCore::move_pages(u64 bytes, bool holes_only, u64 deadline_ns) {
+u64 HeapCore::move_pages(u64 bytes, bool holes_only, Deadline deadline) {
   PageReclaim::Cursor cursor;
   u64 got = 0;
   for (u64 some = 1; got < bytes && some != 0; got += some) {
-    Guard guard(*this, deadline_ns);
+    Guard guard(*this, deadline);
     // mutant: pages-do-not-move
     some = holes_only ? reclaim.from_holes(&cursor) : reclaim.some(&cursor);
   }
   return got;
 }
 
-bool HeapCore::free_holes(u64 bytes, u64 deadline_ns) {
+bool HeapCore::free_holes(u64 bytes, Deadline deadline) {
   const HeapHeader& heap = memory.heap_header();
   const u64 objects = heap.object_bytes, live = heap.live_bytes;  // read freely: an estimate
-  return live < objects && bytes <= objects - live && move_pages(bytes, true, deadline_ns) != 0;
+  return live < objects && bytes <= objects - live && move_pages(bytes, true, deadline) != 0;
 }
 
 // --------------------------------------------------------------------------------------------------------- descriptors

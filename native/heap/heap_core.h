@@ -30,10 +30,11 @@ class HeapCore {
   void format();
 
   // One hold of the lock. After a death it rebuilds first. Leaving by an exception keeps `dirty` set, so the next owner
-  // rebuilds.
+  // rebuilds, as it does after a kill. Order: after the directory's and tables' locks. No other shared lock is taken
+  // inside; of this process's mutexes only Client::local() and that of the dropped entries.
   class DI_SCOPED_CAPABILITY Guard {
    public:
-    Guard(HeapCore& heap, u64 deadline_ns) DI_ACQUIRE(heap.lock);
+    Guard(HeapCore& heap, Deadline deadline) DI_ACQUIRE(heap.lock);
     ~Guard() DI_RELEASE();
     Guard(const Guard&) = delete;
     Guard& operator=(const Guard&) = delete;
@@ -61,10 +62,10 @@ class HeapCore {
   static bool has_tables_headroom(const Blocks::Choice& choice, std::string* why);
   bool commit(const Blocks::Choice& choice, std::string* why);  // its pages; also without the lock
 
-  // Pages that nobody uses go back, a slice per hold of the lock; bytes got.
-  u64 move_pages(u64 bytes, bool holes_only, u64 deadline_ns) DI_EXCLUDES(lock);
+  // Pages that nobody uses go back, a slice per hold of the lock; bytes got. A kill between two holds leaves nothing to do.
+  u64 move_pages(u64 bytes, bool holes_only, Deadline deadline) DI_EXCLUDES(lock);
   // The same for pages between objects, if these may suffice; false: there is nothing to gain.
-  bool free_holes(u64 bytes, u64 deadline_ns) DI_EXCLUDES(lock);
+  bool free_holes(u64 bytes, Deadline deadline) DI_EXCLUDES(lock);
 
   Client& client;
   Memory& memory;

@@ -5,8 +5,8 @@
 
 namespace di {
 
-PinResult IdObjects::pin(const Id& id, u32 entry, u32* out, u64 deadline_ns) {
-  HeapCore::Guard guard(heap_, deadline_ns);
+PinResult IdObjects::pin(const Id& id, u32 entry, u32* out, Deadline deadline) {
+  HeapCore::Guard guard(heap_, deadline);
   sweeper_.settle_dropped();
   HeapHeader& heap = heap_.memory.heap_header();
   const u32 index = heap_.ids.find(id);
@@ -33,8 +33,8 @@ PinResult IdObjects::pin(const Id& id, u32 entry, u32* out, u64 deadline_ns) {
   return PinResult::kPinned;
 }
 
-void IdObjects::repeat_pins(std::span<const PinCopy> pins, u64 deadline_ns) {
-  HeapCore::Guard guard(heap_, deadline_ns);
+void IdObjects::repeat_pins(std::span<const PinCopy> pins, Deadline deadline) {
+  HeapCore::Guard guard(heap_, deadline);
   for (const PinCopy& pin : pins) {
     Descriptor& entry = heap_.descriptor(ledger_descriptor(pin.what));
     const u64 seen = entry.word.load();
@@ -47,16 +47,16 @@ void IdObjects::repeat_pins(std::span<const PinCopy> pins, u64 deadline_ns) {
   }
 }
 
-bool IdObjects::contains(const Id& id, u64 deadline_ns) {
-  HeapCore::Guard guard(heap_, deadline_ns);
+bool IdObjects::contains(const Id& id, Deadline deadline) {
+  HeapCore::Guard guard(heap_, deadline);
   const u32 index = heap_.ids.find(id);
   if (index == kNone) return false;
   const Descriptor& found = heap_.descriptor(index);
   return word_state(found.word.load()) == ObjectState::kSealed && !has_expired(found);
 }
 
-bool IdObjects::remove(const Id& id, u64 deadline_ns) {
-  HeapCore::Guard guard(heap_, deadline_ns);
+bool IdObjects::remove(const Id& id, Deadline deadline) {
+  HeapCore::Guard guard(heap_, deadline);
   sweeper_.settle_dropped();
   const u32 index = heap_.ids.find(id);
   if (index == kNone) return false;
@@ -79,13 +79,13 @@ u32 IdObjects::find_taken(const Id& id) {
 
 // The lock is held for some descriptors at a time: an object that is there all the while keeps its descriptor, so it is
 // met once.
-std::vector<std::string> IdObjects::keys(const u8* after, u64 count, u64 deadline_ns) {
+std::vector<std::string> IdObjects::keys(const u8* after, u64 count, Deadline deadline) {
   constexpr u32 kStep = 1024;
   std::vector<std::string> least;  // a heap, its largest first
   const u64 now = os::boot_ns();
   u32 total = 1;
   for (u32 from = 0; from < total && count != 0; from += kStep) {
-    HeapCore::Guard guard(heap_, deadline_ns);
+    HeapCore::Guard guard(heap_, deadline);
     total = heap_.descriptor_count();
     for (u32 index = from; index < std::min(total, from + kStep); ++index) {
       const Descriptor& entry = heap_.descriptor(index);

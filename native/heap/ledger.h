@@ -17,10 +17,11 @@ class Ledger : public DroppedEntries {
  public:
   Ledger(Client& client, Heap& heap) : DroppedEntries(client), heap_(heap) {}
 
-  // `count` free entries. May allocate ledger blocks: never call it with a shared lock held.
+  // `count` free entries. May settle dropped ones or allocate ledger blocks, both under the heap's lock: never call it
+  // with that lock or a table's held. A kill leaves entries that are zero, for the slot's next owner.
   void take(u32 count, std::vector<u32>* taken, Deadline deadline);  // appended
   u32 take_one(Deadline deadline);
-  void sweep(Deadline deadline);  // settles what was dropped
+  void sweep(Deadline deadline);  // settles what was dropped, under the heap's lock
   void adopt_blocks();            // a claimed slot keeps the blocks of earlier owners
 
   // Around fork() itself, where the caller holds local(): dropped_mutex_ is held across it.

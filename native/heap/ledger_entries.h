@@ -3,7 +3,8 @@
 // parent's pins under the same numbers.
 //
 // An entry's words are in shared memory: its owner writes them under the lock of what it counts, and a kill leaves them to
-// the reaper. The list of free numbers is this process's own, guarded by Client::local().
+// the reaper. The list of free numbers is this process's own, guarded by Client::local(), which each function takes itself
+// unless it says that the caller holds it. It may be taken while any shared lock is held.
 #pragma once
 
 #include <atomic>

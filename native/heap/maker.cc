@@ -117,10 +117,10 @@ void Maker::place(const MakeRequest& request, u32 entry, const Attempt& attempt,
 }
 
 // False: machine or cgroup gives no more, and the block is no more either.
-bool Maker::commit(const Attempt& attempt, u32 entry, u64 deadline_ns, std::string* why) {
+bool Maker::commit(const Attempt& attempt, u32 entry, Deadline deadline, std::string* why) {
   try {
     if (heap_.commit(attempt.choice, why)) return true;
-    HeapCore::Guard guard(heap_, deadline_ns);
+    HeapCore::Guard guard(heap_, deadline);
     discard(attempt.descriptor, entry);
   } catch (...) {  // the next call here discards it, or the reaper
     heap_.ledger.drop(entry);
@@ -131,14 +131,14 @@ bool Maker::commit(const Attempt& attempt, u32 entry, u64 deadline_ns, std::stri
 
 // -------------------------------------------------------------------------------------------------------------- making
 
-MakeResult Maker::make(const MakeRequest& request, u32 entry, u64 deadline_ns, u32* out, std::string* why,
+MakeResult Maker::make(const MakeRequest& request, u32 entry, Deadline deadline, u32* out, std::string* why,
                        u32* short_table, const Format& format) {
   *out = kNone;
   bool swept = false;
   for (int moves = 0;;) {
     Attempt attempt;
     {
-      HeapCore::Guard guard(heap_, deadline_ns);
+      HeapCore::Guard guard(heap_, deadline);
       attempt = try_make(request, entry, format);
     }
     const Shortage& shortage = attempt.shortage;
@@ -149,39 +149,39 @@ MakeResult Maker::make(const MakeRequest& request, u32 entry, u64 deadline_ns, u
       return attempt.result;
     }
     if (attempt.result == MakeResult::kMade) {
-      if (commit(attempt, entry, deadline_ns, why)) {
+      if (commit(attempt, entry, deadline, why)) {
         *out = attempt.descriptor;
         return attempt.result;
       }
       // Machine or cgroup gives no more: pages that lie unused elsewhere go back to it, and it may.
-      if (++moves > kMostMoves || heap_.move_pages(attempt.choice.missing_bytes, false, deadline_ns) == 0)
+      if (++moves > kMostMoves || heap_.move_pages(attempt.choice.missing_bytes, false, deadline) == 0)
         return MakeResult::kFull;
       os::forget_headroom();
       continue;
     }
     if (shortage.bytes == 0) {  // the budget is there, in pages that lie elsewhere
-      if (heap_.move_pages(shortage.pages, false, deadline_ns) == 0 && ++moves > kMostMoves) {
+      if (heap_.move_pages(shortage.pages, false, deadline) == 0 && ++moves > kMostMoves) {
         if (why != nullptr) *why = heap_.budget.room_text();
         return MakeResult::kFull;
       }
     } else if (!swept) {
       swept = true;
-      sweeper_.sweep_all(deadline_ns);
-      chunks_.sweep_now_and_then(deadline_ns);
+      sweeper_.sweep_all(deadline);
+      chunks_.sweep_now_and_then(deadline);
     } else if (shortage.never) {
       return MakeResult::kNever;
-    } else if (!heap_.free_holes(shortage.bytes, deadline_ns)) {
+    } else if (!heap_.free_holes(shortage.bytes, deadline)) {
       return MakeResult::kFull;
     }
   }
 }
 
-u32 Maker::make_meta(u64 bytes, u32 owner, u64 deadline_ns) {
+u32 Maker::make_meta(u64 bytes, u32 owner, Deadline deadline) {
   Ledger& ledger = heap_.ledger;
-  const u32 entry = ledger.take_one(deadline_ns);
+  const u32 entry = ledger.take_one(deadline);
   u32 index = kNone;
   try {
-    index = begin_meta(bytes, owner, entry, deadline_ns);
+    index = begin_meta(bytes, owner, entry, deadline);
   } catch (...) {
     ledger.give_unused(entry);
     throw;
@@ -190,20 +190,20 @@ u32 Maker::make_meta(u64 bytes, u32 owner, u64 deadline_ns) {
   return index;
 }
 
-u32 Maker::begin_meta(u64 bytes, u32 owner, u32 entry, u64 deadline_ns) {
+u32 Maker::begin_meta(u64 bytes, u32 owner, u32 entry, Deadline deadline) {
   MakeRequest request;
   request.bytes = bytes;
   request.kind = ObjectKind::kMeta;
   request.owner = owner;
   u32 index = kNone;
   std::string why;
-  if (make(request, entry, deadline_ns, &index, &why) != MakeResult::kMade) throw Error(Code::kCapacity, why);
+  if (make(request, entry, deadline, &index, &why) != MakeResult::kMade) throw Error(Code::kCapacity, why);
   std::memset(heap_.block(index), 0, bytes);
   return index;
 }
 
-u32 Maker::grow_ledger(u64 deadline_ns) {
-  HeapCore::Guard guard(heap_, deadline_ns);
+u32 Maker::grow_ledger(Deadline deadline) {
+  HeapCore::Guard guard(heap_, deadline);
   const u32 index = heap_.own_meta(sizeof(LedgerBlock), kOwnerLedger, heap_.budget.limit());
   if (index == kNone) throw Error(Code::kStoreFull, heap_.budget.room_text());
   LedgerBlock& fresh = *reinterpret_cast<LedgerBlock*>(heap_.block(index));

@@ -1,4 +1,7 @@
 // Making blocks: the budget admits them, pages are found and committed, and a killed maker leaves nothing behind.
+//
+// The heap's lock is taken for each attempt, and not held while pages are committed. A block that is being made is named by
+// a ledger entry of its maker: after a kill the reaper frees it.
 #pragma once
 
 #include <functional>
@@ -18,14 +21,17 @@ class Maker {
   // A block with its descriptor in state creating, held up by ledger entry `entry` (kind own); pages committed. kFull:
   // `why` says what is short, `short_table` names a table that can evict items to make room (kNone: the store is full).
   // `format` fills what others must never see unfilled (a chunk's header), under the lock.
-  MakeResult make(const MakeRequest& request, u32 entry, u64 deadline_ns, u32* descriptor, std::string* why,
+  MakeResult make(const MakeRequest& request, u32 entry, Deadline deadline, u32* descriptor, std::string* why,
                   u32* short_table = nullptr, const std::function<void(u8*)>& format = {});
-  // Meta blocks: made and handed over to their owner in one go.
-  u32 make_meta(u64 bytes, u32 owner, u64 deadline_ns);
+  // Meta blocks: made and handed over to their owner in one go. Takes a ledger entry, so the caller holds no shared lock
+  // but the directory's. A kill before the block is linked leaves a stray, which its owner's recovery frees.
+  u32 make_meta(u64 bytes, u32 owner, Deadline deadline);
   // The same in two steps: held by `entry` until seal() or abandon(). Take the lock under which it will be linked, seal it,
   // then link it: so a sealed block without a link is a dead process's, and the lock's next owner frees it.
-  u32 begin_meta(u64 bytes, u32 owner, u32 entry, u64 deadline_ns);
-  u32 grow_ledger(u64 deadline_ns);  // one more block on this process's chain; its descriptor
+  u32 begin_meta(u64 bytes, u32 owner, u32 entry, Deadline deadline);
+  // One more block on this process's chain; its descriptor. One hold: a kill before the link leaves a stray, which the
+  // lock's next owner frees; after it the block stays with the client slot.
+  u32 grow_ledger(Deadline deadline);
 
   void seal(u32 descriptor, u32 entry);     // without a lock: one atomic add
   void abandon(u32 descriptor, u32 entry);  // frees what was being created, soon
@@ -43,7 +49,7 @@ class Maker {
   void choose(const MakeRequest& request, Attempt* attempt) DI_REQUIRES(heap_.lock);
   void place(const MakeRequest& request, u32 entry, const Attempt& attempt, const Format& format)
       DI_REQUIRES(heap_.lock);
-  bool commit(const Attempt& attempt, u32 entry, u64 deadline_ns, std::string* why) DI_EXCLUDES(heap_.lock);
+  bool commit(const Attempt& attempt, u32 entry, Deadline deadline, std::string* why) DI_EXCLUDES(heap_.lock);
   void discard(u32 descriptor, u32 entry) DI_REQUIRES(heap_.lock);
 
   HeapCore& heap_;

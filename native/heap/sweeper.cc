@@ -32,13 +32,13 @@ void Sweeper::settle_dropped() {
   }
 }
 
-void Sweeper::settle(u64 deadline_ns) {
-  HeapCore::Guard guard(heap_, deadline_ns);
+void Sweeper::settle(Deadline deadline) {
+  HeapCore::Guard guard(heap_, deadline);
   settle_dropped();
 }
 
-void Sweeper::sweep_all(u64 deadline_ns) {
-  HeapCore::Guard guard(heap_, deadline_ns);
+void Sweeper::sweep_all(Deadline deadline) {
+  HeapCore::Guard guard(heap_, deadline);
   settle_dropped();
   for_ledgers(heap_, [&](u32 slot, LedgerEntry& entry) DI_UNCHECKED {  // called here, under the guard
     const u64 what = entry.what.load();
@@ -49,8 +49,8 @@ void Sweeper::sweep_all(u64 deadline_ns) {
   objects_.expire();
 }
 
-void Sweeper::settle_entry(LedgerEntry& entry, u64 deadline_ns) {
-  HeapCore::Guard guard(heap_, deadline_ns);
+void Sweeper::settle_entry(LedgerEntry& entry, Deadline deadline) {
+  HeapCore::Guard guard(heap_, deadline);
   const u64 what = entry.what.load();  // under the lock: others settle pins that were dropped, also of the dead
   const u32 index = ledger_descriptor(what);
   if (what == 0) return;
@@ -79,15 +79,15 @@ u32 Sweeper::reader_of(u32 table) const {
   return reader;
 }
 
-void Sweeper::wait_readers(u32 table, u64 deadline_ns) {
+void Sweeper::wait_readers(u32 table, Deadline deadline) {
   constexpr u64 kNestedNs = 50'000'000;  // the directory's lock is held: see patiently()
   const bool nested = os::is_python_held_off();
-  const u64 until = nested ? Deadline(deadline_ns).at_most(kNestedNs).at_ns() : deadline_ns;
+  const Deadline until = nested ? deadline.at_most(kNestedNs) : deadline;
   for (;;) {
     const u32 reader = reader_of(table);
     // mutant: stopped-reader-is-not-waited-for
     if (reader == kNone) break;
-    if (os::now_ns() >= until) {
+    if (until.over()) {
       const std::string who = describe_client(heap_.memory, reader);
       Error error(Code::kTimeout, "the table's items are being read by " + who, who);
       if (nested) error.while_holding(nullptr, "");

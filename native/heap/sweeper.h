@@ -12,12 +12,12 @@ class Sweeper {
  public:
   Sweeper(HeapCore& heap, ObjectEnds& objects, ChunkEnds& chunks) : heap_(heap), objects_(objects), chunks_(chunks) {}
 
-  void settle(u64 deadline_ns);                            // what this process has dropped
-  void sweep_all(u64 deadline_ns);                         // dropped pins of every process, expired objects
-  void settle_entry(LedgerEntry& entry, u64 deadline_ns);  // reaper: one pin or own of a dead client
-  // Before a table is dropped: waits until no live process copies from its chunks, then clears every ledger entry that
-  // names it.
-  void wait_readers(u32 table, u64 deadline_ns);
+  void settle(Deadline deadline);                            // what this process has dropped
+  void sweep_all(Deadline deadline);                         // dropped pins of every process, expired objects
+  void settle_entry(LedgerEntry& entry, Deadline deadline);  // reaper: one pin or own of a dead client
+  // Before a table is dropped, under the directory's lock alone: waits until no live process copies from its chunks, then
+  // clears every ledger entry that names it, each by compare-and-swap. A kill leaves some of them; the drop begins anew.
+  void wait_readers(u32 table, Deadline deadline);
 
   void settle_dropped() DI_UNCHECKED;  // under the heap's lock: settle()
 

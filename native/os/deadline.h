@@ -1,43 +1,51 @@
 // When a call gives up waiting: one absolute time, made where a public call enters the core and carried down to every
-// lock and every sleep of it.
+// lock and every sleep of it. One word, passed by value. Only its named functions make one, so that "only try" and "no
+// limit" are never bare numbers.
 #pragma once
 
 #include <algorithm>
+#include <type_traits>
 
-#include "os/os.h"
+#include "os/clock.h"
 
 namespace di {
 
 class Deadline {
  public:
-  // As os::now_ns(); 0: only tries; ~0: none.
-  Deadline(u64 at_ns) : at_ns_(at_ns) {}  // NOLINT(google-explicit-constructor)
-  static Deadline none() { return {~u64{0}}; }
-  static Deadline only_try() { return {0}; }
+  static constexpr Deadline none() { return Deadline(kNever); }
+  static constexpr Deadline only_try() { return Deadline(0); }  // no wait at all
   // Negative, infinite, or beyond what the clock can tell (some 290 years): none. Never early; long ones up to kTickNs
   // late, since most calls never look at theirs, and the exact clock costs them 17 ns more.
   static Deadline after(double seconds) {
     constexpr double kMostSeconds = 9e9;
     if (!(seconds >= 0) || seconds > kMostSeconds) return none();
     const u64 now = seconds < 1 ? os::now_ns() : os::coarse_ns() + kTickNs;
-    return {now + static_cast<u64>(seconds * 1e9)};
+    return Deadline(now + static_cast<u64>(seconds * 1e9));
   }
-  static Deadline in(u64 span_ns) { return {os::now_ns() + span_ns}; }
+  static Deadline in(u64 span_ns) { return Deadline(os::now_ns() + span_ns); }
   // Of calls that Python repeats until their own timeout is over: nothing has happened by then.
-  static Deadline slice() { return {os::coarse_ns() + 250'000'000}; }
+  static Deadline slice() { return Deadline(os::coarse_ns() + 250'000'000); }
   // Of what is left to do when a call has had its effect, and of what a call does for others on its way: it may be left
   // to the next call, so that it is not worth a long wait.
-  static Deadline brief() { return {os::now_ns() + 20'000'000}; }
+  static Deadline brief() { return Deadline(os::now_ns() + 20'000'000); }
 
   bool tries_only() const { return at_ns_ == 0; }
-  bool over() const { return at_ns_ != ~u64{0} && os::now_ns() >= at_ns_; }
-  Deadline at_most(u64 span_ns) const { return {std::min(at_ns_, os::now_ns() + span_ns)}; }
+  bool over() const { return at_ns_ != kNever && os::now_ns() >= at_ns_; }
+  // Over for `span_ns` already.
+  bool over_since(u64 span_ns) const { return at_ns_ < kNever - span_ns && os::now_ns() >= at_ns_ + span_ns; }
+  Deadline at_most(u64 span_ns) const { return Deadline(std::min(at_ns_, os::now_ns() + span_ns)); }
+  // As os::now_ns(); 0: only tries; ~0: none. For os/ alone, which sleeps: others ask the questions above.
   u64 at_ns() const { return at_ns_; }
-  operator u64() const { return at_ns_; }  // NOLINT(google-explicit-constructor)
 
  private:
+  static constexpr u64 kNever = ~u64{0};
   static constexpr u64 kTickNs = 10'000'000;  // what os::coarse_ns() may be behind, at 100 ticks a second
+
+  explicit constexpr Deadline(u64 at_ns) : at_ns_(at_ns) {}
+
   u64 at_ns_;
 };
+
+static_assert(sizeof(Deadline) == sizeof(u64) && std::is_trivially_copyable_v<Deadline>);
 
 }  // namespace di

@@ -291,7 +291,7 @@ enum class Flock { kLocked, kReplaced, kLate };
 // Tries until the deadline; the scope of sleeping is left at every slice, so that Ctrl-C is seen. Replaced: the holder
 // before us has removed the file, so who locks it and who locks its successor would both go on; also, a child forked by
 // a holder that was then killed may keep the removed one locked for ever.
-Flock flock_until(int fd, const std::string& path, u64 deadline_ns) {
+Flock flock_until(int fd, const std::string& path, Deadline deadline) {
   u64 slice_ns = 100'000;
   while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
     if (errno == EINTR) continue;
@@ -301,9 +301,9 @@ Flock flock_until(int fd, const std::string& path, u64 deadline_ns) {
     }
     if (!same_file(fd, path)) return Flock::kReplaced;
     const u64 now = now_ns();
-    if (now >= deadline_ns) return Flock::kLate;
+    if (now >= deadline.at_ns()) return Flock::kLate;
     const Blocking scope;
-    sleep_ns(std::min(slice_ns, deadline_ns - now));
+    sleep_ns(std::min(slice_ns, deadline.at_ns() - now));
     slice_ns = std::min<u64>(slice_ns * 2, 10'000'000);
   }
   return same_file(fd, path) ? Flock::kLocked : Flock::kReplaced;
@@ -374,7 +374,7 @@ void check_lock_file(int fd, const std::string& path) {
 
 }  // namespace
 
-FolderLock::FolderLock(const std::string& store_name, u64 deadline_ns)
+FolderLock::FolderLock(const std::string& store_name, Deadline deadline)
     : path_(store_folder() + "/" + store_name + ".lock") {
   for (;;) {
     ScopedFd file(open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600));
@@ -387,7 +387,7 @@ FolderLock::FolderLock(const std::string& store_name, u64 deadline_ns)
       refuse_folder(path_, errno == ELOOP ? "it is a symbolic link; remove it" : errno_text(errno));
     }
     check_lock_file(file.get(), path_);
-    const Flock result = flock_until(file.get(), path_, deadline_ns);
+    const Flock result = flock_until(file.get(), path_, deadline);
     if (result == Flock::kReplaced) continue;
     if (result == Flock::kLate) {
       const u32 holder = lock_holder(file.get());

@@ -1,4 +1,4 @@
-// Time, memory files, record locks, futexes, blocking. The rest of os.h: process.cc (looking at processes),
+// Memory files, record locks, futexes, blocking. The rest of os.h: clock.cc (time), process.cc (looking at processes),
 // memory.cc (budget), find.cc (finding stores), fault.cc (fault points), copy.cc (bulk copies).
 #include "os/os.h"
 
@@ -39,16 +39,6 @@
 namespace di::os {
 
 static_assert(sizeof(off_t) == 8, "record locks lie near 2^62");
-
-namespace {
-
-u64 clock_ns(clockid_t clock) {
-  timespec at{};
-  clock_gettime(clock, &at);
-  return static_cast<u64>(at.tv_sec) * 1'000'000'000u + static_cast<u64>(at.tv_nsec);
-}
-
-}  // namespace
 
 // --------------------------------------------------------------------------------------------------- small files
 ScopedFd::~ScopedFd() {
@@ -103,11 +93,7 @@ void cannot_tell_if_starved(const std::string& what) {
   if (starved(errno)) cannot_tell(what, errno);
 }
 
-// ------------------------------------------------------------------------------------------------ time, identity
-u64 now_ns() { return clock_ns(CLOCK_MONOTONIC); }
-u64 coarse_ns() { return clock_ns(CLOCK_MONOTONIC_COARSE); }
-u64 boot_ns() { return clock_ns(CLOCK_BOOTTIME); }
-
+// ------------------------------------------------------------------------------------------------------ identity
 u32 cpu_count() {
   // The kernel refuses a mask smaller than its own; machines beyond 1,024 CPUs need a larger one.
   for (u64 words = 16; words <= 4096; words *= 2) {

@@ -7,13 +7,12 @@
 #include <vector>
 
 #include "base/layout.h"
+#include "os/clock.h"
+#include "os/deadline.h"
 
 namespace di::os {
 
-// --- time, identity
-u64 now_ns();     // CLOCK_MONOTONIC
-u64 coarse_ns();  // CLOCK_MONOTONIC_COARSE: 3 ns a call, ticks of milliseconds
-u64 boot_ns();    // CLOCK_BOOTTIME: for ttl
+// --- identity; time: clock.h
 u32 pid();
 u32 thread_id();
 u32 user();                     // effective uid
@@ -110,7 +109,7 @@ void hold_store_folder();    // a shared flock for the life of the process: clea
 class FolderLock {           // flock on a file in the folder, per store name; throws kTimeout with the culprit. Not
                              // recursive. The file is removed at the end
  public:
-  FolderLock(const std::string& store_name, u64 deadline_ns);  // as now_ns(); ~0: no limit
+  FolderLock(const std::string& store_name, Deadline deadline);
   ~FolderLock();
   FolderLock(const FolderLock&) = delete;
   FolderLock& operator=(const FolderLock&) = delete;

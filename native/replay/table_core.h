@@ -79,8 +79,8 @@ class TableCore {
   void settle_held(Deadline deadline) DI_REQUIRES(lock);
   // The same once a call has had its effect: neither fails nor waits; the next settle() does what is left.
   void settle_held_soon() DI_REQUIRES(lock);
-  // Frees chunks that this table uses no more, and does what earlier calls had to leave. With deadline 0 it only tries:
-  // after a call has had its effect, housekeeping must neither fail nor wait; the next call does what is left.
+  // Frees chunks that this table uses no more, and does what earlier calls had to leave. With Deadline::only_try() after
+  // a call has had its effect: housekeeping must then neither fail nor wait, and the next call does what is left.
   void settle(Deadline deadline);
 
   void mark_late() {  // something is left for the next settle()

@@ -103,8 +103,8 @@ STOPPED = [
     Mutant(
         "waits-with-a-lock-in-hand-last",
         "stops",
-        "const u64 until = nested ? deadline.at_most(kNestedNs).at_ns() : deadline.at_ns();",
-        "const u64 until = deadline.at_ns();",
+        "const Deadline until = nested ? deadline.at_most(kNestedNs) : deadline;",
+        "const Deadline until = deadline;",
         ("tests/crash/test_deadlines.py",),
     ),
     Mutant(
@@ -176,7 +176,7 @@ ALIVE = [
     Mutant(
         "fork-repeats-no-pins",
         "liveness",
-        "    ledger().repeat_pins(os::now_ns() + kChildPatienceNs);\n"
+        "    ledger().repeat_pins(Deadline::in(kChildPatienceNs));\n"
         "  } catch (...) {  // what could not be repeated is kept in another way\n  }\n  keep_inherited(*this);\n",
         "  } catch (...) {\n  }\n",
         (f"{FORK}::test_views_stay_true_in_both", f"{FORK}::test_the_parent_ends_first"),
@@ -254,8 +254,8 @@ ALIVE = [
     Mutant(
         "names-without-a-lock",
         "liveness",
-        "  os::FolderLock folder(name, deadline_ns);\n",
-        "  (void)deadline_ns;\n",
+        "  os::FolderLock folder(name, deadline);\n",
+        "  (void)deadline;\n",
         ("tests/crash/test_open_race.py::test_two_open_one_name_at_once",),
     ),
 ]

@@ -29,7 +29,7 @@ inline bool full_scale() {
 }
 inline u64 scaled_count(u64 small, u64 full) { return full_scale() ? full : small; }
 constexpr u64 kMiB = u64{1} << 20;
-inline u64 soon() { return os::now_ns() + 60'000'000'000; }
+inline Deadline soon() { return Deadline::in(60'000'000'000); }
 
 // Every fork of the program passes the arenas on, as os.fork does in Python.
 // Until the child stands still, by a signal or at a fault point armed with ":stop".

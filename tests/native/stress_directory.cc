@@ -59,7 +59,7 @@ void fill_table(Field& field, Random& random, const std::shared_ptr<Table>& tabl
     for (const Drawn& drawn : set.items) CHECK(read_number(*field.arena, drawn) != ~u64{0});
     table->draws.deliver(&set, soon());
   });
-  table->draws.deliver(&set, 0);
+  table->draws.deliver(&set, Deadline::only_try());
   writer.writer().close();  // the destructor only tries
 }
 

@@ -174,7 +174,7 @@ void attempt(Body body) {
   }
 }
 
-u64 shortly() { return os::now_ns() + 500'000'000; }
+Deadline shortly() { return Deadline::in(500'000'000); }
 
 void use_table(const std::shared_ptr<Arena>& arena, const char* name) {
   const auto table = TableDirectory(arena).find(name);
@@ -238,7 +238,7 @@ int turn(const Circle& circle, bool alone, u64 number) {
   CHECK(maker.wait_ready());
   Child visitor([&] {
     std::shared_ptr<Arena> arena;
-    attempt([&] { arena = Arena::open(name, Arena::Mode::kAttach, 0, 0, os::now_ns() + 2'000'000'000); });
+    attempt([&] { arena = Arena::open(name, Arena::Mode::kAttach, 0, 0, Deadline::in(2'000'000'000)); });
     Child::ready();
     Child::wait_go();
     if (arena) visit(arena);

@@ -110,7 +110,7 @@ void attempt(Body body) {
   }
 }
 
-u64 shortly() { return os::now_ns() + 500'000'000; }
+Deadline shortly() { return Deadline::in(500'000'000); }
 
 void read_all(Arena& arena) {
   for (u64 number = 1; number <= kObjects; ++number)
@@ -185,7 +185,7 @@ int turn(u64 seed, Board& board) {
   CHECK(maker.wait_ready());
   Child visitor([&] {
     std::shared_ptr<Arena> arena;
-    attempt([&] { arena = Arena::open(name, Arena::Mode::kAttach, 0, 0, os::now_ns() + 2'000'000'000); });
+    attempt([&] { arena = Arena::open(name, Arena::Mode::kAttach, 0, 0, Deadline::in(2'000'000'000)); });
     Child::ready();
     Child::wait_go();
     if (arena) visit(arena, seed);

@@ -11,7 +11,7 @@ namespace {
 struct Door {
   explicit Door(const std::shared_ptr<Arena>& arena) : Door(arena, arena->header().reap_lock) {}
   Door(const std::shared_ptr<Arena>& arena, LockWord& word) : lock(*arena, word, "the door") {}
-  void take(u64 deadline_ns) DI_UNCHECKED { lock.acquire(deadline_ns); }
+  void take(Deadline deadline) DI_UNCHECKED { lock.acquire(deadline); }
   void let_go() DI_UNCHECKED { lock.release(); }
   SharedLock lock;
 };
@@ -178,16 +178,16 @@ void a_running_holder_is_waited_for() {
   CHECK(child.wait() == 0);
 }
 
-// Deadline 0 only tries, also where the holder is another thread of this process.
-void deadline_zero_tries() {
+// Deadline::only_try() does not wait, also where the holder is another thread of this process.
+void only_try_does_not_wait() {
   const auto arena = make_store("try", 16 * kMiB);
   Door door(arena);
-  door.take(0);
+  door.take(Deadline::only_try());
   std::thread other([&] {
     Door mine(arena);
     bool refused = false;
     try {
-      mine.take(0);
+      mine.take(Deadline::only_try());
     } catch (const Error& error) {
       refused = error.code() == Code::kTimeout;
     }
@@ -206,6 +206,6 @@ int main() {
   a_stopped_holder_is_named();
   a_waiter_that_slept_does_not_rob();
   a_running_holder_is_waited_for();
-  deadline_zero_tries();
+  only_try_does_not_wait();
   std::puts("locks ok");
 }

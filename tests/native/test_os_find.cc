@@ -25,7 +25,7 @@ constexpr u64 kMiB = u64{1} << 20;
 constexpr uid_t kNobody = 65534;
 constexpr u64 kLocks = u64{1} << 62;
 
-u64 soon() { return os::now_ns() + 20'000'000'000u; }
+Deadline soon() { return Deadline::in(20'000'000'000); }
 
 Error error_of(const std::function<void()>& body) {
   try {
@@ -259,9 +259,9 @@ void test_lock_waits(const std::string& folder) {
   });
   CHECK(holder.wait_ready());
   CHECK(access(path.c_str(), F_OK) == 0);
-  const Error late = error_of([] { const os::FolderLock lock("one", os::now_ns() + 30'000'000); });
+  const Error late = error_of([] { const os::FolderLock lock("one", Deadline::in(30'000'000)); });
   CHECK(says(late, Code::kTimeout, path) && late.culprit() == "pid " + std::to_string(holder.pid()));
-  const Error at_once = error_of([] { const os::FolderLock lock("one", 0); });
+  const Error at_once = error_of([] { const os::FolderLock lock("one", Deadline::only_try()); });
   CHECK(says(at_once, Code::kTimeout, path));
   {
     const os::FolderLock other("two", soon());
@@ -331,7 +331,7 @@ void test_lock_excludes() {
       static_cast<volatile u64*>(mmap(nullptr, kPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
   const auto body = [&] {
     for (u64 round = 0; round < kRounds; ++round) {
-      const os::FolderLock lock("busy", os::now_ns() + 60'000'000'000u);
+      const os::FolderLock lock("busy", Deadline::in(60'000'000'000));
       const u64 before = counters[0];
       counters[1] = counters[1] + 1;
       counters[0] = before + 1;

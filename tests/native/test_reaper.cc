@@ -130,7 +130,7 @@ void stop_at(const std::shared_ptr<Arena>& arena, const char* point, bool heap, 
   wait_stopped(child);
   if (heap)
     expect_culprit(child.pid(), [&] { arena->heap().objects.contains(ObjectId(1).bytes, Deadline::after(0.2)); });
-  if (heap) expect_culprit(child.pid(), [&] { arena->heap().sweeper.sweep_all(0); });
+  if (heap) expect_culprit(child.pid(), [&] { arena->heap().sweeper.sweep_all(Deadline::only_try()); });
   if (table) expect_culprit(child.pid(), [&] { tab->reads.keys(0, 1, Deadline::after(0.2)); });
   if (!table) CHECK(!tab->reads.keys(0, 1, soon()).empty());
   if (!heap) CHECK(holds_number(*arena, 1));
@@ -348,7 +348,7 @@ void two_open_one_name() {
   const std::string name = fresh_name("twice");
   const auto meet = [](std::atomic<u64>* both, int me, u64 round) {
     both[me].store(round);
-    for (const u64 end = soon(); both[1 - me].load() < round; sched_yield()) CHECK(os::now_ns() < end);
+    for (const Deadline end = soon(); both[1 - me].load() < round; sched_yield()) CHECK(!end.over());
   };
   const auto player = [&](int me) {
     for (u64 round = 1; round <= rounds; ++round) {

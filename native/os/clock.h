@@ -1,0 +1,12 @@
+// The clocks of the machine, in nanoseconds. Everything that waits tells the time by now_ns().
+#pragma once
+
+#include "base/types.h"
+
+namespace di::os {
+
+u64 now_ns();     // CLOCK_MONOTONIC
+u64 coarse_ns();  // CLOCK_MONOTONIC_COARSE: 3 ns a call, ticks of milliseconds
+u64 boot_ns();    // CLOCK_BOOTTIME: for ttl
+
+}  // namespace di::os
