@@ -61,15 +61,13 @@ def test_every_load_can_be_built(name: str, store_dir: str) -> None:
     """Its tables fit the store that is made for it, and take a row of its content."""
     load = LOADS[name].scaled(SCALE)
     with di_store.open(memory=load.memory_bytes) as store:
-        for table in load.tables:
-            table.create(store, lanes=load.lanes(table.name))
+        load.create_tables(store)
         for _, plan in load.duties:
             if isinstance(plan, Insert):
                 name = plan.tables[0]
                 store.table(name).insert(next(Rows(load.table(name).columns, 1).single()))
             elif isinstance(plan, Append):
-                columns = load.table(plan.tables[0]).columns
-                rows = Steps(columns, 0, lanes=plan.lanes, episode=plan.episode, stamped=plan.stamped)
+                rows = Steps(load.table(plan.tables[0]), 0, lanes=plan.lanes, episode=plan.episode)
                 with store.writer([store.table(table) for table in plan.tables], lanes=plan.lanes or None) as writer:
                     writer.append(rows.rows())
 
@@ -96,8 +94,7 @@ def test_sums_notice_damage() -> None:
 
 
 def test_stamps_notice_windows_across_episodes() -> None:
-    columns = LOADS["P10-frame-ring"].tables[0].columns
-    frames = Steps(columns, 0, lanes=0, episode=(5, 5), stamped="obs").rows(10)["obs"]
+    frames = Steps(LOADS["P10-frame-ring"].tables[0], 0, lanes=0, episode=(5, 5)).rows(10)["obs"]
     assert broken_frames(np.stack([frames[0:4], frames[1:5], frames[5:9], frames[[5, 5, 6, 7]]])) == 0
     assert broken_frames(np.stack([frames[3:7], frames[[0, 1, 3, 4]], frames[[1, 1, 2, 3]], frames[3::-1]])) == 4
     padded = frames[5:9].copy()

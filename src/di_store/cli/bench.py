@@ -15,11 +15,10 @@ from di_store.base.errors import CapacityError
 from di_store.base.tree import did_you_mean
 from di_store.cli import loads
 from di_store.cli.common import console, json_option, listing, print_json, usage_errors
-from di_store.workloads.catalogue import GROUPS, LOADS, find
+from di_store.workloads.catalogue import GROUPS, LOADS, QUICK, find
 from di_store.workloads.crew import CrewError
 from di_store.workloads.load import Load
 from di_store.workloads.meter import Figure, Meter
-from di_store.workloads.quick import WORKLOADS
 from di_store.workloads.trial import LoadResult, carry
 
 HEADS = ("workload", "case", "per second>", "p50 µs>", "p90>", "p99>", "p99.9>", "GB/s>", "memcpy GB/s>", "share>")
@@ -86,13 +85,13 @@ def chosen(names: tuple[str, ...]) -> tuple[list[str], list[Load]]:
     """Quick workloads and named loads, each once; without any name all quick ones."""
     quick: dict[str, None] = {}
     named: dict[str, Load] = {}
-    for name in names or tuple(WORKLOADS):
-        if name in WORKLOADS:
+    for name in names or tuple(QUICK):
+        if name in QUICK:
             quick[name] = None
             continue
         found = find(name)
         if not found:
-            known = [*WORKLOADS, "loads", *GROUPS, *LOADS]
+            known = [*QUICK, "loads", *GROUPS, *LOADS]
             close = did_you_mean(name, known).partition("; there are")[0]
             raise click.UsageError(f"{name!r} is no workload{close}; there are {', '.join(known)}")
         named |= {load.name: load for load in found}
@@ -101,20 +100,19 @@ def chosen(names: tuple[str, ...]) -> tuple[list[str], list[Load]]:
 
 def measure(names: list[str], meter: Meter, memory: str, as_json: bool) -> None:
     """The quick workloads."""
-    rows = []
+    figures: list[Figure] = []
     for name in names:
-        with usage_errors():
-            store = di_store.open(memory=memory)
-        with store:
-            for figure in WORKLOADS[name](store, meter):
-                rows.append(row(name, figure))
-                if as_json:
-                    shown = {"workload": name, **dataclasses.asdict(figure), "memcpy_share": figure.memcpy_share}
-                    print_json(shown)
-                else:
-                    click.echo(f"{name} {figure.case}", err=True)
+        for case in QUICK[name]:
+            with usage_errors():
+                store = di_store.open(memory=memory)
+            with store:
+                figures.append(figure := meter.take(name, case, store))
+            if as_json:
+                print_json(dataclasses.asdict(figure))
+            else:
+                click.echo(f"{name} {figure.case}", err=True)
     if not as_json:
-        console().print(listing(HEADS, rows))
+        console().print(listing(HEADS, map(row, figures)))
 
 
 def carry_all(named: list[Load], seconds: float | None, scale: float, as_json: bool) -> Iterator[LoadResult]:
@@ -131,11 +129,11 @@ def carry_all(named: list[Load], seconds: float | None, scale: float, as_json: b
         yield result
 
 
-def row(workload: str, figure: Figure) -> tuple[str, ...]:
+def row(figure: Figure) -> tuple[str, ...]:
     """One figure for people."""
     share = figure.memcpy_share
     return (
-        workload,
+        figure.workload,
         figure.case,
         f"{figure.items_per_second:,.0f}",
         *(f"{value:,.2f}" if value < 100 else f"{value:,.0f}" for value in figure.microseconds.values()),

@@ -1,6 +1,6 @@
-"""The named loads, read from `loads.json`, and how they are asked for.
+"""The loads, read from `loads.json` and `quick.json`, and how they are asked for.
 
-A load in the file is its fields as `load.py` and `tables.py` name them; columns, roles and bars are lists of their
+A load in a file is its fields as `load.py` and `tables.py` name them; columns, roles and bars are lists of their
 fields. Views, samplers, limiters and duties are calls. Beside them it may have
 
     like      the name of a load whose fields hold where this one gives none; those of its first table, in every table
@@ -81,12 +81,12 @@ GROUPS: Mapping[str, tuple[Load, ...]] = _read(Path(__file__).with_name("loads.j
 LOADS: Mapping[str, Load] = {load.name: load for loads in GROUPS.values() for load in loads}
 
 
+QUICK: Mapping[str, tuple[Load, ...]] = _read(Path(__file__).with_name("quick.json"))
+"""By name: the quick workloads, of which every case is a load of one process."""
+
+
 def find(name: str) -> tuple[Load, ...]:
     """The loads of a group, the load of that name, or those whose name begins so, up to a hyphen; case is ignored."""
-    wanted = name.lower()
-    if wanted == "loads":
-        return tuple(LOADS.values())
-    if wanted in GROUPS:
-        return GROUPS[wanted]
-    exact = tuple(load for load in LOADS.values() if load.name.lower() == wanted)
-    return exact or tuple(load for load in LOADS.values() if load.name.lower().startswith(f"{wanted}-"))
+    wanted, every = name.lower(), tuple(LOADS.values())
+    exact = {"loads": every, **GROUPS, **{load.name.lower(): (load,) for load in every}}
+    return exact.get(wanted) or tuple(load for load in every if load.name.lower().startswith(f"{wanted}-"))

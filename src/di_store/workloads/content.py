@@ -8,13 +8,13 @@ those of the rows that writers have; frames of a stream carry their episode and 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import cycle
+from itertools import cycle, repeat
 from typing import Any, TypeAlias
 
 import numpy as np
 
 import di_store
-from di_store.workloads.tables import Column
+from di_store.workloads.tables import Column, TablePlan
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Row: TypeAlias = dict[str, Any]
@@ -53,20 +53,18 @@ class Rows:
                 self._filled(part)
 
     @classmethod
-    def of(cls, columns: Sequence[Column], batch: int = 1) -> Rows:
-        """The same in every process: more than a cache holds and than `batch`, the largest insert."""
-        row_bytes = sum(column.row_bytes for column in columns)
-        count = min(max(ROWS_BYTES // row_bytes, 8), MOST_ROWS)
-        if batch > 1:
-            count = max(count, batch + max(8, min(256, (ROWS_BYTES // 4) // row_bytes)))
-        return cls(columns, count)
+    def of(cls, table: TablePlan) -> Rows:
+        """More than a cache holds, and the same in every process."""
+        return cls(table.columns, min(max(ROWS_BYTES // table.row_bytes, 8), MOST_ROWS))
 
     def single(self) -> Iterator[Row]:
         """One row after the other, without end."""
         return cycle([{name: leaf[at] for name, leaf in self.leaves.items()} for at in range(self.count)])
 
     def batches(self, size: int) -> Iterator[Row]:
-        """Batches of neighbouring rows, without end."""
+        """Batches of neighbouring rows, without end; one that is larger than all rows repeats them."""
+        if size > self.count:
+            return repeat({name: np.resize(leaf, (size, *leaf.shape[1:])) for name, leaf in self.leaves.items()})
         starts = range(0, self.count - size + 1, max(1, (self.count - size) // SLICES))
         return cycle([{name: leaf[at : at + size] for name, leaf in self.leaves.items()} for at in starts])
 
@@ -121,15 +119,13 @@ def _leaf_sums(leaf: Any) -> Array:
 
 
 class Steps:
-    """Steps of the lanes of one writer: rows without end, cut into episodes, those of column `stamped` stamped."""
+    """Steps of the lanes of one writer: rows without end, cut into episodes, stamped where the table says so."""
 
-    def __init__(
-        self, columns: Sequence[Column], member: int, *, lanes: int, episode: tuple[int, int], stamped: str
-    ) -> None:
-        self._stamped, self._episode = stamped, episode
+    def __init__(self, table: TablePlan, member: int, *, lanes: int, episode: tuple[int, int]) -> None:
+        self._stamped, self._episode = table.stamped, episode
         self._lanes = max(1, lanes)
         self._lead = (lanes,) if lanes else ()
-        self._rows = Rows.of(columns)
+        self._rows = Rows.of(table)
         self._rng = np.random.default_rng(member + 1)
         self._steps = np.zeros(self._lanes, np.int64)
         self._lengths = self._new_lengths(self._lanes)

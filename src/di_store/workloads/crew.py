@@ -11,8 +11,8 @@ import multiprocessing
 import operator
 import signal
 import time
-import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
@@ -24,7 +24,7 @@ import numpy as np
 
 import di_store
 from di_store.workloads.content import Array
-from di_store.workloads.duties import Calls, Duty, Over, Place
+from di_store.workloads.duties import Calls, Duty, Over
 from di_store.workloads.load import Load, Role
 
 LEAD_SECONDS = 0.1
@@ -101,9 +101,8 @@ class Member:
 
     def __init__(self, store: di_store.Store, load: Load, role: Role, number: int) -> None:
         tables = {table.name: table for table in load.tables}
-        place = Place(store, tables, tuple(duty for _, duty in load.duties), number, role.processes)
         for duty in role.duties:
-            duty.join(place)
+            duty.join(store, tables, number, role.processes)
         self._duties = role.duties
         self._share = (number, role.processes)
         self._calls = Calls(with_cpu=False)
@@ -113,19 +112,19 @@ class Member:
         """One phase, from `start` of the monotonic clock."""
         end = start + phase.seconds
         paces = [_Pace(duty, phase, start, self._share) for duty in self._duties if duty.label in phase.rates]
-        burst = BURST if len(paces) == 1 and paces[0].rate is None else 1
+        alone = len(paces) == 1 and paces[0].rate is None
         time.sleep(max(0.0, start - time.monotonic()))
         calls = self._calls = Calls(with_cpu=phase.check)
         others = _other_cpu()
         signal.setitimer(signal.ITIMER_REAL, max(end - time.monotonic(), 0.0) + GRACE_SECONDS, GRACE_SECONDS)
         try:
-            while paces and (now := time.monotonic()) < end:
+            while paces and ((now := time.monotonic()) < end or (alone and not paces[0].steps)):
                 pace = min(paces, key=lambda pace: (pace.next_due(now), pace.steps))
                 due = pace.next_due(now)
-                if due >= end:
+                if due > now and due >= end:
                     break
                 time.sleep(max(0.0, due - now))
-                for _ in range(burst):
+                for _ in range(BURST if alone else 1):
                     pace.step(calls, phase.check)
                     if calls.last > BURST_NANOSECONDS:
                         break
@@ -161,13 +160,13 @@ class _Pace:
     def __init__(self, duty: Duty, phase: Phase, start: float, share: tuple[int, int]) -> None:
         number, processes = share
         self.duty, self.rate, self.steps = duty, phase.rates[duty.label], 0
-        self._done, self._start = 0, start
+        self._done = self._bytes = 0
+        self._start = start
         self._own_rate = (self.rate or 0.0) / processes
         self._period = duty.elements / self._own_rate if self.rate else 0.0
         # The processes of a role take turns; in a phase shorter than a period each has a step all the same.
         self._first = min(self._period, phase.seconds) * (number / processes + duty.follows)
         self._due = max(1, math.ceil((phase.seconds - self._first) / self._period)) if self.rate else 0
-        duty.bytes = 0
 
     def next_due(self, now: float) -> float:
         """When the next step is due."""
@@ -176,13 +175,15 @@ class _Pace:
     def step(self, calls: Calls, check: bool) -> None:
         """One step, even if it is late."""
         self.steps += 1
-        self._done += self.duty.step(calls, check)
+        done, moved = self.duty.step(calls, check)
+        self._done += done
+        self._bytes += moved
 
     def tally(self, now: float) -> Tally:
         """What was done until `now`."""
         due = self._due * self.duty.elements
         reached = self._done / max(now - self._start, 1e-9) if self.rate is None else self._own_rate * self._done / due
-        return Tally(due, self._done, reached, reached * self.duty.bytes / max(self._done, 1))
+        return Tally(due, self._done, reached, reached * self._bytes / max(self._done, 1))
 
 
 def _other_cpu() -> int:
@@ -190,50 +191,51 @@ def _other_cpu() -> int:
     return time.process_time_ns() - time.thread_time_ns()
 
 
-def _work(pipe: Connection, name: str, *arguments: Any) -> None:
-    """One process, from its start to its end: does as it is told, and answers with the result or an error's text."""
+def _work(pipe: Connection, *arguments: Any) -> None:
+    """One process, from its start to its end: does as it is told, and answers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the process that started this one
-    try:
-        member = Member(*arguments)
-        pipe.send(None)
-        while (order := pipe.recv()) is not None:
-            method, *options = order
-            pipe.send(getattr(member, method)(*options))
-        member.close()
-    except BaseException:
-        pipe.send(f"{name}:\n{traceback.format_exc()}")
+    member = Member(*arguments)
+    pipe.send(None)
+    while (order := pipe.recv()) is not None:
+        method, *options = order
+        pipe.send(getattr(member, method)(*options))
+    member.close()
 
 
 # --- from outside -----------------------------------------------------------------------------------------------------
 
 
 class CrewError(RuntimeError):
-    """A process of a load failed; the text is its own."""
+    """A process of a load failed; it has printed why."""
 
 
 class Crew:
-    """The processes of one load. When it is made, they have filled the tables and wait for the first phase."""
+    """The processes of one load. Once started, they have filled the tables and wait for the first phase."""
 
-    def __init__(self, load: Load, store: di_store.Store) -> None:
+    def __init__(self) -> None:
         self._members: dict[Connection, SpawnProcess] = {}
+
+    @classmethod
+    @contextmanager
+    def started(cls, load: Load, store: di_store.Store) -> Iterator[Crew]:
+        """All of a load, until the block ends."""
+        crew = cls()
         # Starting this helper of multiprocessing unblocks Ctrl-C as a side effect, so it comes first.
         resource_tracker.ensure_running()
         try:
             for role in load.roles:
                 for number in range(role.processes):
-                    self._start(f"{role.name} {number}", store, load, role, number)
-            self._answers(LATE_SECONDS)
-        except BaseException:
-            self._kill()
-            raise
-
-    def _start(self, name: str, *arguments: Any) -> None:
-        context = multiprocessing.get_context("spawn")
-        here, there = context.Pipe()
-        process = context.Process(target=_work, args=(there, name, *arguments), name=name, daemon=True)
-        process.start()
-        there.close()
-        self._members[here] = process
+                    crew._start(f"{role.name} {number}", store, load, role, number)
+            crew._answers(LATE_SECONDS)
+            yield crew
+            crew._tell(None)
+            for process in crew._members.values():
+                process.join(10.0)
+        finally:
+            for pipe, process in crew._members.items():
+                process.kill()
+                process.join(10.0)
+                pipe.close()
 
     def run(self, phase: Phase, watch: Callable[[], None] | None = None) -> Outcome:
         """One phase; `watch` is called about 20 times a second meanwhile."""
@@ -248,22 +250,18 @@ class Crew:
         self._tell(("audit", draws))
         return [figures for answer in self._answers(LATE_SECONDS) for figures in answer]
 
-    def __enter__(self) -> Crew:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        if kind is None:
-            self._tell(None)
-            for process in self._members.values():
-                process.join(10.0)
-        self._kill()
+    def _start(self, name: str, *arguments: Any) -> None:
+        context = multiprocessing.get_context("spawn")
+        here, there = context.Pipe()
+        process = context.Process(target=_work, args=(there, *arguments), name=name, daemon=True)
+        process.start()
+        there.close()
+        self._members[here] = process
 
     def _tell(self, order: Any) -> None:
-        for pipe, process in self._members.items():
-            try:
+        for pipe in self._members:
+            with suppress(OSError):  # it died, as its missing answer will tell
                 pipe.send(order)
-            except OSError:
-                raise CrewError(f"{process.name} died") from None
 
     def _answers(self, seconds: float, watch: Callable[[], None] | None = None) -> list[Any]:
         """One answer of every process.
@@ -271,27 +269,18 @@ class Crew:
         Raises:
             CrewError: one failed, died, or is late.
         """
-        found: dict[Any, Any] = {}
+        found: dict[Connection, Any] = {}
         deadline = time.monotonic() + seconds
-        while missing := self._members.keys() - found:
-            for pipe in missing.intersection(wait(list(missing), 0.05)):
-                process = self._members[pipe]
+        while missing := [pipe for pipe in self._members if pipe not in found]:
+            for pipe in set(missing).intersection(wait(missing, 0.05)):
                 try:
                     found[pipe] = pipe.recv()
-                except EOFError:
+                except (EOFError, ConnectionError):
+                    process = self._members[pipe]
                     process.join(1.0)
                     raise CrewError(f"{process.name} died with exit status {process.exitcode}") from None
-                if isinstance(found[pipe], str):
-                    raise CrewError(found[pipe])
             if watch is not None:
                 watch()
-            if time.monotonic() > deadline and self._members.keys() - found:
-                late = ", ".join(process.name for pipe, process in self._members.items() if pipe not in found)
-                raise CrewError(f"{late}: no answer for {seconds:.0f} s")
+            if time.monotonic() > deadline:
+                raise CrewError(f"{self._members[missing[0]].name}: no answer for {seconds:.0f} s")
         return [found[pipe] for pipe in self._members]
-
-    def _kill(self) -> None:
-        for pipe, process in self._members.items():
-            process.kill()
-            process.join(10.0)
-            pipe.close()

@@ -11,7 +11,9 @@ import warnings
 from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import cycle, repeat
 from typing import Any
 
@@ -27,6 +29,9 @@ SHARED_OBJECT = "0b" * 20
 
 FILL_BYTES = 32 << 20
 """Of rows that are inserted at once to fill a table."""
+
+ALONE_BYTES = 1_000_000
+"""Rows from this size are inserted one by one."""
 
 
 class Over(Exception):
@@ -66,27 +71,6 @@ class Calls:
         return found
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where a process does its duties.
-
-    Attributes:
-        store: this process's handle.
-        tables, duties: of the whole load.
-        number, processes: of this process among those of its role, and their count.
-    """
-
-    store: di_store.Store
-    tables: Mapping[str, TablePlan]
-    duties: tuple[Duty, ...]
-    number: int
-    processes: int
-
-    def part(self, count: int) -> int:
-        """The part of a count that is for this process."""
-        return count // self.processes + (self.number < count % self.processes)
-
-
 class Duty:
     """What one process does again and again.
 
@@ -95,26 +79,32 @@ class Duty:
         rate: elements a second, all processes together; None: as many as it can; 0: none.
         elements: that a step handles, in the mean.
         follows: whether a step needs what other processes bring in its period, and so is due at the period's end.
-        bytes: moved since the phase began.
     """
 
     label: str
     rate: float | None
     elements = 1
     follows = False
-    bytes = 0
 
-    def join(self, place: Place) -> None:
-        """Make what steps need, and do this process's part before anything is measured."""
-        self._place, self._store = place, place.store
-        self._rng = np.random.default_rng(place.number)
+    def join(self, store: di_store.Store, tables: Mapping[str, TablePlan], number: int, processes: int) -> None:
+        """Make what steps need, and do this process's part before anything is measured.
+
+        Args:
+            store: this process's handle.
+            tables: of the whole load, by name.
+            number: of this process among those of its role.
+            processes: how many these are.
+        """
+        self._store, self._tables = store, tables
+        self._number, self._processes = number, processes
+        self._rng = np.random.default_rng(number)
         self._begin()
 
     def _begin(self) -> None:
         raise NotImplementedError
 
-    def step(self, calls: Calls, check: bool) -> int:
-        """One step; how many elements it handled. `check`: whether what arrives is added up and compared."""
+    def step(self, calls: Calls, check: bool) -> tuple[int, int]:
+        """One step; how many elements it handled, and bytes. `check`: whether what arrives is compared."""
         raise NotImplementedError
 
     def audit(self, draws: int) -> dict[str, float]:
@@ -141,16 +131,22 @@ class Write(Duty):
     lanes: int = 0
     priority: bool = False
 
-    def _feed(self, call: Callable[..., Any], rows: Iterator[Row], shape: tuple[int, ...], element_bytes: int) -> None:
-        """What a step calls, with which rows and so many priorities, until it has handled its elements."""
-        self._call, self._rows, self._shape, self._element_bytes = call, rows, shape, element_bytes
-
-    def step(self, calls: Calls, check: bool) -> int:
+    def step(self, calls: Calls, check: bool) -> tuple[int, int]:
         """All elements at once, or row by row."""
-        for _ in range(1 if self._shape or self.lanes else self.elements):
+        for _ in range(self._turns):
             calls(self.label, self._call, next(self._rows), priority=self._priorities(*self._shape))
-        self.bytes += self.elements * self._element_bytes
-        return self.elements
+        return self.elements, self.elements * self._element_bytes
+
+    def _calls(
+        self, call: Any, rows: Iterator[Row], shape: tuple[int, ...], element_bytes: int, turns: int = 1
+    ) -> None:
+        """What a step calls, with which rows and so many priorities, how often."""
+        self._call, self._rows, self._shape, self._turns = call, rows, shape, turns
+        self._element_bytes = element_bytes
+
+    def _part(self, plan: TablePlan) -> int:
+        """How many of the items that fill a table are for this process."""
+        return plan.filled // self._processes + (self._number < plan.filled % self._processes)
 
     def _priorities(self, *shape: int) -> Any:
         return self._rng.random(shape or None) + 0.01 if self.priority else None
@@ -158,32 +154,23 @@ class Write(Duty):
 
 @dataclass(kw_only=True)
 class Insert(Write):
-    """Inserts rows into one table: `batch` at a time by one `extend`, or one by one where `singly`."""
+    """Inserts rows into one table, `batch` at a time: by one `extend`, large ones one by one."""
 
     batch: int = 1
-    singly: bool = False
-
-    @property
-    def at_once(self) -> int:
-        """Rows of one call."""
-        return 1 if self.singly else self.batch
 
     def _begin(self) -> None:
-        plan = self._place.tables[self.tables[0]]
+        plan = self._tables[self.tables[0]]
         table = self._store.table(plan.name)
-        self.elements = self.batch
-        content = Rows.of(plan.columns, self.at_once)
-        left = self._place.part(plan.filled)
-        count = max(1, min(FILL_BYTES // plan.row_bytes, content.count, left or 1))
-        batches = content.batches(count)
+        self.elements = max(1, min(self.batch, plan.capacity // 2))
+        content, left = Rows.of(plan), self._part(plan)
+        batches = content.batches(max(1, min(FILL_BYTES // plan.row_bytes, content.count, left)))
         while left > 0:
             batch = {name: leaf[:left] for name, leaf in next(batches).items()}
-            table.extend(batch, priority=self._priorities(min(left, count)))
-            left -= count
-        if self.at_once > 1:
-            self._feed(table.extend, content.batches(self.batch), (self.batch,), plan.item_bytes)
+            left -= len(table.extend(batch, priority=self._priorities(len(next(iter(batch.values()))))))
+        if self.elements > 1 and plan.row_bytes < ALONE_BYTES:
+            self._calls(table.extend, content.batches(self.elements), (self.elements,), plan.item_bytes)
         else:
-            self._feed(table.insert, content.single(), (), plan.item_bytes)
+            self._calls(table.insert, content.single(), (), plan.item_bytes, self.elements)
 
 
 @dataclass(kw_only=True)
@@ -193,38 +180,32 @@ class Append(Write):
     Attributes:
         rows: of one call: 1 `append`, more `extend`.
         episode: fewest and most steps of an episode.
-        stamped: column of frames whose first 16 bytes are episode and step; "" where none is checked.
     """
 
     rows: int = 1
     episode: tuple[int, int] = (1_000, 1_000)
-    stamped: str = ""
 
     def _begin(self) -> None:
-        plans = [self._place.tables[name] for name in self.tables]
-        columns, row_bytes = plans[0].columns, plans[0].row_bytes
-        steps = Steps(columns, self._place.number, lanes=self.lanes, episode=self.episode, stamped=self.stamped)
+        plans = [self._tables[name] for name in self.tables]
+        steps = Steps(plans[0], self._number, lanes=self.lanes, episode=self.episode)
+        lanes, row_bytes = max(1, self.lanes), plans[0].row_bytes
         self._writer = self._writer_of(plans)
-        self.elements = self.rows * max(1, self.lanes)
-        self._fill(steps, [plan for plan in plans if plan.filled])
-        if self.rows > 1:
-            self._feed(self._writer.extend, map(steps.rows, repeat(self.rows)), self._shape_of(self.rows), row_bytes)
-        else:
-            self._feed(self._writer.append, map(steps.rows, repeat(None)), (), row_bytes)
-
-    def _fill(self, steps: Steps, wanted: list[TablePlan]) -> None:
-        """Write this process's part of the items of tables that are to be full, many rows at once."""
-        apart = 0 < len(wanted) < len(self.tables)
-        writer = self._writer_of(wanted) if apart else self._writer
-        left = max((self._place.part(plan.filled) for plan in wanted), default=0)
-        lanes = max(1, self.lanes)
+        wanted = [plan for plan in plans if plan.filled]
+        writer = self._writer if len(wanted) in (0, len(plans)) else self._writer_of(wanted)
+        left = max(map(self._part, wanted), default=0)
         while left > 0:
-            most = max(1, min(FILL_BYTES // (wanted[0].row_bytes * lanes), steps.most_rows))
-            rows = min(most, -(-left * wanted[0].view.rows_added // lanes))
-            made = writer.extend(steps.rows(rows), priority=self._priorities(*self._shape_of(rows)))
-            left -= len((made if isinstance(made, di_store.Items) else made[wanted[0].name]).keys)
-        if apart:
+            most = max(1, min(FILL_BYTES // (row_bytes * lanes), steps.most_rows))
+            rows = min(most, -(-left * plans[0].view.rows_added // lanes))
+            made: Any = writer.extend(steps.rows(rows), priority=self._priorities(*self._shape_of(rows)))
+            left -= len((made[wanted[0].name] if len(wanted) > 1 else made).keys)
+        if writer is not self._writer:
             writer.close()
+        self.elements = self.rows * lanes
+        if self.rows > 1:
+            feed = map(steps.rows, repeat(self.rows))
+            self._calls(self._writer.extend, feed, self._shape_of(self.rows), row_bytes)
+        else:
+            self._calls(self._writer.append, map(steps.rows, repeat(None)), (), row_bytes)
 
     def _shape_of(self, rows: int) -> tuple[int, ...]:
         return (rows, self.lanes) if self.lanes else (rows,)
@@ -237,10 +218,8 @@ class Append(Write):
 
     def close(self) -> None:
         """End the episodes, without waiting for a limiter."""
-        try:
+        with suppress(di_store.StoreError):  # nobody draws any more, so there may be no room for the last items
             self._writer.close(timeout=0.0)
-        except di_store.StoreError:
-            pass  # nobody draws any more, so there may be no room for the last items
 
 
 @dataclass(kw_only=True)
@@ -273,7 +252,7 @@ class Draw(Duty):
         return (self.source,) if isinstance(self.source, str) else tuple(name for name, _ in self.source)
 
     def _begin(self) -> None:
-        plans = [self._place.tables[name] for name in self.tables]
+        plans = [self._tables[name] for name in self.tables]
         plan = self._plan = plans[0]
         source: Any = self.source
         self._table: Any = self._store.table(source) if isinstance(source, str) else self._store.mix(dict(source))
@@ -282,17 +261,15 @@ class Draw(Duty):
         self._loader = self._table.loader(self.batch, prefetch=self.prefetch) if self.prefetch >= 0 else None
         self._options: dict[str, float] = {"min_n": self.least, "linger": 0} if self.least else {}
         self._beta = float(getattr(plan.sampler, "beta", None) or 0.0)
-        streams = [duty for duty in self._place.duties if isinstance(duty, Append)]
-        self._stamped = {duty.stamped for duty in streams} - {""}
-        inserts = [d.at_once for d in self._place.duties if isinstance(d, Insert) and d.tables[0] == plan.name]
-        self._known = None if streams else Rows.of(plan.columns, max(inserts, default=1)).sums()
+        # The items of other views are made of several rows.
+        self._known = Rows.of(plan).sums() if isinstance(plan.view, di_store.Step) else None
         self._limited = "max_times_sampled" in plan.settings
         self._keys: list[Array] = []
         self._batch: Any = None
         self._batches = self._damaged = 0
         self._updates = cycle([self._rng.random(self.batch) + 1e-5 for _ in range(64)])
 
-    def step(self, calls: Calls, check: bool) -> int:
+    def step(self, calls: Calls, check: bool) -> tuple[int, int]:
         """One batch, new priorities for it, and a look at every byte."""
         table = self._table
         if self.anneal:
@@ -309,10 +286,9 @@ class Draw(Duty):
         self._batch = batch  # frees the batch before, so that its buffers are used again
         if self._limited:
             self._keys.append(batch.keys.copy())
-        self.bytes += data_bytes(batch.data)
         if check:
             self._damaged += self._look(batch.data)
-        return len(batch)
+        return len(batch), data_bytes(batch.data)
 
     def audit(self, draws: int) -> dict[str, float]:
         """Damaged examples; how often one item was delivered; how far a mixture is from its shares, in sigmas."""
@@ -347,8 +323,8 @@ class Draw(Duty):
         sums = row_sums(data)
         if self._known is not None:
             return int((~np.isin(sums, self._known)).sum())
-        names = [name for name in self._stamped for name in (name, f"next_{name}") if name in data]
-        return sum(broken_frames(data[name]) for name in names if data[name].ndim == 4)
+        stamped = (self._plan.stamped, f"next_{self._plan.stamped}")
+        return sum(broken_frames(data[name]) for name in stamped if name in data and data[name].ndim == 4)
 
 
 @dataclass(kw_only=True)
@@ -363,13 +339,12 @@ class Publish(Duty):
         self._tree: dict[str, Array] = {"at": np.zeros(1, np.int64), "layers": np.ones(self.size // 4, np.uint32)}
         self._version = self._store.publish(WEIGHTS, self._tree)
 
-    def step(self, calls: Calls, check: bool) -> int:
+    def step(self, calls: Calls, check: bool) -> tuple[int, int]:
         """One version."""
         self._tree["layers"].fill(self._version + 1)
         self._tree["at"][0] = time.monotonic_ns()
         self._version = calls(self.label, self._store.publish, WEIGHTS, self._tree)
-        self.bytes += self.size
-        return 1
+        return 1, self.size
 
 
 @dataclass(kw_only=True)
@@ -384,18 +359,18 @@ class Pull(Duty):
         self._version: int | None = None
         self._torn = self._pulled = 0
 
-    def step(self, calls: Calls, check: bool) -> int:
+    def step(self, calls: Calls, check: bool) -> tuple[int, int]:
         """One look; a version that is found must be whole and newer than the one before."""
         found = calls(self.label, self._store.latest, WEIGHTS, newer_than=self._version)
-        if found is not None:
-            layers = found.value["layers"]
-            if self._version is not None:
-                calls.spent["publish to pull"].append(time.monotonic_ns() - int(found.value["at"][0]))
-            self._pulled += 1
-            self._torn += int(layers.min() != layers.max() or layers[0] != found.version)
-            self._version = found.version
-            self.bytes += self.size
-        return 1
+        if found is None:
+            return 1, 0
+        layers = found.value["layers"]
+        if self._version is not None:
+            calls.spent["publish to pull"].append(time.monotonic_ns() - int(found.value["at"][0]))
+        self._pulled += 1
+        self._torn += int(layers.min() != layers.max() or layers[0] != found.version)
+        self._version = found.version
+        return 1, self.size
 
     def audit(self, draws: int) -> dict[str, float]:
         """Versions that mix two, and how many this process pulled."""
@@ -404,20 +379,33 @@ class Pull(Duty):
 
 @dataclass(kw_only=True)
 class Put(Duty):
-    """Puts an object and deletes it to make room, as one call."""
+    """Puts an object and deletes it to make room.
+
+    Attributes:
+        held: objects put before they are deleted, which then does not count; 0: a put and its delete are one call.
+        pool: how many different ones it has at most, and their bytes.
+    """
 
     label: str = "put"
     size: int
     rate: float | None = None
+    held: int = 0
+    pool: tuple[int, int] = (100, 32 << 20)
 
     def _begin(self) -> None:
-        self._values = cycle(objects(self.size))
+        self._values = cycle(objects(self.size, *self.pool))
+        self._refs: list[di_store.Ref] = []
 
-    def step(self, calls: Calls, check: bool) -> int:
-        """One put and delete."""
-        calls(self.label, self._put, next(self._values))
-        self.bytes += self.size
-        return 1
+    def step(self, calls: Calls, check: bool) -> tuple[int, int]:
+        """One put."""
+        if not self.held:
+            calls(self.label, self._put, next(self._values))
+        else:
+            self._refs.append(calls(self.label, self._store.put, next(self._values)))
+            if len(self._refs) == self.held:
+                self._store.delete(self._refs)
+                self._refs.clear()
+        return 1, self.size
 
     def _put(self, value: Array) -> None:
         self._store.delete([self._store.put(value)])
@@ -425,18 +413,46 @@ class Put(Duty):
 
 @dataclass(kw_only=True)
 class Get(Duty):
-    """Gets an object that this process put, or that another one did (`other`), as a view of the store's memory."""
+    """Gets objects that this process put, or one that another one did (`other`).
+
+    Attributes:
+        copy: whether as copies; otherwise as views of the store's memory, which moves no bytes.
+        pool: how many different ones there are at most, and their bytes.
+    """
 
     label: str = "get"
     size: int
     other: bool = False
     rate: float | None = None
+    copy: bool = False
+    pool: tuple[int, int] = (1, 0)
 
     def _begin(self) -> None:
-        own = not self.other
-        self._ref = self._store.put(objects(self.size, 1)[0]) if own else di_store.Ref.parse(SHARED_OBJECT)
+        shared = [di_store.Ref.parse(SHARED_OBJECT)]
+        self._refs = cycle(shared if self.other else self._store.put_many(objects(self.size, *self.pool)))
+        self._get = partial(self._store.get, copy=True) if self.copy else self._store.get
 
-    def step(self, calls: Calls, check: bool) -> int:
+    def step(self, calls: Calls, check: bool) -> tuple[int, int]:
         """One get."""
-        calls(self.label, self._store.get, self._ref)
-        return 1
+        calls(self.label, self._get, next(self._refs))
+        return 1, self.size if self.copy else 0
+
+
+@dataclass(kw_only=True)
+class Update(Duty):
+    """Gives new priorities to `batch` keys of a full table, always the same ones."""
+
+    label: str = "update"
+    rate: float | None = None
+    batch: int
+
+    def _begin(self) -> None:
+        table = self._store.table("items")
+        keys = self._rng.choice(table.keys(), self.batch, replace=False)
+        self._update = partial(table.update_priorities, keys, self._rng.random(self.batch) + 0.5)
+        self.elements = self.batch
+
+    def step(self, calls: Calls, check: bool) -> tuple[int, int]:
+        """One update."""
+        calls(self.label, self._update)
+        return self.batch, 0

@@ -11,7 +11,8 @@ import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from di_store.workloads.duties import Draw, Duty, Get, Insert, Put, Write
+import di_store
+from di_store.workloads.duties import Draw, Duty, Get, Put, Write
 from di_store.workloads.tables import TablePlan
 
 LEAST_OBJECT_BYTES = 1 << 20
@@ -93,26 +94,25 @@ class Load:
         return any(duty.rate for _, duty in self.duties)
 
     def scaled(self, scale: float) -> Load:
-        """With a share of the items and of large objects' bytes; rates stay, batches shrink to what a table takes."""
-        if scale == 1:
-            return self
-        small = replace(self, tables=tuple(table.scaled(scale) for table in self.tables))
+        """With a share of the items and of large objects' bytes; rates stay."""
 
         def duty(plan: Duty) -> Duty:
-            if isinstance(plan, Insert):
-                return replace(plan, batch=max(1, min(plan.batch, small.table(plan.tables[0]).capacity // 2)))
-            if isinstance(plan, (Put, Get)):
-                return replace(plan, size=min(plan.size, max(LEAST_OBJECT_BYTES, round(plan.size * scale))))
-            if isinstance(plan, Draw) and plan.trim:
-                return replace(plan, trim=max(1, round(plan.trim * scale)))
-            return plan
+            if not isinstance(plan, (Put, Get)):
+                return plan
+            return replace(plan, size=min(plan.size, max(LEAST_OBJECT_BYTES, round(plan.size * scale))))
 
-        return replace(small, roles=tuple(replace(role, duties=tuple(map(duty, role.duties))) for role in self.roles))
+        roles = tuple(replace(role, duties=tuple(map(duty, role.duties))) for role in self.roles)
+        return replace(self, tables=tuple(table.scaled(scale) for table in self.tables), roles=roles)
 
     def lanes(self, table: str) -> int:
         """Lanes that write to a table at once, with that of the process that fills it."""
         writers = [(role, plan) for role, plan in self.duties if isinstance(plan, Write) and table in plan.tables]
         return 1 + sum(role.processes * max(1, plan.lanes) for role, plan in writers)
+
+    def create_tables(self, store: di_store.Store) -> None:
+        """Make the tables, still empty."""
+        for table in self.tables:
+            table.create(store, lanes=self.lanes(table.name))
 
     @property
     def memory_bytes(self) -> int:

@@ -58,7 +58,8 @@ class TablePlan:
         capacity: items it holds.
         view, sampler, limiter, settings: as `create_table` takes them; `settings` holds its other options.
         fill: items inserted before anything is measured; -1: as many as it holds.
-        sizes: logical bytes of an item and its approximate bytes in the store, where they are not those of a row.
+        stamped: column of frames whose first 16 bytes are episode and step; "" where none is checked.
+        logical_bytes: of one item, stored by itself as the load's source counts it, where they are not those of a row.
     """
 
     name: str = "items"
@@ -69,7 +70,8 @@ class TablePlan:
     limiter: Limiter = field(default_factory=lambda: di_store.MinSize(1))
     settings: dict[str, Any] = field(default_factory=dict)
     fill: int = -1
-    sizes: tuple[int, int] = (0, 0)
+    stamped: str = ""
+    logical_bytes: int = 0
 
     @property
     def row_bytes(self) -> int:
@@ -78,13 +80,13 @@ class TablePlan:
 
     @property
     def item_bytes(self) -> int:
-        """Logical bytes of one item: stored by itself, as the load's source counts it."""
-        return self.sizes[0] or self.row_bytes
+        """Logical bytes of one item."""
+        return self.logical_bytes or self.row_bytes
 
     @property
     def stored_bytes(self) -> int:
         """Approximate bytes of one item in the store."""
-        return self.sizes[1] or self.row_bytes
+        return self.row_bytes * self.view.rows_added
 
     @property
     def filled(self) -> int:

@@ -77,13 +77,12 @@ def carry(load: Load, *, seconds: float | None, scale: float, say: Callable[[str
     result = LoadResult(load.name, load.title, scale, load.seconds if seconds is None else seconds)
     load = load.scaled(scale)
     with di_store.open(memory=load.memory_bytes) as store:
-        for table in load.tables:
-            table.create(store, lanes=load.lanes(table.name))
+        load.create_tables(store)
         for _, plan in load.duties:
             if isinstance(plan, Get) and plan.other and not store.contains(SHARED_OBJECT):
                 store.put(objects(plan.size, 1)[0], id=SHARED_OBJECT)
         say(f"{load.name}: filling")
-        with Crew(load, store) as crew:
+        with Crew.started(load, store) as crew:
             for table in load.tables:
                 if table.limited_late:
                     store.table(table.name).configure(limiter=table.limiter)
