@@ -1,4 +1,4 @@
-// Names for clang's thread-safety analysis; nothing elsewhere.
+// Macros for clang's thread-safety analysis; empty for other compilers.
 #pragma once
 
 #if defined(__clang__)

@@ -1,5 +1,5 @@
-// An item of a table as it lies in shared memory, and the keys that name items. The marks in its comments, [table] and
-// so on, are explained in layout.h.
+// An item of a table as it lies in shared memory, and the keys that name items. layout.h explains the marks in
+// brackets, such as [table].
 #pragma once
 
 #include "base/types.h"
@@ -11,11 +11,11 @@ enum class ItemState : u32 { kFree = 0, kLive = 1, kHeld = 2 };  // kHeld: at it
 // Flags of an item.
 constexpr u32 kItemNoNext = 1;    // there is no observation after the last row: next_* repeats the last one
 constexpr u32 kItemTerminal = 2;  // the last step terminated: discount 0
-constexpr u32 kItemFinished = 4;  // inserted whole: outputs are columns of the row itself
+constexpr u32 kItemFinished = 4;  // inserted whole: its row has columns for the outputs that are otherwise computed
 constexpr u32 kItemCut = 8;       // an episode longer than the view's max_length
 
-// key = shard 8 | generation 28 | slot 28. A table's own keys have shard 0; who draws from several tables (a mixture)
-// tells them apart by it, and takes it off again before a key goes back to its table.
+// key = slot 28 | generation 28 | shard 8 (bits, lowest first). A table's own keys have shard 0. A mixture, which draws
+// from several tables, writes the table's number there and clears it before it passes a key to its table.
 constexpr u32 kSlotBits = 28;
 constexpr u32 kGenerationBits = 28;
 constexpr u32 kShardBits = 8;
@@ -28,7 +28,7 @@ inline u32 key_slot(u64 key) { return static_cast<u32>(key & kSlotMask); }
 inline u64 key_generation(u64 key) { return (key >> kSlotBits) & kGenerationMask; }
 inline u32 key_shard(u64 key) { return static_cast<u32>(key >> kShardAt); }
 
-// The count of an item's uses ends here: a batch holds it as int32, and no use limit is larger.
+// An item's count of uses stops here: a batch holds it as int32, and no use limit is larger.
 constexpr u32 kMostUses = (1u << 31) - 1;
 constexpr u32 kItemStateBits = 4;
 constexpr u32 kSpanRowsBits = 20, kSpanBackBits = 8, kSpanFlagsBits = 4;
@@ -36,12 +36,13 @@ static_assert(32 + kSpanRowsBits + kSpanBackBits + kSpanFlagsBits == 64 && kItem
 static_assert(kItemStateBits + kGenerationBits == 32);
 
 struct Item {  // truth [table]; `state` and `span` change through the undo record, the rest only while the slot is free
-  u64 state;   // state 4 | generation 28 | 32: use limit: undelivered draws; Once: low bits of the epoch it joined in;
-               // both: undelivered draws 8, epoch 24
-  u64 number;  // insertion number, from 1
-  double priority;  // one store
-  i64 version;      // -1 unknown
-  u64 place;        // chunk descriptor 32 | first row 32
+  // state 4 | generation 28 | 32 bits that depend on the table: undelivered draws (with a use limit), low bits of the
+  // epoch in which the item joined (with Once), or undelivered draws 8 | epoch 24 (with both)
+  u64 state;
+  u64 number;       // insertion number, from 1
+  double priority;  // an update is one store, so it needs no undo
+  i64 version;      // of the weights that made it; -1: unknown
+  u64 place;        // first row 32 | chunk descriptor 32
   u64 span;         // uses 32, at most kMostUses | rows 20 | back 8 (rows before the item's own first step) | flags 4
 
   // `state`

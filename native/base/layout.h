@@ -1,11 +1,13 @@
 // Every byte that lies in shared memory. docs/shm_format.md draws the same map with offsets.
 //
-// Each field names its writer and the lock it writes under:
-//   [once]   written before the magic, never again        [heap]  under the heap lock
+// Each field says who writes it, and under which lock:
+//   [once]   before other processes see it, then never    [heap]  under the heap lock
 //   [table]  under that table's lock                      [owner] by the process that owns the slot or chunk, no lock
-//   [any]    atomic, by anyone
-// and whether a rebuild recomputes it ("derived") or it is a truth. Readers hold the same lock unless the field says
-// "read freely": then a stale value is harmless, and the comment says why.
+//   [any]    by any process, atomically, no lock
+// It also says whether the field is "derived" (a rebuild recomputes it) or a truth. Readers hold the same lock, unless
+// the field says "read freely": then they may see an old value, which is harmless.
+//
+// Parts of a word are listed from its lowest bit up, with their number of bits: `kind 3 | dropped 1 | …`.
 #pragma once
 
 #include <cstddef>
@@ -29,7 +31,7 @@ constexpr u64 kPageBytes = 4096;
 constexpr u64 kSliceBytes = 2u << 20;
 constexpr u64 kPagesPerSlice = kSliceBytes / kPageBytes;
 constexpr u64 kMinBlockBytes = 256;
-constexpr u64 kBlockWords = kSliceBytes / kMinBlockBytes / 64;  // words of block bitmap a slice can need
+constexpr u64 kBlockWords = kSliceBytes / kMinBlockBytes / 64;  // words of a slice's block bitmap, at most
 constexpr u32 kMaxClients = 1024;
 constexpr u32 kMaxTables = 256;
 constexpr u32 kMaxWeights = 256;
@@ -40,17 +42,17 @@ constexpr u64 kClientLockBase = u64{1} << 62;  // record-lock byte of client slo
 
 // ---------------------------------------------------------------------------------------------------------- locks
 struct LockWord {
-  Shared<u32> word;   // [any] 0: free; else lock_owner_word() of the owner; top bit: somebody sleeps on it
-  Shared<u32> dirty;  // [lock's owner] derived state under this lock is being changed: a taker-over rebuilds it
+  Shared<u32> word;   // [any] 0: free; else lock_owner_word() of the owner; top bit: a waiter sleeps on it
+  Shared<u32> dirty;  // [lock's owner] not 0: it is changing derived state; if it dies, the next owner rebuilds that
 };
 
-// Physical undo (docs/decisions/): old values of 8-byte words. An entry is complete before `count` covers it, and
-// `count` covers it before the word changes; committing is one store of 0. A taker-over of the lock restores what a
-// dead owner left, last entry first. [lock's owner]
+// Undo record: old values of 8-byte words, so that several words change together. Order of writes: the entry, then
+// `count`, then the word itself; a commit is one store of count = 0. If the lock's owner dies before that, the next
+// owner restores the old values, last entry first. [lock's owner]
 constexpr u32 kUndoEntries = 768;
 struct UndoEntry {
-  u64 offset;
-  u64 value;
+  u64 offset;  // of the word, from the start of the file
+  u64 value;   // before the change
 };
 struct UndoRecord {
   Shared<u32> count;
@@ -66,11 +68,11 @@ struct alignas(64) ClientSlot {
   Shared<u32> generation;  // [reaper] +1 at each release
   Shared<u32> pid;         // [owner] read freely (tools)
   u32 pad;
-  Shared<u64> start_time;     // [owner] clock ticks since boot of the machine: pid alone is reused
-  Shared<u64> pid_ns;         // [owner] inode of the pid namespace
-  Shared<u64> cgroup;         // [owner] hash of the memory cgroup's path
-  Shared<u32> ledger;         // [owner, under heap lock] first ledger block's descriptor + 1
-  Shared<u32> role;           // [owner] bit set: 1 writer, 2 learner, 4 tool
+  Shared<u64> start_time;  // [owner] of the process, in clock ticks since boot: tells it from a later one with its pid
+  Shared<u64> pid_ns;      // [owner] inode of the pid namespace
+  Shared<u64> cgroup;      // [owner] hash of the memory cgroup's path
+  Shared<u32> ledger;      // [owner, under heap lock] first ledger block's descriptor + 1
+  Shared<u32> role;        // [owner] bit set: 1 writer, 2 learner, 4 tool
   Shared<u64> stale_dropped;  // [any] items this process wrote that were dropped as stale
   Shared<u64> drawn[4];  // [owner, under the table's lock] bit i: it has drawn from table i; cleared with the table
   u64 reserved[18];
@@ -79,12 +81,11 @@ static_assert(sizeof(ClientSlot) == 256);
 
 enum class WaitKind : u32 { kNothing = 0, kLock, kRoom, kItems, kLimiter, kObject, kWeights, kMemory, kTable };
 
-// What one call of some process waits for, from when it began to wait until it ends; read freely by stats. Once its
-// process has gone, anybody may take it.
-constexpr u32 kMaxWaits = 1024;  // more threads than that wait unseen
+// What one blocked call of a process waits for; read freely by stats. It is written when the call begins to wait and
+// freed when the call ends. If its process has died, any process may take the slot.
+constexpr u32 kMaxWaits = 1024;  // waits of further threads are not listed
 struct WaitSlot {
-  Shared<u64> owner;  // [any, CAS] thread id 32 | its client slot's generation 20 | slot + 1 11 | being written 1;
-                      // 0: free
+  Shared<u64> owner;  // [any, CAS] being written 1 | client slot + 1 11 | its generation 20 | thread id 32; 0: free
   Shared<u64> since_ns;
   Shared<u32> kind;  // WaitKind
   Shared<u32> table;
@@ -93,18 +94,20 @@ struct WaitSlot {
 };
 static_assert(sizeof(WaitSlot) == 32);
 
-// One ledger entry justifies one count. what == 0: free. The owner writes `ref` first, then `what`.
+// One ledger entry justifies one count, so that others can lower the count if the process dies. what == 0: free.
+// The owner writes `ref` first, then `what`.
 // kPin: an object is being read; kOwn: an object is being written (creating) or a chunk is open; kDraw: an item was
-// drawn and not yet delivered; kWriter: a writer of that table is open; kRead: an item is being peeked at.
-// Pins and owns change under the heap lock, draws and writers under their table's lock; only the `dropped` bit is set
-// by destructors without a lock. Blocks stay with the client slot for ever, so anyone may walk them.
+// drawn and not yet delivered; kWriter: a writer of that table is open; kRead: rows of an item are being peeked at.
+// Entries of kind pin and own change under the heap lock, the others under their table's lock; only the `dropped` bit
+// is also set without a lock, by destructors. A client slot keeps its ledger blocks for ever, so any process may walk
+// them.
 enum class LedgerKind : u32 { kFree = 0, kPin = 1, kOwn = 2, kDraw = 3, kWriter = 4, kRead = 5 };
 struct LedgerEntry {
   Shared<u64> what;  // kind 3 | dropped 1 | table 8 | chunks 20 | descriptor 32 (draw: first chunk; kNone once copied)
   Shared<u64> ref;   // pin, own: the descriptor's generation; draw: the item's key
 };
-// What an entry can count: rows of more chunks would be let go short at a death. kMaxWindowRows leaves room for chunks
-// without rows, of which a lane may leave some behind.
+// The most chunks that a draw's entry can count; of a draw over more, the reaper would release too few uses. A lane may
+// leave some chunks without rows behind, so kMaxWindowRows stays below this by kMostEmptyChunks.
 constexpr u32 kMostChunks = (1u << 20) - 1;
 constexpr u32 kMostEmptyChunks = 1024;
 constexpr u64 kLedgerDropped = 8;
@@ -131,13 +134,15 @@ enum class BlockUse : u8 { kObject = 0, kChunk = 1, kMeta = 2 };
 constexpr u32 kBlockUses = 3;
 constexpr u32 kBlockClasses = 96;
 
-constexpr u8 kCollapseTried = 1, kCollapseUnderWay = 2;  // 2 in a dead process's slice: what it lost may be back
-struct Slice {                                           // all derived [heap]
-  u64 present[kPagesPerSlice / 64];  // page is charged to the budget (and committed by who charged it)
+// Slice::collapsed: making a huge page of it was tried, or is under way. If a process dies meanwhile, 2 stays: pages
+// that were punched may be back, and a sweep settles them.
+constexpr u8 kCollapseTried = 1, kCollapseUnderWay = 2;
+struct Slice {                       // all derived [heap]
+  u64 present[kPagesPerSlice / 64];  // bit: the page is charged to the budget; the process that charges it commits it
   SliceState state;
   BlockUse use;
   u8 block_class;
-  u8 collapsed;  // kCollapse…; cleared when pages are punched, unless it is under way
+  u8 collapsed;  // kCollapse…; set to 0 when pages are punched, unless a collapse is under way
   u32 free_blocks;
   u32 hint;  // bitmap word to look at first
   u32 run;   // slices of the run, at its head
@@ -150,25 +155,26 @@ static_assert(sizeof(Slice) == 128);
 enum class ObjectState : u8 { kFree = 0, kCreating = 1, kSealed = 2, kDoomed = 3 };
 enum class ObjectKind : u8 { kData = 0, kChunk = 1, kMeta = 2 };
 
-// One table's uses of a chunk, in one word: who lowers them to nothing learns in the same step whether the chunk may go,
-// and need not look at it again. kUsesClosed and no uses is final: only the open writer makes new uses, of chunks that this
-// table's view still reaches, and a draw needs an item that still holds one. So anybody may then detach, and may find it
-// by a plain scan. Each table of a stream closes a chunk for itself: a short view lets go long before an episode's does.
+// One table's uses of a chunk: a count of its items, draws and reads ([table], derived), and the bit kUsesClosed: no
+// new item of this table will need the chunk ([heap], truth). Both are in one word, so the process that ends the last
+// use learns in the same step whether the table may let the chunk go, and need not read the chunk again.
+//
+// kUsesClosed with a count of 0 is final: a new item needs a chunk that its writer has not closed for this table, and a
+// new draw needs an item that still holds a use. So any process may then detach the chunk, and may find it by a plain
+// scan. A writer closes a chunk for each of its tables apart: short windows need it for less time than episodes do.
 constexpr u32 kUsesClosed = 1u << 31;
-using Uses =
-    Shared<u32>;  // [table] derived: by this table's items, draws and reads. [heap] truth: kUsesClosed, no item
-                  // of this table to come will need the chunk
+using Uses = Shared<u32>;
 
-// What a draw needs to know of a chunk, in its descriptor: these lie close together, while headers of chunks of one size
-// push each other out of the caches.
+// What a draw needs to know of a chunk, kept in its descriptor. Descriptors lie close together, while the headers of
+// chunks of one size map to the same sets of the caches and evict each other.
 struct ChunkSummary {
-  u32 first_table;   // [once] as attachment[0].table
+  u32 first_table;   // [once] copy of attachment[0].table
   Uses first_uses;   // of that table, mostly the only one
-  Shared<u32> rows;  // [heap] published ones, once its writer needs it no more; 0: the header tells
+  Shared<u32> rows;  // [heap] published rows, set when the chunk is closed; 0: read the header's `published`
 };
 
 struct Descriptor {  // truth unless said otherwise [heap]
-  Shared<u64> word;  // state 8 | kind 8 | generation 16 | pins 32 (pins derived: pin entries of all ledgers)
+  Shared<u64> word;  // pins 32 | generation 16 | kind 8 | state 8 (pins derived: pin entries of all ledgers)
   u64 offset;
   u64 bytes;
   union {
@@ -184,7 +190,7 @@ static_assert(sizeof(Descriptor) == 64);
 constexpr u32 kFlagHasId = 1;
 constexpr u32 kFlagWeights = 2;  // a version of published weights: not listed by keys()
 
-// Owners of meta blocks other than tables (which own by their index).
+// Descriptor::owner of meta blocks that belong to no table; of a table's blocks it is the table's index.
 constexpr u32 kOwnerLedger = 0xfffffff0u;
 constexpr u32 kOwnerIndex = 0xfffffff1u;
 constexpr u32 kOwnerLayout = 0xfffffff2u;
@@ -195,37 +201,37 @@ constexpr u32 kFirstDescriptorSegment = 1024;
 struct HeapHeader {
   LockWord lock;
   // truths
-  Offset segments[kDescriptorSegments];  // descriptor segments, in place for ever
+  Offset segments[kDescriptorSegments];  // descriptor segments; once made they never move or go
   Shared<u64> budget;                    // bytes; changed by resize
   u64 next_stream;
   Shared<u32> table_count;  // table headers ever committed
   u32 pad0;
   // derived
-  Shared<u32> segment_count;  // read freely by sweeps: it only grows, after the segment it counts
+  Shared<u32> segment_count;  // read freely by sweeps: it only grows, and only once the new segment is ready
   u32 free_head;              // free descriptors, linked by hash_next
   u32 free_count;
   u32 index_block;    // descriptor + 1 of the bucket array
   u64 index_buckets;  // power of two
   u64 live_objects;
-  Shared<u64> object_bytes;  // pages charged in slices of each use, and fixed parts; read freely by stats
+  Shared<u64> object_bytes;  // these five: bytes of charged pages, by the use of their slices; read freely by stats
   Shared<u64> chunk_bytes;
   Shared<u64> meta_bytes;
-  Shared<u64> free_bytes;  // charged pages in free slices
-  Shared<u64> fixed_bytes;
+  Shared<u64> free_bytes;     // in free slices
+  Shared<u64> fixed_bytes;    // of the headers and tables of fixed size, in no slice
   Shared<u64> live_bytes;     // block bytes of sealed and creating objects
-  Shared<u64> pinned_bytes;   // of those: pinned by someone
-  Shared<u64> pending_bytes;  // doomed, waiting for the last unpin
+  Shared<u64> pinned_bytes;   // of those: of pinned objects
+  Shared<u64> pending_bytes;  // of doomed objects, which wait for their last unpin
   Shared<u64> table_charge;   // sum over tables of max(reserve + held, used)
   Shared<u64> deaths;         // clients reaped
   Shared<u64> rebuilds;
   u64 slice_high;                          // slices ever used
   u64 free_low;                            // no free slice below this one
-  u32 partial[kBlockUses][kBlockClasses];  // slice + 1
+  u32 partial[kBlockUses][kBlockClasses];  // first slice with a free block of this use and class, + 1
   u64 expiring;                            // descriptors with a ttl
   u64 promised;                            // descriptors that the tables' reserves may need
-  Shared<u32> sealed_seq;                  // futex: an object was sealed or a version published
+  Shared<u32> sealed_seq;                  // [any] futex: +1 when an object is sealed or a version published
   Shared<u32> sealed_waiters;
-  Shared<u32> room_seq;  // futex: bytes were freed
+  Shared<u32> room_seq;  // [any] futex: +1 when bytes are freed
   Shared<u32> room_waiters;
 };
 
@@ -233,8 +239,8 @@ struct HeapHeader {
 struct WeightsEntry {
   Shared<u32> state;  // 0 free, 1 used [heap] truth
   u32 pad;
-  Shared<i64> newest;  // [heap] truth; read freely by latest(): a stale value only delays it
-  Shared<i64> oldest;  // versions below are deleted
+  Shared<i64> newest;  // [heap] truth; read freely by latest(): an old value only delays it
+  Shared<i64> oldest;  // [heap] truth; versions below are deleted; read freely
   char name[kNameBytes];
   u64 reserved[13];
 };
@@ -243,15 +249,15 @@ static_assert(sizeof(WeightsEntry) == 256);
 // ------------------------------------------------------------------------------------------------- chunks and layouts
 enum class ColumnPlace : u32 { kRecord = 0, kColumn = 1, kHeap = 2 };
 
-// A layout: how one row of a stream lies in its chunks. Immutable once published. Behind the columns the block holds a
-// text: the names of all columns, one after the other, then dtypes and shapes as JSON.
+// A layout says how one row of a stream lies in its chunks. It never changes once published. After the columns the
+// block holds a text: the names of all columns without separators, then dtypes and shapes as JSON.
 struct ColumnLayout {
   u32 place;           // ColumnPlace
   u32 row_bytes;       // kRecord, kColumn: bytes of one row; kHeap: bytes of one element
   u32 offset;          // kRecord, kHeap: offset of the value (kHeap: of its HeapSlot) in the row's record
   u32 index;           // kColumn: ordinal among the column-wise ones
   u64 before;          // kColumn: sum of row_bytes of the column-wise columns before this one
-  u64 name_bytes = 0;  // of its name in the text
+  u64 name_bytes = 0;  // length of its name in the text
   bool operator==(const ColumnLayout&) const = default;
 };
 struct LayoutHeader {
@@ -260,40 +266,40 @@ struct LayoutHeader {
   u32 column_wise;  // how many kColumn columns
   u32 text_bytes;
   u64 column_bytes;        // sum of row_bytes over kColumn columns
-  u64 hash;                // of the text: equal layouts are shared
+  u64 hash;                // of the text, to find equal layouts: they are shared
   ColumnLayout column[1];  // `columns` of them, then the text
 };
-struct HeapSlot {  // in the record of a row: where its variable-length value lies, from the start of the chunk
-  u32 offset;
-  u32 count;  // elements
+struct HeapSlot {  // in the record of a row: where its variable-length value lies
+  u32 offset;      // bytes from the start of the chunk
+  u32 count;       // elements
 };
 
-struct RowMark {   // for 64 rows; derived positions are exact for any row by popcount
+struct RowMark {   // for 64 rows; with a popcount of `first` it gives the episode and step number of each of them
   u64 first;       // bit: the row begins an episode
   u64 final;       // bit: the row holds only a final observation
-  u32 episodes;    // episodes begun in this chunk before these rows
-  i32 last_first;  // row of the last episode begin before these rows, relative to the chunk (negative: earlier chunk)
+  u32 episodes;    // how many episodes begin in this chunk before these rows
+  i32 last_first;  // row of the last begin of an episode before these rows, from row 0 here (negative: earlier chunk)
 };
 static_assert(sizeof(RowMark) == 24);
 
-// One per table the chunk's writer writes to.
+// One for each table that the chunk's writer feeds.
 struct Attachment {
   u32 table;             // [once]
   u32 table_generation;  // [once]
-  Uses uses;             // of the second table on; the first one's are in the descriptor's summary
+  Uses uses;             // not used in attachment[0]: the first table's uses are in ChunkSummary
   Shared<u32> attached;  // [heap] truth: this table still holds the chunk (1 at creation)
 };
 
 struct ChunkHeader {
   u32 layout;             // layout index [once]
   u32 row_capacity;       // [once]
-  Shared<u32> published;  // [owner] rows readers may see; release store pairs with acquire loads in views.cc
+  Shared<u32> published;  // [owner] rows that readers may see; release store, pairs with acquire loads: chunk_view.h
   Shared<u32> full;       // [owner or reaper] no row will follow in this chunk
-  Shared<u32> next;       // [owner] descriptor + 1 of the lane's next chunk; set before the rows that need it publish
+  Shared<u32> next;       // [owner] descriptor + 1 of the lane's next chunk; set before rows there are published
   u32 attachments;        // [once]
   u32 stream;             // [once]
-  u32 writer;             // [once] client slot: whose items are found stale
-  u64 first_episode;      // [once] id of the episode that row 0 continues or begins
+  u32 writer;             // [once] client slot, to count stale items by their writer
+  u64 first_episode;      // [owner] id of the episode that row 0 continues or begins; set before row 0 is published
   u64 marks_offset;       // [once] from the start of the chunk
   u64 records_offset;
   u64 columns_offset;
@@ -302,14 +308,14 @@ struct ChunkHeader {
   Attachment attachment[1];  // `attachments` of them
 };
 
-// Offset, from the start of the chunk, of column-wise column c: rows of equal columns lie together, 64-byte aligned.
+// Offset from the start of the chunk of a column-wise column, whose rows lie one after the other, 64-byte aligned.
 inline u64 column_base(const ChunkHeader& chunk, const ColumnLayout& column) {
   return (chunk.columns_offset + u64{chunk.row_capacity} * column.before + 64u * column.index + 63u) & ~u64{63};
 }
 
 // ---------------------------------------------------------------------------------------------------------- tables
 constexpr u32 kTableSegments = 20;  // item segments; sizes are kept beside the offsets
-constexpr u64 kLeastGrowth = 1024;  // slots that a table grows by
+constexpr u64 kLeastGrowth = 1024;  // slots that a table grows by, at least
 constexpr u64 kMostSlots = kSlotMask - 1;
 
 enum class SamplerKind : u32 { kUniform = 0, kFifo, kLifo, kMinHeap, kMaxHeap, kPrioritized, kOnce };
@@ -321,16 +327,16 @@ struct LimiterState {  // Reverb's rule: an insert passes while (inserts + 1) * 
   double min_diff;
   double max_diff;
   i64 min_size;
-  i64 inserts;  // counted since the limiter was set; given-back and undrawn removals subtract (queues)
-  i64 samples;
-  u64 queue;  // 1: queue or stack: removal of an undrawn item gives its insert back; never evict
+  i64 inserts;  // since the limiter was set; queues: less the items removed before they were drawn
+  i64 samples;  // since the limiter was set, less the draws given back
+  u64 queue;    // 1: queue or stack: the removal of an item that was never drawn takes its insert back; never evicts
 };
 
 enum class TableState : u32 { kFree = 0, kMaking = 1, kLive = 2, kDropping = 3 };
 
 struct alignas(64) TableHeader {
   LockWord lock;
-  Shared<u32> state;       // TableState [directory] truth; read freely
+  Shared<u32> state;       // TableState; under the directory lock; truth; read freely
   Shared<u32> generation;  // [heap] +1 at each drop
   char name[kNameBytes];   // [once]
   // truths [table]
@@ -339,12 +345,12 @@ struct alignas(64) TableHeader {
   u64 next_number;
   u64 rng_counter;
   u64 seed;
-  double max_priority;      // largest ever given, at least 1
+  double max_priority;      // the largest ever given, but at least 1
   double initial_priority;  // -1: max_priority
-  u64 item_bytes;           // reckoned bytes of one item: what a held draw is charged
+  u64 item_bytes;           // estimated bytes of one item: what each held item is charged
   u64 epoch;                // Once: the one being drawn
-  u64 latest_epoch;         // Once: the last one ever begun; later than `epoch` after draws were given back
-  i64 epochs;               // Once: -1 = no last one
+  u64 latest_epoch;  // Once: the last one ever begun; later than `epoch` if draws of an earlier one were given back
+  i64 epochs;        // Once: how many; -1: no limit
   u64 shuffle;
   u64 sampler;  // SamplerKind
   u64 remover;
@@ -365,49 +371,49 @@ struct alignas(64) TableHeader {
   u64 stale_dropped;
   u64 episodes_cut;
   LimiterState limiter;
-  // descriptor + 1 of each item segment, of which each has at least twice the slots of the next; changed with `slots`
-  // through the undo record, two in a word
+  // descriptor + 1 of each item segment. A segment has at least twice the slots of the next. Changed together with
+  // `slots` through the undo record, two numbers in one 8-byte word.
   alignas(8) u32 segment_block[kTableSegments];
   u64 segment_slots[kTableSegments];
   Shared<u32> config_block;  // descriptor + 1: JSON of what create_table was given; read freely
   Shared<u32> schema_block;  // descriptor + 1: JSON; 0 until the first step declares; read freely
   // bytes [heap]
-  Shared<u64> reserve_bytes;   // truth: set aside for chunks; more than wanted while a resize to less evicts items
-  Shared<u64> reserve_wanted;  // truth: what the next resize starts from
-  Shared<u64> reserve_open;    // truth: of the wanted bytes, for what lanes have open: they do not follow the capacity
+  Shared<u64> reserve_bytes;  // truth: set aside for chunks; above reserve_wanted while a smaller capacity evicts items
+  Shared<u64> reserve_wanted;  // truth: what the table should set aside; the next resize starts from it
+  Shared<u64> reserve_open;    // truth: of reserve_wanted, for chunks that lanes have open: independent of the capacity
   Shared<u64> used_bytes;      // derived: chunks attached
-  Shared<u64> open_bytes;      // derived: of these, chunks that items to come may need
-  Shared<u64> held_bytes;      // derived [also table]: held * item_bytes; made anew by who recovers the table
+  Shared<u64> open_bytes;      // derived: of these, chunks that new items may need
+  Shared<u64> held_bytes;      // derived [also table]: held * item_bytes; a recovery of the table recomputes it
   Shared<u64> chunk_block;     // truth: bytes that a chunk occupies at least; 0: not known yet
-  Shared<u64> used_chunks;     // derived: chunks attached
+  Shared<u64> used_chunks;     // derived: number of chunks attached
   // derived [table]
   u64 slots;  // over all segments
   u64 size;   // live items
   u64 held;   // held items
   u64 free_slots;
   Shared<u64> stat_size;  // copies that stats reads freely
-  u32 links_block;        // order list, free list: two u32 per slot; renewed together with the four below
+  u32 links_block;        // order list, free list: two u32 per slot; growing replaces it and the four below
   u32 dense_block;
   u32 sampler_block;
   u32 remover_block;
   u32 minimum_block;                // least positive priority, for normalize="table"
   u32 order_head, order_tail;       // slot + 1, by insertion number
-  u32 first_live, last_live;        // cursors into the order list past held items
+  u32 first_live, last_live;        // slot + 1: the oldest and the newest item of the order list that is not held
   u32 free_head, free_tail;         // slots, reused first-in-first-out
   u64 dense_count;                  // uniform, once: live slots
   u64 dense_left;                   // once: of these, not yet drawn in this epoch
   u64 remover_count, remover_left;  // the remover's own dense set, where it has one
   u64 writers;                      // open writers
-  // waiting: futex words, bumped after the change they announce [any]
+  // waiting: futex words, raised by 1 after the change that they announce [any]
   Shared<u32> items_seq;
   Shared<u32> items_waiters;
   Shared<u32> room_seq;
   Shared<u32> room_waiters;
   Shared<u64> last_insert_ns;
-  Shared<u64> learned;  // [table] 1: somebody has drawn from it; read freely
+  Shared<u64> learned;  // [table] 1: a process has drawn from it; read freely
   UndoRecord undo;      // [table]
 
-  bool is(TableState wanted) const {  // acquire: what was written before the state is seen
+  bool is(TableState wanted) const {  // acquire: pairs with become(), so all that was written before it is seen
     return state.load(std::memory_order_acquire) == static_cast<u32>(wanted);
   }
   void become(TableState next) { state.store(static_cast<u32>(next), std::memory_order_release); }

@@ -1,5 +1,5 @@
-// Errors of the core. Their codes are a closed set; which class of Python each becomes, and what an error without a text
-// of its own says, is told in one place: src/di_store/base/errors.py.
+// Errors of the core. Their codes are a closed set. One place, src/di_store/base/errors.py, says which Python class
+// each code becomes, and what the message of an error without a text is.
 #pragma once
 
 #include <new>
@@ -37,23 +37,23 @@ class Error : public std::runtime_error {
  public:
   Error(Code code, const std::string& text, std::string culprit = "")
       : std::runtime_error(text), code_(code), culprit_(std::move(culprit)) {}
-  // Numbers of a writer's columns; the bindings know their names.
+  // The core knows columns by number; the bindings add the name.
   static Error column_missing(u32 column) { return {Code::kColumnMissing, column, kUnknown}; }
   static Error column_differs(u32 column, u32 lane) { return {Code::kColumnDiffers, column, lane}; }
-  // The text says itself what helps: its class adds no remedy.
+  // The text already says what helps: the Python class adds no remedy.
   Error& told() {
     told_ = true;
     return *this;
   }
-  // The wait that failed was a short one, as other locks were held meanwhile: patiently() lets them go and waits for
-  // this lock (a LockWord; nullptr: for a moment) with none of them held.
+  // The failed wait was cut short because this thread held another lock. patiently() then waits for `lock` (a LockWord;
+  // nullptr: for a moment) while holding none, and repeats the call.
   Error& while_holding(void* lock, std::string name) {
     again_ = true;
     lock_ = lock;
     lock_name_ = std::move(name);
     return *this;
   }
-  // The client slot that holds the lock which could not be had, or writes the object.
+  // The client slot that holds the lock that was not available, or that still writes the object.
   Error& held_by(u32 slot) {
     holder_ = slot;
     return *this;
@@ -61,9 +61,9 @@ class Error : public std::runtime_error {
 
   static constexpr u32 kUnknown = ~u32{0};
   Code code() const { return code_; }
-  const std::string& culprit() const { return culprit_; }  // who holds up what timed out
+  const std::string& culprit() const { return culprit_; }  // the process that the timed-out call waited for
   bool is_told() const { return told_; }
-  u32 holder() const { return holder_; }  // kUnknown: nobody in particular
+  u32 holder() const { return holder_; }  // kUnknown: no known process
   u32 column() const { return column_; }
   u32 lane() const { return lane_; }
   bool is_worth_repeating() const { return again_; }
@@ -82,10 +82,10 @@ class Error : public std::runtime_error {
   std::string lock_name_;
 };
 
-// Counts the links that somebody follows in shared memory: damage may have bent them into a circle.
+// Bounds a walk along links in shared memory: damaged links may form a circle.
 class Steps {
  public:
-  Steps(u64 most, const char* what) : left_(most), what_(what) {}  // at most as many as there can be
+  Steps(u64 most, const char* what) : left_(most), what_(what) {}  // `most`: links that an undamaged list can have
   void take() {
     // mutant: chains-without-an-end
     if (left_-- == 0) [[unlikely]]
@@ -97,7 +97,7 @@ class Steps {
   const char* what_;
 };
 
-// Inside a handler: throws again what a later try would meet too. Not so: a lock that is held up, memory that is short.
+// Called in a catch block: throws the error again unless a later try may succeed (a lock was held up, or memory short).
 inline void rethrow_lasting() {
   try {
     throw;

@@ -12,7 +12,7 @@ BufferPool::~BufferPool() {
 BufferPool::Buffer* BufferPool::take(u64 bytes) {
   bytes = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
   if (bytes == 0) bytes = kPageBytes;
-  auto buffer = std::make_unique<Buffer>(Buffer{shared_from_this()});  // first: then no memory is lost by a failure
+  auto buffer = std::make_unique<Buffer>(Buffer{shared_from_this()});  // first: if it throws, no region is lost
   Region region{nullptr, 0};
   {
     std::lock_guard<std::mutex> guard(mutex_);

@@ -1,5 +1,6 @@
-// Pooled batch buffers. A batch's arrays share one buffer; it returns to the pool when the last of them is gone, so a
-// batch never changes while anyone looks at it, and fresh pages (25 times slower) are touched once. [one process]
+// Pooled batch buffers, in the memory of one process. The arrays of a batch share one buffer, which returns to the pool
+// when the last of them is destroyed: so a batch never changes while it is in use. Buffers are reused because the first
+// write to fresh pages is 25 times slower. `mutex_` guards the list of free regions.
 #pragma once
 
 #include <memory>
@@ -12,14 +13,14 @@ namespace di {
 
 class BufferPool : public std::enable_shared_from_this<BufferPool> {
  public:
-  BufferPool() { free_.reserve(kKeep + 1); }  // giving back, in destructors, takes no memory
+  BufferPool() { free_.reserve(kKeep + 1); }  // so that give(), called by destructors, allocates nothing
   ~BufferPool();
   struct Buffer {
     std::shared_ptr<BufferPool> pool;
     u8* data = nullptr;
     u64 bytes = 0;
   };
-  // At least `bytes`, touched, 64-byte aligned. Delete the Buffer through give().
+  // At least `bytes`, page-aligned; its pages are committed. End it with give().
   Buffer* take(u64 bytes);
   static void give(Buffer* buffer);
 

@@ -1,5 +1,6 @@
-// Which chunks a range of rows covers. Rows of a chunk that is full are fixed, so the walk gives the same answer for as
-// long as anybody uses the chunks.
+// How many chunks a range of rows covers, from `chunk` along the lane's links. The number of rows of a full chunk is
+// fixed, so the answer stays the same as long as the chunks are in use. The caller holds their table's lock, which
+// keeps items, and so their chunks, from going.
 #pragma once
 
 #include "heap/heap.h"
@@ -8,7 +9,7 @@ namespace di {
 
 inline u32 chunks_covered(const Heap& heap, u32 chunk, u32 row, u32 rows) {
   Steps steps(std::min(rows + kMostEmptyChunks, kMostChunks),
-              "an item's chain of chunks");  // `row` is in the first one
+              "an item's chain of chunks");  // `row` is in the first chunk
   u64 left = u64{row} + rows;
   u32 count = 0;
   while (chunk != kNone) {

@@ -18,7 +18,7 @@ void check_column(const ColumnLayout& column, const LayoutHeader& layout, u32 nu
   switch (static_cast<ColumnPlace>(column.place)) {
     case ColumnPlace::kRecord: sound = u64{column.offset} + column.row_bytes <= layout.record_bytes; break;
     case ColumnPlace::kColumn:
-      // Ordinals and sums are what they are called; column_base() keeps columns apart only then.
+      // column_base() keeps columns apart only if ordinals and sums are right.
       sound = column.index == ordinal && column.before == sum;
       break;
     case ColumnPlace::kHeap:
@@ -63,7 +63,7 @@ ColumnMap map_columns(u32 index, const LayoutHeader& layout, u64 layout_bytes, c
 const char* validate_chunk(const u8* chunk, u64 bytes, const ColumnMap& map, ChunkView* view) {
   if (bytes < sizeof(ChunkHeader)) return "a chunk is shorter than its header";
   const auto& header = *reinterpret_cast<const ChunkHeader*>(chunk);
-  // Acquire: pairs with the owner's release store, so that rows below the count are there, and `next` with them.
+  // Acquire: pairs with the owner's release store, so that the rows below the count, and `next`, are seen.
   u32 rows = header.published.load(std::memory_order_acquire);
   const u64 capacity = header.row_capacity;
   const u64 marks = header.marks_offset, records = header.records_offset, columns = header.columns_offset;
@@ -79,7 +79,7 @@ const char* validate_chunk(const u8* chunk, u64 bytes, const ColumnMap& map, Chu
     return "a chunk's records lie outside it";
   }
   if (map.column_wise != 0) {
-    // The last column ends last: see column_base(). No wrap: the product is checked by division first.
+    // The last column has the highest end: see column_base(). The division rules out that the product wraps.
     if (columns > bytes || (map.last_before != 0 && capacity > bytes / map.last_before)) {
       return "a chunk's columns lie outside it";
     }
@@ -106,9 +106,10 @@ void prefetch_mark(const ChunkView& view, u32 row) { __builtin_prefetch(&view.ma
 u64 episode_of(const ChunkView& view, u32 row) {
   const RowMark& mark = view.marks[row / kMarkRows];
   const u64 here = mark_bits(mark.first) & up_to(row);
-  const bool few = (here & (here - 1)) == 0;  // mostly; where the processor's own count is not built in, it is a call
+  // At most one bit, as is usual, saves the popcount: without the instruction it is a function call.
+  const bool few = (here & (here - 1)) == 0;
   u64 begun = mark.episodes + (few ? here != 0 : static_cast<u64>(std::popcount(here)));
-  // Row 0 belongs to first_episode whether it begins it or continues it.
+  // first_episode is row 0's episode whether that row begins or continues it, so a begin at row 0 doesn't count.
   return view.first_episode + begun - (mark_bits(view.marks[0].first) & 1);
 }
 

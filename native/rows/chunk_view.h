@@ -1,15 +1,16 @@
 // Reading a chunk: how a table's columns lie in it, and the one place where its header is checked.
 //
-// Who reads what, without a lock: the caller holds the chunk (by a draw, a pin or an item), so its bytes stay. A row is
-// readable below ChunkHeader.published: the owner's release store of that count pairs with the acquire load in
-// validate_chunk(). Rows below it change in two ways only, both harmless: a row stored ahead by `next=` gets its other
-// columns when its step comes (an item that reads those is inserted later, under the table's lock), and its RowMark word
-// gets bits of later rows (loaded relaxed; bits of later rows are masked off, and an item's own rows were marked before
-// it was inserted).
+// Everything here reads without a lock. The caller holds the chunk (by a draw, a pin or an item), so its bytes stay.
+// Readers use only the rows below ChunkHeader.published: the owner's release store of that count pairs with the acquire
+// load in validate_chunk(). Bytes of these rows still change in two ways, both harmless:
+//  * A row stored ahead by `next=` gets its other columns when its step comes. Items that read those columns are
+//    inserted afterwards, under the table's lock.
+//  * A RowMark word gets bits of later rows. It is loaded relaxed, and these bits are masked off; an item's own rows
+//    were marked before it was inserted.
 //
-// Whatever comes from shared memory is checked before it is used: the layout once in map_columns(), a chunk's header
-// each time it is opened (its cache lines are needed anyway; the values checked are the values used), row numbers
-// against `published`, a variable-length value against the heap. Damage raises kCorruptData.
+// Values from shared memory are checked before use: a layout once, in map_columns(); a chunk's header each time the
+// chunk is opened, on the copy that is then used; row numbers against `published`; the place of a variable-length value
+// against the chunk's heap. Damage raises kCorruptData.
 #pragma once
 
 #include <vector>
@@ -18,8 +19,8 @@
 
 namespace di {
 
-// Headers of chunks of one size begin in the same sets of the caches: what is fetched further ahead than these sets hold
-// has been pushed out again when its turn comes.
+// How many items ahead the header of a chunk is prefetched. Headers of chunks of one size lie in the same sets of the
+// caches: one fetched further ahead than these sets hold would be evicted before it is read.
 constexpr u32 kHeadersAhead = 6;
 inline void prefetch_chunk(const u8* chunk) {
   static_assert(sizeof(ChunkHeader) > 64 && sizeof(ChunkHeader) <= 128);
@@ -27,19 +28,19 @@ inline void prefetch_chunk(const u8* chunk) {
   __builtin_prefetch(chunk + 64);
 }
 
-// How the columns a table knows lie in chunks of one layout. Columns are numbered by the table.
+// Where the columns of a table lie in chunks of one layout. Columns are numbered as in the table.
 struct ColumnMap {
   u32 layout = 0;
   u32 record_bytes = 0;
-  u64 last_before = 0;  // of the layout's last column-wise column, for the bounds of all
+  u64 last_before = 0;  // of the layout's last column-wise column: its end bounds all of them
   u32 last_row_bytes = 0;
   u32 column_wise = 0;
   std::vector<ColumnLayout> column;  // place == kNone: the layout lacks it
 };
-// `columns[i]`: which column of the layout table column i is, or kNone. Throws kCorruptData on a damaged layout.
+// `columns[i]`: the layout's column that is column i of the table, or kNone. Throws kCorruptData on a damaged layout.
 ColumnMap map_columns(u32 index, const LayoutHeader& layout, u64 layout_bytes, const std::vector<u32>& columns);
 
-// A chunk whose header has been checked: plain values of this process.
+// A chunk whose header has been checked, with a copy of the header's values.
 struct ChunkView {
   const u8* base;
   const RowMark* marks;
@@ -53,10 +54,10 @@ struct ChunkView {
   u32 rows;  // published
   u32 next;  // descriptor + 1 of the lane's next chunk
 };
-// nullptr and *view filled, or what is wrong with the header. Reads at most `bytes` from `chunk` (8-byte aligned).
+// Fills *view and returns nullptr, or returns what is wrong with the header. `chunk` is 8-byte aligned and has `bytes`.
 const char* validate_chunk(const u8* chunk, u64 bytes, const ColumnMap& map, ChunkView* view);
 
-// What the four below read of a row.
+// Prefetches what the four functions below read.
 void prefetch_mark(const ChunkView& view, u32 row);
 // Id of the episode that row `row` belongs to, and the row's number in it. row < view.rows.
 u64 episode_of(const ChunkView& view, u32 row);
@@ -64,13 +65,13 @@ i64 start_of(const ChunkView& view, u32 row);
 bool is_first(const ChunkView& view, u32 row);
 bool is_final(const ChunkView& view, u32 row);
 
-// What the gather asks the table for; called from any gathering thread.
+// Gives Gather the layouts and chunks of a table. Several gathering threads may call it at once.
 class ChunkSource {
  public:
   virtual ~ChunkSource() = default;
-  // The map for a layout index (from shared memory: any value), nullptr when there is no such layout.
+  // The map of this layout, nullptr if there is no such layout. `layout` comes from shared memory and may be any value.
   virtual const ColumnMap* map(u32 layout) = 0;
-  // The chunk behind an item's chunk (it is held with the item): its address and size, or nullptr.
+  // Address and size of a chunk further along an item's chain, or nullptr. It is held together with the item.
   virtual const u8* chunk(u32 descriptor, u64* bytes) = 0;
 };
 

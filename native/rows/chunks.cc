@@ -27,7 +27,7 @@ Parts parts_of(const LayoutInfo& layout, u32 rows, u64 heap_bytes, u64 tables) {
   return parts;
 }
 
-// Of a floating-point number in little-endian order: 0.0 or -0.0.
+// Whether a little-endian floating-point number is 0.0 or -0.0.
 bool is_zero(const u8* number, u32 bytes) {
   u8 any = number[bytes - 1] & 0x7f;
   for (u32 i = 0; i + 1 < bytes; ++i) any |= number[i];
@@ -189,7 +189,7 @@ MakeResult OpenChunk::open(Arena& arena, const LayoutInfo& layout, const ChunkPl
   request.kind = ObjectKind::kChunk;
   request.tables = plan.tables;
   request.generations = plan.table_generations;
-  const auto format = [&](u8* at) {  // under the heap's lock: a chunk is never seen without a sound header
+  const auto format = [&](u8* at) {  // under the heap's lock, so that others never see the chunk without its header
     ChunkHeader& header = *reinterpret_cast<ChunkHeader*>(at);
     std::memset(at, 0, parts.marks);
     header.layout = layout.index;

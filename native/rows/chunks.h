@@ -1,5 +1,6 @@
-// Open chunks of one writer: made, filled row by row, published, let go. One process, one thread writes; readers see
-// rows below `published` only. A kill leaves the chunk owned by a ledger entry; the reaper closes it as it is.
+// Layouts, and the open chunks of one writer: how they are made, filled row by row and published. One thread of one
+// process writes a chunk, without a lock; readers use only the rows below `published`. If the process is killed, a
+// ledger entry still owns the chunk, and the reaper closes it with the rows published so far.
 #pragma once
 
 #include <bitset>
@@ -20,39 +21,43 @@ struct LayoutInfo {  // a layout as this process reads it
   u32 record_bytes = 0;
   u64 column_bytes = 0;
   std::vector<ColumnLayout> columns;
-  // Of a writer: the bytes of one floating-point number of a column, 0: it holds none. Empty: not known.
+  // By column: bytes of one floating-point number, 0 for columns of other numbers. Only writers know it; else empty.
   std::vector<u8> float_bytes;
 };
-// Layouts are shared by content: equal texts get the same index.
+// Returns the layout's index; equal layouts share one. Searches without a lock; a new layout is added under the heap's
+// lock, and its block is filled before `layout_count` covers it. A kill before that leaves a block without a link,
+// which the reaper or the next rebuild of the heap frees.
 u32 publish_layout(Arena& arena, const LayoutHeader& header, std::span<const ColumnLayout> columns,
                    const std::string& text, Deadline deadline);
 LayoutInfo read_layout(const Arena& arena, u32 index);
 std::string read_layout_text(const Arena& arena, u32 index);
-std::vector<std::string> read_column_names(const Arena& arena, u32 index);  // CorruptData: they do not fit the text
+std::vector<std::string> read_column_names(const Arena& arena, u32 index);
 
 struct Cell {  // one value of one row
   const u8* data = nullptr;
-  u32 count = 1;  // elements, where the place is the heap
+  u32 count = 1;  // elements of a variable-length value; else 1
 };
 
-// Whether two cells of a column that have so many bytes hold the same values: bit by bit, but 0.0 equals -0.0.
+// Whether two cells of a column, of `bytes` bytes each, hold the same values. They are compared bit by bit, except that
+// 0.0 equals -0.0.
 bool same_values(const LayoutInfo& layout, u32 column, const u8* a, const u8* b, u64 bytes);
 
 struct ChunkPlan {
   u32 rows = 0;         // rows a chunk holds
   u64 heap_bytes = 0;   // for values of variable length
-  u64 block_bytes = 0;  // of the block that plan_chunk() fills
+  u64 block_bytes = 0;  // of the block that the chunk fills; set by plan_chunk()
   std::vector<u32> tables;
   std::vector<u32> table_generations;
   u32 stream = 0;
 };
-// The most rows that fit a block of about `target_bytes` (rounded up to its size class), at least `least_rows`.
+// As many rows as fit a block of `target_bytes` rounded up to its size class, but at least `least_rows`.
 ChunkPlan plan_chunk(const LayoutInfo& layout, u64 target_bytes, u32 least_rows, u64 heap_bytes_per_row, u32 tables);
 u64 chunk_bytes(const LayoutInfo& layout, const ChunkPlan& plan);
 
 class OpenChunk {
  public:
-  // kFull: nothing was made, see Maker::make().
+  // Takes the heap's lock. All but kMade: nothing was made, see Maker::make(). Throws kTableNotFound if a table of the
+  // plan was dropped.
   static MakeResult open(Arena& arena, const LayoutInfo& layout, const ChunkPlan& plan, Deadline deadline,
                          OpenChunk* out, std::string* why, u32* short_table);
 
@@ -69,14 +74,14 @@ class OpenChunk {
   void set_first_episode(u64 id) { header_->first_episode = id; }
   void publish(u32 rows) { header_->published.store(rows, std::memory_order_release); }
   u32 published() const { return header_->published.load(std::memory_order_relaxed); }
-  void link(u32 next) {
+  void link(u32 next) {  // before rows of the next chunk are published, so that readers of those find it
     header_->next.store(next + 1, std::memory_order_release);
     header_->full.store(1, std::memory_order_release);
   }
   u64 heap_used() const { return heap_used_; }
   void rewind_heap(u64 used) { heap_used_ = used; }
 
-  i64 first_raw = 0;  // the lane's raw row that row 0 is
+  i64 first_raw = 0;  // raw row number of row 0 in its lane (windows.h)
 
  private:
   u8* base_ = nullptr;

@@ -35,7 +35,7 @@ void store_float(u8* to, double value) {
   std::memcpy(to, &narrow, sizeof narrow);
 }
 
-// A column that holds the output itself in the row of an item inserted whole, or nullptr.
+// The stored value of an output of an item inserted whole (kItemFinished), or nullptr if the output must be computed.
 const u8* finished(const Output& output, const Block& block, const Rows& item, u32 count) {
   if ((item.flags & kItemFinished) == 0 || output.finished == kNone) return nullptr;
   return fixed(block.place(item, item.back), output.finished, u64{number_bytes(output.finished_number)} * count);
@@ -58,7 +58,7 @@ u32 number_bytes(Number number) {
 
 void store_integer(u8* to, u32 value, u32 bytes) {
   const u64 wide = value;
-  std::memcpy(to, &wide, bytes);  // little-endian, like everything here
+  std::memcpy(to, &wide, bytes);  // little-endian, as on every machine that this runs on
 }
 
 Returns::Returns(const ViewPlan& plan) : plan_(plan) {
@@ -85,7 +85,7 @@ void Returns::cut(Block& block) const {
     for (u32 i = 0; i + 1 < item.steps; ++i) {
       if (!stops(block.place(item, item.back + i))) continue;
       item.steps = i + 1;
-      item.next = true;  // a step follows, so its observation is there
+      item.next = true;  // another step follows in the window, so the observation after this one is stored
       break;
     }
   }

@@ -15,10 +15,10 @@ namespace di {
 class Returns {
  public:
   explicit Returns(const ViewPlan& plan);
-  // Ends transitions at a step whose `discount` column is 0: steps and next_* count from there. A writer that told
-  // Windows::row() has ended them already.
+  // Ends transitions at the first step whose `discount` column is 0: steps and next_* then refer to that step. Items of
+  // a writer that passed `stops` to Windows::row() end there already.
   void cut(Block& block) const;
-  // Each fills its output for all items of the block, packed, from `to` on.
+  // Each fills its output for all items of the block, from `to` on without gaps.
   void reward(const Block& block, u8* to) const;
   void discount(const Output& output, const Block& block, u8* to) const;
   void steps(const Output& output, const Block& block, u8* to) const;
@@ -30,7 +30,7 @@ class Returns {
   double weight(const Place& place, u32 element) const;
 
   const ViewPlan& plan_;
-  std::vector<double> powers_;  // gamma^k, multiplied up one by one
+  std::vector<double> powers_;  // gamma^k, each the one before times gamma
 };
 
 void store_integer(u8* to, u32 value, u32 bytes);  // of 4 or 8 bytes

@@ -10,7 +10,7 @@ namespace di {
 namespace {
 
 constexpr u64 kHashFactor = 0x9e3779b97f4a7c15;
-constexpr u64 kPrefetchBytes = 1024;  // of an item's records; behind that the hardware follows
+constexpr u64 kPrefetchBytes = 1024;  // of an item's records; the hardware prefetches what follows
 
 void prefetch_range(const u8* from, u64 bytes) {
   for (u64 at = 0; at < bytes; at += 64) __builtin_prefetch(from + at);
@@ -87,7 +87,8 @@ void Block::point() {
   }
 }
 
-// Every output finds its columns in this layout with the size it expects. Absent ones read as zeros.
+// Throws unless every column of an output that this layout has is of the size that the output expects. Columns that the
+// layout lacks are read as zeros.
 void Resolver::check(const ColumnMap& map) const {
   auto known = [&](u32 column) {
     if (column != kNone && column >= map.column.size()) damaged("a layout lacks column " + std::to_string(column));
@@ -110,7 +111,7 @@ void Resolver::check(const ColumnMap& map) const {
       if (layout.place == static_cast<u32>(ColumnPlace::kHeap) && layout.row_bytes == output.row_bytes) continue;
       damaged("column " + std::to_string(output.column) + " is not of variable length as its output expects");
     }
-    // An item inserted whole may hold the stacked frames in one row.
+    // The row of an item inserted whole may hold all stacked frames.
     const bool stack = output.op == Op::kStack || output.op == Op::kNextStack;
     if (stack && layout.row_bytes == u64{output.stack} * output.row_bytes) continue;
     size(output.column, output.row_bytes, "an output");
@@ -137,8 +138,8 @@ void Resolver::open(const u8* chunk, u64 bytes, Block& block) {
   if (block.map != &columns) block.map = nullptr;
 }
 
-// The view of the chunk that a span begins in. One that an earlier item opened serves again: all items of a block were
-// drawn before it was, so the rows that it knows of hold theirs.
+// Index of the view of the chunk that a span begins in. A view opened for an earlier item is reused: all items of a
+// block were drawn before any view was opened, so every view covers the rows of all of them.
 u32 Resolver::opened(const Span& span, Block& block) {
   u32& seen = seen_[reinterpret_cast<u64>(span.chunk) * kHashFactor >> (64 - kSeenBits)];
   if (seen == 0 || block.views[seen - 1].base != span.chunk) {
@@ -148,9 +149,9 @@ u32 Resolver::opened(const Span& span, Block& block) {
   return seen - 1;
 }
 
-// Appends the pieces of a span that needs more than one, from the view opened last. Rows from `keep` on (the row behind
-// the last step) are taken even if they are final observations; those before are left out. Returns how many rows were
-// taken.
+// Appends the pieces of a span that needs more than one, starting in the view opened last. Leaves out final
+// observations between its episodes, but not from row `keep` of the span on, the row after its last step. Returns how
+// many rows it took.
 u32 Resolver::walk(const Span& span, u32 keep, Block& block) {
   u32 row = span.row, done = 0, taken = 0;
   Steps steps(u64{span.rows} + kMostEmptyChunks, "damaged store: an item's chain of chunks");

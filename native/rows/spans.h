@@ -1,6 +1,6 @@
-// Drawn items resolved into rows one can address: across chunk borders, without the final observations that a window
-// over several episodes spans. Row numbers below (`at`, `from`) count the item's rows so: history first, then its own
-// steps, then the row behind the last step if there is one.
+// Resolves drawn items into addresses of rows: across chunk borders, and without the final observations inside a window
+// over several episodes. Row numbers of an item (`at`, `from`) count its history first, then its own steps, then the
+// row after the last step, if it has one.
 #pragma once
 
 #include <array>
@@ -27,29 +27,29 @@ struct Place {  // one row
 struct Rows {  // one item
   u32 piece;   // first of its pieces in the block
   u32 pieces;
-  u32 back;
+  u32 back;  // rows of history
   u32 steps;
-  u32 flags;
-  bool next;  // row back + steps is the row behind the last step
+  u32 flags;  // kItem…
+  bool next;  // there is a row after the last step: row back + steps
   u32 end() const { return next ? back + steps : back + steps - 1; }  // the row that next_* is read from
 };
 
-struct Piece {  // rows that follow each other in one chunk
-  u32 view;
-  u32 row;
-  u32 at;  // of the item, first row here
+struct Piece {  // consecutive rows of an item in one chunk
+  u32 view;     // index of the chunk's view in the block
+  u32 row;      // the first one, in the chunk
+  u32 at;       // the same row, in the item
   u32 count;
 };
 
-struct Block {
+struct Block {  // some of the drawn items, resolved together
   std::vector<Rows> items;
   std::vector<Piece> pieces;
   std::vector<ChunkView> views;
   const ColumnMap* map = nullptr;  // of every chunk, or nullptr when they differ
   bool finished = false;           // some item carries kItemFinished
-  // Records of the row, the row that next_* is read from and the last step of each item.
+  // By item, the record of: its first step, the row that next_* is read from, its last step. Filled by point().
   std::vector<const u8*> row, next, last;
-  void point();  // fills these
+  void point();
 
   const Piece& piece(const Rows& item, u32 at) const {
     const Piece* piece = &pieces[item.piece];
@@ -62,8 +62,8 @@ struct Block {
   }
 };
 
-// Where the rows of an output come from, in this order: `pad` rows before the episode's start, `copy` rows from `from`
-// on, the last of them once more if `again`, and zeros.
+// The rows of an output, in this order: `pad` rows before the episode's start, `copy` rows of the item beginning with
+// row `from`, the last of these `again` times more (0 or 1), `zeros` rows of zeros.
 struct Frames {
   u32 pad;
   u32 from;
@@ -73,21 +73,22 @@ struct Frames {
 };
 Frames frames(const Output& output, const Rows& item);
 
-// The variable-length value of a column: its elements, or count 0 where the layout lacks it. Throws kCorruptData.
+// The elements of a variable-length value; none if the layout lacks the column. Throws kCorruptData.
 struct Elements {
   const u8* data;
   u32 count;
 };
 Elements elements(const Place& place, const ColumnLayout& layout);
 
-// The value of a fixed-size column at a row, or nullptr where it is absent. Throws kCorruptData on another size.
+// The value of a column in a row, which must have `bytes` bytes; nullptr if it is absent. Throws kCorruptData.
 const u8* fixed(const Place& place, u32 column, u64 bytes);
 
 class Resolver {
  public:
   Resolver(const ViewPlan& plan, ChunkSource& source) : plan_(plan), source_(source) {}
-  void begin() { known_.clear(); }  // a call begins: maps may have moved since the last one
-  // Fills the block from the first n of `left` spans, and prefetches the records of its items. Throws kCorruptData.
+  void begin() { known_.clear(); }  // before the first block of a call: maps may have changed since the last call
+  // Fills the block from the first n of the call's remaining `left` spans, and prefetches the records of its items.
+  // Throws kCorruptData.
   void resolve(const Span* spans, u32 n, u32 left, Block& block);
 
  private:
@@ -100,8 +101,9 @@ class Resolver {
 
   const ViewPlan& plan_;
   ChunkSource& source_;
-  std::vector<const ColumnMap*> known_;  // checked against the plan in this call
-  // Small steps share few chunks: where a chunk's view lies in the block, + 1, by the chunk's address.
+  std::vector<const ColumnMap*> known_;  // maps checked against the plan in this call
+  // A cache, by a hash of the chunk's address: index of the chunk's view in the block, + 1. Items of small steps share
+  // few chunks.
   static constexpr u32 kSeenBits = 6;
   std::array<u32, 1u << kSeenBits> seen_{};
 };

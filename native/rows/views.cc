@@ -15,10 +15,10 @@ namespace di {
 namespace {
 
 constexpr u32 kBlock = 32;                    // items resolved at a time
-constexpr u64 kTouchBytes = 2048;             // of a copy, prefetched before its turn; behind that the hardware follows
-constexpr u64 kAheadBytes = 8192;             // so much is on its way from memory while one copy is made
-constexpr u64 kAheadMost = 8;                 // copies
-constexpr u64 kStreamTotalBytes = 32u << 20;  // a batch this large is not in the cache any more when it is read
+constexpr u64 kTouchBytes = 2048;             // of each copy that are prefetched; the hardware prefetches what follows
+constexpr u64 kAheadBytes = 8192;             // bytes of the copies ahead that are prefetched
+constexpr u64 kAheadMost = 8;                 // the most copies ahead
+constexpr u64 kStreamTotalBytes = 32u << 20;  // batches from here on leave the cache before they are read: stream them
 
 bool computed(Op op) { return op >= Op::kReward; }
 
@@ -47,15 +47,15 @@ class Gather::Engine {
   const ViewPlan& plan_;
   Resolver resolver_;
   Returns returns_;
-  std::vector<char> done_;  // outputs of the block under way
+  std::vector<char> done_;  // by output: it is filled for the current block
   struct Move {
     u8* to;
     const u8* from;
     u64 bytes;
   };
-  std::vector<Move> moves_;  // what the block copies in one piece each, listed first so that it can be fetched ahead
+  std::vector<Move> moves_;  // the block's contiguous copies: listed first, so that they can be prefetched
   std::array<Block, 2> blocks_;
-  bool stream_ = false;  // the batch under way is larger than what stays in the cache
+  bool stream_ = false;  // the current batch is larger than what stays in the cache
 };
 
 Gather::Engine::Engine(const ViewPlan& plan, ChunkSource& source)
@@ -140,7 +140,7 @@ void Gather::Engine::copy_block(const Block& block, u64 first, const Target* tar
   move_all();
 }
 
-// One small value a row out of the records, for the whole block. False: not of that kind.
+// Fills an output that is one small value of each item's record, for the whole block. False: it is of another kind.
 bool Gather::Engine::copy_records(const Output& output, const Block& block, u8* to) const {
   if (block.map == nullptr || (block.finished && output.finished != kNone)) return false;
   const ColumnLayout& layout = block.map->column[output.column];
@@ -151,7 +151,7 @@ bool Gather::Engine::copy_records(const Output& output, const Block& block, u8* 
   return true;
 }
 
-// One row of a column for each item, which lies in one piece. False as above.
+// Lists the copies of an output that is one row of a column-wise column for each item. False: it is of another kind.
 bool Gather::Engine::list_rows(const Output& output, const Block& block, u8* to) {
   if (block.map == nullptr || output.op > Op::kLast || (block.finished && output.finished != kNone)) return false;
   const ColumnLayout& layout = block.map->column[output.column];
@@ -187,7 +187,7 @@ void Gather::Engine::move_all() {
   moves_.clear();
 }
 
-// `count` rows of the item from row `from` on; returns the end of what was written.
+// Writes `count` rows of the item, beginning with row `from`; returns the end of what was written.
 u8* Gather::Engine::copy_rows(const Output& output, const Block& block, const Rows& item, u32 from, u32 count, u8* to) {
   const u64 bytes = output.row_bytes;
   while (count > 0) {
@@ -217,7 +217,7 @@ u8* Gather::Engine::copy_rows(const Output& output, const Block& block, const Ro
   return to;
 }
 
-// Items inserted whole hold the output itself in a column of their row. False: this one does not.
+// Copies an output that an item inserted whole holds as a column of its row. False: it must be made from rows.
 bool Gather::Engine::copy_finished(const Output& output, const Block& block, const Rows& item, u8* to) {
   if ((item.flags & kItemFinished) == 0) return false;
   const Place place = block.place(item, item.back);
@@ -250,7 +250,7 @@ void Gather::Engine::copy_fixed(const Output& output, const Block& block, const 
 
 namespace {
 
-// Which of the item's rows the output's row `at` comes from, or kNone: empty.
+// The row of the item that row `at` of the output is copied from; kNone: it is empty.
 u32 source_row(const Frames& rows, u32 at, bool pad_zero) {
   if (at < rows.pad) return pad_zero ? kNone : 0;
   at -= rows.pad;
@@ -277,7 +277,7 @@ void Gather::Engine::copy_ragged(const Output& output, const Block& block, const
   const i64* offsets = target.offsets + at * output.rows();
   for (u32 i = 0; i < output.rows(); ++i) {
     const Elements value = ragged_value(output, block, item, source_row(rows, i, plan_.pad_zero));
-    // The target was sized by measure(); a length that changed since then would write past it.
+    // measure() has computed the target's size; a length that has changed since then would be written past its end.
     if (offsets[i + 1] - offsets[i] != i64{value.count}) damaged("a value's length changed while it was read");
     if (value.count == 0) continue;
     // mutant: ragged-offsets-off-by-one

@@ -1,8 +1,9 @@
-// A range of rows becomes an example, copied into a batch. Who reads what without a lock: chunk_view.h.
+// Copies the rows of drawn items into the arrays of a batch, as the view prescribes. chunk_view.h says what may be read
+// without a lock, and why.
 //
-// Order of work (spans.h, views.cc): blocks of items; chunk headers are prefetched a few items ahead, records one block
-// ahead; then each small output is filled for the whole block by a loop of fixed-size copies. Large outputs follow item
-// by item, because obs and next_obs of one item share most of their frames, which are then still in cache.
+// Items are handled in blocks (spans.h, views.cc). Chunk headers are prefetched a few items ahead, records one block
+// ahead. A loop of fixed-size copies fills each small output for the whole block. Large outputs follow item by item,
+// because obs and next_obs of one item share most of their frames, which are then still in the cache.
 #pragma once
 
 #include <memory>
@@ -16,18 +17,18 @@ namespace di {
 
 // ------------------------------------------------------------------------------------------------------------- plans
 enum class Op : u32 {
-  kRow,        // the item's own first step                                             [n, …]
-  kNext,       // the observation behind its last step; kItemNoNext: the last one again  [n, …]
-  kLast,       // its last step (terminated, truncated)                                 [n, …]
-  kStack,      // `stack` frames up to the first step, oldest first                      [n, stack, …]
-  kNextStack,  // the same up to the observation behind the last step                    [n, stack, …]
+  kRow,        // the item's own first step                                            [n, …]
+  kNext,       // the observation after its last step; kItemNoNext: the last one again [n, …]
+  kLast,       // its last step (terminated, truncated)                                [n, …]
+  kStack,      // `stack` frames up to the first step, oldest first                    [n, stack, …]
+  kNextStack,  // the same up to the observation after the last step                   [n, stack, …]
   kWindow,    // stack − 1 earlier frames, `time` steps, `boot` rows more                [n, stack − 1 + time + boot, …]
   kFirst,     // the value stored at the first step only                               [n, …]
   kReward,    // Σ gamma^i · discounts · reward, float32                               [n, …]
   kDiscount,  // gamma^k · discounts, 0 after termination, float32                     [n, …]
-  kSteps,     // k                                                                     [n] int32 or int64
+  kSteps,     // k, the number of steps summed up                                      [n] int32 or int64
   kMask,      // u8: is step                                                           [n, time]
-  kLengths,   // valid steps                                                           [n] int32 or int64
+  kLengths,   // number of valid steps                                                 [n] int32 or int64
   kIsFirst,   // u8: begins an episode                                                 [n, time]
 };
 // kRow, kNext, kLast, kStack, kNextStack and kWindow also take ragged columns (Output.ragged).
@@ -60,23 +61,25 @@ struct ViewPlan {
   bool pad_zero = false;      // before an episode's start: zeros instead of its first frame
   u32 reward_column = kNone;  // Transition
   Number reward_number = Number::kF4;
-  u32 reward_count = 1;         // elements of a row's reward
-  u32 discount_column = kNone;  // a step column that multiplies into the discount; where all its elements are 0 the
-  Number discount_number = Number::kF4;  // sum stops, steps and next_* count from there
-  u32 discount_count = 1;                // 1 or reward_count; kDiscount has as many elements
+  u32 reward_count = 1;  // elements of a row's reward
+  // A column of factors for the discount. At the first step where all its elements are 0 the sum stops; steps and
+  // next_* then refer to that step.
+  u32 discount_column = kNone;
+  Number discount_number = Number::kF4;
+  u32 discount_count = 1;  // 1 or reward_count; kDiscount has as many elements
   std::vector<Output> outputs{};
 };
 
 struct Span {  // one drawn item; the chunk is held
   const u8* chunk;
   u64 bytes;  // of the chunk
-  u32 row;    // first raw row, history included
+  u32 row;    // of the chunk: the first one, history included
   u32 rows;
   u32 back;
   u32 flags;
 };
 
-struct Identities {  // per item: id of its first own step's episode, and the step's number in it; either may be nullptr
+struct Identities {  // by item: the episode of its own first step, and that step's number there; either may be nullptr
   i64* episodes = nullptr;
   i64* starts = nullptr;
 };
@@ -87,18 +90,20 @@ struct Target {
 };
 
 // ------------------------------------------------------------------------------------------------------------ gather
-// Scratch of one gathering thread; reuse it. Threads may gather parts of one batch into the same targets.
+// Fills batches. An object serves one thread at a time and keeps its working memory: reuse it. Several threads, each
+// with its own, may fill parts of one batch.
 class Gather {
  public:
-  Gather(const ViewPlan& plan, ChunkSource& source);  // both must outlive it; throws kInvalid on a plan that cannot be
+  // Both must outlive it. Throws kInvalid if parts of the plan contradict each other.
+  Gather(const ViewPlan& plan, ChunkSource& source);
   ~Gather();
   Gather(const Gather&) = delete;
   Gather& operator=(const Gather&) = delete;
 
   // Fills element first + i of every wanted target from spans[i]. `targets`: one per output of the plan.
   void run(const Span* spans, u32 n, u64 first, const Target* targets, const Identities& identities = {});
-  // Ragged output: where each of its n * rows() values begins, in elements, and the total behind them (n * rows() + 1
-  // numbers). Returns the total.
+  // For a ragged output: fills `offsets` with the position of each of its n * rows() values, in elements, and then the
+  // total: n * rows() + 1 numbers. Returns the total.
   u64 measure(u32 output, const Span* spans, u32 n, i64* offsets);
   // Bytes of one item of a fixed-size output.
   static u64 item_bytes(const ViewPlan& plan, u32 output);

@@ -16,7 +16,7 @@ Windows::Windows(const ViewSpec& spec) : spec_(spec) {
   u64 steps = spec.kind == ViewKind::kTransition ? u64{spec.n_step}
               : spec.kind == ViewKind::kSequence ? u64{spec.burn_in} + spec.length
                                                  : u64{spec.time()};
-  // Across episodes every step may bring two rows without steps with it: see begin().
+  // Across episodes each step may come with two rows that hold no step: see begin().
   u64 rows = steps * (spec_.cross_episodes ? 3 : 1) + spec.stack;
   if (rows > kMaxWindowRows) {
     throw Error(Code::kInvalid, "an item of this view spans " + std::to_string(rows) + " rows, at most " +
@@ -32,15 +32,15 @@ const Windows::Segment& Windows::segment(i64 step) const {
   return after == older_.begin() ? older_.front() : *(after - 1);
 }
 
-// First own step of the earliest window that may still come.
+// The first own step of the earliest window that may still be made.
 i64 Windows::needed() const {
   switch (spec_.kind) {
     case ViewKind::kTransition: return start_;
     case ViewKind::kSequence: {
       const i64 start = std::min(start_, steps_);
       if (spec_.tail != Tail::kShift) return start;
-      // The tail may be moved back as far as the last `time` steps: of those in front of the open episode too, which
-      // may yet be discarded.
+      // A shifted tail begins time() steps before the end of the run. If the open episode is discarded, the run ends
+      // before that episode, so those steps are needed too.
       const bool withdrawn = open_ && spec_.cross_episodes && made_ <= current_.step;
       // mutant: rows-in-front-of-an-open-episode-forgotten
       return std::min(start, std::max<i64>(0, (withdrawn ? current_.step : steps_) - spec_.time()));
@@ -102,7 +102,7 @@ void Windows::transitions(bool all, bool next, u32 flags, std::vector<Window>& o
   }
 }
 
-// The pending window ends with the last step: make it, or skip it when the row behind it never came.
+// If the next window ends with the last step: makes it, or skips it where the row after that step never came.
 void Windows::reached(bool known, bool next, u32 flags, std::vector<Window>& out) {
   if (start_ + spec_.time() != steps_) return;
   if (known) emit(start_, steps_, next, flags, out);
@@ -137,7 +137,7 @@ void Windows::row(std::vector<Window>& out, bool stops) {
     if (!spec_.bootstrap) reached(true, false, 0, out);
     forget();
   } else if (spec_.kind == ViewKind::kEpisode) {
-    // Longer than the view: the cut item appears now, and nothing holds the rest of the episode.
+    // The episode is longer than the view: its cut item is made now, so that no window keeps the rest of the episode.
     if (!over_ && steps() > spec_.max_length) {
       over_ = true;
       episode(true, false, 0, out);
@@ -197,7 +197,7 @@ void Windows::close(std::vector<Window>& out) {
   if (spec_.cross_episodes) end_run(current_.raw + steps(), out);
 }
 
-// Its tail, and a new run that begins at this raw row or later.
+// Makes the tail of the run. A new run begins at raw row `raw` or later.
 void Windows::end_run(i64 raw, std::vector<Window>& out) {
   if (!spec_.bootstrap) {
     tail(false, 0, out);

@@ -1,28 +1,29 @@
-// Which items arise as the steps of one lane are written. Pure arithmetic on row numbers: nothing here knows bytes,
+// Which items are made as the steps of one lane are written. Pure arithmetic on row numbers: nothing here knows bytes,
 // chunks or tables, so the writer can run it on a copy first and learn what a call would make before it writes.
 //
-// Raw rows number everything a lane stores: the steps of an episode are consecutive, and an observation known ahead
-// (`next=`, `final=`) lies in the raw row after the last step, which later becomes either the next step or a row that
-// holds only the final observation.
+// Raw rows number everything that a lane stores. The steps of an episode have consecutive numbers. An observation given
+// ahead (`next=`, `final=`) lies in the raw row after the last step; that row later becomes the next step, or stays a
+// row that holds only the final observation.
 //
 // Order of calls for one episode:
 //   begin(raw)  ( row() [observed()] )*  [last()]  end(…) | discard()
-// A step that carries `terminated` or `truncated` is followed by end(), not by observed(): end() takes the observation
-// behind it and knows that the windows which end there are terminal. When its final observation may still come with a
-// later call, last() comes at once and end() when that is settled.
+// After a step with `terminated` or `truncated` call end(), not observed(): end() covers the observation after the
+// step, and marks the windows that end there as terminal. If the final observation may still come with a later call,
+// call last() at once, and end() when that is settled.
 //
-// Choices where the contract leaves one:
-//  * kItemTerminal and kItemNoNext concern the row behind the last step: views without one (Step, Sequence and Episode
-//    without bootstrap) never carry them; their items may appear before anybody knows how the episode ends.
-//  * tail kShift in an episode shorter than one window: as kPad. A tail (pad or shift) is made only while no window has
-//    reached the last row. Bootstrap after a padded tail: the row directly behind the last valid one.
-//  * period > length skips rows: an episode whose rest holds no start with a valid row after burn-in ends without tail.
-//  * cross_episodes: rows count from the lane's first step; `tail` applies once, at close(). The frame-stack history in
-//    front of a window stops at the begin of the episode its first step lies in: is_first says nothing about frames in
-//    front. The bootstrap row of a window that ends with an episode is that episode's final observation; without one
-//    it is repeated after termination, and after truncation there is no item.
-//  * discard(): items that exist stay; none follows from this episode. In cross_episodes it ends the run, whose rows in
-//    front of it get their tail as at close(), unless an item reached into it; the next episode begins a new run.
+// Details that the public contract leaves open:
+//  * kItemTerminal and kItemNoNext are about the row after the last step. Items of views that use no such row (Step;
+//    Sequence and Episode without bootstrap) never have them, and may be made before it is known how the episode ends.
+//  * Tail::kShift acts as kPad in an episode shorter than one window. A tail (pad or shift) is made only if no window
+//    has reached the last row. The bootstrap row of a padded tail is the row right after the last valid one.
+//  * period > length skips rows. If no start leaves a valid row after burn-in, the episode ends without a tail.
+//  * cross_episodes: rows count from the lane's first step, and `tail` applies once, at close(). The frame-stack
+//    history of a window stops where the episode of its first step begins; is_first does not cover the history. If a
+//    window ends with an episode, its bootstrap row is that episode's final observation. If that was not given, the
+//    last observation is repeated after termination, and no item is made after truncation.
+//  * discard(): items already made stay, and the episode makes no others. With cross_episodes it also ends the run: the
+//    rows before the episode get their tail as at close(), unless an item has reached into the episode. The next
+//    episode begins a new run.
 #pragma once
 
 #include <vector>
@@ -45,24 +46,24 @@ struct ViewSpec {
   bool cross_episodes = false;
   bool bootstrap = false;  // Sequence, Episode: some column has one row more
 
-  // Rows of one example's time axis, bootstrap and stack apart.
+  // Rows of one example's time axis, without the bootstrap row and frame stacks.
   u32 time() const {
     return kind == ViewKind::kSequence ? burn_in + length : kind == ViewKind::kEpisode ? max_length : 1;
   }
-  // Whether an item ends with the row behind its last step (unless kItemNoNext).
+  // Whether an item includes the row after its last step (unless kItemNoNext).
   bool has_next() const { return kind == ViewKind::kTransition || bootstrap; }
 };
 
 struct Window {
   i64 first;  // raw row where the item's rows begin, `back` rows of stack history included
-  u32 rows;   // raw rows, history, spanned final observations and the row behind the last step included
+  u32 rows;   // raw rows, with history, final observations in between and the row after the last step
   u32 back;   // rows of history before the item's own first step
   u32 flags;  // kItem…
-  i64 start;  // number, in its episode, of the item's own first step
+  i64 start;  // number of the item's own first step in its episode
   bool operator==(const Window&) const = default;
 };
 
-constexpr u32 kMaxWindowRows = kMostChunks - kMostEmptyChunks;  // where each row has a chunk of its own
+constexpr u32 kMaxWindowRows = kMostChunks - kMostEmptyChunks;  // each row may have a chunk of its own
 constexpr u32 kMaxStack = 256;
 static_assert(kMaxWindowRows < 1u << kSpanRowsBits && kMaxStack <= 1u << kSpanBackBits);
 
@@ -70,25 +71,26 @@ class Windows {  // of one table and lane; copies are cheap
  public:
   explicit Windows(const ViewSpec& spec);  // throws kInvalid when an item's rows do not fit its slot
 
-  // An episode begins; its step 0 will lie at this raw row. The last one has ended. Rows between the two hold no steps:
-  // its final observation, and one of the next episode that was known ahead and dropped.
+  // An episode begins; its step 0 will lie at this raw row. The episode before has ended. Up to two rows between them
+  // hold no step: the final observation of the one, and a first observation of the other that was given ahead and
+  // dropped.
   void begin(i64 raw);
-  // The next step has been written completely; the observation behind it is not known yet. `stops`: every element of
-  // its `discount` column is 0, the n-step sum stops here (Transition). Implies observed() for the step before.
+  // The next step has been written completely; the observation after it is not known yet. `stops`: every element of
+  // its `discount` column is 0, so the n-step sum stops here (Transition). Implies observed() for the step before.
   void row(std::vector<Window>& out, bool stops = false);
-  // The observation behind the last step is known (all columns this view takes from it): a raw row follows with it.
+  // The observation after the last step is stored in the next raw row, with all columns that this view takes from it.
   void observed(std::vector<Window>& out);
-  // The last row() was the episode's last step: items that need no observation behind it appear now.
+  // The last row() was the episode's last step: makes the items that need no observation after it.
   void last(std::vector<Window>& out);
-  // The episode is over and nothing about it will follow. has_final: the raw row behind its last step holds the final
-  // observation (implied by observed()). Without it a terminated episode repeats the last observation (kItemNoNext),
-  // any other makes no item that would need it.
+  // The episode is over and complete. has_final: the raw row after its last step holds the final observation (implied
+  // by observed()). Without it, items of a terminated episode repeat the last observation (kItemNoNext), and of any
+  // other episode no item that needs it is made.
   void end(bool terminated, bool has_final, std::vector<Window>& out);
-  // No further items from this episode, if one is open.
+  // Makes no further items from the open episode, if there is one.
   void discard(std::vector<Window>& out);
-  // The lane's stream ends (its writer closes): the tail of a cross_episodes run. The episode has ended before.
+  // The lane's stream ends (its writer closes): makes the tail of a cross_episodes run. Call end() or discard() before.
   void close(std::vector<Window>& out);
-  // No raw row before this one is needed by a future window: the writer forgets older chunks.
+  // No future window needs a raw row before this one: the writer may close older chunks.
   i64 oldest_needed() const;
 
   bool open() const { return open_; }
@@ -115,14 +117,14 @@ class Windows {  // of one table and lane; copies are cheap
   std::vector<Segment> older_;  // cross_episodes: earlier episodes that pending windows reach into
   i64 steps_ = 0;               // complete steps of the run
   i64 start_ = 0;               // start of the next window; a step of the run
-  i64 made_ = 0;                // where the furthest window made ends; a step of the run
+  i64 made_ = 0;                // end of the furthest window made so far; a step of the run
   bool open_ = false;
   bool observed_ = false;  // the observation behind step steps_ - 1 is known
   bool stops_ = false;     // the last step's discount is 0
-  bool over_ = false;      // last(): what needs no final observation has been made
-  // cross_episodes: how the latest episode ended, for the tail
-  bool known_ = true;
-  bool final_ = false;
+  bool over_ = false;      // last() was called: items that need no final observation have been made
+  // cross_episodes, for the tail: how the latest episode ended
+  bool known_ = true;   // items that end there can be made
+  bool final_ = false;  // its final observation is stored
   u32 end_flags_ = 0;
 };
 
