@@ -8,12 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cli_run import fails, run
+from rich.console import Console
 
 import di_store
+from di_store.cli import loads
 from di_store.workloads.catalogue import GROUPS, LOADS, find
 from di_store.workloads.content import STAMP_BYTES, Rows, Steps, broken_frames, row_sums
 from di_store.workloads.duties import Append, Insert
-from di_store.workloads.load import Load
+from di_store.workloads.load import Bar, Load
+from di_store.workloads.trial import LoadResult, headroom
 
 ROW_BYTES = {
     "S1-dqn-qbert": 110_000,
@@ -127,6 +130,20 @@ def test_loads_are_carried(tmp_path: Path, store_dir: str) -> None:
     saved = json.loads(path.read_text())
     assert [result["load"] for result in saved["loads"]] == names
     assert saved["machine"]["cpus"] >= 1
+
+
+def test_a_call_that_never_ends_leaves_the_headroom_unknown() -> None:
+    """A run shorter than a batch reaches nothing: that is no headroom of 0, and it says so."""
+    rates = {"sample": 45.0, "insert": 3.0, "update": None}
+    assert headroom({"sample": 900.0, "insert": 300.0, "update": 7.0}, rates) == 20
+    assert headroom({"sample": 0.0, "insert": 300.0}, rates) is None
+    assert headroom({}, rates) is None
+    result = LoadResult("S3", "one", 1.0, 3.0, lines=[Bar("headroom", ">=", 20, "headroom").judge({})])
+    assert not result.ok
+    assert result.plain["lines"][0]["figure"] is None
+    with (console := Console(width=200)).capture() as text:
+        loads.show(console, [result])
+    assert "not measured" in text.get()
 
 
 def test_check_fails_when_a_line_does(store_dir: str) -> None:

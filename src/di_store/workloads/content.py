@@ -7,7 +7,7 @@ those of the rows that writers have; frames of a stream carry their episode and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import cycle, repeat
 from typing import Any, TypeAlias
 
@@ -49,7 +49,7 @@ class Rows:
                 self.leaves[column.name] = [self._filled(np.empty(shape, column.dtype)) for shape in shapes]
                 continue
             leaf = self.leaves[column.name] = np.empty((count, *column.fixed_shape), column.dtype)
-            for part in [leaf] if column.size < FRAME_BYTES // 8 else leaf:
+            for part in [leaf] if column.row_bytes < FRAME_BYTES // 8 else leaf:
                 self._filled(part)
 
     @classmethod
@@ -122,12 +122,13 @@ class Steps:
     """Steps of the lanes of one writer: rows without end, cut into episodes, stamped where the table says so."""
 
     def __init__(self, table: TablePlan, member: int, *, lanes: int, episode: tuple[int, int]) -> None:
-        self._stamped, self._episode = table.stamped, episode
+        self._stamped = table.stamped
         self._lanes = max(1, lanes)
         self._lead = (lanes,) if lanes else ()
         self._rows = Rows.of(table)
         self._rng = np.random.default_rng(member + 1)
         self._steps = np.zeros(self._lanes, np.int64)
+        self._new_lengths: Callable[[int], Array] = lambda n: self._rng.integers(episode[0], episode[1] + 1, n)
         self._lengths = self._new_lengths(self._lanes)
         # Unique by writer, lane and count; never 0, which is padding.
         self._episodes = (np.int64(member + 1) << 48) + (np.arange(self._lanes, dtype=np.int64) << 32)
@@ -176,10 +177,6 @@ class Steps:
             self._steps[over] = 0
             self._lengths[over] = self._new_lengths(int(over.sum()))
         return stamps, ended
-
-    def _new_lengths(self, count: int) -> Array:
-        least, most = self._episode
-        return self._rng.integers(least, most + 1, count)
 
 
 def broken_frames(frames: Array) -> int:

@@ -83,14 +83,13 @@ class Outcome:
     call_cpu: float = 0.0
     other_cpu: float = 0.0
 
-    def add(self, other: Outcome) -> None:
-        """Another process."""
+    def __add__(self, other: Outcome) -> Outcome:
+        tallies, spent = dict(self.tallies), dict(self.spent)
         for label, tally in other.tallies.items():
-            self.tallies[label] = Tally(*map(operator.add, self.tallies.get(label, Tally()), tally))
-        for label, spent in other.spent.items():
-            self.spent[label] = np.concatenate([self.spent.get(label, spent[:0]), spent])
-        self.call_cpu += other.call_cpu
-        self.other_cpu += other.other_cpu
+            tallies[label] = Tally(*map(operator.add, tallies.get(label, Tally()), tally))
+        for label, times in other.spent.items():
+            spent[label] = np.concatenate([spent.get(label, times[:0]), times])
+        return Outcome(tallies, spent, self.call_cpu + other.call_cpu, self.other_cpu + other.other_cpu)
 
 
 # --- in the processes -------------------------------------------------------------------------------------------------
@@ -240,10 +239,7 @@ class Crew:
     def run(self, phase: Phase, watch: Callable[[], None] | None = None) -> Outcome:
         """One phase; `watch` is called about 20 times a second meanwhile."""
         self._tell(("run", phase, time.monotonic() + LEAD_SECONDS))
-        outcome = Outcome()
-        for answer in self._answers(phase.seconds + LATE_SECONDS, watch):
-            outcome.add(answer)
-        return outcome
+        return sum(self._answers(phase.seconds + LATE_SECONDS, watch), Outcome())
 
     def audit(self, draws: int) -> list[dict[str, float]]:
         """What every duty found over the whole run."""

@@ -71,30 +71,24 @@ class Calls:
         return found
 
 
+@dataclass(kw_only=True)
 class Duty:
     """What one process does again and again.
 
     Attributes:
         label: names its calls and figures.
         rate: elements a second, all processes together; None: as many as it can; 0: none.
-        elements: that a step handles, in the mean.
+        elements: that a step handles, in the mean; known once a process has begun it.
         follows: whether a step needs what other processes bring in its period, and so is due at the period's end.
     """
 
     label: str
-    rate: float | None
+    rate: float | None = None
     elements = 1
     follows = False
 
     def join(self, store: di_store.Store, tables: Mapping[str, TablePlan], number: int, processes: int) -> None:
-        """Make what steps need, and do this process's part before anything is measured.
-
-        Args:
-            store: this process's handle.
-            tables: of the whole load, by name.
-            number: of this process among those of its role.
-            processes: how many these are.
-        """
+        """Make what steps need, and do the part of process `number` of its role's before anything is measured."""
         self._store, self._tables = store, tables
         self._number, self._processes = number, processes
         self._rng = np.random.default_rng(number)
@@ -127,7 +121,6 @@ class Write(Duty):
 
     label: str = "insert"
     tables: tuple[str, ...] = ("items",)
-    rate: float | None
     lanes: int = 0
     priority: bool = False
 
@@ -227,8 +220,7 @@ class Draw(Duty):
     """Draws batches, as a learner does.
 
     Attributes:
-        source: a table, or tables with their weights in a mixture.
-        rate: elements a second.
+        source: tables with their weights; of several it draws mixtures.
         update: whether it gives new priorities for each batch.
         anneal: batches over which beta goes from the sampler's to 1; 0: constant.
         prefetch: batches that a loader draws ahead; -1: plain `sample`.
@@ -237,8 +229,7 @@ class Draw(Duty):
     """
 
     label: str = "sample"
-    source: str | tuple[tuple[str, float], ...] = "items"
-    rate: float | None
+    source: tuple[tuple[str, float], ...] = (("items", 1.0),)
     batch: int
     update: bool = False
     anneal: int = 0
@@ -249,13 +240,13 @@ class Draw(Duty):
     @property
     def tables(self) -> tuple[str, ...]:
         """Names of the tables it draws from."""
-        return (self.source,) if isinstance(self.source, str) else tuple(name for name, _ in self.source)
+        return tuple(name for name, _ in self.source)
 
     def _begin(self) -> None:
         plans = [self._tables[name] for name in self.tables]
         plan = self._plan = plans[0]
-        source: Any = self.source
-        self._table: Any = self._store.table(source) if isinstance(source, str) else self._store.mix(dict(source))
+        one = len(plans) == 1
+        self._table: Any = self._store.table(plan.name) if one else self._store.mix(dict(self.source))
         self.elements = self.batch
         self.follows = any(isinstance(plan.limiter, di_store.Queue) for plan in plans)
         self._loader = self._table.loader(self.batch, prefetch=self.prefetch) if self.prefetch >= 0 else None
@@ -295,7 +286,7 @@ class Draw(Duty):
         found = {"damaged": float(self._damaged)}
         if self._keys:
             found["most_deliveries"] = float(np.unique(np.concatenate(self._keys), return_counts=True)[1].max())
-        if not isinstance(self.source, str) and not self.follows:  # a queue would run empty
+        if len(self.source) > 1 and not self.follows:  # a queue would run empty
             total = second = 0
             while total < draws:
                 batch = self._table.sample(self.batch, columns=("reward",))
@@ -303,7 +294,6 @@ class Draw(Duty):
                 second += int((batch.source == 1).sum())
             share = self.source[1][1] / sum(weight for _, weight in self.source)
             sigma = float(np.sqrt(total * share * (1 - share)))
-            found |= {"mixture_draws": total, "mixture_second": second}
             found["mixture_sigmas"] = abs(second - total * share) / sigma
         return found
 
@@ -333,7 +323,6 @@ class Publish(Duty):
 
     label: str = "publish"
     size: int
-    rate: float | None
 
     def _begin(self) -> None:
         self._tree: dict[str, Array] = {"at": np.zeros(1, np.int64), "layers": np.ones(self.size // 4, np.uint32)}
@@ -353,7 +342,6 @@ class Pull(Duty):
 
     label: str = "pull"
     size: int
-    rate: float | None
 
     def _begin(self) -> None:
         self._version: int | None = None
@@ -388,7 +376,6 @@ class Put(Duty):
 
     label: str = "put"
     size: int
-    rate: float | None = None
     held: int = 0
     pool: tuple[int, int] = (100, 32 << 20)
 
@@ -423,7 +410,6 @@ class Get(Duty):
     label: str = "get"
     size: int
     other: bool = False
-    rate: float | None = None
     copy: bool = False
     pool: tuple[int, int] = (1, 0)
 
@@ -443,7 +429,6 @@ class Update(Duty):
     """Gives new priorities to `batch` keys of a full table, always the same ones."""
 
     label: str = "update"
-    rate: float | None = None
     batch: int
 
     def _begin(self) -> None:

@@ -38,15 +38,10 @@ class Column:
         return tuple(each for each in self.shape if each is not None)
 
     @property
-    def size(self) -> int:
-        """Values of one row; the mean where it is ragged."""
-        mean = self.lengths[0] if self.lengths is not None else 1.0
-        return round(math.prod(mean if each is None else each for each in self.shape))
-
-    @property
     def row_bytes(self) -> int:
         """Bytes of one row; the mean where it is ragged."""
-        return self.size * np.dtype(self.dtype).itemsize
+        mean = self.lengths[0] if self.lengths is not None else 1.0
+        return round(math.prod(mean if each is None else each for each in self.shape)) * np.dtype(self.dtype).itemsize
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -125,9 +125,9 @@ class _Trial:
                 result.most[label] = outcome.tallies[label].elements_per_second
                 if self._rates[label] is None:
                     self._note(outcome, [label])
-        times = [result.most[label] / rate for label, rate in self._rates.items() if rate and label in result.most]
-        if times and all(times):  # 0: not one call came to its end, so that nothing is known
-            result.figures["headroom"] = min(times)
+        times = headroom(result.most, self._rates)
+        if times is not None:
+            result.figures["headroom"] = times
         self._audit()
 
     def _measure(self, seconds: float) -> None:
@@ -175,22 +175,18 @@ class _Trial:
     def _room(self) -> None:
         """Bytes stored, over what the items would take by themselves; of tables that are full, not of queues."""
         stats, figures = self._store.stats(), self._result.figures
-        logical = stored = items = 0
-        full = [plan for plan in self._load.tables if plan.filled]
-        for plan in full:
-            table = stats["tables"][plan.name]
-            flat = table["size"] * plan.item_bytes
-            items += table["size"]
-            logical += flat
-            stored += table["used_bytes"]
-            figures[f"items of {plan.name}"] = table["size"]
-            figures[f"stored_share of {plan.name}"] = table["used_bytes"] / max(flat, 1)
+        full = [(plan, stats["tables"][plan.name]) for plan in self._load.tables if plan.filled]
+        logical = sum(table["size"] * plan.item_bytes for plan, table in full)
+        if not logical:
+            return
+        for plan, table in full:
+            figures[f"stored_share of {plan.name}"] = table["used_bytes"] / max(table["size"] * plan.item_bytes, 1)
+        in_all = stats["chunk_pages"] + stats["meta"]
+        stored = sum(table["used_bytes"] for _, table in full)
         if len(full) > 1:
             stored = min(stored, stats["chunk_pages"])  # tables of one stream share their chunks
-        if items:
-            for name, taken in (("stored", stored), ("in_all", stats["chunk_pages"] + stats["meta"])):
-                figures[f"{name}_share"] = taken / logical
-                figures[f"{name}_bytes_per_element"] = taken / items
+        figures["stored_share"], figures["in_all_share"] = stored / logical, in_all / logical
+        figures["in_all_bytes_per_element"] = in_all / sum(table["size"] for _, table in full)
 
     def _watch(self) -> None:
         """Whether the limiters' errors are inside their bounds, some times a second."""
@@ -211,6 +207,12 @@ class _Trial:
                 elif name == "least_pulled":
                     figure = min(figure, figures.get(name, figure))
                 figures[name] = figure
+
+
+def headroom(most: Mapping[str, float], rates: Mapping[str, float | None]) -> float | None:
+    """The least multiple of its rate that a duty reached; None where one had not a single call come to its end."""
+    times = [reached / rate for label, reached in most.items() if (rate := rates[label])]
+    return min(times) if times and all(times) else None
 
 
 def _inside(table: di_store.Table) -> bool:
