@@ -8,7 +8,7 @@
 namespace di::py {
 namespace {
 
-// A walk without locks: a descriptor reused meanwhile garbles a tool's figure for a moment.
+// Walks the ledger without a lock: if a descriptor is reused meanwhile, the figure shown is wrong for a moment.
 u64 pinned_bytes(const Arena& arena, u32 slot) {
   u64 bytes = 0;
   for_ledger_blocks(arena.heap(), slot, [&](const LedgerBlock& block, u32) {
@@ -29,7 +29,7 @@ nb::dict client_stats(const Arena& arena, u32 slot, u64* page_tables) {
   const bool mine = slot == arena.slot();
   entry["alive"] = mine || !is_dead(arena, slot);
   entry["self"] = mine;
-  const bool near = is_near(arena, slot);  // else its number means another process here, which is not looked at
+  const bool near = is_near(arena, slot);  // else its pid belongs to another process in this pid namespace
   entry["other_pid_namespace"] = !near;
   const os::ProcessLook look = near ? os::look_at(client.pid.load()) : os::ProcessLook{};
   entry["state"] = look.state != 0 ? std::string(1, look.state) : std::string(look.known ? "gone" : "unknown");
@@ -42,7 +42,7 @@ nb::dict client_stats(const Arena& arena, u32 slot, u64* page_tables) {
   return entry;
 }
 
-// A stopped process with the heap's lock in hand, or that of the table, holds up whoever waits: client slot + 1, or 0.
+// The stopped process that owns the heap's lock or the table's, and so keeps others waiting: client slot + 1, or 0.
 u32 stopped_holder(const Arena& arena, u32 table) {
   const auto stopped = [&arena](const LockWord& lock) -> u32 {
     const u32 holder = lock_owner(lock.word.load());
@@ -78,7 +78,7 @@ nb::list waiters(const Arena& arena) {
 nb::dict stats(const ArenaPointer& arena) {
   arena->enter();
   try {
-    arena->ledger().sweep(Deadline::only_try());  // what this process has dropped is no longer read: only tries
+    arena->ledger().sweep(Deadline::only_try());  // ends the pins that this process has dropped, if the lock is free
   } catch (const Error& error) {
     if (error.code() != Code::kTimeout) throw;
   }
@@ -170,7 +170,7 @@ void bind_facts(nb::class_<Arena>& type) {
       .def("stats", &stats, nb::sig("def stats(self) -> dict[str, typing.Any]"));
 }
 
-// Kinds of waits for something that is announced by one of the heap's words.
+// Waits for what the heap's word `sealed_seq` announces; `kind` says which of the two.
 void await_sealed(const ArenaPointer& arena, Wait& wait, u32 seen, double seconds, WaitKind kind) {
   arena->enter();
   HeapHeader& heap = arena->heap_header();
@@ -274,7 +274,7 @@ void bind_directory(nb::class_<Arena>& type) {
 
 }  // namespace
 
-// Settles the dead, unless a stopped process holds a lock: whoever needs that lock says so itself.
+// Reaps dead processes, but gives up if a lock is not available: the call that needs that lock reports it.
 u32 reap_soon(const ArenaPointer& arena) {
   try {
     return reap(arena, Deadline::slice());

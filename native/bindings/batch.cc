@@ -10,7 +10,8 @@
 
 namespace di::py {
 
-// Chunks by descriptor, and where a table's columns lie in each layout they come in.
+// Finds chunks by descriptor, and knows where the table's columns lie in each layout. learn() runs with the GIL held;
+// the other functions may run without it, in any gathering thread.
 class LayoutSource : public ChunkSource {
  public:
   LayoutSource(ArenaPointer arena, std::vector<std::string> columns)
@@ -30,7 +31,8 @@ class LayoutSource : public ChunkSource {
     return layout < kMaxLayouts && maps_[layout].load(std::memory_order_acquire) != nullptr;
   }
 
-  // With the GIL: the layout of every chunk about to be read is known afterwards. Chunks that follow share it.
+  // Called with the GIL held, before a gather, for the layout of every item's first chunk. Further chunks of an item
+  // have the same layout.
   void learn(u32 layout) {
     std::unordered_map<std::string, u32> numbers;
     u32 number = 0;
@@ -54,7 +56,7 @@ class LayoutSource : public ChunkSource {
   std::array<std::atomic<const ColumnMap*>, kMaxLayouts> maps_{};
 };
 
-// One batch in the making. Vectors by output have room for all of the plan; only those of `wanted` are used.
+// A batch while it is made. Vectors by output have one entry for each output of the plan; those in `wanted` are used.
 struct Assembly {
   Assembly(const DrawSet& drawn, std::size_t outputs, bool live)
       : set(drawn), with_live(live), at(outputs), offsets(outputs), targets(outputs), given(outputs) {}
@@ -62,8 +64,8 @@ struct Assembly {
 
   const DrawSet& set;
   const bool with_live;
-  std::vector<Span> spans;  // of the items that live
-  npy_intp places = 0;      // of the batch: as many, or all of the set
+  std::vector<Span> spans;  // of the live items
+  npy_intp places = 0;      // items of the batch: the live ones, or with_live all of the set
   std::vector<u32> wanted;
   // The buffer: episode ids, row numbers, then every output, each from a multiple of 64 on.
   u64 bytes = 0;
@@ -73,7 +75,7 @@ struct Assembly {
   std::vector<Target> targets;
   std::vector<nb::object> given;  // arrays of out=
   u8* buffer = nullptr;
-  nb::object owner;  // of the buffer: back to the pool with the last array
+  nb::object owner;  // of the buffer; every array refers to it, and the last one gives the buffer back to the pool
   i64* episodes = nullptr;
   i64* starts = nullptr;
 
@@ -131,7 +133,7 @@ void place(const nb::dict& data, const OutputArray& output, const nb::object& va
   if (PyDict_SetItem(at, output.path.back().ptr(), value.ptr()) != 0) throw nb::python_error();
 }
 
-// An array of one number for each place, `get` of its Drawn.
+// An array with get(drawn) of each item of the set.
 template <class T, class Get>
 nb::object column_of(const Assembly& batch, int type, Get&& get) {
   const nb::object array = nb::steal(PyArray_SimpleNew(1, const_cast<npy_intp*>(&batch.places), type));
@@ -181,7 +183,7 @@ nb::object BatchMaker::make(const DrawSet& set, nb::handle beta, nb::handle whic
   return columns(batch, beta, data(&batch));
 }
 
-// What writes more than this, or looks at more rows, is done outside the table's lock, beside other learners.
+// Batches of more bytes, or that read more rows, are not copied under the table's lock: other learners would wait.
 constexpr u64 kTakeBytes = 64 << 10;
 constexpr u64 kTakeRows = 4096;
 constexpr u64 kVaryingSlack = 4096;  // beyond a quarter, for few items whose values differ much in length
@@ -202,9 +204,9 @@ nb::object BatchMaker::draw(u32 n, nb::handle beta, Deadline deadline) {
   const u64 bytes = varies_ ? room : batch.bytes;
   allocate(bytes, &batch);
   const auto copy = [&] {
-    if (!list_spans(set, false, &batch.spans)) return false;  // Python, which tells what a layout is, may take long
+    if (!list_spans(set, false, &batch.spans)) return false;  // an unknown layout is not read under the lock
     if (varies_) lay_out(*gather, &batch);
-    if (batch.bytes > bytes) return false;  // longer values than those of the last batch: the long way sees how long
+    if (batch.bytes > bytes) return false;  // values longer than in the last batch; make() measures them first
     aim(nb::none(), &batch);
     gather->run(batch.spans.data(), n, 0, batch.targets.data(), {batch.episodes, batch.starts});
     return true;
@@ -234,7 +236,7 @@ u64 BatchMaker::ragged_bytes(const DrawSet& set) {
   return bytes;
 }
 
-// The chunks of the items, with their layouts known. False: some is not, and it was not to be learned.
+// Lists the spans of the live items and learns unknown layouts. False: a layout is unknown, and `learn` is false.
 bool BatchMaker::list_spans(const DrawSet& set, bool learn, std::vector<Span>* spans) {
   spans->reserve(set.items.size());
   const ChunkMemory& chunks = table_->arena().heap().chunk_memory;
@@ -269,7 +271,7 @@ void BatchMaker::choose(nb::handle which, std::vector<u32>* wanted) const {
   for (u32 i = 0; i < arrays_.size(); ++i) (*wanted)[i] = i;
 }
 
-// Where everything lies in the buffer: fixed outputs by their size, ragged ones after measuring.
+// Computes where each part lies in the buffer. Ragged outputs are measured for that.
 void BatchMaker::lay_out(Gather& gather, Assembly* batch) const {
   const u64 places = static_cast<u64>(batch->places);
   batch->bytes = 0;
@@ -319,7 +321,8 @@ nb::object BatchMaker::given(nb::handle out, u32 output, u32 items) const {
   return node;
 }
 
-// What lives goes to the places asked for, back to front, so that nothing is overwritten before it has moved.
+// Moves the live items to their places in the set and fills the other places with zeros. From the last to the first, so
+// that no item is overwritten before it has moved.
 void BatchMaker::spread(Assembly* batch) const {
   const std::vector<Drawn>& items = batch->set.items;
   for (std::size_t place = items.size(), from = batch->live(); place-- > 0;) {
@@ -339,7 +342,7 @@ void BatchMaker::spread(Assembly* batch) const {
   }
 }
 
-// Values of ragged outputs stay where they are: gone items have none.
+// The same for the offsets of a ragged output. Its values stay where they are: items that are gone have none.
 void BatchMaker::spread_ragged(const DrawSet& set, u64 rows, std::vector<i64>* ends) const {
   std::vector<i64> all(set.items.size() * rows + 1, 0);
   for (u64 place = 0, from = 0; place < set.items.size(); ++place) {
@@ -379,7 +382,7 @@ nb::object BatchMaker::array(Assembly* batch, u32 output) const {
 nb::object BatchMaker::columns(const Assembly& batch, nb::handle beta, const nb::dict& data) const {
   const nb::object keys = column_of<u64>(batch, NPY_UINT64, [](const Drawn& d) { return d.key; });
   const nb::object priorities = column_of<double>(batch, NPY_FLOAT64, [](const Drawn& d) { return d.priority; });
-  const nb::object chances = column_of<double>(batch, NPY_FLOAT64, [](const Drawn& d) { return d.probability; });
+  const nb::object probabilities = column_of<double>(batch, NPY_FLOAT64, [](const Drawn& d) { return d.probability; });
   const nb::object uses = column_of<i32>(batch, NPY_INT32, [](const Drawn& d) { return d.uses; });
   const nb::object versions = column_of<i64>(batch, NPY_INT64, [](const Drawn& d) { return d.version; });
   const nb::object episodes = wrap_array(NPY_INT64, 1, &batch.places, batch.episodes, batch.owner, true);
@@ -387,13 +390,13 @@ nb::object BatchMaker::columns(const Assembly& batch, nb::handle beta, const nb:
   const nb::object weight = weights(batch.set, beta);
   const nb::int_ size(batch.set.table_size);
   if (!batch.with_live)
-    return new_tuple(data, keys, priorities, chances, weight, uses, versions, episodes, starts, size);
+    return new_tuple(data, keys, priorities, probabilities, weight, uses, versions, episodes, starts, size);
   const nb::object live = column_of<npy_bool>(batch, NPY_BOOL, [](const Drawn& d) { return d.entry != kNone; });
-  return new_tuple(data, keys, priorities, chances, weight, uses, versions, episodes, starts, size, live);
+  return new_tuple(data, keys, priorities, probabilities, weight, uses, versions, episodes, starts, size, live);
 }
 
-// Importance weights (Schaul et al. 2016, eq. in 3.4): (N P)^-beta over the largest of the batch or of the table. That is
-// (least P / P)^beta: neither N nor a power that could leave the range of numbers is needed.
+// Importance weights (Schaul et al. 2016, section 3.4): (N P)^-beta, divided by the largest of the batch or of the
+// table. Computed as (least P / P)^beta, which equals it, needs no N, and cannot overflow.
 nb::object BatchMaker::weights(const DrawSet& set, nb::handle beta) const {
   const npy_intp n = static_cast<npy_intp>(set.items.size());
   const nb::object array = checked(PyArray_SimpleNew(1, const_cast<npy_intp*>(&n), NPY_FLOAT32));
@@ -409,7 +412,7 @@ nb::object BatchMaker::weights(const DrawSet& set, nb::handle beta) const {
     std::fill(at, at + n, 1.0f);
     return array;
   }
-  // Not above the batch's: while it was drawn the table may have changed, or used-up items have left it.
+  // The minimum of both: the table may have changed while the batch was drawn, or used-up items have left it.
   if (table_->header().normalize_table != 0 && set.sums.least > 0 && set.sums.total > 0)
     least = std::min(least, set.sums.least / set.sums.total);
   std::vector<double> raw(set.items.size());

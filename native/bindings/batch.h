@@ -1,5 +1,5 @@
-// What sample() and peek() hand over: the bytes of drawn items, gathered into one pooled buffer, as nested dicts of
-// arrays that share it; and what is known of each item beside them.
+// Makes what sample() and peek() return: the bytes of drawn items, copied into one pooled buffer, as nested dicts of
+// arrays that share it; and arrays of the items' keys, priorities and so on.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@
 
 namespace di::py {
 
-struct OutputArray {             // where an output of the plan goes, and as what
+struct OutputArray {             // the array of one output of the plan, and its place in the nested dict
   std::vector<nb::object> path;  // interned keys
   nb::object dtype;
   std::vector<npy_intp> shape;  // of one item; ragged: of one element
@@ -31,13 +31,14 @@ class BatchMaker {
   BatchMaker(const BatchMaker&) = delete;
   BatchMaker& operator=(const BatchMaker&) = delete;
 
-  // The tuple that Python's Batch is made of. `which`: numbers of the outputs wanted, None: all. `out`: a dict to fill
-  // instead of fresh arrays, or None. with_live: a place for every item of the set, zeros where it is gone, and which
-  // ones live. The items' chunks are held by the caller.
+  // The tuple that Python's Batch is made of. `which`: numbers of the outputs wanted, None: all. `out`: a dict of
+  // arrays to fill instead of fresh ones, or None. with_live: every item of the set has a place, filled with zeros if
+  // it is gone, and an array says which ones live. The caller holds the items' chunks.
   nb::object make(const DrawSet& set, nb::handle beta, nb::handle which, nb::handle out, bool with_live);
-  // Draws n, copies and delivers them, all outputs; an invalid object: not this way, nothing was drawn.
+  // Draws, copies and delivers n items in one hold of the table's lock, all outputs. An invalid object: that is not
+  // possible for this batch, and nothing was drawn; use make().
   nb::object draw(u32 n, nb::handle beta, Deadline deadline);
-  // What values of variable length would take in a batch of these items. Their chunks are held by the caller.
+  // Bytes that the values of variable length take in a batch of these items. The caller holds the items' chunks.
   u64 ragged_bytes(const DrawSet& set);
 
  private:
@@ -57,9 +58,9 @@ class BatchMaker {
 
   TablePointer table_;
   ViewPlan plan_;
-  u64 item_bytes_ = 0;     // of all outputs that do not vary
-  bool varies_ = false;    // some do
-  u64 bytes_an_item_ = 0;  // of the last batch that was made the long way
+  u64 item_bytes_ = 0;     // bytes of one item in all outputs of fixed size
+  bool varies_ = false;    // some outputs are ragged
+  u64 bytes_an_item_ = 0;  // bytes per item of the last batch that make() made with all outputs
   std::vector<OutputArray> arrays_;
   std::unique_ptr<LayoutSource> source_;
   std::shared_ptr<BufferPool> pool_ = std::make_shared<BufferPool>();

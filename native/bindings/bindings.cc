@@ -7,7 +7,7 @@
 namespace di::py {
 namespace {
 
-// What the core calls of the package, which hands it over as it is imported: see set_python().
+// Functions of the Python package that the core calls. The package passes them to set_python() when it is imported.
 struct Package {
   PyObject* make_error = nullptr;  // of a Failure
   PyObject* encode = nullptr;
@@ -15,13 +15,13 @@ struct Package {
   PyObject* log_wait = nullptr;
 } package;
 
-// Whether this thread has the GIL. PyGILState_Check() says yes for ever once there was a sub-interpreter.
+// Whether this thread has the GIL. Not PyGILState_Check(): once there was a sub-interpreter, it always returns 1.
 bool has_gil() {
 #if PY_VERSION_HEX >= 0x030d0000
   return PyThreadState_GetUnchecked() != nullptr;
 #elif PY_VERSION_HEX >= 0x030c0000
   return _PyThreadState_UncheckedGet() != nullptr;
-#else  // of the thread that has the GIL, whichever that is
+#else  // here the call returns the state of whichever thread has the GIL
   PyThreadState* const state = _PyThreadState_UncheckedGet();
   return state != nullptr && state == PyGILState_GetThisThreadState();
 #endif
@@ -48,7 +48,7 @@ bool ending() {
 #endif
 }
 
-// With no shared lock held. A wait that cannot be logged goes on all the same.
+// Logs a long wait. Called while no shared lock is held. An error of the log does not end the wait.
 void tell_waited(u64 before_ns, u64 now_ns, const std::string& what) {
   if (package.log_wait == nullptr || !has_gil()) return;
   try {
@@ -90,7 +90,7 @@ void park() {
 }
 
 void take_gil_back(PyThreadState* state) {
-  // Only the interpreter knows which thread ends it: that one gets the GIL as ever.
+  // No check here whether the interpreter is ending: only it knows which thread ends it, and that one must get the GIL.
   // mutant: the-end-takes-itself-for-a-daemon
   in_python([state] { PyEval_RestoreThread(state); });
 }

@@ -1,4 +1,5 @@
-// Glue between Python and the core: extract, call, map the error. Nothing here decides anything.
+// Glue between Python and the core: extracts arguments, releases the GIL, calls, maps errors. No logic of its own.
+// Waits for locks of the store release the GIL (os::Blocking), and so do long copies (MaybeRelease).
 #pragma once
 
 #define PY_ARRAY_UNIQUE_SYMBOL di_store_numpy
@@ -44,9 +45,10 @@ nb::object new_array(const std::vector<T>& values, int type) {
   std::memcpy(PyArray_DATA(reinterpret_cast<PyArrayObject*>(array)), values.data(), values.size() * sizeof(T));
   return nb::steal(array);
 }
-// A contiguous array of this type made from (or being) `value`; throws TypeError, which names `what` and what to give.
+// `value` as a contiguous array of this type, converted if necessary. Throws kType with `what` and the type it got.
 Kept as_array(nb::handle value, int type, const char* what = "an argument is no array of numbers");
-// After a call of Python that refused a value: its error goes, one that tells nothing of the value is thrown.
+// After a Python call that refused a value: clears its error, so that the caller can throw one of its own. Rethrows a
+// MemoryError, and errors that are no Exception (KeyboardInterrupt).
 void drop_refusal();
 template <class T>
 std::span<const T> view_of(const nb::object& array) {
@@ -62,18 +64,18 @@ template <class T>
 T take_or(const nb::dict& from, const char* key, T otherwise) {
   return from.contains(key) ? take<T>(from, key) : std::move(otherwise);
 }
-// A number of a column; negative: none.
+// The number of a column; kNone for a negative one.
 inline u32 column_or_none(nb::handle from, const char* key) {
   const i64 value = take<i64>(from, key);
   return value < 0 ? kNone : static_cast<u32>(value);
 }
-// One object for all equal strings, so that a dict finds it by its address.
+// The interned string: equal strings are one object, so a dict lookup compares addresses only.
 nb::object interned(nb::handle text);
-// str(object) as UTF-8, for messages: what has none (lone surrogates) is escaped.
+// str(object) as UTF-8, for messages. Characters without UTF-8 (lone surrogates) are escaped.
 std::string shown(nb::handle object);
 
-constexpr u64 kKeepGil = 64u << 10;  // bytes copied without letting go of the GIL: handing it over costs 67 us
-// As PyEval_RestoreThread(), but a thread that comes back while another one ends the interpreter sleeps for ever.
+constexpr u64 kKeepGil = 64u << 10;  // up to so many bytes are copied with the GIL held: passing it on costs 67 us
+// As PyEval_RestoreThread(), but if another thread is ending the interpreter, this one sleeps for ever.
 void take_gil_back(PyThreadState* state);
 class MaybeRelease {  // releases the GIL for long copies
  public:
@@ -88,7 +90,8 @@ class MaybeRelease {  // releases the GIL for long copies
   PyThreadState* state_;
 };
 
-// An error of the core as Python is told of it. Thrown where the error is about a column, whose name the core lacks.
+// An error of the core as Python's `errors.of_core` gets it. Thrown itself where the error is about a column, to add
+// the column's name, which the core does not know.
 struct Failure {
   Error error;
   std::string column;
@@ -97,21 +100,22 @@ inline std::optional<u32> number_or_none(u32 value) {
   return value == kNone ? std::nullopt : std::optional<u32>(value);
 }
 
-// One blocked call, from when it began to wait: others see what it waits for.
+// A call that is blocked. Its record in shared memory shows other processes what it waits for, and since when.
 struct Wait {
   explicit Wait(ArenaPointer of) : arena(std::move(of)), record(*arena) {}
   ArenaPointer arena;
   WaitRecord record;
 };
-// Sleeps until `word` is no longer `seen`, somebody wakes, or `seconds` are over.
-// `culprit`: the client slot that is waited for.
+// Sleeps, without the GIL, until `word` differs from `seen`, a wake-up comes, or `seconds` are over. `culprit`: the
+// client slot that it waits for.
 void wait_word(Wait& wait, Shared<u32>& word, Shared<u32>& waiters, u32 seen, double seconds, WaitKind kind, u32 table,
                u32 culprit = kNone);
 
 ViewSpec view_spec(nb::dict view);
-// Draws nobody received, dropped by a destructor; settled by the next call on any table of this process.
+// Settles draws whose object was destroyed before they were delivered or given back. Destructors must not wait for
+// locks, so every call on a table begins with this.
 void settle_orphans();
-u32 reap_soon(const ArenaPointer& arena);  // how many dead; 0 also where a lock is held up
+u32 reap_soon(const ArenaPointer& arena);  // how many processes were reaped; 0 also if a lock was not available
 
 void bind_errors(nb::module_& module);
 void bind_enums(nb::module_& module);
@@ -124,13 +128,14 @@ void bind_turn(nb::module_& module);
 void bind_objects(nb::module_& module, nb::class_<Arena>& type);  // objects and weights
 #ifdef DI_FAULTS
 void bind_faults(nb::module_& module);
-class SparedAllocations {  // none in its scope is made to fail
+class SparedAllocations {  // allocations in its scope don't fail on request and are not counted
  public:
   SparedAllocations();
   ~SparedAllocations();
 };
 #endif
-// As nb::cast(). nanobind allocates for a shared pointer where nothing may be thrown, and would end the process.
+// As nb::cast(), with no allocation made to fail: nanobind allocates for a shared pointer in a noexcept function, so a
+// failure would end the process.
 template <class T>
 nb::object share(const std::shared_ptr<T>& pointer) {
 #ifdef DI_FAULTS
@@ -139,7 +144,7 @@ nb::object share(const std::shared_ptr<T>& pointer) {
   const NoCollection still;
   return nb::cast(pointer);
 }
-// The package's codec: a value to its Encoded, and back from its header and payload.
+// The package's codec. encode() returns an Encoded; decode() makes the value from its header and payload.
 nb::object encode(nb::handle value);
 nb::object decode(nb::handle header, nb::handle payload, nb::handle copy);
 

@@ -1,6 +1,7 @@
-// How C++ calls Python. While another thread ends the interpreter, Python (before 3.14, which lets the thread sleep
-// itself) ends a thread that wants the GIL by unwinding its stack. Destructors of C++ frames would then change reference
-// counts without the GIL, and the process would abort. So the thread is stopped in the innermost frame of C++, in_python().
+// How C++ calls Python, so that the end of the interpreter does no harm. If one thread ends the interpreter while
+// another waits for the GIL, Python before 3.14 ends the waiting thread by unwinding its stack. Destructors of C++
+// frames would then change reference counts without the GIL, and the process would abort. So in_python(), the innermost
+// C++ frame, stops the unwinding and lets the thread sleep for ever, as Python 3.14 does itself.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -12,10 +13,11 @@ namespace di::py {
 
 namespace nb = nanobind;
 
-// For a thread that may never run on, as the interpreter ends: sleeps for ever. It holds no lock, shared or of the process.
+// Sleeps for ever: for a thread that must not run any more because the interpreter ends. It holds no lock of any kind.
 [[noreturn]] void park();
 
-// A frame that no unwinding leaves. A handler would not do: C++ ends the process if one of another exception is at work.
+// An unwinding stops at this object: its destructor never returns then. Not a catch block: if one for another exception
+// is active further up, C++ ends the process.
 struct LastFrame {
   bool returned = false;
   LastFrame() = default;
@@ -27,8 +29,8 @@ struct LastFrame {
   LastFrame& operator=(const LastFrame&) = delete;
 };
 
-// Through this goes each call of Python that may run code written in Python, or that lets go of the GIL as numpy does in
-// long copies. `call` uses the C API and nothing else: it throws nothing and has nothing of C++ to destroy.
+// Every call of the C API that may run Python code, or that releases the GIL (as numpy does in long copies), goes
+// through this. `call` uses the C API only: it throws nothing, and has no C++ objects to destroy.
 template <class Call>
 auto in_python(const Call& call) {
   LastFrame frame;
@@ -42,7 +44,7 @@ auto in_python(const Call& call) {
   }
 }
 
-// A new reference that Python returned; null is the error that Python has set.
+// Owns a new reference that Python returned; throws Python's error if it is null.
 inline nb::object checked(PyObject* fresh) {
   if (fresh == nullptr) throw nb::python_error();
   return nb::steal(fresh);
@@ -54,7 +56,7 @@ nb::object call_python(nb::handle function, const Objects&... arguments) {
   return checked(in_python([&] { return PyObject_Vectorcall(function.ptr(), all, sizeof...(arguments), nullptr); }));
 }
 
-// A reference that may be the last one to an object of the user's, whose destructor may be written in Python.
+// A reference that may be the last one to an object of the user, whose destructor may be written in Python.
 class Kept : public nb::object {
  public:
   explicit Kept(nb::object&& object) : nb::object(std::move(object)) {}
@@ -68,7 +70,7 @@ class Kept : public nb::object {
   }
 };
 
-// New containers. Before Python 3.12 whoever makes one may run the garbage collector, and so destructors of the user's.
+// New containers. Before Python 3.12 making one may run the garbage collector, and so destructors of user objects.
 inline nb::dict new_dict() {
   return nb::borrow<nb::dict>(checked(in_python([] { return PyDict_New(); })));
 }
@@ -83,7 +85,8 @@ nb::object new_tuple(const Objects&... objects) {
   return made;
 }
 
-// For what nanobind allocates in frames of its own, which in_python() cannot be below. The GIL is held all the while.
+// Keeps the garbage collector off while nanobind makes objects: its frames would lie between in_python() and the
+// collector's Python code. The GIL is held all the time.
 class NoCollection {
  public:
   NoCollection() : was_(PyGC_Disable()) {}

@@ -1,5 +1,5 @@
-// Texts, lists and timeouts of Python as std::string, std::vector and Deadline. nanobind's casters of the first two are
-// noexcept: where memory runs out they end the process. These throw, which becomes MemoryError.
+// Converts Python's strings, lists and timeouts to std::string, std::vector and Deadline. nanobind's own casters of the
+// first two are noexcept: if memory runs out, they end the process. These throw, which becomes MemoryError.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -33,7 +33,7 @@ struct type_caster<std::string> {
   }
 };
 
-// A timeout in seconds, negative: none. The call's time runs from here.
+// A timeout in seconds; negative: no limit. The deadline counts from this conversion, at the beginning of the call.
 template <>
 struct type_caster<di::Deadline> {
   using Value = di::Deadline;

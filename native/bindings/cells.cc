@@ -8,7 +8,7 @@ namespace di::py {
 
 namespace {
 
-// The entry of a key, borrowed; null if there is none. Comparing may run code of the user's keys, which may raise.
+// The value of a key, borrowed; null if there is none. Comparing keys may run the user's code, which may raise.
 PyObject* entry(nb::handle dict, nb::handle key) {
   PyObject* value = in_python([&] { return PyDict_GetItemWithError(dict.ptr(), key.ptr()); });
   if (value == nullptr && PyErr_Occurred()) throw nb::python_error();
@@ -87,7 +87,8 @@ bool Cells::exact(const Column& column, nb::handle value, const npy_intp* lead, 
   return true;
 }
 
-// Numbers of exactly the column's type, and Python numbers into the types they declare.
+// Reads a number of exactly the column's type, or a Python float, int or bool for a float, int64 or bool column. False:
+// it is another value, which coerced() converts.
 bool Cells::scalar(const Column& column, nb::handle value, ColumnInput* input) {
   if (!column.shape.empty()) return false;
   scalars_.emplace_back();
@@ -142,7 +143,7 @@ void Cells::listed(u32 index, const nb::list& list, ColumnInput* input, u64 coun
   input->cells = cells_.back().data();
 }
 
-// One value of a ragged column that needs no conversion.
+// Whether this value of a ragged column needs no conversion.
 bool Cells::exact_row(const Column& column, nb::handle value) {
   if (!PyArray_Check(value.ptr())) return false;
   auto* array = reinterpret_cast<PyArrayObject*>(value.ptr());
@@ -151,10 +152,11 @@ bool Cells::exact_row(const Column& column, nb::handle value) {
   if (PyArray_DESCR(array) != column.descr && !PyArray_EquivTypes(PyArray_DESCR(array), column.descr)) return false;
   for (int i = 0; i < extra; ++i)
     if (PyArray_DIM(array, i + 1) != column.shape[static_cast<std::size_t>(i)]) return false;
-  return PyArray_DIM(array, 0) <= (column.max_rows < 0 ? i64{UINT32_MAX} : column.max_rows);  // Python says why not
+  // One that is too long is refused by `coerce`, which says why.
+  return PyArray_DIM(array, 0) <= (column.max_rows < 0 ? i64{UINT32_MAX} : column.max_rows);
 }
 
-// A row, or a list of rows, none of which needs converting.
+// Reads one value, or a list of one for each lane. False: some value needs converting.
 bool Cells::ragged_rows(u32 index, nb::handle value, int leads, u64 count, ColumnInput* input) {
   const Column& column = columns_[index];
   PyObject* const single = value.ptr();
@@ -180,7 +182,7 @@ bool Cells::ragged_rows(u32 index, nb::handle value, int leads, u64 count, Colum
   return true;
 }
 
-// What needs converting, or a good word why it can't be: Python's to do.
+// Calls the package's `coerce`, which converts the value or raises an error that says why it can't.
 void Cells::coerced(u32 index, nb::handle value, const npy_intp* lead, int leads, u64 count, ColumnInput* input) {
   const Column& column = columns_[index];
   const nb::object shape = leads == 0   ? new_tuple()
@@ -283,7 +285,7 @@ void Cells::final_tree(const Node& node, nb::handle dict, u64 cell, u64 cells, C
   }
 }
 
-// Whether all that the dict holds has its place below the node, dicts where the columns have nodes.
+// Whether every entry of the dict has a place below the node: inner dicts at inner nodes, values at columns.
 bool Cells::fits(const Node& node, nb::handle dict) const {
   Py_ssize_t found = 0;
   for (const Node& child : node.children) {
@@ -296,7 +298,7 @@ bool Cells::fits(const Node& node, nb::handle dict) const {
   return found != 0 && found == PyDict_Size(dict.ptr());
 }
 
-// Where a final observation that is a dict belongs: at the view's `obs`, or at a node above it.
+// The node that a final observation given as a dict belongs to: the view's `obs`, or a node above it.
 const Cells::Node& Cells::final_node(nb::handle item) const {
   std::vector<const Node*> path{&root_};
   if (!final_columns_.empty()) {
@@ -317,7 +319,7 @@ const Cells::Node& Cells::final_node(nb::handle item) const {
   throw Error(Code::kSchemaMismatch, "final=: expected dicts of " + expected + ", got one of " + got);
 }
 
-// An array of the view's one observation, or a dict.
+// The final observation of one lane: a dict, or the value of the view's only observation column.
 void Cells::final_item(nb::handle item, u64 cell, u64 cells, CellTable* table) {
   if (PyDict_Check(item.ptr())) {
     final_tree(final_node(item), item, cell, cells, table);
@@ -329,7 +331,7 @@ void Cells::final_item(nb::handle item, u64 cell, u64 cells, CellTable* table) {
   final_value(final_columns_[0], item, cell, cells, table);
 }
 
-// Leaves whose leading axis counts the ended lanes only.
+// If the leaves' leading axis counts only the lanes that ended, reads them and returns true.
 bool Cells::final_of_ended(nb::handle final, const CallShape& shape, const std::vector<u8>& ended, WriterCall* call) {
   const u64 count = static_cast<u64>(std::count(ended.begin(), ended.end(), 1));
   if (!shape.by_lane || shape.time || count == 0 || count == shape.lanes) return false;

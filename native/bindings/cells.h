@@ -1,4 +1,5 @@
-// Leaves of nested dicts become column inputs, without a flattening in Python.
+// Reads the leaves of a call's nested dicts as column inputs of a WriterCall, without flattening the dicts in Python.
+// Everything here runs with the GIL held.
 #pragma once
 
 #include <array>
@@ -9,11 +10,11 @@
 
 namespace di::py {
 
-struct CallShape {  // what the leaves of one call have in front of a column's own shape
+struct CallShape {  // the leading axes of a call's leaves, before the column's own shape
   u32 steps = 1;
   u64 lanes = 1;
-  bool time = false;     // an axis of steps
-  bool by_lane = false;  // behind it, an axis of lanes
+  bool time = false;     // there is an axis of steps, the first one
+  bool by_lane = false;  // there is an axis of lanes
 
   u64 cells() const { return steps * lanes; }
 };
@@ -22,19 +23,20 @@ class Cells {
  public:
   Cells(nb::handle columns, nb::object coerce, std::vector<u32> final_columns);
 
-  // A new call: what the inputs of the last one pointed into may go.
+  // Begins a new call: releases what the inputs of the last call point into.
   void begin();
-  // One input for every column; those that `tree` lacks have no base. What they point into lives until begin().
+  // Makes one input for every column; inputs of columns that `tree` lacks have neither base nor cells. What the inputs
+  // point into lives until begin().
   void parse(nb::handle tree, const CallShape& shape, std::vector<ColumnInput>* inputs);
-  // `final`: like next=, for all lanes of the call or only for those that are `ended` (where that is known, one flag a
-  // lane); or Gymnasium's final_obs, an object array with None elsewhere, for the lanes of the call or for `all_lanes`
-  // of the writer.
+  // `final` is a dict like next=, for all lanes of the call or only for those that have `ended` (one flag a lane;
+  // empty: not known). Or it is Gymnasium's final_obs: an object array with None for lanes that did not end, for the
+  // lanes of the call or for `all_lanes` of the writer.
   void parse_final(nb::handle final, const CallShape& shape, u32 all_lanes, const std::vector<u8>& ended,
                    WriterCall* call);
 
   const std::string& name(std::size_t column) const { return columns_[column].name; }
   std::size_t count() const { return columns_.size(); }
-  u64 bytes() const { return bytes_; }  // given by this call, about
+  u64 bytes() const { return bytes_; }  // about how many bytes this call writes
 
  private:
   struct Column {
@@ -45,7 +47,7 @@ class Cells {
     bool ragged = false;
     bool reward = false;
     u64 bytes = 0;
-    i64 max_rows = -1;  // ragged: the largest length, -1: no bound
+    i64 max_rows = -1;  // ragged: the largest length; -1: no bound
   };
   struct Node {  // one level of the nested dict
     nb::object key;
@@ -53,7 +55,7 @@ class Cells {
     u32 column = kNone;
     std::vector<Node> children;
   };
-  using CellTable = std::vector<std::vector<Cell>>;  // by column: empty, or one for each cell of the call
+  using CellTable = std::vector<std::vector<Cell>>;  // by column: empty, or one for each step and lane of the call
 
   static Column read_column(nb::handle entry);
   Node* grow(nb::handle path);
@@ -77,7 +79,8 @@ class Cells {
   Node root_;
   nb::object coerce_;
   std::vector<u32> final_columns_;
-  // What this call's inputs point into. scalars_ must not move: room for one a column in each of three trees.
+  // What this call's inputs point into. scalars_ must not reallocate: begin() reserves one entry a column for each of
+  // three trees (step, next, final).
   std::vector<Kept> keep_;
   std::vector<std::vector<Cell>> cells_;
   std::vector<std::array<u8, 16>> scalars_;

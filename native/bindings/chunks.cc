@@ -1,5 +1,5 @@
-// Sizes that a table sets aside before it has any chunk: the arithmetic by which writers cut chunks, and the bytes of what
-// lies beside them.
+// Lets Python compute the reserve of a table before it has any chunk, with the same arithmetic that writers use to size
+// chunks, and with the sizes of items, descriptors and ledger entries.
 #include "rows/chunks.h"
 
 #include "bindings/bindings.h"
@@ -7,7 +7,7 @@
 namespace di::py {
 namespace {
 
-// A layout's sizes without its columns: of those that lie column by column only the number counts here.
+// A layout of these sizes. Of its columns only the number of column-wise ones matters here.
 LayoutInfo sized(u32 record_bytes, u64 wide_bytes, u32 wide) {
   LayoutInfo layout;
   layout.record_bytes = record_bytes;

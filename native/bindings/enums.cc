@@ -1,4 +1,4 @@
-// States and kinds of the core, each bound once: Python names them and knows none of their numbers.
+// Binds the core's states and kinds, each once. Python uses their names only; no number is written there.
 #include "attach/arena.h"
 #include "bindings/bindings.h"
 #include "rows/views.h"

@@ -1,6 +1,7 @@
-// Failing allocations on request, in builds with fault points: every `operator new` of this module's own code counts on
-// the thread that calls it. Not seen are nanobind's (CMakeLists.txt gives it di_plain_new) and those that libstdc++ makes
-// for texts inside its own library. Memory comes from malloc() as it does without this, so who frees it need not know.
+// Makes allocations fail on request, in builds with fault points. Each thread counts its calls of `operator new` in
+// this module's code. Not counted: nanobind's allocations (CMakeLists.txt gives it di_plain_new), and those that
+// libstdc++ makes for strings inside its own library. Memory comes from malloc(), as it does without this file, so any
+// code may free it.
 #ifdef DI_FAULTS
 
 #include <cstdlib>

@@ -1,4 +1,4 @@
-// Objects and weights: values into drafts, and back from pinned blocks.
+// Objects and weights: writes values into drafts, and reads values from pinned blocks.
 #include <cstring>
 #include <utility>
 
@@ -33,7 +33,7 @@ bool is_plain(PyArrayObject* array) {
   return PyArray_EquivTypenums(element_type(descr->kind, item_bytes), descr->type_num);
 }
 
-// An object that keeps the bytes where they are as long as it lives.
+// A Python object that owns the pin: arrays over the bytes refer to it. Its destructor takes no lock.
 nb::object hold(const ArenaPointer& arena, u32 entry) {
   struct Held {
     ArenaPointer arena;
@@ -53,7 +53,7 @@ nb::object hold(const ArenaPointer& arena, u32 entry) {
   });
 }
 
-// As Draft::make_block(). If the writer of an unfinished object has died, its id is free again.
+// As Draft::make_block(), but reaps and tries again if the id is taken: its writer may have died before it sealed it.
 u8* make_block(const ArenaPointer& arena, const DraftRequest& request, Deadline deadline, Draft* draft) {
   try {
     return draft->make_block(request, deadline);
@@ -166,7 +166,7 @@ ArenaPointer entered(ArenaPointer arena) {
   return arena;
 }
 
-// An object that is written and that nobody can read yet. It goes if it is not sealed.
+// A written object that no process can read before seal(). Its destructor frees it if it was not sealed.
 class Unsealed {
  public:
   Unsealed(ArenaPointer arena, nb::handle value, nb::handle id)
@@ -233,7 +233,8 @@ i64 newest(const ArenaPointer& arena, const std::string& name) {
   return index == kNone ? 0 : arena->weights(index).newest.load(std::memory_order_acquire);
 }
 
-// The oldest version that may still be readable; a version between it and the newest that has no value never had one.
+// The oldest version that may still be readable. A number between it and the newest that can't be read was skipped by
+// publish() without a value.
 i64 oldest(const ArenaPointer& arena, const std::string& name) {
   arena->enter();
   const u32 index = Weights(arena->heap()).find(name);

@@ -1,4 +1,5 @@
-// The reading side of one table: draw, hand over as arrays, deliver; and what becomes of draws that nobody received.
+// Draws items of one table, makes arrays of them and delivers them; settles draws that were not delivered.
+// The list of orphans changes only with the GIL held.
 #include <algorithm>
 #include <cstring>
 #include <list>
@@ -11,13 +12,13 @@
 namespace di::py {
 namespace {
 
-// Draws of one call, or what is left of them when nobody holds them any more. A list of one, or the list of all orphans:
-// a destructor passes it on without needing memory.
+// Undelivered draws of one call: owned by a Draws, or an orphan, after its Draws was destroyed. Both are list nodes, so
+// that a destructor can make an orphan without allocating (splice).
 struct Held {
   TablePointer table;
   DrawSet set;
   u64 fork_generation;
-  bool delivered;  // handed out already: to be settled, not given back
+  bool delivered;  // the caller has the batch: settle the draws as delivered instead of giving them back
 };
 std::list<Held>& orphans() {
   static auto* const all = new std::list<Held>;
@@ -35,12 +36,12 @@ class Draws {
     if (!table->live()) {
       table->draws.deliver(
           &set(),
-          Deadline::only_try());  // a dropper may be waiting for just these; of a dropped table nothing is waited for
+          Deadline::only_try());  // at once: drop_table() may wait for these draws; takes no lock of a dropped table
       return;
     }
     orphans().splice(orphans().end(), held_);
   }
-  // The table is held up, or there is no memory: a later call of this process settles what is left.
+  // The table's lock was not available, or memory is short: leaves the draws for a later call of this process.
   void leave(bool delivered) noexcept {
     held_.front().delivered = delivered;
     try {
@@ -48,12 +49,12 @@ class Draws {
       fresh.push_back({table, {}, held_.front().fork_generation, false});
       orphans().splice(orphans().end(), held_);
       held_.swap(fresh);
-    } catch (const std::bad_alloc&) {  // the destructor passes them on
+    } catch (const std::bad_alloc&) {  // then the destructor does it
     }
   }
   Draws(const Draws&) = delete;
   Draws& operator=(const Draws&) = delete;
-  // What the next look needs to know of one in vain: its error's text, and who holds the lock.
+  // Keeps what the caller reports while it waits after a failed try: the error's text, and who holds the lock.
   void note(const Error& error) {
     why = error.what();
     holder = error.holder();
@@ -68,14 +69,15 @@ class Draws {
   std::list<Held> held_;
 };
 
-// Draws of the parent are the parent's to deliver or give back.
+// Throws in a forked child: only the parent may deliver its draws or give them back.
 void require_own(Draws& draws) {
   if (draws.is_own()) return;
   draws.set() = DrawSet{};
   throw Error(Code::kStoreError, "this batch was drawn in the parent process, which still holds it; draw in the child");
 }
 
-// The caller has the batch, or is on its way out: where the table is held up, a later call settles what is left.
+// Delivers the draws or gives them back. If the table's lock is not available, a later call of this process does the
+// rest.
 void end_draws(Draws& draws, bool delivered) {
   try {
     if (delivered)
@@ -88,14 +90,14 @@ void end_draws(Draws& draws, bool delivered) {
   }
 }
 
-constexpr u64 kTakePatienceNs = 50'000'000;  // who waits longer for the lock does so in draw(), which tells for whom
+constexpr u64 kTakePatienceNs = 50'000'000;  // wait for the lock; then sample() waits in Python, and names the owner
 
-struct Undelivered {  // draws of others that may still come back
+struct Undelivered {  // draws that others have not delivered, and may still give back
   u64 count;
-  u32 holder;  // client slot of a process that has some
+  u32 holder;  // client slot of a process that has such draws
   std::string who;
 };
-struct Measured {  // what is known of items without copying them
+struct Measured {  // the live items among some keys, the rows they span, the bytes of their variable-length values
   u64 items, rows, bytes;
 };
 
@@ -119,7 +121,7 @@ class Reader {
 
 void Reader::enter() {
   table_->arena().enter();
-  reap_when_due(table_->arena());  // what the dead had drawn comes first in its order
+  reap_when_due(table_->arena());  // first, so that items that dead processes had drawn are back in their order
   settle_orphans();
   table_->require_live();
 }
@@ -141,7 +143,7 @@ u32 Reader::draw(Draws& draws, u32 n) {
                          Deadline::slice(), &draws.why);
     } catch (const Error& error) {
       if (error.code() != Code::kTimeout) throw;
-      draws.note(error);  // a lock is held up: what was drawn stays drawn, the caller waits
+      draws.note(error);  // a lock is not available: what was drawn stays drawn, and the caller waits
     }
   }
   return static_cast<u32>(draws.set().items.size());
@@ -159,7 +161,7 @@ nb::object Reader::finish(Draws& draws, nb::handle beta, nb::handle which, nb::h
   try {
     table_->draws.copied(&draws.set(), Deadline::slice());
   } catch (...) {
-    rethrow_lasting();  // else the bytes are there: hand them out
+    rethrow_lasting();  // else the chunks are released later; the batch is complete all the same
   }
   return parts;
 }
@@ -172,7 +174,7 @@ nb::object Reader::sample(u32 n, nb::handle beta, nb::handle which) {
       if (nb::object parts = batches_.draw(n, beta, Deadline::in(kTakePatienceNs)); parts.is_valid()) return parts;
     } catch (const Error& error) {
       if (error.code() != Code::kTimeout) throw;
-      draws->note(error);  // a lock is held up: nothing was drawn, the caller waits
+      draws->note(error);  // a lock is not available: nothing was drawn, and the caller waits
       return nb::cast(std::move(draws));
     }
   }
@@ -197,7 +199,6 @@ nb::object Reader::peek_oldest(u64 start, u64 count, nb::handle which, Deadline 
   return parts;
 }
 
-// Of those items that live: how many, the rows they span, and the bytes of their values of variable length.
 Measured Reader::measure(nb::handle keys, Deadline deadline) {
   table_->arena().enter();
   settle_orphans();
@@ -221,7 +222,7 @@ Measured Reader::measure(nb::handle keys, Deadline deadline) {
   return found;
 }
 
-// Draws of others that may still come back, and the process that has some; None: the table's lock is held up.
+// None: the table's lock was not available.
 std::optional<Undelivered> Reader::undelivered(Draws& draws) {
   Arena& arena = table_->arena();
   arena.enter();
@@ -253,7 +254,7 @@ void settle_orphans() {
     } catch (const Error& error) {
       if (!held.set.items.empty()) orphans().splice(orphans().end(), one);
       if (error.code() != Code::kTimeout) throw;
-      return;  // its table's lock is held up; this call may be about another table
+      return;  // its table's lock is not available; the current call may be about another table
     } catch (...) {
       if (!held.set.items.empty()) orphans().splice(orphans().end(), one);
       throw;

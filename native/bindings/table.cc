@@ -100,7 +100,7 @@ nb::dict stats(const TablePointer& table) {
   all["max_staleness"] = header.max_staleness;
   all["max_times_sampled"] = header.max_times_sampled;
   all["newest_version"] = table->core.newest_version();
-  const LimiterState limiter = header.limiter;  // a torn copy only garbles a reason for a moment
+  const LimiterState limiter = header.limiter;  // without the lock: for a moment its figures may contradict each other
   nb::dict limits = new_dict();
   limits["inserts"] = limiter.inserts;
   limits["samples"] = limiter.samples;
@@ -115,7 +115,7 @@ nb::dict stats(const TablePointer& table) {
   return all;
 }
 
-// The common entry of every call on a table.
+// Every call on a table begins with this.
 Table& enter(const TablePointer& table) {
   table->arena().enter();
   settle_orphans();
@@ -132,7 +132,7 @@ u64 update(const TablePointer& table, nb::handle keys, nb::handle priorities, De
   return enter(table).update_priorities(key_view, priority_view, deadline);
 }
 
-// None: unchanged. beta: None is a value (weights 1), Ellipsis leaves it.
+// None leaves a setting unchanged. For beta None is a value (all weights are 1), and Ellipsis leaves it unchanged.
 void configure(const TablePointer& table, nb::handle limiter, nb::handle alpha, nb::handle beta, nb::handle staleness,
                Deadline deadline) {
   LimiterState state{};
@@ -240,8 +240,9 @@ void await(const TablePointer& table, Wait& wait, bool items, u32 seen, double s
             seconds, kind, table->index(), culprit);
 }
 
-// Who may keep a call on this table waiting, as client slots: has drawn from it, has something of it in its ledger (an
-// open writer, draws, reads), or holds its lock or the heap's. Read without a lock: for errors and logs.
+// Client slots of the processes that may keep a call on this table waiting: those that have drawn from it, that have an
+// open writer, draws or reads of it in their ledger, or that own its lock or the heap's. For errors and logs, so it
+// reads without a lock.
 std::vector<u32> concerned(const TablePointer& table) {
   const Arena& arena = table->arena();
   const u32 index = table->index();

@@ -1,25 +1,25 @@
-// Whose turn it is among the threads of this process that use one thing.
+// A lock among the threads of one process that survives exceptions of signal handlers: its owner "has the turn".
 //
-// An exception of a signal handler may come behind any call that Python makes, also between a lock's acquire() and the
-// place where Python would remember that it is taken. So the turn is taken with an object, and given back when that
-// object goes, in whatever way: as a context manager, or off the stack of the interrupted function.
+// A signal handler may raise after any call that Python makes, also between a lock's acquire() and the line that would
+// note that the lock is taken. So take() returns an object (Hold), and the turn ends when that object is destroyed: as
+// a context manager, or with the stack of the interrupted function.
 //
-// All of it runs with the GIL held, which is the lock of these fields. Who waits sleeps in Python, on a lock of its own
-// that is let go to wake it ("bell"): no frame of C++ is on the stack of a sleeping thread. A sleeper that was interrupted
-// leaves a bell behind, which the next end of a turn rings in vain.
+// All of this runs with the GIL held, and the GIL guards these fields. A waiting thread sleeps in Python, on a lock of
+// its own (its "bell") that is released to wake it: so no C++ frame is on the stack of a sleeping thread. A sleeper
+// that was interrupted leaves its bell in the list; the next end of a turn releases it without effect.
 #include "bindings/bindings.h"
 
 namespace di::py {
 namespace {
 
-constexpr u64 kStarvedNs = 5'000'000;  // so long do newcomers go first, which spares the change of threads
-constexpr u64 kGraceNs = 2'000'000;    // so long is a free turn kept for those who have waited longer than that
+constexpr u64 kStarvedNs = 5'000'000;  // until a thread has waited so long, newcomers go first: fewer thread switches
+constexpr u64 kGraceNs = 2'000'000;    // after that, a free turn is kept so long for the waiting threads
 
 struct Turn {
   PyObject_HEAD unsigned long owner;  // thread; 0: free
   PyObject* bells;                    // list of locks, each held for the thread that sleeps on it; null: none yet
-  u64 wanted_ns;                      // when the first of those who wait began; 0: nobody waits
-  u64 grace_ns;                       // until when no newcomer takes it; 0: any may
+  u64 wanted_ns;                      // when the thread that waits longest began; 0: none waits
+  u64 grace_ns;                       // until then newcomers must not take the turn; 0: they may
 };
 
 struct Hold {
@@ -34,7 +34,7 @@ void ring(Turn* turn) {
   turn->grace_ns = turn->wanted_ns != 0 && now - turn->wanted_ns > kStarvedNs ? now + kGraceNs : 0;
   PyObject* bells = turn->bells;
   turn->bells = nullptr;
-  const nb::error_scope kept;  // an object may go while an exception is on its way
+  const nb::error_scope kept;  // a Hold may be destroyed while an exception is set
   for (Py_ssize_t i = 0; i < PyList_GET_SIZE(bells); ++i) {
     PyObject* done = PyObject_CallMethod(PyList_GET_ITEM(bells, i), "release", nullptr);
     if (done == nullptr) PyErr_Clear();

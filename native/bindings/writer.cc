@@ -1,4 +1,5 @@
-// The writing side: one call's leaves, lanes and priorities become a WriterCall, its outcome arrays or what blocks it.
+// Writes to tables: turns the leaves, lanes and priorities of a call into a WriterCall, and its result into arrays, or
+// into a Blocked that says what the call waits for.
 #include <cmath>
 #include <cstring>
 
@@ -9,7 +10,8 @@
 namespace di::py {
 namespace {
 
-// A writer before its first step: its table counts it as open, so that learners go on waiting for it.
+// Stands for a writer before its first step, when its columns are not known yet: the table already counts it as open,
+// so that learners wait for its items.
 class Attendance {
  public:
   Attendance(TablePointer table, Deadline deadline) : table_(std::move(table)) {
@@ -43,8 +45,9 @@ class Attendance {
   u64 fork_generation_ = 0;
 };
 
-// One call of a writer at a time. Values are converted while it parses its arguments, signal handlers run while it waits,
-// and other threads while it copies: none of them may begin another call in the middle of this one.
+// Allows one call of a writer at a time. Other code may run in the middle of a call: conversions of values while
+// arguments are parsed, signal handlers while it waits, other threads while it copies without the GIL. None may begin
+// another call.
 class Busy {
  public:
   explicit Busy(bool& busy) : busy_(busy) {
@@ -68,7 +71,7 @@ class PyWriter {
  public:
   PyWriter(ArenaPointer arena, nb::dict plan, Deadline deadline);
   ~PyWriter() {
-    // In a forked child: a thread of the parent may have been in the middle of it.
+    // In a forked child it is not destroyed: a thread of the parent may have been changing it during the fork.
     if (writer_ != nullptr && !arena_->owns(fork_generation_)) static_cast<void>(writer_.release());
   }
   PyWriter(const PyWriter&) = delete;
@@ -95,7 +98,7 @@ class PyWriter {
   bool is_busy() const { return busy_; }
   void set_busy(bool busy) { busy_ = busy; }
   void set_version(u32 table, i64 version) {
-    const Busy call(busy_);  // rows of a call under way keep theirs
+    const Busy call(busy_);  // not in the middle of a call: its rows keep their version
     writer_->set_version(table, version);
   }
 
@@ -185,7 +188,7 @@ void PyWriter::take_lane(i64 lane) {
   call_.lanes.push_back(static_cast<u32>(lane));
 }
 
-// Returns whether the leaves have an axis of lanes: not when one lane is named by its number.
+// Fills call_.lanes. Returns whether the leaves have an axis of lanes: they don't if `lane` is one number.
 bool PyWriter::take_lanes(nb::handle lane) {
   const u32 all = writer_->plan().lanes;
   if (lane.is_none()) {
@@ -235,7 +238,7 @@ CallShape PyWriter::shape_of(nb::handle lane, u32 steps, bool time) {
   return {steps, call_.lanes.size(), time, by_lane};
 }
 
-// Which lanes of a single step carry a flag.
+// Which lanes end with this step, by their flags; empty for a call of several steps.
 std::vector<u8> PyWriter::ended(const CallShape& shape) const {
   std::vector<u8> found(shape.time ? 0 : shape.lanes);
   for (const u32 column : {writer_->plan().terminated, writer_->plan().truncated}) {
@@ -246,7 +249,7 @@ std::vector<u8> PyWriter::ended(const CallShape& shape) const {
   return found;
 }
 
-// One for all rows, one a row, or one a step for all its lanes. Axes of length 1 count for nothing.
+// Accepts one number for all rows, one for each row, or one for each step and all its lanes. Ignores axes of length 1.
 void PyWriter::parse_priority(nb::handle value, const CallShape& shape, std::size_t table) {
   if (value.is_none()) return;
   std::vector<double>* to = &call_.priority[table];
@@ -295,7 +298,7 @@ void PyWriter::parse_priorities(nb::handle priority, const CallShape& shape) {
     for (std::size_t table = 0; table < tables; ++table) parse_priority(priority, shape, table);
     return;
   }
-  for (auto [number, value] : nb::borrow<nb::dict>(priority)) {  // what Writer.append makes of a dict by name
+  for (auto [number, value] : nb::borrow<nb::dict>(priority)) {  // Writer.append has replaced names by numbers
     const std::size_t table = PyLong_Check(number.ptr()) ? PyLong_AsSize_t(number.ptr()) : tables;
     PyErr_Clear();
     if (table >= tables) throw Error(Code::kType, "priority= is a number, or one for each row");
@@ -305,14 +308,15 @@ void PyWriter::parse_priorities(nb::handle priority, const CallShape& shape) {
 
 // -------------------------------------------------------------------------------------------------------------- calls
 
-// Throws it on, with the name of the column that it is about.
+// Throws the error, with the name of the column that it is about, if there is one.
 void PyWriter::refuse(const Error& error) const {
   if (error.column() == Error::kUnknown) throw error;
   throw Failure{error, cells_.name(error.column())};
 }
 
 nb::object PyWriter::result(Blocked blocked) {
-  if (blocked.why != Blocked::Why::kNothing) return nb::cast(std::move(blocked));  // a copy may fail where nothing may
+  // Moved: nanobind would copy it in a noexcept function, where a failed allocation ends the process.
+  if (blocked.why != Blocked::Why::kNothing) return nb::cast(std::move(blocked));
   nb::list all = new_list();
   for (u32 i = 0; i < writer_->plan().tables.size(); ++i) {
     const std::vector<MadeItem>& made = writer_->made(i);
@@ -341,7 +345,7 @@ nb::object PyWriter::run(Run&& call) {
     blocked = call();
   } catch (const Error& error) {
     if (error.code() != Code::kTimeout) refuse(error);
-    // A lock is held up: nothing was written, the call waits and is repeated like any other that is blocked.
+    // A lock is not available: nothing was written, and Python waits and repeats the call as after any other Blocked.
     blocked.why = Blocked::Why::kLock;
     blocked.seq = writer_->plan().tables[0].table->header().room_seq.load();
     blocked.text = error.what();
@@ -385,11 +389,12 @@ nb::object PyWriter::end_episode(nb::handle final, nb::handle lane, bool discard
   return run([&] { return writer_->end_episode(call_, discard, Deadline::slice()); });
 }
 
-// `items`: (rows, steps, flags) of each; one stands for all. `bare`: one row, its leaves without a leading axis.
+// `items`: (rows, steps, flags) of each item; a single one stands for all. `bare`: there is one row, and its leaves
+// have no leading axis.
 nb::object PyWriter::insert(nb::handle rows, const std::vector<std::tuple<u32, u32, u32>>& items, u32 total,
                             nb::handle priority, bool bare) {
   const Busy call(busy_);
-  arena_->enter();  // shared by threads: the table's lock around it is Python's
+  arena_->enter();  // threads share this writer: the Python class holds a lock during the call
   settle_orphans();
   std::vector<WholeItem> whole;
   u64 covered = 0;

@@ -9,18 +9,18 @@
 namespace di {
 namespace {
 
-constexpr u64 kAheadMost = 64u << 20;  // free memory kept committed
+constexpr u64 kAheadMost = 64u << 20;  // the most bytes of free memory kept committed
 constexpr u64 kReapEveryNs = 500'000'000;
-constexpr double kPatienceSeconds = 1;  // for a lock: then the thread comes again
+constexpr double kPatienceSeconds = 1;  // how long to wait for a lock; then the chore is left for the next call
 
-// Slices still to be settled, as the heap's lock was held up. One thread does a store's chores. If it ends before, or
-// dies, ChunkEnds::sweep() settles them.
+// Slices still to be settled because the heap's lock was not available. One thread of a process does a store's chores.
+// If it ends before it has settled them, ChunkEnds::sweep() does.
 thread_local std::vector<u64> t_unsettled;
 
 void settle_slices(Arena& arena) {
   while (!t_unsettled.empty()) {
     Heap::Guard guard(arena.heap(), Deadline::after(kPatienceSeconds));
-    // Pages came while the lock was not held: those that no block uses are given back.
+    // While the lock was not held the kernel added pages to the slice. Gives back those that no block uses.
     arena.heap().reclaim.settle_collapses(t_unsettled.back(), 1, false);
     t_unsettled.pop_back();
   }
@@ -44,11 +44,12 @@ bool commit_ahead(Arena& arena) {
     offset = arena.heap().reclaim.charge_free_slice();
   }
   if (offset == 0 || arena.commit(offset, kSliceBytes, nullptr)) return offset != 0;
-  settle_slice(arena, offset);  // so that its pages don't count as committed
+  settle_slice(arena, offset);  // the machine refused: its pages must not stay charged
   return false;
 }
 
-// The offset of a slice in use with all its pages present that was not tried yet; 0: none among the next few.
+// Finds a slice in use whose pages are all present and that was not tried yet, and marks it as under way. Returns its
+// offset; 0: there is none among the next 256 slices.
 u64 next_whole_slice(Arena& arena) {
   static thread_local u64 next = 0;
   Heap::Guard guard(arena.heap(), Deadline::after(kPatienceSeconds));
@@ -67,14 +68,15 @@ u64 next_whole_slice(Arena& arena) {
   return 0;
 }
 
-// Makes a huge page of a slice whose pages are all present: other processes then map it 20 times faster, with a 40th of
-// the page tables.
+// Makes a huge page of a slice whose pages are all present. Other processes then map it 20 times faster, and their page
+// tables take a 40th. The collapse runs without the heap's lock; a kill leaves the slice marked as under way, and a
+// sweep settles it.
 bool collapse_one(Arena& arena) {
   const u64 offset = next_whole_slice(arena);
   if (offset == 0) return false;
   DI_FAULT("chores.chosen");
   const bool done = os::collapse(arena.at(offset, kSliceBytes), kSliceBytes) == 0;
-  // Collapsing changes no byte, but pages that the slice has lost meanwhile are back, filled with zeros.
+  // A collapse changes no byte in use, but it adds pages, filled with zeros, where others punched some meanwhile.
   settle_slice(arena, offset);
   return done;
 }

@@ -1,6 +1,6 @@
-// Work ahead of need, in slices of at most 2 MiB (about 1 ms): committing memory, huge pages, reaping, expiry. Every
-// slice may be repeated, and a kill in one does no harm. No call depends on it: one that needs a result does the same
-// work itself. A background thread of a writer or loader only does it earlier.
+// Chores: committing memory ahead, huge pages, reaping, expiry. They are done in steps of at most 2 MiB (about 1 ms),
+// by background threads of writers and loaders. Each step may be repeated, and a kill in the middle does no harm. No
+// call depends on chores: a call that needs their result does the same work itself.
 #pragma once
 
 #include <memory>
@@ -9,7 +9,7 @@
 
 namespace di {
 
-// Does one slice of the work that is due. False: none was.
+// Does one step of the work that is due. False: there was none. Throws kTimeout if a lock was not available for 1 s.
 bool chore(const std::shared_ptr<Arena>& arena);
 
 }  // namespace di

@@ -5,9 +5,9 @@
 namespace di {
 namespace {
 
-// The next owner of a dead process's lock rolls back and rebuilds; afterwards no undo record names words of dead
-// clients. Waits for all tables before any ledger is read: an earlier reaper may have died while it changed entries of
-// others, and the next owner of its lock may be restoring them right now.
+// Waits until no table is being recovered, before any ledger is read. An earlier reaper may have died while it changed
+// a ledger entry of another process through a table's undo record. The next owner of that table's lock restores the
+// entry; afterwards no undo record names a ledger entry that is settled here.
 void await_recoveries(const std::shared_ptr<Arena>& arena, Deadline deadline) {
   for (u32 i = 0; i < arena->table_count(); ++i) {
     if (!arena->table(i).is(TableState::kLive)) continue;
@@ -25,7 +25,7 @@ void take_over_locks(const std::shared_ptr<Arena>& arena, u32 slot, Deadline dea
     try {
       TableCore::Guard guard(table.core, deadline);
     } catch (const Error& error) {
-      if (error.code() != Code::kTableNotFound) throw;  // not live, but its lock was taken over and released
+      if (error.code() != Code::kTableNotFound) throw;  // the table is not live; its lock was taken over all the same
     }
   }
 }

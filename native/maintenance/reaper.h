@@ -1,5 +1,9 @@
 // Settles what dead processes left: locks, draws, pins, open chunks, unsealed objects, half-made tables. Any process
-// does it when it attaches, waits or is short of room. It may be repeated: if a reaper dies, the next one goes on.
+// does it when it attaches, waits or is short of room.
+//
+// A reaper holds the directory lock. For each dead client it marks the slot kReaping, takes over the locks that the
+// client owned, settles its ledger entries one by one, each under the lock of its table or of the heap, and frees the
+// slot. Each step may be repeated: if the reaper is killed, the next one starts again with the same slot.
 #pragma once
 
 #include <memory>
@@ -11,7 +15,7 @@ namespace di {
 // Returns how many dead processes were reaped. If none has died, it costs one record-lock query per attached process.
 u32 reap(const std::shared_ptr<Arena>& arena, Deadline deadline);
 
-// The same, at most every 20 ms in this process, and giving up where a lock is held up.
+// The same, at most every 20 ms in this process; gives up after 50 ms if a lock is not available.
 void reap_when_due(Arena& arena);
 
 }  // namespace di

@@ -6,7 +6,7 @@
 namespace di {
 
 Draft::~Draft() {
-  if (entry_ == kNone || fork_generation_ != arena_.fork_generation()) return;  // in a forked child: the parent's
+  if (entry_ == kNone || fork_generation_ != arena_.fork_generation()) return;  // in a forked child it is the parent's
   if (descriptor_ == kNone)
     arena_.ledger().give_unused(entry_);
   else
@@ -33,7 +33,7 @@ u8* Draft::make_block(const DraftRequest& wanted, Deadline deadline) {
       throw Error(Code::kObjectExists, describe_taken(arena_, *reinterpret_cast<const Id*>(wanted.id), made));
     case MakeResult::kFull:
       throw Error(Code::kStoreFull, "an object of " + std::to_string(wanted.bytes) + " bytes finds no room: " + why);
-    case MakeResult::kGone:  // these two of chunks only
+    case MakeResult::kGone:  // this and the next are results of chunks only
     case MakeResult::kNever:
     case MakeResult::kMade: break;
   }

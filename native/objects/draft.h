@@ -1,4 +1,5 @@
-// An object that is being written. Nobody can read it before it is sealed; a draft that is not sealed goes.
+// An object that is being written. No process can read it before it is sealed. The destructor frees a draft that was
+// not sealed; if the process is killed, the reaper frees it.
 #pragma once
 
 #include <string>
@@ -10,40 +11,41 @@ namespace di {
 
 struct DraftRequest {
   u64 bytes = 0;
-  const u8* id = nullptr;  // null: it gets its id when it is published
-  u64 expires_ns = 0;      // as os::boot_ns(); 0: never
+  const u8* id = nullptr;  // null: the object gets its id when it is published as weights
+  u64 expires_ns = 0;      // on the clock of os::boot_ns(); 0: never
 };
 
 class Draft {
  public:
-  // Takes the ledger entry that will hold the block up, so that the block goes if this process dies.
+  // Takes the ledger entry that will own the block, so that the reaper frees the block if this process dies.
   Draft(Arena& arena, Deadline deadline)
       : arena_(arena), entry_(arena.ledger().take_one(deadline)), fork_generation_(arena.fork_generation()) {}
-  ~Draft();  // takes no lock
+  ~Draft();  // takes no lock: marks the entry as dropped, and a later call of this process frees the block
   Draft(const Draft&) = delete;
   Draft& operator=(const Draft&) = delete;
 
-  // Memory to write to. Throws, and the draft is as before: kObjectExists, kStoreFull, and kCapacity for what can never
-  // fit.
+  // Returns the memory to write to. If it throws, the draft is as before: kObjectExists, kStoreFull, or kCapacity for
+  // an object that can never fit.
   u8* make_block(const DraftRequest& request, Deadline deadline);
-  // Readers can find it. Takes no lock, and nothing can fail.
+  // Makes the object readable. Takes no lock and cannot fail.
   void seal();
-  // Frees the block now, where the heap's lock can be had soon; else as the destructor.
+  // Frees the block now if the heap's lock is soon available; else later, as the destructor does.
   void abandon();
-  // Another will seal it: the descriptor, and the ledger entry that holds it.
+  // For Weights::publish(), which seals the object itself: descriptor and ledger entry, and then hand_over(), after
+  // which the draft no longer owns the block.
   u32 descriptor() const { return descriptor_; }
   u32 entry() const { return entry_; }
   void hand_over() { entry_ = kNone; }
 
  private:
   Arena& arena_;
-  u32 entry_;  // kNone: sealed, or gone
+  u32 entry_;  // kNone: sealed, abandoned or handed over
   u32 descriptor_ = kNone;
   u64 fork_generation_;
 };
 
-// Why an id is not free, or not readable yet: "object … exists", or who is still writing it. The writer's descriptor is
-// read without a lock: one that is used again meanwhile names another process.
+// Why an id is not free, or not readable yet: "object … exists", or which process is still writing it. Reads the
+// descriptor without a lock: if it was reused meanwhile, the text names another process.
 std::string describe_taken(const Arena& arena, const Id& id, u32 descriptor);
 
 }  // namespace di

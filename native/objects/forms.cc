@@ -9,7 +9,7 @@ namespace {
 
 u64 align64(u64 value) { return (value + 63) & ~u64{63}; }
 
-// Bytes of the elements; ~0: more than can be counted.
+// Bytes of the elements; ~0: the shape is negative or the product overflows.
 u64 element_bytes(const ArrayForm& form) {
   u64 bytes = form.item_bytes;
   for (int i = 0; i < form.ndim; ++i)

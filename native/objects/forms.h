@@ -1,5 +1,5 @@
-// How a value lies in its object's block. docs/object_format.md draws both forms; what a packed value's header says is
-// the codec's (src/di_store/objects/codec).
+// How a value lies in its object's block: as an array or packed. docs/object_format.md draws both forms. Only the codec
+// (src/di_store/objects/codec) knows what the header of a packed value means.
 #pragma once
 
 #include <span>
@@ -12,19 +12,19 @@ constexpr u32 kFormArray = 0x31415344;   // "DSA1"
 constexpr u32 kFormPacked = 0x31505344;  // "DSP1"
 constexpr int kFormDims = 5;
 
-struct ArrayForm {  // the elements follow at 64
+struct ArrayForm {  // the elements follow at byte 64
   u32 form;
   u8 ndim;
-  char kind;  // as numpy calls it: b i u f c
+  char kind;  // numpy's letter: b i u f c
   u8 item_bytes;
   u8 pad;
-  u64 bytes;
+  u64 bytes;  // of all elements
   i64 shape[kFormDims];
   u64 reserved;
 };
 static_assert(sizeof(ArrayForm) == 64);
 
-struct PackedForm {  // the header follows, then at the next multiple of 64 the payload
+struct PackedForm {  // the header follows at once, the payload at the next multiple of 64
   u32 form;
   u32 header_bytes;
   u64 payload_bytes;
@@ -35,12 +35,12 @@ struct PackedValue {
   std::span<const u8> header, payload;
 };
 
-// Whether arrays of this element have a form of their own.
+// Whether arrays of this element type are stored as ArrayForm; others are packed.
 bool is_plain_element(char kind, u64 item_bytes);
 // Where the payload of a packed value lies in its block.
 u64 packed_payload_at(u64 header_bytes);
 
-// What a block says, compared with its size. Throws kCorruptData.
+// Read a block of `bytes` bytes and check what it says against that size. The last two throw kCorruptData.
 bool holds_array(const u8* block, u64 bytes);
 ArrayForm read_array_form(const u8* block, u64 bytes);
 PackedValue read_packed(const u8* block, u64 bytes);

@@ -22,7 +22,7 @@ void make_fresh_id(Id& id) {
     u64 counter;
     u8 prefix[12];
   };
-  // In a page that the kernel fills with zeros in a forked child, which so takes a prefix of its own.
+  // This page reads 0 in a forked child, so the child draws a prefix of its own. Callers hold the GIL.
   static auto* const fresh = reinterpret_cast<Fresh*>(os::map_wiped_on_fork());
   if (fresh == nullptr) throw Error(Code::kCapacity, "the kernel gives no page that is wiped in a forked child");
   if (fresh->counter == 0) os::random_bytes(fresh->prefix, sizeof fresh->prefix);

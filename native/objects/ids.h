@@ -1,4 +1,4 @@
-// Ids of objects: 20 bytes, in texts 40 hexadecimal characters. The ids of published weights: weights.h.
+// Ids of objects: 20 bytes, shown as 40 hexadecimal characters. For the ids of published weights see weights.h.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 namespace di {
 
 std::string id_text(const Id& id);
-// An id that no object of any store has: 12 random bytes of this process, then a counter.
+// Makes an id that no other object has: 12 random bytes chosen once in this process, then a counter.
 void make_fresh_id(Id& id);
 
 }  // namespace di

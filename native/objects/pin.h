@@ -1,16 +1,16 @@
-// Objects that are read in place.
+// Pins: objects are read where they lie, and a pin keeps their bytes there. The reaper ends the pins of a dead process.
 #pragma once
 
 #include "attach/arena.h"
 
 namespace di {
 
-struct Pin {  // what keeps an object's bytes where they are
+struct Pin {
   u32 descriptor;
-  u32 entry;  // of this process's ledger: ends with ledger().drop()
+  u32 entry;  // of this process's ledger; ledger().drop(entry) ends the pin
 };
 
-// The sealed object of an id. Throws kObjectNotFound.
+// Pins the sealed object with this id. Takes the heap's lock. Throws kObjectNotFound.
 Pin pin_object(Arena& arena, const Id& id, Deadline deadline);
 
 }  // namespace di

@@ -14,7 +14,7 @@ u64 mix(u64 x) {  // splitmix64's finaliser
 
 }  // namespace
 
-// The id of version v of weights entry i: findable without a list, so newest and oldest are all a crash can leave.
+// The id is computed from entry and version, so no list of versions exists that a kill could leave half changed.
 void Weights::version_id(const Memory& memory, u32 index, i64 version, Id& id) {
   u64 a, b;
   std::memcpy(&a, memory.header().uuid, 8);
@@ -59,7 +59,8 @@ i64 Weights::publish(u32 index, Draft* draft, u64 keep, Deadline deadline) {
     version = entry.newest.load() + 1;
     Id id;
     version_id(memory_, index, version, id);
-    const u32 left = heap_.ids.find(id);  // a publisher died between sealing this version and announcing it
+    // Left by a publisher that died after it had sealed this version and before it stored `newest`.
+    const u32 left = heap_.ids.find(id);
     if (left != kNone && word_state(heap_.descriptor(left).word.load()) == ObjectState::kSealed)
       heap_.object_ends.retire(left);
     else if (left != kNone)
@@ -76,7 +77,7 @@ i64 Weights::publish(u32 index, Draft* draft, u64 keep, Deadline deadline) {
     }
     entry.newest.store(version, std::memory_order_release);  // pairs with the acquire in latest()
     DI_FAULT("heap.published");
-    // Versions below the oldest are gone, and no more can be there than objects are: else the words are damaged.
+    // There are at most as many versions as objects. This bounds the loop if `oldest` is damaged.
     const i64 most = static_cast<i64>(memory_.heap_header().live_objects + keep) + 1;
     i64 oldest = std::max(entry.oldest.load(), version - most);
     for (; oldest <= version - static_cast<i64>(keep); ++oldest) {

@@ -1,5 +1,8 @@
-// Published weights: version v of a name is an object under an id that both give, so that an entry of two numbers,
-// newest and oldest, is all there is to repair after a death. Everything here happens under the heap's lock.
+// Published weights. Version v of a name is an object whose id is computed from the name's entry and v; the entry holds
+// the numbers of the newest and the oldest version. These change under the heap's lock and are read without it.
+//
+// publish() works in this order: seal the object, store `newest`, delete old versions, store `oldest`. If a publisher
+// is killed in between, the next one replaces a version that was sealed but not announced, and goes on deleting.
 #pragma once
 
 #include <string>
@@ -12,10 +15,10 @@ class Weights {
  public:
   explicit Weights(Heap& heap) : heap_(heap), memory_(heap.memory) {}
 
-  u32 entry(const std::string& name, Deadline deadline);  // of a name; made where there is none
+  u32 entry(const std::string& name, Deadline deadline);  // index of a name's entry, which is made if there is none
   u32 find(const std::string& name) const;                // takes no lock; kNone: there is none
-  // The draft becomes version `newest + 1` of entry `index`, and versions further back than `keep` go. Without a draft
-  // (null): the number moves on and nothing can be had under it. An error leaves the draft to the caller.
+  // Publishes the draft as version `newest + 1` of entry `index` and deletes all but the last `keep` versions. Without
+  // a draft (null) it skips the number: no such version can be read. If it throws, the caller still owns the draft.
   i64 publish(u32 index, Draft* draft, u64 keep, Deadline deadline);
   // The id of version v of weights entry i.
   static void version_id(const Memory& memory, u32 index, i64 version, Id& id);
