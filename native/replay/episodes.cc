@@ -48,7 +48,7 @@ bool Episodes::observe(const WriterCall& call, u32 t, u32 l, const Priority& pri
     return false;
   if (lane.staged.kept != kNone) return true;  // no row yet that items could end with
   for (u32 table = 0; table < state_.plan.tables.size(); ++table) {
-    if (!state_.cells.covers(call.next, {}, table)) continue;
+    if (state_.next_covers[table] == 0) continue;
     lane.windows_staged[table].observed(state_.windows);
     state_.emit(table, index, priority(table));
   }

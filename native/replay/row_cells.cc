@@ -10,8 +10,7 @@ u64 RowCells::column_bytes(const RowSource& source, u32 column) const {
   return (u64{source.cell(column).count} * layout.row_bytes + 15) / 16 * 16;
 }
 
-u64 RowCells::heap_need(const RowSource& source, const ColumnMask& ahead, i64 step, bool behind) const {
-  if (plan_.heap_bytes_per_row == 0) return 0;
+u64 RowCells::heap_need_of_ragged(const RowSource& source, const ColumnMask& ahead, i64 step, bool behind) const {
   u64 bytes = 0;
   for (u32 c = 0; c < source.input.size(); ++c) {
     if (ahead[c] || (!behind && !stored_here(c, step))) continue;

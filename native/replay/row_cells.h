@@ -52,7 +52,9 @@ class RowCells {
 
   // Bytes of variable length that the row still needs: of columns not stored ahead. `behind`: an observation behind a
   // step, of which every column given is written.
-  u64 heap_need(const RowSource& source, const ColumnMask& ahead, i64 step, bool behind) const;
+  u64 heap_need(const RowSource& source, const ColumnMask& ahead, i64 step, bool behind) const {
+    return plan_.heap_bytes_per_row == 0 ? 0 : heap_need_of_ragged(source, ahead, step, behind);
+  }
   u64 heap_bytes(const RowSource& source) const;  // the same at most: of all columns
 
   void keep(const RowSource& source, KeptRow* kept) const;
@@ -60,6 +62,7 @@ class RowCells {
 
  private:
   Cell told(const WriterCall& call, u32 column, u32 t, u32 l) const;
+  u64 heap_need_of_ragged(const RowSource& source, const ColumnMask& ahead, i64 step, bool behind) const;
   u64 column_bytes(const RowSource& source, u32 column) const;
 
   const WriterPlan& plan_;

@@ -183,7 +183,7 @@ void RowRoom::enter(Lane& lane, u32 at) {
   chunk.set_first_episode(lane.staged.episode);  // row 0 begins or continues it
 }
 
-bool RowRoom::ensure(u32 index, u64 heap_bytes, Deadline deadline, Blocked* blocked) {
+bool RowRoom::make_fit(u32 index, u64 heap_bytes, Deadline deadline, Blocked* blocked) {
   if (rehearses()) {
     rehearse(index, heap_bytes);
     return true;
@@ -197,7 +197,6 @@ bool RowRoom::ensure(u32 index, u64 heap_bytes, Deadline deadline, Blocked* bloc
   }
   const OpenChunk& chunk = lane.chunks[at.current];
   const u64 row = static_cast<u64>(at.raw - chunk.first_raw);
-  if (row < chunk.capacity() && (at.ahead.any() || chunk.fits(heap_bytes))) return true;
   if (row < chunk.capacity() && row == 0 && chunk.heap_size() >= heap_bytes) return true;
   while (at.current + 1 < lane.chunks.size() && lane.chunks[at.current + 1].heap_size() < heap_bytes) {
     const OpenChunk& small = lane.chunks[at.current + 1];

@@ -15,7 +15,9 @@ class RowRoom {
 
   void begin_call() { call_bytes_ = 0; }
   // Room for the row `staged.raw`: in the current chunk, or in the next one. False: `blocked` says what it waits for.
-  bool ensure(u32 lane, u64 heap_bytes, Deadline deadline, Blocked* blocked);
+  bool ensure(u32 lane, u64 heap_bytes, Deadline deadline, Blocked* blocked) {
+    return fits(lane, heap_bytes) || make_fit(lane, heap_bytes, deadline, blocked);
+  }
   // Closes the chunks that were opened for a call that can never pass.
   void close_spare(const std::vector<u32>& lanes);
   // After a table was resized its reserve is computed for chunks of another size: the next chunks get that size.
@@ -41,6 +43,15 @@ class RowRoom {
     std::vector<Room> rooms;  // by lane
     u64 bytes;                // of chunks that the call opens
   };
+  // Whether the current chunk has room. A row stored ahead has taken its bytes already.
+  bool fits(u32 index, u64 heap_bytes) const {
+    const Lane& lane = state_.lanes[index];
+    if (rehearses() || lane.chunks.empty()) return false;
+    const OpenChunk& chunk = lane.chunks[lane.staged.current];
+    return static_cast<u64>(lane.staged.raw - chunk.first_raw) < chunk.capacity() &&
+           (lane.staged.ahead.any() || chunk.fits(heap_bytes));
+  }
+  bool make_fit(u32 lane, u64 heap_bytes, Deadline deadline, Blocked* blocked);
   void rehearse(u32 lane, u64 heap_bytes);
   void enter(Lane& lane, u32 chunk);
   ChunkPlan plan_for(u64 heap_bytes);

@@ -55,6 +55,8 @@ bool Writer::begin_call(const WriterCall& call, bool several, Blocked* blocked) 
   if (blocked->why != Blocked::Why::kNothing) return false;
   restart_call(call.lanes, several);
   state_.alpha = call.alpha;
+  for (u32 table = 0; table < state_.plan.tables.size(); ++table)
+    state_.next_covers[table] = !call.next.empty() && state_.cells.covers(call.next, {}, table);
   return true;
 }
 

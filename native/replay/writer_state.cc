@@ -22,6 +22,7 @@ WriterState::WriterState(std::shared_ptr<Arena> store, WriterPlan of)
   }
   pending.resize(tables);
   made.resize(tables);
+  next_covers.resize(tables);
 }
 
 void WriterState::begin_call(const std::vector<u32>& of, bool has_several) {

@@ -36,7 +36,8 @@ struct WriterState {
   bool tracks_versions = false;
 
   // Of the current call.
-  bool several = false;  // more than one row a lane, or rows inserted whole
+  bool several = false;         // more than one row a lane, or rows inserted whole
+  std::vector<u8> next_covers;  // by table: next= gives all columns that the table takes from the row behind an item
   std::vector<double> alpha;
   std::vector<std::vector<Pending>> pending;  // by table
   std::vector<std::vector<MadeItem>> made;    // by table
