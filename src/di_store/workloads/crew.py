@@ -122,7 +122,8 @@ class Member:
                 due = pace.next_due(now)
                 if due > now and due >= end:
                     break
-                time.sleep(max(0.0, due - now))
+                if due > now:  # a sleep of 0 would let go of the GIL at every step
+                    time.sleep(due - now)
                 for _ in range(BURST if alone else 1):
                     pace.step(calls, phase.check)
                     if calls.last > BURST_NANOSECONDS:
