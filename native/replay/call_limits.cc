@@ -5,14 +5,15 @@
 namespace di {
 namespace {
 
-// Items of one extend(), or lanes of one append(). A queue takes any number of lanes: its reserve has a row for each.
+// The most items of one extend(), or lanes of one append(). For append() to a queue there is no limit on lanes: its
+// reserve has a row for each of them.
 u64 most_at_once(const WriterCall& call, const Table& table) {
-  const TableHeader& header = table.header();  // both change under the lock
+  const TableHeader& header = table.header();  // read without the lock, under which both words change
   if (!call.extends && __atomic_load_n(&header.limiter.queue, __ATOMIC_RELAXED) != 0) return ~u64{0};
   return __atomic_load_n(&header.capacity, __ATOMIC_RELAXED);
 }
 
-// At most one item a row, and those of rows of earlier calls that still wait for their last row.
+// The most items that the call completes: one for each row, and those of earlier rows that still wait for their end.
 u64 most_items(const WriterCall& call, const TableSink& sink) {
   u64 before = 0;
   if (sink.spec.kind == ViewKind::kTransition) before = sink.spec.n_step;
@@ -31,7 +32,8 @@ bool CallLimits::few_items(const WriterCall& call) const {
   return true;
 }
 
-// An append() is judged by its lanes: the end of an episode may complete several items of one lane.
+// How many lanes the call makes items for. append() is limited by this number, not by its items: the end of an episode
+// may complete several items of one lane.
 std::size_t CallLimits::lanes_with_items(u32 table) const {
   std::size_t lanes = 0;
   u32 last = kNone;
@@ -48,7 +50,7 @@ void CallLimits::refuse_more_than_fit(const WriterCall& call) const {
     const std::size_t items = call.extends ? state_.pending[i].size() : lanes_with_items(i);
     const u64 most = most_at_once(call, table);
     if (items <= most) continue;
-    table.require_live();  // a dropped table's figures mean nothing
+    table.require_live();  // of a dropped table the capacity means nothing
     throw Error(Code::kInvalid,
                 (call.extends ? "extend() would complete " + std::to_string(items) + " items"
                               : "append() would complete items of " + std::to_string(items) + " lanes") +
@@ -59,7 +61,7 @@ void CallLimits::refuse_more_than_fit(const WriterCall& call) const {
 
 // --------------------------------------------------------------------------------------------------------------- bytes
 
-// The most bytes that the call's values of variable length need.
+// An upper bound on the bytes of the call's variable-length values.
 u64 CallLimits::most_heap_bytes(const WriterCall& call) const {
   const u32 lanes = static_cast<u32>(call.lanes.size());
   u64 heap = 0;
@@ -74,7 +76,7 @@ u64 CallLimits::most_heap_bytes(const WriterCall& call) const {
   return heap;
 }
 
-// The most bytes of chunks that the call opens.
+// An upper bound on the bytes of the chunks that the call opens.
 u64 CallLimits::most_bytes(const WriterCall& call) const {
   const u64 rows = 2 * (u64{call.steps} + 1);  // each of them, and the one before, may have a final observation
   const ChunkPlan& plan = state_.chunk_plan;
@@ -90,13 +92,14 @@ u64 CallLimits::most_bytes(const WriterCall& call) const {
   }
   if (state_.plan.heap_bytes_per_row == 0) return chunks * room_.plan_block();
   const u64 heap = most_heap_bytes(call);
-  // Two chunks in a row hold more than one chunk's bytes; a row larger than a chunk gets one of its own.
+  // Of two consecutive chunks the values together exceed one chunk's heap, else the second would not have been opened.
+  // A row larger than a chunk gets a chunk of its own.
   chunks += call.lanes.size() + 2 * (heap / std::max<u64>(plan.heap_bytes, 1));
   return chunks * room_.plan_block() + heap;
 }
 
 bool CallLimits::fits_store(const WriterCall& call, u64 bytes, Deadline deadline, std::string* why) const {
-  if (bytes <= call.lanes.size() * room_.plan_block()) return true;  // one chunk a lane: any append may need that
+  if (bytes <= call.lanes.size() * room_.plan_block()) return true;  // a chunk for each lane: any append() may need it
   return state_.arena->heap().claims.may_fit(state_.chunk_plan.tables, bytes, deadline, why);
 }
 

@@ -1,4 +1,4 @@
-// The most that one call may write. A larger call is refused as a whole, before anything is written or evicted for it.
+// The most that one call may write. A larger call is refused completely, before anything is written or evicted for it.
 #pragma once
 
 #include <functional>
@@ -12,12 +12,12 @@ class CallLimits {
  public:
   CallLimits(WriterState& state, RowRoom& room) : state_(state), room_(room) {}
 
-  bool few_items(const WriterCall& call) const;  // true: surely no more than its tables hold
-  // Throws kInvalid where the call's pending items are more than a table's capacity: the last would evict the first. A
+  bool few_items(const WriterCall& call) const;  // true: certainly no more items than each of its tables holds
+  // Throws kInvalid if the call's pending items are more than a table's capacity: the last would evict the first, and a
   // queue would need more than its reserve.
   void refuse_more_than_fit(const WriterCall& call) const;
-  // Throws kCapacity, or what `write` does. Where bounds don't decide it, `write` runs once as a rehearsal, which tells
-  // exactly which items and chunks the call makes.
+  // Throws kCapacity if the call can never fit, or what `write` throws. If upper bounds don't show that it fits,
+  // `write` runs once as a rehearsal, which counts exactly the items and chunks that the call would make.
   void refuse_what_never_fits(const WriterCall& call, const std::function<bool()>& write, Deadline deadline);
 
  private:

@@ -10,7 +10,7 @@
 namespace di {
 namespace {
 
-class DirectoryGuard {  // one maker, dropper or reaper at a time
+class DirectoryGuard {  // holds the directory lock: one process at a time makes or drops a table, or reaps
  public:
   DirectoryGuard(const Arena& arena, Deadline deadline)
       : lock_(arena, arena.header().reap_lock, "the store's directory") {
@@ -25,7 +25,7 @@ class DirectoryGuard {  // one maker, dropper or reaper at a time
 };
 
 void fill_header(TableHeader& header, const TableShape& shape) {
-  // Writers of a table that was here before may still read these two.
+  // Atomic: writers of the table that had this header before may still read these two.
   __atomic_store_n(&header.capacity, shape.capacity, __ATOMIC_RELAXED);
   __atomic_store_n(&header.max_bytes, shape.max_bytes, __ATOMIC_RELAXED);
   header.next_number = 1;
@@ -63,7 +63,8 @@ void fill_header(TableHeader& header, const TableShape& shape) {
 
 }  // namespace
 
-// Frees all that belongs to a table whose state is kMaking or kDropping, and its header.
+// Frees all that belongs to a table whose state is kMaking or kDropping, and then its header. Under the directory lock.
+// May be repeated: a kill at any step leaves the state as it was until everything is freed.
 void TableDirectory::clear(u32 index, Deadline deadline) const {
   Heap& heap = arena_->heap();
   TableHeader& header = arena_->table(index);
@@ -101,7 +102,7 @@ std::shared_ptr<Table> TableDirectory::find(const std::string& name) const {
     const u32 generation = header.generation.load(std::memory_order_acquire);
     if (!header.is(TableState::kLive) || name != read_name(header.name)) continue;
     auto table = std::make_shared<Table>(arena_, i);
-    // If it was dropped since, even if its header is in use again, there was a moment without this table.
+    // If the table was dropped since the look, return none: there was a moment without a table of this name.
     if (table->generation() == generation && table->live()) return table;
   }
   return nullptr;
@@ -120,7 +121,7 @@ void TableDirectory::finish_broken(Deadline deadline) const {
     if (!header.is(TableState::kMaking) && !header.is(TableState::kDropping)) continue;
     try {
       clear(i, deadline.at_most(100'000'000));
-    } catch (const Error& error) {  // a process still copies from it, perhaps stopped: the next call tries again
+    } catch (const Error& error) {  // a process, perhaps stopped, still copies from the table: a later call tries again
       if (error.code() != Code::kTimeout) throw;
     }
   }
@@ -169,7 +170,7 @@ std::shared_ptr<Table> TableDirectory::try_create(const TableShape& shape, Deadl
   try {
     make_blocks(index, shape, deadline);
   } catch (...) {
-    finish_broken(deadline);  // what a held-up lock leaves, the next create(), drop() or reap() frees
+    finish_broken(deadline);  // if a lock is not available, the next create(), drop() or reap() frees the rest
     throw;
   }
   auto table = std::make_shared<Table>(arena_, index);
@@ -185,8 +186,10 @@ void TableDirectory::drop(const std::string& name, Deadline deadline) const {
     finish_broken(deadline);
     table = find(name);
     if (!table) throw Error(Code::kTableNotFound, "there is no table '" + name + "'");
-    TableCore::Guard guard(table->core, deadline);  // no call is inside; later ones see the state
-    Heap::Guard free(arena_->heap(), deadline);     // else nothing of it could be freed
+    // With the table's lock no call is in the middle of a change, and later calls see the new state. Without the heap's
+    // lock nothing of the table could be freed, so wait for it before the state changes.
+    TableCore::Guard guard(table->core, deadline);
+    Heap::Guard free(arena_->heap(), deadline);
     table->header().become(TableState::kDropping);
   });
   TableHeader& header = table->header();
@@ -195,8 +198,8 @@ void TableDirectory::drop(const std::string& name, Deadline deadline) const {
     os::futex_wake(*seq, kMaxClients);
   }
   DI_FAULT("table.drop_state");
-  // From here on no process finds the table. If one still copies from it, perhaps stopped, its bytes are freed later, by
-  // the next create(), drop() or reap().
+  // From here on no process finds the table. If one still copies from it and is perhaps stopped, the next create(),
+  // drop() or reap() frees the table's bytes.
   patiently(*arena_, deadline, [&] {
     DirectoryGuard directory(*arena_, deadline);
     if (header.is(TableState::kDropping) && header.generation.load() == table->generation())

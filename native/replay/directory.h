@@ -1,8 +1,8 @@
 // The tables of a store: makes, finds and drops them.
 //
-// Truth: `state` and `generation` of each table's header. They change under the directory lock, the first in the lock
-// order, and are read without it. A process killed while it makes or drops a table leaves the state kMaking or
-// kDropping: the next one that makes or drops a table, or reaps, frees what belongs to it.
+// The truths are `state` and `generation` in each table's header. They change under the directory lock, which comes
+// first in the lock order, and are read without it. A process that is killed while it makes or drops a table leaves the
+// state kMaking or kDropping; the next process that makes or drops a table, or reaps, frees what belongs to that table.
 #pragma once
 
 #include <memory>
@@ -24,7 +24,7 @@ struct TableShape {  // what a table is made from; Python computes the bytes
   u64 max_times_sampled = 0;
   i64 max_staleness = -1;
   u32 weights = kNone;
-  double initial_priority = -1;  // < 0: the largest ever given
+  double initial_priority = -1;  // of items inserted without one; < 0: the largest ever given
   LimiterState limiter{};
 };
 

@@ -7,8 +7,8 @@
 namespace di {
 namespace {
 
-constexpr u32 kAtOnce = 512;    // draws to allocate ledger entries for at a time
-constexpr u32 kSpareUndo = 64;  // entries of the undo record that are left for the caller's other changes
+constexpr u32 kAtOnce = 512;    // for so many draws at a time ledger entries are taken
+constexpr u32 kSpareUndo = 64;  // entries of the undo record left to the caller for its other changes
 
 }  // namespace
 
@@ -57,7 +57,7 @@ void Draws::draw_one(DrawSet* set, u32 slot, double probability) {
   set->items.push_back(drawn);
 }
 
-// Draws that neither change the sampler nor drop stale items can be made all at once.
+// Whether draws can be made all at once: none changes the sampler, uses an item up or drops a stale one.
 bool Draws::independent() const {
   return core_.selection.sampler().independent() && !core_.uses.limited() && header_.max_staleness < 0;
 }
@@ -86,9 +86,9 @@ u32 Draws::draw_step(DrawSet* set, u32 want, Strata* strata) {
       if (slot == kNone) break;
       const Item& item = core_.items[slot];
       if (core_.is_stale(item)) {
-        if (core_.chunks.ending() >= kBatchStep) break;  // enough for one hold; draw() calls again
+        if (core_.chunks.ending() >= kBatchStep) break;  // enough removals for one hold; draw() calls again
         ++header_.stale_dropped;
-        // Counted by writer, so that stats show which one's experience comes too late.
+        // Counted for its writer, so that stats show which process's experience comes too late.
         const ChunkHeader& chunk = arena_.heap().chunk_memory.head(item.chunk());
         if (chunk.writer < kMaxClients)
           arena_.client(chunk.writer).stale_dropped.fetch_add(1, std::memory_order_relaxed);
@@ -113,7 +113,8 @@ void Draws::note_table(DrawSet* set) const {
   set->sums = core_.selection.sampler().sums();
 }
 
-// After draws were made: inserts may pass now, and perhaps another learner. Inserts are woken later, by wake_inserts().
+// After draws were made inserts may pass, and perhaps another learner's draws. Announces both, and wakes a learner;
+// waiting inserts are woken later, by wake_inserts().
 void Draws::pass_on(DrawSet* set) {
   const i64 size = static_cast<i64>(header_.size);
   core_.room_came().signal(0);
@@ -122,9 +123,9 @@ void Draws::pass_on(DrawSet* set) {
   if (may_sample(limiter_in_force(header_), size)) core_.items_came().signal(1);
 }
 
-// Writers that wait for room are woken once the batch is copied, or before the learner waits for more. Woken earlier,
-// they would take the CPU from the learner in the middle of its batch. If it dies in between, they wait one slice
-// longer.
+// Wakes writers that wait for room, once the batch is copied, or before the learner waits for more draws: woken earlier
+// they would take the CPU from the learner in the middle of its batch. If the learner dies before that, they wake up at
+// the end of their slice of waiting.
 void Draws::wake_inserts(DrawSet* set) {
   if (!set->made_room) return;
   set->made_room = false;
@@ -142,7 +143,7 @@ std::string Draws::why_no_more() const {
 
 u32 Draws::draw(DrawSet* set, u32 want, Strata strata, Deadline deadline, std::string* why) {
   u32 total = 0;
-  struct Shortfall {  // by an exception too
+  struct Shortfall {  // if draws are missing at the end, also after an exception: wakes the inserts before the wait
     Draws& draws;
     DrawSet* set;
     const u32 &total, want;
@@ -161,7 +162,7 @@ u32 Draws::draw(DrawSet* set, u32 want, Strata strata, Deadline deadline, std::s
     bool again = false;
     {
       TableCore::Guard guard(core_, deadline);
-      struct Undrawn {  // after an error the hold is rolled back, and its ledger entries are spare again
+      struct Undrawn {  // after an exception the guard rolls the hold back; this makes its ledger entries spare again
         DrawSet* set;
         std::size_t before;
         bool over = false;
@@ -204,10 +205,10 @@ u32 Draws::draw(DrawSet* set, u32 want, Strata strata, Deadline deadline, std::s
 
 static_assert(kTakeItems + kBatchStep <= kUndoEntries);
 
-// Drawing, copying and delivering a small batch in one hold of the lock takes less time than counting its draws while
-// they are copied outside it. It needs no ledger entry and no use of a chunk: nothing leaves a table whose lock is
-// held, and an item holds its chunks. Until the copy is done only the counter of the random numbers changes. What
-// changes then goes through the undo record: a killed process has drawn all of the batch, or nothing.
+// Draws, copies and delivers a small batch in one hold of the lock. That takes less time than to note its draws, copy
+// outside the lock and deliver in another hold. It needs no ledger entry and no use of a chunk: no item leaves a table
+// whose lock is held, and an item holds its chunks. Until the copy is done only the counter of the random numbers
+// changes. What changes then goes through the undo record, so a killed process has drawn all of the batch, or nothing.
 bool Draws::take(DrawSet* set, u32 n, const std::function<bool()>& copy, Deadline deadline) {
   if (n > kTakeItems) return false;
   {
@@ -256,7 +257,7 @@ bool Draws::take(DrawSet* set, u32 n, const std::function<bool()>& copy, Deadlin
   return true;
 }
 
-// ----------------------------------------------------------------------------------------------- the end of the draws
+// ------------------------------------------------------------------------------------------- delivering, giving back
 
 void Draws::copied(DrawSet* set, Deadline deadline) {
   wake_inserts(set);
@@ -278,7 +279,7 @@ void Draws::copied(DrawSet* set, Deadline deadline) {
   core_.settle(Deadline::only_try());
 }
 
-// Ends one draw in its item's words. True: a held item is held no more.
+// Ends one draw in its item's words. True: the item was held, and no longer is.
 bool Draws::end_draw(u64 key, bool give_back) {
   const bool limited = core_.uses.limited();
   if (!give_back && !limited) return false;
@@ -291,7 +292,7 @@ bool Draws::end_draw(u64 key, bool give_back) {
   if (!limited) return false;
   core_.uses.end_undelivered(*item);
   if (!item->is(ItemState::kHeld)) return false;
-  if (!core_.uses.used_up(*item)) {  // live again, in its old place of the order; may lift the size above the capacity
+  if (!core_.uses.used_up(*item)) {  // live again, in its old place of the order; the size may exceed the capacity
     core_.undo.set(item->state, item->state_as(ItemState::kLive));
     --header_.held;
     core_.make_live(key_slot(key));
@@ -303,7 +304,7 @@ bool Draws::end_draw(u64 key, bool give_back) {
   return true;
 }
 
-// Of a dropped table: there is nothing left to settle, so the ledger entries just go.
+// For draws of a dropped table, or settled ones: clears their ledger entries and gives them back. Takes no shared lock.
 void Draws::forget(DrawSet* set) {
   for (const Drawn& drawn : set->items)
     if (drawn.entry != kNone) arena_.ledger().entry(drawn.entry).what.store(0, std::memory_order_release);
@@ -343,11 +344,11 @@ void Draws::finish(DrawSet* set, bool give_back, Deadline deadline) {
     }
     if (give_back) core_.selection.sampler().end_give_back();
     core_.commit();
-    for (std::size_t i = first; i < end; ++i) set->items[i].chunks = 0;  // so that a repeated call ends no use twice
+    for (std::size_t i = first; i < end; ++i) set->items[i].chunks = 0;  // a repeated call must not end a use twice
     core_.settle_held_soon();
     // mutant: give-back-announces-nothing
     if (give_back) core_.items_came().signal(kMaxClients);
-    if (!give_back && header_.finished != 0)  // learners that wait for these draws to come back must look again
+    if (!give_back && header_.finished != 0)  // learners that wait in case these draws come back must look again
       core_.items_came().signal(kMaxClients);
     if (!give_back || unheld) core_.room_came().signal(unheld ? kMaxClients : 0);
   }
@@ -395,8 +396,8 @@ void Draws::each_undelivered(What&& what) {
     });
 }
 
-// Marks their ledger entries, through the undo record as long as it has room. A kill leaves `samples` too high by those
-// that were marked without it.
+// Sets the `dropped` bit of their ledger entries: giving such a draw back does not lower `samples`. Uses the undo
+// record while it has room. After a kill, draws marked without it stay marked, and `samples` too high by their number.
 void Draws::uncount_undelivered() {
   each_undelivered([this](u32, LedgerEntry& entry) {
     if (core_.undo.left() > kSpareUndo)
@@ -406,8 +407,9 @@ void Draws::uncount_undelivered() {
   });
 }
 
-// Each becomes a read, which only holds the chunks it copies from. If the undo record gets full it is committed on the
-// way: a kill then leaves the table empty, and `samples` too high by the draws that had become reads.
+// Turns each undelivered draw into a read, which only holds the chunks that are copied from. If the undo record gets
+// full, it is committed on the way: a kill after that leaves the table empty, with `samples` too high by the draws that
+// were turned into reads.
 void Draws::forget_undelivered() {
   each_undelivered([this](u32, LedgerEntry& entry) {
     if (core_.undo.left() <= kSpareUndo) core_.commit();

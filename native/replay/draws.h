@@ -1,7 +1,8 @@
 // Draws of a table's items: made, delivered, given back.
 //
-// A draw is: a use of the item, one sample more, a ledger entry, uses of the item's chunks. If a process dies, the
-// reaper gives its undelivered draws back, exactly as a Timeout does.
+// A draw counts a use of the item, one sample, and uses of the item's chunks, and has a ledger entry for them. It is
+// ended by deliver() or give_back(). All of that changes under the table's lock, the words of one hold together through
+// the undo record. If a process dies, the reaper gives its undelivered draws back, as give_back() does after a Timeout.
 #pragma once
 
 #include <functional>
@@ -18,24 +19,24 @@ struct Drawn {
   u64 key;
   u64 number;
   u32 chunk;   // descriptor of the first chunk
-  u32 chunks;  // how many the rows cover
+  u32 chunks;  // how many chunks the rows cover; 0: their uses have ended
   u32 row, rows, back, flags;
   u32 uses;   // this draw included
-  u32 entry;  // ledger; kNone: an item that peek() found gone
+  u32 entry;  // of the ledger; kNone: peek() found the item gone
   i64 version;
   double priority;
   double probability;
 };
-// What a draw tells of an item. `uses` doesn't count the draw yet, and `chunks` is not set yet.
+// The facts of an item as a Drawn. `uses` excludes the draw itself; `chunks`, `entry` and `probability` are not set.
 Drawn describe(const Item& item, u32 slot);
 
-// Draws of one call, or of one prefetched batch, that the caller has not received yet.
+// The undelivered draws of one call or of one prefetched batch.
 struct DrawSet {
   std::vector<Drawn> items;
   u64 table_size = 0;
   MassSums sums;                      // at the last draw
-  u64 rng_before = 0, rng_after = 0;  // to rewind if all is given back and no other draw came in between
-  std::vector<u32> spare;             // ledger entries taken and not used
+  u64 rng_before = 0, rng_after = 0;  // of rng_counter: rewound if all is given back and nothing was drawn since
+  std::vector<u32> spare;             // ledger entries taken and not used yet
   bool made_room = false;             // inserts that wait for room are still to be woken
 };
 
@@ -43,17 +44,16 @@ class Draws {
  public:
   explicit Draws(TableCore& core) : core_(core), arena_(*core.arena), header_(core.header) {}
 
-  // Makes up to `want` draws and returns how many; `why`: why no more.
+  // Makes up to `want` draws and returns how many; *why: why there are no more.
   u32 draw(DrawSet* set, u32 want, Strata strata, Deadline deadline, std::string* why);
-  // Draws, copies and delivers in one hold of the lock. False: that can't be done here, and nothing has changed.
+  // Draws n, calls `copy` and delivers, in one hold of the lock. False: not possible now, and nothing has changed.
   bool take(DrawSet* set, u32 n, const std::function<bool()>& copy, Deadline deadline);
-  void copied(DrawSet* set, Deadline deadline);  // ends the draws' uses of chunks; the draws stay undelivered
+  void copied(DrawSet* set, Deadline deadline);  // ends the draws' uses of chunks only; the draws stay undelivered
   void deliver(DrawSet* set, Deadline deadline) { finish(set, false, deadline); }
   void give_back(DrawSet* set, Deadline deadline) { finish(set, true, deadline); }
 
   void note_table(DrawSet* set) const;  // the facts of the table that importance weights need
-  // How many draws any process has not delivered yet. `client`: one of these processes, another one than this if
-  // possible.
+  // How many draws of this table are undelivered, of all processes. *client: a process that has some, rather not this.
   u64 undelivered(u32* client, Deadline deadline);
   void settle_entry(LedgerEntry& entry, Deadline deadline);  // for the reaper: a draw, read or writer of a dead process
 

@@ -46,7 +46,7 @@ bool Episodes::observe(const WriterCall& call, u32 t, u32 l, const Priority& pri
   Lane& lane = state_.lanes[index];
   if (!rows_.store_ahead(index, {call.next, t, l, static_cast<u32>(call.lanes.size())}, deadline, blocked))
     return false;
-  if (lane.staged.kept != kNone) return true;  // no row yet that items could end with
+  if (lane.staged.kept != kNone) return true;  // it is in no chunk yet, so no item can end with it
   for (u32 table = 0; table < state_.plan.tables.size(); ++table) {
     if (state_.next_covers[table] == 0) continue;
     lane.windows_staged[table].observed(state_.windows);
@@ -55,7 +55,8 @@ bool Episodes::observe(const WriterCall& call, u32 t, u32 l, const Priority& pri
   return true;
 }
 
-// The row just written is flagged. Columns that its final observation lacks may follow with end_episode().
+// After a row that is flagged as terminated or truncated. If its final observation is given with the call, the episode
+// ends here; else the missing columns may follow with a later step or end_episode().
 bool Episodes::end_step(const WriterCall& call, u32 t, u32 l, const Priority& priority, Deadline deadline,
                         Blocked* blocked) {
   const u32 index = call.lanes[l], count = static_cast<u32>(call.lanes.size());
@@ -81,7 +82,7 @@ bool Episodes::end_step(const WriterCall& call, u32 t, u32 l, const Priority& pr
   }
   at.open = at.ending = !whole;
   if (whole) return !same_step || write_first(call, t, l, deadline, blocked);
-  if (same_step && !call.next.empty()) {  // kept: the final observation, the row before it, is still to come
+  if (same_step && !call.next.empty()) {  // kept in memory: the final observation, whose row comes first, may follow
     auto first = std::make_shared<KeptRow>();
     state_.cells.keep({call.next, t, l, count}, first.get());
     // mutant: first-observation-not-kept
@@ -90,14 +91,14 @@ bool Episodes::end_step(const WriterCall& call, u32 t, u32 l, const Priority& pr
   return true;
 }
 
-// Gymnasium's next-step mode: the row behind an ended step is the reset, not a step. It holds the observation that the
-// last step led to, and its next= is the first one of the new episode.
+// Gymnasium's next-step mode: the row after the last step of an episode is the reset, not a step. Its observation is
+// the final one of the ended episode, and its next= is the first one of the new episode.
 bool Episodes::drop_row(const WriterCall& call, u32 t, u32 l, const Priority& priority, Deadline deadline,
                         Blocked* blocked) {
   const u32 index = call.lanes[l];
   Lane& lane = state_.lanes[index];
   lane.staged.skip = false;
-  if (lane.staged.ending) {  // some of its final observation has not been given
+  if (lane.staged.ending) {  // some columns of the final observation have not been given yet
     ColumnMask wanted;
     for (const TableSink& sink : state_.plan.tables) wanted |= sink.observed;
     wanted &= ~lane.known_behind();
@@ -115,7 +116,7 @@ bool Episodes::drop_row(const WriterCall& call, u32 t, u32 l, const Priority& pr
   return write_first(call, t, l, deadline, blocked);
 }
 
-// Stores what a restarting environment returned as the first observation of the lane's next episode.
+// Stores the call's next= as the first observation of the lane's next episode: the environment has been reset.
 bool Episodes::write_first(const WriterCall& call, u32 t, u32 l, Deadline deadline, Blocked* blocked) {
   if (call.next.empty()) return true;
   return rows_.store_ahead(call.lanes[l], {call.next, t, l, static_cast<u32>(call.lanes.size())}, deadline, blocked);
@@ -126,7 +127,7 @@ bool Episodes::restore_first(u32 index, Deadline deadline, Blocked* blocked) {
   return !kept || rows_.store_ahead(index, {state_.cells.nothing(), 0, 0, 1, kept.get()}, deadline, blocked);
 }
 
-// Ends a lane's flagged episode with what is known of its final observation.
+// Ends a lane's flagged episode with those columns of its final observation that are known.
 bool Episodes::settle_end(u32 index, const Priority& priority, Deadline deadline, Blocked* blocked) {
   Lane& lane = state_.lanes[index];
   LanePosition& at = lane.staged;
@@ -148,7 +149,7 @@ bool Episodes::end_lane(const WriterCall& call, u32 l, bool discard, Deadline de
   const u32 index = call.lanes[l];
   Lane& lane = state_.lanes[index];
   LanePosition& at = lane.staged;
-  const ColumnMask known = lane.known_behind();  // by next=, of the row behind the last step
+  const ColumnMask known = lane.known_behind();  // columns that next= gave of the row after the last step
   const bool given = at.open && !discard && !call.final.empty() && call.final_given[l] != 0;
   const std::vector<ColumnInput>& final = given ? call.final : state_.cells.nothing();
   if (!at.ending) at.terminated = false;
@@ -179,8 +180,7 @@ void Episodes::end_windows(u32 index, const std::vector<ColumnInput>& given, con
   }
 }
 
-// Items that end with a kept observation are made all the same: had it been stored in a chunk, they would exist
-// already.
+// Items that end with a kept observation are made even so: if it had been stored in a chunk, they would exist already.
 void Episodes::discard_windows(u32 index, const ColumnMask& known, bool kept) {
   Lane& lane = state_.lanes[index];
   for (u32 table = 0; table < state_.plan.tables.size(); ++table) {

@@ -1,5 +1,5 @@
-// Steps of a lane: rows become windows, windows become pending items. Begins and ends episodes; the final observation
-// may come with the last step, with a later step or with end_episode().
+// Steps and episodes of a lane: writes their rows, runs the tables' windows over them, and lists the items that follow
+// as pending. The final observation of an episode may come with its last step, with a later step or with end_episode().
 #pragma once
 
 #include "replay/row_writer.h"
@@ -10,14 +10,14 @@ class Episodes {
  public:
   Episodes(WriterState& state, RowWriter& rows) : state_(state), rows_(rows) {}
 
-  // Each returns false where there is no room yet, as RowRoom::ensure() does.
+  // Each returns false if there is no room yet, as RowRoom::ensure() does.
   bool step(const WriterCall& call, u32 t, u32 l, Deadline deadline, Blocked* blocked);
   bool end_lane(const WriterCall& call, u32 l, bool discard, Deadline deadline, Blocked* blocked);
   bool insert_whole(const WriterCall& call, const std::vector<WholeItem>& items, Deadline deadline, Blocked* blocked);
-  void close_lane(u32 lane);  // emits the items of windows that are still incomplete
+  void close_lane(u32 lane);  // at the end of the lane's stream: lists the items of tails
 
  private:
-  struct Priority {  // by table: of the items that one cell of a call completes
+  struct Priority {  // by table: the priority of the items that one step of a lane completes
     const WriterCall& call;
     u64 cell;
     double operator()(u32 table) const;

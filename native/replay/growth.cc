@@ -7,7 +7,8 @@
 
 namespace di {
 
-// Doubles the slots, or adds 2^22, so that rebuilds are few. Where there is no memory for that, adds just those wanted.
+// Doubles the slots, or adds 2^22 if that is less, so that rebuilds are few. If there is no memory for that, adds just
+// the slots wanted.
 void Growth::ensure_slots(u64 wanted, Deadline deadline) {
   for (;;) {
     u64 slots = 0;
@@ -26,9 +27,9 @@ void Growth::ensure_slots(u64 wanted, Deadline deadline) {
   }
 }
 
-// How many segments stay when `more` slots come. The smaller ones behind them are copied into the new segment, so that
-// each segment has at least twice as many slots as the next. The last has at least kLeastGrowth: there are never more
-// than 19.
+// How many segments stay when `more` slots are added. The smaller ones after them are copied into the new segment, so
+// that each segment has at least twice as many slots as the next. As the last one has at least kLeastGrowth slots,
+// there are never more than 19.
 u32 Growth::segments_kept(u64 more) const {
   u32 kept = 0;
   while (kept < kTableSegments && header_.segment_block[kept] != 0) ++kept;
@@ -70,7 +71,7 @@ std::vector<u32> Growth::replaced(const Plan& plan) const {
   return gone;
 }
 
-// The items of the segments that don't stay.
+// Copies the items of the segments that the new one replaces.
 void Growth::copy_items(const Plan& plan, u8* to) const {
   const Heap& heap = core_.arena->heap();
   for (u32 i = plan.kept; i < kTableSegments && header_.segment_block[i] != 0; ++i) {
@@ -81,14 +82,15 @@ void Growth::copy_items(const Plan& plan, u8* to) const {
 }
 
 // Makes new blocks for `slots` slots in all, and frees those that they replace. `also` runs in the same hold, before
-// anything has changed: if it throws, nothing has.
+// anything changes: if it throws or returns false, nothing changes.
 void Growth::grow(u64 slots, Deadline deadline, const std::function<bool()>& also) {
   while (!try_grow(slots, deadline, also)) {
   }
 }
 
-// False: another process grew it meanwhile. The blocks are made without the table's lock; items move under it, copied
-// before the header names the copies.
+// False: another process has grown the table meanwhile. The blocks are made without the table's lock. Items are copied
+// under it, before the header names the copies. A kill leaves new blocks without a link (freed by the reaper, or, if
+// sealed, by the lock's next owner) or the old ones (freed by the lock's next owner).
 bool Growth::try_grow(u64 slots, Deadline deadline, const std::function<bool()>& also) {
   Plan plan;
   {
@@ -117,12 +119,12 @@ bool Growth::try_grow(u64 slots, Deadline deadline, const std::function<bool()>&
     core_.arena->heap().free_meta(gone, deadline);
   } catch (...) {
     rethrow_lasting();
-    guard.stay_marked();  // the next owner frees them as strays
+    guard.stay_marked();  // then the next owner of the lock frees them: TableRecovery::free_strays()
   }
   return true;
 }
 
-// Makes this segment the last one, through the undo record, whose words hold two block numbers each.
+// Makes this segment the last one, through the undo record. It logs 8 bytes at a time, so two block numbers at once.
 void Growth::link_segment(u32 number, u32 block, u64 slots) {
   for (u32 i = number & ~1u; i < kTableSegments; i += 2) {
     const u32 low = i < number ? header_.segment_block[i] : i == number ? block : 0;
@@ -133,8 +135,8 @@ void Growth::link_segment(u32 number, u32 block, u64 slots) {
   for (u32 i = number + 1; i < kTableSegments; ++i) core_.undo.set(header_.segment_slots[i], 0);
 }
 
-// The words that name segments, and the number of slots, change as one: a kill leaves the old ones or the new ones. The
-// other parts are rebuilt after a kill, so their words may change one by one.
+// The words that name segments, and the number of slots, change together through the undo record: a kill leaves the old
+// ones or the new ones. The other parts are rebuilt after a kill, so their words may change one by one.
 void Growth::link_parts(const Plan& plan, const Parts& parts) {
   link_segment(plan.kept, parts.items, plan.segment_slots());
   core_.undo.set(header_.slots, plan.slots);
@@ -153,12 +155,12 @@ bool Growth::resize(const TableSize& size, const SizeSeen* seen, Deadline deadli
   patiently(*core_.arena, deadline,
             [&] { grow(size.slots, deadline, [&]() DI_UNCHECKED { return set = set_size(size, seen, deadline); }); });
   if (!set) return false;
-  // From here on the capacity is the new one. If a lock is held up now, inserts evict two items for each one while
-  // there are too many, and the reserve stays as large as it was until the table is resized again.
+  // From here on the new capacity holds. If a lock is not available now, each insert evicts two items while there are
+  // too many, and a reserve to be lowered stays as it was until the table is resized again.
   try {
     while (evict_above(size.capacity, deadline)) {
     }
-    if (header_.reserve_wanted.load() < header_.reserve_bytes.load())  // another resize may have set it since
+    if (header_.reserve_wanted.load() < header_.reserve_bytes.load())  // compared again: another resize may have come
       patiently(*core_.arena, deadline, [&] { core_.arena->heap().claims.settle_reserve(core_.index, deadline); });
   } catch (const Error& error) {
     if (error.code() != Code::kTimeout) throw;
@@ -166,8 +168,8 @@ bool Growth::resize(const TableSize& size, const SizeSeen* seen, Deadline deadli
   return true;
 }
 
-// Runs in the hold that links the new slots, before it does. Reserve, chunk size and capacity change together, or none
-// does and it throws. A reserve shrinks only once the surplus items have been evicted.
+// Runs in the hold that links the new slots, before they are linked. Sets reserve, chunk size and capacity, or throws
+// and sets none. A reserve is lowered later, when the surplus items have been evicted.
 bool Growth::set_size(const TableSize& size, const SizeSeen* seen, Deadline deadline) {
   if (seen != nullptr && (header_.capacity != seen->capacity || header_.reserve_wanted.load() != seen->reserve_wanted ||
                           header_.reserve_open.load() != seen->reserve_open))
@@ -180,7 +182,7 @@ bool Growth::set_size(const TableSize& size, const SizeSeen* seen, Deadline dead
   return true;
 }
 
-// Evicts up to kBatchStep of the items above the capacity; whether more are left.
+// Evicts up to kBatchStep of the items above the capacity. Returns whether more are left.
 bool Growth::evict_above(u64 capacity, Deadline deadline) {
   bool more = false;
   {

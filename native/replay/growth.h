@@ -1,4 +1,4 @@
-// Growing a table: new blocks for more slots, and another capacity while it is in use.
+// Growing and resizing a table while it is in use: new blocks for more slots, and another capacity.
 #pragma once
 
 #include <functional>
@@ -9,12 +9,12 @@
 
 namespace di {
 
-struct TableSize {  // what resize() sets; slots: at least
+struct TableSize {  // what resize() sets; `slots` is a minimum
   u64 capacity = 0, slots = 0;
   Reserve reserve;
 };
 
-struct SizeSeen {  // what a new size was computed from
+struct SizeSeen {  // the figures that a new size was computed from
   u64 capacity = 0, reserve_wanted = 0, reserve_open = 0;
 };
 
@@ -22,9 +22,9 @@ class Growth {
  public:
   explicit Growth(TableCore& core) : core_(core), header_(core.header) {}
 
-  void ensure_slots(u64 free_slots, Deadline deadline);  // throws kCapacity: no memory for more
-  // False: another process has changed what was `seen`, from which `size` was computed; null: not compared. Then, and
-  // where it throws, nothing has changed.
+  void ensure_slots(u64 free_slots, Deadline deadline);  // at least so many; throws kCapacity: no memory for more
+  // Sets a new size. False: the figures differ from those `seen`, from which `size` was computed (null: not compared).
+  // If it returns false or throws, nothing has changed.
   bool resize(const TableSize& size, const SizeSeen* seen, Deadline deadline);
 
  private:

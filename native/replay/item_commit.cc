@@ -9,18 +9,17 @@
 namespace di {
 namespace {
 
-constexpr const char* kNoMemory = "this process is out of memory";  // once the call has passed, it waits for some
+constexpr const char* kNoMemory = "this process is out of memory";  // then a call that has passed waits and tries again
 
-// Free slots needed to insert so many items. Beyond the capacity each insert evicts first.
+// Free slots needed to insert so many items. At its capacity a table evicts before each insert, so fewer are enough.
 u64 slots_for(const TableHeader& table, u64 items) {
   const u64 room = table.capacity > table.size ? table.capacity - table.size : 0;
   if (table.limiter.queue != 0 || room >= items) return items;
   return std::min(items, room + kBatchStep);
 }
 
-// Sorts by lane; items of one lane keep the order in which they were made, that of time. Their `start` can't tell it:
-// it restarts with each episode, and rows inserted whole all have start 0. Allocates nothing, as the call has passed
-// already.
+// Sorts by lane; items of one lane keep the order in which they were made. `start` would not give that order: it begins
+// again with each episode, and is 0 for all rows inserted whole. Allocates nothing, as the call has passed already.
 void list_by_lane(std::vector<MadeItem>* made) {
   const auto earlier = [](const MadeItem& a, const MadeItem& b) {
     // mutant: items-of-a-call-by-start
@@ -29,8 +28,8 @@ void list_by_lane(std::vector<MadeItem>* made) {
   if (!std::is_sorted(made->begin(), made->end(), earlier)) std::sort(made->begin(), made->end(), earlier);
 }
 
-// Whether the table has free slots for these items. no_more: there is no memory for more slots, so it may evict
-// instead.
+// Whether the table has free slots for these items. no_more: there is no memory for more slots, so slots that eviction
+// can free count too.
 bool has_slots(const Table& table, u64 items, bool no_more) {
   const TableHeader& header = table.header();
   const u64 some = std::min<u64>(items, kBatchStep);
@@ -38,7 +37,7 @@ bool has_slots(const Table& table, u64 items, bool no_more) {
          (no_more && header.limiter.queue == 0 && header.free_slots + header.size >= some);
 }
 
-// Grows the table. False: there is no memory for that, but it can go on with the slots that it has.
+// Grows the table. False: there is no memory for that, but evicting makes enough room. Throws if it doesn't.
 bool add_slots(Table& table, u64 items, Deadline deadline) {
   try {
     table.growth.ensure_slots(items, deadline);
@@ -81,7 +80,7 @@ i64 ItemCommit::version_of(u32 table, Lane& lane, const Window& window) const {
   for (i64 raw = first; raw < end; ++raw) {
     u32 row = 0;
     OpenChunk& chunk = lane.chunk_of(raw, &row);
-    if (chunk.is_final(row)) continue;  // between two episodes of a window that runs across
+    if (chunk.is_final(row)) continue;  // a final observation inside a window over several episodes
     least = std::min(least, stored_version(chunk, row));
   }
   return least == INT64_MAX ? -1 : least;
@@ -97,8 +96,8 @@ NewItem ItemCommit::locate(u32 table, const Pending& pending) {
                  pending.priority};
 }
 
-// Priorities were checked without the lock. If configure() has changed alpha since, those of items not inserted yet are
-// checked again. Under the lock alpha stays as it is until they are inserted.
+// The call's priorities were checked before, without the lock. If configure() has changed alpha since, checks those of
+// the remaining items again. The caller holds the table's lock, so alpha can't change before they are inserted.
 void ItemCommit::recheck_priorities(u32 table) {
   if (state_.alpha.empty()) return;
   const PriorityRange range = priority_range(state_.plan.tables[table].table->header());
@@ -149,7 +148,7 @@ bool ItemCommit::try_commit(const std::vector<u32>& lanes, Deadline deadline, Bl
       return try_commit(lanes, deadline, blocked, !add_slots(table, wanted, deadline) || no_more);
     }
   }
-  // Allocate all that follows needs: once rows are published, the call must not fail for lack of memory.
+  // Allocates what the rest needs: once rows are published, the call must not fail for lack of memory.
   items_.reserve(kBatchStep);
   keys_.reserve(kBatchStep);
   // mutant: published-before-there-is-room
@@ -178,11 +177,11 @@ Blocked ItemCommit::commit(const std::vector<u32>& lanes, Deadline deadline) {
   return resume();
 }
 
-// Inserts the other items of a call that has passed, while locks and slots can be had.
+// Inserts the remaining items of a call that has passed, until one of the table's lock, slots or memory is missing.
 Blocked ItemCommit::insert_rest(u32 number) {
   Table& table = *state_.plan.tables[number].table;
   Blocked blocked;
-  bool no_more = false;  // memory for slots
+  bool no_more = false;  // there is no memory for more slots
   while (inserted_[number] < state_.pending[number].size()) {
     DI_FAULT("writer.between_slices");
     const std::size_t some = std::min<std::size_t>(kBatchStep, state_.pending[number].size() - inserted_[number]);
@@ -204,7 +203,7 @@ Blocked ItemCommit::insert_rest(u32 number) {
     }
     try {
       if (blocked.text.empty()) no_more = !add_slots(table, some, deadline);
-    } catch (const Error& error) {  // others took the free slots, and no memory is left for more
+    } catch (const Error& error) {  // others have taken the free slots, and there is no memory for more
       if (error.code() != Code::kTimeout && error.code() != Code::kCapacity && error.code() != Code::kStoreFull) throw;
       blocked.text = error.what();
       blocked.holder = error.holder();
@@ -245,9 +244,9 @@ Blocked ItemCommit::resume() {
   return Blocked{};
 }
 
-// Closes chunks that no window of the lane can reach any more. Chunks that only some tables' windows reach are charged
-// to those tables from now on. The call has passed, so this must neither fail nor wait: the next call does what is
-// left.
+// Closes the lanes' chunks that no future window needs. A chunk that only some tables' windows still need is closed for
+// the other tables, which no longer pay for it. The call has passed, so this must neither fail nor wait; the next call
+// does what is left. Takes the heap's lock for each chunk, if it is free.
 void ItemCommit::let_go(const std::vector<u32>& lanes) {
   Heap& heap = state_.arena->heap();
   for (const u32 index : lanes) {

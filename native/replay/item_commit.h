@@ -1,8 +1,9 @@
 // The second half of a writer's call: takes the tables' locks in order of index, asks the limiters, publishes the rows,
-// inserts the items and closes chunks that nothing to come needs.
+// inserts the items, and closes chunks that no future item needs.
 //
-// A call passes as a whole as soon as its first item may pass. The locks are then held for kBatchStep items at a time.
-// If one can't be had again (its owner is stopped), resume() inserts the rest; every later call begins with resume().
+// A call passes completely as soon as its first item may pass. It then holds a lock for kBatchStep items at a time. If
+// a lock is not available again (its owner is stopped), resume() inserts the rest; every later call begins with
+// resume(). A writer that is killed in between leaves its rows published and the rest of its items not inserted.
 #pragma once
 
 #include <algorithm>
@@ -17,12 +18,13 @@ class ItemCommit {
   explicit ItemCommit(WriterState& state);
 
   void begin_call() { std::fill(inserted_.begin(), inserted_.end(), 0); }
-  // kNothing: the call has passed, and all its items are inserted. Else what blocks, and nothing has changed.
+  // kNothing: the call has passed, and all its items are inserted. Else what it waits for: if `passed` is false nothing
+  // has changed, if it is true only resume() may follow.
   Blocked commit(const std::vector<u32>& lanes, Deadline deadline);
   Blocked resume();  // inserts the rest of a call that has passed; kNothing: done
 
  private:
-  // DI_UNCHECKED: clang's analysis can't follow a number of guards known at run time only.
+  // DI_UNCHECKED: clang's analysis can't follow guards whose number is known only at run time.
   bool try_commit(const std::vector<u32>& lanes, Deadline deadline, Blocked* blocked,
                   bool no_more = false) DI_UNCHECKED;
   void recheck_priorities(u32 table) DI_UNCHECKED;
@@ -34,11 +36,11 @@ class ItemCommit {
   void let_go(const std::vector<u32>& lanes);
 
   WriterState& state_;
-  std::vector<std::size_t> inserted_;  // of the pending items, by table
+  std::vector<std::size_t> inserted_;  // by table: how many of the pending items are inserted
   std::vector<u32> unfinished_;        // lanes of a call that has passed and whose items are not all inserted yet
   std::vector<NewItem> items_;         // of one hold; a member, so that nothing is allocated after publishing
-  std::vector<u64> keys_;              // the same
-  std::vector<u32> reached_;           // of let_go(): by table
+  std::vector<u64> keys_;              // of these items; a member for the same reason
+  std::vector<u32> reached_;           // scratch of let_go(), by table
 };
 
 }  // namespace di

@@ -1,4 +1,4 @@
-// The items of a table, by their addresses in this process, and their order of insertion. Under the table's lock.
+// A table's items, by their addresses in this process, and their order of insertion. Every call needs the table's lock.
 #pragma once
 
 #include <optional>
@@ -15,7 +15,7 @@ class Items {
  public:
   Items(TableHeader& header, const std::string& table) : header_(header), table_(table) {}
 
-  // Finds the segments that the header names; throws kCorruptData where those can't be the table's.
+  // Finds the segments that the header names; throws kCorruptData if they can't be this table's.
   void open(const Heap& heap);
 
   u64 slots() const { return slots_; }
@@ -26,7 +26,7 @@ class Items {
       if (slot >= segments_[i].first) return segments_[i].second[slot - segments_[i].first];
     return segments_[0].second[slot];
   }
-  // The item of this key, live or held; null: it is gone.
+  // The item with this key, live or held; null: it is gone.
   Item* find(u64 key) {
     const u32 slot = key_slot(key);
     if (slot >= slots_ || key_shard(key) != 0) return nullptr;
@@ -40,14 +40,14 @@ class Items {
   bool holds(u64 key) { return find(key) != nullptr; }
   void prefetch(u32 slot) {  // for a draw
     const Item& item = (*this)[slot];
-    __builtin_prefetch(&item.state, 1);  // about half of the items lie in two cache lines
+    __builtin_prefetch(&item.state, 1);  // both ends: about half of the items lie in two cache lines
     __builtin_prefetch(&item.span, 1);
   }
 
   OrderList& order() { return *order_; }
   u32 first_live() const { return header_.first_live - 1; }  // kNone: no item is live
   u32 last_live() const { return header_.last_live - 1; }
-  // Move the two cursors above: after an item became live, and before one stops being live.
+  // Update first_live and last_live: call joined() after an item became live, leaving() before one stops being live.
   void joined(u32 slot);
   void leaving(u32 slot);
 

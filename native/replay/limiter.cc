@@ -8,8 +8,8 @@
 namespace di {
 namespace {
 
-// How far inserts are ahead of samples. One product and one difference, each rounded: a fused multiply-add would decide
-// differently from Reverb in the last bit.
+// How far inserts are ahead of samples. The product and the difference are rounded separately: with a fused
+// multiply-add the last bit, and so a decision, could differ from Reverb's.
 double lead(const LimiterState& state, i64 inserts, i64 samples) {
   const double product = static_cast<double>(inserts) * state.ratio;
   return product - static_cast<double>(samples);
@@ -44,12 +44,12 @@ bool may_sample(const LimiterState& state, i64 size) {
 u64 samples_allowed(const LimiterState& state, i64 size, u64 want) {
   if (want == 0 || !may_sample(state, size)) return 0;
   want = std::min(want, static_cast<u64>(std::numeric_limits<i64>::max() -
-                                         std::max<i64>(state.samples, 0)));  // what can be counted
+                                         std::max<i64>(state.samples, 0)));  // so that the count doesn't overflow
   const auto passes = [&](u64 earlier) { return may_sample_at(state, state.samples + static_cast<i64>(earlier)); };
   if (passes(want - 1)) return want;
-  // Passing only gets harder with each sample, so there is one border: the first that does not pass, in [1, want).
+  // Each sample makes passing harder, so there is one limit: the first sample that does not pass, in [1, want).
   u64 low = 1, high = want - 1;
-  const double room = lead(state, state.inserts, state.samples) - state.min_diff;  // the border, but for rounding
+  const double room = lead(state, state.inserts, state.samples) - state.min_diff;  // the limit, up to rounding
   if (room >= 1 && room < static_cast<double>(high)) {
     const u64 guess = static_cast<u64>(room);
     for (const u64 k : {guess - 1, guess}) {

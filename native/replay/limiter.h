@@ -1,10 +1,10 @@
-// When inserts and samples may pass. Pure functions over the LimiterState in the table's header; the caller holds the
-// table's lock, counts what passed (inserts, samples) and waits where something did not.
+// When inserts and samples may pass. Pure functions of the LimiterState in the table's header. The caller holds the
+// table's lock, counts the inserts and samples that passed, and waits if they may not.
 //
 // The rule is Reverb's (rate_limiter.cc; Cassirer et al. 2021, section 3.3), decision by decision:
 //   insert: size + 1 <= min_size, or (inserts + 1) * ratio - samples <= max_diff
 //   sample: size >= min_size and inserts * ratio - samples - 1 >= min_diff
-// in doubles, in just this order of operations. `size` is the number of live items.
+// computed in doubles, in exactly this order of operations. `size` is the number of live items.
 #pragma once
 
 #include <string>
@@ -16,20 +16,20 @@ namespace di {
 bool may_insert(const LimiterState& state, i64 size, i64 count = 1);
 bool may_sample(const LimiterState& state, i64 size);  // one sample
 
-// How many samples in a row would pass, at most `want`, while `size` stays the same: what a loop over may_sample()
-// would decide, counting each sample before the next, without the loop.
+// How many samples in a row would pass, at most `want`, while `size` stays the same. The same result as a loop that
+// calls may_sample() and counts each sample before the next.
 u64 samples_allowed(const LimiterState& state, i64 size, u64 want);
 
-// The limiter with counts that start over, for a table of `size` items and `held` drawn and not yet delivered ones. The
-// first min_size items count as inserts that have just come, so it starts in the middle of its band and both sides can
-// move. A queue keeps counting the items that wait in it.
+// The limiter with its counts started again, for a table of `size` live and `held` held items. The first min_size items
+// count as inserts, so the limiter starts in the middle of its band, where both inserts and samples may pass. A queue
+// still counts the items that wait in it.
 LimiterState counted_anew(LimiterState state, i64 size, i64 held);
 
-// The limiter for draws. Where draws use items up, a finished table may be drawn to its end: no insert will come that
-// they could run ahead of.
+// The limiter for draws. If draws use items up, a finished table may be drawn until it is empty: no insert will follow
+// that draws would have to wait for.
 LimiterState limiter_in_force(const TableHeader& table);
 
-// Why the next insert or sample has to wait, with counts, naming the option that decides; "" when it need not.
+// Why the next insert or sample has to wait, with the counts and the options that decide it; "" if it need not wait.
 std::string why_no_insert(const LimiterState& state, i64 size);
 std::string why_no_sample(const LimiterState& state, i64 size);
 

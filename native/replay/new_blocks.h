@@ -1,5 +1,5 @@
-// New meta blocks of a table that no header names yet. Destroyed before seal(), it frees them; the reaper frees those
-// of a dead process.
+// New meta blocks of a table, until its header names them. The destructor frees them unless seal() was called; the
+// reaper frees those of a dead process.
 #pragma once
 
 #include <vector>
@@ -16,7 +16,9 @@ class NewBlocks {
   NewBlocks(const NewBlocks&) = delete;
   NewBlocks& operator=(const NewBlocks&) = delete;
   u32 add(u64 bytes, Deadline deadline);  // descriptor + 1; 0 for no bytes
-  void seal();  // under the table's lock, just before the header names them (Maker::begin_meta)
+  // Under the table's lock, just before the header names them: sealed blocks without a link are then a dead process's,
+  // and the next owner of the lock frees them (Maker::begin_meta).
+  void seal();
 
  private:
   struct Made {

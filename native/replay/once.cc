@@ -59,7 +59,7 @@ void OnceSelector::given_back(u32 slot) {
   if (order_ && item.is(ItemState::kLive)) order_->set(slot, static_cast<double>(epochs), item.number);
 }
 
-// True: an item is left to draw in the running epoch, or in the next one, which then begins.
+// Begins the next epoch if no item is left to draw in the running one. False: there is no further epoch, or no item.
 bool OnceSelector::open_epoch() {
   while (header_.dense_left == 0) {
     if (header_.dense_count == 0) return false;
@@ -81,9 +81,9 @@ void OnceSelector::mark_drawn_ahead() {
   for (const u32 slot : drawn) set_.mark_drawn(slot);
 }
 
-// If items whose draws came back are behind the running epoch, the earliest of their epochs runs again. If no item is
-// drawn in the running epoch any more, it has not begun, and the one before runs again. Looks at all items, but only
-// after draws were given back across the border of two epochs.
+// If draws of earlier epochs were given back, the earliest epoch that some item still misses runs again. If all draws
+// of the running epoch were given back, that epoch has not begun, and the one before runs again. Looks at all items,
+// but only after draws were given back across the border of two epochs.
 void OnceSelector::end_give_back() {
   const bool behind = std::exchange(behind_, false);
   if (header_.dense_count == 0) return;

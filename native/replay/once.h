@@ -1,11 +1,11 @@
 // Once: every item is drawn once in each epoch.
 //
 // UseCounts::drawn_epochs() is the number of epochs that are over for an item: those before it joined, and one for each
-// use. While that number is not above header.epoch, the item is still to be drawn in the running epoch.
+// use. While that number is at most header.epoch, the item is still to be drawn in the running epoch.
 //
-// An epoch ends when no item is left to draw, though some draws may still be undelivered. If those come back afterwards
-// (Timeout, a death), their epoch runs again for just these items, and then the later one goes on with the items it had
-// left. So every item is delivered once in each epoch.
+// An epoch ends when no item is left to draw, even if some draws are still undelivered. If those are given back later
+// (Timeout, a death), their epoch runs again for these items only, and then the later epoch goes on with the items that
+// it had left. So every item is delivered once in each epoch.
 #pragma once
 
 #include "replay/selector.h"
@@ -14,7 +14,7 @@ namespace di {
 
 class OnceSelector : public Selector {
  public:
-  // `order`, without shuffle: by epochs drawn, then by age.
+  // `order` (without shuffle only): the items by drawn epochs, then by age.
   OnceSelector(DenseSet set, std::optional<BestTree> order, TableHeader& header, Items& items, TableRandom& random,
                const UseCounts& uses, Undo& undo)
       : set_(set), order_(order), header_(header), items_(items), random_(random), uses_(uses), undo_(undo) {}
@@ -44,7 +44,7 @@ class OnceSelector : public Selector {
   TableRandom& random_;
   const UseCounts& uses_;
   Undo& undo_;
-  bool behind_ = false;  // draws given back in this hold left items behind the epoch
+  bool behind_ = false;  // a draw given back in this hold was of an earlier epoch than the running one
 };
 
 }  // namespace di

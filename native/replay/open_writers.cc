@@ -6,7 +6,7 @@
 
 namespace di {
 
-// Room for as many writers as any process has open; a damaged count asks for kMost.
+// Reserves room in late_ for so many writers (at most kMost: the count may be damaged): close_later() must not fail.
 void OpenWriters::reserve_late(u64 writers) {
   constexpr u64 kMost = 4096;
   os::LocalGuard<std::recursive_mutex> local(core_.arena->local());
@@ -41,7 +41,8 @@ void OpenWriters::close_later(u32 entry) {
   core_.mark_late();
 }
 
-// Where this handle settles nothing any more, the writer is closed when its process ends.
+// If the table's lock is not available, the next settle() of this handle closes the writer, or else the reaper when
+// this process has ended.
 void OpenWriters::close(u32 entry) {
   Ledger& ledger = core_.arena->ledger();
   try {
@@ -62,7 +63,7 @@ void OpenWriters::end_late() {
   os::LocalGuard<std::recursive_mutex> local(core_.arena->local());
   for (const u32 entry : late_) end(entry);
   core_.arena->ledger().give(late_);
-  late_.clear();  // its room stays for those that are open
+  late_.clear();  // keeps its capacity, for the writers that are still open
 }
 
 }  // namespace di

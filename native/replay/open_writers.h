@@ -1,5 +1,6 @@
-// Counts the open writers of a table, so that learners know whether items may still come. Each is an entry of its
-// process's ledger: the reaper closes the writers of a dead process.
+// Counts the open writers of a table, so that learners know whether items may still come. Each writer is an entry of
+// its process's ledger, so the reaper closes the writers of a dead process. Count and entry change under the table's
+// lock; if a kill leaves them different, the next owner of the lock counts the entries again.
 #pragma once
 
 #include <vector>
@@ -14,9 +15,9 @@ class OpenWriters {
  public:
   explicit OpenWriters(TableCore& core) : core_(core) {}
 
-  u32 open(Deadline deadline);  // ledger entry
-  void close(u32 entry);        // where the table's lock is held up: with the next TableCore::settle()
-  void end_late();              // closes those; under the table's lock
+  u32 open(Deadline deadline);  // returns the writer's ledger entry
+  void close(u32 entry);        // if the table's lock is not available: later, with the next TableCore::settle()
+  void end_late();              // closes those that close() left; under the table's lock
 
  private:
   void reserve_late(u64 writers);
@@ -24,7 +25,7 @@ class OpenWriters {
   void end(u32 entry);
 
   TableCore& core_;
-  std::vector<u32> late_;  // [local] entries of writers that are still to be closed
+  std::vector<u32> late_;  // entries of writers still to be closed; guarded by the process's lock Arena::local()
 };
 
 }  // namespace di

@@ -7,7 +7,7 @@ namespace di {
 namespace {
 
 constexpr double kSmallestNormal = 0x1p-1022;
-constexpr double kRound = 0x1.8p52;  // added and taken away: rounds to an integer, which the low bits then hold
+constexpr double kRound = 0x1.8p52;  // x + kRound is x rounded to an integer, which its low bits then hold
 constexpr double kTwoOverLn2 = 2.885390081777926815;
 constexpr double kLn2 = 0.69314718055994530942;
 constexpr u64 kHalfRoot = 0x3fe6a09e667f3bcd;  // bits of sqrt(1/2)
@@ -30,7 +30,7 @@ constexpr double kExp[] = {
 // 2^(exponent * log2(base)). base = m * 2^e with m in [sqrt(1/2), sqrt(2)), and log2(m) = 2 / ln 2 *
 // atanh((m-1)/(m+1)).
 [[gnu::always_inline]] inline double one(double base, double exponent) {
-  const bool tiny = base < kSmallestNormal;  // below the normal numbers: scaled up, and the exponent put right
+  const bool tiny = base < kSmallestNormal;  // a subnormal number is scaled by 2^54, which is subtracted from e below
   const u64 bits = std::bit_cast<u64>(std::max(base * (tiny ? 0x1p54 : 1.0), kSmallestNormal));
   const u64 biased = (bits - kHalfRoot + (kBias << 52)) >> 52;  // e + kBias
   const double e = std::bit_cast<double>(biased | std::bit_cast<u64>(0x1p52)) - (0x1p52 + kBias) - (tiny ? 54.0 : 0.0);

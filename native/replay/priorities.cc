@@ -20,9 +20,9 @@ std::string text(double value) {  // shortest text that reads back as the same n
 }
 
 bool takes_all(const PriorityRange& range, std::span<const double> priorities) {
-  // Bit patterns of non-negative doubles are ordered as the numbers are, with NaN above all. The sign bits of the two
-  // terms mark a negative number, and one not 0 that is below the least or above the most. Without branches it
-  // vectorizes.
+  // Bit patterns of non-negative doubles are ordered as the numbers, with NaN above all. The sign bit of the first term
+  // is set for a negative number, that of the second for a number other than 0 below `least` or above `most`. Without
+  // branches, so that the loop vectorizes.
   const u64 least = std::bit_cast<u64>(range.least), most = std::bit_cast<u64>(range.most);
   u64 refused = 0;
   for (const double priority : priorities) {
@@ -37,7 +37,7 @@ bool takes_all(const PriorityRange& range, std::span<const double> priorities) {
 PriorityRange priority_range(SamplerKind sampler, double alpha) {
   // mutant: priorities-of-any-size
   if (sampler != SamplerKind::kPrioritized || alpha == 0) return {-1, kSmallest, kLargest};
-  thread_local PriorityRange last{-1, 0, 0};  // mostly the next call is for the same table
+  thread_local PriorityRange last{-1, 0, 0};  // the next call is mostly for the same alpha
   if (last.alpha != alpha)
     last = {alpha, std::max(std::exp2(std::log2(kLeastMass) / alpha), kSmallest),
             std::min(std::exp2(std::log2(kMostMass) / alpha), kLargest)};
@@ -46,7 +46,7 @@ PriorityRange priority_range(SamplerKind sampler, double alpha) {
 
 void require_priorities(const PriorityRange& range, std::span<const double> priorities, const char* effect) {
   if (takes_all(range, priorities)) [[likely]]
-    return;  // else one by one, as -0.0 is taken too
+    return;  // else one by one: -0.0 is accepted too, and an error names the priority
   for (const double priority : priorities) {
     if (range.takes(priority)) continue;
     if (!(priority >= 0) || std::isinf(priority))

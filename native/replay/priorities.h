@@ -1,5 +1,5 @@
-// Which priorities a table takes: 0, and those whose p^alpha lies in a range where sums over all items, probabilities
-// and importance weights stay normal floating-point numbers, which are exact to the last bits.
+// Which priorities a table accepts: 0, and those whose p^alpha lies in a range where sums over all items, probabilities
+// and importance weights stay normal floating-point numbers, which have full precision.
 #pragma once
 
 #include <span>
@@ -8,23 +8,23 @@
 
 namespace di {
 
-// The probability of one of 2^28 items is at least kLeastMass / (2^28 * kMostMass), which is above 2^-1022. Small
-// priorities get more of the range, as tiny TD errors are more likely than huge ones.
+// Range of p^alpha. The probability of one of 2^28 items is at least kLeastMass / (2^28 * kMostMass), which is above
+// 2^-1022. The range reaches further down than up, as tiny TD errors are more likely than huge ones.
 constexpr double kLeastMass = 0x1p-640, kMostMass = 0x1p320;
 
 struct PriorityRange {
-  double alpha;        // that the range was computed for; < 0: priorities are compared only
-  double least, most;  // of priorities above 0
+  double alpha;        // for which the range was computed; < 0: the sampler only compares priorities
+  double least, most;  // of positive priorities
   // mutant: nan-priority-accepted
   bool takes(double priority) const { return priority == 0 || (priority >= least && priority <= most); }  // not NaN
 };
 PriorityRange priority_range(SamplerKind sampler, double alpha);
 inline PriorityRange priority_range(const TableHeader& table) {
   double alpha;
-  __atomic_load(&table.alpha, &alpha, __ATOMIC_RELAXED);  // one word: the old or the new one
+  __atomic_load(&table.alpha, &alpha, __ATOMIC_RELAXED);  // without the lock: the old or the new value
   return priority_range(static_cast<SamplerKind>(table.sampler), alpha);
 }
-// Throws kInvalid, with a text that names the range and ends with `effect`, unless all priorities are taken.
+// Throws kInvalid if a priority is not accepted. The text names the range and ends with `effect`: what was changed.
 void require_priorities(const PriorityRange& range, std::span<const double> priorities, const char* effect);
 
 }  // namespace di

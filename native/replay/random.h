@@ -1,4 +1,4 @@
-// The random numbers of a table, which its header counts.
+// The random numbers of a table. Their counter is in the table's header.
 #pragma once
 
 #include "base/layout.h"
@@ -6,11 +6,11 @@
 namespace di {
 
 __extension__ typedef unsigned __int128 Wide;
-// A random word to a number below n (Lemire 2019, without the rejection: the bias is below n / 2^64).
+// Scales a random word to a number below n (Lemire 2019, without the rejection: the bias is below n / 2^64).
 inline u64 scaled(u64 random, u64 n) { return static_cast<u64>(static_cast<Wide>(random) * n >> 64); }
 
-// Counter-based (splitmix64 of seed and counter): the same seed and history give the same numbers, also after a
-// restart. Under the table's lock.
+// Counter-based (splitmix64 of seed and counter): the same seed and the same calls give the same numbers, also after a
+// restart. Every call needs the table's lock.
 class TableRandom {
  public:
   explicit TableRandom(TableHeader& header) : header_(header) {}

@@ -20,7 +20,7 @@ void Reads::read(u32 slot, DrawSet* set) {
 }
 
 void Reads::peek(std::span<const u64> keys, DrawSet* set, Deadline deadline) {
-  set->items.reserve(keys.size());  // first, so that every ledger entry written is in the set
+  set->items.reserve(keys.size());  // first: an entry that is written but not in the set would never be ended
   core_.arena->ledger().take(static_cast<u32>(keys.size()), &set->spare, deadline);
   for (std::size_t first = 0; first < keys.size(); first += kBatchStep) {
     TableCore::Guard guard(core_, deadline);
@@ -49,7 +49,7 @@ void Reads::peek_oldest(u64 start, u64 count, DrawSet* set, Deadline deadline) {
   walk(start, count, set, deadline);
 }
 
-// By steps of the golden ratio, kBatchStep slots per hold.
+// Visits slots in steps of the golden ratio, kBatchStep slots in each hold of the lock.
 std::vector<u64> Reads::keys_spread(u64 start, u64 count, Deadline deadline) {
   constexpr u64 kStep = 0x9e3779b97f4a7c15;  // 2^64 over the golden ratio
   std::vector<u64> some;
@@ -65,8 +65,8 @@ std::vector<u64> Reads::keys_spread(u64 start, u64 count, Deadline deadline) {
   return some;
 }
 
-// Where a walk goes on in its next hold: behind the last item seen, or else behind the last listed one that still
-// exists.
+// The slot with which a walk goes on in its next hold: the one after the last item seen, or, if that is gone, after the
+// last listed item that still exists.
 u32 Reads::after_last(const std::vector<u64>& seen, u64 last) {
   OrderList& order = core_.items.order();
   if (core_.items.holds(last)) return order.next(key_slot(last));
@@ -75,12 +75,12 @@ u32 Reads::after_last(const std::vector<u64>& seen, u64 last) {
   return order.first();
 }
 
-// In order of insertion, kBatchStep items per hold. Items removed meanwhile may be listed; new ones come at the end.
-// With a set the items are read too, each in the hold that found it.
+// Lists keys in order of insertion, kBatchStep items in each hold of the lock. Items removed meanwhile may be listed;
+// new ones come at the end. If `set` is given, the items are also read, each in the hold that found it.
 std::vector<u64> Reads::walk(u64 start, u64 count, DrawSet* set, Deadline deadline) {
   std::vector<u64> all;
   const u64 wanted = count > ~u64{0} - start ? ~u64{0} : start + count;
-  u64 seen = 0, last = ~u64{0};  // number of the last one seen, and its key
+  u64 seen = 0, last = ~u64{0};  // insertion number and key of the last item seen
   for (bool more = true; more;) {
     if (seen != 0) DI_FAULT("table.keys_between");
     TableCore::Guard guard(core_, deadline);

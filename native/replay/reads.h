@@ -1,5 +1,5 @@
-// Reading keys and rows of items without drawing them. A read is an entry of this process's ledger that holds the
-// item's chunks until Draws::deliver().
+// Reads keys and rows of items without drawing them. A read is a ledger entry of this process that holds the item's
+// chunks until Draws::deliver(). If the process dies, the reaper ends it.
 #pragma once
 
 #include <span>
@@ -14,13 +14,13 @@ class Reads {
   Reads(TableCore& core, Draws& draws) : core_(core), draws_(draws) {}
 
   void peek(std::span<const u64> keys, DrawSet* set, Deadline deadline);
-  // Up to `count` live items behind the `start` oldest, each read in the hold that found it.
+  // Reads up to `count` live items after the `start` oldest, each in the hold that found it.
   void peek_oldest(u64 start, u64 count, DrawSet* set, Deadline deadline);
 
-  // Keys of up to `count` live items behind the `start` oldest.
+  // Keys of up to `count` live items after the `start` oldest.
   std::vector<u64> keys(u64 start, u64 count, Deadline deadline) { return walk(start, count, nullptr, deadline); }
-  // Keys of the live items in `count` slots: from number `start` on of a fixed sequence of all slots, any part of which
-  // is spread evenly over the table.
+  // Keys of the live items in `count` slots, for samples of the table: takes entries `start` to `start + count` of a
+  // fixed sequence of slots, any part of which is spread evenly over the table.
   std::vector<u64> keys_spread(u64 start, u64 count, Deadline deadline);
 
  private:

@@ -33,7 +33,7 @@ std::vector<u32> TableRecovery::linked_blocks() const {
   return linked;
 }
 
-// Frees what a killed Growth left: a segment beyond the slots, and new or old blocks that the header doesn't name.
+// Frees the blocks that a killed Growth left without a link in the header, new or old, and segments beyond the slots.
 void TableRecovery::free_strays(Deadline deadline) {
   u64 slots = 0;
   for (u32 i = 0; i < kTableSegments && header_.segment_block[i] != 0; ++i) {
@@ -43,7 +43,7 @@ void TableRecovery::free_strays(Deadline deadline) {
   core_.arena->heap().free_meta_of(core_.index, linked_blocks(), deadline);
 }
 
-// Returns how many uses of chunks were miscounted.
+// Returns how many counts of chunk uses were wrong.
 u64 TableRecovery::rebuild(Deadline deadline) {
   fill();
   return count_uses(deadline);
@@ -59,7 +59,7 @@ void TableRecovery::fill() {
   by_age.reserve(std::min<u64>(items.slots(), header_.next_number));
   for (u32 slot = 0; slot < items.slots(); ++slot) {
     Item& item = items[slot];
-    if (!item.is_sound()) item.state = Item::free_state(item.generation());  // damaged: its slot is freed
+    if (!item.is_sound()) item.state = Item::free_state(item.generation());  // damaged: free its slot
     if (item.is(ItemState::kFree)) {
       items.order().free_push(slot);
       ++header_.free_slots;
@@ -90,12 +90,11 @@ u64 right_summary(const Heap& heap, u32 chunk) {
   const bool closed = word_state(heap.descriptor(chunk).word.load()) == ObjectState::kSealed;
   const u32 published = header.published.load(), rows = summary.rows.load(std::memory_order_relaxed);
   u64 wrong = 0;
-  if (summary.first_table != header.attachment[0].table) {  // written only if wrong, as others read it meanwhile
+  if (summary.first_table != header.attachment[0].table) {  // written only if wrong: others read it without a lock
     summary.first_table = header.attachment[0].table;
     ++wrong;
   }
-  if (rows != published &&
-      (closed || rows != 0)) {  // not 0: set by a process that was killed while it closed the chunk
+  if (rows != published && (closed || rows != 0)) {  // open and not 0: a process was killed while it closed the chunk
     summary.rows.store(closed ? published : 0, std::memory_order_relaxed);
     ++wrong;
   }
@@ -103,8 +102,8 @@ u64 right_summary(const Heap& heap, u32 chunk) {
 }
 }  // namespace
 
-// Counts this table's uses of chunks: by items, and by draws and reads of all ledgers. Each count is stored once, when
-// it is complete: with one that is too low for a moment a sweeper would detach the chunk.
+// Counts this table's uses of chunks by items, and by the draws and reads in all ledgers. Each count is stored once,
+// when it is complete: if a count were too low for a moment, a sweep of another process could detach the chunk.
 u64 TableRecovery::count_uses(Deadline deadline) {
   const Heap& heap = core_.arena->heap();
   std::unordered_map<u32, u32> uses;
@@ -135,7 +134,7 @@ u64 TableRecovery::count_uses(Deadline deadline) {
   return set_uses(uses, deadline);
 }
 
-// Returns how many counts were wrong. The heap's lock keeps chunks from being freed meanwhile.
+// Stores the counts and returns how many were wrong. Takes the heap's lock, so that no chunk is freed meanwhile.
 u64 TableRecovery::set_uses(const std::unordered_map<u32, u32>& uses, Deadline deadline) {
   Heap& heap = core_.arena->heap();
   core_.chunks.forget_unused();
@@ -144,7 +143,7 @@ u64 TableRecovery::set_uses(const std::unordered_map<u32, u32>& uses, Deadline d
   for (u32 chunk = 0; chunk < heap.descriptor_count(); ++chunk) {
     const u64 word = heap.descriptor(chunk).word.load();
     if (word_kind(word) != ObjectKind::kChunk || word_state(word) == ObjectState::kFree) continue;
-    if (!heap.chunk_memory.has_attachments(chunk)) continue;  // damaged: the call that lets it go reports it
+    if (!heap.chunk_memory.has_attachments(chunk)) continue;  // damaged: the call that releases the chunk reports it
     const std::span<Attachment> all = heap.chunk_memory.attachments(chunk);
     for (u32 k = 0; k < all.size(); ++k) {
       const Attachment& at = all[k];
@@ -187,7 +186,7 @@ void TableRecovery::check(Deadline deadline, std::vector<std::string>* findings)
   compare("next to be drawn", drawn_next, selection.sampler().next());
   compare("next to be removed", removed_next, selection.remover().next());
   compare("miscounted chunks", wrong, 0);
-  const u64 held_bytes = header_.held * header_.item_bytes;  // more are charged while the heap is held up, never fewer
+  const u64 held_bytes = header_.held * header_.item_bytes;  // more may be charged for a while, but never fewer
   compare("bytes of held items", std::min<u64>(header_.held_bytes, held_bytes), held_bytes);
   core_.settle_held(deadline);
   const double right = selection.sampler().sums().total;

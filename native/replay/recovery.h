@@ -1,5 +1,6 @@
 // Rebuilds the derived parts of a table from its item slots and the ledgers: after a death, after growing, for a check.
-// Everything under the table's lock.
+// Every call needs the table's lock. If it is killed, the lock's `dirty` mark is still set, and the next owner starts
+// the recovery again.
 #pragma once
 
 #include <string>
@@ -14,7 +15,7 @@ class TableRecovery {
  public:
   explicit TableRecovery(TableCore& core) : core_(core), header_(core.header) {}
 
-  // After an owner of the lock died: rolls its words back, then rebuilds every derived part.
+  // After an owner of the lock died: rolls back the words that it has not committed, then rebuilds every derived part.
   void recover(Deadline deadline) DI_REQUIRES(core_.lock);
   void fill();  // rebuilds the order, the selectors and the counts of items from the slots
   // Rebuilds the derived parts and lists what was wrong with them.

@@ -7,7 +7,8 @@
 namespace di {
 namespace {
 
-// A table of values of any size: its reserve was estimated from the first value, and grows while there is memory.
+// Whether the table's reserve may grow. That of a table of values of any size was estimated from the first value, so it
+// grows while there is memory.
 bool grows(const TableSink& sink) {
   return sink.spec.kind == ViewKind::kOpaque &&
          __atomic_load_n(&sink.table->header().max_bytes, __ATOMIC_RELAXED) >= kNoMaxBytes;
@@ -19,14 +20,14 @@ RowRoom::RowRoom(WriterState& state) : state_(state), planned_block_(tables_bloc
 
 // -------------------------------------------------------------------------------------------------------- refused rows
 
-// A row that needs a chunk larger than a table may ever hold.
+// Throws for a row that needs a chunk larger than a table may ever hold.
 void RowRoom::refuse_larger_than_table(const ChunkPlan& plan) const {
   const u64 bytes = block_of(plan), budget = state_.arena->heap_header().budget.load();
   for (const TableSink& sink : state_.plan.tables) {
     const TableHeader& table = sink.table->header();
     const u64 most = std::min<u64>(__atomic_load_n(&table.max_bytes, __ATOMIC_RELAXED), budget);
     if (bytes <= most) continue;
-    sink.table->require_live();  // a dropped table's figures mean nothing
+    sink.table->require_live();  // of a dropped table the figures mean nothing
     throw Error(Code::kCapacity, "a row of " + std::to_string(plan.heap_bytes) + " bytes needs a chunk of " +
                                      std::to_string(bytes) + " bytes, and table '" + std::string(table.name) +
                                      "' holds " + std::to_string(most) + " in all" +
@@ -34,7 +35,7 @@ void RowRoom::refuse_larger_than_table(const ChunkPlan& plan) const {
   }
 }
 
-// HeapSlot::offset has 32 bits.
+// Throws for a row whose variable-length values don't fit a chunk of 4 GiB: HeapSlot::offset has 32 bits.
 void RowRoom::refuse_unaddressable(const ChunkPlan& plan) const {
   if (plan.heap_bytes == 0 || chunk_bytes(state_.plan.layout, plan) <= UINT32_MAX) return;
   throw Error(Code::kCapacity, "the values of variable length of one row take " + std::to_string(plan.heap_bytes) +
@@ -43,8 +44,8 @@ void RowRoom::refuse_unaddressable(const ChunkPlan& plan) const {
       .told();
 }
 
-// More than this a table would not hold even if the rows of the call were all it has. Chunks that views keep open are
-// not counted: they take free memory (Budget::admit).
+// What the table could hold if the rows of the call were all that it has. Chunks that windows keep open don't count
+// here: they may use free memory beyond the reserve (Budget::admit).
 u64 RowRoom::most_of_call(const TableSink& sink) const {
   if (grows(sink)) return ~u64{0};
   const TableHeader& table = sink.table->header();
@@ -56,7 +57,7 @@ void RowRoom::refuse_larger_call(u64 bytes) const {
   for (const TableSink& sink : state_.plan.tables) {
     const u64 most = most_of_call(sink);
     if (bytes <= most) continue;
-    sink.table->require_live();  // a dropped table's figures mean nothing
+    sink.table->require_live();  // of a dropped table the figures mean nothing
     throw Error(Code::kCapacity, "the rows of one call need " + std::to_string(bytes >> 10) + " KiB, and table '" +
                                      sink.table->name() + "' holds at most " + std::to_string(most >> 10) + " KiB" +
                                      (state_.plan.counted ? "" : " (rows inserted whole share no observations)") +
@@ -67,7 +68,7 @@ void RowRoom::refuse_larger_call(u64 bytes) const {
 
 // -------------------------------------------------------------------------------------------------------- chunk sizes
 
-// The bytes of a chunk that the tables' reserves were computed with; 0: not known.
+// The chunk size in bytes that the tables' reserves were computed with, the least of them; 0: not known.
 u64 RowRoom::tables_block() const {
   u64 least = ~u64{0};
   for (const TableSink& sink : state_.plan.tables) least = std::min(least, sink.table->header().chunk_block.load());
@@ -87,7 +88,7 @@ void RowRoom::follow_resize() {
   state_.chunk_plan.heap_bytes = fresh.heap_bytes;
 }
 
-// The plan of a chunk whose first row has so many bytes of variable length. Throws where no chunk can hold them.
+// The plan of a chunk whose first row needs so many bytes of the chunk's heap. Throws if no chunk can hold them.
 ChunkPlan RowRoom::plan_for(u64 heap_bytes) {
   follow_resize();
   ChunkPlan plan = state_.chunk_plan;
@@ -101,7 +102,7 @@ ChunkPlan RowRoom::plan_for(u64 heap_bytes) {
 
 // --------------------------------------------------------------------------------------------------------- new chunks
 
-// After a new chunk found no room. True: try again. False: only others can make room, and `blocked` says who.
+// Called when a new chunk found no room. True: try again. False: only others can make room; *blocked says where.
 bool RowRoom::make_room(u32 short_table, u64 bytes, Deadline deadline, Blocked* blocked) {
   if (short_table == kNone) {
     blocked->why = Blocked::Why::kStoreRoom;
@@ -120,7 +121,7 @@ bool RowRoom::make_room(u32 short_table, u64 bytes, Deadline deadline, Blocked* 
   return false;
 }
 
-// The chunk's place in the lane's list is made first: an allocation that fails later would leave the chunk open.
+// Makes the chunk's place in the lane's list first: if that allocation failed later, nobody would close the chunk.
 MakeResult RowRoom::add_chunk(u32 index, const ChunkPlan& plan, Deadline deadline, std::string* why, u32* short_table) {
   std::deque<OpenChunk>& chunks = state_.lanes[index].chunks;
   chunks.emplace_back();
@@ -151,7 +152,7 @@ bool RowRoom::open_chunk(u32 index, u64 heap_bytes, Deadline deadline, Blocked* 
       if (reaped)
         throw Error(Code::kCapacity, "a row needs a chunk of " + std::to_string(bytes) + " bytes: " + blocked->text)
             .told();
-      reap(state_.arena, deadline);  // frees chunks that dead writers had open
+      reap(state_.arena, deadline);  // may free chunks that dead writers had open
       reaped = true;
     } else if (!make_room(short_table, bytes, deadline, blocked)) {
       return false;
@@ -172,7 +173,7 @@ void RowRoom::close_spare(const std::vector<u32>& lanes) {
 
 // ---------------------------------------------------------------------------------------------------- room for one row
 
-// The lane's next row becomes the first one of this chunk.
+// Goes on to chunk `at` of the lane: the next row becomes its row 0.
 void RowRoom::enter(Lane& lane, u32 at) {
   OpenChunk& chunk = lane.chunks[at];
   call_bytes_ += Blocks::block_bytes(state_.arena->heap().descriptor(chunk.descriptor()).bytes);
@@ -218,7 +219,7 @@ void RowRoom::begin_rehearsal() {
   }
 }
 
-// Counts the chunk that ensure() would open.
+// As ensure(), but only counts the chunk that it would open.
 void RowRoom::rehearse(u32 index, u64 heap_bytes) {
   Room& room = rehearsal_->rooms[index];
   const LanePosition& at = state_.lanes[index].staged;

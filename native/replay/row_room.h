@@ -1,5 +1,5 @@
-// Room for a lane's rows: its open chunks, new ones for which a table may have to evict, and the errors for rows that
-// no eviction and no deletion would ever make room for.
+// Finds room for a lane's rows: in its open chunks, or in new ones, for which a table may have to evict items. Throws
+// for rows that can never get room, whatever is evicted or deleted.
 #pragma once
 
 #include <optional>
@@ -14,20 +14,20 @@ class RowRoom {
   explicit RowRoom(WriterState& state);
 
   void begin_call() { call_bytes_ = 0; }
-  // Room for the row `staged.raw`: in the current chunk, or in the next one. False: `blocked` says what it waits for.
+  // Finds room for row `staged.raw`, in the current chunk or the next one. False: *blocked says what to wait for.
   bool ensure(u32 lane, u64 heap_bytes, Deadline deadline, Blocked* blocked) {
     return fits(lane, heap_bytes) || make_fit(lane, heap_bytes, deadline, blocked);
   }
-  // Closes the chunks that were opened for a call that can never pass.
+  // Closes chunks that were opened for a call that failed and can never pass.
   void close_spare(const std::vector<u32>& lanes);
-  // After a table was resized its reserve is computed for chunks of another size: the next chunks get that size.
+  // After a table was resized its reserve is for chunks of another size: gives new chunks that size.
   void follow_resize();
 
   u64 plan_block() const { return block_of(state_.chunk_plan); }
   u64 most_of_call(const TableSink& sink) const;  // bytes that the rows of one call may take
   void refuse_larger_call(u64 bytes) const;
 
-  // During a rehearsal nothing is written, and ensure() counts what the call would need.
+  // During a rehearsal nothing is written: ensure() only counts the bytes of the chunks that the call would open.
   void begin_rehearsal();
   void end_rehearsal() { rehearsal_.reset(); }
   bool rehearses() const { return rehearsal_.has_value(); }
@@ -35,7 +35,7 @@ class RowRoom {
   u64 rehearsed_bytes() const { return rehearsal_->bytes; }
 
  private:
-  struct Room {  // a chunk, during a rehearsal
+  struct Room {  // a lane's current chunk, during a rehearsal
     i64 first_raw = 0;
     u64 rows = 0, heap_bytes = 0, heap_used = 0;
   };
@@ -64,8 +64,8 @@ class RowRoom {
   u64 tables_block() const;
 
   WriterState& state_;
-  u64 call_bytes_ = 0;                 // of chunks that this call has begun
-  u64 planned_block_ = 0, block_ = 0;  // tables_block() when the writer was opened, and as the chunk plan has it
+  u64 call_bytes_ = 0;                 // bytes of the chunks that this call has begun to fill
+  u64 planned_block_ = 0, block_ = 0;  // tables_block() when the writer was opened, and for the current chunk plan
   std::optional<Rehearsal> rehearsal_;
 };
 

@@ -10,7 +10,7 @@ bool RowWriter::write_row(const WriterCall& call, u32 t, u32 l, Deadline deadlin
   if (!at.open) {
     at.open = true;
     at.steps = 0;
-    ++at.episode;  // columns stored ahead stay: a restarting environment returned them with the last step
+    ++at.episode;  // columns stored ahead stay: they are the first observation, which came with the last step
     for (Windows& windows : lane.windows_staged) windows.begin(at.raw);
   }
   const u64 need = state_.cells.heap_need(source, at.ahead, at.steps, false);
@@ -60,7 +60,7 @@ void RowWriter::write_cells(u32 index, const RowSource& source) {
   at.heap_used = chunk.heap_used();
 }
 
-// Notes the version of the row about to be written. Runs that no window of finished calls needs are left out.
+// Notes the version of the row that is written next. Drops runs that no window needs, also if this call is rolled back.
 void RowWriter::note_versions(Lane& lane) {
   for (u32 table = 0; table < state_.plan.tables.size(); ++table) {
     const i64 version = state_.versions[table];
@@ -69,7 +69,7 @@ void RowWriter::note_versions(Lane& lane) {
   }
 }
 
-// A value given again must be the one that was kept.
+// Throws kColumnDiffers if a value that was kept is given again with another value.
 void RowWriter::require_kept(u32 index, const RowSource& source) const {
   if (source.kept == nullptr) return;
   const LayoutInfo& layout = state_.plan.layout;
@@ -87,7 +87,7 @@ bool RowWriter::write_behind(u32 index, const RowSource& given, bool final, Dead
   LanePosition& at = lane.staged;
   RowSource source = given;
   if (const KeptRow* kept = lane.kept_row()) source.kept = kept;
-  // A row stored ahead stays in its chunk, so there must be room for the rest of it too.
+  // A row that is stored ahead stays in its chunk, so the chunk must have room for the rest of the row too.
   const u64 need = state_.cells.heap_need(source, at.ahead, at.steps, true);
   if (!room_.ensure(index, need + (final ? 0 : state_.plan.heap_row_max), deadline, blocked)) return false;
   if (room_.rehearses())
@@ -105,7 +105,7 @@ bool RowWriter::write_behind(u32 index, const RowSource& given, bool final, Dead
   return true;
 }
 
-// Where the rest of the row may have any size, no chunk is sure to hold it. Then the observation stays in this
+// If the rest of the row may have any size, no chunk is certain to hold it. Then the observation is kept in this
 // process's memory until the step comes or the episode ends.
 bool RowWriter::store_ahead(u32 index, const RowSource& source, Deadline deadline, Blocked* blocked) {
   Lane& lane = state_.lanes[index];

@@ -1,5 +1,5 @@
-// Writes the rows of a lane into its chunks: steps, and the observation behind the last step while the rest of its row
-// is not known yet. Readers see none of it before Lane::publish().
+// Writes the rows of a lane into its chunks: steps, and the observation after the last step, even while the rest of its
+// row is not known yet. Readers see none of it before Lane::publish(), so only making room takes locks.
 #pragma once
 
 #include "replay/row_room.h"
@@ -10,11 +10,11 @@ class RowWriter {
  public:
   RowWriter(WriterState& state, RowRoom& room) : state_(state), room_(room) {}
 
-  // Each returns false where there is no room yet, as RowRoom::ensure() does.
+  // Each returns false if there is no room yet, as RowRoom::ensure() does.
   bool write_row(const WriterCall& call, u32 t, u32 l, Deadline deadline, Blocked* blocked);
-  // The observation behind the last step: the row at `raw`, to be completed by the next step or left as the final one.
+  // Writes the observation after the last step to row `raw`. Unless it is `final`, the next step completes that row.
   bool write_behind(u32 lane, const RowSource& given, bool final, Deadline deadline, Blocked* blocked);
-  // The same while the rest of the row may still follow. It goes to its chunk, or stays in this process's memory.
+  // The same for an observation whose row may still be completed: writes it to its chunk, or keeps it in memory.
   bool store_ahead(u32 lane, const RowSource& source, Deadline deadline, Blocked* blocked);
 
  private:

@@ -112,7 +112,7 @@ double PrioritizedSelector::probability(u32 slot) const {
   return total > 0 ? sums_.get(slot) / total : 0.0;
 }
 
-// Level by level of the tree, all at once.
+// All picks go down the tree together, level by level.
 bool PrioritizedSelector::pick_many(u32 count, Strata* strata, u32* slots, double* probabilities) {
   const double total = sums_.total();
   if (!(total > 0)) return false;
@@ -139,7 +139,7 @@ MassSums PrioritizedSelector::sums() const {
   return sums;
 }
 
-// ----------------------------------------------------------------------------------------------------- both of a table
+// ------------------------------------------------------------------------------------- sampler and remover of a table
 
 namespace {
 

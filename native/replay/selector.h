@@ -1,9 +1,8 @@
-// Which live item of a table is drawn or removed next: one class for each SamplerKind. A table has one that draws and
-// one that removes.
+// Which live item of a table is drawn or removed next: one class for each SamplerKind. A table has a sampler, which
+// draws, and a remover.
 //
-// All of it is derived from the items, and every call runs under the table's lock. A kill in the middle of a call
-// leaves a selector half changed: the next owner of the lock rebuilds it by clear(), put() of every live item, and
-// ready().
+// Selectors are derived from the items, and every call needs the table's lock. A kill in the middle of a call leaves a
+// selector half changed; the next owner of the lock rebuilds it: clear(), put() for every live item, ready().
 #pragma once
 
 #include <memory>
@@ -15,8 +14,8 @@
 
 namespace di {
 
-// Where in [0, 1) the next draw of a call falls: `count` draws, each in a part of its own (Schaul et al. 2016, appendix
-// B.2.1), or anywhere.
+// Where in [0, 1) the next draw of a call falls: anywhere, or stratified: each of `count` draws in a part of its own
+// (Schaul et al. 2016, appendix B.2.1).
 struct Strata {
   double next = 0;
   double count = 0;  // 0: draws are not stratified
@@ -39,9 +38,9 @@ class Selector {
   Selector(const Selector&) = delete;
   Selector& operator=(const Selector&) = delete;
 
-  virtual void insert(u32) {}  // the item has just come to life
-  virtual void erase(u32) {}   // it is about to leave
-  // Live items have got new priorities; of a slot that is repeated the last one counts.
+  virtual void insert(u32) {}  // the item in this slot has just become live
+  virtual void erase(u32) {}   // it is about to stop being live
+  // Live items have new priorities. If a slot is repeated, its last priority counts.
   virtual void update(const u32* /*slots*/, const double* /*priorities*/, u32 /*count*/) {}
   virtual void clear() {}
   virtual void put(u32) {}
@@ -49,15 +48,15 @@ class Selector {
 
   virtual u32 pick(const Strata& strata) = 0;          // kNone: nothing can be drawn now
   virtual double probability(u32) const { return 1; }  // that the next pick is this live item
-  // Up to kBatchStep picks at once; false: nothing can be drawn now. Where independent() only.
+  // Up to kBatchStep picks at once; false: nothing can be drawn now. Only if independent().
   virtual bool pick_many(u32 count, Strata* strata, u32* slots, double* probabilities);
-  virtual bool independent() const { return false; }  // with replacement: a pick changes nothing for the next one
-  virtual u32 next() const { return kNone; }          // the next pick, where it is not random
+  virtual bool independent() const { return false; }  // with replacement: a pick does not influence the next one
+  virtual u32 next() const { return kNone; }          // the next pick, if it is not random
   virtual bool all_zero() const { return false; }     // every live item has probability 0
-  virtual std::string why_none() const { return "no item can be drawn"; }  // though some are live
+  virtual std::string why_none() const { return "no item can be drawn"; }  // although some are live
   virtual MassSums sums() const { return {}; }
 
-  // After the item was drawn; after a draw of it came back; at the end of a hold in which draws came back.
+  // After the item was drawn; after a draw of it was given back; at the end of a hold in which draws were given back.
   virtual void drawn(u32) {}
   virtual void given_back(u32) {}
   virtual void end_give_back() {}
@@ -99,7 +98,7 @@ class UniformSelector : public Selector {
   TableRandom& random_;
 };
 
-// MinHeap and MaxHeap: by priority; of equal ones the oldest.
+// MinHeap and MaxHeap: by priority; of equal priorities the oldest item.
 class HeapSelector : public Selector {
  public:
   HeapSelector(BestTree tree, Items& items) : tree_(tree), items_(items) {}
@@ -152,10 +151,10 @@ class PrioritizedSelector : public Selector {
   TableRandom& random_;
   struct {
     double priority = 0, alpha = 0, mass = 0;
-  } last_;  // the last mass computed: items come with the largest priority, mostly
+  } last_;  // a cache of the last mass: most items are inserted with the same priority, the largest one
 };
 
-// Both selectors of one table. Where both need the same structure they share it, and the sampler maintains it.
+// Sampler and remover of one table. If both need the same structure they share it, and only the sampler changes it.
 class Selection {
  public:
   // From the blocks that the header names; throws kCorruptData.

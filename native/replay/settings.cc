@@ -13,7 +13,7 @@ std::string TableSettings::text(const Shared<u32>& block) const {
   const u32 named = block.load(std::memory_order_acquire);
   std::string found;
   const bool sound = named == 0 || read_text(*core_.arena, named, &found);
-  core_.require_live();  // else the text was another table's
+  core_.require_live();  // checked after the read: else the text may be another table's
   if (!sound) throw Error(Code::kCorruptData, "a text of table '" + core_.name + "' is damaged");
   return found;
 }
@@ -66,7 +66,7 @@ void TableSettings::set_limiter(const LimiterState& fresh) {
   for (u64 i = 0; i < kWords; ++i) core_.undo.set(reinterpret_cast<u64*>(&header_.limiter)[i], words[i]);
 }
 
-// An empty table becomes as it was when it was made, except for changed settings and the largest priority.
+// Makes an empty table as it was when it was new, except for its settings and its largest priority.
 void TableSettings::count_anew() {
   draws_.forget_undelivered();
   LimiterState fresh = header_.limiter;
@@ -79,7 +79,7 @@ void TableSettings::count_anew() {
   header_.stale_dropped = header_.episodes_cut = 0;
 }
 
-// Throws kInvalid unless the priorities of all items, and the initial one of new items, can be raised to alpha.
+// Throws kInvalid unless the table accepts the priorities of all its items and of new ones also with this alpha.
 void TableSettings::require_alpha(double alpha) {
   const PriorityRange range = priority_range(static_cast<SamplerKind>(header_.sampler), alpha);
   const double fresh = header_.initial_priority >= 0 ? header_.initial_priority : header_.max_priority;

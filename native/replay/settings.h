@@ -1,4 +1,5 @@
 // A table's settings: columns, limiter, exponents, whether it is finished. Each may change while the table is in use.
+// They change under the table's lock.
 #pragma once
 
 #include <string>
@@ -11,12 +12,12 @@ class TableSettings {
  public:
   TableSettings(TableCore& core, Draws& draws) : core_(core), draws_(draws), header_(core.header) {}
 
-  // Both without a lock; kTableNotFound once the table was dropped.
+  // Both read without a lock; they throw kTableNotFound once the table is dropped.
   std::string config() const { return text(header_.config_block); }
   std::string schema() const { return text(header_.schema_block); }  // "" until declared
-  // False: the table has columns already.
+  // Declares the columns. False: the table has columns already.
   bool declare_schema(const std::string& text, const Reserve& reserve, u64 item_bytes, Deadline deadline);
-  // Null: unchanged; beta NaN: all weights are 1.
+  // Null leaves a setting unchanged; beta NaN: all weights are 1.
   void configure(const LimiterState* limiter, const double* alpha, const double* beta, const i64* max_staleness,
                  Deadline deadline);
   void finish(Deadline deadline);

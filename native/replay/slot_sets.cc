@@ -8,9 +8,9 @@ namespace di {
 namespace {
 
 constexpr u64 kLine = 64;
-constexpr u64 kFan = 8;  // children of a node: 8 doubles fill a cache line
-constexpr u32 kFindPass = 64;
-constexpr u32 kSetPass = 1024;
+constexpr u64 kFan = 8;         // children of a node: 8 doubles fill a cache line
+constexpr u32 kFindPass = 64;   // targets that go down a tree together
+constexpr u32 kSetPass = 1024;  // leaves set together
 constexpr u32 kFilter = 2 * kSetPass;
 
 constexpr u64 groups_of(u64 values) { return (values + kFan - 1) / kFan; }
@@ -18,18 +18,19 @@ constexpr u64 round_up(u64 bytes) { return (bytes + kLine - 1) & ~(kLine - 1); }
 
 u8* align(u8* block) { return reinterpret_cast<u8*>(round_up(reinterpret_cast<std::uintptr_t>(block))); }
 
-// Pairwise, so that the additions do not wait for each other. find_pass adds in another order; it allows for that.
+// Adds in pairs, so that the additions don't wait for each other. find_pass() adds in another order, so its sums may
+// differ by rounding; pick() handles that.
 inline double sum8(const double* v) { return ((v[0] + v[2]) + (v[4] + v[6])) + ((v[1] + v[3]) + (v[5] + v[7])); }
 
-// The child of this group whose share `rest` falls into; `rest` becomes what is left of it inside that child.
-// Without branches on data: 64 targets go through here side by side, and a mispredicted branch costs more than it all.
+// The child of this group in whose share `rest` falls; `rest` becomes its position inside that child.
+// Without branches on data: 64 targets go through here together, and a mispredicted branch costs more than all of it.
 inline u32 pick(const double* group, double& rest) {
   double before[kFan + 1];
   before[0] = 0;
   for (u32 i = 0; i < kFan; ++i) before[i + 1] = before[i] + group[i];
   if (__builtin_expect(rest >= before[kFan], 0)) {
-    // Rounding put the target past the end: take the last child above 0. Below it `rest` is past the end again, or
-    // within an ulp of it; in either case the leaf found is not 0.
+    // Rounding has put the target past the end: take the last child above 0. Inside that child `rest` is past the end
+    // again, or within an ulp of it; in both cases the leaf that is found is not 0.
     u32 last = 0;
     for (u32 i = 1; i < kFan; ++i) last = group[i] > 0 ? i : last;
     return last;
@@ -108,7 +109,7 @@ void SumTree::find_pass(const double* targets, u32 count, u32* slots) const {
     const double* below = levels_[level - 1].values;
     const u32 last = static_cast<u32>(levels_[level - 1].groups - 1);
     for (u32 i = 0; i < count; ++i) {
-      // The bound never binds in a sound tree; in a damaged one it keeps us inside the block.
+      // The bound has an effect only in a damaged tree, where it keeps the walk inside the block.
       slots[i] = std::min(slots[i] * static_cast<u32>(kFan) + pick(values + slots[i] * kFan, rest[i]), last);
       __builtin_prefetch(below + slots[i] * kFan);
     }
@@ -138,7 +139,7 @@ void SumTree::set_pass(const u32* slots, const double* values, u32 count) {
   }
   for (u32 i = 0; i < count; ++i) levels_[0].values[slots[i]] = std::min(values[i], kLargest);
   for (u32 level = 1; level < depth_; ++level) {
-    // Skip repeated groups. The filter may miss a repetition, which then costs a second, equal sum.
+    // Skips repeated groups. The filter may miss a repetition, which then costs a second computation of the same sum.
     u32 kept = 0;
     for (u32 i = 0; i < count; ++i) {
       const u32 g = group[i] / kFan;
@@ -197,7 +198,7 @@ bool BestTree::better(u32 slot, u32 than) const {
   return a.number < b.number;
 }
 
-// Level 0 plays the leaves, level l the winners of level l - 1.
+// The winner of one group: at level 0 among leaves, at level l among the winners of level l - 1.
 u32 BestTree::winner_of(u32 level, u64 group) const {
   u32 best = kNone;
   for (u64 i = group * kFan; i < group * kFan + kFan; ++i) {
@@ -215,7 +216,8 @@ u32 BestTree::winner_of(u32 level, u64 group) const {
   return best;
 }
 
-// After the leaf of `slot` has changed: up, as long as it wins or has been the winner. Every other winner is present.
+// After the leaf of `slot` has changed: updates the winners above it, up to the first level where it neither wins nor
+// did win before. All other winners are still right.
 void BestTree::replay(u32 slot) {
   const bool present = leaves_[slot].number != 0;
   u64 group = slot;
@@ -273,7 +275,7 @@ void DenseSet::clear() {
 void DenseSet::insert(u32 slot, bool still_to_draw) {
   if (contains(slot)) return;
   u64 to = (*count_)++;
-  if (still_to_draw) {  // the first drawn one makes room at the border
+  if (still_to_draw) {  // the first slot of the drawn part moves to the end
     const u64 border = (*left_)++;
     if (border != to) move(at(border), to);
     to = border;

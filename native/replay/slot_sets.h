@@ -1,10 +1,9 @@
-// Sets of a table's slots that selectors are made of: plain data structures over a block of shared memory. All are
-// derived: a rebuild clears and refills them. Every call runs under the table's lock. None allocates or blocks, and
-// none fails unless the block is damaged: a slot or position read from it is compared with the number of slots before
-// it is used.
+// Sets of a table's slots, of which selectors are made: data structures in a block of shared memory. All are derived: a
+// rebuild clears and refills them. Every call needs the table's lock. No call allocates or blocks, and none fails
+// unless the block is damaged: a slot or position read from it is compared with the number of slots before it is used.
 //
-// A kill in the middle of a call leaves the block half changed. That is harmless: the lock's `dirty` mark makes the
-// next owner clear and refill it, and nothing here is read without the lock.
+// A kill in the middle of a call leaves the block half changed. That is harmless: because of the lock's `dirty` mark
+// the next owner clears and refills it, and nothing here is read without the lock.
 //
 // Blocks need not be aligned or zeroed: the constructors round up to a cache line (mappings are page-aligned, so every
 // process rounds to the same place), and `clear` writes every byte that a later call reads before it is set.
@@ -22,8 +21,8 @@ inline void require_sound(bool sound) {
 
 // p^alpha of every slot, summed in groups of 8 (one cache line a level): 8 levels at 10 M slots.
 //
-// A sum is always recomputed from its 8 children, never adjusted by a difference, so rounding errors don't add up over
-// time. A leaf holds at most kLargest, so no sum of 2^28 leaves is infinite.
+// A sum is always recomputed from its 8 children, never changed by a difference, so rounding errors don't accumulate. A
+// leaf holds at most kLargest, so no sum of 2^28 leaves is infinite.
 class SumTree {
  public:
   static constexpr double kLargest = 0x1p990;
@@ -32,16 +31,16 @@ class SumTree {
   SumTree(u8* block, u64 slots);
   void clear();
   double get(u32 slot) const { return levels_[0].values[slot]; }
-  // Level by level: all leaves, then each touched parent once per level. Of repeated slots the last value counts.
-  // Values are finite and not negative; above kLargest they count as kLargest.
+  // Sets all leaves, then level by level each changed parent once. If a slot is repeated, its last value counts. Values
+  // are finite and not negative; above kLargest they count as kLargest.
   void set(const u32* slots, const double* values, u32 count);
   double total() const;
-  // slots[i]: the sum of the values before it <= targets[i] < that plus its own value; targets in [0, total()), any
-  // order. Never a slot of value 0 while total() > 0, also where rounding has moved a target to total() or past it.
-  // Level by level with prefetch; count <= 64 per inner pass.
+  // Finds for each target the slot with: sum of the values before it <= target < that sum + its own value. Targets
+  // are at least 0 and below total(), in any order. Never finds a slot of value 0 while total() > 0, even if rounding
+  // has moved a target to total() or past it. Goes down 64 targets at a time, level by level, with prefetch.
   void find(const double* targets, u32 count, u32* slots) const;
   void load(const double* leaves);  // rebuild: leaves of all slots at once
-  // Rebuild without a second array: `clear`, `put` for each live slot, then `sum_up` once. Sums are stale in between.
+  // Rebuild without a second array: clear(), put() for each live slot, sum_up() once. In between the sums are wrong.
   void put(u32 slot, double value);
   void sum_up();
 
@@ -59,7 +58,7 @@ class SumTree {
   Level levels_[kMaxLevels];
 };
 
-// The least (or largest) (key, number) over the slots present; of equal keys the least number. A tournament: each node
+// Finds the slot with the least (or largest) key; of equal keys the one with the least number. A tournament: each node
 // names the winning slot of its 8 children.
 class BestTree {
  public:
@@ -67,11 +66,11 @@ class BestTree {
   BestTree(u8* block, u64 slots, bool largest);
   void clear();
   void set(u32 slot, double key, u64 number);  // inserts or changes; number > 0, key not NaN
-  void erase(u32 slot);                        // nothing when absent
+  void erase(u32 slot);                        // no effect if absent
   u32 best() const;                            // kNone when empty
   double key(u32 slot) const { return leaves_[slot].key; }
   bool contains(u32 slot) const { return leaves_[slot].number != 0; }
-  // Rebuild in O(slots): `clear`, `put` for each live slot, then `play` once.
+  // Rebuild in O(slots): clear(), put() for each live slot, then play() once.
   void put(u32 slot, double key, u64 number) { leaves_[slot] = Leaf{key, number}; }
   void play();
 
@@ -96,15 +95,15 @@ class BestTree {
   Level levels_[kMaxLevels];
 };
 
-// The slots present, dense, for O(1) uniform draws: positions [0, left) are still to be drawn (Once), the rest drawn.
-// Uniform keeps left == count.
+// The slots present as a dense array, for O(1) uniform draws. Once: those at positions [0, left) are still to be drawn,
+// the rest are drawn. Uniform keeps left == count.
 class DenseSet {
  public:
   static u64 bytes(u64 slots);
   DenseSet(u8* block, u64 slots, u64* count, u64* left);
   void clear();
-  void insert(u32 slot, bool still_to_draw);  // nothing when present
-  void erase(u32 slot);                       // nothing when absent
+  void insert(u32 slot, bool still_to_draw);  // no effect if present
+  void erase(u32 slot);                       // no effect if absent
   u32 at(u64 position) const {
     require_sound(position < capacity_);
     return slots_[position];
@@ -131,9 +130,9 @@ class DenseSet {
   u32* position_;  // by slot; kNone: absent
 };
 
-// Insertion order, doubly linked, and the free slots, singly linked first-in-first-out, in one array of links: a slot
-// is in one of the two lists or in none. Ends lie in the TableHeader as slot + 1, 0 = none. Held items stay in the
-// order list; the header's cursors that skip them, first_live and last_live, belong to Items.
+// Two lists in one array of links: the items in order of insertion (doubly linked) and the free slots (first in, first
+// out). A slot is in one of them or in none. The TableHeader has their ends as slot + 1, 0: none. Held items stay in
+// the order list; Items maintains the header's cursors that skip them, first_live and last_live.
 class OrderList {
  public:
   static u64 bytes(u64 slots);

@@ -19,8 +19,9 @@ std::string Table::why_no_insert() {
   if (header_.finished != 0) throw Error(Code::kEndOfData, "table.finish() was called: no more inserts");
   const i64 size = static_cast<i64>(header_.size);
   if (!may_insert(header_.limiter, size)) return di::why_no_insert(header_.limiter, size);
-  // Not where nothing can be drawn either: a new limiter doesn't count draws of the old one that come back. Where uses
-  // are not limited, no draw makes room; there a resize() was killed half-way, and insert() evicts the rest.
+  // Not if nothing can be drawn either (a new limiter doesn't count draws that were made under the old one and given
+  // back), and not if uses are unlimited: then no draw makes room. The size exceeds the capacity there only after a
+  // resize() that was killed half-way, and insert() evicts the rest.
   if (header_.max_times_sampled != 0 && header_.size > header_.capacity && may_sample(limiter_in_force(header_), size))
     return "draws were given back and lift the table above capacity=" + std::to_string(header_.capacity) +
            " until they are drawn again";
@@ -30,7 +31,7 @@ std::string Table::why_no_insert() {
 // Evicts, so that there is a free slot and the new item fits the capacity.
 void Table::make_place() {
   if (header_.limiter.queue != 0) return;
-  const u32 most = header_.max_times_sampled != 0 ? 1 : 2;  // two, while a killed resize() has left too many items
+  const u32 most = header_.max_times_sampled != 0 ? 1 : 2;  // two: a killed resize() may have left too many items
   for (u32 i = 0; i < most && header_.size >= header_.capacity; ++i) {
     const u32 out = core.victim();
     if (out == kNone) break;
@@ -50,7 +51,7 @@ double Table::first_priority(const NewItem& fresh) {
   return fresh.priority;
 }
 
-// Returns its slot.
+// Inserts one item and returns its slot.
 u32 Table::insert_one(const NewItem& fresh) {
   const u32 slot = core.items.order().free_pop();
   if (slot == kNone) throw Error(Code::kStoreError, "no free slot in table '" + core.name + "'");
@@ -94,7 +95,7 @@ bool Table::evict_for_room(Deadline deadline) {
     TableCore::Guard guard(core, deadline);
     core.change();
     any = core.chunks.has_unused();  // a chunk can be freed without evicting
-    // Stops with the first chunk that gets free: where rows are large, kBatchStep items may be all there are.
+    // Stops as soon as a chunk can be freed: if rows are large, kBatchStep items may be all that there are.
     for (u32 i = 0; i < kBatchStep && header_.limiter.queue == 0 && !core.chunks.has_unused(); ++i) {
       const u32 out = core.victim();
       if (out == kNone) break;
@@ -109,20 +110,20 @@ bool Table::evict_for_room(Deadline deadline) {
   return any;
 }
 
-// ------------------------------------------------------------------------------------------------ items that are there
+// ----------------------------------------------------------------------------------------------- updating and removing
 
 u64 Table::update_priorities(std::span<const u64> keys, std::span<const double> priorities, Deadline deadline) {
   u64 live = 0;
   double alpha = 0;
-  __atomic_load(&header_.alpha, &alpha, __ATOMIC_RELAXED);  // without the lock: compared under it
+  __atomic_load(&header_.alpha, &alpha, __ATOMIC_RELAXED);  // without the lock; compared again under it
   require_priorities(priority_range(header_), priorities, "nothing was changed");
-  constexpr std::size_t kStep = 512;  // more than kBatchStep: an update changes a few words only
+  constexpr std::size_t kStep = 512;  // more per hold than kBatchStep: an update changes only a few words
   u32 slots[kStep];
   double given[kStep];
   for (std::size_t first = 0; first < keys.size(); first += kStep) {
     const std::size_t count = std::min(kStep, keys.size() - first);
     TableCore::Guard guard(core, deadline);
-    if (alpha != header_.alpha) [[unlikely]] {  // configure() came in between
+    if (alpha != header_.alpha) [[unlikely]] {  // configure() has changed it in between
       alpha = header_.alpha;
       require_priorities(priority_range(header_), priorities.subspan(first),
                          first == 0 ? "nothing was changed" : "those before were set");
@@ -137,7 +138,7 @@ u64 Table::update_priorities(std::span<const u64> keys, std::span<const double> 
       const double priority = priorities[first + i];
       // mutant: largest-priority-forgotten
       if (priority > header_.max_priority) header_.max_priority = priority;
-      item->priority = priority;  // one store: torn by no kill
+      item->priority = priority;  // one store: a kill leaves the old or the new value
       ++live;
       if (!item->is(ItemState::kLive)) continue;
       slots[changed] = key_slot(keys[first + i]);
@@ -177,13 +178,13 @@ u64 Table::remove(std::span<const u64> keys, Deadline deadline) {
 // ----------------------------------------------------------------------------------------------------- check, recovery
 
 void Table::await_recovery(Deadline deadline) {
-  constexpr u64 kPatienceNs = 100'000'000;  // far more than a live owner needs from taking the lock over to its mark
+  constexpr u64 kPatienceNs = 100'000'000;  // far longer than an owner takes from the take-over to begin_recovery()
   try {
     TableCore::Guard guard(core, deadline.at_most(kPatienceNs));
   } catch (const Error& error) {
     if (error.code() == Code::kTableNotFound) return;
     if (error.code() != Code::kTimeout || core.lock.in_recovery())
-      throw;  // else a slow or stopped owner is making its own changes
+      throw;  // else the owner is slow or stopped, but makes changes of its own: no recovery
   }
 }
 
@@ -195,12 +196,12 @@ u64 Table::check(bool repair, Deadline deadline, std::vector<std::string>* findi
 void Table::try_check(bool repair, Deadline deadline, std::vector<std::string>* findings) {
   TableCore::Guard guard(core, deadline);
   if (repair) return TableRecovery(core).check(deadline, findings);
-  // Pages that the copy has not written are still the store's. The heap's lock keeps chunks from being freed while uses
-  // are counted: the bytes of a block used again would be taken for a chunk's header.
+  // The private copy still shares the pages that it has not written with the store. With the heap's lock no chunk is
+  // freed while its uses are counted: otherwise the bytes of a reused block could be taken for a chunk's header.
   Heap::Guard still(core.arena->heap(), deadline);
   const std::shared_ptr<Arena> copy = core.arena->private_copy();
   for (LockWord* lock : {&copy->table(core.index).lock, &copy->heap_header().lock}) {
-    lock->word.store(0);  // held by us
+    lock->word.store(0);  // in the copy: this process holds both locks in the store
     lock->dirty.store(0);
   }
   Table(copy, core.index).check(true, deadline, findings);

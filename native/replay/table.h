@@ -1,7 +1,8 @@
 // A table as one process sees it: inserts items, updates their priorities, removes them. Its parts do the rest: draws,
 // reads, growth, settings.
 //
-// Calls don't wait for limiters: Python decides how long to wait, and what a Timeout says.
+// Calls don't wait for limiters: Python decides how long to wait, and what a Timeout says. table_core.h says how holds
+// of the table's lock change its words, and what a kill leaves.
 #pragma once
 
 #include <memory>
@@ -39,8 +40,8 @@ class Table : public std::enable_shared_from_this<Table> {
 
   void begin_empty();  // fills the derived parts of a new table, before other processes can find it
 
-  // --- inserting. The writer holds the guards of all its tables, in order of index.
-  std::string why_no_insert() DI_REQUIRES(core.lock);  // "" when one item may pass now
+  // --- inserting. The writer holds the locks of all its tables, taken in order of index.
+  std::string why_no_insert() DI_REQUIRES(core.lock);  // "" if one item may pass now
   void insert(std::span<const NewItem> items, std::vector<u64>* keys) DI_REQUIRES(core.lock);  // at most kBatchStep
   bool evict_for_room(Deadline deadline);  // up to kBatchStep items by the remover; false: none left
 
@@ -48,7 +49,7 @@ class Table : public std::enable_shared_from_this<Table> {
   u64 remove(std::span<const u64> keys, Deadline deadline);
 
   u64 check(bool repair, Deadline deadline, std::vector<std::string>* findings);
-  // Returns once no recovery is under way: then no undo record of a dead process is left.
+  // Returns once no process is recovering the table: then no undo record of a dead process is left.
   void await_recovery(Deadline deadline);
 
   TableHeader& header() const { return header_; }

@@ -43,12 +43,12 @@ TableCore::Guard::Guard(TableCore& core, Deadline deadline) : core_(core), excep
       core.require_live();
       core.refresh();
       core.chunks.reserve(kMostRemovals);
-    } catch (...) {  // what could not be recovered stays marked, and the next owner tries again
+    } catch (...) {  // if the recovery failed, the mark is still set, and the next owner tries again
       core.lock.release();
       throw;
     }
   };
-  patiently(*core.arena, deadline, enter);  // a recovery needs the heap
+  patiently(*core.arena, deadline, enter);  // a recovery takes the heap's lock
 }
 
 TableCore::Guard::~Guard() {
@@ -62,8 +62,8 @@ TableCore::Guard::~Guard() {
   core_.lock.release();
 }
 
-// After an error the hold's words are rolled back at once: ledger entries that the caller takes back are then free, and
-// no use of a chunk ends for what did not happen. Derived parts stay marked as changed: the next owner rebuilds them.
+// After an exception: rolls the hold's words back at once, so that the ledger entries that the caller takes back are
+// free, and no use ends for a change that was undone. The `dirty` mark stays: the next owner rebuilds derived parts.
 void TableCore::forget_hold() noexcept {
   chunks.forget_ending();
   try {
@@ -72,7 +72,7 @@ void TableCore::forget_hold() noexcept {
   }
 }
 
-// In a forked child: another thread of the parent may have been changing these members, so they are made new.
+// In a forked child: makes these members new, as another thread of the parent may have been changing them.
 void TableCore::forget_parent() {
   fork_generation_ = arena->fork_generation();
   forget_blocks();
@@ -83,7 +83,7 @@ void TableCore::forget_parent() {
   late_.store(false, std::memory_order_relaxed);
 }
 
-// The state first: if the generation is still this table's, then the state read before was this table's too.
+// Reads the state first: if the generation is still this table's after that, the state was this table's too.
 bool TableCore::live() const {
   return header.is(TableState::kLive) && header.generation.load(std::memory_order_acquire) == generation;
 }
@@ -137,7 +137,7 @@ void TableCore::end_live(u32 slot) {
   --header.size;
 }
 
-// Its words change through the undo record.
+// The item's words change through the undo record.
 void TableCore::remove(u32 slot, bool undrawn_counts) {
   const Item& item = items[slot];
   const bool was_live = item.is(ItemState::kLive);
@@ -165,13 +165,13 @@ void TableCore::free_slot(u32 slot) {
 
 // -------------------------------------------------------------------------------------------------------- housekeeping
 
-// May go past the budget: draw() has reserved the room before.
+// May exceed the budget: draw() has charged the bytes before.
 void TableCore::settle_held(Deadline deadline) {
   const u64 right = header.held * header.item_bytes, now = header.held_bytes.load();
   if (right != now) arena->heap().claims.hold(index, static_cast<i64>(right - now), deadline, true);
 }
 
-// Where the heap's lock is held up the bytes stay too high, never too low, as draw() has charged more before.
+// If the heap's lock is not available, too many bytes stay charged for a while, never too few: draw() charges first.
 void TableCore::settle_held_soon() {
   try {
     settle_held(Deadline::brief());
@@ -197,7 +197,7 @@ void TableCore::settle(Deadline deadline) {
   }
 }
 
-// Does what was left because the heap's lock or this table's was held up.
+// Does what earlier calls left because the heap's lock or this table's was not available.
 void TableCore::settle_late(Deadline deadline) {
   if (!late_.exchange(false, std::memory_order_relaxed)) return;
   try {

@@ -1,8 +1,8 @@
-// What lies under a table's lock, as one process sees it: the items, the selectors of who is drawn and removed next,
-// the uses of chunks. Table, Draws, Reads, Growth, TableSettings and TableRecovery all work on it.
+// What a table's lock guards, as one process sees it: the items, the sampler and the remover, the uses of chunks.
+// Table, Draws, Reads, Growth, TableSettings and TableRecovery all work on it.
 //
 // The lock is held for at most kBatchStep items at a time. A hold that changes something calls change() first and
-// commit() last. After a kill in between, the next owner rolls back the words that change as one (undo.h), then
+// commit() last. After a kill in between, the next owner rolls back the words in the undo record (undo.h), then
 // rebuilds every derived part (recovery.h).
 #pragma once
 
@@ -24,12 +24,12 @@ namespace di {
 
 constexpr u32 kMostRemovals = 2 * kBatchStep;  // in one hold: an insert may remove two items (Table::make_place)
 
-// What processes wait for at a table: a futex word that counts the changes, and how many wait for it.
+// Something of a table that processes wait for: a futex word that counts its changes, and the number of waiters.
 struct Event {
   Shared<u32>& seq;
   Shared<u32>& waiters;
 
-  void signal(u64 count);  // after the change: counts it and wakes at most `count` waiters
+  void signal(u64 count);  // call after the change: raises `seq` and wakes at most `count` waiters
 };
 
 class TableCore {
@@ -47,7 +47,7 @@ class TableCore {
     Guard(const Guard&) = delete;
     Guard& operator=(const Guard&) = delete;
 
-    void stay_marked() { marked_ = true; }  // something is left to recover: for the next owner, as after a death
+    void stay_marked() { marked_ = true; }  // lets the next owner recover the table, as after a death
 
    private:
     TableCore& core_;
@@ -55,35 +55,35 @@ class TableCore {
     bool marked_ = false;
   };
 
-  void refresh();        // finds the blocks that the header names, where they are others than this process knows
-  void forget_blocks();  // so that the next refresh() finds them again
+  void refresh();        // finds the blocks that the header names, if they have changed since the last call
+  void forget_blocks();  // makes the next refresh() find them again
 
-  void change() { lock.begin_change(); }  // before any derived part changes
-  void commit() {                         // after the last change of the truths
+  void change() { lock.begin_change(); }  // call before any derived part changes
+  void commit() {                         // call after the last change of a truth
     undo.commit();
     chunks.end_now();
   }
 
-  void make_live(u32 slot);  // the item's words are set: from now on it can be drawn and removed
+  void make_live(u32 slot);  // after the item's words are set: from now on it can be drawn and removed
   void end_live(u32 slot);   // from now on it can't
-  void free_slot(u32 slot);  // of an item neither live nor held; the uses of its chunks end with the commit
-  // Removes a live or held item. undrawn_counts: an item never drawn leaves a queue, whose limiter counts one insert
-  // less.
+  void free_slot(u32 slot);  // of an item no longer live or held; the uses of its chunks end with the commit
+  // Removes a live or held item. undrawn_counts: if the item was never drawn and the limiter is a queue's, the limiter
+  // counts one insert less.
   void remove(u32 slot, bool undrawn_counts);
-  u32 victim() { return selection.remover().pick({}); }  // the slot to be removed next; kNone: no item is left
+  u32 victim() { return selection.remover().pick({}); }  // the slot to remove next; kNone: there is no live item
   bool is_stale(const Item& item) const;
   i64 newest_version() const;
 
-  // Charges held items' bytes by their number. Called before the guard ends, and after a recovery, so that no kill
-  // leaves bytes and number apart.
+  // Sets the charge of held items to their number times item_bytes. Takes the heap's lock. Called before a hold ends
+  // and by every recovery: a kill in between leaves a wrong charge only until the table's lock has its next owner.
   void settle_held(Deadline deadline) DI_REQUIRES(lock);
-  // The same once a call has had its effect: neither fails nor waits; the next settle() does what is left.
+  // The same after a call has had its effect: neither fails nor waits long; the next settle() does what is left.
   void settle_held_soon() DI_REQUIRES(lock);
-  // Frees chunks that this table uses no more, and does what earlier calls had to leave. With Deadline::only_try() after
-  // a call has had its effect: housekeeping must then neither fail nor wait, and the next call does what is left.
+  // Frees chunks that this table no longer uses, and does what earlier calls have left. With Deadline::only_try() it
+  // neither fails nor waits, for calls that have had their effect; the next call does what is left.
   void settle(Deadline deadline);
 
-  void mark_late() {  // something is left for the next settle()
+  void mark_late() {  // the next settle() has something to do
     late_.store(true, std::memory_order_relaxed);
     chunks.mark_unsettled();
   }
@@ -114,8 +114,8 @@ class TableCore {
   void settle_late(Deadline deadline);
 
   u64 fork_generation_;
-  u32 links_block_ = kNone;        // that refresh() has seen; kNone: none yet
-  std::atomic<bool> late_{false};  // held items are charged too much, or writers are still to be closed
+  u32 links_block_ = kNone;        // header.links_block at the last refresh(); kNone: none yet
+  std::atomic<bool> late_{false};  // too much is charged for held items, or writers are still to be closed
 };
 
 }  // namespace di

@@ -3,13 +3,13 @@
 namespace di {
 namespace {
 
-// Where uses are limited and the sampler is Once: bits of undelivered draws, below those of the epoch it joined in.
+// With a use limit and the sampler Once: bits of the count of undelivered draws, below the bits of the epoch.
 constexpr u32 kUndeliveredBits = 8;
 
 }  // namespace
 
-// Item::state holds only the low bits of the epoch that the item joined in. That is enough: drawn_epochs() differs from
-// the running epoch by the undelivered draws, far fewer than half of the numbers that these bits can tell apart.
+// Item::state holds only the low bits of the epoch in which the item joined. That is enough: drawn_epochs() differs
+// from the running epoch by at most the undelivered draws, which are far fewer than half of the range of these bits.
 u32 UseCounts::joined_shift() const { return limited() ? 32 + kUndeliveredBits : 32; }
 
 u64 UseCounts::new_state(u64 generation) const {
@@ -28,7 +28,7 @@ u64 UseCounts::drawn_epochs(const Item& item) const {
   return header_.epoch + static_cast<u64>(static_cast<i64>(away) >> shift);
 }
 
-// Uses that have stopped at kMostUses stay there, as their true number is lost. With a use limit they are exact.
+// Uses that have reached kMostUses stay there, as the true number is not known. With a use limit the count is exact.
 void UseCounts::uncount(Item& item) {
   const u32 uses = item.uses();
   if (uses != 0 && (uses < kMostUses || limited()))

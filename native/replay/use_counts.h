@@ -1,5 +1,5 @@
-// The counts of draws in an item's words `span` and `state` (base/item.h): uses; where uses are limited, undelivered
-// draws; under Once, epochs. Under the table's lock; every change goes through the undo record.
+// The counts of draws in an item's words `span` and `state` (base/item.h): uses; with a use limit also undelivered
+// draws; with Once also epochs. Every call needs the table's lock; every change goes through the undo record.
 #pragma once
 
 #include "arena/undo.h"
@@ -16,7 +16,8 @@ class UseCounts {
 
   u64 new_state(u64 generation) const;  // `state` of a new live item
 
-  // Counts a draw. Uses stop at kMostUses, before they overflow into the rows; from there on `state` counts the epochs.
+  // Counts a draw. The uses stop at kMostUses, before they overflow into the bits of the rows; with Once, `state`
+  // counts the further epochs.
   void count(Item& item) {
     // mutant: uses-run-into-the-rows
     if (item.uses() < kMostUses) [[likely]]
@@ -24,19 +25,19 @@ class UseCounts {
     else if (by_epochs())
       undo_.set(item.state, item.state + kEpochStep);
   }
-  void uncount(Item& item);  // a draw came back
+  void uncount(Item& item);  // a draw was given back
 
-  // Where uses are limited.
+  // Only with a use limit.
   void add_undelivered(Item& item) { undo_.set(item.state, item.state + kUndelivered); }
   void end_undelivered(Item& item) { undo_.set(item.state, item.state - kUndelivered); }
   u64 undelivered(const Item& item) const;
 
-  // Under Once: the number of epochs, from the first one, in which the item was drawn or not yet there.
+  // With Once: the number of epochs before the item joined, plus one for each epoch in which it was drawn.
   u64 drawn_epochs(const Item& item) const;
 
  private:
-  static constexpr u64 kEpochStep = u64{1} << 32;    // without a use limit
-  static constexpr u64 kUndelivered = u64{1} << 32;  // with one
+  static constexpr u64 kEpochStep = u64{1} << 32;    // one epoch in `state`, without a use limit
+  static constexpr u64 kUndelivered = u64{1} << 32;  // one undelivered draw in `state`, with a use limit
   u32 joined_shift() const;
 
   const TableHeader& header_;

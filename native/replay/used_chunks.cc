@@ -5,7 +5,7 @@
 
 namespace di {
 
-// Most ranges lie in one chunk, and most chunks are closed: then the descriptor alone tells.
+// Most ranges lie in one chunk, and most chunks are closed: then the descriptor is enough, and no header is read.
 u32 UsedChunks::covered(u32 chunk, u32 row, u32 rows) const {
   const u64 end = u64{row} + rows;
   if (end <= arena_.heap().descriptor(chunk).summary.rows.load(std::memory_order_relaxed)) return 1;
@@ -15,10 +15,10 @@ u32 UsedChunks::covered(u32 chunk, u32 row, u32 rows) const {
 void UsedChunks::change(u32 chunk, u32 count, i32 delta) {
   const Heap& heap = arena_.heap();
   for (u32 i = 0; i < count && chunk != kNone; ++i) {
-    // `next` is read first: the chunk may be freed with its last use. For one chunk its header is not read at all.
+    // Read `next` first: the chunk may be freed with its last use. For a range in one chunk no header is read.
     const u32 next = i + 1 < count ? heap.chunk_memory.head(chunk).next.load(std::memory_order_acquire) - 1 : kNone;
     if (Uses* uses = heap.chunk_memory.uses_of(chunk, table_)) {
-      // release: reads of the chunk come before it is freed; acquire: pairs with the close.
+      // release: this process's reads of the chunk come before it is freed. acquire: pairs with ChunkEnds::close().
       const u32 now = uses->fetch_add(static_cast<u32>(delta), std::memory_order_acq_rel) + static_cast<u32>(delta);
       if (now == kUsesClosed) note_unused(chunk);
     }
@@ -27,7 +27,7 @@ void UsedChunks::change(u32 chunk, u32 count, i32 delta) {
 }
 
 void UsedChunks::end_now() {
-  for (std::size_t i = 0; i < ending_.size();) {  // neighbours of one chunk go in one step
+  for (std::size_t i = 0; i < ending_.size();) {  // consecutive uses of the same chunks end in one step
     const Use& use = ending_[i];
     i32 times = 0;
     for (; i < ending_.size() && ending_[i].chunk == use.chunk && ending_[i].count == use.count; ++i) ++times;
@@ -36,7 +36,7 @@ void UsedChunks::end_now() {
   ending_.clear();
 }
 
-// Runs after the commit, so it must not fail. A chunk that is not noted is found by ChunkEnds::sweep().
+// Runs after the commit, so it must not fail. If a chunk can't be noted, ChunkEnds::sweep() finds it later.
 void UsedChunks::note_unused(u32 chunk) noexcept {
   try {
     unused_.push_back(chunk);

@@ -1,5 +1,6 @@
-// The chunks that a table's items, draws and reads use: each use is counted in the chunk's descriptor. A use is counted
-// before its record (an item, a ledger entry) is written, and ends after the record is gone: no count is ever too low.
+// Counts the uses of chunks by a table's items, draws and reads, in Uses of each chunk (base/layout.h). A use is
+// counted before its record (an item, a ledger entry) is written, and ended after the record is gone. So a kill may
+// leave a count too high, never too low; the next owner of the table's lock counts again.
 #pragma once
 
 #include <atomic>
@@ -15,23 +16,25 @@ class UsedChunks {
 
   // How many chunks these rows cover.
   u32 covered(u32 chunk, u32 row, u32 rows) const;
-  void use(u32 chunk, u32 count) { change(chunk, count, +1); }
+  void use(u32 chunk, u32 count) { change(chunk, count, +1); }  // under the table's lock
 
-  // Under the table's lock: uses that end with this hold's commit. reserve() comes first, as end_later() must not fail.
+  // Under the table's lock: uses that end with this hold's commit. reserve() comes first: end_later() must not fail.
   void reserve(u32 more) { ending_.reserve(more); }
   void end_later(u32 chunk, u32 count) { ending_.push_back({chunk, count}); }
   std::size_t ending() const { return ending_.size(); }
   void end_now();                            // after the commit
-  void forget_ending() { ending_.clear(); }  // the hold was rolled back
+  void forget_ending() { ending_.clear(); }  // after the hold was rolled back
 
-  // Chunks that this table uses no more. The heap detaches them outside the table's lock.
-  void note_unused(u32 chunk) noexcept;                 // under the table's lock
-  void forget_unused() { unused_.clear(); }             // under it
-  bool has_unused() const { return !unused_.empty(); }  // under it: noted by this process since take_unused()
-  void take_unused(std::vector<u32>* chunks);           // under it
+  // Chunks that this table no longer uses, as noted by this process. They are detached under the heap's lock, after the
+  // table's lock is released; if the process dies before that, a sweep detaches them. All but put_back() need the
+  // table's lock.
+  void note_unused(u32 chunk) noexcept;
+  void forget_unused() { unused_.clear(); }
+  bool has_unused() const { return !unused_.empty(); }
+  void take_unused(std::vector<u32>* chunks);
   void put_back(const std::vector<u32>& chunks);
 
-  // Something is left for TableCore::settle(): unused chunks, or work that an earlier call had to leave.
+  // TableCore::settle() has something to do: unused chunks, or work that an earlier call has left.
   bool unsettled() const { return unsettled_.load(std::memory_order_relaxed); }
   void mark_unsettled() { unsettled_.store(true, std::memory_order_relaxed); }
 
@@ -45,7 +48,7 @@ class UsedChunks {
   u32 table_;
   std::vector<Use> ending_;    // [table]
   std::vector<u32> unused_;    // [table]
-  std::vector<u32> put_back_;  // [local] the heap's lock could not be had for these
+  std::vector<u32> put_back_;  // not detached, as the heap's lock was not available; guarded by Arena::local()
   std::atomic<bool> unsettled_{false};
 };
 

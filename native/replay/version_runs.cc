@@ -11,7 +11,7 @@ std::vector<VersionRuns::Run>::const_iterator VersionRuns::holding(i64 raw) cons
 }
 
 void VersionRuns::begin(i64 raw, i64 version, i64 oldest) {
-  // Only when they are half of all, so that each run is moved about once.
+  // Drops old runs only when they are more than half of all, so that each run is moved about once.
   if (const auto keep = holding(oldest); 2 * (keep - runs_.begin()) > runs_.end() - runs_.begin())
     runs_.erase(runs_.begin(), keep);
   runs_.push_back({raw, version});

@@ -1,5 +1,5 @@
 // Which version of the weights a process had when it wrote the rows of a lane, for one table. A run holds the rows from
-// its first raw row (windows.h) to the next run. Rows between two steps belong to the run of the step in front of them.
+// its first raw row (windows.h) to the next run. Rows that hold no step belong to the run of the step before them.
 #pragma once
 
 #include <vector>
@@ -11,13 +11,13 @@ namespace di {
 class VersionRuns {
  public:
   bool goes_on(i64 version) const { return !runs_.empty() && runs_.back().version == version; }
-  // The next step, row `raw`, has another version than the rows before it. Rows before `oldest` are needed no more.
+  // The next step, row `raw`, has another version than the rows before it. Rows before `oldest` are no longer needed.
   void begin(i64 raw, i64 version, i64 oldest);
   // The call was rolled back: rows from this one on were not written.
   void rewind(i64 raw) {
     while (!runs_.empty() && runs_.back().first >= raw) runs_.pop_back();
   }
-  // The smallest version among these rows, the last one not included; -1 where none is known.
+  // The smallest version of rows `first` to `end`, `end` not included; -1: not known.
   i64 least(i64 first, i64 end) const;
   std::size_t size() const { return runs_.size(); }
 

@@ -18,7 +18,7 @@ Writer::Writer(std::shared_ptr<Arena> arena, WriterPlan plan, Deadline deadline)
   }
   for (u32 i = 0; i < state_.plan.lanes; ++i)
     state_.lanes[i].committed.episode = u64{state_.chunk_plan.stream + i} << 32;
-  if (state_.plan.counted) be_counted(deadline);  // last: an error leaves no table that counts it
+  if (state_.plan.counted) be_counted(deadline);  // last, so that no table counts a writer whose constructor failed
 }
 
 void Writer::be_counted(Deadline deadline) {
@@ -48,7 +48,7 @@ void Writer::restart_call(const std::vector<u32>& lanes, bool several) {
   commit_.begin_call();
 }
 
-// Ends what an earlier call has left first. False: that is held up, and nothing of this call was written.
+// First finishes what an earlier call has left. False: that is not possible yet, and nothing of this call was written.
 bool Writer::begin_call(const WriterCall& call, bool several, Blocked* blocked) {
   *blocked = resume();
   blocked->passed = false;
@@ -60,8 +60,8 @@ bool Writer::begin_call(const WriterCall& call, bool several, Blocked* blocked) 
   return true;
 }
 
-// Writes what readers don't see yet, then commits it. Where that fails, nothing has changed; of a call that can never
-// fit, the chunks opened for it are closed.
+// Writes rows that readers don't see yet, then commits them. If that fails, nothing has changed for readers; if the
+// call can never fit, the chunks opened for it are closed.
 template <class Write>
 Blocked Writer::stage(const std::vector<u32>& lanes, const Write& write, Deadline deadline, Blocked* blocked) {
   try {
@@ -131,7 +131,7 @@ Blocked Writer::finish(Deadline deadline) {
 
 // ------------------------------------------------------------------------------------------------------------- closing
 
-// Must neither fail nor wait long: where a lock is held up, the next call of this process closes the rest.
+// Must neither fail nor wait long: if a lock is not available, later calls of this process close the rest.
 void Writer::close() {
   if (closed_) return;
   closed_ = true;

@@ -1,11 +1,12 @@
-// A writer: rows of some lanes become steps in chunks and items in tables.
+// A writer writes the rows of some lanes to chunks, and inserts the items that they complete into tables.
 //
-// A call has two halves. The first writes rows behind the published ones and runs copies of the windows (RowWriter,
-// Episodes); readers see none of it. The second takes the locks of all tables, publishes the rows and inserts the items
-// (ItemCommit), or says what blocks and leaves everything as it was before the call, which may then be repeated.
+// A call has two halves. The first writes rows after the published ones and runs copies of the windows (RowWriter,
+// Episodes); it takes locks only to make room for chunks, and readers see none of it. The second takes the locks of all
+// tables in order of index, publishes the rows and inserts the items (ItemCommit). Or it returns what the call waits
+// for and leaves everything as it was before, so that the call may be repeated.
 //
-// A kill between the halves leaves unpublished rows; a kill after publishing, rows without items. A killed writer may
-// lose both. The reaper closes its chunks.
+// A kill in the first half leaves unpublished rows, which are lost; a kill after publishing may leave rows without
+// their items. The reaper closes the chunks.
 #pragma once
 
 #include <memory>
@@ -25,13 +26,14 @@ class Writer {
   Writer& operator=(const Writer&) = delete;
 
   Blocked append(const WriterCall& call, Deadline deadline);
-  // call.final: columns for each lane of the call, or empty. discard: withdraws rows that no item uses.
+  // call.final: columns for each lane of the call, or empty. discard: makes no further items of the open episodes.
   Blocked end_episode(const WriterCall& call, bool discard, Deadline deadline);
-  // Rows inserted whole: each item is an episode of lane 0. One in `items` stands for all. Priorities by item.
+  // Inserts rows whole: each item is an episode of lane 0. A single entry of `items` stands for all. call.priority has
+  // one number for each item.
   Blocked insert_whole(const WriterCall& call, const std::vector<WholeItem>& items, Deadline deadline);
   Blocked finish(Deadline deadline);             // ends open episodes as end_episode() does
-  Blocked resume() { return commit_.resume(); }  // the rest of a call that has passed; nothing to do: kNothing
-  void close();                                  // lets go of chunks and tables
+  Blocked resume() { return commit_.resume(); }  // inserts the rest of a call that has passed; kNothing: all is done
+  void close();                                  // closes the writer's chunks, and is no longer counted by its tables
 
   const std::vector<MadeItem>& made(u32 table) const { return state_.made[table]; }
   // The version of rows written from now on, in a table that tracks versions.

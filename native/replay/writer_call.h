@@ -1,4 +1,4 @@
-// What a writer is made for, what one call gives it, and what the call results in.
+// The plan of a writer, the input of one of its calls, and the result of the call.
 #pragma once
 
 #include <memory>
@@ -11,16 +11,16 @@
 
 namespace di {
 
-constexpr u64 kNoMaxBytes = u64{1} << 63;  // max_bytes from here on: the table has none
+constexpr u64 kNoMaxBytes = u64{1} << 63;  // a max_bytes of this or more means: no limit
 
 enum class Autoreset : u32 { kOff = 0, kNextStep = 1, kSameStep = 2 };
 
 struct TableSink {  // how one table turns this stream's rows into items
   std::shared_ptr<Table> table;
   ViewSpec spec;
-  ColumnMask observed;         // columns it takes from the row behind an item's last step
+  ColumnMask observed;         // columns it takes from the row after an item's last step
   std::vector<u32> first;      // columns stored only where a sequence starts
-  bool track_version = false;  // no column `version`: rows have the version last got from latest()
+  bool track_version = false;  // there is no column `version`: rows get the version that latest() returned last
   bool weighted = false;       // its rows have the column `discount`
 };
 
@@ -34,16 +34,17 @@ struct WriterPlan {
   u64 chunk_bytes = 0;
   u32 least_rows = 1;
   u64 heap_bytes_per_row = 0;  // estimate; 0: no column lies in the heap
-  u64 heap_row_max = 0;        // the most bytes that one row's bounded values need
-  ColumnMask unbounded;        // columns of variable length without a bound
-  bool counted = true;         // as an open writer of its tables; the writer of table.insert() is not
+  u64 heap_row_max = 0;        // the most heap bytes of one row's values whose length is bounded
+  ColumnMask unbounded;        // columns whose length has no bound
+  bool counted = true;         // its tables count it as an open writer; not so the writer of table.insert()
 };
 
-// The cells of one call: value of column c for time t and the l-th lane of the call.
+// The values of one column in a call. That of step t and the l-th lane of the call is cells[t * lanes + l], or lies at
+// base + t * step_stride + l * lane_stride.
 struct ColumnInput {
-  const u8* base = nullptr;  // null, and `cells` too: the call does not give the column
+  const u8* base = nullptr;  // if `cells` is null too, the call does not give the column
   u64 step_stride = 0, lane_stride = 0;
-  const Cell* cells = nullptr;  // of a column of variable length: [t * lanes + l]
+  const Cell* cells = nullptr;
 
   bool given() const { return base != nullptr || cells != nullptr; }
 };
@@ -51,13 +52,13 @@ struct ColumnInput {
 struct WriterCall {
   u32 steps = 1;
   std::vector<u32> lanes;
-  std::vector<ColumnInput> columns;           // all of the layout
-  std::vector<ColumnInput> next, final;       // empty, or all of the layout with holes
+  std::vector<ColumnInput> columns;           // by column of the layout
+  std::vector<ColumnInput> next, final;       // empty, or by column of the layout; some may not be given
   std::vector<u8> final_given;                // [steps * lanes of the call]
   std::vector<std::vector<double>> priority;  // by table: empty, or [steps * lanes of the call]
   std::vector<double> alpha;                  // by table: PriorityRange::alpha that `priority` was checked with
-  bool limited = false;                       // more items than a table's capacity are refused
-  bool extends = false;                       // extend(): that limit holds for queues too
+  bool limited = false;                       // refuse more items than a table's capacity
+  bool extends = false;                       // extend(): the limit is for items, also of queues (call_limits.h)
 };
 
 // One item of rows inserted whole: `rows` of them, of which the first `steps` are steps.
@@ -69,15 +70,15 @@ struct MadeItem {
   u64 key;
   i64 start;
   u32 lane;
-  u32 order;  // in which the call's items were made
+  u32 order;  // position among the items that the call made
 };
 
 struct Blocked {
   enum class Why { kNothing, kLimiter, kTableRoom, kStoreRoom, kLock } why = Why::kNothing;
   u32 table = 0;        // position among the writer's tables
-  u32 seq = 0;          // futex value seen before the look: wait on it
-  u32 holder = kNone;   // of the lock: client slot
-  bool passed = false;  // the call has passed and begun: only resume() may follow
+  u32 seq = 0;          // value of the futex word before the check: wait until it changes
+  u32 holder = kNone;   // client slot of the lock's owner
+  bool passed = false;  // the call has passed, and some items are inserted: only resume() may follow
   std::string text;
 };
 

@@ -1,5 +1,5 @@
-// What the parts of a writer work on: its plan, its lanes, and the items that the current call is about to make. It
-// lies in this process's memory; one thread at a time calls a writer.
+// What the parts of a writer share: its plan, its lanes, and the items that the current call is about to make. In this
+// process's memory, without a lock: one thread at a time calls a writer.
 #pragma once
 
 #include <memory>
@@ -22,7 +22,7 @@ struct WriterState {
 
   void begin_call(const std::vector<u32>& of, bool has_several);
   void roll_back(const std::vector<u32>& of);
-  void emit(u32 table, u32 lane, double priority) {  // makes pending items of `windows`
+  void emit(u32 table, u32 lane, double priority) {  // moves `windows` to the pending items
     for (const Window& window : windows) pending[table].push_back({lane, window, priority});
     windows.clear();
   }
@@ -32,12 +32,12 @@ struct WriterState {
   const RowCells cells;
   ChunkPlan chunk_plan;
   std::vector<Lane> lanes;
-  std::vector<i64> versions;  // by table: weights version of the rows to come; -1: not known
+  std::vector<i64> versions;  // by table: weights version of rows written from now on; -1: not known
   bool tracks_versions = false;
 
   // Of the current call.
-  bool several = false;         // more than one row a lane, or rows inserted whole
-  std::vector<u8> next_covers;  // by table: next= gives all columns that the table takes from the row behind an item
+  bool several = false;         // the call has more than one row for a lane, or rows inserted whole
+  std::vector<u8> next_covers;  // by table: next= gives all columns that the table takes from the row after an item
   std::vector<double> alpha;
   std::vector<std::vector<Pending>> pending;  // by table
   std::vector<std::vector<MadeItem>> made;    // by table
