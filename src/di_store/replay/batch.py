@@ -16,12 +16,12 @@ _BLOB_ALIGNMENT = 64
 
 
 class Items:
-    """The items that a call completed: by lane, and in a lane in the order of time (by episode, then start).
+    """The m items that a call completed, sorted by lane, then episode, then start.
 
     Attributes:
-        keys: uint64[m].
-        lanes: int32[m].
-        starts: int64[m], number of an item's first row in its episode.
+        keys: uint64[m], for `Table.peek`, `update_priorities` and `delete`.
+        lanes: int32[m], the lane that each item was written in.
+        starts: int64[m], number of an item's first row in its episode, from 0.
     """
 
     __slots__ = ("keys", "lanes", "starts")
@@ -43,15 +43,15 @@ class Batch:
             `Opaque` table the list of values.
         keys: uint64[n], for `update_priorities`.
         priorities: float64[n], as they were when drawn.
-        probabilities: float64[n] of each draw.
-        weights: float32[n], importance weights; ones without beta.
-        times_sampled: int32[n], this draw included; 2**31 - 1 stands for that many and more.
-        versions: int64[n], of the published weights; -1 unknown.
+        probabilities: float64[n], with which the sampler drew each item.
+        weights: float32[n], importance weights (Schaul et al. 2016, section 3.4); ones without beta.
+        times_sampled: int32[n], this draw included; 2**31 - 1 also stands for larger numbers.
+        versions: int64[n], version of the published weights that produced the item; -1: unknown.
         episodes: int64[n], number of the episode, unique in the store.
-        starts: int64[n], number of the first row in its episode.
-        table_size: items in the table at the draw.
-        live: bool[n] of `peek`, False for items that are gone; None otherwise.
-        source: int32[n] of a mixture's batch, which table each example is from; None otherwise.
+        starts: int64[n], number of the first row in its episode, from 0.
+        table_size: items in the table at the draw; of a mixture, in all tables drawn from.
+        live: bool[n] in a batch of `peek`: False for items that are gone; None in other batches.
+        source: int32[n] in a mixture's batch: the number of the table that each example is from; None in others.
     """
 
     __slots__ = (
@@ -90,27 +90,27 @@ class Batch:
         return len(self.keys)
 
     def front(self, n: int) -> Any:
-        """`data` of the first n examples: views of the same arrays. Ragged columns and values are whole."""
+        """`data` of the first n examples, as views. Ragged columns and values of an `Opaque` table are not cut."""
         return _front(self.data, n)
 
     def to(self, device: Any) -> Batch:
-        """The batch with `data` and `weights` as torch tensors on a device, as a loader with ``device=`` gives them.
+        """A batch with `data` and `weights` as torch tensors on a device, as a loader with ``device=`` returns them.
 
-        Everything else is shared, and stays numpy. On the CPU the tensors lie over the batch's own arrays; values of
-        an `Opaque` table, and arrays that torch has no type for, stay as they are.
+        All other attributes stay numpy arrays and are shared with this batch. On the CPU the tensors share memory with
+        this batch's arrays. Values of an `Opaque` table, and arrays of a type that torch lacks, stay as they are.
 
         Args:
             device: what ``torch.device`` takes: "cpu", "cuda:1", a device.
 
         Raises:
-            ValueError: torch knows no such device.
+            ValueError: torch has no such device.
         """
         found = Batch.__new__(Batch).become(self)
         found.data, found.weights = moved(self.data, device), moved(self.weights, device)
         return found
 
     def become(self, other: Batch) -> Batch:
-        """Take over all that `other` holds; this batch."""
+        """Set all attributes to those of `other`, and return this batch."""
         for name in self.__slots__:
             if name != "__weakref__":
                 setattr(self, name, getattr(other, name))
@@ -131,10 +131,10 @@ def _front(data: Any, n: int) -> Any:
 
 
 def check_out(out: Any, n: int) -> None:
-    """Refuse an ``out=`` that cannot take n examples.
+    """Check that ``out=`` is a batch of n examples.
 
     Raises:
-        TypeError: no batch. ValueError: a batch of another size.
+        TypeError: it is no batch. ValueError: its size is not n.
     """
     if not isinstance(out, Batch):
         raise TypeError(f"out= takes a batch that sample() returned, not {type(out).__name__}")
@@ -143,7 +143,7 @@ def check_out(out: Any, n: int) -> None:
 
 
 def empty_batch(keys: Array) -> Batch:
-    """The batch of items that are gone, of a table that has no columns yet."""
+    """What `peek` returns for a table without columns: all items are gone, and `data` is empty."""
     n = len(keys)
     zeros, unknown = np.zeros(n), np.full(n, -1, np.int64)
     weights, times = np.ones(n, np.float32), np.zeros(n, np.int32)
@@ -152,7 +152,10 @@ def empty_batch(keys: Array) -> Batch:
 
 
 def wrap_ragged(data: dict[str, Any], ragged: dict[int, tuple[tuple[str, ...], int]], n: int) -> None:
-    """Put `Ragged` in place of the core's pairs of values and offsets."""
+    """Replace the core's pairs of values and offsets in `data` by `Ragged`.
+
+    `ragged`: for each ragged output its path in `data`, and the rows of one example (0: no time axis).
+    """
     for path, rows in ragged.values():
         node = data
         for part in path[:-1]:
@@ -167,7 +170,7 @@ def wrap_ragged(data: dict[str, Any], ragged: dict[int, tuple[tuple[str, ...], i
 
 
 def encode_blob(value: Any) -> Array:
-    """A Python value as uint8: header length, header, payload, each part at a multiple of 64 bytes."""
+    """A Python value as uint8[bytes]: 8 bytes of header length, the header, then at a multiple of 64 the payload."""
     encoded = codec.encode(value)
     start = _aligned(8 + len(encoded.header))
     blob: Array = np.zeros(_aligned(start + encoded.payload_bytes), np.uint8)
@@ -180,7 +183,7 @@ def encode_blob(value: Any) -> Array:
 
 
 def decode_blob(blob: Array) -> Any:
-    """The value of `encode_blob`; None for no bytes at all (an item that is gone)."""
+    """The value that `encode_blob` encoded; None for an empty blob (an item that is gone)."""
     if not len(blob):
         return None
     size = int.from_bytes(blob[:8].tobytes(), "little")
@@ -198,7 +201,7 @@ def key_array(keys: Any) -> Array:
     """Keys as uint64[n].
 
     Raises:
-        TypeError: no whole numbers.
+        TypeError: they are not integers.
     """
     found = _as_array("keys", keys, "the uint64 keys that batches and writers return")
     if found.size == 0:
@@ -209,10 +212,10 @@ def key_array(keys: Any) -> Array:
 
 
 def host_array(values: Any, option: str = "priorities", wanted: str = "one number for each key") -> Array:
-    """Priorities as float64[n] on the host, of numpy, torch of any device, or lists.
+    """Priorities as float64[n] in host memory, from numpy arrays, torch tensors on any device, or lists.
 
     Raises:
-        TypeError: no numbers.
+        TypeError: they are not numbers.
     """
     single = is_tensor(values) and values.is_floating_point()  # bfloat16 has no numpy form
     found = _as_array(option, values.float() if single else values, wanted)
@@ -224,5 +227,5 @@ def host_array(values: Any, option: str = "priorities", wanted: str = "one numbe
 def _as_array(option: str, values: Any, wanted: str) -> Array:
     try:
         return np.atleast_1d(tensor_array(values)[0] if is_tensor(values) else np.asarray(values))
-    except Exception:  # whatever a foreign type raises
+    except Exception:  # `values` may be of any type, whose conversion may raise anything
         raise TypeError(f"{option}={shown(values)} is a {type(values).__name__}: give {wanted}") from None

@@ -1,4 +1,4 @@
-"""Looking at a table's columns and items without drawing them: for what shows a store to people."""
+"""Reading a table's columns and items without drawing them, for tools that show a store to people."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def columns_of(table: Table) -> Schema | None:
 
 
 def oldest(table: Table, start: int, n: int, columns: tuple[str, ...] | None) -> Batch:
-    """Up to `n` items as `Table.peek` shows them, oldest first, the `start` oldest left out.
+    """Up to `n` items as `Table.peek` shows them, oldest first, after skipping the `start` oldest.
 
-    Each is read in the hold of the lock that finds it: none is gone before one can look at it.
+    Each item is found and read in one hold of the table's lock, so it cannot be removed in between.
     """
     handle = table._open()
     if handle.read_plan() is None:

@@ -1,6 +1,6 @@
-"""Batches as torch tensors: on the CPU over the same buffers, on a GPU copied from page-locked ones on a stream aside.
+"""Batches as torch tensors: on the CPU over the same buffers, on a GPU copied from page-locked buffers on a stream.
 
-torch is imported only when a device or page-locked memory is asked for.
+The stream is separate from the consumer's. torch is imported only when a device or page-locked memory is asked for.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from di_store.replay.pool import ArrayPool
 
 
 class Placed(Protocol):
-    """What is put on a device of a batch."""
+    """The attributes of a batch that are put on a device."""
 
     data: Any
     weights: Any
@@ -27,7 +27,7 @@ B = TypeVar("B", bound=Placed)
 
 
 class Placer:
-    """Puts `data` and `weights` of batches where a loader was asked to."""
+    """Puts `data` and `weights` of batches on the device that a loader was given."""
 
     def __init__(self, device: Any, pin_memory: bool) -> None:
         self._torch: Any = None
@@ -56,12 +56,12 @@ class Placer:
 
     @property
     def allocate(self) -> Callable[[str, Any, Any], Any] | None:
-        """Makes arrays of a page-locked pool; None where the core's pool will do."""
+        """A function that makes arrays in page-locked memory; None: the core's pool is used."""
         pool = self._pool
         return None if pool is None else lambda _, shape, dtype: pool.take(shape, dtype)
 
     def place(self, batch: Placed) -> Any:
-        """Start the copies of a batch; called in the thread that drew it. Gives what `hand_out` needs."""
+        """Start the copies of a batch, in the thread that drew it. The result is for `hand_out`."""
         if self._torch is None:
             return None
         if not self._cuda:
@@ -77,7 +77,7 @@ class Placer:
         return data, weights, done
 
     def hand_out(self, batch: B, placed: Any) -> B:
-        """The batch as the consumer gets it: its tensors are ready on the consumer's current stream."""
+        """The batch with its tensors. Work that the consumer puts on its current stream waits for the copies."""
         if placed is None:
             return batch
         data, weights, done = placed
@@ -90,7 +90,7 @@ class Placer:
         return batch
 
     def close(self) -> None:
-        """Wait for copies that are under way, then let the buffers go."""
+        """Wait for copies that are under way: their buffers may be freed afterwards."""
         if self._stream is not None:
             self._stream.synchronize()
 
@@ -98,13 +98,13 @@ class Placer:
         tensor = _tensor(array)
         if not hasattr(tensor, "to"):
             return tensor
-        # The page-locked buffer must stay until the copy is done: the event of the batch tells, and torch keeps it.
+        # The page-locked buffer must not be used again before the copy is done: _keep() holds a reference until then.
         moved = tensor.to(self._device, non_blocking=self._pinned)
         self._keep(tensor)
         return moved
 
     def _keep(self, tensor: Any) -> None:
-        """Hold a source until its copy is done; looked at when the next one comes."""
+        """Hold a reference to a source until its copy is done. Finished copies are dropped at the next call."""
         event = self._torch.cuda.Event()
         event.record(self._stream)
         self._pending.append((event, tensor))
@@ -113,13 +113,13 @@ class Placer:
 
 
 def moved(data: Any, device: Any) -> Any:
-    """Arrays or tensors, nested, as tensors on a device."""
+    """Nested arrays or tensors as tensors on a device; arrays of a type that torch lacks stay as they are."""
     place = _device(device)
     return _map(data, lambda each: tensor.to(place) if is_tensor(tensor := _tensor(each)) else tensor)
 
 
 def _device(device: Any) -> Any:
-    """`torch.device(device)`; ValueError for what is none."""
+    """`torch.device(device)`; ValueError if torch has no such device."""
     torch = import_torch("device=")
     try:
         return torch.device(device)
@@ -128,7 +128,7 @@ def _device(device: Any) -> Any:
 
 
 def _tensor(array: Any) -> Any:
-    """A CPU tensor over the array's memory; tensors, and arrays that torch has no type for, stay as they are."""
+    """A CPU tensor over the array's memory; tensors, and arrays of a type that torch lacks, stay as they are."""
     if is_tensor(array):
         return array
     torch = import_torch("device=")
@@ -147,12 +147,12 @@ def _pinned_bytes(size: int) -> Array:
 
 
 def _map(data: Any, change: Callable[[Any], Any]) -> Any:
-    """The same nesting with every array changed."""
+    """A copy of the nesting in which `change` replaces every array. Lists of Python values stay as they are."""
     if isinstance(data, dict):
         return {name: _map(value, change) for name, value in data.items()}
     if isinstance(data, Ragged):
         values = change(data.values)
-        # Offsets lie where the values are: what torch has no type for stays numpy altogether.
+        # Offsets become a tensor only if the values did, so that both are of the same kind and on the same device.
         torch = is_tensor(values) or is_tensor(data.offsets)
         return Ragged(values, change(data.offsets) if torch else data.offsets, data.lead)
     if isinstance(data, list):

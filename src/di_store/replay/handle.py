@@ -1,4 +1,4 @@
-"""One table as this process sees it: the core's table, its settings, its columns, and how it is read."""
+"""One table in this process: the core's table, its settings, its columns, and how it is read."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ from di_store.policy.views import Opaque, Step, check_columns
 from di_store.replay.batch import Batch, decode_blob, wrap_ragged
 
 Size = tuple[int, int, Reserve]
-"""Capacity, slots at least, reserve."""
+"""Capacity, least number of slots, reserve."""
 
 
 def held_reserve(now: dict[str, Any]) -> Reserve:
-    """What a table wants set aside, by `stats` of the core's table."""
+    """The reserve that a table asked for; `now`: `stats` of the core's table."""
     return Reserve(int(now["reserve_wanted"]), int(now["reserve_open"]))
 
 
 def slots_now(now: dict[str, Any]) -> int:
-    """Slots that the capacity needs, by the same."""
+    """Slots that the table's capacity needs; `now`: `stats` of the core's table."""
     capacity = int(now["capacity"])
     return slots_for(None if capacity >= UNLIMITED else capacity)
 
 
 class TableHandle:
-    """What writers, loaders and mixtures need of a table; made anew in each process that attaches."""
+    """What writers, loaders and mixtures use of a table. Local to a process: each that attaches makes its own."""
 
     def __init__(self, arena: _core.Arena, native: _core.Table, versions: dict[str, int]) -> None:
         self.arena = arena
@@ -66,12 +66,12 @@ class TableHandle:
         self.example_bytes = 0
         self.closed: StoreError | None = None  # set when the table's handle ends: calls that wait raise it
         self.special = False
-        self.inserted = False  # items whole, by this process
+        self.inserted = False  # whether this process has inserted whole items
         self._warned = False
         self.ends_warned = False
 
     def check_open(self) -> None:
-        """Raise what ended the table's handle, if it has ended: a copy, since several threads may raise it."""
+        """Raise the error of a closed handle. Each call raises a copy, since several threads may raise it."""
         if self.closed is not None:
             raise copy.copy(self.closed)
 
@@ -87,17 +87,17 @@ class TableHandle:
         return self._schema
 
     def declare(self, schema: Schema, seconds: float) -> Schema:
-        """Declare the columns by the first step, unless another process was faster.
+        """Declare the columns by those of the first step, unless another process has declared them already.
 
         Args:
-            schema: what the step tells.
+            schema: of the first step.
             seconds: to wait for locks that stopped processes hold; negative: no limit.
 
         Returns:
-            The table's columns, whoever declared them.
+            The table's columns: these, or those of the process that was first.
 
         Raises:
-            ValueError: the view cannot work with them. CapacityError: the table would not fit.
+            ValueError: the table's view does not allow these columns. CapacityError: the table would not fit.
         """
         known = self.schema
         if known is not None:
@@ -112,16 +112,16 @@ class TableHandle:
         return self._schema
 
     def publish_layout(self, seconds: float) -> None:
-        """Store the layout of the table's own rows now: a writer may be opened when the store is full."""
+        """Store the layout of the table's own rows now, so that a writer can be opened later in a full store."""
         if (schema := self.schema) is None:
             return
         try:
             make_layout(schema, sparse_columns([(self.settings.view, schema)])).publish(self.arena, seconds)
         except (CapacityError, Timeout):
-            return  # if there is still no room later, opening a writer raises it
+            return  # opening a writer tries again, and raises if there is still no room
 
     def reserve_opaque(self, example_bytes: int, seconds: float) -> None:
-        """Set aside what a table of Python values needs, estimated from its first one."""
+        """Reserve memory for a table of Python values, estimated from the bytes of the first value."""
         if self.example_bytes or self._declared:
             return
         self.example_bytes = max(64, example_bytes)
@@ -130,7 +130,7 @@ class TableHandle:
         self._declare("[]", OPAQUE_SCHEMA, seconds)
 
     def _declare(self, text: str, schema: Schema, seconds: float) -> None:
-        """The first step tells what the table needs: check, and take it."""
+        """Check that the table fits with these columns, declare them, and reserve its memory."""
         stats = self.native.stats()
         capacity = int(stats["capacity"])
         needed = self.needs(schema, capacity)
@@ -140,9 +140,9 @@ class TableHandle:
             self.resize(partial(self._declared_size, schema, capacity), seconds)
 
     def _declared_size(self, schema: Schema, before: int, now: dict[str, Any]) -> Size | None:
-        """The size with all slots, which a table gets once its columns are known; None: it has them.
+        """The size with all slots, which a table gets once its columns are known; None: it has them already.
 
-        Where it was resized since the capacity was `before`, its reserve as well.
+        If the capacity is no longer `before`, another process has resized the table: compute its reserve again.
         """
         capacity, slots = int(now["capacity"]), slots_now(now)
         # mutant: columns-are-declared-for-the-old-capacity
@@ -151,10 +151,10 @@ class TableHandle:
         return (capacity, slots, held_reserve(now)) if slots > int(now["slots"]) else None
 
     def resize(self, size_of: Callable[[dict[str, Any]], Size | None], seconds: float) -> None:
-        """Give the table a size that depends on its figures; computed again if another process changes them.
+        """Give the table a size that depends on its figures; compute it again if another process changed them.
 
         Args:
-            size_of: the size, None for as it is, by what `stats` of the core's table says.
+            size_of: computes the size from `stats` of the core's table; None: leave the size as it is.
             seconds: to wait for locks that stopped processes hold; negative: no limit.
 
         Raises:
@@ -171,20 +171,21 @@ class TableHandle:
     def needs(
         self, schema: Schema, capacity: int | None = None, *, cut: Cut | None = None, lanes: int | None = None
     ) -> TableNeeds:
-        """What the table needs for a capacity as the core has it (None: the present one), as `table_needs`."""
+        """`table_needs` for `capacity`, in the core's form (`UNLIMITED` for none); None: the present capacity."""
         items = int(self.native.stats()["capacity"]) if capacity is None else capacity
         return table_needs(self.settings, schema, None if items >= UNLIMITED else items, self.example_bytes, cut, lanes)
 
     def needs_resized(self, schema: Schema, capacity: int, now: dict[str, Any]) -> TableNeeds:
-        """What the table needs for another capacity, and still needs beside that: see `stream.build_native`.
+        """What the table needs for another capacity, with what was added to its reserve since it was made.
 
-        What streams shared with other tables, and Python values larger than the first one, have added to its reserve
-        stays: for items in proportion to the capacity, for open chunks as it is, and chunks as small as they are cut.
+        Streams shared with other tables (`stream.build_native`), and Python values larger than the first one, add to
+        the reserve. The part for items is scaled with the capacity, the part for open chunks stays, and so does the
+        smallest chunk size.
 
         Args:
             schema: of its rows.
             capacity: items.
-            now: what `stats` of the core's table says.
+            now: `stats` of the core's table.
         """
         needed, before = self.needs(schema, capacity), int(now["capacity"])
         held, alone = held_reserve(now), self.needs(schema, before).reserve
@@ -194,7 +195,7 @@ class TableHandle:
             # The same rounding in both directions, so that growing and then shrinking restores the reserve.
             share = items_kept(self.settings, capacity) / items_kept(self.settings, before)
             if self.opaque:
-                share = min(1.0, share)  # an opaque table grows by itself
+                share = min(1.0, share)  # the core raises an opaque table's reserve itself as it grows
             items += round(more * share)
         # mutant: open-chunks-grow-with-the-capacity
         open_bytes = needed.reserve.open_bytes + max(0, held.open_bytes - alone.open_bytes)
@@ -218,17 +219,18 @@ class TableHandle:
             if plan is None:
                 raise Timeout(f"table {self.name!r} cannot be read yet", "nothing was written to it")
             self.special = bool(plan.ragged)
-            self._reader = _core.Reader(self.native, plan.native)  # without a lock: two threads may make one each
+            # No lock: two threads may each make a reader, and both readers work.
+            self._reader = _core.Reader(self.native, plan.native)
         return self._reader
 
     def read_plan(self) -> ReadPlan | None:
-        """How batches are put together; None until the columns are declared."""
+        """The plan by which batches are built from rows; None until the columns are declared."""
         if self._read_plan is None and (schema := self.schema) is not None:
             self._read_plan = read_plan(self.settings.view, schema, self.settings.columns)
         return self._read_plan
 
     def which(self, columns: str | Iterable[str] | None) -> list[int] | None:
-        """Numbers of the outputs that `columns` names; None for all."""
+        """Numbers of the outputs that `columns` names; None: all."""
         key = columns if columns is None or type(columns) is str else config.names("columns", columns)
         if key not in self._which:
             plan = self.read_plan()
@@ -238,7 +240,7 @@ class TableHandle:
         return self._which[key]
 
     def bytes_of(self, which: list[int] | None) -> int:
-        """Bytes of one example with these outputs, ragged ones apart."""
+        """Bytes of one example with these outputs, without its ragged outputs."""
         plan = self.read_plan()
         return 0 if plan is None else plan.bytes_of(which)
 
@@ -257,7 +259,7 @@ class TableHandle:
         return unflatten(found) if found else {}
 
     def warn_evicted(self) -> bool:
-        """Warn once when items were evicted before `capacity`; whether that has happened."""
+        """Warn once if items were evicted before `capacity` was reached; returns whether it has ever warned."""
         if not self._warned and (evicted := self.native.evicted_for_room):
             self._warned = True
             warnings.warn(
@@ -269,7 +271,7 @@ class TableHandle:
         return self._warned
 
     def _why_evicted(self) -> str:
-        """What takes more bytes than was estimated: of items inserted whole that is known here."""
+        """Why items need more bytes than was estimated. Precise if this process has inserted whole items."""
         schema, view = self.schema, self.settings.view
         if not self.inserted or schema is None or isinstance(view, (Step, Opaque)):
             return (
@@ -296,7 +298,7 @@ class TableHandle:
 
 
 def _values(pair: Any) -> list[Any]:
-    if pair is None:  # columns=(): none was asked for
+    if pair is None:  # columns=()
         return []
     values, offsets = pair
     ends = offsets.tolist()
