@@ -1,7 +1,7 @@
 """Inserting without a stream: rows, finished transitions, whole sequences and episodes.
 
-Each process has one writer of one lane for each table. Its threads take turns (`_core.Turn`), and no exception of a
-signal handler can lose a turn.
+Each process has one writer with one lane for each table. Its threads take turns (`_core.Turn`). A turn is released even
+if a signal handler raises an exception.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ class Inserter:
         self._pid = os.getpid()
         self._calls_to_look = _LOOK_EVERY
         self._tracked: list[tuple[int, dict[str, int], str]] = []
-        self._version = -1  # of the rows of the call under way
+        self._version = -1  # of the weights, for the rows of the call under way
         self._view = handle.settings.view
         self._plain = isinstance(self._view, Step)
         self._timed = TimedItems(self._view) if isinstance(self._view, (Sequence, Episode)) else None
 
     def insert(self, value: Any, priority: Any, timeout: Any, *, one: bool = True) -> Array:
-        """One item, or one for each entry of the leading axis; their keys, uint64[n].
+        """Insert one item, or (`one=False`) one for each entry of the leading axis. Returns their keys, uint64[n].
 
-        Threads wait for each other. A call inside another call of the same thread is refused: a signal handler may make
-        one, or `__array__` of a value that is being written.
+        A thread waits while another one inserts. A call inside another call of the same thread raises `StoreError`: a
+        signal handler may make such a call, or the `__array__` of a value that is being written.
         """
         timeout = None if timeout is None else check_timeout(timeout)
-        if self._pid != os.getpid():  # forked: the turn may be of a missing thread, the writer is the parent's
+        if self._pid != os.getpid():  # forked: a thread that this child lacks may hold the turn; the parent's writer
             self._begin_anew()
         wait: Wait | None = None
         while True:
@@ -79,7 +79,7 @@ class Inserter:
             wait.pause_turn(self._turn, _OTHER)
 
     def end_with(self, why: StoreError) -> None:
-        """The store's handle is closed: drop the table once no call is inside."""
+        """The store's handle is closed: drop the table as soon as no call uses it. Later calls raise `why`."""
         if self._pid != os.getpid():
             self._begin_anew()
         wait: Wait | None = None
@@ -88,7 +88,7 @@ class Inserter:
                 if mine:
                     self._ended = why
                     native, self._native = self._native, None
-                    self._handle = None  # type: ignore[assignment]  # the mapping goes with the last handle
+                    self._handle = None  # type: ignore[assignment]  # the last handle to go unmaps the store
                     if native is not None:
                         native.close()
                     return
@@ -100,7 +100,7 @@ class Inserter:
         self._pid = os.getpid()
 
     def _turn_wait(self, timeout: float | None) -> Wait:
-        handle = self._handle  # still there if nothing has ended it after this
+        handle = self._handle  # read before `_ended`: end_with() sets `_ended` first, so this is not None below
         if self._ended is not None:
             raise copy.copy(self._ended)
         return Wait(handle.arena, timeout, f"insert into table {handle.name!r}")
@@ -142,7 +142,7 @@ class Inserter:
             )
 
     def _steps(self, value: Any, n: int | None, priority: Any, timeout: float | None) -> Array:
-        """Rows of a table of single steps: they go to the core as they are."""
+        """Rows of a table of single steps: the core takes them unchanged."""
         if self._native is None and self._handle.schema is None:
             self._handle.declare(self._inferred(tree.flatten(value, what="row"), n), core_seconds(timeout))
         native = self._writer(timeout)
@@ -154,7 +154,7 @@ class Inserter:
             raise self._explained(error, value, n, timeout) from None
 
     def _finished(self, value: Any, n: int | None, priority: Any, timeout: float | None) -> Array:
-        """Finished transitions, one or n; they go to the core as they are."""
+        """Finished transitions, one (n is None) or n: the core takes them unchanged."""
         if self._native is None and self._handle.schema is None:
             self._handle.declare(self._inferred(tree.flatten(value, what="row"), n), core_seconds(timeout))
         native = self._writer(timeout)
@@ -167,7 +167,7 @@ class Inserter:
             raise self._explained(error, value, n, timeout) from None
 
     def _whole_steps(self, n: int | None) -> Any:
-        """The column `steps` of finished transitions that do not give it."""
+        """The column `steps` for finished transitions that lack it: n_step, or int[n] of it."""
         assert isinstance(self._view, Transition)
         return self._view.n_step if n is None else np.full(n, self._view.n_step)
 
@@ -180,7 +180,7 @@ class Inserter:
         return self._rows({VALUE: blobs}, len(blobs), priority, timeout)
 
     def _explained(self, error: SchemaMismatch, value: Any, n: int | None, timeout: float | None) -> Exception:
-        """The error of refused rows with the full path of the leaf; `error` itself if the slow path finds nothing."""
+        """The error with the full path of the leaf that is wrong; `error` itself if this slow check finds nothing."""
         try:
             leaves, schema = tree.flatten(value, what="row"), self._columns(timeout)
             self._complete(leaves, schema, n)
@@ -191,7 +191,7 @@ class Inserter:
         return error
 
     def _complete(self, leaves: dict[str, Any], schema: Schema, n: int | None) -> None:
-        """Refuse unknown and missing columns; what a finished transition may leave out is filled in."""
+        """Refuse unknown and missing columns. Fills in `steps` of finished transitions."""
         if "steps" in schema and "steps" not in leaves and isinstance(self._view, Transition):
             leaves["steps"] = self._whole_steps(n)
         for name in leaves:
@@ -214,7 +214,7 @@ class Inserter:
             native, self._schema = build_inserter(self._handle, core_seconds(timeout))
             self._tracked = tracked_versions([self._handle], self._schema)
             self._handle.inserted = True
-            self._native = native  # last: an interrupted call starts again
+            self._native = native  # set last: after an interrupt the next call does all of this again
         if self._tracked:
             _, versions, name = self._tracked[0]
             self._version = versions.get(name, -1)
@@ -222,7 +222,7 @@ class Inserter:
         return self._native
 
     def _inferred(self, leaves: dict[str, Any], n: int | None) -> Schema:
-        """The columns that a first inserted item declares: of a finished transition, those of its step."""
+        """The columns that a first inserted item declares. For a finished transition: those of a step."""
         view = self._view
         if not isinstance(view, Transition):
             return Schema.infer(tree.unflatten(leaves), n)
@@ -238,7 +238,7 @@ class Inserter:
         return Schema.infer(tree.unflatten(own), n)
 
     def _rows(self, rows: dict[str, Any], n: int, priority: Any, timeout: float | None) -> Array:
-        """N items of one row each."""
+        """Send n items of one row each."""
         return self._send(rows, [(1, 1, 0)], n, priority, timeout)
 
     def _send(
@@ -249,28 +249,28 @@ class Inserter:
         priority: Any,
         timeout: float | None,
     ) -> Array:
-        """Rows ``[total, …]`` as items of (rows, of which steps, flags); one entry stands for all items."""
+        """Send rows ``[total, …]`` as items of (rows, how many of them are steps, flags); one entry: for all items."""
         return self._waited(self._writer(timeout).insert, rows, items, total, priority, timeout=timeout)
 
     def _waited(self, call: Callable[..., Any], *arguments: Any, timeout: float | None) -> Array:
-        """Call the core until it passes; the keys of the items."""
+        """Call the core, repeatedly if it is blocked, until it has inserted all items. Returns their keys."""
         made = call(*arguments)
         if type(made) is not list:
             handle, version = self._handle, self._version
             with InsertWait(handle.arena, timeout, f"insert into table {handle.name!r}") as wait:
                 while type(made) is not list:
-                    if made.passed:  # some of its items are in the table: the rest follows, now or with the next call
+                    if made.passed:  # some items are in the table: resume() inserts the rest, now or in the next call
                         wait.passed()
                         wait.pause_for(made, handle.native, handle.arena)
                         handle.check_open()
                         made = self._writer(timeout).resume()
                         continue
-                    self._turn.pass_on()  # a blocked call has written nothing: other threads may try meanwhile
+                    self._turn.pass_on()  # a blocked call has written nothing, so other threads may insert meanwhile
                     wait.pause_for(made, handle.native, handle.arena)
                     while not self._turn.take_again():
                         wait.pause_turn(self._turn, _OTHER)
                     handle.check_open()
-                    if self._tracked and self._native is not None:  # another thread's insert may have had a newer one
+                    if self._tracked and self._native is not None:  # another thread may have set a newer version
                         self._native.set_version(0, version)
                     made = call(*arguments)
         keys: Array = made[0][0]
@@ -279,7 +279,7 @@ class Inserter:
     # -- sequences and episodes ---------------------------------------------------------------------------------
 
     def _whole(self, timed: TimedItems, value: Any, priority: Any, timeout: float | None) -> Array:
-        """One sequence or episode, leaves ``[time, …]``."""
+        """Insert one sequence or episode, leaves ``[time, …]``."""
         leaves = tree.flatten(value, what="item")
         if self._handle.schema is None:
             self._handle.declare(timed.schema(leaves), core_seconds(timeout))
@@ -289,7 +289,7 @@ class Inserter:
         return self._send(tree.unflatten(rows), [item], item[0], priority, timeout)
 
     def _wholes(self, timed: TimedItems, batch: Any, n: int, priority: Any, timeout: float | None) -> Array:
-        """N sequences or episodes, leaves ``[n, time, …]``: all of them in one call of the core, or none."""
+        """Insert n sequences or episodes, leaves ``[n, time, …]``, in one call of the core: all of them or none."""
         leaves = tree.flatten(batch, what="batch")
         values = split(leaves, n)
         if self._handle.schema is None:

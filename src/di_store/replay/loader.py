@@ -28,9 +28,9 @@ from di_store.session import Session
 
 LEARNER_ROLE = 2
 CLOSE_SECONDS = 60.0
-"""How long `close` waits for the thread, which is held up longer than 0.1 s by code of the user's only."""
+"""How long `close` waits for the thread. Only code of the user (`beta=`) can delay the thread by more than 0.1 s."""
 END_SECONDS = 5.0
-"""The same of all loaders together, when the interpreter ends."""
+"""How long the end of the interpreter waits for the threads of all loaders together."""
 
 
 class Source(Protocol):
@@ -40,19 +40,19 @@ class Source(Protocol):
     arena: _core.Arena
 
     def beta(self) -> float | None:
-        """The samplers' own exponent of the importance weights."""
+        """The sampler's exponent of the importance weights; None: weights are 1, or each table has its own."""
 
     def draw(self, terms: Terms, beta: float | None, allocate: Callable[[str, Any, Any], Any] | None) -> Drawn:
-        """A batch that is not delivered yet."""
+        """Draw a batch without delivering it; `terms`: size and time limits; `allocate`: makes its arrays."""
 
 
 class _Ahead:
-    """Draws batches, in a thread if some are to be drawn ahead. Ends with its `Loader`, to which it has no reference.
+    """Draws batches, in a thread unless prefetch=0. Ends with its `Loader`, to which it has only a weak reference.
 
-    An exception of a signal handler may interrupt the consumer between any two steps. So the consumer holds no lock
-    that the thread waits for, and the thread never waits for the consumer's next step: the consumer takes what is in
-    `_ready`, and each time that it finds nothing it makes sure that the thread runs and is awake. How many batches
-    are wanted is computed from `_ready` each time.
+    A signal handler may raise an exception in the consumer between any two steps. So the consumer holds no lock that
+    the thread waits for, and the thread never waits for a second step of the consumer. The consumer takes batches from
+    `_ready`; whenever `_ready` is empty, it makes sure that the thread runs and is awake. The number of batches still
+    to draw is computed from the size of `_ready` each time.
     """
 
     def __init__(
@@ -65,18 +65,23 @@ class _Ahead:
         self._beta = beta
         self._drop_last = drop_last
         self._drawn = 0
-        # Batches in their order, then the error that ended the thread, or None: there will be no more.
+        # Batches in order, then what ended the thread: an error, or None after the last batch.
         self._ready: SimpleQueue[tuple[Drawn, Any] | BaseException | None] = SimpleQueue()
-        self._more = Bell()  # rung when something is put there, and by a consumer that leaves some for another
-        self._counts: deque[dict[TableHandle, int]] = deque(maxlen=prefetch)  # of the latest batches, draws by table
-        self._wakes: SimpleQueue[Any] = SimpleQueue()  # what is put into it wakes the thread
+        self._more = Bell()  # rung when `_ready` grows, and by a consumer that leaves batches for other consumers
+        self._counts: deque[dict[TableHandle, int]] = deque(maxlen=prefetch)  # draws by table, of the latest batches
+        self._wakes: SimpleQueue[Any] = SimpleQueue()  # anything put into it wakes the thread
         self._sleeps = False
         self._closed = False
-        self._loader = weakref.ref(loader, self._wakes.put)  # dropped: the thread is woken in one step of C
+        # A dropped loader wakes the thread. SimpleQueue.put runs in C, so no signal handler can interrupt it.
+        self._loader = weakref.ref(loader, self._wakes.put)
         self._thread = Background(self._run)
 
     def next(self) -> tuple[Drawn, Any]:
-        """The next batch; raises `StopIteration` when there is no more."""
+        """The next batch.
+
+        Raises:
+            StopIteration: there is none. StoreClosed: the loader is closed. Else what ended the thread.
+        """
         if self._prefetch == 0:
             try:
                 return self._draw()
@@ -84,7 +89,7 @@ class _Ahead:
                 raise _closed(StoreClosed("this loader was closed")) from None
         while not self._stopped():
             if self._ready.qsize() > 1:
-                self._more.ring()  # one ring wakes one consumer: pass it on
+                self._more.ring()  # one ring wakes only one consumer: wake the next one
             try:
                 found = self._ready.get_nowait()
             except Empty:
@@ -97,13 +102,13 @@ class _Ahead:
                 return found
             if found is not None:
                 raise found
-            self._hand(None)  # there is no more, however often and by how many threads one asks
+            self._hand(None)  # put it back: later calls, in any thread, end as well
             if not self._stopped():
                 raise StopIteration
         raise _closed(StoreClosed("this loader was closed"))
 
     def _attend(self) -> None:
-        """Nothing is ready: start or wake the thread. A thread that could not start may start at the next attempt."""
+        """Nothing is ready: start the thread or wake it. If it could not start, the next call tries again."""
         # mutant: an-interrupt-leaves-the-loader-asleep
         if self._sleeps:
             self._wakes.put(None)
@@ -116,10 +121,10 @@ class _Ahead:
         return self._closed or self._loader() is None
 
     def stop(self, seconds: float) -> None:
-        """Draw no more, and give back what was not handed out.
+        """Stop drawing, and give back the batches that were not handed out.
 
-        Waits `seconds` at most for the thread; one that takes longer gives back at its end. Called again after an
-        interrupt, it does the rest.
+        Waits at most `seconds` for the thread. If the thread takes longer, it gives them back itself when it ends.
+        After an interrupt it can be called again and continues.
         """
         self._closed = True
         self._wakes.put(None)
@@ -128,7 +133,7 @@ class _Ahead:
 
     def _give_back(self) -> None:
         while not self._ready.empty():
-            with contextlib.suppress(Empty):  # another thread may take it
+            with contextlib.suppress(Empty):  # another thread may have taken the last one
                 found = self._ready.get_nowait()
                 if isinstance(found, tuple):
                     # mutant: loader-keeps-its-draws
@@ -136,10 +141,14 @@ class _Ahead:
         if self._source is not None:
             self.placer.close()
             self._counts.clear()
-            self._source = None  # the mapping goes with the last handle
+            self._source = None  # the last handle to go unmaps the store
 
     def _draw(self) -> tuple[Drawn, Any]:
-        """One batch, drawn now."""
+        """Draw one batch in this thread.
+
+        Raises:
+            StopIteration: the data has ended. Stopped: the loader is closed.
+        """
         source = self._source
         if source is None:
             raise Stopped
@@ -164,7 +173,7 @@ class _Ahead:
             raise
 
     def _held(self, handle: TableHandle) -> int:
-        """Draws of a table that are ready and not handed out."""
+        """Number of a table's draws in batches that are ready and not handed out."""
         latest = itertools.islice(reversed(self._counts), self._ready.qsize())
         return sum(counts.get(handle, 0) for counts in latest)
 
@@ -177,10 +186,10 @@ class _Ahead:
             pass
         except StopIteration:
             self._hand(None)
-        except BaseException as error:  # of any type: the consumer raises it
+        except BaseException as error:  # the consumer raises it, whatever its type
             self._hand(error)
         if self._stopped():
-            with contextlib.suppress(StoreError):  # a lock is held up: a later call gives back what could not be
+            with contextlib.suppress(StoreError):  # another process holds a lock: a later close() gives the rest back
                 self._give_back()
 
     def _make_ready(self, drawn: Drawn, placed: Any) -> None:
@@ -192,32 +201,32 @@ class _Ahead:
         self._more.ring()
 
     def _wanted(self) -> bool:
-        """Wait until a batch is wanted; False when the loader ends."""
+        """Wait until fewer than `prefetch` batches are ready; False: the loader has ended."""
         while not self._stopped():
             # mutant: one-batch-ready-and-no-more
             if self._ready.qsize() < self._prefetch:
                 return True
             self._sleeps = True
-            if self._ready.qsize() >= self._prefetch:  # again: a consumer may have taken one before it saw `_sleeps`
+            if self._ready.qsize() >= self._prefetch:  # look again: a consumer may not have seen `_sleeps` yet
                 self._wakes.get()
             self._sleeps = False
         return False
 
 
-_open: weakref.WeakValueDictionary[int, Loader] = weakref.WeakValueDictionary()  # by id
+_open: weakref.WeakValueDictionary[int, Loader] = weakref.WeakValueDictionary()  # by id(loader)
 _ending = False
 
 
 def _closed(error: StoreError) -> BaseException:
-    """What a closed loader raises; while the interpreter ends, the exception that ends a daemon thread silently."""
+    """The exception of a closed loader. While the interpreter ends: SystemExit, which ends a thread silently."""
     return SystemExit() if _ending else error
 
 
 class Loader:
-    """Iterates over batches of a table or mixture. A context manager; made by their `loader`.
+    """Iterates over batches of a table or mixture. A context manager; made by `Table.loader` and `Mixture.loader`.
 
-    Batches drawn ahead count as samples and lie outside the table's capacity; those not handed out are given back by
-    `close`, and by the store when this process dies.
+    Batches drawn ahead count as samples, and their memory is not part of the table's capacity. Batches that were not
+    handed out are given back by `close`, or by the store if this process dies.
     """
 
     def __init__(
@@ -254,8 +263,8 @@ class Loader:
         """The next batch.
 
         Raises:
-            StopIteration: the table is finished and gives no more. Timeout: it took too long; the loader goes on when
-                asked again. StoreClosed: closed, or inherited through fork.
+            StopIteration: the table is finished and has nothing left. Timeout: the batch took longer than `timeout`;
+                the next call continues. StoreClosed: the loader was closed, or made before a fork.
         """
         # mutant: inherited-loader-draws-on
         if self._pid != os.getpid():
@@ -271,14 +280,15 @@ class Loader:
         return batch
 
     def close(self) -> None:
-        """Stop drawing ahead, and give back what was not handed out. A second call does nothing.
+        """Stop drawing ahead, and give back the batches that were not handed out. A second call does nothing.
 
-        Waits up to a minute for a `beta` of yours that runs in the thread; what it holds is given back when it ends.
+        Waits up to 60 s for the thread. If your `beta` function runs longer there, the thread gives its batch back
+        when that function returns.
         """
         self._end_with(StoreClosed("this loader was closed", remedy="make a new one with table.loader()"))
 
     def _end_with(self, why: StoreError, seconds: float = CLOSE_SECONDS) -> None:
-        """The loader or the store's handle is closed. Does what an interrupted call has left undone."""
+        """End the loader: it or the store's handle is closed. A call after an interrupted one does the rest."""
         self._ended = self._ended or why
         if self._pid == os.getpid():
             self._ahead.stop(seconds)
@@ -296,13 +306,13 @@ class Loader:
 
 
 def _close_all() -> None:
-    """Called before the interpreter ends: no thread may be inside the core then."""
+    """Stop all loaders before the interpreter ends: no thread may be inside the core then."""
     global _ending
     _ending = True
     until = time.monotonic() + END_SECONDS
     for reference in _open.valuerefs():
         if (loader := reference()) is not None:
-            with contextlib.suppress(StoreError):  # a lock is held up: the store gives back what could not be
+            with contextlib.suppress(StoreError):  # a lock is held: after this process the store gives the rest back
                 loader._end_with(StoreClosed("the interpreter ends"), max(until - time.monotonic(), 0.0))
 
 

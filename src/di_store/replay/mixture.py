@@ -1,4 +1,4 @@
-"""Batches from several tables: every element picks its table by weight."""
+"""Batches from several tables: each example comes from a table drawn with probability proportional to its weight."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.random import Generator, Philox  # numpy loads it when first used: too late where no descriptor is left
+from numpy.random import Generator, Philox  # here, since numpy's lazy import fails in a process out of descriptors
 
 from di_store import _core
 from di_store.base import config
@@ -27,13 +27,13 @@ from di_store.replay.table import Table, open_table
 from di_store.session import Session, loaded
 
 Shares: TypeAlias = "Mapping[str, float] | Mapping[Mixture, float] | Mapping[str | Mixture, float]"
-"""Weights by table name; the weight of a mixture goes to its tables, by their weights in it."""
+"""Weights by table name or mixture. A mixture's weight is divided among its tables in proportion to their weights."""
 
 
 class Mixture:
-    """Samples from several tables of one store. Pickles as their names and weights.
+    """Samples from several tables of one store. Pickles as the tables' names, the weights and the seed.
 
-    In a process that loads it, and in a forked child, the choice of tables begins anew from the seed.
+    In a process that unpickles it, and in a forked child, the random choice of tables starts again from the seed.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Mixture:
 
     @property
     def weights(self) -> dict[str, float]:
-        """Share of each table, relative to the others."""
+        """Weight of each table by name; a table's probability is its weight divided by the sum of all."""
         return dict(self._weights)
 
     def __len__(self) -> int:
@@ -75,12 +75,12 @@ class Mixture:
     ) -> Batch:
         """Draw n examples as `Table.sample` does.
 
-        ``batch.source``, int32[n], says from which table each is, by its place in the mixture. Examples of one table
-        lie together. Keys carry the table's place in their highest byte: only the mixture's `update_priorities` takes
-        them.
+        ``batch.source``, int32[n], is the table that each example is from, as its position in `weights`. Examples of
+        one table are adjacent. The highest byte of a key is that position too, so pass these keys only to the
+        mixture's `update_priorities`.
 
         Raises:
-            Timeout: what was drawn is given back. EndOfData: a table is finished and gives no more.
+            Timeout: what was drawn is given back. EndOfData: a table is finished and has too few items left.
         """
         whole = self._open()
         if beta is not None:
@@ -96,7 +96,16 @@ class Mixture:
         return batch if out is None or len(batch) < n else out.become(batch)
 
     def update_priorities(self, keys: Any, priorities: Any, *, timeout: float | None = 60) -> int:
-        """Set priorities by the keys of this mixture's batches; how many of the items were live."""
+        """Set priorities by the keys of this mixture's batches. Returns how many of the items were live.
+
+        Args:
+            keys: uint64[n], as a batch of this mixture has them.
+            priorities: n numbers, numpy or torch on any device.
+            timeout: as `Table.update_priorities`, for each table.
+
+        Raises:
+            ValueError: priorities that a table refuses, or not n of them; nothing was changed.
+        """
         self._open()
         keys, priorities = key_array(keys), host_array(priorities)
         if len(keys) != len(priorities):
@@ -122,14 +131,14 @@ class Mixture:
         drop_last: bool = False,
         timeout: float | None = None,
     ) -> Loader:
-        """As `Table.loader`."""
+        """An iterator over batches that a background thread draws ahead; arguments as `Table.loader`."""
         source = self._open().only(columns)
         return Loader(self._session, source, batch_size, prefetch, device, pin_memory, beta, drop_last, timeout)
 
     def _end_with(self, why: StoreError) -> None:
         """The store's handle is closed."""
         self._ended = self._ended or why
-        self._source = None  # the mapping goes with the last handle
+        self._source = None  # the last handle to go unmaps the store
 
     def _open(self) -> MixtureSource:
         source = self._source
@@ -142,7 +151,7 @@ class Mixture:
 
 
 def load_mixture(store: str, weights: dict[str, float], seed: int | None, readonly: bool) -> Mixture:
-    """A mixture that was pickled, in the process that loads it."""
+    """Unpickle a mixture, in the process that loads it."""
 
     def attach(session: Session) -> Mixture:
         return Mixture(session, {name: open_table(session, name, 0) for name in weights}, weights, seed)
@@ -151,7 +160,7 @@ def load_mixture(store: str, weights: dict[str, float], seed: int | None, readon
 
 
 class _Shares:
-    """How many examples of a batch each table gives: a seeded random number; threads may share it."""
+    """Draws how many examples of a batch come from each table, from a seeded generator. Thread-safe."""
 
     def __init__(self, weights: list[float], seed: int | None) -> None:
         # mutant: mixture-weights-equal
@@ -160,10 +169,10 @@ class _Shares:
         self._random, self._pid = self._begin()
 
     def counts(self, n: int) -> Array:
-        """By table, n in all."""
+        """Examples by table, int64[tables], with sum n."""
         # mutant: inherited-generator-draws-on
-        if self._pid != os.getpid():  # numpy's generator has a lock, which a forked child may inherit taken
-            self._random, self._pid = self._begin()  # in this order: other threads look at the pid first
+        if self._pid != os.getpid():  # a forked child may inherit the lock of numpy's generator in the locked state
+            self._random, self._pid = self._begin()  # the pid is set last, since other threads look at it first
         places = self._random.choice(len(self._probabilities), n, p=self._probabilities)
         return np.bincount(places, minlength=len(self._probabilities))
 
@@ -172,7 +181,7 @@ class _Shares:
 
 
 class MixtureSource:
-    """Where a mixture's batches come from."""
+    """Draws a mixture's batches, for `Mixture.sample` and loaders."""
 
     def __init__(self, handles: list[TableHandle], shares: _Shares, columns: Any = None) -> None:
         self._handles = handles
@@ -183,15 +192,15 @@ class MixtureSource:
         self.name = "mixture of " + ", ".join(repr(handle.name) for handle in handles)
 
     def only(self, columns: str | Iterable[str] | None) -> MixtureSource:
-        """The same with some outputs only; it shares the generator."""
+        """A source of batches with only these outputs, which shares this one's random generator."""
         return MixtureSource(self._handles, self._shares, columns)
 
     def beta(self) -> float | None:
-        """None: each table's own."""
+        """None: for each table, its own sampler's exponent is used."""
         return None
 
     def draw(self, terms: Terms, beta: float | None, allocate: Callable[[str, Any, Any], Any] | None) -> Drawn:
-        """A batch of all tables that is not delivered yet."""
+        """Draw a batch from the tables without delivering it; arguments as `TableSource.draw`."""
         counts = self._shares.counts(terms.n)
         parts: list[_Part] = []
         try:
@@ -210,7 +219,11 @@ class MixtureSource:
         return Drawn(batch, {part.handle: part.held for part in parts}, deliver, lambda: _give_back(parts))
 
     def _parts(self, counts: Array, terms: Terms) -> list[_Part]:
-        """Draws of all tables, as many as `counts` says; none at all if they have to be asked for once more."""
+        """Draw `counts[i]` items of table i. An empty list: all were given back, call it again.
+
+        If a finished table waits for draws of other processes, this gives back its own draws before it waits:
+        otherwise two processes could wait for each other's draws.
+        """
         parts = [
             _Part(handle, place, int(count))
             for place, (handle, count) in enumerate(zip(self._handles, counts, strict=True))
@@ -233,7 +246,7 @@ class MixtureSource:
         return []
 
     def _assemble(self, parts: list[_Part], beta: float | None, allocate: Callable[[str, Any, Any], Any]) -> Batch:
-        """Each table's examples go straight to their place in one batch."""
+        """Copy each table's examples directly to their place in one batch."""
         self._check_columns(parts)
         first = parts[0].handle
         n = sum(part.held for part in parts)
@@ -271,19 +284,19 @@ class _Part:
         self.handle = handle
         self.place = place
         self.held = 0
-        self.seen = 0  # the table's sequence number before the last look
+        self.seen = 0  # the table's sequence number before the last attempt to draw
         self.why = ""
-        self.holder: int | None = None  # who held up the last look, by its place among the store's clients
+        self.holder: int | None = None  # client slot of the process that blocked the last attempt
         self._count = count
         self._draws: _core.Draws | None = None
 
     @property
     def lacks(self) -> bool:
-        """Whether there are fewer draws than it was asked for."""
+        """Whether fewer items were drawn than wanted."""
         return self.held < self._count
 
     def try_draw(self, terms: Terms, holding: bool) -> None:
-        """Draw what there is without waiting."""
+        """Draw what is available now, without waiting; `holding`: this process holds draws of other tables."""
         now = Terms(terms.n, 0, stop=terms.stop, ours=terms.ours)
         self.seen = self.handle.native.items_seq()
         try:
@@ -302,7 +315,7 @@ class _Part:
             self._draws = self._draws or reader.begin()
             self.held = collect(self.handle, reader, self._draws, own)
         finally:
-            terms.wait = own.wait  # one deadline for all tables
+            terms.wait = own.wait  # all tables share one deadline
         if self.lacks:
             raise EndOfData(f"table {self.handle.name!r} is finished: {self.held} of {self._count} are left")
 
@@ -328,7 +341,7 @@ def _give_back(parts: list[_Part]) -> None:
 
 
 def _collect_some(parts: list[_Part], terms: Terms) -> None:
-    """Draw until all are there, or as many as the terms are content with."""
+    """Draw until all parts are complete, or until the terms (`min_n`, `linger`) allow fewer."""
     held, newest = 0, time.monotonic()
     while True:
         for part in parts:
@@ -353,7 +366,7 @@ def _collect_some(parts: list[_Part], terms: Terms) -> None:
 
 
 class _Given:
-    """The arrays of an ``out=``, by output."""
+    """The `allocate` function of ``out=``: returns the array of an output in place of a new one."""
 
     def __init__(self, out: Batch) -> None:
         self._flat = flatten(out.data)
@@ -384,7 +397,7 @@ def _cut(whole: dict[str, Any], start: int, stop: int) -> dict[str, Any]:
 
 
 def _join_ragged(whole: dict[str, Any], data: Any, parts: list[Any]) -> None:
-    """Ragged outputs cannot be written in place: put them together."""
+    """Concatenate the ragged outputs of the parts into `whole`: they cannot be written in place."""
     for name, value in data.items():
         if isinstance(value, dict):
             _join_ragged(whole.setdefault(name, {}), value, [part[name] for part in parts])
@@ -398,7 +411,7 @@ def _join_ragged(whole: dict[str, Any], data: Any, parts: list[Any]) -> None:
 
 
 def flat_shares(store: str, weights: Any) -> dict[str, float]:
-    """Shares by table name; the share of a mixture goes to its tables, by their weights in it.
+    """Weights by table name. A mixture's weight is divided among its tables in proportion to their weights.
 
     Args:
         store: name of the store that all tables are in.
@@ -406,7 +419,7 @@ def flat_shares(store: str, weights: Any) -> dict[str, float]:
 
     Raises:
         ValueError: no table, more than 256, negative weights, or all zero; a mixture of another store.
-        TypeError: no dict of numbers by table name or mixture.
+        TypeError: not a dict of numbers by table name or mixture.
     """
     if not isinstance(weights, Mapping) or not all(isinstance(part, (str, Mixture)) for part in weights):
         raise TypeError(

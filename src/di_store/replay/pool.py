@@ -1,4 +1,4 @@
-"""Arrays whose memory is used again."""
+"""Arrays whose memory is reused."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from di_store.base.dtypes import Array
 
 
 class ArrayPool:
-    """Byte buffers that are used again once nobody holds an array over them: fresh pages cost 25 times as much.
+    """Byte buffers that are reused once no array over them is left: memory with new pages costs 25 times as much.
 
-    Threads may share it: a thread that looks at a buffer holds it, so that to the others it is in use.
+    Thread-safe: a thread that examines a buffer has a reference to it, so other threads see it as in use.
     """
 
     def __init__(self, allocate: Any = None) -> None:
         self._allocate = allocate or (lambda size: np.zeros(size, np.uint8))
         self._buffers: list[Array] = []
-        # References to a buffer that nobody uses: the list's, the loop variable's, getrefcount's own argument.
+        # An unused buffer has these references: the list's, the loop variable's, and getrefcount's argument.
         probe: list[Array] = [np.empty(1, np.uint8)]
         for buffer in probe:
             self._idle = sys.getrefcount(buffer)
 
     def take(self, shape: tuple[int, ...], dtype: Any) -> Array:
-        """An array with any content; its buffer returns when the last view of it is gone."""
+        """An array with undefined content. Its buffer is reused after the last view of it is gone."""
         element = np.dtype(dtype)
         size = max(1, int(np.prod(shape, dtype=np.int64)) * element.itemsize)
         for buffer in self._buffers:

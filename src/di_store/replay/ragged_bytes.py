@@ -1,4 +1,4 @@
-"""The bytes of ragged values in a table: measured in all items of a small table, estimated from some of a large one."""
+"""The bytes of ragged values in a table: measured over all items of a small table, else estimated from some."""
 
 from __future__ import annotations
 
@@ -11,16 +11,19 @@ from di_store.lowering.plan import ReadPlan
 from di_store.replay.handle import TableHandle
 
 ROWS_LOOKED_AT = 1 << 14
-"""Of a table with ragged columns, by one call of `stats()`: some milliseconds."""
-_SLOTS_LOOKED_AT = 1 << 20  # for so many rows, where most slots are empty
-_PATIENCE_SECONDS = 0.02  # for the table's lock
+"""Rows that one call of `stats()` measures in a table with ragged columns; takes some milliseconds."""
+_SLOTS_LOOKED_AT = 1 << 20  # at most so many slots are searched for items, since most may be empty
+_PATIENCE_SECONDS = 0.02  # to wait for the table's lock
 _ITEMS_AT_ONCE = 64
-_DAMAGED_LOOKED_AT = 16
-_LOOKS = 3  # while all items go before they are looked at
+_DAMAGED_LOOKED_AT = 16  # after so many damaged items the measurement ends
+_LOOKS = 3  # attempts, if every item found was removed before it was measured
 
 
 def ragged_bytes(handle: TableHandle, plan: ReadPlan, size: int) -> int:
-    """Bytes of the ragged values in a batch of all items; of many, by the mean of some; 0 where none can be seen."""
+    """Bytes of the ragged values in a batch of all items; `size`: how many items the table has.
+
+    Estimated from the mean of some items if their rows are more than `ROWS_LOOKED_AT`. 0 if no item could be measured.
+    """
     items = rows = total = 0
     view = plan.native["view"]
     longest = max(view["n_step"], view["burn_in"] + view["length"], view["max_length"])
@@ -35,12 +38,12 @@ def ragged_bytes(handle: TableHandle, plan: ReadPlan, size: int) -> int:
             if rows:
                 break
     except StoreError:
-        pass  # held up, dropped, or without memory to look
+        pass  # another process holds the lock, the table was dropped, or there is no memory for measuring
     return total * size // items if items else 0
 
 
 def _evenly(table: _core.Table, size: int, most: int) -> Iterator[Array]:
-    """Keys of live items, in parts of up to `most` that each lie evenly among all; of all items, where they are few."""
+    """Keys of live items in parts of up to `most`, each spread evenly over the table; a small table: all its items."""
     if size <= ROWS_LOOKED_AT:
         keys = table.keys(0, size, _PATIENCE_SECONDS)
         parts = -(-len(keys) // most)
@@ -54,7 +57,10 @@ def _evenly(table: _core.Table, size: int, most: int) -> Iterator[Array]:
 
 
 def _measured(reader: _core.Reader, keys: Array) -> tuple[int, int, int]:
-    """Items, rows and bytes, without those of damaged items, of which few are looked for."""
+    """Items, rows and bytes of undamaged items.
+
+    A damaged item counts as so many rows that the caller stops after `_DAMAGED_LOOKED_AT` of them.
+    """
     try:
         found = reader.measure(keys, _PATIENCE_SECONDS)
         return found.items, found.rows, found.bytes

@@ -1,4 +1,7 @@
-"""Drawing a batch that is not there at once: hold what the limiter lets go, wait for the rest, or give it all back."""
+"""Drawing a batch that is not available at once.
+
+The draws that the limiter allows are made and held; then the call waits for the rest, or gives all of them back.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,10 @@ from di_store.runtime.waits import SLICE_SECONDS, SampleWait, check_timeout
 
 
 class Undelivered(Exception):
-    """A finished table waits for draws of others. A caller that holds draws must give them back, or both could wait."""
+    """A finished table waits for undelivered draws of other processes, while the caller holds draws of other tables.
+
+    The caller must give its draws back before it waits, or two processes could wait for each other.
+    """
 
     def __init__(self, handle: TableHandle, seen: int, reason: str, holder: int | None) -> None:
         super().__init__(reason)
@@ -30,23 +36,23 @@ class Undelivered(Exception):
 
 
 class Stopped(Exception):
-    """A loader is being closed: its thread stops waiting."""
+    """Ends a wait of a loader's thread: the loader is being closed."""
 
 
 _DRAW_BYTES = 128
-"""What a draw takes of this process's memory beside its example."""
+"""Memory of this process that a draw takes in addition to its example."""
 
 
 def check_n(n: Any, option: str = "n") -> int:
-    """`n` as a number of examples."""
+    """`n` as an int of at least 1; raises like `config.count`."""
     return config.count(option, n, minimum=1, why="a batch holds at least one example")
 
 
 def check_fits(arena: _core.Arena, n: int, example_bytes: int = 0) -> None:
-    """Refuse a batch that no memory could hold, before anything is drawn or allocated.
+    """Refuse a batch that cannot fit in memory, before anything is drawn or allocated.
 
     Raises:
-        CapacityError: more draws than the store's memory can count, or more bytes than the machine has.
+        CapacityError: the ledger entries of n draws exceed the store's memory, or the batch exceeds the machine's.
     """
     if n * LEDGER_ENTRY_BYTES > arena.budget:
         raise CapacityError(
@@ -72,7 +78,10 @@ def read_batch(
     columns: str | Iterable[str] | None,
     out: Batch | None,
 ) -> Batch:
-    """`Table.sample`, when there is more to it than one call of the core."""
+    """`Table.sample`, when one call of the core is not enough: waiting, `min_n`, `columns` or `out`.
+
+    `draws`: those that a first attempt has made, or None.
+    """
     n = check_n(n)
     if out is not None:
         check_out(out, n)
@@ -97,14 +106,17 @@ def read_batch(
 
 
 def _given(out: Batch | None, held: int) -> Any:
-    """The arrays to write into, as many examples as there are."""
+    """The arrays of `out` to write `held` examples into."""
     if out is None:
         return None
     return out.data if held == len(out) else out.front(held)
 
 
 class Terms:
-    """How long a draw may take and when it may end early. As a context manager, the end of its waits."""
+    """How long a draw may take, and when fewer than n examples are enough.
+
+    As a context manager, it ends the wait that `pause` began.
+    """
 
     def __init__(
         self,
@@ -122,8 +134,9 @@ class Terms:
             raise ValueError(f"min_n={self.min_n} is above n={n}: it is the least that sample may return")
         self.linger = check_timeout(linger, "linger")
         self.stop = stop
-        self.ours = ours or (lambda _: 0)  # draws of a table in batches drawn ahead: they do not come back
-        self.holding = False  # whether the caller holds draws of other tables meanwhile
+        # A table's draws in this loader's ready batches. They will be delivered, so nobody needs to wait for them.
+        self.ours = ours or (lambda _: 0)
+        self.holding = False  # whether the caller holds draws of other tables
         self.wait: SampleWait | None = None
 
     def __enter__(self) -> Terms:
@@ -136,11 +149,11 @@ class Terms:
             self.wait.end()
 
     def patience(self, held: int, newest: float) -> float:
-        """Seconds to wait before the next look; not above zero where `held` draws are enough by now.
+        """Seconds to wait before the next attempt; 0 or less: return the `held` draws now.
 
         Args:
-            held: draws that are there.
-            newest: when the last of them came.
+            held: number of draws made so far.
+            newest: time of the last one, `time.monotonic()`.
         """
         if held < self.min_n:
             return SLICE_SECONDS
@@ -157,7 +170,18 @@ class Terms:
         at_most: float = SLICE_SECONDS,
         holder: int | None = None,
     ) -> None:
-        """Wait one slice for items; raises `Timeout`, or `Stopped`."""
+        """Wait for a change of the table, at most `at_most` seconds.
+
+        Args:
+            handle: of the table.
+            seen: the table's sequence number of items before the last attempt: a later change ends the wait at once.
+            reason: why the draw waits, for errors and logs.
+            at_most: seconds.
+            holder: client slot of the process that blocks the draw, if known.
+
+        Raises:
+            Timeout: the draw's time is over. Stopped: the loader is closed. StoreClosed: the table's handle is.
+        """
         if self.stop is not None and self.stop():
             raise Stopped
         handle.check_open()
@@ -169,10 +193,10 @@ class Terms:
 
 
 def await_columns(handle: TableHandle, terms: Terms) -> None:
-    """Wait until somebody wrote a first step, and so declared the columns.
+    """Wait until a process has written a first step, which declares the columns.
 
     Raises:
-        Timeout: nobody did. EndOfData: the table was finished before.
+        Timeout: none did in time. EndOfData: the table was finished before that.
     """
     while True:
         seen = handle.native.items_seq()
@@ -186,10 +210,11 @@ def await_columns(handle: TableHandle, terms: Terms) -> None:
 
 
 def collect(handle: TableHandle, reader: _core.Reader, draws: _core.Draws, terms: Terms) -> int:
-    """Draw until all are there, or as many as the terms are content with; how many.
+    """Draw until there are n, or fewer if the terms (`min_n`, `linger`) or a finished table allow it. Returns how many.
 
     Raises:
-        Timeout: not enough in time. EndOfData: the table is finished and gives nothing more. The draws are still held.
+        Timeout: not enough in time. EndOfData: the table is finished and has nothing left.
+        Undelivered: see there. After each of these the caller still holds the draws made so far.
     """
     native = handle.native
     held, newest = draws.count, time.monotonic()
@@ -200,11 +225,11 @@ def collect(handle: TableHandle, reader: _core.Reader, draws: _core.Draws, terms
             held, newest = count, time.monotonic()
         if held >= terms.n:
             return held
-        if finished:  # read before the draw: whatever was inserted before finish() has been offered
+        if finished:  # read before the draw, so the draw could choose from everything inserted before finish()
             if held:
                 return held
             others = _undelivered(reader, draws, handle, terms)
-            if native.items_seq() != seen:  # some came back meanwhile
+            if native.items_seq() != seen:  # draws were given back, or delivered, since: draw again
                 continue
             if others is None:
                 raise EndOfData(f"table {handle.name!r} is finished and gives no more: {draws.why}")
@@ -228,7 +253,7 @@ def collect(handle: TableHandle, reader: _core.Reader, draws: _core.Draws, terms
 
 
 def _unversioned(handle: TableHandle) -> str:
-    """For the reason of a wait: which version items have where no column tells it."""
+    """Text for the reason of a wait: which version items have if there is no column `version`; else ""."""
     schema = handle.schema
     if schema is None or version_column(schema) is not None:
         return ""
@@ -240,27 +265,26 @@ def _unversioned(handle: TableHandle) -> str:
 
 
 class _Others(NamedTuple):
-    """Why a finished table may still give more."""
+    """Why a finished table may still have items to draw, and who holds them."""
 
     reason: str
     holder: int | None
 
 
 def _undelivered(reader: _core.Reader, draws: _core.Draws, handle: TableHandle, terms: Terms) -> _Others | None:
-    """Draws of others that may still come back; None: there are none."""
+    """Undelivered draws of others, which may still be given back; None: there are none."""
     found = reader.undelivered(draws)
     if found is None:
         return _Others("its lock is held up", None)
-    count = found.count - terms.ours(
-        handle
-    )  # read after the count: they only become fewer, so none of another process is missed
+    # ours() is read after the count. It only falls meanwhile, so no draw of another process is overlooked.
+    count = found.count - terms.ours(handle)
     if count <= 0:
         return None
     return _Others(f"{count} draws are not delivered yet and may come back, held by {found.who}", found.holder)
 
 
 class Drawn:
-    """A batch that was drawn ahead and not handed out yet."""
+    """A batch that was drawn and not handed out yet: the caller must call `deliver` or `give_back` once."""
 
     def __init__(
         self, parts: Any, counts: dict[TableHandle, int], deliver: Callable[[], None], give_back: Callable[[], None]
@@ -272,7 +296,7 @@ class Drawn:
 
 
 class TableSource:
-    """Where a loader over one table takes its batches from."""
+    """Draws the batches of a loader over one table."""
 
     def __init__(self, handle: TableHandle, columns: str | Iterable[str] | None) -> None:
         self.handle = handle
@@ -280,19 +304,22 @@ class TableSource:
         self.name = f"table {handle.name!r}"
         self.arena = handle.arena
         if handle.schema is not None:
-            handle.which(columns)  # refuses unknown names now
+            handle.which(columns)  # raises for unknown names
 
     def beta(self) -> float | None:
-        """The sampler's exponent of the importance weights, as it is now."""
+        """The sampler's present exponent of the importance weights; None: weights are 1."""
         return self.handle.beta()
 
     def draw(self, terms: Terms, beta: float | None, allocate: Callable[[str, Any, Any], Any] | None) -> Drawn:
         """Draw and copy a batch without delivering it.
 
         Args:
-            terms: how long it may take.
-            beta: of the weights.
+            terms: the number of examples, and how long it may take.
+            beta: exponent of the importance weights.
             allocate: makes the array of an output from its name, shape and dtype; None: the core's pool.
+
+        Raises:
+            Timeout, EndOfData, Stopped: as `collect`; all draws are given back.
         """
         handle = self.handle
         with terms:

@@ -1,4 +1,4 @@
-"""What is going on in a table, typed; read without locks, but for the lengths of ragged values."""
+"""Statistics of a table, typed. Read without locks, except for the lengths of ragged values."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from di_store.replay.ragged_bytes import ragged_bytes
 
 
 class LimiterStats(TypedDict):
-    """A limiter's rule and counts, and what it holds back at this moment."""
+    """A limiter's rule and counts, and which calls it makes wait now."""
 
-    kind: str  # the limiter's class; `configure` may have changed it
+    kind: str  # name of the limiter's class, as it is after `configure`
     state: str  # "inserts wait", "samples wait" or "flowing"
-    reason: str  # why the next insert or sample would wait, with the counts; empty: neither would
+    reason: str  # why the next insert or sample would wait, with the counts; "": neither would
     insert_reason: str
     sample_reason: str
     inserts: int  # counted since the limiter was set
     samples: int
-    ratio: float  # samples that each insert allows
-    min_size: int  # items below which no sample passes
+    ratio: float  # samples per insert
+    min_size: int  # samples wait while the table has fewer items
     min_diff: float  # inserts * ratio - samples stays between these
     max_diff: float
 
 
 class TableStats(TypedDict):
-    """A table's settings, counts and bytes. Counts begin with the table; `reset` leaves them."""
+    """A table's settings, counts and bytes. Counts start at 0 when the table is created, and again after `reset`."""
 
     name: str
     live: bool  # False: the table was dropped
-    view: str  # the settings, as their repr
+    view: str  # repr of the setting; so are sampler and remover
     sampler: str
     remover: str
     limiter: LimiterStats
@@ -40,36 +40,36 @@ class TableStats(TypedDict):
     max_times_sampled: int  # 0: no limit
     max_staleness: int  # -1: no limit
     alpha: float  # exponent of priorities
-    beta: float | None  # exponent of the batch's weights; None: weights are 1
-    max_priority: float  # the largest ever given
-    newest_version: int  # of the weights that items are compared with
+    beta: float | None  # exponent of the importance weights; None: weights are 1
+    max_priority: float  # the largest ever given; `reset` keeps it
+    newest_version: int  # of the weights; max_staleness counts from it
 
     size: int  # items that can be drawn
-    held: int  # items removed while a draw holds them
-    slots: int  # places for items
+    held: int  # items that were removed, but are still kept because a draw uses them
+    slots: int  # places for items, of which some are empty
     writers: int  # open writers
     finished: bool  # no more inserts will come
-    epoch: int  # of the sampler Once
+    epoch: int  # number of the current epoch of the sampler `Once`
     seconds_since_insert: float
     inserts: int  # items
     samples: int
     removed: int
     updates: int  # priorities set
-    stale_updates: int  # priorities of items that were gone
-    stale_dropped: int  # items older than max_staleness
+    stale_updates: int  # updates of items that were gone
+    stale_dropped: int  # items removed as older than max_staleness
     evicted_for_room: int  # items removed before capacity was reached
-    episodes_cut: int  # episodes longer than the view's max_length
+    episodes_cut: int  # episodes that exceeded the view's max_length
 
-    bytes_stored: int  # what the table's chunks take
-    bytes_logical: int  # what the items would take if each held its own copy
-    item_bytes: int  # estimated bytes of one item: what an item that a draw holds is charged
-    used_bytes: int  # of chunks
-    open_bytes: int  # of chunks that writers still fill
-    held_bytes: int  # charged for the items that draws hold: held * item_bytes
-    chunk_block: int  # bytes that a chunk takes at least; 0: not known yet
-    reserve_bytes: int  # set aside for the table's chunks; more than wanted while a smaller resize evicts
-    reserve_wanted: int  # what it asked for
-    reserve_open: int  # of it for open chunks
+    bytes_stored: int  # bytes of the table's chunks
+    bytes_logical: int  # bytes of the items if each had its own copy of everything that a batch shows
+    item_bytes: int  # estimated bytes of one item; charged for each item in `held`
+    used_bytes: int  # the same as bytes_stored
+    open_bytes: int  # bytes of chunks that writers still fill
+    held_bytes: int  # charged for items that draws still use: held * item_bytes
+    chunk_block: int  # least bytes of a chunk; 0: not known yet
+    reserve_bytes: int  # reserved for the table's chunks; above reserve_wanted while a resize to less evicts items
+    reserve_wanted: int  # the reserve that the table asked for
+    reserve_open: int  # the part of reserve_wanted that is for open chunks
 
 
 def table_stats(handle: TableHandle) -> TableStats:
@@ -107,7 +107,7 @@ def _limiter_stats(handle: TableHandle, numbers: dict[str, Any], insert: str, sa
 
 
 def _limiter_kind(handle: TableHandle, numbers: dict[str, Any]) -> str:
-    """The class of the limiter in force, which `configure` may have changed."""
+    """Name of the limiter's class, which `configure` may have changed since the table was created."""
     if handle.settings.queued:
         return type(handle.settings.limiter).__name__
     return MinSize.__name__ if numbers["max_diff"] >= UNBOUNDED else SamplesPerInsert.__name__

@@ -1,4 +1,4 @@
-"""From tables and their columns to the core's writer: layout, chunks, and what each table takes."""
+"""Builds the core's writer from tables and their columns: the layout, the chunks, and the settings of each table."""
 
 from __future__ import annotations
 
@@ -33,20 +33,21 @@ from di_store.replay.batch import host_array
 from di_store.replay.handle import Size, TableHandle, held_reserve, slots_now
 
 _ENDS_ALIKE = ("done", "dones", "terminal", "is_last")
-"""Columns that other libraries end episodes with, without saying whether the return goes on behind the end."""
+"""Names that other libraries use for the end of an episode. They do not tell a terminal state from a truncation."""
 
 
 def check_ends(handles: Sequence[TableHandle], names: Iterable[str]) -> None:
-    """Refuse a stream whose rows seem to end episodes in a way that its tables' views would not see.
+    """Refuse a stream that marks the end of episodes by a column that the tables' views do not read.
 
-    Without any flag there is one warning for each table: `end_episode` may do it.
+    If there is no such column and no flag, warn once per table: the program may call `end_episode` instead.
 
     Args:
         handles: the tables.
         names: of the stream's columns.
 
     Raises:
-        SchemaMismatch: a column ``done``, ``dones``, ``terminal`` or ``is_last``, and neither flag.
+        SchemaMismatch: a column ``done``, ``dones``, ``terminal`` or ``is_last``, and neither ``terminated`` nor
+            ``truncated``.
     """
     columns = tuple(names)
     needing = [handle for handle in handles if isinstance(handle.settings.view, NEED_ENDS)]
@@ -76,7 +77,7 @@ def check_ends(handles: Sequence[TableHandle], names: Iterable[str]) -> None:
 
 
 def _users_level() -> int:
-    """`stacklevel` of the caller's warning that shows the line which called this package."""
+    """The `stacklevel` with which a warning of the caller points to the line of the user's program."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("di_store."):
         frame, level = frame.f_back, level + 1
@@ -84,12 +85,18 @@ def _users_level() -> int:
 
 
 def step_schema(handles: Sequence[TableHandle], step: Any, lead: tuple[int, ...], seconds: float) -> None:
-    """Let a first step declare the columns of those tables that have none: all columns of the step.
+    """Declare the columns of a first step for those tables that have no columns yet.
 
-    Columns that another table of the stream has declared keep that type.
+    A column that another table of the stream has declared keeps the type it has there.
+
+    Args:
+        handles: of the stream's tables.
+        step: nested dict of leaves ``[*lead, …]``.
+        lead: leading axes of the leaves: time and lanes, as far as the call has them.
+        seconds: to wait for locks that stopped processes hold; negative: no limit.
 
     Raises:
-        SchemaMismatch, ValueError, CapacityError: as `Table.create_table` with that schema.
+        SchemaMismatch, ValueError, CapacityError: as `Store.create_table` with that schema.
     """
     known = {handle.name: handle.schema for handle in handles if handle.schema is not None}
     declared = Schema.union({name: schema for name, schema in known.items() if schema is not None}) if known else None
@@ -140,9 +147,10 @@ def _schema_of(handle: TableHandle) -> Schema:
 
 
 def _widen(handle: TableHandle, schema: Schema, cut: Cut, lanes: int, seconds: float) -> None:
-    """Set aside what a table's share of this stream's chunks needs: other columns, and cut for other tables too.
+    """Raise a table's reserve to what its share of this stream's chunks needs.
 
-    Best effort: where the memory is not there the table evicts before its capacity, counted and warned of.
+    These chunks have columns of the other tables too, and their size suits all of them. Best effort: if there is not
+    enough memory, the table evicts before its capacity is reached, which is counted and warned of.
     """
     for reserved in sorted({handle.settings.lanes, min(handle.settings.lanes, lanes)}, reverse=True):
         try:
@@ -153,7 +161,7 @@ def _widen(handle: TableHandle, schema: Schema, cut: Cut, lanes: int, seconds: f
 
 
 def _widened(handle: TableHandle, schema: Schema, cut: Cut, lanes: int, now: dict[str, Any]) -> Size | None:
-    """The size of a table that takes part in such a stream; None: as it is."""
+    """The size of a table in a stream with chunks of this size (`cut`); None: it has that size already."""
     capacity, held = int(now["capacity"]), held_reserve(now)
     needed = handle.needs(schema, capacity, cut=cut, lanes=lanes).reserve
     items, open_bytes = max(held.item_bytes, needed.item_bytes), max(held.open_bytes, needed.open_bytes)
@@ -165,7 +173,7 @@ def _widened(handle: TableHandle, schema: Schema, cut: Cut, lanes: int, now: dic
 def writer_plan(
     handles: Sequence[TableHandle], schema: Schema, lanes: int | None, autoreset: Autoreset, seconds: float
 ) -> dict[str, Any]:
-    """What the core needs to know to write these columns into these tables."""
+    """The plan by which the core writes these columns into these tables; arguments as `build_native`."""
     arena = handles[0].arena
     sparse = sparse_columns([(handle.settings.view, _schema_of(handle)) for handle in handles]) & set(schema.names)
     layout = make_layout(schema, sparse)
@@ -202,7 +210,10 @@ def writer_plan(
 
 
 def version_column(schema: Schema) -> Column | None:
-    """The column that says which version of the weights made a row; None: the process that writes it knows."""
+    """The column with the version of the weights that produced a row.
+
+    None: there is none, and rows get the version that the writing process last fetched.
+    """
     found = next((column for column in schema if column.name == "version"), None)
     if found is None or found.ragged or found.shape != ():
         return None
@@ -210,7 +221,10 @@ def version_column(schema: Schema) -> Column | None:
 
 
 def tracked_versions(handles: Iterable[TableHandle], schema: Schema) -> list[tuple[int, dict[str, int], str]]:
-    """The tables whose rows have the version that this process last got: position, versions by name, the name."""
+    """The tables whose rows get the version that this process last fetched.
+
+    For each: its position in `handles`, the process's versions by the name of the weights, and that name.
+    """
     if version_column(schema) is not None:
         return []
     named = [(position, handle.versions, handle.settings.weights) for position, handle in enumerate(handles)]
@@ -226,7 +240,7 @@ def _cut(handles: Sequence[TableHandle], schema: Schema, layout: Layout, heap: C
 
 
 def _final_columns(handles: Sequence[TableHandle], layout: Layout) -> list[int]:
-    """Columns that Gymnasium's ``final_obs`` stands for: the views' `obs`, or what they take from the row behind."""
+    """Columns that Gymnasium's ``final_obs`` holds: those that the views read from the next row, else all of `obs`."""
     names: dict[str, None] = {}
     for handle in handles:
         names |= dict.fromkeys(observed_columns(handle.settings.view, _schema_of(handle)))
@@ -242,7 +256,7 @@ def _stream_heap(handles: Sequence[TableHandle], schema: Schema, sparse: frozens
 
 
 def _float_bytes(column: Column) -> int:
-    """Bytes of one floating-point number, half of a complex one; 0: the values are compared bit by bit."""
+    """Bytes of a float, or of one half of a complex number; 0: the column's values are compared bit by bit."""
     if column.extension == "bfloat16":
         return 2
     size = {"f": column.dtype.itemsize, "c": column.dtype.itemsize // 2}.get(column.dtype.kind, 0)
@@ -269,7 +283,11 @@ def _coercer(columns: tuple[Column, ...]) -> Callable[[int, Any, tuple[int, ...]
 
 
 def check_lane(lane: Any, lanes: int) -> None:
-    """Refuse what cannot name lanes of a writer of so many, before its first step has declared anything."""
+    """Check `lane=` against the writer's number of lanes, before its first step declares columns.
+
+    Raises:
+        TypeError: not an int, int array or bool mask. ValueError: a lane that does not exist, or one named twice.
+    """
     if lane is None:
         return
     if isinstance(lane, (bool, str)):
@@ -289,7 +307,11 @@ def check_lane(lane: Any, lanes: int) -> None:
 
 
 def check_priority(priority: Any) -> None:
-    """Refuse what the core would refuse as a priority, before a first row has declared anything."""
+    """Check `priority=` as the core does, before a first row declares columns.
+
+    Raises:
+        TypeError: not a number or an array of numbers. ValueError: NaN, infinite or negative.
+    """
     if priority is None:
         return
     if isinstance(priority, (int, float)):
@@ -301,10 +323,12 @@ def check_priority(priority: Any) -> None:
 
 
 def autoreset_mode(mode: Any) -> Autoreset:
-    """The core's name for Gymnasium's AutoresetMode or its name; None: the program resets by itself.
+    """The core's value for Gymnasium's AutoresetMode, given as that enum or its name.
+
+    None means that the program resets its environments itself.
 
     Raises:
-        ValueError: another mode.
+        ValueError: unknown mode.
     """
     if mode is None:
         return Autoreset.OFF
@@ -323,7 +347,7 @@ def rows_of(steps: Any) -> int:
     """Length of the leading axis of a nested dict's first leaf.
 
     Raises:
-        TypeError, ValueError: there is none.
+        TypeError: no dict. ValueError: an empty dict, or nested too deep. SchemaMismatch: the leaf has no such axis.
     """
     leaf, depth = steps, 0
     while isinstance(leaf, Mapping):
@@ -347,19 +371,23 @@ def leading_rows(leaf: Any) -> int | None:
     """Length of a leaf's leading axis; None: it has none."""
     try:
         return len(leaf)
-    except (TypeError, RuntimeError):  # the latter: a nested tensor of layout=torch.strided
+    except (TypeError, RuntimeError):  # RuntimeError: a nested tensor of layout=torch.strided
         return None
 
 
 def kind_of(leaf: Any) -> str:
-    """What a leaf without a leading axis is, for errors."""
+    """The type of a leaf without a leading axis, for errors."""
     if getattr(leaf, "is_nested", False):
         return "nested tensor of layout=torch.strided, which tells no sizes: make it with layout=torch.jagged"
     return type(leaf).__name__
 
 
 def rows_limit(rows: int) -> int:
-    """`rows` if one call may give so many; else ValueError."""
+    """`rows`, if it does not exceed `MAX_COUNT`, the limit of one call.
+
+    Raises:
+        ValueError: it does.
+    """
     if rows > MAX_COUNT:
         raise ValueError(f"{rows} rows in one call are above {MAX_COUNT}, the most there are: use several calls")
     return rows

@@ -35,11 +35,15 @@ from di_store.session import Session, loaded
 _MINUTE = 60
 _FLOATS = (np.dtype(np.float64), np.dtype(np.float32))
 _AT_ONCE = 65_536
-"""Of a larger batch it is looked first whether any memory could hold it."""
+"""For a batch of more examples, `sample` first checks that it fits in memory."""
 
 
 def _resized(handle: TableHandle, capacity: int, seconds: float, now: dict[str, Any]) -> Size:
-    """The size of a table for so many items; `CapacityError` where there is no room for them."""
+    """The size of a table for `capacity` items; `now`: `stats` of the core's table.
+
+    Raises:
+        CapacityError: the store has no room for them.
+    """
     schema, slots, reserve = handle.schema, int(now["slots"]), held_reserve(now)
     if schema is not None:
         needed = handle.needs_resized(schema, capacity, now)
@@ -50,13 +54,13 @@ def _resized(handle: TableHandle, capacity: int, seconds: float, now: dict[str, 
 
 
 class Table:
-    """A handle of one table; thread-safe. Pickles as the names of store and table, and attaches when loaded."""
+    """A handle of one table; thread-safe. Pickles as the names of store and table; unpickling attaches to them."""
 
     def __init__(self, session: Session, native: _core.Table) -> None:
         handle = TableHandle(session.arena, native, session.versions)
         self._session = session
         self._name = handle.name
-        # Another thread may close the store: a call reads this field once, and keeps the handle until its end.
+        # Another thread may close the store and set this to None: a call reads it once and uses that handle throughout.
         self._handle: TableHandle | None = handle
         self._inserter = Inserter(handle)
         self._beta_default = isinstance(handle.settings.sampler, Prioritized)
@@ -85,25 +89,26 @@ class Table:
         """A writer for one thread: a context manager.
 
         Args:
-            lanes: streams that are appended to together, leaves ``[lanes, …]``; None: one, leaves as they are.
-            autoreset: Gymnasium's ``envs.metadata["autoreset_mode"]``. Next-step mode drops a lane's row after an ended
-                one; its observation is the final one of the episode before it, where no other was given. Same-step mode
-                takes ``final=infos.get("final_obs")``. None: the program resets by itself.
+            lanes: number of streams, usually one per environment, that one call appends to: leaves are ``[lanes, …]``.
+                None: a single stream, leaves without that axis.
+            autoreset: Gymnasium's ``envs.metadata["autoreset_mode"]``. In next-step mode the row after the end of an
+                episode is not stored; its observation is used as the final one of that episode, unless one was given.
+                In same-step mode, pass ``final=infos.get("final_obs")``. None: the program resets its environments.
 
         Raises:
             SchemaMismatch: `Transition`, `Sequence` and `Episode` need to know how episodes end, and the declared
                 columns have ``done``, ``dones``, ``terminal`` or ``is_last`` in place of ``terminated`` and
-                ``truncated``. Without any of these there is one warning.
+                ``truncated``. Without any of these columns there is one warning.
         """
         return Writer(self._session, [self._writable()], lanes, autoreset, single=True)
 
     def insert(self, value: Any, *, priority: float | None = None, timeout: float | None = None) -> Array:
-        """One item without a stream; its key, uint64[1].
+        """Insert one item without a stream. Returns its key, uint64[1].
 
         Args:
-            value: Step: the row. Opaque: any value. Sequence, Episode: leaves ``[time, …]``. Transition: a finished
-                one, with ``next_<obs>`` and ``discount``.
-            priority: None: the table's `initial_priority`.
+            value: by view. Step: the row. Opaque: any value. Sequence, Episode: leaves ``[time, …]``. Transition: a
+                finished one, with ``next_<obs>`` and ``discount``.
+            priority: a number; None: the table's `initial_priority`.
             timeout: seconds to wait for the limiter, for room, and for inserts of other threads; None: no limit.
 
         Raises:
@@ -113,15 +118,15 @@ class Table:
         return self._inserter.insert(value, priority, timeout)
 
     def extend(self, batch: Any, *, priority: Any = None, timeout: float | None = None) -> Array:
-        """Several items without a stream, leaves ``[n, …]`` as `insert`; their keys, uint64[n], in that order.
+        """Insert n items without a stream. Returns their keys, uint64[n], in order.
 
         Args:
-            batch: one entry of the leading axis is one item; Opaque: any values.
+            batch: as `insert`, with a leading axis of items, ``[n, …]``; Opaque: a list of any values.
             priority: one number, or one for each item; None: the table's `initial_priority`.
             timeout: as `insert`.
 
         Raises:
-            ValueError: more items than capacity. Else as `insert`.
+            ValueError: more items than capacity. Others as `insert`.
         """
         self._writable()
         return self._inserter.insert(batch, priority, timeout, one=False)
@@ -139,20 +144,22 @@ class Table:
         columns: str | Iterable[str] | None = None,
         out: Batch | None = None,
     ) -> Batch:
-        """Draw n items, as the limiter lets them go.
+        """Draw n items, waiting for the limiter if it does not allow all of them yet.
 
         Args:
-            n: examples; it may exceed what the limiter lets through at once.
-            timeout: seconds to wait for them; None: no limit, unless nobody writes for a minute.
-            min_n: return when that many are there and `linger` seconds brought no more.
-            linger: default the rest of `timeout`.
+            n: number of examples; may be more than the limiter allows at once.
+            timeout: seconds to wait; None: no limit, but `Timeout` if for 60 s no writer is open and nothing is
+                inserted.
+            min_n: return at least so many, as soon as no more were drawn for `linger` seconds; None: n.
+            linger: seconds; None: the rest of `timeout`.
             beta: exponent of the importance weights; None: the sampler's.
-            columns: copy only these outputs.
-            out: a batch of n examples, which is overwritten and returned; where fewer are drawn, the result is over the
-                front of its arrays.
+            columns: copy only these outputs; None: all.
+            out: a batch of n examples, which is overwritten and returned. If fewer are drawn, the result is a new
+                batch over the front of its arrays.
 
         Raises:
-            Timeout: what was drawn is given back. EndOfData: finished, and nothing is left.
+            Timeout: what was drawn is given back. EndOfData: the table is finished, and nothing is left.
+            CapacityError: the batch does not fit in memory. ValueError: an argument is wrong.
         """
         handle = self._handle
         now = min_n is None and columns is None and out is None and type(n) is int and 0 < n <= _AT_ONCE
@@ -169,14 +176,14 @@ class Table:
         return read_batch(handle, found, n, timeout, min_n, linger, self._beta(handle, beta), columns, out)
 
     def _first_sample(self, n: int, beta: float | None, which: list[int] | None) -> Any:
-        """The first call finds the core's reader; None while the table has no columns."""
+        """Make the core's reader, and sample with it; None: the table has no columns yet."""
         handle = self._writable()
         if handle.schema is None:
             return None
         handle.arena.set_role(LEARNER_ROLE)
         run_ahead(handle.arena)
         sample = self._sample = handle.reader().sample
-        if self._closed is not None:  # by another thread, meanwhile
+        if self._closed is not None:  # another thread has closed the handle meanwhile
             self._sample = self._refuse
         return sample(n, beta, which)
 
@@ -186,10 +193,14 @@ class Table:
         return config.real("beta", beta, why="it is the exponent of the importance weights")
 
     def peek(self, keys: Any, *, columns: str | Iterable[str] | None = None) -> Batch:
-        """What `sample` would return for these items, in this order; gone ones have `live` False.
+        """What `sample` would return for these items, in the order of `keys`; items that are gone have `live` False.
 
-        It waits for nothing and counts nothing: `times_sampled` is what it was. A table without columns yet has no
-        items, and its batch no data.
+        Never waits for the limiter or for items, and counts no samples: `times_sampled` does not change. If the table
+        has no columns yet, all items are gone and `data` is empty.
+
+        Args:
+            keys: uint64[n].
+            columns: copy only these outputs; None: all.
         """
         handle = self._open()
         wanted = key_array(keys)
@@ -199,22 +210,28 @@ class Table:
         return handle.batch(handle.reader().peek(wanted, self._beta(handle, None), which))
 
     def keys(self, start: int = 0, n: int | None = None, *, timeout: float | None = 60) -> Array:
-        """Keys of up to `n` items, oldest first, the `start` oldest left out: uint64."""
+        """Keys of up to `n` items, oldest first, after skipping the `start` oldest: uint64[m].
+
+        Args:
+            start: how many items to skip.
+            n: how many keys at most; None: all.
+            timeout: seconds to wait if a stopped process holds the table's lock; None: no limit.
+        """
         first = config.count("start", start, minimum=0)
         most = UNLIMITED if n is None else config.count("n", n, minimum=0)
         return self._open().native.keys(first, most, lock_seconds(timeout))
 
     def update_priorities(self, keys: Any, priorities: Any, *, timeout: float | None = 60) -> int:
-        """Set priorities; how many of the items were live. Of repeated keys the last counts.
+        """Set priorities. Returns how many of the items were live. If a key is repeated, its last priority is set.
 
         Args:
             keys: uint64[n], as a batch has them.
-            priorities: n numbers, numpy or torch of any device.
-            timeout: seconds to wait where a stopped process holds the table up; None: no limit.
+            priorities: n numbers, numpy or torch on any device.
+            timeout: seconds to wait if a stopped process holds the table's lock; None: no limit.
 
         Raises:
-            ValueError: NaN, infinite or negative ones, those whose power alpha no sampler can sum (`Prioritized`), or
-                another number of them; nothing was changed.
+            ValueError: a priority is NaN, infinite, negative, or its power alpha is outside the range that the sampler
+                can sum (`Prioritized`); or there are not n of them. Nothing was changed.
         """
         if type(priorities) is not np.ndarray or priorities.dtype not in _FLOATS:
             priorities = host_array(priorities)
@@ -223,23 +240,27 @@ class Table:
         return self._writable().native.update(keys, priorities, 60.0 if timeout is _MINUTE else lock_seconds(timeout))
 
     def delete(self, keys: Any, *, timeout: float | None = 60) -> int:
-        """Remove items; how many were there."""
+        """Remove items by key, uint64[n]. Returns how many of them were in the table."""
         return self._writable().native.remove(key_array(keys), lock_seconds(timeout))
 
     # -- changing -----------------------------------------------------------------------------------------------
 
     def reset(self, *, timeout: float | None = 60) -> None:
-        """Remove all items; all counts start again, and the table takes inserts again after `finish`.
+        """Remove all items and set all counts to 0. A finished table accepts inserts again.
 
-        Draws that nobody has received yet are still handed out, and count nowhere. The largest priority stays.
+        Draws that are not delivered yet can still be delivered, but are not counted. `max_priority` keeps its value.
         """
         self._writable().native.reset(lock_seconds(timeout))
 
     def resize(self, capacity: int, *, timeout: float | None = 60) -> None:
-        """Change the number of items while the table is in use; a smaller one evicts by the remover.
+        """Change the capacity while the table is in use; if it shrinks, the remover chooses the items to evict.
+
+        Args:
+            capacity: items.
+            timeout: seconds to wait if a stopped process holds the table's lock; None: no limit.
 
         Raises:
-            CapacityError: below what the limiter needs, or beyond the store's memory; nothing was changed.
+            CapacityError: less than the limiter needs, or more than the store has memory for; nothing was changed.
         """
         handle = self._writable()
         settings = handle.settings
@@ -264,17 +285,18 @@ class Table:
         max_staleness: int | Unchanged | None = UNCHANGED,
         timeout: float | None = 60,
     ) -> None:
-        """Change settings while the table is in use; a changed limiter starts its counts again.
+        """Change settings while the table is in use. Arguments that are not given keep their setting.
 
-        Its counts then begin as if `min_size` of the items there had just been inserted: a full table continues at
-        once, in the middle of the band of `SamplesPerInsert`. A queue continues to count what waits in it.
+        A new limiter starts counting as if `min_size` of the present items had just been inserted, so a full table
+        continues at once, in the middle of the band of `SamplesPerInsert`. A queue goes on counting the items that
+        wait in it.
 
         Args:
-            limiter: another of the same kind of table: a queue stays a queue.
-            alpha: exponent on priorities.
-            beta: exponent of the importance weights; None: weights 1.
-            max_staleness: versions; None: no limit.
-            timeout: seconds to wait where a stopped process holds the table up; None: no limit.
+            limiter: of the same kind: a queue stays a queue.
+            alpha: exponent of priorities.
+            beta: exponent of the importance weights; None: weights are 1.
+            max_staleness: in versions of the weights; None: no limit.
+            timeout: seconds to wait if a stopped process holds the table's lock; None: no limit.
 
         Raises:
             ValueError: it contradicts the table's other settings; nothing was changed.
@@ -287,22 +309,22 @@ class Table:
         handle.native.configure(*native_changes(changes), lock_seconds(timeout))
 
     def finish(self, *, timeout: float | None = 60) -> None:
-        """No more inserts will come: `sample` returns what remains, then raises `EndOfData`; loaders stop.
+        """Declare that no more inserts will come: `sample` returns what remains, then raises `EndOfData`; loaders stop.
 
-        Before `EndOfData` it waits for draws that others hold undelivered, as long as its `timeout` allows: they may
-        come back. Where draws use items up (`max_times_sampled`, a queue, `Once` with a last epoch) the limiter holds
-        nothing back any more.
+        Before `EndOfData`, `sample` waits, within its `timeout`, for undelivered draws of others, which may be given
+        back. If draws use items up (`max_times_sampled`, a queue, `Once` with a last epoch), the limiter no longer
+        makes samples wait.
         """
         self._writable().native.finish(lock_seconds(timeout))
 
     def stats(self) -> TableStats:
         """Counts, bytes and the limiter's state, read without locks.
 
-        ``bytes_stored`` is what the table's chunks take. ``bytes_logical`` is what its items would take if each held
-        its own copy of all that a batch shows of it. Ragged values count with their own lengths: all of them in tables
-        whose items span up to 16,384 rows, beyond that by the mean of as many rows, of items that lie evenly among all.
-        That look takes some milliseconds and the table's lock now and then; while another process holds the table up,
-        the ragged values that were not seen within 20 ms do not count.
+        ``bytes_stored``: bytes of the table's chunks. ``bytes_logical``: bytes of its items if each had its own copy of
+        everything that a batch shows of it. Ragged values count with their lengths. These are measured for all items
+        if the items span up to 16,384 rows; for more, the mean over so many rows of evenly spread items is used.
+        Measuring takes some milliseconds and takes the table's lock repeatedly for a short time. If another process
+        holds that lock for more than 20 ms, the values not measured yet are left out.
         """
         handle = self._open()
         handle.warn_evicted()
@@ -324,13 +346,17 @@ class Table:
 
         Args:
             batch_size: examples per batch.
-            prefetch: batches drawn ahead; 0: none, each is drawn when it is asked for.
-            device: `data` and `weights` become torch tensors there, ready on the current stream.
-            pin_memory: the buffers lie in page-locked memory.
-            beta: a number, or a function of the batch's number; None: the sampler's.
-            columns: copy only these outputs.
-            drop_last: leave out a smaller last batch.
-            timeout: seconds that one batch may take; None: no limit.
+            prefetch: batches drawn ahead; 0: no thread, each batch is drawn when it is requested.
+            device: torch device for `data` and `weights`, which are ready on the current stream; None: numpy arrays.
+            pin_memory: put the buffers in page-locked memory.
+            beta: a number, or a function that returns it for the batch's number (from 0); None: the sampler's.
+            columns: copy only these outputs; None: all.
+            drop_last: leave out a last batch of fewer than `batch_size` examples.
+            timeout: seconds that drawing one batch may take; None: no limit.
+
+        Raises:
+            ImportError: `device` or `pin_memory` needs torch. ValueError: an argument is wrong, or no such device.
+            CapacityError: the batch does not fit in memory.
         """
         source = TableSource(self._writable(), columns)
         return Loader(self._session, source, batch_size, prefetch, device, pin_memory, beta, drop_last, timeout)
@@ -353,7 +379,7 @@ class Table:
         return handle
 
     def _end_with(self, why: StoreError) -> None:
-        """The store's handle is closed: later calls raise `why`, and so do those that wait."""
+        """The store's handle is closed: calls that wait now, and later calls, raise `why`."""
         handle = self._handle
         if handle is None:
             return
@@ -361,7 +387,7 @@ class Table:
         handle.closed = self._closed
         self._sample = self._refuse
         self._inserter.end_with(self._closed)
-        self._handle = None  # the mapping goes with the last handle: drop the core's part
+        self._handle = None  # the last handle to go unmaps the store
 
     def _refuse(self, *_: Any) -> NoReturn:
         assert self._closed is not None
@@ -369,10 +395,10 @@ class Table:
 
 
 def open_table(session: Session, name: str, timeout: float | None) -> Table:
-    """The table of that name, which somebody may still have to create.
+    """The table `name`; waits up to `timeout` seconds (None: no limit) for another process to create it.
 
     Raises:
-        TableNotFound: it was not there within `timeout` seconds.
+        TableNotFound: no table of that name existed in that time.
     """
     arena, seconds = session.arena, check_timeout(timeout)
     native = arena.table(check_table_name(name))
@@ -390,5 +416,5 @@ def _look(store: str, name: str, arena: _core.Arena) -> _core.Table | Missing[_c
 
 
 def load_table(store: str, name: str, readonly: bool) -> Table:
-    """A table that was pickled, in the process that loads it."""
+    """Unpickle a table, in the process that loads it."""
     return loaded(lambda session: open_table(session, name, 0), store, readonly)

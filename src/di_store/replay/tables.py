@@ -1,4 +1,4 @@
-"""The tables of a store, as one session sees them: made, found, dropped, written to and drawn from together."""
+"""The tables of a store in one session: creating, opening and dropping them; writers and mixtures over several."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from di_store.session import Session
 
 
 class Tables:
-    """What `Store` does with tables."""
+    """Implements the calls of `Store` that concern tables."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -77,7 +77,7 @@ class Tables:
         shape = table_shape(settings, name, needed.reserve, needed.item_bytes)
         try:
             native = _core.Table.create(arena, shape, left)
-        except TableExists:  # another process was faster
+        except TableExists:  # another process has created it meanwhile
             if not exist_ok or (known := arena.table(name)) is None:
                 raise
         else:
@@ -87,7 +87,7 @@ class Tables:
         return self._existing(known, settings, exist_ok)
 
     def _existing(self, native: _core.Table, settings: Settings, exist_ok: bool) -> Table:
-        """The table that is there, if it may be returned in place of a new one."""
+        """The existing table, if `exist_ok` and its settings are the same; else `TableExists`."""
         if not exist_ok:
             raise TableExists(f"store {self._session.name!r} has a table {native.name!r} already")
         found = Table(self._session, native)
@@ -103,7 +103,7 @@ class Tables:
         return found
 
     def _needed(self, name: str, settings: Settings, seconds: float) -> TableNeeds:
-        """What to reserve now; nothing yet where a first step is still to tell the columns."""
+        """The memory to reserve now: without a schema, nothing for rows until a first step declares the columns."""
         if settings.schema is None:
             needed = needs_without_rows(settings)
         else:
@@ -113,6 +113,6 @@ class Tables:
         return needed
 
     def _seed_of(self, name: str) -> int:
-        """The seed of a table that was given none."""
+        """The seed of a table without `seed=`: 63 bits of a BLAKE2b hash of the store's seed and the table's name."""
         digest = hashlib.blake2b(f"{self._session.seed}:{name}".encode(), digest_size=8).digest()
         return int.from_bytes(digest, "little") >> 1

@@ -1,4 +1,4 @@
-"""Items that are inserted whole with a time axis: sequences and episodes, as the rows that hold them."""
+"""Sequences and episodes that are inserted whole: turns their leaves ``[time, …]`` into rows."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from di_store.policy.views import Episode, Sequence
 from di_store.replay.stream import kind_of, leading_rows, rows_limit
 
 ItemRows: TypeAlias = "tuple[int, int, int]"
-"""Of one item: its rows, how many of them are steps, flags."""
+"""Of one item: number of its rows, how many of them are steps, flags."""
 
 _ITEMS = "every leaf of extend() has the items as leading axis"
 _ROWS = "every leaf of an item has its rows as leading axis; those named in bootstrap= may have one more"
 
 
 class TimedItems:
-    """Brings leaves ``[time, …]`` of one view into the form in which rows are stored."""
+    """Turns leaves ``[time, …]`` of items of one view into rows."""
 
     def __init__(self, view: Sequence | Episode) -> None:
         self._view = view
@@ -30,7 +30,7 @@ class TimedItems:
         self._longest = view.max_length if isinstance(view, Episode) else view.burn_in + view.length
 
     def schema(self, leaves: dict[str, Any]) -> Schema:
-        """The columns that a first sequence declares: those of its rows."""
+        """The columns that a first sequence or episode declares: those of its rows."""
         first = self._view.first if isinstance(self._view, Sequence) else ()
         own = {
             name: leaf if any(tree.is_below(name, node) for node in first) else _first_row(name, leaf)
@@ -39,10 +39,13 @@ class TimedItems:
         return Schema.infer(tree.unflatten(own))
 
     def rows(self, leaves: dict[str, Any], schema: Schema) -> tuple[dict[str, Any], ItemRows]:
-        """All leaves with one common leading axis: steps, and a row more where the one behind them is given.
+        """All leaves with the same leading axis: the steps, and one more row if `bootstrap` columns have it.
 
         Returns:
-            Rows by column, and (rows, of which steps, flags) of the item.
+            Rows by column, and the item's `ItemRows`.
+
+        Raises:
+            SchemaMismatch: leaves of different lengths, or too long for the view.
         """
         once = set(first_columns(self._view, schema))
         behind = set(observed_columns(self._view, schema))
@@ -68,17 +71,17 @@ class TimedItems:
         return {name: _aligned(schema, name, leaf, once, total) for name, leaf in leaves.items()}, (total, steps, flags)
 
     def joined(self, values: list[dict[str, Any]], schema: Schema) -> tuple[dict[str, Any], list[ItemRows], int]:
-        """Rows of several items by column, one item behind the other; the items; the number of rows."""
+        """Rows of several items by column, one item after the other; the items' `ItemRows`; the number of rows."""
         timed = [self.rows(value, schema) for value in values]
         total = rows_limit(sum(rows for _, (rows, _, _) in timed))
         return {name: _joined([rows[name] for rows, _ in timed]) for name in values[0]}, [it for _, it in timed], total
 
 
 def split(leaves: dict[str, Any], n: int) -> list[dict[str, Any]]:
-    """N items of leaves ``[n, …]``, each by column.
+    """Split leaves ``[n, …]`` into n items, each a dict by column.
 
     Raises:
-        SchemaMismatch: a leaf with another number of them.
+        SchemaMismatch: the leading axis of a leaf is not n.
     """
     for name, leaf in leaves.items():
         if (length := _length(name, leaf, "items")) != n:
@@ -104,14 +107,14 @@ def _first_row(name: str, leaf: Any) -> Any:
 
 
 def _joined(parts: list[Any]) -> Any:
-    """Rows of several items one behind the other."""
+    """Rows of several items concatenated."""
     if isinstance(parts[0], list):
         return [row for part in parts for row in part]
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def _aligned(schema: Schema, name: str, leaf: Any, once: set[str], total: int) -> Any:
-    """A leaf with `total` rows: repeated where it is given once, its last row again where it lacks one."""
+    """A leaf with `total` rows: a column given once per item is repeated; a leaf one row short repeats its last row."""
     column = schema[name]
     if name in once:
         row = column.coerce(leaf)

@@ -1,7 +1,7 @@
-"""Writing: a writer of one stream into one or several tables.
+"""Writer: appends steps to one or several tables.
 
-A call's arguments go to the core unchanged. The rest of this file handles rare cases: the first step declares columns,
-a call waits, a call is refused, another thread ends the writer.
+A call passes its arguments to the core unchanged. Most of this file handles rare cases: the first step declares
+columns, a call waits, a call is refused, another thread closes the writer.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ _open: weakref.WeakSet[Writer] = weakref.WeakSet()
 
 
 def forget_writers() -> None:
-    """In a forked child: the writers belong to the parent."""
+    """End all writers in a forked child: they belong to the parent."""
     for writer in _open:
         writer._end(WriterClosed("this writer was opened before fork and belongs to the parent process"))
     _open.clear()
 
 
 class Writer:
-    """Appends steps to the streams of some lanes; one thread uses it. Made by `Table.writer` and `Store.writer`."""
+    """Appends steps to one stream per lane. For one thread only. Made by `Table.writer` and `Store.writer`."""
 
     def __init__(
         self, session: Session, handles: Iterable[TableHandle], lanes: int | None, autoreset: Any, *, single: bool
@@ -68,8 +68,9 @@ class Writer:
         self._stream: _Stream | None = stream
         self._names = [handle.name for handle in stream.handles]
         self._single = single
-        self._thread = 0  # that owns it; 0: none yet; -1: it has ended
-        self._claim = threading.Lock()  # taken once: by the owner, or by a thread that ends it before it has one
+        self._thread = 0  # ident of the owner thread; 0: none yet; -1: the writer has ended
+        # Acquired once and never released: by the owner, or by a thread that ends a writer without an owner.
+        self._claim = threading.Lock()
         self._ended: StoreError | None = None
         self._call: Any = self._first_call if stream.native is None else stream.call
         self._calls = 0
@@ -93,24 +94,25 @@ class Writer:
 
         Args:
             step: nested dict of leaves ``[…]``, with lanes ``[lanes, …]``. A row with `terminated` or `truncated` ends
-                its lane's episode; a first step with a flag of another name (``done``) is refused where a view needs
-                ends.
+                its lane's episode. If a view needs to know where episodes end, a first step that marks it under
+                another name (``done``) is refused.
             next: what the environment returned with the step, usually ``{"obs": nxt}``: the lane's next row, or the
-                final observation. Items that end there appear at once, unless the step has ragged columns without
-                ``max=`` that `next` does not hold: these then come with the following row, or the episode's end.
-            final: final observations of the lanes that end here: like `next`, for all lanes or only those that end;
-                or Gymnasium's ``final_obs``. What is missing of it may follow with `end_episode`.
+                final observation. With it, items that end at this row are complete at once. Exception: if the step
+                has ragged columns without ``max=`` that `next` lacks, they are complete with the following row, or
+                with the end of the episode.
+            final: final observations of the lanes whose episodes end here: like `next`, for all lanes or only those
+                that end; or Gymnasium's ``final_obs``. `end_episode` can supply missing ones later.
             lane: int, int array or bool mask; None: all.
             priority: of every item that this call completes: scalar, one per lane, or a dict by table.
             timeout: seconds to wait for limiters and room; None: no limit.
 
         Returns:
-            The completed `Items`; of a writer over several tables a dict of them by name.
+            The completed `Items`; for a writer over several tables a dict of `Items` by table name.
 
         Raises:
             Timeout, StoreFull, SchemaMismatch, ValueError: nothing was written in any lane or table. ValueError also
-                for items of more lanes than a table's capacity; a queue takes those of all lanes.
-            WriterClosed: closed, used from another thread, or inherited through fork.
+                if more lanes complete items than a table's capacity; a queue accepts items of any number of lanes.
+            WriterClosed: closed, used from another thread, or made before a fork.
         """
         if get_ident() != self._thread:
             self._enter()
@@ -141,18 +143,22 @@ class Writer:
         priority: Any = None,
         timeout: float | None = None,
     ) -> Any:
-        """T appends in one pass.
+        """Append T rows to every lane in one call, as T calls of `append` would.
 
         Args:
             steps: nested dict of leaves ``[T, …]``, with lanes ``[T, lanes, …]``.
             next: as `append`, with the same leading axes.
             final: as `append`, with the same leading axes.
             lane: as `append`.
-            priority: scalar, ``[T]`` or ``[T, lanes]``, by the row that completes the item; or a dict by table.
+            priority: scalar, ``[T]`` or ``[T, lanes]``: an item gets that of the row that completes it; or a dict of
+                these by table.
             timeout: as `append`.
 
+        Returns:
+            The completed `Items`, as `append`.
+
         Raises:
-            ValueError: it completes more items than a table's capacity. Else as `append`.
+            ValueError: it completes more items than a table's capacity. Others as `append`.
         """
         if get_ident() != self._thread:
             self._enter()
@@ -179,19 +185,22 @@ class Writer:
     def end_episode(
         self, final: Any = None, lane: Any = None, discard: bool = False, *, timeout: float | None = None
     ) -> Any:
-        """End the episodes of some lanes, or give ended ones their final observation.
+        """End the episodes of some lanes, or supply the final observation of episodes that have ended.
 
-        It may complete more items than a table's capacity: the last of them then evict the first.
+        This may complete more items than a table's capacity: the last ones then evict the first ones.
 
         Args:
             final: the final observation, like `next` of `append`.
             lane: as `append`.
-            discard: withdraw the rows that no item uses. Windows that run across episodes
-                (`Sequence(cross_episodes=True)`) end in front of it and begin anew behind it.
+            discard: drop the episode's rows that no item uses. Windows across episodes
+                (`Sequence(cross_episodes=True)`) then stop before the dropped rows, and start again after them.
             timeout: as `append`.
 
         Returns:
             The completed `Items`, as `append`.
+
+        Raises:
+            Timeout, StoreFull, ValueError, WriterClosed: as `append`.
         """
         if get_ident() != self._thread:
             self._enter()
@@ -205,10 +214,13 @@ class Writer:
         return Items(*made[0]) if self._single else self._named(made)
 
     def close(self, *, timeout: float | None = CLOSE_SECONDS) -> None:
-        """End open episodes and let the tables go. A second call does nothing.
+        """End open episodes and release the tables. A second call does nothing.
+
+        Args:
+            timeout: seconds to wait for limiters and room; None: no limit.
 
         Raises:
-            Timeout: a limiter let the last items not pass; the writer is closed all the same.
+            Timeout: a limiter did not let the last items pass, and they are lost; the writer is closed anyway.
         """
         if self._ended is not None:
             return
@@ -222,7 +234,7 @@ class Writer:
             if native is not None:
                 stream.finish_waiting("close", native.finish(), timeout, native.finish)
         except EndOfData:
-            pass  # the table takes no more items, so these episodes end without
+            pass  # a finished table accepts no items: the open episodes add none
         finally:
             self._end(WriterClosed("this writer was closed"))
             if native is not None:
@@ -240,7 +252,7 @@ class Writer:
         try:
             self.close(timeout=0.0)
         except StoreError:
-            pass  # the error of the with block says more
+            pass  # the exception of the with block matters more
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Writer does not pickle: pass the table and call table.writer() where it is used")
@@ -248,20 +260,20 @@ class Writer:
     # -- rare cases ---------------------------------------------------------------------------------------------
 
     def _enter(self) -> None:
-        """Called in a thread that is not the owner: the first call makes it the owner, else the writer is refused."""
+        """Called in a thread that is not the owner. The first thread becomes the owner; any other raises."""
         if self._ended is None and not self._thread and self._claim.acquire(blocking=False):
             self._thread = get_ident()
             return
         raise self._closed()
 
     def _closed(self) -> StoreError:
-        """Why it cannot be used: a copy of the error, since several threads may raise it."""
+        """The error to raise: the writer has ended, or another thread owns it. A copy: several threads may raise it."""
         if self._ended is not None:
             return copy.copy(self._ended)
         return WriterClosed("a writer is for one thread, and this one is used by another")
 
     def _open(self) -> _Stream:
-        """What a call needs and keeps until its end; raises what ended the writer."""
+        """The stream, which a call keeps a reference to until it ends; raises if the writer has ended."""
         stream = self._stream
         if stream is None:
             raise self._closed()
@@ -273,7 +285,7 @@ class Writer:
     def _prepare(
         self, step: Any, next: Any, final: Any, lane: Any, priority: Any, total: int | None, timeout: Any
     ) -> float | None:
-        """Check `timeout`: seconds, or None. A first step declares the columns, after a look at all arguments."""
+        """Check `timeout` and return it. For a first step, check all arguments, then declare the columns."""
         seconds = check_timeout(timeout)
         if self._fresh:
             for value in self._by_table(priority).values() if type(priority) is dict else (priority,):
@@ -291,7 +303,7 @@ class Writer:
         stream = self._open()
         stream.opened()
         self._call = stream.call
-        if self._ended is not None:  # another thread has closed the store meanwhile
+        if self._ended is not None:  # another thread closed the store meanwhile
             self._call = self._refuse
         return stream.call(step, next, final, lane, priority)
 
@@ -299,19 +311,19 @@ class Writer:
         self._ended = why
         self._thread = -1
         self._call = self._refuse
-        # The mapping goes with the last handle: drop the core's part. A call in another thread holds its own reference.
+        # The last handle to go unmaps the store. A call in another thread has its own reference.
         stream, self._stream = self._stream, None
         if stream is not None:
             stream.end(why)
 
     def _end_with(self, why: StoreError) -> None:
-        """The store's handle is closed: do of `close` what needs no waiting."""
+        """The store's handle is closed: close the writer without waiting."""
         if self._ended is None and (self._thread == get_ident() or self._claim.acquire(blocking=False)):
             self._thread = get_ident()
             try:
                 self.close(timeout=0.0)
             except StoreError:
-                pass  # items that the limiters did not let pass are lost
+                pass  # items that a limiter did not let pass are lost
         self._end(why)
 
     def _by_table(self, priority: dict[str, Any]) -> dict[int, Any]:
@@ -323,7 +335,7 @@ class Writer:
         return {name: Items(*parts) for name, parts in zip(self._names, made, strict=True)}
 
     def _explained(self, error: SchemaMismatch, step: Any, lane: Any, total: int | None) -> Exception:
-        """The error of a refused step with the full path of the leaf; `error` itself if the slow path finds nothing."""
+        """The error with the full path of the leaf that is wrong; `error` itself if this slow check finds nothing."""
         stream = self._stream
         if stream is not None and stream.schema is not None and not stream.opaque and isinstance(step, Mapping):
             try:
@@ -334,14 +346,14 @@ class Writer:
 
 
 class _Stream:
-    """What a writer holds of the core. A call holds a reference while it runs, so `close()` cannot take it away."""
+    """The core's objects of a writer. A call has a reference while it runs, so `close()` cannot free them under it."""
 
     def __init__(self, handles: Iterable[TableHandle], lanes: int | None, autoreset: Any) -> None:
         self.handles = sorted(handles, key=lambda handle: handle.native.index)
         self.native: _core.Writer | None = None
         self.schema: Schema | None = None
         self.call: Any = None  # append
-        self.again: Any = None  # the same, of a call that was blocked: its rows keep the versions it began with
+        self.again: Any = None  # append, to repeat a blocked call: its rows keep the versions set at its first attempt
         self.opaque = self.handles[0].opaque
         self._arena = self.handles[0].arena
         self._lanes = None if lanes is None else count("lanes", lanes, minimum=1, maximum=2**20)
@@ -357,11 +369,11 @@ class _Stream:
         self._attending: list[_core.Attendance] = []
         if all(handle.schema is not None for handle in self.handles):
             self._build(waits.CALL_SECONDS)
-        else:  # open for learners already, though there is nothing to write with before the first step
+        else:  # the core's writer is made at the first step: until then these marks count as an open writer
             self._attending = [_core.Attendance(handle.native, waits.CALL_SECONDS) for handle in self.handles]
 
     def declare(self, step: Any, lane: Any, total: int | None, seconds: float) -> None:
-        """A first step declares the columns of the tables that have none."""
+        """Declare the columns of a first step for the tables that have none, and make the core's writer."""
         if self._declaring:
             raise StoreError(_BUSY, remedy=_LATER)
         if self.native is not None:
@@ -376,7 +388,7 @@ class _Stream:
             self._declaring = False
 
     def opened(self) -> _core.Writer:
-        """The core's writer, once the columns are declared."""
+        """The core's writer; the columns must have been declared."""
         assert self.native is not None, "a first step declares the columns"
         return self.native
 
@@ -392,7 +404,7 @@ class _Stream:
         return self.again(*arguments)
 
     def take_versions(self) -> None:
-        """The versions that rows of the next call get, where no column says them."""
+        """Set the versions of the weights for rows of the next call, in tables without a column `version`."""
         assert self.native is not None
         for position, versions, name in self._versions:
             self.native.set_version(position, versions.get(name, -1))
@@ -405,7 +417,7 @@ class _Stream:
     def encoded(
         self, values: Any, next: Any, final: Any, lane: Any, total: int | None, seconds: float
     ) -> dict[str, Any]:
-        """Python values as the rows of their one column, with the leading axes that the core expects."""
+        """Encode Python values as rows of the single column of an `Opaque` table, with the core's leading axes."""
         if next is not None or final is not None:
             raise ValueError(
                 "next= and final= are observations, and a table with view=Opaque() has none: leave them out"
@@ -420,7 +432,7 @@ class _Stream:
         return {VALUE: blobs[0] if total is None else blobs}
 
     def lead(self, lane: Any, total: int | None) -> tuple[int, ...]:
-        """Leading axes of a call's leaves."""
+        """Leading axes of a call's leaves: time if `total` is given, then lanes if the call names several."""
         lead = () if total is None else (total,)
         if self._lanes is None or isinstance(lane, (int, np.integer)):
             return lead
@@ -430,17 +442,20 @@ class _Stream:
         return (*lead, int(named.sum()) if named.dtype == np.bool_ else named.size)
 
     def finish_waiting(self, what: str, made: Any, timeout: float | None, call: Any, *arguments: Any) -> Any:
-        """Repeat a blocked call until it passes. `made` of a passed call comes back as it is."""
+        """Wait and repeat a blocked call until it succeeds; returns its result.
+
+        `made`: the result of the first attempt, a list if that has succeeded.
+        """
         if type(made) is list:
             return made
         assert self.native is not None
         with InsertWait(self._arena, timeout, f"{what} to table {self.handles[made.table].name!r}") as wait:
             while type(made) is not list:
                 self.look()
-                if made.passed:  # some of its items are there: the rest follows, now or with the next call
+                if made.passed:  # some items are in the table: resume() inserts the rest, now or in the next call
                     wait.passed()
                     call, arguments = self.native.resume, ()
-                self.native.busy = True  # a signal handler that calls the writer now is refused
+                self.native.busy = True  # a call of this writer from a signal handler is refused now
                 try:
                     wait.pause_for(made, self.handles[made.table].native, self._arena)
                 finally:
@@ -451,28 +466,28 @@ class _Stream:
         return made
 
     def is_busy(self) -> bool:
-        """Whether a call is under way; asked by a signal handler or by the conversion of a value inside that call."""
+        """Whether a call is under way: then this one comes from a signal handler, or from converting a value."""
         return self._declaring or (self.native is not None and self.native.busy)
 
     def look(self) -> None:
-        """One warning for each table whose items need more bytes than was estimated."""
+        """Warn once for each table whose items need more bytes than was estimated."""
         for handle in self.handles:
             if handle.name not in self._warned and handle.warn_evicted():
                 self._warned.add(handle.name)
 
     def end(self, why: StoreError) -> None:
-        """Calls that wait raise `why`; the writer no longer counts as open."""
+        """Make waiting calls raise `why`, and no longer count as an open writer."""
         self._ended = why
         try:
             self._end_attendance()
         except StoreError:
-            pass  # the table is gone, or its lock is held up: the mark ends with this process
+            pass  # the table is gone, or its lock is held: the mark is removed when this process ends
 
     def _end_attendance(self) -> None:
-        """Remove the marks that stand for a writer before its first step."""
+        """Remove the marks that count as an open writer before the first step."""
         while True:
             try:
-                mark = self._attending.pop()  # each by one thread
+                mark = self._attending.pop()  # atomic, so each mark is ended by one thread only
             except IndexError:
                 return
             mark.end()
