@@ -1,7 +1,7 @@
 """The command line: `di-store demo | status | top | inspect | check | hold | bench | rm`.
 
-One file per command, each thin over the public API. Everything works on stores that nobody serves and whose creator is
-dead, and starts nothing in the background. Exit status: 0 fine, 1 failed, 2 used wrongly.
+One file per command, each a thin layer over the public API. No command needs a server, or the process that created the
+store, and none starts anything in the background. Exit status: 0 success, 1 failure, 2 wrong usage.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ for _command in (demo, status, top, inspect, check, hold, bench, rm):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; its exit status. `arguments` default to those of the process."""
     try:
-        # Not standalone, click returns what `context.exit` was given.
+        # With standalone_mode=False, click returns the status given to `context.exit`.
         status = group.main(args=arguments, prog_name="di-store", standalone_mode=False)
     except click.ClickException as error:
         error.show()
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("di-store: interrupted", file=sys.stderr)
         return 1
     except BrokenPipeError:
-        # Whoever read the output has gone (`| head`); a second complaint at exit would be noise.
+        # The reader of the output has ended (`| head`). Without stdout, Python does not report the same error at exit.
         sys.stdout = None
         return 1
     return status if isinstance(status, int) else 0

@@ -1,4 +1,4 @@
-"""`di-store bench`: how fast this machine's store is, with memcpy beside it, and whether it carries named loads."""
+"""`di-store bench`: measures a store's speed on this machine next to memcpy, and whether it sustains named loads."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def bench(
         results: list[LoadResult] = []
         for result in carry_all(named, seconds, scale, as_json):
             results.append(result)
-            if save is not None:  # after each: the next one may not get to its end
+            if save is not None:  # after each load, since the next one may fail
                 loads.save(save, results, before)
         if not as_json:
             loads.show(console(), results)
@@ -82,7 +82,11 @@ def bench(
 
 
 def chosen(names: tuple[str, ...]) -> tuple[list[str], list[Load]]:
-    """Quick workloads and named loads, each once; without any name all quick ones."""
+    """Names of quick workloads, and named loads, without repetitions; no names: all quick workloads.
+
+    Raises:
+        click.UsageError: an unknown name.
+    """
     quick: dict[str, None] = {}
     named: dict[str, Load] = {}
     for name in names or tuple(QUICK):
@@ -99,7 +103,7 @@ def chosen(names: tuple[str, ...]) -> tuple[list[str], list[Load]]:
 
 
 def measure(names: list[str], meter: Meter, memory: str, as_json: bool) -> None:
-    """The quick workloads."""
+    """Measure quick workloads and print their figures."""
     figures: list[Figure] = []
     for name in names:
         for case in QUICK[name]:
@@ -116,7 +120,7 @@ def measure(names: list[str], meter: Meter, memory: str, as_json: bool) -> None:
 
 
 def carry_all(named: list[Load], seconds: float | None, scale: float, as_json: bool) -> Iterator[LoadResult]:
-    """Named loads, one after the other."""
+    """Run named loads one after the other; yields each one's result."""
     for load in named:
         try:
             result = carry(load, seconds=seconds, scale=scale, say=lambda text: click.echo(text, err=True))
@@ -130,7 +134,7 @@ def carry_all(named: list[Load], seconds: float | None, scale: float, as_json: b
 
 
 def row(figure: Figure) -> tuple[str, ...]:
-    """One figure for people."""
+    """The table row of one figure; columns as `HEADS`."""
     share = figure.memcpy_share
     return (
         figure.workload,

@@ -28,7 +28,7 @@ LOCK_SECONDS = 5.0
 """How long a command that reads items waits for a lock."""
 
 PIPE_WIDTH = 400
-"""Columns where there is no terminal, so that nothing is cut for programs that read the output."""
+"""Line width in characters if stdout is no terminal: wide, so that no text is cut for programs that read it."""
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 
@@ -46,7 +46,7 @@ def timeout_option(seconds: float) -> Callable[[Callable[..., Any]], Callable[..
 
 
 def interval_option(seconds: float) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """`--interval`, for commands that look again and again."""
+    """`--interval`, for commands that repeat."""
     return click.option(
         "--interval",
         "interval_seconds",
@@ -62,10 +62,10 @@ def interval_option(seconds: float) -> Callable[[Callable[..., Any]], Callable[.
 
 @contextmanager
 def attached(name: str) -> Iterator[di_store.Store]:
-    """The store `name`, let go at the end, so that looking at it does not keep it alive.
+    """Attach to the store `name`, and close it at the end, so that a command does not keep it alive.
 
     Raises:
-        StoreNotFound: nobody holds it; the text lists those there are.
+        StoreNotFound: no process of this user holds it; the message lists the names there are.
     """
     known = sorted({info.name for info in di_store.list_stores()})
     if name not in known:
@@ -102,12 +102,12 @@ def pids_text(pids: Sequence[int]) -> str:
 
 @contextmanager
 def time_limit(store: di_store.Store, seconds: float, what: str) -> Iterator[None]:
-    """End a call that waits for a lock of `store` after `seconds`: a stopped holder may keep it for ever.
+    """After `seconds`, end a call that waits for a lock of `store`: a stopped process may hold the lock for ever.
 
-    A call that works, however long, is left alone. Needs the main thread, where signals arrive.
+    A call that does not wait may take longer. Uses SIGALRM, so it works in the main thread only.
 
     Raises:
-        Timeout: naming who holds the lock.
+        Timeout: it names the process that holds the lock.
     """
 
     def look(number: int, frame: FrameType | None) -> None:
@@ -118,7 +118,7 @@ def time_limit(store: di_store.Store, seconds: float, what: str) -> Iterator[Non
                 raise _late(f"{what} took more than {seconds:g} s", waiter["culprit"], waiter["culprit_name"])
 
     before = signal.signal(signal.SIGALRM, look)
-    # Again every 0.1 s, since at one moment the call may be between two locks.
+    # Repeated every 0.1 s, since at a given moment the call may be between two locks.
     signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.001), 0.1)
     try:
         yield
@@ -128,7 +128,7 @@ def time_limit(store: di_store.Store, seconds: float, what: str) -> Iterator[Non
 
 
 def _late(message: str, pid: int | None, name: str | None) -> Timeout:
-    """The error for a wait for a lock that a process holds: its pid, and what it is called."""
+    """The error for a wait for a lock; `pid` and `name`: of the process that holds it."""
     reason, remedy = "it waits for a lock", "--timeout waits longer"
     if name is not None and name.endswith("stopped"):
         remedy = f"`kill -CONT {pid}` lets it go on; {remedy}"
@@ -136,18 +136,18 @@ def _late(message: str, pid: int | None, name: str | None) -> Timeout:
 
 
 class Stop:
-    """Ctrl-C and SIGTERM as the normal end of a command that otherwise would not end."""
+    """Ends a command that runs until Ctrl-C or SIGTERM, without an exception."""
 
     def __init__(self) -> None:
         self._asked = threading.Event()
 
     def wait(self, seconds: float) -> bool:
-        """Wait until asked to stop, `seconds` at most; whether it was asked."""
+        """Wait for a signal, at most `seconds`. Returns whether one has arrived."""
         return self._asked.wait(seconds)
 
     @contextmanager
     def installed(self) -> Iterator[Stop]:
-        """Take the signals inside the block."""
+        """Handle the signals inside the block; the former handlers return after it."""
         before = {number: signal.signal(number, self._ask) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield self
@@ -161,7 +161,7 @@ class Stop:
 
 @contextmanager
 def usage_errors() -> Iterator[None]:
-    """A `ValueError` inside is about an argument: exit status 2."""
+    """Turn a `ValueError` inside the block into a usage error, exit status 2."""
     try:
         yield
     except ValueError as error:
@@ -172,12 +172,12 @@ def usage_errors() -> Iterator[None]:
 
 
 def console() -> Console:
-    """Stdout, as wide as the terminal; for a pipe so wide that nothing is cut."""
+    """Stdout, as wide as the terminal; for a pipe, `PIPE_WIDTH`."""
     return Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False, markup=False, emoji=False)
 
 
 def print_json(value: object) -> None:
-    """One line of JSON; arrays as lists, what JSON does not know as text."""
+    """Print one line of JSON; arrays become lists, other values that JSON lacks become their repr."""
     print(json.dumps(value, default=_as_json), flush=True)
 
 
@@ -194,7 +194,7 @@ def grid(rows: Iterable[Sequence[object]]) -> Table:
 
 
 def listing(heads: Sequence[str], rows: Iterable[Sequence[object]], style: str = "") -> Table:
-    """Rows under heads; a head that ends in ``>`` has its column on the right."""
+    """A table of rows under `heads`; a head that ends in ``>`` makes its column right-aligned."""
     table = Table(box=None, pad_edge=False, header_style="cyan")
     for head in heads:
         right = head.endswith(">")

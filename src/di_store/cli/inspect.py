@@ -70,7 +70,11 @@ def inspect(
 
 
 def open_table(store: di_store.Store, name: str) -> di_store.Table:
-    """The table; `TableNotFound` with those there are."""
+    """The table `name` of `store`.
+
+    Raises:
+        TableNotFound: the message lists the names there are.
+    """
     try:
         return store.table(name)
     except TableNotFound:
@@ -83,7 +87,7 @@ def open_table(store: di_store.Store, name: str) -> di_store.Table:
 
 
 def print_store(found: StoreReport) -> None:
-    """Memory, tables, processes."""
+    """Print memory, tables and processes of a store."""
     out = console()
     out.print(grid([("store", found["name"]), ("uuid", found["uuid"]), *memory_rows(found)]))
     parts: list[RenderableType] = []
@@ -96,7 +100,7 @@ def print_store(found: StoreReport) -> None:
 
 
 def table_row(table: TableReport) -> tuple[str, ...]:
-    """One table of a store."""
+    """The row of one table; columns as `TABLE_HEADS`."""
     return (
         table["name"],
         f"{table['size']:,}",
@@ -113,7 +117,7 @@ def table_row(table: TableReport) -> tuple[str, ...]:
 
 
 def print_table(about: dict[str, Any]) -> None:
-    """Settings, limiter, counts."""
+    """Print a table's settings, limiter, counts and columns."""
     limiter = about["limiter"]
     capacity = "-" if about["capacity"] is None else f"{about['capacity']:,}"
     rows: list[tuple[str, object]] = [
@@ -145,7 +149,7 @@ def _blocked(reason: str) -> str:
 
 
 def item_page(table: di_store.Table, start: int, count: int, values: bool) -> list[dict[str, Any]]:
-    """Items `start` … `start + count - 1`, oldest first, as many as there are."""
+    """Items `start` … `start + count - 1`, oldest first, fewer if there are fewer; `values`: with their columns."""
     batch = observe.oldest(table, start, count, None if values else ())
     return [
         {
@@ -162,7 +166,7 @@ def item_page(table: di_store.Table, start: int, count: int, values: bool) -> li
 
 
 def example(data: Any, at: int) -> Any:
-    """Example `at` of a batch's data: nested dict of arrays, ragged ones as lists of arrays; of `Opaque` any value."""
+    """Example `at` of a batch's data: nested dict of arrays, ragged columns as lists of arrays; `Opaque`: a repr."""
     if isinstance(data, dict):
         return {name: example(value, at) for name, value in data.items()}
     if isinstance(data, di_store.Ragged) and len(data.lead) > 1:
@@ -173,7 +177,7 @@ def example(data: Any, at: int) -> Any:
 
 
 def brief(value: Any) -> str:
-    """An array as its elements if they are few, else as its type, shape and range."""
+    """A value as text: up to `FEW` elements, or the dtype, shape and range of a larger array."""
     if isinstance(value, list):
         return f"[{', '.join(map(brief, value))}]"
     if not isinstance(value, np.ndarray) or value.size <= FEW:
@@ -183,7 +187,7 @@ def brief(value: Any) -> str:
 
 
 def print_items(page: list[dict[str, Any]], start: int, size: int) -> None:
-    """A page of items, and how to get the next."""
+    """Print a page of items, and the option that shows the next one."""
     out = console()
     out.print()
     if not page:
@@ -202,7 +206,7 @@ def print_items(page: list[dict[str, Any]], start: int, size: int) -> None:
 
 
 def item_row(item: dict[str, Any]) -> tuple[str, ...]:
-    """One item for people; a version of -1 is none."""
+    """The row of one item; columns as `ITEM_HEADS`. An unknown version (-1) is shown as a dash."""
     version = "-" if item["version"] < 0 else str(item["version"])
     return (
         str(item["key"]),

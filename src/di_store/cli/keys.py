@@ -1,4 +1,4 @@
-"""Single keys from a terminal, while a command waits."""
+"""Reads single keys from a terminal while a command waits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SLICE_SECONDS = 0.1
 
 
 class Keys:
-    """Keys typed at stdin, without echo and without a line's end; none where stdin is no terminal."""
+    """Reads keys from stdin without echo and without waiting for Enter. If stdin is no terminal, there are none."""
 
     def __init__(self) -> None:
         self._before: Any = None
@@ -35,7 +35,7 @@ class Keys:
             termios.tcsetattr(sys.stdin, termios.TCSANOW, self._before)
 
     def wait(self, seconds: float, stop: Stop) -> str:
-        """The next key, "" when none came in time or the command was asked to stop."""
+        """The next key; "" if none was typed within `seconds`, or `stop` was set."""
         end = time.monotonic() + seconds
         while not stop.wait(0) and (left := end - time.monotonic()) > 0:
             if self._before is None:

@@ -1,4 +1,4 @@
-"""What `di-store bench` prints and saves of named loads."""
+"""Prints and saves the results of named loads, for `di-store bench`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LINE_HEADS = ("load", "what must hold", "figure>", "bar>", "")
 
 
 def show(console: Console, results: Sequence[LoadResult]) -> None:
-    """Three tables: calls, loads, and what had to hold."""
+    """Print three tables: calls, loads, and the bars of each load with the figures reached."""
     console.print(listing(CALL_HEADS, [row for result in results for row in _calls(result)]))
     paced = [result for result in results if result.lines]
     if paced:
@@ -34,7 +34,10 @@ def show(console: Console, results: Sequence[LoadResult]) -> None:
 
 
 def save(path: Path, results: Iterable[LoadResult], load_before: float) -> None:
-    """Write results, one a line, with what is needed to judge them; `load_before`: the load average at their begin."""
+    """Write results as JSON, one per line, with the command, the machine and its load average.
+
+    `load_before`: the load average before the first load.
+    """
     machine = {
         "cpus": os.cpu_count(),
         "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30),

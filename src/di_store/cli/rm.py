@@ -1,4 +1,4 @@
-"""`di-store rm`: take a store away from whoever holds it."""
+"""`di-store rm`: remove a store."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def rm(store: str, force: bool, as_json: bool) -> None:
 
 @contextmanager
 def readable(store: str, holders: list[int]) -> Iterator[di_store.Store]:
-    """The store; where this process cannot read it, the error says whom to end in place of removing it."""
+    """Attach to the store. If this process cannot read it, the error names the processes to end instead."""
     try:
         with attached(store) as handle:
             yield handle

@@ -1,4 +1,4 @@
-"""`di-store status`: the stores of this machine, and who waits in them for what."""
+"""`di-store status`: the stores of this machine, and which processes wait in them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def status(as_json: bool) -> None:
 
 
 def parts(found: list[StoreReport]) -> Iterator[RenderableType]:
-    """What is printed, from top to bottom."""
+    """The printed parts: stores, waiting processes, and errors of stores that cannot be read."""
     if found:
         yield listing(HEADS, map(row, found))
     waiting = [line for each in found for line in waiter_rows(each)]
@@ -49,7 +49,7 @@ def parts(found: list[StoreReport]) -> Iterator[RenderableType]:
 
 
 def row(each: StoreReport) -> tuple[str, ...]:
-    """One store."""
+    """The row of one store; columns as `HEADS`."""
     pids = ", ".join(map(str, each["pids"])) or "-"
     if each["error"]:
         return (each["name"], pids, "?", "?", "?", "?", "?")
@@ -60,7 +60,7 @@ def row(each: StoreReport) -> tuple[str, ...]:
 
 
 def waiter_rows(each: StoreReport) -> list[tuple[str, ...]]:
-    """One row for each process that waits."""
+    """One row for each thread that waits; columns as `WAITER_HEADS`."""
     return [
         (
             each["name"],

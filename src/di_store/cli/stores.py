@@ -1,4 +1,4 @@
-"""The stores of this machine, as the commands read and print them; read without locks."""
+"""Reads the stores of this machine for the commands, without locks, and makes rows for printing."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from di_store.opening import other_pids
 
 
 def reports(only: str | None = None) -> list[StoreReport]:
-    """One report for each store of this machine, or for the one named `only`, by name.
+    """One report for each store of this machine, sorted by name, or only for the one named `only`.
 
-    A store that cannot be read has its reason under "error"; the others are none the worse for it.
+    The report of a store that cannot be read has the reason in "error".
     """
     pids: dict[str, list[int]] = {}
     for info in di_store.list_stores():
@@ -27,7 +27,7 @@ def reports(only: str | None = None) -> list[StoreReport]:
 
 
 def report(name: str, pids: list[int]) -> StoreReport | None:
-    """One store; None if it went away meanwhile, or was removed."""
+    """The report of one store; None: it has ended or was removed meanwhile."""
     try:
         store = di_store.attach(name, timeout=ATTACH_SECONDS)
         try:
@@ -46,12 +46,12 @@ def report(name: str, pids: list[int]) -> StoreReport | None:
 
 
 def share_text(each: StoreReport) -> tuple[str, str]:
-    """Memory taken, with its share of the budget, and the budget."""
+    """Memory in use, with its share of the limit, and the limit."""
     return f"{format_size(each['bytes'])} ({each['bytes'] / each['budget']:.0%})", format_size(each["budget"])
 
 
 def memory_rows(each: StoreReport) -> Iterator[tuple[str, str]]:
-    """The store's memory by use."""
+    """Name and value of the store's memory figures and counts."""
     memory = each["memory"]
     taken, budget = share_text(each)
     yield "memory", f"{taken} of {budget}"
@@ -66,7 +66,7 @@ def memory_rows(each: StoreReport) -> Iterator[tuple[str, str]]:
 
 
 def client_rows(each: StoreReport) -> Iterator[tuple[str, ...]]:
-    """A row for each process that has the store open, and one more for each further thread of it that waits."""
+    """One row for each process that has the store open, and one more for its second and each further waiting thread."""
     waits: dict[int, list[WaiterReport]] = {}
     for waiter in each["waiters"]:
         waits.setdefault(waiter["slot"], []).append(waiter)
@@ -80,7 +80,7 @@ def client_rows(each: StoreReport) -> Iterator[tuple[str, ...]]:
 
 
 def table_report(table: di_store.Table) -> dict[str, Any]:
-    """A table's settings, columns and counts."""
+    """A table's name, columns and statistics; a ragged column has a None as first axis of its shape."""
     schema = observe.columns_of(table)
     columns = None
     if schema is not None:

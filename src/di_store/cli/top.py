@@ -1,4 +1,4 @@
-"""`di-store top`: the stores of this machine, again and again."""
+"""`di-store top`: the stores of this machine, shown repeatedly with rates."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def top(store: str | None, interval_seconds: float, once: bool, stat: bool, as_j
 
 
 def print_stat(found: list[StoreReport], head: bool) -> None:
-    """One line for each store."""
+    """Print one line for each store, in the columns of `STAT`; `head`: names above them."""
     if head:
         click.echo(STAT.format("time", "store", "memory", "items", "inserts/s", "samples/s", "waiting", "stopped"))
     for each in found:
@@ -93,7 +93,7 @@ def print_stat(found: list[StoreReport], head: bool) -> None:
 
 
 def sum_of(rates: list[float | None]) -> float | None:
-    """All rates together; None where one is not known."""
+    """The sum of the rates; None if one is not known."""
     known = [rate for rate in rates if rate is not None]
     return sum(known) if len(known) == len(rates) else None
 
@@ -102,7 +102,7 @@ STAT = "{:8}  {:24}  {:>10}  {:>12}  {:>10}  {:>10}  {:>7}  {:>7}"
 
 
 def frame(found: list[StoreReport], helps: bool = False) -> Group:
-    """One look; with the keys, where they are asked for."""
+    """What one refresh shows; `helps`: also the line that explains the keys."""
     clock = time.strftime("%H:%M:%S")
     parts: list[RenderableType] = [
         Text(f"di-store top  {clock}  {len(found)} store{'' if len(found) == 1 else 's'}", style="bold")
@@ -117,7 +117,7 @@ def frame(found: list[StoreReport], helps: bool = False) -> Group:
 
 
 def store_parts(each: StoreReport) -> Iterator[RenderableType]:
-    """One store: memory, tables, who waits."""
+    """The parts of one store: memory, tables, waiting threads, processes that do not run."""
     pids = ", ".join(map(str, each["pids"])) or "-"
     yield Text()
     if each["error"]:
@@ -135,7 +135,7 @@ def store_parts(each: StoreReport) -> Iterator[RenderableType]:
 
 
 def table_row(table: TableReport) -> tuple[str, ...]:
-    """One table."""
+    """The row of one table; columns as `TABLE_HEADS`."""
     capacity = table["capacity"]
     return (
         table["name"],
@@ -149,5 +149,5 @@ def table_row(table: TableReport) -> tuple[str, ...]:
 
 
 def rate_text(rate: float | None) -> str:
-    """A rate for people."""
+    """A rate per second as text; a dash if it is not known."""
     return "-" if rate is None else f"{rate:,.0f}" if rate >= 10 else f"{rate:.1f}"

@@ -1,6 +1,6 @@
-"""The demo: actors and a learner in separate processes, training through one store.
+"""The demo: actors and a learner in separate processes train through one store.
 
-Torch, Gymnasium and the ALE are imported only when `run` is called, so that the rest of the package never needs them.
+Torch, Gymnasium and the ALE are imported only when `run` is called: the rest of the package does not need them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["DemoConfig", "run"]
 def run(config: DemoConfig) -> int:
     """Run the demo described by `config` and return the exit status: 0 for success (also after Ctrl-C), 1 for failure.
 
-    Meant to be the last thing a process does: afterwards it ignores Ctrl-C and SIGTERM.
+    Call it last in a process: afterwards the process ignores Ctrl-C and SIGTERM.
     """
     interrupt = Interrupt()
     # Importing torch takes seconds, and Ctrl-C may come during that time.

@@ -1,6 +1,6 @@
-"""One actor process: acts in its environments, appends to the table, takes over each newly published policy.
+"""One actor process: acts in its environments, appends to the table, and loads each newly published policy.
 
-It ends when told to, and also when the learner's process has ended: that closes the learner's end of the control pipe,
+It ends when it is told to, or when the learner's process has ended: that closes the learner's end of the control pipe,
 and no call here blocks for longer than `PATIENCE_SECONDS`.
 """
 
@@ -31,10 +31,11 @@ POLL_EVERY = 4  # vector steps between two checks for a newer policy
 
 @dataclass(frozen=True)
 class Report:
-    """What an actor tells the learner's process, a few times a second.
+    """What an actor sends to the learner's process every `REPORT_SECONDS`.
 
-    steps: total so far; version: of its policy; waiting: share of the time since the last report that it waited for the
-    limiter; returns: of episodes that ended since the last report.
+    steps: of this actor, in total; epsilon: probability of a random action; version: of its policy; waiting: share of
+    the time since the last report spent waiting for the limiter, 0 to 1; returns: of episodes that ended since the last
+    report.
     """
 
     steps: int
@@ -70,13 +71,13 @@ class Policy:
         self.version = 0
 
     def follow(self, store: di_store.Store) -> None:
-        """Take the newest published weights, if there are newer ones."""
+        """Load the newest published weights, if they are newer than the present ones."""
         if new := store.latest(POLICY, newer_than=self.version):
             self.network.load_state_dict(new.value)
             self.version = new.version
 
     def act(self, seen: NDArray[Any], epsilon: float) -> NDArray[np.int64]:
-        """Actions int64 [lanes] for what the policy sees [lanes, ...]."""
+        """Actions int64 [lanes] for observations [lanes, ...]; `epsilon`: probability of a random action."""
         lanes = len(seen)
         chosen = self.rng.integers(self.actions, size=lanes)
         greedy = self.rng.random(lanes) >= epsilon
@@ -88,7 +89,7 @@ class Policy:
 
 
 class Actor:
-    """The loop of one actor and its counts."""
+    """The loop and the counts of one actor."""
 
     def __init__(self, config: DemoConfig, index: int, shape: EnvShape, control: Connection) -> None:
         self.config = config
@@ -108,8 +109,8 @@ class Actor:
         try:
             with table.writer(lanes=self.config.envs_per_actor, autoreset=lanes.autoreset) as writer:
                 self._act(store, writer, lanes)
-                self._send(epsilon_at(self.config, self.index, self.steps))  # what came since the last report
-                # The learner samples no more, so the limiter could hold back the last items of open episodes for ever.
+                self._send(epsilon_at(self.config, self.index, self.steps))  # the steps since the last report
+                # The learner no longer samples, so the limiter could block the last items of open episodes for ever.
                 writer.end_episode(discard=True)
         finally:
             lanes.close()
@@ -129,7 +130,7 @@ class Actor:
             turn += 1
 
     def _append(self, writer: di_store.Writer, stepped: Stepped, epsilon: float) -> bool:
-        """Append, waiting for the limiter for as long as the run goes on; False once told to stop."""
+        """Append, waiting for the limiter as long as necessary; False: told to stop, nothing was written."""
         started = time.monotonic()
         while True:
             try:
@@ -159,7 +160,7 @@ class Actor:
 
 
 def actor_main(config: DemoConfig, index: int, shape: EnvShape, store_name: str, control: Connection) -> None:
-    """Entry point of an actor process. The learner handles Ctrl-C for everybody and then says stop."""
+    """Entry point of an actor process. It ignores Ctrl-C: the learner handles it and then tells the actors to stop."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     torch.set_num_threads(1)
@@ -168,7 +169,7 @@ def actor_main(config: DemoConfig, index: int, shape: EnvShape, store_name: str,
             control.send(Report(0, 1.0, 0, 0.0, []))
             Actor(config, index, shape, control).run(store)
     except (BrokenPipeError, ConnectionResetError):
-        pass  # the learner's process is gone
+        pass  # the learner's process has ended
     except Exception as error:
         # The learner prints it, since only one process may write to the screen.
         _tell(control, Failure(f"{type(error).__name__}: {error}"))

@@ -15,7 +15,11 @@ MEBIBYTE = 2**20
 
 
 def check_path(path: Path) -> None:
-    """Make the folder of the chart and check that the file can be written, before the run; `ValueError` names --out."""
+    """Before the run: make the folder of the chart, and check that the file can be written.
+
+    Raises:
+        ValueError: it cannot; the message names --out.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         fresh = not path.exists()
@@ -27,11 +31,12 @@ def check_path(path: Path) -> None:
 
 
 def write_chart(path: Path, config: DemoConfig, metrics: Metrics) -> None:
-    """Write four small charts: return against steps; speed, memory and loss against time.
+    """Write a PNG with four charts: return against steps; speed, memory and loss against time.
 
-    `OSError` if the file cannot be written.
+    Raises:
+        OSError: the file cannot be written.
     """
-    # The object interface needs no display and leaves the process's global pyplot state alone.
+    # The object interface needs no display and does not change pyplot's global state.
     figure = Figure(figsize=(11, 7), layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(f"di-store demo: {config.env}, {config.actors} actors x {config.envs_per_actor} environments")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 AUTORESET_MODES = ("next-step", "same-step")
-# Seeds networks, environments, exploration and draws. Two runs still differ, since the processes run at varying speeds.
+# Seeds networks, environments, exploration and sampling. Runs still differ, since the speeds of the processes vary.
 SEED = 0
 
 
@@ -14,7 +14,7 @@ SEED = 0
 class DemoConfig:
     """Options of `di-store demo`, named as on the command line.
 
-    seconds: how long to train, counted from the moment when all actors are attached to the store.
+    seconds: how long to train, counted from when all actors are attached to the store.
     env: a Gymnasium environment with discrete actions; names that start with "ALE/" are Atari games.
     out: path of the PNG chart written at the end.
     memory: memory limit of the store, as for `di_store.open`.
@@ -61,8 +61,8 @@ class Recipe:
     capacity: int
     min_size: int
     samples_per_insert: float
-    # Falls from first to last over `learning_rate_updates`. With a constant high rate, a DQN that has solved the task
-    # often becomes bad at it again.
+    # Falls linearly from first to last over `learning_rate_updates`. With a constant high rate, the returns of a DQN
+    # that has solved the task often fall again.
     learning_rate_first: float
     learning_rate_last: float
     learning_rate_updates: int
@@ -72,8 +72,8 @@ class Recipe:
     hidden_units: int
     target_every: int
     publish_every: int
-    # Exploration falls linearly from 1 over the first `epsilon_steps` steps of all actors together. The last actor's
-    # ends at `epsilon_final`, the first one's at `epsilon_spread` times that, so that the actors differ.
+    # The probability of a random action falls linearly from 1 over the first `epsilon_steps` steps of all actors
+    # together: to `epsilon_final` for the last actor, and to `epsilon_spread` times that for the first one.
     epsilon_steps: int
     epsilon_final: float
     epsilon_spread: float
@@ -82,7 +82,7 @@ class Recipe:
     beta_updates: int
     priority_floor: float = 1e-3
     max_grad_norm: float = 10.0
-    learner_threads: int  # threads of torch at most; fewer where the actors need the cores
+    learner_threads: int  # maximum of torch's threads; fewer if the actors need the cores
 
 
 # 4 samples per insert is what DI-engine's parallel Qbert job does (400 inserts/s, 1,650 samples/s).

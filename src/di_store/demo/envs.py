@@ -33,9 +33,9 @@ class EnvShape:
 class Stepped:
     """One vector step, ready for `writer.append(step, next=next, final=final)`.
 
-    step: leaves [lanes, ...]; final: object array [lanes] with `None` for lanes whose episode goes on, or `None`
-    altogether; returns: unclipped returns of the episodes that ended; rows: lanes that made a step, which is not the
-    case where next-step mode only resets.
+    step: leaves [lanes, ...]; next: the observations after it, likewise; final: object array [lanes] with `None` for
+    lanes whose episode goes on, or `None` if no episode ended; returns: unclipped returns of the episodes that ended;
+    rows: number of lanes that made a step, without those that were only reset (next-step mode).
     """
 
     step: dict[str, NDArray[Any]]
@@ -55,8 +55,8 @@ def make_envs(config: DemoConfig, lanes: int) -> VectorEnv[Any, Any, Any]:
     import ale_py
 
     gym.register_envs(ale_py)
-    # stack_num=1: the store keeps every frame once and stacks on reading. Rewards are not clipped here, since the
-    # screen shows true returns; `Lanes` clips them for learning.
+    # stack_num=1: the store keeps each frame once and stacks frames when it is read. Rewards are not clipped here,
+    # since the screen shows unclipped returns; `Lanes` clips them for learning.
     return gym.make_vec(
         config.env,
         num_envs=lanes,
@@ -71,7 +71,11 @@ def make_envs(config: DemoConfig, lanes: int) -> VectorEnv[Any, Any, Any]:
 
 
 def env_shape(config: DemoConfig) -> EnvShape:
-    """Shape of the environment that `config` names; `ValueError` if its actions are not discrete."""
+    """Shapes of the environment that `config` names.
+
+    Raises:
+        ValueError: its observations are no Box, or its actions are not discrete.
+    """
     envs = make_envs(config, 1)
     try:
         space, actions = envs.single_observation_space, envs.single_action_space
@@ -101,7 +105,7 @@ class Lanes:
         self.resetting = np.zeros(lanes, np.bool_)
 
     def step(self, actions: NDArray[np.int64]) -> Stepped:
-        """Step every lane. `self.seen` is then what the policy sees next: [lanes, stack, 84, 84] or [lanes, ...]."""
+        """Step every lane. Sets `self.seen`, the policy's next input: [lanes, stack, 84, 84] or [lanes, ...]."""
         obs, rewards, terminated, truncated, infos = self.envs.step(actions)
         newest, lives = self._newest(obs), self._lives(infos, len(actions))
         step: dict[str, NDArray[Any]] = {
@@ -112,7 +116,7 @@ class Lanes:
             "truncated": truncated,
         }
         if self.pixels:
-            # A lost life stops the bootstrapping there (discount 0), while the episode goes on.
+            # A lost life ends the return there (discount 0), while the episode goes on.
             step["discount"] = np.where(lives < self.lives, np.float32(0), np.float32(1))
         ended = terminated | truncated
         returns = self._count_returns(rewards, ended)
@@ -148,7 +152,7 @@ class Lanes:
         return returns
 
     def _see(self, newest: NDArray[Any], *, fresh: NDArray[np.bool_]) -> None:
-        """Shift the newest frames in; lanes in a fresh episode repeat its first frame, as the table's view does."""
+        """Append the newest frames to the stacks. A new episode's stack repeats its first frame, as the view does."""
         if self.stack is None:
             self.seen = newest
             return

@@ -1,4 +1,4 @@
-"""The actor processes, seen from the learner: start, listen, notice deaths, stop."""
+"""The actor processes, as the learner manages them: start, read reports, detect deaths, stop."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ GOODBYE_SECONDS = 15.0  # a busy machine takes seconds to end a process that has
 
 
 class State(Enum):
-    """What is known of an actor process."""
+    """The state of an actor process, as far as the learner knows it."""
 
     STARTING = "starting"
     RUNNING = "running"
-    ENDED = "ended"  # when told
-    DEAD = "dead"  # before it was told
+    ENDED = "ended"  # because it was told to
+    DEAD = "dead"  # without being told to
 
 
 @dataclass
@@ -36,23 +36,23 @@ class Member:
     control: Connection
     state: State = State.STARTING
     report: Report | None = None
-    reported: float = 0.0  # time.monotonic() of that
-    cause: str = ""  # of its death
+    reported: float = 0.0  # time.monotonic() when that report came
+    cause: str = ""  # why it died
 
     @property
     def name(self) -> str:
-        """As messages call it."""
+        """Its name in messages."""
         return f"actor {self.index} (pid {self.process.pid})"
 
 
 class Fleet:
-    """All actors of a run. A death is reported once; the others go on."""
+    """All actors of a run. If one dies, that is reported once and the others continue."""
 
     def __init__(self, config: DemoConfig, shape: EnvShape, store_name: str) -> None:
-        # Not fork: torch and the emulator have threads, which do not exist in a forked child, so that it hangs.
+        # Not fork: torch and the emulator have threads. A forked child lacks these threads and would hang.
         context = multiprocessing.get_context("spawn")
         self.members: list[Member] = []
-        # Starting this helper process of multiprocessing unblocks SIGINT as a side effect, so it comes first.
+        # Starting this helper process of multiprocessing unblocks SIGINT, so start it before SIGINT is blocked.
         resource_tracker.ensure_running()
         # Ctrl-C sends SIGINT to every process of the terminal. It is blocked here, and so in the spawned children,
         # until they ignore it (`actor_main`).
@@ -88,7 +88,11 @@ class Fleet:
         return all(member.report for member in self.alive)
 
     def listen(self, timeout_seconds: float = 0.0) -> tuple[list[float], list[str]]:
-        """Read the actors' reports: returns of ended episodes, and one line for every actor that died."""
+        """Read the actors' reports; waits up to `timeout_seconds` for one.
+
+        Returns:
+            The returns of ended episodes, and one line of text for every actor that died.
+        """
         returns: list[float] = []
         lines: list[str] = []
         by_connection = {id(member.control): member for member in self.alive}
@@ -101,13 +105,14 @@ class Fleet:
         return returns, lines
 
     def stop(self) -> tuple[list[float], list[str]]:
-        """End every actor: tell it, then kill it. Leaves no process behind.
+        """End every actor: tell it to stop, and kill it if it does not. Afterwards none of them runs.
 
-        Gives the last returns, and one line for every actor that died or did not end when told.
+        Returns:
+            The last returns of episodes, and one line of text for every actor that died or had to be killed.
         """
         asked = [member for member in self.alive if member.report is not None]
         for member in self.alive:
-            if member not in asked:  # still importing torch: it would not read for seconds, and has written nothing
+            if member not in asked:  # still importing torch: it would react late, and has written nothing
                 member.process.terminate()
         for member in asked:
             try:
@@ -134,7 +139,7 @@ class Fleet:
         return returns, lines
 
     def _read(self, member: Member, returns: list[float]) -> bool:
-        """Read all that was sent so far; False when the other end is closed."""
+        """Read all messages sent so far, and add ended episodes to `returns`; False: the other end is closed."""
         try:
             while member.control.poll(0):
                 word = member.control.recv()

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM set a flag, so that a run ends between two updates and never inside one."""
+"""Ctrl-C and SIGTERM set a flag, so that a run ends between two updates, never within one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Interrupt:
         self._set(self._ask)
 
     def ignore(self) -> None:
-        """Ignore the signals from now on: the process is ending, and a signal would only add a traceback."""
+        """Ignore the signals from now on: the process is about to end, and a signal would only print a traceback."""
         self._set(signal.SIG_IGN)
 
     def _set(self, handler: signal.Handlers | Callable[[int, FrameType | None], None]) -> None:

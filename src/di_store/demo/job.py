@@ -32,7 +32,7 @@ READY_SECONDS = 120.0
 
 
 def run_job(config: DemoConfig, interrupt: Interrupt) -> int:
-    """Run the demo; 0 at the end of the time or after Ctrl-C, 1 with a line on stderr if it cannot go on."""
+    """Run the demo. Returns 0 when the time is over or after Ctrl-C; 1, with a line on stderr, if it cannot go on."""
     try:
         check_path(Path(config.out))
         shape = env_shape(config)
@@ -46,7 +46,7 @@ def run_job(config: DemoConfig, interrupt: Interrupt) -> int:
 def _run(config: DemoConfig, shape: EnvShape, store: di_store.Store, interrupt: Interrupt) -> int:
     recipe = config.recipe
     torch.manual_seed(SEED)
-    # Threads of torch wait for each other: on a core that an actor uses too, each such wait may last a time slice.
+    # Threads of torch wait for each other. If one shares a core with an actor, each wait can last a whole time slice.
     torch.set_num_threads(max(1, min(recipe.learner_threads, len(os.sched_getaffinity(0)) - config.actors)))
     learner = Learner(build_network(config, shape), recipe)
     with room_for_weights(config, store, learner):
@@ -75,9 +75,9 @@ def _run(config: DemoConfig, shape: EnvShape, store: di_store.Store, interrupt: 
 
 @contextmanager
 def room_for_weights(config: DemoConfig, store: di_store.Store, learner: Learner) -> Iterator[None]:
-    """Set aside the memory that publishing needs while the table is made inside the block.
+    """Reserve the memory for publishing weights while the table is created inside the block.
 
-    That is room for the kept version, the next one, and one that each actor may still be reading.
+    That is room for the current version, the next one, and one old version per actor that may still be read.
     """
     size_bytes = sum(tensor.nbytes for tensor in learner.network.state_dict().values())
     room = store.put(np.empty(size_bytes * (2 + config.actors), np.uint8), timeout=0)
@@ -88,10 +88,12 @@ def room_for_weights(config: DemoConfig, store: di_store.Store, learner: Learner
 
 
 def create_replay(config: DemoConfig, shape: EnvShape, store: di_store.Store) -> di_store.Table:
-    """The replay table: single frames in, 3-step transitions of stacked frames out, prioritized, rate-limited.
+    """Create the replay table: stores single frames, returns n-step transitions of stacked frames by priority.
 
-    Holds `recipe.capacity` transitions, or half, a quarter … of them if --memory has no room for more; `CapacityError`
-    if too few fit to learn from.
+    It holds `recipe.capacity` transitions, or a half, a quarter … of that if --memory has no room for more.
+
+    Raises:
+        CapacityError: fewer than twice `recipe.min_size` fit.
     """
     capacity = config.recipe.capacity
     while True:
@@ -176,7 +178,7 @@ class Run:
         self.metrics = Metrics()
 
     def _train(self) -> None:
-        """Sample, learn, give priorities back, publish; until time is up, Ctrl-C, or no actor is left."""
+        """Sample, learn, update priorities and publish, until the time is over, Ctrl-C, or all actors have died."""
         self.screen.stage = TRAINING
         while not self.interrupt.asked and self.fleet.alive and self.metrics.seconds < self.config.seconds:
             shown = time.monotonic()
@@ -191,7 +193,7 @@ class Run:
         return "time is up" if self.fleet.alive else "no actor is left"
 
     def _learn_once(self, timeout_seconds: float) -> bool:
-        """One update; False if the limiter let no batch through in time."""
+        """Make one update; False: the limiter allowed no batch within `timeout_seconds`."""
         learner = self.learner
         try:
             batch = self.replay.sample(learner.recipe.batch_size, beta=learner.beta, timeout=timeout_seconds)

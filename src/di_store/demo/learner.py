@@ -39,18 +39,18 @@ class Learner:
 
     @property
     def beta(self) -> float:
-        """Importance-sampling exponent of the next batch: from `beta_first` to 1 over `beta_updates`."""
+        """Exponent of the next batch's importance weights: rises linearly from `beta_first` to 1."""
         return self._between(self.recipe.beta_first, 1.0, self.recipe.beta_updates)
 
     @property
     def learning_rate(self) -> float:
-        """Learning rate of the next update: from first to last over `learning_rate_updates`."""
+        """Learning rate of the next update: falls linearly from first to last over `learning_rate_updates`."""
         recipe = self.recipe
         return self._between(recipe.learning_rate_first, recipe.learning_rate_last, recipe.learning_rate_updates)
 
     @property
     def should_publish(self) -> bool:
-        """Whether the update just made is one to publish."""
+        """Whether to publish the weights after the last update."""
         return self.updates % self.recipe.publish_every == 0
 
     def update(self, batch: di_store.Batch) -> Update:

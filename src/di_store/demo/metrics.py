@@ -1,4 +1,4 @@
-"""What a run measures about itself: one `Point` per moment, kept for the screen, the summary and the chart."""
+"""The figures of a run over time, as a list of `Point`, for the screen, the summary and the chart."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ EPISODES_OF_A_MEAN = 20
 
 @dataclass(frozen=True)
 class Point:
-    """One moment of a run. Totals count from its start.
+    """The figures of a run at one time. Totals count from its start.
 
-    Rates are over the last few seconds; in the last point of a run they are over the whole run. limiter: which side
-    waits; empty in the last point. loss, mean_return: means of the newest 200 updates and 20 episodes; NaN if none yet.
+    Rates are over the last `RATE_SECONDS`; in the last point of a run they are over the whole run. limiter: its state,
+    empty in the last point. loss, mean_return: means of the newest 200 updates and 20 episodes; NaN if there are none.
     """
 
     seconds: float
@@ -37,7 +37,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Ended:
-    """One episode that ended: when, after how many steps of all actors together, and its return."""
+    """One ended episode: time in seconds of the run, steps of all actors together by then, and its return."""
 
     seconds: float
     steps: int
@@ -55,21 +55,21 @@ class Metrics:
 
     @property
     def seconds(self) -> float:
-        """Since the start."""
+        """Seconds since the start."""
         return time.monotonic() - self.started
 
     @property
     def first_mean_return(self) -> float:
-        """Mean return of the first 20 episodes: where the run started from; NaN before the first."""
+        """Mean return of the first 20 episodes, to compare later ones with; NaN before the first has ended."""
         return mean([episode.value for episode in self.episodes[:EPISODES_OF_A_MEAN]])
 
     def add_returns(self, returns: list[float], *, steps: int) -> None:
-        """Note the returns of episodes that ended now, after `steps` steps of all actors together."""
+        """Record the returns of episodes that ended now, after `steps` steps of all actors together."""
         now = self.seconds
         self.episodes += [Ended(now, steps, value) for value in returns]
 
     def running_means(self) -> list[float]:
-        """For each episode the mean return of the 20 up to it, of fewer at the start."""
+        """For each episode, the mean return of it and the up to 19 episodes before it."""
         values = [episode.value for episode in self.episodes]
         return [mean(values[max(0, end - EPISODES_OF_A_MEAN) : end]) for end in range(1, len(values) + 1)]
 
@@ -98,23 +98,23 @@ class Metrics:
         return point
 
     def _earlier(self, now: float) -> Point | None:
-        """The point that rates are measured from."""
+        """The point that rates are measured from: the newest that is at least `RATE_SECONDS` old, else the first."""
         earlier = next((point for point in reversed(self.points) if now - point.seconds >= RATE_SECONDS), None)
         return earlier or (self.points[0] if self.points else None)
 
 
 def mean(values: list[float]) -> float:
-    """Mean of `values`; NaN of none."""
+    """Mean of `values`; NaN if there are none."""
     return sum(values) / len(values) if values else float("nan")
 
 
 def saved_times(point: Point) -> float:
-    """How many times more memory the items would take if each held its own copy; 0 while nothing is stored."""
+    """How many times as much memory the items would take without shared rows; 0 while nothing is stored."""
     return point.logical_bytes / point.stored_bytes if point.stored_bytes else 0.0
 
 
 def human_bytes(count: float) -> str:
-    """`count` bytes in the largest fitting binary unit."""
+    """`count` bytes as text, in the largest binary unit up to GiB that keeps the number at 1 or more."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024 or unit == "GiB":
             return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"

@@ -14,7 +14,7 @@ from di_store.demo.envs import EnvShape
 
 
 def build_network(config: DemoConfig, shape: EnvShape) -> nn.Module:
-    """The network of learner and actors: takes `as_input(observations)`, gives action values float32 [n, actions]."""
+    """The network of learner and actors: from `as_input(observations)` to action values float32 [n, actions]."""
     recipe = config.recipe
     if recipe.frame_stack is not None:
         return frame_network(recipe.frame_stack, recipe.hidden_units, shape.actions)
@@ -22,7 +22,7 @@ def build_network(config: DemoConfig, shape: EnvShape) -> nn.Module:
 
 
 def frame_network(stack: int, hidden_units: int, actions: int) -> nn.Module:
-    """Mnih et al. 2015 (Nature), for [n, stack, 84, 84]."""
+    """The network of Mnih et al. 2015 (Nature), for input float32 [n, stack, 84, 84]."""
     return nn.Sequential(
         nn.Conv2d(stack, 32, 8, stride=4),
         nn.ReLU(),
@@ -38,7 +38,7 @@ def frame_network(stack: int, hidden_units: int, actions: int) -> nn.Module:
 
 
 def vector_network(size: int, hidden_units: int, actions: int) -> nn.Module:
-    """Two hidden layers, for [n, ...] with `size` numbers an observation."""
+    """A perceptron with two hidden layers, for input float32 [n, ...] with `size` numbers per observation."""
     return nn.Sequential(
         nn.Flatten(),
         nn.Linear(size, hidden_units),
@@ -50,6 +50,6 @@ def vector_network(size: int, hidden_units: int, actions: int) -> nn.Module:
 
 
 def as_input(observations: NDArray[Any]) -> Tensor:
-    """Observations [n, ...] as the float32 the networks take; bytes are scaled to 0..1."""
+    """Observations [n, ...] as float32 input for the networks; uint8 is scaled to 0..1."""
     values = torch.from_numpy(observations)
     return values.float().div_(255.0) if values.dtype == torch.uint8 else values.float()

@@ -1,4 +1,4 @@
-"""What the user sees while the run goes on: a live screen on a terminal, plain lines elsewhere."""
+"""Shows a run while it goes on: a live screen on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from di_store.demo.fleet import Fleet, Member, State
 from di_store.demo.metrics import EPISODES_OF_A_MEAN, Metrics, Point, human_bytes, mean, saved_times
 
 LINE_SECONDS = 5.0
-# Actors report four times a second. After this long without a report, the screen says so beside the old figures.
+# Actors report four times a second. After so many seconds without a report, the screen says so.
 SILENT_SECONDS = 2.0
 KEPT_EVENTS = 6
 CURVE_WIDTH = 40
@@ -43,7 +43,7 @@ FAILED = Stage("failed")
 
 
 class Screen:
-    """Shows points and events; a context manager. On a pipe it prints a line every few seconds instead."""
+    """Shows points and events; a context manager. If `stream` is no terminal, prints a line every few seconds."""
 
     def __init__(self, config: DemoConfig, store_name: str, stream: TextIO) -> None:
         self.config = config
@@ -70,12 +70,12 @@ class Screen:
             self.live.stop()
 
     def log(self, text: str) -> None:
-        """A line for a log; the live screen shows the same elsewhere."""
+        """Print a line, unless there is a live screen, which shows the same in its own place."""
         if not self.live:
             print(text, file=self.stream, flush=True)
 
     def event(self, text: str, seconds: float) -> None:
-        """Something that happened once, such as a death, at `seconds` of the run's clock."""
+        """Show something that happened once, such as a death, at `seconds` of the run."""
         when = "at the start" if self.stage is STARTING else f"at {seconds:,.0f} s"
         self.events = [*self.events[1 - KEPT_EVENTS :], f"{when}: {text}"]
         self.log(text)
@@ -125,9 +125,9 @@ def figures(point: Point, metrics: Metrics) -> list[tuple[str, str]]:
 
 
 def curve(metrics: Metrics) -> str:
-    """Return against steps as a row of bars: each stands for as many steps, its height for their mean return.
+    """Return against steps as a row of bars. Each bar is for the same number of steps; its height: their mean return.
 
-    A bar without an episode is as high as the one before.
+    A bar without an ended episode is as high as the bar before it.
     """
     episodes = metrics.episodes
     if not episodes:
@@ -155,7 +155,7 @@ def line(point: Point) -> str:
 
 
 def actor_cells(member: Member, now: float) -> tuple[str, ...]:
-    """One actor's row on the screen at `now` (`time.monotonic()`); of one that has ended only what is still true."""
+    """One actor's row on the screen at `now` (`time.monotonic()`); without its rates if it has ended."""
     name, report = f"actor {member.index}", member.report
     state = {
         State.STARTING: f"pid {member.process.pid}  starting",
@@ -175,12 +175,12 @@ def actor_cells(member: Member, now: float) -> tuple[str, ...]:
 
 
 def number(value: float, digits: int) -> str:
-    """A number for people; NaN, not known yet, is a dash."""
+    """A number as text; a dash for NaN, which stands for not known yet."""
     return "-" if math.isnan(value) else f"{value:,.{digits}f}"
 
 
 def summary(config: DemoConfig, metrics: Metrics, fleet: Fleet) -> dict[str, Figure]:
-    """Figures of the whole run, by name; after the last point."""
+    """Figures of the whole run by name, from its last point."""
     last = metrics.points[-1]
     return {
         "env": config.env,
@@ -206,12 +206,12 @@ def summary(config: DemoConfig, metrics: Metrics, fleet: Fleet) -> dict[str, Fig
 
 
 def rounded(value: float, digits: int) -> float | None:
-    """A number as JSON can hold it: NaN, not known yet, is `None`."""
+    """A rounded number for JSON, which has no NaN: that becomes None."""
     return None if math.isnan(value) else round(value, digits)
 
 
 def print_summary(stream: TextIO, figures_by_name: dict[str, Figure]) -> None:
-    """The summary as aligned lines."""
+    """Print the summary as aligned lines."""
     table = Table(title="di-store demo: summary", show_header=False)
     for name, value in figures_by_name.items():
         shown = value if isinstance(value, str) else "-" if value is None else f"{value:,}"
@@ -222,5 +222,5 @@ def print_summary(stream: TextIO, figures_by_name: dict[str, Figure]) -> None:
 
 
 def output_stream(config: DemoConfig) -> TextIO:
-    """Where the screen goes: stdout is kept clean for `--json`."""
+    """Where the screen is shown: stdout, or stderr with `--json`, which needs stdout for the summary."""
     return sys.stderr if config.json else sys.stdout

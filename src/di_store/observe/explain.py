@@ -1,4 +1,4 @@
-"""What the figures mean, in words."""
+"""Texts for people: what a thread waits for, what a limiter does, what a process does."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WAITS_FOR = {
     "memory": "memory",
     "table": "a table that is not there yet",
 }
-"""What each kind of wait is for, where no limiter tells more."""
+"""What each kind of wait is for, if no limiter gives a more precise reason."""
 
 STATES = {
     "T": "stopped",
@@ -27,11 +27,17 @@ STATES = {
     "gone": "gone",
     "unknown": "unknown",
 }
-"""States of a process that does not simply run, as /proc abbreviates them."""
+"""Texts for process states, by their letter in /proc/PID/stat. All other letters mean "runs"."""
 
 
 def wait_text(kind: str, table: str | None, tables: Mapping[str, TableStats]) -> str:
-    """What a thread waits for: the limiter's reason with its counts, where a limiter holds it back."""
+    """What a thread waits for; if a limiter makes it wait, the limiter's reason with its counts.
+
+    Args:
+        kind: as `WaiterStats.kind`.
+        table: name of the table it waits for, if any.
+        tables: statistics of the store's tables by name.
+    """
     reason = ""
     if table is not None and table in tables and kind in ("items", "limiter"):
         limiter = tables[table]["limiter"]
@@ -42,7 +48,7 @@ def wait_text(kind: str, table: str | None, tables: Mapping[str, TableStats]) ->
 
 
 def limiter_text(table: TableStats) -> str:
-    """Which side the limiter holds back, and why."""
+    """Whether the limiter makes inserts or samples wait, and why; else the time since the last insert."""
     limiter = table["limiter"]
     if limiter["reason"]:
         return f"{limiter['state']}: {limiter['reason']}"
@@ -50,5 +56,5 @@ def limiter_text(table: TableStats) -> str:
 
 
 def process_state(state: str, alive: bool) -> str:
-    """What a process does, as far as it matters to a store, such as "runs", "stopped" or "dead"."""
+    """A process state in words, such as "runs", "stopped" or "dead"; `state`: as `ClientStats.state`."""
     return STATES.get(state, "runs") if alive else "dead"

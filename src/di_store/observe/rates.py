@@ -1,4 +1,4 @@
-"""Changes per second, from one look to the next."""
+"""Inserts and samples per second, from two successive reports."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from di_store.observe.report import StoreReport
 
 
 class Rates:
-    """Inserts and samples per second of every table, from the look before to this one."""
+    """Computes inserts and samples per second of every table, between the previous `add` and this one."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, str, str], tuple[float, int]] = {}
 
     def add(self, found: Iterable[StoreReport]) -> None:
-        """Set ``inserts_per_second`` and ``samples_per_second`` of every table; None at the first look."""
+        """Set ``inserts_per_second`` and ``samples_per_second`` of every table; None: no earlier report has it."""
         now = time.monotonic()
         seen: dict[tuple[str, str, str], tuple[float, int]] = {}
         for each in found:
@@ -31,6 +31,6 @@ class Rates:
 
     def _rate(self, key: tuple[str, str, str], now: float, count: int) -> float | None:
         before = self._seen.get(key)
-        if before is None or now <= before[0] or count < before[1]:  # first seen, or a new table of that name
+        if before is None or now <= before[0] or count < before[1]:  # seen for the first time, reset, or made anew
             return None
         return (count - before[1]) / (now - before[0])

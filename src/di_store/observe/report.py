@@ -1,4 +1,4 @@
-"""What people look at of a store's statistics: plain values, ready for JSON."""
+"""A selection of a store's statistics for people and programs: plain values, ready for JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from di_store.replay.stats import TableStats
 
 
 class TableReport(TableStats, total=False):
-    """A table's statistics, with rates where `Rates` has seen it."""
+    """A table's statistics, with the rates that `Rates.add` sets."""
 
     inserts_per_second: float | None
     samples_per_second: float | None
@@ -32,14 +32,14 @@ class ClientReport(TypedDict):
 
     slot: int
     pid: int
-    process: str  # its pid, with a word where the number means nothing here
+    process: str  # its pid, with a note if that pid is of another pid namespace
     state: str  # "runs", "stopped", "dead", …
     roles: list[str]
-    pinned: int  # bytes of objects that it reads
+    pinned: int  # bytes of objects that it is reading
 
 
 class WaiterReport(TypedDict):
-    """One thread that waits, what for, and who holds it up."""
+    """One thread that waits: what for, and which process makes it wait. Fields as in `WaiterStats`."""
 
     slot: int
     pid: int
@@ -53,14 +53,14 @@ class WaiterReport(TypedDict):
 
 
 class StoreReport(TypedDict, total=False):
-    """One store. With `error` the figures are None and the lists empty."""
+    """One store. If `error` is not None, the figures are None and the lists empty."""
 
     name: str
     pids: list[int]
     error: str | None  # why it cannot be read
     uuid: str
-    bytes: int  # committed
-    budget: int  # the hard cap
+    bytes: int  # of pages charged to the store
+    budget: int  # the memory limit, bytes
     memory: MemoryReport
     objects: int
     deaths: int
@@ -71,7 +71,7 @@ class StoreReport(TypedDict, total=False):
 
 
 def report(stats: StoreStats) -> StoreReport:
-    """The parts of `Store.stats()` that people look at, without the process that asks."""
+    """A report from `Store.stats()`. The calling process is left out of `clients` and `waiters`."""
     clients = {client["slot"]: client for client in stats["clients"]}
     me = next((slot for slot, client in clients.items() if client["self"]), None)
     return {
@@ -98,7 +98,7 @@ def report(stats: StoreStats) -> StoreReport:
 
 
 def unreadable(name: str, error: str) -> StoreReport:
-    """A store that cannot be read, and why."""
+    """The report of a store that cannot be read, with the reason."""
     nothing: dict[str, Any] = {
         "uuid": None,
         "bytes": None,

@@ -1,4 +1,4 @@
-"""What is going on in a store: bytes, processes, who waits; read without locks."""
+"""Statistics of a store: bytes, processes, waiting threads; read without locks."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ ROLES = ((1, "writer"), (2, "learner"), (4, "tool"))
 class WaiterStats(TypedDict):
     """One thread that waits."""
 
-    slot: int  # of its process among the clients
+    slot: int  # client slot of its process
     pid: int
     thread: int
     kind: str  # "lock", "room", "items", "limiter", "object", "weights", "memory" or "table"
     table: str | None
     reason: str  # what it waits for, in words, with a limiter's counts
     seconds: float  # how long it has waited
-    culprit: int | None  # pid of the process that holds it up; None: none does, or it is not known
+    culprit: int | None  # pid of the process that makes it wait; None: none, or not known
     culprit_name: str | None  # that process in words
 
 
@@ -32,15 +32,15 @@ class ClientStats(TypedDict):
     slot: int
     pid: int
     alive: bool
-    self: bool  # the process that asks
-    other_pid_namespace: bool  # its pid means another process here
-    state: str  # as /proc tells it ("R", "S", "T", …), "gone" or "unknown"
+    self: bool  # whether it is the calling process
+    other_pid_namespace: bool  # its pid is of another pid namespace, so it must not be used here
+    state: str  # the letter in /proc/PID/stat ("R", "S", "T", …), "gone" or "unknown"
     role: int  # bits of ROLES
     roles: list[str]
-    pinned: int  # bytes of objects that it reads
+    pinned: int  # bytes of objects that it is reading
     page_tables: int  # bytes
-    stale_dropped: int  # of its items, those removed as older than max_staleness
-    waiting: dict[str, Any] | None  # the longest wait of its threads, as the core tells it
+    stale_dropped: int  # how many of its items were removed as older than max_staleness
+    waiting: dict[str, Any] | None  # the longest wait of its threads, in the core's form
 
 
 class StoreStats(TypedDict):
@@ -48,39 +48,41 @@ class StoreStats(TypedDict):
 
     name: str
     uuid: str
-    memory: int  # the hard cap, bytes
-    live: int  # in use and read by nobody now: chunks, tables' metadata and the store's own included
-    pinned: int  # of objects that somebody reads
-    pending: int  # of deleted objects that somebody still reads
+    memory: int  # the memory limit, bytes; so are the next five
+    live: int  # in use, without pinned and pending: objects, chunks, metadata of tables and of the store
+    pinned: int  # objects that a process is reading
+    pending: int  # deleted objects that a process is still reading
     free: int  # not in use
-    reserved: int  # set aside for tables
+    reserved: int  # reserved for tables
     objects: int  # count
     live_objects_bytes: int
     page_tables: int  # bytes, of all processes
-    deaths: int  # processes that died without leaving
-    rebuilds: int  # of what is derived, after a death inside a lock
+    deaths: int  # processes that died while attached
+    rebuilds: int  # of derived data, after a process died while holding a lock
     clients: list[ClientStats]
     waiters: list[WaiterStats]
     tables: dict[str, TableStats]
 
-    budget: int  # the core's own accounts, bytes: the cap
+    # The core's own accounts, all in bytes.
+    budget: int  # the memory limit
     committed: int  # pages charged to the store
-    present: int  # pages that the kernel holds for it
+    present: int  # pages that the kernel has allocated for it
     object_pages: int
     chunk_pages: int
-    free_pages: int  # charged, and in use by nobody
-    meta: int  # of tables, ledgers, descriptors
-    fixed: int  # of the store's own tables
+    free_pages: int  # charged, but not in use
+    meta: int  # metadata of tables, ledgers, descriptors
+    fixed: int  # the store's own fixed-size tables
 
 
 def store_stats(arena: _core.Arena, tables: dict[str, TableStats]) -> StoreStats:
-    """What the core tells of the store, with what its tables tell."""
+    """The core's statistics of the store, combined with those of its tables by name."""
     found: dict[str, Any] = dict(arena.stats())
     used = found["object_pages"] + found["chunk_pages"] + found["meta"] + found["fixed"]
     found["memory"] = found["budget"]
     found["live_objects_bytes"] = found["live"]
     found["free"] = max(0, found["budget"] - used)
-    found["pinned"] -= min(found["pinned"], found["pending"])  # the core counts deleted ones that are read in both
+    # The core counts a deleted object that is being read as pinned and as pending.
+    found["pinned"] -= min(found["pinned"], found["pending"])
     found["live"] = found["budget"] - found["free"] - found["pinned"] - found["pending"]
     for client in found["clients"]:
         mine = [waiting for waiting in found["waiters"] if waiting["slot"] == client["slot"]]
