@@ -1,4 +1,4 @@
-# The one front door. Every target sets up what it needs: its virtual environment, compilers, builds.
+# All commands of this repository. Every target installs or builds what it needs: virtual environment, clang, module.
 # Needs python3 (3.11 or later) with headers, g++ 12 or later, make, and a way to PyPI (and apt, for clang).
 
 PYTHON ?= python3
@@ -28,19 +28,19 @@ $(STAMP)-venv: tools/need_python.sh
 	$(PIP) install -q --upgrade pip
 	touch $@
 
-# Tools to build and check: small.
+# The tools to build and check; a small download.
 $(STAMP)-build: $(STAMP)-venv pyproject.toml constraints.txt tools/requires.py
 	$(BIN)/python tools/requires.py build runtime dev > $(VENV)/requires-build.txt
 	$(PIP) install -q -c constraints.txt -r $(VENV)/requires-build.txt cmake ninja pytest pytest-timeout hypothesis scipy
 	touch $@
 
-# What the tests and the demo run with: torch, Gymnasium, ALE.
+# What the tests and the demo need: torch, Gymnasium, ALE.
 $(STAMP)-test: $(STAMP)-build
 	$(BIN)/python tools/requires.py torch demo test > $(VENV)/requires-test.txt
 	$(PIP) install -q -c constraints.txt -r $(VENV)/requires-test.txt
 	touch $@
 
-# di_store of this tree, for .venv/bin/python and .venv/bin/di-store; the module is built apart from it.
+# Makes .venv/bin/python and .venv/bin/di-store use the sources of this tree; `build` makes the native module.
 $(STAMP)-source: $(STAMP)-build
 	mkdir -p src/di_store
 	$(PIP) install -q --no-deps --no-build-isolation -Ceditable.mode=inplace -Cwheel.cmake=false -e .
@@ -53,7 +53,7 @@ build: $(STAMP)-source  ## the module with fault points, into src/di_store (for 
 	@mkdir -p build
 	@flock build/dev.lock tools/build_dev.sh "$(abspath $(BIN))" $(JOBS)
 
-# The module as users get it, without fault points, in front of the sources on the path.
+# The package as users get it, without fault points; targets that use it put it before the sources on PYTHONPATH.
 RELEASE := build/release
 SOURCES = $(shell find src native -name '*.py' -o -name '*.pyi' -o -name '*.cc' -o -name '*.h')
 $(RELEASE)/.stamp: $(STAMP)-source CMakeLists.txt $(SOURCES)
@@ -78,7 +78,7 @@ full: $(STAMP)-test build  ## all tests with full counts, and the long ones: hou
 mutants: $(STAMP)-test  ## breaks one mechanism at a time in a copy: a test must fail (ARGS="kills", see docs/testing.md)
 	PYTHONPATH=tests $(BIN)/python -m mutants --jobs $(JOBS) $(ARGS)
 
-bench: $(STAMP)-test $(RELEASE)/.stamp  ## the benchmarks without the peers (ARGS="put get"); bench/README.md tells how to run those
+bench: $(STAMP)-test $(RELEASE)/.stamp  ## the benchmarks without the peers (ARGS="put get"); bench/README.md says how to run those
 	PYTHONPATH=$(abspath $(RELEASE)) $(BIN)/di-store bench $(ARGS)
 
 # -- what a developer runs ------------------------------------------------------------------------------------------

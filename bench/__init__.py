@@ -1,4 +1,4 @@
-"""Benchmarks, one file per question; run as modules from the repository root (``python -m bench``)."""
+"""Benchmarks, one module per question; run them from the repository root (``python -m bench``)."""
 
 import importlib.util
 import sys
@@ -9,6 +9,6 @@ RESULTS = ROOT / "bench" / "results"
 
 
 def import_path(python: str) -> list[Path]:
-    """Where a process of that interpreter imports from: ours has the build that this process has, a peer has none."""
+    """`PYTHONPATH` of a process of that interpreter: our own gets this process's build, a peer's environment none."""
     spec = importlib.util.find_spec("di_store") if python == sys.executable else None
     return [ROOT] if spec is None or spec.origin is None else [Path(spec.origin).parent.parent, ROOT]

@@ -1,13 +1,13 @@
-"""Our store beside Ray, Reverb, in-process buffers and this machine's memcpy, in one run.
+"""Compares our store with Ray, Reverb, in-process buffers and this machine's memcpy, in one run.
 
 From the repository root::
 
     python -m bench --check --ray-python RAY/bin/python --reverb-python REV/bin/python --inprocess-python IN/bin/python
 
-``bench/README.md`` says how the environments are made; what is not given is not measured. The systems take turns for
-``--rounds`` rounds, each in a fresh process. Printed is a table of medians over the rounds, ratios to the best figure
-the peer has for the purpose, and the bars (``bench/bars.py``); it is saved in ``bench/results/``. With ``--check`` the
-exit status is 1 when a bar is missed.
+``bench/README.md`` says how to make the environments. Systems without an interpreter are not measured. The systems take
+turns for ``--rounds`` rounds, each time in a fresh process. The printed table has medians over the rounds, ratios to
+the peer's best figure for the same purpose, and the bars (``bench/bars.py``). It is saved in ``bench/results/``. With
+``--check`` the exit status is 1 if a bar is missed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RUN_LIMIT_SECONDS = 3600
 
 
 def measure(python: str, module: str, options: list[str]) -> dict[Key, float]:
-    """Run one system's script in its environment; its figures."""
+    """Run one system's script in its environment, and return its figures."""
     figures = records_of(start_module(python, module, options, import_path(python), cwd=ROOT), RUN_LIMIT_SECONDS)
     return {(f["system"], f["workload"], f["metric"]): float(f["value"]) for f in figures}
 
@@ -61,7 +61,7 @@ def parse() -> argparse.Namespace:
 
 
 def systems(args: argparse.Namespace) -> list[tuple[str, str]]:
-    """Interpreter and module of everything that is measured."""
+    """Interpreter and module of each system to measure."""
     peers = {system: getattr(args, f"{system}_python") for system in ("ray", "reverb", "inprocess")}
     found = [(sys.executable, "bench.ours"), (sys.executable, "bench.peers.memcpy")]
     return found + [(python, f"bench.peers.{system}_bench") for system, python in peers.items() if python]

@@ -1,4 +1,4 @@
-"""What our figures are held to: a peer's best figure for the purpose, or this machine's memory, and the least ratio."""
+"""The bars: the least ratio of each of our figures to a peer's best figure, or to this machine's memcpy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Key = tuple[str, str, str]
 MACHINE = "limits"
 COPY = (MACHINE, "memory", "copy, 1 thread")
 COPY_GIGABYTES = 14.0
-"""memcpy of 256 MiB per second on the machine where the absolute bars were set; they move with this run's memcpy."""
+"""GB/s of a 256 MiB memcpy on the machine where the absolute bars were set; they are scaled by this run's memcpy."""
 
 
 @dataclass(frozen=True)
@@ -23,11 +23,11 @@ class Bar:
     Attributes:
         workload, metric: of our figure.
         system: the peer, or ``limits`` for this machine's memory.
-        metrics: of the peer; the best of those measured counts.
-        least: ratio of our figure to the peer's; None where nothing is asked.
-        absolute: a figure per second of the machine of COPY_GIGABYTES; the ratio is then to this figure, scaled by
+        metrics: of the peer; the best of those measured is used.
+        least: least ratio of our figure to the peer's; None: shown only, without a bar.
+        absolute: a figure per second on the machine of COPY_GIGABYTES; the ratio is then to this figure, scaled by
             this run's memcpy.
-        most: whether ``least`` is the most that is allowed.
+        most: if True, ``least`` is the largest ratio allowed instead.
     """
 
     workload: str
@@ -41,7 +41,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Line:
-    """A bar with its figures; ``None`` where nothing was measured."""
+    """A bar with its figures; ``None``: not measured."""
 
     workload: str
     metric: str
@@ -55,7 +55,7 @@ class Line:
 
     @property
     def verdict(self) -> str:
-        """How the ratio stands to the bar."""
+        """The word for the table: "ok" or "MISSED"; "" without a bar or a ratio."""
         if self.bar is None or self.ratio is None:
             return ""
         met = self.ratio <= self.bar if self.most else self.ratio >= self.bar
@@ -63,7 +63,7 @@ class Line:
 
 
 def bars() -> list[Bar]:
-    """Every line, in the table's order."""
+    """All bars, in the order of the table."""
     return [*ray_bars(), *reverb_bars(), *machine_bars(), *inprocess_bars()]
 
 
@@ -76,7 +76,7 @@ def ray_bars() -> Iterable[Bar]:
 
 
 def reverb_bars() -> Iterable[Bar]:
-    """Tables; Reverb's sampler is outside its server's process as ours always is, and the best of all is shown too."""
+    """Tables. A bar compares with Reverb's samplers outside the server's process, as ours is; its best is shown too."""
     outside = tuple(f"sample{way}, other process" for way in ("", ", client"))
     samples = {"56KB": 4.0, "2KB": 25.0, "2.8MB": 2.0}
     for name in samples:
@@ -89,7 +89,7 @@ def reverb_bars() -> Iterable[Bar]:
 
 
 def machine_bars() -> Iterable[Bar]:
-    """Shares of this run's memcpy, and absolute figures that move with it."""
+    """Shares of this run's memcpy, and absolute figures scaled by it."""
     shares = {"56KB": 0.9, "28KB": 0.9, "2.8MB": 0.9, "2KB": 0.4}
     for name, least in shares.items():
         yield Bar(name, "sample, bytes", MACHINE, (COPY[2],), least)
@@ -100,7 +100,7 @@ def machine_bars() -> Iterable[Bar]:
 
 
 def inprocess_bars() -> Iterable[Bar]:
-    """Buffers that share nothing. Ours cross processes, except for the loop, which is one process on both sides."""
+    """Buffers of one process. Ours are measured across processes, except "loop": one process on both sides."""
     one_by_one = ("cpprb append", "cpprb uniform append", "sb3 append", "tianshou append")
     uniform = ("cpprb uniform sample", "sb3 sample", "torchrl LazyTensorStorage sample", "tianshou uniform sample")
     uniform = (*uniform, "torchrl LazyMemmapStorage sample")
@@ -111,13 +111,13 @@ def inprocess_bars() -> Iterable[Bar]:
         yield Bar(name, "sample, uniform", "inprocess", uniform, 1.0)
         yield Bar(name, "sample", "inprocess", ("cpprb sample", "tianshou sample"), 1.0)
         yield Bar(name, "update", "inprocess", ("cpprb update", "tianshou update"), 1.0)
-        if name != "56KB":  # there a batch is 32
+        if name != "56KB":  # whose batches are 32 already
             yield Bar(name, "update of 32", "inprocess", ("cpprb update of 32",), 1.0)
         yield Bar(name, "loop", "inprocess", ("sb3 loop",), 1.0)
 
 
 def compare(figures: Mapping[Key, float]) -> list[Line]:
-    """The lines of the table from the medians."""
+    """The lines of the table, from the median figures."""
     lines = []
     copy = figures.get(COPY)
     for bar in bars():

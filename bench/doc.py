@@ -1,4 +1,4 @@
-"""The options --doc and --doc-check of a benchmark whose figures a page of the docs shows."""
+"""The options --doc and --doc-check of a benchmark whose figures are shown in the docs."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Doc:
     """Pages written from one result.
 
     Attributes:
-        pages: all of them name the same result.
-        blocks: from a result and its file: what belongs into a block, by the block's name.
+        pages: all of them name the same result file.
+        blocks: from a result and its file, makes the function that returns a block's text by the block's name.
         draw: writes the charts.
     """
 
@@ -32,7 +32,7 @@ class Doc:
         parser.add_argument("--doc-check", action="store_true", help="only tell whether the docs show their result")
 
     def without_measuring(self, args: argparse.Namespace) -> int | None:
-        """Exit status where the options ask for nothing to be measured."""
+        """Do what the options ask for if that needs no measurement. Returns the exit status; None: measure."""
         if args.doc_check:
             return 0 if self.holds() else 1
         if args.doc:
@@ -41,18 +41,18 @@ class Doc:
         return None
 
     def shown(self) -> Path:
-        """The one result that the pages name."""
+        """The path of the result file that the pages name."""
         (path,) = {path for page in self.pages for path in page.results()}
         return ROOT / path
 
     def holds(self) -> bool:
-        """Whether the pages show the result that they name."""
+        """Whether the pages show the figures of the result that they name."""
         path = self.shown()
         block = self.blocks(Result.load(path), path)
         return all(page.holds(block) for page in self.pages)
 
     def write(self, path: Path) -> None:
-        """Put a result into the pages, and draw its charts."""
+        """Write the figures of a result into the pages, and draw its charts."""
         result = Result.load(path)
         for page in self.pages:
             page.write(self.blocks(result, path))

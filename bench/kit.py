@@ -1,7 +1,7 @@
-"""The measuring kit: timing calls, starting processes, taking turns, result files, blocks of pages, charts.
+"""Helpers of all benchmarks: timing calls, starting processes, taking turns, result files, blocks of pages, charts.
 
-It uses the standard library and numpy only, and imports nothing of the package: it runs in environments of peers, which
-have no `di_store`, and beside older builds of it.
+Uses only the standard library and numpy, and does not import the package: it runs in environments of peers, which have
+no `di_store`, and with older builds of it.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ Nanoseconds = npt.NDArray[np.int64]
 
 
 def time_calls(call: Callable[[Any], object], feed: Iterable[Any], seconds: float = math.inf) -> Nanoseconds:
-    """Nanoseconds of each `call(value)`, until the time or the feed is over.
+    """Nanoseconds of each `call(value)`, until the feed ends, or `seconds` are over and there are `LEAST_CALLS`.
 
-    Taking the value is not timed, reading the clock is (0.1 µs).
+    The time to take a value from the feed is not included; the time to read the clock is (0.1 µs).
     """
     clock = time.perf_counter_ns
     end, taken = clock() + seconds * 1e9, list[int]()
@@ -56,7 +56,7 @@ def time_alone(call: Callable[[], object], seconds: float) -> Nanoseconds:
 
 
 def burst_of(call: Callable[[], object], seconds: float) -> int:
-    """How many calls take about a millisecond, after calling for `seconds` to warm up."""
+    """How many calls take about a millisecond; makes calls for `seconds`, which also warms up."""
     burst, begin = 1, time.perf_counter()
     while (elapsed := time.perf_counter() - begin) < seconds:
         start = time.perf_counter()
@@ -68,7 +68,7 @@ def burst_of(call: Callable[[], object], seconds: float) -> int:
 
 
 def calls_per_second(call: Callable[[], object], seconds: float, burst: int) -> float:
-    """Over at least `seconds`; the clock is read once a burst, so that reading it costs a fast call next to nothing."""
+    """Rate over at least `seconds`. The clock is read once per burst, so that this adds little to a fast call."""
     count, begin = 0, time.perf_counter()
     while (elapsed := time.perf_counter() - begin) < seconds:
         for _ in range(burst):
@@ -78,7 +78,7 @@ def calls_per_second(call: Callable[[], object], seconds: float, burst: int) -> 
 
 
 def turns(cases: Sequence[T], rounds: int) -> Iterator[T]:
-    """Every case once a round, in an order that rotates, so that a slow moment of the machine meets them all."""
+    """Every case once per round, in a rotating order, so that slow phases of the machine affect all cases alike."""
     for turn in range(rounds):
         for place in range(len(cases)):
             yield cases[(turn + place) % len(cases)]
@@ -88,11 +88,11 @@ def turns(cases: Sequence[T], rounds: int) -> Iterator[T]:
 
 
 class Worker:
-    """A fresh process that runs `target(pipe, *arguments)`; `pipe` here is the other end.
+    """A fresh process that runs `target(pipe, *arguments)`; the attribute `pipe` is the other end of that pipe.
 
     Args:
         method: "spawn", or "forkserver", which starts many processes faster.
-        daemon: whether it ends with this process; such a process cannot start others.
+        daemon: whether it ends with this process; a daemon cannot start processes.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class Worker:
 
 
 def apart(function: Callable[..., T], *arguments: Any) -> T:
-    """What `function(*arguments)` returns, or raises, in a fresh process; `EOFError` if that dies."""
+    """Call `function(*arguments)` in a fresh process: returns or raises what it does; `EOFError` if it dies."""
     worker = Worker(_answer, function, arguments, daemon=False)
     try:
         error, value = worker.pipe.recv()
@@ -136,9 +136,9 @@ def _answer(pipe: Any, function: Callable[..., Any], arguments: tuple[Any, ...])
 
 
 def start_module(python: str, module: str, options: Sequence[str], path: Sequence[Path], **more: Any) -> Any:
-    """`python -m module …` in a session of its own, importing from `path`; its stdout is text in a pipe.
+    """Start `python -m module …` in a new session, importing from `path`; stdout and stderr are pipes of text.
 
-    `env` are variables beside those of this process; what else is given goes to `subprocess.Popen`.
+    `env`: variables added to those of this process; other keywords go to `subprocess.Popen`.
     """
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path)), **more.pop("env", {})}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True, **more}
@@ -146,10 +146,10 @@ def start_module(python: str, module: str, options: Sequence[str], path: Sequenc
 
 
 def output_of(process: Any, seconds: float | None = None) -> str:
-    """What a module that was started printed; what it left behind is killed.
+    """Wait for a started module and return its stdout. Processes that it leaves are killed.
 
     Raises:
-        RuntimeError: it failed, or took longer than `seconds`; the end of its stderr is in the message.
+        RuntimeError: it failed (the message has the end of its stderr), or took longer than `seconds`.
     """
     try:
         out, err = process.communicate(timeout=seconds)
@@ -163,7 +163,7 @@ def output_of(process: Any, seconds: float | None = None) -> str:
 
 
 def kill_all(process: Any) -> None:
-    """Kill a module that was started, and all that it has started."""
+    """Kill a started module and all processes that it has started."""
     try:
         os.killpg(process.pid, 9)
     except ProcessLookupError:
@@ -179,7 +179,7 @@ def records_of(process: Any, seconds: float | None = None) -> list[dict[str, Any
 
 
 def machine() -> dict[str, Any]:
-    """What figures depend on most."""
+    """The properties of this machine that figures depend on most."""
     return {
         "cpus": os.cpu_count(),
         "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30),
@@ -190,13 +190,13 @@ def machine() -> dict[str, Any]:
 
 @dataclass
 class Result:
-    """What a command measured: as much as its page shows.
+    """The figures of a command, as far as its page shows them.
 
     Attributes:
-        command: that measures it again.
-        machine: where.
-        load_average: of one minute, before and after.
-        parts: by name: lists of records, plain data.
+        command: measures them again.
+        machine: where they were measured.
+        load_average: over one minute, before and after.
+        parts: lists of records (plain data), by name.
     """
 
     command: str
@@ -205,7 +205,7 @@ class Result:
     parts: dict[str, list[Any]] = field(default_factory=dict)
 
     def save(self, folder: Path, name: str) -> Path:
-        """Write `name-<UTC time>.json`, one record a line, floats with five digits; the file's path."""
+        """Write `name-<UTC time>.json`, one record per line, floats with five digits; returns its path."""
         self.load_average = [*self.load_average[:1], os.getloadavg()[0]]
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{name}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.json"
@@ -222,12 +222,12 @@ class Result:
 
     @classmethod
     def load(cls, path: Path) -> Result:
-        """As `save` wrote it."""
+        """Read a result that `save` wrote."""
         found = json.loads(path.read_text())
         return cls(found.pop("command"), found.pop("machine"), found.pop("load_average"), found)
 
     def source(self, path: Path) -> str:
-        """Where the figures are from, for the page."""
+        """Markdown that says where the figures are from."""
         here = self.machine
         before, after = self.load_average
         return (
@@ -253,7 +253,7 @@ def _rounded(value: Any) -> Any:
 
 
 class Page:
-    """A page of which the blocks between `<!-- name: what -->` and `<!-- /name -->` are written from results."""
+    """A Markdown page whose blocks between `<!-- name: what -->` and `<!-- /name -->` are written from results."""
 
     def __init__(self, path: Path, name: str) -> None:
         self.path = path
@@ -264,16 +264,16 @@ class Page:
         return [found["what"] for found in self._mark.finditer(self.path.read_text())]
 
     def results(self) -> list[Path]:
-        """The result files that the blocks name, each once, by their place below the repository's root."""
+        """The result files that the blocks name, each once, as paths relative to the repository's root."""
         blocks = "".join(found[0] for found in self._mark.finditer(self.path.read_text()))
         return [Path(name) for name in dict.fromkeys(re.findall(r"`(bench/results/[\w.-]+)`", blocks))]
 
     def filled(self, block: Callable[[str], str]) -> str:
-        """The text with every block renewed by `block(what)`."""
+        """The page's text with every block replaced by `block(what)`."""
         return self._mark.sub(lambda found: found[1] + block(found["what"]) + found[3], self.path.read_text())
 
     def write(self, block: Callable[[str], str]) -> None:
-        """Renew every block."""
+        """Replace every block in the file."""
         self.path.write_text(self.filled(block))
 
     def holds(self, block: Callable[[str], str]) -> bool:
@@ -282,7 +282,7 @@ class Page:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]], align: str = "---") -> str:
-    """Markdown; `align`: of all columns but the first."""
+    """A Markdown table; `align`: of all columns but the first."""
 
     def line(cells: Sequence[str]) -> str:
         return "|" + "|".join(f" {cell} " if cell else " " for cell in cells) + "|"
@@ -291,7 +291,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]], align: str = "---
 
 
 def number(value: float | None) -> str:
-    """Three digits, or all before the point; millions as such; – where there is none."""
+    """A figure with about three digits; from a million on as "1.23 M"; – for None."""
     if value is None:
         return "–"
     if value >= 1e6:
@@ -303,7 +303,7 @@ def number(value: float | None) -> str:
 
 @contextmanager
 def chart(path: Path, width: float, height: float) -> Iterator[Any]:
-    """An empty matplotlib figure; what is drawn on it is written as PNG."""
+    """An empty matplotlib figure, `width` x `height` inches, which is written as PNG after the block."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

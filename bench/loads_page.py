@@ -1,7 +1,7 @@
-"""Tables of ``docs/loads.md``, from what ``di-store bench … --save`` saved.
+"""Writes the tables of ``docs/loads.md`` from files of ``di-store bench … --save``.
 
-``python -m bench.loads_page bench/results/rows-….json bench/results/papers-….json`` leaves in each file what the page
-shows of it, and writes the page.
+``python -m bench.loads_page bench/results/rows-….json bench/results/papers-….json`` reduces each file to what the page
+shows, and writes the page.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Loaded = dict[str, Any]
 
 
 def number(value: float | None, form: str = ",.3g") -> str:
-    """A figure as the page shows it; – where there is none."""
+    """A figure as the page shows it; – for None."""
     return "–" if value is None else f"{value:,.0f}" if value >= 100 else format(value, form)
 
 
@@ -46,7 +46,7 @@ def paced(result: Loaded) -> Sequence[str]:
 
 
 def calls(result: Loaded) -> Iterator[Sequence[str]]:
-    """What a load without rates reaches, call by call."""
+    """The rows of a load without target rates: one for each of its calls."""
     for call, rate in result["rates"].items():
         spent, moved = result["milliseconds"].get(call, {}), rate.get("bytes_per_second")
         moved_text = number(moved and moved / 1e6)
@@ -54,16 +54,16 @@ def calls(result: Loaded) -> Iterator[Sequence[str]]:
 
 
 def reduce(path: Path) -> None:
-    """Leave what the page shows."""
+    """Remove from a result file what the page does not show."""
     saved = Result.load(path)
     if any("lines" not in each for each in saved.parts["loads"]):
-        return  # it is reduced already
+        return  # already reduced
     saved.parts["loads"] = [shown(each) for each in saved.parts["loads"]]
     path.write_text(saved.text())
 
 
 def shown(each: Loaded) -> Loaded:
-    """Of one load: of paced ones the rates of writers and readers, and the times of the first read."""
+    """What the page shows of one load; if it is paced: only the rates of writers and readers, and times of reads."""
     rates, times, paced = each["rates"], each["milliseconds"], bool(each["lines"])
     found: Loaded = {"load": each["load"], "paced": paced}
     if paced:
@@ -76,7 +76,7 @@ def shown(each: Loaded) -> Loaded:
 
 
 def blocks(saved: dict[Path, Result]) -> Callable[[str], str]:
-    """A group's tables, with the commands and files they are from; of a load in several files, the last counts."""
+    """A group's tables, with their commands and files. If several files have a load, the last file is used."""
     found = {result["load"]: (name, result) for name, saved_one in saved.items() for result in saved_one.parts["loads"]}
 
     def block(group: str) -> str:

@@ -1,7 +1,7 @@
-"""How the script of one system takes and prints its figures, and the elements that all systems store.
+"""How the script of each system measures and prints its figures, and the elements that all systems store.
 
-A rate is operations over the time they took, in bursts of about a millisecond; a figure is the median over the repeats.
-One figure is one JSON line ``{"system", "workload", "metric", "value", "unit"}`` on stdout.
+A rate is the number of operations by the time they took, in bursts of about a millisecond. A figure is the median over
+the repeats, printed as one JSON line ``{"system", "workload", "metric", "value", "unit"}``.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from bench.kit import burst_of, calls_per_second
 
 Step = dict[str, npt.NDArray[Any] | np.generic]
 TURNS = "DI_STORE_BENCH_TURNS"
-"""Environment: path of the socket by which ``bench.pairs`` lets two builds measure in turns."""
+"""Environment variable: path of the socket through which ``bench.pairs`` lets two builds measure in turns."""
 OBJECT_BYTES: Mapping[str, int] = {"1KB": 1 << 10, "110KB": 110 << 10, "1MB": 1 << 20, "10MB": 10 << 20}
-STATES = {"2KB": 200, "105B": 11}  # numbers of one observation
+STATES = {"2KB": 200, "105B": 11}  # numbers per observation
 
 
 @dataclass(frozen=True)
 class Element:
-    """A replay element by its size: how many a table keeps, how many a batch has."""
+    """A replay element, named by its size, with the capacity of its table and its batch size."""
 
     name: str
     capacity: int
     batch: int
 
     def step(self) -> Step:
-        """The columns; observation and next observation are separate, nothing is shared: the peers' case."""
+        """One row by column. Observation and next observation are separate, as peers store them: no sharing."""
         rng = np.random.default_rng(0)
         if self.name in STATES:  # SAC on states
             return {
@@ -74,7 +74,7 @@ def random_bytes(size: int) -> npt.NDArray[np.uint8]:
 
 @dataclass(frozen=True)
 class Script:
-    """Takes and prints the figures of one system."""
+    """Measures and prints the figures of one system."""
 
     system: str
     seconds: float
@@ -82,7 +82,7 @@ class Script:
     only: str = ""
 
     def wants(self, workload: str, metric: str) -> bool:
-        """Whether ``--only`` (a part of ``workload/metric``) asks for this figure."""
+        """Whether ``workload/metric`` contains the text given by ``--only``."""
         return self.only in f"{workload}/{metric}"
 
     def rate(self, operation: Callable[[], object]) -> float:
@@ -96,20 +96,20 @@ class Script:
         print(json.dumps({**figure, "unit": unit}), flush=True)
 
     def take(self, workload: str, metric: str, operation: Callable[[], object], items: int = 1) -> None:
-        """Measure ``operation``, which handles ``items`` items, and print items per second, if it is asked for."""
+        """Measure ``operation``, which handles ``items`` items, and print items per second, unless --only skips it."""
         if self.wants(workload, metric):
             self.emit(workload, metric, self.rate(operation) * items)
 
 
 def rate(operation: Callable[[], object], seconds: float, burst: int) -> float:
-    """Operations per second of one repeat, when it is this build's turn."""
+    """Operations per second of one repeat; waits for this build's turn."""
     with my_turn():
         return calls_per_second(operation, seconds, burst)
 
 
 @contextmanager
 def my_turn() -> Iterator[None]:
-    """Waits until no other build measures; at once where none is."""
+    """Waits until the other build does not measure; without ``bench.pairs`` it does not wait."""
     if TURNS not in os.environ:
         yield
         return
@@ -120,7 +120,7 @@ def my_turn() -> Iterator[None]:
 
 
 def arguments(description: str, **more: tuple[Any, str]) -> argparse.Namespace:
-    """The options that every script takes, and ``more`` of them as name=(default, help)."""
+    """Parse the options of every script, and further ones given as name=(default, help)."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--seconds", type=float, default=2.0, help="length of one measurement")
     parser.add_argument("--repeats", type=int, default=3, help="measurements per figure; their median is printed")

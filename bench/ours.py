@@ -1,8 +1,8 @@
-"""Our store on the elements that the peers are measured with (``bench/measure.py``), through the public API only.
+"""Measures our store with the same elements as the peers (``bench/measure.py``), through the public API only.
 
-``python -m bench.ours --seconds 2`` prints JSON lines. Objects: put with the delete that makes room again, get in the
-putting process and in another one. Replay: a writer in its own process, the learner in this one; tables are full before
-anything is measured.
+``python -m bench.ours --seconds 2`` prints JSON lines. Objects: put followed by delete, and get in the same process and
+in another one. Replay: the writer in its own process, the learner in this one. Tables are full before anything is
+measured.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from bench.measure import ELEMENTS, OBJECT_BYTES, Element, Script, arguments, ra
 
 MEMORY = "4GiB"
 COLD_BYTES = 256 << 20
-"""So many bytes of different values that no cache holds them."""
+"""Total size of the values put in turn: larger than all caches."""
 LANES, EXTEND, UPDATE = 16, 100, 32
 WARM_SECONDS = 3.0
 Row = Mapping[str, Any]
 
 
 def get_rates(store: di_store.Store, ref: di_store.Ref, script: Script) -> list[float]:
-    """Gets per second in a process that did not put, once per repeat."""
+    """Gets per second in a process that has not put the object; one value per repeat."""
     rate(partial(store.get, ref), script.seconds / 10, 10)
     return [rate(partial(store.get, ref), script.seconds, 100) for _ in range(script.repeats)]
 
 
 def put_and_delete(store: di_store.Store, value: Any) -> None:
-    """One put, and the delete that makes room for the next one; a peer that frees what is dropped does the same."""
+    """Put and delete, so that there is room for the next put. Peers that free dropped values do the same."""
     store.delete([store.put(value)])
 
 
 def objects(script: Script) -> None:
-    """put, get, and get in another process, by size."""
+    """Measure put, get, and get in another process, by size."""
     with di_store.open(memory=MEMORY) as store:
         for name, size in OBJECT_BYTES.items():
             value = random_bytes(size)
@@ -58,20 +58,20 @@ def objects(script: Script) -> None:
 
 
 def used_bytes() -> int:
-    """Memory of the machine that is in use."""
+    """Bytes of the machine's memory that are in use."""
     with open("/proc/meminfo") as file:
         lines = dict(line.split(":") for line in file)
     return (int(lines["MemTotal"].split()[0]) - int(lines["MemAvailable"].split()[0])) * 1024
 
 
 def get_and_sum(store: di_store.Store, ref: di_store.Ref) -> tuple[int, int]:
-    """Read every byte of an object; the machine's memory in use while the value is held."""
+    """The sum of all bytes of an object, and the machine's used bytes while the value is held."""
     value = store.get(ref)
     return int(value.sum(dtype=np.int64)), used_bytes()
 
 
 def large_object(script: Script) -> None:
-    """What a put of 1 GiB and a get of it in two processes add to the machine, in GiB."""
+    """Measure the memory in GiB that a put of 1 GiB, and a get of it in two processes, add on the machine."""
     if not script.wants("1GiB", "put and gets, memory"):
         return
     value = random_bytes(1 << 30)
@@ -88,7 +88,7 @@ def large_object(script: Script) -> None:
 
 
 def row(element: Element) -> tuple[Row, Row | None]:
-    """A step as our writers take it, and what follows it where the view makes the next observation."""
+    """A step for our writers, and its `next=` if the view makes the next observation from the next row."""
     step = dict(element.step())
     if element.name != "105B":
         return step, None
@@ -97,7 +97,7 @@ def row(element: Element) -> tuple[Row, Row | None]:
 
 
 def table(store: di_store.Store, element: Element, name: str, capacity: int, sampler: Any) -> di_store.Table:
-    """A table of such elements, oldest out first."""
+    """Create a table of such elements, which evicts the oldest first."""
     step, following = row(element)
     return store.create_table(
         name,
@@ -117,12 +117,12 @@ def append(writer: di_store.Writer, element: Element) -> Callable[[], object]:
 
 
 def repeated(rows: Row | None, count: int) -> Any:
-    """The same row `count` times over, with a leading axis."""
+    """The same row `count` times, along a leading axis."""
     return None if rows is None else {name: np.repeat(np.asarray(leaf)[None], count, 0) for name, leaf in rows.items()}
 
 
 def write(items: di_store.Table, rows: di_store.Table, element: Element, script: Script) -> None:
-    """The writer's process: fill the table, then measure appends to it and inserts into the other one."""
+    """In the writer's process: fill `items`, then measure appends to it, and inserts into `rows`."""
     with items.writer() as writer:
         call = append(writer, element)
         for _ in range(element.capacity):
@@ -138,7 +138,7 @@ def write(items: di_store.Table, rows: di_store.Table, element: Element, script:
 
 
 def extend(items: di_store.Table, element: Element, script: Script) -> None:
-    """Fill a table in passes of EXTEND steps, then measure them."""
+    """Fill a table by calls of `extend` with EXTEND steps each, then measure such calls."""
     steps, follow = (repeated(rows, EXTEND) for rows in row(element))
     with items.writer() as writer:
         call = partial(writer.extend, steps, next=follow)
@@ -148,28 +148,28 @@ def extend(items: di_store.Table, element: Element, script: Script) -> None:
 
 
 class Learner:
-    """Batches and priorities back, one by one."""
+    """Draws batches and updates priorities, one after the other."""
 
     def __init__(self, table: di_store.Table, batch: int) -> None:
         self.table, self.count = table, batch
         self.batch = table.sample(batch)
-        # Draw until this process has mapped the table, in huge pages where it can be: a learner does it once.
+        # Draw until this process has mapped the table, in huge pages if possible: a learner needs that only once.
         end = time.perf_counter() + WARM_SECONDS
         while time.perf_counter() < end:
             self.sample()
 
     def sample(self) -> None:
-        """The next batch; the one before is let go, so its buffer comes back."""
+        """Draw the next batch; the previous one is dropped, so its buffer is reused."""
         self.batch = self.table.sample(self.count)
 
     def updates(self, count: int) -> Callable[[], object]:
-        """New priorities for some of the last batch."""
+        """A call that sets new priorities for the first `count` examples of the last batch."""
         keys, priorities = self.batch.keys[:count], np.full(count, 1.5)
         return lambda: self.table.update_priorities(keys, priorities)
 
 
 def replay(element: Element, script: Script) -> None:
-    """All figures of one element with priorities, in a store of its own."""
+    """Measure one element in prioritized tables, in a new store."""
     name, count = element.name, element.batch
     with di_store.open(memory=MEMORY) as store:
         by_priority = di_store.Prioritized(alpha=0.6)
@@ -190,7 +190,7 @@ def replay(element: Element, script: Script) -> None:
 
 
 def uniform(element: Element, script: Script) -> None:
-    """Extends and uniform draws across processes; then one process that appends and draws in turn."""
+    """Measure extends and uniform draws in two processes; then one process that appends and draws in turn."""
     name = element.name
     if not any(script.wants(name, metric) for metric in ("extend", "sample, uniform", "loop")):
         return

@@ -1,16 +1,16 @@
-"""Two builds of Di-store beside each other: what a change costs.
+"""Compares two builds of Di-store, to find what a change costs.
 
 From the repository root, with each build installed into a folder (``pip install --no-deps --target FOLDER .``)::
 
     python -m bench.pairs BEFORE AFTER --check
 
-A pair is one fresh process of each build. Both set up what they measure, then take turns: while one measures for
-``--seconds`` the other one waits, ``--turns`` times for each figure, so that what else the machine does meets both
-alike. A figure of a process is the median over its turns, and a pair gives one ratio per figure, above 1 where the
-second build is better. Printed is the geometric mean of the ratios over ``--pairs`` pairs with its 95 % interval
-(Student's t over their logarithms): pairs differ in where their memory lies. A figure is worse when that whole interval
-lies below the bar: 0.97, for p99 0.90. Rates are those of ``bench.ours``; latencies, those of ``bench.scale beside``,
-are taken one process after the other.
+A pair is one fresh process of each build. Both prepare what they measure, then take turns, ``--turns`` times for each
+figure: while one measures for ``--seconds``, the other one waits, so that other load of the machine affects both alike.
+A figure of a process is the median over its turns. A pair gives one ratio per figure, above 1 if the second build is
+better. The geometric mean of the ratios over ``--pairs`` pairs is printed with its 95 % interval (Student's t of the
+logarithms), since pairs differ in the physical placement of their memory. A figure is worse if the whole interval is
+below the bar: 0.97; for p99: 0.90. Rates are those of ``bench.ours``. Latencies are those of ``bench.scale beside``,
+and are measured in one process after the other.
 """
 
 from __future__ import annotations
@@ -34,31 +34,31 @@ from bench.measure import TURNS
 
 RATE_BAR, TAIL_BAR = 0.97, 0.90
 BESIDE_SECONDS = 0.2
-# Two-sided 95 % quantiles of Student's t by degrees of freedom; in between the next lower one is taken.
+# Two-sided 95 % quantiles of Student's t by degrees of freedom; for missing ones the next lower number is used.
 STUDENT_95 = {2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262, 10: 2.228, 12: 2.179}
 Figures = dict[str, float]
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """One figure of all pairs."""
+    """One figure, over all pairs."""
 
     figure: str
     before: float  # medians of the two builds
     after: float
-    ratio: float  # geometric mean over the pairs, above 1 where the second build is better
+    ratio: float  # geometric mean over the pairs, above 1 if the second build is better
     low: float  # ends of its 95 % interval
     high: float
-    bar: float  # least ratio that is no loss
+    bar: float  # a ratio below it is a loss
 
     @property
     def worse(self) -> bool:
-        """Whether the loss is certain: the whole interval lies below the bar."""
+        """Whether the loss is significant: the whole interval is below the bar."""
         return self.high < self.bar
 
 
 def start(build: Path, module: str, options: list[str], **environment: str) -> Any:
-    """A benchmark that imports this build; of this checkout it imports ``bench`` alone."""
+    """Start a benchmark that imports this build of the package, and ``bench`` from this checkout."""
     return start_module(sys.executable, module, options, [build, ROOT], cwd=tempfile.gettempdir(), env=environment)
 
 
@@ -73,7 +73,7 @@ class Turns:
         self._door.settimeout(0.2)
 
     def next(self, process: Any) -> socket.socket | None:
-        """A connection of this process that waits for its turn; None once the process has ended."""
+        """A connection of this process, which waits for its turn; None: the process has ended."""
         while process.poll() is None:
             try:
                 return self._door.accept()[0]
@@ -83,7 +83,7 @@ class Turns:
 
     @staticmethod
     def give(waiting: socket.socket) -> None:
-        """One turn, until it is over."""
+        """Give one turn, and wait until it is over."""
         with waiting, selectors.DefaultSelector() as until:
             waiting.send(b"1")
             until.register(waiting, selectors.EVENT_READ)
@@ -91,7 +91,7 @@ class Turns:
 
 
 def take_turns(doors: list[Turns], processes: list[Any]) -> None:
-    """One after the other until all have ended; who begins changes from round to round."""
+    """Give turns one after the other until all processes have ended; the order is reversed every round."""
     order = list(zip(doors, processes, strict=True))
     while waiting := [one for each, process in order if (one := each.next(process)) is not None]:
         for one in waiting:
@@ -100,7 +100,7 @@ def take_turns(doors: list[Turns], processes: list[Any]) -> None:
 
 
 def rates(builds: list[Path], args: argparse.Namespace) -> list[Figures]:
-    """Items per second of each build, by load and metric; they begin in the order given, then in the other one."""
+    """Items per second of each build, by load and metric. The first turns are in the order of `builds`."""
     options = ["--seconds", str(args.seconds), "--repeats", str(args.turns), "--only", args.only, "--loads", args.loads]
     with tempfile.TemporaryDirectory() as folder:
         doors = [Turns(Path(folder) / str(number)) for number, _ in enumerate(builds)]
@@ -117,7 +117,7 @@ def rates(builds: list[Path], args: argparse.Namespace) -> list[Figures]:
 
 
 def latencies(build: Path) -> Figures:
-    """Inserts of 28 KB beside nobody, one and two samplers: percentiles, as calls per second so that more is better."""
+    """Percentiles of 28 KB inserts beside 0, 1 and 2 samplers, as calls per second, so that more is better."""
     with tempfile.TemporaryDirectory() as folder:
         options = ["--seconds", str(BESIDE_SECONDS), "--rounds", "1", "--out", folder]
         output_of(start(build, "bench.scale", ["beside", *options]))
@@ -132,7 +132,7 @@ def latencies(build: Path) -> Figures:
 
 
 def compare(figure: str, before: list[float], after: list[float]) -> Ratio:
-    """The ratios of one figure over all pairs, with their interval."""
+    """The mean ratio of one figure over all pairs, with its interval."""
     logs = [math.log(new / old) for old, new in zip(before, after, strict=True)]
     mean, freedom = statistics.fmean(logs), len(logs) - 1
     quantile = STUDENT_95[max(known for known in STUDENT_95 if known <= freedom)]

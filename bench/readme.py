@@ -31,7 +31,7 @@ ROWS = (
 
 
 def significant(value: float) -> str:
-    """Three digits."""
+    """A number rounded to three digits."""
     return f"{float(f'{value:.3g}'):,.0f}"
 
 
@@ -41,7 +41,7 @@ def rows(result: Result, chinese: bool) -> list[tuple[str, ...]]:
     for *own, in_english, in_chinese in ROWS:
         lines = [line for line in result.parts["lines"] if [line["workload"], line["metric"], line["system"]] == own]
         line = min((line for line in lines if line["ratio"] is not None), key=lambda line: line["ratio"], default=None)
-        if line is not None:  # of several, the one with the peer's best figure
+        if line is not None:  # if there were several: the one with the peer's best figure
             peer = NAMES.get(line["by"].split()[0], NAMES.get(line["system"], line["system"]))
             ratio = f"{line['ratio']:.0f}" if line["ratio"] >= 10 else f"{line['ratio']:.1f}"
             label = in_chinese if chinese else in_english
@@ -50,7 +50,7 @@ def rows(result: Result, chinese: bool) -> list[tuple[str, ...]]:
 
 
 def blocks(result: Result, path: Path) -> Callable[[str], str]:
-    """The table and where it comes from, in a language."""
+    """The table and its source, by language: "english" or "chinese"."""
 
     def block(language: str) -> str:
         chinese = language == "chinese"

@@ -1,23 +1,23 @@
-"""Record what the real Reverb 0.14 lets pass, one operation at a time.
+"""Record which operations the rate limiter of Reverb 0.14 allows, one operation at a time.
 
 Run in the environment of ``bench/peers/reverb.txt``, from the repository root::
 
     python -m bench.record_limiter_traces
 
-For every configuration, a Reverb server is started in this process and driven by a seeded random order of single
-inserts, samples and deletes. Before each operation the server's own table is asked whether its rate limiter lets it
-pass (``Table.can_insert(1)``, ``Table.can_sample(1)``); only an operation that may pass is then done, by the client. A
-blocked one is never sent, since Reverb has no way to withdraw a pending insert. What keeps the record true:
+For every configuration, a Reverb server is started in this process, and gets single inserts, samples and deletes in a
+seeded random order. Before each operation the server's table is asked whether its rate limiter allows it
+(``Table.can_insert(1)``, ``Table.can_sample(1)``). Only an allowed operation is then sent by the client. A blocked one
+is never sent, since Reverb cannot withdraw a pending insert. These checks keep the record correct:
 
 * after every operation the table's size and its completed call counts must equal those computed here;
 * no call may hang: a watchdog ends the process;
-* at the end of each trace one insert and one sample that are reported blocked are really sent from a thread. They must
-  still be waiting after a grace time, and must return once the other side lets them. An insert that the setting never
-  blocks (MinSize) is left out; a sample is then tried on an empty table.
+* at the end of each trace, one insert and one sample that are reported as blocked are sent from a thread. They must
+  still wait after a grace time, and must return as soon as operations of the other kind allow them. If the setting
+  never blocks inserts (MinSize), only a sample is sent, to an empty table.
 
 ``bench/README.md`` describes the file. The remover is Fifo, except for Stack, where it is Lifo. A delete removes one
-live item; which one matters to no decision, as no trace has both deletes and a use limit. Queue and Stack traces have
-no deletes: there our contract departs from Reverb (an item removed before it was drawn gives its insert back).
+live item. It does not matter which one, since no trace has both deletes and a use limit. Queue and Stack traces have no
+deletes, since our rule differs from Reverb's there (an item removed before it was drawn gives its insert back).
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Setting:
 
 @dataclass
 class Slot:
-    """One live item: its key, known once it was sampled, and how often that was."""
+    """One live item: its key (None until it was sampled) and how often it was sampled."""
 
     key: int | None = None
     uses: int = 0
@@ -79,7 +79,7 @@ class Slot:
 
 @dataclass
 class Recorder:
-    """Drives one server through one trace and checks every step against its own counts."""
+    """Runs one trace on one server, and checks every operation against its own counts."""
 
     setting: Setting
     live: list[Slot] = field(default_factory=list)
@@ -95,7 +95,7 @@ class Recorder:
         return bool(self.table.can_insert(1) if op == "insert" else self.table.can_sample(1))
 
     def insert(self) -> None:
-        """One item in; the oldest out when the table is full."""
+        """Insert one item; a full table removes one."""
         self.client.insert([0], {TABLE: 1.0})
         self.inserts += 1
         if len(self.live) == self.setting.capacity:
@@ -103,7 +103,7 @@ class Recorder:
         self.live.append(Slot())
 
     def sample(self) -> None:
-        """One item drawn; it is removed at its last use."""
+        """Draw one item; it is removed after its last allowed use."""
         (episode,) = list(self.client.sample(TABLE, num_samples=1))
         self.samples += 1
         place = 0 if self.setting.sampler == "fifo" else len(self.live) - 1
@@ -117,7 +117,7 @@ class Recorder:
             del self.live[place]
 
     def check(self) -> None:
-        """The server's size and call counts equal ours, so nothing is pending, lost or done twice."""
+        """Check that the server's size and call counts equal ours: no call is pending, lost or done twice."""
         info = self.table.info
         stats = info.rate_limiter_info
         got = (info.current_size, stats.insert_stats.completed, stats.sample_stats.completed)
@@ -125,7 +125,7 @@ class Recorder:
             raise AssertionError(f"{self.setting}: Reverb has {got}, computed {own}")
 
     def record(self, rng: random.Random, count: int) -> list[list[Any]]:
-        """``count`` operations in random order; the preference for one side drifts, so that both meet their bounds."""
+        """``count`` operations in random order. The share of inserts changes, so that both kinds become blocked."""
         ops: list[list[Any]] = []
         insert_share, delete_share = 0.5, 0.0
         while len(ops) < count:
@@ -147,9 +147,9 @@ class Recorder:
         return ops
 
     def confirm(self, op: str, other: str) -> bool:
-        """Really send an ``op`` that is reported blocked; False if doing more of it here never blocks it.
+        """Send an ``op`` that is reported as blocked; False: this setting never blocks it.
 
-        Nothing may be recorded afterwards.
+        Call it last: the trace must not be continued afterwards.
 
         :raises AssertionError: it passed although reported blocked, or stayed blocked after being allowed
         """
@@ -165,7 +165,7 @@ class Recorder:
         thread.join(GRACE_SECONDS)
         if not thread.is_alive():
             raise AssertionError(f"{self.setting}: a blocked {op} passed")
-        # Only while the op is still refused: once it may pass, the waiting thread alone must do it.
+        # Only while the op is still blocked: once it is allowed, the waiting thread must complete it by itself.
         while not self.can(op) and thread.is_alive():
             send(self.client, other)
         thread.join(CALL_LIMIT_SECONDS / 2)
@@ -175,7 +175,7 @@ class Recorder:
 
 
 def send(client: Any, op: str) -> None:
-    """One single insert or sample through the client; returns when the server has done it."""
+    """Make one insert or sample through the client; returns when the server has done it."""
     if op == "insert":
         client.insert([0], {TABLE: 1.0})
     else:

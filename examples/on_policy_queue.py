@@ -1,4 +1,4 @@
-"""A queue of rollouts: each used once, in order; actors wait for the learner; outdated rollouts are dropped.
+"""A queue of rollouts: each is used once, in order; actors wait for the learner; outdated rollouts are dropped.
 
 Needs nothing but di-store: pip install di-store
 """

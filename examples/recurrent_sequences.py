@@ -1,4 +1,4 @@
-"""Overlapping sequences with burn-in, and the recurrent state stored once for each, as in R2D2.
+"""Overlapping sequences with burn-in, each with the recurrent state of its first step, as in R2D2.
 
 Needs nothing but di-store: pip install di-store
 """

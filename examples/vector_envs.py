@@ -1,4 +1,4 @@
-"""A Gymnasium vector environment in either autoreset mode; the store drops or splits rows as the mode needs.
+"""Gymnasium vector environments in both autoreset modes; the store drops or splits rows as the mode requires.
 
 Needs gymnasium: pip install di-store gymnasium
 """

@@ -1,4 +1,4 @@
-"""Weights published to any number of readers: one copy in the store, numbered versions, never half-written.
+"""Weights published to any number of readers: one copy in the store, numbered versions, never a mix of two versions.
 
 Needs nothing but di-store: pip install di-store
 """

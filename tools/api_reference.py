@@ -1,4 +1,4 @@
-"""Makes docs/api.md from the docstrings of what di_store exports; parses the sources, imports nothing of them.
+"""Makes docs/api.md from the docstrings of all names that di_store exports. Parses the sources, does not import them.
 
 tools/api_reference.py             prints the page
 tools/api_reference.py --write     writes it
@@ -61,7 +61,7 @@ def definition(path: Path, name: str) -> Node:
 
 
 def arguments(node: ast.FunctionDef, method: bool) -> str:
-    """The signature without annotations, which the text explains."""
+    """The signature as text, without the annotations of arguments: their text says the types."""
     spec = node.args
     names = [arg.arg for arg in spec.posonlyargs + spec.args]
     defaults = [ast.unparse(value) for value in spec.defaults]
@@ -79,7 +79,7 @@ def arguments(node: ast.FunctionDef, method: bool) -> str:
 
 
 def fields(node: ast.ClassDef) -> str:
-    """A dataclass's arguments."""
+    """The arguments of a dataclass's constructor, as text."""
     parts = []
     for item in node.body:
         if (
@@ -94,7 +94,7 @@ def fields(node: ast.ClassDef) -> str:
 
 
 def _default(value: ast.expr | None) -> str | None:
-    """The default as text; "" where there is none."""
+    """The default as text; "": there is none."""
     if value is None:
         return ""
     if isinstance(value, ast.Call) and ast.unparse(value.func).endswith("field"):
@@ -104,7 +104,7 @@ def _default(value: ast.expr | None) -> str | None:
 
 
 def wrap(text: str, first: str = "", rest: str = "") -> str:
-    """Text as lines of the page."""
+    """Text wrapped to lines of the page; `first` and `rest`: indents of the first line and of the others."""
     joined = re.sub(r"``([^`]+)``", r"`\1`", " ".join(text.split()))
     return textwrap.fill(
         joined, WIDTH, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
@@ -129,7 +129,7 @@ def described(doc: str) -> list[str]:
 
 def _entries(text: str, section: str) -> list[str]:
     entries: list[str] = []
-    if section == "Raises":  # prose: every error named with a colon begins an entry
+    if section == "Raises":  # its text is wrapped: an entry begins at each error's name followed by a colon
         joined = " ".join(text.split())
         text = re.sub(r"(?<=[.;]) (?=(?:[A-Z][A-Za-z]+, )*[A-Z][A-Za-z]+: )", "\n", joined)
     for line in text.split("\n"):
@@ -147,7 +147,7 @@ def _entries(text: str, section: str) -> list[str]:
 
 
 def class_page(node: ast.ClassDef, name: str) -> list[str]:
-    """One class: what it is, how it is made, its methods."""
+    """The part of the page about one class: its constructor, its docstring, its methods."""
     decorators = " ".join(ast.unparse(item) for item in node.decorator_list)
     made = "" if name in MADE_BY_OTHERS else fields(node) if "dataclass" in decorators else _constructor(node)
     out = [f"### `{name}{made}`", "", *described(ast.get_docstring(node) or "")]
@@ -176,7 +176,7 @@ def _constructor(node: ast.ClassDef) -> str:
 
 
 def errors_page(path: Path, names: list[str]) -> list[str]:
-    """All errors, with what each advises."""
+    """The table of errors: meaning and remedy of each."""
     out = [
         "## Errors",
         "",
@@ -215,7 +215,7 @@ def page() -> str:
 
 
 def main() -> int:
-    """Print or write."""
+    """Print the page or write it; returns the exit status."""
     if "--write" in sys.argv[1:]:
         PAGE.write_text(page())
     else:

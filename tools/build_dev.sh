@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The module with fault points, built and placed beside its sources. One at a time: callers hold build/dev.lock.
+# Builds the native module with fault points and puts it beside the Python sources. Callers must hold build/dev.lock,
+# so that two builds do not run at once.
 set -eu
 bin=$1
 jobs=$2

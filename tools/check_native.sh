@@ -1,5 +1,5 @@
 #!/bin/bash
-# Clang's view of native/: format, and a syntax-only pass whose warnings (thread safety among them) are errors.
+# Checks the format of native/ with clang-format, and its warnings, thread safety included, with a syntax-only pass.
 # check_native.sh CLANG++ PYTHON
 set -euo pipefail
 clang=$1

@@ -1,4 +1,4 @@
-# What nanobind.stubgen cannot know of di_store._core: names of plain tuples, and classes made without nanobind.
+# What nanobind.stubgen cannot find out about di_store._core: types of plain tuples, and classes made without nanobind.
 ^di_store\._core\.__prefix__$:
     \from typing import TypeAlias
     \from numpy.typing import NDArray

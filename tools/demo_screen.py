@@ -1,6 +1,6 @@
 """Writes a picture of the demo's live screen: `tools/demo_screen.py OUT.svg [option of di-store demo]…`.
 
-Runs the demo in a terminal of its own, takes the last frame that it painted while it was training, and renders it.
+Runs the demo in a new terminal, takes the last frame that it showed while it was training, and renders it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TRAINING = "training; Ctrl-C ends it"
 
 
 def painted(options: list[str]) -> str:
-    """All that the demo writes to its terminal."""
+    """Everything that the demo writes to its terminal."""
     child, terminal = pty.fork()
     if child == 0:
         size = {"TERM": "xterm-256color", "COLUMNS": str(COLUMNS), "LINES": str(LINES)}
@@ -39,7 +39,7 @@ def painted(options: list[str]) -> str:
 
 
 def last_frame(text: str) -> str:
-    """The last frame of a running demo. Before each frame, the screen erases the lines of the one before."""
+    """The last frame of the training demo. Before each frame, the screen erases the lines of the previous one."""
     frames = [frame for frame in text.split(ERASE_LINE) if TRAINING in frame]
     if not frames:
         raise SystemExit(f"no frame with {TRAINING!r}:\n{text[-2000:]}")
@@ -47,7 +47,7 @@ def last_frame(text: str) -> str:
 
 
 def picture(frame: str) -> str:
-    """The frame as SVG. Fonts are the viewer's: the picture refers to no other file."""
+    """The frame as SVG. It uses the viewer's fonts, so it does not load other files."""
     lines = Text.from_ansi(frame)
     width = max(line.cell_len for line in lines.split())
     console = Console(record=True, width=width, file=io.StringIO(), force_terminal=True)

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Prints the clang++ to use (16 or later, with sanitizer runtimes); installs Debian's when there is none and it may.
-# Fails otherwise: a check that could not run must not look like one that passed.
+# Prints the path of a clang++ 16 or later with sanitizer runtimes. If there is none, installs Debian's (as root), or
+# fails: a check that could not run must not look like one that passed.
 set -euo pipefail
 
 probe=$(mktemp -d)

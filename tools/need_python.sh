@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes sure that the given Python can make environments and build modules; installs Debian's packages when it may.
+# Checks that the given Python can make environments and build modules. If not, installs Debian's packages (as root).
 set -eu
 python=${1:-python3}
 

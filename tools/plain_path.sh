@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# After an editable install: a plain path in place of the import hook, which would win over a build on PYTHONPATH.
+# After an editable install: replaces the import hook by a path file, since the hook would hide a build on PYTHONPATH.
 set -eu
 bin=$1
 source=$2

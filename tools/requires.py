@@ -1,6 +1,6 @@
-"""Print what pyproject.toml asks for, one requirement a line: `requires.py build runtime test dev`.
+"""Print requirements of pyproject.toml, one per line: `requires.py build runtime test dev`.
 
-`build` is the build system's own list, `runtime` the package's dependencies, any other word an extra.
+`build` is the list of the build system, `runtime` the package's dependencies, any other word the name of an extra.
 """
 
 import sys

@@ -1,10 +1,10 @@
-"""Holds the numbers of docs/shm_format.md against native/base/layout.h, and writes them.
+"""Compares the numbers of docs/shm_format.md with native/base/layout.h, or writes them.
 
-`tools/shm_layout.py` compares, and ends with status 1 and the differences when the page is stale; with `--write` it
-fills in the page's numbers, and makes the golden file if there is none of this version.
+`tools/shm_layout.py` compares; if the page is out of date, it prints the differences and exits with status 1. With
+`--write` it fills in the page's numbers, and makes the golden file if this layout version has none.
 
-The page names the fields; the compiler tells where they lie. A table's rows must tile its struct without a gap, so a
-field that the page does not name is found too. Needs a C++20 compiler ($CXX, else c++).
+The page names the fields; the compiler gives their offsets and sizes. The rows of a table must cover its struct without
+a gap, so a field that is missing on the page is found too. Needs a C++20 compiler ($CXX, else c++).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MARK = re.compile(r"^<!-- (layout|constants)(?:: (\w+))? -->$")
 
 @dataclass
 class Row:
-    """One row of a table of the page: where it stands, and its cells."""
+    """One row of a table of the page: its line number from 0, and its cells."""
 
     line: int
     cells: list[str]
@@ -34,7 +34,7 @@ class Row:
 
 @dataclass
 class Table:
-    """One marked table: ``struct`` is empty for constants."""
+    """One marked table of the page; ``struct``: name of the struct, "" for a table of constants."""
 
     struct: str
     rows: list[Row]
@@ -58,7 +58,7 @@ def tables(text: str) -> list[Table]:
 
 
 def field_of(cell: str) -> str:
-    """The field that a cell names."""
+    """The name of the field in a cell."""
     return re.sub(r"[`\s]", "", cell).partition("[")[0]
 
 
@@ -91,7 +91,7 @@ def compiled(found: list[Table]) -> dict[str, int]:
 
 
 def filled(text: str, numbers: dict[str, int], found: list[Table]) -> tuple[str, list[str]]:
-    """The page with the compiler's numbers, and what its tables leave out."""
+    """The page with the compiler's numbers, and a line for each part of a struct that its table leaves out."""
     lines = text.split("\n")
     faults: list[str] = []
     for table in found:
@@ -126,14 +126,14 @@ def _constant(cell: str, value: int) -> str:
 
 
 def golden(numbers: dict[str, int]) -> tuple[Path, str]:
-    """File and text that pin the layout of this version for good."""
+    """Path and text of the golden file, which keeps the layout of this version from changing."""
     names = sorted(name for name in numbers if not name.startswith("k"))
     path = GOLDEN / f"shm_layout_{numbers['kLayoutVersion']}.txt"
     return path, "".join(f"{name} {numbers[name]}\n" for name in names)
 
 
 def faults_of(page: str) -> list[str]:
-    """What is wrong with the page or the golden file."""
+    """Differences between the compiler's numbers and the page or the golden file, one line each."""
     found = tables(page)
     numbers = compiled(found)
     text, faults = filled(page, numbers, found)
@@ -147,7 +147,7 @@ def faults_of(page: str) -> list[str]:
 
 
 def main() -> int:
-    """Compare, or write."""
+    """Compare or write; returns the exit status."""
     page = PAGE.read_text()
     if "--write" in sys.argv[1:]:
         found = tables(page)

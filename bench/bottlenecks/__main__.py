@@ -1,10 +1,10 @@
-"""Where a parallel training run spends its time on four data planes.
+"""Measures where a parallel training run spends its time on four data planes.
 
     python -m bench.bottlenecks --reverb-python P --ray-python P --inprocess-python P --doc
 
-About three minutes. Each run is a fresh family of processes; the systems take turns. The environments: those of
-`bench/README.md`, with `bench/peers/training.txt` on top; a system without its interpreter is left out. The figures go
-to `bench/results/` and to the screen, with `--doc` into `docs/bottlenecks.md` too. Exit 1 if a run failed.
+Takes about three minutes. Each run uses new processes; the systems take turns. The environments are those of
+`bench/README.md` plus `bench/peers/training.txt`; a system without an interpreter is left out. The figures are written
+to `bench/results/` and to the screen, with `--doc` also into `docs/bottlenecks.md`. Exit status 1 if a run failed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def parse() -> argparse.Namespace:
 
 
 def run(python: str, options: list[str]) -> Any:
-    """The figures of one run in a family of processes of its own; `RuntimeError` if it fails or takes too long."""
+    """The figures of one run, in new processes; `RuntimeError` if it fails or takes longer than the limit."""
     threads = {"OMP_NUM_THREADS": "1"}
     process = start_module(python, "bench.bottlenecks.training", options, import_path(python), cwd=ROOT, env=threads)
     return records_of(process, RUN_LIMIT_SECONDS)[-1]

@@ -1,4 +1,4 @@
-"""An actor: acts in its environments, hands steps to the plane, follows the published weights."""
+"""An actor: acts in its environments, gives steps to the data plane, and loads the published weights."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ def _main(pipe: Any, system: str, config: Any, shape: Any, board: Any, index: in
 
 
 def start_actors(system: str, run: Run, link: Any) -> list[Worker]:
-    """A process for each actor. Not forked: torch and the emulator have threads, and a forked copy of those hangs."""
+    """Start a process for each actor. Not forked: a forked child would lack the threads of torch and the emulator."""
     shared = (system, run.config, run.shape, run.board)
     return [Worker(_main, *shared, index, link) for index in range(run.config.actors)]
 
 
 def end_actors(actors: list[Worker]) -> None:
-    """Wait for the actors, whom the board has told to stop; kill those that take too long."""
+    """Wait for the actors, after the board has told them to stop; kill those that take too long."""
     for actor in actors:
         actor.end(END_SECONDS)

@@ -1,7 +1,7 @@
-"""What the processes of one run tell each other beside the data plane: a small file that all of them map.
+"""Messages between the processes of one run, outside the data plane: a small file that all of them map.
 
-It says when to stop and whether newer weights were published, and holds the timers of every process, so that all of
-them can be read at one moment without a message. It costs every system the same.
+It says when to stop and which version of the weights is the newest. It also has the timers of all processes, so that
+they can be read at the same time without messages. Its cost is the same for every system.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ ACTOR_PARTS = ("environment", "inference", "write", "wait", "weights")
 LEARNER_PARTS = ("wait", "ingest", "sample", "assemble", "train", "update", "publish")
 PARTS = tuple(dict.fromkeys(ACTOR_PARTS + LEARNER_PARTS))
 STOP, VERSION = 0, 1  # columns of the head
-PID, STEPS, OPEN, SINCE = range(4)  # columns of a row. OPEN: column of the timer that runs, or 0
+PID, STEPS, OPEN, SINCE = range(4)  # columns of a row. OPEN: column of the running timer, or 0; SINCE: its start
 FIRST_PART = 4  # the timers of a row, in seconds
 ROW = FIRST_PART + len(PARTS)
 Rows = npt.NDArray[np.float64]
 
 
 class Board:
-    """A file of float64: head [2], a row for each process [1 + actors, ROW]; pickled as its path.
+    """A file of float64: the head [2], then a row for each process [1 + actors, ROW]. Pickles as its path.
 
-    Row 0 is the learner's, row 1 + i that of actor i. Each process writes its own row only, the learner the head too.
+    Row 0 is the learner's, row 1 + i is actor i's. Each process writes only its own row; the learner also the head.
     """
 
     def __init__(self, path: Path, actors: int) -> None:
@@ -66,7 +66,7 @@ class Board:
         return [int(pid) for pid in self.rows[1:, PID] if pid]
 
     def look(self) -> Rows:
-        """All rows now [1 + actors, ROW]; a timer that runs counts up to this moment."""
+        """A copy of all rows [1 + actors, ROW]; running timers are counted up to now."""
         rows: Rows = np.array(self.rows)
         now = time.perf_counter()
         for row in rows:
@@ -76,7 +76,7 @@ class Board:
 
 
 class Span:
-    """A part of a process's time. Leaving it adds to the process's row, and keeps how long this pass took."""
+    """A timer for one part of a process's work. Its exit adds to the process's row, and stores the duration."""
 
     __slots__ = ("begin", "durations", "row", "timer")
 
@@ -106,7 +106,7 @@ class Clock:
         return self.spans[part]
 
     def clear(self) -> None:
-        """Drop the single durations; the sums stay."""
+        """Delete the single durations; the sums stay."""
         for span in self.spans.values():
             del span.durations[:]
 
@@ -126,7 +126,7 @@ def parts_of(row: Rows) -> dict[str, float]:
 
 @dataclass
 class Run:
-    """What one process of a run works with; `index` is that of an actor, -1 for the learner."""
+    """The objects that a process of a run works with; `index`: number of the actor, -1 for the learner."""
 
     config: DemoConfig
     shape: EnvShape

@@ -44,14 +44,14 @@ def runs(result: Result) -> dict[str, Figures]:
 
 
 def _middle(found: list[Any]) -> Any:
-    """Numbers in nested dicts: the median of each."""
+    """Nested dicts with the median of each number; other values are those of the first dict."""
     if isinstance(found[0], dict):
         return {key: _middle([each[key] for each in found if key in each]) for key in found[0]}
     return statistics.median(found) if isinstance(found[0], (int, float)) else found[0]
 
 
 def other(run: Figures, side: str) -> float:
-    """The share of time that no timer has."""
+    """The share of time outside all timers."""
     return max(0.0, 1.0 - float(sum(run[side][part] for part in (LEARNER if side == "learner" else ACTOR))))
 
 
@@ -60,13 +60,13 @@ def share(value: float) -> str:
 
 
 def plane_microseconds(run: Figures) -> str:
-    """What the plane costs the learner's thread for each update, waiting for data apart."""
+    """Time of the learner's thread in the plane for each update, without waiting for data."""
     shares = sum(float(run["learner"][part]) for part in PLANE_PARTS)
     return f"**{1e6 * shares / max(float(run['updates_per_second']), 1e-9):,.0f}**"
 
 
 def percentiles(part: str) -> Cell:
-    """p50 / p99 of one pass, µs."""
+    """A cell with p50 / p99 of one pass through a part, in µs."""
 
     def cell(run: Figures) -> str:
         found = run["microseconds"].get(part)
@@ -80,7 +80,7 @@ def mebibytes(count: float | None) -> str:
 
 
 def rows() -> dict[str, Cell]:
-    """The cell of every row, by the row's name."""
+    """The function that makes the cells of each row, by the row's name."""
 
     def parts(side: str, titles: dict[str, tuple[str, str]]) -> dict[str, Cell]:
         return {f"{side}: {title}": lambda run, p=part: share(run[side][p]) for part, (title, _) in titles.items()}
@@ -122,7 +122,7 @@ def blocks(result: Result, path: Path) -> Callable[[str], str]:
 
 
 def draw(result: Result) -> None:
-    """Write the chart: a bar for each system, of what the learner's and the actors' time goes to."""
+    """Write the chart: for each system, a bar with the parts of the learner's and of the actors' time."""
     found = runs(result)
     with chart(ROOT / "docs" / "images" / "bottlenecks.png", 11, 4.5) as canvas:
         for axis, side, titles in zip(canvas.subplots(1, 2), ("learner", "actor"), (LEARNER, ACTOR), strict=True):

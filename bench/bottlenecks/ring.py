@@ -1,7 +1,7 @@
-"""A replay buffer of one process as users write it with numpy, its limiter, and the messages that fill it.
+"""A replay buffer of one process, as users write it with numpy; its limiter, and the messages that fill it.
 
-Frames are kept once and stacked on sampling; n-step returns are computed on sampling; priorities live in a sum tree
-that is searched for a whole batch level by level.
+Each frame is stored once. Stacks and n-step returns are computed on sampling. Priorities are in a sum tree, which is
+searched level by level for a whole batch at once.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ Message = dict[str, Array]
 
 
 class Messages:
-    """Gathers the vector steps of one actor into messages; few large ones serve the systems that send them best.
+    """Collects the vector steps of one actor into messages of several steps, which are cheaper to send.
 
-    A message holds arrays [steps, lanes, …] in time order, the rows of next-step autoreset included: the row after an
-    ended one holds the final observation.
+    A message has arrays [steps, lanes, …] in time order. It includes the rows of next-step autoreset: the row after
+    the end of an episode has its final observation.
     """
 
     def __init__(self, lanes: int) -> None:
         self.rows: list[Message] = []
-        self.resetting = np.zeros(lanes, np.bool_)  # the environment resets in the next row: no transition begins there
+        self.resetting = np.zeros(lanes, np.bool_)  # the next row only resets: no transition begins there
         self.fresh = np.ones(lanes, np.bool_)  # the next row is the first of an episode
 
     def add(self, stepped: Stepped) -> Message | None:
-        """Take one vector step; every `MESSAGE_STEPS` of them make a message."""
+        """Add one vector step; returns a message after every `MESSAGE_STEPS` of them, else None."""
         step = {name: values for name, values in stepped.step.items() if name != "truncated"}
         ended = step["terminated"] | stepped.step["truncated"]
         self.rows.append({**step, "ended": ended, "first": self.fresh, "valid": ~self.resetting})
@@ -43,7 +43,7 @@ class Messages:
 
 
 class Ratio:
-    """Samples per insert, as Reverb and Di-store count them."""
+    """A limiter of samples per insert, with the rule of Reverb and Di-store."""
 
     def __init__(self, job: Recipe) -> None:
         self.ratio, self.min_size, self.inserts, self.samples = job.samples_per_insert, job.min_size, 0, 0
@@ -52,7 +52,7 @@ class Ratio:
 
     @property
     def may_insert(self) -> bool:
-        """Whether one more item may come; a message then passes as a whole."""
+        """Whether one more item may be inserted; if so, a whole message is."""
         below = self.inserts < self.min_size
         return below or (self.inserts + 1) * self.ratio - self.samples <= self.middle + self.buffer
 
@@ -74,7 +74,7 @@ class SumTree:
         return self.sums[leaves + self.first]
 
     def set(self, leaves: Array, values: Any) -> None:
-        """Give leaves new values; of a repeated one the last counts."""
+        """Set leaves; if one is repeated, its last value is set."""
         nodes = leaves + self.first
         self.sums[nodes] = values
         while nodes[0] > 1:
@@ -82,7 +82,7 @@ class SumTree:
             self.sums[nodes] = self.sums[2 * nodes] + self.sums[2 * nodes + 1]
 
     def draw(self, n: int, rng: np.random.Generator) -> Array:
-        """`n` leaves in proportion to their values, one from each of `n` equal shares of the sum."""
+        """`n` leaves with probabilities proportional to their values, one from each of `n` equal parts of the sum."""
         left = (np.arange(n) + rng.random(n)) * (self.sums[1] / n)
         nodes = np.ones(n, np.int64)
         while nodes[0] < self.first:
@@ -95,7 +95,7 @@ class SumTree:
 
 
 def stack_places(first: Array, at: Array, stack: int) -> Array:
-    """Places [n, stack] in windows of the frames that make the stack of row `at` [n]; `first` [n, window]."""
+    """Positions [n, stack] in windows of the frames stacked for row `at` [n]; `first` [n, window]: episode begins."""
     rows, place = np.arange(len(at)), at.copy()
     places, blocked = [place], np.zeros(len(at), np.bool_)
     for back in range(1, stack):
@@ -106,7 +106,7 @@ def stack_places(first: Array, at: Array, stack: int) -> Array:
 
 
 def look(window: Message, job: Recipe) -> tuple[Array, Array, Array, Array]:
-    """Places of the stack and of the next stack [n, stack], reward and discount [n], from windows around a step.
+    """From windows around a step: positions of its stack and of the next stack [n, stack], reward, discount [n].
 
     A window has `stack - 1` rows before the step and `n_step` after it.
     """
@@ -127,7 +127,7 @@ def look(window: Message, job: Recipe) -> tuple[Array, Array, Array, Array]:
 
 
 def importance(probabilities: Array, size: int, beta: float) -> Array:
-    """Weights (N P)^-beta over the largest of the batch, float32 [n]."""
+    """Weights (N P)^-beta divided by the largest of the batch, float32 [n] (Schaul et al. 2016, section 3.4)."""
     weights: Array = (size * probabilities) ** -beta
     return (weights / weights.max()).astype(np.float32)
 
@@ -147,7 +147,7 @@ class ReplayRing:
         self.rng = np.random.default_rng(0)
 
     def add(self, actor: int, message: Message) -> int:
-        """Rows of one actor; how many transitions they completed."""
+        """Add rows of one actor; returns how many transitions they complete."""
         if not self.columns:
             lead = (len(self.rows), self.length)
             self.columns = {name: np.zeros((*lead, *v.shape[1:]), v.dtype) for name, v in message.items()}
@@ -156,7 +156,7 @@ class ReplayRing:
         for name, values in message.items():
             self.columns[name][actor, place] = values
         self.rows[actor] = begin + count
-        # What is overwritten, what would stack it, and what has no next step yet can't be drawn.
+        # Rows that are overwritten, whose stack needs overwritten rows, or without a next step must not be drawn.
         gone = self._leaves(actor, np.arange(begin, begin + count + self.stack - 1))
         self.size -= int(np.count_nonzero(self.tree[gone]))
         self.tree.set(gone, 0.0)
@@ -170,12 +170,12 @@ class ReplayRing:
         return fresh
 
     def _leaves(self, actor: int, rows: Array) -> Array:
-        """Leaves of all lanes of some rows, by row, then lane."""
+        """The leaves of all lanes of some rows, in the order of rows, then lanes."""
         first = (actor * self.length + rows % self.length)[:, None] * self.lanes
         return (first + np.arange(self.lanes)).reshape(-1)
 
     def sample(self, n: int) -> Sample:
-        """A batch in proportion to priority^alpha, with importance weights."""
+        """A batch drawn with probabilities proportional to priority^alpha, with importance weights."""
         leaves = self.tree.draw(n, self.rng)
         lane, row = leaves % self.lanes, leaves // self.lanes
         actor, row = row // self.length, row % self.length
@@ -196,7 +196,7 @@ class ReplayRing:
         return Sample(data, leaves, weights)
 
     def update(self, leaves: Array, priorities: Array) -> None:
-        """New priorities; of rows that are gone meanwhile none."""
+        """Set priorities; rows that were overwritten meanwhile are skipped."""
         alive = self.tree[leaves] > 0
         if alive.any():
             self.tree.set(leaves[alive], priorities[alive] ** ALPHA)

@@ -2,8 +2,8 @@
 
     python -m bench.bottlenecks.training --system di-store --seconds 20
 
-This process is the learner. It starts the actors, waits until learning has begun, then reads the timers of all
-processes, CPU time and counts at the beginning and at the end of `--seconds`. It prints one line of JSON.
+This process is the learner. It starts the actors and waits until learning has begun. It reads the timers of all
+processes, CPU times and counts at the beginning and at the end of `--seconds`. It prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ START_SECONDS = 240.0
 
 @dataclass(frozen=True)
 class Moment:
-    """All counts of a run at one moment."""
+    """All counts of a run at one time."""
 
     seconds: float
     rows: Any
@@ -51,7 +51,7 @@ class Training:
         self.learner = Learner(build_network(run.config, run.shape), run.job)
 
     def start(self) -> None:
-        """Start the actors, and learn until all of them have started and updates are made; or `TimeoutError`."""
+        """Start the actors, and learn until all have started and `WARM_UPDATES` are made, or raise `TimeoutError`."""
         self.publish()
         self.plane.start()
         deadline, board = time.monotonic() + START_SECONDS, self.run.board
@@ -66,12 +66,12 @@ class Training:
         self.run.board.version = version
 
     def learn_once(self) -> None:
-        """One update; none if the plane had no batch for a while."""
+        """Make one update, or none if the plane has no batch for a while."""
         clock = self.run.clock
         sample = self.plane.sample()
         if sample is None:
             return
-        with clock("assemble"):  # the learner's own conversion then finds nothing left to convert
+        with clock("assemble"):  # convert here, so that "train" does not include the conversion
             floats = {name: as_input(sample.data[name]).numpy() for name in ("obs", "next_obs")}
             batch: Any = SimpleNamespace(data={**sample.data, **floats}, weights=sample.weights)
         with clock("train"):
@@ -93,7 +93,7 @@ class Training:
 
 
 def figures(made: Training, begin: Moment, end: Moment) -> dict[str, Any]:
-    """What happened between two moments; shares are of wall time."""
+    """The figures of a run between two moments; shares are of wall time."""
     wall = end.seconds - begin.seconds
     rows = end.rows - begin.rows
     actors = [parts_of(row) for row in rows[1:]]
@@ -117,7 +117,7 @@ def figures(made: Training, begin: Moment, end: Moment) -> dict[str, Any]:
 
 
 def measure(system: str, env: str, seconds: float) -> dict[str, Any]:
-    torch.set_num_threads(1)  # threads that wait for each other on the actors' cores lose whole time slices
+    torch.set_num_threads(1)  # several threads would wait for each other, and lose time slices to the actors
     config = DemoConfig(env=env)
     with tempfile.TemporaryDirectory() as folder:
         run = Run(config, env_shape(config), Board(Path(folder) / "board", config.actors))
@@ -142,7 +142,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20.0)
     args = parser.parse_args()
     print(json.dumps(measure(args.system, args.env, args.seconds)), flush=True)
-    os._exit(0)  # servers and iterators of the peers have threads that would keep the process
+    os._exit(0)  # threads of the peers' servers and iterators would keep the process alive
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def _stat(path: Path) -> list[str]:
-    """Fields of a stat file after the name; [] if the process has ended."""
+    """Fields of a /proc stat file after the command's name; [] if the process has ended."""
     try:
         return path.read_text().rpartition(")")[2].split()
     except OSError:
@@ -20,7 +20,7 @@ def _stat(path: Path) -> list[str]:
 
 
 def _family(actors: list[int]) -> list[tuple[int, str]]:
-    """The processes that descend from this one, itself included, each with its role."""
+    """Pid and role of the calling process and of all its descendants."""
     children: defaultdict[int, list[int]] = defaultdict(list)
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit() and (fields := _stat(folder / "stat")):
@@ -65,10 +65,10 @@ def usage(actors: list[int]) -> Usage:
 
 
 def memory(actors: list[int]) -> dict[str, int]:
-    """PSS in bytes by role: a page that several processes share counts by its share."""
+    """PSS in bytes by role: of a page that n processes share, each has 1/n."""
     found: defaultdict[str, int] = defaultdict(int)
     for pid, role in _family(actors):
-        with suppress(OSError):  # where it has ended
+        with suppress(OSError):  # the process has ended
             lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
             found[role] += 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
     return dict(found)

@@ -1,4 +1,4 @@
-"""Replay buffers that live in one process: what they reach without sharing anything with anybody.
+"""Measures replay buffers of a single process, which share nothing with other processes.
 
 Environment: ``bench/peers/inprocess.txt``. From the repository root: ``python -m bench.peers.inprocess_bench``.
 """
@@ -56,7 +56,7 @@ def run_cpprb(element: Element, script: Script) -> None:
 
 
 def run_torchrl(element: Element, script: Script) -> None:
-    """TorchRL, uniform, with tensor and with memmap storage (its priority trees do not load beside this torch)."""
+    """TorchRL, uniform, with tensor and with memmap storage (its priority trees do not load with this torch)."""
     leaves = {name: torch.from_numpy(np.stack([leaf] * EXTEND)) for name, leaf in element.step().items()}
     many = TensorDict(leaves, [EXTEND])
     for storage in (LazyTensorStorage, LazyMemmapStorage):

@@ -1,4 +1,4 @@
-"""The memory of this machine: numpy's copy of 256 MiB on one thread. Needs numpy only."""
+"""Measures this machine's memory: numpy's copy of 256 MiB on one thread. Needs numpy only."""
 
 from __future__ import annotations
 

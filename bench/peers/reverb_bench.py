@@ -1,9 +1,9 @@
-"""Reverb: writer and client inserts, sampling through its client and its dataset, priority updates.
+"""Measures Reverb: inserts by writer and client, sampling through its client and its dataset, priority updates.
 
 Environment: ``bench/peers/reverb.txt``. From the repository root: ``python -m bench.peers.reverb_bench --seconds 2``.
 
-The server lives in this process, the learner's, which is the faster of the two places: Reverb then reads the table
-directly, without gRPC. The writer is another process; the same figures of a learner outside the server's process are
+The server is in this process, the learner's. That is faster than a process of its own, since Reverb then reads the
+table directly, without gRPC. The writer is another process. The figures of a learner outside the server's process are
 printed too ("…, other process"). Tables are full before anything is measured.
 """
 
@@ -27,7 +27,7 @@ ITEM_TABLE, LIST_TABLE = "items", "lists"
 
 
 def table(name: str, capacity: int) -> Any:
-    """A prioritized table, oldest out first, as every system here has it."""
+    """A prioritized table that removes the oldest first, as in the other systems here."""
     return reverb.Table(
         name,
         sampler=reverb.selectors.Prioritized(0.6),
@@ -38,7 +38,7 @@ def table(name: str, capacity: int) -> Any:
 
 
 class Writer:
-    """One trajectory writer whose items are single steps."""
+    """A trajectory writer whose items are single steps."""
 
     def __init__(self, writer: Any, element: Element) -> None:
         self.writer = writer
@@ -46,7 +46,7 @@ class Writer:
         self.count = 0
 
     def append(self) -> None:
-        """One step and its item; flushed every FLUSH_EVERY steps, so that what counts is done and not queued."""
+        """Append a step and its item. Flushes every FLUSH_EVERY steps, so that inserts are done, not only queued."""
         self.writer.append(self.step)
         last = {name: self.writer.history[name][-1:] for name in self.step}
         self.writer.create_item(ITEM_TABLE, 1.0, last)
@@ -56,7 +56,7 @@ class Writer:
 
 
 def write(address: str, element: Element, script: Script) -> None:
-    """The writer's process: fill the table, then measure appends and client inserts."""
+    """In the writer's process: fill the table, then measure appends and client inserts."""
     client = reverb.Client(address)
     with client.trajectory_writer(num_keep_alive_refs=1) as opened:
         writer = Writer(opened, element)
@@ -70,7 +70,7 @@ def write(address: str, element: Element, script: Script) -> None:
 
 
 class Learner:
-    """Batches through the dataset, the fast way to read from Reverb, and priorities back."""
+    """Draws batches through the dataset, the fast way to read from Reverb, and updates priorities."""
 
     def __init__(self, address: str, element: Element) -> None:
         self.client = reverb.Client(address)
@@ -93,13 +93,13 @@ class Learner:
         self.client.mutate_priorities(ITEM_TABLE, updates={int(key): 1.5 for key in self.batch.info.key})
 
     def one_by_one(self) -> None:
-        """A batch through the client, without the dataset."""
+        """Draw a batch through the client, without the dataset."""
         for _ in self.client.sample(ITEM_TABLE, self.element.batch, emit_timesteps=False):
             pass
 
 
 def learn(address: str, element: Element, script: Script, suffix: str = "") -> None:
-    """Measure a learner, in the server's process or in its own."""
+    """Measure a learner, in this process; `suffix`: added to the metrics' names."""
     learner = Learner(address, element)
     script.take(element.name, "sample" + suffix, learner.sample, element.batch)
     script.take(element.name, "sample, client" + suffix, learner.one_by_one, element.batch)
@@ -107,7 +107,7 @@ def learn(address: str, element: Element, script: Script, suffix: str = "") -> N
 
 
 def run(element: Element, script: Script) -> None:
-    """All figures of one element, on a server of its own."""
+    """Measure one element, on a new server."""
     server = reverb.Server(
         tables=[table(ITEM_TABLE, element.capacity), table(LIST_TABLE, max(1, element.capacity // 10))]
     )

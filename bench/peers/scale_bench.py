@@ -1,8 +1,8 @@
-"""cpprb and Tianshou by table size, for ``bench.scale``: fills its buffers, then one round for each line on stdin.
+"""Measures cpprb or Tianshou by table size, for ``bench.scale``: fills buffers, then one round per line on stdin.
 
-``python -m bench.peers.scale_bench cpprb 100000 1000000``; a line holds the seconds of one measurement, the answer is
-one JSON line of lists: size, metric, value, unit. The element is that of ``bench/scale/elements.py``, with its next
-observation beside it; both buffers are prioritized, drawn in batches of 256 and given new priorities by random index.
+``python -m bench.peers.scale_bench cpprb 100000 1000000``. A line on stdin has the seconds of one measurement; the
+answer is one JSON line of lists: size, metric, value, unit. The element is that of ``bench/scale/elements.py`` plus its
+next observation. Both buffers are prioritized, sampled in batches of 256, and updated at random indices.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def cpprb_calls(size: int) -> tuple[Callable[[], object], Callable[[Any, Any], o
 
 
 def tianshou_calls(size: int) -> tuple[Callable[[], object], Callable[[Any, Any], object]]:
-    """Draws and updates of Tianshou's prioritized buffer; it is filled step by step, as its collectors do."""
+    """Draws and updates of Tianshou's prioritized buffer, filled step by step as its collectors do."""
     from tianshou.data import Batch, PrioritizedReplayBuffer  # type: ignore[import-not-found,unused-ignore]
 
     data = columns(1_000)

@@ -1,1 +1,1 @@
-"""What the store costs as things grow: `python -m bench.scale`; `bench/README.md` says what each part does."""
+"""Measures costs as sizes and counts grow: `python -m bench.scale`; `bench/README.md` says what each part does."""

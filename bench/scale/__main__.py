@@ -1,7 +1,7 @@
-"""``python -m bench.scale [PART...]``: measure, print, save the figures that ``docs/performance.md`` shows.
+"""``python -m bench.scale [PART...]``: measure, print and save the figures that ``docs/performance.md`` shows.
 
-From the repository root. Without parts all are measured, about a quarter of an hour; ``--scale 0.01 --seconds 0.1
---rounds 2`` is a quick look. ``--check``: exit 1 when a bar is missed, or was not measured.
+Run it from the repository root. Without PART all parts are measured, which takes about 15 minutes; ``--scale 0.01
+--seconds 0.1 --rounds 2`` is a quick test. ``--check``: exit 1 if a bar is missed, or was not measured.
 """
 
 from __future__ import annotations

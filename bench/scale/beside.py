@@ -1,4 +1,4 @@
-"""Part "beside": what an insert of 28 KB costs while nobody, one or two other processes draw from the table."""
+"""Part "beside": the cost of a 28 KB insert while 0, 1 or 2 other processes draw from the table."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CAPACITY, SOURCES, LOOPS = 10_000, 256, (0, 1, 2)
 
 
 def beside(options: Options) -> list[Figure]:
-    """Inserts one after the other into a full table; the loops draw batches of 256 without a pause."""
+    """Insert one item at a time into a full table, while other processes draw batches of 256 without a pause."""
     takes, capacity = Takes("beside"), max(1_000, int(CAPACITY * options.scale))
     with di_store.open(memory="1GiB") as store:
         table = store.create_table("t", capacity=capacity, schema=FRAMES, sampler=di_store.Prioritized(alpha=0.6))
@@ -38,14 +38,14 @@ def beside(options: Options) -> list[Figure]:
 
 
 def start_sampler(table: di_store.Table) -> Worker:
-    """A process that draws until it is told to stop; it draws already when this returns."""
+    """Start a process that draws until it is told to stop; returns when it draws."""
     sampler = Worker(draw, table)
     assert sampler.pipe.recv() == "draws"
     return sampler
 
 
 def stop_sampler(sampler: Worker) -> float:
-    """Items it drew per second."""
+    """Stop the process; returns how many items it drew per second."""
     sampler.pipe.send("stop")
     rate = float(sampler.pipe.recv())
     sampler.end()

@@ -1,4 +1,4 @@
-"""The replay element that tables are filled with: 105 bytes as a learner gets it, 61 as the store keeps it."""
+"""The replay element that tables are filled with: 105 bytes in a batch, 61 bytes in the store."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ SCHEMA = {
 }
 """A robot's state and action; `next_obs` comes from the next row. An episode has 1,000 rows."""
 
-TABLE_BYTES, ITEM_BYTES = 16 << 20, 180  # what a store is given for each table and each item: more than is reserved
+TABLE_BYTES, ITEM_BYTES = 16 << 20, 180  # memory of the store for each table and each item: more than it reserves
 
 SAMPLERS = {"prioritized": di_store.Prioritized(alpha=0.6, beta=0.4), "uniform": di_store.Uniform()}
 
 
 def rows(count: int, seed: int = 0) -> dict[str, Any]:
-    """Steps `[count, …]`, the last one ends the episode."""
+    """Steps `[count, …]`, of which the last one ends the episode."""
     rng = np.random.default_rng(seed)
     ends = np.zeros(count, bool)
     ends[-1] = True
@@ -61,7 +61,7 @@ def fill(table: di_store.Table, items: int) -> None:
 
 
 def touch(table: di_store.Table, priorities: bool, block: int = 100_000) -> None:
-    """Read every item once, and give it a random priority, so that nothing measured later meets a page first."""
+    """Read every item once, and set random priorities: later measurements then cause no page faults."""
     rng, keys = np.random.default_rng(1), table.keys()
     for begin in range(0, len(keys), block):
         some = keys[begin : begin + block]

@@ -1,4 +1,4 @@
-"""What every part is told, and how it collects its figures: one value a round, of which the median counts."""
+"""The options of every part, and its collected figures: one value per round; results show their median."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ import numpy as np
 from bench.kit import Nanoseconds
 
 At = int | str
-"""A size, or a name where one number does not tell it."""
+"""A size, or a name if one number is not enough to describe it."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """What every part is told.
+    """The options of every part.
 
     Attributes:
         seconds: how long one case is measured in one round.
-        rounds: turns of every case.
-        scale: share of the largest counts.
-        peers: interpreter of the environment of bench/peers/inprocess.txt; None: only our store.
+        rounds: how often every case is measured.
+        scale: factor on the largest counts, 0 to 1.
+        peers: interpreter of the environment of bench/peers/inprocess.txt; None: measure only our store.
     """
 
     seconds: float
@@ -34,7 +34,7 @@ class Options:
     peers: str | None = None
 
     def ladder(self, *values: int) -> list[int]:
-        """The sizes up to the largest one times the scale, two at least."""
+        """The sizes up to `scale` times the largest one, but at least the first two."""
         most = values[-1] * self.scale
         return [value for place, value in enumerate(values) if value <= most or place < 2]
 
@@ -44,10 +44,10 @@ class Figure:
     """One measured number.
 
     Attributes:
-        part: what grows; at: how large it is.
-        series: what is measured in turn with others.
-        metric: name, percentile included.
-        rounds: every round's value, in order.
+        part: what grows; at: its size.
+        series: one of the things that are measured at every size.
+        metric: its name, with the percentile.
+        rounds: the value of every round, in order.
     """
 
     part: str
@@ -71,25 +71,25 @@ class Takes:
     def latencies(
         self, series: str, at: At, metric: str, taken: Nanoseconds, percents: Sequence[float] = (50, 99)
     ) -> None:
-        """One round's percentiles, in microseconds."""
+        """Add percentiles of one round, in microseconds."""
         for percent in percents:
             self.add(series, at, f"{metric} p{percent:g}", float(np.percentile(taken, percent)) / 1e3, "µs")
 
     def rate(self, series: str, at: At, metric: str, taken: Nanoseconds, items: int) -> None:
-        """One round's items per second, of calls that handle `items` each."""
+        """Add items per second of one round; each call handles `items`."""
         self.add(series, at, metric, items * len(taken) * 1e9 / float(taken.sum()), "items/s")
 
     def last(self, series: str, at: At, metric: str) -> float:
-        """The value that came last, for ratios within a round."""
+        """The value added last, for ratios within a round."""
         return next(found[-1] for key, found in self._found.items() if key[:3] == (series, at, metric))
 
     def figures(self) -> list[Figure]:
-        """All of them, in the order in which they were first taken."""
+        """All figures, in the order in which they were first added."""
         return [Figure(self.part, *key, found) for key, found in self._found.items()]
 
 
 def rows(figures: Iterable[Figure]) -> list[dict[str, Any]]:
-    """A row for each metric of a series, as results hold them: `values` are pairs of size and median."""
+    """A row for each metric of a series, as result files have it; `values`: pairs of size and median."""
     found: dict[tuple[str, ...], dict[str, Any]] = {}
     for f in figures:
         head = {"part": f.part, "series": f.series, "metric": f.metric, "unit": f.unit}
@@ -99,7 +99,7 @@ def rows(figures: Iterable[Figure]) -> list[dict[str, Any]]:
 
 
 def memory_kib(pid: int | str = "self") -> dict[str, int]:
-    """What the kernel counts for a process: VmRSS, RssAnon, RssShmem, VmPTE …, in KiB."""
+    """The kernel's figures of a process, such as VmRSS, RssAnon, RssShmem and VmPTE, in KiB."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     pairs = (line.partition(":")[::2] for line in lines)
     return {name: int(value.split()[0]) for name, value in pairs if value.endswith(" kB")}

@@ -1,4 +1,4 @@
-"""Part "items" and part "capacity": what a draw, an update and an insert cost as tables hold more, or could."""
+"""Parts "items" and "capacity": the cost of draws, updates and inserts by the items in a table, and by its capacity."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Case = tuple[str, int]  # sampler, items
 
 
 def items(options: Options) -> list[Figure]:
-    """Tables of all sizes at once; others fill them and hold an idle writer, this one draws, updates, then inserts."""
+    """Tables of all sizes in one store. Other processes fill them and keep a writer open; this one is measured."""
     takes, sizes = Takes("items"), options.ladder(*SIZES)
     cases: list[Case] = [(sampler, size) for size in sizes for sampler in SAMPLERS]
     with di_store.open(memory=store_bytes(size for _, size in cases)) as store:
@@ -54,7 +54,7 @@ def items(options: Options) -> list[Figure]:
 
 
 def make_full(store: di_store.Store, sampler: str, size: int, takes: Takes) -> di_store.Table:
-    """A table filled by another process, and what it takes of the store."""
+    """Create a table and fill it in another process; adds its memory in the store."""
     before = store.stats()
     table = make_table(store, f"{sampler}-{size}", size, sampler)
     apart(fill, table, size)
@@ -67,7 +67,7 @@ def make_full(store: di_store.Store, sampler: str, size: int, takes: Takes) -> d
 
 
 def reader_memory(store: di_store.Store, size: int, takes: Takes) -> None:
-    """What a process that reads every item maps, and what it needs for itself."""
+    """Add the shared and the private memory of a process that reads every item."""
     private, shared, tables = apart(read_all, store.name, f"prioritized-{size}")
     takes.add("prioritized", size, "mapped by a reader", shared * 1024 / size, "B/item")
     takes.add("prioritized", size, "private memory of a reader", private / 1024, "MiB")
@@ -75,7 +75,7 @@ def reader_memory(store: di_store.Store, size: int, takes: Takes) -> None:
 
 
 def read_all(store_name: str, table_name: str) -> tuple[int, int, int]:
-    """In a fresh process: KiB of RssAnon, RssShmem, VmPTE that attaching and reading everything adds."""
+    """In a fresh process: KiB of RssAnon, RssShmem and VmPTE that attaching and reading all items adds."""
     before = memory_kib()
     table = di_store.attach(store_name).table(table_name)
     touch(table, priorities=False, block=4_096)
@@ -84,7 +84,7 @@ def read_all(store_name: str, table_name: str) -> tuple[int, int, int]:
 
 
 def read(tables: dict[Case, di_store.Table], peers: list[Peer], options: Options, takes: Takes) -> None:
-    """Draws and updates, every table and every peer once a round."""
+    """Measure draws and updates of every table and every peer, once per round."""
     feeds = {size: key_batches(table) for (sampler, size), table in tables.items() if sampler == "prioritized"}
     entries: list[Case | Peer] = [*tables, *peers]
     for entry in turns(entries, options.rounds):
@@ -98,7 +98,7 @@ def read(tables: dict[Case, di_store.Table], peers: list[Peer], options: Options
 
 
 def sample_round(table: di_store.Table, series: str, at: At, seconds: float, takes: Takes) -> None:
-    """One round of draws; the previous batch is let go before the next draw needs a buffer."""
+    """One round of draws. Each draw drops the previous batch, so that its buffer is reused."""
     held = [table.sample(BATCH)]
 
     def call() -> None:
@@ -111,7 +111,7 @@ def sample_round(table: di_store.Table, series: str, at: At, seconds: float, tak
 
 
 def key_batches(table: di_store.Table) -> dict[int, Iterator[Any]]:
-    """By batch size: keys of the whole table in random order, so that none comes again soon."""
+    """By batch size: an endless series of keys of the whole table in random order."""
     keys = np.random.default_rng(2).permutation(table.keys())
     return {n: cycle([keys[at : at + n] for at in range(0, len(keys) - n + 1, n)]) for n in UPDATES if n <= len(keys)}
 
@@ -131,7 +131,7 @@ def update_round(table: di_store.Table, feeds: dict[int, Iterator[Any]], at: int
 
 
 def write(tables: dict[int, di_store.Table], options: Options, takes: Takes) -> None:
-    """Single steps into full tables; each makes an item and evicts one."""
+    """Measure appends and inserts into full tables; each call adds an item and evicts one."""
     step, percents = row(), (50, 99, 99.9)
     finished = {**step, "next_obs": step["obs"], "discount": np.float32(0.99)}
     for size in turns(list(tables), options.rounds):
@@ -146,7 +146,7 @@ def write(tables: dict[int, di_store.Table], options: Options, takes: Takes) -> 
 
 
 def capacity(options: Options) -> list[Figure]:
-    """The same items in tables that could hold as many, ten times and a hundred times as many."""
+    """The same number of items in tables whose capacity is 1, 10 and 100 times that number."""
     takes, kept = Takes("capacity"), max(1_000, int(KEPT * options.scale) // 1_000 * 1_000)
     cases = [(sampler, factor) for factor in FACTORS for sampler in SAMPLERS]
     with di_store.open(memory=store_bytes(kept * factor for _, factor in cases)) as store:
@@ -169,14 +169,14 @@ def capacity(options: Options) -> list[Figure]:
 
 
 def keep_writer(pipe: Any, table: di_store.Table) -> None:
-    """The process of an idle writer, as a table in use has one: its background thread makes the store's pages huge."""
+    """A process with an idle writer, as tables in use have one: its thread turns the store's pages into huge pages."""
     with table.writer():
         pipe.send("open")
         pipe.poll(None)
 
 
 def settle(writer: Worker) -> None:
-    """Wait until the writer is there and no more pages of the machine's shared memory become huge."""
+    """Wait until the writer is open and the machine's number of huge shared pages no longer changes."""
     writer.pipe.recv()
     end, seen, since = time.monotonic() + MOST_SECONDS, -1, time.monotonic()
     while time.monotonic() < min(end, since + QUIET_SECONDS):
@@ -189,7 +189,7 @@ def settle(writer: Worker) -> None:
 
 
 class Peer:
-    """An in-process buffer in a process of its own: filled, and idle until it is told to measure."""
+    """Buffers of one library in a process of their own: filled at the start, and measured when told to."""
 
     def __init__(self, python: str, name: str, sizes: list[int]) -> None:
         say(f"items: {name}")

@@ -1,4 +1,4 @@
-"""Part "objects": what put, get, delete, keys and stats cost with more objects in the store."""
+"""Part "objects": the cost of put, get, delete, keys and stats by the number of objects in the store."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SERIES = "1 KB"
 
 
 def objects(options: Options) -> list[Figure]:
-    """One store by count, filled by another process; they take turns."""
+    """One store for each count, filled by another process; the stores are measured in turn."""
     takes, shelves = Takes("objects"), []
     for count in options.ladder(*SIZES):
         say(f"objects: {count:,}")
@@ -39,7 +39,7 @@ def put_all(name: str, count: int) -> None:
 
 
 class Shelf:
-    """A store with so many objects."""
+    """A store with `count` objects."""
 
     def __init__(self, count: int, takes: Takes) -> None:
         self.count = count
@@ -55,7 +55,7 @@ class Shelf:
         return int(stats["object_pages"] + stats["meta"] + stats["fixed"])
 
     def _known(self) -> list[di_store.Ref]:
-        """Refs from all over the store, in random order: ids are random, so any stretch of them is."""
+        """Up to `KNOWN` refs in random order. Ids are random, so any part of `keys()` is a random choice of objects."""
         refs: list[di_store.Ref] = []
         while len(refs) < min(self.count, KNOWN) and (more := self.store.keys(refs[-1] if refs else None, BLOCK)):
             refs += more
@@ -63,7 +63,7 @@ class Shelf:
         return [refs[place] for place in order]
 
     def measure(self, seconds: float, takes: Takes) -> None:
-        """One round; every put is matched by a delete, so the count stays."""
+        """One round. There are as many deletes as puts, so the number of objects stays the same."""
         store, refs = self.store, self.refs
         value: Any = None
 
@@ -83,7 +83,7 @@ class Shelf:
         takes.add(SERIES, self.count, "stats, longest", float(stats.max()) / 1e6, "ms")
 
     def _replace(self, seconds: float) -> tuple[Nanoseconds, Nanoseconds]:
-        """Puts, and deletes of as many that were there, some hundred in turn."""
+        """Times of puts, and of deletes of as many older objects, in turns of `AT_ONCE`."""
         puts, deletes, end = [], [], time.perf_counter() + seconds
         while time.perf_counter() < end:
             fresh: list[di_store.Ref] = []

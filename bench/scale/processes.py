@@ -1,4 +1,4 @@
-"""Part "processes": what attached processes cost a busy one, and what each of them costs the machine."""
+"""Part "processes": how attached idle processes slow down a busy one, and how much memory each of them takes."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ MEMORY_NAMES = ("RssAnon", "RssShmem", "VmPTE")
 
 
 def processes(options: Options) -> list[Figure]:
-    """Up the counts and down again, so that every count is measured twice, at other moments of the machine.
+    """Measure with growing, then with falling counts: every count twice, at different times.
 
-    The idle ones have attached and drawn a batch. They are forked from a server that has imported the package.
+    Idle processes have attached and drawn a batch. They are forked from a server that has imported the package.
     """
     takes, counts = Takes("processes"), options.ladder(*COUNTS)
     with di_store.open(memory="256MiB") as store:
@@ -48,15 +48,15 @@ def processes(options: Options) -> list[Figure]:
 
 
 def idle(name: str) -> Worker:
-    """A process that attaches, draws a batch, sends what that took, and waits."""
+    """Start a process that attaches, draws a batch, sends what that cost, and waits."""
     return Worker(attach_and_wait, name, method="forkserver")
 
 
 def attach_and_wait(pipe: Any, name: str) -> None:
-    """It sends seconds of attaching, of the table's handle and first batch, and KiB added by both (`MEMORY_NAMES`)."""
+    """Send the seconds to attach, those until the first batch, and the KiB added by both (`MEMORY_NAMES`)."""
     before, clock = memory_kib(), time.perf_counter
     begin = clock()
-    store = di_store.attach(name, timeout=120)  # many begin at once, and attach one after the other
+    store = di_store.attach(name, timeout=120)  # many processes start at once, and attach one after the other
     attached = clock()
     store.table("t").sample(256)
     drawn = clock()
@@ -67,7 +67,7 @@ def attach_and_wait(pipe: Any, name: str) -> None:
 
 
 def probes(store: di_store.Store, count: int, takes: Takes) -> None:
-    """Some more processes, one at a time: how long they need to begin, and what that adds to each."""
+    """Start some more processes, one at a time: their times to attach, and the memory that adds to each."""
     found = []
     for _ in range(PROBES):
         probe = idle(store.name)
@@ -80,7 +80,7 @@ def probes(store: di_store.Store, count: int, takes: Takes) -> None:
 
 
 def idle_memory(store: di_store.Store, others: list[Worker], count: int, takes: Takes) -> None:
-    """What the idle ones hold in all."""
+    """Add the memory of each idle process."""
     pids = {other.process.pid for other in others}
     resident = [memory_kib(pid)["VmRSS"] / 1024 for pid in pids]
     tables = [client["page_tables"] / 1024 for client in store.stats()["clients"] if client["pid"] in pids]

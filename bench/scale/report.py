@@ -1,4 +1,4 @@
-"""Bars of the figures, the tables on the screen, the blocks and the chart of ``docs/performance.md``."""
+"""The bars, the tables on the screen, and the blocks and the chart of ``docs/performance.md``."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ METRICS = {
     ),
     "capacity": ("sample(256) p50", "sample(256) p99", "update(1024)"),
 }
-"""What a block shows; of the others all."""
+"""The metrics that a block shows; other blocks show all."""
 PARTS = {"memory": "items"}
-"""The part of a block that is not called like it."""
+"""The part that a block shows, if its name differs."""
 
 
 @dataclass(frozen=True)
 class Bar:
-    """What a figure is held against.
+    """A limit for a figure.
 
     Attributes:
-        text: what is asked.
-        value: what was measured, median over the rounds; None: nothing.
-        at_most: whether smaller is better.
+        text: what is limited.
+        value: the measured median over the rounds; None: not measured.
+        at_most: whether `limit` is the largest value allowed, else the least.
         unit: of value and limit.
     """
 
@@ -60,7 +60,7 @@ class Bar:
 
     @property
     def met(self) -> bool:
-        """Whether it was measured and holds."""
+        """Whether it was measured and is within the limit."""
         return self.value is not None and (self.value <= self.limit if self.at_most else self.value >= self.limit)
 
     @property
@@ -70,7 +70,7 @@ class Bar:
 
 DRAWN, RAISED, LARGE, SMALL = "sample(256) p50", "100 k items, capacity raised 100 times", 10_000_000, 100_000
 P, U, UPDATED = "prioritized", "uniform", "update(1024)"
-# Text; part, series, sizes and metric of a figure (of two sizes their ratio); limit; whether it is the most; unit.
+# Text; part, series, sizes and metric of a figure (two sizes: the ratio of their figures); limit; at_most; unit.
 BARS: tuple[tuple[str, str, str, tuple[int, ...], str, float, bool, str], ...] = (
     (f"{P} {DRAWN} at 10 M items, by 100 k", "items", P, (LARGE, SMALL), DRAWN, 2.0, True, "x"),
     (f"{U} {DRAWN} at 10 M items, by 100 k", "items", U, (LARGE, SMALL), DRAWN, 2.0, True, "x"),
@@ -84,7 +84,7 @@ BARS: tuple[tuple[str, str, str, tuple[int, ...], str, float, bool, str], ...] =
 
 
 def bars(figures: Iterable[Figure]) -> list[Bar]:
-    """Every bar: medians over the rounds; ratios are taken within a round, where both sizes had their turns."""
+    """All bars, from medians over the rounds. A ratio is that of the two figures of the same round."""
     rounds = {(f.part, f.series, f.at, f.metric): f.rounds for f in figures}
     found = []
     for text, part, series, sizes, metric, limit, at_most, unit in BARS:
@@ -99,7 +99,7 @@ def size(at: At) -> str:
 
 
 def grid(rows: Iterable[Row], part: str, metrics: Sequence[str] | None = None) -> tuple[list[At], list[Row]]:
-    """Sizes and rows of one part; `metrics`: only these, in this order."""
+    """Sizes and rows of one part; `metrics`: only these metrics, in this order."""
     mine = [row for row in rows if row["part"] == part and (metrics is None or row["metric"] in metrics)]
     if metrics is not None:
         mine.sort(key=lambda row: metrics.index(row["metric"]))
@@ -110,7 +110,7 @@ def grid(rows: Iterable[Row], part: str, metrics: Sequence[str] | None = None) -
 
 
 def numbers(row: Row, sizes: Sequence[At]) -> list[str]:
-    """The row's values, a column for each size."""
+    """The row's values as text, one for each size."""
     return [number(dict(row["values"]).get(at)) for at in sizes]
 
 
@@ -136,7 +136,7 @@ def shown(rows: Iterable[Row]) -> list[Row]:
 
 
 def blocks(result: Result, path: Path) -> Callable[[str], str]:
-    """What belongs into the page's blocks."""
+    """The function that returns the text of a block of the page."""
 
     def block(what: str) -> str:
         if what == "source":
@@ -162,9 +162,9 @@ def bar_table(verdicts: list[Bar]) -> str:
     return table(("bar", "limit", "measured", ""), lines)
 
 
-LOG_FROM = 12  # largest by smallest value, from where on a plot is logarithmic
+LOG_FROM = 12  # a plot is logarithmic if its largest value exceeds so many times the smallest
 ITEMS, PROCESSES = "items in the table", "attached processes"
-# Part; title with the unit; what grows; metrics drawn against it, a line for each series, or for the one named.
+# Part; title with the unit; label of the x axis; metrics drawn; the one series drawn, or "" for a line for each.
 PLOTS: tuple[tuple[str, str, str, tuple[str, ...], str], ...] = (
     ("items", "draws, µs", ITEMS, (DRAWN,), ""),
     ("items", "updates, items/s", ITEMS, ("update(32)", "update(256)", UPDATED), P),
@@ -182,7 +182,7 @@ PLOTS: tuple[tuple[str, str, str, tuple[str, ...], str], ...] = (
 
 
 def draw(result: Result) -> None:
-    """Write the chart: cost against each thing that grows."""
+    """Write the chart: a plot of costs for each part."""
     with chart(ROOT / "docs" / "images" / "scale.png", 13, 9) as canvas:
         for (part, title, x, metrics, series), axis in zip(PLOTS, canvas.subplots(3, 4).flat, strict=True):
             rows = [row for row in result.parts["figures"] if series in ("", row["series"])]

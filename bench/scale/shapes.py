@@ -1,4 +1,4 @@
-"""Part "shapes": nested and ragged columns, and lanes, beside flat ones of the same bytes."""
+"""Part "shapes": nested columns, ragged columns and lanes, compared with flat columns of the same bytes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bench.scale.figures import Figure, Options, Takes, say
 COLUMNS, LANES, CAPACITY = 8, 8, 20_000
 ROW_BYTES = (128, 2_048)
 FORMS = ("flat", "nested", "ragged", "ragged, lengths vary", "lanes")
-"""Eight columns of float32 each. Nested: three levels deep. Ragged: one of the eight. Lanes: eight rows a call."""
+"""All have eight float32 columns. Nested: three levels deep. Ragged: one of the eight. Lanes: eight rows per call."""
 
 
 @dataclass
@@ -31,7 +31,7 @@ class Case:
 
 
 def shapes(options: Options) -> list[Figure]:
-    """All forms take turns; ratios are to the flat form of the same round."""
+    """All forms are measured in turn. Ratios are to the flat form of the same round."""
     takes = Takes("shapes")
     with di_store.open(memory="1GiB") as store:
         cases = [make(store, form, row_bytes, options) for row_bytes in ROW_BYTES for form in FORMS]
@@ -86,7 +86,7 @@ def measure(case: Case, seconds: float, takes: Takes) -> None:
 
 
 def compare(takes: Takes) -> None:
-    """What came last of every form, by what came last of the flat one."""
+    """Add the ratio of each form's last figure to the flat form's last figure."""
     for row_bytes in ROW_BYTES:
         for metric in ("append of a row", f"sample({BATCH})"):
             flat = takes.last("flat", row_bytes, f"{metric} p50")

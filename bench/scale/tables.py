@@ -1,4 +1,4 @@
-"""Part "tables": one stream that several tables look at."""
+"""Part "tables": one stream that is written into several tables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CAPACITY, SERIES = 100_000, "prioritized"
 
 
 def tables(options: Options) -> list[Figure]:
-    """A writer by number of tables; all tables hold the same rows, which are stored once."""
+    """One writer for each number of tables. All tables of a writer have the same rows, which are stored once."""
     takes, capacity = Takes("tables"), max(10_000, int(CAPACITY * options.scale))
     writers: dict[int, di_store.Writer] = {}
     with di_store.open(memory="1GiB") as store:

@@ -1,4 +1,4 @@
-"""Part "writers": many writers with many lanes on one table: appends in all, memory of each, fairness."""
+"""Part "writers": many writers with many lanes on one table: total appends, memory of each writer, fairness."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from bench.scale.elements import fill, make_table, row
 from bench.scale.figures import Figure, Options, Takes, memory_kib, say
 
 SHAPES = ((1, 1), (8, 8), (1, 64), (64, 1), (64, 64))
-"""Lanes of each writer, writers."""
+"""Lanes of each writer, number of writers."""
 CAPACITY, LEAD_SECONDS, SERIES = 1_000_000, 0.3, "lanes x writers"
 
 
 def writers(options: Options) -> list[Figure]:
-    """A fresh table and fresh processes by shape; the table is full, so that every row evicts an item."""
+    """A new table and new processes for each shape. The table is full, so that every row evicts an item."""
     takes = Takes("writers")
     capacity = max(100_000, int(CAPACITY * options.scale))
     for lanes, count in SHAPES:
@@ -52,13 +52,13 @@ class Crew:
         return int(stats["chunk_pages"] + stats["meta"])
 
     def memory(self, takes: Takes) -> None:
-        """What one writer takes: of the store (its open chunks), and of its own."""
+        """Add the memory of one writer: in the store (its open chunks), and private."""
         used = max(0, self._used() - self._before) / len(self._workers)
         takes.add(SERIES, self.at, "store, each writer", used / 1024, "KiB")
         takes.add(SERIES, self.at, "private memory, each writer", statistics.median(self._private), "KiB")
 
     def measure(self, seconds: float, takes: Takes) -> None:
-        """All of them write for that long, from one moment on."""
+        """Let all writers write for `seconds`, beginning at the same time."""
         begin = time.monotonic() + LEAD_SECONDS
         for worker in self._workers:
             worker.pipe.send((begin, begin + seconds))
@@ -78,7 +78,7 @@ class Crew:
 
 
 def write(pipe: Any, name: str, lanes: int) -> None:
-    """One writer: opens, appends once, then writes from a moment to another as often as it is told."""
+    """The process of one writer: appends once, then writes between the two times that each message gives."""
     before = memory_kib()
     table = di_store.attach(name, timeout=120).table("t")
     step: dict[str, Any] = row()

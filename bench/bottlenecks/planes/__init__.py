@@ -1,20 +1,20 @@
-"""The data planes behind one interface: what moves experience to the learner and weights back.
+"""The data planes behind one interface: they move experience to the learner, and weights to the actors.
 
 Nothing else differs between the systems. The module of a system has two classes:
 
-* `Plane(run)`, in the learner's process: `start()` starts the actors; `sample()` is the next batch, None if there was
-  none for a while; `update(sample, priorities)`; `publish(weights, version)` gives weights to the actors, the caller
-  then sets the board's version; `store_bytes()` of experience, None where the system does not tell; `close()` ends the
-  actors, whom the board has told to stop, and what the plane started.
-* `Actor(run, link)`, in an actor, from the `link` that the plane gave: `append(stepped)` hands over one vector step and
-  is False once told to stop; `latest()` are the newest weights by name, tensors or arrays; `close()` drops what is not
-  handed over.
+* `Plane(run)`, in the learner's process: `start()` starts the actors; `sample()` returns the next batch, None if there
+  is none for a while; `update(sample, priorities)`; `publish(weights, version)` gives weights to the actors (the caller
+  then sets the board's version); `store_bytes()` of experience, None if the system does not tell; `close()` ends the
+  actors, after the board has told them to stop, and everything that the plane started.
+* `Actor(run, link)`, in an actor, with the `link` from the plane: `append(stepped)` sends one vector step, and returns
+  False if told to stop; `latest()` returns the newest weights by name, as tensors or arrays; `close()` drops what is
+  not sent yet.
 
-Parts of time that they name themselves (`board.py`):
+They measure these parts of time themselves (`board.py`):
 
-* actor: "write": what the actor does to hand a step over; "wait": for the limiter, a full queue or a confirmation.
-* learner: "wait": for data, where that can be told from "sample"; "ingest": taking in messages; "sample": all of
-  getting a batch as numpy arrays.
+* actor: "write": sending a step; "wait": for the limiter, a full queue or a confirmation.
+* learner: "wait": for data, if that can be separated from "sample"; "ingest": receiving messages; "sample": everything
+  needed to get a batch as numpy arrays.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Sample:
 
     Attributes:
         data: obs, next_obs [n, …] (stacked frames: uint8 [n, 4, 84, 84]), action, reward, discount [n].
-        keys: for new priorities.
-        weights: of the loss.
+        keys: for `update`.
+        weights: importance weights, float32 [n].
     """
 
     data: dict[str, Array]
@@ -48,5 +48,5 @@ class Sample:
 
 
 def module_of(system: str) -> Any:
-    """The module of a system; the system's library is imported with it."""
+    """Import and return the module of a system, which imports the system's library."""
     return import_module(f"bench.bottlenecks.planes.{MODULES[system]}")

@@ -1,7 +1,7 @@
 """A buffer in the learner's process, fed by the actors through a `multiprocessing.Queue`; weights in shared memory.
 
-The queue is bounded, so that actors wait when the learner does not keep up. The buffer is the numpy ring of `ring.py`:
-no library keeps each frame once for several environments and has priorities and n-step returns.
+The queue is bounded, so that actors wait if the learner does not keep up. The buffer is the numpy ring of `ring.py`,
+since no library stores each frame once for several environments and has priorities and n-step returns.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from bench.bottlenecks.ring import Messages, Ratio, ReplayRing
 from bench.kit import Worker
 from di_store.demo.envs import Stepped
 
-MESSAGES = 4  # that wait at most, for each actor
+MESSAGES = 4  # capacity of the queue, per actor
 
 
 class SharedWeights:
-    """One flat float32 array in shared memory behind a lock: what an actor reads is one version."""
+    """One flat float32 array in shared memory with a lock, so that an actor never reads parts of two versions."""
 
     def __init__(self, context: Any, weights: dict[str, Tensor]) -> None:
         self.shapes = {name: values.shape for name, values in weights.items()}
@@ -45,7 +45,7 @@ class SharedWeights:
 
 
 class Plane:
-    """The learner's side: takes messages in, draws from its buffer."""
+    """The learner's side: receives messages, and draws from its buffer."""
 
     def __init__(self, run: Run) -> None:
         self.run, self.job = run, run.job
@@ -62,7 +62,7 @@ class Plane:
     def sample(self) -> Sample | None:
         ratio, clock = self.ratio, self.run.clock
         with clock("ingest"):
-            # One message an update at most, or a learner that has fallen behind would only take in.
+            # At most one message per update, or a learner that has fallen behind would do nothing else.
             if ratio.may_insert and not self.queue.empty():
                 self._take(PATIENCE_SECONDS)
         while not ratio.may_sample(self.job.batch_size):
@@ -97,7 +97,7 @@ class Plane:
 
 
 class Actor:
-    """Puts messages into the queue; its feeder thread pickles and sends them."""
+    """Puts messages into the queue, whose thread pickles and sends them."""
 
     def __init__(self, run: Run, link: Any) -> None:
         self.run = run

@@ -1,4 +1,4 @@
-"""Di-store: actors append to a table in shared memory, the learner samples it, weights come through the store."""
+"""Di-store: actors append to a table in shared memory, the learner samples from it, the store publishes weights."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from di_store.demo.config import Recipe
 from di_store.demo.envs import MODES, EnvShape, Stepped
 
 POLICY, TABLE, MEMORY = "policy", "experience", "1GiB"
-WEIGHTS_BYTES = 8 << 20  # what one version takes at most
+WEIGHTS_BYTES = 8 << 20  # at least the size of one version of the weights
 
 
 def settings(job: Recipe) -> dict[str, Any]:
@@ -48,7 +48,7 @@ class Plane:
     def __init__(self, run: Run) -> None:
         self.run, job, actors = run, run.job, run.config.actors
         self.store = di_store.open(memory=MEMORY, seed=0)
-        # The table is sized while an object holds the room for weights: those kept, the next, one each actor reads.
+        # An object keeps room for weights while the table is created: the current, the next, one per reading actor.
         held = self.store.put(np.empty((2 + actors) * WEIGHTS_BYTES, np.uint8), timeout=0)
         columns, lanes = schema(job, run.shape), actors * run.lanes
         self.table = self.store.create_table(
@@ -104,7 +104,7 @@ class Actor:
         return False
 
     def latest(self) -> dict[str, Any]:
-        # The board may be read between two publishings; the newest one is there at once.
+        # If the learner is just publishing the next version, try again: it is there at once.
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not (found := self.store.latest(POLICY, timeout=0)):
             assert time.monotonic() < deadline, "no weights although the board says so"

@@ -1,8 +1,8 @@
-"""Ray: actors are Ray actors, the replay buffer is one more, weights are put once and their ref is handed out.
+"""Ray: the actors and the replay buffer are Ray actors; weights are put once, and actors fetch their ref.
 
-Actors send messages of several steps and keep two of them under way; the learner keeps two batches under way; new
-priorities are sent without waiting, as RLlib's distributed replay does. The buffer is the numpy ring of `ring.py`, in
-a process of its own, with a thread for each call under way: an insert that the limiter holds back blocks no other call.
+Actors send messages of several steps, with two requests pending; the learner has two batches pending. Priorities are
+sent without waiting, as in RLlib's distributed replay. The buffer is the numpy ring of `ring.py`, in its own process,
+with a thread for each pending call: an insert that the limiter makes wait does not block other calls.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ GOODBYE_SECONDS = 3.0
 
 
 class Newest:
-    """The ref of the newest weights. Refs travel in a list, or Ray would resolve them."""
+    """Keeps the ref of the newest weights. Refs are passed in a list, since Ray resolves those passed directly."""
 
     def __init__(self) -> None:
         self.boxed: list[Any] = []
 
     def set(self, boxed: list[Any]) -> None:
-        """Replace it; Ray frees the old weights after their last reader."""
+        """Replace the ref; Ray frees the old weights when no reader is left."""
         self.boxed = boxed
 
     def get(self) -> list[Any]:
@@ -50,14 +50,14 @@ class Buffer:
         self.changed = threading.Condition()
 
     def add(self, actor: int, message: Message) -> None:
-        """Waits while the limiter holds inserts back."""
+        """Insert a message; waits while the limiter blocks inserts."""
         with self.changed:
             self.changed.wait_for(lambda: self.ratio.may_insert)
             self.ratio.inserts += self.ring.add(actor, message)
             self.changed.notify_all()
 
     def sample(self, n: int) -> tuple[Message, Any, Array]:
-        """Waits while the limiter holds samples back; data, keys, weights."""
+        """Data, keys and weights of a batch; waits while the limiter blocks samples."""
         with self.changed:
             self.changed.wait_for(lambda: self.ratio.may_sample(n))
             self.ratio.samples += n
@@ -88,7 +88,7 @@ class Plane:
     def __init__(self, run: Run) -> None:
         self.run, actors = run, run.config.actors
         ray.init(num_cpus=8, object_store_memory=STORE_BYTES, log_to_driver=False, include_dashboard=False)
-        # One thread each for the actors' messages under way, and for the learner's batches and priorities.
+        # One thread for each pending message of an actor, and for each pending batch and priority update.
         options = {"num_cpus": 0.1, "max_concurrency": UNDER_WAY * (actors + 2)}
         remote: Any = ray.remote
         self.buffer = remote(Buffer).options(**options).remote(run.job, actors, run.lanes)
@@ -114,7 +114,7 @@ class Plane:
             return Sample(*ray.get(self.pending.popleft()))
 
     def _check(self) -> None:
-        """Raise what an actor that has ended failed with."""
+        """Raise the error of an actor that has failed."""
         ended, _ = ray.wait(self.runs, timeout=0)
         ray.get(ended)
 
@@ -125,7 +125,7 @@ class Plane:
         ref = ray.put({name: values.numpy() for name, values in weights.items()})
         done = self.newest.set.remote([ref])
         if version == 1:
-            ray.get(done)  # later ones need not be waited for: an actor that is early gets the version before
+            ray.get(done)  # only for the first: later, an actor that asks too early gets the previous version
 
     def store_bytes(self) -> int | None:
         return int(ray.get(self.buffer.nbytes.remote()))
@@ -137,7 +137,7 @@ class Plane:
 
 
 class Actor:
-    """Sends messages, a few of them under way."""
+    """Sends messages, with up to `UNDER_WAY` pending."""
 
     def __init__(self, run: Run, link: Any) -> None:
         self.run = run

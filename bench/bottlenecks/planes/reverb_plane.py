@@ -1,9 +1,9 @@
 """Reverb: the server in the learner's process, trajectory writers in the actors, batches through its dataset.
 
-A writer for each environment appends every step once; items refer to windows of steps, so that items share frames as in
-Di-store. Stacks and n-step returns are computed by the learner from the window, as in `ring.py`. Limiter, selectors and
-sizes are the job's. Weights travel through a table of one item, read only when the board says that
-there are newer ones.
+A writer for each environment appends every step once. Items are windows of steps, so that they share frames as in
+Di-store. The learner computes stacks and n-step returns from the window, as in `ring.py`. Limiter, selectors and sizes
+are those of the demo's job. Weights are sent through a table of one item, which actors read only when the board has a
+newer version.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class Actor:
         return {name: values[0] for name, values in zip(self.names, arrays, strict=True)}
 
     def close(self) -> None:
-        os._exit(0)  # a writer's end would wait for confirmations that a stopped learner no longer lets through
+        os._exit(0)  # closing a writer would wait for confirmations, which the limiter blocks once the learner stopped
 
 
 class Lane:
@@ -154,9 +154,9 @@ class Lane:
         self.count = 0
 
     def append(self, row: dict[str, Array], valid: bool) -> None:
-        """One row, and the item that it completes."""
+        """Append one row, and create the item that it completes."""
         if not self.count:
-            # The stack of the first step reaches back over the start: it finds copies of the first row.
+            # The stack of the first step needs rows before the start: append copies of the first row.
             for _ in range(self.repeats):
                 self._append(row, False)
         self._append(row, valid)
@@ -170,7 +170,7 @@ class Lane:
         self.count += 1
 
     def confirmed(self, board: Board) -> bool:
-        """Wait until all but a few items are confirmed, which the limiter may delay; False once told to stop."""
+        """Wait until at most `IN_FLIGHT` items are unconfirmed (the limiter may delay this); False: told to stop."""
         while True:
             try:
                 self.writer.flush(IN_FLIGHT, timeout_ms=int(1_000 * PATIENCE_SECONDS))
