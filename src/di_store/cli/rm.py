@@ -27,7 +27,7 @@ def rm(store: str, force: bool, as_json: bool) -> None:
         if holders and not force:
             raise StoreError(
                 f"store {store!r} is held by {pids_text(holders)}, so it was not removed",
-                remedy="end them first, the store goes with the last one; --force takes it from them: "
+                remedy="end them first, and the store ends with the last one; --force removes it now: "
                 "all their calls raise StoreClosed",
             )
         remove(handle)
@@ -46,5 +46,5 @@ def readable(store: str, holders: list[int]) -> Iterator[di_store.Store]:
         with attached(store) as handle:
             yield handle
     except (LayoutMismatch, CorruptData, AccessDenied) as error:
-        remedy = f"end {pids_text(holders)}: it goes with the last process that holds it"
+        remedy = f"end {pids_text(holders)}: the store ends with the last process that holds it"
         raise type(error)(f"store {store!r} cannot be removed from here: {error.message}", remedy=remedy) from None

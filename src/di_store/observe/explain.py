@@ -11,7 +11,7 @@ WAITS_FOR = {
     "lock": "a lock that another process holds",
     "room": "room in the store",
     "items": "items",
-    "limiter": "the table's limiter, which lets the next one pass",
+    "limiter": "the table's limiter, to let the next call pass",
     "object": "an object that is not there yet",
     "weights": "newer weights",
     "memory": "memory",

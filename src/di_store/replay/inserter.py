@@ -307,5 +307,5 @@ def _refuse() -> _core.Hold:
     raise StoreError(
         "insert() or extend() was called in the middle of another one of the same table and thread, from a signal "
         "handler or from a value being written: nothing was written",
-        remedy="call it when that call is over; a signal handler can set a flag",
+        remedy="call it after that call has returned; a signal handler can set a flag",
     )

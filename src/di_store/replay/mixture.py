@@ -432,7 +432,7 @@ def flat_shares(store: str, weights: Any) -> dict[str, float]:
             found[name] = found.get(name, 0.0) + share * portion
     if len(found) > MOST_SHARDS:
         raise ValueError(
-            f"mix() of {len(found)} tables: at most {MOST_SHARDS}, as many as the byte of a key tells apart; mix fewer"
+            f"mix() of {len(found)} tables: at most {MOST_SHARDS}, since one byte of a key numbers its table; mix fewer"
         )
     if not sum(found.values()) > 0:
         raise ValueError("mix() needs a table, and a weight above 0")

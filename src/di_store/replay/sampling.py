@@ -206,7 +206,7 @@ def await_columns(handle: TableHandle, terms: Terms) -> None:
         if stats["finished"]:
             raise EndOfData(f"table {handle.name!r} was finished before anything was written")
         reason = stats["sample_blocked"] or "nothing was written yet"
-        terms.pause(handle, seen, f"{reason}; the first step is still to declare the columns")
+        terms.pause(handle, seen, f"{reason}; it waits for the first step, which declares the columns")
 
 
 def collect(handle: TableHandle, reader: _core.Reader, draws: _core.Draws, terms: Terms) -> int:
@@ -258,9 +258,9 @@ def _unversioned(handle: TableHandle) -> str:
     if schema is None or version_column(schema) is not None:
         return ""
     return (
-        "; without a column 'version' an item has the version that its writing process had last got from "
-        f"store.latest({handle.settings.weights!r}) at its oldest row, and -1, which is "
-        "soon stale, where it had never called that"
+        "; without a column 'version', an item has the version that its process had last fetched with "
+        f"store.latest({handle.settings.weights!r}) when it wrote the item's oldest row, and -1, which is "
+        "soon stale, if it had never called that"
     )
 
 
@@ -275,7 +275,7 @@ def _undelivered(reader: _core.Reader, draws: _core.Draws, handle: TableHandle, 
     """Undelivered draws of others, which may still be given back; None: there are none."""
     found = reader.undelivered(draws)
     if found is None:
-        return _Others("its lock is held up", None)
+        return _Others("another process holds its lock", None)
     # ours() is read after the count. It only falls meanwhile, so no draw of another process is overlooked.
     count = found.count - terms.ours(handle)
     if count <= 0:

@@ -378,7 +378,7 @@ def leading_rows(leaf: Any) -> int | None:
 def kind_of(leaf: Any) -> str:
     """The type of a leaf without a leading axis, for errors."""
     if getattr(leaf, "is_nested", False):
-        return "nested tensor of layout=torch.strided, which tells no sizes: make it with layout=torch.jagged"
+        return "nested tensor of layout=torch.strided, which does not give its sizes: make it with layout=torch.jagged"
     return type(leaf).__name__
 
 
@@ -389,5 +389,5 @@ def rows_limit(rows: int) -> int:
         ValueError: it does.
     """
     if rows > MAX_COUNT:
-        raise ValueError(f"{rows} rows in one call are above {MAX_COUNT}, the most there are: use several calls")
+        raise ValueError(f"{rows} rows in one call are above {MAX_COUNT}, the limit of a call: use several calls")
     return rows

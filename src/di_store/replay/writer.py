@@ -46,7 +46,7 @@ _BUSY = (
     "this writer is in the middle of another call, and was called again from a signal handler or from a value being "
     "written: nothing was written"
 )
-_LATER = "call it when that call is over; a signal handler can set a flag"
+_LATER = "call it after that call has returned; a signal handler can set a flag"
 
 _open: weakref.WeakSet[Writer] = weakref.WeakSet()
 
@@ -363,7 +363,7 @@ class _Stream:
         self._ended: StoreError | None = None
         self._declaring = False
         if self.opaque and len(self.handles) > 1:
-            raise ValueError("a table with view=Opaque() shares its stream with no other: give it a writer of its own")
+            raise ValueError("a table with view=Opaque() cannot share a writer with other tables: give it its own")
         self._arena.set_role(WRITER_ROLE)
         run_ahead(self._arena)
         self._attending: list[_core.Attendance] = []
