@@ -27,9 +27,9 @@ class Doc:
 
     @staticmethod
     def options(parser: argparse.ArgumentParser) -> None:
-        help_text = "write the figures into the docs; of FILE, a result: measure nothing"
+        help_text = "write the figures into the docs; with FILE: those of that result, without measuring"
         parser.add_argument("--doc", nargs="?", const="", metavar="FILE", help=help_text)
-        parser.add_argument("--doc-check", action="store_true", help="only tell whether the docs show their result")
+        parser.add_argument("--doc-check", action="store_true", help="only check that the docs show their result")
 
     def without_measuring(self, args: argparse.Namespace) -> int | None:
         """Do what the options ask for if that needs no measurement. Returns the exit status; None: measure."""

@@ -26,7 +26,7 @@ def parse() -> argparse.Namespace:
     for system in ("reverb", "ray", "inprocess"):
         parser.add_argument(f"--{system}-python", help=f"interpreter with {system}.txt and training.txt of bench/peers")
     parser.add_argument("--env", default="ALE/Qbert-v5", help="an environment of the demo (default ALE/Qbert-v5)")
-    parser.add_argument("--seconds", type=float, default=20.0, help="what is measured of each run")
+    parser.add_argument("--seconds", type=float, default=20.0, help="how long each run is measured")
     parser.add_argument("--rounds", type=int, default=1, help="runs of each system; medians count")
     parser.add_argument("--only", default="", help="only systems with this in their name")
     DOC.options(parser)

@@ -25,15 +25,15 @@ HEADS = ("workload", "case", "per second>", "p50 µs>", "p90>", "p99>", "p99.9>"
 ROUND_SECONDS = 0.5
 
 
-@click.command(short_help="Measure this machine's store; carry named loads.")
+@click.command(short_help="Measure a store on this machine; run named loads.")
 @click.argument("workloads", nargs=-1, metavar="[WORKLOAD]...")
 @click.option(
     "--seconds",
     type=click.FloatRange(min=0.01),
     default=None,
-    help=f"Length of a round [default: {ROUND_SECONDS}], or measured of a load [default: its own, mostly 60].",
+    help=f"Length of a round [default: {ROUND_SECONDS}], or of a load's measurement [default: its own, mostly 60].",
 )
-@click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True, help="Their median is shown.")
+@click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True, help="Rounds; medians are shown.")
 @click.option("--memory", default="1GiB", show_default=True, help="Cap of the store it makes; a load has its own.")
 @click.option(
     "--scale",
@@ -55,13 +55,13 @@ def bench(
     save: Path | None,
     as_json: bool,
 ) -> None:
-    """Measure put, get, append, sample, update (default: all) in this process, on a store of their own.
+    """Measure put, get, append, sample, update (default: all) in this process, on a new store.
 
-    "per second" counts items, a sample or update being a batch of them; percentiles are of one call; memcpy is the
-    same run's copy of memory that no cache holds, on one thread, and "share" the bytes moved relative to it. It may
-    exceed 100%: the core writes past the caches where that is faster.
+    "per second" counts items: a sample or an update handles a batch of them. Percentiles are of one call. memcpy is a
+    copy of memory that no cache holds, in the same run and on one thread. "share" is the bytes moved relative to it; it
+    may exceed 100%, since the core bypasses the caches where that is faster.
 
-    Or carry named loads with writers and readers in processes of their own, at the loads' rates: `di-store bench
+    Or run named loads, with writers and readers in their own processes, at the loads' rates: `di-store bench
     S1-dqn-qbert`, or a group: `rows`, `variants`, `papers`, `operations`, `loads` (all). A load's name may be cut at a
     hyphen: S1.
     """

@@ -16,7 +16,7 @@ from di_store.cli.common import attached, json_option, print_json, time_limit, t
 def check(context: click.Context, store: str, repair: bool, timeout_seconds: float, as_json: bool) -> None:
     """Compare everything in STORE that is kept twice: counts, trees, lists, sums. Exit status 1 if something is wrong.
 
-    Others go on meanwhile; their calls wait while one table is looked at.
+    Other processes can use the store meanwhile. A call on a table waits while that table is checked.
     """
     with attached(store) as handle, time_limit(handle, timeout_seconds, f"checking store {store!r}"):
         findings = list(handle.check(repair=repair))
@@ -33,7 +33,7 @@ def check(context: click.Context, store: str, repair: bool, timeout_seconds: flo
 
 
 def verdict(store: str, findings: list[str], left: list[str], repair: bool) -> str:
-    """The last line."""
+    """The last line of the output."""
     if not findings:
         return f"store {store!r} is sound"
     count = f"{len(findings)} finding{'s' if len(findings) > 1 else ''}"

@@ -53,7 +53,7 @@ def interval_option(seconds: float) -> Callable[[Callable[..., Any]], Callable[.
         type=click.FloatRange(min=0.1, max=3600),
         default=seconds,
         show_default=True,
-        help="Seconds between two looks.",
+        help="Seconds between two refreshes.",
     )
 
 

@@ -20,7 +20,7 @@ from di_store.opening import other_pids, remove
 def rm(store: str, force: bool, as_json: bool) -> None:
     """Remove STORE, with everything in it.
 
-    Refuses while other processes hold it. A removed store's memory goes back when the last of them lets go or ends.
+    Refuses while other processes hold it. A removed store's memory is freed when the last of them closes it or ends.
     """
     holders = other_pids(pid for info in di_store.list_stores() if info.name == store for pid in info.pids)
     with readable(store, holders) as handle:

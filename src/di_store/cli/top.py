@@ -31,17 +31,17 @@ TABLE_HEADS = ("table", "items>", "capacity>", "inserts/s>", "samples/s>", "writ
 HELP = "q quit   ? this line   Ctrl-C quit"
 
 
-@click.command(short_help="The same again and again, with rates.")
+@click.command(short_help="Show the stores repeatedly, with rates.")
 @click.argument("store", required=False)
 @interval_option(1.0)
-@click.option("--once", is_flag=True, help="Look once; rates are not known then.")
-@click.option("--stat", is_flag=True, help="One line for each store and look, as vmstat prints them.")
+@click.option("--once", is_flag=True, help="Show the stores once, without rates.")
+@click.option("--stat", is_flag=True, help="Print one line per store and refresh, as vmstat does.")
 @json_option
 def top(store: str | None, interval_seconds: float, once: bool, stat: bool, as_json: bool) -> None:
     """Show all stores, or STORE alone, with rates, limiters and waiting processes, until q or Ctrl-C.
 
-    On a terminal the screen is refreshed, q quits, ? shows the keys; elsewhere every look is printed below the last
-    one, with --json as one line of JSON, with --stat as one line for each store. Takes no locks.
+    On a terminal the screen is refreshed, q quits, ? shows the keys. Otherwise each refresh is printed below the last
+    one, with --json as one line of JSON, with --stat as one line per store. Takes no locks.
     """
     rates, out = Rates(), console()
     screen = out.is_terminal and not (once or stat or as_json)
