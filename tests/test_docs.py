@@ -153,6 +153,15 @@ def test_the_architecture_names_every_folder() -> None:
         assert not missing, f"{top}: {missing}"
 
 
+def test_the_architecture_names_files_that_exist() -> None:
+    """Each `folder/file` in docs/architecture.md is a file or a package of the core or of the Python package."""
+    named = set(re.findall(r"`([a-z_]+/[a-z_]+)`", (ROOT / "docs/architecture.md").read_text())) - {"src/di_store"}
+    assert len(named) > 20
+    tops = (ROOT / "native", ROOT / "src/di_store")
+    there = {str(path.relative_to(top).with_suffix("")) for top in tops for path in top.glob("*/*")}
+    assert named <= there, sorted(named - there)
+
+
 def test_languages_are_known() -> None:
     """Every block says what it is: one without a language would silently not run."""
     unknown = [str(block) for block in _blocks() if not block.language]
