@@ -181,9 +181,13 @@ void HeapCore::grow_index() {
   if (old != kNone) free_descriptor(old, false);
 }
 
-void HeapCore::index_object(u32 number) {
+void HeapCore::require_index() {
   if (ids.is_full()) grow_index();
   if (!ids.exists()) throw Error(Code::kStoreFull, "no room for the store's index; raise memory=");
+}
+
+void HeapCore::index_object(u32 number) {
+  require_index();
   ids.insert(number);
 }
 

@@ -26,20 +26,18 @@ void Maker::choose(const MakeRequest& request, Attempt* attempt) {
   const BlockUse use = static_cast<BlockUse>(request.kind);
   Blocks::Choice& choice = attempt->choice;
   Shortage& shortage = attempt->shortage;
-  choice = heap_.choose(request.bytes, use, true);
-  if (!choice.found) {
-    shortage.bytes = ~u64{0};
-    shortage.why = heap_.budget.room_text();
-    return;
-  }
-  shortage = heap_.budget.admit(request, choice);
-  if (!shortage.any()) return;
-  choice = heap_.blocks.choose(request.bytes, use, false);  // without the pages that only come along
-  shortage = heap_.budget.admit(request, choice);
+  const auto look = [&](bool ahead) {  // `ahead`: with pages that only come along; true: it has all it needs
+    choice = ahead ? heap_.choose(request.bytes, use, true) : heap_.blocks.choose(request.bytes, use, false);
+    if (choice.found)
+      shortage = heap_.budget.admit(request, choice);
+    else
+      shortage = Shortage{.bytes = ~u64{0}, .why = heap_.budget.room_text()};
+    return choice.found && !shortage.any();
+  };
+  if (look(true) || !choice.found || look(false) || !choice.found) return;
   if (shortage.bytes == 0 || shortage.bytes > choice.spare_bytes) return;
   heap_.reclaim.punch_spare(choice);
-  choice = heap_.blocks.choose(request.bytes, use, false);
-  shortage = heap_.budget.admit(request, choice);
+  look(false);
 }
 
 // One look, under the lock: kMade, kExists, kGone, or kFull with what is short.

@@ -66,6 +66,7 @@ i64 Weights::publish(u32 index, Draft* draft, u64 keep, Deadline deadline) {
     else if (left != kNone)
       heap_.free_descriptor(left, true);
     if (draft != nullptr) {
+      heap_.require_index();  // before the seal: a sealed version without an id would belong to nobody
       Descriptor& fresh = heap_.descriptor(draft->descriptor());
       std::memcpy(fresh.id, id, sizeof(Id));
       fresh.flags = kFlagHasId | kFlagWeights;

@@ -122,6 +122,13 @@ STOPPED = [
         ("tests/crash/test_deadlines.py",),
     ),
     Mutant(
+        "ledger-blocks-that-come-together-lack-room",
+        "stops",
+        "  reserve_room();  // again",
+        "  // again",
+        ("tests/test_ledger_growth.py",),
+    ),
+    Mutant(
         "stopped-reader-is-not-waited-for",
         "stops",
         "    if (reader == kNone) break;\n",

@@ -1,0 +1,62 @@
+"""Several threads of a process need a ledger block at the same moment: afterwards every pin can still be let go."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pains
+
+import di_store
+
+BLOCK = 255  # entries of a ledger block
+THREADS = 3
+CHILD = """
+import sys, di_store
+store = di_store.open(sys.argv[1])
+key = store.keys()[0]
+di_store._core.arm_fault("heap.pinned:1:stop")
+store.get(key)
+"""
+
+
+def state_of(pid: int) -> str:
+    """As the kernel names it: "T" is stopped."""
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+
+
+def test_blocks_that_come_together_have_room_for_all_dropped_pins(store_name: Callable[[], str]) -> None:
+    count = (THREADS + 1) * BLOCK - 50
+    with di_store.open(store_name(), memory="64MiB") as store:
+        refs = [store.put(np.full(64, i)) for i in range(count)]
+        arrays: list[Any] = [store.get(ref) for ref in refs[:BLOCK]]  # the ledger is full
+        child = subprocess.Popen([sys.executable, "-c", CHILD, store.name])
+        try:
+            pains.until(lambda: state_of(child.pid) == "T", "the child, stopped with the heap's lock")
+            late = refs[BLOCK : BLOCK + THREADS]
+            threads = [threading.Thread(target=lambda ref=ref: arrays.append(store.get(ref))) for ref in late]
+            for thread in threads:
+                thread.start()
+
+            def waiting() -> int:
+                return sum(waiter["pid"] == os.getpid() for waiter in store.stats()["waiters"])
+
+            pains.until(lambda: waiting() == THREADS, "all threads, which wait for the lock to make a block")
+        finally:
+            os.kill(child.pid, signal.SIGCONT)
+        for thread in threads:
+            thread.join()
+        assert child.wait() == 0
+        arrays += [store.get(ref) for ref in refs[BLOCK + THREADS :]]
+        assert len(arrays) == count
+        arrays.clear()
+        store.get(refs[0])
+        store.get(refs[1])  # settles what was dropped before it
+        assert store.stats()["pinned"] <= 1024  # of the last array at most
