@@ -425,3 +425,15 @@ def test_a_store_that_cannot_be_read(holder: subprocess.Popen[str], name: str) -
     for arguments in (("inspect", name), ("check", name), ("rm", name, "--force")):
         assert "not a Di-store" in fails(1, *arguments)
     assert f"end pid {holder.pid}" in fails(1, "rm", name, "--force")
+
+
+def test_names_do_not_reach_the_terminal_raw(name: str) -> None:
+    """A table's name may hold any text: escape codes and line breaks in it are shown, not carried out."""
+    odd = "red\x1b[31m\nline"
+    with di_store.open(name, memory="16MiB") as store:
+        store.create_table(odd, capacity=10).insert({"x\x1b[1m": 1})
+        for arguments in (("status",), ("inspect", name), ("inspect", name, odd), ("top", "--once")):
+            shown = run(*arguments).stdout
+            assert "\x1b" not in shown, arguments
+            assert "\nline" not in shown, arguments
+            assert r"red\x1b[31m\nline" in shown, arguments

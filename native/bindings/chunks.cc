@@ -22,6 +22,7 @@ LayoutInfo sized(u32 record_bytes, u64 wide_bytes, u32 wide) {
 
 void bind_chunks(nb::module_& module) {
   module.attr("MOST_SLOTS") = kMostSlots;
+  module.attr("MAX_COLUMNS") = kMaxColumns;  // of a row
   module.attr("ITEM_BYTES") = sizeof(Item);
   module.attr("DESCRIPTOR_BYTES") = sizeof(Descriptor);
   module.attr("FIRST_DESCRIPTORS") = kFirstDescriptorSegment;  // each further segment doubles their number

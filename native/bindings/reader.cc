@@ -278,6 +278,9 @@ ViewSpec view_spec(nb::dict view) {
 }
 
 void bind_reader(nb::module_& module) {
+  module.def(
+      "check_view", [](nb::dict view) { Windows windows(view_spec(view)); }, nb::arg("view"),
+      nb::sig("def check_view(view: dict[str, typing.Any]) -> None"), "Raises ValueError: its items are too large.");
   nb::class_<Draws>(module, "Draws")
       .def_prop_ro("count", [](Draws& d) { return d.set().items.size(); })
       .def_prop_ro("why", [](const Draws& d) { return d.why; })

@@ -42,7 +42,9 @@ u32 Weights::entry(const std::string& name, Deadline deadline) {
     if (entry.state.load() == 1 && name == entry.name) return i;
     if (entry.state.load() == 0) free = i;
   }
-  if (free == kNone) throw Error(Code::kCapacity, "256 names of weights are published already; reuse one");
+  if (free == kNone) {
+    throw Error(Code::kCapacity, "256 names of weights are published already, the most there can be; reuse one").told();
+  }
   WeightsEntry& entry = memory_.weights(free);
   std::strncpy(entry.name, name.c_str(), kNameBytes - 1);
   entry.newest.store(0);

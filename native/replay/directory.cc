@@ -84,7 +84,9 @@ u32 TableDirectory::free_index(Deadline deadline) const {
   for (u32 i = 0; i < arena.table_count(); ++i)
     if (arena.table(i).is(TableState::kFree)) return i;
   const u32 index = arena.table_count();
-  if (index == kMaxTables) throw Error(Code::kCapacity, "a store holds at most 256 tables; store.drop_table() one");
+  if (index == kMaxTables) {
+    throw Error(Code::kCapacity, "a store holds at most 256 tables; drop one with store.drop_table()").told();
+  }
   std::string why;
   const u64 offset = arena.header().tables.value + u64{index} * kTableHeaderBytes;
   if (arena.heap().available(deadline) < kTableHeaderBytes)

@@ -16,7 +16,10 @@ void Table::begin_empty() {
 // ---------------------------------------------------------------------------------------------------------- inserting
 
 std::string Table::why_no_insert() {
-  if (header_.finished != 0) throw Error(Code::kEndOfData, "table.finish() was called: no more inserts");
+  if (header_.finished != 0) {
+    throw Error(Code::kEndOfData, "table.finish() was called: no more inserts; table.reset() empties it for new ones")
+        .told();
+  }
   const i64 size = static_cast<i64>(header_.size);
   if (!may_insert(header_.limiter, size)) return di::why_no_insert(header_.limiter, size);
   // Not if nothing can be drawn either (a new limiter doesn't count draws that were made under the old one and given

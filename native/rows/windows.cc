@@ -12,7 +12,10 @@ Windows::Windows(const ViewSpec& spec) : spec_(spec) {
   if (spec.n_step < 1 || spec.length < 1 || spec.period < 1 || spec.max_length < 1 || spec.stack < 1) {
     throw Error(Code::kInvalid, "n_step, length, period, max_length and frame_stack must be at least 1");
   }
-  if (spec.stack > kMaxStack) throw Error(Code::kInvalid, "frame_stack is at most " + std::to_string(kMaxStack));
+  if (spec.stack > kMaxStack) {
+    throw Error(Code::kInvalid, "frame_stack of " + std::to_string(spec.stack) + " rows: at most " +
+                                    std::to_string(kMaxStack) + " are possible");
+  }
   u64 steps = spec.kind == ViewKind::kTransition ? u64{spec.n_step}
               : spec.kind == ViewKind::kSequence ? u64{spec.burn_in} + spec.length
                                                  : u64{spec.time()};

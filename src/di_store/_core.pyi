@@ -386,6 +386,9 @@ class Table:
     def wait_room(self, wait: Wait, seen: int, seconds: float, /) -> None: ...
     def wait_lock(self, wait: Wait, seen: int, seconds: float, holder: int | None, /) -> None: ...
 
+def check_view(view: dict[str, Any]) -> None:
+    """Raises ValueError: its items are too large."""
+
 class Draws:
     @property
     def count(self) -> int: ...
@@ -426,6 +429,8 @@ class Reader:
     def measure(self, keys: numpy.typing.NDArray[Any], timeout: float, /) -> Measured: ...
 
 MOST_SLOTS: int = 268435454
+
+MAX_COLUMNS: int = 256
 
 ITEM_BYTES: int = 48
 

@@ -63,7 +63,8 @@ def open(
 
     Raises:
         StoreNotFound: mode "r", and it is not there. AccessDenied: it may be there, but hides from this process.
-        CapacityError: the machine does not have that much. StoreError: no descriptor is left to look (ulimit -n).
+        CapacityError: the machine does not have that much. StoreError: mode "x", and a store of that name is there; or
+        no descriptor is left to look (ulimit -n).
     """
     config.later("disk=", disk)
     config.later("disk_capacity=", disk_capacity)

@@ -255,7 +255,7 @@ class Store:
             name: 1 to 100 bytes of text.
             capacity: items; None: as many as `max_bytes` hold.
             view: how rows become examples.
-            schema: nested dict of anything with `.shape` and `.dtype`; None: the first step declares the columns.
+            schema: nested dict of anything with `.shape` and `.dtype`; None: the first step declares it.
             sampler: default Uniform().
             remover: what goes when it is full; default Fifo().
             limiter: when inserts and draws wait; default MinSize(1).
@@ -320,5 +320,14 @@ class Store:
         return self._tables.writer(tables, lanes, autoreset)
 
     def mix(self, weights: Shares, *, seed: int | None = None) -> Mixture:
-        """Batches from up to 256 tables or mixtures of them, every element from one by weight."""
+        """Batches from up to 256 tables, every element from one of them.
+
+        Args:
+            weights: by table name or `Mixture`: its share of the elements, >= 0; shares need not sum to 1. A mixture's
+                share is divided among its tables.
+            seed: of the choice of tables; None: another one each time.
+
+        Raises:
+            TableNotFound: a name that is no table. ValueError: no table, too many, a negative share, or all are 0.
+        """
         return self._tables.mix(weights, seed)

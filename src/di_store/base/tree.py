@@ -41,7 +41,7 @@ def _collect(tree: Mapping[Any, Any], prefix: str, leaves: dict[str, Any], what:
         raise ValueError(f"{what} {prefix[:80]!r}… is nested more than {MAX_DEPTH} deep; does a dict hold itself?")
     if not tree:
         place = f"{what} at {prefix[:-1]!r}" if prefix else f"this {what}"
-        raise ValueError(f"{place} is an empty dict, which holds no column: leave it out")
+        raise ValueError(f"{place} is an empty dict, which holds no column: give it one, or leave the empty dict out")
     for key, value in tree.items():
         if type(key) is not str:
             key = _checked_type(key, prefix, what)

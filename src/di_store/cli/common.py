@@ -185,11 +185,16 @@ def _as_json(value: object) -> object:
     return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else repr(value)
 
 
+def printable(text: str) -> str:
+    """`text` with control characters escaped: a name must not move the cursor or colour the terminal."""
+    return text if text.isprintable() else "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+
+
 def grid(rows: Iterable[Sequence[object]]) -> Table:
     """Names and values, aligned."""
     table = Table.grid(padding=(0, 2))
     for name, *values in rows:
-        table.add_row(Text(str(name), style="cyan"), *(Text(str(value)) for value in values))
+        table.add_row(Text(printable(str(name)), style="cyan"), *(Text(printable(str(value))) for value in values))
     return table
 
 
@@ -200,5 +205,5 @@ def listing(heads: Sequence[str], rows: Iterable[Sequence[object]], style: str =
         right = head.endswith(">")
         table.add_column(head.rstrip(">"), justify="right" if right else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(str(cell), style=style) for cell in row))
+        table.add_row(*(Text(printable(str(cell)), style=style) for cell in row))
     return table

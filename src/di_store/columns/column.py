@@ -169,9 +169,8 @@ class Column:
             return array if array.dtype.isnative else array.astype(self.dtype)
         if not (loose or self.name == REWARD or self.name in FLAGS) and not self._widens(array.dtype):
             found = extension or str(array.dtype)
-            remedy = (
-                f"arrays are not cast silently: write value.astype({self.type_name!r}), or declare {found!r} in schema="
-            )
+            cast = "cast the value yourself" if self._loses(array.dtype) else f"write value.astype({self.type_name!r})"
+            remedy = f"arrays are not cast silently: {cast}, or declare {found!r} in schema="
             raise self._mismatch(f"dtype {found}", None, remedy)
         if extension:
             known = dtypes.extension_dtype(extension)
@@ -184,6 +183,10 @@ class Column:
         if source != self.kind:
             array = self._cast_across(array, source)
         return self._narrow(array)
+
+    def _loses(self, dtype: DType) -> bool:
+        """Whether `astype` would drop what is not of the column's kind: imaginary parts, or text that is no number."""
+        return dtype.kind in "USOVmM" or (dtype.kind == "c" and self.kind != "complex")
 
     def _widens(self, dtype: DType) -> bool:
         return (
@@ -266,11 +269,11 @@ def shape_text(shape: tuple[int | None, ...]) -> str:
 
 
 def _shown(array: Array) -> str:
-    return (
-        repr(array.item())
-        if array.ndim == 0
-        else f"an array such as {np.array2string(array.ravel()[:3], separator=', ')}"
-    )
+    """The value, or the first three of an array."""
+    if array.ndim == 0:
+        return repr(array.item())
+    first = np.array2string(array.ravel()[:3], separator=", ")
+    return first if array.size <= 3 else f"{first[:-1]}, …]"
 
 
 def is_number(value: Any) -> bool:

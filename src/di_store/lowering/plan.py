@@ -138,7 +138,16 @@ def _described(column: Column) -> list[Any]:
 
 
 def make_layout(schema: Schema, sparse: frozenset[str] = frozenset()) -> Layout:
-    """Place the columns: small ones in the record, by falling alignment so that nothing is padded between them."""
+    """Place the columns: small ones in the record, by falling alignment so that nothing is padded between them.
+
+    Raises:
+        ValueError: more columns than a row can have.
+    """
+    if len(schema) > _core.MAX_COLUMNS:
+        raise ValueError(
+            f"a row of {len(schema)} columns: at most {_core.MAX_COLUMNS} are possible; write related values as one "
+            "array, a column of their number"
+        )
     in_record: list[tuple[int, int]] = []  # (bytes, number)
     found: dict[int, Place] = {}
     wide = wide_bytes = 0
@@ -179,12 +188,26 @@ def sparse_columns(tables: Iterable[tuple[View, Schema]]) -> frozenset[str]:
 # --- views ------------------------------------------------------------------------------------------------------------
 
 
+def check_limits(view: View) -> None:
+    """Refuse a view whose items are larger than the core can hold.
+
+    Raises:
+        ValueError: more rows in an item, or frames in a stack, than there can be.
+    """
+    stacks = view.frame_stack if isinstance(view, (Transition, Sequence)) else None
+    _core.check_view(_native_view(view, max((stacks or {}).values(), default=1)))
+
+
 def native_view(view: View, schema: Schema) -> Plan:
     """A view as the core takes it."""
+    return _native_view(view, max(frame_stacks(view, schema).values(), default=1))
+
+
+def _native_view(view: View, stack: int) -> Plan:
     plan: Plan = {
         "kind": ViewKind[type(view).__name__.upper()],
         "n_step": 1,
-        "stack": max(frame_stacks(view, schema).values(), default=1),
+        "stack": stack,
         "length": 1,
         "period": 1,
         "burn_in": 0,

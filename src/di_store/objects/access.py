@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -39,6 +40,8 @@ class Objects:
             raws = [parse_id(each) for each in config.listed("ids", ids, "a list of ids, 40 hex characters each")]
         if len(raws) != len(every):
             raise ValueError(f"put_many: {len(raws)} ids for {len(every)} values")
+        if twice := [raw.hex() for raw, times in Counter(raws).items() if raw is not None and times > 1]:
+            raise ValueError(f"put_many: id {twice[0]} is given {raws.count(bytes.fromhex(twice[0]))} times")
         left = _deadline(check_timeout(timeout))
         drafts: list[_core.Unsealed] = []
         for value, raw in zip(every, raws, strict=True):

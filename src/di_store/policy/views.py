@@ -117,7 +117,8 @@ class Transition:
 class Sequence:
     """Windows of consecutive rows: s … s+burn_in+length-1 for s = 0, period, 2·period, … of an episode.
 
-    Batch leaves are ``[n, burn_in+length, …]`` with ``mask`` 1 on real rows.
+    Batch leaves are ``[n, burn_in+length, …]`` with ``mask`` 1 on real rows. The first window that reaches the
+    episode's end is its last one.
 
     Attributes:
         length: rows to learn from, >= 1.

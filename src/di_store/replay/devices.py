@@ -39,7 +39,7 @@ class Placer:
         self._pending: list[tuple[Any, Any]] = []
         if device is None and not pin_memory:
             return
-        torch = import_torch("device= and pin_memory=")
+        torch = import_torch("a loader with device= or pin_memory=")
         if device is not None:
             self._torch = torch
             self._device = _device(device)

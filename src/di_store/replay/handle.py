@@ -102,14 +102,22 @@ class TableHandle:
         known = self.schema
         if known is not None:
             return known
-        settings = self.settings
-        check_columns(settings.view, schema)
-        read_plan(settings.view, schema, settings.columns)
+        self.check_declarable(schema)
         text = msgspec.json.encode(schema.to_plain()).decode()
         self._declare(text, schema, seconds)
         self._schema = _schema_from(self.native.schema())
         self.publish_layout(seconds)
         return self._schema
+
+    def check_declarable(self, schema: Schema) -> None:
+        """Refuse columns that the table cannot have, before anything is declared.
+
+        Raises:
+            ValueError: the table's view does not allow these columns, or there are too many.
+        """
+        check_columns(self.settings.view, schema)
+        read_plan(self.settings.view, schema, self.settings.columns)
+        make_layout(schema)
 
     def publish_layout(self, seconds: float) -> None:
         """Store the layout of the table's own rows now, so that a writer can be opened later in a full store."""

@@ -20,7 +20,7 @@ from di_store.base.config import listed
 from di_store.base.dtypes import Array
 from di_store.base.errors import SchemaMismatch, StoreError
 from di_store.columns.schema import Schema
-from di_store.lowering.plan import VALUE
+from di_store.lowering.plan import VALUE, finished_schema, make_layout
 from di_store.lowering.shape import UNLIMITED
 from di_store.policy.views import NEXT, Episode, Sequence, Step, Transition
 from di_store.replay.batch import encode_blob
@@ -143,8 +143,7 @@ class Inserter:
 
     def _steps(self, value: Any, n: int | None, priority: Any, timeout: float | None) -> Array:
         """Rows of a table of single steps: the core takes them unchanged."""
-        if self._native is None and self._handle.schema is None:
-            self._handle.declare(self._inferred(tree.flatten(value, what="row"), n), core_seconds(timeout))
+        self._declare(value, n, timeout)
         native = self._writer(timeout)
         try:
             if n is None:
@@ -155,8 +154,7 @@ class Inserter:
 
     def _finished(self, value: Any, n: int | None, priority: Any, timeout: float | None) -> Array:
         """Finished transitions, one (n is None) or n: the core takes them unchanged."""
-        if self._native is None and self._handle.schema is None:
-            self._handle.declare(self._inferred(tree.flatten(value, what="row"), n), core_seconds(timeout))
+        self._declare(value, n, timeout)
         native = self._writer(timeout)
         items, total = [(1, 1, ITEM_FINISHED)], 1 if n is None else n
         if "steps" in self._columns(timeout) and type(value) is dict and "steps" not in value:
@@ -221,6 +219,29 @@ class Inserter:
             self._native.set_version(0, self._version)
         return self._native
 
+    def _declare(self, value: Any, n: int | None, timeout: float | None) -> None:
+        """Declare the columns by a first row or finished transition; one that cannot be inserted declares none."""
+        if self._native is not None or self._handle.schema is not None:
+            return
+        leaves = tree.flatten(value, what="row")
+        inferred = self._inferred(leaves, n)
+        self._handle.check_declarable(inferred)
+        schema = finished_schema(self._view, inferred)
+        make_layout(schema)
+        self._complete(leaves, schema, n)
+        for name, leaf in leaves.items():
+            schema[name].coerce(leaf, n)
+        self._handle.declare(inferred, core_seconds(timeout))
+
+    def _declare_timed(self, timed: TimedItems, values: list[dict[str, Any]], timeout: float | None) -> None:
+        """Declare the columns by first sequences or episodes; those that cannot be inserted declare none."""
+        if self._handle.schema is not None:
+            return
+        schema = timed.schema(values[0])
+        self._handle.check_declarable(schema)
+        timed.joined(values, schema)
+        self._handle.declare(schema, core_seconds(timeout))
+
     def _inferred(self, leaves: dict[str, Any], n: int | None) -> Schema:
         """The columns that a first inserted item declares. For a finished transition: those of a step."""
         view = self._view
@@ -281,8 +302,7 @@ class Inserter:
     def _whole(self, timed: TimedItems, value: Any, priority: Any, timeout: float | None) -> Array:
         """Insert one sequence or episode, leaves ``[time, …]``."""
         leaves = tree.flatten(value, what="item")
-        if self._handle.schema is None:
-            self._handle.declare(timed.schema(leaves), core_seconds(timeout))
+        self._declare_timed(timed, [leaves], timeout)
         schema = self._columns(timeout)
         self._complete(leaves, schema, None)
         rows, item = timed.rows(leaves, schema)
@@ -292,8 +312,7 @@ class Inserter:
         """Insert n sequences or episodes, leaves ``[n, time, …]``, in one call of the core: all of them or none."""
         leaves = tree.flatten(batch, what="batch")
         values = split(leaves, n)
-        if self._handle.schema is None:
-            self._handle.declare(timed.schema(values[0]), core_seconds(timeout))
+        self._declare_timed(timed, values, timeout)
         schema = self._columns(timeout)
         self._complete(leaves, schema, None)
         rows, items, total = timed.joined(values, schema)

@@ -106,9 +106,12 @@ def step_schema(handles: Sequence[TableHandle], step: Any, lead: tuple[int, ...]
     inferred = Schema.infer(tree.unflatten(fresh), lead or None).columns if fresh else ()
     by_name = {column.name: column for column in inferred}
     columns = tuple(by_name.get(name) or (declared[name] if declared else by_name[name]) for name in leaves)
-    for handle in handles:
-        if handle.schema is None:
-            handle.declare(Schema(columns), seconds)
+    schema = Schema(columns)
+    without = [handle for handle in handles if handle.schema is None]
+    for handle in without:  # all of them first: what one table refuses is declared for none
+        handle.check_declarable(schema)
+    for handle in without:
+        handle.declare(schema, seconds)
 
 
 def build_native(
@@ -355,7 +358,7 @@ def rows_of(steps: Any) -> int:
         if depth > tree.MAX_DEPTH:
             raise ValueError(f"steps are nested more than {tree.MAX_DEPTH} deep; does a dict hold itself?")
         if not leaf:
-            raise ValueError("an empty dict holds no column: leave it out")
+            raise ValueError("an empty dict holds no column: give at least one, or leave the empty dict out")
         leaf = next(iter(leaf.values()))
     if leaf is steps:
         raise TypeError(f"steps are a nested dict of columns with a leading axis, not a {type(steps).__name__}")

@@ -126,7 +126,7 @@ class Table:
             timeout: as `insert`.
 
         Raises:
-            ValueError: more items than capacity. Others as `insert`.
+            ValueError: no item, or more than capacity. Others as `insert`.
         """
         self._writable()
         return self._inserter.insert(batch, priority, timeout, one=False)
@@ -309,7 +309,11 @@ class Table:
         handle.native.configure(*native_changes(changes), lock_seconds(timeout))
 
     def finish(self, *, timeout: float | None = 60) -> None:
-        """Declare that no more inserts will come: `sample` returns what remains, then raises `EndOfData`; loaders stop.
+        """Declare that no more inserts will come.
+
+        Once nothing is left to draw, `sample` raises `EndOfData` and loaders stop. That happens where draws use items
+        up (`max_times_sampled`, a queue, `Once` with a last epoch) or all are gone; other tables go on being sampled.
+        Inserts raise `EndOfData`; `reset` empties the table for new ones.
 
         Before `EndOfData`, `sample` waits, within its `timeout`, for undelivered draws of others, which may be given
         back. If draws use items up (`max_times_sampled`, a queue, `Once` with a last epoch), the limiter no longer

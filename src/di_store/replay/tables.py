@@ -10,7 +10,7 @@ from typing import Any
 from di_store import _core
 from di_store.base import config
 from di_store.base.errors import TableExists
-from di_store.lowering.plan import read_plan
+from di_store.lowering.plan import check_limits, read_plan
 from di_store.lowering.reserve import TableNeeds, check_room, needs_without_rows, table_needs
 from di_store.lowering.shape import table_shape
 from di_store.policy.options import TableOptions, check_options, check_table_name
@@ -33,6 +33,7 @@ class Tables:
         self._session.check_writable()
         check_table_name(name)
         settings = check_options(options, self._seed_of(name))
+        check_limits(settings.view)
         return self._create(name, settings, config.flag("exist_ok", exist_ok), lock_seconds(timeout))
 
     def open(self, name: str, timeout: float | None) -> Table:
@@ -52,8 +53,10 @@ class Tables:
             raise TypeError(f"store.writer() takes a list of tables: write store.writer([{tables!r}])")
         every = config.listed("tables", tables, "a list of tables")
         listed = [self.open(each, 0) if isinstance(each, str) else each for each in every]
-        if not listed or any(not isinstance(each, Table) for each in listed):
-            raise TypeError("store.writer() takes a list of tables")
+        if not listed:
+            raise ValueError("store.writer([]): give at least one table")
+        if any(not isinstance(each, Table) for each in listed):
+            raise TypeError("store.writer() takes a list of tables, or of their names")
         names = [each.name for each in listed]
         if len(set(names)) != len(names):
             raise ValueError(f"store.writer() was given a table twice: {names}")

@@ -111,7 +111,8 @@ class Writer:
 
         Raises:
             Timeout, StoreFull, SchemaMismatch, ValueError: nothing was written in any lane or table. ValueError also
-                if more lanes complete items than a table's capacity; a queue accepts items of any number of lanes.
+                if the row differs from an earlier `next`, or if more lanes complete items than a table's capacity; a
+                queue accepts items of any number of lanes.
             WriterClosed: closed, used from another thread, or made before a fork.
         """
         if get_ident() != self._thread:
@@ -192,8 +193,8 @@ class Writer:
         Args:
             final: the final observation, like `next` of `append`.
             lane: as `append`.
-            discard: drop the episode's rows that no item uses. Windows across episodes
-                (`Sequence(cross_episodes=True)`) then stop before the dropped rows, and start again after them.
+            discard: drop the episode's rows that no item uses, and items that still wait for its final observation.
+                Windows across episodes stop before the dropped rows, and start again after them.
             timeout: as `append`.
 
         Returns:
