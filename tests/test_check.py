@@ -151,33 +151,6 @@ def test_no_chunk_goes_while_its_uses_are_counted(store: Any) -> None:
     store.put(np.zeros(5000), timeout=60)
 
 
-COLLAPSE = """
-import sys, di_store
-from di_store import _core
-arena = di_store.attach(sys.argv[1], timeout=60)._session.arena
-_core.arm_fault("chores.chosen:1:stop")
-sys.stdin.readline()
-while arena.chore():
-    pass
-print("done", flush=True)
-"""
-
-
-def test_a_slice_that_goes_while_it_becomes_a_huge_page(store_name: Callable[[], str]) -> None:
-    """The kernel fills up what was punched since the slice was chosen: that is given back, too."""
-    with di_store.open(store_name(), memory="64MiB") as opened, Program(COLLAPSE, opened.name) as program:
-        refs = [opened.put(np.full(65_000, number % 251, np.uint8)) for number in range(320)]
-        program.say()
-        until(lambda: status(program.pid)["State"].startswith("T"), "a slice to be chosen")
-        opened.delete(refs)
-        opened.resize("8MiB")
-        program.signal(signal.SIGCONT)
-        assert program.line() == "done"
-        stats = opened.stats()
-        assert stats["present"] <= stats["committed"] + MIB // 4 <= 8 * MIB
-        assert opened.check() == []
-
-
 RESIZE = """
 import sys, di_store
 from di_store import _core

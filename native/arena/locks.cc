@@ -22,7 +22,7 @@ inline void pause() {
 bool SharedLock::try_acquire() {
   u32 free = 0;
   // acquire: pairs with the release in release(); what the last owner wrote is visible.
-  if (!word_.word.compare_exchange_strong(free, my_word(), std::memory_order_acquire)) return false;
+  if (!word_.word.compare_exchange_strong(free, lock_owner_word(client_), std::memory_order_acquire)) return false;
   os::hold_python_off();
   return true;
 }
@@ -36,17 +36,16 @@ void SharedLock::acquire(Deadline deadline) {
   acquire_slow(deadline);
 }
 
-// The owner is dead, perhaps for so long that its slot is another process's. A process that exits cleanly holds no lock.
-bool SharedLock::owner_gone(u32 word) const {
+bool owner_gone(const Client& client, u32 word) {
   const u32 holder = lock_owner(word);
   if (holder >= kMaxClients) return true;  // a damaged word: no process will ever release it
-  const u32 generation = client_.memory.client(holder).generation.load(std::memory_order_acquire);
+  const u32 generation = client.memory.client(holder).generation.load(std::memory_order_acquire);
   // mutant: stopped-owner-is-robbed
-  return lock_owner_word(holder, generation) != (word & ~kSleeping) || is_dead(client_, holder);
+  return lock_owner_word(holder, generation) != (word & ~kSleeping) || is_dead(client, holder);
 }
 
 void SharedLock::acquire_slow(Deadline deadline) {
-  const u32 mine = my_word() | kSleeping;  // others may sleep too: wake one at release
+  const u32 mine = lock_owner_word(client_) | kSleeping;  // others may sleep too: wake one at release
   const bool nested = os::is_python_held_off() && !deadline.tries_only();
   // mutant: waits-with-a-lock-in-hand-last
   const Deadline until = nested ? deadline.at_most(kNestedNs) : deadline;
@@ -66,8 +65,8 @@ void SharedLock::acquire_slow(Deadline deadline) {
     }
     const u32 now = word_.word.load(std::memory_order_relaxed);
     if (now == 0) continue;
-    const bool same_owner = (now & ~kSleeping) == (seen & ~kSleeping) && (now & ~kSleeping) != my_word();
-    if (same_owner && owner_gone(now)) {
+    const bool same_owner = (now & ~kSleeping) == (seen & ~kSleeping) && (now & ~kSleeping) != lock_owner_word(client_);
+    if (same_owner && owner_gone(client_, now)) {
       DI_FAULT("lock.before_takeover");
       u32 dead = now;
       if (word_.word.compare_exchange_strong(dead, mine, std::memory_order_acquire)) break;

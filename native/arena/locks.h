@@ -32,6 +32,11 @@ inline u32 lock_owner_word(u32 slot, u32 generation) {
 }
 inline u32 lock_owner(u32 word) { return (word & ((1u << kLockSlotBits) - 1)) - 1; }  // client slot, or kNone
 
+inline u32 lock_owner_word(const Client& client) { return lock_owner_word(client.slot(), client.slot_generation()); }
+// The process of the word is dead, perhaps for so long that its slot is another one's, or has left. One that exits
+// cleanly holds no lock.
+bool owner_gone(const Client& client, u32 word);
+
 class DI_CAPABILITY("shared lock") SharedLock {
  public:
   SharedLock(const Client& client, LockWord& word, std::string name)
@@ -58,8 +63,6 @@ class DI_CAPABILITY("shared lock") SharedLock {
   u32 owner() const { return lock_owner(word_.word.load(std::memory_order_acquire)); }  // client slot, or kNone
 
  private:
-  u32 my_word() const { return lock_owner_word(client_.slot(), client_.slot_generation()); }
-  bool owner_gone(u32 word) const;
   void acquire_slow(Deadline deadline);
   [[noreturn]] void refuse(u32 holder, bool nested);
 

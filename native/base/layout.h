@@ -26,7 +26,7 @@ struct Offset {
 };
 
 constexpr u64 kMagic = 0x45524f5453494401;  // "\1DISTORE"
-constexpr u32 kLayoutVersion = 6;
+constexpr u32 kLayoutVersion = 7;
 constexpr u64 kPageBytes = 4096;
 constexpr u64 kSliceBytes = 2u << 20;
 constexpr u64 kPagesPerSlice = kSliceBytes / kPageBytes;
@@ -134,21 +134,22 @@ enum class BlockUse : u8 { kObject = 0, kChunk = 1, kMeta = 2 };
 constexpr u32 kBlockUses = 3;
 constexpr u32 kBlockClasses = 96;
 
-// Slice::collapsed: making a huge page of it was tried, or is under way. If a process dies meanwhile, 2 stays: pages
-// that were punched may be back, and a sweep settles them.
-constexpr u8 kCollapseTried = 1, kCollapseUnderWay = 2;
+// Slice::filler: the process that adds pages to the slice without holding the heap's lock, by a collapse or a commit
+// ahead, as a word that could own a lock; 0: none. What others punch meanwhile may come back without being charged, so
+// the filler settles the slice afterwards. If it dies, a sweep does.
 struct Slice {                       // all derived [heap]
   u64 present[kPagesPerSlice / 64];  // bit: the page is charged to the budget; the process that charges it commits it
   SliceState state;
   BlockUse use;
   u8 block_class;
-  u8 collapsed;  // kCollapse…; set to 0 when pages are punched, unless a collapse is under way
+  u8 collapsed;  // 1: making a huge page of it was tried; set to 0 when pages are punched
   u32 free_blocks;
   u32 hint;  // bitmap word to look at first
   u32 run;   // slices of the run, at its head
   u32 prev;  // list of slices of this class with a free block
   u32 next;
-  u32 pad2[10];
+  u32 filler;
+  u32 pad2[9];
 };
 static_assert(sizeof(Slice) == 128);
 

@@ -98,7 +98,7 @@ void ChunkEnds::sweep(Deadline deadline) {
       detach_held(index, at.table);
     }
   }
-  settle_collapses(deadline);
+  settle_filled(deadline);
 }
 
 // For chunks whose last use ended in a process that was killed before it detached them.
@@ -109,13 +109,16 @@ void ChunkEnds::sweep_now_and_then(Deadline deadline) {
   sweep(deadline);
 }
 
-// Collapses that dead clients may have left.
-void ChunkEnds::settle_collapses(Deadline deadline) {
+void ChunkEnds::settle_filled(Deadline deadline) {
   constexpr u64 kSlicesPerHold = 1024;
   for (u64 at = 0, high = 1; at < high;) {
     HeapCore::Guard guard(heap_, deadline);  // guards slice_high too: it grows while blocks are made
-    at = heap_.reclaim.settle_collapses(at, kSlicesPerHold, true);
     high = heap_.memory.heap_header().slice_high;
+    for (const u64 end = std::min(high, at + kSlicesPerHold); at < end; ++at) {
+      const u32 filler = heap_.memory.slice(at).filler;
+      // mutant: who-fills-a-slice-counts-as-dead
+      if (filler != 0 && owner_gone(heap_.client, filler)) heap_.reclaim.settle_filled(at, true);
+    }
   }
 }
 

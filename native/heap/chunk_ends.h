@@ -27,7 +27,7 @@ class ChunkEnds {
   void end_need(u32 chunk, u32 position) DI_REQUIRES(heap_.lock);
   void detach_held(u32 chunk, u32 table) DI_REQUIRES(heap_.lock);
   void release_if_unused(u32 chunk) DI_REQUIRES(heap_.lock);
-  void settle_collapses(Deadline deadline);  // a hold per 1,024 slices
+  void settle_filled(Deadline deadline);  // slices that a dead process was filling; a hold per 1,024 slices
 
   HeapCore& heap_;
   std::atomic<u64> swept_ns_{0};

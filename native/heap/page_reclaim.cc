@@ -82,8 +82,7 @@ u64 PageReclaim::punch_pages(u64 slice, const u64* mask) {
     gone += uncharge_gone(slice, page, end - page);
     page = end;
   }
-  u8& collapsed = memory_.slice(slice).collapsed;
-  if (collapsed != kCollapseUnderWay) collapsed = 0;
+  memory_.slice(slice).collapsed = 0;
   return gone;
 }
 
@@ -146,15 +145,17 @@ u64 PageReclaim::from_holes(Cursor* cursor) {
 
 // -------------------------------------------------------------------------------------------------------------- chores
 
-u64 PageReclaim::charge_free_slice() {
+u64 PageReclaim::charge_free_slice(u32 filler) {
   HeapHeader& heap = memory_.heap_header();
   const u64 committed = heap.object_bytes + heap.chunk_bytes + heap.meta_bytes + heap.fixed_bytes + heap.free_bytes;
   if (committed + kSliceBytes > spendable(heap.budget.load())) return 0;
   for (u64 at = heap.free_low; at < memory_.header().slice_count; ++at) {
     if (at < heap.slice_high && memory_.slice(at).state != SliceState::kFree) continue;
     pages_.cover_slice(at);
+    if (memory_.slice(at).filler != 0) continue;
     const u64 missing = pages_.missing(at, 0, kPagesPerSlice);
     if (missing == 0) continue;
+    memory_.slice(at).filler = filler;
     pages_.charge(at, 0, kPagesPerSlice);
     add_bytes(heap.free_bytes, missing * kPageBytes);
     return pages_.offset_of(at);
@@ -162,20 +163,15 @@ u64 PageReclaim::charge_free_slice() {
   return 0;
 }
 
-void PageReclaim::settle_collapsed(u64 slice) {
+void PageReclaim::settle_filled(u64 slice, bool give_back) {
   Slice& entry = memory_.slice(slice);
-  entry.collapsed = kCollapseTried;
+  entry.filler = 0;
   const u64 missing = pages_.missing(slice, 0, kPagesPerSlice);
+  // mutant: pages-that-come-back-are-not-counted
+  if (missing == 0 && !give_back) return;
   pages_.charge(slice, 0, kPagesPerSlice);
   add_bytes(pages_.bytes_of(entry), missing * kPageBytes);
   punch_unused(slice);
-}
-
-u64 PageReclaim::settle_collapses(u64 first, u64 count, bool under_way) {
-  const u64 end = std::min(memory_.heap_header().slice_high, first + count);
-  for (u64 at = first; at < end; ++at)
-    if (!under_way || memory_.slice(at).collapsed == kCollapseUnderWay) settle_collapsed(at);
-  return end;
 }
 
 }  // namespace di

@@ -25,16 +25,15 @@ class PageReclaim {
   // budget, so that whoever gets them next commits them.
   void punch_block(u64 offset, u64 bytes);
 
-  // Charges all pages of the lowest free slice that lacks some; its offset, or 0. The caller commits it.
-  u64 charge_free_slice();
-  // After a collapse, which also fills the holes that a slice got while nobody held the lock: charges and punches them,
-  // in the next `count` slices. `under_way`: only where one is, whether or not its process lives: one that does settles
-  // it once more. Returns where to go on.
-  u64 settle_collapses(u64 first, u64 count, bool under_way);
+  // Charges all pages of the lowest free slice that lacks some; its offset, or 0. The caller, `filler`, commits them
+  // without the heap's lock and then settles the slice.
+  u64 charge_free_slice(u32 filler);
+  // After somebody filled a slice: charges the pages that others punched meanwhile, which may be back, and punches what
+  // no block uses. `give_back`: punches even if nothing is missing.
+  void settle_filled(u64 slice, bool give_back);
 
  private:
   u64 from_free(Cursor* cursor);
-  void settle_collapsed(u64 slice);
   u64 punch_pages(u64 slice, const u64* mask);
   u64 uncharge_gone(u64 slice, u64 first, u64 count);
   u64 punch_unused(u64 slice);

@@ -13,21 +13,24 @@ constexpr u64 kAheadMost = 64u << 20;  // the most bytes of free memory kept com
 constexpr u64 kReapEveryNs = 500'000'000;
 constexpr double kPatienceSeconds = 1;  // how long to wait for a lock; then the chore is left for the next call
 
-// Slices still to be settled because the heap's lock was not available. One thread of a process does a store's chores.
-// If it ends before it has settled them, ChunkEnds::sweep() does.
-thread_local std::vector<u64> t_unsettled;
+// Slices that this thread has filled and not settled, because the heap's lock was not available. One thread of a process
+// does a store's chores. If the process ends before it has settled them, ChunkEnds::sweep() does.
+struct Filled {
+  u64 slice;
+  bool give_back;
+};
+thread_local std::vector<Filled> t_filled;
 
 void settle_slices(Arena& arena) {
-  while (!t_unsettled.empty()) {
+  while (!t_filled.empty()) {
     Heap::Guard guard(arena.heap(), Deadline::after(kPatienceSeconds));
-    // While the lock was not held the kernel added pages to the slice. Gives back those that no block uses.
-    arena.heap().reclaim.settle_collapses(t_unsettled.back(), 1, false);
-    t_unsettled.pop_back();
+    arena.heap().reclaim.settle_filled(t_filled.back().slice, t_filled.back().give_back);
+    t_filled.pop_back();
   }
 }
 
-void settle_slice(Arena& arena, u64 offset) {
-  t_unsettled.push_back((offset - arena.header().data.value) / kSliceBytes);
+void settle_slice(Arena& arena, u64 offset, bool give_back) {
+  t_filled.push_back({(offset - arena.header().data.value) / kSliceBytes, give_back});
   settle_slices(arena);
 }
 
@@ -41,15 +44,18 @@ bool commit_ahead(Arena& arena) {
   u64 offset = 0;
   {
     Heap::Guard guard(arena.heap(), Deadline::after(kPatienceSeconds));
-    offset = arena.heap().reclaim.charge_free_slice();
+    offset = arena.heap().reclaim.charge_free_slice(lock_owner_word(arena.heap().client));
   }
-  if (offset == 0 || arena.commit(offset, kSliceBytes, nullptr)) return offset != 0;
-  settle_slice(arena, offset);  // the machine refused: its pages must not stay charged
-  return false;
+  if (offset == 0) return false;
+  DI_FAULT("chores.charged");
+  const bool done = arena.commit(offset, kSliceBytes, nullptr);
+  DI_FAULT("chores.committed");
+  settle_slice(arena, offset, !done);  // if the machine refused, its pages must not stay charged
+  return done;
 }
 
-// Finds a slice in use whose pages are all present and that was not tried yet, and marks it as under way. Returns its
-// offset; 0: there is none among the next 256 slices.
+// Finds a slice in use whose pages are all present and that was not tried yet, and notes this process as its filler.
+// Returns its offset; 0: there is none among the next 256 slices.
 u64 next_whole_slice(Arena& arena) {
   static thread_local u64 next = 0;
   Heap::Guard guard(arena.heap(), Deadline::after(kPatienceSeconds));
@@ -58,26 +64,28 @@ u64 next_whole_slice(Arena& arena) {
     if (next >= high) next = 0;
     const u64 at = next++;
     Slice& slice = arena.slice(at);
-    if (slice.state == SliceState::kFree || slice.collapsed != 0) continue;
+    if (slice.state == SliceState::kFree || slice.collapsed != 0 || slice.filler != 0) continue;
     bool whole = true;
     for (const u64 word : slice.present) whole = whole && word == ~u64{0};
     if (!whole) continue;
-    slice.collapsed = kCollapseUnderWay;
+    slice.collapsed = 1;
+    slice.filler = lock_owner_word(arena.heap().client);
     return arena.header().data.value + at * kSliceBytes;
   }
   return 0;
 }
 
 // Makes a huge page of a slice whose pages are all present. Other processes then map it 20 times faster, and their page
-// tables take a 40th. The collapse runs without the heap's lock; a kill leaves the slice marked as under way, and a
-// sweep settles it.
+// tables take a 40th. The collapse runs without the heap's lock; a kill leaves the slice with its filler, and a sweep
+// settles it.
 bool collapse_one(Arena& arena) {
   const u64 offset = next_whole_slice(arena);
   if (offset == 0) return false;
   DI_FAULT("chores.chosen");
   const bool done = os::collapse(arena.at(offset, kSliceBytes), kSliceBytes) == 0;
+  DI_FAULT("chores.collapsed");
   // A collapse changes no byte in use, but it adds pages, filled with zeros, where others punched some meanwhile.
-  settle_slice(arena, offset);
+  settle_slice(arena, offset, true);
   return done;
 }
 

@@ -26,6 +26,7 @@ struct Armed {
   Action action = Action::kKill;
   int number = 0;  // errno of kRefuse
   Armed* before = nullptr;
+  bool with_before = false;  // those armed before stay armed
 };
 
 constexpr u32 kMaxPoints = 4096;
@@ -55,7 +56,8 @@ void remember(const char* point) {
 // The armed fault when this call is the one it waits for.
 Armed* due(const char* point) {
   Armed* armed = g_armed.load(std::memory_order_acquire);  // pairs with the release in arm_fault
-  if (armed == nullptr || armed->name != point) return nullptr;
+  while (armed != nullptr && armed->name != point) armed = armed->with_before ? armed->before : nullptr;
+  if (armed == nullptr) return nullptr;
   return armed->left.fetch_sub(1, std::memory_order_relaxed) == 1 ? armed : nullptr;
 }
 
@@ -95,7 +97,9 @@ std::vector<std::string> fault_points() {
   return points;
 }
 
-void arm_fault(const std::string& spec) {
+void arm_fault(const std::string& given) {
+  const bool with_before = given.starts_with('+');
+  const std::string spec = given.substr(with_before ? 1 : 0);
   const u64 colon = spec.find(':');
   const u64 second = colon == std::string::npos ? colon : spec.find(':', colon + 1);
   const std::string name = spec.substr(0, colon);
@@ -111,13 +115,14 @@ void arm_fault(const std::string& spec) {
   const bool known = second == std::string::npos || action == "stop" || number != 0;
   if ((name.empty() && !spec.empty()) || *rest != 0 || left < 1 || !known) {
     throw Error(Code::kInvalid,
-                "DI_STORE_FAULT wants name:count[:stop|:ENOSPC|:ENOMEM|:EIO|:EINTR], got '" + spec + "'");
+                "DI_STORE_FAULT wants [+]name:count[:stop|:ENOSPC|:ENOMEM|:EIO|:EINTR], got '" + given + "'");
   }
   auto* armed = new Armed;
   armed->name = name;
   armed->left = left;
   armed->number = number;
   armed->action = number != 0 ? Action::kRefuse : action == "stop" ? Action::kStop : Action::kKill;
+  armed->with_before = with_before;
   armed->before = g_armed.load(std::memory_order_acquire);
   g_armed.store(armed, std::memory_order_release);  // pairs with the acquire in due()
 }

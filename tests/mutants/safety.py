@@ -96,8 +96,8 @@ STOPPED = [
     Mutant(
         "stopped-owner-is-robbed",
         "stops",
-        "|| is_dead(client_, holder);",
-        '|| is_dead(client_, holder) || describe_client(client_.memory, holder).find("stopped") != std::string::npos;',
+        "|| is_dead(client, holder);",
+        '|| is_dead(client, holder) || describe_client(client.memory, holder).find("stopped") != std::string::npos;',
         ("native:test_locks", f"{STOPS}::test_a_stopped_learner_holds_its_table_only"),
     ),
     Mutant(
@@ -120,6 +120,20 @@ STOPPED = [
         "const u32 made = heap_.maker.grow_ledger(deadline);",
         "const u32 made = heap_.maker.grow_ledger(deadline.over() ? deadline : Deadline::none());",
         ("tests/crash/test_deadlines.py",),
+    ),
+    Mutant(
+        "who-fills-a-slice-counts-as-dead",
+        "kills",
+        "filler != 0 && owner_gone(heap_.client, filler)",
+        "filler != 0",
+        ("tests/test_filled_slices.py",),
+    ),
+    Mutant(
+        "pages-that-come-back-are-not-counted",
+        "kills",
+        "  if (missing == 0 && !give_back) return;",
+        "  if (!give_back) return;",
+        ("tests/test_filled_slices.py",),
     ),
     Mutant(
         "ledger-blocks-that-come-together-lack-room",
