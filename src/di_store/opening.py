@@ -33,7 +33,7 @@ class StoreInfo:
     Attributes:
         name: as `open` takes it.
         pids: live processes that hold it.
-        bytes: of memory it has committed.
+        bytes: of memory that it has committed.
     """
 
     name: str
@@ -50,21 +50,21 @@ def open(
     disk: Any = None,
     disk_capacity: Any = None,
 ) -> Store:
-    """Open a store, and make it where it is not there.
+    """Open a store; create it if it does not exist.
 
     Args:
-        name: letters, digits, ".", "_", "-"; None: a fresh store of its own.
-        memory: hard cap on what the store commits, metadata included: bytes, "4GiB", or a share of what machine and
-            cgroup allow. A store that is there keeps its own.
-        mode: "rw" create or attach, "x" must be new, "r" attach and only read.
-        seed: of everything random in it; None: random.
+        name: letters, digits, ".", "_", "-"; None: a new store with a name of its own.
+        memory: hard limit on what the store commits, metadata included: bytes, "4GiB", or a share of what machine
+            and cgroup allow. A store that exists keeps its own limit.
+        mode: "rw" create or attach; "x" create, it must not exist; "r" attach and only read.
+        seed: of all random choices in the store; None: a random seed.
         disk: not in this version.
         disk_capacity: not in this version.
 
     Raises:
-        StoreNotFound: mode "r", and it is not there. AccessDenied: it may be there, but hides from this process.
-        CapacityError: the machine does not have that much. StoreError: mode "x", and a store of that name is there; or
-        no descriptor is left to look (ulimit -n).
+        StoreNotFound: mode "r", and it does not exist. AccessDenied: it may exist, held by a process that this one may
+        not look into. CapacityError: the machine does not have so much memory. StoreError: mode "x", and a store of
+        that name exists; or no file descriptor is left to look for it (ulimit -n).
     """
     config.later("disk=", disk)
     config.later("disk_capacity=", disk_capacity)
@@ -88,11 +88,11 @@ def open(
 
 
 def attach(name: str, *, timeout: float | None = 0) -> Store:
-    """A handle of a store that is there.
+    """A handle of an existing store.
 
     Raises:
-        StoreNotFound: it is not, within `timeout` seconds. LayoutMismatch: another version made it. AccessDenied: it
-        may be there, but hides from this process.
+        StoreNotFound: it does not exist within `timeout` seconds. LayoutMismatch: another version made it.
+        AccessDenied: it may exist, held by a process that this one may not look into.
     """
     check_name(name)
     seconds = check_timeout(timeout)
@@ -130,7 +130,7 @@ def _explained(error: StoreNotFound) -> StoreNotFound | AccessDenied:
 
 
 def list_stores() -> list[StoreInfo]:
-    """The stores that live processes of this user hold, by name; without removed ones that some still have mapped."""
+    """The stores that live processes of this user hold, sorted by name; without stores that were removed by force."""
     pids: dict[tuple[str, str], list[int]] = {}
     size: dict[str, int] = {}
     for holder in _core.list_holders():

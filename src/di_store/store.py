@@ -63,7 +63,7 @@ class Store:
     def close(self) -> None:
         """End this handle: later calls on it, its tables, writers and loaders raise `StoreClosed`.
 
-        Arrays stay what they are; the mapping goes with the last handle and array.
+        Arrays stay valid; the store is unmapped when the last handle and the last array are gone.
         """
         self._put = self._get = self._session.refuse
         self._session.close()
@@ -93,7 +93,7 @@ class Store:
         arena.resize(budget_bytes(memory), waits.CALL_SECONDS)
 
     def stats(self) -> StoreStats:
-        """Bytes, clients, waiters and tables as nested dicts, read without locks."""
+        """Bytes, clients, waiters and tables as nested dicts, without locks but for what `Table.stats` says."""
         arena = self._session.arena
         tables: dict[str, TableStats] = {}
         for name in arena.tables():
@@ -106,10 +106,10 @@ class Store:
         return store_stats(arena, tables)
 
     def check(self, repair: bool = False) -> list[str]:
-        """Compare everything derived with what it is derived from; a line for each contradiction found.
+        """Compare derived data with the data that it is computed from. Returns one line for each difference.
 
         Args:
-            repair: also put right what can be derived.
+            repair: also compute wrong derived data again.
         """
         wanted = config.flag("repair", repair)
         arena = self._session.writable() if wanted else self._session.arena
@@ -126,12 +126,12 @@ class Store:
         durability: str = "memory",
         timeout: float | None = 60,
     ) -> Ref:
-        """Copy a value into the store, once.
+        """Copy a value into the store, once. Returns its ref.
 
         Args:
             value: arrays, tensors, nested containers of them, scalars, text, bytes; anything else is pickled with its
                 buffers out of band.
-            id: 40 hex characters; None: a fresh one.
+            id: 40 hex characters; None: a new one.
             ttl: seconds after which it is deleted; None: it stays until `delete`.
             durability: only "memory" in this version.
             timeout: seconds to wait for room.
@@ -153,12 +153,12 @@ class Store:
 
         Args:
             ref: as `put` gave it.
-            timeout: seconds to wait until it is there and sealed.
+            timeout: seconds to wait until it exists and is sealed.
             copy: None: numpy read-only in place, torch copied. False: torch in place too; an in-place write to it kills
                 the process. True: writable copies.
 
         Raises:
-            ObjectNotFound: it is not there in time.
+            ObjectNotFound: it does not exist in time.
         """
         if copy is not None:
             copy = config.flag("copy", copy)
@@ -175,35 +175,35 @@ class Store:
     def put_many(
         self, values: Iterable[Any], *, ids: Sequence[str] | None = None, timeout: float | None = 60
     ) -> list[Ref]:
-        """`put` each; all of them or none."""
+        """`put` each value: all of them or none. Returns their refs."""
         return self._objects.put_many(values, ids, timeout)
 
     def get_many(self, refs: Iterable[Ref | str], *, timeout: float | None = 0, copy: bool | None = None) -> list[Any]:
-        """`get` each, under one deadline."""
+        """`get` each ref, under one deadline. Returns the values."""
         return self._objects.get_many(refs, timeout, None if copy is None else config.flag("copy", copy))
 
     def wait(
         self, refs: Iterable[Ref | str], num_returns: int = 1, timeout: float | None = 60
     ) -> tuple[list[Ref], list[Ref]]:
-        """Wait until `num_returns` of the objects are there: those that are, and the others."""
+        """Wait until `num_returns` of the objects exist. Returns the refs of those, and all other refs."""
         return self._objects.wait(refs, num_returns, timeout)
 
     def contains(self, ref: Ref | str) -> bool:
-        """Whether the object is there and sealed."""
+        """Whether the object exists and is sealed."""
         return self._session.arena.contains(id_of(ref), waits.CALL_SECONDS)
 
     def delete(self, refs: Ref | str | Iterable[Ref | str]) -> int:
-        """Delete objects; how many were there. One that is being read is freed when its last array goes."""
+        """Delete objects. Returns how many existed. One that is being read is freed when its last array is gone."""
         return self._session.writable().delete(ids_of(refs), waits.CALL_SECONDS)
 
     def keys(self, start: Ref | str | None = None, n: int = 1000) -> list[Ref]:
-        """Refs of up to `n` objects in the order of their ids, those behind `start`."""
+        """Refs of up to `n` objects in the order of their ids, those after `start`; None: from the first."""
         return self._objects.keys(start, n)
 
     # -- weights ------------------------------------------------------------------------------------------------
 
     def publish(self, name: str, tree: Any, *, keep: int = 1, group: Any = None, timeout: float | None = 60) -> int:
-        """Publish the next version of `name`; its number.
+        """Publish the next version of `name`. Returns its number.
 
         Args:
             name: of the weights.
@@ -222,7 +222,7 @@ class Store:
         version: int | None = None,
         timeout: float | None = 0,
     ) -> Published | None:
-        """The newest version of `name`; None when nothing is newer at the deadline."""
+        """The newest version of `name`, above `newer_than`, or exactly `version`; None if there is none in time."""
         return self._weights.latest(name, newer_than, version, timeout)
 
     # -- tables -------------------------------------------------------------------------------------------------
@@ -257,18 +257,18 @@ class Store:
             view: how rows become examples.
             schema: nested dict of anything with `.shape` and `.dtype`; None: the first step declares it.
             sampler: default Uniform().
-            remover: what goes when it is full; default Fifo().
-            limiter: when inserts and draws wait; default MinSize(1).
-            max_times_sampled: draws after which an item goes; default 0, no limit.
-            max_bytes: of its rows.
-            lanes: open at once, for which room is reserved.
+            remover: chooses the item to evict when it is full; default Fifo().
+            limiter: makes inserts or draws wait; default MinSize(1).
+            max_times_sampled: draws after which an item is removed; default 0, no limit.
+            max_bytes: of its rows; None: no limit but the store's.
+            lanes: number of lanes for whose open episodes room is reserved.
             weights: name of the published weights whose versions items carry.
-            max_staleness: versions an item may lie behind.
+            max_staleness: how many versions an item may be older than the newest.
             initial_priority: of items without one: "max" (the largest ever given, at least 1.0) or a number.
             columns: which of the stream's columns batches hold; None: all.
             durability: only "memory" in this version.
             seed: of its draws; None: from the store's.
-            exist_ok: return the table that is there, if view, schema, sampler and remover are equal.
+            exist_ok: return an existing table of that name, if view, schema, sampler and remover are equal.
             timeout: seconds to wait for another process that makes or drops a table.
 
         Raises:
@@ -298,14 +298,14 @@ class Store:
         """The table of that name.
 
         Raises:
-            TableNotFound: it is not there in time. ValueError: no table can be called so.
+            TableNotFound: it does not exist in time. ValueError: no table can have this name.
         """
         return self._tables.open(name, timeout)
 
     def drop_table(self, name: str, *, timeout: float | None = 60) -> None:
-        """Remove a table and free its bytes; those who use it get `TableNotFound`.
+        """Remove a table and free its bytes; later calls on it raise `TableNotFound`.
 
-        So do writers whose stream it shares with other tables: they end, and so do their open episodes.
+        So do calls of writers whose stream it shares with other tables: these writers and their open episodes end.
         """
         self._tables.drop(name, timeout)
 
@@ -320,7 +320,7 @@ class Store:
         return self._tables.writer(tables, lanes, autoreset)
 
     def mix(self, weights: Shares, *, seed: int | None = None) -> Mixture:
-        """Batches from up to 256 tables, every element from one of them.
+        """A mixture: batches from up to 256 tables, each example from one of them.
 
         Args:
             weights: by table name or `Mixture`: its share of the elements, >= 0; shares need not sum to 1. A mixture's
