@@ -120,6 +120,7 @@ class World:
         self.refs: list[Any] = [store.put(np.arange(30)), store.put({"a": 1}), di_store.Ref(b"\xef" * 20)]
         self.held: list[Any] = []
         self.loaders: list[Any] = []
+        self.texts: set[str] = set()  # odd arguments
         self.entering = False
         self.put = 0
         self.lock = threading.RLock()  # of this world, not of the calls
@@ -230,7 +231,10 @@ class World:
             return entering(name.removeprefix("enters-in-"), self.enter)
         if name in HANDLES:
             return self._handle(name)
-        return PLAIN[name]()
+        made = PLAIN[name]()
+        if isinstance(made, str):
+            self.texts.add(made)
+        return made
 
     def _handle(self, name: str) -> Any:
         makers: dict[str, Callable[[], Any]] = {
@@ -262,8 +266,8 @@ class World:
             self.drop_writer(name)
 
     def end(self) -> None:
-        """Drop all tables and objects."""
-        names = [name for name in self.store.stats()["tables"] if name.startswith(self.name)]
+        """Drop all tables and objects; a call may have made a table of any text that it was given."""
+        names = [name for name in self.store.stats()["tables"] if name.startswith(self.name) or name in self.texts]
         for name in names:
             self.store.drop_table(name)
         self.store.delete([ref for ref in self.store.keys(n=1_000_000) if int(ref.id[:2], 16) < KEPT])
