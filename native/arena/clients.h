@@ -10,7 +10,8 @@
 
 namespace di {
 
-// Its record lock is free and, where its pid is visible, no process has its pid and start time. Never of oneself.
+// Its record lock is free, and, where its pid is visible, no process has its pid and start time, or that process maps
+// nothing of the store any more: it has run exec. False if a question fails, and of oneself. See decision 008.
 bool is_dead(const Client& self, u32 slot);
 bool is_near(const Memory& memory, u32 slot);                 // of our own pid namespace: its pid means something here
 bool runs(const Memory& memory, u32 slot);                    // visible from here, and neither stopped nor gone

@@ -1,14 +1,4 @@
-// A process that forks, and its child.
-//
-// prepare_fork(), forked_in_parent() and forked_in_child() lie around fork() itself: no Python runs between them. The forking thread holds
-// every mutex of the core across it, and the child makes them anew at once: Python's collector may call destructors of what
-// the child inherits before any of our hooks runs. Until renew_in_child() all handles
-// are foreign (Client::is_foreign()): their destructors change nothing that is shared, and arrays let go are only noted.
-//
-// before_fork(), after_fork_parent() and after_fork_child() are Python's hooks. The child takes a client slot of its own
-// through the inherited descriptor (record locks are not inherited) and repeats the parent's pins while the parent waits,
-// so that views stay valid in both. A pin that it cannot repeat (no room, no slot, the heap's lock not to be had) is replaced
-// by a copy of the bytes. If these have changed already, the pages are made unreadable: a reader dies rather than see others.
+// What happens when: fork.h.
 #include "attach/fork.h"
 
 #include <algorithm>
@@ -29,8 +19,8 @@ thread_local int t_pipe[2] = {-1, -1};           // through which it does; made 
 thread_local bool t_frozen = false;              // this fork has frozen the ledgers
 
 // ------------------------------------------------------------------------------------------------------- around fork()
-// With the registry's mutex in hand nobody asks for the GIL (os.h): the other mutexes are taken as they are, those who have
-// them let go by themselves.
+// While a thread holds the registry's mutex it never waits for the GIL (os.h). So the other mutexes can simply be waited
+// for: the threads that hold them release them without our help.
 
 void prepare_fork() {
   os::lock_aside(registry().mutex);

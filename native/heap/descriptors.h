@@ -36,6 +36,7 @@ class Descriptors {
     return *reinterpret_cast<Descriptor*>(
         memory_.at(base.value + (index - first) * sizeof(Descriptor), sizeof(Descriptor)));
   }
+  // Of an object or meta block; ChunkMemory knows where a chunk is.
   u8* block(u32 index) const {
     const Descriptor& entry = (*this)[index];
     return memory_.at(entry.offset, entry.bytes);

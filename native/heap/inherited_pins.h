@@ -1,6 +1,6 @@
-// The pins that a forked child inherits. The parent notes them just before the fork; the child repeats each pin or keeps a
-// copy of its bytes. In both cases its inherited arrays still name ledger entries by the parent's numbers, so the child does
-// not use these numbers for anything else. Guarded by Client::local().
+// The pins that a forked child inherits. The parent notes them just before the fork; attach/fork.h tells their three ends
+// in the child. Inherited arrays go on naming ledger entries by the parent's numbers, so the child does not use these
+// numbers for anything else. Guarded by Client::local().
 #pragma once
 
 #include <span>

@@ -1,5 +1,6 @@
 // How a value lies in its object's block: as an array or packed. docs/object_format.md draws both forms. Only the codec
-// (src/di_store/objects/codec) knows what the header of a packed value means.
+// (src/di_store/objects/codec) knows what the header of a packed value means. Both forms are written by
+// bindings/objects.cc, which copies from Python's buffers, and read by the functions here.
 #pragma once
 
 #include <span>

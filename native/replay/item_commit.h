@@ -1,5 +1,6 @@
 // The second half of a writer's call: takes the tables' locks in order of index, asks the limiters, publishes the rows,
-// inserts the items, and closes chunks that no future item needs.
+// inserts the items, and closes chunks that no future item needs. Publishing is one release store for each lane
+// (rows/chunk_view.h) and needs no lock; the locks are for the items.
 //
 // A call passes completely as soon as its first item may pass. It then holds a lock for kBatchStep items at a time. If
 // a lock is not available again (its owner is stopped), resume() inserts the rest; every later call begins with

@@ -43,7 +43,9 @@ class Table : public std::enable_shared_from_this<Table> {
   // --- inserting. The writer holds the locks of all its tables, taken in order of index.
   std::string why_no_insert() DI_REQUIRES(core.lock);  // "" if one item may pass now
   void insert(std::span<const NewItem> items, std::vector<u64>* keys) DI_REQUIRES(core.lock);  // at most kBatchStep
-  bool evict_for_room(Deadline deadline);  // up to kBatchStep items by the remover; false: none left
+  // Evicts for the bytes of a new chunk (for a place, insert() evicts by itself): up to kBatchStep items, chosen
+  // by the remover, until a chunk can be freed; none if one can be already, and never from a queue or stack. False: nothing was evicted and no chunk is free. Which table evicts: Budget::evictable().
+  bool evict_for_room(Deadline deadline);
 
   u64 update_priorities(std::span<const u64> keys, std::span<const double> priorities, Deadline deadline);
   u64 remove(std::span<const u64> keys, Deadline deadline);

@@ -1,5 +1,6 @@
 // Copies the rows of drawn items into the arrays of a batch, as the view prescribes. chunk_view.h says what may be read
-// without a lock, and why.
+// without a lock, and why. Which rows a stack of frames takes, and where it is padded: frames() in spans.h; how far back
+// an item keeps rows for it: windows.h.
 //
 // Items are handled in blocks (spans.h, views.cc). Chunk headers are prefetched a few items ahead, records one block
 // ahead. A loop of fixed-size copies fills each small output for the whole block. Large outputs follow item by item,

@@ -172,6 +172,8 @@ class AccessDenied(StoreError):
 class Timeout(StoreError, TimeoutError):
     """The call waited for `timeout` seconds, or can never go on. Nothing was changed, unless it has `passed`.
 
+    `runtime.waits.Wait` makes its text; for a lock, the core's `SharedLock`, which names the owner.
+
     Calls that do many things one by one (`update_priorities`, `delete`, `reset`) may have done some; repeat them.
 
     Attributes:
