@@ -55,7 +55,7 @@ class HeapCore {
   void free_descriptor(u32 descriptor, bool punch) DI_REQUIRES(lock);
   // A zeroed, sealed meta block, made inside one hold; kNone: no room below `limit`.
   u32 own_meta(u64 bytes, u32 owner, u64 limit) DI_REQUIRES(lock);
-  void require_index() DI_REQUIRES(lock);  // makes the index of ids; throws kStoreFull: no room for it
+  void require_index() DI_REQUIRES(lock);               // makes the index of ids; throws kStoreFull: no room for it
   void index_object(u32 descriptor) DI_REQUIRES(lock);  // likewise, if there is no index yet
   void grow_index() DI_REQUIRES(lock);                  // where there is room for it
 
