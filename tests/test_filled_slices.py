@@ -51,6 +51,8 @@ def test_pages_punched_while_a_slice_is_filled(
         # Some stay in each slice, and so many that the store fits only if all free pages are punched.
         store.delete([ref for number, ref in enumerate(refs) if number % 8 >= 3])
         store.resize(33 * MIB // 4)
+        with pytest.raises(di_store.StoreFull):  # looks for what the dead left
+            store.put(np.zeros(MIB, np.uint8), timeout=0)
         sweep(store)
         program.signal(signal.SIGCONT)
         if killed:
