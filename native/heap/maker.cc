@@ -22,22 +22,26 @@ void Maker::no_descriptor(const MakeRequest& request, Attempt* attempt) const {
   shortage.never = shortage.short_table == kNone && heap_.memory.heap_header().live_objects == 0;
 }
 
-void Maker::choose(const MakeRequest& request, Attempt* attempt) {
+// `ahead`: with pages that only come along. True: the block has all it needs.
+bool Maker::choose(const MakeRequest& request, bool ahead, Attempt* attempt) {
   const BlockUse use = static_cast<BlockUse>(request.kind);
   Blocks::Choice& choice = attempt->choice;
   Shortage& shortage = attempt->shortage;
-  const auto look = [&](bool ahead) {  // `ahead`: with pages that only come along; true: it has all it needs
-    choice = ahead ? heap_.choose(request.bytes, use, true) : heap_.blocks.choose(request.bytes, use, false);
-    if (choice.found)
-      shortage = heap_.budget.admit(request, choice);
-    else
-      shortage = Shortage{.bytes = ~u64{0}, .why = heap_.budget.room_text()};
-    return choice.found && !shortage.any();
-  };
-  if (look(true) || !choice.found || look(false) || !choice.found) return;
-  if (shortage.bytes == 0 || shortage.bytes > choice.spare_bytes) return;
-  heap_.reclaim.punch_spare(choice);
-  look(false);
+  choice = ahead ? heap_.choose(request.bytes, use, true) : heap_.blocks.choose(request.bytes, use, false);
+  if (choice.found)
+    shortage = heap_.budget.admit(request, choice);
+  else
+    shortage = Shortage{.bytes = ~u64{0}, .why = heap_.budget.room_text()};
+  return choice.found && !shortage.any();
+}
+
+void Maker::find_block(const MakeRequest& request, Attempt* attempt) {
+  if (choose(request, true, attempt) || !attempt->choice.found) return;
+  if (choose(request, false, attempt) || !attempt->choice.found) return;
+  const u64 lacking = attempt->shortage.bytes;
+  if (lacking == 0 || lacking > attempt->choice.spare_bytes) return;
+  heap_.reclaim.punch_spare(attempt->choice);
+  choose(request, false, attempt);
 }
 
 // One look, under the lock: kMade, kExists, kGone, or kFull with what is short.
@@ -64,7 +68,7 @@ Maker::Attempt Maker::try_make(const MakeRequest& request, u32 entry, const Form
     no_descriptor(request, &attempt);
     return attempt;
   }
-  choose(request, &attempt);
+  find_block(request, &attempt);
   Shortage& shortage = attempt.shortage;
   if (!shortage.any() && !HeapCore::has_tables_headroom(attempt.choice, &shortage.why)) shortage.bytes = ~u64{0};
   if (shortage.any()) {

@@ -46,7 +46,8 @@ class Maker {
   using Format = std::function<void(u8*)>;
   Attempt try_make(const MakeRequest& request, u32 entry, const Format& format) DI_REQUIRES(heap_.lock);
   void no_descriptor(const MakeRequest& request, Attempt* attempt) const;
-  void choose(const MakeRequest& request, Attempt* attempt) DI_REQUIRES(heap_.lock);
+  bool choose(const MakeRequest& request, bool ahead, Attempt* attempt) DI_REQUIRES(heap_.lock);
+  void find_block(const MakeRequest& request, Attempt* attempt) DI_REQUIRES(heap_.lock);
   void place(const MakeRequest& request, u32 entry, const Attempt& attempt, const Format& format)
       DI_REQUIRES(heap_.lock);
   bool commit(const Attempt& attempt, u32 entry, Deadline deadline, std::string* why) DI_EXCLUDES(heap_.lock);
