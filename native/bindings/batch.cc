@@ -188,7 +188,7 @@ constexpr u64 kTakeBytes = 64 << 10;
 constexpr u64 kTakeRows = 4096;
 constexpr u64 kVaryingSlack = 4096;  // beyond a quarter, for few items whose values differ much in length
 
-nb::object BatchMaker::draw(u32 n, nb::handle beta, Deadline deadline) {
+nb::object BatchMaker::draw(u32 n, nb::handle beta, bool distinct, Deadline deadline) {
   const u64 rows = plan_.spec.kind == ViewKind::kTransition ? plan_.spec.n_step : plan_.spec.time();
   // mutant: long-sums-under-the-lock
   if (n == 0 || n > kTakeItems || rows > kTakeRows / n) return {};
@@ -196,6 +196,7 @@ nb::object BatchMaker::draw(u32 n, nb::handle beta, Deadline deadline) {
   if (room > kTakeBytes || (varies_ && bytes_an_item_ == 0)) return {};
   if (!beta.is_none()) nb::cast<double>(beta);  // throws now, while nothing is drawn
   DrawSet set;
+  set.distinct = distinct;
   Assembly batch(set, arrays_.size(), false);
   batch.places = n;
   choose(nb::none(), &batch.wanted);

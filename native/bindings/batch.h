@@ -37,7 +37,7 @@ class BatchMaker {
   nb::object make(const DrawSet& set, nb::handle beta, nb::handle which, nb::handle out, bool with_live);
   // Draws, copies and delivers n items in one hold of the table's lock, all outputs. An invalid object: that is not
   // possible for this batch, and nothing was drawn; use make().
-  nb::object draw(u32 n, nb::handle beta, Deadline deadline);
+  nb::object draw(u32 n, nb::handle beta, bool distinct, Deadline deadline);
   // Bytes that the values of variable length take in a batch of these items. The caller holds the items' chunks.
   u64 ragged_bytes(const DrawSet& set);
 

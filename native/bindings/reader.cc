@@ -27,9 +27,10 @@ std::list<Held>& orphans() {
 
 class Draws {
  public:
-  explicit Draws(TablePointer table) : table(std::move(table)) {
+  Draws(TablePointer table, bool distinct) : table(std::move(table)) {
     orphans();
     held_.push_back({this->table, {}, this->table->arena().fork_generation(), false});
+    set().distinct = distinct;
   }
   ~Draws() {
     if ((set().items.empty() && set().spare.empty()) || !is_own()) return;
@@ -104,9 +105,9 @@ struct Measured {  // the live items among some keys, the rows they span, the by
 class Reader {
  public:
   Reader(TablePointer table, nb::dict plan) : table_(table), batches_(std::move(table), std::move(plan)) {}
-  nb::object sample(u32 n, nb::handle beta, nb::handle which);
+  nb::object sample(u32 n, nb::handle beta, nb::handle which, bool distinct);
   void enter();
-  std::unique_ptr<Draws> begin();
+  std::unique_ptr<Draws> begin(bool distinct);
   u32 draw(Draws& draws, u32 n);
   nb::object finish(Draws& draws, nb::handle beta, nb::handle which, nb::handle out, bool deliver);
   nb::object peek(nb::handle keys, nb::handle beta, nb::handle which);
@@ -126,9 +127,9 @@ void Reader::enter() {
   table_->require_live();
 }
 
-std::unique_ptr<Draws> Reader::begin() {
+std::unique_ptr<Draws> Reader::begin(bool distinct) {
   enter();
-  return std::make_unique<Draws>(table_);
+  return std::make_unique<Draws>(table_, distinct);
 }
 
 u32 Reader::draw(Draws& draws, u32 n) {
@@ -166,12 +167,13 @@ nb::object Reader::finish(Draws& draws, nb::handle beta, nb::handle which, nb::h
   return parts;
 }
 
-nb::object Reader::sample(u32 n, nb::handle beta, nb::handle which) {
+nb::object Reader::sample(u32 n, nb::handle beta, nb::handle which, bool distinct) {
   enter();
-  auto draws = std::make_unique<Draws>(table_);
+  auto draws = std::make_unique<Draws>(table_, distinct);
   if (which.is_none()) {
     try {
-      if (nb::object parts = batches_.draw(n, beta, Deadline::in(kTakePatienceNs)); parts.is_valid()) return parts;
+      if (nb::object parts = batches_.draw(n, beta, distinct, Deadline::in(kTakePatienceNs)); parts.is_valid())
+        return parts;
     } catch (const Error& error) {
       if (error.code() != Code::kTimeout) throw;
       draws->note(error);  // a lock is not available: nothing was drawn, and the caller waits
@@ -183,7 +185,7 @@ nb::object Reader::sample(u32 n, nb::handle beta, nb::handle which) {
 }
 
 nb::object Reader::peek(nb::handle keys, nb::handle beta, nb::handle which) {
-  std::unique_ptr<Draws> draws = begin();
+  std::unique_ptr<Draws> draws = begin(false);
   const Kept array = as_array(keys, NPY_UINT64);
   table_->reads.peek(view_of<u64>(array), &draws->set(), Deadline::slice());
   nb::object parts = batches_.make(draws->set(), beta, which, nb::none(), true);
@@ -192,7 +194,7 @@ nb::object Reader::peek(nb::handle keys, nb::handle beta, nb::handle which) {
 }
 
 nb::object Reader::peek_oldest(u64 start, u64 count, nb::handle which, Deadline deadline) {
-  std::unique_ptr<Draws> draws = begin();
+  std::unique_ptr<Draws> draws = begin(false);
   table_->reads.peek_oldest(start, count, &draws->set(), deadline);
   nb::object parts = batches_.make(draws->set(), nb::none(), which, nb::none(), true);
   end_draws(*draws, true);
@@ -203,7 +205,7 @@ Measured Reader::measure(nb::handle keys, Deadline deadline) {
   table_->arena().enter();
   settle_orphans();
   table_->require_live();
-  Draws draws(table_);
+  Draws draws(table_, false);
   const Kept array = as_array(keys, NPY_UINT64);
   table_->reads.peek(view_of<u64>(array), &draws.set(), deadline);
   Measured found{};
@@ -297,8 +299,10 @@ void bind_reader(nb::module_& module) {
       .def(nb::init<TablePointer, nb::dict>(),
            nb::sig("def __init__(self, table: Table, plan: dict[str, typing.Any], /) -> None"))
       .def("sample", &Reader::sample, nb::arg("n"), nb::arg("beta").none(), nb::arg("which").none(),
-           nb::sig("def sample(self, n: int, beta: float | None, which: list[int] | None) -> Parts | Draws"))
-      .def("begin", &Reader::begin)
+           nb::arg("distinct"),
+           nb::sig("def sample(self, n: int, beta: float | None, which: list[int] | None, distinct: bool) -> Parts | "
+                   "Draws"))
+      .def("begin", &Reader::begin, nb::arg("distinct"))
       .def("draw", &Reader::draw, nb::sig("def draw(self, draws: Draws, n: int, /) -> int"))
       .def("finish", &Reader::finish, nb::arg("draws"), nb::arg("beta").none(), nb::arg("which").none(),
            nb::arg("out").none(), nb::arg("deliver"),

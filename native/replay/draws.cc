@@ -62,47 +62,65 @@ bool Draws::independent() const {
   return core_.selection.sampler().independent() && !core_.uses.limited() && header_.max_staleness < 0;
 }
 
-u32 Draws::draw_many(DrawSet* set, u32 count, Strata* strata) {
+u32 Draws::draw_many(DrawSet* set, u32 count, Strata* strata, DistinctPicks* distinct) {
   u32 slots[kBatchStep];
   double probabilities[kBatchStep];
-  if (!core_.selection.sampler().pick_many(count, strata, slots, probabilities)) return 0;
-  for (u32 i = 0; i < count; ++i) {
-    __builtin_prefetch(&arena_.heap().descriptor(core_.items[slots[i]].chunk()), 1);
+  u32 drawn = 0;
+  while (drawn < count) {
+    const u32 some = count - drawn;
+    if (!core_.selection.sampler().pick_many(some, strata, slots, probabilities)) break;
+    for (u32 i = 0; i < some; ++i) {
+      __builtin_prefetch(&arena_.heap().descriptor(core_.items[slots[i]].chunk()), 1);
+    }
+    for (u32 i = 0; i < some; ++i) {
+      if (!distinct->accept(slots[i])) continue;
+      draw_one(set, slots[i], probabilities[i] * distinct->share());
+      ++drawn;
+    }
+    distinct->after_picks();
   }
-  for (u32 i = 0; i < count; ++i) draw_one(set, slots[i], probabilities[i]);
-  return count;
+  return drawn;
+}
+
+u32 Draws::draw_singly(DrawSet* set, u32 want, Strata* strata, DistinctPicks* distinct) {
+  Selector& sampler = core_.selection.sampler();
+  u32 drawn = 0;
+  for (; drawn < want && may_sample(limiter_in_force(header_), static_cast<i64>(header_.size));
+       distinct->after_picks()) {
+    const u32 slot = distinct->pick(*strata);
+    if (slot == kNone) break;
+    const Item& item = core_.items[slot];
+    if (core_.is_stale(item)) {
+      if (core_.chunks.ending() >= kBatchStep) break;  // enough removals for one hold; draw() calls again
+      ++header_.stale_dropped;
+      // Counted for its writer, so that stats show which process's experience comes too late.
+      const ChunkHeader& chunk = arena_.heap().chunk_memory.head(item.chunk());
+      if (chunk.writer < kMaxClients) arena_.client(chunk.writer).stale_dropped.fetch_add(1, std::memory_order_relaxed);
+      core_.remove(slot, true);
+      continue;
+    }
+    strata->advance();
+    if (!distinct->accept(slot)) continue;
+    const double probability = sampler.probability(slot) * distinct->share();
+    core_.undo.set(header_.limiter.samples, static_cast<u64>(header_.limiter.samples + 1));
+    draw_one(set, slot, probability);
+    if (item.is(ItemState::kLive)) sampler.drawn(slot);
+    ++drawn;
+  }
+  return drawn;
 }
 
 u32 Draws::draw_step(DrawSet* set, u32 want, Strata* strata) {
+  DistinctPicks distinct(core_, set);
   u32 drawn = 0;
   if (independent()) {
     const u64 allowed = samples_allowed(limiter_in_force(header_), static_cast<i64>(header_.size), want);
-    drawn = allowed == 0 ? 0 : draw_many(set, static_cast<u32>(allowed), strata);
+    drawn = allowed == 0 ? 0 : draw_many(set, static_cast<u32>(allowed), strata, &distinct);
     if (drawn != 0) core_.undo.set(header_.limiter.samples, static_cast<u64>(header_.limiter.samples + drawn));
   } else {
-    Selector& sampler = core_.selection.sampler();
-    while (drawn < want && may_sample(limiter_in_force(header_), static_cast<i64>(header_.size))) {
-      const u32 slot = sampler.pick(*strata);
-      if (slot == kNone) break;
-      const Item& item = core_.items[slot];
-      if (core_.is_stale(item)) {
-        if (core_.chunks.ending() >= kBatchStep) break;  // enough removals for one hold; draw() calls again
-        ++header_.stale_dropped;
-        // Counted for its writer, so that stats show which process's experience comes too late.
-        const ChunkHeader& chunk = arena_.heap().chunk_memory.head(item.chunk());
-        if (chunk.writer < kMaxClients)
-          arena_.client(chunk.writer).stale_dropped.fetch_add(1, std::memory_order_relaxed);
-        core_.remove(slot, true);
-        continue;
-      }
-      const double probability = sampler.probability(slot);
-      core_.undo.set(header_.limiter.samples, static_cast<u64>(header_.limiter.samples + 1));
-      draw_one(set, slot, probability);
-      if (item.is(ItemState::kLive)) sampler.drawn(slot);
-      ++drawn;
-      strata->advance();
-    }
+    drawn = draw_singly(set, want, strata, &distinct);
   }
+  distinct.put_back();
   if (drawn != 0) core_.undo.set(header_.total_samples, header_.total_samples + drawn);
   return drawn;
 }
@@ -132,8 +150,10 @@ void Draws::wake_inserts(DrawSet* set) {
   if (header_.room_waiters.load(std::memory_order_seq_cst) != 0) os::futex_wake(header_.room_seq, kMaxClients);
 }
 
-std::string Draws::why_no_more() const {
+std::string Draws::why_no_more(const DrawSet& set) const {
   std::string why = why_no_sample(limiter_in_force(header_), static_cast<i64>(header_.size));
+  if (why.empty() && set.distinct && !set.items.empty() && header_.size != 0)
+    why = "the batch holds every item that can be drawn, and replace=False wants each once";
   if (why.empty()) why = header_.size == 0 ? "the table is empty" : core_.selection.sampler().why_none();
   if (header_.stale_dropped != 0)
     why += "; " + std::to_string(header_.stale_dropped) +
@@ -152,6 +172,7 @@ u32 Draws::draw(DrawSet* set, u32 want, Strata strata, Deadline deadline, std::s
     }
   } shortfall{*this, set, total, want};
   set->items.reserve(set->items.size() + std::min(want, kAtOnce));
+  if (set->distinct) set->keys.reserve(set->items.size() + want);
   while (total < want) {
     const u32 step = std::min(want - total, kBatchStep);
     if (set->spare.size() < step)
@@ -188,7 +209,7 @@ u32 Draws::draw(DrawSet* set, u32 want, Strata strata, Deadline deadline, std::s
       set->rng_after = header_.rng_counter;
       note_table(set);
       if (limited) set->table_size += held;
-      if (got < step) *why = why_no_more();
+      if (got < step) *why = why_no_more(*set);
       undrawn.over = true;
       core_.commit();
       if (got != 0) pass_on(set);
@@ -205,26 +226,45 @@ u32 Draws::draw(DrawSet* set, u32 want, Strata strata, Deadline deadline, std::s
 
 static_assert(kTakeItems + kBatchStep <= kUndoEntries);
 
+// Returns how many it picked: fewer than n if nothing can be drawn, or if so many picks are of items that the call has
+// already that draw() is better.
+u32 Draws::pick_for_take(DrawSet* set, u32 n, u32* slots, double* probabilities) {
+  Strata strata{0, header_.stratified != 0 ? static_cast<double>(n) : 0};
+  u32 picked = 0, rejected = 0;
+  while (picked < n && rejected <= kBatchStep + n) {
+    const u32 count = std::min(n - picked, kBatchStep);
+    if (!core_.selection.sampler().pick_many(count, &strata, slots + picked, probabilities + picked)) break;
+    if (!set->distinct) {
+      picked += count;
+      continue;
+    }
+    const u32 end = picked + count;
+    for (u32 i = picked; i < end; ++i) {
+      if (!set->keys.insert(core_.items[slots[i]].key(slots[i]))) continue;
+      slots[picked] = slots[i];
+      probabilities[picked++] = probabilities[i];
+    }
+    rejected += end - picked;
+  }
+  return picked;
+}
+
 // Draws, copies and delivers a small batch in one hold of the lock. That takes less time than to note its draws, copy
 // outside the lock and deliver in another hold. It needs no ledger entry and no use of a chunk: no item leaves a table
 // whose lock is held, and an item holds its chunks. Until the copy is done only the counter of the random numbers
 // changes. What changes then goes through the undo record, so a killed process has drawn all of the batch, or nothing.
 bool Draws::take(DrawSet* set, u32 n, const std::function<bool()>& copy, Deadline deadline) {
   if (n > kTakeItems) return false;
+  if (set->distinct) set->keys.reserve(n);
   {
     TableCore::Guard guard(core_, deadline);
     const i64 size = static_cast<i64>(header_.size);
     if (!independent() || samples_allowed(limiter_in_force(header_), size, n) < n) return false;
+    if (set->distinct && n > header_.size) return false;
     const u64 counter = header_.rng_counter;
-    Strata strata{0, header_.stratified != 0 ? static_cast<double>(n) : 0};
     u32 slots[kTakeItems];
     double probabilities[kTakeItems];
-    u32 picked = 0;
-    while (picked < n) {
-      const u32 count = std::min(n - picked, kBatchStep);
-      if (!core_.selection.sampler().pick_many(count, &strata, slots + picked, probabilities + picked)) break;
-      picked += count;
-    }
+    const u32 picked = pick_for_take(set, n, slots, probabilities);
     set->items.resize(picked);
     for (u32 i = 0; i < picked; ++i) {
       set->items[i] = describe(core_.items[slots[i]], slots[i]);

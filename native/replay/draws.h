@@ -7,38 +7,12 @@
 
 #include <functional>
 #include <string>
-#include <vector>
 
-#include "replay/table_core.h"
+#include "replay/distinct_picks.h"
 
 namespace di {
 
 constexpr u32 kTakeItems = 512;  // the most that take() draws; the words they change fit the undo record
-
-struct Drawn {
-  u64 key;
-  u64 number;
-  u32 chunk;   // descriptor of the first chunk
-  u32 chunks;  // how many chunks the rows cover; 0: their uses have ended
-  u32 row, rows, back, flags;
-  u32 uses;   // this draw included
-  u32 entry;  // of the ledger; kNone: peek() found the item gone
-  i64 version;
-  double priority;
-  double probability;
-};
-// The facts of an item as a Drawn. `uses` excludes the draw itself; `chunks`, `entry` and `probability` are not set.
-Drawn describe(const Item& item, u32 slot);
-
-// The undelivered draws of one call or of one prefetched batch.
-struct DrawSet {
-  std::vector<Drawn> items;
-  u64 table_size = 0;
-  MassSums sums;                      // at the last draw
-  u64 rng_before = 0, rng_after = 0;  // of rng_counter: rewound if all is given back and nothing was drawn since
-  std::vector<u32> spare;             // ledger entries taken and not used yet
-  bool made_room = false;             // inserts that wait for room are still to be woken
-};
 
 class Draws {
  public:
@@ -64,10 +38,12 @@ class Draws {
 
  private:
   u32 draw_step(DrawSet* set, u32 want, Strata* strata);
-  u32 draw_many(DrawSet* set, u32 count, Strata* strata);
+  u32 draw_many(DrawSet* set, u32 count, Strata* strata, DistinctPicks* distinct);
+  u32 draw_singly(DrawSet* set, u32 want, Strata* strata, DistinctPicks* distinct);
+  u32 pick_for_take(DrawSet* set, u32 n, u32* slots, double* probabilities);
   void draw_one(DrawSet* set, u32 slot, double probability);
   bool independent() const;
-  std::string why_no_more() const;
+  std::string why_no_more(const DrawSet& set) const;
   void pass_on(DrawSet* set);
   void wake_inserts(DrawSet* set);
   void finish(DrawSet* set, bool give_back, Deadline deadline);

@@ -11,6 +11,13 @@ bool Selector::pick_many(u32, Strata*, u32*, double*) {
   throw Error(Code::kStoreError, "this sampler draws one item after the other");
 }
 
+u32 OrderSelector::following(u32 slot) const {
+  const OrderList& order = items_.order();
+  do slot = newest_ ? order.previous(slot) : order.next(slot);
+  while (slot != kNone && !items_[slot].is(ItemState::kLive));
+  return slot;
+}
+
 bool UniformSelector::pick_many(u32 count, Strata*, u32* slots, double* probabilities) {
   const u64 present = count_;
   if (present == 0) return false;

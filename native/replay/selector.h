@@ -15,12 +15,12 @@
 namespace di {
 
 // Where in [0, 1) the next draw of a call falls: anywhere, or stratified: each of `count` draws in a part of its own
-// (Schaul et al. 2016, appendix B.2.1).
+// (Schaul et al. 2016, appendix B.2.1). Picks after the `count` first, made for rejected ones, fall anywhere.
 struct Strata {
   double next = 0;
   double count = 0;  // 0: draws are not stratified
 
-  double place(double unit) const { return count > 0 ? (next + unit) / count : unit; }
+  double place(double unit) const { return next < count ? (next + unit) / count : unit; }
   void advance() {
     if (count > 0) next += 1;
   }
@@ -52,6 +52,8 @@ class Selector {
   virtual bool pick_many(u32 count, Strata* strata, u32* slots, double* probabilities);
   virtual bool independent() const { return false; }  // with replacement: a pick does not influence the next one
   virtual u32 next() const { return kNone; }          // the next pick, if it is not random
+  virtual bool in_order() const { return false; }     // picks follow the order of insertion: Fifo, Lifo
+  virtual u32 following(u32) const { return kNone; }  // if in_order(): the live item after this one; kNone: none
   virtual bool all_zero() const { return false; }     // every live item has probability 0
   virtual std::string why_none() const { return "no item can be drawn"; }  // although some are live
   virtual MassSums sums() const { return {}; }
@@ -67,14 +69,16 @@ constexpr u32 kBatchStep = 64;  // items per hold of the lock
 // Fifo and Lifo.
 class OrderSelector : public Selector {
  public:
-  OrderSelector(const Items& items, bool newest) : items_(items), newest_(newest) {}
+  OrderSelector(Items& items, bool newest) : items_(items), newest_(newest) {}
   u32 pick(const Strata&) override {
     // mutant: fifo-removes-the-newest
     return newest_ ? items_.last_live() : items_.first_live();
   }
+  bool in_order() const override { return true; }
+  u32 following(u32 slot) const override;
 
  private:
-  const Items& items_;
+  Items& items_;
   bool newest_;
 };
 

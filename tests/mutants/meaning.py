@@ -97,6 +97,20 @@ DRAWS = [
         ("native:test_uses",),
     ),
     Mutant(
+        "distinct-draws-repeat",
+        "laws",
+        "set_->keys.insert(core_.items[slot].key(slot))",
+        "true",
+        ("tests/test_replace.py",),
+    ),
+    Mutant(
+        "distinct-draws-leave-the-sampler",
+        "laws",
+        "  for (const u32 slot : out_) sampler_.insert(slot);\n",
+        "",
+        ("tests/test_replace.py",),
+    ),
+    Mutant(
         "long-sums-under-the-lock",
         "laws",
         " || rows > kTakeRows / n",

@@ -42,6 +42,9 @@ class Source(Protocol):
     def beta(self) -> float | None:
         """The sampler's exponent of the importance weights; None: weights are 1, or each table has its own."""
 
+    def check_replace(self, n: int, replace: bool) -> None:
+        """Check the option `replace` of batches of n; raises as the function of that name."""
+
     def draw(self, terms: Terms, beta: float | None, allocate: Callable[[str, Any, Any], Any] | None) -> Drawn:
         """Draw a batch without delivering it; `terms`: size and time limits; `allocate`: makes its arrays."""
 
@@ -152,7 +155,9 @@ class _Ahead:
         source = self._source
         if source is None:
             raise Stopped
-        terms = Terms(self._terms.n, self._terms.timeout, stop=self._stopped, ours=self._held)
+        terms = Terms(
+            self._terms.n, self._terms.timeout, stop=self._stopped, ours=self._held, replace=self._terms.replace
+        )
         beta = self._beta
         if callable(beta) and (beta := beta(self._drawn)) is not None:
             beta = config.real("beta", beta, why="it is the exponent of the importance weights")
@@ -240,8 +245,10 @@ class Loader:
         beta: float | Callable[[int], float | None] | None = None,
         drop_last: bool = False,
         timeout: float | None = None,
+        replace: bool = True,
     ) -> None:
-        terms = Terms(check_n(batch_size, "batch_size"), timeout)
+        terms = Terms(check_n(batch_size, "batch_size"), timeout, replace=replace)
+        source.check_replace(terms.n, replace)
         check_fits(source.arena, terms.n)
         prefetch = config.count("prefetch", prefetch, minimum=0)
         if not callable(beta) and beta is not None:

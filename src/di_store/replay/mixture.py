@@ -22,7 +22,16 @@ from di_store.replay.handle import TableHandle
 from di_store.replay.keys import MOST_SHARDS, plain, shards_of, with_shard
 from di_store.replay.loader import Loader
 from di_store.replay.pool import ArrayPool
-from di_store.replay.sampling import Drawn, Terms, Undelivered, await_columns, check_fits, check_n, collect
+from di_store.replay.sampling import (
+    Drawn,
+    Terms,
+    Undelivered,
+    await_columns,
+    check_fits,
+    check_n,
+    check_replace,
+    collect,
+)
 from di_store.replay.table import Table, open_table
 from di_store.session import Session, loaded
 
@@ -72,6 +81,7 @@ class Mixture:
         beta: float | None = None,
         columns: str | Iterable[str] | None = None,
         out: Batch | None = None,
+        replace: bool = True,
     ) -> Batch:
         """Draw n examples as `Table.sample` does.
 
@@ -87,10 +97,13 @@ class Mixture:
             beta = config.real("beta", beta, why="it is the exponent of the importance weights")
         n = check_n(n)
         check_fits(whole.arena, n)
+        whole.check_replace(n, replace)
         if out is not None:
             check_out(out, n)
         source = whole if columns is None else whole.only(columns)
-        drawn = source.draw(Terms(n, timeout, min_n, linger), beta, None if out is None else _Given(out))
+        drawn = source.draw(
+            Terms(n, timeout, min_n, linger, replace=replace), beta, None if out is None else _Given(out)
+        )
         drawn.deliver()
         batch: Batch = drawn.parts
         return batch if out is None or len(batch) < n else out.become(batch)
@@ -130,10 +143,13 @@ class Mixture:
         columns: str | Iterable[str] | None = None,
         drop_last: bool = False,
         timeout: float | None = None,
+        replace: bool = True,
     ) -> Loader:
         """An iterator over batches that a background thread draws ahead; arguments as `Table.loader`."""
         source = self._open().only(columns)
-        return Loader(self._session, source, batch_size, prefetch, device, pin_memory, beta, drop_last, timeout)
+        return Loader(
+            self._session, source, batch_size, prefetch, device, pin_memory, beta, drop_last, timeout, replace
+        )
 
     def _end_with(self, why: StoreError) -> None:
         """The store's handle is closed."""
@@ -194,6 +210,11 @@ class MixtureSource:
     def only(self, columns: str | Iterable[str] | None) -> MixtureSource:
         """A source of batches with only these outputs, which shares this one's random generator."""
         return MixtureSource(self._handles, self._shares, columns)
+
+    def check_replace(self, n: int, replace: bool) -> None:
+        """Check the option `replace` of batches of n: any of the tables may have to give all of them."""
+        for handle in self._handles:
+            check_replace(handle, 1, replace)
 
     def beta(self) -> float | None:
         """None: for each table, its own sampler's exponent is used."""
@@ -297,7 +318,7 @@ class _Part:
 
     def try_draw(self, terms: Terms, holding: bool) -> None:
         """Draw what is available now, without waiting; `holding`: this process holds draws of other tables."""
-        now = Terms(terms.n, 0, stop=terms.stop, ours=terms.ours)
+        now = Terms(terms.n, 0, stop=terms.stop, ours=terms.ours, replace=terms.replace)
         self.seen = self.handle.native.items_seq()
         try:
             self.draw(now, holding)
@@ -306,13 +327,13 @@ class _Part:
             self.held = 0 if self._draws is None else self._draws.count
 
     def draw(self, terms: Terms, holding: bool) -> None:
-        own = Terms(self._count, terms.timeout, stop=terms.stop, ours=terms.ours)
+        own = Terms(self._count, terms.timeout, stop=terms.stop, ours=terms.ours, replace=terms.replace)
         own.wait, own.holding = terms.wait, holding
         try:
             await_columns(self.handle, own)
             reader = self.handle.reader()
             check_fits(self.handle.arena, own.n, self.handle.bytes_of(None))
-            self._draws = self._draws or reader.begin()
+            self._draws = self._draws or reader.begin(not terms.replace)
             self.held = collect(self.handle, reader, self._draws, own)
         finally:
             terms.wait = own.wait  # all tables share one deadline

@@ -15,6 +15,7 @@ from di_store._core import LEDGER_ENTRY_BYTES
 from di_store.base import config
 from di_store.base.errors import CapacityError, EndOfData, Timeout
 from di_store.base.sizes import format_size, machine_bytes
+from di_store.policy.samplers import Once
 from di_store.replay.batch import Batch, check_out
 from di_store.replay.handle import TableHandle
 from di_store.replay.stream import version_column
@@ -67,13 +68,29 @@ def check_fits(arena: _core.Arena, n: int, example_bytes: int = 0) -> None:
         )
 
 
+def check_replace(handle: TableHandle, n: int, replace: Any) -> None:
+    """Check `replace`, and whether the table can give n different items.
+
+    Raises:
+        ValueError: it can not, or its sampler is `Once`. TypeError: `replace` is no bool.
+    """
+    if config.flag("replace", replace):
+        return
+    settings = handle.settings
+    if isinstance(settings.sampler, Once):
+        raise ValueError(
+            f"replace=False with sampler={settings.sampler!r}: it draws every item once an epoch by itself; leave "
+            "replace out"
+        )
+    capacity = int(handle.native.stats()["capacity"])
+    if not settings.max_times_sampled and n > capacity:
+        raise ValueError(f"replace=False: n={n} is above the capacity of {capacity}, and each item comes once")
+
+
 def read_batch(
     handle: TableHandle,
     draws: _core.Draws | None,
-    n: Any,
-    timeout: Any,
-    min_n: Any,
-    linger: Any,
+    terms: Terms,
     beta: float | None,
     columns: str | Iterable[str] | None,
     out: Batch | None,
@@ -82,10 +99,9 @@ def read_batch(
 
     `draws`: those that a first attempt has made, or None.
     """
-    n = check_n(n)
+    n = terms.n
     if out is not None:
         check_out(out, n)
-    terms = Terms(n, timeout, min_n, linger)
     check_fits(handle.arena, n)
     with terms:
         await_columns(handle, terms)
@@ -93,7 +109,7 @@ def read_batch(
     which = handle.which(columns)
     check_fits(handle.arena, n, handle.bytes_of(which))
     if draws is None:
-        draws = reader.begin()
+        draws = reader.begin(not terms.replace)
     try:
         with terms:
             held = collect(handle, reader, draws, terms)
@@ -113,7 +129,7 @@ def _given(out: Batch | None, held: int) -> Any:
 
 
 class Terms:
-    """How long a draw may take, and when fewer than n examples are enough.
+    """How many examples, whether an item may come twice, how long it may take, and when fewer are enough.
 
     As a context manager, it ends the wait that `pause` began.
     """
@@ -126,8 +142,10 @@ class Terms:
         linger: Any = None,
         stop: Callable[[], bool] | None = None,
         ours: Callable[[TableHandle], int] | None = None,
+        replace: bool = True,
     ) -> None:
         self.n = n
+        self.replace = replace
         self.timeout = check_timeout(timeout)
         self.min_n = n if min_n is None else config.count("min_n", min_n, minimum=1)
         if self.min_n > n:
@@ -306,6 +324,10 @@ class TableSource:
         if handle.schema is not None:
             handle.which(columns)  # raises for unknown names
 
+    def check_replace(self, n: int, replace: bool) -> None:
+        """Check the option `replace` of batches of n; raises as the function of that name."""
+        check_replace(self.handle, n, replace)
+
     def beta(self) -> float | None:
         """The sampler's present exponent of the importance weights; None: weights are 1."""
         return self.handle.beta()
@@ -326,7 +348,7 @@ class TableSource:
             await_columns(handle, terms)
         reader, which = handle.reader(), handle.which(self._columns)
         check_fits(self.arena, terms.n, handle.bytes_of(which))
-        draws = reader.begin()
+        draws = reader.begin(not terms.replace)
         try:
             with terms:
                 held = collect(handle, reader, draws, terms)

@@ -1,0 +1,50 @@
+// The draws of one call or of one prefetched batch: plain data of one process.
+#pragma once
+
+#include <vector>
+
+#include "replay/selector.h"
+
+namespace di {
+
+// A set of items' keys. A key is below 2^56 (its shard is 0 here), so key + 1 is never 0.
+class KeySet {
+ public:
+  bool insert(u64 key);  // false: it is there already
+  void reserve(u64 keys);
+  void clear();
+  u64 size() const { return count_; }
+
+ private:
+  std::vector<u64> cells_;  // key + 1, 0: empty; a power of two of them, at most half in use
+  u64 count_ = 0;
+};
+
+struct Drawn {
+  u64 key;
+  u64 number;
+  u32 chunk;   // descriptor of the first chunk
+  u32 chunks;  // how many chunks the rows cover; 0: their uses have ended
+  u32 row, rows, back, flags;
+  u32 uses;   // this draw included
+  u32 entry;  // of the ledger; kNone: peek() found the item gone
+  i64 version;
+  double priority;
+  double probability;
+};
+// The facts of an item as a Drawn. `uses` excludes the draw itself; `chunks`, `entry` and `probability` are not set.
+Drawn describe(const Item& item, u32 slot);
+
+// The undelivered draws of one call or of one prefetched batch.
+struct DrawSet {
+  std::vector<Drawn> items;
+  bool distinct = false;  // no item twice (replace=False)
+  KeySet keys;            // of `items`, if distinct
+  u64 table_size = 0;
+  MassSums sums;                      // at the last draw
+  u64 rng_before = 0, rng_after = 0;  // of rng_counter: rewound if all is given back and nothing was drawn since
+  std::vector<u32> spare;             // ledger entries taken and not used yet
+  bool made_room = false;             // inserts that wait for room are still to be woken
+};
+
+}  // namespace di
