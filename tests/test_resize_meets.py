@@ -69,15 +69,15 @@ def test_a_resize_while_the_columns_are_declared(monkeypatch: pytest.MonkeyPatch
     """The first step has set aside bytes for the old capacity; all items of the new one fit."""
     with di_store.open(memory="512MiB") as store:
         table = store.create_table("t", capacity=before)
-        check_room, calls = handles.check_room, []
+        make_room, calls = handles.make_room, []
 
         def meanwhile(*args: Any) -> None:
-            check_room(*args)
+            make_room(*args)
             if not calls:
                 calls.append(args)
                 table.resize(after)
 
-        monkeypatch.setattr(handles, "check_room", meanwhile)
+        monkeypatch.setattr(handles, "make_room", meanwhile)
         table.extend({"x": np.zeros((10, 10), "f4")}, timeout=0)
         assert calls
         assert reserve_of(table) == fresh_reserve(after)

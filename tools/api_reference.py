@@ -26,7 +26,7 @@ says what it waits for. Sizes are bytes, or text such as `"4GiB"` and `"25%"`. S
 How rows become examples is told with programs in [views.md](views.md).
 """
 GROUPS = {
-    "Stores": ["open", "attach", "list_stores", "StoreInfo", "Store"],
+    "Stores": ["open", "attach", "list_stores", "needed_memory", "StoreInfo", "Store"],
     "Objects and weights": ["Ref", "Published"],
     "Tables": ["Table", "Writer", "Items", "Batch", "Ragged", "Loader", "Mixture"],
     "Columns": ["Spec"],

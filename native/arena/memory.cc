@@ -7,6 +7,7 @@
 namespace di {
 namespace {
 
+constexpr u64 kFitBytes = 256u << 20;  // of memory="fit": for objects, weights, and what processes need
 constexpr u64 kMaxRange = u64{1} << 40;
 constexpr u64 kRangeFactor = 16;  // address space of a store, in budgets
 
@@ -67,7 +68,9 @@ std::string Memory::file_name() const { return os::memfd_name(name(), hex(header
 void Memory::create(const std::string& name, u64 budget_bytes, u64 seed) {
   u8 uuid[16];
   os::random_bytes(uuid, sizeof uuid);
-  const u64 range = range_for(budget_bytes), slices = range / kSliceBytes;
+  const bool fit = budget_bytes == 0;
+  if (fit) budget_bytes = std::min(kFitBytes, os::memory_total());
+  const u64 range = range_for(fit ? os::memory_total() : budget_bytes), slices = range / kSliceBytes;
   const Parts plan = parts_of(slices);
   create_file(os::memfd_name(name, hex(uuid, sizeof uuid)), plan.data.value + range);
   std::string why;
@@ -82,6 +85,7 @@ void Memory::create(const std::string& name, u64 budget_bytes, u64 seed) {
   header.slice_count = slices;
   header.creator_cgroup = os::cgroup_hash();
   header.seed = seed;
+  header.fit = fit ? 1 : 0;
   std::tie(header.clients, header.heap, header.weights, header.layouts, header.waits, header.tables, header.slices,
            header.bitmaps, header.data) = plan.all();
   place_parts();

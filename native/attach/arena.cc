@@ -93,7 +93,7 @@ std::shared_ptr<Arena> Arena::open(const std::string& name, Mode mode, u64 budge
 }
 
 std::shared_ptr<Arena> Arena::make_new(const std::string& name, u64 budget_bytes, u64 seed) {
-  if (budget_bytes < kMinBudget)
+  if (budget_bytes != 0 && budget_bytes < kMinBudget)
     throw Error(Code::kInvalid, "memory=" + std::to_string(budget_bytes) + " bytes is too small; 8 MiB is the least");
   std::shared_ptr<Arena> arena(new Arena);
   arena->create(name, budget_bytes, seed);

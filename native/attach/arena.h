@@ -19,7 +19,7 @@ class Arena : public std::enable_shared_from_this<Arena>, public Memory, public 
   enum class Mode { kOpen, kNew, kAttach, kFresh };
   // kOpen: attach or create; kNew: must not exist; kAttach: must exist; kFresh: a name that nobody else can know.
   // Serialised by the folder lock of the name. A kill while the store is made leaves no store: its file goes with the
-  // process.
+  // process. budget_bytes 0: memory="fit", kFitBytes and what tables set aside.
   static std::shared_ptr<Arena> open(const std::string& name, Mode mode, u64 budget_bytes, u64 seed, Deadline deadline);
   ~Arena();
   Arena(const Arena&) = delete;

@@ -26,7 +26,7 @@ struct Offset {
 };
 
 constexpr u64 kMagic = 0x45524f5453494401;  // "\1DISTORE"
-constexpr u32 kLayoutVersion = 7;
+constexpr u32 kLayoutVersion = 8;
 constexpr u64 kPageBytes = 4096;
 constexpr u64 kSliceBytes = 2u << 20;
 constexpr u64 kPagesPerSlice = kSliceBytes / kPageBytes;
@@ -436,6 +436,8 @@ struct ArenaHeader {
   Offset clients, heap, tables, weights, layouts, slices, bitmaps, data, waits;
   Shared<u32> removed;       // [any] `rm --force`: every call raises StoreClosed
   Shared<u32> layout_count;  // [heap] truth
+  u32 fit;                   // [once] 1: new tables raise the budget by what they set aside (memory="fit")
+  u32 pad;
   LockWord reap_lock;
 };
 

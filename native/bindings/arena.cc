@@ -165,6 +165,7 @@ void bind_facts(nb::class_<Arena>& type) {
       .def_prop_ro("fd_number", [](const ArenaPointer& a) { return a->fd(); })
       .def_prop_ro("seed", [](const ArenaPointer& a) { return a->header().seed; })
       .def_prop_ro("budget", [](const ArenaPointer& a) { return a->heap_header().budget.load(); })
+      .def_prop_ro("fit", [](const ArenaPointer& a) { return a->header().fit != 0; })
       .def_prop_ro("range_bytes", [](const ArenaPointer& a) { return a->header().range_bytes; })
       .def_prop_ro("fork_generation", [](const ArenaPointer& a) { return a->fork_generation(); })
       .def("stats", &stats, nb::sig("def stats(self) -> dict[str, typing.Any]"));
@@ -233,6 +234,14 @@ void bind_care(nb::class_<Arena>& type) {
             if (!a->heap().resize(budget, deadline, &why)) throw Error(Code::kCapacity, why).told();
           },
           nb::sig("def resize(self, budget: int, timeout: float, /) -> None"))
+      .def(
+          "grow",
+          [](const ArenaPointer& a, u64 more, Deadline deadline) {
+            a->enter();
+            std::string why;
+            if (!a->heap().grow(more, deadline, &why)) throw Error(Code::kCapacity, why).told();
+          },
+          nb::sig("def grow(self, more: int, timeout: float, /) -> None"))
       .def(
           "available",
           [](const ArenaPointer& a, Deadline deadline) {

@@ -3,6 +3,7 @@
 
 #include "attach/fork.h"
 #include "attach/looks.h"
+#include "heap/blocks.h"
 
 namespace di::py {
 namespace {
@@ -239,6 +240,8 @@ void bind_errors(nb::module_& module) {
   module.def("after_fork_parent", &after_fork_parent);
   module.def("after_fork_child", &after_fork_child);
   module.def("memory_total", &os::memory_total);
+  module.def("least_budget", &least_budget, nb::arg("claimed"),
+             "The least memory= of which so many bytes can be claimed.");
   module.def("memory_headroom", &os::memory_headroom);
   module.def("proc_pid", &os::proc_pid);
   bind_lists(module);

@@ -210,6 +210,29 @@ void bind_items(nb::class_<Table>& type) {
       });
 }
 
+void bind_positions(nb::class_<Table>& type) {
+  type.def(
+          "at",
+          [](const TablePointer& t, nb::handle positions, Deadline deadline) -> nb::object {
+            const Kept array = as_array(positions, NPY_INT64);
+            std::vector<u64> keys;
+            if (!enter(t).reads.at(view_of<i64>(array), &keys, deadline)) return nb::none();
+            return new_array(keys, NPY_UINT64);
+          },
+          nb::sig("def at(self, positions: numpy.typing.NDArray[typing.Any], timeout: float, /) -> "
+                  "numpy.typing.NDArray[numpy.uint64] | None"))
+      .def(
+          "positions",
+          [](const TablePointer& t, nb::handle keys, Deadline deadline) -> nb::object {
+            const Kept array = as_array(keys, NPY_UINT64);
+            std::vector<i64> positions;
+            if (!enter(t).reads.positions(view_of<u64>(array), &positions, deadline)) return nb::none();
+            return new_array(positions, NPY_INT64);
+          },
+          nb::sig("def positions(self, keys: numpy.typing.NDArray[typing.Any], timeout: float, /) -> "
+                  "numpy.typing.NDArray[numpy.int64] | None"));
+}
+
 void bind_settings(nb::class_<Table>& type) {
   type.def(
           "declare_schema",
@@ -307,6 +330,7 @@ void bind_table(nb::module_& module) {
                   nb::sig("def create(arena: Arena, shape: dict[str, typing.Any], timeout: float, /) -> Table"));
   bind_facts(type);
   bind_items(type);
+  bind_positions(type);
   bind_settings(type);
   bind_waits(type);
 }

@@ -17,6 +17,8 @@ namespace di {
 // that objects of a full store can still be pinned.
 constexpr u64 kOwnLeast = 64u << 10, kOwnMost = 4u << 20;
 inline u64 spendable(u64 budget) { return budget - std::min(budget, std::clamp(budget / 256, kOwnLeast, kOwnMost)); }
+// The inverse: the least budget of which `bytes` can be spent.
+inline u64 least_budget(u64 bytes) { return bytes + std::clamp(bytes / 255 + 1, kOwnLeast, kOwnMost); }
 
 class Blocks {
  public:

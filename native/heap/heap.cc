@@ -31,8 +31,7 @@ u64 Heap::available(Deadline deadline) {
   return most > claimed ? most - claimed : 0;
 }
 
-bool Heap::set_budget(u64 bytes, Deadline deadline, std::string* why) {
-  Guard guard(*this, deadline);
+bool Heap::set_budget(u64 bytes, std::string* why) {
   sweeper.settle_dropped();
   const u64 claimed = budget.claimed();
   if (spendable(bytes) < claimed) {
@@ -54,7 +53,10 @@ bool Heap::set_budget(u64 bytes, Deadline deadline, std::string* why) {
 bool Heap::resize(u64 bytes, Deadline deadline, std::string* why) {
   const u64 in_use = budget.limit() - available(deadline);
   if (in_use > bytes) free_holes(in_use - bytes, deadline);
-  if (!set_budget(bytes, deadline, why)) return false;
+  {
+    Guard guard(*this, deadline);
+    if (!set_budget(bytes, why)) return false;
+  }
   // From here on the budget is the new one: where the heap is held up, who needs room gives the pages back.
   try {
     for (PageReclaim::Cursor cursor; shrink_some(&cursor, deadline);) {
@@ -63,6 +65,11 @@ bool Heap::resize(u64 bytes, Deadline deadline, std::string* why) {
     if (error.code() != Code::kTimeout) throw;
   }
   return true;
+}
+
+bool Heap::grow(u64 more, Deadline deadline, std::string* why) {
+  Guard guard(*this, deadline);
+  return set_budget(budget.limit() + more, why);
 }
 
 bool Heap::shrink_some(PageReclaim::Cursor* cursor, Deadline deadline) {

@@ -38,6 +38,7 @@ class Heap : public HeapCore {
   // One hold sets the budget, then pages beyond it go back, a slice per hold. A kill in between leaves the new budget, and
   // the next call that needs room gives the pages back.
   bool resize(u64 budget, Deadline deadline, std::string* why);
+  bool grow(u64 more, Deadline deadline, std::string* why);  // the budget, by `more` bytes
   // One hold, of the store itself or (without repair) while a private copy is looked at.
   u64 check(bool repair, Deadline deadline, std::vector<std::string>* findings);
 
@@ -49,7 +50,7 @@ class Heap : public HeapCore {
   Maker maker;
 
  private:
-  bool set_budget(u64 budget, Deadline deadline, std::string* why);
+  bool set_budget(u64 budget, std::string* why) DI_REQUIRES(lock);
   // One hold: a slice of pages beyond the budget goes back; false: no more.
   bool shrink_some(PageReclaim::Cursor* cursor, Deadline deadline);
 };

@@ -49,6 +49,42 @@ void Reads::peek_oldest(u64 start, u64 count, DrawSet* set, Deadline deadline) {
   walk(start, count, set, deadline);
 }
 
+// Items that leave in order keep the numbers from the oldest to the newest without a gap, and slots are reused in order.
+// So the item at a position has a known number, and most probably a known slot; its number shows whether it is there.
+bool Reads::at(std::span<const i64> positions, std::vector<u64>* keys, Deadline deadline) {
+  TableCore::Guard guard(core_, deadline);
+  const u64 size = core_.header.size, slots = core_.items.slots();
+  for (const i64 position : positions)
+    if (position < 0 || static_cast<u64>(position) >= size)
+      throw Error(Code::kInvalid, "position " + std::to_string(position) + " is outside the table's " +
+                                      std::to_string(size) + " items");
+  if (positions.empty()) return true;
+  const u32 first = core_.items.first_live();
+  const u64 number = core_.items[first].number;
+  if (core_.items[core_.items.last_live()].number - number != size - 1) return false;
+  for (const i64 position : positions) {
+    const u32 slot = static_cast<u32>((first + static_cast<u64>(position)) % slots);
+    const Item& item = core_.items[slot];
+    // mutant: positions-of-a-resized-table
+    if (!item.is(ItemState::kLive) || item.number != number + static_cast<u64>(position)) return false;
+    keys->push_back(item.key(slot));
+  }
+  return true;
+}
+
+bool Reads::positions(std::span<const u64> keys, std::vector<i64>* positions, Deadline deadline) {
+  TableCore::Guard guard(core_, deadline);
+  const u64 size = core_.header.size;
+  const u64 number = size == 0 ? 0 : core_.items[core_.items.first_live()].number;
+  if (size != 0 && core_.items[core_.items.last_live()].number - number != size - 1) return false;
+  for (const u64 key : keys) {
+    const Item* const item = core_.items.find(key);
+    const bool live = item != nullptr && item->is(ItemState::kLive);
+    positions->push_back(live ? static_cast<i64>(item->number - number) : -1);
+  }
+  return true;
+}
+
 // Visits slots in steps of the golden ratio, kBatchStep slots in each hold of the lock.
 std::vector<u64> Reads::keys_spread(u64 start, u64 count, Deadline deadline) {
   constexpr u64 kStep = 0x9e3779b97f4a7c15;  // 2^64 over the golden ratio

@@ -19,6 +19,12 @@ class Reads {
 
   // Keys of up to `count` live items after the `start` oldest.
   std::vector<u64> keys(u64 start, u64 count, Deadline deadline) { return walk(start, count, nullptr, deadline); }
+  // Keys of the live items at these positions, oldest first, in one hold. False: they can't be found without a walk, as
+  // items have left out of order, or the table was resized. Throws kInvalid for a position that no item has.
+  bool at(std::span<const i64> positions, std::vector<u64>* keys, Deadline deadline);
+  // The reverse: positions of these items, -1: gone. False: as above.
+  bool positions(std::span<const u64> keys, std::vector<i64>* positions, Deadline deadline);
+
   // Keys of the live items in `count` slots, for samples of the table: takes entries `start` to `start + count` of a
   // fixed sequence of slots, any part of which is spread evenly over the table.
   std::vector<u64> keys_spread(u64 start, u64 count, Deadline deadline);

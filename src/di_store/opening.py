@@ -55,7 +55,8 @@ def open(
     Args:
         name: letters, digits, ".", "_", "-"; None: a new store with a name of its own.
         memory: hard limit on what the store commits, metadata included: bytes, "4GiB", or a share of what machine
-            and cgroup allow. A store that exists keeps its own limit.
+            and cgroup allow. "fit": 256 MiB for objects and weights, and what the tables set aside, as they are made.
+            A store that exists keeps its own limit.
         mode: "rw" create or attach; "x" create, it must not exist; "r" attach and only read.
         seed: of all random choices in the store; None: a random seed.
         disk: not in this version.
@@ -78,7 +79,7 @@ def open(
         check_name(name)
     if seed is not None:
         seed = config.count("seed", seed, minimum=0, maximum=2**63 - 1)
-    budget = budget_bytes(memory)
+    budget = 0 if isinstance(memory, str) and memory == "fit" else budget_bytes(memory)
     own = secrets.randbits(63) if seed is None else seed
     try:
         arena = _core.Arena.open(name, number, budget, own, LOCK_SECONDS if mode == "r" else waits.CALL_SECONDS)

@@ -97,6 +97,13 @@ DRAWS = [
         ("native:test_uses",),
     ),
     Mutant(
+        "positions-of-a-resized-table",
+        "laws",
+        " || item.number != number + static_cast<u64>(position)) return false;",
+        ") return false;",
+        ("tests/test_lookup.py",),
+    ),
+    Mutant(
         "distinct-draws-repeat",
         "laws",
         "set_->keys.insert(core_.items[slot].key(slot))",

@@ -10,8 +10,8 @@ PAINS = [
     Mutant(
         "tables-beyond-the-budget",
         "pain-2",
-        "    if total <= available + held:\n",
-        "    if total <= available + held or name:\n",
+        "    while total > (available := arena.available(seconds)) + held:\n",
+        "    while total < (available := arena.available(seconds)) * 0:\n",
         ("tests/test_table.py::test_a_table_beyond_the_budget_is_refused_at_once",),
     ),
     Mutant(

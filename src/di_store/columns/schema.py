@@ -253,6 +253,19 @@ class Schema:
                 parts.append(f"{column.name!r} is {here} in the first, {there} in the second")
         return "; ".join(parts)
 
+    def specs(self) -> dict[str, Any]:
+        """The columns as a nested dict of `Spec`."""
+        return tree.unflatten(
+            {
+                column.name: Spec(
+                    (None, *column.shape) if column.ragged else column.shape,
+                    column.extension or column.dtype,
+                    column.max_rows,
+                )
+                for column in self.columns
+            }
+        )
+
     def to_plain(self) -> list[dict[str, Any]]:
         """The columns as plain data, exact, for storage."""
         return [

@@ -151,6 +151,11 @@ class TableNeeds:
     meta_bytes: int
     text: str
 
+    @property
+    def total(self) -> int:
+        """Bytes of the store's memory that it claims."""
+        return self.reserve.bytes + self.meta_bytes
+
 
 def table_needs(
     settings: Settings,
@@ -340,25 +345,49 @@ def descriptor_bytes(chunks: int) -> int:
     return 2 * _core.DESCRIPTOR_BYTES * max(0, chunks - _core.FIRST_DESCRIPTORS)
 
 
-def check_room(name: str, needed: TableNeeds, available: int, held: int = 0) -> None:
-    """Refuse what cannot fit before anything is taken.
+def make_room(arena: _core.Arena, name: str, needed: TableNeeds, seconds: float, held: int = 0) -> None:
+    """Refuse what cannot fit before anything is taken. A store of ``memory="fit"`` grows instead.
 
     Args:
+        arena: of the store.
         name: the table's.
         needed: what it needs.
-        available: bytes that the store could still promise.
+        seconds: to wait for locks that stopped processes hold; negative: no limit.
         held: bytes that this table has already.
 
     Raises:
         CapacityError: with both numbers and the field that dominates.
     """
-    total = needed.reserve.bytes + needed.meta_bytes
+    total = needed.total
     # mutant: tables-beyond-the-budget
-    if total <= available + held:
-        return
+    while total > (available := arena.available(seconds)) + held:
+        if not arena.fit:
+            raise _short(name, needed, available + held)
+        grow(arena, total - available - held, seconds)
+
+
+def grow(arena: _core.Arena, more: int, seconds: float) -> None:
+    """Raise the memory limit of a store of ``memory="fit"``, so that a table can set `more` bytes aside.
+
+    Raises:
+        CapacityError: beyond what machine and cgroup allow; nothing was changed.
+    """
+    more += more // 128 + MIB  # the store keeps a small part of its memory for itself
+    wanted, most = arena.budget + more, _core.memory_total()
+    if wanted > most:
+        raise CapacityError(
+            f'store {arena.name!r} has memory="fit" and would grow to {format_size(wanted)}; this machine allows '
+            f"{format_size(most)}",
+            remedy="lower capacity=, max_bytes= or lanes= of a table",
+        )
+    arena.grow(more, seconds)
+
+
+def _short(name: str, needed: TableNeeds, available: int) -> CapacityError:
+    total = needed.total
     meta = f", and {format_size(needed.meta_bytes)} for item slots and trees"
-    raise CapacityError(
-        f"table {name!r} needs {format_size(total)} ({total:,} bytes) and {format_size(available + held)} "
-        f"({available + held:,} bytes) of the store's memory are available: {needed.text}{meta}",
+    return CapacityError(
+        f"table {name!r} needs {format_size(total)} ({total:,} bytes) and {format_size(available)} "
+        f"({available:,} bytes) of the store's memory are available: {needed.text}{meta}",
         remedy="lower capacity=, max_bytes= or lanes=, or raise memory= (also online: store.resize(memory=))",
     )

@@ -26,7 +26,7 @@ from di_store.lowering.plan import (
     read_plan,
     sparse_columns,
 )
-from di_store.lowering.reserve import Cut, Reserve, TableNeeds, check_room, items_kept, meta_bytes, table_needs
+from di_store.lowering.reserve import Cut, Reserve, TableNeeds, grow, items_kept, make_room, meta_bytes, table_needs
 from di_store.lowering.shape import UNLIMITED, slots_for
 from di_store.policy.samplers import Prioritized
 from di_store.policy.settings import Settings
@@ -143,7 +143,7 @@ class TableHandle:
         capacity = int(stats["capacity"])
         needed = self.needs(schema, capacity)
         held = int(stats["reserve_bytes"]) + meta_bytes(self.settings, None)
-        check_room(self.name, needed, self.arena.available(seconds), held)
+        make_room(self.arena, self.name, needed, seconds, held)
         if self.native.declare_schema(text, needed.reserve, needed.item_bytes, seconds):
             self.resize(partial(self._declared_size, schema, capacity), seconds)
 
@@ -174,7 +174,14 @@ class TableHandle:
             size = size_of(now)
             # mutant: a-resize-undoes-another
             seen = int(now["capacity"]), int(now["reserve_wanted"]), int(now["reserve_open"])
-            done = size is None or self.native.resize(*size, seen, seconds)
+            try:
+                done = size is None or self.native.resize(*size, seen, seconds)
+            except CapacityError:
+                if size is None or not self.arena.fit:
+                    raise
+                items = None if size[0] >= UNLIMITED else size[0]
+                grow(self.arena, max(0, size[2].bytes - seen[1]) + meta_bytes(self.settings, items), seconds)
+                done = self.native.resize(*size, seen, seconds)
 
     def needs(
         self, schema: Schema, capacity: int | None = None, *, cut: Cut | None = None, lanes: int | None = None

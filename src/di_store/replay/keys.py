@@ -1,18 +1,25 @@
-"""The shard of a key: its highest byte, the number of its table among those that one batch was drawn from.
+"""Keys of items: the position of an item among those of its table, and the shard of a key.
 
-In a table's own keys the shard is 0. Calls of a table accept only such keys.
+The shard is a key's highest byte: the number of its table among those that one batch was drawn from. In a table's own
+keys it is 0. Calls of a table accept only such keys.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
+from di_store import _core
 from di_store._core import KEY_SHARD_AT, KEY_SHARDS
 from di_store.base.dtypes import Array
+from di_store.lowering.shape import UNLIMITED
 
 MOST_SHARDS = KEY_SHARDS
 _SHIFT = np.uint64(KEY_SHARD_AT)
 _PLAIN = np.uint64((1 << KEY_SHARD_AT) - 1)
+_AT_ONCE = 4_096
+"""Keys or positions that the core looks up in one hold of the table's lock; for more it lists all keys."""
 
 
 def with_shard(keys: Array, shard: int) -> Array:
@@ -31,3 +38,33 @@ def plain(keys: Array) -> Array:
     """The keys with shard 0, as their own tables know them."""
     own: Array = keys & _PLAIN
     return own
+
+
+def keys_at(native: _core.Table, positions: Any, seconds: float) -> Array:
+    """`Table.at`."""
+    wanted = np.asarray(positions)
+    if wanted.size and wanted.dtype.kind not in "iu":
+        raise TypeError(f"positions are whole numbers, not {wanted.dtype}")
+    shape, size = wanted.shape, native.size()
+    wanted = np.ascontiguousarray(wanted, np.int64).reshape(-1)
+    wanted = np.where(wanted < 0, wanted + size, wanted)
+    if wanted.size and not 0 <= wanted.min() <= wanted.max() < size:
+        raise IndexError(f"positions reach from {wanted.min()} to {wanted.max()}, and the table has {size} items")
+    found = native.at(wanted, seconds) if wanted.size <= _AT_ONCE else None
+    if found is None:
+        found = native.keys(0, UNLIMITED, seconds)[wanted]
+    return found.reshape(shape)
+
+
+def positions_of(native: _core.Table, keys: Array, seconds: float) -> Array:
+    """`Table.positions`."""
+    found = native.positions(keys, seconds) if keys.size <= _AT_ONCE else None
+    if found is not None:
+        return found
+    every = native.keys(0, UNLIMITED, seconds)
+    if not every.size:
+        return np.full(len(keys), -1, np.int64)
+    order = np.argsort(every)
+    places = order[np.searchsorted(every, keys, sorter=order).clip(max=len(every) - 1)]
+    found = np.where(every[places] == keys, places, -1)
+    return found

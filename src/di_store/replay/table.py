@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import replace as with_changes
 from functools import partial
 from typing import Any, NoReturn
 
@@ -14,16 +15,18 @@ from di_store import _core
 from di_store.base import config
 from di_store.base.dtypes import Array
 from di_store.base.errors import CapacityError, StoreError, TableNotFound
-from di_store.lowering.reserve import check_room
+from di_store.lowering.reserve import make_room
 from di_store.lowering.shape import UNLIMITED, native_changes, slots_for
 from di_store.policy.changes import UNCHANGED, Unchanged, check_changes
 from di_store.policy.combination import MAX_CAPACITY
 from di_store.policy.limiters import Limiter
 from di_store.policy.options import check_table_name
-from di_store.policy.samplers import Once, Prioritized
+from di_store.policy.samplers import Once, Prioritized, Sampler
+from di_store.policy.views import View
 from di_store.replay.batch import Batch, empty_batch, host_array, key_array
 from di_store.replay.handle import Size, TableHandle, held_reserve
 from di_store.replay.inserter import Inserter
+from di_store.replay.keys import keys_at, positions_of
 from di_store.replay.loader import LEARNER_ROLE, Loader
 from di_store.replay.sampling import TableSource, Terms, check_n, check_replace, read_batch
 from di_store.replay.stats import TableStats, table_stats
@@ -48,7 +51,7 @@ def _resized(handle: TableHandle, capacity: int, seconds: float, now: dict[str, 
     if schema is not None:
         needed = handle.needs_resized(schema, capacity, now)
         slots_held = needed.meta_bytes if capacity <= slots - 1024 else 0
-        check_room(handle.name, needed, handle.arena.available(seconds), int(now["reserve_bytes"]) + slots_held)
+        make_room(handle.arena, handle.name, needed, seconds, int(now["reserve_bytes"]) + slots_held)
         reserve = needed.reserve
     return capacity, max(slots_for(capacity), slots), reserve
 
@@ -73,6 +76,33 @@ class Table:
     def name(self) -> str:
         """The table's name."""
         return self._name
+
+    @property
+    def schema(self) -> dict[str, Any] | None:
+        """The columns as a nested dict of `Spec`, as `create_table` takes it; None: no step has declared them yet."""
+        handle = self._open()
+        schema = None if handle.opaque else handle.schema
+        return None if schema is None else schema.specs()
+
+    @property
+    def capacity(self) -> int | None:
+        """Items that it holds, as it is now; None: as many as `max_bytes` hold."""
+        capacity = int(self._open().native.stats()["capacity"])
+        return None if capacity >= UNLIMITED else capacity
+
+    @property
+    def view(self) -> View:
+        """How rows become examples."""
+        return self._open().settings.view
+
+    @property
+    def sampler(self) -> Sampler:
+        """The sampler, with the exponents that it has now."""
+        handle = self._open()
+        sampler = handle.settings.sampler
+        if not isinstance(sampler, Prioritized):
+            return sampler
+        return with_changes(sampler, alpha=float(handle.native.stats()["alpha"]), beta=handle.native.beta)
 
     def __len__(self) -> int:
         return int(self._open().native.size())
@@ -232,6 +262,30 @@ class Table:
         first = config.count("start", start, minimum=0)
         most = UNLIMITED if n is None else config.count("n", n, minimum=0)
         return self._open().native.keys(first, most, lock_seconds(timeout))
+
+    def at(self, positions: Any, *, timeout: float | None = 60) -> Array:
+        """Keys of the items at these positions of the order of insertion: uint64 of the same shape.
+
+        0 is the oldest item in the table, -1 the newest. Looking one up takes about 50 ns; if items have left out of
+        order, or the table was resized, or for more than 4,096 positions, all keys are listed instead.
+
+        Args:
+            positions: whole numbers.
+            timeout: seconds to wait if a stopped process holds the table's lock; None: no limit.
+
+        Raises:
+            IndexError: a position outside the table.
+        """
+        return keys_at(self._open().native, positions, lock_seconds(timeout))
+
+    def positions(self, keys: Any, *, timeout: float | None = 60) -> Array:
+        """The positions of items in the order of insertion, the reverse of `at`: int64[n]; -1: not in the table.
+
+        Args:
+            keys: uint64[n].
+            timeout: as `at`.
+        """
+        return positions_of(self._open().native, key_array(keys), lock_seconds(timeout))
 
     def update_priorities(self, keys: Any, priorities: Any, *, timeout: float | None = 60) -> int:
         """Set priorities. Returns how many of the items were live. If a key is repeated, its last priority is set.

@@ -11,7 +11,7 @@ from di_store import _core
 from di_store.base import config
 from di_store.base.errors import TableExists
 from di_store.lowering.plan import check_limits, read_plan
-from di_store.lowering.reserve import TableNeeds, check_room, needs_without_rows, table_needs
+from di_store.lowering.reserve import TableNeeds, make_room, needs_without_rows, table_needs
 from di_store.lowering.shape import table_shape
 from di_store.policy.options import TableOptions, check_options, check_table_name
 from di_store.policy.settings import Settings
@@ -112,7 +112,7 @@ class Tables:
         else:
             read_plan(settings.view, settings.schema, settings.columns)
             needed = table_needs(settings, settings.schema, settings.capacity)
-        check_room(name, needed, self._session.arena.available(seconds))
+        make_room(self._session.arena, name, needed, seconds)
         return needed
 
     def _seed_of(self, name: str) -> int:

@@ -1,0 +1,155 @@
+"""Positions and keys of items, and what a table says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import di_store
+
+
+@pytest.fixture
+def store() -> Iterator[Any]:
+    with di_store.open(memory="128MiB", seed=3) as made:
+        yield made
+
+
+def table_of(store: Any, items: int, capacity: int = 1000, **options: Any) -> Any:
+    table = store.create_table("t", capacity=capacity, schema={"x": 0}, **options)
+    if items:
+        table.extend({"x": np.arange(min(items, capacity))})
+    for value in range(capacity, items):
+        table.insert({"x": value})
+    return table
+
+
+def assert_lookup(table: Any) -> None:
+    """`at` and `positions` agree with the listed keys, for every item and for gone ones."""
+    keys = table.keys()
+    places = np.arange(len(keys))
+    np.testing.assert_array_equal(table.at(places), keys)
+    np.testing.assert_array_equal(table.at(places - len(keys)), keys)
+    np.testing.assert_array_equal(table.positions(keys[::-1]), places[::-1])
+    with pytest.raises(IndexError, match=f"the table has {len(keys)} items"):
+        table.at(len(keys))
+    with pytest.raises(IndexError):
+        table.at([-len(keys) - 1])
+
+
+def test_a_ring(store: Any) -> None:
+    """The index of a ring of `capacity` places: the number of the insert, modulo the capacity."""
+    table = table_of(store, 0, capacity=100)
+    ring = np.zeros(100, np.uint64)
+    for number in range(3_500):  # around the slots three times
+        ring[number % 100] = table.insert({"x": number})[0]
+        if number % 97 == 0:
+            assert_lookup(table)
+            filled = min(number + 1, 100)
+            order = (np.arange(filled) + number + 1 - filled) % 100
+            np.testing.assert_array_equal(table.at(np.arange(filled)), ring[order])
+    assert table.positions(ring[:3]).tolist() == [0, 1, 2]
+    old = ring[3]
+    table.insert({"x": 0})
+    assert table.positions([ring[0], old]).tolist() == [-1, 2]
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_items_that_leave_anyhow(data: Any) -> None:
+    remover = data.draw(st.sampled_from([di_store.Fifo(), di_store.Lifo(), di_store.Uniform(), di_store.MinHeap()]))
+    with di_store.open(memory="32MiB", seed=1) as store:
+        table = table_of(store, 10, capacity=40, remover=remover)
+        for _ in range(data.draw(st.integers(1, 12))):
+            step = data.draw(st.sampled_from(["insert", "delete", "resize", "reset", "draw"]))
+            if step == "insert":
+                for value in range(data.draw(st.integers(1, 30))):
+                    table.insert({"x": value}, priority=float(value % 7))
+            elif step == "delete" and len(table):
+                table.delete(table.keys()[data.draw(st.integers(0, len(table) - 1)) :][:3])
+            elif step == "resize":
+                table.resize(data.draw(st.integers(5, 2_000)))
+            elif step == "reset":
+                table.reset()
+            elif len(table):
+                table.sample(3)
+            assert_lookup(table)
+
+
+def test_held_items_have_no_position(store: Any) -> None:
+    """A drawn item at its use limit is not live: neither listed nor found, until it comes back."""
+    table = table_of(store, 10, max_times_sampled=1)
+    keys = table.keys()
+    with table.loader(2, prefetch=1) as loader:
+        batch = next(loader)
+        held = set(batch.keys.tolist())
+        assert (table.positions(batch.keys) == -1).all()
+        assert held.isdisjoint(table.at(np.arange(len(table))).tolist())
+    left = [key for key in keys.tolist() if key not in held]
+    assert table.at(np.arange(len(left))).tolist() == left
+    assert_lookup(table)
+
+
+def test_many_at_once(store: Any) -> None:
+    table = table_of(store, 6_000, capacity=5_000)
+    assert_lookup(table)
+    assert table.at(np.zeros((0,), np.int64)).shape == (0,)
+    assert table.at([[0, 1], [2, -1]]).shape == (2, 2)
+    assert table.at(0).shape == ()
+    assert table.positions([]).tolist() == []
+
+
+@pytest.mark.parametrize("positions", [1.5, [0.0], ["a"], [True]])
+def test_positions_that_are_none(store: Any, positions: Any) -> None:
+    with pytest.raises(TypeError, match="whole numbers"):
+        table_of(store, 3).at(positions)
+
+
+def test_an_empty_table(store: Any) -> None:
+    table = table_of(store, 0)
+    assert table.positions([7]).tolist() == [-1]
+    with pytest.raises(IndexError, match="has 0 items"):
+        table.at(0)
+
+
+def test_what_a_table_says_of_itself(store: Any) -> None:
+    declared = {
+        "obs": {"pixels": di_store.Spec((8, 8), "u1"), "state": di_store.Spec((3,), "bfloat16")},
+        "tokens": di_store.Spec((None, 2), "i4", max=30),
+        "reward": di_store.Spec((), "f4"),
+        "terminated": di_store.Spec((), "?"),
+    }
+    view = di_store.Transition(n_step=2, obs=("obs",))
+    sampler = di_store.Prioritized(alpha=0.5, beta=0.4, normalize="table")
+    table = store.create_table("a", capacity=50, view=view, schema=declared, sampler=sampler)
+    assert table.schema == declared
+    assert (table.view, table.sampler, table.capacity) == (view, sampler, 50)
+    table.configure(alpha=0.7, beta=0.9)
+    table.resize(80)
+    assert table.sampler == di_store.Prioritized(alpha=0.7, beta=0.9, normalize="table")
+    assert table.capacity == 80
+    again = store.create_table("b", capacity=50, view=table.view, schema=table.schema, sampler=table.sampler)
+    assert again.schema == declared
+
+
+def test_before_anything_is_known(store: Any) -> None:
+    table = store.create_table("t", capacity=None, max_bytes="1MiB")
+    assert table.schema is None
+    assert table.capacity is None
+    table.insert({"x": 1, "y": {"z": np.zeros(3, np.float32)}})
+    assert table.schema == {"x": di_store.Spec((), "i8"), "y": {"z": di_store.Spec((3,), "f4")}}
+    values = store.create_table("o", capacity=5, view=di_store.Opaque())
+    values.insert({"any": "thing"})
+    assert values.schema is None
+
+
+def test_a_closed_store(store: Any) -> None:
+    table = table_of(store, 3)
+    store.close()
+    for call in (lambda: table.at(0), lambda: table.positions([1]), lambda: table.schema, lambda: table.capacity):
+        with pytest.raises(di_store.StoreClosed):
+            call()
