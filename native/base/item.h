@@ -35,7 +35,8 @@ constexpr u32 kSpanRowsBits = 20, kSpanBackBits = 8, kSpanFlagsBits = 4;
 static_assert(32 + kSpanRowsBits + kSpanBackBits + kSpanFlagsBits == 64 && kItemCut < 1u << kSpanFlagsBits);
 static_assert(kItemStateBits + kGenerationBits == 32);
 
-struct Item {  // truth [table]; `state` and `span` change through the undo record, the rest only while the slot is free
+struct Item {  // truth [table]; `state` and `span` change through the undo record, `priority` by one store,
+               // the rest only while the slot is free
   // state 4 | generation 28 | 32 bits that depend on the table: undelivered draws (with a use limit), low bits of the
   // epoch in which the item joined (with Once), or undelivered draws 8 | epoch 24 (with both)
   u64 state;

@@ -65,7 +65,7 @@ enum class ClientState : u32 { kFree = 0, kLive = 1, kReaping = 2 };
 
 struct alignas(64) ClientSlot {
   Shared<u32> state;       // [any, CAS] truth; kFree -> kLive by the claimer holding the record lock
-  Shared<u32> generation;  // [reaper] +1 at each release
+  Shared<u32> generation;  // [who frees the slot: its process, or the reaper] +1 each time
   Shared<u32> pid;         // [owner] read freely (tools)
   u32 pad;
   Shared<u64> start_time;  // [owner] of the process, in clock ticks since boot: tells it from a later one with its pid
@@ -137,8 +137,9 @@ constexpr u32 kBlockClasses = 96;
 // Slice::filler: the process that adds pages to the slice without holding the heap's lock, by a collapse or a commit
 // ahead, as a word that could own a lock; 0: none. What others punch meanwhile may come back without being charged, so
 // the filler settles the slice afterwards. If it dies, a sweep does.
-struct Slice {                       // all derived [heap]
-  u64 present[kPagesPerSlice / 64];  // bit: the page is charged to the budget; the process that charges it commits it
+struct Slice {  // [heap], derived but for `present`
+  u64 present[kPagesPerSlice /
+              64];  // truth; bit: the page is charged to the budget, and the one who charges it commits it
   SliceState state;
   BlockUse use;
   u8 block_class;
@@ -183,8 +184,8 @@ struct Descriptor {  // truth unless said otherwise [heap]
     ChunkSummary summary;  // of a chunk
   };
   u32 hash_next;   // derived
-  u32 owner;       // creating: client slot; meta: table index or kNone
-  u32 flags;       // kFlagHasId
+  u32 owner;       // creating: client slot; meta: table index, or one of kOwner…
+  u32 flags;       // kFlag…
   u64 expires_ns;  // 0 = never (CLOCK_BOOTTIME)
 };
 static_assert(sizeof(Descriptor) == 64);
@@ -340,7 +341,7 @@ struct alignas(64) TableHeader {
   Shared<u32> state;       // TableState; under the directory lock; truth; read freely
   Shared<u32> generation;  // [heap] +1 at each drop
   char name[kNameBytes];   // [once]
-  // truths [table]
+  // truths [table]; stats() and the sizes that Python computes read them freely
   u64 capacity;  // items; ~0 = no limit but bytes
   u64 max_bytes;
   u64 next_number;

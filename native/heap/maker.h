@@ -18,8 +18,15 @@ class Maker {
   Maker(HeapCore& heap, IdObjects& objects, ChunkEnds& chunks, Sweeper& sweeper)
       : heap_(heap), objects_(objects), chunks_(chunks), sweeper_(sweeper) {}
 
-  // A block with its descriptor in state creating, held up by ledger entry `entry` (kind own); pages committed. kFull:
-  // `why` says what is short, `short_table` names a table that can evict items to make room (kNone: the store is full).
+  // A block with its descriptor in state creating, held up by ledger entry `entry` (kind own); pages committed. Room is
+  // looked for in this order, each attempt in a hold of its own:
+  //   1. a free block of the size in a slice of its class, else the lowest free slices, if the budget admits it
+  //   2. pages that are charged and unused elsewhere move to it (PageReclaim), if the budget is there but no page
+  //   3. once a call: what dead or dropped ledger entries hold, expired objects, and chunks that no table uses any more
+  //   4. pages of free blocks are given back (free_holes), until there are no more
+  // kFull then: `why` says what is short, `short_table` names a table that can evict items to make room; the caller does
+  // that (RowRoom) or waits. kNone: the store is full. kNever: nothing that others free would help. kGone: one of
+  // request.tables was dropped. kExists: the id is taken.
   // `format` fills what others must never see unfilled (a chunk's header), under the lock.
   MakeResult make(const MakeRequest& request, u32 entry, Deadline deadline, u32* descriptor, std::string* why,
                   u32* short_table = nullptr, const std::function<void(u8*)>& format = {});

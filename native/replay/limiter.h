@@ -1,5 +1,6 @@
 // When inserts and samples may pass. Pure functions of the LimiterState in the table's header. The caller holds the
-// table's lock, counts the inserts and samples that passed, and waits if they may not.
+// table's lock, counts the inserts and samples that passed, and waits if they may not. stats() and the texts of waits read
+// the state without the lock: their numbers may be of different moments.
 //
 // The rule is Reverb's (rate_limiter.cc; Cassirer et al. 2021, section 3.3), decision by decision:
 //   insert: size + 1 <= min_size, or (inserts + 1) * ratio - samples <= max_diff

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "rows/chunk_uses.h"
+#include "rows/chunks_covered.h"
 
 namespace di {
 

@@ -32,7 +32,7 @@ std::string Table::why_no_insert() {
 }
 
 // Evicts, so that there is a free slot and the new item fits the capacity.
-void Table::make_place() {
+void Table::evict_for_place() {
   if (header_.limiter.queue != 0) return;
   const u32 most = header_.max_times_sampled != 0 ? 1 : 2;  // two: a killed resize() may have left too many items
   for (u32 i = 0; i < most && header_.size >= header_.capacity; ++i) {
@@ -81,7 +81,7 @@ u32 Table::insert_one(const NewItem& fresh) {
 void Table::insert(std::span<const NewItem> items, std::vector<u64>* keys) {
   core.change();
   for (const NewItem& fresh : items) {  // no allocation: the rows are published already
-    make_place();
+    evict_for_place();
     const u32 slot = insert_one(fresh);
     if (keys != nullptr) keys->push_back(core.items[slot].key(slot));
     DI_FAULT("table.insert_item");

@@ -43,8 +43,9 @@ class Table : public std::enable_shared_from_this<Table> {
   // --- inserting. The writer holds the locks of all its tables, taken in order of index.
   std::string why_no_insert() DI_REQUIRES(core.lock);  // "" if one item may pass now
   void insert(std::span<const NewItem> items, std::vector<u64>* keys) DI_REQUIRES(core.lock);  // at most kBatchStep
-  // Evicts for the bytes of a new chunk (for a place, insert() evicts by itself): up to kBatchStep items, chosen
-  // by the remover, until a chunk can be freed; none if one can be already, and never from a queue or stack. False: nothing was evicted and no chunk is free. Which table evicts: Budget::evictable().
+  // Evicts for the bytes of a new chunk: up to kBatchStep items that the remover picks, until a chunk can be freed. None
+  // if one can be freed already, and never from a queue or stack. False: nothing was evicted, and no chunk is free.
+  // Which table evicts: Budget::evictable().
   bool evict_for_room(Deadline deadline);
 
   u64 update_priorities(std::span<const u64> keys, std::span<const double> priorities, Deadline deadline);
@@ -69,7 +70,9 @@ class Table : public std::enable_shared_from_this<Table> {
   TableSettings settings;
 
  private:
-  void make_place();
+  // Before an insert into a full table, in the same hold: evicts what the remover picks, two items if a shrunk table has too
+  // many, and one more if there is no free slot. Nothing if no item is live, and nothing in a queue or stack: these wait.
+  void evict_for_place();
   u32 insert_one(const NewItem& fresh);
   double first_priority(const NewItem& fresh);
   void try_check(bool repair, Deadline deadline, std::vector<std::string>* findings);

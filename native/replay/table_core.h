@@ -22,7 +22,7 @@
 
 namespace di {
 
-constexpr u32 kMostRemovals = 2 * kBatchStep;  // in one hold: an insert may remove two items (Table::make_place)
+constexpr u32 kMostRemovals = 2 * kBatchStep;  // in one hold: an insert may remove two items (Table::evict_for_place)
 
 // Something of a table that processes wait for: a futex word that counts its changes, and the number of waiters.
 struct Event {

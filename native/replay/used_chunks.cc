@@ -1,7 +1,7 @@
 #include "replay/used_chunks.h"
 
 #include "heap/heap.h"
-#include "rows/chunk_uses.h"
+#include "rows/chunks_covered.h"
 
 namespace di {
 
