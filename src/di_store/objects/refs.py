@@ -11,7 +11,7 @@ from di_store.base.errors import shown
 
 _ID_BYTES = 20
 _FOREVER_SECONDS = 100 * 365 * 86_400.0
-"""A longer ttl is none: no machine runs for a century, and its nanoseconds still fit 64 bits."""
+"""A ttl above a century counts as no ttl. Its nanoseconds still fit 64 bits."""
 
 
 class Ref:

@@ -1,4 +1,4 @@
-"""Bytes to values. Nothing the header says is believed before it was compared with the payload."""
+"""Bytes to values. Every size and offset of the header is checked against the payload before it is used."""
 
 from __future__ import annotations
 
