@@ -133,6 +133,14 @@ def loads() -> Iterator[Load]:
     for ratio, min_size, tolerance, room, uses, batch, lanes in grid:
         limiter = limiters.SamplesPerInsert(ratio, min_size, tolerance)
         yield Load(limiter, min_size + room, uses, batch, lanes)
+    bands = itertools.product(
+        (0.5, 1.0, 1.5, 3.0), (1, 4), (-3, 0, 2.5), (1, 1.5, 3, 6), (0, 3), (0, 1, 4), (1, 32), (1, 4)
+    )
+    for ratio, min_size, low, width, room, uses, batch, lanes in bands:
+        limiter = limiters.Band(ratio, min_size, 0.0, low, low + width)
+        with contextlib.suppress(ValueError):  # too narrow: refused
+            public(limiter)
+            yield Load(limiter, min_size + room, uses, batch, lanes)
     for size, batch, lanes in itertools.product((1, 2, 7), (1, 3, 32), (1, 2, 5)):
         yield Load(limiters.Queue(size), size, 1, batch, lanes)
     for n, uses, batch, lanes in itertools.product((1, 4), (0, 1, 3), (1, 32), (1, 3)):
@@ -141,7 +149,10 @@ def loads() -> Iterator[Load]:
 
 def public(limiter: Limiter) -> Any:
     """The store's limiter."""
-    return getattr(di_store, type(limiter).__name__)(**vars(limiter))
+    fields = dict(vars(limiter))
+    if isinstance(limiter, limiters.Band):
+        del fields["tolerance"]
+    return getattr(di_store, type(limiter).__name__)(**fields)
 
 
 def options(load: Load) -> dict[str, Any]:

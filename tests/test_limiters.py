@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from di_store.policy.combination import MAX_CAPACITY
 from di_store.policy.limiters import (
     LIMITERS,
     UNBOUNDED,
+    Band,
     Bounds,
     Limiter,
     MinSize,
@@ -32,7 +34,24 @@ from di_store.policy.samplers import Fifo, Lifo, MaxHeap, Once, Prioritized, Uni
 from di_store.policy.settings import Settings
 from di_store.policy.views import Step, Transition
 
+
+def band(min_size: int, ratio: float, low: float, width: float) -> Band | MinSize:
+    """The band, or another limiter where it is refused."""
+    try:
+        return Band(min_size, ratio, low, low + width)
+    except ValueError as error:
+        assert "too narrow" in str(error)  # noqa: PT017
+        return MinSize(min_size)
+
+
 ANY_LIMITER = st.one_of(
+    st.builds(
+        band,
+        st.integers(1, 50),
+        st.one_of(st.sampled_from([0.1, 0.25, 1 / 3, 0.5, 1.0, 1.5, 2.0, 8.0]), st.floats(0.01, 50)),
+        st.one_of(st.integers(-20, 60), st.floats(-20, 60)),
+        st.one_of(st.sampled_from([0, 0.5, 1, 1.1, 1.5, 2, 3]), st.floats(0, 60)),
+    ),
     st.builds(MinSize, st.integers(1, 50)),
     st.builds(SamplesPerInsert, st.floats(0.01, 50), st.integers(1, 50), st.floats(0, 3)),
     st.builds(Queue, st.integers(1, 50)),
@@ -60,6 +79,9 @@ def combine(**options: Any) -> Settings:
         (SamplesPerInsert(8, 1000, 0.1), Bounds(1000, 8.0, 7200.0, 8800.0)),
         (SamplesPerInsert(8, 1, 0), Bounds(1, 8.0, 0.0, 16.0)),
         (SamplesPerInsert(0.5, 10, 0.01), Bounds(10, 0.5, 4.0, 6.0)),
+        (Band(7, 2.5, -3, 40), Bounds(7, 2.5, -3.0, 40.0)),
+        (Band(7, 1, float("-inf"), float("inf")), Bounds(7, 1.0, -UNBOUNDED, UNBOUNDED)),
+        (Band(1, 1, 0, 3), Queue(3).bounds),
     ],
 )
 def test_bounds(limiter: Limiter, bounds: Bounds) -> None:
@@ -72,6 +94,58 @@ def test_the_band_is_never_narrower_than_one_operation(ratio: float, min_size: i
     centre = ratio * min_size
     width = max(centre * tolerance, ratio, 1.0)
     assert (bounds.min_diff, bounds.max_diff) == (centre - width, centre + width)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "low", "high"),
+    [(1, 0, 0), (1, 5, 3), (2, 0, 1), (1.5, 0, 1.5), (0.1, 0, 1.1), (4, -2, 0), (1, math.inf, math.inf)],
+)
+def test_a_band_too_narrow_for_both(ratio: float, low: float, high: float) -> None:
+    with pytest.raises(ValueError, match=r"too narrow: .* both would wait for each other"):
+        Band(3, ratio, low, high)
+
+
+@pytest.mark.parametrize(("ratio", "low", "high"), [(1, 0, 1), (2, 0, 2), (0.5, 0, 1), (0.1, 0, 1.2), (3, -1, 2)])
+def test_a_band_just_wide_enough(ratio: float, low: float, high: float) -> None:
+    limiter = Band(3, ratio, low, high)
+    for wishes in ([True] * 400, [False] * 400, [True, False] * 200):
+        bounds, inserts, draws = limiter.bounds, 0, 0
+        for insert_first in wishes:
+            able = [bounds.can_insert(inserts, draws, inserts), bounds.can_sample(inserts, draws, inserts)]
+            assert any(able)
+            insert = able[0] if insert_first else not able[1]
+            inserts, draws = inserts + insert, draws + (not insert)
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"min_size": 0}, ValueError),
+        ({"ratio": 0}, ValueError),
+        ({"ratio": math.nan}, ValueError),
+        ({"low": math.nan}, ValueError),
+        ({"high": "much"}, TypeError),
+        ({"low": None}, TypeError),
+    ],
+)
+def test_fields_of_a_band(fields: dict[str, Any], error: type[Exception]) -> None:
+    with pytest.raises(error, match=next(iter(fields))):
+        Band(**{"min_size": 1, "ratio": 1.0, "low": 0.0, "high": 10.0, **fields})
+
+
+def test_a_band_of_a_table() -> None:
+    """Draws and inserts pass while the error stays in the band, and a wait names it."""
+    with di_store.open(memory="32MiB") as store:
+        table = store.create_table("t", capacity=100, schema={"x": 0}, limiter=Band(2, 2.0, -1.0, 9.0))
+        for value in range(4):
+            table.insert({"x": value})
+        with pytest.raises(di_store.Timeout, match="4 inserts for 0 samples"):
+            table.insert({"x": 4}, timeout=0)
+        assert len(table.sample(9)) == 9
+        with pytest.raises(di_store.Timeout, match="9 samples for 4 inserts"):
+            table.sample(1, timeout=0)
+        table.configure(limiter=Band(2, 1.0, -math.inf, math.inf))
+        table.sample(500)
 
 
 @given(ANY_LIMITER, st.lists(st.booleans(), max_size=400))

@@ -32,7 +32,7 @@ GROUPS = {
     "Columns": ["Spec"],
     "Views": ["Step", "Opaque", "Transition", "Sequence", "Episode"],
     "Samplers and removers": ["Uniform", "Fifo", "Lifo", "MinHeap", "MaxHeap", "Prioritized", "Once"],
-    "Limiters": ["MinSize", "SamplesPerInsert", "Queue", "Stack"],
+    "Limiters": ["MinSize", "SamplesPerInsert", "Band", "Queue", "Stack"],
 }
 MADE_BY_OTHERS = {"Store", "Table", "Writer", "Items", "Batch", "Ragged", "Loader", "Mixture", "Published", "StoreInfo"}
 SECTIONS = ("Args", "Attributes", "Raises", "Returns", "Yields")

@@ -98,7 +98,7 @@ std::string why_no_insert(const LimiterState& state, i64 size) {
   const double allowed = (static_cast<double>(state.samples) + state.max_diff) / state.ratio;
   return "samples_per_insert: " + std::to_string(state.inserts) + " inserts for " + samples +
          " samples; ratio=" + text(state.ratio) + " allows (" + samples + plus(state.max_diff) + ") / " +
-         text(state.ratio) + " = " + text(std::floor(allowed)) + ": waits for samples (options ratio, tolerance)";
+         text(state.ratio) + " = " + text(std::floor(allowed)) + ": waits for samples (options ratio, tolerance, high)";
 }
 
 std::string why_no_sample(const LimiterState& state, i64 size) {
@@ -110,7 +110,7 @@ std::string why_no_sample(const LimiterState& state, i64 size) {
   const double earned = static_cast<double>(state.inserts) * state.ratio;
   return "samples_per_insert: " + std::to_string(state.samples) + " samples for " + std::to_string(state.inserts) +
          " inserts; ratio=" + text(state.ratio) + " allows " + text(earned) + plus(-state.min_diff) + " = " +
-         text(std::floor(earned - state.min_diff)) + ": waits for inserts (options ratio, tolerance)";
+         text(std::floor(earned - state.min_diff)) + ": waits for inserts (options ratio, tolerance, low)";
 }
 
 }  // namespace di

@@ -71,6 +71,19 @@ class SamplesPerInsert:
 
 
 @dataclass(frozen=True)
+class Band(SamplesPerInsert):
+    """The same with bounds of its own."""
+
+    low: float = 0.0
+    high: float = 0.0
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Lowest and highest error."""
+        return self.low, self.high
+
+
+@dataclass(frozen=True)
 class Queue:
     """At most `size` items wait (an append may lift it by its own); also the rule of `Stack`."""
 

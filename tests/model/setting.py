@@ -11,7 +11,7 @@ import numpy as np
 
 import di_store
 
-from .limiters import Limiter, MinSize, Queue, SamplesPerInsert
+from .limiters import Band, Limiter, MinSize, Queue, SamplesPerInsert
 from .selectors import Once
 from .table import ModelTable
 from .views import Sequence, Step, Transition, View, Whole
@@ -49,6 +49,8 @@ def public(value: Any) -> Any:
         return di_store.Prioritized(ALPHA, BETA) if value == "Prioritized" else getattr(di_store, value)()
     name = "Episode" if isinstance(value, Whole) else type(value).__name__
     options = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.name != "epoch"}
+    if isinstance(value, Band):
+        del options["tolerance"]
     return getattr(di_store, name)(**options)
 
 
@@ -134,6 +136,8 @@ def random_setting(rng: random.Random, **fixed: Any) -> Setting:
     limiters: list[Limiter] = [MinSize(1), MinSize(1 + min(capacity, 9) // 2)]
     if not isinstance(sampler, Once):  # drawn out, it could never pay for the inserts that such a limiter waits for
         limiters += [SamplesPerInsert(rng.choice((0.5, 1.0, 4.0)), 1 + min(capacity, 5) // 2, rng.choice((0.1, 1.0)))]
+        low, ratio = rng.choice((-6.0, 0.0, 2.0)), rng.choice((0.5, 1.0, 3.0))
+        limiters += [Band(ratio, 1 + min(capacity, 5) // 2, 0.0, low, low + rng.choice((4.5, 20.0)))]
     chosen: dict[str, Any] = {
         "view": view,
         "capacity": capacity,

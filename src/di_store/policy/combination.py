@@ -6,7 +6,7 @@ used-up items leave, and below `min_size` every insert passes, so one side can a
 
 from __future__ import annotations
 
-from di_store.policy.limiters import Queue, SamplesPerInsert, Stack
+from di_store.policy.limiters import UNBOUNDED, Queue, Stack
 from di_store.policy.samplers import Once
 from di_store.policy.settings import Settings
 
@@ -48,10 +48,11 @@ def _check_once(settings: Settings) -> None:
     sampler, times = settings.sampler, settings.max_times_sampled
     if not isinstance(sampler, Once):
         return
-    if isinstance(settings.limiter, SamplesPerInsert) and sampler.epochs is not None:
+    limiter, waits = settings.limiter, settings.limiter.bounds.max_diff < UNBOUNDED
+    if waits and not settings.queued and sampler.epochs is not None:
         raise ValueError(
-            f"sampler={sampler!r} with {settings.limiter!r}: when every item has been drawn, or was evicted before, "
-            f"draws wait for inserts, while SamplesPerInsert lets no insert pass until more is drawn; use "
+            f"sampler={sampler!r} with {limiter!r}: when every item has been drawn, or was evicted before, "
+            f"draws wait for inserts, while {type(limiter).__name__} lets no insert pass until more is drawn; use "
             f"limiter=MinSize(n), or Once(epochs=None)"
         )
     if times > MAX_ONCE_USES:

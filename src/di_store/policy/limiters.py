@@ -11,8 +11,10 @@ For single operations these are the decisions of Reverb's rate limiter. They blo
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, TypeAlias
 
 from di_store.base import config
@@ -102,6 +104,66 @@ class SamplesPerInsert:
 
 
 @dataclass(frozen=True)
+class Band:
+    """The error, inserts · ratio − draws, stays between `low` and `high`: the numbers of Reverb's `RateLimiter`.
+
+    Below `min_size` every insert passes and no draw does. From there draws wait that would bring the error below `low`,
+    inserts that would bring it above `high`. Inserts and draws count from the first one on.
+
+    Attributes:
+        min_size: items before the first draw, >= 1.
+        ratio: draws per insert, > 0.
+        low: least error after a draw; -inf: draws never wait for inserts.
+        high: largest error after an insert; inf: inserts never wait.
+
+    Raises:
+        ValueError: a band so narrow that both could wait for each other.
+    """
+
+    min_size: int
+    ratio: float
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        why = "there is nothing to draw from an empty table"
+        object.__setattr__(self, "min_size", config.count("Band(min_size=)", self.min_size, minimum=1, why=why))
+        object.__setattr__(self, "ratio", config.real("Band(ratio=)", self.ratio, maximum=1e9))
+        if self.ratio == 0:
+            raise ValueError("Band(ratio=0) would never let anything be drawn: give draws per insert, > 0")
+        for name in ("low", "high"):
+            value = config.as_float(f"Band({name}=)", getattr(self, name), "a number, or infinity")
+            if math.isnan(value):
+                raise ValueError(f"Band({name}=nan) is no bound: give a number, or infinity")
+            object.__setattr__(self, name, value)
+        if (error := self._standstill()) is not None:
+            raise ValueError(
+                f"{self!r} is too narrow: at inserts * ratio - draws = {float(error):g} a draw would fall below "
+                f"low={self.low:g} and an insert rise above high={self.high:g}, so both would wait for each other; "
+                f"high - low > ratio + 1 always works"
+            )
+
+    def _standstill(self) -> Fraction | None:
+        """An error with which neither an insert nor a draw passes; None: there is none."""
+        if math.isinf(self.low) or math.isinf(self.high):
+            return None if self.low < math.inf and self.high > -math.inf else Fraction(0)
+        ratio = Fraction(repr(self.ratio))
+        step = Fraction(1, ratio.denominator)  # errors are multiples of this
+        # An insert does not pass above `above`, a draw not below `below`.
+        above, below = Fraction(repr(self.high)) - ratio, Fraction(repr(self.low)) + 1
+        if ratio.denominator & (ratio.denominator - 1):  # products with the ratio are rounded: the ends count too
+            first = -(-above // step) * step
+            return first if first <= below else None
+        first = (above // step + 1) * step
+        return first if first < below else None
+
+    @property
+    def bounds(self) -> Bounds:
+        """The four numbers."""
+        return Bounds(self.min_size, self.ratio, max(self.low, -UNBOUNDED), min(self.high, UNBOUNDED))
+
+
+@dataclass(frozen=True)
 class Queue:
     """First in, first out, every item drawn exactly once; inserts wait while `size` items are there.
 
@@ -140,9 +202,9 @@ class Stack:
 
 _NO_ROOM = "without room for one item every insert would wait forever"
 
-Limiter: TypeAlias = MinSize | SamplesPerInsert | Queue | Stack
+Limiter: TypeAlias = MinSize | SamplesPerInsert | Band | Queue | Stack
 
-LIMITERS: tuple[type[Limiter], ...] = (MinSize, SamplesPerInsert, Queue, Stack)
+LIMITERS: tuple[type[Limiter], ...] = (MinSize, SamplesPerInsert, Band, Queue, Stack)
 
 
 def check_limiter(value: object) -> Limiter:
