@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
 from typing import Any
 
@@ -153,3 +154,31 @@ def test_a_closed_store(store: Any) -> None:
     for call in (lambda: table.at(0), lambda: table.positions([1]), lambda: table.schema, lambda: table.capacity):
         with pytest.raises(di_store.StoreClosed):
             call()
+
+
+def test_episodes_of_items(store: Any) -> None:
+    """The same numbers as in batches; after pickling too, and -1 for items that have gone."""
+    step = {"obs": 0.0, "reward": 0.0, "terminated": False}
+    view = di_store.Transition(n_step=2)
+    one, other = (store.create_table(name, capacity=50, view=view) for name in ("one", "other"))
+    numbers: dict[int, int] = {}
+    with store.writer([one, other], lanes=2) as writer:
+        for number in range(12):
+            row = {name: np.repeat(value, 2) for name, value in step.items()}
+            row["terminated"] = np.array([number % 3 == 2, number % 5 == 4])
+            made = writer.append(row, next={"obs": np.zeros(2)})
+            assert made["one"].episodes.tolist() == made["other"].episodes.tolist()
+            numbers |= dict(zip(made["one"].keys.tolist(), made["one"].episodes.tolist(), strict=True))
+        again = pickle.loads(pickle.dumps(made["one"]))
+        assert again.episodes.tolist() == made["one"].episodes.tolist()
+    assert len(set(numbers.values())) == 4 + 3
+    batch = one.peek(list(numbers))
+    assert batch.episodes.tolist() == list(numbers.values())
+    with one.writer() as writer:
+        writer.append(step)
+        made = writer.end_episode(final={"obs": 1.0})
+    one.reset()
+    assert made.episodes.tolist() == [-1]
+    assert di_store.Items(made.keys, made.lanes, made.starts).episodes.tolist() == [-1]
+    with other.writer() as writer:
+        assert writer.end_episode().episodes.tolist() == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import numpy as np
@@ -24,15 +25,37 @@ class Items:
         starts: int64[m], number of an item's first row in its episode, from 0.
     """
 
-    __slots__ = ("keys", "lanes", "starts")
+    __slots__ = ("_episodes", "keys", "lanes", "starts")
+    _episodes: Array | Callable[[Array], Array]
 
     def __init__(self, keys: Array, lanes: Array, starts: Array) -> None:
         self.keys = keys
         self.lanes = lanes
         self.starts = starts
+        # `_episodes` is set by writers: the function that reads them, and later what it has read.
+
+    @property
+    def episodes(self) -> Array:
+        """int64[m], number of each item's episode, unique in the store, as `Batch.episodes`.
+
+        Read from the table at the first use, as `Table.peek` does; -1: the item had left the table by then.
+        """
+        known: Array | Callable[[Array], Array] | None = getattr(self, "_episodes", None)
+        if known is None:
+            return np.full(len(self.keys), -1, np.int64)
+        self._episodes = known(self.keys) if callable(known) else known
+        return self._episodes
+
+    def __getstate__(self) -> tuple[None, dict[str, Any]]:
+        return None, {name: getattr(self, name.lstrip("_")) for name in self.__slots__}
 
     def __repr__(self) -> str:
         return f"Items(keys={self.keys!r}, lanes={self.lanes!r}, starts={self.starts!r})"
+
+
+def no_items() -> tuple[Array, Array, Array]:
+    """Keys, lanes and starts of no item."""
+    return np.empty(0, np.uint64), np.empty(0, np.int32), np.empty(0, np.int64)
 
 
 class Batch:

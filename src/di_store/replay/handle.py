@@ -11,9 +11,11 @@ from functools import partial
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from di_store import _core
 from di_store.base import config
+from di_store.base.dtypes import Array
 from di_store.base.errors import CapacityError, CorruptData, StoreError, Timeout
 from di_store.base.tree import unflatten
 from di_store.columns.schema import Schema
@@ -258,6 +260,12 @@ class TableHandle:
         """Bytes of one example with these outputs, without its ragged outputs."""
         plan = self.read_plan()
         return 0 if plan is None else plan.bytes_of(which)
+
+    def episodes_of(self, keys: Array) -> Array:
+        """Numbers of the episodes of these items, int64[n]; -1: not in the table."""
+        batch = self.batch(self.reader().peek(keys, None, self.which(())))
+        found: Array = np.where(np.asarray(batch.live), batch.episodes, -1)
+        return found
 
     def beta(self) -> float | None:
         """The exponent of the importance weights, as it is now; None: weights are 1."""

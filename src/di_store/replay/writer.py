@@ -23,7 +23,7 @@ from di_store.base.dtypes import Array
 from di_store.base.errors import EndOfData, SchemaMismatch, StoreError, WriterClosed, shown
 from di_store.columns.schema import Schema
 from di_store.lowering.plan import VALUE
-from di_store.replay.batch import Items, encode_blob
+from di_store.replay.batch import Items, encode_blob, no_items
 from di_store.replay.handle import TableHandle
 from di_store.replay.stream import (
     autoreset_mode,
@@ -67,6 +67,7 @@ class Writer:
         stream = _Stream(handles, lanes, autoreset)
         self._stream: _Stream | None = stream
         self._names = [handle.name for handle in stream.handles]
+        self._episodes = [handle.episodes_of for handle in stream.handles]
         self._single = single
         self._thread = 0  # ident of the owner thread; 0: none yet; -1: the writer has ended
         # Acquired once and never released: by the owner, or by a thread that ends a writer without an owner.
@@ -131,8 +132,10 @@ class Writer:
         if not self._calls % _LOOK_EVERY and (own := self._stream) is not None:
             own.look()
         if self._single:
-            return Items(*made[0])
-        return self._named(made)
+            items = Items(*made[0])
+            items._episodes = self._episodes[0]
+            return items
+        return self._made(made)
 
     def extend(
         self,
@@ -181,7 +184,7 @@ class Writer:
             raise self._explained(error, steps, lane, total) from None
         made = stream.finish_waiting("extend", made, timeout, native.extend, *arguments)
         stream.look()
-        return Items(*made[0]) if self._single else self._named(made)
+        return self._made(made)
 
     def end_episode(
         self, final: Any = None, lane: Any = None, discard: bool = False, *, timeout: float | None = None
@@ -208,11 +211,11 @@ class Writer:
         timeout, stream = check_timeout(timeout), self._open()
         arguments = (final, lane, flag("discard", discard))
         if (native := stream.native) is None:
-            return self._named([_nothing() for _ in self._names]) if not self._single else Items(*_nothing())
+            return self._made([no_items() for _ in self._names])
         made = stream.finish_waiting(
             "end_episode", native.end_episode(*arguments), timeout, native.end_episode, *arguments
         )
-        return Items(*made[0]) if self._single else self._named(made)
+        return self._made(made)
 
     def close(self, *, timeout: float | None = CLOSE_SECONDS) -> None:
         """End open episodes and release the tables. A second call does nothing.
@@ -332,8 +335,11 @@ class Writer:
             raise ValueError(f"priority= names {shown(list(unknown))}, this writer's tables are {self._names}")
         return {number: priority[name] for number, name in enumerate(self._names) if name in priority}
 
-    def _named(self, made: list[Any]) -> dict[str, Items]:
-        return {name: Items(*parts) for name, parts in zip(self._names, made, strict=True)}
+    def _made(self, made: list[Any]) -> Items | dict[str, Items]:
+        found = [Items(*parts) for parts in made]
+        for items, episodes in zip(found, self._episodes, strict=True):
+            items._episodes = episodes
+        return found[0] if self._single else dict(zip(self._names, found, strict=True))
 
     def _explained(self, error: SchemaMismatch, step: Any, lane: Any, total: int | None) -> Exception:
         """The error with the full path of the leaf that is wrong; `error` itself if this slow check finds nothing."""
@@ -492,7 +498,3 @@ class _Stream:
             except IndexError:
                 return
             mark.end()
-
-
-def _nothing() -> tuple[Array, Array, Array]:
-    return np.empty(0, np.uint64), np.empty(0, np.int32), np.empty(0, np.int64)
