@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -205,12 +206,26 @@ def encode_blob(value: Any) -> Array:
     return blob
 
 
-def decode_blob(blob: Array) -> Any:
-    """The value that `encode_blob` encoded; None for an empty blob (an item that is gone)."""
-    if not len(blob):
-        return None
-    size = int.from_bytes(blob[:8].tobytes(), "little")
-    return codec.decode(blob[8 : 8 + size].tobytes(), blob[_aligned(8 + size) :])
+def decode_blobs(values: Array, ends: list[int]) -> list[Any]:
+    """The values that `encode_blob` encoded; None for an empty blob (an item that is gone).
+
+    Args:
+        values: uint8, the blobs one after the other. Arrays and tensors of the result are views of it.
+        ends: where they begin, and the last one ends.
+    """
+    found: list[Any] = []
+    payloads, raw = codec.Bytes(values), values.data
+    for start, end in itertools.pairwise(ends):
+        if start == end:
+            found.append(None)
+            continue
+        size = int.from_bytes(raw[start : start + 8], "little")
+        header = bytes(raw[start + 8 : start + 8 + size])
+        found.append(_PLANS.decode(header, payloads, start + _aligned(8 + size), end))
+    return found
+
+
+_PLANS = codec.Plans()
 
 
 def _aligned(size: int) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -33,7 +32,7 @@ from di_store.lowering.shape import UNLIMITED, slots_for
 from di_store.policy.samplers import Prioritized
 from di_store.policy.settings import Settings
 from di_store.policy.views import Opaque, Step, check_columns
-from di_store.replay.batch import Batch, decode_blob, wrap_ragged
+from di_store.replay.batch import Batch, decode_blobs, wrap_ragged
 
 Size = tuple[int, int, Reserve]
 """Capacity, least number of slots, reserve."""
@@ -324,8 +323,7 @@ def _values(pair: Any) -> list[Any]:
     if pair is None:  # columns=()
         return []
     values, offsets = pair
-    ends = offsets.tolist()
-    return [decode_blob(values[start:end]) for start, end in itertools.pairwise(ends)]
+    return decode_blobs(values, offsets.tolist())
 
 
 def _schema_from(text: str) -> Schema:

@@ -9,3 +9,5 @@ their own; everything else is a pickle of protocol 5 whose buffers lie in the pa
 from di_store.objects.codec.decode import decode as decode
 from di_store.objects.codec.encode import Encoded as Encoded
 from di_store.objects.codec.encode import encode as encode
+from di_store.objects.codec.plans import Bytes as Bytes
+from di_store.objects.codec.plans import Plans as Plans

@@ -98,14 +98,9 @@ class _Decoder:
 
     def array(self, node: list[Any]) -> Array:
         """A numpy array."""
-        _expect(node, 4)
-        _, plain, shape, offset = node
-        dtype = _dtype(plain)
-        size = _bytes_of(shape, dtype.itemsize)
-        if type(offset) is not int or offset < 0 or offset + size > self._size:
-            raise CorruptData(f"the object's header puts an array at {offset!r} + {size} of {self._size} payload bytes")
+        dtype, shape, offset = array_of(node, self._size)
         try:
-            if not size:
+            if not math.prod(shape) * dtype.itemsize:
                 found: Array = np.empty(shape, dtype)
                 found.flags.writeable = bool(self._copy)
                 return found
@@ -116,12 +111,8 @@ class _Decoder:
 
     def tensor(self, node: list[Any]) -> Any:
         """A torch tensor on the CPU."""
-        _expect(node, 4)
-        _, name, shape, offset = node
-        dtype = _torch_dtype(name if type(name) is str else str(name))
-        size = _bytes_of(shape, dtype.itemsize)
-        if type(offset) is not int or offset < 0 or offset + size > self._size:
-            raise CorruptData(f"the object's header puts a tensor at {offset!r} + {size} of {self._size} payload bytes")
+        dtype, shape, offset = tensor_of(node, self._size)
+        size = math.prod(shape) * dtype.itemsize
         if self._writable is None:
             self._writable = np.asarray(_Writable(self._payload))
         return _tensor_over(self._writable, offset, size, dtype, shape, copy=self._copy is not False)
@@ -158,6 +149,29 @@ def _dtype(plain: Any) -> np.dtype[Any]:
     except ValueError as error:
         raise CorruptData(f"the object's header holds {error}") from None
     return found
+
+
+def array_of(node: list[Any], payload_bytes: int) -> tuple[np.dtype[Any], list[int], int]:
+    """Dtype, shape and offset of the array of a node, which lies within the payload; CorruptData if it does not."""
+    _expect(node, 4)
+    _, plain, shape, offset = node
+    dtype = _dtype(plain)
+    _check_place("an array", offset, _bytes_of(shape, dtype.itemsize), payload_bytes)
+    return dtype, shape, offset
+
+
+def tensor_of(node: list[Any], payload_bytes: int) -> tuple[Any, list[int], int]:
+    """The same of a tensor, with torch's dtype."""
+    _expect(node, 4)
+    _, name, shape, offset = node
+    dtype = _torch_dtype(name if type(name) is str else str(name))
+    _check_place("a tensor", offset, _bytes_of(shape, dtype.itemsize), payload_bytes)
+    return dtype, shape, offset
+
+
+def _check_place(what: str, offset: Any, size: int, payload_bytes: int) -> None:
+    if type(offset) is not int or offset < 0 or offset + size > payload_bytes:
+        raise CorruptData(f"the object's header puts {what} at {offset!r} + {size} of {payload_bytes} payload bytes")
 
 
 def _bytes_of(shape: Any, itemsize: int) -> int:
@@ -239,7 +253,8 @@ def _dataclass(decoder: _Decoder, node: list[Any]) -> Any:
     return found
 
 
-def _scalar(_: _Decoder, node: list[Any]) -> Any:
+def scalar_of(node: list[Any]) -> Any:
+    """The numpy scalar of a node."""
     _expect(node, 3)
     dtype = _dtype(node[1])
     if type(node[2]) is not bytes or len(node[2]) != dtype.itemsize:
@@ -278,7 +293,7 @@ _BUILDERS: dict[int, _Builder] = {
     Tag.DATACLASS: _dataclass,
     Tag.ARRAY: _Decoder.array,
     Tag.TENSOR: _Decoder.tensor,
-    Tag.SCALAR: _scalar,
+    Tag.SCALAR: lambda _, node: scalar_of(node),
     Tag.INT: _int,
     Tag.COMPLEX: _complex,
     Tag.TEXT: _text,
@@ -300,7 +315,8 @@ class _Writable:
         self.__array_interface__ = {"data": (address, False), "shape": span.shape, "typestr": "|u1", "version": 3}
 
 
-def _torch() -> Any:
+def torch_module() -> Any:
+    """torch, imported now if it is not yet; ModuleNotFoundError where it is not installed."""
     torch = sys.modules.get("torch")
     if torch is not None:
         return torch
@@ -312,7 +328,7 @@ def _torch() -> Any:
 
 @functools.lru_cache(maxsize=64)
 def _torch_dtype(name: str) -> Any:
-    torch = _torch()
+    torch = torch_module()
     found = getattr(torch, name, None)
     if not isinstance(found, torch.dtype):
         raise CorruptData(f"the object's header holds a tensor of type {str(name)[:40]!r}")
@@ -320,7 +336,7 @@ def _torch_dtype(name: str) -> Any:
 
 
 def _tensor_over(writable: Array, offset: int, size: int, dtype: Any, shape: list[int], *, copy: bool) -> Any:
-    torch = _torch()
+    torch = torch_module()
     try:
         if not size:
             return torch.empty(shape, dtype=dtype)
