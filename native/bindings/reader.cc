@@ -299,10 +299,11 @@ void bind_reader(nb::module_& module) {
       .def(nb::init<TablePointer, nb::dict>(),
            nb::sig("def __init__(self, table: Table, plan: dict[str, typing.Any], /) -> None"))
       .def("sample", &Reader::sample, nb::arg("n"), nb::arg("beta").none(), nb::arg("which").none(),
-           nb::arg("distinct"),
-           nb::sig("def sample(self, n: int, beta: float | None, which: list[int] | None, distinct: bool) -> Parts | "
+           nb::arg("distinct") = false,
+           nb::sig("def sample(self, n: int, beta: float | None, which: list[int] | None, distinct: bool = False) -> "
+                   "Parts | "
                    "Draws"))
-      .def("begin", &Reader::begin, nb::arg("distinct"))
+      .def("begin", &Reader::begin, nb::arg("distinct") = false)
       .def("draw", &Reader::draw, nb::sig("def draw(self, draws: Draws, n: int, /) -> int"))
       .def("finish", &Reader::finish, nb::arg("draws"), nb::arg("beta").none(), nb::arg("which").none(),
            nb::arg("out").none(), nb::arg("deliver"),
