@@ -241,7 +241,7 @@ def key_array(keys: Any) -> Array:
     Raises:
         TypeError: they are not integers.
     """
-    found = _as_array("keys", keys, "the uint64 keys that batches and writers return")
+    found = as_array("keys", keys, "the uint64 keys that batches and writers return")
     if found.size == 0:
         return np.empty(0, np.uint64)
     if found.dtype.kind not in "iu":
@@ -256,13 +256,14 @@ def host_array(values: Any, option: str = "priorities", wanted: str = "one numbe
         TypeError: they are not numbers.
     """
     single = is_tensor(values) and values.is_floating_point()  # bfloat16 has no numpy form
-    found = _as_array(option, values.float() if single else values, wanted)
+    found = as_array(option, values.float() if single else values, wanted)
     if found.size and found.dtype.kind not in "biuf":
         raise TypeError(f"{option}= is {found.dtype}: give {wanted}")
     return np.ascontiguousarray(found.reshape(-1), np.float64)
 
 
-def _as_array(option: str, values: Any, wanted: str) -> Array:
+def as_array(option: str, values: Any, wanted: str) -> Array:
+    """What a caller gave, as an array of at least one dimension in host memory; TypeError says what is `wanted`."""
     try:
         return np.atleast_1d(tensor_array(values)[0] if is_tensor(values) else np.asarray(values))
     except Exception:  # `values` may be of any type, whose conversion may raise anything

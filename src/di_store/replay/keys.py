@@ -14,10 +14,12 @@ from di_store import _core
 from di_store._core import KEY_SHARD_AT, KEY_SHARDS
 from di_store.base.dtypes import Array
 from di_store.lowering.shape import UNLIMITED
+from di_store.replay.batch import as_array
 
 MOST_SHARDS = KEY_SHARDS
 _SHIFT = np.uint64(KEY_SHARD_AT)
 _PLAIN = np.uint64((1 << KEY_SHARD_AT) - 1)
+_WHOLE = "whole numbers, such as 0 for the oldest item and -1 for the newest"
 _AT_ONCE = 4_096
 """Keys or positions that the core looks up in one hold of the table's lock; for more it lists all keys."""
 
@@ -42,18 +44,23 @@ def plain(keys: Array) -> Array:
 
 def keys_at(native: _core.Table, positions: Any, seconds: float) -> Array:
     """`Table.at`."""
-    wanted = np.asarray(positions)
-    if wanted.size and wanted.dtype.kind not in "iu":
-        raise TypeError(f"positions are whole numbers, not {wanted.dtype}")
-    shape, size = wanted.shape, native.size()
-    wanted = np.ascontiguousarray(wanted, np.int64).reshape(-1)
+    wanted = as_array("positions", positions, _WHOLE).reshape(-1)
+    if not wanted.size:
+        return np.empty(0, np.uint64)
+    if wanted.dtype.kind not in "iu":
+        raise TypeError(f"positions are {wanted.dtype}: give {_WHOLE}")
+    size = native.size()
+    if wanted.max() >= size or wanted.min() < -size:
+        raise ValueError(f"positions reach from {wanted.min()} to {wanted.max()}, and the table has {size} items")
+    wanted = np.ascontiguousarray(wanted, np.int64)
     wanted = np.where(wanted < 0, wanted + size, wanted)
-    if wanted.size and not 0 <= wanted.min() <= wanted.max() < size:
-        raise IndexError(f"positions reach from {wanted.min()} to {wanted.max()}, and the table has {size} items")
     found = native.at(wanted, seconds) if wanted.size <= _AT_ONCE else None
     if found is None:
-        found = native.keys(0, UNLIMITED, seconds)[wanted]
-    return found.reshape(shape)
+        every = native.keys(0, UNLIMITED, seconds)
+        if wanted.max() >= len(every):
+            raise ValueError(f"position {wanted.max()}: items were removed meanwhile, and the table has {len(every)}")
+        found = every[wanted]
+    return found
 
 
 def positions_of(native: _core.Table, keys: Array, seconds: float) -> Array:

@@ -264,17 +264,17 @@ class Table:
         return self._open().native.keys(first, most, lock_seconds(timeout))
 
     def at(self, positions: Any, *, timeout: float | None = 60) -> Array:
-        """Keys of the items at these positions of the order of insertion: uint64 of the same shape.
+        """Keys of the items at these positions of the order of insertion: uint64[n].
 
         0 is the oldest item in the table, -1 the newest. Looking one up takes about 50 ns; if items have left out of
         order, or the table was resized, or for more than 4,096 positions, all keys are listed instead.
 
         Args:
-            positions: whole numbers.
+            positions: n whole numbers.
             timeout: seconds to wait if a stopped process holds the table's lock; None: no limit.
 
         Raises:
-            IndexError: a position outside the table.
+            ValueError: a position outside the table. TypeError: no whole numbers.
         """
         return keys_at(self._open().native, positions, lock_seconds(timeout))
 
