@@ -26,13 +26,13 @@ PYTHON_LAYERS = [
     ["store"],
     ["opening", "planning"],
     ["__init__"],
-    ["demo", "workloads"],
+    ["adapters", "demo", "workloads"],
     ["cli"],
     ["__main__"],
 ]
 
 # Folders that use the package as any program does.
-OUTSIDE = ("cli", "demo", "workloads")
+OUTSIDE = ("adapters", "cli", "demo", "workloads")
 # What these may import beside `di_store` itself and each other: sizes, errors and trees; the classes of what users
 # choose; the stores of a machine; what tells of a store.
 OPEN_TO_ALL = ("base", "policy", "opening", "observe", "_version")

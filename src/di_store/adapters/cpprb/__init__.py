@@ -1,0 +1,31 @@
+"""cpprb's replay buffers over a Di-store table, which any number of processes may fill and sample.
+
+`ReplayBuffer` and `PrioritizedReplayBuffer` take the arguments of cpprb's classes of the same names and return what
+those return. One class serves one process and many: a buffer may be passed to other processes (fork, spawn, Ray), as
+cpprb's `MPReplayBuffer` can.
+
+A buffer is a table whose oldest items are evicted first. cpprb numbers the places of a ring: the transition with the
+number s since the last `clear` lies at index ``s % size``. Here that number is computed from the order of insertion.
+"""
+
+from importlib.metadata import version
+
+try:
+    import cpprb as cpprb
+except ImportError as error:
+    raise ImportError("di_store.adapters.cpprb needs cpprb: pip install di-store[cpprb]") from error
+if version("cpprb").partition(".")[0] != "11":
+    raise ImportError(
+        f"di_store.adapters.cpprb was tested with cpprb 11 and this is cpprb {version('cpprb')}: "
+        "pip install di-store[cpprb]"
+    )
+
+from di_store.adapters.cpprb.buffers import (
+    MPPrioritizedReplayBuffer,
+    MPReplayBuffer,
+    PrioritizedReplayBuffer,
+    ReplayBuffer,
+    create_buffer,
+)
+
+__all__ = ["MPPrioritizedReplayBuffer", "MPReplayBuffer", "PrioritizedReplayBuffer", "ReplayBuffer", "create_buffer"]

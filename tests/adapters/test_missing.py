@@ -1,0 +1,29 @@
+"""Adapters are imported only by those who use them, and say what to install if their framework is missing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+FRAMEWORKS = {"cpprb": "cpprb"}
+"""By adapter: the module of its framework."""
+
+
+def run(program: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_a_missing_framework_is_named(name: str) -> None:
+    program = f"import sys; sys.modules[{FRAMEWORKS[name]!r}] = None; import di_store.adapters.{name}"
+    found = run(program)
+    assert found.returncode == 1
+    assert f"pip install di-store[{name}]" in found.stderr.splitlines()[-1]
+
+
+def test_the_package_imports_no_framework() -> None:
+    names = sorted(set(FRAMEWORKS.values()))
+    found = run(f"import sys, di_store; print([name for name in {names} if name in sys.modules])")
+    assert found.stdout.strip() == "[]"
