@@ -128,6 +128,16 @@ def test_a_payload_that_is_cut() -> None:
         decode_blobs(short[:-64], [0, len(short) - 64])
 
 
+def test_long_headers_are_not_kept() -> None:
+    plans, buffer = codec.Plans(), codec.Bytes(np.zeros(64, np.uint8))
+    value = list(range(3_000))
+    header = codec.encode(value).header
+    for _ in range(4):
+        assert plans.decode(header, buffer, 0, 64) == value
+    assert not plans._known
+    assert not plans._seen
+
+
 def test_more_kinds_than_are_remembered() -> None:
     plans, buffer = codec.Plans(), codec.Bytes(np.zeros(64, np.uint8))
     for number in range(5_000):

@@ -16,8 +16,8 @@ from di_store.base.dtypes import Array
 from di_store.objects.codec.decode import array_of, decode, scalar_of, tensor_of, torch_module
 from di_store.objects.codec.form import Tag, unpack_header
 
-_MOST = 1024
-"""Headers remembered."""
+_MOST, _LONGEST = 1024, 4096
+"""Headers remembered, and bytes of the longest one."""
 
 
 class _Tensors(dict[Any, Any]):
@@ -73,7 +73,7 @@ class Plans:
             size, build = plan
             if size <= end - start:
                 return build(payloads, start)
-        elif header not in self._known:
+        elif len(header) <= _LONGEST and header not in self._known:
             self._learn(header)
         return decode(header, payloads.readonly[start:end])
 
