@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-FRAMEWORKS = {"cpprb": "cpprb"}
+FRAMEWORKS = {"cpprb": "cpprb", "jax": "jax"}
 """By adapter: the module of its framework."""
 
 

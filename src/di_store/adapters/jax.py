@@ -1,0 +1,81 @@
+"""Batches as JAX arrays, without a copy where JAX allows it.
+
+The arrays of a batch lie in buffers that are used again as soon as no reference to them is left. A JAX array over such
+a buffer holds a reference to it, also while a computation that reads it still runs.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+
+import di_store
+
+try:
+    import jax
+    import jax.numpy as jnp
+except ImportError as error:
+    raise ImportError("di_store.adapters.jax needs jax: pip install di-store[jax]") from error
+if version("jax").partition(".")[0] != "0":
+    raise ImportError(
+        f"di_store.adapters.jax was tested with jax 0.10 and this is jax {version('jax')}: pip install di-store[jax]"
+    )
+
+__all__ = ["as_jax"]
+
+
+def as_jax(batch: di_store.Batch, device: Any = None) -> di_store.Batch:
+    """A batch with `data` and `weights` as JAX arrays. All other attributes stay numpy arrays, shared with `batch`.
+
+    On the CPU they share memory with the arrays of `batch`, which become read-only; so ``sample(out=batch)`` is refused
+    from now on. Copied are arrays that are views of others or read-only already, and those that lie at an address or
+    have a type that JAX does not take as it is. (`keys` would lose bits: JAX turns 64-bit types into 32-bit ones unless
+    ``jax_enable_x64`` is set. That holds for the columns in `data` too.)
+
+    Of ragged columns the values become a JAX array. Values of an `Opaque` table, and arrays of a type that JAX lacks,
+    stay as they are.
+
+    Args:
+        batch: as `sample`, `peek` or a loader without ``device=`` returns it.
+        device: a device or sharding of JAX, to which the arrays are copied; None: JAX's default.
+
+    Raises:
+        TypeError: `batch` is no batch, or holds torch tensors.
+    """
+    if not isinstance(batch, di_store.Batch):
+        raise TypeError(f"as_jax() takes a batch that sample() returned, not {type(batch).__name__}")
+    if device is None and jax.default_backend() != "cpu":
+        device = jax.devices()[0]
+    found = di_store.Batch.__new__(di_store.Batch).become(batch)
+    found.data, found.weights = _converted(batch.data, device), _converted(batch.weights, device)
+    return found
+
+
+def _converted(data: Any, device: Any) -> Any:
+    """A copy of the nesting with JAX arrays."""
+    if isinstance(data, dict):
+        return {name: _converted(value, device) for name, value in data.items()}
+    if isinstance(data, di_store.Ragged):
+        return di_store.Ragged(_converted(data.values, device), data.offsets, data.lead)
+    if isinstance(data, np.ndarray):
+        return _array(data, device)
+    if hasattr(data, "data_ptr"):
+        raise TypeError("as_jax() takes numpy arrays, and this batch holds torch tensors: leave device= out")
+    return data
+
+
+def _array(value: Any, device: Any) -> Any:
+    """A JAX array of the same values, which nobody can change through `value` or a batch that shares its buffer."""
+    whole = value.flags.writeable and not isinstance(value.base, np.ndarray)
+    held = value if whole else np.array(value)
+    try:
+        found = jax.dlpack.from_dlpack(held) if device is None else jax.device_put(held, device)
+    except (BufferError, RuntimeError, TypeError, ValueError):  # a type that this way lacks
+        try:
+            found = jnp.asarray(np.array(held), device=device)
+        except TypeError:
+            return value
+    held.setflags(write=False)
+    return found
