@@ -1,0 +1,374 @@
+"""A ring buffer of steps whose rows lie in a table.
+
+Adapters of libraries whose replay buffers are rings of arrays, ``[size, n_envs, …]``, build on it: what is drawn, and
+how, stays theirs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeAlias
+
+import numpy as np
+
+import di_store
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+_NO_KEY = np.uint64(2**64 - 1)
+_PLAIN = re.compile(r"[A-Za-z0-9_.-]+")
+_LEAST_MEMORY = 8 << 20
+_MOST_STAGED, _STAGED_BYTES = 64, 256 << 10
+"""Times that are gathered before they are written, and the most bytes they may take."""
+_AT_ONCE = 4_096
+"""Rows that are read or written in one call while a buffer is pickled or loaded."""
+DRAWN = ("obs", "action", "next_obs")
+"""What a ring buffer reads for a batch, beside rewards and flags."""
+
+
+class Ring:
+    """The steps of a buffer in a table of a store of its own.
+
+    A slot is a time of the ring and an environment; `keys` says which item of the table it holds. The table evicts the
+    steps that the ring overwrites, as both drop the oldest. Steps are gathered first, and written together.
+
+    Args:
+        obs: type of one environment's observation, or a dict of types by key.
+        action: type of its action.
+        size: times.
+        n_envs: environments.
+
+    Attributes:
+        rewards: float32[size, n_envs].
+        dones: float32[size, n_envs], 1 where an episode ended; without the steps that are not in the table yet.
+        timeouts: as `dones`, where it was cut off.
+        keys: uint64[size, n_envs].
+        count: times that hold steps.
+        staged: of these, how many are not in the table yet.
+    """
+
+    def __init__(
+        self, obs: di_store.Spec | dict[str, di_store.Spec], action: di_store.Spec, size: int, n_envs: int
+    ) -> None:
+        self.rewards = np.zeros((size, n_envs), np.float32)
+        self.dones, self.timeouts = self.rewards.copy(), self.rewards.copy()
+        self.keys = np.full(self.rewards.shape, _NO_KEY)
+        self.count = self.staged = self._first = 0
+        self._last: Array = self.keys[0]
+        self._dict = isinstance(obs, dict)
+        self._specs = obs if isinstance(obs, dict) else {"": obs}
+        # Keys that cannot name a column are numbered.
+        self._names = {
+            key: key if _PLAIN.fullmatch(key) or not key else f"key{number}" for number, key in enumerate(self._specs)
+        }
+        self._action, self._n_envs, self._pid = action, n_envs, os.getpid()
+        self._store, self._table, self._tight = self._make(size * n_envs)
+        self._writer = self._table.writer(lanes=n_envs)
+        self._stage()
+
+    def _make(self, capacity: int) -> tuple[di_store.Store, di_store.Table, bool]:
+        """The store, the table, and whether its memory may not suffice for episodes of a few steps."""
+        flag, columns = di_store.Spec((), "?"), {self._names[key]: spec for key, spec in self._specs.items()}
+        schema = {"obs": columns if self._dict else columns[""], "action": self._action}
+        schema |= {"reward": di_store.Spec((), "f4"), "terminated": flag, "truncated": flag}
+        view = di_store.Transition(n_step=1, gamma=1.0)
+        options: dict[str, Any] = {"capacity": capacity, "view": view, "schema": schema, "lanes": self._n_envs}
+        needed = max(di_store.needed_memory(**options), _LEAST_MEMORY)
+        try:  # a last observation takes a row of its own, so episodes of one step take twice as many
+            store, tight = di_store.open(memory=2 * needed), False
+        except di_store.CapacityError:
+            store, tight = _open_smaller(needed, capacity), True
+        return store, store.create_table("replay", **options), tight
+
+    def _stage(self) -> None:
+        """Arrays that gather steps: ``[rows, n_envs, …]``."""
+        specs = [*self._specs.values()] * 2 + [self._action]
+        row = sum(self._zeros(spec, 1).nbytes for spec in specs)
+        self._rows = max(1, min(_MOST_STAGED, _STAGED_BYTES // row, len(self.keys)))
+        self._obs = {key: self._zeros(spec, self._rows) for key, spec in self._specs.items()}
+        self._next = {key: self._zeros(spec, self._rows) for key, spec in self._specs.items()}
+        self._plain, self._plain_next = (next(iter(each.values())) for each in (self._obs, self._next))
+        self._actions = self._zeros(self._action, self._rows)
+        self._terminated = np.zeros((self._rows, self._n_envs), bool)
+        self._truncated = self._terminated.copy()
+        self._one = self._columns(0), {"obs": self._named(self._next, 0)}
+        self._ends: list[tuple[int, Any, Any]] = []
+
+    def _zeros(self, spec: di_store.Spec, rows: int) -> Array:
+        shape: Any = (rows, self._n_envs, *spec.shape)
+        return np.zeros(shape, spec.dtype)
+
+    def _named(self, obs: dict[str, Array], part: Any) -> Any:
+        """Observations under the names of their columns."""
+        return {self._names[key]: value[part] for key, value in obs.items()} if self._dict else obs[""][part]
+
+    def _columns(self, part: Any) -> dict[str, Any]:
+        """Gathered rows, except for their rewards."""
+        columns = {"obs": self._named(self._obs, part), "action": self._actions[part]}
+        return columns | {"terminated": self._terminated[part], "truncated": self._truncated[part]}
+
+    # -- writing ------------------------------------------------------------------------------------------------
+
+    def append(self, time: int, obs: Any, next_obs: Any, action: Any, reward: Any, ends: Any) -> None:
+        """Add one row per environment. Values are cast as numpy casts them when they are assigned.
+
+        Args:
+            time: of the ring: the one after the last.
+            obs: of all environments.
+            next_obs: as `obs`.
+            action: of all environments.
+            reward: of all environments.
+            ends: whether episodes ended, and whether they were cut off; None: none ended.
+        """
+        row = self.staged
+        if self._dict:
+            for key, staged in self._obs.items():
+                staged[row] = obs[key]
+                self._next[key][row] = next_obs[key]
+        else:
+            self._plain[row] = obs
+            self._plain_next[row] = next_obs
+        self._actions[row] = action
+        self.rewards[time] = reward
+        if ends is not None:
+            self._ends.append((time, np.array(ends[0]), np.array(ends[1])))
+        self.staged = row = row + 1
+        if row == 1:
+            self._first = time
+        if row == self._rows or time + 1 == len(self.keys):
+            self.flush()
+
+    def flags(self) -> tuple[Array, Array]:
+        """`dones` and `timeouts` of all steps."""
+        self.flush()
+        return self.dones, self.timeouts
+
+    def flush(self) -> None:
+        """Write what was gathered."""
+        count, times = self.staged, slice(self._first, self._first + self.staged)
+        if count == 0:
+            return
+        self._set_flags(count, times)
+        try:
+            if count == 1:
+                step, following = self._one
+                step["reward"] = self.rewards[self._first]
+                self._last = self.keys[self._first] = self._written(self._append, step, following)
+            else:
+                rows = self._columns(slice(count)) | {"reward": self.rewards[times]}
+                following = {"obs": self._named(self._next, slice(count))}
+                self._note(times, self._written(self._extend, rows, following))
+        except ValueError:  # observations do not follow those before
+            rows = self._columns(slice(count)) | {"reward": self.rewards[times]}
+            self.extend(np.arange(times.start, times.stop), rows, self._named(self._next, slice(count)))
+        if self._ends:
+            self._terminated[:count] = self._truncated[:count] = False
+            self._ends.clear()
+        self.staged = 0
+        self.count = max(self.count, times.stop)
+
+    def _set_flags(self, count: int, times: slice) -> None:
+        self.dones[times] = 0
+        self.timeouts[times] = 0
+        if self._ends:
+            for time, done, timeout in self._ends:
+                self.dones[time] = done
+                self.timeouts[time] = timeout
+            np.not_equal(self.timeouts[times], 0, out=self._truncated[:count])
+            np.greater(self.dones[times], self.timeouts[times], out=self._terminated[:count])
+
+    def extend(self, times: Array, rows: dict[str, Any], following: Any) -> None:
+        """Write many rows, leaves ``[times, n_envs, …]``, some of which may not follow those before.
+
+        There the episode ends, and `timeouts` is set to 1, so that sums of rewards stop.
+
+        Args:
+            times: of the ring.
+            rows: all columns.
+            following: the next observations.
+        """
+        ended = (rows["terminated"] | rows["truncated"])[:-1]
+        broken = _differ(_cut(following, slice(0, -1)), _cut(rows["obs"], slice(1, None)), 2) & ~ended
+        self.timeouts[times[:-1]] = np.where(broken, 1, self.timeouts[times[:-1]])
+        begin = 0
+        for end in [*(np.flatnonzero(broken.any(axis=1)) + 1), len(times)]:
+            part = slice(begin, end)
+            if (jumped := self._end_jumped(_cut(rows["obs"], begin))) is not None:
+                self.timeouts[times[begin] - 1, jumped] = 1
+            keys = self._written(self._extend, _cut(rows, part), {"obs": _cut(following, part)})
+            self._note(times[part], keys)
+            self.count, begin = max(self.count, int(times[part].max()) + 1), end
+
+    def restore_flags(self, rewards: Array, dones: Array, timeouts: Array) -> None:
+        """Take over what `rewards` and `flags` of another ring gave."""
+        self.rewards[:], self.dones[:], self.timeouts[:] = rewards, dones, timeouts
+
+    def restore(self, times: Array, data: dict[str, Any]) -> None:
+        """Write the steps of these times, as `read_times` of another ring gave them."""
+        every = slice(None)
+        obs, following = (
+            self._named(each if self._dict else {"": each}, every) for each in (data["obs"], data["next_obs"])
+        )
+        dones, timeouts = self.dones[times], self.timeouts[times]
+        rows = {"obs": obs, "action": data["action"], "reward": self.rewards[times]}
+        self.extend(times, rows | {"terminated": dones > timeouts, "truncated": timeouts != 0}, following)
+
+    def clear(self) -> None:
+        """Remove all rows."""
+        self._writer.end_episode()
+        self._table.reset()
+        self.keys.fill(_NO_KEY)
+        self.count = self.staged = 0
+        self._ends.clear()
+        self._terminated[:] = self._truncated[:] = False
+
+    def _append(self, rows: dict[str, Any], following: dict[str, Any]) -> Array:
+        keys: Array = self._writer.append(rows, next=following).keys
+        return keys
+
+    def _extend(self, rows: dict[str, Any], following: dict[str, Any]) -> Array:
+        keys: Array = self._writer.extend(rows, next=following).keys
+        return keys
+
+    def _written(self, write: Callable[[Any, Any], Array], rows: dict[str, Any], following: dict[str, Any]) -> Array:
+        """The keys of rows that `write` writes; a thread that takes over from another gets a writer of its own."""
+        try:
+            return write(rows, following)
+        except di_store.WriterClosed:
+            if os.getpid() != self._pid:
+                raise
+            self._writer = self._table.writer(lanes=self._n_envs)
+            return write(rows, following)
+
+    def _note(self, times: Any, keys: Array) -> None:
+        """Keep keys, which are sorted by lane."""
+        self.keys[times] = by_time = keys.reshape(self._n_envs, -1).T
+        self._last = by_time[-1]
+
+    def _end_jumped(self, obs: Any) -> Array | None:
+        """End the episodes that `obs`, the next observations, do not continue: bool[n_envs]; None: there are none."""
+        if self.count == 0:
+            return None
+        last = self._table.peek(self._last, columns=("next_obs", "terminated", "truncated")).data
+        jumped: Array = _differ(last["next_obs"], obs, 1) & ~(last["terminated"] | last["truncated"])
+        if not jumped.any():
+            return None
+        self._writer.end_episode(lane=jumped)
+        return jumped
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    def read(self, slots: Array, columns: Iterable[str]) -> dict[str, Any]:
+        """Columns of slots, which count through the environments of a time first: leaves ``[n, …]``."""
+        if self.staged:
+            self.flush()
+        return self.read_keys(self.keys.take(slots), columns)
+
+    def read_times(self, times: Array) -> dict[str, Any]:
+        """What was drawn from, of all environments at these times: leaves ``[times, n_envs, …]``."""
+        self.flush()
+        data = self.read_keys(self.keys[times].reshape(-1), DRAWN)
+        shape = (len(times), self._n_envs)
+        return {
+            name: {key: each.reshape(*shape, *each.shape[1:]) for key, each in value.items()}
+            if isinstance(value, dict)
+            else value.reshape(*shape, *value.shape[1:])
+            for name, value in data.items()
+        }
+
+    def read_keys(self, keys: Array, columns: Iterable[str]) -> dict[str, Any]:
+        """Columns of items of the table; zeros for keys of no item, as in an array that is not filled.
+
+        Raises:
+            di_store.CapacityError: steps were evicted before the ring overwrites them.
+        """
+        batch = self._table.peek(keys, columns=columns)
+        if self._tight and batch.live is not None and not batch.live.all() and self._table.stats()["evicted_for_room"]:
+            raise di_store.CapacityError(
+                "the buffer's oldest steps were evicted: the last observations of short episodes need more memory than "
+                "this machine has",
+                remedy="lower buffer_size=",
+            )
+        data: dict[str, Any] = batch.data
+        if self._dict:
+            for name in ("obs", "next_obs"):
+                if name not in data:
+                    continue
+                read = data[name]
+                data[name] = {key: read[column] for key, column in self._names.items() if column in read}
+        return data
+
+    def column(self, name: str) -> Any:
+        """A column that is indexed like an array; of observations in a Dict space, a dict of these."""
+        if name == "action":
+            return Column(self, name, (), self._action)
+        if not self._dict:
+            return Column(self, name, (), self._specs[""])
+        return {key: Column(self, f"{name}/{self._names[key]}", (key,), spec) for key, spec in self._specs.items()}
+
+
+class Column:
+    """One column of all slots, ``[size, n_envs, …]``: reads from the store what it is indexed with."""
+
+    def __init__(self, rows: Ring, name: str, path: tuple[str, ...], spec: di_store.Spec) -> None:
+        self._rows, self._name, self._path = rows, name, path
+        self.dtype = np.dtype(spec.dtype)
+        self.shape: tuple[Any, ...] = (*rows.keys.shape, *spec.shape)
+        self.ndim = len(self.shape)
+
+    def __len__(self) -> int:
+        return len(self._rows.keys)
+
+    def __getitem__(self, index: Any) -> Array:
+        inner: tuple[Any, ...] = ()
+        if isinstance(index, tuple):
+            if any(each is Ellipsis or each is None for each in index):
+                return self[:][index]
+            index, inner = index[:2], index[2:]
+        self._rows.flush()
+        keys = np.asarray(self._rows.keys[index])
+        data = self._rows.read_keys(keys.reshape(-1), (self._name,))[self._name.partition("/")[0]]
+        for key in self._path:
+            data = data[key]
+        found: Array = data.reshape(*keys.shape, *self.shape[2:])
+        return found[(slice(None),) * keys.ndim + inner] if inner else found
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return self[:].astype(dtype or self.dtype, copy=False)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        raise TypeError("steps in the store do not change: add() the right ones, or reset() the buffer")
+
+
+def _open_smaller(needed: int, capacity: int) -> di_store.Store:
+    try:
+        return di_store.open(memory=needed)
+    except di_store.CapacityError as error:
+        raise di_store.CapacityError(
+            f"buffer_size={capacity:,} transitions of these spaces need {needed / 2**30:.1f} GiB, more than this "
+            "machine has",
+            remedy="lower buffer_size=",
+        ) from error
+
+
+def _cut(rows: Any, part: Any) -> Any:
+    """Some rows of a tree of columns."""
+    return {name: _cut(value, part) for name, value in rows.items()} if isinstance(rows, dict) else rows[part]
+
+
+def _differ(these: Any, others: Any, lead: int) -> Array:
+    """Where observations differ, bool of the shape of their first `lead` axes. NaN is equal to NaN."""
+    if isinstance(these, dict):
+        found: Array = np.logical_or.reduce([_differ(value, others[name], lead) for name, value in these.items()])
+        return found
+    other = (these != others) & ((these == these) | (others == others))
+    found = other.any(axis=tuple(range(lead, other.ndim)))
+    return found
+
+
+def pieces(order: Array, n_envs: int) -> Iterator[Array]:
+    """The times in pieces that are read or written at once."""
+    step = max(1, _AT_ONCE // n_envs)
+    return (order[begin : begin + step] for begin in range(0, len(order), step))

@@ -1,0 +1,360 @@
+"""di_store.adapters.sb3 beside Stable-Baselines3's own buffers: same adds and same seed, same batches."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("stable_baselines3", reason="needs the extra sb3")
+
+import torch
+from gymnasium import spaces
+from stable_baselines3 import DQN, SAC
+from stable_baselines3.common import buffers as sb3
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import VecNormalize
+
+import di_store
+from di_store.adapters.sb3 import ReplayBuffer
+
+torch.set_num_threads(1)  # for networks this small, more threads only wait for each other
+
+ROOT = Path(__file__).resolve().parents[2]
+BOX = spaces.Box(-1, 1, (4,), np.float32)
+IMAGE = spaces.Box(0, 255, (3, 6, 6), np.uint8)
+SPACES = {
+    "box": BOX,
+    "float64": spaces.Box(-1, 1, (2, 2), np.float64),
+    "image": IMAGE,
+    "discrete": spaces.Discrete(7),
+    "binary": spaces.MultiBinary(3),
+    "multidiscrete": spaces.MultiDiscrete([3, 4]),
+    "dict": spaces.Dict({"state": BOX, "a key/that is no name": IMAGE, "number": spaces.Discrete(5)}),
+}
+ACTIONS = {"discrete": spaces.Discrete(3), "box": spaces.Box(-1, 1, (2, 3), np.float64)}
+
+
+def _drawn(space: spaces.Space, n: int) -> Any:
+    if isinstance(space, spaces.Dict):
+        return {key: _drawn(each, n) for key, each in space.spaces.items()}
+    return np.stack([np.asarray(space.sample()) for _ in range(n)])
+
+
+def _merged(ended: np.ndarray, new: Any, old: Any) -> Any:
+    if isinstance(new, dict):
+        return {key: _merged(ended, new[key], old[key]) for key in new}
+    return np.where(ended.reshape(-1, *[1] * (new.ndim - 1)), new, old)
+
+
+def _steps(count: int, n_envs: int, space: spaces.Space, action: spaces.Space, jumps: float = 0.05) -> Any:
+    """Arguments of `add`: episodes of some steps, some of them cut off, some given up without a word."""
+    rng = np.random.default_rng(0)
+    space.seed(0)
+    action.seed(0)
+    obs = _drawn(space, n_envs)
+    for _ in range(count):
+        following = _drawn(space, n_envs)
+        done = rng.random(n_envs) < 0.2
+        cut_off = done & (rng.random(n_envs) < 0.5)
+        infos = [{"TimeLimit.truncated": bool(each)} for each in cut_off]
+        yield obs, copy.deepcopy(following), _drawn(action, n_envs), rng.random(n_envs).astype("f4"), done, infos
+        obs = _merged(done | (rng.random(n_envs) < jumps), _drawn(space, n_envs), following)
+
+
+def _same(ours: Any, theirs: Any) -> None:
+    assert type(ours) is type(theirs)
+    for name, mine, other in zip(ours._fields, ours, theirs, strict=True):
+        if isinstance(mine, dict):
+            assert list(mine) == list(other)
+        pairs = [(mine[key], other[key]) for key in mine] if isinstance(mine, dict) else [(mine, other)]
+        for one, two in pairs:
+            if one is two is None:
+                continue
+            assert (one.shape, one.dtype, one.device) == (two.shape, two.dtype, two.device), name
+            assert torch.equal(one, two), name
+
+
+def _batches(seed: int, n: int, *buffers: Any, env: Any = None) -> list[Any]:
+    drawn = []
+    for buffer in buffers:
+        np.random.seed(seed)
+        drawn.append(buffer.sample(n, env))
+    return drawn
+
+
+def _own(space: spaces.Space, n_steps: int) -> Any:
+    if isinstance(space, spaces.Dict):
+        return sb3.DictReplayBuffer
+    return sb3.ReplayBuffer if n_steps == 1 else sb3.NStepReplayBuffer
+
+
+@pytest.mark.parametrize("timeouts", [True, False])
+@pytest.mark.parametrize("n_envs", [1, 3])
+@pytest.mark.parametrize("action", ACTIONS)
+@pytest.mark.parametrize("space", SPACES)
+def test_same_batches(space: str, action: str, n_envs: int, timeouts: bool) -> None:
+    """Bit for bit, before and after the ring is full, and in a copy and after pickling."""
+    arguments = {"device": "cpu", "n_envs": n_envs, "handle_timeout_termination": timeouts}
+    theirs = _own(SPACES[space], 1)(50, SPACES[space], ACTIONS[action], **arguments)
+    ours = ReplayBuffer(50, SPACES[space], ACTIONS[action], **arguments)
+    for number, step in enumerate(_steps(120, n_envs, SPACES[space], ACTIONS[action])):
+        theirs.add(*copy.deepcopy(step))
+        ours.add(*step)
+        if number % 7 in (0, 3):
+            _same(*_batches(number, 32, ours, theirs))
+            assert (ours.pos, ours.full, ours.size()) == (theirs.pos, theirs.full, theirs.size())
+    for loaded in (copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))):
+        _same(*_batches(1, 32, loaded, theirs))
+        loaded.add(*step)
+        assert loaded.pos == ours.pos + 1
+    assert len({each._rows._store.name for each in (ours, loaded)}) == 2
+
+
+@pytest.mark.parametrize("n_envs", [1, 3])
+@pytest.mark.parametrize("n_steps", [2, 5])
+def test_same_n_step_returns(n_steps: int, n_envs: int) -> None:
+    """As SB3's, for programs that end each episode before they begin another."""
+    arguments = {"device": "cpu", "n_envs": n_envs, "n_steps": n_steps, "gamma": 0.9}
+    theirs = sb3.NStepReplayBuffer(60, BOX, ACTIONS["box"], **arguments)
+    ours = ReplayBuffer(60, BOX, ACTIONS["box"], **arguments)
+    for number, step in enumerate(_steps(150, n_envs, BOX, ACTIONS["box"], jumps=0)):
+        theirs.add(*step)
+        ours.add(*step)
+        if number % 7 == 0:
+            _same(*_batches(number, 32, ours, theirs))
+    _same(*_batches(1, 32, pickle.loads(pickle.dumps(ours)), theirs))
+
+
+def _add(buffer: Any, obs: float, following: float, reward: float = 1.0, done: bool = False) -> None:
+    given, after = np.full((1, 4), obs, np.float32), np.full((1, 4), following, np.float32)
+    buffer.add(given, after, np.zeros((1, 1), np.int64), np.array([reward]), np.array([done]), [{}])
+
+
+@pytest.mark.parametrize("read_between", [True, False])
+def test_returns_stop_at_a_jump(read_between: bool) -> None:
+    """A program that resets its environment in the middle of an episode: no reward of the next one is summed."""
+    buffer = ReplayBuffer(10, BOX, spaces.Discrete(2), device="cpu", n_steps=3, gamma=1.0)
+    for obs in (0, 1, 10, 11, 12):
+        _add(buffer, obs, obs + 1)
+        if read_between:
+            buffer.sample(1)
+    batch = buffer._get_samples(np.arange(5))
+    assert batch.rewards[:, 0].tolist() == [2, 1, 3, 2, 1]
+    assert batch.next_observations[:, 0].tolist() == [2, 2, 13, 13, 13]
+    assert batch.dones.sum() == 0
+    assert buffer.timeouts[:5, 0].tolist() == [0, 1, 0, 0, 0]
+
+
+def test_normalizes() -> None:
+    """`VecNormalize` acts on what is drawn, as in SB3."""
+    env = VecNormalize(make_vec_env("Pendulum-v1", n_envs=2))
+    buffers = [
+        cls(100, env.observation_space, env.action_space, device="cpu", n_envs=2)
+        for cls in (ReplayBuffer, sb3.ReplayBuffer)
+    ]
+    env.reset()
+    obs = env.get_original_obs()
+    for _ in range(40):
+        action = np.stack([env.action_space.sample() for _ in range(2)])
+        _, _, done, infos = env.step(action)
+        for buffer in buffers:
+            buffer.add(obs, env.get_original_obs(), action, env.get_original_reward(), done, infos)
+        obs = env.get_original_obs()
+    _same(*_batches(0, 50, *buffers, env=env))
+
+
+def test_arrays_as_in_sb3() -> None:
+    """The attributes that programs read: same shapes, types and values; steps in the store cannot be assigned to."""
+    arguments = {"device": "cpu", "n_envs": 2}
+    for space in (BOX, SPACES["dict"]):
+        ours = ReplayBuffer(20, space, spaces.Discrete(3), **arguments)
+        theirs = _own(space, 1)(20, space, spaces.Discrete(3), **arguments)
+        for step in _steps(25, 2, space, spaces.Discrete(3), jumps=0):
+            theirs.add(*copy.deepcopy(step))
+            ours.add(*step)
+        for name in ("observations", "next_observations", "actions", "rewards", "dones", "timeouts"):
+            mine, other = getattr(ours, name), getattr(theirs, name)
+            for one, two in [(mine[key], other[key]) for key in other] if isinstance(other, dict) else [(mine, other)]:
+                assert (one.shape, one.dtype, one.ndim, len(one)) == (two.shape, two.dtype, two.ndim, len(two))
+                assert np.array_equal(np.asarray(one), two)
+                assert np.array_equal(one[3], two[3])
+                assert np.array_equal(one[[1, 2], [0, 1]], two[[1, 2], [0, 1]])
+                assert np.array_equal(one[-2:, 0], two[-2:, 0])
+                assert np.array_equal(one[..., 0], two[..., 0])
+        with pytest.raises(TypeError, match="do not change"):
+            ours.actions[0] = 1
+
+
+def test_reset_and_extend() -> None:
+    """After reset() nothing of before is drawn; extend() adds step by step."""
+    buffer = ReplayBuffer(10, BOX, spaces.Discrete(2), device="cpu")
+    for obs in range(13):
+        _add(buffer, obs, obs + 1, done=obs == 12)
+    buffer.reset()
+    assert (buffer.size(), buffer.pos, buffer.full) == (0, 0, False)
+    with pytest.raises(ValueError, match="the replay buffer is empty"):
+        buffer.sample(1)
+    obs = np.full((2, 1, 4), 0.5, np.float32)
+    buffer.extend(obs, obs, np.zeros((2, 1, 1), np.int64), np.ones((2, 1)), np.zeros((2, 1), bool), [[{}], [{}]])
+    assert buffer.size() == 2
+    assert buffer.sample(20).observations.unique().tolist() == [0.5]
+
+
+def test_what_was_given_may_change() -> None:
+    """`add` keeps values, not arrays."""
+    buffer = ReplayBuffer(10, BOX, spaces.Discrete(2), device="cpu")
+    obs, action, reward, done = np.zeros((1, 4), np.float32), np.zeros((1, 1), int), np.zeros(1), np.zeros(1, bool)
+    for _ in range(3):
+        buffer.add(obs, obs, action, reward, done, [{}])
+        obs += 1
+        reward += 1
+        done[:] = True
+    assert buffer._get_samples(np.arange(3)).observations[:, 0].tolist() == [0, 1, 2]
+    assert buffer.rewards[:3, 0].tolist() == [0, 1, 2]
+    assert buffer.dones[:3, 0].tolist() == [0, 1, 1]
+
+
+def test_episodes_of_one_step_fit() -> None:
+    """Each of them stores a last observation of its own; the buffer keeps all that SB3's would keep."""
+    buffer = ReplayBuffer(3_000, spaces.Box(0, 255, (64, 64), np.uint8), spaces.Discrete(2), device="cpu")
+    for number in range(7_000):
+        obs = np.full((1, 64, 64), number % 251, np.uint8)
+        buffer.add(obs, obs, np.zeros((1, 1), int), np.ones(1), np.ones(1, bool), [{}])
+    every = buffer._get_samples(np.arange(3_000)).observations[:, 0, 0].numpy()
+    assert np.array_equal(np.roll(every, 3_000 - 7_000 % 3_000), np.arange(4_000, 7_000) % 251)
+
+
+def test_observations_are_stored_once() -> None:
+    """The store takes half of the bytes of SB3's arrays, or a little more."""
+    buffer = ReplayBuffer(4_000, spaces.Box(0, 255, (64, 64), np.uint8), spaces.Discrete(2), device="cpu")
+    for number in range(4_000):
+        obs, following = (np.full((1, 64, 64), each % 251, np.uint8) for each in (number, number + 1))
+        buffer.add(obs, following, np.zeros((1, 1), int), np.ones(1), np.zeros(1, bool), [{}])
+    assert buffer._rows._table.stats()["bytes_stored"] < 1.1 * 4_000 * 64 * 64
+
+
+def test_another_thread_goes_on() -> None:
+    """A program that fills the buffer in one thread and goes on in another."""
+    buffer = ReplayBuffer(10, BOX, spaces.Discrete(2), device="cpu")
+    _add(buffer, 0, 1)
+    buffer.sample(1)
+    thread = threading.Thread(target=lambda: [_add(buffer, 1, 2), buffer.sample(1)])
+    thread.start()
+    thread.join()
+    assert buffer._get_samples(np.arange(2)).next_observations[:, 0].tolist() == [1, 2]
+
+
+def _trained(buffer: Any, **options: Any) -> tuple[DQN, torch.Tensor]:
+    model = DQN("MlpPolicy", "CartPole-v1", replay_buffer_class=buffer, seed=3, learning_starts=100, **options)
+    model.learn(1_200)
+    return model, torch.cat([each.flatten() for each in model.policy.parameters()])
+
+
+@pytest.mark.parametrize("n_steps", [1, 3])
+def test_same_training(n_steps: int) -> None:
+    """A run with one seed ends with the same weights, to the bit, as with SB3's buffer."""
+    kwargs = {"replay_buffer_kwargs": {"n_steps": n_steps}} if n_steps > 1 else {}
+    _, ours = _trained(ReplayBuffer, buffer_size=1_000, **kwargs)
+    _, theirs = _trained(_own(BOX, n_steps), buffer_size=1_000, **kwargs)
+    assert torch.equal(ours, theirs)
+
+
+def test_learns() -> None:
+    """DQN on CartPole gets far beyond the 20 steps of random actions."""
+    model = DQN(
+        "MlpPolicy",
+        "CartPole-v1",
+        replay_buffer_class=ReplayBuffer,
+        buffer_size=20_000,
+        learning_rate=2.3e-3,
+        batch_size=64,
+        learning_starts=1_000,
+        target_update_interval=10,
+        train_freq=64,
+        gradient_steps=32,
+        exploration_final_eps=0.04,
+        policy_kwargs={"net_arch": [64, 64]},
+        seed=1,
+    )
+    model.learn(10_000)
+    assert model.replay_buffer is not None
+    assert np.mean([each["r"] for each in model.ep_info_buffer or []][-20:]) > 60
+
+
+def test_saves_and_loads(tmp_path: Path) -> None:
+    """`save_replay_buffer` and `load_replay_buffer`; then training goes on with the loaded steps."""
+    model, _ = _trained(ReplayBuffer, buffer_size=1_000)
+    model.save_replay_buffer(tmp_path / "buffer")
+    model.save(tmp_path / "model")
+    before = model.replay_buffer
+    loaded = DQN.load(tmp_path / "model", env=model.env)
+    loaded.load_replay_buffer(tmp_path / "buffer")
+    assert type(loaded.replay_buffer) is ReplayBuffer
+    _same(*_batches(0, 64, loaded.replay_buffer, before))
+    loaded.learn(200)
+    assert loaded.replay_buffer.size() == 1_000
+
+
+def test_memory_option_is_accepted() -> None:
+    """`optimize_memory_usage` with its default partner, which SB3 refuses, and a second learn() after it."""
+    model = SAC(
+        "MlpPolicy", "Pendulum-v1", replay_buffer_class=ReplayBuffer, buffer_size=200, optimize_memory_usage=True
+    )
+    model.learn(150)
+    with pytest.warns(UserWarning, match="last trajectory"):
+        model.learn(150)
+    assert model.replay_buffer is not None
+    assert model.replay_buffer.size() == 200
+
+
+@pytest.mark.parametrize(
+    ("observation", "action", "options", "text"),
+    [
+        (spaces.Tuple([BOX]), BOX, {}, "the observation space is Tuple: ReplayBuffer stores Box"),
+        (spaces.Dict({"a": spaces.Dict({"b": BOX})}), BOX, {}, "observation space 'a' is Dict"),
+        (BOX, spaces.Text(5), {}, "the action space is Text"),
+        (BOX, BOX, {"n_steps": 0}, "n_steps=0: at least 1"),
+    ],
+)
+def test_refuses(observation: Any, action: Any, options: Any, text: str) -> None:
+    """Spaces and options that cannot work, before anything is stored."""
+    with pytest.raises(ValueError, match=re.escape(text)):
+        ReplayBuffer(10, observation, action, **options)
+
+
+def test_too_large() -> None:
+    """More than the machine's memory: the error names the option."""
+    with pytest.raises(
+        di_store.CapacityError, match=r"buffer_size=.* GiB, more than this machine has \(lower buffer_size="
+    ):
+        ReplayBuffer(50_000_000, spaces.Box(0, 255, (210, 160, 3), np.uint8), spaces.Discrete(2))
+
+
+def test_another_major_version() -> None:
+    """Importing says which one works."""
+    program = "import stable_baselines3 as s; s.__version__ = '3.0.1'; import di_store.adapters.sb3"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert "works with Stable-Baselines3 2, and 3.0.1 is installed" in done.stderr.splitlines()[-1]
+
+
+def test_page() -> None:
+    """The programs of the page run."""
+    page = (ROOT / "docs/adapters/sb3.md").read_text()
+    programs = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
+    assert programs
+    for program in programs:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(
+            [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
