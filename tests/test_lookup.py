@@ -181,3 +181,13 @@ def test_episodes_of_items(store: Any) -> None:
     assert di_store.Items(made.keys, made.lanes, made.starts).episodes.tolist() == [-1]
     with other.writer() as writer:
         assert writer.end_episode().episodes.tolist() == []
+
+
+def test_a_table_that_grew_while_slots_were_used_again(store: Any) -> None:
+    """New slots come behind those that were freed before: the slot after a slot is then not the next item's."""
+    table = table_of(store, 1_500)
+    table.resize(4_000)
+    for begin in range(0, 3_000, 500):
+        table.extend({"x": np.arange(begin, begin + 500)})
+    assert len(table) == 4_000
+    assert_lookup(table)
