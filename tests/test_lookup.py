@@ -191,3 +191,6 @@ def test_a_table_that_grew_while_slots_were_used_again(store: Any) -> None:
         table.extend({"x": np.arange(begin, begin + 500)})
     assert len(table) == 4_000
     assert_lookup(table)
+    keys = table.keys()
+    for place in range(0, 4_000, 50):  # one by one: a single miss makes a call list all keys
+        assert table.at(place).tolist() == [keys[place]]
