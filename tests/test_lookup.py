@@ -84,14 +84,18 @@ def test_held_items_have_no_position(store: Any) -> None:
     """A drawn item at its use limit is not live: neither listed nor found, until it comes back."""
     table = table_of(store, 10, max_times_sampled=1)
     keys = table.keys()
-    with table.loader(2, prefetch=1) as loader:
-        batch = next(loader)
-        held = set(batch.keys.tolist())
-        assert (table.positions(batch.keys) == -1).all()
-        assert held.isdisjoint(table.at(np.arange(len(table))).tolist())
+    reader = table._open().reader()
+    draws = reader.begin()
+    assert reader.draw(draws, 3) == 3
+    held = set(keys.tolist()) - set(table.keys().tolist())
+    assert len(held) == 3
+    assert (table.positions(list(held)) == -1).all()
+    assert held.isdisjoint(table.at(np.arange(len(table))).tolist())
     left = [key for key in keys.tolist() if key not in held]
     assert table.at(np.arange(len(left))).tolist() == left
     assert_lookup(table)
+    reader.give_back(draws)
+    assert table.at(np.arange(10)).tolist() == keys.tolist()
 
 
 def test_many_at_once(store: Any) -> None:
