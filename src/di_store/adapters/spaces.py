@@ -1,0 +1,93 @@
+"""Columns for the values of Gymnasium spaces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+import di_store
+
+_LEAVES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+
+Convert = Callable[[Any], Any]
+"""Turns a value of a space, or a batch of values, into the leaves of its columns: new arrays."""
+
+
+def parts(space: Any, what: str) -> dict[str, Any] | None:
+    """The spaces inside a `Dict` or `Tuple` by column name (a `Tuple`'s are "0", "1", …); None: it has none.
+
+    Raises:
+        TypeError: a table has no columns for such a space.
+    """
+    if isinstance(space, spaces.Dict):
+        return {str(name): part for name, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return {str(number): part for number, part in enumerate(space.spaces)}
+    if isinstance(space, _LEAVES):
+        return None
+    raise TypeError(
+        f"the {what} space holds a {type(space).__name__}, and a table has no columns for that: flatten or pad it with "
+        "a Gymnasium wrapper (Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple can be stored)"
+    )
+
+
+def specs(space: Any, what: str) -> Any:
+    """The columns of a space: a `Spec`, or a nested dict of them."""
+    inner = parts(space, what)
+    if inner is None:
+        return di_store.Spec(space.shape, space.dtype)
+    return {name: specs(part, what) for name, part in inner.items()}
+
+
+def step_specs(observation_space: Any, action_space: Any) -> dict[str, Any]:
+    """The columns of a step: ``obs``, ``action``, ``reward``, ``terminated``, ``truncated``."""
+    return {
+        "obs": specs(observation_space, "observation"),
+        "action": specs(action_space, "action"),
+        "reward": di_store.Spec((), np.float32),
+        "terminated": di_store.Spec((), np.bool_),
+        "truncated": di_store.Spec((), np.bool_),
+    }
+
+
+def converter(space: Any, what: str) -> Convert:
+    """The function that copies values of `space` into arrays of its columns, of the space's types."""
+    inner = parts(space, what)
+    if inner is None:
+        return _leaf_converter(space.dtype, what)
+    keys = list(space.spaces) if isinstance(space, spaces.Dict) else range(len(space.spaces))
+    converters = [(name, key, converter(part, what)) for (name, part), key in zip(inner.items(), keys, strict=True)]
+    return lambda value: {name: convert(value[key]) for name, key, convert in converters}
+
+
+def _leaf_converter(dtype: np.dtype[Any], what: str) -> Convert:
+    whole = dtype.kind in "biu"
+
+    def convert(value: Any) -> Any:
+        found: Any = np.array(value)
+        if found.dtype == dtype:
+            return found
+        if whole and found.dtype.kind not in "biu":
+            raise TypeError(f"the {what} is {found.dtype}, and its space has {dtype}: it would be rounded")
+        return found.astype(dtype)
+
+    return convert
+
+
+def original(space: Any, leaves: Any) -> Any:
+    """The leaves of a space's columns in the nesting of the space: tuples where it has a `Tuple`."""
+    if isinstance(space, spaces.Dict):
+        return {name: original(part, leaves[str(name)]) for name, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(original(part, leaves[str(number)]) for number, part in enumerate(space.spaces))
+    return leaves
+
+
+def mapped(function: Convert, leaves: Any) -> Any:
+    """The same nesting, each leaf replaced by ``function(leaf)``."""
+    if isinstance(leaves, dict):
+        return {name: mapped(function, leaf) for name, leaf in leaves.items()}
+    return function(leaves)
