@@ -123,6 +123,24 @@ def test_a_forgotten_end_of_episode_is_seen() -> None:
     assert len(found["obs"]) == 12
 
 
+@pytest.mark.filterwarnings("ignore:.*evicted before capacity:RuntimeWarning")
+def test_indexes_when_short_episodes_leave_room_for_fewer() -> None:
+    """Each episode of one step needs five frames."""
+    kinds = {"obs": {"shape": (60, 60, 4), "dtype": np.uint8}, "n": {"dtype": np.int64}}
+    buffer = ours.PrioritizedReplayBuffer(1_000, kinds, stack_compress="obs", next_of="obs")
+    frames = np.random.default_rng(0).integers(0, 255, (60, 60, 5)).astype(np.uint8)
+    for number in range(2_300):
+        frames[0, 0] = number % 250
+        assert buffer.add(obs=frames[..., :-1], next_obs=frames[..., 1:], n=number) == number % 1_000
+        buffer.on_episode_end()
+    assert buffer.table.stats()["evicted_for_room"] > 0
+    assert buffer.get_stored_size() < 1_000
+    batch = buffer.sample(64)
+    np.testing.assert_array_equal(batch["n"].ravel() % 1_000, batch["indexes"])
+    np.testing.assert_array_equal(buffer._encode_sample(batch["indexes"])["n"], batch["n"])
+    assert len(buffer.get_all_transitions()["n"]) == buffer.get_stored_size()
+
+
 def test_more_transitions_than_the_buffer_holds() -> None:
     buffer = ours.ReplayBuffer(7, env())
     assert buffer.add(**step(0, 17)) == 0

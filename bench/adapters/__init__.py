@@ -1,0 +1,1 @@
+"""Each adapter beside the framework's own buffer."""
