@@ -217,6 +217,30 @@ nb::object BatchMaker::draw(u32 n, nb::handle beta, bool distinct, Deadline dead
   return taken ? columns(batch, beta, data(&batch)) : nb::object();
 }
 
+nb::object BatchMaker::look(std::span<const u64> keys, nb::handle beta, nb::handle which, Deadline deadline) {
+  const u64 rows = plan_.spec.kind == ViewKind::kTransition ? plan_.spec.n_step : plan_.spec.time();
+  const u64 n = keys.size();
+  if (varies_ || n == 0 || n > kTakeItems || rows > kTakeRows / n || n * item_bytes_ > kTakeBytes) return {};
+  DrawSet set;
+  Assembly batch(set, arrays_.size(), true);
+  batch.places = static_cast<npy_intp>(n);
+  choose(which, &batch.wanted);
+  std::unique_ptr<Gather> gather = take_gather();
+  lay_out(*gather, &batch);
+  allocate(batch.bytes, &batch);
+  const auto copy = [&] {
+    if (!list_spans(set, false, &batch.spans)) return false;  // an unknown layout is not read under the lock
+    aim(nb::none(), &batch);
+    gather->run(batch.spans.data(), batch.live(), 0, batch.targets.data(), {batch.episodes, batch.starts});
+    return true;
+  };
+  const bool done = table_->reads.look(keys, &set, copy, deadline);
+  gathers_.push_back(std::move(gather));
+  if (!done) return {};
+  spread(&batch);
+  return columns(batch, beta, data(&batch));
+}
+
 u64 BatchMaker::ragged_bytes(const DrawSet& set) {
   std::vector<Span> spans;
   list_spans(set, true, &spans);
@@ -326,6 +350,7 @@ nb::object BatchMaker::given(nb::handle out, u32 output, u32 items) const {
 // that no item is overwritten before it has moved.
 void BatchMaker::spread(Assembly* batch) const {
   const std::vector<Drawn>& items = batch->set.items;
+  if (items.size() == batch->live()) return;
   for (std::size_t place = items.size(), from = batch->live(); place-- > 0;) {
     const bool live = items[place].entry != kNone;
     if (live) --from;

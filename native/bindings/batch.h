@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,9 @@ class BatchMaker {
   // Draws, copies and delivers n items in one hold of the table's lock, all outputs. An invalid object: that is not
   // possible for this batch, and nothing was drawn; use make().
   nb::object draw(u32 n, nb::handle beta, bool distinct, Deadline deadline);
+  // As make() with_live, in one hold of the table's lock: outputs of fixed size of a small batch of items, without a
+  // ledger entry for each. An invalid object: that is not possible for this batch; use make().
+  nb::object look(std::span<const u64> keys, nb::handle beta, nb::handle which, Deadline deadline);
   // Bytes that the values of variable length take in a batch of these items. The caller holds the items' chunks.
   u64 ragged_bytes(const DrawSet& set);
 

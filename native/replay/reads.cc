@@ -4,12 +4,33 @@
 
 namespace di {
 
-// Adds the item to the set; its chunks stay until deliver(). The caller holds the lock and has called change().
-void Reads::read(u32 slot, DrawSet* set) {
+namespace {
+
+constexpr std::size_t kAhead = 8;  // items whose words are fetched before they are needed
+
+// Stands for an item that is gone.
+Drawn gone(u64 key) {
+  Drawn drawn{};
+  drawn.key = key;
+  drawn.entry = kNone;
+  drawn.version = -1;
+  return drawn;
+}
+
+}  // namespace
+
+// The facts of an item that was not drawn. The caller holds the lock.
+Drawn Reads::found(u32 slot) const {
   const Item& item = core_.items[slot];
   Drawn drawn = describe(item, slot);
-  drawn.chunks = core_.chunks.covered(drawn.chunk, drawn.row, drawn.rows);
   drawn.probability = item.is(ItemState::kLive) ? core_.selection.sampler().probability(slot) : 0.0;
+  return drawn;
+}
+
+// Adds the item to the set; its chunks stay until deliver(). The caller holds the lock and has called change().
+void Reads::read(u32 slot, DrawSet* set) {
+  Drawn drawn = found(slot);
+  drawn.chunks = core_.chunks.covered(drawn.chunk, drawn.row, drawn.rows);
   drawn.entry = set->spare.back();
   set->spare.pop_back();
   core_.chunks.use(drawn.chunk, drawn.chunks);
@@ -27,19 +48,27 @@ void Reads::peek(std::span<const u64> keys, DrawSet* set, Deadline deadline) {
     core_.change();
     const std::size_t end = std::min(keys.size(), first + kBatchStep);
     for (std::size_t i = first; i < end; ++i) {
-      const u64 key = keys[i];
-      if (core_.items.holds(key)) {
-        read(key_slot(key), set);
-        continue;
-      }
-      Drawn gone{};
-      gone.key = key;
-      gone.entry = kNone;
-      gone.version = -1;
-      set->items.push_back(gone);
+      if (core_.items.holds(keys[i]))
+        read(key_slot(keys[i]), set);
+      else
+        set->items.push_back(gone(keys[i]));
     }
     draws_.note_table(set);
   }
+}
+
+// As Draws::take(): no item leaves a table whose lock is held, and an item holds its chunks. Nothing in shared memory
+// changes, so a kill leaves nothing behind.
+bool Reads::look(std::span<const u64> keys, DrawSet* set, const std::function<bool()>& copy, Deadline deadline) {
+  set->items.reserve(keys.size());
+  TableCore::Guard guard(core_, deadline);
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    if (i + kAhead < keys.size()) core_.items.prefetch_key(keys[i + kAhead]);
+    set->items.push_back(core_.items.holds(keys[i]) ? found(key_slot(keys[i])) : gone(keys[i]));
+    if (set->items.back().entry != kNone) __builtin_prefetch(&core_.arena->heap().descriptor(set->items.back().chunk));
+  }
+  draws_.note_table(set);
+  return copy();
 }
 
 void Reads::peek_oldest(u64 start, u64 count, DrawSet* set, Deadline deadline) {

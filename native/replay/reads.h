@@ -2,6 +2,7 @@
 // chunks until Draws::deliver(). If the process dies, the reaper ends it.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -14,6 +15,9 @@ class Reads {
   Reads(TableCore& core, Draws& draws) : core_(core), draws_(draws) {}
 
   void peek(std::span<const u64> keys, DrawSet* set, Deadline deadline);
+  // Describes at most kTakeItems items and calls `copy` in one hold of the lock, without ledger entries. The set is not
+  // to be delivered: nothing in it is held once this returns. False: as `copy` returned.
+  bool look(std::span<const u64> keys, DrawSet* set, const std::function<bool()>& copy, Deadline deadline);
   // Reads up to `count` live items after the `start` oldest, each in the hold that found it.
   void peek_oldest(u64 start, u64 count, DrawSet* set, Deadline deadline);
 
@@ -33,6 +37,7 @@ class Reads {
   std::vector<u64> walk(u64 start, u64 count, DrawSet* set, Deadline deadline);
   u32 after_last(const std::vector<u64>& seen, u64 last);
   void read(u32 slot, DrawSet* set);
+  Drawn found(u32 slot) const;
 
   TableCore& core_;
   Draws& draws_;
