@@ -22,10 +22,12 @@ from gymnasium import spaces
 from stable_baselines3 import DQN, SAC
 from stable_baselines3.common import buffers as sb3
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.envs import BitFlippingEnv
 from stable_baselines3.common.vec_env import VecNormalize
+from stable_baselines3.her.her_replay_buffer import HerReplayBuffer as Sb3HerReplayBuffer
 
 import di_store
-from di_store.adapters.sb3 import ReplayBuffer
+from di_store.adapters.sb3 import HerReplayBuffer, ReplayBuffer
 
 torch.set_num_threads(1)  # for networks this small, more threads only wait for each other
 
@@ -303,6 +305,42 @@ def test_saves_and_loads(tmp_path: Path) -> None:
     _same(*_batches(0, 64, loaded.replay_buffer, before))
     loaded.learn(200)
     assert loaded.replay_buffer.size() == 1_000
+
+
+def _hindsight(buffer: Any, n_envs: int, **kwargs: Any) -> Any:
+    env = make_vec_env(lambda: BitFlippingEnv(n_bits=4, continuous=False, max_steps=6), n_envs=n_envs)
+    model = DQN(
+        "MultiInputPolicy",
+        env,
+        replay_buffer_class=buffer,
+        replay_buffer_kwargs=kwargs,
+        learning_starts=60,
+        buffer_size=200,
+        seed=0,
+    )
+    return model.learn(400)
+
+
+@pytest.mark.parametrize("n_envs", [1, 3])
+@pytest.mark.parametrize("strategy", ["future", "final", "episode"])
+def test_same_hindsight(strategy: str, n_envs: int, tmp_path: Path) -> None:
+    """`HerReplayBuffer` of both ends with the same weights; saved and loaded, it draws the same."""
+    kwargs = {"n_sampled_goal": 3, "goal_selection_strategy": strategy, "copy_info_dict": strategy == "final"}
+    ours, theirs = (_hindsight(kind, n_envs, **kwargs) for kind in (HerReplayBuffer, Sb3HerReplayBuffer))
+    for mine, other in zip(ours.policy.parameters(), theirs.policy.parameters(), strict=True):
+        assert torch.equal(mine, other)
+    _same(*_batches(0, 50, ours.replay_buffer, theirs.replay_buffer))
+    for each in (ours, theirs):
+        each.save_replay_buffer(tmp_path / "buffer")
+        with pytest.warns(UserWarning, match="last trajectory"):
+            each.load_replay_buffer(tmp_path / "buffer")
+    _same(*_batches(1, 50, ours.replay_buffer, theirs.replay_buffer))
+
+
+def test_hindsight_needs_goals() -> None:
+    """Another space is refused with the keys that it lacks."""
+    with pytest.raises(ValueError, match="needs a Dict observation space, and 'achieved_goal' is not in it"):
+        HerReplayBuffer(10, BOX, BOX, None)
 
 
 def test_memory_option_is_accepted() -> None:

@@ -6,6 +6,7 @@ is stored once, also where it is the next observation of the step before.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from operator import methodcaller
 from typing import Any
@@ -21,6 +22,7 @@ try:
     from gymnasium import spaces
     from stable_baselines3.common import buffers as sb3
     from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
+    from stable_baselines3.her.her_replay_buffer import HerReplayBuffer as Sb3HerReplayBuffer
 except ImportError as error:
     raise ImportError("di_store.adapters.sb3 needs Stable-Baselines3 and PyTorch: pip install di-store[sb3]") from error
 
@@ -249,6 +251,56 @@ class ReplayBuffer(sb3.ReplayBuffer):  # type: ignore[misc]
         """The times that hold a step, oldest first."""
         order: Array = (np.arange(count) + (self.pos - count)) % self.buffer_size
         return order
+
+
+class _DictReplayBuffer(ReplayBuffer, sb3.DictReplayBuffer):  # type: ignore[misc]
+    """Comes between SB3's `HerReplayBuffer` and the class that it extends."""
+
+
+class HerReplayBuffer(Sb3HerReplayBuffer, _DictReplayBuffer):  # type: ignore[misc]
+    """In place of SB3's `HerReplayBuffer`, with its arguments: hindsight experience replay (Andrychowicz et al. 2017).
+
+    Raises:
+        ValueError: the observations are not a Dict with `observation`, `achieved_goal` and `desired_goal`.
+    """
+
+    def __init__(self, buffer_size: int, observation_space: spaces.Space, *args: Any, **kwargs: Any) -> None:
+        keys = set(observation_space.spaces) if isinstance(observation_space, spaces.Dict) else set()
+        if missing := {"observation", "achieved_goal", "desired_goal"} - keys:
+            raise ValueError(f"HerReplayBuffer needs a Dict observation space, and {sorted(missing)[0]!r} is not in it")
+        super().__init__(buffer_size, observation_space, *args, **kwargs)
+
+    def _get_real_samples(self, batch_indices: Array, env_indices: Array, env: Any = None) -> Any:
+        slots = batch_indices * self.n_envs + env_indices
+        data = self._rows.read(slots, DRAWN)
+        rewards = self._normalize_reward(self._rows.rewards.take(slots).reshape(-1, 1), env)
+        return self._samples(data, slots, rewards, env)
+
+    def _get_virtual_samples(self, batch_indices: Array, env_indices: Array, env: Any = None) -> Any:
+        slots = batch_indices * self.n_envs + env_indices
+        data = self._rows.read(slots, DRAWN)
+        infos: Any = [{} for _ in slots]
+        if self.copy_info_dict:
+            infos = copy.deepcopy(self.infos[batch_indices, env_indices])
+        obs, following = data["obs"], data["next_obs"]
+        goals = self._sample_goals(batch_indices, env_indices)
+        obs["desired_goal"], following["desired_goal"] = goals, goals.copy()
+        environment: Any = self.env
+        if environment is None:
+            raise ValueError("HerReplayBuffer computes rewards with its environment: call set_env() first")
+        rewards = environment.env_method("compute_reward", following["achieved_goal"], goals, infos, indices=[0])[0]
+        rewards = self._normalize_reward(rewards.astype(np.float32).reshape(-1, 1), env)
+        return self._samples(data, slots, rewards, env)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """As `ReplayBuffer`; without the environment, which `set_env` gives again."""
+        state = ReplayBuffer.__getstate__(self)
+        del state["env"]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        ReplayBuffer.__setstate__(self, state)
+        self.env = None
 
 
 def _check_spaces(observations: Any, actions: Any) -> None:
