@@ -23,7 +23,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _MODES = {"rw": Mode.OPEN, "x": Mode.NEW, "r": Mode.ATTACH}
 _LOOK_SECONDS = 0.05
 LOCK_SECONDS = 5.0
-"""How long attaching with a timeout of 0 may wait for the lock of the folder, which is held for moments only."""
+"""How long attaching with a timeout of 0 may still wait for the lock of the folder, which is only held briefly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class StoreInfo:
 
     Attributes:
         name: as `open` takes it.
-        pids: live processes that hold it.
+        pids: live processes that have it open.
         bytes: of memory that it has committed.
     """
 
@@ -53,10 +53,10 @@ def open(
     """Open a store; create it if it does not exist.
 
     Args:
-        name: letters, digits, ".", "_", "-"; None: a new store with a name of its own.
+        name: letters, digits, ".", "_", "-"; None: a new store with a generated name.
         memory: hard limit on what the store commits, metadata included: bytes, "4GiB", or a share of what machine
-            and cgroup allow. "fit": 256 MiB for objects and weights, and what the tables set aside, as they are made.
-            A store that exists keeps its own limit.
+            and cgroup allow. "fit": 256 MiB for objects and weights, plus what each new table reserves. A store that
+            exists keeps its own limit.
         mode: "rw" create or attach; "x" create, it must not exist; "r" attach and only read.
         seed: of all random choices in the store; None: a random seed.
         disk: not in this version.
@@ -109,7 +109,7 @@ def attach(name: str, *, timeout: float | None = 0) -> Store:
 
 
 def _explained(error: StoreNotFound) -> StoreNotFound | AccessDenied:
-    """The error for a store that nobody is seen to hold, with the processes that hold one unseen."""
+    """The error for a store that was not found; it names processes that may hold it but cannot be inspected."""
     hidden = _core.hidden_holders()
     mine = [each.pid for each in hidden if each.uid == os.geteuid()]
     if mine:
@@ -131,7 +131,7 @@ def _explained(error: StoreNotFound) -> StoreNotFound | AccessDenied:
 
 
 def list_stores() -> list[StoreInfo]:
-    """The stores that live processes of this user hold, sorted by name; without stores that were removed by force."""
+    """Stores that live processes of this user hold, sorted by name; without those removed by force."""
     pids: dict[tuple[str, str], list[int]] = {}
     size: dict[str, int] = {}
     for holder in _core.list_holders():
@@ -142,7 +142,7 @@ def list_stores() -> list[StoreInfo]:
 
 
 def remove(store: Store) -> None:
-    """Take a store away from all processes that hold it: their calls raise `StoreClosed`."""
+    """Remove a store that other processes may still hold: their calls raise `StoreClosed`."""
     store._session.arena.remove()
 
 

@@ -1,6 +1,6 @@
 """A session: one attachment of this process to a store, which a `Store` and all handles made from it share.
 
-When the `Store` is closed the session ends, and with it every handle that follows it.
+Closing the `Store` ends the session and every handle registered with `Session.follow`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from di_store.runtime import waits
 H = TypeVar("H")
 
 _versions: dict[str, dict[str, int]] = {}
-"""By store, the version of each name that this process last got from `latest`."""
+"""By uuid of the store, the version of each name of weights that this process last got from `latest`."""
 
 
 class Session:
-    """The attachment, its end, and who ends with it. Thread-safe.
+    """The attachment, and the handles that end with it. Thread-safe.
 
     Attributes:
         name: the store's.
@@ -35,17 +35,17 @@ class Session:
         self.readonly = readonly
         self.versions = _versions.setdefault(arena.stats()["uuid"], {})
         self._arena: _core.Arena | None = arena
-        # By id of the handle. A plain dict, since threads add to it while another goes through it.
+        # By id() of the handle. A plain dict without a lock: threads add to it while `close` iterates over a copy.
         self._followers: dict[int, tuple[weakref.ref[Any], Callable[[Any, StoreError], None]]] = {}
 
     @classmethod
     def attach(cls, name: str, *, readonly: bool = False) -> Session:
-        """A session of a store that is there."""
+        """A session of a store that exists."""
         return cls(_core.Arena.open(name, _core.Mode.ATTACH, 0, 0, waits.CALL_SECONDS), readonly=readonly)
 
     @property
     def arena(self) -> _core.Arena:
-        """The core's attachment; a call takes it once, since another thread may end the session.
+        """The core's attachment. Read it once per call: another thread may end the session meanwhile.
 
         Raises:
             StoreClosed: the session has ended.
@@ -72,11 +72,11 @@ class Session:
         return self.arena
 
     def refuse(self, *_: Any, **__: Any) -> NoReturn:
-        """In place of the core's calls, once the session has ended."""
+        """Replaces the core's calls once the session has ended: raises `StoreClosed`."""
         raise self._closed()
 
     def refuse_to_write(self, *_: Any, **__: Any) -> NoReturn:
-        """In place of the core's calls that write, where handles only read."""
+        """Replaces the core's calls that write, if handles only read: raises `AccessDenied`."""
         self.check_writable()
         self.refuse()
 
@@ -84,7 +84,7 @@ class Session:
         """Call ``end(handle, why)`` when the session ends; the session does not keep the handle alive.
 
         Raises:
-            StoreClosed: the session has ended by now, and so has the handle.
+            StoreClosed: the session has already ended; `end` was called.
         """
         key, known = id(handle), self._followers
         known[key] = weakref.ref(handle, lambda _: known.pop(key, None)), end
@@ -93,8 +93,8 @@ class Session:
             raise self._closed()
 
     def close(self) -> None:
-        """End the session and every handle that follows it. The mapping goes with the last handle and array."""
-        self._arena = None  # first: a handle that begins to follow from now on sees it
+        """End the session and every handle that follows it. The memory is unmapped with the last handle and array."""
+        self._arena = None  # first: `follow` checks this after it registers, so no handle is missed
         for reference, end in list(self._followers.values()):
             if (handle := reference()) is not None:
                 end(handle, self._closed())
@@ -104,7 +104,7 @@ class Session:
 
 
 def loaded(attach: Callable[[Session], H], name: str, readonly: bool) -> H:
-    """A handle that was pickled, in the process that loads it: with a session of its own.
+    """Load a pickled handle in this process, with a new session.
 
     Args:
         attach: makes the handle; if it fails the session ends.

@@ -47,7 +47,7 @@ class Store:
         self._objects = Objects(session)
         self._weights = Weights(session)
         self._tables = Tables(session)
-        # The core's calls, without a step between: `close` puts others in their place.
+        # The core's methods themselves, for speed; `close` replaces them.
         self._put: Callable[[Any, bytes | None, float], bytes] = (
             session.refuse_to_write if session.readonly else session.arena.put
         )
@@ -93,7 +93,7 @@ class Store:
         arena.resize(budget_bytes(memory), waits.CALL_SECONDS)
 
     def stats(self) -> StoreStats:
-        """Bytes, clients, waiters and tables as nested dicts, without locks but for what `Table.stats` says."""
+        """Bytes, clients, waiters and tables as nested dicts. Takes no locks except those of `Table.stats`."""
         arena = self._session.arena
         tables: dict[str, TableStats] = {}
         for name in arena.tables():
@@ -143,7 +143,7 @@ class Store:
         if id is None and ttl is None and durability is _MEMORY and (timeout is _MINUTE or check_timeout(timeout) != 0):
             try:
                 return ref_of(self._put(value, None, 0.0))
-            except (StoreFull, Timeout):  # no room, or a lock is held up: from now on with the call's timeout
+            except (StoreFull, Timeout):  # no room, or a lock is held: try again below with the timeout
                 pass
         check_durability(durability)
         return self._objects.put(value, id, ttl, timeout)

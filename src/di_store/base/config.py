@@ -15,24 +15,24 @@ from di_store.base.errors import CorruptData, shown
 T = TypeVar("T")
 
 MAX_COUNT = 2**31 - 1
-"""The largest number of rows any option may name."""
+"""The largest row count that an option accepts."""
 
 
 def count(option: str, value: object, *, minimum: int, maximum: int = MAX_COUNT, why: str = "") -> int:
     """`value` as an int within bounds.
 
     Raises:
-        TypeError: no whole number (bool counts as none).
-        ValueError: out of bounds; `why` explains the lower one.
+        TypeError: not a whole number; bool is refused too.
+        ValueError: out of bounds; `why` is the reason for the lower bound.
     """
     if isinstance(value, bool):
         raise TypeError(f"{option}={shown(value)}: give a whole number")
     if isinstance(value, (int, np.integer)):
-        number = int(value)  # a signal handler's own exception passes
+        number = int(value)  # outside the try: an exception of a signal handler must not become a TypeError
     else:
         try:
             number = operator.index(value)  # type: ignore[arg-type]
-        except Exception:  # whatever a foreign type raises
+        except Exception:  # `__index__` of a foreign type may raise anything
             raise TypeError(f"{option}={shown(value)} is a {type(value).__name__}: give a whole number") from None
     if number < minimum:
         raise ValueError(f"{option}={shown(number)} is below {minimum}" + (f": {why}" if why else ""))
@@ -42,17 +42,17 @@ def count(option: str, value: object, *, minimum: int, maximum: int = MAX_COUNT,
 
 
 def as_float(option: str, value: object, wanted: str) -> float:
-    """`value` as a float, NaN and infinities included; what is too large for one is infinite.
+    """`value` as a float. NaN and infinities are kept; a number too large for a float becomes infinite.
 
     Raises:
-        TypeError: no number (bool and text count as none); `wanted` says what to give.
+        TypeError: not a number; bool and text are refused too. `wanted` says what to give.
     """
     if type(value) is float:
         return value
     if type(value) is int or isinstance(value, (np.floating, np.integer)):
         try:
             return float(value)
-        except OverflowError:  # and nothing else: a signal handler's own exception passes
+        except OverflowError:  # nothing else: an exception of a signal handler must not become a TypeError
             return math.inf if value > 0 else -math.inf
     refused = isinstance(value, (bool, str, bytes)) or type(value).__name__ in ("bool_", "bool")
     if not refused and hasattr(value, "__float__"):
@@ -60,7 +60,7 @@ def as_float(option: str, value: object, wanted: str) -> float:
             return float(value)
         except OverflowError:
             return math.inf if value > 0 else -math.inf  # type: ignore[operator]
-        except Exception:  # whatever a foreign type raises
+        except Exception:  # `__float__` of a foreign type may raise anything
             pass
     raise TypeError(f"{option}={shown(value)} is a {type(value).__name__}: give {wanted}")
 
@@ -69,8 +69,8 @@ def real(option: str, value: object, *, minimum: float = 0.0, maximum: float = m
     """`value` as a finite float within bounds, both included.
 
     Raises:
-        TypeError: no number.
-        ValueError: NaN, infinite, or out of bounds; `why` explains them.
+        TypeError: not a number.
+        ValueError: NaN, infinite, or out of bounds; `why` is the reason for the bounds.
     """
     number = as_float(option, value, "a number")
     if not math.isfinite(number) or not minimum <= number <= maximum:
@@ -95,7 +95,7 @@ def choice(option: str, value: object, choices: Iterable[str]) -> str:
 
 
 def is_name(value: object, most: int) -> TypeGuard[str]:
-    """Whether it is text of 1 to `most` bytes of UTF-8, without NUL."""
+    """Whether `value` is text of 1 to `most` bytes in UTF-8, without NUL."""
     if not isinstance(value, str) or "\0" in value:
         return False
     try:
@@ -105,23 +105,23 @@ def is_name(value: object, most: int) -> TypeGuard[str]:
 
 
 def listed(option: str, value: object, wanted: str) -> list[Any]:
-    """What goes through as a list; TypeError with what is `wanted` for text, and what has no elements."""
+    """An iterable as a list. Text, and anything not iterable, is a TypeError that says what is `wanted`."""
     if type(value) in (list, tuple):
-        return list(value)  # type: ignore[call-overload, no-any-return]  # a signal handler's own exception passes
+        return list(value)  # type: ignore[call-overload, no-any-return]  # outside the try, as in `count`
     if not isinstance(value, (str, bytes)):
         try:
             return list(value)  # type: ignore[call-overload, no-any-return]
-        except Exception:  # whatever a foreign type raises
+        except Exception:  # `__iter__` of a foreign type may raise anything
             pass
     raise TypeError(f"{option}={shown(value)} is a {type(value).__name__}: give {wanted}")
 
 
 def names(option: str, value: object) -> tuple[str, ...]:
-    """Column names as a tuple: one text stands for a tuple of one.
+    """Column names as a tuple; a single name may be given as text.
 
     Raises:
         TypeError: neither text nor an iterable of texts.
-        ValueError: an empty name, or one named twice.
+        ValueError: an empty name, or a name given twice.
     """
     found = [value] if isinstance(value, str) else listed(option, value, "a tuple of column names")
     for each in found:
@@ -153,7 +153,7 @@ def to_plain(config: Any) -> dict[str, Any]:
 
 
 def from_plain(plain: Any, classes: Iterable[type[T]], what: str) -> T:
-    """The object that `to_plain` described, one of `classes`, checked as if written by hand.
+    """The object that `to_plain` described, one of `classes`. Its constructor checks the values as usual.
 
     Raises:
         CorruptData: unknown kind or field, or values that its constructor refuses.
@@ -171,7 +171,7 @@ def instance(option: str, value: object, classes: tuple[type[T], ...]) -> T:
     """`value` if it is an instance of one of `classes`.
 
     Raises:
-        TypeError: it is not; a class in place of its instance is pointed out.
+        TypeError: it is not; the text says so if the class itself was given instead of an instance.
     """
     if isinstance(value, classes):
         return value

@@ -1,7 +1,7 @@
 """Element types: numpy's, and those that only ml_dtypes or torch know (bfloat16, float8, …).
 
-Such an *extension* type is stored as void of its size, together with its name; its numpy form appears when ml_dtypes
-is there, its torch form when torch is. Neither is imported before a value of theirs is met.
+Such an *extension* type is stored as a numpy void type of its size, together with its name. Readers get the ml_dtypes
+type if ml_dtypes is installed, and torch's type if they ask for tensors. Both packages are imported only when needed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def resolve(dtype: Any) -> tuple[DType, str]:
         dtype: what ``np.dtype`` takes, a torch or ml_dtypes dtype, or an extension's name.
 
     Raises:
-        ValueError: no dtype, one of Python objects, or one without a fixed size.
+        ValueError: not a dtype, a dtype of Python objects, or one without a fixed size.
     """
     name = _extension_name(dtype)
     if name:
@@ -132,7 +132,7 @@ def parse(plain: Any, *, depth: int = 0) -> DType:
     """The dtype that `describe` gave; extensions are void of their size where ml_dtypes is missing.
 
     Raises:
-        ValueError: `plain` is nothing that `describe` makes.
+        ValueError: `plain` is not in the form that `describe` returns.
     """
     try:
         if isinstance(plain, str):
@@ -165,7 +165,7 @@ def is_tensor(value: Any) -> bool:
 
 
 def import_torch(wanted: str) -> Any:
-    """torch, for what needs it; ModuleNotFoundError naming that where it is not installed."""
+    """The torch module. If it is not installed, ModuleNotFoundError says that `wanted` needs it."""
     try:
         return importlib.import_module("torch")
     except ImportError:
@@ -175,8 +175,8 @@ def import_torch(wanted: str) -> Any:
 def tensor_array(tensor: Any) -> tuple[Array, str]:
     """A dense torch tensor as a C-order numpy array, and its extension's name or "".
 
-    A contiguous tensor on the CPU is not copied; others are (CUDA to the CPU, conjugate views resolved). Extensions
-    come as void of their size.
+    A contiguous tensor on the CPU is not copied; others are (CUDA to the CPU, conjugate views resolved). An extension
+    type becomes a void type of its size.
 
     Raises:
         ValueError: sparse, quantized, meta or otherwise without plain elements.
@@ -189,7 +189,7 @@ def tensor_array(tensor: Any) -> tuple[Array, str]:
         if not dense.is_cpu:
             dense = dense.cpu()
         dense = dense.resolve_conj().resolve_neg().contiguous()
-    except RuntimeError as error:  # nested ones; torch has no memory for a copy
+    except RuntimeError as error:  # a nested tensor, or torch has no memory for the copy
         raise ValueError(f"a tensor of {tensor.dtype} cannot be copied ({str(error).partition(chr(10))[0]})") from None
     name = torch_name(dense.dtype)
     if name not in EXTENSIONS:

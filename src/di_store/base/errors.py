@@ -1,8 +1,8 @@
 """Every error Di-store raises: a small closed set, each text naming the option or command that helps.
 
 ``ValueError`` and ``TypeError`` stand for bad arguments; everything else is a `StoreError`. A text is the message
-followed by a remedy in parentheses. The class brings a remedy; the place that raises passes a better one where it
-knows one, or ``remedy=""`` where the message already says what to do. All errors pickle with their text, remedy and
+followed by a remedy in parentheses. Each class has a default remedy; the code that raises may pass a better one, or
+``remedy=""`` if the message already says what to do. All errors pickle with their text, remedy and
 attributes, so they cross processes (multiprocessing, Ray) unchanged.
 """
 
@@ -53,7 +53,7 @@ _SHOWN = 120
 
 
 def shown(value: Any) -> str:
-    """A value of the user's for an error text: its repr, cut; never an error of its own, however deep or odd it is."""
+    """`repr` of a user's value for an error text, cut to 120 characters. Never raises, even if the repr does."""
     try:
         text = repr(value)
     except Exception:
@@ -83,7 +83,7 @@ class StoreClosed(StoreError):
 
 
 class StoreFull(StoreError):
-    """No room came free within the timeout. Nothing was written."""
+    """No room became free within the timeout. Nothing was written."""
 
     default_remedy = (
         "store.resize(memory=) gives more room, store.delete() and dropped arrays free some, timeout= waits longer; "
@@ -92,7 +92,7 @@ class StoreFull(StoreError):
 
 
 class CapacityError(StoreError):
-    """What was asked for can never fit into the budget. Nothing was reserved."""
+    """The request can never fit into the memory limit. Nothing was reserved."""
 
     default_remedy = "lower capacity= or max_bytes=, or raise memory= with store.resize(memory=)"
 
@@ -172,15 +172,15 @@ class AccessDenied(StoreError):
 class Timeout(StoreError, TimeoutError):
     """The call waited for `timeout` seconds, or can never go on. Nothing was changed, unless it has `passed`.
 
-    `runtime.waits.Wait` makes its text; for a lock, the core's `SharedLock`, which names the owner.
+    Its text comes from `runtime.waits.Wait`; for a lock, from the core's `SharedLock`, which names the owner.
 
     Calls that do many things one by one (`update_priorities`, `delete`, `reset`) may have done some; repeat them.
 
     Attributes:
         reason: the condition that was waited for, with its counts.
-        culprit: who held it up, such as "pid 123, stopped"; None when nobody in particular.
-        passed: True where a call of more than 64 items was held up after its rows and some of its items were written.
-            The writer's next call ends with the rest first; to repeat the call would write it twice.
+        culprit: the process that blocks the call, such as "pid 123, stopped"; None if unknown.
+        passed: True if a call of more than 64 items timed out after its rows and some of its items were written. The
+            writer's next call first writes the remaining items. Repeating the call would write its rows twice.
     """
 
     passed = False

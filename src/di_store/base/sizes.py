@@ -1,4 +1,4 @@
-"""Sizes of memory as people write and read them: ``4096``, ``"500MB"``, ``"4GiB"``, ``"25%"``; and ages."""
+"""Memory sizes as people write and read them (``4096``, ``"500MB"``, ``"4GiB"``, ``"25%"``), and durations."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def parse_size(value: int | float | str, *, total: int | None = None, option: st
 
 
 def budget_bytes(memory: int | float | str) -> int:
-    """The hard cap that `memory` stands for, of a store on this machine.
+    """The memory limit in bytes that `memory` means for a store on this machine.
 
     Raises:
         ValueError, TypeError: as `parse_size`. CapacityError: more than the machine has.
@@ -121,7 +121,7 @@ def format_size(size_bytes: int) -> str:
 
 
 def seconds_text(seconds: float) -> str:
-    """An age for people: ``0.3 s``, ``12 s``, ``5 min 3 s``, ``2 h 5 min``."""
+    """A duration for people: ``0.3 s``, ``12 s``, ``5 min 3 s``, ``2 h 5 min``."""
     if seconds < 9.95:
         return f"{max(seconds, 0.0):.1f} s"
     whole = round(seconds)

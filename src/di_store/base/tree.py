@@ -17,14 +17,14 @@ MAX_DEPTH = 32
 
 
 def flatten(tree: Mapping[str, Any], *, what: str = "step") -> dict[str, Any]:
-    """The leaves of `tree` by path, in the order in which they stand.
+    """The leaves of `tree` by path, in the order of the dicts.
 
     Args:
         tree: nested mappings with text keys.
         what: what the tree is, for the error texts.
 
     Raises:
-        TypeError: `tree` is no mapping, or a key is no text.
+        TypeError: `tree` is not a mapping, or a key is not text.
         ValueError: an empty mapping, an empty key or one with "/", more than 32 levels.
     """
     if not isinstance(tree, Mapping):
@@ -98,7 +98,7 @@ def is_below(path: str, node: str) -> bool:
 
 
 def select(paths: Iterable[str], wanted: str | Iterable[str], *, option: str = "columns") -> tuple[str, ...]:
-    """Those of `paths` that `wanted` names, itself or through an inner node, in the order of `paths`.
+    """Those of `paths` that `wanted` names, directly or by an inner node above them, in the order of `paths`.
 
     Args:
         paths: all column names.
@@ -106,8 +106,8 @@ def select(paths: Iterable[str], wanted: str | Iterable[str], *, option: str = "
         option: the argument's name, for the error text.
 
     Raises:
-        ValueError: a name in `wanted` means no column.
-        TypeError: a name is no text.
+        ValueError: a name in `wanted` matches no column.
+        TypeError: a name is not text.
     """
     known = tuple(paths)
     names = (wanted,) if isinstance(wanted, str) else tuple(wanted)
@@ -123,7 +123,7 @@ def select(paths: Iterable[str], wanted: str | Iterable[str], *, option: str = "
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The tail of an error text: the names close to `name`, else all there are."""
+    """The end of an error text: known names similar to `name`, or else the first 12 names."""
     names = list(known)
     groups = {path[:cut] for path in names for cut in range(len(path)) if path[cut] == SEPARATOR}
     close = difflib.get_close_matches(name, [*names, *sorted(groups)], n=3)

@@ -1,7 +1,7 @@
 """One column of a stream: what its values are, and the slow path that brings a value into that form.
 
-The core writes arrays of exactly the right type and shape at once. Everything else comes through `Column.coerce`, which
-casts what api promises to cast and refuses the rest with path, expectation, finding and remedy:
+The core writes arrays of exactly the right type and shape directly. Everything else goes through `Column.coerce`, which
+casts the cases below and refuses the rest; the error says the path, the expected type, what was given, and a remedy:
 
 * numbers (Python's and numpy's), 0-d arrays, lists of numbers, and the column ``reward`` in any form are cast *within
   their kind*: bool to bool, int to int (signed or not), float to float, complex to complex, text to wider text. A value
@@ -29,7 +29,7 @@ FLAGS = ("terminated", "truncated")
 Lead: TypeAlias = "int | tuple[int, ...] | None"
 
 MAX_BYTES = 2**32 - 1
-"""Of one row of a fixed column, of one element of a ragged one; as many elements a ragged row may hold."""
+"""Most bytes of one row of a fixed column or of one element of a ragged one; most elements of a ragged row."""
 _KINDS = {"b": "bool", "i": "int", "u": "int", "f": "float", "c": "complex", "S": "bytes", "U": "text"}
 _MAX_DIMENSIONS = 32
 
@@ -40,7 +40,7 @@ class Column:
 
     Attributes:
         name: the leaf's path, joined by "/".
-        dtype: as stored, in native byte order; void of its size for an extension type.
+        dtype: as stored, in native byte order; for an extension type a void type of its size.
         shape: of one row; for a ragged column, of one of the row's elements.
         ragged: rows hold a varying number of elements, ``[k, *shape]``.
         max_rows: the largest k; None: no bound, or not ragged.
@@ -185,7 +185,7 @@ class Column:
         return self._narrow(array)
 
     def _loses(self, dtype: DType) -> bool:
-        """Whether `astype` would drop what is not of the column's kind: imaginary parts, or text that is no number."""
+        """Whether `astype` would lose data or fail: imaginary parts, text, objects, dates."""
         return dtype.kind in "USOVmM" or (dtype.kind == "c" and self.kind != "complex")
 
     def _widens(self, dtype: DType) -> bool:
@@ -207,7 +207,7 @@ class Column:
         raise self._mismatch(f"{source} {_shown(array)}", None, remedy)
 
     def _narrow(self, array: Array) -> Array:
-        """Cast within one kind, refusing values that would change into something else."""
+        """Cast within one kind; refuse values that the target type cannot hold."""
         if self.kind == "int" and array.size:
             least, most = _int_bounds(self.type_name)
             low, high = int(array.min()), int(array.max())
@@ -277,7 +277,7 @@ def _shown(array: Array) -> str:
 
 
 def is_number(value: Any) -> bool:
-    """Whether `value` is a Python number (numpy's scalars know their dtype and are none)."""
+    """Whether `value` is a Python number. Numpy scalars are not: they have a dtype of their own."""
     return isinstance(value, (bool, int, float, complex)) and not isinstance(value, np.generic)
 
 
@@ -292,7 +292,7 @@ def as_array(value: Any, name: str) -> tuple[Array, str, bool]:
     """Any leaf as an array, its extension type's name or "", and whether it may be cast within its kind.
 
     Raises:
-        SchemaMismatch: no array of a fixed element type can be made of it.
+        SchemaMismatch: it cannot be made an array of a fixed element type.
     """
     if dtypes.is_tensor(value):
         try:
@@ -332,7 +332,7 @@ def _list_array(value: list[Any] | tuple[Any, ...], name: str) -> Array:
         if value and dtypes.is_tensor(value[0]):
             return np.stack([dtypes.tensor_array(entry)[0] for entry in value])
         return np.asarray(value)
-    except (ValueError, TypeError, AttributeError, RuntimeError):  # torch raises the last
+    except (ValueError, TypeError, AttributeError, RuntimeError):  # torch raises RuntimeError
         raise SchemaMismatch(
             f"column {name!r}: got a {type(value).__name__} whose entries have different shapes",
             remedy="make them equal, or declare the column ragged: Spec((None, …), dtype, max=…)",

@@ -13,10 +13,10 @@ from di_store.base.errors import shown
 
 
 class Ragged:
-    """Rows of varying length, packed. Of numpy arrays, or of torch tensors on any device, as the batch it is from.
+    """Rows of varying length, packed. Holds numpy arrays or torch tensors, as the batch it belongs to.
 
     Attributes:
-        values: ``[total, …]``, all rows one behind the other.
+        values: ``[total, …]``, all rows concatenated.
         offsets: int64[rows + 1]; row i is ``values[offsets[i]:offsets[i + 1]]``.
         lead: shape of the rows: ``(n,)``, or ``(n, time)`` where each example has several.
     """
@@ -52,7 +52,7 @@ class Ragged:
         """``[*lead, to, …]``: each row at the front, `fill` behind it; on the device and in the dtype of `values`.
 
         Args:
-            fill: value of what no row has.
+            fill: value behind the end of each row.
             to: elements of every row; None: as many as the longest has.
 
         Raises:
@@ -75,9 +75,9 @@ class Ragged:
         return found.reshape(*self.lead, to, *self.values.shape[1:])
 
     def nested(self) -> Any:
-        """A torch nested tensor of layout jagged, ``[rows, (varying), …]``; tensors share their memory with it.
+        """A torch nested tensor with jagged layout, ``[rows, (varying), …]``. It shares memory with tensors.
 
-        Where each example has several rows (``lead == (n, time)``) it has n * time of them.
+        If each example has several rows (``lead == (n, time)``), it has n * time rows.
         """
         torch = import_torch("Ragged.nested()")
         values, offsets = self.values, self.offsets
@@ -104,7 +104,7 @@ def _padded_array(ragged: Ragged, fill: Any, lengths: Any, to: int) -> Any:
 
 
 def _padded_tensor(ragged: Ragged, fill: Any, lengths: Any, to: int) -> Any:
-    """Gathered, not scattered by a mask: where `to` is given, a GPU works on while the host goes on."""
+    """Gathers instead of assigning through a mask: a mask makes the host wait for the GPU, even where `to` is given."""
     torch, values, offsets = import_torch("padded()"), ragged.values, ragged.offsets
     if to == 0 or not len(values):
         return values.new_full((len(lengths), to, *values.shape[1:]), fill)

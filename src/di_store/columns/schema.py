@@ -89,7 +89,7 @@ class Schema:
     _by_name: dict[str, Column] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        # Here, not in a cached_property: until Python 3.11 that has a lock, which a forked child may inherit taken.
+        # Not a cached_property: up to Python 3.11 that takes a lock, and a forked child could inherit it locked.
         object.__setattr__(self, "names", tuple(column.name for column in self.columns))
         object.__setattr__(self, "_by_name", {column.name: column for column in self.columns})
         if not self.columns:
@@ -134,7 +134,7 @@ class Schema:
         Args:
             step: nested dict of numbers, arrays, tensors. Python bool, int, float give bool, int64, float32;
                 ``reward`` gives float32 and ``terminated``, ``truncated`` give bool whatever they are.
-            lanes: leading axes that every leaf has and no row: None, n, or ``(T, n)``.
+            lanes: leading axes of every leaf, which are not part of a row: None, n, or ``(T, n)``.
 
         Raises:
             SchemaMismatch: a leaf without the leading axes, or of a type that columns cannot hold. ValueError and
@@ -144,7 +144,7 @@ class Schema:
         return cls(tuple(_inferred(name, leaf, leading(lanes)) for name, leaf in leaves.items()))
 
     def select(self, wanted: str | Iterable[str], *, option: str = "columns") -> tuple[str, ...]:
-        """Names of the columns that `wanted` means, inner nodes resolved; ValueError for unknown ones."""
+        """Names of the columns that `wanted` names, inner nodes resolved; ValueError for unknown ones."""
         return tree.select(self.names, wanted, option=option)
 
     def subset(self, names: Iterable[str]) -> Schema:
@@ -179,7 +179,7 @@ class Schema:
         return {name: self._by_name[name].coerce(leaf, lanes) for name, leaf in leaves.items()}
 
     def unknown(self, name: str, leaf: Any) -> SchemaMismatch:
-        """The error for a leaf whose path is no column's."""
+        """The error for a leaf whose path is not the name of a column."""
         remedy = "columns are fixed once declared: leave it out, or make the table with schema="
         below = [each for each in self.names if tree.is_below(each, name)]
         above = next((each for each in self.names if tree.is_below(name, each)), None)
@@ -208,7 +208,7 @@ class Schema:
 
     @property
     def dominant(self) -> Column:
-        """The column that takes most bytes; one without a bound before all others."""
+        """The column that takes most bytes per row; a column without a bound counts as the largest."""
         return max(self.columns, key=lambda column: float("inf") if column.row_bytes is None else column.row_bytes)
 
     @classmethod
@@ -242,7 +242,7 @@ class Schema:
             ) from None
 
     def difference(self, other: Schema) -> str:
-        """What differs between two schemas, for people; "" when nothing does (order counts for nothing)."""
+        """Differences between two schemas as text for people; "" if there are none. The order of columns is ignored."""
         parts = [f"{name!r} is only in the first" for name in self.names if name not in other]
         parts += [f"{name!r} is only in the second" for name in other.names if name not in self]
         for column in self:
@@ -284,7 +284,7 @@ class Schema:
         """The schema that `to_plain` described.
 
         Raises:
-            CorruptData: it describes none.
+            CorruptData: it does not describe a schema.
         """
         try:
             return cls(tuple(_restored(entry) for entry in plain))

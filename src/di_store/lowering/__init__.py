@@ -1,1 +1,1 @@
-"""From what users chose to the core's numbers: how rows lie, what a table needs."""
+"""Turns users' settings into the core's numbers: the layout of rows, and the memory that a table needs."""

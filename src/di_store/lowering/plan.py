@@ -22,7 +22,7 @@ from di_store.columns.schema import Schema
 from di_store.policy.views import NEXT, Episode, Opaque, Sequence, Transition, View, check_columns, frame_stacks
 
 WIDE_BYTES = 512
-"""Columns of at least this many bytes a row lie column by column, smaller ones together in the row's record."""
+"""Columns of at least this many bytes per row are stored column by column; smaller ones share the row's record."""
 
 VALUE = "value"
 """The one column of a table of Python values: their encoded bytes."""
@@ -44,9 +44,9 @@ class Place:
     Attributes:
         kind: in the row's record, column by column, or in the chunk's heap.
         row_bytes: of one row; in the heap: of one element.
-        offset: in the record; of the heap: of the slot that says where the value lies.
+        offset: in the record, in bytes; for the heap: of the slot in the record that locates the value.
         index: of a wide column: its number among those.
-        before: of a wide column: bytes a row of the wide ones in front of it.
+        before: of a wide column: bytes per row of all wide columns in front of it.
     """
 
     kind: ColumnPlace
@@ -65,7 +65,8 @@ class Layout:
         sparse: names stored only where a sequence starts.
         places: of the columns.
         record_bytes: bytes of a row's record.
-        wide: how many columns lie column by column, and their bytes a row.
+        wide: how many columns are stored column by column.
+        wide_bytes: their bytes per row, together.
     """
 
     columns: tuple[Column, ...]
@@ -90,7 +91,7 @@ class Layout:
         return [at for name in names if (at := self.number(name)) >= 0]
 
     def publish(self, arena: _core.Arena, seconds: float) -> int:
-        """Its number in the store; equal layouts are there once.
+        """Store the layout; returns its number. Equal layouts are stored once.
 
         Raises:
             CapacityError: no room for it.
@@ -138,7 +139,7 @@ def _described(column: Column) -> list[Any]:
 
 
 def make_layout(schema: Schema, sparse: frozenset[str] = frozenset()) -> Layout:
-    """Place the columns: small ones in the record, by falling alignment so that nothing is padded between them.
+    """Place the columns: small ones in the record, by descending alignment so that no padding is needed between them.
 
     Raises:
         ValueError: more columns than a row can have.
@@ -192,7 +193,7 @@ def check_limits(view: View) -> None:
     """Refuse a view whose items are larger than the core can hold.
 
     Raises:
-        ValueError: more rows in an item, or frames in a stack, than there can be.
+        ValueError: more rows in an item, or frames in a stack, than the core supports.
     """
     stacks = view.frame_stack if isinstance(view, (Transition, Sequence)) else None
     _core.check_view(_native_view(view, max((stacks or {}).values(), default=1)))
@@ -283,11 +284,11 @@ class ReadPlan:
 
     @property
     def item_bytes(self) -> int:
-        """Bytes of one example by itself, ragged outputs apart."""
+        """Bytes of one example, without ragged outputs."""
         return sum(self.output_bytes)
 
     def bytes_of(self, which: list[int] | None) -> int:
-        """Bytes of one example with these outputs, ragged ones apart."""
+        """Bytes of one example with these outputs, without ragged ones."""
         return self.item_bytes if which is None else sum(self.output_bytes[at] for at in which)
 
     def which(self, columns: str | Iterable[str] | None) -> list[int] | None:
@@ -417,7 +418,7 @@ def _windows(view: Sequence | Episode, schema: Schema, kept: set[str], outputs: 
 
 
 def _transition(view: Transition, schema: Schema, kept: set[str], outputs: _Outputs) -> tuple[Plan, Plan | None]:
-    """Adds the outputs; the columns of reward and discount that they are computed from."""
+    """Adds the outputs. Returns the columns from which reward and discount are computed."""
     observed = observed_columns(view, schema)
     for column in schema:
         if column.name not in kept or column.name == "discount":

@@ -1,6 +1,6 @@
-"""Bytes that a table must set aside so that `capacity` items really fit.
+"""Bytes that a table must reserve so that `capacity` items really fit.
 
-How many rows a chunk holds, and the block it occupies, is computed by the core, as its writers compute it.
+The core computes the rows of a chunk and the block it occupies, with the same function that its writers use.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from di_store.policy.views import Sequence
 
 MIB = 1 << 20
 _MOST_ROW = 1 << 39
-"""Bytes of a row's values beyond which no store could hold one: the core's arithmetic has 64 bits."""
+"""Upper bound in bytes for the values of a row, above what any store holds: keeps 64-bit products from overflowing."""
 _SLACK = 1.1
 _MOST_ITEM_CHUNK = 4 * MIB
 _OUT_OF_ORDER_ROWS, _OUT_OF_ORDER_BYTES = 8, 64 << 10
@@ -51,8 +51,8 @@ class ChunkHeap:
 
     Attributes:
         per_row: estimate for each row; 0: no such column.
-        row_max: the most that a row's values with a bound can need.
-        bounded: whether all have one.
+        row_max: the most bytes that the bounded ragged values of a row can need.
+        bounded: whether all ragged columns have a bound.
     """
 
     per_row: int
@@ -94,12 +94,12 @@ def least_rows(settings: Settings) -> int:
 
 
 class Reserve(NamedTuple):
-    """What a table sets aside for chunks.
+    """What a table reserves for chunks.
 
     Attributes:
-        bytes: all of them.
-        open_bytes: of these, for what the lanes have open: they do not follow the capacity.
-        chunk_block: what a chunk occupies at least; 0: as the table has it.
+        bytes: in all.
+        open_bytes: the part for open chunks of the lanes, which does not depend on the capacity.
+        chunk_block: bytes that a chunk occupies at least; 0: unchanged.
     """
 
     bytes: int
@@ -108,11 +108,11 @@ class Reserve(NamedTuple):
 
     @property
     def item_bytes(self) -> int:
-        """The others, for items: in proportion to the capacity."""
+        """The part for items, in proportion to the capacity."""
         return self.bytes - self.open_bytes
 
     def with_parts(self, item_bytes: int, open_bytes: int, max_bytes: int | None) -> Reserve:
-        """Other bytes for items and for what is open, of no more than `max_bytes` in all."""
+        """A copy with these parts, cut to `max_bytes` in all."""
         total = item_bytes + open_bytes
         total = total if max_bytes is None else min(total, max_bytes)
         return self._replace(bytes=total, open_bytes=min(open_bytes, total))
@@ -226,7 +226,7 @@ def _check_heap(settings: Settings, schema: Schema, capacity: int | None, heap: 
 def _reserve_bytes(
     settings: Settings, capacity: int | None, heap: ChunkHeap, rows: int, block: int, open_bytes: int
 ) -> int:
-    """Bytes to set aside, given the rows of a chunk, its block, and what the lanes have open."""
+    """Bytes to reserve, given the rows of a chunk, its block, and the bytes of the open chunks."""
     limit = settings.max_bytes
     if capacity is None:
         return limit or 0
@@ -310,7 +310,7 @@ def items_kept(settings: Settings, capacity: int) -> int:
 def _bytes_per_live_byte(settings: Settings, rows: int) -> float:
     """Slack, final observations of episodes of ten steps, and chunks of which some rows belong to no item any more.
 
-    Where items leave in random order a chunk stays until the last of the m items that touch it is gone: with equal
+    If items leave in random order, a chunk stays until the last of the m items that touch it is gone: with equal
     probabilities that takes H_m = 1 + 1/2 + … + 1/m times as long as for one (measured: 4.7 for 64 rows).
     """
     finals = 1.1
@@ -341,7 +341,7 @@ def meta_bytes(settings: Settings, capacity: int | None) -> int:
 
 
 def descriptor_bytes(chunks: int) -> int:
-    """Descriptors of that many chunks, about: the first segment is there, and each further one doubles their number."""
+    """Bytes for the descriptors of that many chunks, about. The first segment exists; each later one doubles them."""
     return 2 * _core.DESCRIPTOR_BYTES * max(0, chunks - _core.FIRST_DESCRIPTORS)
 
 

@@ -29,13 +29,13 @@ LimiterNumbers: TypeAlias = "tuple[float, float, float, int, bool]"
 def table_shape(settings: Settings, name: str, reserve: tuple[int, int, int], item_bytes: int) -> dict[str, Any]:
     """The core's description of a new table.
 
-    Where a first step is still to come it has few slots: that step brings the others, if they fit.
+    Before its first step a table without schema= has few slots; that step adds the others, if they fit.
 
     Args:
         settings: the table's.
         name: the table's.
         reserve: as `reserve.Reserve`.
-        item_bytes: that a held draw is charged.
+        item_bytes: bytes charged for each draw that a process holds.
     """
     sampler = settings.sampler
     prioritized = sampler if isinstance(sampler, Prioritized) else None
@@ -67,7 +67,7 @@ def table_shape(settings: Settings, name: str, reserve: tuple[int, int, int], it
 
 
 def slots_for(capacity: int | None) -> int:
-    """Item slots to begin with: freed ones are reused late, so that old keys stay dead."""
+    """Initial item slots: more than `capacity`, so that freed slots are reused late and old keys stay invalid."""
     return 1024 if capacity is None else min(capacity + 1024, MOST_SLOTS)
 
 

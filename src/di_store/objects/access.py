@@ -31,7 +31,7 @@ class Objects:
         return Ref(written(self._session, check_timeout(timeout), "put", lambda arena: arena.put(value, raw, seconds)))
 
     def put_many(self, values: Iterable[Any], ids: Sequence[str] | None, timeout: float | None) -> list[Ref]:
-        """`Store.put_many`. All are written before the first is sealed; those of a failing call are freed."""
+        """`Store.put_many`. All are written before the first is sealed; if the call fails, all are freed."""
         if isinstance(values, dict):
             raise TypeError("put_many() takes a list of values, not one dict: put() stores that")
         every = config.listed("values", values, "put_many() a list of values; put() stores one")
@@ -47,15 +47,15 @@ class Objects:
         for value, raw in zip(every, raws, strict=True):
             # mutant: half-of-put-many-stays
             drafts.append(written(self._session, left(), "put", partial(_write, value, raw)))
-        for each in drafts:  # takes no lock: nothing can hold it up
+        for each in drafts:  # takes no lock and cannot block
             each.seal()
         return [Ref(each.id) for each in drafts]
 
     def get(self, raw: bytes, timeout: float | None, copy: bool | None) -> Any:
-        """The value of an object that may still have to come.
+        """The value of an object that may not exist yet.
 
         Raises:
-            ObjectNotFound: it was not there and sealed within `timeout` seconds. Timeout: a lock was held up.
+            ObjectNotFound: it was not there and sealed within `timeout` seconds. Timeout: another process held a lock.
         """
 
         def look(arena: _core.Arena) -> Any:
@@ -80,10 +80,10 @@ class Objects:
         return found
 
     def wait(self, refs: Iterable[Ref | str], num_returns: int, timeout: float | None) -> tuple[list[Ref], list[Ref]]:
-        """`Store.wait`: those of `refs` that are there, at most `num_returns`, and the rest, each in the order given.
+        """`Store.wait`: those of `refs` that exist, at most `num_returns`, and the rest, each in the order given.
 
         Raises:
-            Timeout: a lock was held up until the deadline.
+            Timeout: another process held a lock until the deadline.
         """
         seconds = check_timeout(timeout)
         pending = [ref if isinstance(ref, Ref) else Ref(id_of(ref)) for ref in listed(refs)]
@@ -121,13 +121,13 @@ class Objects:
 
 
 def written(session: Session, timeout: float | None, what: str, write: Callable[[_core.Arena], T]) -> T:
-    """Write an object, and wait for room as often as there is none.
+    """Write an object; while there is no room, wait and try again.
 
     Args:
         session: whose end ends the wait.
         timeout: seconds to wait for room; None: no limit.
         what: the call, as its failure names it.
-        write: raises if it has written nothing.
+        write: one attempt; if it raises, it has written nothing.
 
     Raises:
         StoreFull: no room within `timeout`.
@@ -139,7 +139,7 @@ def written(session: Session, timeout: float | None, what: str, write: Callable[
             return write(arena)
         except StoreFull as error:
             return Missing(arena.wait_room, seen, error.message, full=True)
-        except Timeout as error:  # a lock is held up; nothing was written
+        except Timeout as error:  # a lock is held; nothing was written
             return Missing(arena.wait_room, seen, error.reason, holder=error.holder)
 
     return until(session.writable, timeout, what, look)
@@ -150,7 +150,7 @@ def _write(value: Any, raw: bytes | None, arena: _core.Arena) -> _core.Unsealed:
 
 
 def _deadline(timeout: float | None) -> Callable[[], float | None]:
-    """Gives the seconds that are left of `timeout`, now and later."""
+    """A function that returns the seconds left of `timeout`, counted from now."""
     if timeout is None:
         return lambda: None
     end = time.monotonic() + timeout

@@ -11,7 +11,7 @@ from di_store.base.errors import shown
 
 _ID_BYTES = 20
 _FOREVER_SECONDS = 100 * 365 * 86_400.0
-"""A ttl above a century counts as no ttl. Its nanoseconds still fit 64 bits."""
+"""A ttl above 100 years counts as none. The nanoseconds of any shorter one fit 64 bits."""
 
 
 class Ref:
@@ -34,7 +34,7 @@ class Ref:
         """The ref whose text this is.
 
         Raises:
-            ValueError: not 40 hex characters. TypeError: no text.
+            ValueError: not 40 hex characters. TypeError: not text.
         """
         return cls(parse_id(text))
 
@@ -61,7 +61,7 @@ _blank: Callable[[type[Ref]], Ref] = object.__new__
 
 
 def ref_of(raw: bytes) -> Ref:
-    """The ref of an id that the core gave: without the checks that `Ref` makes of what others give it."""
+    """The ref of an id that the core returned. Skips the checks of `Ref`, for speed."""
     ref = _blank(Ref)
     ref.raw = raw
     return ref
@@ -71,7 +71,7 @@ def parse_id(text: Any) -> bytes:
     """The 20 bytes of an id.
 
     Raises:
-        ValueError: not 40 hex characters. TypeError: no text.
+        ValueError: not 40 hex characters. TypeError: not text.
     """
     if not isinstance(text, str):
         raise TypeError(f"id={shown(text)} is a {type(text).__name__}: give 40 hex characters")
@@ -105,7 +105,7 @@ def listed(refs: Any) -> list[Any]:
     """Several refs as a list.
 
     Raises:
-        TypeError: one alone, or nothing that can be gone through.
+        TypeError: a single ref as text, or not iterable.
     """
     return config.listed("refs", refs, "a list of refs")
 

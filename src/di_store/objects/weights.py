@@ -20,7 +20,7 @@ class Published:
 
     Attributes:
         version: its number, from 1, rising by one.
-        value: the tree, as `store.get` would return it; None for a version whose weights travel elsewhere.
+        value: the tree, as `store.get` would return it; None for a version whose weights were sent another way.
     """
 
     version: int
@@ -37,7 +37,7 @@ class Weights:
         """`Store.publish`: make `tree` the next version of `name`; the newest `keep` stay readable.
 
         Raises:
-            StoreFull: no room within `timeout` seconds; no version was counted.
+            StoreFull: no room within `timeout` seconds; the version number did not change.
         """
         seconds = check_timeout(timeout)
         self._session.check_writable()
@@ -91,12 +91,12 @@ def _look(
         except ObjectNotFound:
             if arena.newest(name) == newest:
                 return Published(number, None) if number >= arena.oldest(name) else None
-            # overtaken during the look: look again
-        except Timeout as error:  # a lock is held up
+            # a newer version was published meanwhile: look again
+        except Timeout as error:  # a lock is held
             return Missing(arena.wait_weights, seen, error.reason, holder=error.holder, error=error)
 
 
 def check_name(name: Any) -> None:
-    """ValueError unless weights can be called so."""
+    """ValueError unless `name` can name weights."""
     if not config.is_name(name, 100):
         raise ValueError(f"name={shown(name)}: weights are called by 1 to 100 bytes of text")

@@ -1,7 +1,7 @@
-"""The settings of a table taken together: what cannot work is refused, and the error explains the mechanism.
+"""Checks the settings of a table together: refuses those that cannot work, with an error that explains why.
 
-`SamplesPerInsert` with a ratio above `max_times_sampled` is let through, as in Reverb: the ratio is never reached, but
-used-up items leave, and below `min_size` every insert passes, so one side can always move.
+`SamplesPerInsert` with a ratio above `max_times_sampled` is accepted, as in Reverb. The ratio is never reached, but
+used-up items leave, and below `min_size` every insert passes, so inserts and draws never wait for each other for ever.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from di_store.policy.samplers import Once
 from di_store.policy.settings import Settings
 
 MAX_CAPACITY = 2**28
-"""Slots that a key can name."""
+"""Item slots that a key can address."""
 MAX_ONCE_USES = 255
 """The most `max_times_sampled` with `Once`."""
 
 
 def check_combination(settings: Settings) -> None:
-    """Refuse settings with which a table would stand still, or not keep a promise.
+    """Refuse settings with which calls would wait forever, or an option could not do what it says.
 
     Raises:
         ValueError: the text explains the mechanism.

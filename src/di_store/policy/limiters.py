@@ -5,8 +5,8 @@ Each limiter comes down to four numbers. With I inserts and S draws so far, and 
 * a draw passes when N >= min_size and I·ratio − (S+1) >= min_diff;
 * an insert passes when N + 1 <= min_size, or (I+1)·ratio − S <= max_diff.
 
-For single operations these are the decisions of Reverb's rate limiter. They block, they never drop. The core decides;
-`Bounds` says the same in Python, for whoever wants to know why something waits.
+For single operations Reverb's rate limiter decides the same. Limiters block; they never drop. The core decides;
+`Bounds` repeats the rule in Python, to explain why a call waits.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 from di_store.base import config
 
 UNBOUNDED = sys.float_info.max
-"""Stands for infinity among the bounds: a number that arithmetic and every text format keep."""
+"""Stands for infinity in the bounds: a finite number, which arithmetic and JSON keep."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,8 @@ class SamplesPerInsert:
     """`ratio` draws for every insert, on average.
 
     Below `min_size` every insert passes and no draw does. From there the error, inserts · ratio − draws, stays in
-    ratio·min_size ± max(ratio·min_size·tolerance, ratio, 1): too many inserts wait for draws, too many draws for
-    inserts. The half width is never below max(ratio, 1), where a state could exist in which both wait.
+    ratio·min_size ± max(ratio·min_size·tolerance, ratio, 1): an insert that would leave this band waits for draws, a
+    draw for inserts. The half width is never below max(ratio, 1), since in a narrower band both could wait at once.
 
     Attributes:
         ratio: draws per insert, > 0.
@@ -151,7 +151,7 @@ class Band:
         step = Fraction(1, ratio.denominator)  # errors are multiples of this
         # An insert does not pass above `above`, a draw not below `below`.
         above, below = Fraction(repr(self.high)) - ratio, Fraction(repr(self.low)) + 1
-        if ratio.denominator & (ratio.denominator - 1):  # products with the ratio are rounded: the ends count too
+        if ratio.denominator & (ratio.denominator - 1):  # products with the ratio are rounded: include both ends
             first = -(-above // step) * step
             return first if first <= below else None
         first = (above // step + 1) * step

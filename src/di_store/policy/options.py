@@ -1,4 +1,4 @@
-"""The options of `Store.create_table` as they were given, and their way to the settings of a table."""
+"""The options of `Store.create_table` as given, and their conversion to the checked settings of a table."""
 
 from __future__ import annotations
 
@@ -61,12 +61,11 @@ def check_options(options: TableOptions, own_seed: int) -> Settings:
 
     Args:
         options: as given.
-        own_seed: of the table, where no seed was given.
+        own_seed: the table's seed if none was given.
 
     Raises:
         TypeError: an option of the wrong type.
-        ValueError: options that contradict each other, or with which the table would stand still; the text explains
-            the mechanism.
+        ValueError: options that contradict each other, or with which calls would wait forever; the text explains why.
     """
     limiter = MinSize(1) if options.limiter is NOT_GIVEN else check_limiter(options.limiter)
     times = options.max_times_sampled
@@ -140,7 +139,7 @@ def _room(capacity: Any, max_bytes: Any) -> tuple[int | None, int | None]:
 
 
 def space_tree(declared: Any, depth: int = 0) -> Any:
-    """Gymnasium's Dict spaces as dicts, as deep as columns may be named; everything else as it is."""
+    """Gymnasium's Dict spaces as dicts, down to the depth that column names may have; all else unchanged."""
     if depth > tree.MAX_DEPTH + 1:  # `tree.flatten` refuses it
         return declared
     spaces = getattr(declared, "spaces", None)
@@ -158,14 +157,14 @@ def check_durability(value: Any) -> None:
 
 
 def check_table_name(name: Any) -> str:
-    """`name` if a table can be called so."""
+    """`name` if it can name a table; ValueError otherwise."""
     if not config.is_name(name, _NAME_BYTES):
         raise ValueError(f"name={shown(name)}: a table's name is 1 to {_NAME_BYTES} bytes of text")
     return name
 
 
 def check_weights(name: Any) -> str | None:
-    """`name` if weights can be called so."""
+    """`name` if it can name weights, or None; ValueError otherwise."""
     if name is None:
         return None
     if not config.is_name(name, _NAME_BYTES):

@@ -1,6 +1,6 @@
 """How a table chooses: which item to draw (samplers), which to evict when it is full (removers).
 
-The choosing itself happens in the core; these say how. `Uniform`, `Fifo`, `Lifo`, `MinHeap` and `MaxHeap` serve as
+The core does the choosing; these classes only describe it. `Uniform`, `Fifo`, `Lifo`, `MinHeap` and `MaxHeap` serve as
 either, `Prioritized` and `Once` as samplers only.
 """
 
@@ -45,7 +45,7 @@ class Prioritized:
     Importance weights are w_i = (N · P(i))^-beta over the largest one (ibid., section 3.4). An item of priority 0 is
     never drawn: add an epsilon to the errors. Every other p_i^alpha must lie between 2^-640 and 2^320 (about 2e-193 and
     2e96): then probabilities and weights are right to at least ten digits, whatever else is in the table. Other
-    priorities, and an `alpha` that takes those there are out of that range, are refused with `ValueError`.
+    priorities, and an `alpha` that would bring existing ones outside that range, raise `ValueError`.
 
     Attributes:
         alpha: exponent on priorities, >= 0; 0 is uniform over items whose priority is not 0.
@@ -74,8 +74,8 @@ class Once:
     """Every item once per epoch, without replacement, across all learners of the table.
 
     Items stay in the table; later inserts join the running epoch. After the last epoch `sample` raises `EndOfData`
-    once the table is finished. Draws that come back (a death, a timeout) after others went on to the next epoch are
-    drawn before that goes on: each item is delivered once for every epoch. With `max_times_sampled` (at most 255)
+    once the table is finished. A draw that was not delivered (its process died, or timed out) is drawn again, before
+    the next epoch continues: each item is delivered once in every epoch. With `max_times_sampled` (at most 255)
     items leave after that many epochs.
 
     Attributes:
@@ -125,7 +125,7 @@ def check_remover(value: object) -> Remover:
 
     Raises:
         ValueError: `Prioritized` or `Once`, which only draw.
-        TypeError: no remover at all.
+        TypeError: not a remover.
     """
     if isinstance(value, (Prioritized, Once)):
         known = ", ".join(cls.__name__ for cls in REMOVERS)

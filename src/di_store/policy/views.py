@@ -1,8 +1,8 @@
 """How a table turns a range of a stream's rows into a training example.
 
 A step is stored once. An item is a range of rows of one lane; its table's view says which rows an item covers, and how
-they become an example while they are copied into the batch. The copying happens in the core; these say how, and refuse
-what cannot work before anything is written.
+they become an example while they are copied into the batch. The core does the copying; these classes describe it, and
+refuse what cannot work before anything is written.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Threads of this package. An exception of a signal handler cannot leave one half started or half ended.
+"""Threads of this package. An exception in a signal handler cannot leave a thread half started or half ended.
 
 A handler may raise between any two steps of Python code in the main thread. `threading.Thread.start`, `join`, `Event`
 and `Condition` take locks in Python code, and such an exception would leave those locks taken. Here each step that
@@ -13,15 +13,15 @@ import time
 from collections.abc import Callable
 
 LOOK_SECONDS = 0.1
-"""How soon a wait sees a change that woke nobody."""
+"""Seconds between two checks of a wait, for changes that wake nobody."""
 MOST_STARTS = 600
-"""Threads in a row that may end before they begin the work: a minute's, where each look starts one."""
+"""Threads in a row that may end before they begin the work. One start per `LOOK_SECONDS` reaches it in a minute."""
 
 
 class Bell:
-    """Wakes one thread that waits for it. Several rings before anybody waits count as one.
+    """Wakes one waiting thread. Several rings before a wait count as one.
 
-    `SimpleQueue.get(timeout=)` will not do: up to CPython 3.12 it waits for ever if its deadline passes in the middle.
+    Not `SimpleQueue.get(timeout=)`: up to CPython 3.12 it can wait for ever if its deadline passes inside the call.
     """
 
     def __init__(self) -> None:
@@ -50,20 +50,20 @@ class Background:
 
     def __init__(self, work: Callable[[], None]) -> None:
         self._work = work
-        self._lives = threading.Lock()  # taken and released by the thread alone
+        self._lives = threading.Lock()  # held while the work runs; only the thread takes and releases it
         self._ends = Bell()
         self._ident = 0
-        self._starts = 0  # since a thread last came to the work
+        self._starts = 0  # since a thread last began the work
 
     def lives(self) -> bool:
         """Whether the work has begun and not ended. A thread that was just started may begin it a little later."""
         return self._lives.locked()
 
     def start(self) -> None:
-        """Start the thread, unless it lives. Started twice, the second one ends at once.
+        """Start the thread unless it runs. If two calls start one at once, the second thread ends immediately.
 
         Raises:
-            RuntimeError: no memory or pids for it, or so little memory that each one ends before it begins.
+            RuntimeError: no memory or pids for a thread, or so little memory that every thread ends before the work.
         """
         if self.lives():
             return
@@ -77,7 +77,7 @@ class Background:
         if not self._lives.acquire(blocking=False):
             return
         self._ident, self._starts = threading.get_ident(), 0
-        self._ends.wait(0)  # of the lives before
+        self._ends.wait(0)  # clear the ring of an earlier run
         try:
             self._work()
         finally:

@@ -1,7 +1,7 @@
-"""Background work: a thread commits memory ahead, makes huge pages, and settles what dead processes left.
+"""Background work: a thread commits memory ahead, makes huge pages, and cleans up after dead processes.
 
-Each process with a writer or loader has one. No call depends on it: a call that needs such a result does that work
-itself. The thread ends with the last handle of its store.
+Each process with a writer or loader has one. No call depends on it: a call that needs the result does the work itself.
+ The thread ends with the last handle of its store.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ END_SECONDS = 5.0
 
 
 def run_ahead(arena: _core.Arena) -> None:
-    """Start the thread for this store in this process, unless it runs."""
+    """Start the background thread of this store in this process, unless it runs."""
     known = _all.get(id(arena)) or _all.setdefault(id(arena), _Chores(arena))
     with contextlib.suppress(RuntimeError):  # no memory or pids for it: the next writer or loader tries again
         known.thread.start()
@@ -32,7 +32,7 @@ class _Chores:
     """The chores of one store, and their thread."""
 
     def __init__(self, arena: _core.Arena) -> None:
-        # The entry goes with the arena, in one step of C, before another arena can have its id.
+        # Removes the entry when the arena is freed: one call of C, before another arena can get the same id().
         self._arena = weakref.ref(arena, partial(_all.pop, id(arena)))
         self._end = Bell()  # ends the thread
         self.thread = Background(self._run)
@@ -46,7 +46,7 @@ class _Chores:
             pass
 
     def _slice(self) -> bool:
-        """Do all that is due; False when the store has gone. Holds the arena only meanwhile."""
+        """Do all chores that are due; False if the store is gone. Keeps the arena alive only during this call."""
         arena = self._arena()
         if arena is None:
             return False

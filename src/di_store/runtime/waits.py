@@ -21,17 +21,17 @@ from di_store.base import config
 from di_store.base.errors import StoreError, StoreFull, Timeout
 
 Block = Callable[[_core.Wait, int, float], None]
-"""The core's wait on a sequence number: for a wait, the number seen, seconds at most."""
+"""The core's wait on a sequence number. Arguments: the wait, the number last seen, seconds at most."""
 
 SLICE_SECONDS = 0.1
 LOG_SECONDS = 30.0
 _KEPT_SECONDS = 0.0005
 """Sleep between two attempts to take a turn that is reserved for a thread which has waited longer."""
 CALL_SECONDS = 60.0
-"""How long a call without a timeout of its own waits for what a stopped process may hold."""
+"""How long a call that takes no timeout waits for a lock that a stopped process may hold."""
 ABANDONED_SECONDS = 60.0
-"""How long a call without a timeout waits for the other side: `sample` for a table that nobody writes to, `append` and
-`insert` for one whose learners have gone."""
+"""How long a call with timeout=None waits if the other side is absent: `sample` if nobody writes to the table, `append`
+and `insert` if its learners have gone."""
 
 _FOLLOWS = "the writer's next call, or close(), ends with the rest first: do not repeat this one"
 
@@ -42,7 +42,7 @@ def check_timeout(timeout: Any, option: str = "timeout") -> float | None:
     """Seconds, or None for no limit.
 
     Raises:
-        ValueError: negative or NaN. TypeError: no number.
+        ValueError: negative or NaN. TypeError: not a number.
     """
     if timeout is None:
         return None
@@ -68,15 +68,15 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Missing(Generic[T]):
-    """What one look of `until` found in place of what the call is for.
+    """Returned by a look of `until` that did not find the result yet.
 
     Attributes:
-        block: the core's wait on the sequence number that changes when it may be there.
+        block: the core's wait on the sequence number that changes when the result may be there.
         seen: that number as it was before the look.
         reason: what the call waits for, with counts.
         full: at the deadline raise `StoreFull` in place of `Timeout`.
         holder: the process that the reason names, by its place among the store's clients.
-        late: gives the call's result at the deadline; None: the deadline is an error.
+        late: returns the call's result at the deadline; None: the deadline is an error.
         error: raised at the deadline in place of `Timeout`.
     """
 
@@ -93,13 +93,13 @@ def until(arena: Callable[[], Arena], timeout: float | None, what: str, look: Ca
     """Look again and again until something other than `Missing` is found.
 
     Args:
-        arena: gives the store's attachment for each look, or raises what ends the wait.
+        arena: returns the store's attachment for each look, or raises to end the wait.
         timeout: seconds; None: no limit.
         what: the call, as its failure names it.
-        look: one look, which waits for nothing.
+        look: one attempt; must not block.
 
     Raises:
-        Timeout, StoreFull: the deadline is over, and the last look says no other result.
+        Timeout, StoreFull: the deadline is over, and the last look gave neither `late` nor `error`.
     """
     wait: Wait | None = None
     found: T | Missing[T] | None = None
@@ -123,7 +123,7 @@ def until(arena: Callable[[], Arena], timeout: float | None, what: str, look: Ca
                 raise wait.failure(found.reason, full=found.full, holder=found.holder)
             wait.sleep_on(found.block, found.seen, found.reason, left, holder=found.holder)
     finally:
-        found = None  # an error on its way holds this frame, which must not hold the error
+        found = None  # breaks the cycle error -> traceback -> frame -> error
         if wait is not None:
             wait.end()
 
@@ -138,7 +138,7 @@ class Wait:
         """Begin the wait now.
 
         Args:
-            arena: the store; None: of a call that has none yet, and that only `sleep` may pause.
+            arena: the store; None: the call has none yet, and may only use `sleep`.
             timeout: seconds; None: no limit.
             what: the call, as its failure names it.
         """
@@ -162,7 +162,7 @@ class Wait:
         self.end()
 
     def end(self) -> None:
-        """The wait is over. An exception may keep this object alive; `stats()` must not show a wait because of that."""
+        """End the wait now: an exception may keep this object alive, and `stats()` must not show it as waiting."""
         shown, self._shown = self._shown, None
         if shown is not None:
             shown.end()
@@ -195,7 +195,7 @@ class Wait:
             reason: what the call waits for, with counts.
             full: at the deadline raise `StoreFull` in place of `Timeout`.
             at_most: seconds.
-            table: whose items, limiter or room it waits for: nobody else can be the culprit. None: anybody may be.
+            table: the table it waits for; only processes that use it can be the culprit. None: any process can.
             holder: the process that the reason names, by its place among the store's clients.
 
         Raises:
@@ -408,12 +408,12 @@ def _wait_lock(table: NativeTable, holder: int | None, shown: _core.Wait, seen: 
 
 
 def suspect(arena: Arena, table: NativeTable | None = None, holder: int | None = None) -> str | None:
-    """Another process of the store that is stopped, as text: the one known to be in the way, or who else may be.
+    """A stopped process of the store that may block the call, as text: `holder` first, else any that is concerned.
 
     Args:
         arena: the store.
         table: only who has drawn from it, has a writer of it open, or holds a lock that it needs; None: anybody.
-        holder: who is known to be in the way, by its place among the clients.
+        holder: the process known to block the call, by its place among the clients.
     """
     try:
         clients = arena.stats()["clients"]
