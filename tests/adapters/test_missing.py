@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-FRAMEWORKS = {"cpprb": "cpprb", "gymnasium": "gymnasium", "jax": "jax", "sb3": "stable_baselines3"}
+FRAMEWORKS = {"cpprb": "cpprb", "gymnasium": "gymnasium", "jax": "jax", "minari": "minari", "sb3": "stable_baselines3"}
 """By adapter: the module of its framework."""
 
 

@@ -1,0 +1,226 @@
+"""Minari datasets made here, read into tables and written back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import di_store
+
+gym = pytest.importorskip("gymnasium")
+minari = pytest.importorskip("minari")
+from gymnasium import spaces  # noqa: E402
+from gymnasium.vector import SyncVectorEnv  # noqa: E402
+from minari.data_collector import EpisodeBuffer  # noqa: E402
+
+from di_store.adapters.gymnasium import Recorder  # noqa: E402
+from di_store.adapters.minari import read, write  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Any, monkeypatch: Any) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+
+
+@pytest.fixture
+def store() -> Iterator[di_store.Store]:
+    with di_store.open(memory="256MiB") as own:
+        yield own
+
+
+def collected(name: str, env: str, episodes: int) -> Any:
+    """A dataset of a random policy."""
+    made, buffers = gym.make(env, max_episode_steps=50), []
+    made.action_space.seed(1)
+    for number in range(episodes):
+        seen, rows, over = [made.reset(seed=number)[0]], [], False
+        while not over:
+            action = made.action_space.sample()
+            obs, reward, terminated, truncated, _ = made.step(action)
+            seen.append(obs)
+            rows.append((action, float(reward), terminated, truncated))
+            over = terminated or truncated
+        actions, rewards, terminations, truncations = (list(column) for column in zip(*rows, strict=True))
+        buffers.append(EpisodeBuffer(None, number, None, seen, actions, rewards, terminations, truncations))
+    return minari.create_dataset_from_buffers(name, buffers, env=env)
+
+
+def same(one: Any, other: Any) -> None:
+    """The same episodes, in the same order."""
+    ours, theirs = list(one.iterate_episodes()), list(other.iterate_episodes())
+    assert len(ours) == len(theirs)
+    for found, expected in zip(ours, theirs, strict=True):
+        np.testing.assert_equal(found.observations, expected.observations)
+        np.testing.assert_equal(found.actions, expected.actions)
+        np.testing.assert_array_equal(found.rewards, np.float32(expected.rewards))
+        np.testing.assert_array_equal(found.terminations, expected.terminations)
+        np.testing.assert_array_equal(found.truncations, expected.truncations)
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
+@pytest.mark.parametrize("view", [di_store.Episode(max_length=50, bootstrap=("obs",)), di_store.Transition()])
+def test_a_dataset_is_read_and_written_back(store: di_store.Store, env: str, view: Any) -> None:
+    dataset = collected("mine/one-v0", env, 20)
+    table = read(store, "mine/one-v0", view=view)
+    assert table.name == "mine/one-v0"
+    assert len(table) == (20 if isinstance(view, di_store.Episode) else dataset.total_steps)
+    again = write(table, "mine/two-v0", env=env)
+    assert again.total_steps == dataset.total_steps
+    assert again.env_spec.id == env
+    assert again.action_space == dataset.action_space
+    same(minari.load_dataset("mine/two-v0"), dataset)
+
+
+def test_a_dataset_of_the_data_collector(store: di_store.Store) -> None:
+    pytest.importorskip("jax")  # Minari's collector needs it
+    collector = minari.DataCollector(gym.make("CartPole-v1"))
+    for number in range(3):
+        collector.reset(seed=number)
+        over = False
+        while not over:
+            _, _, terminated, truncated, _ = collector.step(collector.action_space.sample())
+            over = terminated or truncated
+    dataset = collector.create_dataset(dataset_id="mine/collected-v0")
+    table = read(store, dataset, view=di_store.Transition())
+    assert len(table) == dataset.total_steps
+    same(write(table, "mine/back-v0", env="CartPole-v1"), dataset)
+
+
+def test_transitions_are_those_of_the_dataset(store: di_store.Store) -> None:
+    dataset = collected("mine/one-v0", "CartPole-v1", 5)
+    table = store.create_table("replay", capacity=1_000, view=di_store.Transition())
+    assert read(table, dataset) is table
+    data = table.peek(table.keys()).data
+    episodes = list(dataset.iterate_episodes())
+    for name, expected in (
+        ("obs", [one.observations[:-1] for one in episodes]),
+        ("next_obs", [one.observations[1:] for one in episodes]),
+        ("action", [one.actions for one in episodes]),
+        ("terminated", [one.terminations for one in episodes]),
+    ):
+        np.testing.assert_array_equal(data[name], np.concatenate(expected))
+    assert set(data) == {"obs", "action", "reward", "terminated", "truncated", "next_obs", "discount", "steps"}
+
+
+def test_steps_without_final_observations(store: di_store.Store) -> None:
+    dataset = collected("mine/one-v0", "CartPole-v1", 5)
+    again = write(read(store, dataset), "mine/steps-v0")
+    pairs = zip(again.iterate_episodes(), dataset.iterate_episodes(), strict=True)
+    terminated = [(found, expected) for found, expected in pairs if expected.terminations[-1]]
+    assert terminated
+    for found, expected in terminated:
+        np.testing.assert_array_equal(found.observations[:-1], expected.observations[:-1])
+        np.testing.assert_array_equal(found.observations[-1], expected.observations[-2])
+        np.testing.assert_array_equal(found.actions, expected.actions)
+    truncated = collected("mine/long-v0", "Pendulum-v1", 2)
+    again = write(read(store, truncated), "mine/cut-v0")
+    for found, expected in zip(again.iterate_episodes(), truncated.iterate_episodes(), strict=True):
+        np.testing.assert_array_equal(found.observations, expected.observations[:-1])
+        np.testing.assert_array_equal(found.actions, expected.actions[:-1])
+        assert found.truncations.tolist() == [False] * 48 + [True]
+
+
+def test_nested_spaces(store: di_store.Store) -> None:
+    observation = spaces.Dict(a=spaces.Box(-1, 1, (2,)), b=spaces.Tuple((spaces.Discrete(3), spaces.MultiBinary(2))))
+    action = spaces.Tuple((spaces.Discrete(4), spaces.Box(0, 255, (4, 4, 3), np.uint8)))
+
+    def many(space: Any, total: int) -> Any:
+        if isinstance(space, spaces.Dict):
+            return {name: many(part, total) for name, part in space.spaces.items()}
+        if isinstance(space, spaces.Tuple):
+            return tuple(many(part, total) for part in space.spaces)
+        return np.array([space.sample() for _ in range(total)])
+
+    buffers = [
+        EpisodeBuffer(
+            observations=many(observation, total + 1),
+            actions=many(action, total),
+            rewards=[1.0] * total,
+            terminations=[False] * total,
+            truncations=[False] * (total - 1) + [True],
+        )
+        for total in (1, 3, 2000)
+    ]
+    made = {"observation_space": observation, "action_space": action}
+    dataset = minari.create_dataset_from_buffers("nested-v0", buffers, **made, jpeg_encoding=False)
+    table = read(store, dataset, view=di_store.Transition())
+    same(write(table, "nested-v1", **made), dataset)
+    plain = write(table, "nested-v2")
+    assert isinstance(plain.observation_space, spaces.Dict)
+
+
+def test_infos_only_when_asked(store: di_store.Store) -> None:
+    buffer = EpisodeBuffer(
+        observations=np.zeros((4, 2), np.float32),
+        actions=np.zeros(3, np.int64),
+        rewards=[0.0] * 3,
+        terminations=[False, False, True],
+        truncations=[False] * 3,
+        infos={"lives": np.arange(4), "deep": {"x": np.arange(4.0)}},
+    )
+    made = {"observation_space": spaces.Box(-1, 1, (2,)), "action_space": spaces.Discrete(2)}
+    dataset = minari.create_dataset_from_buffers("infos-v0", [buffer], **made)
+    assert "info" not in (read(store, dataset).schema or {})
+    table = read(store, dataset, name="some", infos=["lives"])
+    assert table.peek(table.keys()).data["info"]["lives"].tolist() == [1, 2, 3]
+    table = read(store, dataset, name="all", infos=True)
+    assert table.peek(table.keys()).data["info"]["deep"]["x"].tolist() == [1, 2, 3]
+    with pytest.raises(ValueError, match="no info 'score'; it has"):
+        read(store, dataset, name="missing", infos=["score"])
+
+
+def test_what_a_vector_environment_recorded(store: di_store.Store) -> None:
+    envs = SyncVectorEnv([lambda: gym.make("CartPole-v1")] * 3)
+    table = store.create_table("replay", capacity=1_000, view=di_store.Transition(), schema=Recorder.schema(envs))
+    env = Recorder(envs, table)
+    env.reset(seed=1)
+    for _ in range(100):
+        env.step(env.action_space.sample())
+    env.close()
+    dataset = write(table, "recorded-v0", env="CartPole-v1")
+    assert dataset.total_steps == len(table)
+    for episode in dataset.iterate_episodes():
+        assert (episode.terminations | episode.truncations).tolist() == [False] * (len(episode) - 1) + [True]
+        assert len(episode.observations) == len(episode) + 1
+        moved = episode.observations[:-1, 0] + 0.02 * episode.observations[:-1, 1]
+        np.testing.assert_allclose(episode.observations[1:, 0], moved, atol=1e-5)  # CartPole's own equation
+
+
+def test_removed_rows_divide_an_episode(store: di_store.Store) -> None:
+    dataset = collected("mine/one-v0", "Pendulum-v1", 1)
+    table = read(store, dataset, view=di_store.Transition())
+    table.delete(table.keys()[20:22])
+    again = list(write(table, "mine/two-v0").iterate_episodes())
+    assert [len(one) for one in again] == [20, 28]
+    whole = next(iter(dataset.iterate_episodes()))
+    np.testing.assert_array_equal(again[1].observations, whole.observations[22:])
+    assert again[0].truncations[-1]
+
+
+def test_what_cannot_be_done_is_named(store: di_store.Store) -> None:
+    with pytest.raises(FileNotFoundError, match="not found locally"):
+        read(store, "mine/none-v0")
+    dataset = collected("mine/one-v0", "CartPole-v1", 1)
+    with pytest.raises(TypeError, match="takes a Minari dataset"):
+        read(store, 3)
+    with pytest.raises(TypeError, match="takes a store or a table"):
+        read(3, dataset)  # type: ignore[arg-type]
+    table = read(store, dataset)
+    with pytest.raises(ValueError, match="pass a store"):
+        read(table, dataset, capacity=3)
+    with pytest.raises(di_store.TableExists):
+        read(store, dataset)
+    with pytest.raises(ValueError, match="does not fit the table's column 'obs'"):
+        write(table, "mine/two-v0", env="Pendulum-v1")
+    with pytest.raises(TypeError, match="not Sequence"):
+        write(store.create_table("sequences", capacity=10, view=di_store.Sequence(4)), "mine/two-v0")
+    with pytest.raises(ValueError, match="has no column 'obs'"):
+        write(store.create_table("fresh", capacity=10), "mine/two-v0")
+    table.reset()
+    with pytest.raises(ValueError, match="nothing is written"):
+        write(table, "mine/two-v0")
+    with pytest.raises(FileNotFoundError):
+        minari.load_dataset("mine/two-v0")
