@@ -245,6 +245,16 @@ def test_observations_are_stored_once() -> None:
     assert buffer._rows._table.stats()["bytes_stored"] < 1.1 * 4_000 * 64 * 64
 
 
+@pytest.mark.parametrize("steps", [1, 3, 100])
+def test_a_copy_has_the_newest_steps(steps: int) -> None:
+    """Also those that nobody has read yet."""
+    buffer = ReplayBuffer(200, BOX, spaces.Discrete(2), device="cpu")
+    for obs in range(steps):
+        _add(buffer, obs, obs + 1)
+    loaded = copy.deepcopy(buffer)
+    assert loaded._get_samples(np.arange(steps)).observations[:, 0].tolist() == list(range(steps))
+
+
 def test_another_thread_goes_on() -> None:
     """A program that fills the buffer in one thread and goes on in another."""
     buffer = ReplayBuffer(10, BOX, spaces.Discrete(2), device="cpu")

@@ -45,8 +45,8 @@ class Ring:
         dones: float32[size, n_envs], 1 where an episode ended; without the steps that are not in the table yet.
         timeouts: as `dones`, where it was cut off.
         keys: uint64[size, n_envs].
-        count: times that hold steps.
-        staged: of these, how many are not in the table yet.
+        count: times that hold steps in the table.
+        staged: steps that are not in the table yet.
     """
 
     def __init__(

@@ -234,8 +234,8 @@ class ReplayBuffer(sb3.ReplayBuffer):  # type: ignore[misc]
         """The attributes and the steps themselves: what is loaded is a buffer with another store."""
         state = self.__dict__.copy()
         rows: Ring = state.pop("_rows")
-        order = self._order(rows.count)
         state["_flags"] = rows.rewards, *rows.flags()
+        order = self._order(rows.count)
         state["_steps"] = [(times, rows.read_times(times)) for times in pieces(order, self.n_envs)]
         return state
 
