@@ -150,6 +150,20 @@ def test_vector_environments_in_all_modes(store: di_store.Store, mode: Any, make
     assert len(expected) > 200
 
 
+def test_recorders_inside_the_processes_of_environments(store: di_store.Store) -> None:
+    table = table_for(store, gym.make("CartPole-v1"))
+    envs = AsyncVectorEnv([lambda: Recorder(gym.make("CartPole-v1"), table)] * 2)
+    envs.reset(seed=1)
+    over = 0
+    for _ in range(50):
+        _, _, terminated, truncated, _ = envs.step(envs.action_space.sample())
+        over += int(np.sum(terminated | truncated))
+    last = int(np.sum(terminated | truncated))
+    envs.close()
+    assert len(table) == 100 - over + last, "the step after an episode's end only resets"
+    assert len(set(table.peek(table.keys()).episodes)) >= over
+
+
 def test_environments_in_processes(store: di_store.Store) -> None:
     envs = AsyncVectorEnv([lambda: gym.make("Pendulum-v1", max_episode_steps=7)] * 2, shared_memory=True)
     table = table_for(store, envs)

@@ -189,6 +189,22 @@ def test_what_a_vector_environment_recorded(store: di_store.Store) -> None:
         np.testing.assert_allclose(episode.observations[1:, 0], moved, atol=1e-5)  # CartPole's own equation
 
 
+def test_the_recorder_is_given_as_the_environment(store: di_store.Store) -> None:
+    table = store.create_table("replay", capacity=1_000, view=di_store.Transition())
+    env = Recorder(gym.make("Pendulum-v1"), table)
+    env.reset(seed=1)
+    for _ in range(20):
+        env.step(env.action_space.sample())
+    env.close()
+    dataset = write(table, "recorded-v0", env=env)
+    assert dataset.total_steps == 20
+    made = dataset.recover_environment()
+    assert made.spec.id == "Pendulum-v1"
+    assert not isinstance(made, Recorder)
+    with pytest.raises(TypeError, match="not a vector environment"):
+        write(table, "recorded-v1", env=SyncVectorEnv([lambda: gym.make("Pendulum-v1")]))
+
+
 def test_removed_rows_divide_an_episode(store: di_store.Store) -> None:
     dataset = collected("mine/one-v0", "Pendulum-v1", 1)
     table = read(store, dataset, view=di_store.Transition())

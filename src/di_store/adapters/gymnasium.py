@@ -94,6 +94,11 @@ class _EnvRecorder(Recorder, gym.Wrapper):  # type: ignore[misc]
         self._over = False
         self._writer = table.writer()
 
+    @property
+    def spec(self) -> Any:
+        """The environment's: the recorder changes nothing of it, and cannot be made again from a specification."""
+        return self.env.spec
+
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset the environment; an open episode ends."""
         self._obs = None
@@ -114,7 +119,7 @@ class _EnvRecorder(Recorder, gym.Wrapper):  # type: ignore[misc]
             row = {
                 "obs": before,
                 "action": acted,
-                "reward": np.float32(reward),
+                "reward": float(reward),
                 "terminated": bool(terminated),
                 "truncated": bool(truncated),
             }

@@ -115,7 +115,7 @@ def write(
         The `MinariDataset`.
 
     Raises:
-        TypeError: the table has another view.
+        TypeError: the table has another view, or `env` is a vector environment.
         ValueError: the table holds no whole step, lacks a column, or a space does not fit its column; or the dataset
             exists.
     """
@@ -198,6 +198,8 @@ def _nested(table: di_store.Table) -> dict[str, Any]:
 
 def _spaces(found: dict[str, Any], env: Any, given: dict[str, Any]) -> dict[str, Any]:
     """The spaces of the columns ``obs`` and ``action``: those given, else the environment's, else boxes."""
+    if isinstance(env, gym.vector.VectorEnv):
+        raise TypeError("env= is one environment or its id, not a vector environment")
     if env is not None and None in given.values():
         made = gym.make(env) if isinstance(env, (str, gym.envs.registration.EnvSpec)) else env
         theirs = {"obs": made.observation_space, "action": made.action_space}

@@ -13,7 +13,7 @@ import di_store
 _LEAVES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 Convert = Callable[[Any], Any]
-"""Turns a value of a space, or a batch of values, into the leaves of its columns: new arrays."""
+"""Turns a value of a space, or a batch of values, into the leaves of its columns: new arrays, or Python's int."""
 
 
 def parts(space: Any, what: str) -> dict[str, Any] | None:
@@ -65,8 +65,11 @@ def converter(space: Any, what: str) -> Convert:
 
 def _leaf_converter(dtype: np.dtype[Any], what: str) -> Convert:
     whole = dtype.kind in "biu"
+    plain = int if dtype == np.int64 else None  # what the usual action is: a table takes it as it is
 
     def convert(value: Any) -> Any:
+        if type(value) is plain:
+            return value
         found: Any = np.array(value)
         if found.dtype == dtype:
             return found
