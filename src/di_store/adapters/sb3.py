@@ -190,15 +190,15 @@ class ReplayBuffer(sb3.ReplayBuffer):  # type: ignore[misc]
         dones, timeouts = self._rows.flags()
         steps = np.arange(self.n_steps)
         times = (batch_inds[:, None] + steps) % self.buffer_size
-        ahead = times * self.n_envs + envs[:, None]
-        ended = (dones.take(ahead) != 0) | (timeouts.take(ahead) != 0)
+        ahead = times * self.n_envs + envs[:, None] if self.n_envs > 1 else times
+        ended = (dones.take(ahead) + timeouts.take(ahead)) != 0
         ended |= times == (self.pos - 1) % self.buffer_size  # the newest step; the oldest one comes next
         ended[:, -1] = True
         last = ended.argmax(axis=1)[:, None]
         rewards = self._normalize_reward(self._rows.rewards.take(ahead), env)
         weights = self.gamma ** steps.astype(np.float32)
         returns = (rewards * weights * (steps <= last)).sum(axis=1, keepdims=True)
-        final = np.take_along_axis(ahead, last, axis=1).reshape(-1)
+        final = ahead.take(np.arange(len(slots)) * self.n_steps + last[:, 0])
         data = self._rows.read(slots, ("obs", "action")) | self._rows.read(final, ("next_obs",))
         discounts = self.gamma ** (last + 1).astype(np.float32)
         return self._samples(data, final, returns, env)._replace(discounts=self.to_torch(discounts, False))
