@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
 from collections.abc import Iterator
 from typing import Any
@@ -185,6 +186,20 @@ def test_episodes_of_items(store: Any) -> None:
     assert di_store.Items(made.keys, made.lanes, made.starts).episodes.tolist() == [-1]
     with other.writer() as writer:
         assert writer.end_episode().episodes.tolist() == []
+
+
+def test_items_do_not_keep_a_closed_store() -> None:
+    store = di_store.open(memory="32MiB")
+    table = store.create_table("t", capacity=10, schema={"x": 0})
+    writer = table.writer()
+    made = writer.append({"x": 1})
+    writer.close()
+    name = store.name
+    store.close()
+    del store, table, writer
+    gc.collect()
+    assert name not in [each.name for each in di_store.list_stores()]
+    assert made.episodes.tolist() == [-1]
 
 
 def test_a_table_that_grew_while_slots_were_used_again(store: Any) -> None:

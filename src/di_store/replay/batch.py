@@ -39,7 +39,8 @@ class Items:
     def episodes(self) -> Array:
         """int64[m], number of each item's episode, unique in the store, as `Batch.episodes`.
 
-        Read from the table at the first use, as `Table.peek` does; -1: the item had left the table by then.
+        Read from the table at the first use, as `Table.peek` does; -1: the item had left the table by then, or the
+        store was closed.
         """
         known: Array | Callable[[Array], Array] | None = getattr(self, "_episodes", None)
         if known is None:

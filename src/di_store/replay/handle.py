@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
@@ -317,6 +318,17 @@ class TableHandle:
                 return Batch(_values(pair), *parts[1:])
             wrap_ragged(parts[0], dict(plan.ragged), len(parts[1]))
         return Batch(*parts)
+
+
+def episodes_reader(handle: TableHandle) -> Callable[[Array], Array]:
+    """`TableHandle.episodes_of` for `Items`, which do not keep the handle: -1 for all once it is gone."""
+    reference = weakref.ref(handle)
+
+    def read(keys: Array) -> Array:
+        found = reference()
+        return np.full(len(keys), -1, np.int64) if found is None else found.episodes_of(keys)
+
+    return read
 
 
 def _values(pair: Any) -> list[Any]:

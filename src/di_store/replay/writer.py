@@ -24,7 +24,7 @@ from di_store.base.errors import EndOfData, SchemaMismatch, StoreError, WriterCl
 from di_store.columns.schema import Schema
 from di_store.lowering.plan import VALUE
 from di_store.replay.batch import Items, encode_blob, no_items
-from di_store.replay.handle import TableHandle
+from di_store.replay.handle import TableHandle, episodes_reader
 from di_store.replay.stream import (
     autoreset_mode,
     build_native,
@@ -67,7 +67,7 @@ class Writer:
         stream = _Stream(handles, lanes, autoreset)
         self._stream: _Stream | None = stream
         self._names = [handle.name for handle in stream.handles]
-        self._episodes = [handle.episodes_of for handle in stream.handles]
+        self._episodes = [episodes_reader(handle) for handle in stream.handles]
         self._single = single
         self._thread = 0  # ident of the owner thread; 0: none yet; -1: the writer has ended
         # Acquired once and never released: by the owner, or by a thread that ends a writer without an owner.
