@@ -7,7 +7,14 @@ import sys
 
 import pytest
 
-FRAMEWORKS = {"cpprb": "cpprb", "gymnasium": "gymnasium", "jax": "jax", "minari": "minari", "sb3": "stable_baselines3"}
+FRAMEWORKS = {
+    "cpprb": "cpprb",
+    "gymnasium": "gymnasium",
+    "jax": "jax",
+    "minari": "minari",
+    "sb3": "stable_baselines3",
+    "skrl": "skrl",
+}
 """By adapter: the module of its framework."""
 
 

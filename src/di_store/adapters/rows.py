@@ -1,0 +1,147 @@
+"""Rows of equal columns in a table, found by their slots: for libraries whose buffers are arrays indexed by slot."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+
+import di_store
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+_NO_KEY = np.uint64(2**64 - 1)
+_PLAIN = re.compile(r"[A-Za-z0-9_.-]+")
+_LEAST_MEMORY = 8 << 20
+_MOST_STAGED, _STAGED_BYTES = 64, 256 << 10
+"""Writes that are gathered before they reach the table, and the most bytes they may take."""
+
+
+class Rows:
+    """Slots 0 … `slots` − 1 of a ring, each of which may hold a row, in a table of a store of its own.
+
+    Writes to consecutive slots are gathered first, and reach the table together. The table evicts the rows whose slots
+    are written again, as both drop the oldest.
+
+    Args:
+        specs: type of each column's row.
+        slots: rows that it holds.
+        chunk: rows that one call usually writes.
+        option: the argument that sets the size, which errors name.
+
+    Attributes:
+        keys: uint64[slots]: which item of the table a slot holds.
+    """
+
+    def __init__(self, specs: Mapping[str, di_store.Spec], slots: int, *, chunk: int = 1, option: str) -> None:
+        self.specs, self.slots, self._chunk = dict(specs), slots, chunk
+        self.keys = np.full(slots, _NO_KEY)
+        # Names that cannot name a column are numbered.
+        self._names = {
+            name: name if _PLAIN.fullmatch(name) else f"column{number}" for number, name in enumerate(self.specs)
+        }
+        # Below a common name no column is one that tables treat in a special way, as they do "reward".
+        schema = {"row": {self._names[name]: spec for name, spec in self.specs.items()}}
+        options: dict[str, Any] = {"capacity": slots, "view": di_store.Step(), "schema": schema, "lanes": 1}
+        needed = max(di_store.needed_memory(**options), _LEAST_MEMORY)
+        try:
+            self._store = di_store.open(memory=needed)
+        except di_store.CapacityError as error:
+            raise di_store.CapacityError(
+                f"{slots:,} rows of these columns need {needed / 2**30:.1f} GiB, more than this machine has",
+                remedy=f"lower {option}",
+            ) from error
+        self._table = self._store.create_table("rows", **options)
+        self._chosen: dict[tuple[str, ...], list[str]] = {}
+        self._in_order, self._next = True, -1  # whether slots were written one after the other, and the next one
+        self._held = 0  # slots that were written one after the other
+        self._stage()
+
+    def _stage(self) -> None:
+        row = sum(self._zeros(spec, 1).nbytes for spec in self.specs.values())
+        self.limit = max(self._chunk, min(_MOST_STAGED * self._chunk, _STAGED_BYTES // max(row, 1)))
+        self._staged = {name: self._zeros(spec, self.limit) for name, spec in self.specs.items()}
+        self._first = self._count = 0
+
+    @staticmethod
+    def _zeros(spec: di_store.Spec, rows: int) -> Array:
+        shape: Any = (rows, *spec.shape)
+        return np.zeros(shape, spec.dtype)
+
+    # -- writing ------------------------------------------------------------------------------------------------
+
+    def place(self, slot: int, count: int) -> tuple[dict[str, Array], slice]:
+        """Where `count` rows, at most `limit`, of the slots from `slot` on are to be assigned: all columns."""
+        begin = self._count
+        if begin and (slot != self._first + begin or begin + count > self.limit):
+            self.flush()
+            begin = 0
+        if begin == 0:
+            self._first = slot
+        self._count = begin + count
+        return self._staged, slice(begin, begin + count)
+
+    def write(self, slot: int, columns: Mapping[str, Array]) -> None:
+        """Write rows of the slots from `slot` on: leaves ``[n, …]`` of all columns."""
+        count = len(next(iter(columns.values())))
+        for begin in range(0, count, self.limit):
+            end = min(begin + self.limit, count)
+            staged, part = self.place(slot + begin, end - begin)
+            for name, value in columns.items():
+                staged[name][part] = value[begin:end]
+
+    def flush(self) -> None:
+        """Hand over what was gathered to the table."""
+        if not (count := self._count):
+            return
+        self._count, names, slots = 0, self._names, slice(self._first, self._first + count)
+        self._in_order = self._in_order and self._next in (-1, self._first, self._first + self.slots)
+        if not self._in_order:  # the table would evict rows of other slots
+            self._table.delete(self.keys[slots])
+        rows = {"row": {names[name]: staged[:count] for name, staged in self._staged.items()}}
+        self.keys[slots] = self._table.extend(rows)
+        self._next = slots.stop
+        self._held = min(self._held + count, self.slots) if self._in_order else 0
+
+    def clear(self) -> None:
+        """Remove all rows."""
+        self._count = 0
+        self._table.reset()
+        self.keys.fill(_NO_KEY)
+        self._in_order, self._next, self._held = True, -1, 0
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    def read(self, slots: Any, names: Iterable[str]) -> tuple[dict[str, Array], Array | None]:
+        """Columns of these slots, leaves ``[n, …]``, new arrays; and bool[n]: which slots hold a row, None: all do.
+
+        Args:
+            slots: indexes, or a slice.
+            names: of columns.
+        """
+        if self._count:
+            self.flush()
+        names = tuple(names)
+        if (columns := self._chosen.get(names)) is None:
+            columns = self._chosen[names] = [f"row/{self._names[name]}" for name in names]
+        batch = self._table.peek(self.keys[slots], columns=columns)
+        rows = batch.data["row"]
+        live = None if self._held == self.slots else batch.live
+        if live is not None and live.all():
+            live = None
+        return {name: rows[self._names[name]] for name in names}, live
+
+    # -- pickling -----------------------------------------------------------------------------------------------
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The table by name, and the keys: what is loaded reads and writes the same rows."""
+        self.flush()
+        state = self.__dict__.copy()
+        del state["_staged"]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._stage()
