@@ -9,6 +9,7 @@ import pytest
 
 FRAMEWORKS = {
     "cpprb": "cpprb",
+    "ding": "ding",
     "gymnasium": "gymnasium",
     "jax": "jax",
     "minari": "minari",

@@ -1,0 +1,208 @@
+"""`Buffer`, in place of DI-engine's `DequeBuffer`."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import deque
+from collections.abc import Iterable
+from operator import attrgetter
+from typing import Any
+
+import hickle
+from ding.data.buffer import Buffer as DingBuffer
+from ding.data.buffer import BufferedData, DequeBuffer, apply_middleware
+from ding.data.buffer.deque_buffer import BufferIndex
+from ding.utils import fastcopy
+from ditk import logging
+
+from di_store.adapters.ding.forms import packed, unpacked
+from di_store.adapters.ding.rows import Rows, Stored
+
+_index, _meta = attrgetter("index"), attrgetter("meta")
+_draw = DequeBuffer.sample.__wrapped__  # without its middleware
+
+
+class Buffer(DequeBuffer):  # type: ignore[misc]
+    """In place of `DequeBuffer`: same calls, same middleware, and with the same seed the same batches.
+
+    Its data lie in a store of its own. Tensors, arrays, numbers, and nested dicts, lists and trees of them become
+    columns of a table; other values are stored as they are. `meta` stays in this process.
+
+    What is drawn is a copy: `update`, or assigning to `data` of an item of `storage`, changes what is stored.
+
+    Args:
+        size: items; the oldest are removed first.
+        sliced: whether groups are cut at multiples of `unroll_len`.
+        keep: how many of the newest items keep their tensors too, if these have up to 1 KiB: batches of them are read
+            several times faster. 0: none, which saves some KiB per item.
+    """
+
+    def __init__(self, size: int, sliced: bool = False, *, keep: int = 20_000) -> None:
+        DingBuffer.__init__(self, size=size)
+        self.sliced = sliced
+        self._keep = keep
+        self._rows = Rows(size, keep)
+
+    @property
+    def storage(self) -> deque[Stored]:
+        """The items, oldest first; reading `data` of one reads from the store."""
+        return self._rows.items
+
+    @property
+    def indices(self) -> Rows:
+        """Positions of items: ``indices.get(index)``, ``indices.has(index)``."""
+        return self._rows
+
+    @property
+    def meta_index(self) -> dict[Any, Any]:
+        """By key of `meta` that was grouped by: its values of all items."""
+        return self._rows.meta_index
+
+    @meta_index.setter
+    def meta_index(self, values: dict[Any, Any]) -> None:
+        self._rows.meta_index = values
+
+    # -- writing ------------------------------------------------------------------------------------------------
+
+    def _push(self, data: Any, meta: dict[Any, Any] | None = None) -> Any:
+        with self._rows.lock:
+            return self._rows.push(data, {} if meta is None else meta).plain(data)
+
+    @apply_middleware("update")  # type: ignore[untyped-decorator]
+    def update(self, index: str, data: Any | None = None, meta: dict[Any, Any] | None = None) -> bool:
+        """Replace data, meta or both of an item; None leaves what is there. False: there is no such item."""
+        rows = self._rows
+        with rows.lock:
+            if not rows.has(index):
+                return False
+            item = rows.find(index)
+            if data is not None:
+                rows.replace(item, data)
+            if meta is not None:
+                item.meta = meta
+                for name, values in rows.meta_index.items():
+                    values[rows.get(index)] = meta.get(name)
+            return True
+
+    @apply_middleware("delete")  # type: ignore[untyped-decorator]
+    def delete(self, indices: str | Iterable[str]) -> None:
+        """Remove one item or several; those that are not there are left out."""
+        with self._rows.lock:
+            self._rows.remove([indices] if isinstance(indices, str) else indices)
+
+    @apply_middleware("clear")  # type: ignore[untyped-decorator]
+    def clear(self) -> None:
+        """Remove all items."""
+        with self._rows.lock:
+            self._rows.clear()
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    @apply_middleware("sample")  # type: ignore[untyped-decorator]
+    def sample(
+        self,
+        size: int | None = None,
+        indices: list[str] | None = None,
+        replace: bool = False,
+        sample_range: slice | None = None,
+        ignore_insufficient: bool = False,
+        groupby: str | None = None,
+        unroll_len: int | None = None,
+    ) -> list[Any]:
+        """Draw items with Python's `random`, or take those with the given indices: as `DequeBuffer.sample`."""
+        rows = self._rows
+        with rows.lock:
+            if indices and not groupby and not sample_range and not unroll_len:
+                if size and size != len(indices):
+                    raise AssertionError("Size and indices length must be equal.")
+                drawn: list[Any] = [rows.find(index) for index in indices]
+            elif size and not (indices or replace or sample_range or groupby or unroll_len):
+                drawn = self._draw_once(size, ignore_insufficient)
+            else:
+                drawn = _draw(self, size, indices, replace, sample_range, ignore_insufficient, groupby, unroll_len)
+            if drawn and type(drawn[0]) is list:
+                flat = iter(self._loaded([item for group in drawn for item in group]))
+                return [[next(flat) for _ in group] for group in drawn]
+            return self._loaded(drawn)
+
+    def _draw_once(self, size: int, ignore_insufficient: bool) -> list[Stored]:
+        try:
+            return random.sample(self.storage, k=size)
+        except ValueError:
+            if not ignore_insufficient:
+                raise ValueError(f"There are less than {size} records/groups in buffer({self.count()})") from None
+        logging.warning(f"nothing was sampled: {size} items were asked for, and the buffer holds {self.count()}")
+        return []
+
+    def _independence(self, buffered_samples: list[Any]) -> list[Any]:
+        """Nothing to do: what is read from the store is a copy."""
+        return buffered_samples
+
+    def _loaded(self, items: list[Stored]) -> list[Any]:
+        """What DI-engine's buffer would return. An item that was drawn twice gets a `meta` of its own."""
+        found = [*map(BufferedData, self._rows.read(items), map(_index, items), map(_meta, items))]
+        if len(set(map(id, items))) < len(items):
+            seen: set[int] = set()
+            for item, result in zip(items, found, strict=True):
+                if id(item) in seen:
+                    result.meta = fastcopy.copy(item.meta)
+                seen.add(id(item))
+        return found
+
+    def get(self, idx: int) -> Any:
+        """The item at a position, the oldest first."""
+        with self._rows.lock:
+            return self._loaded([self.storage[idx]])[0]
+
+    def get_by_index(self, index: str) -> Any:
+        """The item with this index; KeyError: there is none."""
+        with self._rows.lock:
+            return self._loaded([self._rows.find(index)])[0]
+
+    # -- copies and files ---------------------------------------------------------------------------------------
+
+    def __copy__(self) -> Buffer:
+        """A view: the same items, with middleware of its own."""
+        copied = type(self).__new__(type(self))
+        DingBuffer.__init__(copied, size=self.size)
+        copied.sliced, copied._keep, copied._rows = self.sliced, self._keep, self._rows
+        return copied
+
+    def save_data(self, file_name: str) -> None:
+        """Write all items to a file, which `DequeBuffer` can load too."""
+        if folder := os.path.dirname(file_name):
+            os.makedirs(folder, exist_ok=True)
+        items = deque(self._items(), maxlen=self.size)
+        index = BufferIndex(self.size, [(item.index, place) for place, item in enumerate(items)])
+        hickle.dump((items, index, self.meta_index), file_name)
+
+    def load_data(self, file_name: str) -> None:
+        """Replace all items by those of a file, which may be from `DequeBuffer`."""
+        items, _, meta_index = hickle.load(file_name)
+        self._fill(items, meta_index)
+
+    def _items(self) -> list[Any]:
+        with self._rows.lock:
+            return self._loaded([*self.storage])
+
+    def _fill(self, items: Iterable[Any], meta_index: dict[Any, Any]) -> None:
+        rows = self._rows
+        with rows.lock:
+            rows.clear()
+            for item in items:
+                rows.push(item.data, item.meta, item.index)
+            rows.meta_index = meta_index
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The items themselves: what is loaded is a buffer with another store."""
+        state = self.__dict__.copy()
+        del state["_rows"]
+        items = [(packed(item.data), item.meta, item.index) for item in self._items()]
+        return state | {"items": items, "groups": self.meta_index}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        items, groups = state.pop("items"), state.pop("groups")
+        self.__dict__.update(state)
+        self._rows = Rows(self.size, self._keep)
+        self._fill([BufferedData(unpacked(data), index, meta) for data, meta, index in items], groups)
