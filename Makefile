@@ -15,7 +15,7 @@ SHELL := /bin/bash
 PYTEST := $(BIN)/python -m pytest
 CMAKE := $(BIN)/cmake -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja)
 
-.PHONY: help build demo test soak full mutants check native tsan bench docs format stubs clean
+.PHONY: help build demo test adapters soak full mutants check native tsan bench docs format stubs clean
 
 help:  ## this list
 	@grep -hE '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -68,6 +68,9 @@ demo: $(STAMP)-test $(RELEASE)/.stamp  ## actors and a learner train on CartPole
 
 test: $(STAMP)-test build  ## all tests with small counts (ARGS="-k name")
 	DI_STORE_TEST_SCALE=small $(PYTEST) $(ARGS)
+
+adapters: build  ## tests of each adapter with the versions of requirements/<name>.txt (ADAPTER=sb3: one)
+	tools/adapters.sh $(BIN)/python $(ADAPTER)
 
 soak: $(STAMP)-test build  ## hard use of one store for 30 minutes, then calls with odd arguments for as long (DI_STORE_SOAK_SECONDS=600 for less)
 	DI_STORE_TEST_SCALE=full $(PYTEST) --timeout 3600 -o faulthandler_timeout=3660 -s tests/soak $(ARGS)
