@@ -106,7 +106,6 @@ def test_options_of_later_issues(store: Any) -> None:
         (lambda: store.put(1, durability="disk"), "durability"),
         (lambda: store.publish("policy", {}, group="actors"), "group"),
         (lambda: di_store.Transition(future=3), "future"),
-        (lambda: di_store.Spec((), "f4", late=True), "late"),
     ]
     for call, option in later:
         with pytest.raises(ValueError, match=option):

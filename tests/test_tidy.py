@@ -62,7 +62,7 @@ PUBLIC_METHODS = {
         "create_table table drop_table writer mix name".split()
     ),
     "Table": set(
-        "writer insert extend sample update_priorities peek keys delete reset resize configure finish stats "
+        "writer insert extend sample update_priorities peek keys delete reset resize configure finish stats update "
         "loader name schema capacity view sampler at positions".split()
     ),
 }

@@ -108,7 +108,6 @@ def test_defaults_are_those_of_the_contract() -> None:
         (lambda: Sequence(5, tail="wrap"), "tail"),  # type: ignore[arg-type]
         (lambda: Sequence(2**31), "length"),
         (lambda: Episode(0), "max_length=0"),
-        (lambda: Spec((), "f4", late=True), "late=. is not available"),
     ],
 )
 def test_bad_values_are_named(make: Any, named: str) -> None:

@@ -6,7 +6,9 @@
 
 namespace di {
 
-enum class ItemState : u32 { kFree = 0, kLive = 1, kHeld = 2 };  // kHeld: at its use limit, drawn, not yet delivered
+// kHeld: at its use limit, drawn, not yet delivered. kWaiting: inserted, but some late columns of its first row are not
+// there yet; it can't be drawn, and enters the order of insertion when they are.
+enum class ItemState : u32 { kFree = 0, kLive = 1, kHeld = 2, kWaiting = 3 };
 
 // Flags of an item.
 constexpr u32 kItemNoNext = 1;    // there is no observation after the last row: next_* repeats the last one
@@ -49,7 +51,7 @@ struct Item {  // truth [table]; `state` and `span` change through the undo reco
   // `state`
   static constexpr u64 kStateMask = (u64{1} << kItemStateBits) - 1;
   bool is(ItemState wanted) const { return (state & kStateMask) == static_cast<u64>(wanted); }
-  bool is_sound() const { return (state & kStateMask) <= static_cast<u64>(ItemState::kHeld); }
+  bool is_sound() const { return (state & kStateMask) <= static_cast<u64>(ItemState::kWaiting); }
   u64 generation() const { return state >> kItemStateBits & kGenerationMask; }
   u64 key(u32 slot) const { return make_key(generation(), slot); }
   bool has_key(u64 key) const { return !is(ItemState::kFree) && generation() == key_generation(key); }

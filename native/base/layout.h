@@ -26,7 +26,7 @@ struct Offset {
 };
 
 constexpr u64 kMagic = 0x45524f5453494401;  // "\1DISTORE"
-constexpr u32 kLayoutVersion = 8;
+constexpr u32 kLayoutVersion = 9;
 constexpr u64 kPageBytes = 4096;
 constexpr u64 kSliceBytes = 2u << 20;
 constexpr u64 kPagesPerSlice = kSliceBytes / kPageBytes;
@@ -249,16 +249,17 @@ struct WeightsEntry {
 static_assert(sizeof(WeightsEntry) == 256);
 
 // ------------------------------------------------------------------------------------------------- chunks and layouts
-enum class ColumnPlace : u32 { kRecord = 0, kColumn = 1, kHeap = 2 };
+enum class ColumnPlace : u32 { kRecord = 0, kColumn = 1, kHeap = 2, kLate = 3 };
 
 // A layout says how one row of a stream lies in its chunks. It never changes once published. After the columns the
 // block holds a text: the names of all columns without separators, then dtypes and shapes as JSON.
 struct ColumnLayout {
-  u32 place;           // ColumnPlace
-  u32 row_bytes;       // kRecord, kColumn: bytes of one row; kHeap: bytes of one element
-  u32 offset;          // kRecord, kHeap: offset of the value (kHeap: of its HeapSlot) in the row's record
-  u32 index;           // kColumn: ordinal among the column-wise ones
-  u64 before;          // kColumn: sum of row_bytes of the column-wise columns before this one
+  u32 place;      // ColumnPlace
+  u32 row_bytes;  // kRecord, kColumn, kLate: bytes of one row; kHeap: bytes of one element
+  u32 offset;     // kRecord, kHeap: offset of the value (kHeap: of its HeapSlot) in the row's record; kLate: in each
+                  // of the row's two copies, a multiple of 8
+  u32 index;      // kColumn: ordinal among the column-wise ones; kLate: its bit in LateWord
+  u64 before;     // kColumn: sum of row_bytes of the column-wise columns before this one
   u64 name_bytes = 0;  // length of its name in the text
   bool operator==(const ColumnLayout&) const = default;
 };
@@ -268,6 +269,7 @@ struct LayoutHeader {
   u32 column_wise;  // how many kColumn columns
   u32 text_bytes;
   u64 column_bytes;        // sum of row_bytes over kColumn columns
+  u64 late_bytes;          // of one copy of a row's late values; a multiple of 8
   u64 hash;                // of the text, to find equal layouts: they are shared
   ColumnLayout column[1];  // `columns` of them, then the text
 };
@@ -290,6 +292,8 @@ struct Attachment {
   u32 table_generation;  // [once]
   Uses uses;             // not used in attachment[0]: the first table's uses are in ChunkSummary
   Shared<u32> attached;  // [heap] truth: this table still holds the chunk (1 at creation)
+  u32 needs;             // [once] bits of the late columns that its items wait for
+  u32 pad;
 };
 
 struct ChunkHeader {
@@ -302,6 +306,7 @@ struct ChunkHeader {
   u32 stream;             // [once]
   u32 writer;             // [once] client slot, to count stale items by their writer
   u64 first_episode;      // [owner] id of the episode that row 0 continues or begins; set before row 0 is published
+  u64 late_offset;        // [once] of the LateWords, 0 without late columns; see rows/late.h
   u64 marks_offset;       // [once] from the start of the chunk
   u64 records_offset;
   u64 columns_offset;
@@ -313,6 +318,24 @@ struct ChunkHeader {
 // Offset from the start of the chunk of a column-wise column, whose rows lie one after the other, 64-byte aligned.
 inline u64 column_base(const ChunkHeader& chunk, const ColumnLayout& column) {
   return (chunk.columns_offset + u64{chunk.row_capacity} * column.before + 64u * column.index + 63u) & ~u64{63};
+}
+
+// Late columns: values that update() writes after their row was appended. They lie in the chunk's head, behind the
+// attachments, and never in its body, which stays as the writer left it:
+//   LateWord[rows] | for each attachment u32[rows]: slot + 1 of the item that waits at this row | two copies of each
+//   row's values
+// A row's values of one column are in the copy that the column's bit of `copy` names. update() writes the other copy,
+// then turns the bits of all its columns in one store, so that a reader without a lock sees old or new values, and a
+// kill leaves the old ones. It holds the locks of all tables that are attached to the chunk.
+struct LateWord {
+  Shared<u64> word;  // [locks of all attached tables; while the row is not published: owner] truth:
+                     // copy 16 | there 16 | changes 32
+};
+constexpr u32 kMostLate = 16;  // late columns of a stream
+inline u32 late_there(u64 word) { return static_cast<u32>(word >> kMostLate) & 0xffff; }
+inline u32 late_copies(u64 word) { return static_cast<u32>(word) & 0xffff; }
+inline u64 late_word(u32 changes, u32 there, u32 copies) {
+  return u64{changes} << 32 | u64{there} << kMostLate | copies;
 }
 
 // ---------------------------------------------------------------------------------------------------------- tables
@@ -389,9 +412,10 @@ struct alignas(64) TableHeader {
   Shared<u64> chunk_block;     // truth: bytes that a chunk occupies at least; 0: not known yet
   Shared<u64> used_chunks;     // derived: number of chunks attached
   // derived [table]
-  u64 slots;  // over all segments
-  u64 size;   // live items
-  u64 held;   // held items
+  u64 slots;    // over all segments
+  u64 size;     // live items
+  u64 held;     // held items
+  u64 waiting;  // items that wait for late columns; not in `size`, nor in the order of insertion
   u64 free_slots;
   Shared<u64> stat_size;  // copies that stats reads freely
   u32 links_block;        // order list, free list: two u32 per slot; growing replaces it and the four below
@@ -400,6 +424,7 @@ struct alignas(64) TableHeader {
   u32 remover_block;
   u32 minimum_block;                // least positive priority, for normalize="table"
   u32 order_head, order_tail;       // slot + 1, by insertion number
+  u32 waiting_head, waiting_tail;   // slot + 1, by insertion number
   u32 first_live, last_live;        // slot + 1: the oldest and the newest item of the order list that is not held
   u32 free_head, free_tail;         // slots, reused first-in-first-out
   u64 dense_count;                  // uniform, once: live slots

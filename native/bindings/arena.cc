@@ -146,6 +146,7 @@ u32 declare_layout(const ArenaPointer& arena, nb::dict layout, Deadline deadline
   header.record_bytes = take<u32>(layout, "record_bytes");
   header.column_wise = take<u32>(layout, "column_wise");
   header.column_bytes = take<u64>(layout, "column_bytes");
+  header.late_bytes = take<u64>(layout, "late_bytes");
   std::vector<ColumnLayout> columns;
   std::string text;
   for (nb::handle entry : layout["columns"]) {

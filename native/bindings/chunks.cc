@@ -8,10 +8,11 @@ namespace di::py {
 namespace {
 
 // A layout of these sizes. Of its columns only the number of column-wise ones matters here.
-LayoutInfo sized(u32 record_bytes, u64 wide_bytes, u32 wide) {
+LayoutInfo sized(u32 record_bytes, u64 wide_bytes, u32 wide, u64 late_bytes) {
   LayoutInfo layout;
   layout.record_bytes = record_bytes;
   layout.column_bytes = wide_bytes;
+  layout.late_bytes = late_bytes;
   ColumnLayout column{};
   column.place = static_cast<u32>(ColumnPlace::kColumn);
   layout.columns.assign(wide, column);
@@ -23,29 +24,32 @@ LayoutInfo sized(u32 record_bytes, u64 wide_bytes, u32 wide) {
 void bind_chunks(nb::module_& module) {
   module.attr("MOST_SLOTS") = kMostSlots;
   module.attr("MAX_COLUMNS") = kMaxColumns;  // of a row
+  module.attr("MOST_LATE") = kMostLate;      // late columns of a row
   module.attr("ITEM_BYTES") = sizeof(Item);
   module.attr("DESCRIPTOR_BYTES") = sizeof(Descriptor);
   module.attr("FIRST_DESCRIPTORS") = kFirstDescriptorSegment;  // each further segment doubles their number
   module.attr("LEDGER_ENTRY_BYTES") = sizeof(LedgerEntry);
   module.def(
       "chunk_bytes",
-      [](u32 record_bytes, u64 wide_bytes, u32 wide, u32 rows, u64 heap_bytes) {
+      [](u32 record_bytes, u64 wide_bytes, u32 wide, u64 late_bytes, u32 rows, u64 heap_bytes) {
         ChunkPlan plan;
         plan.rows = rows;
         plan.heap_bytes = heap_bytes;
-        return chunk_bytes(sized(record_bytes, wide_bytes, wide), plan);
+        return chunk_bytes(sized(record_bytes, wide_bytes, wide, late_bytes), plan);
       },
-      nb::arg("record_bytes"), nb::arg("wide_bytes"), nb::arg("wide"), nb::arg("rows"), nb::arg("heap_bytes"));
+      nb::arg("record_bytes"), nb::arg("wide_bytes"), nb::arg("wide"), nb::arg("late_bytes"), nb::arg("rows"),
+      nb::arg("heap_bytes"));
   module.def(
       "plan_chunk",
-      [](u32 record_bytes, u64 wide_bytes, u32 wide, u64 target_bytes, u32 least_rows, u64 heap_bytes_per_row,
-         u32 tables) {
-        const LayoutInfo layout = sized(record_bytes, wide_bytes, wide);
+      [](u32 record_bytes, u64 wide_bytes, u32 wide, u64 late_bytes, u64 target_bytes, u32 least_rows,
+         u64 heap_bytes_per_row, u32 tables) {
+        const LayoutInfo layout = sized(record_bytes, wide_bytes, wide, late_bytes);
         const ChunkPlan plan = plan_chunk(layout, target_bytes, least_rows, heap_bytes_per_row, tables);
         return std::tuple(plan.rows, plan.block_bytes);
       },
-      nb::arg("record_bytes"), nb::arg("wide_bytes"), nb::arg("wide"), nb::arg("target_bytes"), nb::arg("least_rows"),
-      nb::arg("heap_bytes_per_row"), nb::arg("tables"), "Rows of a chunk, and the bytes of its block.");
+      nb::arg("record_bytes"), nb::arg("wide_bytes"), nb::arg("wide"), nb::arg("late_bytes"), nb::arg("target_bytes"),
+      nb::arg("least_rows"), nb::arg("heap_bytes_per_row"), nb::arg("tables"),
+      "Rows of a chunk, and the bytes of its block.");
 }
 
 }  // namespace di::py

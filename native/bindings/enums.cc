@@ -10,7 +10,8 @@ void bind_rows(nb::module_& module) {
   nb::enum_<ColumnPlace>(module, "ColumnPlace")
       .value("RECORD", ColumnPlace::kRecord)
       .value("COLUMN", ColumnPlace::kColumn)
-      .value("HEAP", ColumnPlace::kHeap);
+      .value("HEAP", ColumnPlace::kHeap)
+      .value("LATE", ColumnPlace::kLate);
   nb::enum_<ViewKind>(module, "ViewKind")
       .value("STEP", ViewKind::kStep)
       .value("OPAQUE", ViewKind::kOpaque)

@@ -72,6 +72,7 @@ nb::dict stats(const TablePointer& table) {
   all["live"] = table->live();
   all["size"] = size;
   all["held"] = header.held;
+  all["waiting"] = header.waiting;
   all["capacity"] = header.capacity;
   all["max_bytes"] = header.max_bytes;
   all["inserts"] = header.total_inserts;
@@ -110,7 +111,8 @@ nb::dict stats(const TablePointer& table) {
   limits["min_size"] = limiter.min_size;
   all["limiter"] = limits;
   all["insert_blocked"] = why_no_insert(limiter, static_cast<i64>(size));
-  all["sample_blocked"] = why_no_sample(limiter_in_force(header), static_cast<i64>(size));
+  const std::string why_not = why_no_sample(limiter_in_force(header), static_cast<i64>(size));
+  all["sample_blocked"] = why_not.empty() ? why_not : why_not + waiting_text(header.waiting);
   all["seconds_since_insert"] = static_cast<double>(os::now_ns() - header.last_insert_ns.load()) * 1e-9;
   return all;
 }

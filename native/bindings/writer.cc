@@ -108,6 +108,7 @@ class PyWriter {
   bool take_lanes(nb::handle lane);
   void take_lane(i64 lane);
   void begin_call(u32 steps);
+  void refuse_late(const std::vector<ColumnInput>& given, const char* option) const;
   std::vector<u8> ended(const CallShape& shape) const;
   void parse_priorities(nb::handle priority, const CallShape& shape);
   void parse_priority(nb::handle value, const CallShape& shape, std::size_t table);
@@ -133,6 +134,7 @@ TableSink read_sink(nb::handle entry) {
   sink.first = take<std::vector<u32>>(entry, "first");
   sink.track_version = take<bool>(entry, "track_version");
   sink.weighted = take<bool>(entry, "weighted");
+  sink.needs = take<u32>(entry, "needs");
   return sink;
 }
 
@@ -154,6 +156,7 @@ WriterPlan read_plan(Arena& arena, const nb::dict& plan) {
   made.heap_bytes_per_row = take<u64>(plan, "heap_bytes_per_row");
   made.heap_row_max = take<u64>(plan, "heap_row_max");
   for (nb::handle column : plan["unbounded"]) made.unbounded[nb::cast<u32>(column)] = true;
+  for (nb::handle column : plan["late"]) made.late[nb::cast<u32>(column)] = true;
   made.layout.float_bytes = take<std::vector<u8>>(plan, "float_bytes");
   made.counted = take_or<bool>(plan, "counted", true);
   return made;
@@ -362,6 +365,15 @@ void PyWriter::begin_call(u32 steps) {
   call_.final_given.clear();
 }
 
+// An observation behind a step has no late columns.
+void PyWriter::refuse_late(const std::vector<ColumnInput>& given, const char* option) const {
+  if (writer_->plan().layout.late_bytes == 0) return;
+  for (std::size_t i = 0; i < given.size(); ++i)
+    if (given[i].given() && writer_->plan().late[i])
+      throw Error(Code::kSchemaMismatch, std::string(option) + " gives column '" + cells_.name(i) +
+                                             "', which is late: give it with its own step, or with table.update()");
+}
+
 nb::object PyWriter::append(nb::handle step, nb::handle next, nb::handle final, nb::handle lane, nb::handle priority,
                             i64 steps) {
   const Busy call(busy_);
@@ -374,6 +386,8 @@ nb::object PyWriter::append(nb::handle step, nb::handle next, nb::handle final, 
   cells_.parse(step, shape, &call_.columns);
   if (!next.is_none()) cells_.parse(next, shape, &call_.next);
   if (!final.is_none()) cells_.parse_final(final, shape, writer_->plan().lanes, ended(shape), &call_);
+  refuse_late(call_.next, "next=");
+  refuse_late(call_.final, "final=");
   parse_priorities(priority, shape);
   return run([&] { return writer_->append(call_, Deadline::slice()); });
 }
@@ -408,8 +422,7 @@ nb::object PyWriter::insert(nb::handle rows, const std::vector<std::tuple<u32, u
   call_.lanes.assign(1, 0);
   cells_.parse(rows, {.steps = total, .time = !bare}, &call_.columns);
   for (std::size_t i = 0; i < cells_.count(); ++i)
-    if (call_.columns[i].base == nullptr && call_.columns[i].cells == nullptr)
-      refuse(Error::column_missing(static_cast<u32>(i)));
+    if (!call_.columns[i].given() && !writer_->plan().late[i]) refuse(Error::column_missing(static_cast<u32>(i)));
   parse_priorities(priority,
                    {.steps = static_cast<u32>(whole.size() == 1 ? total / covered : whole.size()), .time = true});
   return run([&] { return writer_->insert_whole(call_, whole, Deadline::slice()); });

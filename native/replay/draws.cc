@@ -155,6 +155,7 @@ std::string Draws::why_no_more(const DrawSet& set) const {
   if (why.empty() && set.distinct && !set.items.empty() && header_.size != 0)
     why = "the batch holds every item that can be drawn, and replace=False wants each once";
   if (why.empty()) why = header_.size == 0 ? "the table is empty" : core_.selection.sampler().why_none();
+  why += waiting_text(header_.waiting);
   if (header_.stale_dropped != 0)
     why += "; " + std::to_string(header_.stale_dropped) +
            " items were dropped as older than max_staleness=" + std::to_string(header_.max_staleness);

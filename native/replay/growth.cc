@@ -188,13 +188,13 @@ bool Growth::evict_above(u64 capacity, Deadline deadline) {
   {
     TableCore::Guard guard(core_, deadline);
     core_.change();
-    for (u32 i = 0; i < kBatchStep && header_.size > capacity; ++i) {
+    for (u32 i = 0; i < kBatchStep && core_.present() > capacity; ++i) {
       const u32 out = core_.victim();
       if (out == kNone) break;
       core_.remove(out, true);
     }
     core_.commit();
-    more = header_.size > capacity && core_.victim() != kNone;
+    more = core_.present() > capacity && core_.victim() != kNone;
     if (!more) core_.room_came().signal(kMaxClients);
   }
   core_.settle(Deadline::only_try());

@@ -13,7 +13,7 @@ constexpr const char* kNoMemory = "this process is out of memory";  // then a ca
 
 // Free slots needed to insert so many items. At its capacity a table evicts before each insert, so fewer are enough.
 u64 slots_for(const TableHeader& table, u64 items) {
-  const u64 room = table.capacity > table.size ? table.capacity - table.size : 0;
+  const u64 here = table.size + table.waiting, room = table.capacity > here ? table.capacity - here : 0;
   if (table.limiter.queue != 0 || room >= items) return items;
   return std::min(items, room + kBatchStep);
 }
@@ -34,7 +34,7 @@ bool has_slots(const Table& table, u64 items, bool no_more) {
   const TableHeader& header = table.header();
   const u64 some = std::min<u64>(items, kBatchStep);
   return header.free_slots >= items ||
-         (no_more && header.limiter.queue == 0 && header.free_slots + header.size >= some);
+         (no_more && header.limiter.queue == 0 && header.free_slots + header.size + header.waiting >= some);
 }
 
 // Grows the table. False: there is no memory for that, but evicting makes enough room. Throws if it doesn't.
@@ -86,6 +86,16 @@ i64 ItemCommit::version_of(u32 table, Lane& lane, const Window& window) const {
   return least == INT64_MAX ? -1 : least;
 }
 
+// Where an item that begins with this window's first step waits, if a late column is missing there. The caller holds the
+// table's lock, so no update comes in between.
+Shared<u32>* ItemCommit::waits_at(u32 table, Lane& lane, const Window& window) const {
+  const u32 needs = state_.plan.tables[table].needs;
+  if (needs == 0) return nullptr;
+  u32 row = 0;
+  OpenChunk& chunk = lane.chunk_of(window.first + window.back, &row);
+  return chunk.has_late(row, needs) ? nullptr : chunk.waits(table, row);
+}
+
 NewItem ItemCommit::locate(u32 table, const Pending& pending) {
   Lane& lane = state_.lanes[pending.lane];
   u32 row = 0;
@@ -93,7 +103,7 @@ NewItem ItemCommit::locate(u32 table, const Pending& pending) {
   return NewItem{chunk.descriptor(),   row,
                  pending.window.rows,  pending.window.back,
                  pending.window.flags, version_of(table, lane, pending.window),
-                 pending.priority};
+                 pending.priority,     waits_at(table, lane, pending.window)};
 }
 
 // The call's priorities were checked before, without the lock. If configure() has changed alpha since, checks those of

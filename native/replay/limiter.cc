@@ -101,6 +101,11 @@ std::string why_no_insert(const LimiterState& state, i64 size) {
          text(state.ratio) + " = " + text(std::floor(allowed)) + ": waits for samples (options ratio, tolerance, high)";
 }
 
+std::string waiting_text(u64 waiting) {
+  if (waiting == 0) return "";
+  return ", and " + std::to_string(waiting) + " items wait for late columns (table.update)";
+}
+
 std::string why_no_sample(const LimiterState& state, i64 size) {
   if (may_sample(state, size)) return "";
   if (state.queue != 0 && size < state.min_size) return "empty: no item to sample (Queue or Stack)";

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "replay/item_rows.h"
 #include "rows/chunks_covered.h"
 
 namespace di {
@@ -21,6 +22,8 @@ void TableRecovery::recover(Deadline deadline) {
   core_.forget_blocks();
   core_.refresh();
   rebuild(deadline);
+  // mutant: late-values-of-the-dead-wake-nobody
+  end_waits();
   core_.settle_held(deadline);
   core_.lock.end_change();
 }
@@ -53,7 +56,7 @@ void TableRecovery::fill() {
   Items& items = core_.items;
   items.order().clear();
   core_.selection.clear();
-  header_.size = header_.held = header_.free_slots = 0;
+  header_.size = header_.held = header_.waiting = header_.free_slots = 0;
   header_.first_live = header_.last_live = 0;
   std::vector<std::pair<u64, u32>> by_age;
   by_age.reserve(std::min<u64>(items.slots(), header_.next_number));
@@ -69,6 +72,11 @@ void TableRecovery::fill() {
   }
   std::sort(by_age.begin(), by_age.end());
   for (const auto& [number, slot] : by_age) {
+    if (items[slot].is(ItemState::kWaiting)) {
+      items.order().wait(slot);
+      ++header_.waiting;
+      continue;
+    }
     items.order().push_back(slot);
     if (items[slot].is(ItemState::kHeld)) {
       ++header_.held;
@@ -80,6 +88,22 @@ void TableRecovery::fill() {
     ++header_.size;
   }
   core_.selection.ready();
+}
+
+// An update may have been killed after it showed the values that an item waits for, and before the item could go on.
+void TableRecovery::end_waits() {
+  const Heap& heap = core_.arena->heap();
+  for (u32 slot = core_.items.order().first_waiting(), next = kNone; slot != kNone; slot = next) {
+    next = core_.items.order().next(slot);
+    const RowAt at = first_step(heap, core_.items[slot]);
+    const u32 position = at.chunk == kNone ? kNone : attachment_of(heap, at.chunk, core_.index);
+    const LateRows late = position == kNone ? LateRows{} : late_rows_of(heap, at.chunk, 0);
+    if (late.words == nullptr) continue;  // damaged: the item waits until it is evicted
+    late.waits(position, at.row).store(slot + 1, std::memory_order_relaxed);
+    if (!is_complete(heap, at, position)) continue;
+    core_.end_wait(slot);
+    core_.commit();
+  }
 }
 
 namespace {
@@ -165,6 +189,7 @@ void TableRecovery::check(Deadline deadline, std::vector<std::string>* findings)
   core_.change();
   const Selection& selection = core_.selection;
   const u64 size = header_.size, held = header_.held, free_slots = header_.free_slots;
+  const u64 waiting = header_.waiting;
   const u64 writers = header_.writers, dense = header_.dense_count, left = header_.dense_left;
   const u32 first = header_.first_live, last = header_.last_live;
   const u32 drawn_next = selection.sampler().next(), removed_next = selection.remover().next();
@@ -177,6 +202,7 @@ void TableRecovery::check(Deadline deadline, std::vector<std::string>* findings)
   };
   compare("items", size, header_.size);
   compare("held items", held, header_.held);
+  compare("waiting items", waiting, header_.waiting);
   compare("free slots", free_slots, header_.free_slots);
   compare("open writers", writers, header_.writers);
   compare("slots to draw from", dense, header_.dense_count);

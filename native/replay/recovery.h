@@ -23,6 +23,7 @@ class TableRecovery {
 
  private:
   u64 rebuild(Deadline deadline);
+  void end_waits();
   u64 count_uses(Deadline deadline);
   u64 set_uses(const std::unordered_map<u32, u32>& uses, Deadline deadline);
   std::vector<u32> linked_blocks() const;

@@ -37,9 +37,10 @@ void RowWriter::write_cells(u32 index, const RowSource& source) {
   u32 row = 0;
   OpenChunk& chunk = lane.chunk_of(at.raw, &row);
   require_kept(index, source);
+  if (layout.late_bytes != 0) chunk.begin_late(row);
   for (u32 c = 0; c < source.input.size(); ++c) {
     if (!source.has(c)) {
-      if (at.ahead[c]) continue;
+      if (at.ahead[c] || state_.plan.late[c]) continue;
       if (state_.cells.stored_here(c, at.steps)) throw Error::column_missing(c);
       chunk.write(layout, row, c, Cell{nullptr, 0});
       continue;
@@ -101,7 +102,7 @@ bool RowWriter::write_behind(u32 index, const RowSource& given, bool final, Dead
     return true;
   }
   for (u32 c = 0; c < source.input.size(); ++c)
-    if (source.has(c)) at.ahead[c] = true;
+    if (source.has(c) && !state_.plan.late[c]) at.ahead[c] = true;
   return true;
 }
 
@@ -128,7 +129,7 @@ void RowWriter::write_cells_behind(u32 index, const RowSource& source) {
   OpenChunk& chunk = lane.chunk_of(at.raw, &row);
   require_kept(index, source);
   for (u32 c = 0; c < source.input.size(); ++c) {
-    if (!source.has(c)) continue;
+    if (!source.has(c) || state_.plan.late[c]) continue;  // an observation behind a step has no late columns
     const Cell value = source.cell(c);
     if (!at.ahead[c])
       chunk.write(state_.plan.layout, row, c, value);

@@ -48,8 +48,9 @@ void TableSettings::reset(Deadline deadline) {
       TableCore::Guard guard(core_, deadline);
       core_.change();
       const OrderList& order = core_.items.order();
-      for (u32 i = 0; i < kBatchStep && order.first() != kNone; ++i) core_.remove(order.first(), false);
-      more = order.first() != kNone;
+      const auto any = [&order] { return order.first() != kNone ? order.first() : order.first_waiting(); };
+      for (u32 i = 0; i < kBatchStep && any() != kNone; ++i) core_.remove(any(), false);
+      more = any() != kNone;
       if (!more) count_anew();
       core_.commit();
       core_.settle_held_soon();

@@ -327,25 +327,27 @@ OrderList::Link& OrderList::link(u32 slot) const {
 
 void OrderList::clear() {
   table_->order_head = table_->order_tail = 0;
+  table_->waiting_head = table_->waiting_tail = 0;
   table_->free_head = table_->free_tail = 0;
 }
 
-void OrderList::push_back(u32 slot) {
-  link(slot) = Link{0, table_->order_tail};
-  if (table_->order_tail != 0) {
-    link(table_->order_tail - 1).next = slot + 1;
-  } else {
-    table_->order_head = slot + 1;
-  }
-  table_->order_tail = slot + 1;
+void OrderList::append(u32 slot, u32* head, u32* tail) {
+  link(slot) = Link{0, *tail};
+  (*tail != 0 ? link(*tail - 1).next : *head) = slot + 1;
+  *tail = slot + 1;
 }
 
-void OrderList::erase(u32 slot) {
+void OrderList::take_out(u32 slot, u32* head, u32* tail) {
   const Link old = link(slot);
-  (old.previous != 0 ? link(old.previous - 1).next : table_->order_head) = old.next;
-  (old.next != 0 ? link(old.next - 1).previous : table_->order_tail) = old.previous;
+  (old.previous != 0 ? link(old.previous - 1).next : *head) = old.next;
+  (old.next != 0 ? link(old.next - 1).previous : *tail) = old.previous;
   link(slot) = Link{0, 0};
 }
+
+void OrderList::push_back(u32 slot) { append(slot, &table_->order_head, &table_->order_tail); }
+void OrderList::erase(u32 slot) { take_out(slot, &table_->order_head, &table_->order_tail); }
+void OrderList::wait(u32 slot) { append(slot, &table_->waiting_head, &table_->waiting_tail); }
+void OrderList::end_wait(u32 slot) { take_out(slot, &table_->waiting_head, &table_->waiting_tail); }
 
 void OrderList::free_push(u32 slot) {
   link(slot) = Link{0, 0};

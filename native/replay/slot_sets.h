@@ -130,21 +130,24 @@ class DenseSet {
   u32* position_;  // by slot; kNone: absent
 };
 
-// Two lists in one array of links: the items in order of insertion (doubly linked) and the free slots (first in, first
-// out). A slot is in one of them or in none. The TableHeader has their ends as slot + 1, 0: none. Held items stay in
+// Three lists in one array of links: the items in order of insertion and those that wait for late columns (both doubly
+// linked), and the free slots (first in, first out). A slot is in one of them or in none. The TableHeader has their ends as slot + 1, 0: none. Held items stay in
 // the order list; Items maintains the header's cursors that skip them, first_live and last_live.
 class OrderList {
  public:
   static u64 bytes(u64 slots);
   OrderList(u8* block, u64 slots, TableHeader* table);
-  void clear();                                             // both lists empty, O(1)
-  void push_back(u32 slot);                                 // the slot is in neither list
-  void erase(u32 slot);                                     // the slot is in the order list
-  u32 next(u32 slot) const { return link(slot).next - 1; }  // kNone at the end
+  void clear();              // all lists empty, O(1)
+  void push_back(u32 slot);  // the slot is in no list
+  void erase(u32 slot);      // the slot is in the order list
+  void wait(u32 slot);       // to the back of those that wait; the slot is in no list
+  void end_wait(u32 slot);   // the slot waits
+  u32 first_waiting() const { return table_->waiting_head - 1; }  // kNone when empty
+  u32 next(u32 slot) const { return link(slot).next - 1; }        // kNone at the end
   u32 previous(u32 slot) const { return link(slot).previous - 1; }
   u32 first() const { return table_->order_head - 1; }  // kNone when empty
   u32 last() const { return table_->order_tail - 1; }
-  void free_push(u32 slot);  // to the back; the slot is in neither list
+  void free_push(u32 slot);  // to the back; the slot is in no list
   u32 free_pop();            // from the front; kNone when empty
 
  private:
@@ -154,6 +157,8 @@ class OrderList {
   };
   static_assert(kNone == u32{0} - 1);
   Link& link(u32 slot) const;
+  void append(u32 slot, u32* head, u32* tail);
+  void take_out(u32 slot, u32* head, u32* tail);
 
   TableHeader* table_;
   u64 slots_;

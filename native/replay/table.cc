@@ -21,7 +21,10 @@ std::string Table::why_no_insert() {
         .told();
   }
   const i64 size = static_cast<i64>(header_.size);
-  if (!may_insert(header_.limiter, size)) return di::why_no_insert(header_.limiter, size);
+  LimiterState limiter = header_.limiter;  // items that wait for late columns count as inserted here, and only here
+  limiter.inserts += static_cast<i64>(header_.waiting);
+  if (!may_insert(limiter, static_cast<i64>(core.present())))
+    return di::why_no_insert(limiter, static_cast<i64>(core.present())) + waiting_text(header_.waiting);
   // Not if nothing can be drawn either (a new limiter doesn't count draws that were made under the old one and given
   // back), and not if uses are unlimited: then no draw makes room. The size exceeds the capacity there only after a
   // resize() that was killed half-way, and insert() evicts the rest.
@@ -35,7 +38,7 @@ std::string Table::why_no_insert() {
 void Table::evict_for_place() {
   if (header_.limiter.queue != 0) return;
   const u32 most = header_.max_times_sampled != 0 ? 1 : 2;  // two: a killed resize() may have left too many items
-  for (u32 i = 0; i < most && header_.size >= header_.capacity; ++i) {
+  for (u32 i = 0; i < most && core.present() >= header_.capacity; ++i) {
     const u32 out = core.victim();
     if (out == kNone) break;
     core.remove(out, true);
@@ -68,12 +71,14 @@ u32 Table::insert_one(const NewItem& fresh) {
   item.place = Item::make_place(fresh.chunk, fresh.row);
   item.span = Item::make_span(fresh.rows, fresh.back, fresh.flags);
   DI_FAULT("table.insert_before_state");
-  core.undo.set(item.state, core.uses.new_state(item.generation()));
-  core.undo.set(header_.next_number, header_.next_number + 1);
-  core.undo.set(header_.total_inserts, header_.total_inserts + 1);
-  core.undo.set(header_.limiter.inserts, static_cast<u64>(header_.limiter.inserts + 1));
-  core.items.order().push_back(slot);
-  core.make_live(slot);
+  if (fresh.waits == nullptr) {
+    core.enter_order(slot);
+  } else {
+    fresh.waits->store(slot + 1, std::memory_order_relaxed);
+    core.undo.set(item.state, item.state_as(ItemState::kWaiting));
+    core.items.order().wait(slot);
+    ++header_.waiting;
+  }
   if (fresh.flags & kItemCut) ++header_.episodes_cut;
   return slot;
 }

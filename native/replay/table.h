@@ -25,7 +25,8 @@ struct NewItem {
   u32 back;
   u32 flags;
   i64 version;
-  double priority;  // NaN: the table's default
+  double priority;               // NaN: the table's default
+  Shared<u32>* waits = nullptr;  // not null: a late column is missing; where its slot is noted (rows/late.h)
 };
 
 class Table : public std::enable_shared_from_this<Table> {

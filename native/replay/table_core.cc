@@ -137,10 +137,32 @@ void TableCore::end_live(u32 slot) {
   --header.size;
 }
 
+void TableCore::enter_order(u32 slot) {
+  undo.set(items[slot].number, header.next_number);
+  undo.set(header.next_number, header.next_number + 1);
+  undo.set(items[slot].state, uses.new_state(items[slot].generation()));
+  undo.set(header.total_inserts, header.total_inserts + 1);
+  undo.set(header.limiter.inserts, static_cast<u64>(header.limiter.inserts + 1));
+  items.order().push_back(slot);
+  make_live(slot);
+}
+
+void TableCore::end_wait(u32 slot) {
+  items.order().end_wait(slot);
+  --header.waiting;
+  enter_order(slot);
+}
+
 // The item's words change through the undo record.
 void TableCore::remove(u32 slot, bool undrawn_counts) {
   const Item& item = items[slot];
   const bool was_live = item.is(ItemState::kLive);
+  if (item.is(ItemState::kWaiting)) {
+    items.order().end_wait(slot);
+    items.order().push_back(slot);  // free_slot() takes it out
+    --header.waiting;
+    return free_slot(slot);
+  }
   require_sound(was_live || item.is(ItemState::kHeld));
   const u32 times = item.uses();
   if (was_live) {

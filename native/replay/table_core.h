@@ -67,10 +67,18 @@ class TableCore {
   void make_live(u32 slot);  // after the item's words are set: from now on it can be drawn and removed
   void end_live(u32 slot);   // from now on it can't
   void free_slot(u32 slot);  // of an item no longer live or held; the uses of its chunks end with the commit
-  // Removes a live or held item. undrawn_counts: if the item was never drawn and the limiter is a queue's, the limiter
+  // An inserted item that is complete becomes live: it gets the next insertion number, and the limiter counts it.
+  void enter_order(u32 slot);
+  void end_wait(u32 slot);  // the same for an item that waited for late columns, which are all there now
+  // Removes a live, held or waiting item. undrawn_counts: if the item was never drawn and the limiter is a queue's, the limiter
   // counts one insert less.
   void remove(u32 slot, bool undrawn_counts);
-  u32 victim() { return selection.remover().pick({}); }  // the slot to remove next; kNone: there is no live item
+  // The slot to remove next. If no item is live, the one that has waited longest for late columns; kNone: there is none.
+  u32 victim() {
+    const u32 live = selection.remover().pick({});
+    return live != kNone ? live : items.order().first_waiting();
+  }
+  u64 present() const { return header.size + header.waiting; }  // items that count for the capacity
   bool is_stale(const Item& item) const;
   i64 newest_version() const;
 

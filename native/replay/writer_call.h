@@ -22,6 +22,7 @@ struct TableSink {  // how one table turns this stream's rows into items
   std::vector<u32> first;      // columns stored only where a sequence starts
   bool track_version = false;  // there is no column `version`: rows get the version that latest() returned last
   bool weighted = false;       // its rows have the column `discount`
+  u32 needs = 0;               // late columns that its items wait for, as bits (ColumnLayout::index)
 };
 
 struct WriterPlan {
@@ -36,6 +37,7 @@ struct WriterPlan {
   u64 heap_bytes_per_row = 0;  // estimate; 0: no column lies in the heap
   u64 heap_row_max = 0;        // the most heap bytes of one row's values whose length is bounded
   ColumnMask unbounded;        // columns whose length has no bound
+  ColumnMask late;             // columns that a step need not give
   bool counted = true;         // its tables count it as an open writer; not so the writer of table.insert()
 };
 

@@ -24,6 +24,10 @@ void check_column(const ColumnLayout& column, const LayoutHeader& layout, u32 nu
     case ColumnPlace::kHeap:
       sound = column.row_bytes > 0 && u64{column.offset} + sizeof(HeapSlot) <= layout.record_bytes;
       break;
+    case ColumnPlace::kLate:
+      sound = column.index < kMostLate && column.offset % 8 == 0 &&
+              u64{column.offset} + (column.row_bytes + u64{7}) / 8 * 8 <= layout.late_bytes;
+      break;
   }
   if (!sound) throw damaged("column " + std::to_string(number) + " of a layout lies outside its rows");
 }
@@ -36,12 +40,13 @@ u64 up_to(u32 row) { return ~u64{0} >> (kMarkRows - 1 - row % kMarkRows); }
 ColumnMap map_columns(u32 index, const LayoutHeader& layout, u64 layout_bytes, const std::vector<u32>& columns) {
   u64 head = offsetof(LayoutHeader, column);
   if (layout_bytes < head || layout.columns > (layout_bytes - head) / sizeof(ColumnLayout) ||
-      layout.column_bytes > kMaxColumnBytes) {
+      layout.column_bytes > kMaxColumnBytes || layout.late_bytes > kMaxColumnBytes || layout.late_bytes % 8 != 0) {
     throw damaged("a layout of " + std::to_string(layout_bytes) + " bytes is not one");
   }
   ColumnMap map;
   map.layout = index;
   map.record_bytes = layout.record_bytes;
+  map.late_bytes = layout.late_bytes;
   u64 sum = 0;
   for (u32 i = 0; i < layout.columns; ++i) {
     const ColumnLayout column = layout.column[i];
@@ -87,6 +92,13 @@ const char* validate_chunk(const u8* chunk, u64 bytes, const ColumnMap& map, Chu
     if (base > bytes || capacity * map.last_row_bytes > bytes - base) return "a chunk's columns lie outside it";
   }
   if (heap > heap_end || heap_end > bytes) return "a chunk's heap lies outside it";
+  if (map.late_bytes != 0) {
+    const u64 late = header.late_offset;
+    if (header.attachments > kMaxTables || late == 0 || late % 64 != 0 || late > bytes ||
+        capacity > bytes / (2 * map.late_bytes) ||
+        late_size(capacity, header.attachments, map.late_bytes) > bytes - late)
+      return "a chunk's late columns lie outside it";
+  }
   *view = {chunk,
            reinterpret_cast<const RowMark*>(chunk + marks),
            chunk + records,
@@ -97,7 +109,8 @@ const char* validate_chunk(const u8* chunk, u64 bytes, const ColumnMap& map, Chu
            heap_end,
            static_cast<u32>(capacity),
            rows,
-           header.next.load(std::memory_order_relaxed)};  // ordered by `published`
+           header.next.load(std::memory_order_relaxed),  // ordered by `published`
+           late_rows(const_cast<u8*>(chunk), header, map.late_bytes)};
   return nullptr;
 }
 

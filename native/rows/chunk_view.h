@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/layout.h"
+#include "rows/late.h"
 
 namespace di {
 
@@ -35,6 +36,7 @@ struct ColumnMap {
   u64 last_before = 0;  // of the layout's last column-wise column: its end bounds all of them
   u32 last_row_bytes = 0;
   u32 column_wise = 0;
+  u64 late_bytes = 0;
   std::vector<ColumnLayout> column;  // place == kNone: the layout lacks it
 };
 // `columns[i]`: the layout's column that is column i of the table, or kNone. Throws kCorruptData on a damaged layout.
@@ -53,6 +55,7 @@ struct ChunkView {
   u32 row_capacity;
   u32 rows;  // published
   u32 next;  // descriptor + 1 of the lane's next chunk
+  LateRows late;
 };
 // Fills *view and returns nullptr, or returns what is wrong with the header. `chunk` is 8-byte aligned and has `bytes`.
 const char* validate_chunk(const u8* chunk, u64 bytes, const ColumnMap& map, ChunkView* view);

@@ -13,11 +13,12 @@ constexpr u32 kMarkEvery = 64;
 u64 round_up(u64 value, u64 to) { return (value + to - 1) / to * to; }
 
 struct Parts {
-  u64 marks, records, columns, heap, end;
+  u64 late, marks, records, columns, heap, end;
 };
 Parts parts_of(const LayoutInfo& layout, u32 rows, u64 heap_bytes, u64 tables) {
   Parts parts{};
-  parts.marks = round_up(sizeof(ChunkHeader) + sizeof(Attachment) * (std::max<u64>(tables, 1) - 1), 64);
+  parts.late = round_up(sizeof(ChunkHeader) + sizeof(Attachment) * (std::max<u64>(tables, 1) - 1), 64);
+  parts.marks = parts.late + round_up(late_size(rows, std::max<u64>(tables, 1), layout.late_bytes), 64);
   parts.records = round_up(parts.marks + sizeof(RowMark) * ((rows + kMarkEvery - 1) / kMarkEvery), 64);
   parts.columns = round_up(parts.records + u64{rows} * layout.record_bytes, 64);
   u64 wide = 0;
@@ -113,6 +114,7 @@ LayoutInfo read_layout(const Arena& arena, u32 index) {
   info.index = index;
   info.record_bytes = header.record_bytes;
   info.column_bytes = header.column_bytes;
+  info.late_bytes = header.late_bytes;
   info.columns.assign(header.column, header.column + header.columns);
   return info;
 }
@@ -191,12 +193,15 @@ MakeResult OpenChunk::open(Arena& arena, const LayoutInfo& layout, const ChunkPl
   request.generations = plan.table_generations;
   const auto format = [&](u8* at) {  // under the heap's lock, so that others never see the chunk without its header
     ChunkHeader& header = *reinterpret_cast<ChunkHeader*>(at);
-    std::memset(at, 0, parts.marks);
+    std::memset(at, 0, parts.late);
+    const u64 words = u64{plan.rows} * (sizeof(LateWord) + plan.tables.size() * sizeof(u32));
+    if (layout.late_bytes != 0) std::memset(at + parts.late, 0, words);
     header.layout = layout.index;
     header.row_capacity = plan.rows;
     header.attachments = static_cast<u32>(plan.tables.size());
     header.stream = plan.stream;
     header.writer = arena.slot();
+    header.late_offset = layout.late_bytes == 0 ? 0 : parts.late;
     header.marks_offset = parts.marks;
     header.records_offset = parts.records;
     header.columns_offset = parts.columns;
@@ -205,6 +210,7 @@ MakeResult OpenChunk::open(Arena& arena, const LayoutInfo& layout, const ChunkPl
     for (u32 i = 0; i < header.attachments; ++i) {
       header.attachment[i].table = plan.tables[i];
       header.attachment[i].table_generation = plan.table_generations[i];
+      header.attachment[i].needs = plan.table_needs.empty() ? 0 : plan.table_needs[i];
       header.attachment[i].attached.store(1);
     }
   };
@@ -222,6 +228,7 @@ MakeResult OpenChunk::open(Arena& arena, const LayoutInfo& layout, const ChunkPl
   }
   chunk.base_ = arena.heap().chunk_memory.body(chunk.descriptor_).data();
   chunk.header_ = &arena.heap().chunk_memory.head(chunk.descriptor_);
+  chunk.late_ = late_rows(chunk.base_, *chunk.header_, layout.late_bytes);
   *out = chunk;
   return result;
 }
@@ -245,6 +252,7 @@ void OpenChunk::write(const LayoutInfo& layout, u32 row, u32 index, Cell value) 
       std::memcpy(record + column.offset, &slot, sizeof slot);
       return;
     }
+    case ColumnPlace::kLate: write_late_first(late_, row, column, value.data); return;
   }
 }
 
@@ -262,6 +270,7 @@ bool OpenChunk::equals(const LayoutInfo& layout, u32 row, u32 index, Cell value)
       return slot.count == value.count &&
              same_values(layout, index, base_ + slot.offset, value.data, u64{slot.count} * column.row_bytes);
     }
+    case ColumnPlace::kLate: return false;  // never stored ahead
   }
   return false;
 }

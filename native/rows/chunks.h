@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "attach/arena.h"
+#include "rows/late.h"
 
 namespace di {
 
@@ -20,6 +21,7 @@ struct LayoutInfo {  // a layout as this process reads it
   u32 index = kNone;
   u32 record_bytes = 0;
   u64 column_bytes = 0;
+  u64 late_bytes = 0;
   std::vector<ColumnLayout> columns;
   // By column: bytes of one floating-point number, 0 for columns of other numbers. Only writers know it; else empty.
   std::vector<u8> float_bytes;
@@ -48,6 +50,7 @@ struct ChunkPlan {
   u64 block_bytes = 0;  // of the block that the chunk fills; set by plan_chunk()
   std::vector<u32> tables;
   std::vector<u32> table_generations;
+  std::vector<u32> table_needs;  // Attachment::needs
   u32 stream = 0;
 };
 // As many rows as fit a block of `target_bytes` rounded up to its size class, but at least `least_rows`.
@@ -69,6 +72,12 @@ class OpenChunk {
   void write(const LayoutInfo& layout, u32 row, u32 column, Cell cell);
   bool equals(const LayoutInfo& layout, u32 row, u32 column, Cell cell) const;  // see same_values()
   const u8* cell(const LayoutInfo& layout, u32 row, u32 column) const;          // kRecord and kColumn places
+  // Late columns of a row that is written anew: none is there yet. Then which of `needs` are there.
+  void begin_late(u32 row) { late_.words[row].word.store(0, std::memory_order_relaxed); }
+  bool has_late(u32 row, u32 needs) const {
+    return (needs & ~late_there(late_.words[row].word.load(std::memory_order_relaxed))) == 0;
+  }
+  Shared<u32>* waits(u32 table, u32 row) const { return &late_.waits(table, row); }
   void mark(u32 row, bool first, bool final, u32 episodes_before, i64 last_first);
   bool is_final(u32 row) const;
   void set_first_episode(u64 id) { header_->first_episode = id; }
@@ -86,6 +95,7 @@ class OpenChunk {
  private:
   u8* base_ = nullptr;
   ChunkHeader* header_ = nullptr;
+  LateRows late_;
   u32 descriptor_ = kNone;
   u32 entry_ = kNone;
   u64 heap_used_ = 0;

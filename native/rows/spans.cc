@@ -64,6 +64,8 @@ const u8* fixed(const Place& place, u32 column, u64 bytes) {
     return value.data;
   }
   if (layout.row_bytes != bytes) damaged("a column's rows have the wrong size");
+  if (layout.place == static_cast<u32>(ColumnPlace::kLate))
+    throw Error(Code::kInvalid, "a view computes with a late column");
   return layout.place == static_cast<u32>(ColumnPlace::kRecord) ? place.record() + layout.offset : place.column(layout);
 }
 

@@ -200,6 +200,8 @@ u8* Gather::Engine::copy_rows(const Output& output, const Block& block, const Ro
       moves_.push_back({to, place.column(layout), here * bytes});
     } else if (layout.place == static_cast<u32>(ColumnPlace::kRecord) && layout.row_bytes == bytes) {
       copy_strided(to, place.record() + layout.offset, place.view->map->record_bytes, here, output.row_bytes);
+    } else if (layout.place == static_cast<u32>(ColumnPlace::kLate) && layout.row_bytes == bytes) {
+      for (u32 i = 0; i < here; ++i) read_late(place.view->late, place.row + i, layout, to + i * bytes);
     } else {
       for (u32 i = 0; i < here; ++i, ++place.row) {
         const u8* value = fixed(place, output.column, bytes);

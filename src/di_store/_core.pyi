@@ -161,6 +161,8 @@ class ColumnPlace(enum.Enum):
 
     HEAP = 2
 
+    LATE = 3
+
 class ViewKind(enum.Enum):
     STEP = 0
 
@@ -438,11 +440,21 @@ class Reader:
     def undelivered(self, draws: Draws, /) -> Undelivered | None: ...
     def peek(self, keys: numpy.typing.NDArray[Any], beta: float | None, which: list[int] | None) -> PeekedParts: ...
     def peek_oldest(self, start: int, count: int, which: list[int] | None, timeout: float) -> PeekedParts: ...
+    def update(
+        self,
+        keys: numpy.typing.NDArray[Any],
+        values: list[tuple[int, numpy.typing.NDArray[Any]]],
+        first: int,
+        count: int,
+        timeout: float,
+    ) -> int: ...
     def measure(self, keys: numpy.typing.NDArray[Any], timeout: float, /) -> Measured: ...
 
 MOST_SLOTS: int = 268435454
 
 MAX_COLUMNS: int = 256
+
+MOST_LATE: int = 16
 
 ITEM_BYTES: int = 48
 
@@ -452,11 +464,12 @@ FIRST_DESCRIPTORS: int = 1024
 
 LEDGER_ENTRY_BYTES: int = 16
 
-def chunk_bytes(record_bytes: int, wide_bytes: int, wide: int, rows: int, heap_bytes: int) -> int: ...
+def chunk_bytes(record_bytes: int, wide_bytes: int, wide: int, late_bytes: int, rows: int, heap_bytes: int) -> int: ...
 def plan_chunk(
     record_bytes: int,
     wide_bytes: int,
     wide: int,
+    late_bytes: int,
     target_bytes: int,
     least_rows: int,
     heap_bytes_per_row: int,

@@ -140,6 +140,13 @@ PAINS = [
         ("native:test_heap", "tests/test_torn.py::test_views_of_objects_stay_while_the_arena_is_reused"),
     ),
     Mutant(
+        "torn-late-values",
+        "pain-16",
+        "if (late.words[row].word.load(std::memory_order_relaxed) == before) return;",
+        "return;",
+        ("tests/test_late_columns.py::test_no_value_is_torn",),
+    ),
+    Mutant(
         "drawn-rows-are-not-held",
         "pain-16",
         "  core_.chunks.use(drawn.chunk, drawn.chunks);\n  LedgerEntry& ledger = arena_.ledger().entry(number);\n",
@@ -303,8 +310,8 @@ REFUSED = [
     Mutant(
         "resize-below-what-the-limiter-needs",
         "input",
-        "        if wanted < least:\n",
-        "        if wanted < 0:\n",
+        "    if wanted < least:\n",
+        "    if wanted < 0:\n",
         (f"{BAD}::test_resize_below_need_changes_nothing",),
     ),
     Mutant(

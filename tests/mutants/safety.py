@@ -18,6 +18,13 @@ DEATHS = [
         ("native:test_table_kills",),
     ),
     Mutant(
+        "late-values-of-the-dead-wake-nobody",
+        "kills",
+        "  end_waits();\n",
+        "",
+        ("tests/test_late_columns.py",),
+    ),
+    Mutant(
         "table-not-rebuilt-after-a-death",
         "kills",
         "core.lock.needs_recovery() || core.undo.pending()",

@@ -45,6 +45,7 @@ class Column:
         ragged: rows hold a varying number of elements, ``[k, *shape]``.
         max_rows: the largest k; None: no bound, or not ragged.
         extension: name of an element type that numpy does not have ("bfloat16"), else "".
+        late: steps need not give it; `Table.update` writes it afterwards.
     """
 
     name: str
@@ -53,8 +54,18 @@ class Column:
     ragged: bool = False
     max_rows: int | None = None
     extension: str = ""
+    late: bool = False
 
     def __post_init__(self) -> None:
+        if self.late and (self.ragged or self.name in FLAGS):
+            raise ValueError(
+                f"column {self.name!r} is {self.type_text} and late: "
+                + (
+                    "late values have a fixed shape; declare the largest, and pad"
+                    if self.ragged
+                    else "it ends the lane's episode, so every step gives it"
+                )
+            )
         if any(size < 1 for size in self.shape) or self.dtype.itemsize < 1:
             raise ValueError(f"column {self.name!r} is {self.type_text} and holds no bytes: leave it out")
         if len(self.shape) > _MAX_DIMENSIONS:

@@ -27,6 +27,8 @@ class Spec:
             a tuple of one.
         dtype: what ``np.dtype`` takes, a torch or ml_dtypes dtype, or a name such as "bfloat16".
         max: the longest a ragged row can get; None: no bound, the table then needs `max_bytes`.
+        late: steps need not give this column: `Table.update` writes it afterwards, and items whose batches hold it
+            can be sampled once their first row has it. Takes twice its bytes, and has a fixed shape.
 
     Raises:
         ValueError: None elsewhere, dimensions below 1, `max` without a ragged dimension, an unusable dtype. A table
@@ -36,11 +38,10 @@ class Spec:
     shape: tuple[int | None, ...]
     dtype: Any
     max: int | None = None
-    late: bool = field(default=False, kw_only=True, repr=False, compare=False)
+    late: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        if self.late is not False:
-            config.later("Spec(late=)", self.late)
+        object.__setattr__(self, "late", config.flag("late", self.late))
         given: Any = self.shape
         several = isinstance(given, Iterable) and getattr(given, "ndim", 1) != 0
         sizes = config.listed("shape", given, "a tuple of whole numbers") if several else (given,)
@@ -172,6 +173,7 @@ class Schema:
                 raise self.unknown(name, leaves[name])
         if not partial and len(leaves) < len(self.columns):
             spared = set(optional)
+            spared |= {column.name for column in self.columns if column.late}
             missing = [name for name in self.names if name not in leaves and name not in spared]
             if missing:
                 listed = ", ".join(f"{name!r} ({self[name].type_text})" for name in missing[:6])
@@ -229,7 +231,7 @@ class Schema:
                     bounds = {bound for bound in (known.max_rows, column.max_rows) if bound is not None}
                     if not known.ragged or _unbounded(known) != _unbounded(column):
                         raise SchemaMismatch(
-                            f"column {column.name!r} is {known.type_text} in table {other!r} and {column.type_text} in "
+                            f"column {column.name!r} is {_told(known)} in table {other!r} and {_told(column)} in "
                             f"table {table!r}",
                             remedy="tables of one writer share their columns: declare it alike, or use two writers",
                         )
@@ -248,7 +250,8 @@ class Schema:
         for column in self:
             if column.name in other and other[column.name] != column:
                 here, there = (
-                    c.type_text + (f" max={c.max_rows}" if c.max_rows else "") for c in (column, other[column.name])
+                    c.type_text + (f" max={c.max_rows}" if c.max_rows else "") + (" late" if c.late else "")
+                    for c in (column, other[column.name])
                 )
                 parts.append(f"{column.name!r} is {here} in the first, {there} in the second")
         return "; ".join(parts)
@@ -261,6 +264,7 @@ class Schema:
                     (None, *column.shape) if column.ragged else column.shape,
                     column.extension or column.dtype,
                     column.max_rows,
+                    late=column.late,
                 )
                 for column in self.columns
             }
@@ -275,6 +279,7 @@ class Schema:
                 "shape": list(column.shape),
                 "ragged": column.ragged,
                 "max_rows": column.max_rows,
+                **({"late": True} if column.late else {}),
             }
             for column in self.columns
         ]
@@ -290,6 +295,10 @@ class Schema:
             return cls(tuple(_restored(entry) for entry in plain))
         except (TypeError, ValueError, KeyError, AttributeError) as error:
             raise CorruptData(f"the stored schema cannot be read: {error}") from None
+
+
+def _told(column: Column) -> str:
+    return column.type_text + (" and late" if column.late else "")
 
 
 def _unbounded(column: Column, max_rows: int | None = None) -> Column:
@@ -311,6 +320,7 @@ def _restored(entry: Any) -> Column:
         entry["ragged"],
         None if bound is None else config.count("max", bound, minimum=1),
         extension,
+        config.flag("late", entry.get("late", False)),
     )
 
 
@@ -331,9 +341,10 @@ def _declared(name: str, leaf: Any) -> Column:
         elif name == REWARD and storage.kind in "biu" and not extension:
             storage = np.dtype(np.float32)
         spec = Spec(shape, extension or storage, bound)
+        late = isinstance(leaf, Spec) and leaf.late
         ragged = spec.ragged
         sizes = tuple(size for size in spec.shape if size is not None)
-        return Column(name, storage, sizes, ragged, spec.max, extension)
+        return Column(name, storage, sizes, ragged, spec.max, extension, late)
     except (TypeError, ValueError) as error:
         raise ValueError(f"schema {name!r}: {error}") from None
 

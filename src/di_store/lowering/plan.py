@@ -30,6 +30,7 @@ VALUE = "value"
 OPAQUE_SCHEMA = Schema((Column(VALUE, np.dtype(np.uint8), (), ragged=True),))
 
 _HEAP_SLOT_BYTES = 8
+_LATE_ROW_BYTES = 12  # which late values of a row are there, and who waits for them
 
 Plan: TypeAlias = "dict[str, Any]"
 
@@ -42,10 +43,11 @@ class Place:
     """Where a column lies.
 
     Attributes:
-        kind: in the row's record, column by column, or in the chunk's heap.
+        kind: in the row's record, column by column, in the chunk's heap, or among the late values.
         row_bytes: of one row; in the heap: of one element.
-        offset: in the record, in bytes; for the heap: of the slot in the record that locates the value.
-        index: of a wide column: its number among those.
+        offset: in the record, in bytes; for the heap: of the slot in the record that locates the value; of a late
+            column: in each copy of the row's late values.
+        index: of a wide or late column: its number among those.
         before: of a wide column: bytes per row of all wide columns in front of it.
     """
 
@@ -67,6 +69,7 @@ class Layout:
         record_bytes: bytes of a row's record.
         wide: how many columns are stored column by column.
         wide_bytes: their bytes per row, together.
+        late_bytes: of one copy of a row's late values.
     """
 
     columns: tuple[Column, ...]
@@ -75,6 +78,24 @@ class Layout:
     record_bytes: int
     wide: int
     wide_bytes: int
+    late_bytes: int = 0
+
+    @property
+    def sizes(self) -> tuple[int, int, int, int]:
+        """What the core needs to compute the bytes of a chunk."""
+        return self.record_bytes, self.wide_bytes, self.wide, self.late_bytes
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row, without values of varying length."""
+        late = 2 * self.late_bytes + _LATE_ROW_BYTES if self.late_bytes else 0
+        return self.record_bytes + self.wide_bytes + late
+
+    def late_bits(self, names: Iterable[str]) -> int:
+        """Which late columns are among `names`, as the bits of their numbers."""
+        wanted = set(names)
+        pairs = zip(self.columns, self.places, strict=True)
+        return sum(1 << place.index for column, place in pairs if column.late and column.name in wanted)
 
     @property
     def types(self) -> str:
@@ -112,6 +133,7 @@ class Layout:
             "record_bytes": self.record_bytes,
             "column_wise": self.wide,
             "column_bytes": self.wide_bytes,
+            "late_bytes": self.late_bytes,
             "types": self.types,
         }
         return arena.publish_layout(layout, seconds)
@@ -151,9 +173,13 @@ def make_layout(schema: Schema, sparse: frozenset[str] = frozenset()) -> Layout:
         )
     in_record: list[tuple[int, int]] = []  # (bytes, number)
     found: dict[int, Place] = {}
-    wide = wide_bytes = 0
+    wide = wide_bytes = late = late_bytes = 0
     for number, column in enumerate(schema.columns):
-        if column.ragged or column.name in sparse:
+        if column.late:
+            found[number] = Place(ColumnPlace.LATE, column.element_bytes, late_bytes, index=late)
+            late += 1
+            late_bytes += -(-column.element_bytes // 8) * 8
+        elif column.ragged or column.name in sparse:
             in_record.append((_HEAP_SLOT_BYTES, number))
         elif column.element_bytes < WIDE_BYTES:
             in_record.append((column.element_bytes, number))
@@ -161,6 +187,8 @@ def make_layout(schema: Schema, sparse: frozenset[str] = frozenset()) -> Layout:
             found[number] = Place(ColumnPlace.COLUMN, column.element_bytes, index=wide, before=wide_bytes)
             wide += 1
             wide_bytes += column.element_bytes
+    if late > _core.MOST_LATE:
+        raise ValueError(f"{late} late columns: at most {_core.MOST_LATE} are possible; put alike ones into one array")
     offset, widest = 0, 1
     for size, number in sorted(in_record, key=lambda each: (-math.gcd(each[0], 8), each[1])):
         column = schema.columns[number]
@@ -170,7 +198,7 @@ def make_layout(schema: Schema, sparse: frozenset[str] = frozenset()) -> Layout:
         widest = max(widest, math.gcd(size, 8))
     record = -(-offset // widest) * widest
     places = tuple(found[number] for number in range(len(schema)))
-    return Layout(schema.columns, sparse, places, record, wide, wide_bytes)
+    return Layout(schema.columns, sparse, places, record, wide, wide_bytes, late_bytes)
 
 
 def sparse_columns(tables: Iterable[tuple[View, Schema]]) -> frozenset[str]:

@@ -41,8 +41,7 @@ def _up(value: int, to: int) -> int:
 
 def chunk_rows(layout: Layout, target: int, least_rows: int, heap_per_row: int, tables: int = 1) -> tuple[int, int]:
     """Rows of a chunk of about `target` bytes, at least `least_rows`, and the block it occupies; as writers cut it."""
-    sizes = layout.record_bytes, layout.wide_bytes, layout.wide
-    return _core.plan_chunk(*sizes, min(target, 1 << 62), least_rows, min(heap_per_row, _MOST_ROW), tables)
+    return _core.plan_chunk(*layout.sizes, min(target, 1 << 62), least_rows, min(heap_per_row, _MOST_ROW), tables)
 
 
 @dataclass(frozen=True)
@@ -182,7 +181,7 @@ def table_needs(
     layout = make_layout(schema, sparse_columns([(settings.view, schema)]))
     heap = chunk_heap(settings, schema, layout.sparse, example_bytes)
     _check_heap(settings, schema, capacity, heap)
-    row = max(1, layout.record_bytes + layout.wide_bytes + heap.per_row)
+    row = max(1, layout.row_bytes + heap.per_row)
     if cut is None:
         cut = own_cut(settings, layout, heap, capacity, row)
     rows, block = chunk_rows(layout, cut.target, cut.least_rows, heap.per_row)
@@ -291,8 +290,7 @@ def own_cut(settings: Settings, layout: Layout, heap: ChunkHeap, capacity: int |
     """How a table cuts chunks that it shares with no other; `row`: bytes of one."""
     if not settings.in_order:
         few = min(_OUT_OF_ORDER_ROWS, max(1, _OUT_OF_ORDER_BYTES // row))
-        sizes = layout.record_bytes, layout.wide_bytes, layout.wide
-        return Cut(_core.chunk_bytes(*sizes, few, _up(few * heap.per_row, 64)), 1)
+        return Cut(_core.chunk_bytes(*layout.sizes, few, _up(few * heap.per_row, 64)), 1)
     least = least_rows(settings)
     whole = min(capacity or 2**62, 2**62) * settings.view.rows_added * row
     if settings.max_bytes is not None:

@@ -282,6 +282,7 @@ def check_columns(view: View, schema: Schema) -> None:
         raise ValueError("Opaque() keeps whole Python values and has no columns: leave schema= out, or use Step()")
     reserved_names(view, schema)
     stacked = frame_stacks(view, schema)
+    _refuse_late(view, schema, stacked)
     if isinstance(view, Transition):
         _check_transition(view, schema)
     elif isinstance(view, Sequence):
@@ -295,6 +296,22 @@ def check_columns(view: View, schema: Schema) -> None:
                 )
     elif isinstance(view, Episode):
         _selected(schema, view.bootstrap, "bootstrap")
+
+
+def _refuse_late(view: View, schema: Schema, stacked: Iterable[str]) -> None:
+    """Refuse late columns that items are made from: these must be there when the row is."""
+    used = dict.fromkeys(stacked, "frame_stack")
+    if isinstance(view, Transition):
+        used |= dict.fromkeys(schema.select(view.obs, option="obs") if view.obs else (), "obs")
+        used |= {view.reward: "reward", "discount": "discount"}
+    elif isinstance(view, (Sequence, Episode)):
+        used |= dict.fromkeys(_selected(schema, view.bootstrap, "bootstrap"), "bootstrap")
+    if isinstance(view, Sequence):
+        used |= dict.fromkeys(_selected(schema, view.first, "first"), "first")
+    for column in schema:
+        if column.late and (column.name in used or column.name == "version"):
+            why = f"{type(view).__name__} reads it as {used.get(column.name, 'version')} when the step is appended"
+            raise ValueError(f"column {column.name!r} is late, and {why}: declare it without late=True")
 
 
 def _selected(schema: Schema, columns: Iterable[str], option: str) -> tuple[str, ...]:

@@ -246,6 +246,11 @@ class TableHandle:
             self._read_plan = read_plan(self.settings.view, schema, self.settings.columns)
         return self._read_plan
 
+    def batch_columns(self, schema: Schema) -> tuple[str, ...]:
+        """Names of the columns that batches hold; `schema`: the table's."""
+        chosen = self.settings.columns
+        return schema.names if chosen is None else schema.select(chosen)
+
     def which(self, columns: str | Iterable[str] | None) -> list[int] | None:
         """Numbers of the outputs that `columns` names; None: all."""
         key = columns if columns is None or type(columns) is str else config.names("columns", columns)

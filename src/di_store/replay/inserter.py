@@ -195,7 +195,8 @@ class Inserter:
         for name in leaves:
             if name not in schema:
                 raise schema.unknown(name, leaves[name])
-        missing = [f"{name!r} ({schema[name].type_text})" for name in schema.names if name not in leaves]
+        given = {*leaves, *(column.name for column in schema if column.late)}
+        missing = [f"{name!r} ({schema[name].type_text})" for name in schema.names if name not in given]
         if missing:
             raise SchemaMismatch(
                 f"missing column {', '.join(missing[:6])}",

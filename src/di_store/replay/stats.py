@@ -45,6 +45,7 @@ class TableStats(TypedDict):
     newest_version: int  # of the weights; max_staleness counts from it
 
     size: int  # items that can be drawn
+    waiting: int  # items inserted that can't be drawn yet, as late columns are missing; not in `size` nor in `inserts`
     held: int  # items that were removed, but are still kept because a draw uses them
     slots: int  # places for items, of which some are empty
     writers: int  # open writers

@@ -206,6 +206,7 @@ def writer_plan(
         "heap_bytes_per_row": heap.per_row,
         "heap_row_max": heap.row_max,
         "unbounded": [at for at, column in enumerate(layout.columns) if column.row_bytes is None],
+        "late": [at for at, column in enumerate(layout.columns) if column.late],
         "float_bytes": [_float_bytes(column) for column in layout.columns],
         "coerce": _coercer(schema.columns),
         "final_columns": _final_columns(handles, layout),
@@ -275,6 +276,7 @@ def _sink(handle: TableHandle, layout: Layout, versioned: bool) -> dict[str, Any
         "first": [at for at in layout.numbers(first_columns(view, schema)) if layout.columns[at].name in layout.sparse],
         "track_version": handle.settings.weights is not None and not versioned,
         "weighted": isinstance(view, Transition) and "discount" in schema,
+        "needs": layout.late_bits(handle.batch_columns(schema)),
     }
 
 

@@ -1,0 +1,154 @@
+#include "replay/late_update.h"
+
+#include <algorithm>
+
+namespace di {
+namespace {
+
+constexpr u64 kHoldBytes = 256 << 10;  // of values, in one hold of the locks
+
+}  // namespace
+
+LateUpdate::LateUpdate(std::shared_ptr<Table> table, const ViewSpec& spec, std::vector<std::string> columns)
+    : table_(std::move(table)), spec_(spec), columns_(std::move(columns)) {
+  tables_[table_->index()] = table_;
+}
+
+const LateUpdate::Places& LateUpdate::places(u32 layout) {
+  const auto known = places_.find(layout);
+  if (known != places_.end()) return known->second;
+  const LayoutInfo info = read_layout(table_->arena(), layout);
+  const std::vector<std::string> names = read_column_names(table_->arena(), layout);
+  Places found{info.late_bytes, {}};
+  for (const std::string& column : columns_) {
+    const auto at = std::find(names.begin(), names.end(), column);
+    const ColumnLayout none{kNone, 0, 0, 0, 0};
+    found.column.push_back(at == names.end() ? none : info.columns[static_cast<std::size_t>(at - names.begin())]);
+  }
+  return places_.emplace(layout, std::move(found)).first->second;
+}
+
+// Finds the other tables of these items' chunks. True: there are some whose locks are not held. Under this table's lock.
+bool LateUpdate::learn_tables(std::span<const u64> keys) {
+  bool more = false;
+  for (const u64 key : keys) {
+    const Item* const item = table_->core.items.find(key);
+    if (item == nullptr) continue;
+    u32 chunk = item->chunk();
+    for (u32 left = table_->core.chunks.covered(chunk, item->row(), item->rows()); left > 0 && chunk != kNone; --left) {
+      for (const Attachment& at : heap().chunk_memory.attachments(chunk)) {
+        if (at.attached.load() == 0) continue;
+        const auto known = tables_.find(at.table);
+        if (known != tables_.end() && known->second->generation() == at.table_generation) continue;
+        TableHeader& header = table_->arena().table(at.table);
+        if (!header.is(TableState::kLive) || header.generation.load() != at.table_generation) continue;
+        tables_[at.table] = std::make_shared<Table>(table_->arena().shared_from_this(), at.table);
+        more = true;
+      }
+      chunk = heap().chunk_memory.head(chunk).next.load(std::memory_order_acquire) - 1;
+    }
+  }
+  return more;
+}
+
+// Fills steps_ with the rows to write. Throws kInvalid if the item has fewer steps.
+void LateUpdate::list_steps(const Item& item, LateRange range) {
+  steps_.clear();
+  const bool next = spec_.has_next() && (item.flags() & (kItemNoNext | kItemFinished)) == 0;
+  const u32 own = item.rows() - std::min(item.rows(), item.back() + (next ? 1 : 0));
+  RowAt at = first_step(heap(), item);
+  for (u32 i = 0; i < own; ++i, at = row_after(heap(), at, 1)) {
+    if (at.chunk == kNone) throw Error(Code::kCorruptData, "an item's rows are not in its chunks");
+    const ChunkHeader& header = heap().chunk_memory.head(at.chunk);
+    const RowMark& mark = *reinterpret_cast<const RowMark*>(heap().chunk_memory.body(at.chunk).data() +
+                                                            header.marks_offset + at.row / 64 * sizeof(RowMark));
+    if (spec_.cross_episodes && (__atomic_load_n(&mark.final, __ATOMIC_RELAXED) >> (at.row % 64) & 1) != 0) continue;
+    steps_.push_back(at);
+  }
+  if (range.count == 0) return;
+  const i64 have = static_cast<i64>(steps_.size());
+  const i64 first = range.first < 0 ? range.first + have : range.first;
+  if (first < 0 || first >= have)
+    throw Error(Code::kInvalid, "row=" + std::to_string(range.first) + ": an item has " + std::to_string(have) +
+                                    " rows; the values of the items before it were set");
+  steps_ = {steps_[static_cast<std::size_t>(first)]};
+}
+
+// Items of any table that wait at this row, and now have all they wait for, become live. All locks are held.
+void LateUpdate::end_waits(RowAt at) {
+  const std::span<Attachment> all = heap().chunk_memory.attachments(at.chunk);
+  const LateRows late = late_rows_of(heap(), at.chunk, 0);
+  for (u32 i = 0; i < all.size(); ++i) {
+    const auto found = tables_.find(all[i].table);
+    const u32 slot = late.waits(i, at.row).load(std::memory_order_relaxed) - 1;
+    if (slot == kNone || found == tables_.end() || found->second->generation() != all[i].table_generation) continue;
+    TableCore& core = found->second->core;
+    if (slot >= core.items.slots() || !is_complete(heap(), at, i)) continue;
+    const Item& item = core.items[slot];
+    const RowAt first = item.is(ItemState::kWaiting) ? first_step(heap(), item) : RowAt{};
+    if (first.chunk != at.chunk || first.row != at.row) continue;  // the slot has another item by now
+    core.end_wait(slot);
+    core.commit();
+    DI_FAULT("late.item_went_on");
+  }
+}
+
+void LateUpdate::write(u64 item, std::span<const LateValue> values, LateRange range) {
+  for (std::size_t i = 0; i < steps_.size() && i < range.given(); ++i) {
+    const RowAt at = steps_[i];
+    const Places& where = places(heap().chunk_memory.head(at.chunk).layout);
+    const LateRows late = late_rows_of(heap(), at.chunk, where.late_bytes);
+    for (const LateValue& value : values) {
+      const ColumnLayout& column = where.column.at(value.column);
+      if (column.place != static_cast<u32>(ColumnPlace::kLate) || late.words == nullptr ||
+          column.row_bytes != value.row_bytes || late.rows <= at.row)
+        throw Error(Code::kInvalid, "column '" + columns_[value.column] + "' is not late in these rows");
+    }
+    LateChange change(late, at.row);
+    for (const LateValue& value : values)
+      change.set(where.column[value.column], value.data + (item * range.given() + i) * value.row_bytes);
+    change.show();
+    end_waits(at);
+  }
+}
+
+u64 LateUpdate::update_some(std::span<const u64> keys, u64 first, std::span<const LateValue> values, LateRange range,
+                            Deadline deadline) {
+  for (;;) {
+    std::vector<std::unique_ptr<TableCore::Guard>> guards;
+    for (auto at = tables_.begin(); at != tables_.end();) {
+      try {
+        guards.push_back(std::make_unique<TableCore::Guard>(at->second->core, deadline));
+        ++at;
+      } catch (const Error& error) {
+        if (error.code() != Code::kTableNotFound || at->second == table_) throw;
+        at = tables_.erase(at);  // dropped meanwhile: its items are gone
+      }
+    }
+    if (learn_tables(keys)) continue;
+    for (const auto& [index, table] : tables_) table->core.change();
+    u64 there = 0;
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      const Item* const item = table_->core.items.find(keys[i]);
+      if (item == nullptr) continue;
+      list_steps(*item, range);
+      write(first + i, values, range);
+      ++there;
+    }
+    for (const auto& [index, table] : tables_) table->core.items_came().signal(kMaxClients);
+    return there;
+  }
+}
+
+u64 LateUpdate::run(std::span<const u64> keys, std::span<const LateValue> values, LateRange range, Deadline deadline) {
+  u64 bytes = 1, there = 0;
+  for (const LateValue& value : values) bytes += value.row_bytes * range.given();
+  const std::size_t some = std::clamp<u64>(kHoldBytes / bytes, 1, kBatchStep);
+  for (std::size_t at = 0; at < keys.size(); at += some) {
+    const std::size_t count = std::min(some, keys.size() - at);
+    there += update_some(keys.subspan(at, count), at, values, range, deadline);
+  }
+  return there;
+}
+
+}  // namespace di

@@ -1,0 +1,67 @@
+// table.update(): writes late columns of items' rows, and lets the items go on that waited for them.
+//
+// A row may belong to items of every table that its chunk is attached to, so the locks of all of them are held, in order
+// of their index. Which tables these are is seen under this table's lock: then it is let go, and all are taken.
+//
+// A kill leaves each row's values old or new, never torn (rows/late.h). Items that wait for values that are shown
+// already go on when the next owner of their table's lock recovers it.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "replay/item_rows.h"
+#include "replay/table.h"
+#include "rows/chunks.h"
+#include "rows/windows.h"
+
+namespace di {
+
+struct LateValue {  // of one column, for some rows of each item
+  u32 column;       // number in LateUpdate's columns
+  u64 row_bytes;
+  const u8* data;  // [item][row] without gaps
+};
+
+// Which of an item's own steps: `count` from `first` on, which counts from the end if negative. count 0: all that it has,
+// and `first` is how many rows of values there are for each item.
+struct LateRange {
+  i64 first = 0;
+  u32 count = 1;
+  u32 given() const { return count == 0 ? static_cast<u32>(first) : count; }
+};
+
+class LateUpdate {
+ public:
+  LateUpdate(std::shared_ptr<Table> table, const ViewSpec& spec, std::vector<std::string> columns);
+
+  // Returns how many of the items were there. Throws kInvalid for a row that an item lacks, and for a column that is not
+  // late; values of earlier items are then set.
+  u64 run(std::span<const u64> keys, std::span<const LateValue> values, LateRange range, Deadline deadline);
+
+ private:
+  struct Places {  // where the columns lie in chunks of one layout
+    u64 late_bytes = 0;
+    std::vector<ColumnLayout> column;
+  };
+  u64 update_some(std::span<const u64> keys, u64 first, std::span<const LateValue> values, LateRange range,
+                  Deadline deadline) DI_UNCHECKED;
+  bool learn_tables(std::span<const u64> keys);
+  void list_steps(const Item& item, LateRange range);
+  void write(u64 item, std::span<const LateValue> values, LateRange range);
+  void end_waits(RowAt at);
+  const Places& places(u32 layout);
+  const Heap& heap() const { return table_->arena().heap(); }
+
+  std::shared_ptr<Table> table_;
+  ViewSpec spec_;
+  std::vector<std::string> columns_;
+  std::map<u32, std::shared_ptr<Table>> tables_;  // by index: whose locks are taken
+  std::map<u32, Places> places_;                  // by layout
+  std::vector<RowAt> steps_;                      // of one item
+};
+
+}  // namespace di

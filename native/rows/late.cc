@@ -1,0 +1,93 @@
+#include "rows/late.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "os/os.h"
+
+namespace di {
+namespace {
+
+constexpr u64 kWord = 8;
+
+u64 round_up(u64 value, u64 to) { return (value + to - 1) / to * to; }
+
+// Word by word and atomic, as a reader may copy what an update writes over; it then sees that and reads again.
+void copy_out(u8* to, const u8* from, u64 bytes) {
+  for (u64 at = 0; at < bytes; at += kWord) {
+    const u64 word = __atomic_load_n(reinterpret_cast<const u64*>(from + at), __ATOMIC_RELAXED);
+    std::memcpy(to + at, &word, std::min(kWord, bytes - at));
+  }
+}
+
+void copy_in(u8* to, const u8* from, u64 bytes) {
+  for (u64 at = 0; at < bytes; at += kWord) {
+    u64 word = 0;
+    std::memcpy(&word, from + at, std::min(kWord, bytes - at));
+    __atomic_store_n(reinterpret_cast<u64*>(to + at), word, __ATOMIC_RELAXED);
+  }
+}
+
+}  // namespace
+
+u64 late_size(u64 rows, u64 tables, u64 late_bytes) {
+  if (late_bytes == 0) return 0;
+  return round_up(rows * sizeof(LateWord) + rows * tables * sizeof(u32), 64) + rows * 2 * late_bytes;
+}
+
+LateRows late_rows(u8* chunk, const ChunkHeader& header, u64 late_bytes) {
+  LateRows late;
+  if (header.late_offset == 0) return late;
+  late.rows = header.row_capacity;
+  late.bytes = late_bytes;
+  u8* const at = chunk + header.late_offset;
+  late.words = reinterpret_cast<LateWord*>(at);
+  late.waiting = reinterpret_cast<Shared<u32>*>(at + u64{late.rows} * sizeof(LateWord));
+  late.values = at + round_up(u64{late.rows} * (sizeof(LateWord) + header.attachments * sizeof(u32)), 64);
+  return late;
+}
+
+void read_late(const LateRows& late, u32 row, const ColumnLayout& column, u8* to) {
+  for (;;) {
+    const u64 before = late.words[row].word.load(std::memory_order_acquire);
+    if ((late_there(before) >> column.index & 1) == 0) {
+      std::memset(to, 0, column.row_bytes);
+      return;
+    }
+    copy_out(to, late.value(row, late_copies(before) >> column.index & 1, column), column.row_bytes);
+    std::atomic_thread_fence(std::memory_order_acquire);  // the copy before the second look
+    // mutant: torn-late-values
+    if (late.words[row].word.load(std::memory_order_relaxed) == before) return;
+  }
+}
+
+void write_late_first(const LateRows& late, u32 row, const ColumnLayout& column, const u8* from) {
+  Shared<u64>& word = late.words[row].word;
+  const u64 was = word.load(std::memory_order_relaxed);
+  copy_in(late.value(row, 0, column), from, column.row_bytes);
+  word.store(late_word(0, late_there(was) | 1u << column.index, 0), std::memory_order_relaxed);
+}
+
+LateChange::LateChange(const LateRows& late, u32 row) : late_(late), row_(row) {
+  const u64 word = late.words[row].word.load(std::memory_order_relaxed);
+  there_ = late_there(word);
+  copies_ = late_copies(word);
+  changes_ = static_cast<u32>(word >> 32);
+  // A reader that sees a value written from here on also sees the word of the update before.
+  std::atomic_thread_fence(std::memory_order_release);
+}
+
+void LateChange::set(const ColumnLayout& column, const u8* from) {
+  const u32 copy = ~copies_ >> column.index & 1;
+  copy_in(late_.value(row_, copy, column), from, column.row_bytes);
+  copies_ ^= 1u << column.index;
+  there_ |= 1u << column.index;
+}
+
+void LateChange::show() {
+  DI_FAULT("late.before_show");
+  // release: who sees the word sees the values; a value still being read is in the other copy.
+  late_.words[row_].word.store(late_word(changes_ + 1, there_, copies_), std::memory_order_release);
+}
+
+}  // namespace di

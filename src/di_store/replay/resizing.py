@@ -1,0 +1,43 @@
+"""Changing a table's capacity while it is in use."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from di_store.base import config
+from di_store.base.errors import CapacityError
+from di_store.lowering.reserve import make_room
+from di_store.lowering.shape import slots_for
+from di_store.policy.combination import MAX_CAPACITY
+from di_store.replay.handle import Size, TableHandle, held_reserve
+
+
+def resize_table(handle: TableHandle, capacity: int, seconds: float) -> None:
+    """`Table.resize`; `seconds`: to wait for locks, negative: no limit."""
+    settings = handle.settings
+    wanted = config.count("capacity", capacity, minimum=1, maximum=MAX_CAPACITY, why="a table holds an item")
+    stats = handle.native.stats()
+    least = int(stats["limiter"]["max_diff"]) if settings.queued else int(stats["limiter"]["min_size"])
+    # mutant: resize-below-what-the-limiter-needs
+    if wanted < least:
+        raise CapacityError(
+            f"capacity={wanted} is below the {least} items that the limiter of table {handle.name!r} needs",
+            remedy="change it first with table.configure(limiter=)",
+        )
+    handle.resize(partial(_resized, handle, wanted, seconds), seconds)
+
+
+def _resized(handle: TableHandle, capacity: int, seconds: float, now: dict[str, Any]) -> Size:
+    """The size of a table for `capacity` items; `now`: `stats` of the core's table.
+
+    Raises:
+        CapacityError: the store has no room for them.
+    """
+    schema, slots, reserve = handle.schema, int(now["slots"]), held_reserve(now)
+    if schema is not None:
+        needed = handle.needs_resized(schema, capacity, now)
+        slots_held = needed.meta_bytes if capacity <= slots - 1024 else 0
+        make_room(handle.arena, handle.name, needed, seconds, int(now["reserve_bytes"]) + slots_held)
+        reserve = needed.reserve
+    return capacity, max(slots_for(capacity), slots), reserve
