@@ -62,8 +62,8 @@ PUBLIC_METHODS = {
         "create_table table drop_table writer mix name".split()
     ),
     "Table": set(
-        "writer insert extend sample update_priorities peek keys delete reset resize configure finish stats update "
-        "loader name schema capacity view sampler at positions".split()
+        "writer insert extend sample update_priorities peek keys delete reset resize configure finish stats "
+        "update evicted loader name schema capacity view sampler at positions".split()
     ),
 }
 # Classes that are still larger than they should be: how many methods each may have, so that the number can only fall.

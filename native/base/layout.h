@@ -423,6 +423,7 @@ struct alignas(64) TableHeader {
   u32 sampler_block;
   u32 remover_block;
   u32 minimum_block;                // least positive priority, for normalize="table"
+  u32 gone_block;                   // ring of keys of items that left (replay/gone_keys.h); 0: nobody asked for it
   u32 order_head, order_tail;       // slot + 1, by insertion number
   u32 waiting_head, waiting_tail;   // slot + 1, by insertion number
   u32 first_live, last_live;        // slot + 1: the oldest and the newest item of the order list that is not held
@@ -431,6 +432,7 @@ struct alignas(64) TableHeader {
   u64 dense_left;                   // once: of these, not yet drawn in this epoch
   u64 remover_count, remover_left;  // the remover's own dense set, where it has one
   u64 writers;                      // open writers
+  u64 gone_count;                   // keys ever put into that ring
   // waiting: futex words, raised by 1 after the change that they announce [any]
   Shared<u32> items_seq;
   Shared<u32> items_waiters;

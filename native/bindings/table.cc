@@ -170,8 +170,27 @@ void bind_facts(nb::class_<Table>& type) {
       .def("writers", [](const TablePointer& t) { return t->header().writers; });
 }
 
+// Keys of items that left the table since number `from`, and the number to go on with. None: some are not kept any more.
+nb::object gone_keys(const TablePointer& table, u64 from, Deadline deadline) {
+  constexpr u64 kAtOnce = 4096;
+  std::vector<u64> keys;
+  Table& entered = enter(table);
+  {
+    TableCore::Guard guard(entered.core, deadline);
+    if (!entered.core.gone.read(&from, kAtOnce, &keys)) return nb::none();
+  }
+  return new_tuple(new_array(keys, NPY_UINT64), nb::int_(from));
+}
+
 void bind_items(nb::class_<Table>& type) {
   type.def(
+          "keep_gone_keys",
+          [](const TablePointer& t, Deadline deadline) { return enter(t).settings.keep_gone_keys(deadline); },
+          nb::sig("def keep_gone_keys(self, timeout: float, /) -> int"))
+      .def("gone_keys", &gone_keys,
+           nb::sig("def gone_keys(self, start: int, timeout: float, /) -> "
+                   "tuple[numpy.typing.NDArray[numpy.uint64], int] | None"))
+      .def(
           "keys",
           [](const TablePointer& t, u64 start, u64 n, Deadline deadline, bool spread) {
             return new_array(

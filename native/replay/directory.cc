@@ -53,6 +53,8 @@ void fill_header(TableHeader& header, const TableShape& shape) {
   std::memset(header.segment_block, 0, sizeof header.segment_block);
   std::memset(header.segment_slots, 0, sizeof header.segment_slots);
   header.schema_block.store(0);
+  header.gone_block = 0;
+  header.gone_count = 0;
   header.size = header.held = header.waiting = header.writers = header.dense_count = header.dense_left = 0;
   header.remover_count = header.remover_left = 0;
   header.stat_size.store(0);

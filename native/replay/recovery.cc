@@ -14,6 +14,8 @@ void TableRecovery::recover(Deadline deadline) {
   core_.undo.roll_back();
   DI_FAULT("table.rolled_back");
   core_.chunks.forget_ending();
+  core_.gone.forget();
+  core_.gone.skip();
   if (!core_.live()) {
     core_.lock.end_change();
     return;
@@ -30,8 +32,9 @@ void TableRecovery::recover(Deadline deadline) {
 
 std::vector<u32> TableRecovery::linked_blocks() const {
   std::vector<u32> linked(header_.segment_block, header_.segment_block + kTableSegments);
-  for (const u32 block : {header_.config_block.load(), header_.schema_block.load(), header_.links_block,
-                          header_.dense_block, header_.sampler_block, header_.remover_block, header_.minimum_block})
+  for (const u32 block :
+       {header_.config_block.load(), header_.schema_block.load(), header_.links_block, header_.dense_block,
+        header_.sampler_block, header_.remover_block, header_.minimum_block, header_.gone_block})
     linked.push_back(block);
   return linked;
 }

@@ -42,6 +42,22 @@ bool TableSettings::try_declare(const std::string& text, const Reserve& reserve,
   return true;
 }
 
+u64 TableSettings::keep_gone_keys(Deadline deadline) {
+  return patiently(*core_.arena, deadline, [&] {
+    NewBlocks made(*core_.arena, core_.index);
+    {
+      TableCore::Guard guard(core_, deadline);
+      if (core_.gone.kept()) return core_.gone.count();
+    }
+    const u32 block = made.add(kGoneKeys * sizeof(u64), deadline);
+    TableCore::Guard guard(core_, deadline);
+    if (core_.gone.kept()) return core_.gone.count();
+    made.seal();
+    core_.gone.begin(block);
+    return core_.gone.count();
+  });
+}
+
 void TableSettings::reset(Deadline deadline) {
   for (bool more = true; more;) {
     {

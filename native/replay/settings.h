@@ -21,7 +21,8 @@ class TableSettings {
   void configure(const LimiterState* limiter, const double* alpha, const double* beta, const i64* max_staleness,
                  Deadline deadline);
   void finish(Deadline deadline);
-  void reset(Deadline deadline);  // removes every item and sets all counts to 0
+  u64 keep_gone_keys(Deadline deadline);  // from now on; returns how many there were before
+  void reset(Deadline deadline);          // removes every item and sets all counts to 0
 
  private:
   std::string text(const Shared<u32>& block) const;

@@ -26,6 +26,7 @@ TableCore::TableCore(std::shared_ptr<Arena> store, u32 number)
       uses(header, undo),
       items(header, name),
       chunks(*arena, index),
+      gone(*arena, header),
       writers(*this),
       fork_generation_(arena->fork_generation()) {}
 
@@ -43,6 +44,7 @@ TableCore::Guard::Guard(TableCore& core, Deadline deadline) : core_(core), excep
       core.require_live();
       core.refresh();
       core.chunks.reserve(kMostRemovals);
+      core.gone.reserve(kMostRemovals);
     } catch (...) {  // if the recovery failed, the mark is still set, and the next owner tries again
       core.lock.release();
       throw;
@@ -66,6 +68,7 @@ TableCore::Guard::~Guard() {
 // free, and no use ends for a change that was undone. The `dirty` mark stays: the next owner rebuilds derived parts.
 void TableCore::forget_hold() noexcept {
   chunks.forget_ending();
+  gone.forget();
   try {
     undo.roll_back();
   } catch (...) {  // the record is damaged: the next owner's recovery reports it
@@ -79,6 +82,7 @@ void TableCore::forget_parent() {
   new (&items) Items(header, name);  // without destroying the old ones: they may be half changed
   new (&selection) Selection{};
   new (&chunks) UsedChunks(*arena, index);
+  new (&gone) GoneKeys(*arena, header);
   new (&writers) OpenWriters(*this);
   late_.store(false, std::memory_order_relaxed);
 }
@@ -177,6 +181,7 @@ void TableCore::remove(u32 slot, bool undrawn_counts) {
 
 void TableCore::free_slot(u32 slot) {
   Item& item = items[slot];
+  gone.note(item.key(slot));
   undo.set(item.state, Item::free_state(item.generation() + 1));
   undo.set(header.total_removed, header.total_removed + 1);
   items.order().erase(slot);

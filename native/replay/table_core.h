@@ -12,6 +12,7 @@
 
 #include "arena/undo.h"
 #include "attach/arena.h"
+#include "replay/gone_keys.h"
 #include "replay/items.h"
 #include "replay/limiter.h"
 #include "replay/open_writers.h"
@@ -61,6 +62,7 @@ class TableCore {
   void change() { lock.begin_change(); }  // call before any derived part changes
   void commit() {                         // call after the last change of a truth
     undo.commit();
+    gone.commit();
     chunks.end_now();
   }
 
@@ -114,6 +116,7 @@ class TableCore {
   Items items;
   Selection selection;
   UsedChunks chunks;
+  GoneKeys gone;
   OpenWriters writers;
 
  private:

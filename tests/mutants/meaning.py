@@ -170,6 +170,13 @@ DRAWS = [
 
 ITEMS = [
     Mutant(
+        "gone-keys-are-overwritten",
+        "model",
+        "if (*from > count || count - *from > kGoneKeys) return false;",
+        "",
+        ("tests/test_evicted.py",),
+    ),
+    Mutant(
         "stale-key-reaches-a-successor",
         "model",
         "return item.has_key(key) ?",

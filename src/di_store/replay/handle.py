@@ -30,7 +30,7 @@ from di_store.lowering.plan import (
 )
 from di_store.lowering.reserve import Cut, Reserve, TableNeeds, grow, items_kept, make_room, meta_bytes, table_needs
 from di_store.lowering.shape import UNLIMITED, slots_for
-from di_store.policy.samplers import Prioritized
+from di_store.policy.samplers import Prioritized, Sampler
 from di_store.policy.settings import Settings
 from di_store.policy.views import Opaque, Step, check_columns
 from di_store.replay.batch import Batch, decode_blobs, wrap_ragged
@@ -87,6 +87,23 @@ class TableHandle:
             if text:
                 self._schema = _schema_from(text)
         return self._schema
+
+    def specs(self) -> dict[str, Any] | None:
+        """The columns as `create_table` takes them; None: not declared, or items are Python values."""
+        schema = None if self.opaque else self.schema
+        return None if schema is None else schema.specs()
+
+    def capacity(self) -> int | None:
+        """Items that the table holds, as it is now; None: as many as `max_bytes` hold."""
+        capacity = int(self.native.stats()["capacity"])
+        return None if capacity >= UNLIMITED else capacity
+
+    def sampler(self) -> Sampler:
+        """The sampler, with the exponents that it has now."""
+        sampler = self.settings.sampler
+        if not isinstance(sampler, Prioritized):
+            return sampler
+        return replace(sampler, alpha=float(self.native.stats()["alpha"]), beta=self.native.beta)
 
     def declare(self, schema: Schema, seconds: float) -> Schema:
         """Declare the columns by those of the first step, unless another process has declared them already.

@@ -13,6 +13,7 @@ import numpy as np
 from di_store import _core
 from di_store._core import KEY_SHARD_AT, KEY_SHARDS
 from di_store.base.dtypes import Array
+from di_store.base.errors import StoreError
 from di_store.lowering.shape import UNLIMITED
 from di_store.replay.batch import as_array
 
@@ -75,3 +76,35 @@ def positions_of(native: _core.Table, keys: Array, seconds: float) -> Array:
     places = order[np.searchsorted(every, keys, sorter=order).clip(max=len(every) - 1)]
     found = np.where(every[places] == keys, places, -1)
     return found
+
+
+class GoneKeys:
+    """The keys of items that leave a table from now on: what `Table.evicted` returns.
+
+    A loop over it takes those that have left since the last one and then ends; a later loop goes on from there.
+    """
+
+    def __init__(self, native: _core.Table, seconds: float) -> None:
+        self._native = native
+        self._seconds = seconds
+        self._next = native.keep_gone_keys(seconds)
+        self._keys: list[int] = []  # read and not handed out yet, the next one last
+
+    def __iter__(self) -> GoneKeys:
+        return self
+
+    def __next__(self) -> int:
+        if not self._keys:
+            found = self._native.gone_keys(self._next, self._seconds)
+            if found is None:
+                self._next = self._native.keep_gone_keys(self._seconds)
+                raise StoreError(
+                    f"keys of items that left table {self._native.name!r} were missed: more than 65,536 left since the "
+                    "last look, or a process was killed while it removed some",
+                    remedy="compare with table.keys(), then go on: later keys come as before",
+                )
+            keys, self._next = found
+            self._keys = keys[::-1].tolist()
+        if not self._keys:
+            raise StopIteration
+        return self._keys.pop()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import replace as with_changes
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, NoReturn
 
@@ -24,7 +23,7 @@ from di_store.policy.views import View
 from di_store.replay.batch import Batch, empty_batch, host_array, key_array
 from di_store.replay.handle import TableHandle
 from di_store.replay.inserter import Inserter
-from di_store.replay.keys import keys_at, positions_of
+from di_store.replay.keys import GoneKeys, keys_at, positions_of
 from di_store.replay.late import update_late
 from di_store.replay.loader import LEARNER_ROLE, Loader
 from di_store.replay.resizing import resize_table
@@ -65,15 +64,12 @@ class Table:
     @property
     def schema(self) -> dict[str, Any] | None:
         """The columns as a nested dict of `Spec`, as `create_table` takes it; None: no step has declared them yet."""
-        handle = self._open()
-        schema = None if handle.opaque else handle.schema
-        return None if schema is None else schema.specs()
+        return self._open().specs()
 
     @property
     def capacity(self) -> int | None:
         """Items that it holds, as it is now; None: as many as `max_bytes` hold."""
-        capacity = int(self._open().native.stats()["capacity"])
-        return None if capacity >= UNLIMITED else capacity
+        return self._open().capacity()
 
     @property
     def view(self) -> View:
@@ -83,11 +79,7 @@ class Table:
     @property
     def sampler(self) -> Sampler:
         """The sampler, with the exponents that it has now."""
-        handle = self._open()
-        sampler = handle.settings.sampler
-        if not isinstance(sampler, Prioritized):
-            return sampler
-        return with_changes(sampler, alpha=float(handle.native.stats()["alpha"]), beta=handle.native.beta)
+        return self._open().sampler()
 
     def __len__(self) -> int:
         return int(self._open().native.size())
@@ -271,6 +263,21 @@ class Table:
             timeout: as `at`.
         """
         return positions_of(self._open().native, key_array(keys), lock_seconds(timeout))
+
+    def evicted(self, *, timeout: float | None = 60) -> Iterator[int]:
+        """Keys of items that leave the table from now on, evicted, deleted or used up, for what is kept beside it.
+
+        A loop takes the keys that came since the last one, and ends; a later loop over the same iterator goes on. The
+        table keeps the newest 65,536, in 512 KiB of its own once this was called.
+
+        Args:
+            timeout: seconds to wait if a stopped process holds the table's lock; None: no limit.
+
+        Raises:
+            StoreError: in a loop that missed keys: too many, or a process died while it removed items. The next loop
+                goes on from now.
+        """
+        return GoneKeys(self._writable().native, lock_seconds(timeout))
 
     def update(self, keys: Any, values: Any, *, row: int | None = 0, timeout: float | None = 60) -> int:
         """Write late columns of items' rows. Returns how many of the items were in the table.

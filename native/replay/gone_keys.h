@@ -1,0 +1,42 @@
+// The keys of items that have left a table, for readers that keep something of their own for each item. A ring of the
+// newest ones, made when the first reader asks for it. Derived: a reader that missed some is told so, and looks at all
+// keys of the table instead. Every call needs the table's lock.
+#pragma once
+
+#include <vector>
+
+#include "attach/arena.h"
+#include "os/deadline.h"
+
+namespace di {
+
+constexpr u64 kGoneKeys = 1 << 16;
+
+class GoneKeys {
+ public:
+  GoneKeys(Arena& arena, TableHeader& header) : arena_(arena), header_(header) {}
+
+  bool kept() const { return header_.gone_block != 0; }
+  void reserve(u64 more) { leaving_.reserve(more); }  // first: note() must not fail
+  void note(u64 key) {
+    if (kept()) leaving_.push_back(key);
+  }
+  void commit();                       // after the removals are
+  void forget() { leaving_.clear(); }  // they were rolled back
+  // A process died in the middle of a hold: keys may be missing, so every reader counts as having missed some.
+  void skip() { header_.gone_count += kGoneKeys + 1; }
+
+  void begin(u32 block) { header_.gone_block = block; }
+  u64 count() const { return header_.gone_count; }
+  // Appends up to `most` keys from number *from on and moves *from. False: some of these are no longer kept.
+  bool read(u64* from, u64 most, std::vector<u64>* keys) const;
+
+ private:
+  u64* ring() const { return reinterpret_cast<u64*>(arena_.heap().block(header_.gone_block - 1)); }
+
+  Arena& arena_;
+  TableHeader& header_;
+  std::vector<u64> leaving_;  // in this hold
+};
+
+}  // namespace di
