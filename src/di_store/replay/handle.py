@@ -88,16 +88,6 @@ class TableHandle:
                 self._schema = _schema_from(text)
         return self._schema
 
-    def specs(self) -> dict[str, Any] | None:
-        """The columns as `create_table` takes them; None: not declared, or items are Python values."""
-        schema = None if self.opaque else self.schema
-        return None if schema is None else schema.specs()
-
-    def capacity(self) -> int | None:
-        """Items that the table holds, as it is now; None: as many as `max_bytes` hold."""
-        capacity = int(self.native.stats()["capacity"])
-        return None if capacity >= UNLIMITED else capacity
-
     def sampler(self) -> Sampler:
         """The sampler, with the exponents that it has now."""
         sampler = self.settings.sampler
@@ -288,10 +278,6 @@ class TableHandle:
         batch = self.batch(self.reader().peek(keys, None, self.which(())))
         found: Array = np.where(np.asarray(batch.live), batch.episodes, -1)
         return found
-
-    def beta(self) -> float | None:
-        """The exponent of the importance weights, as it is now; None: weights are 1."""
-        return self.native.beta if isinstance(self.settings.sampler, Prioritized) else None
 
     def allocate(self, n: int, which: list[int] | None, make: Callable[[str, Any, Any], Any]) -> dict[str, Any]:
         """Arrays for the fixed-size outputs of a batch of n, for the core's `out`."""

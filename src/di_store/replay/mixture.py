@@ -342,7 +342,7 @@ class _Part:
 
     def finish(self, beta: float | None, columns: Any, out: dict[str, Any]) -> Batch:
         handle = self.handle
-        exponent = handle.beta() if beta is None else beta
+        exponent = handle.native.beta if beta is None else beta
         assert self._draws is not None
         return handle.batch(handle.reader().finish(self._draws, exponent, handle.which(columns), out, False))
 

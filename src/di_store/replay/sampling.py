@@ -330,7 +330,7 @@ class TableSource:
 
     def beta(self) -> float | None:
         """The sampler's present exponent of the importance weights; None: weights are 1."""
-        return self.handle.beta()
+        return self.handle.native.beta
 
     def draw(self, terms: Terms, beta: float | None, allocate: Callable[[str, Any, Any], Any] | None) -> Drawn:
         """Draw and copy a batch without delivering it.

@@ -64,12 +64,14 @@ class Table:
     @property
     def schema(self) -> dict[str, Any] | None:
         """The columns as a nested dict of `Spec`, as `create_table` takes it; None: no step has declared them yet."""
-        return self._open().specs()
+        schema = None if (handle := self._open()).opaque else handle.schema
+        return None if schema is None else schema.specs()
 
     @property
     def capacity(self) -> int | None:
         """Items that it holds, as it is now; None: as many as `max_bytes` hold."""
-        return self._open().capacity()
+        capacity = int(self._open().native.stats()["capacity"])
+        return None if capacity >= UNLIMITED else capacity
 
     @property
     def view(self) -> View:
