@@ -25,6 +25,7 @@ PYTHON_LAYERS = [
     ["observe"],
     ["store"],
     ["opening", "planning"],
+    ["client"],
     ["__init__"],
     ["adapters", "demo", "workloads"],
     ["cli"],

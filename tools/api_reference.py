@@ -28,6 +28,7 @@ How rows become examples is told with programs in [views.md](views.md).
 GROUPS = {
     "Stores": ["open", "attach", "list_stores", "needed_memory", "StoreInfo", "Store"],
     "Objects and weights": ["Ref", "Published"],
+    "The original DI-store's interface": ["Client"],
     "Tables": ["Table", "Writer", "Items", "Batch", "Ragged", "Loader", "Mixture"],
     "Columns": ["Spec"],
     "Views": ["Step", "Opaque", "Transition", "Sequence", "Episode"],
@@ -46,7 +47,7 @@ def exported() -> dict[str, Path]:
     tree = ast.parse((PACKAGE / "__init__.py").read_text())
     return {
         alias.asname or alias.name: PACKAGE / f"{(node.module or '').partition('.')[2].replace('.', '/')}.py"
-        for node in tree.body
+        for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("di_store.")
         for alias in node.names
     }

@@ -1,5 +1,7 @@
 """Di-store: one store for everything a reinforcement-learning job moves, in shared memory on one machine."""
 
+from typing import TYPE_CHECKING, Any
+
 from di_store.base.errors import AccessDenied as AccessDenied
 from di_store.base.errors import CapacityError as CapacityError
 from di_store.base.errors import CorruptData as CorruptData
@@ -50,6 +52,18 @@ from di_store.replay.mixture import Mixture as Mixture
 from di_store.replay.table import Table as Table
 from di_store.replay.writer import Writer as Writer
 from di_store.store import Store as Store
+
+if TYPE_CHECKING:
+    from di_store.client import Client as Client
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Client":  # imported by those who use it
+        from di_store.client import Client
+
+        return Client
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 for _each in list(vars().values()):
     if isinstance(_each, type) and issubclass(_each, StoreError):

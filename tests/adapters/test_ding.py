@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
 import random
+import subprocess
+import sys
+import tempfile
 import threading
 from pathlib import Path
 from typing import Any
@@ -28,6 +32,7 @@ from ding.data.buffer.middleware import (
     use_time_check,
 )
 
+import di_store
 from di_store.adapters.ding import Buffer
 
 torch.set_num_threads(1)
@@ -343,10 +348,54 @@ def test_threads_push_and_sample() -> None:
 
 
 def test_more_than_the_machine_has_is_refused() -> None:
-    import di_store
-
     with pytest.raises(di_store.CapacityError):
         Buffer(10**8).push({"obs": torch.zeros(100_000)})
+
+
+DISTRIBUTED = """
+import multiprocessing as mp
+from types import SimpleNamespace
+import torch
+
+def learner(refs, found):
+    from ding.utils import get_data_decompressor
+    from ding.worker.learner.comm.flask_fs_learner import FlaskFileSystemLearner
+    for ref in iter(refs.get, None):
+        meta = {"unroll_len": 1, "unroll_split_begin": 1, "data_id": "x"}
+        step = FlaskFileSystemLearner.load_data_fn(ref, meta, get_data_decompressor("none"))
+        found.put((step["obs"].tolist(), step["data_id"]))
+
+if __name__ == "__main__":
+    from ding.worker.collector.comm.flask_fs_collector import FlaskFileSystemCollector
+    context = mp.get_context("spawn")
+    refs, found = context.Queue(), context.Queue()
+    reader = context.Process(target=learner, args=(refs, found))
+    reader.start()
+    steps = [{"obs": torch.full((2,), float(t))} for t in range(3)]
+    collector = SimpleNamespace(_collector_close_flag=False)
+    ref = FlaskFileSystemCollector.send_stepdata(collector, "x", steps)
+    for _ in range(3):  # the replay buffer of DI-engine's coordinator draws it again and again
+        refs.put(ref)
+        assert found.get(timeout=60) == ([1.0, 1.0], "x")
+    refs.put(None)
+    reader.join()
+    print("read", len(ref))
+"""
+
+
+def test_a_distributed_job_finds_what_it_draws_again(tmp_path: Path) -> None:
+    """DI_STORE=on: the learner deletes each object that it has read, and the coordinator draws it again."""
+    config = tmp_path / "di_store.yaml"
+    config.write_text(f"store: {{name: ding-test-{os.getpid()}, memory: 64MiB}}\n")
+    program = tmp_path / "job.py"
+    program.write_text(DISTRIBUTED)
+    environment = os.environ | {"DI_STORE": "on", "DI_STORE_CONFIG_PATH": str(config)}
+    found = subprocess.run(
+        [sys.executable, str(program)], env=environment, capture_output=True, text=True, timeout=200, check=False
+    )
+    assert found.returncode == 0, found.stderr
+    assert "Enable DI-store" in found.stdout
+    assert found.stdout.splitlines()[-1] == "read 40"
 
 
 def test_a_training_run_is_the_same() -> None:
@@ -388,8 +437,6 @@ def test_a_training_run_is_the_same() -> None:
             task.use(OffPolicyLearner(cfg, learner.learn_mode, buffer))
             task.run(max_step=20)
             return [value.detach().clone() for value in model.parameters()]
-
-    import tempfile
 
     runs = []
     for kind in (Buffer, DequeBuffer):
