@@ -333,7 +333,8 @@ def test_class_sizes() -> None:
     for path in _files(".py", ".cc", ".h"):
         scan = tidy_scan.python_classes if path.suffix == ".py" else tidy_scan.native_classes
         for name, methods in scan(path):
-            if path.is_relative_to(ROOT / "src") and name in PUBLIC_METHODS:
+            handles = path.is_relative_to(ROOT / "src") and "adapters" not in path.parts  # these have others' names
+            if handles and name in PUBLIC_METHODS:
                 more = {method for method in methods if not method.startswith("_")} - PUBLIC_METHODS[name]
                 faults += [f"{name}.{method} is not in the contract" for method in more]
             if name in LARGE:

@@ -1,0 +1,411 @@
+"""The tables of a server, seen from any process: an item of a Reverb table is a row of a Di-store table.
+
+A server is a store. Its description (`TableSpec` of each table) is published in it, so that clients find it. A table
+is created in the store by whoever inserts the first item, since its size tells how much memory the table may need.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+import di_store
+from di_store.adapters.reverb import item_selectors, nest
+from di_store.adapters.reverb.errors import DeadlineExceededError, ReverbError
+from di_store.adapters.reverb.forms import OBJECTS, Array, Form, Forms, Kind
+from di_store.adapters.reverb.rate_limiters import RateLimiter
+from di_store.adapters.reverb.reverb_types import TensorSpec
+
+_DESCRIPTION = "reverb"
+_LOOK_SECONDS = 0.02
+_SPARE = 4
+"""A table without fixed item sizes gets this many times the memory of as many items as the first one."""
+_LEAST_BYTES = 64 << 20
+_MOST_ITEMS = 1 << 28  # that a table can hold
+AT_ONCE = 64
+"""Items that are drawn ahead of those handed out one by one, at most; fewer if they are large."""
+_AHEAD_BYTES = 2 << 20
+_GONE = (di_store.StoreClosed, di_store.TableNotFound)
+
+
+@dataclass(frozen=True)
+class TableSpec:
+    """The settings of a table.
+
+    Attributes:
+        signature: nested structure of `TensorSpec`, or None.
+        given: what the program gave as signature; only in its own process.
+    """
+
+    name: str
+    sampler: item_selectors.Selector
+    remover: item_selectors.Selector
+    max_size: int
+    max_times_sampled: int
+    rate_limiter: RateLimiter
+    signature: Any
+    given: Any = None
+
+    @property
+    def queue(self) -> type | None:
+        """Di-store's limiter if the table is a queue or stack; None: it is another one."""
+        limiter = self.rate_limiter
+        numbers = limiter.samples_per_insert, limiter.min_size_to_sample, limiter.min_diff, limiter.max_diff
+        if numbers != (1.0, 1, 0.0, float(self.max_size)) or self.max_times_sampled != 1:
+            return None
+        for kind, found in ((item_selectors.Fifo, di_store.Queue), (item_selectors.Lifo, di_store.Stack)):
+            if isinstance(self.sampler, kind) and isinstance(self.remover, kind):
+                return found
+        return None
+
+    @property
+    def columns(self) -> list[TensorSpec] | None:
+        """The columns of an item; None: there is no signature."""
+        return None if self.signature is None else nest.flatten(self.signature)
+
+    @property
+    def item_bytes(self) -> int | None:
+        """Bytes of an item, if all items have the same."""
+        columns = self.columns
+        if columns is None or not all(each.fixed and each.dtype != OBJECTS for each in columns):
+            return None
+        return sum(each.dtype.itemsize * math.prod(size or 0 for size in each.shape) + 8 for each in columns)
+
+
+class Service:
+    """A store that holds the tables of one server, in this process."""
+
+    def __init__(self, store: di_store.Store, specs: dict[str, TableSpec]) -> None:
+        self.store, self.specs = store, specs
+        self.forms = Forms(store)
+        self.stopped = False
+        self.tables = {name: ServedTable(self, spec) for name, spec in specs.items()}
+
+    def table(self, name: str) -> ServedTable:
+        """One of the tables.
+
+        Raises:
+            ValueError: there is none of that name.
+        """
+        found = self.tables.get(name)
+        if found is None:
+            raise ValueError(f'Could not find table "{name}". The following tables exist: {", ".join(self.tables)}.')
+        return found
+
+    def leave(self) -> None:
+        """Use this store no more: the server was stopped."""
+        self.stopped = True
+        with _lock:
+            if _services.get(self.store.name, (0, None))[1] is self:
+                del _services[self.store.name]
+
+    def stop(self) -> None:
+        """Remove the tables. Calls of all clients raise `ReverbError` from now on."""
+        self.leave()
+        self.store.publish(_DESCRIPTION, None)
+        for name in self.specs:
+            try:
+                self.store.drop_table(name)
+            except di_store.TableNotFound:
+                pass  # no item ever came
+        self.store.close()
+
+
+class ServedTable:
+    """One table. Several threads may use it."""
+
+    def __init__(self, service: Service, spec: TableSpec) -> None:
+        self.spec, self._service = spec, service
+        self._table: di_store.Table | None = None
+        self._item_bytes = _AHEAD_BYTES  # of the items drawn last
+
+    # -- the table in the store ---------------------------------------------------------------------------------
+
+    def opened(self) -> di_store.Table | None:
+        """The table in the store; None: no item has come yet."""
+        if self._table is None:
+            try:
+                self._table = self._service.store.table(self.spec.name)
+            except di_store.TableNotFound:
+                self._check_served()
+            except di_store.StoreClosed:
+                raise self._ended() from None
+        return self._table
+
+    def _check_served(self) -> None:
+        published = self._service.store.latest(_DESCRIPTION)
+        if published is None or published.value is None:
+            raise self._ended()
+
+    def _ended(self) -> ReverbError:
+        """Note that the server was stopped. Returns the error for the call."""
+        self._service.leave()
+        return stopped_error()
+
+    def _made(self, item_bytes: int) -> di_store.Table:
+        """The table, created if there is none."""
+        found = self.opened()
+        if found is None:
+            try:
+                found = self._create(item_bytes)
+            except di_store.TableExists:  # another process was faster
+                found = self._service.store.table(self.spec.name, timeout=60)
+            self._table = found
+        return found
+
+    def _create(self, item_bytes: int) -> di_store.Table:
+        spec, store = self.spec, self._service.store
+        fixed = spec.item_bytes
+        each = (item_bytes if fixed is None else max(fixed, item_bytes)) + 64
+        share = self._share()
+        wanted = each * (spec.max_size + 1) * (_SPARE if fixed is None else 2) + _LEAST_BYTES
+        settings: dict[str, Any] = {
+            "schema": {"form": di_store.Spec((), np.uint64), "item": di_store.Spec((None,), np.uint8)},
+            "sampler": item_selectors.sampler(spec.sampler),
+            "remover": item_selectors.remover(spec.remover),
+            "limiter": spec.rate_limiter.limiter(spec.queue, spec.max_size),
+            "max_times_sampled": max(0, spec.max_times_sampled),
+        }
+        capacity = min(spec.max_size, _MOST_ITEMS)
+        try:
+            return store.create_table(spec.name, capacity=capacity, max_bytes=min(wanted, share), **settings)
+        except di_store.CapacityError:
+            if spec.queue is not None:
+                raise
+        # More items than memory can hold, as max_size is often just a large number: as many as there is room for.
+        return store.create_table(spec.name, capacity=None, max_bytes=share * 3 // 4, **settings)
+
+    def _share(self) -> int:
+        """Bytes that the table may take: an equal part for each table that is still to come."""
+        store = self._service.store
+        stats = store.stats()
+        coming = len(self._service.specs) - len(stats["tables"])
+        return max(1 << 20, int((stats["free"] - stats["reserved"]) * 0.9) // max(1, coming))
+
+    # -- items --------------------------------------------------------------------------------------------------
+
+    def insert(self, row: dict[str, Any], priority: float, timeout: float | None) -> bool:
+        """Insert an item. Returns whether it came through within `timeout` seconds (None: no limit).
+
+        Args:
+            row: ``form`` and ``item``.
+            priority: of the item.
+            timeout: to wait for the limiter.
+        """
+        table = self._table
+        if table is None:
+            table = self._made(len(row["item"]))
+        while True:
+            try:
+                table.insert(row, priority=priority, timeout=timeout)
+                return True
+            except di_store.Timeout:  # also without a timeout, if no learner is left
+                if timeout is not None:
+                    return False
+            except _GONE:
+                raise self._ended() from None
+
+    def declare(self, kinds: Sequence[Kind]) -> Form:
+        """The form of items with columns of these types and shapes."""
+        try:
+            return self._service.forms.declare(kinds)
+        except di_store.StoreClosed:
+            raise self._ended() from None
+
+    def draw(self, count: int, timeout: float | None = None, least: int | None = None) -> di_store.Batch:
+        """Draw items.
+
+        Args:
+            count: at most.
+            timeout: seconds; None: no limit.
+            least: return as soon as so many are there and no more can be drawn at once; None: `count`.
+
+        Raises:
+            DeadlineExceededError: fewer came within `timeout`; all draws were given back.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        linger = None if least is None else 0
+        while (table := self.opened()) is None:
+            if deadline is not None and time.monotonic() >= deadline:
+                raise DeadlineExceededError(f"table {self.spec.name!r} had no item for {timeout} s")
+            time.sleep(_LOOK_SECONDS)
+        while True:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            try:
+                return table.sample(count, timeout=left, min_n=least, linger=linger)
+            except di_store.Timeout as error:
+                if deadline is not None and time.monotonic() >= deadline:
+                    raise DeadlineExceededError(str(error)) from None
+            except _GONE:
+                raise self._ended() from None
+
+    def columns(self, batch: di_store.Batch) -> list[Array] | None:
+        """The columns ``[n, …]`` of a batch, as views; None: its items are of different forms."""
+        numbers, items = batch.data["form"], batch.data["item"]
+        first = int(numbers[0])
+        if first == 0 or not (len(numbers) == 1 or bool((numbers == numbers[0]).all())):
+            return None
+        return self._service.forms.find(first).many(items.values, len(numbers))
+
+    def items(self, batch: di_store.Batch) -> list[list[Array]]:
+        """The columns of each item of a batch, as views."""
+        items = batch.data["item"]
+        self._item_bytes = items.values.size // len(batch)
+        return self._service.forms.items(batch.data["form"], items.values, items.offsets)
+
+    def few(self, count: int) -> int:
+        """`count`, or less if so many items are large."""
+        return max(1, min(count, _AHEAD_BYTES // max(1, self._item_bytes)))
+
+    def update(self, updates: dict[int, float], deletes: list[int]) -> None:
+        """Set priorities and remove items; those that are gone are ignored."""
+        table = self.opened()
+        if table is None:
+            return
+        try:
+            if updates:
+                keys = np.fromiter(updates, np.uint64, len(updates))
+                table.update_priorities(keys, np.fromiter(updates.values(), np.float64, len(updates)))
+            if deletes:
+                table.delete(np.array(deletes, np.uint64))
+        except _GONE:
+            raise self._ended() from None
+
+    def reset(self) -> None:
+        """Remove all items, and let the limiter count anew."""
+        table = self.opened()
+        if table is not None:
+            try:
+                table.reset()
+            except _GONE:
+                raise self._ended() from None
+
+    # -- figures ------------------------------------------------------------------------------------------------
+
+    def counts(self) -> tuple[int, int, int]:
+        """Inserts and draws that the limiter counted, and items."""
+        table = self.opened()
+        if table is None:
+            return 0, 0, 0
+        try:
+            stats = table.stats()
+        except _GONE:
+            raise self._ended() from None
+        if not stats["live"]:
+            raise self._ended()
+        return stats["limiter"]["inserts"], stats["limiter"]["samples"], stats["size"]
+
+    def unique(self) -> int:
+        """How many of the items in the table were drawn."""
+        table = self.opened()
+        if table is None:
+            return 0
+        return int((table.peek(table.keys(), columns="form").times_sampled > 0).sum())
+
+
+# --- opening ---------------------------------------------------------------------------------------------------------
+
+_services: dict[str, tuple[int, Service]] = {}  # by name of the store, with the process that opened it
+_lock = threading.RLock()
+_HOSTS = ("localhost", "127.0.0.1", "0.0.0.0", "::1", "[::1]", "[::]", "")
+
+
+def store_name(address: str) -> str:
+    """The name of the store behind an address: ``host:port`` of this machine, or the store's name itself.
+
+    Raises:
+        ValueError: another machine.
+    """
+    found = re.fullmatch(r"(.*):(\d+)", address)
+    if found is None:
+        return address
+    host = found[1]
+    if host not in _HOSTS and host not in (name := socket.gethostname(), name.partition(".")[0]):
+        raise ValueError(
+            f"address {address!r}: the tables are in shared memory, so clients run on the server's machine"
+        )
+    return f"reverb-{found[2]}"
+
+
+def serve(specs: dict[str, TableSpec], port: int | None, memory: Any) -> tuple[Service, int]:
+    """Make a store with these tables. Returns it and its port.
+
+    Raises:
+        ReverbError: another server has that port.
+    """
+    while True:
+        number = 20_000 + secrets.randbelow(40_000) if port is None else port
+        try:
+            store = di_store.open(f"reverb-{number}", memory=memory, mode="x")
+            break
+        except di_store.StoreError as error:
+            if "exists already" not in str(error):
+                raise
+            if port is not None:
+                raise ReverbError(f"port {port} is taken: {error}") from None
+    service = Service(store, specs)
+    store.publish(_DESCRIPTION, specs_for(specs))
+    with _lock:
+        _services[store.name] = os.getpid(), service
+    return service, number
+
+
+def specs_for(specs: dict[str, TableSpec]) -> dict[str, TableSpec]:
+    """The settings as other processes can read them, with rate limiters of the plain class."""
+    return {name: replace(spec, rate_limiter=_plain(spec.rate_limiter), given=None) for name, spec in specs.items()}
+
+
+def _plain(limiter: RateLimiter) -> RateLimiter:
+    return RateLimiter(limiter.samples_per_insert, limiter.min_size_to_sample, limiter.min_diff, limiter.max_diff)
+
+
+def connect(address: str, timeout: float | None) -> Service:
+    """The service behind an address, waiting until a server is there.
+
+    Raises:
+        DeadlineExceededError: there was none within `timeout` seconds.
+    """
+    name = store_name(address)
+    with _lock:
+        pid, service = _services.get(name, (0, None))
+    if service is not None and pid == os.getpid():
+        return service
+    deadline = None if timeout is None else time.monotonic() + timeout
+
+    def left() -> float | None:
+        return None if deadline is None else max(0.0, deadline - time.monotonic())
+
+    try:
+        store = di_store.attach(name, timeout=left())
+    except di_store.StoreNotFound as error:
+        raise DeadlineExceededError(f"no server at {address} within {timeout} s: {error}") from None
+    published = store.latest(_DESCRIPTION, timeout=left())
+    if published is None:
+        raise DeadlineExceededError(f"no server at {address} within {timeout} s: its store has no tables")
+    if published.value is None:
+        raise stopped_error()
+    service = Service(store, published.value)
+    with _lock:
+        mine = _services.get(name)
+        if mine is not None and mine[0] == os.getpid():
+            return mine[1]
+        _services[name] = os.getpid(), service
+    return service
+
+
+def stopped_error() -> ReverbError:
+    """The error of calls to a server that was stopped."""
+    return ReverbError("the server was stopped")
+
+
+Connect = Callable[[], Service]

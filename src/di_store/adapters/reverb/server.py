@@ -1,0 +1,192 @@
+"""`Table` and `Server`."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from di_store.adapters.reverb import item_selectors, rate_limiters, served
+from di_store.adapters.reverb.client import Client, spec_info, table_info
+from di_store.adapters.reverb.item_selectors import Selector
+from di_store.adapters.reverb.rate_limiters import RateLimiter
+from di_store.adapters.reverb.reverb_types import TableInfo, to_signature
+
+
+class Table:
+    """The settings of a table, and the table itself once a `Server` serves it.
+
+    Args:
+        name: of the table.
+        sampler: which item is drawn.
+        remover: which item leaves a full table; all but `Prioritized`.
+        max_size: items.
+        rate_limiter: when inserts and draws wait.
+        max_times_sampled: an item leaves after so many draws; below 1: no limit.
+        extensions: none is supported.
+        signature: nested structure of anything with `shape` and `dtype`: the columns of an item.
+
+    Raises:
+        ValueError: no name, no size, or a signature of other things.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        sampler: Selector,
+        remover: Selector,
+        max_size: int,
+        rate_limiter: RateLimiter,
+        max_times_sampled: int = 0,
+        extensions: Sequence[Any] = (),
+        signature: Any = None,
+    ) -> None:
+        if not name:
+            raise ValueError("name must be nonempty")
+        if max_size <= 0:
+            raise ValueError(f"max_size ({max_size}) must be a positive integer")
+        if extensions:
+            raise ValueError("extensions are not supported: give the table none")
+        plain = to_signature(signature)
+        limit = int(max_times_sampled)
+        self.spec = served.TableSpec(str(name), sampler, remover, int(max_size), limit, rate_limiter, plain, signature)
+        self._served: served.ServedTable | None = None
+
+    @classmethod
+    def queue(cls, name: str, max_size: int, extensions: Sequence[Any] = (), signature: Any = None) -> Table:
+        """A table that gives each item once, oldest first; inserts wait while `max_size` items are there."""
+        selector, limiter = item_selectors.Fifo(), rate_limiters.Queue(max_size)
+        return cls(name, selector, selector, max_size, limiter, 1, extensions, signature)
+
+    @classmethod
+    def stack(cls, name: str, max_size: int, extensions: Sequence[Any] = (), signature: Any = None) -> Table:
+        """A table that gives each item once, newest first; inserts wait while `max_size` items are there."""
+        selector, limiter = item_selectors.Lifo(), rate_limiters.Stack(max_size)
+        return cls(name, selector, selector, max_size, limiter, 1, extensions, signature)
+
+    @property
+    def name(self) -> str:
+        """The name."""
+        return self.spec.name
+
+    @property
+    def info(self) -> TableInfo:
+        """Settings and counts."""
+        if self._served is None:
+            found = spec_info(self.spec, 0, 0, 0, lambda: 0)
+        else:
+            found = table_info(self._served)
+        return found
+
+    def can_sample(self, num_samples: int) -> bool:
+        """Whether the limiter would let so many draws pass now."""
+        return self.spec.rate_limiter.can_sample(*self._counts(), num_samples)
+
+    def can_insert(self, num_inserts: int) -> bool:
+        """Whether the limiter would let so many inserts pass now."""
+        return self.spec.rate_limiter.can_insert(*self._counts(), num_inserts)
+
+    def _counts(self) -> tuple[int, int, int]:
+        return (0, 0, 0) if self._served is None else self._served.counts()
+
+    def replace(self, **changes: Any) -> Table:
+        """An empty table with the same settings, except those given."""
+        spec = self.spec
+        settings = {
+            "name": spec.name,
+            "sampler": spec.sampler,
+            "remover": spec.remover,
+            "max_size": spec.max_size,
+            "rate_limiter": spec.rate_limiter,
+            "max_times_sampled": spec.max_times_sampled,
+            "signature": spec.given,
+        }
+        return Table(**settings | {name: value for name, value in changes.items() if value is not None})
+
+    def serve(self, table: served.ServedTable) -> None:
+        """Show the counts of this table from now on."""
+        self._served = table
+
+    def __repr__(self) -> str:
+        spec = self.spec
+        return (
+            f"Table(sampler={spec.sampler}, remover={spec.remover}, max_size={spec.max_size}, "
+            f"max_times_sampled={spec.max_times_sampled}, name={spec.name}, rate_limiter={spec.rate_limiter!r})"
+        )
+
+
+class Server:
+    """Tables in shared memory that clients on this machine reach by the port, from any process.
+
+    Nothing listens on that port: it is a part of the name of the store that holds the tables. A table lives until
+    `stop`, or until no process uses the store any more.
+
+    Args:
+        tables: at least one.
+        port: None: a free number.
+        checkpointer: none is supported.
+        memory: the most that the tables may take, as `di_store.open` has it.
+
+    Raises:
+        ValueError: no table, or two of the same name. ReverbError: another server has that port.
+    """
+
+    def __init__(
+        self,
+        tables: Sequence[Table] | None = None,
+        port: int | None = None,
+        checkpointer: Any = None,
+        *,
+        memory: int | float | str = "75%",
+    ) -> None:
+        if not tables:
+            raise ValueError("At least one table must be provided")
+        names = Counter(table.name for table in tables)
+        if duplicates := [name for name, count in names.items() if count > 1]:
+            raise ValueError(f"Multiple items in tables have the same name: {', '.join(duplicates)}")
+        if checkpointer is not None:
+            raise ValueError("checkpointer: checkpoints are not in this version of Di-store")
+        for table in tables:
+            item_selectors.remover(table.spec.remover)
+        self._service, self._port = served.serve({table.name: table.spec for table in tables}, port, memory)
+        self._pid = os.getpid()
+        self._stopped = threading.Event()
+        for table in tables:
+            table.serve(self._service.tables[table.name])
+
+    def __del__(self) -> None:
+        if hasattr(self, "_stopped") and self._pid == os.getpid():
+            self.stop()
+
+    def __repr__(self) -> str:
+        return f"Server(tables=[{', '.join(self._service.tables)}], port={self._port})"
+
+    @property
+    def port(self) -> int:
+        """The number in the address of clients, ``localhost:port``."""
+        return self._port
+
+    @property
+    def store(self) -> Any:
+        """The Di-store store that holds the tables."""
+        return self._service.store
+
+    def stop(self) -> None:
+        """Remove the tables. Calls of clients raise `ReverbError` from now on."""
+        if not self._stopped.is_set():
+            self._stopped.set()
+            self._service.stop()
+
+    def wait(self) -> None:
+        """Wait until `stop` is called.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C was pressed.
+        """
+        self._stopped.wait()
+
+    def localhost_client(self) -> Client:
+        """A client of this server."""
+        return Client(f"localhost:{self._port}")
