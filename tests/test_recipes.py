@@ -1,0 +1,50 @@
+"""The recipes of examples/recipes run to their end with --small, as a user would run them, and docs/recipes.md names them."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "examples/recipes"
+HARNESS = "harness.py"
+LIMIT_SECONDS = 200
+# Each recipe with the packages that it needs beside torch, gymnasium and matplotlib.
+RECIPES: dict[str, tuple[str, ...]] = {
+    "apex.py": (),
+}
+
+
+def test_the_list_is_complete() -> None:
+    """Each file of the folder stands in the list above."""
+    assert set(RECIPES) == {path.name for path in FOLDER.glob("*.py")} - {HARNESS}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_page_has_its_command_and_threshold(name: str) -> None:
+    """docs/recipes.md has a row with the command, and the threshold that the program holds itself to."""
+    lines = (ROOT / "docs/recipes.md").read_text().splitlines()
+    (row,) = [line for line in lines if f"`python examples/recipes/{name}`" in line]
+    calls = [node for node in ast.walk(ast.parse((FOLDER / name).read_text())) if isinstance(node, ast.Call)]
+    (run,) = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "Run"]
+    said = {keyword.arg: ast.literal_eval(keyword.value) for keyword in run.keywords}
+    assert re.search(rf"(?<![\d.]){said['threshold']:g}(?![\d.])", row), (said, row)
+
+
+@pytest.mark.timeout(LIMIT_SECONDS + 30)
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipe(name: str, tmp_path: Path, store_dir: str) -> None:
+    """It exits 0, says its result in its last line, writes its chart, and no process of it prints a traceback."""
+    for package in ("torch", "gymnasium", "matplotlib", *RECIPES[name]):
+        pytest.importorskip(package)
+    argv = [sys.executable, str(FOLDER / name), "--small", "--seed", "1"]
+    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_SECONDS)
+    assert done.returncode == 0, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+    assert "Traceback" not in done.stderr, done.stderr
+    assert re.search(r": final .*; threshold .*; chart: ", done.stdout.splitlines()[-1]), done.stdout
+    assert (tmp_path / f"{Path(name).stem}.png").read_bytes().startswith(b"\x89PNG")
