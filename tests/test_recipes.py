@@ -1,4 +1,4 @@
-"""The recipes of examples/recipes run to their end with --small, as a user would run them, and docs/recipes.md names them."""
+"""The recipes of examples/recipes run with --small, as a user would run them; docs/recipes.md names them."""
 
 from __future__ import annotations
 

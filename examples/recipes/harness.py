@@ -153,8 +153,8 @@ class Run:
         if self.small:
             verdict = "not the aim of a small run"
         print(
-            f"{self.name}: final {self.unit} {result:.4g} after {seconds:.0f} s, {items:,} items and {self.updates - 1:,}"
-            f" updates; threshold {self.threshold:g}: {verdict}; chart: {self.chart}"
+            f"{self.name}: final {self.unit} {result:.4g} after {seconds:.0f} s, {items:,} items"
+            f" and {self.updates - 1:,} updates; threshold {self.threshold:g}: {verdict}; chart: {self.chart}"
         )
         return 0 if self.reached or self.small else 1
 
