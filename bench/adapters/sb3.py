@@ -1,24 +1,28 @@
 """Stable-Baselines3's own replay buffer beside ours: speed of add and sample, and whole training runs.
 
-`python -m bench.adapters.sb3 [--runs SEEDS]`; the training runs take some minutes.
+`python -m bench.adapters.sb3 [--runs SEEDS [--job DQN|SAC|PPO] [--write PATH]]`; the training runs take some minutes.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import platform
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import stable_baselines3
 import torch
 from gymnasium import spaces
-from stable_baselines3 import DQN, SAC
+from stable_baselines3 import DQN, PPO, SAC
 from stable_baselines3.common import buffers as sb3
 from stable_baselines3.common.evaluation import evaluate_policy
 
-from di_store.adapters.sb3 import ReplayBuffer
+from di_store.adapters.sb3 import ReplayBuffer, RolloutBuffer
 
 ROUNDS, CAPACITY, EPISODE = 41, 20_000, 100
 SHAPES = {"CartPole": (4, spaces.Discrete(2)), "Pendulum": (3, spaces.Box(-2, 2, (1,), np.float32))}
@@ -32,8 +36,9 @@ DQN_OPTIONS: dict[str, Any] = {
     "exploration_final_eps": 0.04,
 }
 JOBS: list[tuple[Any, str, int, dict[str, Any]]] = [
-    (DQN, "CartPole-v1", 30_000, DQN_OPTIONS),
-    (SAC, "Pendulum-v1", 4_000, {}),
+    (DQN, "CartPole-v1", 30_000, {"buffer_size": 50_000, **DQN_OPTIONS}),
+    (SAC, "Pendulum-v1", 3_000, {"buffer_size": 50_000}),
+    (PPO, "CartPole-v1", 20_000, {}),
 ]
 
 
@@ -67,6 +72,40 @@ def buffers(name: str, n_envs: int, n_steps: int) -> list[tuple[Callable[[], Non
     return found
 
 
+def rollouts(n_envs: int) -> list[tuple[Callable[[], None], Callable[[], Any]]]:
+    """Of SB3 and ours: an add to a rollout of 2,048 steps, and an epoch of batches of 64."""
+    steps, found = 2_048 // n_envs, []
+    space, rng = spaces.Box(0, 1, (4,), np.float32), np.random.default_rng(0)
+    obs, action = rng.random((n_envs, 4), np.float32), np.zeros((n_envs, 1), np.int64)
+    reward, start = np.ones(n_envs, np.float32), np.zeros(n_envs, bool)
+    value, log_prob = torch.zeros(n_envs, 1), torch.zeros(n_envs)
+    for kind in (sb3.RolloutBuffer, RolloutBuffer):
+        buffer = kind(steps, space, spaces.Discrete(2), device="cpu", n_envs=n_envs)
+
+        def add(buffer: Any = buffer) -> None:
+            if buffer.full:
+                buffer.reset()
+            buffer.add(obs, action, reward, start, value, log_prob)
+
+        def epoch(buffer: Any = buffer, add: Any = add) -> None:
+            while not buffer.full:
+                add()
+            for _ in buffer.get(64):
+                pass
+
+        found.append((add, epoch))
+    return found
+
+
+def compare(label: str, calls: tuple[Callable[[], Any], ...], times: int) -> None:
+    """Print the time of SB3's call and of ours."""
+    for call in calls:
+        call()
+    rounds = [[seconds(call, times) * 1e6 for call in calls] for _ in range(ROUNDS)]
+    theirs, ours = (statistics.median(each) for each in zip(*rounds, strict=True))
+    print(f"{label:45} {theirs:8.2f} {ours:8.2f} {theirs / ours:6.2f}", flush=True)
+
+
 def speeds() -> None:
     print(f"microseconds, medians of {ROUNDS} alternating rounds: SB3, ours, ratio (above 1: ours is faster)")
     for name in SHAPES:
@@ -74,32 +113,81 @@ def speeds() -> None:
             for n_envs in (1, 8):
                 pair = buffers(name, n_envs, n_steps)
                 for what, place, times in (("add", 0, 200), ("sample 256", 1, 40)):
-                    rounds = [[seconds(calls[place], times) * 1e6 for calls in pair] for _ in range(ROUNDS)]
-                    theirs, ours = (statistics.median(each) for each in zip(*rounds, strict=True))
                     line = f"{name}, n_steps={n_steps}, n_envs={n_envs}, {what}"
-                    print(f"{line:45} {theirs:7.2f} {ours:7.2f} {theirs / ours:6.2f}", flush=True)
+                    compare(line, tuple(calls[place] for calls in pair), times)
+    for n_envs in (1, 8):
+        pair = rollouts(n_envs)
+        compare(f"rollout, n_envs={n_envs}, add", tuple(calls[0] for calls in pair), 2_048 // n_envs)
+        compare(f"rollout, n_envs={n_envs}, epoch of 2,048 in 64s", tuple(calls[1] for calls in pair), 1)
 
 
-def trainings(seeds: int) -> None:
-    print("\nreturn after training, mean of 20 episodes, and seconds: SB3, ours")
+def trainings(seeds: int, only: str | None) -> list[dict[str, Any]]:
+    print("\nreturn after training, mean of 20 episodes; seconds of CPU, and by the clock: SB3, ours")
+    found = []
     for algorithm, env, steps, options in JOBS:
-        for seed in range(seeds):
-            row = []
-            for kind in (None, ReplayBuffer):
-                model = algorithm("MlpPolicy", env, replay_buffer_class=kind, buffer_size=50_000, seed=seed, **options)
-                begin = time.perf_counter()
+        for seed in range(seeds if only in (None, algorithm.__name__) else 0):
+            row: dict[str, Any] = {"algorithm": algorithm.__name__, "env": env, "steps": steps, "seed": seed}
+            for name in ("sb3", "di_store") if seed % 2 else ("di_store", "sb3"):
+                chosen = (
+                    {"rollout_buffer_class": RolloutBuffer}
+                    if algorithm is PPO
+                    else {"replay_buffer_class": ReplayBuffer}
+                )
+                model = algorithm("MlpPolicy", env, seed=seed, **options, **(chosen if name == "di_store" else {}))
+                begin = time.process_time(), time.perf_counter()
                 model.learn(steps)
-                taken = time.perf_counter() - begin
-                reward, _ = evaluate_policy(model, model.get_env(), n_eval_episodes=20)
-                row.append((reward, taken))
-            (a, b), (c, d) = row
-            print(f"{algorithm.__name__} {env} seed {seed}: {a:9.2f} {c:9.2f}   {b:6.1f} s {d:6.1f} s", flush=True)
+                row[f"{name}_cpu_seconds"] = round(time.process_time() - begin[0], 3)
+                row[f"{name}_seconds"] = round(time.perf_counter() - begin[1], 3)
+                row[f"{name}_return"] = round(float(evaluate_policy(model, model.get_env(), n_eval_episodes=20)[0]), 2)
+            found.append(row)
+            figures = [
+                row[f"{name}_{what}"] for what in ("return", "cpu_seconds", "seconds") for name in ("sb3", "di_store")
+            ]
+            print(f"{row['algorithm']} {env} seed {seed}: " + " ".join(f"{each:9.2f}" for each in figures), flush=True)
+    return found
+
+
+def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """By job: returns, and ours over SB3's time, all seeds together and by seed."""
+    found = []
+    for algorithm, env, steps, _ in JOBS:
+        if not (mine := [row for row in rows if row["algorithm"] == algorithm.__name__]):
+            continue
+        line: dict[str, Any] = {"algorithm": algorithm.__name__, "env": env, "steps": steps, "seeds": len(mine)}
+        for name in ("sb3", "di_store"):
+            returns = [row[f"{name}_return"] for row in mine]
+            line[f"{name}_return"] = {"mean": round(statistics.mean(returns), 2), "range": [min(returns), max(returns)]}
+        for clock in ("cpu_seconds", "seconds"):
+            line[f"ratio_{clock}"] = round(
+                sum(row[f"di_store_{clock}"] for row in mine) / sum(row[f"sb3_{clock}"] for row in mine), 3
+            )
+            line[f"median_ratio_{clock}"] = round(
+                statistics.median(row[f"di_store_{clock}"] / row[f"sb3_{clock}"] for row in mine), 3
+            )
+        print(line)
+        found.append(line)
+    return found
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=0, metavar="SEEDS", help="also train with that many seeds")
+    parser.add_argument("--job", choices=[each[0].__name__ for each in JOBS], help="train only with this algorithm")
+    parser.add_argument("--write", type=Path, metavar="PATH", help="a JSON file of training runs, kept for other jobs")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    speeds()
-    trainings(given.runs)
+    if not given.write:
+        speeds()
+    rows = trainings(given.runs, given.job)
+    if given.write:
+        if given.write.exists():
+            new = {row["algorithm"] for row in rows}
+            rows += [row for row in json.loads(given.write.read_text())["runs"] if row["algorithm"] not in new]
+        result = {
+            "command": f"python -m bench.adapters.sb3 --runs {given.runs} --write {given.write}",
+            "versions": {"stable_baselines3": stable_baselines3.__version__, "torch": torch.__version__},
+            "machine": f"{platform.machine()}, 2 shared cores with other work beside, torch on one thread",
+            "summary": summary(rows),
+            "runs": rows,
+        }
+        given.write.write_text(json.dumps(result, indent=1) + "\n")

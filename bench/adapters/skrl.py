@@ -13,18 +13,19 @@ from typing import Any
 
 import gymnasium
 import torch
-from skrl.agents.torch.dqn import DQN, DQN_CFG
 from skrl.agents.torch.ppo import PPO, PPO_CFG
+from skrl.agents.torch.sac import SAC, SAC_CFG
 from skrl.envs.wrappers.torch import wrap_env
 from skrl.memories.torch import RandomMemory
 from skrl.trainers.torch import SequentialTrainer
 from skrl.utils import set_seed
-from skrl.utils.model_instantiators.torch import categorical_model, deterministic_model
+from skrl.utils.model_instantiators.torch import categorical_model, deterministic_model, gaussian_model
 
 from di_store.adapters.skrl import Memory
 
 ROUNDS, CAPACITY, ENVS = 41, 20_000, 4
 NETWORK = [{"name": "net", "input": "OBSERVATIONS", "layers": [64, 64], "activations": "relu"}]
+CRITIC = [{**NETWORK[0], "input": "concatenate([OBSERVATIONS, ACTIONS])"}]
 
 
 def seconds(call: Callable[[], Any], times: int) -> float:
@@ -75,15 +76,12 @@ def speeds() -> None:
 
 def agent(algorithm: str, kind: Any, env: Any) -> Any:
     given = {"observation_space": env.observation_space, "action_space": env.action_space, "device": "cpu"}
-    if algorithm == "DQN":
-        models = {
-            name: deterministic_model(network=NETWORK, output="ACTIONS", **given)
-            for name in ("q_network", "target_q_network")
-        }
-        options = {"exploration_scheduler": lambda timestep, timesteps: max(0.05, 1 - 5 * timestep / timesteps)}
-        cfg = DQN_CFG(batch_size=64, learning_starts=250, learning_rate=1e-3, target_update_interval=10, **options)
-        memory = kind(memory_size=50_000 // ENVS, num_envs=ENVS, device="cpu", replacement=True)
-        made = DQN(models=models, memory=memory, cfg=cfg, **given)
+    if algorithm == "SAC":
+        critics = ("critic_1", "critic_2", "target_critic_1", "target_critic_2")
+        models = {name: deterministic_model(network=CRITIC, output="ONE", **given) for name in critics}
+        models["policy"] = gaussian_model(network=NETWORK, output="ACTIONS", clip_actions=True, **given)
+        cfg = SAC_CFG(batch_size=256, learning_starts=100, learn_entropy=True)
+        memory = kind(memory_size=10_000, num_envs=ENVS, device="cpu", replacement=True)
     else:
         models = {
             "policy": categorical_model(network=NETWORK, output="ACTIONS", **given),
@@ -91,9 +89,8 @@ def agent(algorithm: str, kind: Any, env: Any) -> Any:
         }
         cfg = PPO_CFG(rollouts=128, learning_epochs=4, mini_batches=4, learning_rate=1e-3)
         memory = kind(memory_size=128, num_envs=ENVS, device="cpu")
-        made = PPO(models=models, memory=memory, cfg=cfg, **given)
-    made.cfg.experiment.write_interval = made.cfg.experiment.checkpoint_interval = 0
-    return made
+    cfg.experiment.write_interval = cfg.experiment.checkpoint_interval = 0
+    return (SAC if algorithm == "SAC" else PPO)(models=models, memory=memory, cfg=cfg, **given)
 
 
 class Returns(gymnasium.vector.VectorWrapper):
@@ -116,12 +113,12 @@ class Returns(gymnasium.vector.VectorWrapper):
 
 def trainings(seeds: int) -> None:
     print("\nmean return of the last 50 episodes, and seconds of CPU: skrl, ours")
-    for algorithm, steps in (("DQN", 8_000), ("PPO", 12_800)):
+    for algorithm, name, steps in (("SAC", "Pendulum-v1", 1_500), ("PPO", "CartPole-v1", 12_800)):
         for seed in range(seeds):
             row = []
             for kind in (RandomMemory, Memory) if seed % 2 else (Memory, RandomMemory):
                 set_seed(seed)
-                inner = Returns(gymnasium.make_vec("CartPole-v1", num_envs=ENVS))
+                inner = Returns(gymnasium.make_vec(name, num_envs=ENVS))
                 env = wrap_env(inner)
                 cfg = {"timesteps": steps, "headless": True, "disable_progressbar": True}
                 trainer = SequentialTrainer(cfg=cfg, env=env, agents=agent(algorithm, kind, env))
@@ -129,7 +126,7 @@ def trainings(seeds: int) -> None:
                 trainer.train()
                 row.append((kind is Memory, statistics.mean(inner.returns[-50:]), time.process_time() - begin))
             (_, a, b), (_, c, d) = sorted(row)
-            print(f"{algorithm} CartPole-v1 seed {seed}: {a:8.2f} {c:8.2f}   {b:6.1f} s {d:6.1f} s", flush=True)
+            print(f"{algorithm} {name} seed {seed}: {a:8.2f} {c:8.2f}   {b:6.1f} s {d:6.1f} s", flush=True)
 
 
 if __name__ == "__main__":

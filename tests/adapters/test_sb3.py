@@ -19,7 +19,7 @@ pytest.importorskip("stable_baselines3", reason="needs the extra sb3")
 
 import torch
 from gymnasium import spaces
-from stable_baselines3 import DQN, SAC
+from stable_baselines3 import A2C, DQN, PPO, SAC
 from stable_baselines3.common import buffers as sb3
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.envs import BitFlippingEnv
@@ -27,7 +27,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer as Sb3HerReplayBuffer
 
 import di_store
-from di_store.adapters.sb3 import HerReplayBuffer, ReplayBuffer
+from di_store.adapters.sb3 import HerReplayBuffer, ReplayBuffer, RolloutBuffer
 
 torch.set_num_threads(1)  # for networks this small, more threads only wait for each other
 
@@ -351,6 +351,94 @@ def test_hindsight_needs_goals() -> None:
     """Another space is refused with the keys that it lacks."""
     with pytest.raises(ValueError, match="needs a Dict observation space, and 'achieved_goal' is not in it"):
         HerReplayBuffer(10, BOX, BOX, None)
+
+
+def _rollout(steps: int, n_envs: int, space: spaces.Space, action: spaces.Space, *buffers: Any) -> None:
+    rng = np.random.default_rng(steps)
+    for obs, _, chosen, reward, done, _ in _steps(steps, n_envs, space, action):
+        values = [
+            torch.from_numpy(rng.random((n_envs, 1), np.float32)),
+            torch.from_numpy(rng.random(n_envs, np.float32)),
+        ]
+        for buffer in buffers:
+            buffer.add(copy.deepcopy(obs), chosen, reward, done, *values)
+    for buffer in buffers:
+        if buffer.full:
+            last = torch.from_numpy(np.random.default_rng(0).random((n_envs, 1), np.float32))
+            buffer.compute_returns_and_advantage(last, done)
+
+
+@pytest.mark.parametrize("n_envs", [1, 3])
+@pytest.mark.parametrize("action", [*ACTIONS, "binary"])
+@pytest.mark.parametrize("space", SPACES)
+def test_same_rollouts(space: str, action: str, n_envs: int) -> None:
+    """Batches bit for bit, in several rollouts, after one that was given up, and in a copy and after pickling."""
+    actions = (ACTIONS | {"binary": spaces.MultiBinary(3)})[action]
+    options = {"device": "cpu", "gae_lambda": 0.9, "gamma": 0.95, "n_envs": n_envs}
+    own = sb3.DictRolloutBuffer if isinstance(SPACES[space], spaces.Dict) else sb3.RolloutBuffer
+    pair = [kind(40, SPACES[space], actions, **options) for kind in (RolloutBuffer, own)]
+    for steps in (40, 25, 40, 40):
+        _rollout(steps, n_envs, SPACES[space], actions, *pair)
+        if steps == 40:
+            _same_attributes(*pair)
+            _same_batches(pair, 7, None, 64)
+            _same_attributes(*pair)
+            ours = pair[0]
+            for loaded in (copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))):
+                _same_batches((loaded, pair[1]), 16)
+            assert len({each._rows._store.name for each in (ours, loaded)}) == 2
+        for buffer in pair:
+            buffer.reset()
+
+
+def _same_batches(pair: Any, *sizes: int | None) -> None:
+    for size in sizes:
+        drawn = []
+        for buffer in pair:
+            np.random.seed(3)
+            drawn.append(list(buffer.get(size)))
+        for mine, other in zip(*drawn, strict=True):
+            _same(mine, other)
+
+
+def _same_attributes(ours: Any, theirs: Any) -> None:
+    assert (ours.pos, ours.full, ours.generator_ready) == (theirs.pos, theirs.full, theirs.generator_ready)
+    for name in (
+        "actions",
+        "rewards",
+        "values",
+        "log_probs",
+        "advantages",
+        "returns",
+        "episode_starts",
+        "observations",
+    ):
+        mine, other = getattr(ours, name), getattr(theirs, name)
+        for one, two in [(mine[key], other[key]) for key in other] if isinstance(other, dict) else [(mine, other)]:
+            assert (one.shape, one.dtype) == (two.shape, two.dtype)
+            assert np.array_equal(one, two)
+
+
+def test_a_rollout_must_be_full() -> None:
+    """SB3 asserts without a word."""
+    buffer = RolloutBuffer(5, BOX, spaces.Discrete(2), device="cpu")
+    _rollout(3, 1, BOX, spaces.Discrete(2), buffer)
+    with pytest.raises(ValueError, match="the rollout has 3 of 5 steps"):
+        next(iter(buffer.get()))
+
+
+@pytest.mark.parametrize(("algorithm", "env"), [(PPO, "CartPole-v1"), (A2C, "Pendulum-v1"), (PPO, BitFlippingEnv)])
+def test_same_training_on_policy(algorithm: Any, env: Any) -> None:
+    """A run with one seed ends with the same weights, to the bit, as with SB3's buffer."""
+    options = {"n_steps": 32, "batch_size": 16, "n_epochs": 2} if algorithm is PPO else {}
+    policy = "MultiInputPolicy" if env is BitFlippingEnv else "MlpPolicy"
+    found = []
+    for buffer in (RolloutBuffer, None):
+        model = algorithm(policy, make_vec_env(env, n_envs=2), rollout_buffer_class=buffer, seed=3, **options)
+        model.learn(300)
+        found.append(torch.cat([each.flatten() for each in model.policy.parameters()]))
+    assert type(model.rollout_buffer) is not RolloutBuffer
+    assert torch.equal(*found)
 
 
 def test_memory_option_is_accepted() -> None:

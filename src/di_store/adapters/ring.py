@@ -70,9 +70,10 @@ class Ring:
 
     def _make(self, capacity: int) -> tuple[di_store.Store, di_store.Table, bool]:
         """The store, the table, and whether its memory may not suffice for episodes of a few steps."""
-        flag, columns = di_store.Spec((), "?"), {self._names[key]: spec for key, spec in self._specs.items()}
+        columns = {self._names[key]: spec for key, spec in self._specs.items()}
         schema = {"obs": columns if self._dict else columns[""], "action": self._action}
-        schema |= {"reward": di_store.Spec((), "f4"), "terminated": flag, "truncated": flag}
+        # The table has to know where episodes end. How they ended is known from `dones` and `timeouts`.
+        schema |= {"reward": di_store.Spec((), "f4"), "truncated": di_store.Spec((), "?")}
         view = di_store.Transition(n_step=1, gamma=1.0)
         options: dict[str, Any] = {"capacity": capacity, "view": view, "schema": schema, "lanes": self._n_envs}
         needed = max(di_store.needed_memory(**options), _LEAST_MEMORY)
@@ -91,8 +92,7 @@ class Ring:
         self._next = {key: self._zeros(spec, self._rows) for key, spec in self._specs.items()}
         self._plain, self._plain_next = (next(iter(each.values())) for each in (self._obs, self._next))
         self._actions = self._zeros(self._action, self._rows)
-        self._terminated = np.zeros((self._rows, self._n_envs), bool)
-        self._truncated = self._terminated.copy()
+        self._ended = np.zeros((self._rows, self._n_envs), bool)
         self._one = self._columns(0), {"obs": self._named(self._next, 0)}
         self._ends: list[tuple[int, Any, Any]] = []
 
@@ -107,7 +107,7 @@ class Ring:
     def _columns(self, part: Any) -> dict[str, Any]:
         """Gathered rows, except for their rewards."""
         columns = {"obs": self._named(self._obs, part), "action": self._actions[part]}
-        return columns | {"terminated": self._terminated[part], "truncated": self._truncated[part]}
+        return columns | {"truncated": self._ended[part]}
 
     # -- writing ------------------------------------------------------------------------------------------------
 
@@ -164,7 +164,7 @@ class Ring:
             rows = self._columns(slice(count)) | {"reward": self.rewards[times]}
             self.extend(np.arange(times.start, times.stop), rows, self._named(self._next, slice(count)))
         if self._ends:
-            self._terminated[:count] = self._truncated[:count] = False
+            self._ended[:count] = False
             self._ends.clear()
         self.staged = 0
         self.count = max(self.count, times.stop)
@@ -176,8 +176,7 @@ class Ring:
             for time, done, timeout in self._ends:
                 self.dones[time] = done
                 self.timeouts[time] = timeout
-            np.not_equal(self.timeouts[times], 0, out=self._truncated[:count])
-            np.greater(self.dones[times], self.timeouts[times], out=self._terminated[:count])
+            np.not_equal(self.dones[times] + self.timeouts[times], 0, out=self._ended[:count])
 
     def extend(self, times: Array, rows: dict[str, Any], following: Any) -> None:
         """Write many rows, leaves ``[times, n_envs, …]``, some of which may not follow those before.
@@ -189,7 +188,7 @@ class Ring:
             rows: all columns.
             following: the next observations.
         """
-        ended = (rows["terminated"] | rows["truncated"])[:-1]
+        ended = rows["truncated"][:-1]
         broken = _differ(_cut(following, slice(0, -1)), _cut(rows["obs"], slice(1, None)), 2) & ~ended
         self.timeouts[times[:-1]] = np.where(broken, 1, self.timeouts[times[:-1]])
         begin = 0
@@ -213,7 +212,7 @@ class Ring:
         )
         dones, timeouts = self.dones[times], self.timeouts[times]
         rows = {"obs": obs, "action": data["action"], "reward": self.rewards[times]}
-        self.extend(times, rows | {"terminated": dones > timeouts, "truncated": timeouts != 0}, following)
+        self.extend(times, rows | {"truncated": dones + timeouts != 0}, following)
 
     def clear(self) -> None:
         """Remove all rows."""
@@ -222,7 +221,7 @@ class Ring:
         self.keys.fill(_NO_KEY)
         self.count = self.staged = 0
         self._ends.clear()
-        self._terminated[:] = self._truncated[:] = False
+        self._ended[:] = False
 
     def _append(self, rows: dict[str, Any], following: dict[str, Any]) -> Array:
         keys: Array = self._writer.append(rows, next=following).keys
@@ -251,8 +250,8 @@ class Ring:
         """End the episodes that `obs`, the next observations, do not continue: bool[n_envs]; None: there are none."""
         if self.count == 0:
             return None
-        last = self._table.peek(self._last, columns=("next_obs", "terminated", "truncated")).data
-        jumped: Array = _differ(last["next_obs"], obs, 1) & ~(last["terminated"] | last["truncated"])
+        last = self._table.peek(self._last, columns=("next_obs", "truncated")).data
+        jumped: Array = _differ(last["next_obs"], obs, 1) & ~last["truncated"]
         if not jumped.any():
             return None
         self._writer.end_episode(lane=jumped)

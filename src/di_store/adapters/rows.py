@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,6 +17,8 @@ _PLAIN = re.compile(r"[A-Za-z0-9_.-]+")
 _LEAST_MEMORY = 8 << 20
 _MOST_STAGED, _STAGED_BYTES = 64, 256 << 10
 """Writes that are gathered before they reach the table, and the most bytes they may take."""
+_AT_ONCE = 4_096
+"""Rows that are read in one call while they are copied."""
 
 
 class Rows:
@@ -132,6 +134,21 @@ class Rows:
         if live is not None and live.all():
             live = None
         return {name: rows[self._names[name]] for name in names}, live
+
+    def pieces(self, oldest: int) -> Iterator[tuple[int, dict[str, Array]]]:
+        """All rows, oldest first, in pieces: the first slot and the columns, as `write` of other rows takes them.
+
+        Args:
+            oldest: the slot that is written next.
+        """
+        for first, last in ((oldest, self.slots), (0, oldest)):
+            for begin in range(first, last, _AT_ONCE):
+                part = slice(begin, min(begin + _AT_ONCE, last))
+                data, live = self.read(part, self.specs)
+                held = np.ones(part.stop - begin, bool) if live is None else live
+                edges = np.flatnonzero(np.diff(np.concatenate(([False], held, [False]))))
+                for start, end in edges.reshape(-1, 2).tolist():
+                    yield begin + start, {name: each[start:end] for name, each in data.items()}
 
     # -- pickling -----------------------------------------------------------------------------------------------
 

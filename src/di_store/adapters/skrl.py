@@ -31,7 +31,7 @@ _STORED = {
     for name in ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
 }
 _AT_ONCE = 4_096
-"""Samples that are read in one call while a memory is copied or loaded."""
+"""Samples that are written in one call while a file is loaded."""
 
 
 class Memory(RandomMemory):  # type: ignore[misc]
@@ -143,27 +143,20 @@ class Memory(RandomMemory):  # type: ignore[misc]
     def _move_out(self, name: str) -> None:
         """Make a table without this column; that happens once for each such tensor of an agent."""
         assert self._rows is not None
-        pieces = self._pieces(self._rows)
+        pieces = self._rows.pieces(self._next_slot())
         rest = {each: spec for each, spec in self._rows.specs.items() if each != name}
         self._rows = self._make_rows(rest) if rest else None
         late = self._make_late(name)
         flat = late.view(-1, *late.shape[2:])
-        for part, data in pieces:
-            flat[part] = torch.from_numpy(data.pop(name)).to(self.device)
+        for slot, data in pieces:
+            values = torch.from_numpy(data.pop(name))
+            flat[slot : slot + len(values)] = values.to(self.device)
             if self._rows is not None:
-                self._rows.write(part.start, data)
+                self._rows.write(slot, data)
 
-    def _pieces(self, rows: Rows) -> Iterator[tuple[slice, dict[str, Array]]]:
-        """All rows, those first that are overwritten first."""
-        slots, oldest = self.memory_size * self.num_envs, self.memory_index * self.num_envs + self.env_index
-        for first, last in ((oldest, slots), (0, oldest)):
-            for begin in range(first, last, _AT_ONCE):
-                part = slice(begin, min(begin + _AT_ONCE, last))
-                data, live = rows.read(part, rows.specs)
-                held = np.ones(part.stop - begin, bool) if live is None else live
-                edges = np.flatnonzero(np.diff(np.concatenate(([False], held, [False]))))
-                for start, end in edges.reshape(-1, 2).tolist():
-                    yield slice(begin + start, begin + end), {name: each[start:end] for name, each in data.items()}
+    def _next_slot(self) -> int:
+        slot: int = self.memory_index * self.num_envs + self.env_index
+        return slot
 
     def _make_rows(self, specs: dict[str, di_store.Spec]) -> Rows:
         rows = Rows(specs, self.memory_size * self.num_envs, chunk=self.num_envs, option="memory_size=")
@@ -383,7 +376,7 @@ class Memory(RandomMemory):  # type: ignore[misc]
             inner = rows.__getstate__()
             del inner["keys"]
             return state | {"_rows_state": inner}
-        return state | {"_specs": rows.specs, "_pieces_of": [*self._pieces(rows)]}
+        return state | {"_specs": rows.specs, "_pieces_of": [*rows.pieces(self._next_slot())]}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         inner, specs, pieces = (state.pop(name, None) for name in ("_rows_state", "_specs", "_pieces_of"))
@@ -395,8 +388,8 @@ class Memory(RandomMemory):  # type: ignore[misc]
             self._rows.__setstate__(inner | {"keys": self._shared_keys.numpy().view(np.uint64)})
         elif specs is not None:
             self._rows = self._make_rows(specs)
-            for part, data in pieces:
-                self._rows.write(part.start, data)
+            for slot, data in pieces:
+                self._rows.write(slot, data)
 
 
 class _Tensors(Mapping[str, Any]):
