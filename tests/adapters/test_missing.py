@@ -15,6 +15,7 @@ FRAMEWORKS = {
     "minari": "minari",
     "sb3": "stable_baselines3",
     "skrl": "skrl",
+    "transfer_queue": "transfer_queue",
 }
 """By adapter: the module of its framework."""
 

@@ -1,0 +1,116 @@
+"""TransferQueue's SimpleStorage beside Di-store's backend: put and get of a batch of token tensors.
+
+`python -m bench.adapters.transfer_queue`, in about a minute. Both storages are in one Ray and take turns; each is
+called as TransferQueue's client calls it, with the controller told of each put, and also without that (storage only).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import ray
+import torch
+import transfer_queue
+from omegaconf import OmegaConf
+from tensordict import TensorDict
+from transfer_queue.storage.bootstrap import StorageBootstrapProvider
+from transfer_queue.storage.managers.base import StorageManagerFactory
+
+from di_store.adapters.transfer_queue import BACKEND, register
+
+KINDS = ("SimpleStorage", BACKEND)
+
+
+def storages() -> dict[str, Any]:
+    """A storage manager of each backend, with the controller that `transfer_queue.init()` starts."""
+    register()
+    settings = {"storage_backend": BACKEND, BACKEND: {"memory": "2GiB"}}
+    conf = transfer_queue.init(OmegaConf.create({"backend": settings}))
+    conf.backend.storage_backend = "SimpleStorage"
+    units = StorageBootstrapProvider.get_provider("SimpleStorage")(conf)
+    found = {}
+    for kind in KINDS:
+        config = conf.backend[kind]
+        found[kind] = StorageManagerFactory.create(kind, controller_info=conf.controller.zmq_info, config=config)
+    found["units"] = units  # actors end with their handles
+    return found
+
+
+async def silent(*_: Any, **__: Any) -> None:
+    """In place of the message to the controller."""
+
+
+def seconds(call: Callable[[], Any], loop: Any = asyncio.new_event_loop()) -> tuple[float, Any]:  # noqa: B008
+    begin = time.perf_counter()
+    found = loop.run_until_complete(call())
+    return time.perf_counter() - begin, found
+
+
+def batch(samples: int, fields: int, tokens: int, ragged: bool) -> Any:
+    made = {}
+    for at in range(fields):
+        column = torch.randint(0, 150_000, (samples, tokens))
+        if ragged:
+            lengths = torch.randint(tokens // 2, tokens + 1, (samples,)).tolist()
+            column = torch.nested.as_nested_tensor(
+                [row[:length] for row, length in zip(column, lengths, strict=True)], layout=torch.jagged
+            )
+        made[f"field_{at}"] = column
+    return TensorDict(made, batch_size=samples)
+
+
+def compare(managers: dict[str, Any], data: Any, what: str, rounds: int, told: bool) -> None:
+    client = transfer_queue.get_client()
+    names, samples = list(data.keys()), data.batch_size[0]
+    size = sum((each.values() if each.is_nested else each).nbytes for each in data.values())
+    times: dict[tuple[str, str], list[float]] = {(kind, call): [] for kind in KINDS for call in ("put", "get")}
+    for turn in range(rounds + 2):
+        for kind in KINDS if turn % 2 else KINDS[::-1]:
+            manager = managers[kind]
+            notify = type(manager).notify_data_update
+            manager.notify_data_update = notify.__get__(manager) if told else silent
+            meta = client.get_meta(
+                data_fields=names, batch_size=samples, partition_id=f"{what}{turn}{kind}", mode="insert"
+            )
+            put, _ = seconds(lambda manager=manager, meta=meta: manager.put_data(data, meta))
+            meta = meta.add_fields(data)
+            get, found = seconds(lambda manager=manager, meta=meta: manager.get_data(meta))
+            name = names[turn % len(names)]
+            same = all(map(torch.equal, found[name].unbind(), data[name].unbind()))
+            assert same, (kind, name)
+            del found
+            seconds(lambda manager=manager, meta=meta: manager.clear_data(meta))
+            if turn >= 2:  # the first rounds fill pools and page tables
+                times[kind, "put"].append(put)
+                times[kind, "get"].append(get)
+    for call in ("put", "get"):
+        theirs, ours = (statistics.median(times[kind, call]) for kind in KINDS)
+        lowest = [min(times[kind, call]) * 1e3 for kind in KINDS]
+        print(
+            f"{what:28} {call} {theirs * 1e3:8.2f} ms {ours * 1e3:8.2f} ms {theirs / ours:6.2f}x"
+            f"   {size / ours / 1e9:5.2f} GB/s   fastest {lowest[0]:7.2f} {lowest[1]:7.2f}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=15)
+    given = parser.parse_args()
+    os.environ.setdefault("TQ_LOGGING_LEVEL", "ERROR")
+    ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False)
+    managers = storages()
+    print("SimpleStorage, Di-store, ratio (above 1: Di-store is faster), Di-store's rate; medians")
+    for told in (False, True):
+        print("put tells the controller, as in use:" if told else "storage only:")
+        compare(managers, batch(512, 3, 2_048, False), "512 x 3 x 2,048", given.rounds, told)
+        compare(managers, batch(512, 3, 2_048, True), "512 x 3 x 1,024..2,048", given.rounds, told)
+        compare(managers, batch(1, 3, 2_048, False), "1 x 3 x 2,048", given.rounds, told)
+    transfer_queue.close()
+    ray.shutdown()
