@@ -16,6 +16,7 @@ FRAMEWORKS = {
     "sb3": "stable_baselines3",
     "skrl": "skrl",
     "transfer_queue": "transfer_queue",
+    "tianshou": "tianshou",
 }
 """By adapter: the module of its framework."""
 

@@ -260,6 +260,11 @@ class TableHandle:
 
     def which(self, columns: str | Iterable[str] | None) -> list[int] | None:
         """Numbers of the outputs that `columns` names; None: all."""
+        if type(columns) is tuple:
+            try:
+                return self._which[columns]  # only checked names are in it
+            except (KeyError, TypeError):
+                pass
         key = columns if columns is None or type(columns) is str else config.names("columns", columns)
         if key not in self._which:
             plan = self.read_plan()

@@ -1,0 +1,81 @@
+"""Entries of Tianshou's batches and their types; counts of a buffer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from tianshou.data import Batch
+from tianshou.data.buffer.buffer_base import MalformedBufferError
+
+import di_store
+from di_store.adapters.slots import Column, Tree
+
+
+def spec_of(value: Any, lead: int) -> Tree | None:
+    """The columns of an entry; None: a table has none for it."""
+    if isinstance(value, Batch):
+        inner = {key: spec_of(each, lead) for key, each in value.items()}
+        if not inner or not all(inner.values()):
+            return None
+        return {key: spec for key, spec in inner.items() if spec is not None}
+    if not (isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf") or 0 in value.shape[lead:]:
+        return None
+    return di_store.Spec(value.shape[lead:], value.dtype)
+
+
+def zeros_for(spec: Tree) -> Any:
+    """What Tianshou writes for an entry that a step lacks."""
+    return {key: zeros_for(inner) for key, inner in spec.items()} if isinstance(spec, dict) else 0
+
+
+def as_batch(data: Any) -> Any:
+    """A nested dict as Tianshou's Batch, its leaves as they are."""
+    if not isinstance(data, dict):
+        return data
+    found = Batch()
+    found.__dict__.update({key: as_batch(value) for key, value in data.items()})
+    return found
+
+
+def with_arrays(value: Any) -> Any:
+    """The same entries with arrays in place of columns of a table."""
+    if isinstance(value, Column):
+        return value[:]
+    if isinstance(value, Batch):
+        return as_batch({key: with_arrays(each) for key, each in value.items()})
+    return value
+
+
+def part_of(value: Any, part: slice) -> Any:
+    """Views of some steps of all entries."""
+    if isinstance(value, Batch):
+        return as_batch({key: part_of(each, part) for key, each in value.items()})
+    return value.part(part) if isinstance(value, Column) else value[part]
+
+
+def count_step(state: dict[str, Any], reward: Any, done: Any) -> tuple[int, Any, int, int]:
+    """Count a step in the attributes of a buffer, as Tianshou does.
+
+    Returns its index, return and length of the episode if it ended, else zeros, and the episode's first index.
+    """
+    index, maxsize, start = state["_insertion_idx"], state["maxsize"], state["_ep_start_idx"]
+    state["last_index"][0] = index
+    state["_size"] = size = min(state["_size"] + 1, maxsize)
+    state["_insertion_idx"] = following = (index + 1) % maxsize
+    ep_return, ep_len = state["_ep_return"] + reward, state["_ep_len"] + 1
+    if start > size:
+        raise MalformedBufferError(
+            f"an episode starts at {start}, and {size} steps are stored: was the buffer changed?"
+        )
+    if done:
+        state["_ep_return"], state["_ep_len"], state["_ep_start_idx"] = 0.0, 0, following
+        return index, ep_return, ep_len, start
+    state["_ep_return"], state["_ep_len"] = ep_return, ep_len
+    return index, np.zeros_like(ep_return) if isinstance(ep_return, np.ndarray) else type(ep_return)(0), 0, start
+
+
+def order_of(buffer: Any) -> Any:
+    """The indices of all steps of a buffer of one environment, oldest first."""
+    begin, size = int(buffer._insertion_idx), int(buffer._size)
+    return np.concatenate((np.arange(begin, size), np.arange(begin)))
