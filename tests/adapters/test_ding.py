@@ -188,9 +188,8 @@ def test_updated_items_leave_in_the_order_of_their_push() -> None:
     assert [item.data for item in buffer] == [3, 4, 5, 6, 7]
 
 
-@pytest.mark.parametrize("keep", [0, 100])
-def test_what_is_drawn_is_a_copy(keep: int) -> None:
-    buffer = Buffer(4, keep=keep)
+def test_what_is_drawn_is_a_copy() -> None:
+    buffer = Buffer(4, keep=0)
     datum = transition(1)
     buffer.push(datum)
     [drawn] = buffer.sample(1)
@@ -204,6 +203,28 @@ def test_what_is_drawn_is_a_copy(keep: int) -> None:
     assert equal(second.data, transition(1))
     buffer.update(drawn.index, drawn.data)
     assert list(buffer.get(0).data.keys()) == list(drawn.data.keys())
+
+
+def test_kept_data_are_objects_as_in_their_buffer() -> None:
+    """Until they are not kept: then they are as they were pushed or updated."""
+    for buffer in pair(8):
+        for step in range(8):
+            buffer.push(transition(step))
+        for item in buffer.sample(8):
+            item.data.obs += 1
+            item.data.extra = torch.ones(1)
+        assert all(len(item.data.keys()) == 5 for item in buffer)
+        assert [float(item.data.obs[0]) for item in buffer] == list(range(1, 9))
+        first, second = buffer.sample(indices=[buffer.storage[0].index] * 2)
+        assert equal(first.data, second.data)
+    buffer = Buffer(8, keep=2)
+    for step in range(8):
+        buffer.push(transition(step))
+        buffer.sample(1, sample_range=slice(len(buffer) - 1, None))[0].data.extra = torch.ones(1)
+    assert [len(item.data.keys()) for item in buffer] == [4] * 6 + [5] * 2
+    first, second = buffer.sample(indices=[buffer.storage[-1].index] * 2)
+    first.data.obs.zero_()
+    assert float(second.data.obs[0]) == 7
 
 
 def test_an_item_that_was_removed_says_so() -> None:

@@ -29,13 +29,14 @@ class Buffer(DequeBuffer):  # type: ignore[misc]
     Its data lie in a store of its own. Tensors, arrays, numbers, and nested dicts, lists and trees of them become
     columns of a table; other values are stored as they are. `meta` stays in this process.
 
-    What is drawn is a copy: `update`, or assigning to `data` of an item of `storage`, changes what is stored.
+    What is drawn is a copy, except for the newest items if they are small (`keep`): `update`, or assigning to `data` of
+    an item of `storage`, changes what is stored.
 
     Args:
         size: items; the oldest are removed first.
         sliced: whether groups are cut at multiples of `unroll_len`.
-        keep: how many of the newest items keep their tensors too, if these have up to 1 KiB: batches of them are read
-            several times faster. 0: none, which saves some KiB per item.
+        keep: how many of the newest items stay in this process too, as the objects that were pushed, if these are dicts
+            or trees of tensors of up to 1 KiB together. Batches of them take no longer than DI-engine's. 0: none.
     """
 
     def __init__(self, size: int, sliced: bool = False, *, keep: int = 20_000) -> None:
@@ -67,7 +68,8 @@ class Buffer(DequeBuffer):  # type: ignore[misc]
 
     def _push(self, data: Any, meta: dict[Any, Any] | None = None) -> Any:
         with self._rows.lock:
-            return self._rows.push(data, {} if meta is None else meta).plain(data)
+            item = self._rows.push(data, {} if meta is None else meta)
+            return BufferedData(data, item.index, item.meta)
 
     @apply_middleware("update")  # type: ignore[untyped-decorator]
     def update(self, index: str, data: Any | None = None, meta: dict[Any, Any] | None = None) -> bool:
@@ -136,7 +138,7 @@ class Buffer(DequeBuffer):  # type: ignore[misc]
         return []
 
     def _independence(self, buffered_samples: list[Any]) -> list[Any]:
-        """Nothing to do: what is read from the store is a copy."""
+        """Nothing to do: `Rows.read` copies what is drawn twice."""
         return buffered_samples
 
     def _loaded(self, items: list[Stored]) -> list[Any]:

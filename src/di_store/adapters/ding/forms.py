@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain, count
-from operator import attrgetter, itemgetter
+from itertools import count
+from operator import itemgetter
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -25,9 +25,8 @@ Build: TypeAlias = Callable[[Sequence[Any]], Any]
 _MOST_COLUMNS = 64
 _TOO_LARGE = 2**63
 _NUMBERS = {bool: "?", int: "i8", float: "f8"}
-_MOST_KEPT_BYTES = 1_024
+_MOST_LIVE_BYTES = 1_024
 _new, _init = TreeValue.__new__, TreeValue.__init__
-_version, _needs_gradient = attrgetter("_version"), attrgetter("requires_grad")
 
 
 def as_tree(leaves: dict[str, Any]) -> Any:
@@ -47,7 +46,7 @@ def described(datum: Any, leaves: list[Any]) -> Any:
 
     Args:
         datum: a tensor, array or number, or a nested dict, list, tuple or tree of them.
-        leaves: where its arrays are appended, as numpy arrays or numbers.
+        leaves: where its tensors, arrays and numbers are appended.
 
     Raises:
         NoColumnsError: it holds something else.
@@ -56,7 +55,7 @@ def described(datum: Any, leaves: list[Any]) -> Any:
     if kind is torch.Tensor:
         if 0 in datum.shape:
             raise NoColumnsError
-        leaves.append(_numpy(datum))
+        leaves.append(datum)
         return kind, datum.dtype, datum.shape
     if kind is Tree:
         return kind, described(datum.json(), leaves)
@@ -81,15 +80,17 @@ def described(datum: Any, leaves: list[Any]) -> Any:
     raise NoColumnsError
 
 
-def _numpy(tensor: Any) -> Array:
+def _plain(leaf: Any) -> Any:
+    """A leaf as a table takes it: an array or a number."""
+    if type(leaf) is not torch.Tensor:
+        return leaf
     try:
-        array: Array = tensor.numpy()
+        return leaf.numpy()
     except (RuntimeError, TypeError):  # it needs a gradient, lies on a device, or numpy lacks its type
         try:
-            array = tensor.detach().cpu().numpy()
+            return leaf.detach().cpu().numpy()
         except (RuntimeError, TypeError) as error:
             raise NoColumnsError from error
-    return array
 
 
 class Columns:
@@ -101,11 +102,16 @@ class Columns:
 
     Raises:
         NoColumnsError: no columns, or too many.
+
+    Attributes:
+        schema: of the table.
+        live: whether data are small dicts or trees of tensors, which may stay objects beside what is stored.
     """
 
     def __init__(self, form: Any, leaves: list[Any]) -> None:
         if not 0 < len(leaves) <= _MOST_COLUMNS:
             raise NoColumnsError
+        leaves = [*map(_plain, leaves)]
         self._names = [f"c{number}" for number in range(len(leaves))]
         self._split: list[Callable[[Array], Any]] = []
         self._build = self._builder(form, count())
@@ -116,30 +122,18 @@ class Columns:
             for name, leaf in zip(self._names, leaves, strict=True)
         }
 
-        kind, inner = form if type(form) is tuple and form[0] in (dict, Tree) else (None, ())
-        small = sum(np.asarray(leaf).nbytes for leaf in leaves) <= _MOST_KEPT_BYTES
-        self._flat = inner[1] if kind is Tree else inner
-        self._keeps = small and all(type(each) is tuple and each[0] is torch.Tensor for _, each in self._flat)
-
-    def kept(self, datum: Any) -> tuple[Any, ...] | None:
-        """The tensors of a datum from which `again` makes it as long as nobody changes them; None: it cannot."""
-        if not self._keeps or not self._flat:
-            return None
-        tensors = tuple(datum.values())
-        try:
-            if any(map(_version, tensors)) or any(map(_needs_gradient, tensors)):
-                return tuple([tensor.detach().clone() for tensor in tensors])
-        except RuntimeError:  # made in inference mode
-            return None
-        return tensors
-
-    def again(self, kept: list[tuple[Any, ...]]) -> list[Any]:
-        """The data that these tensors were `kept` of."""
-        return [*map(self._build, kept)]
+        flat = form[1] if isinstance(form, tuple) and form[0] is Tree else form
+        small = sum(np.asarray(leaf).nbytes for leaf in leaves) <= _MOST_LIVE_BYTES
+        self.live = small and _all_tensors(flat)
 
     def row(self, leaves: list[Any]) -> dict[str, Any]:
         """The row of a datum with these leaves."""
-        return dict(zip(self._names, leaves, strict=True))
+        return dict(zip(self._names, map(_plain, leaves), strict=True))
+
+    def rows(self, many: list[list[Any]]) -> dict[str, Any]:
+        """The rows of data that are `live`."""
+        columns = map(torch.stack, zip(*many, strict=True))
+        return {name: _plain(column) for name, column in zip(self._names, columns, strict=True)}
 
     def data(self, columns: dict[str, Array]) -> list[Any]:
         """The data of rows, which share the memory of `columns`."""
@@ -174,9 +168,20 @@ class Columns:
         return lambda row: {key: make(row) for key, make in makers}
 
 
-def changed(kept: list[tuple[Any, ...]]) -> bool:
-    """Whether one of these tensors was written to since it was kept."""
-    return any(map(_version, chain.from_iterable(kept)))
+def _all_tensors(form: Any) -> bool:
+    """Whether it is the form of a dict of tensors."""
+    return type(form) is tuple and form[0] is dict and all(_is_tensor(each) for _, each in form[1])
+
+
+def _is_tensor(form: Any) -> bool:
+    return type(form) is tuple and form[0] is torch.Tensor
+
+
+def copied(datum: Any) -> Any:
+    """A copy of a datum that is `live`, which its user may have changed."""
+    parts = datum.json() if type(datum) is Tree else datum
+    parts = {key: value.clone() if isinstance(value, torch.Tensor) else value for key, value in parts.items()}
+    return as_tree(parts) if type(datum) is Tree else parts
 
 
 def _splitter(form: Any) -> Callable[[Array], Any]:

@@ -6,32 +6,39 @@ import threading
 import uuid
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeAlias
+from operator import attrgetter
+from typing import Any
 
 import numpy as np
 from ding.data.buffer import BufferedData
 from ding.utils import fastcopy
 
 import di_store
-from di_store.adapters.ding.forms import Columns, NoColumnsError, changed, described, packed, unpacked
+from di_store.adapters.ding.forms import Columns, NoColumnsError, copied, described, packed, unpacked
 
+_MOST_STAGED = 64
+_NOTHING = type(None)
+_on_cpu, _live = attrgetter("is_cpu"), attrgetter("_live")
 _MOST_FORMS = 4
 """Forms that get a table of columns; data of further forms are stored as whole values."""
 
 
 class Stored(BufferedData):  # type: ignore[misc]
-    """An item of a buffer, whose data are read from the store at each use, and written to it when assigned."""
+    """An item of a buffer. Its data are an object of this process, or are read from the store at each use."""
 
-    __slots__ = ("_kept", "_key", "_number", "_place", "_rows", "index", "meta")
+    __slots__ = ("_key", "_live", "_number", "_place", "_rows", "index", "meta")
 
-    def __init__(self, rows: Rows, index: str, number: int, written: Written, meta: dict[Any, Any]) -> None:
-        self._rows, self._number, (self._place, self._key, self._kept) = rows, number, written
-        self.index, self.meta = index, meta
+    def __init__(self, rows: Rows, index: str, number: int, meta: dict[Any, Any]) -> None:
+        self._rows, self._number, self.index, self.meta = rows, number, index, meta
+        self._place: Place
+        self._key: int | None = None  # None: it is not written yet
+        self._live: Any = None
 
     @property
     def data(self) -> Any:
-        """A copy of what was pushed, or assigned since."""
-        return self._rows.read([self])[0]
+        """What was pushed, or assigned since."""
+        with self._rows.lock:
+            return self._rows.read([self])[0]
 
     @data.setter
     def data(self, datum: Any) -> None:
@@ -39,10 +46,6 @@ class Stored(BufferedData):  # type: ignore[misc]
 
     def __repr__(self) -> str:
         return f"{BufferedData.__name__}(index={self.index!r}, meta={self.meta!r})"
-
-    def plain(self, datum: Any) -> Any:
-        """What DI-engine's buffer returns for this item."""
-        return BufferedData(datum, self.index, self.meta)
 
 
 fastcopy.dispatch[Stored] = lambda item: BufferedData(item.data, item.index, fastcopy.copy(item.meta))
@@ -68,16 +71,12 @@ class Place:
         return self.columns.data(batch.data)
 
 
-Written: TypeAlias = tuple[Place, int, tuple[Any, ...] | None]
-"""Where a datum is: table, key, and its tensors if they are kept."""
-
-
 class Rows:
     """The items of a buffer and of its views.
 
     Args:
         size: items, of which the oldest are removed first.
-        keep: how many of the newest items keep their tensors, if small, beside what is stored.
+        keep: how many of the newest items keep their data as objects too, if these are small.
 
     Attributes:
         items: in the order of their push.
@@ -95,7 +94,7 @@ class Rows:
         self._loaded: dict[str, int] = {}  # numbers of items that came with an index of another buffer
         self._store = di_store.open(memory="fit")
         self._places: dict[Any, Place] = {}
-        self._last: Place | None = None
+        self._staged: list[tuple[Stored, list[Any]]] = []  # live items that are not written yet
         self._in_order = True  # one table, whose order is that of the items: it evicts by itself
 
     def __len__(self) -> int:
@@ -151,46 +150,84 @@ class Rows:
         Raises:
             di_store.CapacityError: `size` such data need more memory than the machine has.
         """
-        written = self._write(datum)
-        number, self._pushed = self._pushed, self._pushed + 1
-        if index is None:
-            index = f"{self._prefix}{number:016x}"
-        else:
+        number = self._pushed
+        item = Stored(self, index or f"{self._prefix}{number:016x}", number, meta)
+        self._write(item, datum)
+        self._pushed += 1
+        if index is not None:
             self._loaded[index] = number
-        item = Stored(self, index, number, written, meta)
-        if len(self.items) == self._size and (not self._in_order or self._loaded):
-            oldest = self.items[0]
-            self._loaded.pop(oldest.index, None)
-            if not self._in_order:
-                oldest._place.table.delete([oldest._key])
-        self.items.append(item)
-        if len(self.items) > self._keep:
-            self.items[-1 - self._keep]._kept = None
+        items = self.items
+        if len(items) == self._size:
+            self._evict(items[0])
+        items.append(item)
+        if len(items) > self._keep and (older := items[-1 - self._keep])._live is not None:
+            self._written(older)
+            older._live = None
         for name, values in self.meta_index.items():
             values.append(meta.get(name))
         return item
 
+    def _evict(self, oldest: Stored) -> None:
+        """Remove the row of the oldest item, which leaves."""
+        key = self._written(oldest)
+        if self._loaded:
+            self._loaded.pop(oldest.index, None)
+        if not self._in_order:
+            oldest._place.table.delete([key])
+
     def replace(self, item: Stored, datum: Any) -> None:
         """Give an item other data."""
         with self.lock:
-            place, key = item._place, item._key
-            item._place, item._key, item._kept = self._write(datum)
+            place, key = item._place, self._written(item)
+            self._write(item, datum)
+            self._written(item)
             place.table.delete([key])
             self._in_order = False
 
-    def _write(self, datum: Any) -> Written:
-        """Add a row."""
+    def _write(self, item: Stored, datum: Any) -> None:
+        """Add a row for an item, or stage it if the datum stays live."""
         leaves: list[Any] = []
+        item._key = item._live = None
         try:
             form = described(datum, leaves)
-            place = self._places.get(form) or self._new_place(form, leaves)
+            item._place = place = self._places.get(form) or self._new_place(form, leaves)
             if place.columns is not None:
-                keys = place.table.insert(place.columns.row(leaves))
-                return place, int(keys[0]), place.columns.kept(datum) if self._keep else None
+                if self._keep and place.columns.live and all(map(_on_cpu, leaves)):
+                    item._live = datum
+                    self._staged.append((item, leaves))
+                    if len(self._staged) == _MOST_STAGED:
+                        self._flush()
+                else:
+                    self._flush()
+                    item._key = int(place.table.insert(place.columns.row(leaves))[0])
+                return
         except NoColumnsError:
             pass
-        place = self._places.get(None) or self._new_place(None, [])
-        return place, int(place.table.insert(packed(datum))[0]), None
+        item._place = place = self._places.get(None) or self._new_place(None, [])
+        item._key = int(place.table.insert(packed(datum))[0])
+
+    def _written(self, item: Stored) -> int:
+        """The key of an item's row."""
+        if item._key is None:
+            self._flush()
+        assert item._key is not None
+        return item._key
+
+    def _flush(self) -> None:
+        """Write what is staged."""
+        if not self._staged:
+            return
+        by_place: dict[Place, list[tuple[Stored, list[Any]]]] = {}
+        for each in self._staged:
+            by_place.setdefault(each[0]._place, []).append(each)
+        self._staged = []
+        for place, staged in by_place.items():
+            assert place.columns is not None
+            for begin in range(0, len(staged), self._size):
+                part = staged[begin : begin + self._size]
+                keys = place.table.extend(place.columns.rows([leaves for _, leaves in part])).tolist()
+                for (item, _), key in zip(part, keys, strict=True):
+                    item._key = key
 
     def _new_place(self, form: Any, leaves: list[Any]) -> Place:
         """A table; for whole values where this form gets none."""
@@ -222,7 +259,7 @@ class Rows:
         gone = [self.items[position] for position in positions]
         keys: dict[Place, list[int]] = {}
         for item in gone:
-            keys.setdefault(item._place, []).append(item._key)
+            keys.setdefault(item._place, []).append(self._written(item))
             self._loaded.pop(item.index, None)
         for place, those in keys.items():
             place.table.delete(np.array(those, np.uint64))
@@ -233,6 +270,7 @@ class Rows:
 
     def clear(self) -> None:
         """Remove all items."""
+        self._staged.clear()
         for place in self._places.values():
             place.table.reset()
         self.items.clear()
@@ -242,34 +280,24 @@ class Rows:
     # -- reading ------------------------------------------------------------------------------------------------
 
     def read(self, items: Sequence[Stored]) -> list[Any]:
-        """The data of items; no two have memory in common."""
-        if not items:
-            return []
-        place, kept = items[0]._place, [item._kept for item in items if item._kept is not None]
-        if len(kept) == len(items) and len(set(map(id, items))) == len(items) and not changed(kept):
-            if len(self._places) == 1 and place.columns is not None:
-                return place.columns.again(kept)
-        elif len(self._places) == 1 and not kept:
-            return place.read([item._key for item in items])
-        return self._read_mixed(items)
+        """The data of items: the objects themselves of those that are live, copies of all others."""
+        found = [*map(_live, items)]
+        if _NOTHING in map(type, found) or len(set(map(id, items))) < len(items):
+            return self._read_mixed(items, found)
+        return found
 
-    def _read_mixed(self, items: Sequence[Stored]) -> list[Any]:
-        """The data of items of which only some have kept their tensors, or which are of several forms."""
-        found: list[Any] = [None] * len(items)
+    def _read_mixed(self, items: Sequence[Stored], found: list[Any]) -> list[Any]:
+        """The same if some are not live, or are there several times: those are copied."""
         by_place: dict[Place, list[int]] = {}
         seen: set[int] = set()
         for number, item in enumerate(items):
-            kept = item._kept
-            if kept is not None and item._place.columns is not None and id(item) not in seen:
-                if changed([kept]):
-                    item._kept = None
-                else:
-                    found[number] = item._place.columns.again([kept])[0]
-                    seen.add(id(item))
-                    continue
-            by_place.setdefault(item._place, []).append(number)
+            if item._live is None:
+                by_place.setdefault(item._place, []).append(number)
+            elif id(item) in seen:
+                found[number] = copied(item._live)
+            seen.add(id(item))
         for place, numbers in by_place.items():
-            data = place.read([items[number]._key for number in numbers])
+            data = place.read([self._written(items[number]) for number in numbers])
             for number, datum in zip(numbers, data, strict=True):
                 found[number] = datum
         return found
