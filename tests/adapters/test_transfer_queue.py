@@ -163,6 +163,12 @@ def test_a_full_store_names_the_setting() -> None:
         assert store.keys() == []
 
 
+def test_keys_in_any_form_are_objects_of_their_own(client: StorageClient) -> None:
+    keys = ["1@a", "01@a", "1@b", "11@a", "1@", "@a", "a", "1@a@b", "²@a", "9" * 30 + "@a", ""]
+    client.put(keys, list(range(len(keys))))
+    assert client.get(keys) == list(range(len(keys)))
+
+
 def test_keys_and_values_go_together(client: StorageClient) -> None:
     with pytest.raises(ValueError, match="2 keys for 1 values"):
         client.put(["0@a", "1@a"], [1])
@@ -315,6 +321,24 @@ def test_tasks_take_each_sample_once(system: str) -> None:
         seen.extend(int(each) for each in client.get_data(meta)["a"].unbind())
     assert sorted(seen) == list(range(8))
     client.clear_partition("steps")
+
+
+def test_a_checkpoint_holds_the_samples(system: str, tmp_path: Path) -> None:
+    put(KEYS, {**TENSORS, **NESTED, "arrays": NonTensorStack(*OTHERS["arrays"])})
+    tq.save_checkpoint(tmp_path / "saved")
+    put(KEYS, {"int64": torch.zeros(4, 6, dtype=torch.int64)})
+    put(["later"], {"int64": torch.zeros(1, 6, dtype=torch.int64)})
+    tq.load_checkpoint(tmp_path / "saved")
+    found = get(KEYS)
+    for name, column in (TENSORS | NESTED).items():
+        assert all(map(equal, column.detach().unbind(), found[name].unbind())), name
+    assert all(map(equal, OTHERS["arrays"], list(found["arrays"])))
+    assert set(tq.kv_list()["train"]) == set(KEYS)
+    with di_store.attach(system) as store:
+        assert len(store.keys()) == 4 * (len(TENSORS) + len(NESTED) + 1)
+    (tmp_path / "saved" / "di_store.pkl").unlink()
+    with pytest.raises(Exception, match=r"not saved with backend DiStore"):
+        tq.load_checkpoint(tmp_path / "saved")
 
 
 def test_the_configuration_registers_where_it_is_unpickled(started: str) -> None:

@@ -3,16 +3,20 @@
 After `register()`, the configuration `backend.storage_backend: DiStore` keeps the samples in one store of the machine,
 which every process reads in place, in place of TransferQueue's storage actors.
 
-A value of a sample is an object. Its id is a hash of TransferQueue's key, so that any process finds it without asking.
+A value of a sample is an object. Its id follows from TransferQueue's key, so that any process finds it without asking.
 A tensor is stored as a numpy array, which the store writes and reads fastest; see `_form`.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import hashlib
 import itertools
+import pickle
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -66,6 +70,9 @@ _REWRITE_SECONDS = 1.0
 """How long a read waits for an object that is not there: a writer that replaces one deletes the old one first."""
 _REWRITES = 100
 """Times that a put deletes what another process put at the same key in the meantime."""
+_CHECKPOINT = "di_store.pkl"
+_AT_ONCE = 1_000
+"""Objects that are read in one step while a checkpoint is written."""
 _NOT_FOUND: type[KeyError] = getattr(tq_storage, "StorageKeyNotFoundError", KeyError)
 
 _NUMPY_TYPES = frozenset(
@@ -181,6 +188,42 @@ class Kept(NamedTuple):
 
 class _Forms(list[Any]):
     """Values as they are put into the store."""
+
+
+class _Ids(list[str]):
+    """Ids of objects. `indexes` and `fields` are those of the samples, whose ids follow each other field by field."""
+
+    def __init__(self, fields: list[str], indexes: list[int]) -> None:
+        numbers = [f"{index:016x}" for index in indexes]
+        super().__init__(prefix + number for prefix in map(_prefix, fields) for number in numbers)
+        self.fields, self.indexes = fields, indexes
+
+
+@functools.lru_cache(maxsize=4_096)
+def _prefix(field: str) -> str:
+    """What the ids of a field's values start with: 24 hex characters. The other 16 are the sample's index."""
+    return hashlib.blake2b(field.encode(), digest_size=12).hexdigest()
+
+
+def _id(key: str) -> str:
+    """The id of the object of a key, `index@field` as TransferQueue makes them. Other keys are allowed."""
+    index, at, field = key.partition("@")
+    if at and index.isdecimal() and str(int(index)) == index and len(index) < 19:
+        return f"{_prefix(field)}{int(index):016x}"
+    return hashlib.blake2b(key.encode(), digest_size=20).hexdigest()
+
+
+def _ids(keys: list[str]) -> list[str]:
+    return keys if type(keys) is _Ids else [_id(key) for key in keys]
+
+
+def _name(keys: list[str], at: int) -> str:
+    """The key at a place, for a message."""
+    return (
+        f"{keys.indexes[at % len(keys.indexes)]}@{keys.fields[at // len(keys.indexes)]}"
+        if type(keys) is _Ids
+        else keys[at]
+    )
 
 
 def _plain(tensor: Any) -> Array | None:
@@ -330,7 +373,7 @@ class StorageClient(StorageKVClient):  # type: ignore[misc]
                     error.message,
                     remedy="clear samples, or raise backend.DiStore.memory in TransferQueue's configuration",
                 ) from None
-        raise RuntimeError(f"put: another process keeps writing to the same keys, such as {keys[0]!r}")
+        raise RuntimeError(f"put: another process keeps writing to the same keys, such as {_name(keys, 0)!r}")
 
     def get(
         self, keys: list[str], shapes: Any = None, dtypes: Any = None, custom_backend_meta: Any = None
@@ -354,24 +397,42 @@ class StorageClient(StorageKVClient):  # type: ignore[misc]
                     found[at] = form
             return found
         except di_store.ObjectNotFound:
-            missing = [key for key, each in zip(keys, ids, strict=True) if not self._store.contains(each)]
+            missing = [at for at, each in enumerate(ids) if not self._store.contains(each)]
             raise _NOT_FOUND(
                 f"{len(missing) or 'some'} of {len(keys)} values are not in the store {self._store.name!r}, such as "
-                f"{(missing or keys)[0]!r} (index@field): never put, or cleared"
+                f"{_name(keys, missing[0] if missing else 0)!r} (index@field): never put, or cleared"
             ) from None
 
     def clear(self, keys: list[str], custom_backend_meta: Any = None) -> None:
         """Delete what is stored under these keys; missing ones are no error."""
         self._store.delete(_ids(keys))
 
+    def save(self, path: Path) -> None:
+        """Write everything in the store to a file. What is cleared meanwhile may be left out."""
+        with path.open("wb") as file:
+            last: di_store.Ref | None = None
+            while refs := self._store.keys(last, _AT_ONCE):
+                last, pairs = refs[-1], []
+                for ref in refs:
+                    with contextlib.suppress(di_store.ObjectNotFound):
+                        pairs.append((ref.id, self._store.get(ref)))
+                pickle.dump(pairs, file, protocol=5)
+
+    def load(self, path: Path) -> None:
+        """Replace what is in the store by what `save` wrote."""
+        with path.open("rb") as file:
+            while refs := self._store.keys(n=_AT_ONCE):
+                self._store.delete(refs)
+            while True:
+                try:
+                    pairs = pickle.load(file)
+                except EOFError:
+                    return
+                self._store.put_many([form for _, form in pairs], ids=[id for id, _ in pairs], timeout=self._timeout)
+
     def close(self) -> None:
         """Close this process's handle of the store."""
         self._store.close()
-
-
-def _ids(keys: Sequence[str]) -> list[str]:
-    digest = hashlib.blake2b
-    return [digest(key.encode(), digest_size=20).hexdigest() for key in keys]
 
 
 class StorageManager(KVStorageManager):  # type: ignore[misc]
@@ -379,6 +440,11 @@ class StorageManager(KVStorageManager):  # type: ignore[misc]
 
     def __init__(self, controller_info: Any, config: Any, zmq_context: Any = None) -> None:
         super().__init__(controller_info, {**_settings(config), "client_name": _CLIENT}, zmq_context=zmq_context)
+
+    @staticmethod
+    def _generate_keys(field_names: list[str], global_indexes: list[int]) -> list[str]:
+        """The ids of the objects, in place of keys in the same order, for `StorageClient`."""
+        return _Ids(sorted(field_names), global_indexes)
 
     @staticmethod
     def _generate_values(data: Any) -> list[Any]:
@@ -397,6 +463,17 @@ class StorageManager(KVStorageManager):  # type: ignore[misc]
         forms = self.storage_client.forms(self._generate_keys(fields, metadata.global_indexes))
         columns = {field: _column(forms[at * size : (at + 1) * size]) for at, field in enumerate(fields)}
         return TensorDict(columns, batch_size=size)
+
+    async def save_checkpoint(self, checkpoint_dir: str) -> None:
+        """Write all samples to a file in that folder, for `transfer_queue.save_checkpoint`."""
+        self.storage_client.save(Path(checkpoint_dir) / _CHECKPOINT)
+
+    async def load_checkpoint(self, checkpoint_dir: str) -> None:
+        """Replace all samples by those that `save_checkpoint` wrote."""
+        path = Path(checkpoint_dir) / _CHECKPOINT
+        if not path.exists():
+            raise FileNotFoundError(f"{path} is not there: this checkpoint was not saved with backend DiStore")
+        self.storage_client.load(path)
 
     def close(self) -> None:
         """End the connection to the controller, and this process's hold of the store."""
