@@ -110,7 +110,8 @@ const char* validate_chunk(const u8* chunk, u64 bytes, const ColumnMap& map, Chu
            static_cast<u32>(capacity),
            rows,
            header.next.load(std::memory_order_relaxed),  // ordered by `published`
-           late_rows(const_cast<u8*>(chunk), header, map.late_bytes)};
+           // `late_offset` is checked only where the layout has late columns.
+           map.late_bytes == 0 ? LateRows{} : late_rows(const_cast<u8*>(chunk), header, map.late_bytes)};
   return nullptr;
 }
 
