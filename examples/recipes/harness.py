@@ -102,6 +102,7 @@ class Run:
         self.updates = 0
         self.points: list[tuple[float, int, float]] = []  # seconds, items inserted, result
         self.rates: list[tuple[float, int, int]] = []  # seconds, items inserted, items sampled
+        self.moved: dict[str, tuple[int, int, float]] = {}  # by table: items inserted and sampled, bytes of one
         self.reached = False
         self._processes: list[multiprocessing.Process] = []
         generator(self.seed, 0)
@@ -121,10 +122,16 @@ class Run:
                 process.join()
                 self._processes.remove(process)
 
-    def goes_on(self, table: di_store.Table, evaluate: Callable[[int, int], float], episodes: int = 10) -> bool:
+    def goes_on(
+        self,
+        tables: di_store.Table | Sequence[di_store.Table],
+        evaluate: Callable[[int, int], float],
+        episodes: int = 10,
+    ) -> bool:
         """Call it before each update: evaluates every few seconds; False: the run is over.
 
-        `evaluate(episodes, seed)` returns the mean result of so many episodes.
+        `evaluate(episodes, seed)` returns the mean result of so many episodes. `finish` reports what went through each
+        of `tables`; the chart shows the first one.
         """
         dead = [process for process in self._processes if process.exitcode is not None]
         if dead:
@@ -134,7 +141,12 @@ class Run:
         self.updates += 1
         if now - self.evaluated < EVALUATE_SECONDS and not over:
             return True
-        stats = table.stats()
+        every = [table.stats() for table in ((tables,) if isinstance(tables, di_store.Table) else tables)]
+        for each in every:
+            _, _, size = self.moved.get(each["name"], (0, 0, 0.0))
+            size = each["bytes_logical"] / each["size"] if each["size"] else size  # a queue may be empty just now
+            self.moved[each["name"]] = each["inserts"], each["samples"], size
+        stats = every[0]
         result = evaluate(episodes, self.seed + 10_000 + self.updates)
         if result >= self.threshold or over:  # a lucky evaluation does not count: once more with other episodes
             result = evaluate(3 * episodes, self.seed + 20_000 + self.updates)
@@ -149,6 +161,13 @@ class Run:
         """Write the chart, print the last result. Returns the exit status."""
         seconds, items, result = self.points[-1]
         self._draw()
+        for name, (inserts, samples, size) in self.moved.items():
+            print(
+                f"table {name!r}, {size:,.0f} bytes an item: {inserts / seconds:,.1f} inserts/s"
+                f" ({size * inserts / seconds / 1e6:.3g} MB/s), {samples / seconds:,.1f} samples/s"
+                f" ({size * samples / seconds / 1e6:.3g} MB/s), {samples / max(1, inserts):.3g} samples an insert,"
+                f" {samples / max(1, self.updates - 1):.3g} samples an update"
+            )
         verdict = "reached" if self.reached else "not reached"
         if self.small:
             verdict = "not the aim of a small run"
