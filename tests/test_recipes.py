@@ -17,6 +17,8 @@ LIMIT_SECONDS = 200
 # Each recipe with the packages that it needs beside torch, gymnasium and matplotlib.
 RECIPES: dict[str, tuple[str, ...]] = {
     "apex.py": (),
+    "ga3c.py": (),
+    "impala.py": (),
     "r2d2.py": (),
 }
 
