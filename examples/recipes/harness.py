@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import multiprocessing
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -86,16 +87,22 @@ class Run:
     It ends when an evaluation of `episodes` episodes reaches `threshold` and a second one of three times as many does
     so too, or when the time is up. `finish` prints the last result and returns the exit status: 0 if the threshold was
     reached, else 1. With --small it ends after some updates and always returns 0; then it only shows that all works.
+    `more` are options of one recipe with their defaults; `run.more` has their values.
     """
 
-    def __init__(self, doc: str | None, *, threshold: float, minutes: float, unit: str = "return") -> None:
+    def __init__(
+        self, doc: str | None, *, threshold: float, minutes: float, unit: str = "return", **more: str | float
+    ) -> None:
         parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
         parser.add_argument("--minutes", type=float, default=minutes, help="stop after so long (default %(default)s)")
         parser.add_argument("--seed", type=int, default=0, help="of networks, environments and draws")
         parser.add_argument("--small", action="store_true", help="some updates only, in seconds: for tests")
+        for option, default in more.items():
+            parser.add_argument(f"--{option}", type=type(default), default=default, help="default %(default)s")
         self.name = Path(sys.argv[0]).stem
         parser.add_argument("--chart", type=Path, default=Path(f"{self.name}.png"), help="default %(default)s")
         options = parser.parse_args()
+        self.more = {option: getattr(options, option) for option in more}
         self.small, self.seed, self.chart = bool(options.small), int(options.seed), Path(options.chart)
         self.threshold, self.unit, self.limit = threshold, unit, 60.0 * options.minutes
         self.started = self.evaluated = time.monotonic()
@@ -171,9 +178,11 @@ class Run:
         verdict = "reached" if self.reached else "not reached"
         if self.small:
             verdict = "not the aim of a small run"
+        cpu_seconds = sum(os.times()[:4])  # of this process, and of those that it has waited for
         print(
-            f"{self.name}: final {self.unit} {result:.4g} after {seconds:.0f} s, {items:,} items"
-            f" and {self.updates - 1:,} updates; threshold {self.threshold:g}: {verdict}; chart: {self.chart}"
+            f"{self.name}: final {self.unit} {result:.4g} after {seconds:.0f} s ({cpu_seconds:.0f} s of CPU time),"
+            f" {items:,} items and {self.updates - 1:,} updates;"
+            f" threshold {self.threshold:g}: {verdict}; chart: {self.chart}"
         )
         return 0 if self.reached or self.small else 1
 
