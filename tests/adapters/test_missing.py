@@ -10,6 +10,7 @@ import pytest
 FRAMEWORKS = {
     "cpprb": "cpprb",
     "ding": "ding",
+    "dopamine": "dopamine",
     "gymnasium": "gymnasium",
     "jax": "jax",
     "minari": "minari",

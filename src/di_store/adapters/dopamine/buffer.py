@@ -1,0 +1,175 @@
+"""`ReplayBuffer`, in place of Dopamine's."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from dopamine.jax.replay_memory.accumulator import TransitionAccumulator
+from dopamine.jax.replay_memory.replay_buffer import ReplayBuffer as DopamineReplayBuffer
+
+from di_store.adapters.dopamine.frames import Frames
+from di_store.adapters.dopamine.leaves import Leaves
+from di_store.adapters.dopamine.values import Array
+
+
+class ReplayBuffer(DopamineReplayBuffer):  # type: ignore[misc]
+    """In place of Dopamine's `ReplayBuffer`, with its arguments, which gin may bind under its name.
+
+    Elements lie in a store of its own. With Dopamine's `TransitionAccumulator` each observation is stored once, and
+    stacked when it is drawn; with other accumulators the elements are stored as they are.
+
+    Args:
+        transition_accumulator: makes elements of transitions.
+        sampling_distribution: draws their numbers.
+        batch_size: elements of a batch.
+        max_capacity: elements, of which the oldest are removed first.
+        checkpoint_duration: checkpoints to keep.
+        compress: accepted, without effect.
+
+    Raises:
+        ValueError: `max_capacity` or `checkpoint_duration` is below 1.
+    """
+
+    add_count: int
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if self._max_capacity < 1:
+            raise ValueError(f"max_capacity={self._max_capacity}: a buffer holds at least 1 element")
+        self._open(self._max_capacity)
+
+    def _open(self, slots: int) -> None:
+        """Begin with no elements."""
+        kind = Frames if type(self._transition_accumulator) is TransitionAccumulator else Leaves
+        self._elements: Frames | Leaves = kind(self._transition_accumulator, slots)
+        self._slots = slots
+        self._oldest = self.add_count
+        self._memory = Memory(self)
+
+    # -- writing ------------------------------------------------------------------------------------------------
+
+    def add(self, transition: Any, **kwargs: Any) -> None:
+        """Add a transition; `kwargs` go to the sampling distribution, for each element that it completes.
+
+        Raises:
+            ValueError: the observation has another shape or type than the first one.
+            di_store.CapacityError: at the first one: the buffer does not fit in the machine's memory.
+        """
+        elements, distribution = self._elements, self._sampling_distribution
+        for element in elements.accumulate(transition):
+            key = self.add_count
+            elements.put(key % self._slots, element)
+            distribution.add(key, **kwargs)
+            self.add_count = key + 1
+            if key >= self._max_capacity:
+                oldest = self._oldest
+                self._oldest = oldest + 1
+                elements.drop((oldest + 1) % self._slots)
+                distribution.remove(oldest)
+
+    def clear(self) -> None:
+        """Remove all elements, and what the accumulator and the sampling distribution hold."""
+        self.add_count = self._oldest = 0
+        self._elements.clear()
+        self._transition_accumulator.clear()
+        self._sampling_distribution.clear()
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    def sample(self, size: int | None = None, *, with_sample_metadata: bool = False) -> Any:
+        """Draw elements, as many as `batch_size` if `size` is None.
+
+        Returns them as one element of arrays ``[size, …]``; and the sampling distribution's metadata, if asked for.
+        """
+        if self.add_count < 1:
+            raise ValueError("the buffer is empty: add() transitions before sample()")
+        if size is None:
+            size = self._batch_size
+        if size < 1:
+            raise ValueError(f"size={size}: at least 1 element is drawn")
+        samples = self._sampling_distribution.sample(size)
+        batch = self._read(np.asarray(samples.keys))
+        return (batch, samples) if with_sample_metadata else batch
+
+    def _read(self, keys: Array) -> Any:
+        """The elements with these numbers; KeyError: one was removed."""
+        if keys.min() < self._oldest or keys.max() >= self.add_count:
+            gone = keys[(keys < self._oldest) | (keys >= self.add_count)][0]
+            raise KeyError(int(gone))
+        return self._elements.read(keys % self._slots)
+
+    # -- checkpoints --------------------------------------------------------------------------------------------
+
+    def to_state_dict(self) -> dict[str, Any]:
+        """All that `from_state_dict` needs. Each observation is in it once."""
+        return {
+            "add_count": self.add_count,
+            "memory": {"oldest": self._oldest, **self._elements.state(self._live())},
+            "sampling_distribution": self._sampling_distribution.to_state_dict(),
+            "transition_accumulator": self._transition_accumulator.to_state_dict(),
+        }
+
+    def from_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over what `to_state_dict` returned, here or of Dopamine's own buffer."""
+        memory = state_dict["memory"]
+        self.add_count = state_dict["add_count"]
+        self._transition_accumulator.from_state_dict(state_dict["transition_accumulator"])
+        self._sampling_distribution.from_state_dict(state_dict["sampling_distribution"])
+        if "keys" not in memory:
+            oldest = memory["oldest"]
+        else:
+            oldest = memory["keys"][0] if memory["keys"] else self.add_count
+        self._open(max(self._max_capacity, self.add_count - oldest))
+        self._oldest = oldest
+        if "keys" in memory:
+            self._elements.restore_elements(self._live(), _elements_of(memory))
+        else:
+            self._elements.restore(self._live(), memory)
+
+    def _live(self) -> Array:
+        """The slots of all elements, oldest first."""
+        slots: Array = np.arange(self._oldest, self.add_count) % self._slots
+        return slots
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The attributes and the elements themselves: what is loaded is a buffer with another store."""
+        state = self.__dict__.copy()
+        for name in ("_elements", "_memory"):
+            del state[name]
+        return state | {"elements": self._elements.state(self._live())}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        elements = state.pop("elements")
+        self.__dict__.update(state)
+        oldest = self._oldest
+        self._open(self._slots)
+        self._oldest = oldest
+        self._elements.restore(self._live(), elements)
+
+
+def _elements_of(memory: dict[str, Any]) -> Iterator[Any]:
+    """The elements of a checkpoint of Dopamine's own buffer."""
+    tree = pickle.loads(memory["treedef"])
+    for leaves in memory["values"]:
+        element = tree.unflatten(leaves)
+        yield element.unpack() if getattr(element, "is_compressed", False) else element
+
+
+class Memory(Mapping[int, Any]):
+    """The elements of a buffer by number, oldest first; each is read when it is asked for."""
+
+    def __init__(self, buffer: ReplayBuffer) -> None:
+        self._buffer = buffer
+
+    def __len__(self) -> int:
+        return int(self._buffer.add_count - self._buffer._oldest)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self._buffer._oldest, self._buffer.add_count))
+
+    def __getitem__(self, key: int) -> Any:
+        return jax.tree_util.tree_map(lambda leaf: leaf[0], self._buffer._read(np.array([key])))

@@ -1,0 +1,104 @@
+"""Elements of any accumulator: arrays in a table, numbers beside it."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+import di_store
+from di_store.adapters.dopamine.values import Array, Values
+from di_store.adapters.rows import Rows
+
+
+class Leaves:
+    """Elements by slot, which are JAX trees of equal structure.
+
+    Args:
+        accumulator: makes the elements.
+        slots: elements that it holds.
+    """
+
+    def __init__(self, accumulator: Any, slots: int) -> None:
+        self._accumulator, self._slots = accumulator, slots
+        self.clear()
+
+    def clear(self) -> None:
+        """Remove all elements. The next one decides what they are."""
+        self._tree: Any = None
+        self._rows: Rows | None = None
+        self._specs: dict[str, di_store.Spec] = {}
+        self._values: dict[str, Values] = {}
+
+    def accumulate(self, transition: Any) -> Iterable[Any]:
+        """The elements that a transition completes."""
+        found: Iterable[Any] = self._accumulator.accumulate(transition)
+        return found
+
+    def put(self, slot: int, element: Any) -> None:
+        """Set the element of a slot.
+
+        Raises:
+            ValueError: it differs from the first element in structure, or in shape or type of an array.
+            di_store.CapacityError: at the first one: the elements do not fit in the machine's memory.
+        """
+        leaves, tree = jax.tree_util.tree_flatten(element)
+        if self._tree is None:
+            self._begin(leaves, tree)
+        if tree != self._tree:
+            raise ValueError(f"the accumulator made an element {tree}, and the first one was {self._tree}")
+        named = dict(zip(self._names, leaves, strict=True))
+        for name, spec in self._specs.items():
+            array = np.asarray(named[name])
+            if array.shape != spec.shape or not np.can_cast(array.dtype, spec.dtype, "same_kind"):
+                raise ValueError(
+                    f"the accumulator made an element with an array {array.dtype}{list(array.shape)}, which was "
+                    f"{np.dtype(spec.dtype)}{list(spec.shape)} in the first one"
+                )
+        if self._rows is not None:
+            staged, part = self._rows.place(slot, 1)
+            for name in self._specs:
+                staged[name][part] = named[name]
+        for name, values in self._values.items():
+            values.put(slot, named[name])
+
+    def _begin(self, leaves: list[Any], tree: Any) -> None:
+        self._tree, self._names = tree, [f"leaf{number}" for number in range(len(leaves))]
+        for name, leaf in zip(self._names, map(np.asarray, leaves), strict=True):
+            if leaf.ndim and leaf.size and leaf.dtype.kind in "biufc":
+                self._specs[name] = di_store.Spec(leaf.shape, leaf.dtype)
+            else:
+                self._values[name] = Values(self._slots, "a value of an element")
+        if self._specs:
+            self._rows = Rows(self._specs, self._slots, option="max_capacity=")
+
+    def drop(self, oldest: int) -> None:
+        """Nothing to do: slots are written again."""
+
+    def read(self, slots: Array) -> Any:
+        """The elements of these slots: a tree of arrays ``[n, …]``."""
+        found: dict[str, Array] = {name: values.take(slots) for name, values in self._values.items()}
+        if self._rows is not None:
+            found |= self._rows.read(slots, self._specs)[0]
+        return jax.tree_util.tree_unflatten(self._tree, [found[name] for name in self._names])
+
+    def state(self, slots: Array) -> dict[str, Any]:
+        """The elements of these slots for `restore`."""
+        if not len(slots):
+            return {"leaves": [], "tree": pickle.dumps(None)}
+        pieces = [self.read(slots[begin : begin + 1_024]) for begin in range(0, len(slots), 1_024)]
+        return {"leaves": [jax.tree_util.tree_leaves(piece) for piece in pieces], "tree": pickle.dumps(self._tree)}
+
+    def restore(self, slots: Array, state: dict[str, Any]) -> None:
+        """Put the elements that `state` returned."""
+        tree = pickle.loads(state["tree"])
+        rows = (row for piece in state["leaves"] for row in zip(*piece, strict=True))
+        self.restore_elements(slots, (tree.unflatten(row) for row in rows))
+
+    def restore_elements(self, slots: Array, elements: Iterator[Any]) -> None:
+        """Put these elements."""
+        for slot, element in zip(slots.tolist(), elements, strict=True):
+            self.put(slot, element)
