@@ -148,6 +148,7 @@ class Wait:
         self._what = what
         self._deadline = math.inf if timeout is None else self.began + timeout
         self._log_at = self.began + LOG_SECONDS
+        self._reap_at = self.began + SLICE_SECONDS / 2
         self._passed = False
         self._shown: _core.Wait | None = None
         self._about: NativeTable | None = None
@@ -222,7 +223,11 @@ class Wait:
         if self._shown is None:
             self._shown = _core.Wait(self._arena)
         _block(block, self._shown, seen, min(SLICE_SECONDS, seconds))
-        self._arena.reap()
+        now = time.monotonic()
+        # A wait that was woken soon looks for dead processes later: a request and its answer are two such waits.
+        if now >= self._reap_at or seconds < SLICE_SECONDS:
+            self._reap_at = now + SLICE_SECONDS / 2
+            self._arena.reap()
         self._log_if_due(reason)
 
     def sleep(self, seconds: float, reason: str) -> None:
