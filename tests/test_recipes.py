@@ -22,6 +22,7 @@ RECIPES: dict[str, tuple[str, ...]] = {
     "impala.py": (),
     "ppo.py": (),
     "r2d2.py": (),
+    "seed.py": (),
     "units.py": (),
 }
 # What to add to the command if a package isn't installed.
