@@ -22,6 +22,7 @@ RECIPES: dict[str, tuple[str, ...]] = {
     "impala.py": (),
     "ppo.py": (),
     "r2d2.py": (),
+    "sample_factory.py": (),
     "seed.py": (),
     "units.py": (),
 }
