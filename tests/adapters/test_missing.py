@@ -14,6 +14,7 @@ FRAMEWORKS = {
     "gymnasium": "gymnasium",
     "jax": "jax",
     "minari": "minari",
+    "rllib": "ray",
     "sb3": "stable_baselines3",
     "skrl": "skrl",
     "transfer_queue": "transfer_queue",
@@ -38,3 +39,17 @@ def test_the_package_imports_no_framework() -> None:
     names = sorted(set(FRAMEWORKS.values()))
     found = run(f"import sys, di_store; print([name for name in {names} if name in sys.modules])")
     assert found.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("version", ["1.13.0", "2.59.1", "3.0.0"])
+def test_another_version_of_ray_is_named(version: str) -> None:
+    program = (
+        "import sys, types; ray = types.ModuleType('ray'); ray.rllib = types.ModuleType('ray.rllib'); "
+        f"ray.__version__ = {version!r}; sys.modules |= {{'ray': ray, 'ray.rllib': ray.rllib}}; "
+        "import di_store.adapters.rllib"
+    )
+    found = run(program)
+    assert found.returncode == 1
+    last = found.stderr.splitlines()[-1]
+    assert "works with Ray 2.60 and later versions of Ray 2" in last
+    assert version in last

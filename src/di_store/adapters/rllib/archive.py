@@ -1,0 +1,176 @@
+"""The episodes of a buffer, whose rows lie in tables."""
+
+from __future__ import annotations
+
+import copy
+from array import array
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from ray.rllib.env.single_agent_episode import SingleAgentEpisode
+
+from di_store.adapters.rllib.parts import Content, Name, contents
+from di_store.adapters.rllib.rows import Form, Piece, Place, form_of
+from di_store.adapters.rllib.stored import Episodes, Stored
+
+_MOST_FORMS = 16
+_AT_ONCE = 64
+"""Episodes that are written at once while a buffer is loaded."""
+
+
+class Chunk:
+    """An episode, or its continuation, on its way into the buffer.
+
+    Attributes:
+        contents: its sequences; empty if it has no steps.
+        place: where its rows are; None: it has no steps.
+        continues: whether its rows begin with its first step, as those of an earlier chunk come before.
+        keys: of its rows.
+    """
+
+    def __init__(self, episode: SingleAgentEpisode, continues: bool) -> None:
+        self.episode, self.continues = episode, continues
+        self.contents: dict[Name, Content] = contents(episode) if len(episode) else {}
+        self.place: Place | None = None
+        self.keys = array("Q")
+
+    def piece(self) -> Piece:
+        """The rows to write. The last observation is written with its action, or at the end of the episode."""
+        start = 0 if self.continues else -max(each.lookback for each in self.contents.values())
+        return Piece(self.contents, start, len(self.episode) + self.episode.is_done)
+
+
+class Archive:
+    """Episodes in the order of their first chunks.
+
+    Args:
+        capacity: steps of the buffer.
+
+    Attributes:
+        episodes: what it holds.
+        numbers: of episodes by their id.
+    """
+
+    def __init__(self, capacity: int, first: int = 0) -> None:
+        self._capacity = capacity
+        self._places: dict[Form, Place] = {}
+        self.episodes = Episodes(first)
+        self.numbers: dict[str, int] = {}
+
+    def write(self, episodes: Iterable[SingleAgentEpisode]) -> list[Chunk]:
+        """Write the rows of episodes and chunks, for which `add` or `drop` follows.
+
+        Raises:
+            TypeError: a table has no columns for one of them; nothing was written. di_store.CapacityError.
+        """
+        chunks, begun = [], set[str]()
+        for episode in episodes:
+            chunks.append(Chunk(episode, episode.id_ in self.numbers or episode.id_ in begun))
+            begun.add(episode.id_)
+        self._write(chunks)
+        return chunks
+
+    def _write(self, chunks: Sequence[Chunk]) -> None:
+        by_place: dict[Place, list[Chunk]] = {}
+        for chunk in chunks:
+            if chunk.contents:
+                chunk.place = self._place(chunk.contents)
+                by_place.setdefault(chunk.place, []).append(chunk)
+        for place, those in by_place.items():
+            for chunk, keys in zip(those, place.write([chunk.piece() for chunk in those]), strict=True):
+                chunk.keys = keys
+
+    def _place(self, found: dict[Name, Content]) -> Place:
+        form = form_of(found)
+        if (place := self._places.get(form)) is None:
+            if len(self._places) == _MOST_FORMS:
+                raise TypeError(
+                    f"the buffer holds episodes of {_MOST_FORMS} different types and shapes: give observations, "
+                    "actions, rewards and model outputs the same dtype and shape in all episodes"
+                )
+            place = self._places[form] = Place(found, self._capacity)
+        return place
+
+    def drop(self, chunks: Iterable[Chunk]) -> None:
+        """Remove rows of chunks that are not added."""
+        for chunk in chunks:
+            if chunk.place is not None:
+                chunk.place.delete(chunk.keys)
+
+    def add(self, chunk: Chunk) -> tuple[Stored, int, bool]:
+        """Add an episode, or continue one. Returns it, how many steps it had, and whether it is new.
+
+        Raises:
+            ValueError: the chunk does not continue the episode that has its id.
+        """
+        episode, number = chunk.episode, self.numbers.get(chunk.episode.id_)
+        if number is None:
+            if chunk.continues and chunk.place is not None:  # what it continued was evicted meanwhile
+                chunk.place.delete(chunk.keys)
+                chunk.continues = False
+                self._write([chunk])
+            stored = Stored(self.episodes.first + len(self.episodes), episode, chunk.place, chunk.contents)
+            stored.keys = chunk.keys
+            self._keep_last(stored, chunk)
+            self.numbers[episode.id_] = stored.number
+            self.episodes.append(stored)
+            return stored, 0, True
+        stored = self.episodes.stored[number]
+        before = len(stored)
+        _check(stored, chunk)
+        if chunk.continues and chunk.place is not None and chunk.place is stored.place:
+            stored.follow(episode, chunk.keys)
+            self._keep_last(stored, chunk)
+        else:
+            self._join(stored, chunk)
+        return self.episodes.stored[number], before, False
+
+    @staticmethod
+    def _keep_last(stored: Stored, chunk: Chunk) -> None:
+        has_row = stored.is_done or not chunk.contents
+        stored.tail = None if has_row else [column[-1:].copy() for column in chunk.contents["obs"].columns]
+
+    def _join(self, stored: Stored, chunk: Chunk) -> None:
+        """Continue an episode with a chunk of another form: as RLlib does, in memory, and written anew."""
+        whole = stored.restored()
+        whole.concat_episode(copy.deepcopy(chunk.episode))
+        joined = Chunk(whole, continues=False)
+        self._write([joined])
+        self.drop([chunk])
+        if stored.place is not None:
+            stored.place.delete(stored.keys)
+        found = Stored(stored.number, whole, joined.place, joined.contents)
+        found.keys = joined.keys
+        self._keep_last(found, joined)
+        self.episodes.stored[stored.number] = found
+
+    def evict(self) -> Stored:
+        """Remove the oldest episode."""
+        stored = self.episodes.popleft()
+        del self.numbers[stored.id_]
+        if stored.place is not None:
+            stored.place.delete(stored.keys)
+        return stored
+
+    def restore(self, episodes: Sequence[SingleAgentEpisode]) -> None:
+        """Add whole episodes."""
+        for begin in range(0, len(episodes), _AT_ONCE):
+            for chunk in self.write(episodes[begin : begin + _AT_ONCE]):
+                self.add(chunk)
+
+
+def _check(stored: Stored, chunk: Chunk) -> None:
+    episode, name = chunk.episode, f"the chunk of episode {chunk.episode.id_!r}"
+    if stored.is_done:
+        raise ValueError(f"{name} comes after the episode's end: give each episode an id_ of its own")
+    if stored.t != episode.t_started:
+        raise ValueError(
+            f"{name} starts at step {episode.t_started}, and the buffer has its steps before {stored.t}: add() all "
+            "chunks that cut() makes, in order"
+        )
+    if stored.tail is None or chunk.place is not stored.place:
+        return  # RLlib compares them
+    obs = chunk.contents["obs"]
+    for column, last in zip(obs.columns, stored.tail, strict=True):
+        if not np.array_equal(column[obs.lookback], last[0]):
+            raise ValueError(f"{name} does not start with the observation that its last chunk ended with")

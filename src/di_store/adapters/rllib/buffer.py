@@ -1,0 +1,332 @@
+"""RLlib's `EpisodeReplayBuffer` with its steps in a table."""
+
+from __future__ import annotations
+
+from abc import ABCMeta
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from ray.rllib.core import DEFAULT_AGENT_ID, DEFAULT_MODULE_ID
+from ray.rllib.env.single_agent_episode import SingleAgentEpisode
+from ray.rllib.utils import force_list
+from ray.rllib.utils.replay_buffers import episode_replay_buffer as rllib
+
+from di_store.adapters.rllib.archive import Archive
+from di_store.adapters.rllib.batch import Rows
+from di_store.adapters.rllib.drawn import Maker, Transition, Values
+from di_store.adapters.rllib.steps import Steps
+from di_store.adapters.rllib.stored import Episodes, Stored
+from di_store.adapters.rllib.windows import Window, windows
+
+_MOST_DRAWS = 10_000
+"""Of which one is long enough, before an error."""
+_STATE = ("_archive", "episodes", "_indices", "episode_id_to_index", "_maker")
+
+
+class Named(ABCMeta):
+    """A class that stands for its own name, where RLlib 2.60 compares ``replay_buffer_config["type"]`` with names only.
+
+    DQN asks ``"EpisodeReplayBuffer" in type``, and SAC ``type in ["EpisodeReplayBuffer", …]``.
+    """
+
+    def __contains__(cls, text: str) -> bool:
+        return text in cls.__name__
+
+    def __eq__(cls, other: object) -> bool:
+        return cls is other or (isinstance(other, str) and other == cls.__name__)
+
+    def __hash__(cls) -> int:
+        return super().__hash__()
+
+
+class EpisodeReplayBuffer(rllib.EpisodeReplayBuffer, metaclass=Named):  # type: ignore[misc]
+    """In place of RLlib's `EpisodeReplayBuffer`, with its arguments.
+
+    It has a store of its own, which takes memory as it fills. `episodes` reads from the store: what it gives is a copy.
+
+    Args:
+        capacity: steps. The oldest episodes leave when there are more, except for the last one.
+        batch_size_B: rows of a batch.
+        batch_length_T: steps of a row.
+        metrics_num_episodes_for_smoothing: how many samples the means of metrics are of.
+
+    Raises:
+        ValueError: no capacity.
+    """
+
+    def __init__(
+        self,
+        capacity: int = 10_000,
+        *,
+        batch_size_B: int = 16,
+        batch_length_T: int = 64,
+        metrics_num_episodes_for_smoothing: int = 100,
+        **kwargs: Any,
+    ) -> None:
+        if capacity < 1:
+            raise ValueError(f"capacity={capacity}: a buffer holds at least one step")
+        super().__init__(
+            capacity,
+            batch_size_B=batch_size_B,
+            batch_length_T=batch_length_T,
+            metrics_num_episodes_for_smoothing=metrics_num_episodes_for_smoothing,
+            **kwargs,
+        )
+        self._maker = Maker()
+        self._open(0)
+
+    def _open(self, first: int) -> None:
+        """Begin without episodes; the next one gets the number `first`."""
+        self._archive = Archive(self.capacity, first)
+        self.episodes: Episodes = self._archive.episodes
+        self.episode_id_to_index: dict[str, int] = self._archive.numbers
+        self._indices: Steps = self._new_steps()
+
+    def _new_steps(self) -> Steps:
+        return Steps()
+
+    # -- writing ------------------------------------------------------------------------------------------------
+
+    def add(self, episodes: SingleAgentEpisode | list[SingleAgentEpisode]) -> None:
+        """Add episodes, and continue those of which chunks are there already.
+
+        Raises:
+            TypeError: observations, actions, rewards or model outputs that a table has no columns for.
+            ValueError: a chunk that does not continue the episode with its id_. di_store.CapacityError.
+        """
+        steps = new = evicted = evicted_steps = 0
+        chunks = self._archive.write(force_list(episodes))
+        while chunks:
+            try:
+                stored, before, begins = self._archive.add(chunks[0])
+            except Exception:
+                self._archive.drop(chunks)
+                raise
+            count = len(chunks.pop(0).episode)
+            self._num_timesteps += count
+            self._num_timesteps_added += count
+            steps += count
+            new += begins
+            self._indices.extend(stored.number, before, count)
+            while self._num_timesteps > self.capacity and len(self.episodes) > 1:
+                gone = self._archive.evict()
+                self._indices.remove([gone.number], len(gone))
+                self._num_timesteps -= len(gone)
+                self._num_episodes_evicted += 1
+                evicted += 1
+                evicted_steps += len(gone)
+        self._log_added(new, steps, evicted, evicted_steps)
+
+    def _log_added(self, episodes: int, steps: int, evicted: int, evicted_steps: int) -> None:
+        agent, module = DEFAULT_AGENT_ID, DEFAULT_MODULE_ID
+        self._update_add_metrics(
+            num_episodes_added=episodes,
+            num_env_steps_added=steps,
+            num_episodes_evicted=evicted,
+            num_env_steps_evicted=evicted_steps,
+            agent_to_num_episodes_added={agent: episodes},
+            agent_to_num_steps_added={agent: steps},
+            agent_to_num_episodes_evicted={agent: evicted},
+            agent_to_num_steps_evicted={agent: evicted_steps},
+            module_to_num_episodes_added={module: episodes},
+            module_to_num_steps_added={module: steps},
+            module_to_num_episodes_evicted={module: evicted},
+            module_to_num_steps_evicted={module: evicted_steps},
+        )
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    def _sample_batch(
+        self, num_items: int | None = None, *, batch_size_B: int | None = None, batch_length_T: int | None = None
+    ) -> dict[str, Any]:
+        """Rows of consecutive steps, as RLlib's: ``[batch_size_B, batch_length_T, …]``.
+
+        Raises:
+            ValueError: the buffer is empty. TypeError: observations or actions are nested.
+        """
+        size, length = self._size(num_items, batch_size_B), batch_length_T or self.batch_length_T
+        rows = Rows(size, length)
+        while not rows.full:
+            stored, step = self._drawn_one()
+            rows.add(stored, step)
+        self.sampled_timesteps += size * length
+        self._log_sampled(size * length, rows.steps, None)
+        return rows.read()
+
+    def _sample_episodes(
+        self,
+        num_items: int | None = None,
+        *,
+        batch_size_B: int | None = None,
+        batch_length_T: int | None = None,
+        n_step: int | tuple[int, int] | None = None,
+        gamma: float = 0.99,
+        include_infos: bool = False,
+        include_extra_model_outputs: bool = False,
+        to_numpy: bool = False,
+        lookback: int = 1,
+        min_batch_length_T: int = 0,
+        **kwargs: Any,
+    ) -> list[SingleAgentEpisode]:
+        """Episodes of one step or, with `batch_length_T`, of several, as RLlib's.
+
+        Raises:
+            ValueError: the buffer is empty; or n_step is missing, or not 1 with batch_length_T.
+        """
+        size = self._size(num_items, batch_size_B)
+        self._last_sampled_indices: list[int] = []
+        if n_step is None:
+            raise ValueError("sample() of episodes needs n_step=")
+        if batch_length_T:
+            if n_step != 1:
+                raise ValueError(f"n_step={n_step}: it must be 1 if batch_length_T= is given")
+            chosen = self._choose_windows(size, batch_length_T, min_batch_length_T)
+            found = windows(self._maker, chosen, lookback)
+            steps, n_steps = [(each.stored, each.step) for each in chosen], [1] * len(chosen)
+        else:
+            transitions = self._choose_transitions(size, n_step, min_batch_length_T)
+            found = self._transitions(transitions, gamma, include_extra_model_outputs, lookback)
+            steps, n_steps = [(each.stored, each.step) for each in transitions], [each.n_step for each in transitions]
+        self.sampled_timesteps += size
+        self._log_sampled(size, steps, sum(n_steps) / size)
+        return found
+
+    def _size(self, num_items: int | None, batch_size: int | None) -> int:
+        if num_items is not None and batch_size is not None:
+            raise ValueError("sample() takes num_items= or batch_size_B=, which are the same")
+        if not len(self._indices):
+            raise ValueError("the replay buffer is empty: add() episodes before sample()")
+        return num_items or batch_size or self.batch_size_B
+
+    def _drawn(self, count: int) -> list[tuple[Stored, int]]:
+        """Steps, all equally likely: the same ones as `count` draws of RLlib's."""
+        positions = self.rng.integers(len(self._indices), size=count)
+        stored = self.episodes.stored
+        return [(stored[number], step) for number, step in self._indices.at(positions)]
+
+    def _drawn_one(self) -> tuple[Stored, int]:
+        number, step = self._indices.one(int(self.rng.integers(len(self._indices))))
+        return self.episodes.stored[number], step
+
+    @staticmethod
+    def _check_draws(draws: int, size: int, what: str) -> None:
+        if draws > _MOST_DRAWS * size:
+            raise ValueError(
+                f"the episodes in the buffer are too short for {what}: lower it, or add() longer ones first"
+            )
+
+    def _choose_transitions(self, size: int, n_step: int | tuple[int, int], least: int) -> list[Transition]:
+        """RLlib counts steps near an episode's end in its own way, so there may be more than `size`."""
+        chosen: list[Transition] = []
+        count = draws = 0
+        while count < size:
+            if isinstance(n_step, tuple):
+                drawn = [(self._drawn_one(), int(self.rng.integers(*n_step))) for _ in range(size - count)]
+            else:
+                drawn = [(each, n_step) for each in self._drawn(size - count)]
+            draws += len(drawn)
+            self._check_draws(draws, size, f"{n_step=}, min_batch_length_T={least}")
+            for (stored, step), n in drawn:
+                length = len(stored)
+                if least > 0 and step + least >= length:
+                    continue
+                chosen.append(Transition(stored, step, n))
+                count += (min(length, step + n - 1) - step - n + 2) or 1
+        return chosen
+
+    def _choose_windows(self, size: int, length: int, least: int) -> list[Window]:
+        chosen: list[Window] = []
+        count = draws = 0
+        while count < size:
+            stored, step = self._drawn_one()
+            draws += 1
+            self._check_draws(draws, size, f"min_batch_length_T={least}")
+            if least > 0 and step + least >= len(stored):
+                continue
+            chosen.append(Window(stored, step, min(len(stored), step + length)))
+            count += chosen[-1].stop - step + 1
+        return chosen
+
+    def _transitions(
+        self, chosen: Sequence[Transition], gamma: float, extras: bool, lookback: int
+    ) -> list[SingleAgentEpisode]:
+        # RLlib takes the model outputs of an episode's first step.
+        values = Values(chosen, gamma, [0] * len(chosen) if extras else None)
+        maker, width = self._maker, (len(chosen), 1 + lookback)
+        n_steps = np.empty(width, np.int64)
+        n_steps[:] = np.array([[each.n_step] for each in chosen])
+        found = []
+        for number, (each, n, weights) in enumerate(zip(chosen, n_steps, np.ones(width), strict=True)):
+            stored, step = each.stored, each.step
+            model = {name: maker.buffer([item]) for name, item in values.extras[number].items()} if extras else {}
+            model["n_step"] = maker.buffer(n, None, lookback)
+            model["weights"] = maker.buffer(weights, None, lookback)
+            at_end = step + each.n_step == len(stored)
+            ended = (stored.is_terminated, stored.is_truncated) if at_end else (False, False)
+            infos = [stored.info(step), stored.info(each.stop)]
+            item = values.observations[number], values.actions[number], values.rewards[number], infos
+            found.append(maker.transition(stored, stored.id_, step, ended, item, model))
+        return found
+
+    def _log_sampled(
+        self, size: int, steps: Iterable[tuple[Stored, int]], n_step: float | None, resamples: int = 0
+    ) -> None:
+        different = {(stored.number, step) for stored, step in steps}
+        episodes = len({number for number, _ in different})
+        agent, module, n = DEFAULT_AGENT_ID, DEFAULT_MODULE_ID, n_step
+        self._update_sample_metrics(
+            num_env_steps_sampled=size,
+            num_episodes_per_sample=episodes,
+            num_env_steps_per_sample=len(different),
+            sampled_n_step=n,
+            num_resamples=resamples,
+            agent_to_num_steps_sampled={agent: size},
+            agent_to_num_episodes_per_sample={agent: episodes},
+            agent_to_num_steps_per_sample={agent: len(different)},
+            agent_to_sampled_n_step=None if n is None else {agent: n},
+            agent_to_num_resamples={agent: resamples},
+            module_to_num_steps_sampled={module: size},
+            module_to_num_episodes_per_sample={module: episodes},
+            module_to_num_steps_per_sample={module: len(different)},
+            module_to_sampled_n_step=None if n is None else {module: n},
+            module_to_num_resamples={module: resamples},
+        )
+
+    # -- checkpoints and pickling -------------------------------------------------------------------------------
+
+    def get_state(self) -> dict[str, Any]:
+        """The steps themselves and all else, as RLlib's: either buffer's state can be set in the other."""
+        state: dict[str, Any] = super().get_state()
+        return state | {"_indices": list(self._indices)}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Take over what `get_state` gave, in place of what the buffer holds."""
+        episodes = [SingleAgentEpisode.from_state(each) for each in state["episodes"]]
+        numbers = dict(state["episode_id_to_index"])
+        super().set_state(state | {"_indices": [], "episodes": []})
+        self._fill(episodes, numbers, state["_indices"])
+
+    def _set_episodes(self, state: dict[str, Any]) -> None:
+        """Part of RLlib's `set_state`; `_fill` does it."""
+
+    def _fill(self, episodes: list[SingleAgentEpisode], numbers: dict[str, int], steps: Sequence[Any]) -> None:
+        self._open(self._num_episodes_evicted)
+        self._archive.restore(episodes)
+        if self.episode_id_to_index != numbers:
+            raise ValueError("the state is not one of an episode replay buffer: its ids do not belong to its episodes")
+        self._indices.restore(steps)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The attributes, and the steps themselves: what is loaded is a buffer with another store."""
+        names = {name for kind in type(self).__mro__ for name in getattr(kind, "__slots__", ())}
+        state = {name: getattr(self, name) for name in names | set(vars(self)) if hasattr(self, name)}
+        state["_filled"] = list(self.episodes), dict(self.episode_id_to_index), list(self._indices)
+        return {name: value for name, value in state.items() if name not in _STATE}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        filled = state.pop("_filled")
+        for name, value in state.items():
+            setattr(self, name, value)
+        self._maker = Maker()
+        self._fill(*filled)
