@@ -9,6 +9,7 @@
 #include "arena/clients.h"
 #include "bindings/bindings.h"
 #include "replay/late_update.h"
+#include "replay/row_list.h"
 
 namespace di::py {
 namespace {
@@ -119,6 +120,7 @@ class Reader {
   nb::object peek_oldest(u64 start, u64 count, nb::handle which, Deadline deadline);
   Measured measure(nb::handle keys, Deadline deadline);
   std::optional<Undelivered> undelivered(Draws& draws);
+  nb::object rows(RowList& list, nb::handle keys, u64 count, nb::handle observed, Deadline deadline);
   u64 update(nb::handle keys, const std::vector<std::tuple<u32, nb::object>>& values, i64 first, u32 count,
              Deadline deadline);
 
@@ -241,6 +243,57 @@ Measured Reader::measure(nb::handle keys, Deadline deadline) {
   return found;
 }
 
+// One row as an item of its own, which a reader of single steps copies.
+Drawn row_alone(const ListedRow& row) {
+  Drawn alone{};
+  alone.chunk = row.at.chunk;
+  alone.row = row.at.row;
+  alone.rows = 1;
+  return alone;
+}
+
+template <class T, class Get>
+nb::object facts_of(std::span<const Drawn> items, int type, Get&& get) {
+  std::vector<T> all;
+  for (const Drawn& item : items) all.push_back(static_cast<T>(get(item)));
+  return new_array(all, type);
+}
+
+// For export: the facts of the first `count` items, and their rows as far as earlier calls with this list have not read
+// them. `observed`: numbers of the outputs that are read of rows that hold only an observation.
+nb::object Reader::rows(RowList& list, nb::handle keys, u64 count, nb::handle observed, Deadline deadline) {
+  std::unique_ptr<Draws> draws = begin(false);
+  const Kept array = as_array(keys, NPY_UINT64);
+  const auto wanted = view_of<u64>(array);
+  table_->reads.peek(wanted, &draws->set(), deadline);
+  const std::vector<Drawn>& items = draws->set().items;
+  count = std::min<u64>(count, items.size());
+  list.list(items, count);
+  const nb::object epochs = new_array(table_->reads.epochs(wanted.subspan(0, count), deadline), NPY_UINT64);
+  DrawSet whole, final;
+  std::vector<npy_bool> finals;
+  std::vector<u32> late;
+  for (const ListedRow& row : list.rows()) {
+    (row.final ? final : whole).items.push_back(row_alone(row));
+    finals.push_back(row.final);
+    late.push_back(row.late_there);
+  }
+  const nb::object whole_rows = batches_.make(whole, nb::none(), nb::none(), nb::none(), false);
+  const nb::object final_rows = batches_.make(final, nb::none(), observed, nb::none(), false);
+  const std::span<const Drawn> listed = std::span(items).subspan(0, count);
+  const nb::object made = new_tuple(
+      new_tuple(new_array(list.firsts(), NPY_INT64),
+                facts_of<u32>(listed, NPY_UINT32, [](const Drawn& d) { return d.rows; }),
+                facts_of<u32>(listed, NPY_UINT32, [](const Drawn& d) { return d.back; }),
+                facts_of<u32>(listed, NPY_UINT32, [](const Drawn& d) { return d.flags; }),
+                facts_of<u32>(listed, NPY_UINT32, [](const Drawn& d) { return d.uses; }),
+                facts_of<i64>(listed, NPY_INT64, [](const Drawn& d) { return d.version; }),
+                facts_of<double>(listed, NPY_FLOAT64, [](const Drawn& d) { return d.priority; }), epochs),
+      new_array(finals, NPY_BOOL), new_array(late, NPY_UINT32), whole_rows, final_rows);
+  end_draws(*draws, true);
+  return made;
+}
+
 // `values`: number of a column, and a contiguous array [item, row, …] of its values.
 u64 Reader::update(nb::handle keys, const std::vector<std::tuple<u32, nb::object>>& values, i64 first, u32 count,
                    Deadline deadline) {
@@ -342,6 +395,13 @@ void bind_reader(nb::module_& module) {
       .def_ro("count", &Undelivered::count)
       .def_ro("holder", &Undelivered::holder)
       .def_ro("who", &Undelivered::who);
+  nb::class_<RowList>(module, "RowList")
+      .def(
+          "__init__",
+          [](RowList* at, const TablePointer& table, nb::dict view, std::vector<std::string> late) {
+            new (at) RowList(table->arena().shared_from_this(), view_spec(view), std::move(late));
+          },
+          nb::sig("def __init__(self, table: Table, view: dict[str, typing.Any], late: list[str], /) -> None"));
   nb::class_<Measured>(module, "Measured")
       .def_ro("items", &Measured::items)
       .def_ro("rows", &Measured::rows)
@@ -382,6 +442,11 @@ void bind_reader(nb::module_& module) {
            nb::arg("timeout"),
            nb::sig(
                "def peek_oldest(self, start: int, count: int, which: list[int] | None, timeout: float) -> PeekedParts"))
+      .def("rows", &Reader::rows, nb::arg("list"), nb::arg("keys"), nb::arg("count"), nb::arg("observed"),
+           nb::arg("timeout"),
+           nb::sig("def rows(self, list: RowList, keys: numpy.typing.NDArray[typing.Any], count: int, observed: "
+                   "list[int], timeout: float) -> tuple[tuple[numpy.typing.NDArray[typing.Any], ...], "
+                   "numpy.typing.NDArray[numpy.bool_], numpy.typing.NDArray[numpy.uint32], Parts, Parts]"))
       .def("update", &Reader::update, nb::arg("keys"), nb::arg("values"), nb::arg("first"), nb::arg("count"),
            nb::arg("timeout"),
            nb::sig("def update(self, keys: numpy.typing.NDArray[typing.Any], values: list[tuple[int, "

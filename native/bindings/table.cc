@@ -95,6 +95,8 @@ nb::dict stats(const TablePointer& table) {
   all["writers"] = header.writers;
   all["finished"] = header.finished != 0;
   all["epoch"] = header.epoch;
+  all["latest_epoch"] = header.latest_epoch;
+  all["rng_counter"] = header.rng_counter;
   all["max_priority"] = header.max_priority;
   all["alpha"] = header.alpha;
   all["beta"] = beta(table);
@@ -182,6 +184,21 @@ nb::object gone_keys(const TablePointer& table, u64 from, Deadline deadline) {
   return new_tuple(new_array(keys, NPY_UINT64), nb::int_(from));
 }
 
+// Episode, first own step, rows (0: gone) and flags of each item.
+nb::object places(const TablePointer& table, nb::handle keys, Deadline deadline) {
+  const Kept array = as_array(keys, NPY_UINT64);
+  std::vector<i64> episodes, starts;
+  std::vector<u32> rows, flags;
+  for (const ItemPlace& place : enter(table).reads.places(view_of<u64>(array), deadline)) {
+    episodes.push_back(static_cast<i64>(place.episode));
+    starts.push_back(place.start);
+    rows.push_back(place.rows);
+    flags.push_back(place.flags);
+  }
+  return new_tuple(new_array(episodes, NPY_INT64), new_array(starts, NPY_INT64), new_array(rows, NPY_UINT32),
+                   new_array(flags, NPY_UINT32));
+}
+
 void bind_items(nb::class_<Table>& type) {
   type.def(
           "keep_gone_keys",
@@ -200,6 +217,16 @@ void bind_items(nb::class_<Table>& type) {
           nb::arg("start"), nb::arg("n"), nb::arg("timeout"), nb::arg("spread") = false,
           nb::sig("def keys(self, start: int, n: int, timeout: float, spread: bool = False) -> "
                   "numpy.typing.NDArray[numpy.uint64]"))
+      .def("places", &places,
+           nb::sig("def places(self, keys: numpy.typing.NDArray[typing.Any], timeout: float, /) -> "
+                   "tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.int64], "
+                   "numpy.typing.NDArray[numpy.uint32], numpy.typing.NDArray[numpy.uint32]]"))
+      .def(
+          "waiting",
+          [](const TablePointer& t, Deadline deadline) {
+            return new_array(enter(t).reads.waiting(deadline), NPY_UINT64);
+          },
+          nb::sig("def waiting(self, timeout: float, /) -> numpy.typing.NDArray[numpy.uint64]"))
       .def(
           "remove",
           [](const TablePointer& t, nb::handle keys, Deadline deadline) {
@@ -270,6 +297,13 @@ void bind_settings(nb::class_<Table>& type) {
           },
           nb::sig("def resize(self, capacity: int, slots: int, reserve: tuple[int, int, int], seen: tuple[int, int, "
                   "int], timeout: float, /) -> bool"))
+      .def(
+          "restore",
+          [](const TablePointer& t, std::tuple<u64, u64, u64, double, u64> counts, Deadline deadline) {
+            const auto [epoch, latest_epoch, rng_counter, max_priority, max_bytes] = counts;
+            enter(t).settings.restore({epoch, latest_epoch, rng_counter, max_priority, max_bytes}, deadline);
+          },
+          nb::sig("def restore(self, counts: tuple[int, int, int, float, int], timeout: float, /) -> None"))
       .def("configure", &configure, nb::arg("limiter").none(), nb::arg("alpha").none(), nb::arg("beta").none(),
            nb::arg("max_staleness").none(), nb::arg("timeout"),
            nb::sig("def configure(self, limiter: tuple[float, float, float, int, bool] | None, alpha: float | None, "
@@ -346,6 +380,7 @@ void bind_table(nb::module_& module) {
   module.attr("KEY_SHARDS") = 1u << kShardBits;
   module.attr("ITEM_FINISHED") = kItemFinished;  // flags of items that are inserted whole
   module.attr("ITEM_NO_NEXT") = kItemNoNext;
+  module.attr("BEING_IMPORTED") = kBeingImported;  // min_size of a table that is being filled
   nb::class_<Table> type(module, "Table", nb::is_weak_referenceable());
   type.def_static("create", &create,
                   nb::sig("def create(arena: Arena, shape: dict[str, typing.Any], timeout: float, /) -> Table"));

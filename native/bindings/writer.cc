@@ -81,6 +81,9 @@ class PyWriter {
   nb::object end_episode(nb::handle final, nb::handle lane, bool discard);
   nb::object insert(nb::handle rows, const std::vector<std::tuple<u32, u32, u32>>& items, u32 total,
                     nb::handle priority, bool bare);
+  nb::object restore_rows(nb::handle rows, nb::handle episodes, nb::handle steps, nb::handle finals, nb::handle late,
+                          const std::vector<u32>& observed);
+  nb::object restore_items(nb::handle items);
   nb::object finish() {
     const Busy call(busy_);
     enter();
@@ -159,6 +162,7 @@ WriterPlan read_plan(Arena& arena, const nb::dict& plan) {
   for (nb::handle column : plan["late"]) made.late[nb::cast<u32>(column)] = true;
   made.layout.float_bytes = take<std::vector<u8>>(plan, "float_bytes");
   made.counted = take_or<bool>(plan, "counted", true);
+  made.restores = take_or<bool>(plan, "restores", false);
   return made;
 }
 
@@ -428,6 +432,55 @@ nb::object PyWriter::insert(nb::handle rows, const std::vector<std::tuple<u32, u
   return run([&] { return writer_->insert_whole(call_, whole, Deadline::slice()); });
 }
 
+// `observed`: the columns that rows with only an observation have. Returns the raw numbers of the rows, or a Blocked.
+nb::object PyWriter::restore_rows(nb::handle rows, nb::handle episodes, nb::handle steps, nb::handle finals,
+                                  nb::handle late, const std::vector<u32>& observed) {
+  const Busy busy(busy_);
+  enter();
+  const Kept arrays[] = {as_array(episodes, NPY_INT64), as_array(steps, NPY_INT64), as_array(finals, NPY_BOOL),
+                         as_array(late, NPY_UINT32)};
+  const auto episode = view_of<i64>(arrays[0]), step = view_of<i64>(arrays[1]);
+  const auto final = view_of<npy_bool>(arrays[2]);
+  const auto there = view_of<u32>(arrays[3]);
+  const std::size_t count = episode.size();
+  if (count == 0 || step.size() != count || final.size() != count || there.size() != count)
+    throw Error(Code::kInvalid, "the rows and their numbers differ in length");
+  std::vector<GivenRow> given;
+  for (std::size_t i = 0; i < count; ++i) given.push_back({episode[i], step[i], final[i] != 0, there[i]});
+  begin_call(static_cast<u32>(count));
+  call_.lanes.assign(1, 0);
+  cells_.parse(rows, {.steps = call_.steps, .time = true}, &call_.columns);
+  for (std::size_t i = 0; i < cells_.count(); ++i)
+    if (!call_.columns[i].given()) refuse(Error::column_missing(static_cast<u32>(i)));
+  call_.next.assign(cells_.count(), ColumnInput{});
+  for (const u32 column : observed) call_.next.at(column) = call_.columns[column];
+  nb::object done = run([&] { return writer_->restore_rows(call_, given, Deadline::slice()); });
+  return nb::isinstance<Blocked>(done) ? done : new_array(writer_->restored(), NPY_INT64);
+}
+
+// `items`: arrays of first raw row, rows, back, flags, uses, version, priority, epochs (GivenItem).
+nb::object PyWriter::restore_items(nb::handle items) {
+  const Busy busy(busy_);
+  enter();
+  constexpr int kTypes[] = {NPY_INT64, NPY_UINT32, NPY_UINT32, NPY_UINT32, NPY_UINT32, NPY_INT64, NPY_FLOAT64, NPY_UINT64};
+  std::vector<Kept> arrays;
+  for (std::size_t i = 0; i < std::size(kTypes); ++i) {
+    arrays.push_back(as_array(items[i], kTypes[i]));
+    const auto size = [](const Kept& array) { return PyArray_SIZE(reinterpret_cast<PyArrayObject*>(array.ptr())); };
+    if (size(arrays[i]) != size(arrays[0])) throw Error(Code::kInvalid, "the items' facts differ in length");
+  }
+  const auto first = view_of<i64>(arrays[0]), version = view_of<i64>(arrays[5]);
+  const auto rows = view_of<u32>(arrays[1]), back = view_of<u32>(arrays[2]), flags = view_of<u32>(arrays[3]),
+             uses = view_of<u32>(arrays[4]);
+  const auto priority = view_of<double>(arrays[6]);
+  const auto epochs = view_of<u64>(arrays[7]);
+  std::vector<GivenItem> given;
+  for (std::size_t i = 0; i < first.size(); ++i)
+    given.push_back({first[i], rows[i], back[i], flags[i] & ((1u << kSpanFlagsBits) - 1), std::min(uses[i], kMostUses),
+                     version[i], priority[i], epochs[i]});
+  return run([&] { return writer_->restore_items(given, Deadline::slice()); });
+}
+
 }  // namespace
 
 void bind_writer(nb::module_& module) {
@@ -463,6 +516,15 @@ void bind_writer(nb::module_& module) {
            nb::arg("priority").none(), nb::arg("bare") = false,
            nb::sig("def insert(self, rows: typing.Any, items: list[tuple[int, int, int]], total: int, priority: "
                    "typing.Any, bare: bool = False) -> list[Made] | Blocked"))
+      .def("restore_rows", &PyWriter::restore_rows, nb::arg("rows"), nb::arg("episodes"), nb::arg("steps"),
+           nb::arg("finals"), nb::arg("late"), nb::arg("observed"),
+           nb::sig("def restore_rows(self, rows: typing.Any, episodes: numpy.typing.NDArray[numpy.int64], steps: "
+                   "numpy.typing.NDArray[numpy.int64], finals: numpy.typing.NDArray[numpy.bool_], late: "
+                   "numpy.typing.NDArray[numpy.uint32], observed: list[int]) -> numpy.typing.NDArray[numpy.int64] | "
+                   "Blocked"))
+      .def("restore_items", &PyWriter::restore_items, nb::arg("items"),
+           nb::sig("def restore_items(self, items: tuple[numpy.typing.NDArray[typing.Any], ...]) -> list[Made] | "
+                   "Blocked"))
       .def("finish", &PyWriter::finish, nb::sig("def finish(self) -> list[Made] | Blocked"))
       .def("resume", &PyWriter::resume, nb::sig("def resume(self) -> list[Made] | Blocked"))
       .def("close", &PyWriter::close)

@@ -229,4 +229,27 @@ void Episodes::end_inserted(Lane& lane) {
   for (Windows& windows : lane.windows_staged) windows.discard(state_.windows);  // rows inserted whole make no windows
 }
 
+// ------------------------------------------------------------------------------------------------------ restored rows
+
+bool Episodes::restore_rows(const WriterCall& call, const std::vector<GivenRow>& rows, Deadline deadline,
+                            Blocked* blocked) {
+  Lane& lane = state_.lanes[0];
+  LanePosition& at = lane.staged;
+  for (u32 t = 0; t < call.steps; ++t) {
+    const GivenRow& given = rows[t];
+    const RowSource source{given.final ? call.next : call.columns, t, 0, 1};
+    const bool goes_on = at.open && given.episode == at.given_episode && given.step == at.given_step + 1;
+    if (!goes_on && !rows_.begin_given(given, source, deadline, blocked)) return false;
+    at.steps = given.step;
+    if (given.final ? !rows_.write_behind(0, source, true, deadline, blocked)
+                    : !rows_.write_row(call, t, 0, deadline, blocked))
+      return false;
+    if (!given.final) rows_.show_late(given.late);
+    at.given_episode = given.episode;
+    at.given_step = given.step;
+    state_.restored.push_back(at.raw - 1);
+  }
+  return true;
+}
+
 }  // namespace di

@@ -14,6 +14,8 @@ class Episodes {
   bool step(const WriterCall& call, u32 t, u32 l, Deadline deadline, Blocked* blocked);
   bool end_lane(const WriterCall& call, u32 l, bool discard, Deadline deadline, Blocked* blocked);
   bool insert_whole(const WriterCall& call, const std::vector<WholeItem>& items, Deadline deadline, Blocked* blocked);
+  // Writes rows of an export to lane 0. They make no windows: their items are restored too.
+  bool restore_rows(const WriterCall& call, const std::vector<GivenRow>& rows, Deadline deadline, Blocked* blocked);
   void close_lane(u32 lane);  // at the end of the lane's stream: lists the items of tails
 
  private:

@@ -100,6 +100,14 @@ NewItem ItemCommit::locate(u32 table, const Pending& pending) {
   Lane& lane = state_.lanes[pending.lane];
   u32 row = 0;
   const OpenChunk& chunk = lane.chunk_of(pending.window.first, &row);
+  if (pending.given != 0) {
+    const GivenItem& given = state_.given[pending.given - 1];
+    return NewItem{chunk.descriptor(), row,
+                   given.rows,         given.back,
+                   given.flags,        given.version,
+                   given.priority,     waits_at(table, lane, pending.window),
+                   given.uses,         static_cast<i64>(given.epochs)};
+  }
   return NewItem{chunk.descriptor(),   row,
                  pending.window.rows,  pending.window.back,
                  pending.window.flags, version_of(table, lane, pending.window),
@@ -146,7 +154,7 @@ bool ItemCommit::try_commit(const std::vector<u32>& lanes, Deadline deadline, Bl
     blocked->seq = table.header().room_seq.load(std::memory_order_seq_cst);
     guards.push_back(std::make_unique<TableCore::Guard>(table.core, deadline));
     recheck_priorities(i);
-    blocked->text = table.why_no_insert();
+    blocked->text = state_.plan.restores ? "" : table.why_no_insert();
     if (!blocked->text.empty()) {
       blocked->why = Blocked::Why::kLimiter;
       blocked->table = i;
@@ -258,6 +266,7 @@ Blocked ItemCommit::resume() {
 // the other tables, which no longer pay for it. The call has passed, so this must neither fail nor wait; the next call
 // does what is left. Takes the heap's lock for each chunk, if it is free.
 void ItemCommit::let_go(const std::vector<u32>& lanes) {
+  if (state_.plan.restores) return;  // items may come to any of its rows
   Heap& heap = state_.arena->heap();
   for (const u32 index : lanes) {
     Lane& lane = state_.lanes[index];

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "replay/item_rows.h"
+#include "rows/chunk_view.h"
+
 namespace di {
 
 namespace {
@@ -112,6 +115,49 @@ bool Reads::positions(std::span<const u64> keys, std::vector<i64>* positions, De
     positions->push_back(live ? static_cast<i64>(item->number - number) : -1);
   }
   return true;
+}
+
+std::vector<u64> Reads::waiting(Deadline deadline) {
+  std::vector<u64> keys;
+  TableCore::Guard guard(core_, deadline);
+  Steps steps(core_.items.slots(), "a table's waiting items");
+  for (u32 slot = core_.items.order().first_waiting(); slot != kNone; slot = core_.items.order().next(slot)) {
+    steps.take();
+    keys.push_back(core_.items[slot].key(slot));
+  }
+  return keys;
+}
+
+std::vector<ItemPlace> Reads::places(std::span<const u64> keys, Deadline deadline) {
+  std::vector<ItemPlace> found;
+  found.reserve(keys.size());
+  const Heap& heap = core_.arena->heap();
+  while (found.size() < keys.size()) {
+    TableCore::Guard guard(core_, deadline);  // an item holds its chunks
+    for (const std::size_t stop = std::min(keys.size(), found.size() + kBatchStep); found.size() < stop;) {
+      const Item* const item = core_.items.find(keys[found.size()]);
+      found.push_back({});
+      if (item == nullptr) continue;
+      const RowAt at = first_step(heap, *item);
+      if (at.chunk == kNone) throw Error(Code::kCorruptData, "an item's rows are not in its chunks");
+      const ChunkHeader& header = heap.chunk_memory.head(at.chunk);
+      ChunkView view{};
+      view.marks = reinterpret_cast<const RowMark*>(heap.chunk_memory.body(at.chunk).data() + header.marks_offset);
+      view.first_episode = header.first_episode;
+      found.back() = {episode_of(view, at.row), start_of(view, at.row), item->rows(), item->flags()};
+    }
+  }
+  return found;
+}
+
+std::vector<u64> Reads::epochs(std::span<const u64> keys, Deadline deadline) {
+  std::vector<u64> found(keys.size(), 0);
+  if (!core_.uses.by_epochs()) return found;
+  TableCore::Guard guard(core_, deadline);
+  for (std::size_t i = 0; i < keys.size(); ++i)
+    if (const Item* item = core_.items.find(keys[i]); item != nullptr && item->is(ItemState::kLive))
+      found[i] = core_.uses.drawn_epochs(*item);
+  return found;
 }
 
 // Visits slots in steps of the golden ratio, kBatchStep slots in each hold of the lock.

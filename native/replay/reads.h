@@ -10,6 +10,13 @@
 
 namespace di {
 
+struct ItemPlace {  // where an item begins
+  u64 episode;
+  i64 start;  // its first own step, in the episode
+  u32 rows;   // 0: the item is gone
+  u32 flags;
+};
+
 class Reads {
  public:
   Reads(TableCore& core, Draws& draws) : core_(core), draws_(draws) {}
@@ -28,6 +35,12 @@ class Reads {
   bool at(std::span<const i64> positions, std::vector<u64>* keys, Deadline deadline);
   // The reverse: positions of these items, -1: gone. False: as above.
   bool positions(std::span<const u64> keys, std::vector<i64>* positions, Deadline deadline);
+
+  // Keys of the items that wait for late columns, in the order of their insertion.
+  std::vector<u64> waiting(Deadline deadline);
+  std::vector<ItemPlace> places(std::span<const u64> keys, Deadline deadline);
+  // With Once: by key, the epochs that are over for the item (UseCounts::drawn_epochs); 0: it is gone.
+  std::vector<u64> epochs(std::span<const u64> keys, Deadline deadline);
 
   // Keys of the live items in `count` slots, for samples of the table: takes entries `start` to `start + count` of a
   // fixed sequence of slots, any part of which is spread evenly over the table.

@@ -189,6 +189,16 @@ bool RowRoom::make_fit(u32 index, u64 heap_bytes, Deadline deadline, Blocked* bl
     rehearse(index, heap_bytes);
     return true;
   }
+  const Lane& lane = state_.lanes[index];
+  if (!lane.chunks.empty()) {
+    const OpenChunk& chunk = lane.chunks[lane.staged.current];
+    const u64 row = static_cast<u64>(lane.staged.raw - chunk.first_raw);
+    if (row < chunk.capacity() && row == 0 && chunk.heap_size() >= heap_bytes) return true;
+  }
+  return begin_chunk(index, heap_bytes, deadline, blocked);
+}
+
+bool RowRoom::begin_chunk(u32 index, u64 heap_bytes, Deadline deadline, Blocked* blocked) {
   Lane& lane = state_.lanes[index];
   const LanePosition& at = lane.staged;
   if (lane.chunks.empty()) {
@@ -196,9 +206,6 @@ bool RowRoom::make_fit(u32 index, u64 heap_bytes, Deadline deadline, Blocked* bl
     enter(lane, 0);
     return true;
   }
-  const OpenChunk& chunk = lane.chunks[at.current];
-  const u64 row = static_cast<u64>(at.raw - chunk.first_raw);
-  if (row < chunk.capacity() && row == 0 && chunk.heap_size() >= heap_bytes) return true;
   while (at.current + 1 < lane.chunks.size() && lane.chunks[at.current + 1].heap_size() < heap_bytes) {
     const OpenChunk& small = lane.chunks[at.current + 1];
     state_.arena->heap().chunks.close(small.descriptor(), kNone, small.entry(), deadline);

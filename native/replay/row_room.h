@@ -19,6 +19,8 @@ class RowRoom {
   bool ensure(u32 lane, u64 heap_bytes, Deadline deadline, Blocked* blocked) {
     return fits(lane, heap_bytes) || make_fit(lane, heap_bytes, deadline, blocked);
   }
+  // Goes on to a new chunk whatever room the current one has: the next row becomes its row 0.
+  bool begin_chunk(u32 lane, u64 heap_bytes, Deadline deadline, Blocked* blocked);
   // Closes chunks that were opened for a call that failed and can never pass.
   void close_spare(const std::vector<u32>& lanes);
   // After a table was resized its reserve is for chunks of another size: gives new chunks that size.

@@ -140,4 +140,48 @@ void RowWriter::write_cells_behind(u32 index, const RowSource& source) {
   at.heap_used = chunk.heap_used();
 }
 
+// Steps that are missing take rows without values where the chunk has room for them: only rows with a begin in their chunk
+// are numbered from there. Else a new chunk begins, whose header says which episode its first row continues.
+bool RowWriter::begin_given(const GivenRow& given, const RowSource& source, Deadline deadline, Blocked* blocked) {
+  Lane& lane = state_.lanes[0];
+  LanePosition& at = lane.staged;
+  const bool same = at.open && given.episode == at.given_episode && given.step > at.given_step;
+  const u64 missing = static_cast<u64>(same ? given.step - at.given_step - 1 : given.step);
+  if (!same) {
+    at.open = true;
+    ++at.episode;
+  }
+  if (missing == 0) return true;
+  u64 row = 0, room = 0;
+  if (!lane.chunks.empty()) {
+    row = static_cast<u64>(at.raw - lane.chunks[at.current].first_raw);
+    room = lane.chunks[at.current].capacity() - row;
+  }
+  if (row == 0 || missing >= room) {
+    const u64 need = state_.cells.heap_need(source, {}, given.step, given.final);
+    if ((row != 0 || room == 0) && !room_.begin_chunk(0, need, deadline, blocked)) return false;
+    lane.chunks[at.current].set_first_episode(at.episode);
+    at.begun_in_chunk = 0;
+    at.begin_raw = at.raw - given.step;
+    return true;
+  }
+  OpenChunk& chunk = lane.chunks[at.current];
+  for (u64 i = 0; i < missing; ++i, ++at.raw) {
+    const bool first = !same && i == 0;
+    chunk.mark(static_cast<u32>(row + i), first, true, at.begun_in_chunk, at.begin_raw - chunk.first_raw);
+    if (!first) continue;
+    at.begin_raw = at.raw;
+    ++at.begun_in_chunk;
+  }
+  return true;
+}
+
+void RowWriter::show_late(u32 there) {
+  if (state_.plan.layout.late_bytes == 0) return;
+  Lane& lane = state_.lanes[0];
+  u32 row = 0;
+  OpenChunk& chunk = lane.chunk_of(lane.staged.raw - 1, &row);
+  chunk.show_late(row, there);
+}
+
 }  // namespace di

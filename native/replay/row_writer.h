@@ -17,6 +17,11 @@ class RowWriter {
   // The same for an observation whose row may still be completed: writes it to its chunk, or keeps it in memory.
   bool store_ahead(u32 lane, const RowSource& source, Deadline deadline, Blocked* blocked);
 
+  // A restored row that does not follow the one before: begins its episode, or leaves out the steps that were not
+  // exported, so that the row keeps its number in the episode. `source`: of that row.
+  bool begin_given(const GivenRow& row, const RowSource& source, Deadline deadline, Blocked* blocked);
+  void show_late(u32 there);  // of the restored row just written: which late values are there
+
  private:
   void write_cells(u32 lane, const RowSource& source);
   void write_cells_behind(u32 lane, const RowSource& source);

@@ -138,4 +138,16 @@ void TableSettings::finish(Deadline deadline) {
   announce();
 }
 
+// A kill in between leaves some of the counts: the table is not open for draws yet (kBeingImported).
+void TableSettings::restore(const RestoredCounts& counts, Deadline deadline) {
+  TableCore::Guard guard(core_, deadline);
+  core_.change();
+  core_.undo.set(header_.epoch, counts.epoch);
+  core_.undo.set(header_.latest_epoch, counts.latest_epoch);
+  core_.undo.set(header_.rng_counter, counts.rng_counter);
+  core_.commit();
+  header_.max_priority = counts.max_priority;
+  __atomic_store_n(&header_.max_bytes, counts.max_bytes, __ATOMIC_RELAXED);  // Budget reads it without this lock
+}
+
 }  // namespace di

@@ -8,6 +8,14 @@
 
 namespace di {
 
+// What an export keeps of a table beside its settings and items.
+struct RestoredCounts {
+  u64 epoch, latest_epoch;  // Once
+  u64 rng_counter;
+  double max_priority;
+  u64 max_bytes;
+};
+
 class TableSettings {
  public:
   TableSettings(TableCore& core, Draws& draws) : core_(core), draws_(draws), header_(core.header) {}
@@ -21,6 +29,7 @@ class TableSettings {
   void configure(const LimiterState* limiter, const double* alpha, const double* beta, const i64* max_staleness,
                  Deadline deadline);
   void finish(Deadline deadline);
+  void restore(const RestoredCounts& counts, Deadline deadline);  // of a table that has no items yet
   u64 keep_gone_keys(Deadline deadline);  // from now on; returns how many there were before
   void reset(Deadline deadline);          // removes every item and sets all counts to 0
 

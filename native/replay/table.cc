@@ -21,6 +21,7 @@ std::string Table::why_no_insert() {
         .told();
   }
   const i64 size = static_cast<i64>(header_.size);
+  if (header_.limiter.min_size == kBeingImported) return kImportText;
   LimiterState limiter = header_.limiter;  // items that wait for late columns count as inserted here, and only here
   limiter.inserts += static_cast<i64>(header_.waiting);
   if (!may_insert(limiter, static_cast<i64>(core.present())))
@@ -69,10 +70,10 @@ u32 Table::insert_one(const NewItem& fresh) {
   item.priority = first_priority(fresh);
   item.version = fresh.version;
   item.place = Item::make_place(fresh.chunk, fresh.row);
-  item.span = Item::make_span(fresh.rows, fresh.back, fresh.flags);
+  item.span = Item::make_span(fresh.rows, fresh.back, fresh.flags) | fresh.uses;
   DI_FAULT("table.insert_before_state");
   if (fresh.waits == nullptr) {
-    core.enter_order(slot);
+    core.enter_order(slot, fresh.epochs < 0 ? header_.epoch : static_cast<u64>(fresh.epochs) - fresh.uses);
   } else {
     fresh.waits->store(slot + 1, std::memory_order_relaxed);
     core.undo.set(item.state, item.state_as(ItemState::kWaiting));

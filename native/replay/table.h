@@ -27,6 +27,8 @@ struct NewItem {
   i64 version;
   double priority;               // NaN: the table's default
   Shared<u32>* waits = nullptr;  // not null: a late column is missing; where its slot is noted (rows/late.h)
+  u32 uses = 0;
+  i64 epochs = -1;  // Once: the epochs that are over for it; -1: it joins the running one
 };
 
 class Table : public std::enable_shared_from_this<Table> {

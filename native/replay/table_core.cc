@@ -141,10 +141,10 @@ void TableCore::end_live(u32 slot) {
   --header.size;
 }
 
-void TableCore::enter_order(u32 slot) {
+void TableCore::enter_order(u32 slot, u64 joined) {
   undo.set(items[slot].number, header.next_number);
   undo.set(header.next_number, header.next_number + 1);
-  undo.set(items[slot].state, uses.new_state(items[slot].generation()));
+  undo.set(items[slot].state, uses.new_state(items[slot].generation(), joined));
   undo.set(header.total_inserts, header.total_inserts + 1);
   undo.set(header.limiter.inserts, static_cast<u64>(header.limiter.inserts + 1));
   items.order().push_back(slot);
@@ -154,7 +154,7 @@ void TableCore::enter_order(u32 slot) {
 void TableCore::end_wait(u32 slot) {
   items.order().end_wait(slot);
   --header.waiting;
-  enter_order(slot);
+  enter_order(slot, header.epoch);
 }
 
 // The item's words change through the undo record.

@@ -70,7 +70,8 @@ class TableCore {
   void end_live(u32 slot);   // from now on it can't
   void free_slot(u32 slot);  // of an item no longer live or held; the uses of its chunks end with the commit
   // An inserted item that is complete becomes live: it gets the next insertion number, and the limiter counts it.
-  void enter_order(u32 slot);
+  // `joined`: with Once, the epoch in which it joins.
+  void enter_order(u32 slot, u64 joined);
   void end_wait(u32 slot);  // the same for an item that waited for late columns, which are all there now
   // Removes a live, held or waiting item. undrawn_counts: if the item was never drawn and the limiter is a queue's, the limiter
   // counts one insert less.

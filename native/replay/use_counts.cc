@@ -12,9 +12,9 @@ constexpr u32 kUndeliveredBits = 8;
 // from the running epoch by at most the undelivered draws, which are far fewer than half of the range of these bits.
 u32 UseCounts::joined_shift() const { return limited() ? 32 + kUndeliveredBits : 32; }
 
-u64 UseCounts::new_state(u64 generation) const {
+u64 UseCounts::new_state(u64 generation, u64 joined) const {
   const u64 state = Item::free_state(generation) | static_cast<u64>(ItemState::kLive);
-  return by_epochs() ? state | header_.epoch << joined_shift() : state;
+  return by_epochs() ? state | joined << joined_shift() : state;
 }
 
 u64 UseCounts::undelivered(const Item& item) const {

@@ -14,7 +14,7 @@ class UseCounts {
   bool by_epochs() const { return header_.sampler == static_cast<u64>(SamplerKind::kOnce); }
   bool used_up(const Item& item) const { return item.uses() >= header_.max_times_sampled; }
 
-  u64 new_state(u64 generation) const;  // `state` of a new live item
+  u64 new_state(u64 generation, u64 joined) const;  // `state` of a new live item; `joined`: an epoch
 
   // Counts a draw. The uses stop at kMostUses, before they overflow into the bits of the rows; with Once, `state`
   // counts the further epochs.

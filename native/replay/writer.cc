@@ -119,6 +119,32 @@ Blocked Writer::insert_whole(const WriterCall& call, const std::vector<WholeItem
   return stage(call.lanes, write, deadline, &blocked);
 }
 
+Blocked Writer::restore_rows(const WriterCall& call, const std::vector<GivenRow>& rows, Deadline deadline) {
+  Blocked blocked;
+  if (!begin_call(call, false, &blocked)) return blocked;
+  state_.restored.clear();
+  const auto write = [&] { return episodes_.restore_rows(call, rows, deadline, &blocked); };
+  return stage(call.lanes, write, deadline, &blocked);
+}
+
+Blocked Writer::restore_items(std::vector<GivenItem> items, Deadline deadline) {
+  WriterCall call;
+  call.lanes.push_back(0);
+  Blocked blocked;
+  if (!begin_call(call, false, &blocked)) return blocked;
+  state_.given = std::move(items);
+  for (u32 i = 0; i < state_.given.size(); ++i) {
+    const GivenItem& item = state_.given[i];
+    if (item.first < 0 || item.rows == 0 || item.rows > kMaxWindowRows || item.back >= item.rows ||
+        item.first > state_.lanes[0].committed.raw - i64{item.rows}) {
+      state_.roll_back(call.lanes);
+      throw Error(Code::kInvalid, "an item covers rows that were not restored");
+    }
+    state_.pending[0].push_back({0, Window{item.first, item.rows, item.back, item.flags, 0}, item.priority, i + 1});
+  }
+  return commit_.commit(call.lanes, deadline);
+}
+
 Blocked Writer::finish(Deadline deadline) {
   WriterCall call;
   for (u32 i = 0; i < state_.plan.lanes; ++i) call.lanes.push_back(i);

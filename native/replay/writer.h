@@ -31,11 +31,17 @@ class Writer {
   // Inserts rows whole: each item is an episode of lane 0. A single entry of `items` stands for all. call.priority has
   // one number for each item.
   Blocked insert_whole(const WriterCall& call, const std::vector<WholeItem>& items, Deadline deadline);
+  // Rows of an export, in lane 0. call.columns: of all rows; call.next: the columns that an observation behind a step has.
+  // Their raw numbers are in restored().
+  Blocked restore_rows(const WriterCall& call, const std::vector<GivenRow>& rows, Deadline deadline);
+  // Items over these rows, in the order of insertion. Throws kInvalid for rows that are not there.
+  Blocked restore_items(std::vector<GivenItem> items, Deadline deadline);
   Blocked finish(Deadline deadline);             // ends open episodes as end_episode() does
   Blocked resume() { return commit_.resume(); }  // inserts the rest of a call that has passed; kNothing: all is done
   void close();                                  // closes the writer's chunks, and is no longer counted by its tables
 
   const std::vector<MadeItem>& made(u32 table) const { return state_.made[table]; }
+  const std::vector<i64>& restored() const { return state_.restored; }
   // The version of rows written from now on, in a table that tracks versions.
   void set_version(u32 table, i64 version) { state_.versions[table] = version; }
   const WriterPlan& plan() const { return state_.plan; }

@@ -39,6 +39,7 @@ struct WriterPlan {
   ColumnMask unbounded;        // columns whose length has no bound
   ColumnMask late;             // columns that a step need not give
   bool counted = true;         // its tables count it as an open writer; not so the writer of table.insert()
+  bool restores = false;       // writes what was exported: asks no limiter, and keeps all its chunks until it closes
 };
 
 // The values of one column in a call. That of step t and the l-th lane of the call is cells[t * lanes + l], or lies at
@@ -66,6 +67,22 @@ struct WriterCall {
 // One item of rows inserted whole: `rows` of them, of which the first `steps` are steps.
 struct WholeItem {
   u32 rows = 1, steps = 1, flags = 0;
+};
+
+// One row as an export has it (Writer::restore_rows).
+struct GivenRow {
+  i64 episode;  // any number that tells episodes apart
+  i64 step;     // in the episode
+  bool final;   // it holds only an observation after a step
+  u32 late;     // which of its late values are there, as in LateWord
+};
+// One item over rows that were restored.
+struct GivenItem {
+  i64 first;  // raw row
+  u32 rows, back, flags, uses;
+  i64 version;
+  double priority;
+  u64 epochs;  // Once: UseCounts::drawn_epochs()
 };
 
 struct MadeItem {

@@ -13,6 +13,7 @@ struct Pending {
   u32 lane;
   Window window;
   double priority;
+  u32 given = 0;  // position in WriterState::given, + 1; 0: a new item
 };
 
 struct WriterState {
@@ -42,6 +43,8 @@ struct WriterState {
   std::vector<std::vector<Pending>> pending;  // by table
   std::vector<std::vector<MadeItem>> made;    // by table
   std::vector<Window> windows;                // of one table, from the row just written
+  std::vector<i64> restored;                  // raw numbers of the rows that were restored
+  std::vector<GivenItem> given;               // items that are restored
 };
 
 }  // namespace di

@@ -77,6 +77,11 @@ class OpenChunk {
   bool has_late(u32 row, u32 needs) const {
     return (needs & ~late_there(late_.words[row].word.load(std::memory_order_relaxed))) == 0;
   }
+  // Of a row that no reader sees yet: shows only these of the late values that were written.
+  void show_late(u32 row, u32 there) {
+    const u32 written = late_there(late_.words[row].word.load(std::memory_order_relaxed));
+    late_.words[row].word.store(late_word(0, written & there, 0), std::memory_order_relaxed);
+  }
   Shared<u32>* waits(u32 table, u32 row) const { return &late_.waits(table, row); }
   void mark(u32 row, bool first, bool final, u32 episodes_before, i64 last_first);
   bool is_final(u32 row) const;

@@ -343,6 +343,8 @@ ITEM_FINISHED: int = 4
 
 ITEM_NO_NEXT: int = 1
 
+BEING_IMPORTED: int = 4611686018427387904
+
 class Table:
     @staticmethod
     def create(arena: Arena, shape: dict[str, Any], timeout: float, /) -> Table: ...
@@ -366,6 +368,15 @@ class Table:
     def keep_gone_keys(self, timeout: float, /) -> int: ...
     def gone_keys(self, start: int, timeout: float, /) -> tuple[numpy.typing.NDArray[numpy.uint64], int] | None: ...
     def keys(self, start: int, n: int, timeout: float, spread: bool = False) -> numpy.typing.NDArray[numpy.uint64]: ...
+    def places(
+        self, keys: numpy.typing.NDArray[Any], timeout: float, /
+    ) -> tuple[
+        numpy.typing.NDArray[numpy.int64],
+        numpy.typing.NDArray[numpy.int64],
+        numpy.typing.NDArray[numpy.uint32],
+        numpy.typing.NDArray[numpy.uint32],
+    ]: ...
+    def waiting(self, timeout: float, /) -> numpy.typing.NDArray[numpy.uint64]: ...
     def remove(self, keys: numpy.typing.NDArray[Any], timeout: float, /) -> int: ...
     def update(
         self, keys: numpy.typing.NDArray[Any], priorities: numpy.typing.NDArray[Any], timeout: float, /
@@ -385,6 +396,7 @@ class Table:
     def resize(
         self, capacity: int, slots: int, reserve: tuple[int, int, int], seen: tuple[int, int, int], timeout: float, /
     ) -> bool: ...
+    def restore(self, counts: tuple[int, int, int, float, int], timeout: float, /) -> None: ...
     def configure(
         self,
         limiter: tuple[float, float, float, int, bool] | None,
@@ -421,6 +433,9 @@ class Undelivered:
     @property
     def who(self) -> str: ...
 
+class RowList:
+    def __init__(self, table: Table, view: dict[str, Any], late: list[str], /) -> None: ...
+
 class Measured:
     @property
     def items(self) -> int: ...
@@ -442,6 +457,15 @@ class Reader:
     def undelivered(self, draws: Draws, /) -> Undelivered | None: ...
     def peek(self, keys: numpy.typing.NDArray[Any], beta: float | None, which: list[int] | None) -> PeekedParts: ...
     def peek_oldest(self, start: int, count: int, which: list[int] | None, timeout: float) -> PeekedParts: ...
+    def rows(
+        self, list: RowList, keys: numpy.typing.NDArray[Any], count: int, observed: list[int], timeout: float
+    ) -> tuple[
+        tuple[numpy.typing.NDArray[Any], ...],
+        numpy.typing.NDArray[numpy.bool_],
+        numpy.typing.NDArray[numpy.uint32],
+        Parts,
+        Parts,
+    ]: ...
     def update(
         self,
         keys: numpy.typing.NDArray[Any],
@@ -507,6 +531,16 @@ class Writer:
     def insert(
         self, rows: Any, items: list[tuple[int, int, int]], total: int, priority: Any, bare: bool = False
     ) -> list[Made] | Blocked: ...
+    def restore_rows(
+        self,
+        rows: Any,
+        episodes: numpy.typing.NDArray[numpy.int64],
+        steps: numpy.typing.NDArray[numpy.int64],
+        finals: numpy.typing.NDArray[numpy.bool_],
+        late: numpy.typing.NDArray[numpy.uint32],
+        observed: list[int],
+    ) -> numpy.typing.NDArray[numpy.int64] | Blocked: ...
+    def restore_items(self, items: tuple[numpy.typing.NDArray[Any], ...]) -> list[Made] | Blocked: ...
     def finish(self) -> list[Made] | Blocked: ...
     def resume(self) -> list[Made] | Blocked: ...
     def close(self) -> None: ...

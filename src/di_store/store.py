@@ -294,6 +294,50 @@ class Store:
         )
         return self._tables.create(name, options, exist_ok, timeout)
 
+    def import_table(
+        self,
+        path: str | os.PathLike[str],
+        name: str | None = None,
+        *,
+        capacity: int | NotGiven | None = NOT_GIVEN,
+        sampler: Sampler | NotGiven = NOT_GIVEN,
+        limiter: Limiter | NotGiven = NOT_GIVEN,
+        allow_pickle: bool = False,
+        timeout: float | None = 60,
+    ) -> Table:
+        """Make a table from the file that `Table.export` wrote. Nothing can be drawn from it before all is there.
+
+        It has the settings, rows, items, priorities, counts of draws and versions of the exported table, in the order
+        of insertion; rows that items share are stored once. Keys and numbers of episodes are new. The limiter counts
+        anew, as after `Table.configure`. Takes time in proportion to items and rows; one part of the file, 16 MiB of
+        rows or one row, is in this process's memory at a time, and about 150 bytes an item.
+
+        Args:
+            path: of the file.
+            name: of the table; None: as it was exported.
+            capacity: items, at least as many as the file holds; not given: as exported.
+            sampler: not given: as exported.
+            limiter: a queue stays a queue; not given: as exported.
+            allow_pickle: read Python values of an `Opaque` table that were pickled, or are instances of classes of
+                yours. Later reads of such a value run code that the file names: only for files that you trust.
+            timeout: seconds to wait for room and locks.
+
+        Raises:
+            CorruptData: no exported table, or damaged. LayoutMismatch: another version of the format. TableExists: the
+            name is taken. CapacityError: it does not fit. ValueError: `capacity`, `sampler` or `limiter` contradict the
+            other settings; or pickled values without `allow_pickle`. OSError: of the file. In all cases there is no
+            table afterwards.
+        """
+        return self._tables.import_table(
+            path,
+            name,
+            capacity=capacity,
+            sampler=sampler,
+            limiter=limiter,
+            allow_pickle=allow_pickle,
+            timeout=timeout,
+        )
+
     def table(self, name: str, timeout: float | None = 0) -> Table:
         """The table of that name.
 

@@ -135,7 +135,8 @@ class Band:
             value = config.as_float(f"Band({name}=)", getattr(self, name), "a number, or infinity")
             if math.isnan(value):
                 raise ValueError(f"Band({name}=nan) is no bound: give a number, or infinity")
-            object.__setattr__(self, name, value)
+            unbounded = math.copysign(math.inf, value) if abs(value) >= UNBOUNDED else value
+            object.__setattr__(self, name, unbounded)
         if (error := self._standstill()) is not None:
             raise ValueError(
                 f"{self!r} is too narrow: at inserts * ratio - draws = {float(error):g} a draw would fall below "
@@ -207,14 +208,38 @@ Limiter: TypeAlias = MinSize | SamplesPerInsert | Band | Queue | Stack
 LIMITERS: tuple[type[Limiter], ...] = (MinSize, SamplesPerInsert, Band, Queue, Stack)
 
 
+def with_bounds(limiter: Limiter, bounds: Bounds) -> Limiter:
+    """The limiter of a table that has these bounds by now.
+
+    Args:
+        limiter: with which it was made; `Table.configure` may have changed it since.
+        bounds: its four numbers.
+    """
+    if limiter.bounds == bounds:
+        return limiter
+    if isinstance(limiter, (Queue, Stack)):
+        return type(limiter)(int(bounds.max_diff))
+    if bounds.max_diff == UNBOUNDED and bounds.min_diff == -UNBOUNDED:
+        return MinSize(bounds.min_size)
+    centre = bounds.ratio * bounds.min_size
+    found = SamplesPerInsert(bounds.ratio, bounds.min_size, max(0.0, bounds.max_diff - centre) / centre)
+    close = math.isclose(found.bounds.min_diff, bounds.min_diff, rel_tol=1e-9, abs_tol=1e-9)
+    if close and math.isclose(found.bounds.max_diff, bounds.max_diff, rel_tol=1e-9):
+        return found
+    return Band(bounds.min_size, bounds.ratio, bounds.min_diff, bounds.max_diff)
+
+
 def check_limiter(value: object) -> Limiter:
     """`value` if it is a limiter, else TypeError with the ones there are."""
     return config.instance("limiter", value, LIMITERS)
 
 
 def limiter_to_plain(limiter: Limiter) -> dict[str, Any]:
-    """`limiter` as plain data."""
-    return config.to_plain(limiter)
+    """`limiter` as plain data; `UNBOUNDED` stands for infinity, which JSON lacks."""
+    plain = config.to_plain(limiter)
+    if isinstance(limiter, Band):
+        plain |= {"low": limiter.bounds.min_diff, "high": limiter.bounds.max_diff}
+    return plain
 
 
 def limiter_from_plain(plain: Any) -> Limiter:

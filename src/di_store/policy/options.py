@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any
 
@@ -105,6 +105,22 @@ def check_options(options: TableOptions, own_seed: int) -> Settings:
     )
     check_combination(settings)
     return settings
+
+
+def imported_settings(
+    settings: Settings, capacity: int | NotGiven | None, sampler: Sampler | NotGiven, limiter: Limiter | NotGiven
+) -> Settings:
+    """The settings of an exported table, checked, with what the importer chose in place of its own.
+
+    Raises:
+        TypeError, ValueError: as `check_options`.
+    """
+    chosen = {"durability": "memory", "capacity": capacity, "sampler": sampler, "limiter": limiter}
+    own = {
+        name: getattr(settings, name) for name in (each.name for each in fields(TableOptions)) if name != "durability"
+    }
+    given = {name: value for name, value in chosen.items() if value is not NOT_GIVEN}
+    return check_options(TableOptions(**{**own, **given}), settings.seed)
 
 
 def _declared(schema: Any) -> Schema | None:

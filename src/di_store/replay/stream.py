@@ -143,6 +143,22 @@ def build_inserter(handle: TableHandle, seconds: float) -> tuple[_core.Writer, S
     return _core.Writer(handle.arena, plan, seconds), schema
 
 
+def build_restorer(handle: TableHandle, schema: Schema, seconds: float) -> tuple[_core.Writer, Layout]:
+    """The core's writer for rows and items of an exported table, and the layout of its rows.
+
+    Args:
+        handle: of the table.
+        schema: of the rows.
+        seconds: to wait for locks that stopped processes hold; negative: no limit.
+    """
+    plan = writer_plan([handle], schema, None, Autoreset.OFF, seconds)
+    plan |= {"terminated": -1, "truncated": -1, "discount": -1, "version": -1, "counted": False, "restores": True}
+    for table in plan["tables"]:
+        table["track_version"] = False
+    sparse = sparse_columns([(handle.settings.view, _schema_of(handle))]) & set(schema.names)
+    return _core.Writer(handle.arena, plan, seconds), make_layout(schema, sparse)
+
+
 def _schema_of(handle: TableHandle) -> Schema:
     schema = handle.schema
     assert schema is not None, "columns are declared before a writer is built"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from di_store import _core
@@ -12,9 +14,20 @@ from di_store.base import config
 from di_store.base.errors import TableExists
 from di_store.lowering.plan import check_limits, read_plan
 from di_store.lowering.reserve import TableNeeds, make_room, needs_without_rows, table_needs
-from di_store.lowering.shape import table_shape
-from di_store.policy.options import TableOptions, check_options, check_table_name
+from di_store.lowering.shape import UNLIMITED, table_shape
+from di_store.policy.limiters import Limiter
+from di_store.policy.options import (
+    NOT_GIVEN,
+    NotGiven,
+    TableOptions,
+    check_options,
+    check_table_name,
+    imported_settings,
+)
+from di_store.policy.samplers import Sampler
 from di_store.policy.settings import Settings
+from di_store.replay.archive import ArchiveReader
+from di_store.replay.importing import Import, closed_limiter
 from di_store.replay.mixture import Mixture, Shares, flat_shares
 from di_store.replay.table import Table, open_table
 from di_store.replay.writer import Writer
@@ -35,6 +48,40 @@ class Tables:
         settings = check_options(options, self._seed_of(name))
         check_limits(settings.view)
         return self._create(name, settings, config.flag("exist_ok", exist_ok), lock_seconds(timeout))
+
+    def import_table(
+        self,
+        path: str | os.PathLike[str],
+        name: str | None,
+        *,
+        capacity: int | NotGiven | None,
+        sampler: Sampler | NotGiven,
+        limiter: Limiter | NotGiven,
+        allow_pickle: bool,
+        timeout: float | None,
+    ) -> Table:
+        """`Store.import_table`."""
+        arena, seconds = self._session.writable(), lock_seconds(timeout)
+        with ArchiveReader(os.fspath(path)) as archive:
+            file = Import(archive, config.flag("allow_pickle", allow_pickle))
+            name = check_table_name(file.name if name is None else name)
+            if arena.table(name) is not None:
+                raise TableExists(f"store {self._session.name!r} has a table {name!r} already")
+            settings = imported_settings(file.settings, capacity, sampler, limiter)
+            check_limits(settings.view)
+            if capacity is not NOT_GIVEN:
+                file.check_capacity(settings.capacity)
+            settings = replace(settings, schema=file.schema)
+            needed = self._needed(name, settings, seconds)
+            shape = table_shape(settings, name, needed.reserve, needed.item_bytes)
+            shape |= {"limiter": closed_limiter(settings.limiter), "max_bytes": UNLIMITED}
+            made = Table(self._session, _core.Table.create(arena, shape, seconds))
+            try:
+                file.fill(made._open(), timeout, seconds)
+            except BaseException:
+                arena.drop_table(name, seconds)
+                raise
+        return made
 
     def open(self, name: str, timeout: float | None) -> Table:
         """`Store.table`."""

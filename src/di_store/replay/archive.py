@@ -1,0 +1,300 @@
+"""The file of an exported table: a zip of arrays in NumPy's format and a JSON text, see docs/table_format.md.
+
+It is written under another name, `<path>.part`, and renamed when it is complete and on disk: a kill leaves the file
+that was there before.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import IO, Any
+
+import msgspec
+import numpy as np
+
+from di_store.base.dtypes import Array
+from di_store.base.errors import CorruptData, LayoutMismatch, StoreError
+from di_store.columns.schema import Schema
+
+FORMAT = "di-store table"
+VERSION = 1
+MANIFEST = "table.json"
+ITEM_FACTS: tuple[tuple[str, str], ...] = (
+    ("key", "<u8"),
+    ("row", "<i8"),
+    ("rows", "<u4"),
+    ("back", "<u4"),
+    ("flags", "<u4"),
+    ("times_sampled", "<u4"),
+    ("version", "<i8"),
+    ("priority", "<f8"),
+    ("epochs", "<u8"),
+)
+"""Arrays ``items/<name>.npy`` and their types, one entry an item."""
+KINDS = ("rows", "whole")
+"""Folders of rows: those of streams, and those of transitions that were inserted whole."""
+_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
+_PIECE = 8 << 20
+_DATE = (1980, 1, 1, 0, 0, 0)
+
+
+class Counts(msgspec.Struct, forbid_unknown_fields=True):
+    """What a table counts, beside its items.
+
+    Attributes:
+        epoch: with `Once`, the one being drawn, from 0.
+        latest_epoch: with `Once`, the last one begun.
+        rng_counter: random numbers drawn.
+        max_priority: the largest priority ever given, at least 1.
+    """
+
+    epoch: int
+    latest_epoch: int
+    rng_counter: int
+    max_priority: float
+
+
+class Manifest(msgspec.Struct, forbid_unknown_fields=True):
+    """The text `table.json`.
+
+    Attributes:
+        name: the table's.
+        settings: as `policy.settings.Settings.to_text` has them, with what was changed since.
+        columns: the table's columns; None: none were declared yet.
+        items: how many there are.
+        waiting: how many of these, the last ones, wait for late columns.
+        skipped: items that left the table while it was exported.
+        rows: of each part, how many rows of streams.
+        whole: of each part, how many transitions that were inserted whole.
+    """
+
+    format: str
+    version: int
+    name: str
+    settings: dict[str, Any]
+    columns: list[dict[str, Any]] | None
+    counts: Counts
+    items: int
+    waiting: int
+    skipped: int
+    rows: list[int]
+    whole: list[int]
+
+
+def members(schema: Schema) -> dict[str, str]:
+    """Name in the file of each column: its own, or its number if that could not be a file's name."""
+    return {name: name if _PLAIN.fullmatch(name) else f"column {number}" for number, name in enumerate(schema.names)}
+
+
+def _header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    """The header of an array in C order, in NumPy's format 1.0, or 2.0 where it is long."""
+    described = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    text = repr(described).encode("latin1") + b"\n"
+    version, length = (1, 2) if len(text) < 60_000 else (2, 4)
+    text = text[:-1] + b" " * (-(8 + length + len(text)) % 64) + b"\n"
+    return b"\x93NUMPY" + bytes((version, 0)) + len(text).to_bytes(length, "little") + text
+
+
+class ArchiveWriter:
+    """Writes the file. A context manager: without an exception the file is at `path` afterwards, complete.
+
+    Raises:
+        StoreError: another process or thread is exporting to that path. OSError: of the file system.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path, self._part = path, path + ".part"
+        self._file = _lock_part(self._part)
+        self._zip = zipfile.ZipFile(self._file, "w", zipfile.ZIP_STORED)
+        self.bytes = 0
+
+    def array(self, name: str, array: Array) -> None:
+        """Add `<name>.npy`."""
+        array = np.ascontiguousarray(array)
+        data = memoryview(array.reshape(-1).view(np.uint8).data) if array.nbytes else memoryview(b"")
+        self._member(name + ".npy", _header(array.dtype, array.shape), data)
+
+    def manifest(self, manifest: Manifest) -> None:
+        """Add `table.json`."""
+        text = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
+        self._member(MANIFEST, b"", memoryview(text))
+
+    def _member(self, name: str, header: bytes, data: memoryview) -> None:
+        info = zipfile.ZipInfo(name, _DATE)
+        info.file_size = len(header) + data.nbytes
+        with self._zip.open(info, "w", force_zip64=info.file_size >= 1 << 31) as member:
+            member.write(header)
+            for at in range(0, data.nbytes, _PIECE):
+                member.write(data[at : at + _PIECE])
+
+    def __enter__(self) -> ArchiveWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._file:
+            if error is None:
+                self._zip.close()
+                self._file.flush()
+                os.fsync(self._file.fileno())
+                self.bytes = self._file.tell()
+                os.replace(self._part, self._path)
+                _sync_folder(self._path)
+                return
+            self._zip.fp = None  # else its destructor would write the directory
+            os.unlink(self._part)
+
+
+def _lock_part(part: str) -> IO[bytes]:
+    """The empty file `part`, locked: one that a killed process has left is used again."""
+    while True:
+        file = os.fdopen(os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666), "r+b")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.exists(part) and os.path.samestat(os.fstat(file.fileno()), os.stat(part)):
+                file.truncate()
+                return file
+        except BlockingIOError:
+            file.close()
+            text = f"another export is writing {part!r}"
+            raise StoreError(text, remedy="wait for it, or export to another path") from None
+        except BaseException:
+            file.close()
+            raise
+        file.close()  # renamed or removed by its owner between the two calls
+
+
+def _sync_folder(path: str) -> None:
+    folder = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+_DAMAGE: tuple[type[Exception], ...] = (
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    msgspec.MsgspecError,
+    NotImplementedError,
+    RuntimeError,
+    ValueError,
+    TypeError,
+    KeyError,
+    EOFError,
+    OverflowError,
+)
+
+
+class ArchiveReader:
+    """Reads the file, one array at a time. A context manager.
+
+    Raises:
+        CorruptData: it is no such file, or damaged; every member is compared with its checksum when it is read.
+        LayoutMismatch: another version of the format. OSError: of the file system.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        with self.checked():
+            self._zip = zipfile.ZipFile(path)
+        self._bytes = os.path.getsize(path)
+        try:
+            self.manifest = self._manifest()
+        except BaseException:
+            self._zip.close()
+            raise
+
+    def array(self, name: str, dtype: Any, shape: tuple[int, ...]) -> Array:
+        """The array `<name>.npy`, which has this type and shape."""
+        array: Array
+        with self.checked():
+            kind = np.dtype(dtype)
+            header, size = _header(kind, shape), kind.itemsize
+            for axis in shape:
+                size *= axis
+            info = self._info(name + ".npy", len(header) + size)
+            array = np.empty(shape, kind)
+            data = array.reshape(-1).view(np.uint8) if array.nbytes else np.empty(0, np.uint8)
+            with self._zip.open(info) as member:
+                if member.read(len(header)) != header:
+                    raise ValueError(f"{info.filename} is no {kind} array {shape}")
+                at = 0
+                while at < data.nbytes:
+                    piece = member.read(min(_PIECE, data.nbytes - at))
+                    if not piece:
+                        raise EOFError(f"{info.filename} ends early")
+                    data[at : at + len(piece)] = np.frombuffer(piece, np.uint8)
+                    at += len(piece)
+                member.read(1)  # the end, where the checksum is compared
+        return array
+
+    def table(self, name: str, dtype: Any, columns: int) -> Array:
+        """The array `<name>.npy` of this type, with any number of rows and so many columns."""
+        with self.checked():
+            kind = np.dtype(dtype)
+            size = self._zip.getinfo(name + ".npy").file_size
+            # A longer number of rows makes the header longer only in steps of 64 bytes.
+            rows = max(0, size - len(_header(kind, (0, columns)))) // (kind.itemsize * columns)
+        return self.array(name, kind, (rows, columns))
+
+    def _info(self, name: str, size: int | None) -> zipfile.ZipInfo:
+        info = self._zip.getinfo(name)
+        if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size or info.flag_bits & 1:
+            raise ValueError(f"{name} is compressed or encrypted")
+        if info.file_size > self._bytes or (size is not None and info.file_size != size):
+            raise ValueError(f"{name} has {info.file_size} bytes")
+        return info
+
+    def _manifest(self) -> Manifest:
+        with self.checked():
+            info = self._info(MANIFEST, None)
+            plain = msgspec.json.decode(self._zip.read(info))
+            if not isinstance(plain, dict) or plain.get("format") != FORMAT:
+                raise ValueError("it is no exported table")
+        if plain.get("version") != VERSION:
+            text = f"{self._path!r} has version {plain.get('version')!r} of the format, this process reads {VERSION}"
+            raise LayoutMismatch(text, remedy="use the version of di-store that wrote it")
+        with self.checked():
+            manifest = msgspec.convert(plain, Manifest)
+            numbers = [manifest.items, manifest.waiting, *manifest.rows, *manifest.whole]
+            if min(numbers) < 0 or max(numbers) > self._bytes or manifest.waiting > manifest.items:
+                raise ValueError("it holds less than it says")
+        return manifest
+
+    @contextmanager
+    def checked(self) -> Iterator[None]:
+        """Damage that is met in the block is a `CorruptData` about this file."""
+        try:
+            yield
+        except (CorruptData, LayoutMismatch):
+            raise
+        except _DAMAGE as error:
+            raise self.damaged(str(error) or type(error).__name__) from None
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # a place before the file's start
+                raise
+            raise self.damaged(str(error)) from None
+
+    def damaged(self, why: str) -> CorruptData:
+        """The error."""
+        return CorruptData(
+            f"{self._path!r} is no exported table, or is damaged: {why}", remedy="export the table again"
+        )
+
+    def __enter__(self) -> ArchiveReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._zip.close()

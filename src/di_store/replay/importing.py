@@ -1,0 +1,314 @@
+"""`Store.import_table`: fills a new table from the file of an exported one.
+
+Until the import is complete the table's limiter lets nothing pass (`BEING_IMPORTED`). First all rows are written to
+chunks that the writer keeps open, then the items are inserted in their order, then the limiter opens.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from di_store import _core
+from di_store._core import BEING_IMPORTED, ITEM_FINISHED, ITEM_NO_NEXT
+from di_store.base import tree
+from di_store.base.dtypes import Array
+from di_store.base.errors import CapacityError
+from di_store.columns.ragged import Ragged
+from di_store.columns.schema import Schema
+from di_store.lowering.plan import VALUE, finished_schema, native_view, observed_columns
+from di_store.lowering.shape import UNLIMITED, LimiterNumbers, limiter_numbers
+from di_store.objects.codec.plain import is_plain
+from di_store.policy.limiters import Limiter
+from di_store.policy.options import NOT_GIVEN, imported_settings
+from di_store.policy.settings import Settings
+from di_store.policy.views import Opaque
+from di_store.replay.archive import ITEM_FACTS, KINDS, ArchiveReader, members
+from di_store.replay.handle import TableHandle
+from di_store.replay.stream import build_restorer
+from di_store.runtime.waits import InsertWait
+
+_AT_ONCE = 65_536
+"""Items that are inserted in one call."""
+
+
+def closed_limiter(limiter: Limiter) -> LimiterNumbers:
+    """The limiter with which a table is made that will be filled."""
+    ratio, low, high, _, queued = limiter_numbers(limiter)
+    return ratio, low, high, BEING_IMPORTED, queued
+
+
+class Import:
+    """The content of a file, checked before the table is made as far as that needs no rows.
+
+    Raises:
+        CorruptData: no exported table, or damaged. LayoutMismatch: another version of the format.
+    """
+
+    def __init__(self, archive: ArchiveReader, allow_pickle: bool) -> None:
+        self._archive, self._allow_pickle = archive, allow_pickle
+        self._manifest = manifest = archive.manifest
+        self.name = manifest.name
+        with archive.checked():
+            own = Settings.from_text(msgspec.json.encode(manifest.settings).decode())
+            self.settings = imported_settings(own, NOT_GIVEN, NOT_GIVEN, NOT_GIVEN)
+            self.schema = None if manifest.columns is None else Schema.from_plain(manifest.columns)
+        self.items = manifest.items
+        shape = (manifest.items,)
+        self._facts = {name: archive.array(f"items/{name}", dtype, shape) for name, dtype in ITEM_FACTS}
+
+    def check_capacity(self, capacity: int | None) -> None:
+        """CapacityError if that is less than the items of the file."""
+        if capacity is not None and capacity < self.items:
+            raise CapacityError(
+                f"capacity={capacity}, and the file holds {self.items} items",
+                remedy=f"give capacity={self.items} or more; table.resize() makes it smaller afterwards, and evicts",
+            )
+
+    def fill(self, handle: TableHandle, timeout: float | None, seconds: float) -> None:
+        """Write the rows and insert the items into the new, closed table; then open it.
+
+        Args:
+            handle: of the table.
+            timeout: seconds to wait for room.
+            seconds: as `timeout`, as the core takes it.
+        """
+        handle.native.check_priorities(self._facts["priority"])
+        kinds = [
+            _Kind(self._archive, handle, kind, parts, self._allow_pickle)
+            for kind, parts in zip(KINDS, (self._manifest.rows, self._manifest.whole), strict=True)
+        ]
+        try:
+            for kind in kinds:
+                kind.restore_rows(timeout, seconds)
+            counts, most = self._manifest.counts, handle.settings.max_bytes
+            restored = (counts.epoch, counts.latest_epoch, counts.rng_counter, counts.max_priority)
+            with self._archive.checked():
+                handle.native.restore((*restored, UNLIMITED if most is None else most), seconds)
+            self._insert(handle, kinds, timeout)
+        finally:
+            for kind in kinds:
+                kind.close()
+        handle.native.configure(limiter_numbers(handle.settings.limiter), None, ..., None, seconds)
+
+    def _insert(self, handle: TableHandle, kinds: list[_Kind], timeout: float | None) -> None:
+        """Insert the items in their order: as many at once as are of one kind."""
+        facts = self._facts
+        whole = (facts["flags"] & ITEM_FINISHED) != 0
+        limit = handle.settings.max_times_sampled
+        if self.items and limit and int(facts["times_sampled"].max()) >= limit:
+            raise self._archive.damaged("an item was drawn as often as max_times_sampled admits")
+        raws = np.zeros(self.items, np.int64)
+        for number, kind in enumerate(kinds):
+            chosen = whole == bool(number)
+            if chosen.any():
+                raws[chosen] = kind.raw_rows({name: values[chosen] for name, values in facts.items()})
+        facts = {**facts, "row": raws}
+        changes = np.flatnonzero(whole[1:] != whole[:-1]) + 1
+        bounds = sorted({0, self.items, *changes.tolist(), *range(0, self.items, _AT_ONCE)})
+        for begin, end in itertools.pairwise(bounds):
+            part = tuple(facts[name][begin:end] for name in _RESTORED)
+            kinds[int(whole[begin])].restore_items(part, timeout)
+
+
+_RESTORED = ("row", "rows", "back", "flags", "times_sampled", "version", "priority", "epochs")
+
+
+class _Kind:
+    """The rows of one folder of the file."""
+
+    def __init__(
+        self, archive: ArchiveReader, handle: TableHandle, kind: str, parts: list[int], allow_pickle: bool
+    ) -> None:
+        self._archive, self._handle, self._kind, self._parts = archive, handle, kind, parts
+        self._allow_pickle = allow_pickle
+        self._rows = sum(parts)
+        self._native: _core.Writer | None = None
+        self._segments = np.empty((0, 3), np.int64)  # first row, episode, step
+        self._raws = np.empty(0, np.int64)  # raw row number of each segment's first row
+        self._finals = np.empty(0, np.int64)  # numbers of rows that hold only an observation
+
+    def close(self) -> None:
+        """Let go of the chunks that were written; those with items stay."""
+        if self._native is not None:
+            self._native.close()
+
+    # -- rows ---------------------------------------------------------------------------------------------------
+
+    def restore_rows(self, timeout: float | None, seconds: float) -> None:
+        """Write all rows."""
+        if not self._rows:
+            return
+        handle, view = self._handle, self._handle.settings.view
+        schema = handle.schema
+        if isinstance(view, Opaque):
+            schema = None
+        elif schema is None:
+            raise self._archive.damaged("it holds rows and no columns")
+        self._read_segments()
+        names = None
+        begin, raws = 0, []
+        for number, count in enumerate(self._parts):
+            if not count:
+                raise self._archive.damaged("it has an empty part")
+            folder = f"{self._kind}/{number:05}"
+            if self._native is None:
+                if schema is None:
+                    ends = self._archive.array(f"{folder}/ends/{VALUE}", np.int64, (count,))
+                    handle.reserve_opaque(int(np.diff(ends, prepend=0).max()), seconds)
+                    schema = handle.schema
+                assert schema is not None
+                if self._kind == "whole":
+                    schema = finished_schema(view, schema)
+                self._native, layout = build_restorer(handle, schema, seconds)
+                observed = () if isinstance(view, Opaque) else observed_columns(view, schema)
+                names = members(schema), layout.numbers(observed)
+            assert names is not None
+            assert schema is not None
+            rows = self._read_part(folder, count, schema, names[0])
+            late = self._late(folder, count, schema)
+            span = slice(begin, begin + count)
+            raws.append(self._write(rows, late, span, names[1], timeout))
+            begin += count
+        self._raws = np.concatenate(raws)
+
+    def _read_segments(self) -> None:
+        """Read which episodes and steps the rows are, and which hold only an observation."""
+        segments, finals, begin = [], [], 0
+        for number, count in enumerate(self._parts):
+            folder = f"{self._kind}/{number:05}"
+            found = self._archive.table(f"{folder}/segments", np.int64, 3)
+            final = self._archive.array(f"{folder}/final", np.bool_, (count,))
+            if len(found) and (found[0, 0] < begin or found[-1, 0] >= begin + count):
+                raise self._archive.damaged("an episode begins outside its part")
+            segments.append(found)
+            finals.append(np.flatnonzero(final) + begin)
+            begin += count
+        self._segments, self._finals = np.concatenate(segments), np.concatenate(finals)
+        rows, steps = self._segments[:, 0], self._segments[:, 2]
+        sound = len(rows) and rows[0] == 0 and (np.diff(rows) > 0).all()
+        if not sound or steps.min() < 0 or steps.max() >= 2**31:
+            raise self._archive.damaged("its episodes do not cover its rows")
+
+    def _read_part(self, folder: str, count: int, schema: Schema, names: dict[str, str]) -> dict[str, Any]:
+        leaves: dict[str, Any] = {}
+        for column in schema:
+            member = names[column.name]
+            if not column.ragged:
+                leaves[column.name] = self._archive.array(
+                    f"{folder}/data/{member}", column.dtype, (count, *column.shape)
+                )
+                continue
+            ends = self._archive.array(f"{folder}/ends/{member}", np.int64, (count,))
+            offsets = np.concatenate([np.zeros(1, np.int64), ends])
+            if (np.diff(offsets) < 0).any():
+                raise self._archive.damaged(f"the lengths of column {column.name!r} are wrong")
+            values = self._archive.array(f"{folder}/data/{member}", column.dtype, (int(ends[-1]), *column.shape))
+            leaves[column.name] = Ragged(values, offsets)
+        if self._handle.opaque and not self._allow_pickle:
+            _refuse_pickles(self._archive, leaves[VALUE])
+        return tree.unflatten(leaves)
+
+    def _late(self, folder: str, count: int, schema: Schema) -> Array:
+        """Which late columns are there, as bits by row."""
+        if not any(column.late for column in schema):
+            return np.zeros(count, np.uint32)
+        return self._archive.array(f"{folder}/late", np.uint32, (count,))
+
+    def _write(
+        self, rows: dict[str, Any], late: Array, span: slice, observed: list[int], timeout: float | None
+    ) -> Array:
+        """Write the rows of one part. Returns the raw row numbers of the segments that begin in it."""
+        count = span.stop - span.start
+        first = int(np.searchsorted(self._segments[:, 0], span.start, "right")) - 1
+        last = int(np.searchsorted(self._segments[:, 0], span.stop, "left"))
+        here = self._segments[first:last]
+        lengths = np.diff(np.append(here[:, 0], span.stop))
+        numbers = np.arange(span.start, span.stop)
+        lengths[0] -= span.start - here[0, 0]
+        begins, episodes, steps = (np.repeat(here[:, at], lengths) for at in range(3))
+        finals = np.zeros(count, np.bool_)
+        mine = slice(*np.searchsorted(self._finals, [span.start, span.stop]).tolist())
+        finals[self._finals[mine] - span.start] = True
+        native = self._native
+        assert native is not None
+        given = (rows, episodes, steps + numbers - begins, finals, late, observed)
+        raws: Array = self._waited(lambda: native.restore_rows(*given), native, timeout)
+        found: Array = raws[here[here[:, 0] >= span.start, 0] - span.start]
+        return found
+
+    def _waited(self, call: Callable[[], Any], native: _core.Writer, timeout: float | None) -> Any:
+        """Call the core, repeatedly while it is blocked."""
+        made = call()
+        if not isinstance(made, _core.Blocked):
+            return made
+        handle = self._handle
+        with InsertWait(handle.arena, timeout, f"import into table {handle.name!r}") as wait:
+            while isinstance(made, _core.Blocked):
+                wait.pause_for(made, handle.native, handle.arena)
+                handle.check_open()
+                made = native.resume() if made.passed else call()
+        return made
+
+    # -- items --------------------------------------------------------------------------------------------------
+
+    def raw_rows(self, facts: dict[str, Array]) -> Array:
+        """The raw numbers of items' first rows.
+
+        Raises:
+            CorruptData: items over rows that do not follow each other, or that hold no steps.
+        """
+        handle, view = self._handle, self._handle.settings.view
+        first, rows, back, flags = (facts[name] for name in ("row", "rows", "back", "flags"))
+        end = first + rows
+        sound = (first >= 0) & (rows > 0) & (end <= self._rows) & (flags < 16) & (facts["version"] >= -1)
+        if not self._rows or not sound.all():
+            raise self._archive.damaged("an item covers rows that are not there")
+        schema = handle.schema
+        assert schema is not None
+        plan = {} if isinstance(view, Opaque) else native_view(view, schema)
+        kind = plan.get("kind")
+        behind = (kind == _core.ViewKind.TRANSITION or bool(plan.get("bootstrap"))) & (
+            (flags & (ITEM_NO_NEXT | ITEM_FINISHED)) == 0
+        )
+        own_end = end - behind
+        crosses = bool(plan.get("cross_episodes"))
+        inside = np.searchsorted(self._finals, own_end) - np.searchsorted(self._finals, first)
+        if (own_end - first <= back).any() or (back >= plan.get("stack", 1)).any() or (not crosses and inside.any()):
+            raise self._archive.damaged("an item has no step, or takes an observation for one")
+        # Where rows do not follow the ones before, items do not go on.
+        breaks = self._segments[:, 0] if not crosses else self._segments[self._segments[:, 2] != 0, 0]
+        if (np.searchsorted(breaks, first, "right") != np.searchsorted(breaks, end - 1, "right")).any():
+            raise self._archive.damaged("an item goes on where its rows end")
+        segment = np.searchsorted(self._segments[:, 0], first, "right") - 1
+        found: Array = self._raws[segment] + first - self._segments[segment, 0]
+        return found
+
+    def restore_items(self, facts: tuple[Array, ...], timeout: float | None) -> None:
+        """Insert items, in their order."""
+        native = self._native
+        assert native is not None
+        self._waited(lambda: native.restore_items(facts), native, timeout)
+
+
+def _refuse_pickles(archive: ArchiveReader, values: Ragged) -> None:
+    """ValueError if reading one of the values would run code that the file names."""
+    for blob in _blobs(values):
+        size = int.from_bytes(blob[:8].tobytes(), "little")
+        header = blob[8 : 8 + size].tobytes()
+        with archive.checked():
+            plain = is_plain(header)
+        if not plain:
+            raise ValueError(
+                "the file holds pickled Python objects or names of classes, and reading them runs code that it names: "
+                "give allow_pickle=True if you trust who wrote it"
+            )
+
+
+def _blobs(values: Ragged) -> Iterator[Array]:
+    for begin, end in itertools.pairwise(values.offsets.tolist()):
+        yield values.values[begin:end]
