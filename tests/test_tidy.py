@@ -60,11 +60,11 @@ NATIVE_UP = {
 PUBLIC_METHODS = {
     "Store": set(
         "close resize stats check put get put_many get_many wait contains delete keys publish latest "
-        "create_table table drop_table writer mix name".split()
+        "create_table import_table table drop_table writer mix name".split()
     ),
     "Table": set(
         "writer insert extend sample update_priorities peek keys delete reset resize configure finish stats "
-        "update evicted loader name schema capacity view sampler at positions".split()
+        "update evicted export loader name schema capacity view sampler at positions".split()
     ),
 }
 # Classes that are still larger than they should be: how many methods each may have, so that the number can only fall.

@@ -29,13 +29,25 @@ GROUPS = {
     "Stores": ["open", "attach", "list_stores", "needed_memory", "StoreInfo", "Store"],
     "Objects and weights": ["Ref", "Published"],
     "The original DI-store's interface": ["Client"],
-    "Tables": ["Table", "Writer", "Items", "Batch", "Ragged", "Loader", "Mixture"],
+    "Tables": ["Table", "Writer", "Items", "Batch", "Ragged", "Loader", "Mixture", "Exported"],
     "Columns": ["Spec"],
     "Views": ["Step", "Opaque", "Transition", "Sequence", "Episode"],
     "Samplers and removers": ["Uniform", "Fifo", "Lifo", "MinHeap", "MaxHeap", "Prioritized", "Once"],
     "Limiters": ["MinSize", "SamplesPerInsert", "Band", "Queue", "Stack"],
 }
-MADE_BY_OTHERS = {"Store", "Table", "Writer", "Items", "Batch", "Ragged", "Loader", "Mixture", "Published", "StoreInfo"}
+MADE_BY_OTHERS = {
+    "Store",
+    "Table",
+    "Writer",
+    "Items",
+    "Batch",
+    "Ragged",
+    "Loader",
+    "Mixture",
+    "Published",
+    "StoreInfo",
+    "Exported",
+}
 SECTIONS = ("Args", "Attributes", "Raises", "Returns", "Yields")
 WIDTH = 120
 

@@ -268,6 +268,7 @@ NB_MODULE(_core, module) {
   di::py::bind_table(module);
   di::py::bind_reader(module);
   di::py::bind_chunks(module);
+  di::py::bind_attendance(module);
   di::py::bind_writer(module);
   di::py::bind_turn(module);
 }

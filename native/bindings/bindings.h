@@ -123,6 +123,7 @@ void bind_arena(nb::module_& module);
 void bind_table(nb::module_& module);
 void bind_reader(nb::module_& module);
 void bind_chunks(nb::module_& module);
+void bind_attendance(nb::module_& module);
 void bind_writer(nb::module_& module);
 void bind_turn(nb::module_& module);
 void bind_objects(nb::module_& module, nb::class_<Arena>& type);  // objects and weights

@@ -281,15 +281,15 @@ nb::object Reader::rows(RowList& list, nb::handle keys, u64 count, nb::handle ob
   const nb::object whole_rows = batches_.make(whole, nb::none(), nb::none(), nb::none(), false);
   const nb::object final_rows = batches_.make(final, nb::none(), observed, nb::none(), false);
   const std::span<const Drawn> listed = std::span(items).subspan(0, count);
-  const nb::object made = new_tuple(
-      new_tuple(new_array(list.firsts(), NPY_INT64),
-                facts_of<u32>(listed, NPY_UINT32, [](const Drawn& d) { return d.rows; }),
-                facts_of<u32>(listed, NPY_UINT32, [](const Drawn& d) { return d.back; }),
-                facts_of<u32>(listed, NPY_UINT32, [](const Drawn& d) { return d.flags; }),
-                facts_of<u32>(listed, NPY_UINT32, [](const Drawn& d) { return d.uses; }),
-                facts_of<i64>(listed, NPY_INT64, [](const Drawn& d) { return d.version; }),
-                facts_of<double>(listed, NPY_FLOAT64, [](const Drawn& d) { return d.priority; }), epochs),
-      new_array(finals, NPY_BOOL), new_array(late, NPY_UINT32), whole_rows, final_rows);
+  const nb::object made =
+      new_tuple(new_tuple(new_array(list.firsts(), NPY_INT64),
+                          facts_of<u32>(listed, NPY_UINT32, [](const Drawn& d) { return d.rows; }),
+                          facts_of<u32>(listed, NPY_UINT32, [](const Drawn& d) { return d.back; }),
+                          facts_of<u32>(listed, NPY_UINT32, [](const Drawn& d) { return d.flags; }),
+                          facts_of<u32>(listed, NPY_UINT32, [](const Drawn& d) { return d.uses; }),
+                          facts_of<i64>(listed, NPY_INT64, [](const Drawn& d) { return d.version; }),
+                          facts_of<double>(listed, NPY_FLOAT64, [](const Drawn& d) { return d.priority; }), epochs),
+                new_array(finals, NPY_BOOL), new_array(late, NPY_UINT32), whole_rows, final_rows);
   end_draws(*draws, true);
   return made;
 }
@@ -383,7 +383,22 @@ ViewSpec view_spec(nb::dict view) {
   return spec;
 }
 
+namespace {
+
+void bind_row_list(nb::module_& module) {
+  nb::class_<RowList>(module, "RowList")
+      .def(
+          "__init__",
+          [](RowList* at, const TablePointer& table, nb::dict view, std::vector<std::string> late) {
+            new (at) RowList(table->arena().shared_from_this(), view_spec(view), std::move(late));
+          },
+          nb::sig("def __init__(self, table: Table, view: dict[str, typing.Any], late: list[str], /) -> None"));
+}
+
+}  // namespace
+
 void bind_reader(nb::module_& module) {
+  bind_row_list(module);
   module.def(
       "check_view", [](nb::dict view) { Windows windows(view_spec(view)); }, nb::arg("view"),
       nb::sig("def check_view(view: dict[str, typing.Any]) -> None"), "Raises ValueError: its items are too large.");
@@ -395,13 +410,6 @@ void bind_reader(nb::module_& module) {
       .def_ro("count", &Undelivered::count)
       .def_ro("holder", &Undelivered::holder)
       .def_ro("who", &Undelivered::who);
-  nb::class_<RowList>(module, "RowList")
-      .def(
-          "__init__",
-          [](RowList* at, const TablePointer& table, nb::dict view, std::vector<std::string> late) {
-            new (at) RowList(table->arena().shared_from_this(), view_spec(view), std::move(late));
-          },
-          nb::sig("def __init__(self, table: Table, view: dict[str, typing.Any], late: list[str], /) -> None"));
   nb::class_<Measured>(module, "Measured")
       .def_ro("items", &Measured::items)
       .def_ro("rows", &Measured::rows)

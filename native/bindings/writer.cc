@@ -10,41 +10,6 @@
 namespace di::py {
 namespace {
 
-// Stands for a writer before its first step, when its columns are not known yet: the table already counts it as open,
-// so that learners wait for its items.
-class Attendance {
- public:
-  Attendance(TablePointer table, Deadline deadline) : table_(std::move(table)) {
-    table_->arena().enter();
-    entry_ = table_->core.writers.open(deadline);
-    fork_generation_ = table_->arena().fork_generation();
-  }
-  ~Attendance() {
-    const os::Quiet quiet;
-    try {
-      end();
-    } catch (...) {
-    }
-  }
-  Attendance(const Attendance&) = delete;
-  Attendance& operator=(const Attendance&) = delete;
-  void end() {
-    if (entry_ == kNone || !table_->arena().owns(fork_generation_)) return;
-    if (table_->live()) {
-      table_->core.writers.close(entry_);
-    } else {
-      table_->arena().ledger().entry(entry_).what.store(0);
-      table_->arena().ledger().give(entry_);
-    }
-    entry_ = kNone;
-  }
-
- private:
-  TablePointer table_;
-  u32 entry_ = kNone;
-  u64 fork_generation_ = 0;
-};
-
 // Allows one call of a writer at a time. Other code may run in the middle of a call: conversions of values while
 // arguments are parsed, signal handlers while it waits, other threads while it copies without the GIL. None may begin
 // another call.
@@ -462,7 +427,8 @@ nb::object PyWriter::restore_rows(nb::handle rows, nb::handle episodes, nb::hand
 nb::object PyWriter::restore_items(nb::handle items) {
   const Busy busy(busy_);
   enter();
-  constexpr int kTypes[] = {NPY_INT64, NPY_UINT32, NPY_UINT32, NPY_UINT32, NPY_UINT32, NPY_INT64, NPY_FLOAT64, NPY_UINT64};
+  constexpr int kTypes[] = {NPY_INT64,  NPY_UINT32, NPY_UINT32,  NPY_UINT32,
+                            NPY_UINT32, NPY_INT64,  NPY_FLOAT64, NPY_UINT64};
   std::vector<Kept> arrays;
   for (std::size_t i = 0; i < std::size(kTypes); ++i) {
     arrays.push_back(as_array(items[i], kTypes[i]));
@@ -491,9 +457,6 @@ void bind_writer(nb::module_& module) {
       .def_prop_ro("holder", [](const Blocked& b) { return number_or_none(b.holder); })
       .def_ro("passed", &Blocked::passed)
       .def_ro("text", &Blocked::text);
-  nb::class_<Attendance>(module, "Attendance")
-      .def(nb::init<TablePointer, Deadline>(), nb::sig("def __init__(self, table: Table, timeout: float, /) -> None"))
-      .def("end", &Attendance::end);
   nb::class_<PyWriter>(module, "Writer")
       .def(nb::init<ArenaPointer, nb::dict, Deadline>(),
            nb::sig("def __init__(self, arena: Arena, plan: dict[str, typing.Any], timeout: float, /) -> None"))

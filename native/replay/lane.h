@@ -23,10 +23,10 @@ struct LanePosition {
   bool open = false;    // an episode is open
   bool ending = false;  // its last row was flagged; its final observation may still follow
   bool terminated = false;
-  bool skip = false;       // next-step autoreset: drop the next row
-  i64 steps = 0;           // of the current episode
-  u64 episode = 0;         // id of the current or last episode
-  i64 given_episode = 0;   // restored rows: episode and step of the last one, as they were given
+  bool skip = false;      // next-step autoreset: drop the next row
+  i64 steps = 0;          // of the current episode
+  u64 episode = 0;        // id of the current or last episode
+  i64 given_episode = 0;  // restored rows: episode and step of the last one, as they were given
   i64 given_step = 0;
   i64 begin_raw = 0;       // raw row of its first step
   u32 begun_in_chunk = 0;  // episodes begun in the current chunk
@@ -52,8 +52,8 @@ struct Lane {
     u32 at = static_cast<u32>(std::min<u64>(staged.current + 1, chunks.size()));
     if (at > 2 && chunks[at - 2].first_raw > raw) {  // further back: mostly while rows are restored
       const auto later = [](i64 value, const OpenChunk& chunk) { return value < chunk.first_raw; };
-      at = std::max<u32>(1, static_cast<u32>(std::upper_bound(chunks.begin(), chunks.begin() + at, raw, later) -
-                                             chunks.begin()));
+      at = std::max<u32>(
+          1, static_cast<u32>(std::upper_bound(chunks.begin(), chunks.begin() + at, raw, later) - chunks.begin()));
     }
     while (at > 1 && chunks[at - 1].first_raw > raw) --at;
     OpenChunk& chunk = chunks[at - 1];

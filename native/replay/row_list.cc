@@ -71,7 +71,8 @@ u32 RowList::late_there(RowAt at) {
     std::vector<u32> bits;
     for (const std::string& name : late_) {
       const auto found = std::find(names.begin(), names.end(), name);
-      bits.push_back(found == names.end() ? kNone : info.columns[static_cast<std::size_t>(found - names.begin())].index);
+      bits.push_back(found == names.end() ? kNone
+                                          : info.columns[static_cast<std::size_t>(found - names.begin())].index);
     }
     known = late_bits_.emplace(layout, std::move(bits)).first;
   }

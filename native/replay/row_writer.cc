@@ -145,8 +145,9 @@ void RowWriter::write_cells_behind(u32 index, const RowSource& source) {
 bool RowWriter::begin_given(const GivenRow& given, const RowSource& source, Deadline deadline, Blocked* blocked) {
   Lane& lane = state_.lanes[0];
   LanePosition& at = lane.staged;
-  const bool same = at.open && given.episode == at.given_episode && given.step > at.given_step;
-  const u64 missing = static_cast<u64>(same ? given.step - at.given_step - 1 : given.step);
+  const bool same = at.open && given.episode == at.given_episode;
+  const bool again = same && given.step <= at.given_step;  // the export has listed these steps twice
+  const u64 missing = again ? ~u64{0} : static_cast<u64>(same ? given.step - at.given_step - 1 : given.step);
   if (!same) {
     at.open = true;
     ++at.episode;
@@ -160,6 +161,7 @@ bool RowWriter::begin_given(const GivenRow& given, const RowSource& source, Dead
   if (row == 0 || missing >= room) {
     const u64 need = state_.cells.heap_need(source, {}, given.step, given.final);
     if ((row != 0 || room == 0) && !room_.begin_chunk(0, need, deadline, blocked)) return false;
+    // mutant: restored-rows-begin-their-episode
     lane.chunks[at.current].set_first_episode(at.episode);
     at.begun_in_chunk = 0;
     at.begin_raw = at.raw - given.step;

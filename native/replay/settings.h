@@ -30,8 +30,8 @@ class TableSettings {
                  Deadline deadline);
   void finish(Deadline deadline);
   void restore(const RestoredCounts& counts, Deadline deadline);  // of a table that has no items yet
-  u64 keep_gone_keys(Deadline deadline);  // from now on; returns how many there were before
-  void reset(Deadline deadline);          // removes every item and sets all counts to 0
+  u64 keep_gone_keys(Deadline deadline);                          // from now on; returns how many there were before
+  void reset(Deadline deadline);                                  // removes every item and sets all counts to 0
 
  private:
   std::string text(const Shared<u32>& block) const;

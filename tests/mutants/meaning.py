@@ -10,6 +10,20 @@ MODEL = "tests/test_model_based.py"
 
 EPISODES = [
     Mutant(
+        "an-observation-taken-for-a-step",
+        "model",
+        "if (listed.id != wanted.id || (wanted.whole && !listed.whole)) return false;",
+        "if (listed.id != wanted.id) return false;",
+        ("tests/test_export.py::test_a_step_that_an_earlier_piece_took_for_an_observation",),
+    ),
+    Mutant(
+        "restored-rows-begin-their-episode",
+        "model",
+        "    at.begin_raw = at.raw - given.step;\n",
+        "    at.begin_raw = at.raw;\n",
+        ("tests/test_export.py::test_a_table_comes_back_as_the_model_has_it",),
+    ),
+    Mutant(
         "reset-row-taken-for-a-step",
         "autoreset",
         "  at.skip = plan.autoreset == Autoreset::kNextStep;\n",

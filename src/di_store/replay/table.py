@@ -269,7 +269,7 @@ class Table:
         return positions_of(self._open().native, key_array(keys), lock_seconds(timeout))
 
     def evicted(self, *, timeout: float | None = 60) -> Iterator[int]:
-        """Keys of items that leave the table from now on, evicted, deleted or used up, for what is kept beside it.
+        """Keys of items that leave the table from now on, evicted, deleted or used up.
 
         A loop takes the keys that came since the last one, and ends; a later loop over the same iterator goes on. The
         table keeps the newest 65,536, in 512 KiB of its own once this was called.
@@ -337,10 +337,6 @@ class Table:
     def resize(self, capacity: int, *, timeout: float | None = 60) -> None:
         """Change the capacity while the table is in use; if it shrinks, the remover chooses the items to evict.
 
-        Args:
-            capacity: items.
-            timeout: seconds to wait if a stopped process holds the table's lock; None: no limit.
-
         Raises:
             CapacityError: less than the limiter needs, or more than the store has memory for; nothing was changed.
         """
@@ -382,12 +378,9 @@ class Table:
         """Declare that no more inserts will come.
 
         Once nothing is left to draw, `sample` raises `EndOfData` and loaders stop. That happens where draws use items
-        up (`max_times_sampled`, a queue, `Once` with a last epoch) or all are gone; other tables go on being sampled.
-        Inserts raise `EndOfData`; `reset` empties the table for new ones.
-
-        Before `EndOfData`, `sample` waits, within its `timeout`, for undelivered draws of others, which may be given
-        back. If draws use items up (`max_times_sampled`, a queue, `Once` with a last epoch), the limiter no longer
-        makes samples wait.
+        up (`max_times_sampled`, a queue, `Once` with a last epoch), whose limiter no longer makes samples wait, or all
+        are gone; other tables go on being sampled. Inserts raise `EndOfData`; `reset` empties the table for new ones.
+        Before `EndOfData`, `sample` waits for undelivered draws of others, which may be given back.
         """
         self._writable().native.finish(lock_seconds(timeout))
 
@@ -395,10 +388,9 @@ class Table:
         """Counts, bytes and the limiter's state, read without locks.
 
         ``bytes_stored``: bytes of the table's chunks. ``bytes_logical``: bytes of its items if each had its own copy of
-        everything that a batch shows of it. Ragged values count with their lengths. These are measured for all items
-        if the items span up to 16,384 rows; for more, the mean over so many rows of evenly spread items is used.
-        Measuring takes some milliseconds and takes the table's lock repeatedly for a short time. If another process
-        holds that lock for more than 20 ms, the values not measured yet are left out.
+        everything that a batch shows of it. Ragged values count with their lengths, measured for up to 16,384 rows of
+        evenly spread items in some milliseconds; if another process holds the table's lock for more than 20 ms, those
+        not measured yet are left out.
         """
         handle = self._open()
         handle.warn_evicted()
@@ -440,23 +432,12 @@ class Table:
         )
 
     def export(self, path: str | os.PathLike[str], *, timeout: float | None = 60) -> Exported:
-        """Write the table to a file that `Store.import_table` reads, while it is in use. Returns what was written.
+        """Write the table to a file that `Store.import_table` reads, while it is in use; replaces an older file.
 
-        The file holds the settings and the items that were in the table when the call began: those that have left it
-        before they are read are skipped, and counted. Each row is written once. Priorities, counts of draws and late
-        values are those of the moment when an item is read, at most the length of the call after its begin. An item
-        that was drawn as often as `max_times_sampled` admits is left out, also while its batch is not delivered.
-
-        The file is a zip of arrays in NumPy's format (docs/table_format.md). It is written as ``<path>.part`` and
-        renamed at the end, so at `path` there is the old file or the whole new one. Takes time in proportion to items
-        and rows; about 150 bytes an item, and 64 MiB of rows or one row, are in this process's memory.
-
-        Args:
-            path: of the file; one that exists is replaced.
-            timeout: seconds to wait if a stopped process holds the table's lock; None: no limit.
-
-        Raises:
-            StoreError: another export is writing to that path. OSError: of the file system; the old file stays.
+        It holds the settings and the items that are there when the call begins, each row once; items that leave before
+        they are read are skipped. Priorities, counts and late values are of the moment of reading. The file, a zip of
+        NumPy arrays, is complete or the old one: it is written as ``<path>.part`` and renamed; `StoreError` if another
+        export is doing that. Takes time in proportion to items and rows, 150 bytes an item and 64 MiB or one row.
         """
         return export_table(self._open(), path, lock_seconds(timeout))
 
