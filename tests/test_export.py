@@ -179,6 +179,8 @@ def test_settings_as_they_are_now_and_as_the_caller_wants_them(store: di_store.S
     again = moved(table, path)
     assert (again.capacity, again.sampler) == (30, di_store.Prioritized(0.9, None))
     assert again.stats()["limiter"]["min_size"] == 5
+    same = {"view": table.view, "sampler": sampler, "schema": {"x": Spec((), "i8")}, "capacity": 1, "exist_ok": True}
+    assert di_store.attach(again._session.name).create_table("t", **same).capacity == 30
     again.insert({"x": 1})
     assert again.peek(again.keys()).priorities[-1] == 9  # the largest priority ever given
     text = np.load(path)["table.json"]

@@ -385,23 +385,7 @@ ViewSpec view_spec(nb::dict view) {
 
 namespace {
 
-void bind_row_list(nb::module_& module) {
-  nb::class_<RowList>(module, "RowList")
-      .def(
-          "__init__",
-          [](RowList* at, const TablePointer& table, nb::dict view, std::vector<std::string> late) {
-            new (at) RowList(table->arena().shared_from_this(), view_spec(view), std::move(late));
-          },
-          nb::sig("def __init__(self, table: Table, view: dict[str, typing.Any], late: list[str], /) -> None"));
-}
-
-}  // namespace
-
-void bind_reader(nb::module_& module) {
-  bind_row_list(module);
-  module.def(
-      "check_view", [](nb::dict view) { Windows windows(view_spec(view)); }, nb::arg("view"),
-      nb::sig("def check_view(view: dict[str, typing.Any]) -> None"), "Raises ValueError: its items are too large.");
+void bind_parts(nb::module_& module) {
   nb::class_<Draws>(module, "Draws")
       .def_prop_ro("count", [](Draws& d) { return d.set().items.size(); })
       .def_prop_ro("why", [](const Draws& d) { return d.why; })
@@ -414,6 +398,22 @@ void bind_reader(nb::module_& module) {
       .def_ro("items", &Measured::items)
       .def_ro("rows", &Measured::rows)
       .def_ro("bytes", &Measured::bytes);
+  nb::class_<RowList>(module, "RowList")
+      .def(
+          "__init__",
+          [](RowList* at, const TablePointer& table, nb::dict view, std::vector<std::string> late) {
+            new (at) RowList(table->arena().shared_from_this(), view_spec(view), std::move(late));
+          },
+          nb::sig("def __init__(self, table: Table, view: dict[str, typing.Any], late: list[str], /) -> None"));
+}
+
+}  // namespace
+
+void bind_reader(nb::module_& module) {
+  bind_parts(module);
+  module.def(
+      "check_view", [](nb::dict view) { Windows windows(view_spec(view)); }, nb::arg("view"),
+      nb::sig("def check_view(view: dict[str, typing.Any]) -> None"), "Raises ValueError: its items are too large.");
   nb::class_<Reader>(module, "Reader")
       .def(nb::init<TablePointer, nb::dict>(),
            nb::sig("def __init__(self, table: Table, plan: dict[str, typing.Any], /) -> None"))

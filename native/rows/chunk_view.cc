@@ -99,16 +99,8 @@ const char* validate_chunk(const u8* chunk, u64 bytes, const ColumnMap& map, Chu
         late_size(capacity, header.attachments, map.late_bytes) > bytes - late)
       return "a chunk's late columns lie outside it";
   }
-  *view = {chunk,
-           reinterpret_cast<const RowMark*>(chunk + marks),
-           chunk + records,
-           &map,
-           header.first_episode,
-           columns,
-           heap,
-           heap_end,
-           static_cast<u32>(capacity),
-           rows,
+  *view = {chunk, reinterpret_cast<const RowMark*>(chunk + marks), chunk + records, &map, header.first_episode, columns,
+           heap, heap_end, static_cast<u32>(capacity), rows,
            header.next.load(std::memory_order_relaxed),  // ordered by `published`
            // `late_offset` is checked only where the layout has late columns.
            map.late_bytes == 0 ? LateRows{} : late_rows(const_cast<u8*>(chunk), header, map.late_bytes)};

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("stable_baselines3")
 
-from bench.adapters import sb3_resume  # noqa: E402 - after the skip
+from bench.adapters import sb3_resume
 
 
 def test_a_killed_run_ends_with_the_weights_of_an_undisturbed_one(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import math
 import os
 import re
 import struct
@@ -69,6 +70,8 @@ class Manifest(msgspec.Struct, forbid_unknown_fields=True):
     Attributes:
         name: the table's.
         settings: as `policy.settings.Settings.to_text` has them, with what was changed since.
+        alpha: exponent of the priorities, as it is now; None: the sampler has none.
+        beta: exponent of the importance weights, as it is now; None: weights are 1.
         columns: the table's columns; None: none were declared yet.
         items: how many there are.
         waiting: how many of these, the last ones, wait for late columns.
@@ -81,6 +84,8 @@ class Manifest(msgspec.Struct, forbid_unknown_fields=True):
     version: int
     name: str
     settings: dict[str, Any]
+    alpha: float | None
+    beta: float | None
     columns: list[dict[str, Any]] | None
     counts: Counts
     items: int
@@ -269,6 +274,8 @@ class ArchiveReader:
         with self.checked():
             manifest = msgspec.convert(plain, Manifest)
             numbers = [manifest.items, manifest.waiting, *manifest.rows, *manifest.whole]
+            if not 1 <= manifest.counts.max_priority < math.inf:
+                raise ValueError("its largest priority is below 1")
             if min(numbers) < 0 or max(numbers) > self._bytes or manifest.waiting > manifest.items:
                 raise ValueError("it holds less than it says")
         return manifest

@@ -18,6 +18,7 @@ from di_store.columns.schema import Schema
 from di_store.lowering.plan import finished_schema, native_view, observed_columns, read_plan
 from di_store.lowering.shape import UNLIMITED
 from di_store.policy.limiters import Bounds, with_bounds
+from di_store.policy.samplers import Prioritized
 from di_store.policy.views import Opaque, Step
 from di_store.replay.archive import FORMAT, ITEM_FACTS, VERSION, ArchiveWriter, Counts, Manifest, members
 from di_store.replay.handle import TableHandle
@@ -70,17 +71,18 @@ def _manifest(
     settings = replace(
         handle.settings,
         capacity=None if capacity >= UNLIMITED else capacity,
-        sampler=handle.sampler(),
         limiter=with_bounds(handle.settings.limiter, bounds),
         max_staleness=None if staleness < 0 else staleness,
         schema=None,
     )
-    schema = None if handle.opaque else handle.schema
+    schema, sampler = None if handle.opaque else handle.schema, handle.sampler()
     return Manifest(
         format=FORMAT,
         version=VERSION,
         name=handle.name,
         settings=msgspec.json.decode(settings.to_text()),
+        alpha=sampler.alpha if isinstance(sampler, Prioritized) else None,
+        beta=sampler.beta if isinstance(sampler, Prioritized) else None,
         columns=None if schema is None else schema.to_plain(),
         counts=Counts(stats["epoch"], stats["latest_epoch"], stats["rng_counter"], stats["max_priority"]),
         items=items,

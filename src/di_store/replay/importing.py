@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import msgspec
@@ -17,14 +18,24 @@ from di_store import _core
 from di_store._core import BEING_IMPORTED, ITEM_FINISHED, ITEM_NO_NEXT
 from di_store.base import tree
 from di_store.base.dtypes import Array
-from di_store.base.errors import CapacityError
+from di_store.base.errors import CapacityError, SchemaMismatch
 from di_store.columns.ragged import Ragged
 from di_store.columns.schema import Schema
-from di_store.lowering.plan import VALUE, finished_schema, native_view, observed_columns
-from di_store.lowering.shape import UNLIMITED, LimiterNumbers, limiter_numbers
+from di_store.lowering.plan import (
+    VALUE,
+    check_limits,
+    finished_schema,
+    make_layout,
+    native_view,
+    observed_columns,
+    read_plan,
+)
+from di_store.lowering.shape import UNLIMITED, LimiterNumbers, limiter_numbers, native_changes
 from di_store.objects.codec.plain import is_plain
+from di_store.policy.changes import UNCHANGED, check_changes
 from di_store.policy.limiters import Limiter
 from di_store.policy.options import NOT_GIVEN, imported_settings
+from di_store.policy.samplers import Prioritized
 from di_store.policy.settings import Settings
 from di_store.policy.views import Opaque
 from di_store.replay.archive import ITEM_FACTS, KINDS, ArchiveReader, members
@@ -57,6 +68,10 @@ class Import:
             own = Settings.from_text(msgspec.json.encode(manifest.settings).decode())
             self.settings = imported_settings(own, NOT_GIVEN, NOT_GIVEN, NOT_GIVEN)
             self.schema = None if manifest.columns is None else Schema.from_plain(manifest.columns)
+            check_limits(own.view)
+            if self.schema is not None:
+                read_plan(own.view, self.schema, own.columns)
+                make_layout(finished_schema(own.view, self.schema))
         self.items = manifest.items
         shape = (manifest.items,)
         self._facts = {name: archive.array(f"items/{name}", dtype, shape) for name, dtype in ITEM_FACTS}
@@ -77,7 +92,10 @@ class Import:
             timeout: seconds to wait for room.
             seconds: as `timeout`, as the core takes it.
         """
-        handle.native.check_priorities(self._facts["priority"])
+        priorities = np.append(self._facts["priority"], self._manifest.counts.max_priority)
+        own = handle.settings.sampler == self.settings.sampler
+        with self._archive.checked() if own else nullcontext():
+            handle.native.check_priorities(priorities)
         kinds = [
             _Kind(self._archive, handle, kind, parts, self._allow_pickle)
             for kind, parts in zip(KINDS, (self._manifest.rows, self._manifest.whole), strict=True)
@@ -93,7 +111,20 @@ class Import:
         finally:
             for kind in kinds:
                 kind.close()
-        handle.native.configure(limiter_numbers(handle.settings.limiter), None, ..., None, seconds)
+        alpha, beta = self._manifest.alpha, self._manifest.beta
+        kept = own and isinstance(handle.settings.sampler, Prioritized)
+        with self._archive.checked():
+            changes = check_changes(
+                handle.settings,
+                self.items,
+                limiter=None,
+                alpha=alpha if kept else None,
+                beta=beta if kept else UNCHANGED,
+                max_staleness=UNCHANGED,
+            )
+        _, new_alpha, new_beta, _ = native_changes(changes)
+        limiter = limiter_numbers(handle.settings.limiter)
+        handle.native.configure(limiter, new_alpha, new_beta, None, seconds)
 
     def _insert(self, handle: TableHandle, kinds: list[_Kind], timeout: float | None) -> None:
         """Insert the items in their order: as many at once as are of one kind."""
@@ -237,7 +268,10 @@ class _Kind:
         native = self._native
         assert native is not None
         given = (rows, episodes, steps + numbers - begins, finals, late, observed)
-        raws: Array = self._waited(lambda: native.restore_rows(*given), native, timeout)
+        try:
+            raws: Array = self._waited(lambda: native.restore_rows(*given), native, timeout)
+        except SchemaMismatch as error:
+            raise self._archive.damaged(error.message) from None
         found: Array = raws[here[here[:, 0] >= span.start, 0] - span.start]
         return found
 
@@ -292,7 +326,8 @@ class _Kind:
         """Insert items, in their order."""
         native = self._native
         assert native is not None
-        self._waited(lambda: native.restore_items(facts), native, timeout)
+        with self._archive.checked():
+            self._waited(lambda: native.restore_items(facts), native, timeout)
 
 
 def _refuse_pickles(archive: ArchiveReader, values: Ragged) -> None:
