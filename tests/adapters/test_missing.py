@@ -19,6 +19,7 @@ FRAMEWORKS = {
     "skrl": "skrl",
     "transfer_queue": "transfer_queue",
     "tianshou": "tianshou",
+    "torchrl": "torchrl",
 }
 """By adapter: the module of its framework."""
 

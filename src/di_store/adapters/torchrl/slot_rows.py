@@ -1,0 +1,280 @@
+"""Rows that are found by their slots, in a table that several processes write and read.
+
+Which item a slot holds is known to each process for itself (`SlotRows.keys`), and nothing but the table is shared:
+
+* Every row has its slot as a column. A process that meets a key whose item is gone looks at the items that are new in
+  the table, and takes over their keys (`SlotRows.follow`). So keys may be old, and are never wrong.
+* In turn: slots are written one after the other, and again from the front, as a ring. The table's capacity is the
+  number of slots, so it evicts just the rows whose slots are written, in one step.
+* Out of turn (rows that are changed in place): the table gets room for a second row of every slot. A new row is
+  inserted first, then the old one deleted, so that readers always find one. Memory is freed in blocks of rows that were
+  written together, so from time to time all rows are written again in order.
+
+Those who write must take turns, as TorchRL's buffers do by their lock; those who read need not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+import di_store
+from di_store.adapters.rows import Array
+from di_store.adapters.torchrl.forms import SLOT
+
+_NO_KEY = np.uint64(2**64 - 1)
+_AT_ONCE = 512
+"""Rows that are written at once out of turn, for which there is room beside those of all slots."""
+_LISTED = 4_096
+"""Keys that the table finds by position at once."""
+_TRIES = 100
+"""How often rows are looked for again that other processes overwrite meanwhile."""
+
+
+class SlotRows:
+    """Slots 0 … `slots` − 1, each of which may hold a row.
+
+    Args:
+        table: made by `create_rows`.
+        slots: how many there are.
+
+    Attributes:
+        keys: uint64[slots]: the item that each slot held when this process looked last.
+    """
+
+    def __init__(self, table: di_store.Table, slots: int) -> None:
+        self.table, self.slots = table, slots
+        self.keys = np.full(slots, _NO_KEY)
+        self._last: Array | None = None  # uint64[1]: the newest item that this process knows
+        self._loose = False  # whether slots were written out of turn
+        self._moved = 0  # rows that were written out of turn since all rows were in order
+        self._ring = np.arange(slots, dtype=np.int32)
+        self._whole: dict[str, Array] = {}
+        self._prioritized = isinstance(table.sampler, di_store.Prioritized)
+
+    def __len__(self) -> int:
+        return min(len(self.table), self.slots)
+
+    # -- writing ------------------------------------------------------------------------------------------------
+
+    def write(self, slots: Array, columns: Mapping[str, Array]) -> None:
+        """Write rows.
+
+        Args:
+            slots: int[n]; of repeated ones the last counts.
+            columns: of all columns, ``[n, …]``.
+        """
+        if len(slots) > self.slots:
+            slots = slots[-self.slots :]
+            columns = {name: value[-self.slots :] for name, value in columns.items()}
+        numbers = slots.astype(np.int32)
+        if self._in_turn(numbers):
+            self._insert(numbers, columns, None)
+        else:
+            self._replace(numbers, columns)
+
+    def _in_turn(self, slots: Array) -> bool:
+        """Whether a table that evicts its oldest rows evicts those of these slots."""
+        if self._loose or self.table.capacity != self.slots:
+            self._loose = True
+            return False
+        first, count = int(slots[0]), len(slots)
+        if count > 1:
+            expected = self._ring[first : first + count]
+            if len(expected) < count:
+                expected = np.concatenate((expected, self._ring[: count - len(expected)]))
+            if not np.array_equal(slots, expected):
+                return False
+        if count == self.slots or not len(self.table):
+            return True
+        if self._is_newest(first - 1):
+            return True
+        self.follow()
+        return self._is_newest(first - 1)
+
+    def _is_newest(self, slot: int) -> bool:
+        """Whether the newest row is that of this slot; −1: the last one."""
+        place = int(self.table.positions(self.keys[slot : slot + 1 or None])[0])
+        return place == len(self.table) - 1
+
+    def _insert(self, slots: Array, columns: Mapping[str, Array], priority: Any) -> None:
+        keys = self.table.extend({"row": {**columns, SLOT: slots}}, priority=priority)
+        self.keys[slots] = keys
+        self._last = keys[-1:]
+        for name, whole in self._whole.items():
+            whole[slots] = columns[name]
+
+    def _replace(self, slots: Array, columns: Mapping[str, Array]) -> None:
+        """Write rows out of turn."""
+        last = np.unique(slots[::-1], return_index=True)[1]
+        if len(last) < len(slots):
+            last = len(slots) - 1 - last[::-1]
+            slots, columns = slots[last], {name: value[last] for name, value in columns.items()}
+        if not self._loose or self.table.capacity == self.slots:
+            self.table.resize(2 * self.slots + _AT_ONCE)
+            self._loose = True
+        for begin in range(0, len(slots), _AT_ONCE):
+            part = slice(begin, begin + _AT_ONCE)
+            self._replace_some(slots[part], {name: value[part] for name, value in columns.items()})
+        self._moved += len(slots)
+        if self._moved >= max(self.slots // 2, _AT_ONCE):
+            self._put_in_order()
+
+    def _replace_some(self, slots: Array, columns: Mapping[str, Array]) -> None:
+        old, live, priorities = self._holders(slots)
+        known = old != _NO_KEY
+        if (known & ~live).any() or (slots[~known] < len(self.table)).any():
+            self.follow()
+            old, live, priorities = self._holders(slots)
+        self._insert(slots, columns, priorities if self._prioritized and live.all() else None)
+        if live.any():
+            self.table.delete(old[live])
+
+    def _holders(self, slots: Array) -> tuple[Array, Array, Array]:
+        """Keys of slots, bool[n] whether these items are there, and their priorities."""
+        old = self.keys[slots]
+        batch = self.table.peek(old, columns=(f"row/{SLOT}",))
+        assert batch.live is not None
+        return old, batch.live, batch.priorities
+
+    def _put_in_order(self) -> None:
+        """Write all rows again, the oldest first, so that their memory is in blocks without gaps."""
+        self._moved = 0
+        self.follow()
+        every = self.table.keys()
+        for begin in range(0, len(every), _AT_ONCE):
+            keys = every[begin : begin + _AT_ONCE]
+            batch = self.table.peek(keys)
+            assert batch.live is not None
+            if not batch.live.all():
+                continue
+            rows = batch.data["row"]
+            slots = rows.pop(SLOT)
+            current = self.keys[slots] == keys
+            if current.all():
+                self._insert(slots, rows, batch.priorities if self._prioritized else None)
+            self.table.delete(keys)
+
+    def clear(self) -> None:
+        """Remove all rows."""
+        self.table.reset()
+        if self._loose:
+            self.table.resize(self.slots)
+            self._loose = False
+        self.keys.fill(_NO_KEY)
+        self._last, self._moved = None, 0
+        self._whole.clear()
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    def read(self, slots: Array, columns: list[str]) -> dict[str, Array]:
+        """Columns of slots, ``[n, …]``, new arrays; zeros where a slot holds nothing.
+
+        Args:
+            slots: int[n].
+            columns: names as the table's batches have them, ``row/…``.
+
+        Raises:
+            IndexError: there is no such slot.
+        """
+        for _ in range(_TRIES):
+            keys = self.keys[slots]
+            batch = self.table.peek(keys, columns=columns)
+            if batch.live is None or batch.live.all():
+                break
+            self.follow()  # another process wrote
+            if np.array_equal(self.keys[slots], keys):
+                break
+        found: dict[str, Array] = batch.data["row"] if batch.data else {}
+        return found
+
+    def known_keys(self, slots: Any) -> Array:
+        """Keys of slots as this process drew or wrote them; it looks for those of which it knows none."""
+        keys: Array = self.keys[slots]
+        if (keys == _NO_KEY).any():
+            self.follow()
+            keys = self.keys[slots]
+        return keys
+
+    def whole(self, name: str) -> Array:
+        """A column of all slots, ``[slots, …]``, which later calls and writes keep up to date."""
+        if name in self._whole:
+            self.follow()
+            return self._whole[name]
+        parts = [self._ring[begin : begin + _LISTED] for begin in range(0, self.slots, _LISTED)]
+        self._whole[name] = np.concatenate([self.read(part, [f"row/{name}"])[name] for part in parts])
+        return self._whole[name]
+
+    def draw(self, count: int, columns: list[str]) -> tuple[Array, di_store.Batch]:
+        """A batch of the table's sampler: its slots int[count], and the batch."""
+        batch = self.table.sample(count, columns=[*columns, f"row/{SLOT}"])
+        slots: Array = batch.data["row"].pop(SLOT)
+        self.keys[slots] = batch.keys
+        return slots, batch
+
+    # -- other processes ----------------------------------------------------------------------------------------
+
+    def follow(self) -> None:
+        """Take over what other processes wrote."""
+        wanted = [f"row/{name}" for name in (SLOT, *self._whole)]
+        for keys in self._new_keys():
+            batch = self.table.peek(keys, columns=wanted)
+            live = batch.live
+            assert live is not None
+            if not live.any():
+                continue
+            rows = batch.data["row"]
+            slots = rows[SLOT][live]
+            self.keys[slots] = keys[live]
+            for name, whole in self._whole.items():
+                whole[slots] = rows[name][live]
+            self._last = keys[live][-1:]
+
+    def _new_keys(self) -> Iterator[Array]:
+        """Keys of the items that are newer than the last one that this process knows, oldest first."""
+        table = self.table
+        if self._loose or table.capacity != self.slots:
+            every = table.keys()
+            new = every[~np.isin(every, self.keys)]
+            yield from (new[begin : begin + _LISTED] for begin in range(0, len(new), _LISTED))
+            return
+        for _ in range(_TRIES):
+            start = 0 if self._last is None else int(table.positions(self._last)[0]) + 1
+            count = min(len(table) - start, _LISTED)
+            if count <= 0:
+                return
+            try:
+                keys = table.at(np.arange(start, start + count))
+            except ValueError:  # emptied meanwhile
+                continue
+            yield keys
+            self._last = keys[-1:]
+
+
+def create_rows(
+    store: di_store.Store, name: str, columns: Mapping[str, di_store.Spec], slots: int, options: Mapping[str, Any]
+) -> SlotRows:
+    """The rows of this name in a store, made if they are not there.
+
+    Args:
+        store: where they lie.
+        name: of the table.
+        columns: types of the columns.
+        slots: how many.
+        options: more options of the table.
+    """
+    schema = {"row": {**columns, SLOT: di_store.Spec((), "i4")}}
+    try:
+        table = store.create_table(name, capacity=slots, schema=schema, lanes=1, exist_ok=True, **options)
+    except di_store.CapacityError as error:
+        raise di_store.CapacityError(
+            f"{slots:,} rows of these types do not fit: {error.message}", remedy="lower max_size"
+        ) from error
+    return SlotRows(table, slots)
+
+
+def row_columns(names: Iterable[str]) -> list[str]:
+    """Names of columns as the table's batches have them."""
+    return [f"row/{name}" for name in names]

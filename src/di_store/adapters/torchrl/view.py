@@ -1,0 +1,129 @@
+"""Many rows of a storage as a TensorDict whose tensors are read when somebody asks for them.
+
+A sampler that looks for the ends of trajectories in all rows, `storage[:]["next", "done"]`, so reads one column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from tensordict import TensorDict, is_tensor_collection
+
+from di_store.adapters.torchrl.forms import Node
+
+Read = Callable[[int], Any]
+
+
+class View(TensorDict):  # type: ignore[misc]
+    """Rows of a storage. Reading gives copies, but methods that end in ``_`` and set values write to the storage."""
+
+    @classmethod
+    def over(cls, root: Node, read: Read, write: Callable[[Any, Any], None], size: torch.Size, device: Any) -> View:
+        """A view.
+
+        Args:
+            root: what rows consist of.
+            read: returns the tensor of a leaf's number.
+            write: sets some of the rows: takes a TensorDict of some of the leaves, and an index of the rows.
+            size: the axes of the rows.
+            device: of the tensors.
+        """
+        view: View = cls._new_unsafe(source={}, batch_size=torch.Size((*size, *root.batch)), device=device)
+        view._tensordict = _Columns(root, read, size, device)
+        view._write = write
+        return view
+
+    def set_at_(self, key: Any, value: Any, index: Any, **options: Any) -> View:
+        """As TensorDict's: set one key of some rows."""
+        old = self.get(key)
+        changed = old[index].clone()
+        changed.copy_(torch.as_tensor(value, dtype=old.dtype))
+        self._put(key, changed, index)
+        return self
+
+    def set_(self, key: Any, value: Any, **options: Any) -> View:
+        """As TensorDict's: set one key of all rows."""
+        self._put(key, torch.as_tensor(value).expand_as(self.get(key)), slice(None))
+        return self
+
+    def update_(self, values: Any, clone: bool = False, *, keys_to_update: Any = None, **options: Any) -> View:
+        """As TensorDict's: set some keys of all rows."""
+        given = values if is_tensor_collection(values) else TensorDict(values)
+        for key in given.keys(True, True) if keys_to_update is None else keys_to_update:
+            self.set_(key, given.get(key))
+        return self
+
+    def update_at_(self, values: Any, index: Any, clone: bool = False, **options: Any) -> View:
+        """As TensorDict's: set some keys of some rows."""
+        given = values if is_tensor_collection(values) else TensorDict(values)
+        for key in given.keys(True, True):
+            self.set_at_(key, given.get(key), index)
+        return self
+
+    def _put(self, key: Any, value: Any, index: Any) -> None:
+        lead = value.shape[: value.ndim - (self.get(key).ndim - self.ndim)]
+        self._write(TensorDict({key: value}, batch_size=lead), index)
+        node = self
+        *path, last = (key,) if isinstance(key, str) else key
+        for each in path:
+            node = node.get(each)
+        node._tensordict.forget(last)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _plain, (dict(self.items()), self.batch_size, self.device)
+
+
+def _plain(source: dict[str, Any], size: torch.Size, device: Any) -> TensorDict:
+    return TensorDict(source, size, device)
+
+
+class _Columns(dict):  # type: ignore[type-arg]
+    """Tensors by key, read at the first use."""
+
+    def __init__(self, node: Node, read: Read, size: torch.Size, device: Any) -> None:
+        super().__init__(dict.fromkeys(node.children))
+        self._node, self._read, self._size, self._device = node, read, size, device
+
+    def __getitem__(self, key: str) -> Any:
+        found = super().__getitem__(key)
+        if found is None:
+            found = self._made(self._node.children[key])
+            super().__setitem__(key, found)
+        return found
+
+    def _made(self, child: int | Node) -> Any:
+        if not isinstance(child, Node):
+            return self._read(child)
+        size = torch.Size((*self._size, *child.batch))
+        found = TensorDict._new_unsafe(source={}, batch_size=size, device=self._device)
+        found._tensordict = _Columns(child, self._read, self._size, self._device)
+        return found if child.kind is None else child.kind.from_tensordict(found)
+
+    def forget(self, key: str) -> None:
+        """Read this one again when it is asked for."""
+        super().__setitem__(key, None)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self[key] if key in self else default  # noqa: SIM401 - get() of a dict reads nothing
+
+    def pop(self, key: str, *default: Any) -> Any:
+        if key in self:
+            self[key]
+        return super().pop(key, *default)
+
+    def __iter__(self) -> Iterator[str]:  # dict() and ** then read through __getitem__
+        return super().__iter__()
+
+    def values(self) -> Any:
+        return [self[key] for key in self]
+
+    def items(self) -> Any:
+        return [(key, self[key]) for key in self]
+
+    def copy(self) -> dict[str, Any]:
+        return dict(self.items())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(self.items()),)
