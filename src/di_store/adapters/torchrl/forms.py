@@ -27,6 +27,8 @@ _DTYPES = {
 _CARRIERS = {1: torch.uint8, 2: torch.int16}
 """By bytes: the type that carries the bits of a float that numpy lacks."""
 SLOT = "slot"
+tensor_dict = getattr(TensorDict, "_new_unsafe", TensorDict)
+"""TensorDict without checks of each tensor, which take most of a small batch's time; with them where it lacks that."""
 
 
 @dataclass(frozen=True)
@@ -220,8 +222,7 @@ def build(node: Node, tensor: Callable[[int], Any], lead: torch.Size, device: An
         for key, child in node.children.items()
     }
     size = torch.Size((*lead, *node.batch)) if node.batch else lead
-    # As TensorDict(source, size, device), without the checks of each tensor, which take most of a small batch's time.
-    found = TensorDict._new_unsafe(source=source, batch_size=size, device=device)
+    found = tensor_dict(source=source, batch_size=size, device=device)
     return found if node.kind is None else node.kind.from_tensordict(found)
 
 

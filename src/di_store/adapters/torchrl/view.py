@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from tensordict import TensorDict, is_tensor_collection
 
-from di_store.adapters.torchrl.forms import Node
+from di_store.adapters.torchrl.forms import Node, tensor_dict
 
 Read = Callable[[int], Any]
 
@@ -97,7 +97,7 @@ class _Columns(dict):  # type: ignore[type-arg]
         if not isinstance(child, Node):
             return self._read(child)
         size = torch.Size((*self._size, *child.batch))
-        found = TensorDict._new_unsafe(source={}, batch_size=size, device=self._device)
+        found = tensor_dict(source={}, batch_size=size, device=self._device)
         found._tensordict = _Columns(child, self._read, self._size, self._device)
         return found if child.kind is None else child.kind.from_tensordict(found)
 
