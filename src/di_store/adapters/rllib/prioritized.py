@@ -88,6 +88,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer, rllib.PrioritizedEpiso
         self._archive.drop([chunk for chunk in chunks if chunk.episode.id_ in left])
         chunks = [chunk for chunk in chunks if chunk.episode.id_ not in left]
         try:
+            self._check_nodes(sum(len(chunk.episode) for chunk in chunks))
             while chunks:
                 new += self._join(chunks[0], weight**self._alpha, values)
                 steps += len(chunks.pop(0).episode)
@@ -96,6 +97,16 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer, rllib.PrioritizedEpiso
             assign(self._sum_segment, {node: 0.0 if value is None else value for node, value in values.items()})
             assign(self._min_segment, {node: _INFINITE if value is None else value for node, value in values.items()})
         self._log_added(new, steps, len(gone), evicted_steps)
+
+    def _check_nodes(self, count: int) -> None:
+        if count <= len(self._free_nodes):
+            return
+        self._num_timesteps -= count
+        self._num_timesteps_added -= count
+        raise ValueError(
+            f"{count:,} new steps do not fit into the sum tree of a buffer of {self.capacity:,}: raise "
+            'replay_buffer_config={"capacity": …} above the longest episode'
+        )
 
     def _make_room(self, episodes: Sequence[SingleAgentEpisode]) -> tuple[list[Stored], set[str]]:
         """Evict the oldest episodes until the new steps fit, or one episode is left. Returns them and their ids."""
