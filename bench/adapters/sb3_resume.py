@@ -89,9 +89,9 @@ def run(folder: Path, seed: int, stretches: int, stretch: int, kill_at: int | No
         save(model, folder, number + 1)
 
 
-def killed_and_resumed(folder: Path, seed: int, stretches: int, stretch: int) -> None:
+def killed_and_resumed(folder: Path, seed: int, stretches: int, stretch: int, start: str = "spawn") -> None:
     """A process that is killed in the middle of the middle stretch, and a new one that goes on."""
-    context = mp.get_context("spawn")
+    context: Any = mp.get_context(start)
     middle = stretches // 2 * stretch + stretch // 2
     for kill_at in (middle, None):
         process = context.Process(target=run, args=(folder, seed, stretches, stretch, kill_at))
