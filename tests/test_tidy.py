@@ -59,7 +59,7 @@ NATIVE_UP = {
 # passes a call on.
 PUBLIC_METHODS = {
     "Store": set(
-        "close resize stats check put get put_many get_many wait contains delete keys publish latest "
+        "close resize stats check put reserve get put_many get_many wait contains delete keys publish latest "
         "create_table import_table table drop_table writer mix name".split()
     ),
     "Table": set(

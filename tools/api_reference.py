@@ -27,16 +27,17 @@ How rows become examples is told with programs in [views.md](views.md).
 """
 GROUPS = {
     "Stores": ["open", "attach", "list_stores", "needed_memory", "StoreInfo", "Store"],
-    "Objects and weights": ["Ref", "Published"],
+    "Objects and weights": ["Ref", "Draft", "Published"],
     "The original DI-store's interface": ["Client"],
     "Tables": ["Table", "Writer", "Items", "Batch", "Ragged", "Loader", "Mixture", "Exported"],
     "Columns": ["Spec"],
-    "Views": ["Step", "Opaque", "Transition", "Sequence", "Episode"],
+    "Views": ["Step", "Opaque", "Transition", "Sequence", "Episode", "Group"],
     "Samplers and removers": ["Uniform", "Fifo", "Lifo", "MinHeap", "MaxHeap", "Prioritized", "Once"],
     "Limiters": ["MinSize", "SamplesPerInsert", "Band", "Queue", "Stack"],
 }
 MADE_BY_OTHERS = {
     "Store",
+    "Draft",
     "Table",
     "Writer",
     "Items",

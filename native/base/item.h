@@ -8,7 +8,9 @@ namespace di {
 
 // kHeld: at its use limit, drawn, not yet delivered. kWaiting: inserted, but some late columns of its first row are not
 // there yet; it can't be drawn, and enters the order of insertion when they are.
-enum class ItemState : u32 { kFree = 0, kLive = 1, kHeld = 2, kWaiting = 3 };
+// In a table of groups: kWaiting: the first answer of a group that is not complete; kMember: any other answer, it comes
+// alive and goes with the group's first one (replay/groups.h).
+enum class ItemState : u32 { kFree = 0, kLive = 1, kHeld = 2, kWaiting = 3, kMember = 4 };
 
 // Flags of an item.
 constexpr u32 kItemNoNext = 1;    // there is no observation after the last row: next_* repeats the last one
@@ -46,12 +48,13 @@ struct Item {  // truth [table]; `state` and `span` change through the undo reco
   double priority;  // an update is one store, so it needs no undo
   i64 version;      // of the weights that made it; -1: unknown
   u64 place;        // first row 32 | chunk descriptor 32
-  u64 span;         // uses 32, at most kMostUses | rows 20 | back 8 (rows before the item's own first step) | flags 4
+  u64 span;         // uses 32, at most kMostUses | rows 20 | back 8 (rows before the item's own first step) | flags 4;
+                    // kMember: in place of the uses the slot of the group's first answer
 
   // `state`
   static constexpr u64 kStateMask = (u64{1} << kItemStateBits) - 1;
   bool is(ItemState wanted) const { return (state & kStateMask) == static_cast<u64>(wanted); }
-  bool is_sound() const { return (state & kStateMask) <= static_cast<u64>(ItemState::kWaiting); }
+  bool is_sound() const { return (state & kStateMask) <= static_cast<u64>(ItemState::kMember); }
   u64 generation() const { return state >> kItemStateBits & kGenerationMask; }
   u64 key(u32 slot) const { return make_key(generation(), slot); }
   bool has_key(u64 key) const { return !is(ItemState::kFree) && generation() == key_generation(key); }
@@ -65,9 +68,11 @@ struct Item {  // truth [table]; `state` and `span` change through the undo reco
 
   // `span`
   u32 uses() const { return static_cast<u32>(span); }
+  u32 leader() const { return static_cast<u32>(span); }  // kMember
   u32 rows() const { return static_cast<u32>(span >> 32 & ((1u << kSpanRowsBits) - 1)); }
   u32 back() const { return static_cast<u32>(span >> (32 + kSpanRowsBits) & ((1u << kSpanBackBits) - 1)); }
   u32 flags() const { return static_cast<u32>(span >> (64 - kSpanFlagsBits)); }
+  static u64 span_of_member(u32 leader) { return make_span(1, 0, 0) | leader; }
   static u64 make_span(u32 rows, u32 back, u32 flags) {  // not used yet
     return u64{rows} << 32 | u64{back} << (32 + kSpanRowsBits) | u64{flags} << (64 - kSpanFlagsBits);
   }

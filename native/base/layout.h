@@ -26,7 +26,7 @@ struct Offset {
 };
 
 constexpr u64 kMagic = 0x45524f5453494401;  // "\1DISTORE"
-constexpr u32 kLayoutVersion = 9;
+constexpr u32 kLayoutVersion = 10;
 constexpr u64 kPageBytes = 4096;
 constexpr u64 kSliceBytes = 2u << 20;
 constexpr u64 kPagesPerSlice = kSliceBytes / kPageBytes;
@@ -293,7 +293,7 @@ struct Attachment {
   Uses uses;             // not used in attachment[0]: the first table's uses are in ChunkSummary
   Shared<u32> attached;  // [heap] truth: this table still holds the chunk (1 at creation)
   u32 needs;             // [once] bits of the late columns that its items wait for
-  u32 pad;
+  u32 group_column;      // [once] number + 1 of the column whose value groups the rows; 0: none
 };
 
 struct ChunkHeader {
@@ -386,6 +386,7 @@ struct alignas(64) TableHeader {
   u64 max_times_sampled;
   i64 max_staleness;  // -1: none
   u64 weights;        // weights entry + 1
+  u64 group_size;     // [once] answers of an item of a table of groups; 0: items are no groups
   u64 finished;
   u64 total_inserts;
   u64 total_samples;
@@ -395,6 +396,7 @@ struct alignas(64) TableHeader {
   u64 evicted_for_room;
   u64 stale_dropped;
   u64 episodes_cut;
+  u64 groups_dropped;  // groups that were removed before they were complete
   LimiterState limiter;
   // descriptor + 1 of each item segment. A segment has at least twice the slots of the next. Changed together with
   // `slots` through the undo record, two numbers in one 8-byte word.
@@ -415,19 +417,23 @@ struct alignas(64) TableHeader {
   u64 slots;    // over all segments
   u64 size;     // live items
   u64 held;     // held items
-  u64 waiting;  // items that wait for late columns; not in `size`, nor in the order of insertion
+  u64 waiting;  // items that wait for late columns, and groups that are not complete; not in `size`, nor in the order of
+                // insertion
+  u64 gathered;  // of these: groups that have all answers, and wait for late columns
   u64 free_slots;
   Shared<u64> stat_size;  // copies that stats reads freely
-  u32 links_block;        // order list, free list: two u32 per slot; growing replaces it and the four below
+  u32 links_block;        // order list, free list: two u32 per slot; growing replaces it and the five below
   u32 dense_block;
   u32 sampler_block;
   u32 remover_block;
-  u32 minimum_block;                // least positive priority, for normalize="table"
-  u32 gone_block;                   // ring of keys of items that left (replay/gone_keys.h); 0: nobody asked for it
-  u32 order_head, order_tail;       // slot + 1, by insertion number
-  u32 waiting_head, waiting_tail;   // slot + 1, by insertion number
-  u32 first_live, last_live;        // slot + 1: the oldest and the newest item of the order list that is not held
-  u32 free_head, free_tail;         // slots, reused first-in-first-out
+  u32 minimum_block;               // least positive priority, for normalize="table"
+  u32 groups_block;                // chains and index of groups (replay/groups.h); 0: no table of groups
+  u32 gone_block;                  // ring of keys of items that left (replay/gone_keys.h); 0: nobody asked for it
+  u32 order_head, order_tail;      // slot + 1, by insertion number
+  u32 waiting_head, waiting_tail;  // slot + 1, by insertion number
+  u32 first_live, last_live;       // slot + 1: the oldest and the newest item of the order list that is not held
+  u32 free_head, free_tail;        // slots, reused first-in-first-out
+  u32 pad;
   u64 dense_count;                  // uniform, once: live slots
   u64 dense_left;                   // once: of these, not yet drawn in this epoch
   u64 remover_count, remover_left;  // the remover's own dense set, where it has one

@@ -65,7 +65,7 @@ struct Assembly {
   const DrawSet& set;
   const bool with_live;
   std::vector<Span> spans;  // of the live items
-  npy_intp places = 0;      // items of the batch: the live ones, or with_live all of the set
+  npy_intp places = 0;      // items of the batch: the live ones, or with_live all of the set; of groups: their rows
   std::vector<u32> wanted;
   // The buffer: episode ids, row numbers, then every output, each from a multiple of 64 on.
   u64 bytes = 0;
@@ -133,13 +133,15 @@ void place(const nb::dict& data, const OutputArray& output, const nb::object& va
   if (PyDict_SetItem(at, output.path.back().ptr(), value.ptr()) != 0) throw nb::python_error();
 }
 
-// An array with get(drawn) of each item of the set.
+// An array with get(drawn) of each item of the set; of groups of `group` rows: of the first one.
 template <class T, class Get>
-nb::object column_of(const Assembly& batch, int type, Get&& get) {
-  const nb::object array = nb::steal(PyArray_SimpleNew(1, const_cast<npy_intp*>(&batch.places), type));
+nb::object column_of(const Assembly& batch, u32 group, int type, Get&& get) {
+  npy_intp n = batch.places / group;
+  const nb::object array = nb::steal(PyArray_SimpleNew(1, &n, type));
   if (!array.is_valid()) throw nb::python_error();
   T* to = static_cast<T*>(PyArray_DATA(reinterpret_cast<PyArrayObject*>(array.ptr())));
-  for (const Drawn& drawn : batch.set.items) *to++ = static_cast<T>(get(drawn));
+  const std::vector<Drawn>& items = batch.set.items;
+  for (std::size_t i = 0; i < items.size(); i += group) *to++ = static_cast<T>(get(items[i]));
   return array;
 }
 
@@ -151,6 +153,7 @@ BatchMaker::BatchMaker(TablePointer table, nb::dict plan) : table_(std::move(tab
   plan_.pad_zero = take<bool>(plan, "pad_zero");
   read_number(plan["reward"], &plan_.reward_column, &plan_.reward_number, &plan_.reward_count);
   read_number(plan["discount"], &plan_.discount_column, &plan_.discount_number, &plan_.discount_count);
+  group_ = table_->core.groups.size();
   for (nb::handle entry : plan["outputs"]) {
     plan_.outputs.push_back(read_output(entry));
     arrays_.push_back(read_array(entry));
@@ -190,15 +193,16 @@ constexpr u64 kVaryingSlack = 4096;  // beyond a quarter, for few items whose va
 
 nb::object BatchMaker::draw(u32 n, nb::handle beta, bool distinct, Deadline deadline) {
   const u64 rows = plan_.spec.kind == ViewKind::kTransition ? plan_.spec.n_step : plan_.spec.time();
+  const u64 all = u64{n} * group_;
   // mutant: long-sums-under-the-lock
-  if (n == 0 || n > kTakeItems || rows > kTakeRows / n) return {};
-  const u64 room = varies_ ? n * bytes_an_item_ / 4 * 5 + kVaryingSlack : n * item_bytes_;
+  if (n == 0 || n > kTakeItems / group_ || rows > kTakeRows / all) return {};
+  const u64 room = varies_ ? all * bytes_an_item_ / 4 * 5 + kVaryingSlack : all * item_bytes_;
   if (room > kTakeBytes || (varies_ && bytes_an_item_ == 0)) return {};
   if (!beta.is_none()) nb::cast<double>(beta);  // throws now, while nothing is drawn
   DrawSet set;
   set.distinct = distinct;
   Assembly batch(set, arrays_.size(), false);
-  batch.places = n;
+  batch.places = static_cast<npy_intp>(all);
   choose(nb::none(), &batch.wanted);
   std::unique_ptr<Gather> gather = take_gather();
   if (!varies_) lay_out(*gather, &batch);
@@ -209,7 +213,7 @@ nb::object BatchMaker::draw(u32 n, nb::handle beta, bool distinct, Deadline dead
     if (varies_) lay_out(*gather, &batch);
     if (batch.bytes > bytes) return false;  // values longer than in the last batch; make() measures them first
     aim(nb::none(), &batch);
-    gather->run(batch.spans.data(), n, 0, batch.targets.data(), {batch.episodes, batch.starts});
+    gather->run(batch.spans.data(), static_cast<u32>(all), 0, batch.targets.data(), {batch.episodes, batch.starts});
     return true;
   };
   const bool taken = table_->draws.take(&set, n, copy, deadline);
@@ -219,7 +223,7 @@ nb::object BatchMaker::draw(u32 n, nb::handle beta, bool distinct, Deadline dead
 
 nb::object BatchMaker::look(std::span<const u64> keys, nb::handle beta, nb::handle which, Deadline deadline) {
   const u64 rows = plan_.spec.kind == ViewKind::kTransition ? plan_.spec.n_step : plan_.spec.time();
-  const u64 n = keys.size();
+  const u64 n = keys.size() * group_;
   if (varies_ || n == 0 || n > kTakeItems || rows > kTakeRows / n || n * item_bytes_ > kTakeBytes) return {};
   DrawSet set;
   Assembly batch(set, arrays_.size(), true);
@@ -395,7 +399,7 @@ nb::object BatchMaker::array(Assembly* batch, u32 output) const {
   std::vector<i64>& ends = batch->offsets[output];
   std::vector<npy_intp> shape;
   shape.reserve(as.shape.size() + 1);
-  shape.push_back(ragged ? static_cast<npy_intp>(ends.back()) : batch->places);
+  shape.push_back(ragged ? static_cast<npy_intp>(ends.back()) : batch->places / group_);
   shape.insert(shape.end(), as.shape.begin(), as.shape.end());
   nb::object made = wrap_array(as.descr(), static_cast<int>(shape.size()), shape.data(),
                                batch->buffer + batch->at[output], batch->owner, true);
@@ -406,26 +410,30 @@ nb::object BatchMaker::array(Assembly* batch, u32 output) const {
 }
 
 nb::object BatchMaker::columns(const Assembly& batch, nb::handle beta, const nb::dict& data) const {
-  const nb::object keys = column_of<u64>(batch, NPY_UINT64, [](const Drawn& d) { return d.key; });
-  const nb::object priorities = column_of<double>(batch, NPY_FLOAT64, [](const Drawn& d) { return d.priority; });
-  const nb::object probabilities = column_of<double>(batch, NPY_FLOAT64, [](const Drawn& d) { return d.probability; });
-  const nb::object uses = column_of<i32>(batch, NPY_INT32, [](const Drawn& d) { return d.uses; });
-  const nb::object versions = column_of<i64>(batch, NPY_INT64, [](const Drawn& d) { return d.version; });
-  const nb::object episodes = wrap_array(NPY_INT64, 1, &batch.places, batch.episodes, batch.owner, true);
-  const nb::object starts = wrap_array(NPY_INT64, 1, &batch.places, batch.starts, batch.owner, true);
+  const nb::object keys = column_of<u64>(batch, group_, NPY_UINT64, [](const Drawn& d) { return d.key; });
+  const nb::object priorities =
+      column_of<double>(batch, group_, NPY_FLOAT64, [](const Drawn& d) { return d.priority; });
+  const nb::object probabilities =
+      column_of<double>(batch, group_, NPY_FLOAT64, [](const Drawn& d) { return d.probability; });
+  const nb::object uses = column_of<i32>(batch, group_, NPY_INT32, [](const Drawn& d) { return d.uses; });
+  const nb::object versions = column_of<i64>(batch, group_, NPY_INT64, [](const Drawn& d) { return d.version; });
+  const npy_intp shape[] = {batch.places / group_, static_cast<npy_intp>(group_)};
+  const int axes = table_->core.groups.on() ? 2 : 1;
+  const nb::object episodes = wrap_array(NPY_INT64, axes, shape, batch.episodes, batch.owner, true);
+  const nb::object starts = wrap_array(NPY_INT64, axes, shape, batch.starts, batch.owner, true);
   const nb::object weight = weights(batch.set, beta);
   const nb::int_ size(batch.set.table_size);
   if (!batch.with_live)
     return new_tuple(data, keys, priorities, probabilities, weight, uses, versions, episodes, starts, size);
-  const nb::object live = column_of<npy_bool>(batch, NPY_BOOL, [](const Drawn& d) { return d.entry != kNone; });
+  const nb::object live = column_of<npy_bool>(batch, group_, NPY_BOOL, [](const Drawn& d) { return d.entry != kNone; });
   return new_tuple(data, keys, priorities, probabilities, weight, uses, versions, episodes, starts, size, live);
 }
 
 // Importance weights (Schaul et al. 2016, section 3.4): (N P)^-beta, divided by the largest of the batch or of the
 // table. Computed as (least P / P)^beta, which equals it, needs no N, and cannot overflow.
 nb::object BatchMaker::weights(const DrawSet& set, nb::handle beta) const {
-  const npy_intp n = static_cast<npy_intp>(set.items.size());
-  const nb::object array = checked(PyArray_SimpleNew(1, const_cast<npy_intp*>(&n), NPY_FLOAT32));
+  npy_intp n = static_cast<npy_intp>(set.items.size() / group_);
+  const nb::object array = checked(PyArray_SimpleNew(1, &n, NPY_FLOAT32));
   auto* at = static_cast<float*>(PyArray_DATA(reinterpret_cast<PyArrayObject*>(array.ptr())));
   if (beta.is_none()) {
     std::fill(at, at + n, 1.0f);
@@ -441,11 +449,11 @@ nb::object BatchMaker::weights(const DrawSet& set, nb::handle beta) const {
   // The minimum of both: the table may have changed while the batch was drawn, or used-up items have left it.
   if (table_->header().normalize_table != 0 && set.sums.least > 0 && set.sums.total > 0)
     least = std::min(least, set.sums.least / set.sums.total);
-  std::vector<double> raw(set.items.size());
-  for (std::size_t i = 0; i < raw.size(); ++i)
-    raw[i] = set.items[i].probability > 0 ? least / set.items[i].probability : 1.0;
+  std::vector<double> raw(static_cast<std::size_t>(n));
+  const auto probability = [&](std::size_t i) { return set.items[i * group_].probability; };
+  for (std::size_t i = 0; i < raw.size(); ++i) raw[i] = probability(i) > 0 ? least / probability(i) : 1.0;
   powers(raw.data(), static_cast<u32>(raw.size()), nb::cast<double>(beta), raw.data());
-  for (std::size_t i = 0; i < raw.size(); ++i) at[i] = set.items[i].probability > 0 ? static_cast<float>(raw[i]) : 0.0f;
+  for (std::size_t i = 0; i < raw.size(); ++i) at[i] = probability(i) > 0 ? static_cast<float>(raw[i]) : 0.0f;
   return array;
 }
 

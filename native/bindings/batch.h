@@ -62,6 +62,7 @@ class BatchMaker {
 
   TablePointer table_;
   ViewPlan plan_;
+  u32 group_ = 1;          // rows of one item that is a group; each is gathered as an item by itself
   u64 item_bytes_ = 0;     // bytes of one item in all outputs of fixed size
   bool varies_ = false;    // some outputs are ragged
   u64 bytes_an_item_ = 0;  // bytes per item of the last batch that make() made with all outputs

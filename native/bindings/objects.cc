@@ -189,6 +189,56 @@ class Unsealed {
   bool sealed_ = false;
 };
 
+// An object of given size that is written in place. It owns the memory that arrays over it refer to: until it is destroyed
+// the block is not freed, also after discard(), and the sealed object stays pinned.
+class Reserved {
+ public:
+  Reserved(ArenaPointer arena, const nb::bytes& header, u64 payload, nb::handle id, double ttl)
+      : arena_(entered(std::move(arena))),
+        draft_(std::make_unique<Draft>(*arena_, Deadline::slice())),
+        bytes_(payload) {
+    choose_id(id, id_);
+    DraftRequest request;
+    request.id = id_;
+    request.expires_ns = ttl > 0 ? os::boot_ns() + static_cast<u64>(ttl * 1e9) : 0;
+    const u64 start = packed_payload_at(header.size());
+    if (payload > ~u64{0} - start) throw Error(Code::kCapacity, "an object of more than 2^64 bytes");
+    request.bytes = start + payload;
+    u8* const block = make_block(arena_, request, Deadline::slice(), draft_.get());
+    const PackedForm form{kFormPacked, static_cast<u32>(header.size()), payload};
+    std::memcpy(block, &form, sizeof form);
+    std::memcpy(block + sizeof form, header.c_str(), header.size());
+    payload_ = block + start;
+  }
+  ~Reserved() {
+    if (pin_ != kNone) arena_->ledger().drop(pin_);
+  }
+  Reserved(const Reserved&) = delete;
+  Reserved& operator=(const Reserved&) = delete;
+
+  nb::bytes id() const { return nb::bytes(reinterpret_cast<const char*>(id_), sizeof id_); }
+  u8* payload() const { return payload_; }
+  u64 bytes() const { return bytes_; }
+  void seal() {
+    entered(arena_);
+    if (!draft_) throw Error(Code::kStoreError, "this draft was sealed already");
+    if (!arena_->owns(fork_generation_))
+      throw Error(Code::kStoreError, "this draft was reserved in the parent process, which seals it or discards it");
+    DI_FAULT("put.before_seal");
+    pin_ = draft_->seal_pinned(Deadline::slice());
+    draft_.reset();
+  }
+
+ private:
+  ArenaPointer arena_;
+  std::unique_ptr<Draft> draft_;  // null: sealed
+  const u64 fork_generation_ = arena_->fork_generation();
+  u64 bytes_;
+  u8* payload_ = nullptr;
+  u32 pin_ = kNone;
+  Id id_;
+};
+
 nb::bytes put(const ArenaPointer& arena, nb::handle value, nb::handle id, double ttl) {
   arena->enter();
   Id own;
@@ -241,10 +291,32 @@ i64 oldest(const ArenaPointer& arena, const std::string& name) {
   return index == kNone ? 1 : arena->weights(index).oldest.load(std::memory_order_acquire);
 }
 
+void bind_reserved(nb::module_& module, nb::class_<Arena>& type) {
+  nb::class_<Reserved>(module, "Reserved")
+      .def_prop_ro("id", &Reserved::id)
+      .def("seal", &Reserved::seal)
+      .def(
+          "payload",
+          [](nb::handle self) {  // uint8[bytes] over the block, which stays while the array does
+            const Reserved& reserved = nb::cast<const Reserved&>(self);
+            const npy_intp bytes = static_cast<npy_intp>(reserved.bytes());
+            return wrap_array(NPY_UINT8, 1, &bytes, reserved.payload(), nb::borrow(self), true);
+          },
+          nb::sig("def payload(self) -> numpy.typing.NDArray[numpy.uint8]"));
+  type.def(
+      "reserve",
+      [](const ArenaPointer& a, const nb::bytes& header, u64 payload, nb::handle id, double ttl) {
+        return std::make_unique<Reserved>(a, header, payload, id, ttl);
+      },
+      nb::arg("header"), nb::arg("payload"), nb::arg("id").none(), nb::arg("ttl"),
+      nb::sig("def reserve(self, header: bytes, payload: int, id: bytes | None, ttl: float) -> Reserved"));
+}
+
 }  // namespace
 
 void bind_objects(nb::module_& module, nb::class_<Arena>& type) {
   nb::class_<Unsealed>(module, "Unsealed").def_prop_ro("id", &Unsealed::id).def("seal", &Unsealed::seal);
+  bind_reserved(module, type);
   type.def("put", &put, nb::arg("value").none(), nb::arg("id").none(), nb::arg("ttl"),
            nb::sig("def put(self, value: typing.Any, id: bytes | None, ttl: float) -> bytes"))
       .def(

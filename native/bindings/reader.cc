@@ -63,6 +63,7 @@ class Draws {
     holder = error.holder();
   }
   DrawSet& set() { return held_.front().set; }
+  u32 count() { return static_cast<u32>(set().items.size()) / table->core.groups.size(); }
   bool is_own() const { return table->arena().owns(held_.front().fork_generation); }
   TablePointer table;
   std::string why;
@@ -147,7 +148,7 @@ std::unique_ptr<Draws> Reader::begin(bool distinct) {
 u32 Reader::draw(Draws& draws, u32 n) {
   table_->arena().enter();
   require_own(draws);
-  const u32 have = static_cast<u32>(draws.set().items.size());
+  const u32 have = draws.count();
   if (have < n) {
     const bool strata = table_->header().stratified != 0;
     try {
@@ -159,7 +160,7 @@ u32 Reader::draw(Draws& draws, u32 n) {
       draws.note(error);  // a lock is not available: what was drawn stays drawn, and the caller waits
     }
   }
-  return static_cast<u32>(draws.set().items.size());
+  return draws.count();
 }
 
 nb::object Reader::finish(Draws& draws, nb::handle beta, nb::handle which, nb::handle out, bool deliver) {
@@ -233,6 +234,7 @@ Measured Reader::measure(nb::handle keys, Deadline deadline) {
     ++found.items;
     found.rows += drawn.rows;
   }
+  found.items /= table_->core.groups.size();
   try {
     found.bytes = batches_.ragged_bytes(draws.set());
   } catch (...) {
@@ -337,7 +339,7 @@ std::optional<Undelivered> Reader::undelivered(Draws& draws) {
   try {
     u32 client = arena.slot();
     const u64 all = table_->draws.undelivered(&client, Deadline::slice());
-    return Undelivered{all - std::min<u64>(all, draws.set().items.size()), client, describe_client(arena, client)};
+    return Undelivered{all - std::min<u64>(all, draws.count()), client, describe_client(arena, client)};
   } catch (const Error& error) {
     if (error.code() != Code::kTimeout) throw;
     return std::nullopt;
@@ -387,7 +389,7 @@ namespace {
 
 void bind_parts(nb::module_& module) {
   nb::class_<Draws>(module, "Draws")
-      .def_prop_ro("count", [](Draws& d) { return d.set().items.size(); })
+      .def_prop_ro("count", [](Draws& d) { return d.count(); })
       .def_prop_ro("why", [](const Draws& d) { return d.why; })
       .def_prop_ro("holder", [](const Draws& d) { return number_or_none(d.holder); });
   nb::class_<Undelivered>(module, "Undelivered")

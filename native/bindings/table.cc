@@ -52,6 +52,8 @@ nb::object create(const ArenaPointer& arena, nb::dict from, Deadline deadline) {
   const nb::object weights = from["weights"];
   if (!weights.is_none()) shape.weights = Weights(arena->heap()).entry(nb::cast<std::string>(weights), deadline);
   shape.initial_priority = take<double>(from, "initial_priority");
+  shape.group = take<u64>(from, "group");
+  if (shape.group > kMostAnswers) throw Error(Code::kInvalid, "a group of more than 256 answers");
   shape.limiter = limiter_of(from["limiter"]);
   if (shape.initial_priority >= 0)
     require_priorities(priority_range(shape.sampler, shape.alpha), {&shape.initial_priority, 1},
@@ -73,6 +75,8 @@ nb::dict stats(const TablePointer& table) {
   all["size"] = size;
   all["held"] = header.held;
   all["waiting"] = header.waiting;
+  all["gathered"] = header.gathered;
+  all["groups_dropped"] = header.groups_dropped;
   all["capacity"] = header.capacity;
   all["max_bytes"] = header.max_bytes;
   all["inserts"] = header.total_inserts;

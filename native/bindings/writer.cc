@@ -103,6 +103,7 @@ TableSink read_sink(nb::handle entry) {
   sink.track_version = take<bool>(entry, "track_version");
   sink.weighted = take<bool>(entry, "weighted");
   sink.needs = take<u32>(entry, "needs");
+  sink.group = column_or_none(entry, "group");
   return sink;
 }
 

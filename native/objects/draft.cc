@@ -44,6 +44,25 @@ u8* Draft::make_block(const DraftRequest& wanted, Deadline deadline) {
 
 void Draft::seal() { arena_.heap().maker.seal(descriptor_, std::exchange(entry_, kNone)); }
 
+u32 Draft::seal_pinned(Deadline deadline) {
+  const u32 pin = arena_.ledger().take_one(deadline);
+  try {
+    Heap& heap = arena_.heap();
+    HeapCore::Guard guard(heap, deadline);
+    Descriptor& mine = heap.descriptor(descriptor_);
+    add_bytes(heap.memory.heap_header().pinned_bytes, Blocks::block_bytes(mine.bytes));
+    seal();
+    mine.word.fetch_add(1);
+    LedgerEntry& entry = heap.ledger.entry(pin);
+    entry.ref.store(word_generation(mine.word.load()), std::memory_order_relaxed);
+    entry.what.store(ledger_what(LedgerKind::kPin, 0, descriptor_), std::memory_order_release);
+  } catch (...) {
+    if (entry_ != kNone) arena_.ledger().give(pin);
+    throw;
+  }
+  return pin;
+}
+
 void Draft::abandon() {
   if (descriptor_ != kNone) arena_.heap().maker.abandon(descriptor_, std::exchange(entry_, kNone));
 }

@@ -29,6 +29,10 @@ class Draft {
   u8* make_block(const DraftRequest& request, Deadline deadline);
   // Makes the object readable. Takes no lock and cannot fail.
   void seal();
+  // The same, and pins the object in the same hold of the heap's lock, so that nobody can delete it from under the memory
+  // that was written to. Returns the pin's ledger entry. If it throws, the draft is as before. A kill in between leaves the
+  // object sealed, and no pin.
+  u32 seal_pinned(Deadline deadline);
   // Frees the block now if the heap's lock is soon available; else later, as the destructor does.
   void abandon();
   // For Weights::publish(), which seals the object itself: descriptor and ledger entry, and then hand_over(), after

@@ -46,8 +46,10 @@ void fill_header(TableHeader& header, const TableShape& shape) {
   header.max_times_sampled = shape.max_times_sampled;
   header.max_staleness = shape.max_staleness;
   header.weights = shape.weights == kNone ? 0 : shape.weights + 1;
+  header.group_size = shape.group;
   header.finished = header.total_inserts = header.total_samples = header.total_removed = header.total_updates = 0;
   header.stale_updates = header.evicted_for_room = header.stale_dropped = header.episodes_cut = 0;
+  header.groups_dropped = header.gathered = 0;
   header.limiter = shape.limiter;
   header.undo.count.store(0);
   std::memset(header.segment_block, 0, sizeof header.segment_block);
@@ -141,7 +143,7 @@ void TableDirectory::make_blocks(u32 index, const TableShape& shape, Deadline de
   std::string why;
   if (!heap.claims.reserve(index, shape.reserve, deadline, &why)) throw Error(Code::kCapacity, why);
   const TableBlocks sizes =
-      table_blocks(shape.slots, shape.sampler, shape.remover, shape.normalize_table, shape.shuffle);
+      table_blocks(shape.slots, {shape.sampler, shape.remover, shape.normalize_table, shape.shuffle, shape.group != 0});
   const auto block = [&](u64 bytes) -> u32 {
     return bytes == 0 ? 0 : heap.maker.make_meta(bytes, index, deadline) + 1;
   };
@@ -152,6 +154,7 @@ void TableDirectory::make_blocks(u32 index, const TableShape& shape, Deadline de
   header.sampler_block = block(sizes.sampler);
   header.remover_block = block(sizes.remover);
   header.minimum_block = block(sizes.minimum);
+  header.groups_block = block(sizes.groups);
   const u32 config = block(shape.config.size() + 8);
   write_text(heap, config, shape.config);
   header.config_block.store(config, std::memory_order_release);  // pairs with the acquire in text()

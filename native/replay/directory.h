@@ -24,6 +24,7 @@ struct TableShape {  // what a table is made from; Python computes the bytes
   u64 max_times_sampled = 0;
   i64 max_staleness = -1;
   u32 weights = kNone;
+  u64 group = 0;                 // answers of an item; 0: items are no groups
   double initial_priority = -1;  // of items inserted without one; < 0: the largest ever given
   LimiterState limiter{};
 };

@@ -5,9 +5,10 @@ namespace di {
 DistinctPicks::DistinctPicks(TableCore& core, DrawSet* set)
     : core_(core), sampler_(core.selection.sampler()), set_(set->distinct ? set : nullptr) {
   if (set_ == nullptr) return;
-  if (set->keys.size() != set->items.size()) {  // draws were given back, or undone after an exception
+  if (set->keys.size() * core.groups.size() !=
+      set->items.size()) {  // draws were given back, or undone after an exception
     set->keys.clear();
-    for (const Drawn& drawn : set->items) set->keys.insert(drawn.key);
+    for (std::size_t i = 0; i < set->items.size(); i += core.groups.size()) set->keys.insert(set->items[i].key);
   }
   takes_out_ = !sampler_.independent() && !sampler_.in_order();
   after_picks();

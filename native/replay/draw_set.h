@@ -37,9 +37,9 @@ Drawn describe(const Item& item, u32 slot);
 
 // The undelivered draws of one call or of one prefetched batch.
 struct DrawSet {
-  std::vector<Drawn> items;
-  bool distinct = false;  // no item twice (replace=False)
-  KeySet keys;            // of `items`, if distinct
+  std::vector<Drawn> items;  // in a table of groups one for each answer, group by group
+  bool distinct = false;     // no item twice (replace=False)
+  KeySet keys;               // of `items`, if distinct
   u64 table_size = 0;
   MassSums sums;                      // at the last draw
   u64 rng_before = 0, rng_after = 0;  // of rng_counter: rewound if all is given back and nothing was drawn since

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "arena/learners.h"
+#include "replay/answers.h"
 
 namespace di {
 namespace {
@@ -55,6 +56,7 @@ void Draws::draw_one(DrawSet* set, u32 slot, double probability) {
   }
   DI_FAULT("table.draw_item");
   set->items.push_back(drawn);
+  if (core_.groups.size() > 1) hold_answers(core_, set, slot);
 }
 
 // Whether draws can be made all at once: none changes the sampler, uses an item up or drops a stale one.
@@ -150,16 +152,25 @@ void Draws::wake_inserts(DrawSet* set) {
   if (header_.room_waiters.load(std::memory_order_seq_cst) != 0) os::futex_wake(header_.room_seq, kMaxClients);
 }
 
-std::string Draws::why_no_more(const DrawSet& set) const {
+std::string Draws::why_no_more(const DrawSet& set) {
   std::string why = why_no_sample(limiter_in_force(header_), static_cast<i64>(header_.size));
   if (why.empty() && set.distinct && !set.items.empty() && header_.size != 0)
     why = "the batch holds every item that can be drawn, and replace=False wants each once";
   if (why.empty()) why = header_.size == 0 ? "the table is empty" : core_.selection.sampler().why_none();
-  why += waiting_text(header_.waiting);
+  why += why_waiting(core_);
   if (header_.stale_dropped != 0)
     why += "; " + std::to_string(header_.stale_dropped) +
            " items were dropped as older than max_staleness=" + std::to_string(header_.max_staleness);
   return why;
+}
+
+// Room and ledger entries for `step` draws; entries for more of the `want` ones that may follow. One for each answer.
+void Draws::prepare(DrawSet* set, u32 step, u32 want, Deadline deadline) {
+  const u32 rows = core_.groups.size();
+  if (set->spare.size() < step * rows)
+    arena_.ledger().take(std::min(want, std::max(kAtOnce / rows, 1u)) * rows - static_cast<u32>(set->spare.size()),
+                         &set->spare, deadline);
+  if (set->items.capacity() - set->items.size() < step * rows) set->items.reserve(2 * set->items.size() + step * rows);
 }
 
 u32 Draws::draw(DrawSet* set, u32 want, Strata strata, Deadline deadline, std::string* why) {
@@ -172,14 +183,12 @@ u32 Draws::draw(DrawSet* set, u32 want, Strata strata, Deadline deadline, std::s
       if (total < want) draws.wake_inserts(set);
     }
   } shortfall{*this, set, total, want};
-  set->items.reserve(set->items.size() + std::min(want, kAtOnce));
-  if (set->distinct) set->keys.reserve(set->items.size() + want);
+  const u32 rows = core_.groups.size();  // each takes an entry of the ledger, and a Drawn
+  set->items.reserve(set->items.size() + std::min(want, kAtOnce) * rows);
+  if (set->distinct) set->keys.reserve(set->items.size() / rows + want);
   while (total < want) {
-    const u32 step = std::min(want - total, kBatchStep);
-    if (set->spare.size() < step)
-      arena_.ledger().take(std::min(want - total, kAtOnce) - static_cast<u32>(set->spare.size()), &set->spare,
-                           deadline);
-    if (set->items.capacity() - set->items.size() < step) set->items.reserve(2 * set->items.size() + step);
+    const u32 step = std::min(want - total, std::max(kBatchStep / rows, 1u));
+    prepare(set, step, want - total, deadline);
     u32 got = 0;
     bool again = false;
     {
@@ -255,7 +264,8 @@ u32 Draws::pick_for_take(DrawSet* set, u32 n, u32* slots, double* probabilities)
 // whose lock is held, and an item holds its chunks. Until the copy is done only the counter of the random numbers
 // changes. What changes then goes through the undo record, so a killed process has drawn all of the batch, or nothing.
 bool Draws::take(DrawSet* set, u32 n, const std::function<bool()>& copy, Deadline deadline) {
-  if (n > kTakeItems) return false;
+  const u32 rows = core_.groups.size();
+  if (n > kTakeItems / rows) return false;
   if (set->distinct) set->keys.reserve(n);
   {
     TableCore::Guard guard(core_, deadline);
@@ -266,10 +276,12 @@ bool Draws::take(DrawSet* set, u32 n, const std::function<bool()>& copy, Deadlin
     u32 slots[kTakeItems];
     double probabilities[kTakeItems];
     const u32 picked = pick_for_take(set, n, slots, probabilities);
-    set->items.resize(picked);
+    set->items.resize(picked * rows);
     for (u32 i = 0; i < picked; ++i) {
-      set->items[i] = describe(core_.items[slots[i]], slots[i]);
-      set->items[i].probability = probabilities[i];
+      Drawn* to = &set->items[i * rows];
+      *to = describe(core_.items[slots[i]], slots[i]);
+      to->probability = probabilities[i];
+      if (rows > 1) describe_answers(core_, slots[i], to);
     }
     note_table(set);
     DI_FAULT("table.take_drawn");
@@ -281,7 +293,8 @@ bool Draws::take(DrawSet* set, u32 n, const std::function<bool()>& copy, Deadlin
     DI_FAULT("table.take_copied");
     core_.change();
     note_learner(arena_, core_.index);
-    for (Drawn& drawn : set->items) {
+    for (std::size_t i = 0; i < set->items.size(); i += rows) {
+      Drawn& drawn = set->items[i];
       Item& item = core_.items[key_slot(drawn.key)];
       // mutant: taken-items-count-no-use
       core_.uses.count(item);

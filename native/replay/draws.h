@@ -42,8 +42,9 @@ class Draws {
   u32 draw_singly(DrawSet* set, u32 want, Strata* strata, DistinctPicks* distinct);
   u32 pick_for_take(DrawSet* set, u32 n, u32* slots, double* probabilities);
   void draw_one(DrawSet* set, u32 slot, double probability);
+  void prepare(DrawSet* set, u32 step, u32 want, Deadline deadline);
   bool independent() const;
-  std::string why_no_more(const DrawSet& set) const;
+  std::string why_no_more(const DrawSet& set);
   void pass_on(DrawSet* set);
   void wake_inserts(DrawSet* set);
   void finish(DrawSet* set, bool give_back, Deadline deadline);

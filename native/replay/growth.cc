@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "replay/answers.h"
 #include "replay/recovery.h"
 
 namespace di {
@@ -57,14 +58,15 @@ Growth::Parts Growth::make_parts(const Plan& plan, NewBlocks& made, Deadline dea
   parts.sampler = made.add(plan.sizes.sampler, deadline);
   parts.remover = made.add(plan.sizes.remover, deadline);
   parts.minimum = made.add(plan.sizes.minimum, deadline);
+  parts.groups = made.add(plan.sizes.groups, deadline);
   return parts;
 }
 
 // Descriptors of the blocks that the new ones replace.
 std::vector<u32> Growth::replaced(const Plan& plan) const {
   std::vector<u32> gone;
-  for (const u32 old :
-       {header_.links_block, header_.dense_block, header_.sampler_block, header_.remover_block, header_.minimum_block})
+  for (const u32 old : {header_.links_block, header_.dense_block, header_.sampler_block, header_.remover_block,
+                        header_.minimum_block, header_.groups_block})
     if (old != 0) gone.push_back(old - 1);
   for (u32 i = plan.kept; i < kTableSegments && header_.segment_block[i] != 0; ++i)
     gone.push_back(header_.segment_block[i] - 1);
@@ -146,6 +148,7 @@ void Growth::link_parts(const Plan& plan, const Parts& parts) {
   header_.sampler_block = parts.sampler;
   header_.remover_block = parts.remover;
   header_.minimum_block = parts.minimum;
+  header_.groups_block = parts.groups;
   DI_FAULT("table.grow_before_fill");
   core_.undo.commit();
 }
@@ -191,6 +194,7 @@ bool Growth::evict_above(u64 capacity, Deadline deadline) {
     for (u32 i = 0; i < kBatchStep && core_.present() > capacity; ++i) {
       const u32 out = core_.victim();
       if (out == kNone) break;
+      commit_if_short(core_, words_to_remove(core_));
       core_.remove(out, true);
     }
     core_.commit();

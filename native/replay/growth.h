@@ -36,7 +36,7 @@ class Growth {
     u64 segment_slots() const { return slots - before + moved; }
   };
   struct Parts {  // descriptor + 1 of each new block; 0: the table has no such part
-    u32 items, links, dense, sampler, remover, minimum;
+    u32 items, links, dense, sampler, remover, minimum, groups;
   };
   void grow(u64 slots, Deadline deadline, const std::function<bool()>& also = [] { return true; });
   bool try_grow(u64 slots, Deadline deadline, const std::function<bool()>& also);

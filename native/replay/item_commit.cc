@@ -13,6 +13,7 @@ constexpr const char* kNoMemory = "this process is out of memory";  // then a ca
 
 // Free slots needed to insert so many items. At its capacity a table evicts before each insert, so fewer are enough.
 u64 slots_for(const TableHeader& table, u64 items) {
+  if (table.group_size != 0) return items;
   const u64 here = table.size + table.waiting, room = table.capacity > here ? table.capacity - here : 0;
   if (table.limiter.queue != 0 || room >= items) return items;
   return std::min(items, room + kBatchStep);
@@ -108,10 +109,14 @@ NewItem ItemCommit::locate(u32 table, const Pending& pending) {
                    given.priority,     waits_at(table, lane, pending.window),
                    given.uses,         static_cast<i64>(given.epochs)};
   }
-  return NewItem{chunk.descriptor(),   row,
-                 pending.window.rows,  pending.window.back,
-                 pending.window.flags, version_of(table, lane, pending.window),
-                 pending.priority,     waits_at(table, lane, pending.window)};
+  NewItem fresh{chunk.descriptor(),   row,
+                pending.window.rows,  pending.window.back,
+                pending.window.flags, version_of(table, lane, pending.window),
+                pending.priority,     waits_at(table, lane, pending.window)};
+  if (const u32 column = state_.plan.tables[table].group; column != kNone)
+    std::memcpy(&fresh.group, chunk.cell(state_.plan.layout, row, column),
+                state_.plan.layout.columns[column].row_bytes);
+  return fresh;
 }
 
 // The call's priorities were checked before, without the lock. If configure() has changed alpha since, checks those of

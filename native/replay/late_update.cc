@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "replay/answers.h"
+
 namespace di {
 namespace {
 
@@ -28,32 +30,47 @@ const LateUpdate::Places& LateUpdate::places(u32 layout) {
   return places_.emplace(layout, std::move(found)).first->second;
 }
 
+// The key of a group's first answer stands for the group where a row beyond its own is meant.
+bool LateUpdate::is_of_group(u32 slot, LateRange range) const {
+  const TableCore& core = table_->core;
+  if (!core.groups.on() || table_->core.items[slot].is(ItemState::kMember)) return false;
+  return range.first != 0 || range.count != 1;
+}
+
 // Finds the other tables of these items' chunks. True: there are some whose locks are not held. Under this table's lock.
-bool LateUpdate::learn_tables(std::span<const u64> keys) {
+bool LateUpdate::learn_tables(std::span<const u64> keys, LateRange range) {
+  TableCore& core = table_->core;
   bool more = false;
   for (const u64 key : keys) {
-    const Item* const item = table_->core.items.find(key);
-    if (item == nullptr) continue;
-    u32 chunk = item->chunk();
-    for (u32 left = table_->core.chunks.covered(chunk, item->row(), item->rows()); left > 0 && chunk != kNone; --left) {
-      for (const Attachment& at : heap().chunk_memory.attachments(chunk)) {
-        if (at.attached.load() == 0) continue;
-        const auto known = tables_.find(at.table);
-        if (known != tables_.end() && known->second->generation() == at.table_generation) continue;
-        TableHeader& header = table_->arena().table(at.table);
-        if (!header.is(TableState::kLive) || header.generation.load() != at.table_generation) continue;
-        tables_[at.table] = std::make_shared<Table>(table_->arena().shared_from_this(), at.table);
-        more = true;
-      }
-      chunk = heap().chunk_memory.head(chunk).next.load(std::memory_order_acquire) - 1;
-    }
+    if (!core.items.holds(key)) continue;
+    u32 slot = key_slot(key);
+    const bool group = is_of_group(slot, range);
+    for (; slot != kNone; slot = group ? core.groups.next(slot) : kNone)
+      if (learn_tables_of(core.items[slot])) more = true;
   }
   return more;
 }
 
-// Fills steps_ with the rows to write. Throws kInvalid if the item has fewer steps.
-void LateUpdate::list_steps(const Item& item, LateRange range) {
-  steps_.clear();
+bool LateUpdate::learn_tables_of(const Item& item) {
+  bool more = false;
+  u32 chunk = item.chunk();
+  for (u32 left = table_->core.chunks.covered(chunk, item.row(), item.rows()); left > 0 && chunk != kNone; --left) {
+    for (const Attachment& at : heap().chunk_memory.attachments(chunk)) {
+      if (at.attached.load() == 0) continue;
+      const auto known = tables_.find(at.table);
+      if (known != tables_.end() && known->second->generation() == at.table_generation) continue;
+      TableHeader& header = table_->arena().table(at.table);
+      if (!header.is(TableState::kLive) || header.generation.load() != at.table_generation) continue;
+      tables_[at.table] = std::make_shared<Table>(table_->arena().shared_from_this(), at.table);
+      more = true;
+    }
+    chunk = heap().chunk_memory.head(chunk).next.load(std::memory_order_acquire) - 1;
+  }
+  return more;
+}
+
+// Appends the rows of an item's own steps to steps_.
+void LateUpdate::list_item(const Item& item) {
   const bool next = spec_.has_next() && (item.flags() & (kItemNoNext | kItemFinished)) == 0;
   const u32 own = item.rows() - std::min(item.rows(), item.back() + (next ? 1 : 0));
   RowAt at = first_step(heap(), item);
@@ -65,6 +82,14 @@ void LateUpdate::list_steps(const Item& item, LateRange range) {
     if (spec_.cross_episodes && (__atomic_load_n(&mark.final, __ATOMIC_RELAXED) >> (at.row % 64) & 1) != 0) continue;
     steps_.push_back(at);
   }
+}
+
+// Fills steps_ with the rows to write: of a group those of its answers, in their order. Throws kInvalid if the item has
+// fewer steps.
+void LateUpdate::list_steps(u32 slot, LateRange range) {
+  steps_.clear();
+  const bool group = is_of_group(slot, range);
+  for (u32 at = slot; at != kNone; at = group ? table_->core.groups.next(at) : kNone) list_item(table_->core.items[at]);
   if (range.count == 0) return;
   const i64 have = static_cast<i64>(steps_.size());
   const i64 first = range.first < 0 ? range.first + have : range.first;
@@ -85,9 +110,13 @@ void LateUpdate::end_waits(RowAt at) {
     TableCore& core = found->second->core;
     if (slot >= core.items.slots() || !is_complete(heap(), at, i)) continue;
     const Item& item = core.items[slot];
-    const RowAt first = item.is(ItemState::kWaiting) ? first_step(heap(), item) : RowAt{};
+    const bool waits = item.is(ItemState::kWaiting) || item.is(ItemState::kMember);
+    const RowAt first = waits ? first_step(heap(), item) : RowAt{};
     if (first.chunk != at.chunk || first.row != at.row) continue;  // the slot has another item by now
-    core.end_wait(slot);
+    if (!core.groups.on())
+      core.end_wait(slot);
+    else if (!end_wait_of_group(core, core.groups.item_of(slot)))
+      continue;
     core.commit();
     DI_FAULT("late.item_went_on");
   }
@@ -125,13 +154,12 @@ u64 LateUpdate::update_some(std::span<const u64> keys, u64 first, std::span<cons
         at = tables_.erase(at);  // dropped meanwhile: its items are gone
       }
     }
-    if (learn_tables(keys)) continue;
+    if (learn_tables(keys, range)) continue;
     for (const auto& [index, table] : tables_) table->core.change();
     u64 there = 0;
     for (std::size_t i = 0; i < keys.size(); ++i) {
-      const Item* const item = table_->core.items.find(keys[i]);
-      if (item == nullptr) continue;
-      list_steps(*item, range);
+      if (!table_->core.items.holds(keys[i])) continue;
+      list_steps(key_slot(keys[i]), range);
       write(first + i, values, range);
       ++there;
     }

@@ -49,8 +49,11 @@ class LateUpdate {
   };
   u64 update_some(std::span<const u64> keys, u64 first, std::span<const LateValue> values, LateRange range,
                   Deadline deadline) DI_UNCHECKED;
-  bool learn_tables(std::span<const u64> keys);
-  void list_steps(const Item& item, LateRange range);
+  bool learn_tables(std::span<const u64> keys, LateRange range);
+  bool learn_tables_of(const Item& item);
+  bool is_of_group(u32 slot, LateRange range) const;
+  void list_steps(u32 slot, LateRange range);
+  void list_item(const Item& item);
   void write(u64 item, std::span<const LateValue> values, LateRange range);
   void end_waits(RowAt at);
   const Places& places(u32 layout);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "replay/answers.h"
 #include "replay/item_rows.h"
 #include "rows/chunk_view.h"
 
@@ -30,9 +31,17 @@ Drawn Reads::found(u32 slot) const {
   return drawn;
 }
 
-// Adds the item to the set; its chunks stay until deliver(). The caller holds the lock and has called change().
-void Reads::read(u32 slot, DrawSet* set) {
-  Drawn drawn = found(slot);
+// The slot of the item that a key stands for; kNone: it is gone, or a group that is not complete.
+u32 Reads::shown(u64 key) const {
+  const u32 slot = find_item(core_, key);
+  const bool part = slot != kNone && core_.groups.on() && core_.items[slot].is(ItemState::kWaiting);
+  return part ? kNone : slot;
+}
+
+// Adds a row to the set, or the rows of an item; its chunks stay until deliver(). The caller holds the lock and has
+// called change().
+void Reads::hold(const Drawn& row, DrawSet* set) {
+  Drawn drawn = row;
   drawn.chunks = core_.chunks.covered(drawn.chunk, drawn.row, drawn.rows);
   drawn.entry = set->spare.back();
   set->spare.pop_back();
@@ -43,18 +52,29 @@ void Reads::read(u32 slot, DrawSet* set) {
   set->items.push_back(drawn);
 }
 
+void Reads::read(u32 slot, DrawSet* set) {
+  const std::size_t at = set->items.size();
+  hold(found(slot), set);
+  const u32 rows = core_.groups.size();
+  if (rows == 1) return;
+  std::vector<Drawn> answers(rows, set->items[at]);
+  describe_answers(core_, slot, answers.data());
+  for (u32 i = 1; i < rows; ++i) hold(answers[i], set);
+}
+
 void Reads::peek(std::span<const u64> keys, DrawSet* set, Deadline deadline) {
-  set->items.reserve(keys.size());  // first: an entry that is written but not in the set would never be ended
-  core_.arena->ledger().take(static_cast<u32>(keys.size()), &set->spare, deadline);
+  const u32 rows = core_.groups.size();
+  set->items.reserve(keys.size() * rows);  // first: an entry that is written but not in the set would never be ended
+  core_.arena->ledger().take(static_cast<u32>(keys.size()) * rows, &set->spare, deadline);
   for (std::size_t first = 0; first < keys.size(); first += kBatchStep) {
     TableCore::Guard guard(core_, deadline);
     core_.change();
     const std::size_t end = std::min(keys.size(), first + kBatchStep);
     for (std::size_t i = first; i < end; ++i) {
-      if (core_.items.holds(keys[i]))
-        read(key_slot(keys[i]), set);
+      if (const u32 slot = shown(keys[i]); slot != kNone)
+        read(slot, set);
       else
-        set->items.push_back(gone(keys[i]));
+        set->items.insert(set->items.end(), rows, gone(keys[i]));
     }
     draws_.note_table(set);
   }
@@ -63,12 +83,16 @@ void Reads::peek(std::span<const u64> keys, DrawSet* set, Deadline deadline) {
 // As Draws::take(): no item leaves a table whose lock is held, and an item holds its chunks. Nothing in shared memory
 // changes, so a kill leaves nothing behind.
 bool Reads::look(std::span<const u64> keys, DrawSet* set, const std::function<bool()>& copy, Deadline deadline) {
-  set->items.reserve(keys.size());
+  const u32 rows = core_.groups.size();
+  set->items.reserve(keys.size() * rows);
   TableCore::Guard guard(core_, deadline);
   for (std::size_t i = 0; i < keys.size(); ++i) {
     if (i + kAhead < keys.size()) core_.items.prefetch_key(keys[i + kAhead]);
-    set->items.push_back(core_.items.holds(keys[i]) ? found(key_slot(keys[i])) : gone(keys[i]));
-    if (set->items.back().entry != kNone) __builtin_prefetch(&core_.arena->heap().descriptor(set->items.back().chunk));
+    const u32 slot = shown(keys[i]);
+    set->items.insert(set->items.end(), rows, slot != kNone ? found(slot) : gone(keys[i]));
+    if (slot == kNone) continue;
+    __builtin_prefetch(&core_.arena->heap().descriptor(set->items.back().chunk));
+    if (rows > 1) describe_answers(core_, slot, &set->items[i * rows]);
   }
   draws_.note_table(set);
   return copy();
@@ -76,8 +100,8 @@ bool Reads::look(std::span<const u64> keys, DrawSet* set, const std::function<bo
 
 void Reads::peek_oldest(u64 start, u64 count, DrawSet* set, Deadline deadline) {
   count = std::min(count, core_.header.size);
-  set->items.reserve(count);
-  core_.arena->ledger().take(static_cast<u32>(count), &set->spare, deadline);
+  set->items.reserve(count * core_.groups.size());
+  core_.arena->ledger().take(static_cast<u32>(count * core_.groups.size()), &set->spare, deadline);
   walk(start, count, set, deadline);
 }
 

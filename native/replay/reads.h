@@ -50,6 +50,8 @@ class Reads {
   std::vector<u64> walk(u64 start, u64 count, DrawSet* set, Deadline deadline);
   u32 after_last(const std::vector<u64>& seen, u64 last);
   void read(u32 slot, DrawSet* set);
+  u32 shown(u64 key) const;
+  void hold(const Drawn& row, DrawSet* set);
   Drawn found(u32 slot) const;
 
   TableCore& core_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "replay/answers.h"
 #include "replay/item_rows.h"
 #include "rows/chunks_covered.h"
 
@@ -34,7 +35,7 @@ std::vector<u32> TableRecovery::linked_blocks() const {
   std::vector<u32> linked(header_.segment_block, header_.segment_block + kTableSegments);
   for (const u32 block :
        {header_.config_block.load(), header_.schema_block.load(), header_.links_block, header_.dense_block,
-        header_.sampler_block, header_.remover_block, header_.minimum_block, header_.gone_block})
+        header_.sampler_block, header_.remover_block, header_.minimum_block, header_.groups_block, header_.gone_block})
     linked.push_back(block);
   return linked;
 }
@@ -59,9 +60,10 @@ void TableRecovery::fill() {
   Items& items = core_.items;
   items.order().clear();
   core_.selection.clear();
-  header_.size = header_.held = header_.waiting = header_.free_slots = 0;
+  if (core_.groups.on()) core_.groups.clear();
+  header_.size = header_.held = header_.waiting = header_.gathered = header_.free_slots = 0;
   header_.first_live = header_.last_live = 0;
-  std::vector<std::pair<u64, u32>> by_age;
+  std::vector<std::pair<u64, u32>> by_age, members;
   by_age.reserve(std::min<u64>(items.slots(), header_.next_number));
   for (u32 slot = 0; slot < items.slots(); ++slot) {
     Item& item = items[slot];
@@ -70,31 +72,61 @@ void TableRecovery::fill() {
       items.order().free_push(slot);
       ++header_.free_slots;
     } else {
-      by_age.emplace_back(item.number, slot);
+      (item.is(ItemState::kMember) ? members : by_age).emplace_back(item.number, slot);
     }
   }
   std::sort(by_age.begin(), by_age.end());
-  for (const auto& [number, slot] : by_age) {
-    if (items[slot].is(ItemState::kWaiting)) {
-      items.order().wait(slot);
-      ++header_.waiting;
-      continue;
-    }
-    items.order().push_back(slot);
-    if (items[slot].is(ItemState::kHeld)) {
-      ++header_.held;
-      continue;
-    }
-    core_.selection.put(slot);
-    if (header_.first_live == 0) header_.first_live = slot + 1;
-    header_.last_live = slot + 1;
-    ++header_.size;
-  }
+  for (const auto& [number, slot] : by_age) fill_slot(slot);
+  std::sort(members.begin(), members.end());
+  for (const auto& [number, slot] : members) join_group(slot);
   core_.selection.ready();
+}
+
+// Puts an item that is not free into the lists and counts of its state. Items come in order of their numbers.
+void TableRecovery::fill_slot(u32 slot) {
+  Items& items = core_.items;
+  if (core_.groups.on()) {
+    const Item& item = items[slot];
+    if (item.is(ItemState::kWaiting))
+      core_.groups.begin(slot, group_value(*core_.arena, item.chunk(), item.row(), core_.index));
+    else
+      core_.groups.begin_complete(slot);
+  }
+  if (items[slot].is(ItemState::kWaiting)) {
+    items.order().wait(slot);
+    ++header_.waiting;
+    if (core_.groups.on() && core_.groups.has_all(slot)) ++header_.gathered;
+    return;
+  }
+  items.order().push_back(slot);
+  if (items[slot].is(ItemState::kHeld)) {
+    ++header_.held;
+    return;
+  }
+  core_.selection.put(slot);
+  if (header_.first_live == 0) header_.first_live = slot + 1;
+  header_.last_live = slot + 1;
+  ++header_.size;
+}
+
+void TableRecovery::join_group(u32 slot) {
+  const u32 leader = core_.items[slot].leader();
+  const bool sound = core_.groups.on() && leader < core_.items.slots() && !core_.items[leader].is(ItemState::kFree) &&
+                     !core_.items[leader].is(ItemState::kMember) && !core_.groups.has_all(leader);
+  if (!sound) return free_damaged(slot);
+  core_.groups.join(leader, slot);
+  if (core_.items[leader].is(ItemState::kWaiting) && core_.groups.has_all(leader)) ++header_.gathered;
+}
+
+void TableRecovery::free_damaged(u32 slot) {
+  core_.items[slot].state = Item::free_state(core_.items[slot].generation() + 1);
+  core_.items.order().free_push(slot);
+  ++header_.free_slots;
 }
 
 // An update may have been killed after it showed the values that an item waits for, and before the item could go on.
 void TableRecovery::end_waits() {
+  if (core_.groups.on()) return end_group_waits();
   const Heap& heap = core_.arena->heap();
   for (u32 slot = core_.items.order().first_waiting(), next = kNone; slot != kNone; slot = next) {
     next = core_.items.order().next(slot);
@@ -106,6 +138,21 @@ void TableRecovery::end_waits() {
     if (!is_complete(heap, at, position)) continue;
     core_.end_wait(slot);
     core_.commit();
+  }
+}
+
+// The same for groups, any of whose answers may have waited for the values.
+void TableRecovery::end_group_waits() {
+  const Heap& heap = core_.arena->heap();
+  for (u32 leader = core_.items.order().first_waiting(), after = kNone; leader != kNone; leader = after) {
+    after = core_.items.order().next(leader);
+    for (u32 slot = leader; slot != kNone; slot = core_.groups.next(slot)) {
+      const u32 chunk = core_.items[slot].chunk(), position = attachment_of(heap, chunk, core_.index);
+      const LateRows late = position == kNone ? LateRows{} : late_rows_of(heap, chunk, 0);
+      if (late.words != nullptr && core_.items[slot].row() < late.rows)
+        late.waits(position, core_.items[slot].row()).store(slot + 1, std::memory_order_relaxed);
+    }
+    if (end_wait_of_group(core_, leader)) core_.commit();
   }
 }
 
@@ -192,7 +239,7 @@ void TableRecovery::check(Deadline deadline, std::vector<std::string>* findings)
   core_.change();
   const Selection& selection = core_.selection;
   const u64 size = header_.size, held = header_.held, free_slots = header_.free_slots;
-  const u64 waiting = header_.waiting;
+  const u64 waiting = header_.waiting, gathered = header_.gathered;
   const u64 writers = header_.writers, dense = header_.dense_count, left = header_.dense_left;
   const u32 first = header_.first_live, last = header_.last_live;
   const u32 drawn_next = selection.sampler().next(), removed_next = selection.remover().next();
@@ -206,6 +253,7 @@ void TableRecovery::check(Deadline deadline, std::vector<std::string>* findings)
   compare("items", size, header_.size);
   compare("held items", held, header_.held);
   compare("waiting items", waiting, header_.waiting);
+  compare("groups with all answers that wait", gathered, header_.gathered);
   compare("free slots", free_slots, header_.free_slots);
   compare("open writers", writers, header_.writers);
   compare("slots to draw from", dense, header_.dense_count);

@@ -24,6 +24,10 @@ class TableRecovery {
  private:
   u64 rebuild(Deadline deadline);
   void end_waits();
+  void end_group_waits();
+  void fill_slot(u32 slot);
+  void join_group(u32 slot);
+  void free_damaged(u32 slot);
   u64 count_uses(Deadline deadline);
   u64 set_uses(const std::unordered_map<u32, u32>& uses, Deadline deadline);
   std::vector<u32> linked_blocks() const;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "replay/groups.h"
 #include "replay/once.h"
 #include "replay/power.h"
 
@@ -154,22 +155,24 @@ bool is_heap(SamplerKind kind) { return kind == SamplerKind::kMinHeap || kind ==
 
 }  // namespace
 
-TableBlocks table_blocks(u64 slots, SamplerKind sampler, SamplerKind remover, bool normalize_table, bool shuffle) {
+TableBlocks table_blocks(u64 slots, const BlockKinds& kinds) {
+  const SamplerKind sampler = kinds.sampler, remover = kinds.remover;
   TableBlocks blocks;
   blocks.links = OrderList::bytes(slots);
   const bool once = sampler == SamplerKind::kOnce;
   if (once || sampler == SamplerKind::kUniform) blocks.dense = DenseSet::bytes(slots);
-  if (is_heap(sampler) || (once && !shuffle)) blocks.sampler = BestTree::bytes(slots);
+  if (is_heap(sampler) || (once && !kinds.shuffle)) blocks.sampler = BestTree::bytes(slots);
   if (sampler == SamplerKind::kPrioritized) blocks.sampler = SumTree::bytes(slots);
   if (remover == SamplerKind::kUniform && blocks.dense == 0) blocks.remover = DenseSet::bytes(slots);
   if (is_heap(remover) && remover != sampler) blocks.remover = BestTree::bytes(slots);
-  if (sampler == SamplerKind::kPrioritized && normalize_table) blocks.minimum = BestTree::bytes(slots);
+  if (sampler == SamplerKind::kPrioritized && kinds.normalize_table) blocks.minimum = BestTree::bytes(slots);
+  if (kinds.groups) blocks.groups = Groups::bytes(slots);
   return blocks;
 }
 
 TableBlocks table_blocks(u64 slots, const TableHeader& header) {
-  return table_blocks(slots, static_cast<SamplerKind>(header.sampler), static_cast<SamplerKind>(header.remover),
-                      header.normalize_table != 0, header.shuffle != 0);
+  return table_blocks(slots, {static_cast<SamplerKind>(header.sampler), static_cast<SamplerKind>(header.remover),
+                              header.normalize_table != 0, header.shuffle != 0, header.group_size != 0});
 }
 
 void Selection::open(const Heap& heap, TableHeader& header, Items& items, TableRandom& random, UseCounts& uses,

@@ -193,9 +193,13 @@ class Selection {
 
 // Bytes of the blocks that a table of so many slots needs, by role; 0: none.
 struct TableBlocks {
-  u64 links = 0, dense = 0, sampler = 0, remover = 0, minimum = 0;
+  u64 links = 0, dense = 0, sampler = 0, remover = 0, minimum = 0, groups = 0;
 };
-TableBlocks table_blocks(u64 slots, SamplerKind sampler, SamplerKind remover, bool normalize_table, bool shuffle);
+struct BlockKinds {  // what decides which of them a table has
+  SamplerKind sampler, remover;
+  bool normalize_table, shuffle, groups;
+};
+TableBlocks table_blocks(u64 slots, const BlockKinds& kinds);
 TableBlocks table_blocks(u64 slots, const TableHeader& header);
 
 }  // namespace di

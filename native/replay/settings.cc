@@ -2,12 +2,18 @@
 
 #include <cstring>
 
+#include "replay/answers.h"
 #include "replay/new_blocks.h"
 #include "replay/priorities.h"
 #include "replay/recovery.h"
 #include "replay/texts.h"
 
 namespace di {
+namespace {
+
+constexpr u32 kWordsToCountAnew = 64;  // of the undo record; draws to be forgotten commit when they need more
+
+}  // namespace
 
 std::string TableSettings::text(const Shared<u32>& block) const {
   const u32 named = block.load(std::memory_order_acquire);
@@ -65,7 +71,10 @@ void TableSettings::reset(Deadline deadline) {
       core_.change();
       const OrderList& order = core_.items.order();
       const auto any = [&order] { return order.first() != kNone ? order.first() : order.first_waiting(); };
-      for (u32 i = 0; i < kBatchStep && any() != kNone; ++i) core_.remove(any(), false);
+      for (u32 i = 0; i < kBatchStep && any() != kNone; ++i) {
+        commit_if_short(core_, words_to_remove(core_) + kWordsToCountAnew);
+        core_.remove(any(), false);
+      }
       more = any() != kNone;
       if (!more) count_anew();
       core_.commit();
@@ -93,7 +102,7 @@ void TableSettings::count_anew() {
                     &header_.total_samples, &header_.total_removed})
     core_.undo.set(*word, 0);
   header_.total_updates = header_.stale_updates = header_.evicted_for_room = 0;
-  header_.stale_dropped = header_.episodes_cut = 0;
+  header_.stale_dropped = header_.episodes_cut = header_.groups_dropped = 0;
 }
 
 // Throws kInvalid unless the table accepts the priorities of all its items and of new ones also with this alpha.

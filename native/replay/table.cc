@@ -1,12 +1,19 @@
 #include "replay/table.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
+#include "replay/answers.h"
 #include "replay/priorities.h"
 #include "replay/recovery.h"
 
 namespace di {
+namespace {
+
+constexpr u32 kWordsOfAnswer = 16;  // of the undo record: an answer that completes its group
+
+}  // namespace
 
 void Table::begin_empty() {
   core.refresh();
@@ -22,6 +29,7 @@ std::string Table::why_no_insert() {
   }
   const i64 size = static_cast<i64>(header_.size);
   if (header_.limiter.min_size == kBeingImported) return kImportText;
+  if (core.groups.on()) return why_no_group();
   LimiterState limiter = header_.limiter;  // items that wait for late columns count as inserted here, and only here
   limiter.inserts += static_cast<i64>(header_.waiting);
   if (!may_insert(limiter, static_cast<i64>(core.present())))
@@ -35,9 +43,30 @@ std::string Table::why_no_insert() {
   return "";
 }
 
+// Groups that have all answers and wait for late columns count as inserted. Those that lack answers don't: else writers
+// would wait for groups that nobody may complete any more.
+std::string Table::why_no_group() {
+  LimiterState limiter = header_.limiter;
+  limiter.inserts += static_cast<i64>(header_.gathered);
+  const std::string why = di::why_no_insert(limiter, static_cast<i64>(header_.size + header_.gathered));
+  return why.empty() ? why : why + why_waiting(core);
+}
+
+// Of a queue of groups only groups that lack answers leave, the oldest first.
+void Table::evict_group_of_queue() {
+  Steps steps(core.items.slots(), "a table's order");
+  u32 slot = core.items.order().first_waiting();
+  for (; slot != kNone && core.groups.has_all(slot); slot = core.items.order().next(slot)) steps.take();
+  if (slot != kNone) core.remove(slot, true);
+}
+
 // Evicts, so that there is a free slot and the new item fits the capacity.
-void Table::evict_for_place() {
-  if (header_.limiter.queue != 0) return;
+void Table::evict_for_place(const NewItem& fresh) {
+  if (core.groups.on() && header_.free_slots != 0 && core.groups.find(fresh.group) != kNone) return;
+  if (header_.limiter.queue != 0) {
+    if (core.groups.on() && core.present() >= header_.capacity) evict_group_of_queue();
+    return;
+  }
   const u32 most = header_.max_times_sampled != 0 ? 1 : 2;  // two: a killed resize() may have left too many items
   for (u32 i = 0; i < most && core.present() >= header_.capacity; ++i) {
     const u32 out = core.victim();
@@ -72,7 +101,9 @@ u32 Table::insert_one(const NewItem& fresh) {
   item.place = Item::make_place(fresh.chunk, fresh.row);
   item.span = Item::make_span(fresh.rows, fresh.back, fresh.flags) | fresh.uses;
   DI_FAULT("table.insert_before_state");
-  if (fresh.waits == nullptr) {
+  if (core.groups.on()) {
+    insert_answer(slot, fresh);
+  } else if (fresh.waits == nullptr) {
     core.enter_order(slot, fresh.epochs < 0 ? header_.epoch : static_cast<u64>(fresh.epochs) - fresh.uses);
   } else {
     fresh.waits->store(slot + 1, std::memory_order_relaxed);
@@ -84,10 +115,38 @@ u32 Table::insert_one(const NewItem& fresh) {
   return slot;
 }
 
+// Makes an answer of a filled slot: the first one of a group, or one more of a group that lacks answers.
+void Table::insert_answer(u32 slot, const NewItem& fresh) {
+  Item& item = core.items[slot];
+  core.undo.set(header_.next_number, header_.next_number + 1);  // numbers give a group's answers their order
+  if (fresh.waits != nullptr) fresh.waits->store(slot + 1, std::memory_order_relaxed);
+  u32 leader = core.groups.find(fresh.group);
+  if (leader == kNone) {
+    leader = slot;
+    core.undo.set(item.state, item.state_as(ItemState::kWaiting));
+    core.items.order().wait(slot);
+    ++header_.waiting;
+    core.groups.begin(slot, fresh.group);
+  } else {
+    item.span = Item::span_of_member(leader);
+    core.undo.set(item.state, item.state_as(ItemState::kMember));
+    Item& first = core.items[leader];
+    // mutant: groups-as-new-as-their-first-answer
+    if (item.version < first.version) core.undo.set(first.version, static_cast<u64>(item.version));
+    if (item.priority > first.priority) core.undo.set(first.priority, std::bit_cast<u64>(item.priority));
+    core.groups.join(leader, slot);
+  }
+  DI_FAULT("table.insert_answer");
+  if (!core.groups.has_all(leader)) return;
+  ++header_.gathered;
+  end_wait_of_group(core, leader);
+}
+
 void Table::insert(std::span<const NewItem> items, std::vector<u64>* keys) {
   core.change();
   for (const NewItem& fresh : items) {  // no allocation: the rows are published already
-    evict_for_place();
+    if (core.groups.on()) commit_if_short(core, 2 * words_to_remove(core) + kWordsOfAnswer);
+    evict_for_place(fresh);
     const u32 slot = insert_one(fresh);
     if (keys != nullptr) keys->push_back(core.items[slot].key(slot));
     DI_FAULT("table.insert_item");
@@ -142,15 +201,16 @@ u64 Table::update_priorities(std::span<const u64> keys, std::span<const double> 
     u32 changed = 0;
     for (std::size_t i = 0; i < count; ++i) {
       if (i + 8 < count) core.items.prefetch_key(keys[first + i + 8]);
-      Item* const item = core.items.find(keys[first + i]);
-      if (item == nullptr) continue;
+      const u32 slot = find_item(core, keys[first + i]);
+      if (slot == kNone) continue;
+      Item* const item = &core.items[slot];
       const double priority = priorities[first + i];
       // mutant: largest-priority-forgotten
       if (priority > header_.max_priority) header_.max_priority = priority;
       item->priority = priority;  // one store: a kill leaves the old or the new value
       ++live;
       if (!item->is(ItemState::kLive)) continue;
-      slots[changed] = key_slot(keys[first + i]);
+      slots[changed] = slot;
       // mutant: updates-miss-the-tree
       given[changed++] = priority;
     }
@@ -171,8 +231,10 @@ u64 Table::remove(std::span<const u64> keys, Deadline deadline) {
       TableCore::Guard guard(core, deadline);
       core.change();
       for (std::size_t i = first; i < std::min(keys.size(), first + kBatchStep); ++i) {
-        if (!core.items.holds(keys[i])) continue;
-        core.remove(key_slot(keys[i]), true);
+        const u32 slot = find_item(core, keys[i]);
+        if (slot == kNone) continue;
+        commit_if_short(core, words_to_remove(core));
+        core.remove(slot, true);
         ++removed;
       }
       core.commit();

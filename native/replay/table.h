@@ -29,6 +29,7 @@ struct NewItem {
   Shared<u32>* waits = nullptr;  // not null: a late column is missing; where its slot is noted (rows/late.h)
   u32 uses = 0;
   i64 epochs = -1;  // Once: the epochs that are over for it; -1: it joins the running one
+  u64 group = 0;    // in a table of groups: the value that groups it
 };
 
 class Table : public std::enable_shared_from_this<Table> {
@@ -74,9 +75,13 @@ class Table : public std::enable_shared_from_this<Table> {
 
  private:
   // Before an insert into a full table, in the same hold: evicts what the remover picks, two items if a shrunk table has too
-  // many, and one more if there is no free slot. Nothing if no item is live, and nothing in a queue or stack: these wait.
-  void evict_for_place();
+  // many, and one more if there is no free slot. Nothing if no item is live, and nothing in a queue or stack: these wait, and evict only groups that
+  // lack answers. Nothing for an answer of a group that is there.
+  void evict_for_place(const NewItem& fresh);
+  void evict_group_of_queue();
   u32 insert_one(const NewItem& fresh);
+  void insert_answer(u32 slot, const NewItem& fresh);
+  std::string why_no_group() DI_REQUIRES(core.lock);
   double first_priority(const NewItem& fresh);
   void try_check(bool repair, Deadline deadline, std::vector<std::string>* findings);
 

@@ -25,6 +25,7 @@ TableCore::TableCore(std::shared_ptr<Arena> store, u32 number)
       random(header),
       uses(header, undo),
       items(header, name),
+      groups(header, items),
       chunks(*arena, index),
       gone(*arena, header),
       writers(*this),
@@ -43,7 +44,7 @@ TableCore::Guard::Guard(TableCore& core, Deadline deadline) : core_(core), excep
       if (core.lock.needs_recovery() || core.undo.pending()) TableRecovery(core).recover(deadline);
       core.require_live();
       core.refresh();
-      core.chunks.reserve(kMostRemovals);
+      core.chunks.reserve(core.groups.on() ? kUndoEntries : kMostRemovals);
       core.gone.reserve(kMostRemovals);
     } catch (...) {  // if the recovery failed, the mark is still set, and the next owner tries again
       core.lock.release();
@@ -79,6 +80,7 @@ void TableCore::forget_hold() noexcept {
 void TableCore::forget_parent() {
   fork_generation_ = arena->fork_generation();
   forget_blocks();
+  new (&groups) Groups(header, items);
   new (&items) Items(header, name);  // without destroying the old ones: they may be half changed
   new (&selection) Selection{};
   new (&chunks) UsedChunks(*arena, index);
@@ -113,16 +115,15 @@ void TableCore::refresh() {
   if (header.slots == 0 || header.slots > kSlotMask) throw Error(Code::kCorruptData, "a table's slots are damaged");
   const Heap& heap = arena->heap();
   const TableBlocks sizes = table_blocks(header.slots, header);
-  const std::pair<u32, u64> named[] = {{header.links_block, sizes.links},
-                                       {header.dense_block, sizes.dense},
-                                       {header.sampler_block, sizes.sampler},
-                                       {header.remover_block, sizes.remover},
-                                       {header.minimum_block, sizes.minimum}};
+  const std::pair<u32, u64> named[] = {{header.links_block, sizes.links},     {header.dense_block, sizes.dense},
+                                       {header.sampler_block, sizes.sampler}, {header.remover_block, sizes.remover},
+                                       {header.minimum_block, sizes.minimum}, {header.groups_block, sizes.groups}};
   for (const auto& [block, bytes] : named)
     if ((block == 0) != (bytes == 0) || (block != 0 && heap.descriptor(block - 1).bytes < bytes))
       throw Error(Code::kCorruptData, "a part of table '" + name + "' is damaged");
   forget_blocks();
   items.open(heap);
+  if (groups.on()) groups.open(heap.block(header.groups_block - 1));
   selection.open(heap, header, items, random, uses, undo);
   links_block_ = header.links_block;
 }
@@ -165,6 +166,11 @@ void TableCore::remove(u32 slot, bool undrawn_counts) {
     items.order().end_wait(slot);
     items.order().push_back(slot);  // free_slot() takes it out
     --header.waiting;
+    if (groups.on()) {
+      if (groups.has_all(slot)) --header.gathered;
+      groups.leave(slot);
+      ++header.groups_dropped;
+    }
     return free_slot(slot);
   }
   require_sound(was_live || item.is(ItemState::kHeld));
@@ -179,7 +185,27 @@ void TableCore::remove(u32 slot, bool undrawn_counts) {
   free_slot(slot);
 }
 
+namespace {
+
+// The other answers of a group that goes; they are in no list.
+void free_members(TableCore& core, u32 leader) {
+  Steps steps(core.groups.size(), "a group");
+  for (u32 slot = core.groups.next(leader), next = kNone; slot != kNone; slot = next) {
+    steps.take();
+    next = core.groups.next(slot);
+    Item& item = core.items[slot];
+    core.undo.set(item.state, Item::free_state(item.generation() + 1));
+    core.items.order().free_push(slot);
+    ++core.header.free_slots;
+    core.chunks.end_later(item.chunk(), core.chunks.covered(item.chunk(), item.row(), 1));
+  }
+}
+
+}  // namespace
+
 void TableCore::free_slot(u32 slot) {
+  // mutant: half-a-group-stays
+  if (groups.on()) free_members(*this, slot);
   Item& item = items[slot];
   gone.note(item.key(slot));
   undo.set(item.state, Item::free_state(item.generation() + 1));

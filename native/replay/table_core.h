@@ -13,6 +13,7 @@
 #include "arena/undo.h"
 #include "attach/arena.h"
 #include "replay/gone_keys.h"
+#include "replay/groups.h"
 #include "replay/items.h"
 #include "replay/limiter.h"
 #include "replay/open_writers.h"
@@ -77,9 +78,11 @@ class TableCore {
   // counts one insert less.
   void remove(u32 slot, bool undrawn_counts);
   // The slot to remove next. If no item is live, the one that has waited longest for late columns; kNone: there is none.
+  // A group that is not complete goes before complete ones if it began before the one that the remover picks was complete.
   u32 victim() {
-    const u32 live = selection.remover().pick({});
-    return live != kNone ? live : items.order().first_waiting();
+    const u32 live = selection.remover().pick({}), waiting = items.order().first_waiting();
+    const bool older = groups.on() && live != kNone && waiting != kNone && items[waiting].number < items[live].number;
+    return live != kNone && !older ? live : waiting;
   }
   u64 present() const { return header.size + header.waiting; }  // items that count for the capacity
   bool is_stale(const Item& item) const;
@@ -115,6 +118,7 @@ class TableCore {
   TableRandom random;
   UseCounts uses;
   Items items;
+  Groups groups;
   Selection selection;
   UsedChunks chunks;
   GoneKeys gone;

@@ -22,6 +22,7 @@ struct TableSink {  // how one table turns this stream's rows into items
   std::vector<u32> first;      // columns stored only where a sequence starts
   bool track_version = false;  // there is no column `version`: rows get the version that latest() returned last
   bool weighted = false;       // its rows have the column `discount`
+  u32 group = kNone;           // the column whose value groups its rows; kNone: items are no groups
   u32 needs = 0;               // late columns that its items wait for, as bits (ColumnLayout::index)
 };
 

@@ -12,6 +12,7 @@ WriterState::WriterState(std::shared_ptr<Arena> store, WriterPlan of)
     chunk_plan.tables.push_back(sink.table->index());
     chunk_plan.table_generations.push_back(sink.table->generation());
     chunk_plan.table_needs.push_back(sink.needs);
+    chunk_plan.group_columns.push_back(sink.group + 1);
     views.emplace_back(sink.spec);
     tracks_versions = tracks_versions || sink.track_version;
   }

@@ -211,6 +211,7 @@ MakeResult OpenChunk::open(Arena& arena, const LayoutInfo& layout, const ChunkPl
       header.attachment[i].table = plan.tables[i];
       header.attachment[i].table_generation = plan.table_generations[i];
       header.attachment[i].needs = plan.table_needs.empty() ? 0 : plan.table_needs[i];
+      header.attachment[i].group_column = plan.group_columns.empty() ? 0 : plan.group_columns[i];
       header.attachment[i].attached.store(1);
     }
   };

@@ -50,7 +50,8 @@ struct ChunkPlan {
   u64 block_bytes = 0;  // of the block that the chunk fills; set by plan_chunk()
   std::vector<u32> tables;
   std::vector<u32> table_generations;
-  std::vector<u32> table_needs;  // Attachment::needs
+  std::vector<u32> table_needs;    // Attachment::needs
+  std::vector<u32> group_columns;  // Attachment::group_column
   u32 stream = 0;
 };
 // As many rows as fit a block of `target_bytes` rounded up to its size class, but at least `least_rows`.

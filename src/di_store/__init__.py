@@ -21,6 +21,7 @@ from di_store.base.errors import Timeout as Timeout
 from di_store.base.errors import WriterClosed as WriterClosed
 from di_store.columns.ragged import Ragged as Ragged
 from di_store.columns.schema import Spec as Spec
+from di_store.objects.draft import Draft as Draft
 from di_store.objects.refs import Ref as Ref
 from di_store.objects.weights import Published as Published
 from di_store.opening import StoreInfo as StoreInfo
@@ -41,6 +42,7 @@ from di_store.policy.samplers import Once as Once
 from di_store.policy.samplers import Prioritized as Prioritized
 from di_store.policy.samplers import Uniform as Uniform
 from di_store.policy.views import Episode as Episode
+from di_store.policy.views import Group as Group
 from di_store.policy.views import Opaque as Opaque
 from di_store.policy.views import Sequence as Sequence
 from di_store.policy.views import Step as Step

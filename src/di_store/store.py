@@ -13,6 +13,7 @@ from di_store.base.errors import ObjectNotFound, StoreFull, TableNotFound, Timeo
 from di_store.base.sizes import budget_bytes
 from di_store.objects import codec
 from di_store.objects.access import Objects
+from di_store.objects.draft import Draft, reserve
 from di_store.objects.refs import Ref, id_of, ids_of, ref_of
 from di_store.objects.weights import Published, Weights
 from di_store.observe.stats import StoreStats, store_stats
@@ -147,6 +148,25 @@ class Store:
                 pass
         check_durability(durability)
         return self._objects.put(value, id, ttl, timeout)
+
+    def reserve(
+        self, spec: Any, *, id: str | None = None, ttl: float | None = None, timeout: float | None = 60
+    ) -> Draft:
+        """Room for a value that is written in place: arrays in shared memory, that `Draft.seal` makes an object.
+
+        Saves the copy of `put`. Nobody can read it before it is sealed; if this process dies, it is freed.
+
+        Args:
+            spec: `Spec`, or anything with shape and dtype; or a nested dict of them.
+            id: 40 hex characters; None: a new one.
+            ttl: seconds from now after which it is deleted; None: it stays until `delete`.
+            timeout: seconds to wait for room.
+
+        Raises:
+            ObjectExists: the id is taken. StoreFull: no room in time. CapacityError: it can never fit.
+            ValueError: a leaf without shape or dtype, or of no fixed size.
+        """
+        return reserve(self._session, spec, id, ttl, timeout)
 
     def get(self, ref: Ref | str, *, timeout: float | None = 0, copy: bool | None = None) -> Any:
         """The value of an object, its leaves as they were put.

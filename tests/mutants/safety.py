@@ -18,6 +18,13 @@ DEATHS = [
         ("native:test_table_kills",),
     ),
     Mutant(
+        "half-a-group-stays",
+        "kills",
+        "if (groups.on()) free_members(*this, slot);",
+        "",
+        ("tests/test_groups.py", "tests/test_groups_killed.py"),
+    ),
+    Mutant(
         "late-values-of-the-dead-wake-nobody",
         "kills",
         "  end_waits();\n",

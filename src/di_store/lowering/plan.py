@@ -19,7 +19,17 @@ from di_store.base import dtypes
 from di_store.base.tree import SEPARATOR, select
 from di_store.columns.column import Column
 from di_store.columns.schema import Schema
-from di_store.policy.views import NEXT, Episode, Opaque, Sequence, Transition, View, check_columns, frame_stacks
+from di_store.policy.views import (
+    NEXT,
+    Episode,
+    Group,
+    Opaque,
+    Sequence,
+    Transition,
+    View,
+    check_columns,
+    frame_stacks,
+)
 
 WIDE_BYTES = 512
 """Columns of at least this many bytes per row are stored column by column; smaller ones share the row's record."""
@@ -234,7 +244,7 @@ def native_view(view: View, schema: Schema) -> Plan:
 
 def _native_view(view: View, stack: int) -> Plan:
     plan: Plan = {
-        "kind": ViewKind[type(view).__name__.upper()],
+        "kind": ViewKind.STEP if isinstance(view, Group) else ViewKind[type(view).__name__.upper()],
         "n_step": 1,
         "stack": stack,
         "length": 1,
@@ -353,6 +363,13 @@ class _Outputs:
             "rows": rows[0] if rows else 0,
         }
 
+    def group(self, size: int) -> None:
+        """Give every output an axis of a group's rows. The core gathers each row by itself."""
+        for found in self.found:
+            found["rows"] = size
+            if not found["ragged"]:
+                found["shape"] = (size, *found["shape"])
+
     def computed(self, op: Op, name: str, dtype: str, shape: tuple[int, ...] = (), finished: str = "") -> None:
         """An output that is computed."""
         element = np.dtype(dtype)
@@ -415,6 +432,8 @@ def read_plan(view: View, schema: Schema, columns: Iterable[str] | None) -> Read
         for column in schema:
             if column.name in kept:
                 outputs.column(Op.ROW, column)
+        if isinstance(view, Group):
+            outputs.group(view.size)
     native = {
         "view": outputs.view,
         "gamma": view.gamma if isinstance(view, Transition) else 1.0,

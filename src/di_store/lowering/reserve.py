@@ -19,7 +19,7 @@ from di_store.lowering.shape import slots_for
 from di_store.policy.limiters import Queue, Stack
 from di_store.policy.samplers import MaxHeap, MinHeap, Once, Prioritized
 from di_store.policy.settings import Settings
-from di_store.policy.views import Sequence
+from di_store.policy.views import Group, Sequence
 
 MIB = 1 << 20
 _MOST_ROW = 1 << 39
@@ -28,6 +28,7 @@ _SLACK = 1.1
 _MOST_ITEM_CHUNK = 4 * MIB
 _OUT_OF_ORDER_ROWS, _OUT_OF_ORDER_BYTES = 8, 64 << 10
 _TABLE_BYTES = 16384
+_GROUP_BYTES = 28  # a slot's place in the chain of its group, and in the index of groups
 _AHEAD = 64 << 10  # small blocks take their pages 16 at a time
 _LEAST_TARGET = 256
 _LEAST_SHARED = 16 << 10  # chunks are not cut smaller than this so that those of all lanes fit
@@ -314,7 +315,8 @@ def _bytes_per_live_byte(settings: Settings, rows: int) -> float:
     finals = 1.1
     if settings.in_order:
         return _SLACK * finals
-    touching = max(1, (rows + settings.view.rows_spanned - 1) // settings.view.rows_added)
+    apart = 1 if isinstance(settings.view, Group) else settings.view.rows_added  # a group's rows may lie anywhere
+    touching = max(1, (rows + settings.view.rows_spanned - 1) // apart)
     harmonic = sum(1 / number for number in range(1, touching + 1))
     if isinstance(settings.remover, (MinHeap, MaxHeap)):
         harmonic = min(2 * harmonic, float(touching))
@@ -329,8 +331,10 @@ def _lane_bytes(settings: Settings, rows: int, block: int) -> int:
 
 def meta_bytes(settings: Settings, capacity: int | None) -> int:
     """Item slots, order and trees."""
-    slots = slots_for(capacity)
+    slots = slots_for(capacity, settings.view)
     each = _core.ITEM_BYTES + 8 + 8
+    if isinstance(settings.view, Group):
+        each += _GROUP_BYTES
     if isinstance(settings.sampler, (Prioritized, MinHeap, MaxHeap, Once)):
         each += 24
     if settings.remover != settings.sampler:

@@ -9,6 +9,7 @@ from di_store.policy.changes import UNCHANGED, Changes
 from di_store.policy.limiters import Limiter, Queue, Stack
 from di_store.policy.samplers import Fifo, Lifo, MaxHeap, MinHeap, Once, Prioritized, Uniform
 from di_store.policy.settings import Settings
+from di_store.policy.views import Group, View, answers_of
 
 _KINDS = {
     Uniform: SamplerKind.UNIFORM,
@@ -45,7 +46,7 @@ def table_shape(settings: Settings, name: str, reserve: tuple[int, int, int], it
         "name": name,
         "config": settings.to_text(),
         "capacity": UNLIMITED if settings.capacity is None else settings.capacity,
-        "slots": slots_for(None if settings.schema is None else settings.capacity),
+        "slots": slots_for(None if settings.schema is None else settings.capacity, settings.view),
         "item_bytes": item_bytes,
         "max_bytes": UNLIMITED if settings.max_bytes is None else settings.max_bytes,
         "reserve": reserve,
@@ -63,12 +64,16 @@ def table_shape(settings: Settings, name: str, reserve: tuple[int, int, int], it
         "weights": settings.weights,
         "initial_priority": -1.0 if isinstance(initial, str) else initial,
         "limiter": limiter_numbers(settings.limiter),
+        "group": settings.view.size if isinstance(settings.view, Group) else 0,
     }
 
 
-def slots_for(capacity: int | None) -> int:
-    """Initial item slots: more than `capacity`, so that freed slots are reused late and old keys stay invalid."""
-    return 1024 if capacity is None else min(capacity + 1024, MOST_SLOTS)
+def slots_for(capacity: int | None, view: View) -> int:
+    """Initial item slots: more than the items take, so that freed slots are reused late and old keys stay invalid.
+
+    A `Group` takes one for each of its answers.
+    """
+    return 1024 if capacity is None else min(capacity * answers_of(view) + 1024, MOST_SLOTS)
 
 
 def limiter_numbers(limiter: Limiter) -> LimiterNumbers:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from di_store.policy.limiters import UNBOUNDED, Queue, Stack
 from di_store.policy.samplers import Once
 from di_store.policy.settings import Settings
+from di_store.policy.views import answers_of
 
 MAX_CAPACITY = 2**28
 """Item slots that a key can address."""
@@ -30,6 +31,11 @@ def _check_capacity(settings: Settings) -> None:
     capacity, limiter = settings.capacity, settings.limiter
     if capacity is None:
         return
+    if capacity * answers_of(settings.view) > MAX_CAPACITY:
+        raise ValueError(
+            f"capacity={capacity} groups with view={settings.view!r}: a table has at most {MAX_CAPACITY} places for "
+            f"answers; lower capacity to {MAX_CAPACITY // answers_of(settings.view)}"
+        )
     if isinstance(limiter, (Queue, Stack)):
         if limiter.size > capacity:
             raise ValueError(

@@ -199,9 +199,51 @@ class Episode:
         return self.max_length + (1 if self.bootstrap else 0)
 
 
-View: TypeAlias = Step | Opaque | Transition | Sequence | Episode
+@dataclass(frozen=True)
+class Group:
+    """All answers of one prompt together: an item is `size` rows with the same value in one column.
 
-VIEWS: tuple[type[View], ...] = (Step, Opaque, Transition, Sequence, Episode)
+    Whoever wrote them: the rows may come from several lanes, writers and processes. Batch leaves are ``[n, size, …]``,
+    ragged columns a `Ragged` with ``lead == (n, size)``; its rows lie in the order in which they came. `capacity`,
+    `sample` and the limiter count groups. A group can be drawn once it is complete: `size` rows with the same value,
+    and the late columns that the table's batches hold. Until then it waits, and takes a place of the capacity; the one
+    that began first leaves first. Further rows of the same value begin the next group. An answer's key stands for its
+    group, except in `Table.update`, where it means that answer.
+
+    Attributes:
+        size: rows of a group, 1 to 256.
+        by: the column that names the group, one whole number a row, such as a prompt's number.
+    """
+
+    size: int
+    by: str = "group"
+
+    def __post_init__(self) -> None:
+        why = "a group has at least one answer, and the core changes at most 256 of them at once"
+        _set(self, size=config.count("size", self.size, minimum=1, maximum=MOST_ANSWERS, why=why))
+        if not isinstance(self.by, str) or len(config.names("by", self.by)) != 1:
+            raise ValueError(f"by={shown(self.by)}: name the one column whose value the rows of a group share")
+
+    def outputs(self, schema: Schema) -> frozenset[str]:
+        """Names that this view adds to a batch."""
+        return frozenset()
+
+    @property
+    def rows_added(self) -> int:
+        """Rows of the stream that each further item takes."""
+        return self.size
+
+    @property
+    def rows_spanned(self) -> int:
+        """Consecutive rows that one item reads, at most: its rows may lie anywhere."""
+        return 1
+
+
+View: TypeAlias = Step | Opaque | Transition | Sequence | Episode | Group
+
+VIEWS: tuple[type[View], ...] = (Step, Opaque, Transition, Sequence, Episode, Group)
+MOST_ANSWERS = 256
+"""Rows of a `Group`, at most."""
 NEED_ENDS = (Transition, Sequence, Episode)
 """Views whose items depend on where episodes end."""
 
@@ -283,7 +325,9 @@ def check_columns(view: View, schema: Schema) -> None:
     reserved_names(view, schema)
     stacked = frame_stacks(view, schema)
     _refuse_late(view, schema, stacked)
-    if isinstance(view, Transition):
+    if isinstance(view, Group):
+        _check_group(view, schema)
+    elif isinstance(view, Transition):
         _check_transition(view, schema)
     elif isinstance(view, Sequence):
         first = _selected(schema, view.first, "first")
@@ -306,6 +350,8 @@ def _refuse_late(view: View, schema: Schema, stacked: Iterable[str]) -> None:
         used |= {view.reward: "reward", "discount": "discount"}
     elif isinstance(view, (Sequence, Episode)):
         used |= dict.fromkeys(_selected(schema, view.bootstrap, "bootstrap"), "bootstrap")
+    elif isinstance(view, Group):
+        used |= {view.by: "by"}
     if isinstance(view, Sequence):
         used |= dict.fromkeys(_selected(schema, view.first, "first"), "first")
     for column in schema:
@@ -317,6 +363,24 @@ def _refuse_late(view: View, schema: Schema, stacked: Iterable[str]) -> None:
 def _selected(schema: Schema, columns: Iterable[str], option: str) -> tuple[str, ...]:
     wanted = tuple(columns)
     return schema.select(wanted, option=option) if wanted else ()
+
+
+def _check_group(view: Group, schema: Schema) -> None:
+    if view.by not in schema:
+        raise ValueError(
+            f"no column {view.by!r}, by which Group puts rows together: give every row the number of its prompt in it, "
+            "or name another column with Group(by=)"
+        )
+    column = schema[view.by]
+    if column.ragged or column.shape or column.extension or column.kind != "int":
+        raise ValueError(
+            f"column {view.by!r} is {column.type_text}: Group(by=) needs one whole number a row, such as int64"
+        )
+
+
+def answers_of(view: View) -> int:
+    """Rows of one item that have slots of their own: `Group.size`, and 1 of other views."""
+    return view.size if isinstance(view, Group) else 1
 
 
 def _check_transition(view: Transition, schema: Schema) -> None:

@@ -19,7 +19,7 @@ from di_store.lowering.plan import finished_schema, native_view, observed_column
 from di_store.lowering.shape import UNLIMITED
 from di_store.policy.limiters import Bounds, with_bounds
 from di_store.policy.samplers import Prioritized
-from di_store.policy.views import Opaque, Step
+from di_store.policy.views import Group, Opaque, Step
 from di_store.replay.archive import FORMAT, ITEM_FACTS, VERSION, ArchiveWriter, Counts, Manifest, members
 from di_store.replay.handle import TableHandle
 
@@ -48,6 +48,11 @@ class Exported:
 
 def export_table(handle: TableHandle, path: str | os.PathLike[str], seconds: float) -> Exported:
     """`Table.export`; `seconds`: to wait for the table's lock, negative: no limit."""
+    if isinstance(handle.settings.view, Group):
+        raise ValueError(
+            f"table {handle.name!r} has view={handle.settings.view!r}, and export() writes no groups in this version: "
+            "export a table with view=Step() over the same stream"
+        )
     stats = handle.native.stats()
     live, waiting = handle.native.keys(0, UNLIMITED, seconds), handle.native.waiting(seconds)
     keys = np.concatenate([live, waiting])

@@ -32,7 +32,7 @@ from di_store.lowering.reserve import Cut, Reserve, TableNeeds, grow, items_kept
 from di_store.lowering.shape import UNLIMITED, slots_for
 from di_store.policy.samplers import Prioritized, Sampler
 from di_store.policy.settings import Settings
-from di_store.policy.views import Opaque, Step, check_columns
+from di_store.policy.views import Group, Opaque, Step, View, check_columns
 from di_store.replay.batch import Batch, decode_blobs, wrap_ragged
 
 Size = tuple[int, int, Reserve]
@@ -44,10 +44,10 @@ def held_reserve(now: dict[str, Any]) -> Reserve:
     return Reserve(int(now["reserve_wanted"]), int(now["reserve_open"]))
 
 
-def slots_now(now: dict[str, Any]) -> int:
+def slots_now(now: dict[str, Any], view: View) -> int:
     """Slots that the table's capacity needs; `now`: `stats` of the core's table."""
     capacity = int(now["capacity"])
-    return slots_for(None if capacity >= UNLIMITED else capacity)
+    return slots_for(None if capacity >= UNLIMITED else capacity, view)
 
 
 class TableHandle:
@@ -161,7 +161,7 @@ class TableHandle:
 
         If the capacity is no longer `before`, another process has resized the table: compute its reserve again.
         """
-        capacity, slots = int(now["capacity"]), slots_now(now)
+        capacity, slots = int(now["capacity"]), slots_now(now, self.settings.view)
         # mutant: columns-are-declared-for-the-old-capacity
         if capacity != before:
             return capacity, slots, self.needs(schema, capacity).reserve
@@ -309,7 +309,7 @@ class TableHandle:
     def _why_evicted(self) -> str:
         """Why items need more bytes than was estimated. Precise if this process has inserted whole items."""
         schema, view = self.schema, self.settings.view
-        if not self.inserted or schema is None or isinstance(view, (Step, Opaque)):
+        if not self.inserted or schema is None or isinstance(view, (Step, Opaque, Group)):
             return (
                 "their rows need more bytes than was estimated (short episodes, long ragged rows, more lanes than "
                 "lanes=, items inserted whole); raise capacity=, max_bytes= or lanes="

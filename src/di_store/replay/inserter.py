@@ -22,7 +22,7 @@ from di_store.base.errors import SchemaMismatch, StoreError
 from di_store.columns.schema import Schema
 from di_store.lowering.plan import VALUE, finished_schema, make_layout
 from di_store.lowering.shape import UNLIMITED
-from di_store.policy.views import NEXT, Episode, Sequence, Step, Transition
+from di_store.policy.views import NEXT, Episode, Group, Sequence, Step, Transition, answers_of
 from di_store.replay.batch import encode_blob
 from di_store.replay.handle import TableHandle
 from di_store.replay.stream import build_inserter, check_priority, rows_of, tracked_versions
@@ -46,7 +46,7 @@ class Inserter:
         self._tracked: list[tuple[int, dict[str, int], str]] = []
         self._version = -1  # of the weights, for the rows of the call under way
         self._view = handle.settings.view
-        self._plain = isinstance(self._view, Step)
+        self._plain = isinstance(self._view, (Step, Group))
         self._timed = TimedItems(self._view) if isinstance(self._view, (Sequence, Episode)) else None
 
     def insert(self, value: Any, priority: Any, timeout: Any, *, one: bool = True) -> Array:
@@ -135,7 +135,7 @@ class Inserter:
         capacity = int(self._handle.native.stats()["capacity"])
         if n == 0:
             raise ValueError("extend() needs at least one item")
-        if n > capacity and capacity < UNLIMITED:
+        if n > capacity * answers_of(self._view) and capacity < UNLIMITED:
             raise ValueError(
                 f"extend() with {n} items into a table of capacity={capacity}, which holds fewer; "
                 "give fewer at once, or make the table larger with resize()"

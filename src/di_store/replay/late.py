@@ -12,7 +12,7 @@ from di_store.base.dtypes import Array
 from di_store.base.errors import SchemaMismatch, shown
 from di_store.columns.column import Column
 from di_store.columns.schema import Schema
-from di_store.policy.views import Episode, Sequence
+from di_store.policy.views import Episode, Group, Sequence
 from di_store.replay.handle import TableHandle
 from di_store.replay.stream import kind_of, leading_rows
 
@@ -54,9 +54,9 @@ def _late_column(schema: Schema, name: str, leaf: Any) -> Column:
 def _range(handle: TableHandle, row: Any, leaves: dict[str, Any], n: int) -> tuple[int, int, tuple[int, ...]]:
     """First step and number of steps for the core (0 steps: all), and the leading axes of the values."""
     if row is None:
-        if not isinstance(handle.settings.view, (Sequence, Episode)):
+        if not isinstance(handle.settings.view, (Sequence, Episode, Group)):
             raise ValueError(
-                f"row=None means all steps of a Sequence or Episode; items of {handle.settings.view} have one"
+                f"row=None means all steps of a Sequence, Episode or Group; items of {handle.settings.view} have one"
             )
         name, leaf = next(iter(leaves.items()))
         shape = np.shape(leaf)

@@ -10,13 +10,15 @@ from di_store.base.errors import CapacityError
 from di_store.lowering.reserve import make_room
 from di_store.lowering.shape import slots_for
 from di_store.policy.combination import MAX_CAPACITY
+from di_store.policy.views import answers_of
 from di_store.replay.handle import Size, TableHandle, held_reserve
 
 
 def resize_table(handle: TableHandle, capacity: int, seconds: float) -> None:
     """`Table.resize`; `seconds`: to wait for locks, negative: no limit."""
     settings = handle.settings
-    wanted = config.count("capacity", capacity, minimum=1, maximum=MAX_CAPACITY, why="a table holds an item")
+    most = MAX_CAPACITY // answers_of(settings.view)
+    wanted = config.count("capacity", capacity, minimum=1, maximum=most, why="a table holds an item")
     stats = handle.native.stats()
     least = int(stats["limiter"]["max_diff"]) if settings.queued else int(stats["limiter"]["min_size"])
     # mutant: resize-below-what-the-limiter-needs
@@ -37,7 +39,7 @@ def _resized(handle: TableHandle, capacity: int, seconds: float, now: dict[str, 
     schema, slots, reserve = handle.schema, int(now["slots"]), held_reserve(now)
     if schema is not None:
         needed = handle.needs_resized(schema, capacity, now)
-        slots_held = needed.meta_bytes if capacity <= slots - 1024 else 0
+        slots_held = needed.meta_bytes if slots_for(capacity, handle.settings.view) <= slots else 0
         make_room(handle.arena, handle.name, needed, seconds, int(now["reserve_bytes"]) + slots_held)
         reserve = needed.reserve
-    return capacity, max(slots_for(capacity), slots), reserve
+    return capacity, max(slots_for(capacity, handle.settings.view), slots), reserve

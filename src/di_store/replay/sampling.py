@@ -16,6 +16,7 @@ from di_store.base import config
 from di_store.base.errors import CapacityError, EndOfData, Timeout
 from di_store.base.sizes import format_size, machine_bytes
 from di_store.policy.samplers import Once
+from di_store.policy.views import answers_of
 from di_store.replay.batch import Batch, check_out
 from di_store.replay.handle import TableHandle
 from di_store.replay.stream import version_column
@@ -102,7 +103,7 @@ def read_batch(
     n = terms.n
     if out is not None:
         check_out(out, n)
-    check_fits(handle.arena, n)
+    check_fits(handle.arena, n * answers_of(handle.settings.view))
     with terms:
         await_columns(handle, terms)
     reader = handle.reader()

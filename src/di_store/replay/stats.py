@@ -45,7 +45,10 @@ class TableStats(TypedDict):
     newest_version: int  # of the weights; max_staleness counts from it
 
     size: int  # items that can be drawn
-    waiting: int  # items inserted that can't be drawn yet, as late columns are missing; not in `size` nor in `inserts`
+    waiting: int  # items inserted that can't be drawn yet, as late columns are missing; not in `size` nor in `inserts`.
+    # With the view `Group`: groups that are not complete
+    gathered: int  # of these: groups that have all answers, and wait for late columns only
+    groups_dropped: int  # groups that were removed before they were complete
     held: int  # items that were removed, but are still kept because a draw uses them
     slots: int  # places for items, of which some are empty
     writers: int  # open writers

@@ -28,7 +28,7 @@ from di_store.lowering.plan import (
     sparse_columns,
 )
 from di_store.lowering.reserve import ChunkHeap, Cut, chunk_heap, cut_for_all, cut_for_one
-from di_store.policy.views import NEED_ENDS, Transition
+from di_store.policy.views import NEED_ENDS, Group, Transition
 from di_store.replay.batch import host_array
 from di_store.replay.handle import Size, TableHandle, held_reserve, slots_now
 
@@ -186,7 +186,11 @@ def _widened(handle: TableHandle, schema: Schema, cut: Cut, lanes: int, now: dic
     items, open_bytes = max(held.item_bytes, needed.item_bytes), max(held.open_bytes, needed.open_bytes)
     wide = held.with_parts(items, open_bytes, handle.settings.max_bytes)
     block = needed.chunk_block if needed.chunk_block < int(now["chunk_block"]) else 0
-    return (capacity, slots_now(now), wide._replace(chunk_block=block)) if block or wide != held else None
+    return (
+        (capacity, slots_now(now, handle.settings.view), wide._replace(chunk_block=block))
+        if block or wide != held
+        else None
+    )
 
 
 def writer_plan(
@@ -293,6 +297,7 @@ def _sink(handle: TableHandle, layout: Layout, versioned: bool) -> dict[str, Any
         "track_version": handle.settings.weights is not None and not versioned,
         "weighted": isinstance(view, Transition) and "discount" in schema,
         "needs": layout.late_bits(handle.batch_columns(schema)),
+        "group": layout.number(view.by) if isinstance(view, Group) else -1,
     }
 
 

@@ -16,7 +16,18 @@ import numpy as np
 import di_store
 from soak.fuzz.world import CAPACITY, KINDS, LANES, MEMORY, World, observation, settings, step
 
-MADE_BY_THE_STORE = ("Store", "Table", "Writer", "Mixture", "Loader", "Batch", "Items", "Published", "StoreInfo")
+MADE_BY_THE_STORE = (
+    "Store",
+    "Table",
+    "Writer",
+    "Mixture",
+    "Loader",
+    "Batch",
+    "Items",
+    "Draft",
+    "Published",
+    "StoreInfo",
+)
 """Classes whose constructors are not for users."""
 METHODS = ("__len__", "__iter__", "__next__", "__getitem__", "__enter__", "__exit__", "__hash__", "__eq__", "__repr__")
 """Special methods that users call by syntax."""
@@ -36,6 +47,7 @@ WRITERS = (
     "queue",
     "bare",
     "many/3",
+    "groups/3",
 )
 
 
@@ -135,6 +147,7 @@ def target(world: World, call: Call, on: str, rng: random.Random) -> Any:
         "Loader": lambda: world.loader(rng),
         "Batch": lambda: world.batch(on),
         "Ragged": lambda: world.batch("ragged").data["text"],
+        "Draft": lambda: world.store.reserve({"x": di_store.Spec((3,), "f4")}),
         "Items": lambda: di_store.Items(np.arange(3, dtype=np.uint64), np.zeros(3, np.int32), np.zeros(3, np.int64)),
         "Ref": lambda: rng.choice(world.refs),
         "Spec": lambda: di_store.Spec((None, 3), "f4", max=9),
@@ -148,6 +161,7 @@ def constructed(name: str) -> Any:
     """One of the plain classes."""
     makers: dict[str, Callable[[], Any]] = {
         "Episode": lambda: di_store.Episode(5),
+        "Group": lambda: di_store.Group(4, by="n"),
         "Sequence": lambda: di_store.Sequence(5),
         "Prioritized": lambda: di_store.Prioritized(0.5),
         "MinSize": lambda: di_store.MinSize(3),
@@ -273,6 +287,7 @@ VALUES: dict[str, Callable[[World, random.Random, str], Any]] = {
     "beta": _some(None, 0.0, 0.4),
     "bootstrap": _some((), ("obs",)),
     "burn_in": _some(0, 2),
+    "by": _some("n", "group"),
     "capacity": _some(CAPACITY, 60, 300),
     "columns": COLUMNS,
     "copy": _some(None, True, False),
@@ -352,6 +367,7 @@ VALUES: dict[str, Callable[[World, random.Random, str], Any]] = {
     "shape": _some((3,), (None, 3), ()),
     "shuffle": FLAG,
     "size": _some(20, 50),
+    "spec": _some(di_store.Spec((3,), "f4"), {"x": np.zeros((2, 2)), "y": {"z": di_store.Spec((), "i8")}}),
     "start": _some(0, 1),
     "step": lambda world, rng, on: step(rng, _kind(on), _lead(on)),
     "steps": lambda world, rng, on: step(rng, _kind(on), (rng.choice((1, 3, 17)), *_lead(on))),

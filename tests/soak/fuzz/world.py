@@ -18,7 +18,7 @@ import di_store
 from soak.fuzz.odd import PLAIN, SPECIAL, entering
 from soak.stamps import KEPT
 
-KINDS = ("steps", "transitions", "windows", "episodes", "values", "ragged", "queue", "once", "bare", "ratio")
+KINDS = ("steps", "transitions", "windows", "episodes", "values", "ragged", "queue", "once", "bare", "ratio", "groups")
 STREAMS = ("steps", "transitions", "windows")
 """Tables that share a stream of `store.writer`."""
 LANES = 3
@@ -46,6 +46,7 @@ def settings(kind: str) -> dict[str, Any]:
         "ragged": {"max_bytes": 1 << 20},
         "queue": {"limiter": di_store.Queue(30)},
         "once": {"sampler": di_store.Once(None)},
+        "groups": {"view": di_store.Group(3, by="n"), "sampler": di_store.Prioritized(0.6)},
         "ratio": {"limiter": di_store.SamplesPerInsert(4.0, 10, 1.0), "remover": di_store.MinHeap()},
     }
     return given | own.get(kind, {})
@@ -79,7 +80,7 @@ def step(rng: random.Random, kind: str, lead: tuple[int, ...], finished: bool = 
         )
     ends = np.array([rng.random() < 0.2 for _ in range(int(np.prod(lead)))], bool).reshape(lead)
     found = {
-        "n": np.full(lead, rng.randrange(1 << 40), np.int64),
+        "n": np.full(lead, rng.randrange(20 if kind == "groups" else 1 << 40), np.int64),
         **observation(lead),
         "reward": np.ones(lead, np.float32),
     }

@@ -1,0 +1,73 @@
+#include "replay/answers.h"
+
+#include "replay/item_rows.h"
+#include "replay/limiter.h"
+
+namespace di {
+
+u32 find_item(TableCore& core, u64 key) {
+  if (!core.items.holds(key)) return kNone;
+  return core.groups.on() ? core.groups.item_of(key_slot(key)) : key_slot(key);
+}
+
+bool end_wait_of_group(TableCore& core, u32 leader) {
+  if (!core.items[leader].is(ItemState::kWaiting) || !core.groups.has_all(leader)) return false;
+  const Heap& heap = core.arena->heap();
+  for (u32 slot = leader; slot != kNone; slot = core.groups.next(slot)) {
+    const RowAt at{core.items[slot].chunk(), core.items[slot].row()};
+    const u32 position = attachment_of(heap, at.chunk, core.index);
+    // mutant: groups-wait-for-their-last-answer-only
+    if (position == kNone || !is_complete(heap, at, position)) return false;
+  }
+  --core.header.gathered;
+  core.end_wait(leader);
+  return true;
+}
+
+std::string why_waiting(TableCore& core) {
+  const u64 waiting = core.header.waiting, gathered = core.header.gathered;
+  if (!core.groups.on() || waiting == 0) return waiting_text(waiting);
+  const u32 oldest = core.items.order().first_waiting();
+  std::string text = ", and " + std::to_string(waiting) + " groups are not complete: ";
+  if (gathered != 0) text += std::to_string(gathered) + " wait for late columns (table.update); ";
+  return text + "the oldest has " + std::to_string(core.groups.count(oldest)) + " of " +
+         std::to_string(core.groups.size()) + " answers, of the value " +
+         std::to_string(static_cast<i64>(core.groups.value(oldest)));
+}
+
+namespace {
+
+Drawn describe_answer(const Drawn& first, const Item& item, u32 slot) {
+  Drawn answer = first;
+  answer.key = item.key(slot);
+  answer.chunk = item.chunk();
+  answer.row = item.row();
+  return answer;
+}
+
+}  // namespace
+
+void describe_answers(TableCore& core, u32 leader, Drawn* first) {
+  require_sound(core.groups.has_all(leader));
+  Drawn* at = first;
+  for (u32 slot = core.groups.next(leader); slot != kNone; slot = core.groups.next(slot))
+    *++at = describe_answer(*first, core.items[slot], slot);
+}
+
+void hold_answers(TableCore& core, DrawSet* set, u32 leader) {
+  require_sound(core.groups.has_all(leader));
+  const Drawn first = set->items.back();
+  for (u32 slot = core.groups.next(leader); slot != kNone; slot = core.groups.next(slot)) {
+    Drawn answer = describe_answer(first, core.items[slot], slot);
+    answer.entry = set->spare.back();
+    set->spare.pop_back();
+    answer.chunks = core.chunks.covered(answer.chunk, answer.row, 1);
+    core.chunks.use(answer.chunk, answer.chunks);
+    LedgerEntry& ledger = core.arena->ledger().entry(answer.entry);
+    ledger.ref.store(answer.key, std::memory_order_relaxed);
+    core.undo.set(ledger.what, ledger_what(LedgerKind::kRead, core.index, answer.chunk, answer.chunks));
+    set->items.push_back(answer);
+  }
+}
+
+}  // namespace di

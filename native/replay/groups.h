@@ -1,0 +1,76 @@
+// Groups of a table: items of `group_size` rows (answers) that have the same value in one column, whoever wrote them.
+//
+// Every answer has an item slot of its own. The first one that came leads: its slot stands for the group in the order,
+// in the selectors and in keys. It waits (kWaiting) until the group is complete: all answers are there, with the late
+// columns that the table needs. The other answers are kMember, and their words name the leader: that is the truth. The
+// chain from a leader to its answers, and the index by value of the groups that still lack answers, are derived: a
+// rebuild reads the values from the rows. Every call needs the table's lock. None allocates, and none fails unless the
+// block is damaged.
+//
+// A kill leaves whole answers only: an answer's state changes through the undo record, and a group goes or comes alive
+// in one commit.
+#pragma once
+
+#include "attach/arena.h"
+#include "replay/items.h"
+
+namespace di {
+
+constexpr u32 kMostAnswers = 256;  // of a group: the undo record has room for the words of so many
+
+class Groups {
+ public:
+  static u64 bytes(u64 slots);
+  Groups(TableHeader& header, Items& items) : header_(header), items_(items) {}
+  void open(u8* block);  // the table's block, of bytes(items.slots())
+
+  // Answers of an item; 1 in a table without groups.
+  u32 size() const { return header_.group_size == 0 ? 1 : static_cast<u32>(header_.group_size); }
+  bool on() const { return header_.group_size != 0; }
+
+  void clear();
+  u32 find(u64 value) const;          // the leader of a group that lacks answers; kNone: there is none
+  void begin(u32 leader, u64 value);  // a group of one answer, which waits
+  void begin_complete(u32 leader);    // a rebuild: of a live or held group, whose other answers join it next
+  void join(u32 leader, u32 slot);    // one more answer. The group leaves the index with its last one
+  void leave(u32 leader);             // a group that waits goes: takes it out of the index
+  u32 count(u32 leader) const { return link(leader).count; }
+  bool has_all(u32 leader) const { return count(leader) == size(); }
+  u64 value(u32 leader) const { return link(leader).value; }
+  u32 next(u32 slot) const { return link(slot).next - 1; }  // the answer that came after this one; kNone: the last
+  // The slot of the item that a slot stands for: the leader of an answer's group.
+  u32 item_of(u32 slot) const {
+    if (!items_[slot].is(ItemState::kMember)) return slot;
+    const u32 leader = items_[slot].leader();
+    require_sound(leader < items_.slots());
+    return leader;
+  }
+
+ private:
+  struct Link {
+    u64 value;
+    u32 next;   // slot + 1 of the next answer, 0: none
+    u32 last;   // of a leader: slot + 1 of the last answer
+    u32 count;  // of a leader: answers so far, itself included; 0: leads no group
+    u32 hash;   // of a leader in the index: slot + 1 of the next one in its bucket
+  };
+  static_assert(sizeof(Link) == 24);
+  static u64 buckets(u64 slots);
+  Link& link(u32 slot) const {
+    require_sound(slot < slots_);
+    return links_[slot];
+  }
+  u32& bucket(u64 value) const;
+  void take_out(u32 leader);
+
+  TableHeader& header_;
+  Items& items_;
+  u64 slots_ = 0;
+  Link* links_ = nullptr;
+  u32* buckets_ = nullptr;
+};
+
+// The value of the column by which a table groups, in this row. Throws kCorruptData if the row has none.
+u64 group_value(const Arena& arena, u32 chunk, u32 row, u32 table);
+
+}  // namespace di

@@ -1,0 +1,161 @@
+"""Drafts: objects that are written in place, without a copy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from di_store import _core
+from di_store.base import dtypes, tree
+from di_store.base.dtypes import Array
+from di_store.base.errors import CapacityError, StoreError, shown
+from di_store.base.sizes import format_size
+from di_store.objects import codec
+from di_store.objects.access import written
+from di_store.objects.refs import Ref, check_ttl, parse_id
+from di_store.runtime.waits import check_timeout
+from di_store.session import Session
+
+_ALIGNMENT = 64
+
+
+class Draft:
+    """An object that is being written: `Store.reserve` makes it, `seal` makes it readable for others.
+
+    As a context manager it seals at the end of the block, or discards if the block raises. A draft that is dropped
+    without either is discarded; one of a process that dies is freed.
+    """
+
+    def __init__(self, native: _core.Reserved, value: Any, arrays: list[Array]) -> None:
+        self._native: _core.Reserved | None = native
+        self._value = value
+        self._arrays = arrays
+        self._ref: Ref | None = None
+        self._raw = native.id
+
+    @property
+    def value(self) -> Any:
+        """The arrays to write to, in the shape of the spec: writable, in shared memory, with undefined content.
+
+        From `seal` or `discard` on they are read-only. Arrays and tensors that were made from them before keep their
+        own flag: do not write to them any more. Their bytes stay theirs until the last of them is gone.
+        """
+        return self._value
+
+    @property
+    def id(self) -> str:
+        """40 hex characters: the id that the object has, or will have."""
+        return self._raw.hex()
+
+    def seal(self) -> Ref:
+        """Make the object readable, and return its ref. A second call returns the same.
+
+        Raises:
+            StoreError: it was discarded, or belongs to the parent process of this one. Timeout: another process held
+                the store's lock; the draft is as before, call it again.
+        """
+        if self._ref is None:
+            if self._native is None:
+                raise StoreError("this draft was discarded", remedy="reserve another one with store.reserve()")
+            self._native.seal()
+            self._ref = Ref(self._raw)
+            self._end()
+        return self._ref
+
+    def discard(self) -> None:
+        """Give the object up. Its bytes are freed, and its id with them, when the last array over them is gone."""
+        if self._ref is None:
+            self._value = None
+            self._end()
+
+    def _end(self) -> None:
+        for array in self._arrays:
+            array.flags.writeable = False
+        self._arrays = []
+        self._native = None  # the arrays keep what they need of it
+
+    def __enter__(self) -> Draft:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None and self._native is not None:
+            self.seal()
+        else:
+            self.discard()
+
+    def __repr__(self) -> str:
+        state = "sealed" if self._ref is not None else "discarded" if self._native is None else "open"
+        return f"<Draft {self.id} ({state})>"
+
+
+def reserve(session: Session, spec: Any, id: str | None, ttl: float | None, timeout: float | None) -> Draft:
+    """`Store.reserve`."""
+    raw, seconds = None if id is None else parse_id(id), check_ttl(ttl)
+    leaves = tree.flatten(spec, what="spec") if isinstance(spec, Mapping) else {"": spec}
+    types = {name: _type_of(name, leaf) for name, leaf in leaves.items()}
+    total = sum(-(-_bytes(shape, dtype) // _ALIGNMENT) * _ALIGNMENT for shape, dtype in types.values())
+    budget = session.arena.budget
+    if total > budget:
+        raise CapacityError(
+            f"reserve() of {format_size(total)} in a store of {format_size(budget)}",
+            remedy="raise memory= with store.resize(memory=), or split the object",
+        )
+    # These pages are never touched: the codec only needs to know what lies where.
+    shapes = {name: np.empty(shape, dtype) for name, (shape, dtype) in types.items()}
+    encoded = codec.encode(tree.unflatten(shapes) if isinstance(spec, Mapping) else shapes[""])
+    write = partial(_reserved, encoded.header, encoded.payload_bytes, raw, seconds)
+    native = written(session, check_timeout(timeout), "reserve", write)
+    payload, offsets = native.payload(), iter(encoded.offsets)
+    placed: dict[str, Array] = {}
+    for name, like in _in_order(spec, shapes):
+        at = next(offsets) if like.nbytes else 0
+        placed[name] = payload[at : at + like.nbytes].view(like.dtype).reshape(like.shape)
+    value = tree.unflatten(placed) if isinstance(spec, Mapping) else placed[""]
+    return Draft(native, value, [payload, *placed.values()])
+
+
+def _reserved(header: bytes, payload: int, raw: bytes | None, ttl: float, arena: _core.Arena) -> _core.Reserved:
+    return arena.reserve(header, payload, raw, ttl)
+
+
+def _in_order(spec: Any, shapes: dict[str, Array]) -> list[tuple[str, Array]]:
+    """The arrays in the order in which the codec places them: that of the nested dict."""
+    if not isinstance(spec, Mapping):
+        return list(shapes.items())
+    return list(tree.flatten(tree.unflatten(shapes), what="spec").items())
+
+
+def _bytes(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
+    return math.prod(shape) * dtype.itemsize
+
+
+def _type_of(name: str, leaf: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Shape and dtype of one leaf.
+
+    Raises:
+        ValueError: no shape or dtype, a dimension of no size, a dtype that numpy's arrays cannot have.
+    """
+    what = f"spec[{name!r}]" if name else "spec"
+    shape, dtype = getattr(leaf, "shape", None), getattr(leaf, "dtype", None)
+    if shape is None or dtype is None:
+        raise ValueError(f"{what}={shown(leaf)}: give di_store.Spec(shape, dtype), or anything with shape and dtype")
+    try:
+        sizes = tuple(int(size) for size in shape)
+    except (TypeError, ValueError):
+        sizes = (-1,)
+    if any(size < 0 for size in sizes):
+        raise ValueError(f"{what}: shape={shown(shape)}: an object has a fixed size, give whole numbers")
+    storage, extension = dtypes.resolve(dtype)
+    if extension:
+        found = dtypes.extension_dtype(extension)
+        if found is None:
+            raise ValueError(f"{what}: dtype {extension} needs the package ml_dtypes, or reserve it as uint16 or uint8")
+        storage = found
+    return sizes, storage
