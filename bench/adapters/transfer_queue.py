@@ -2,6 +2,8 @@
 
 `python -m bench.adapters.transfer_queue`, in about a minute. Both storages are in one Ray and take turns; each is
 called as TransferQueue's client calls it, with the controller told of each put, and also without that (storage only).
+The last part is what a program gains that moves from TransferQueue to a table: groups with a late reward, by its own
+calls, beside SimpleStorage called as in use.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import ray
 import torch
 import transfer_queue
@@ -22,6 +25,8 @@ from tensordict import TensorDict
 from transfer_queue.storage.bootstrap import StorageBootstrapProvider
 from transfer_queue.storage.managers.base import StorageManagerFactory
 
+import di_store
+from di_store import Group, Queue, Spec
 from di_store.adapters.transfer_queue import BACKEND, register
 
 KINDS = ("SimpleStorage", BACKEND)
@@ -40,6 +45,78 @@ def storages() -> dict[str, Any]:
         found[kind] = StorageManagerFactory.create(kind, controller_info=conf.controller.zmq_info, config=config)
     found["units"] = units  # actors end with their handles
     return found
+
+
+class OwnTable:
+    """A table of groups whose answers have three token columns and a reward that comes late."""
+
+    def __init__(self, samples: int, tokens: int, group: int) -> None:
+        self.store = di_store.open(memory="2GiB")
+        columns = {f"field_{at}": Spec((tokens,), "i8") for at in range(3)}
+        columns |= {"group": Spec((), "i8"), "reward": Spec((), "f4", late=True)}
+        groups = samples // group
+        limits = {"capacity": 4 * groups, "limiter": Queue(2 * groups), "lanes": 1}
+        self.table = self.store.create_table("own", view=Group(group), schema=columns, **limits)
+        self.samples, self.groups, self.group = samples, groups, group
+        self.round = 0
+
+    def put(self, data: dict[str, Any]) -> None:
+        """Answers, and then their rewards."""
+        self.round += 1
+        names = self.round * self.groups + np.arange(self.samples) // self.group
+        if self.samples == 1:
+            keys = self.table.insert({**{name: column[0] for name, column in data.items()}, "group": names[0]})
+        else:
+            keys = self.table.extend({**data, "group": names})
+        self.table.update(keys, {"reward": np.zeros(self.samples, np.float32)})
+
+    def get(self) -> Any:
+        return self.table.sample(self.groups).data
+
+
+def own_table(managers: dict[str, Any], samples: int, tokens: int, group: int, rounds: int) -> None:
+    """A table beside SimpleStorage with the controller told, and beside a copy of the same bytes by numpy."""
+    client, manager = transfer_queue.get_client(), managers[KINDS[0]]
+    manager.notify_data_update = type(manager).notify_data_update.__get__(manager)
+    data, own = batch(samples, 3, tokens, False), OwnTable(samples, tokens, group)
+    columns = {name: column.numpy() for name, column in data.items()}
+    target = {name: np.zeros_like(column) for name, column in columns.items()}
+    times: dict[str, list[float]] = {}
+
+    def timed(name: str, call: Callable[[], Any]) -> Any:
+        begin = time.perf_counter()
+        found = call()
+        if turn >= 2:
+            times.setdefault(name, []).append(time.perf_counter() - begin)
+        return found
+
+    for turn in range(rounds + 2):
+        names = list(data.keys())
+        meta = client.get_meta(
+            data_fields=names, batch_size=samples, partition_id=f"own{samples}.{turn}", mode="insert"
+        )
+        took, _ = seconds(lambda meta=meta: manager.put_data(data, meta))
+        meta = meta.add_fields(data)
+        read, _ = seconds(lambda meta=meta: manager.get_data(meta))
+        seconds(lambda meta=meta: manager.clear_data(meta))
+        if turn >= 2:
+            times.setdefault("their put", []).append(took)
+            times.setdefault("their get", []).append(read)
+        timed("copy", lambda: [np.copyto(target[name], column) for name, column in columns.items()])
+        timed("put", lambda: own.put(columns))
+        got = timed("get", own.get)
+        same = np.array_equal(got["field_1"].reshape(samples, tokens), columns["field_1"])
+        assert same
+        del got
+    middle = {name: statistics.median(each) for name, each in times.items()}
+    for call in ("put", "get"):
+        print(
+            f"{f'{samples} x 3 x {tokens:,}, groups of {group}':32} {call} {middle[f'their {call}'] * 1e3:9.3f} ms "
+            f"{middle[call] * 1e3:9.3f} ms {middle[f'their {call}'] / middle[call]:7.1f}x"
+            f"   {middle['copy'] / middle[call]:5.2f} of a copy by numpy",
+            flush=True,
+        )
+    own.store.close()
 
 
 async def silent(*_: Any, **__: Any) -> None:
@@ -112,5 +189,8 @@ if __name__ == "__main__":
         compare(managers, batch(512, 3, 2_048, False), "512 x 3 x 2,048", given.rounds, told)
         compare(managers, batch(512, 3, 2_048, True), "512 x 3 x 1,024..2,048", given.rounds, told)
         compare(managers, batch(1, 3, 2_048, False), "1 x 3 x 2,048", given.rounds, told)
+    print("SimpleStorage as in use, a table of groups with late rewards, ratio; medians")
+    own_table(managers, 512, 2_048, 8, given.rounds)
+    own_table(managers, 1, 2_048, 1, 4 * given.rounds)
     transfer_queue.close()
     ray.shutdown()
