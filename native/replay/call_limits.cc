@@ -11,7 +11,8 @@ u64 most_at_once(const WriterCall& call, const Table& table) {
   const TableHeader& header = table.header();  // read without the lock, under which both words change
   if (!call.extends && __atomic_load_n(&header.limiter.queue, __ATOMIC_RELAXED) != 0) return ~u64{0};
   const u64 capacity = __atomic_load_n(&header.capacity, __ATOMIC_RELAXED);
-  return capacity >= kNoMaxBytes ? capacity : capacity * std::max<u64>(header.group_size, 1);
+  return capacity >= kNoMaxBytes ? capacity
+                                 : capacity * std::max<u64>(__atomic_load_n(&header.group_size, __ATOMIC_RELAXED), 1);
 }
 
 // The most items that the call completes: one for each row, and those of earlier rows that still wait for their end.

@@ -46,7 +46,7 @@ void fill_header(TableHeader& header, const TableShape& shape) {
   header.max_times_sampled = shape.max_times_sampled;
   header.max_staleness = shape.max_staleness;
   header.weights = shape.weights == kNone ? 0 : shape.weights + 1;
-  header.group_size = shape.group;
+  __atomic_store_n(&header.group_size, shape.group, __ATOMIC_RELAXED);
   header.finished = header.total_inserts = header.total_samples = header.total_removed = header.total_updates = 0;
   header.stale_updates = header.evicted_for_room = header.stale_dropped = header.episodes_cut = 0;
   header.groups_dropped = header.gathered = 0;

@@ -21,12 +21,14 @@ constexpr u32 kMostAnswers = 256;  // of a group: the undo record has room for t
 class Groups {
  public:
   static u64 bytes(u64 slots);
-  Groups(TableHeader& header, Items& items) : header_(header), items_(items) {}
+  // Keeps the size: draws read it without the lock, when the table may be gone and its header another table's.
+  Groups(const TableHeader& header, Items& items)
+      : items_(items), size_(static_cast<u32>(__atomic_load_n(&header.group_size, __ATOMIC_RELAXED))) {}
   void open(u8* block);  // the table's block, of bytes(items.slots())
 
   // Answers of an item; 1 in a table without groups.
-  u32 size() const { return header_.group_size == 0 ? 1 : static_cast<u32>(header_.group_size); }
-  bool on() const { return header_.group_size != 0; }
+  u32 size() const { return size_ == 0 ? 1 : size_; }
+  bool on() const { return size_ != 0; }
 
   void clear();
   u32 find(u64 value) const;          // the leader of a group that lacks answers; kNone: there is none
@@ -63,8 +65,8 @@ class Groups {
   u32& bucket(u64 value) const;
   void take_out(u32 leader);
 
-  TableHeader& header_;
   Items& items_;
+  const u32 size_;  // of the header, which is another table's after a drop; draws read the size without the lock
   u64 slots_ = 0;
   Link* links_ = nullptr;
   u32* buckets_ = nullptr;
