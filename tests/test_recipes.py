@@ -22,12 +22,13 @@ RECIPES: dict[str, tuple[str, ...]] = {
     "impala.py": (),
     "ppo.py": (),
     "r2d2.py": (),
+    "sac.py": (),
     "sample_factory.py": (),
     "seed.py": (),
     "units.py": (),
 }
 # What to add to the command if a package isn't installed.
-INSTEAD: dict[str, tuple[str, list[str]]] = {}
+INSTEAD: dict[str, tuple[str, list[str]]] = {"sac.py": ("mujoco", ["--env", "Pendulum-v1"])}
 
 
 def test_the_list_is_complete() -> None:
