@@ -110,7 +110,7 @@ def test_options_of_later_issues(store: Any) -> None:
     for call, option in later:
         with pytest.raises(ValueError, match=option):
             call()
-    for name in ("restore", "connect", "Client", "Group"):
+    for name in ("restore", "connect"):
         assert not hasattr(di_store, name)
     assert not hasattr(store, "checkpoint")
 

@@ -107,6 +107,7 @@ def test_defaults_are_those_of_the_contract() -> None:
         (lambda: Sequence(5, burn_in=-1), "burn_in=-1"),
         (lambda: Sequence(5, tail="wrap"), "tail"),  # type: ignore[arg-type]
         (lambda: Sequence(2**31), "length"),
+        (lambda: Sequence(4, start="any"), "'grid', 'random'"),  # type: ignore[arg-type]
         (lambda: Episode(0), "max_length=0"),
     ],
 )

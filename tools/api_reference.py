@@ -179,7 +179,7 @@ def class_page(node: ast.ClassDef, name: str) -> list[str]:
 
 
 VALUES = {*GROUPS["Views"], *GROUPS["Limiters"], "Writer"}
-INTERNAL = {"outputs", "rows_added", "rows_spanned", "bounds"}
+INTERNAL = {"outputs", "rows_added", "rows_spanned", "steps_spanned", "bounds"}
 
 
 def _constructor(node: ast.ClassDef) -> str:

@@ -192,7 +192,7 @@ constexpr u64 kTakeRows = 4096;
 constexpr u64 kVaryingSlack = 4096;  // beyond a quarter, for few items whose values differ much in length
 
 nb::object BatchMaker::draw(u32 n, nb::handle beta, bool distinct, Deadline deadline) {
-  const u64 rows = plan_.spec.kind == ViewKind::kTransition ? plan_.spec.n_step : plan_.spec.time();
+  const u64 rows = plan_.spec.most_steps();
   const u64 all = u64{n} * group_;
   // mutant: long-sums-under-the-lock
   if (n == 0 || n > kTakeItems / group_ || rows > kTakeRows / all) return {};
@@ -201,6 +201,7 @@ nb::object BatchMaker::draw(u32 n, nb::handle beta, bool distinct, Deadline dead
   if (!beta.is_none()) nb::cast<double>(beta);  // throws now, while nothing is drawn
   DrawSet set;
   set.distinct = distinct;
+  set.chooses = plan_.spec.chooses();
   Assembly batch(set, arrays_.size(), false);
   batch.places = static_cast<npy_intp>(all);
   choose(nb::none(), &batch.wanted);
@@ -222,7 +223,7 @@ nb::object BatchMaker::draw(u32 n, nb::handle beta, bool distinct, Deadline dead
 }
 
 nb::object BatchMaker::look(std::span<const u64> keys, nb::handle beta, nb::handle which, Deadline deadline) {
-  const u64 rows = plan_.spec.kind == ViewKind::kTransition ? plan_.spec.n_step : plan_.spec.time();
+  const u64 rows = plan_.spec.most_steps();
   const u64 n = keys.size() * group_;
   if (varies_ || n == 0 || n > kTakeItems || rows > kTakeRows / n || n * item_bytes_ > kTakeBytes) return {};
   DrawSet set;
@@ -272,7 +273,7 @@ bool BatchMaker::list_spans(const DrawSet& set, bool learn, std::vector<Span>* s
   for (const Drawn& drawn : set.items) {
     if (drawn.entry == kNone) continue;
     const std::span<const u8> body = chunks.body(drawn.chunk);
-    spans->push_back(Span{body.data(), body.size(), drawn.row, drawn.rows, drawn.back, drawn.flags});
+    spans->push_back(Span{body.data(), body.size(), drawn.row, drawn.rows, drawn.back, drawn.flags, drawn.pick});
   }
   for (std::size_t i = 0; i < spans->size(); ++i) {
     if (i + kHeadersAhead < spans->size()) __builtin_prefetch((*spans)[i + kHeadersAhead].chunk);

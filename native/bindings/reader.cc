@@ -29,10 +29,11 @@ std::list<Held>& orphans() {
 
 class Draws {
  public:
-  Draws(TablePointer table, bool distinct) : table(std::move(table)) {
+  Draws(TablePointer table, bool distinct, bool chooses = false) : table(std::move(table)) {
     orphans();
     held_.push_back({this->table, {}, this->table->arena().fork_generation(), false});
     set().distinct = distinct;
+    set().chooses = chooses;
   }
   ~Draws() {
     if ((set().items.empty() && set().spare.empty()) || !is_own()) return;
@@ -142,7 +143,7 @@ void Reader::enter() {
 
 std::unique_ptr<Draws> Reader::begin(bool distinct) {
   enter();
-  return std::make_unique<Draws>(table_, distinct);
+  return std::make_unique<Draws>(table_, distinct, view_.chooses());
 }
 
 u32 Reader::draw(Draws& draws, u32 n) {
@@ -182,7 +183,7 @@ nb::object Reader::finish(Draws& draws, nb::handle beta, nb::handle which, nb::h
 
 nb::object Reader::sample(u32 n, nb::handle beta, nb::handle which, bool distinct) {
   enter();
-  auto draws = std::make_unique<Draws>(table_, distinct);
+  auto draws = std::make_unique<Draws>(table_, distinct, view_.chooses());
   if (which.is_none()) {
     try {
       if (nb::object parts = batches_.draw(n, beta, distinct, Deadline::in(kTakePatienceNs)); parts.is_valid())
@@ -382,6 +383,7 @@ ViewSpec view_spec(nb::dict view) {
   spec.tail = take<Tail>(view, "tail");
   spec.cross_episodes = take<bool>(view, "cross_episodes");
   spec.bootstrap = take<bool>(view, "bootstrap");
+  spec.random_start = take<bool>(view, "random_start");
   return spec;
 }
 

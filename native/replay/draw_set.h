@@ -25,7 +25,9 @@ struct Drawn {
   u64 number;
   u32 chunk;   // descriptor of the first chunk
   u32 chunks;  // how many chunks the rows cover; 0: their uses have ended
-  u32 row, rows, back, flags;
+  u32 row, rows;
+  u16 back, flags;
+  u32 pick;  // which of the item's examples it is, where the view has several: Span.pick
   u32 uses;   // this draw included
   u32 entry;  // of the ledger; kNone: peek() found the item gone
   i64 version;
@@ -39,6 +41,7 @@ Drawn describe(const Item& item, u32 slot);
 struct DrawSet {
   std::vector<Drawn> items;  // in a table of groups one for each answer, group by group
   bool distinct = false;     // no item twice (replace=False)
+  bool chooses = false;      // every draw takes a random word for its `pick`
   KeySet keys;               // of `items`, if distinct
   u64 table_size = 0;
   MassSums sums;                      // at the last draw

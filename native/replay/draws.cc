@@ -20,8 +20,8 @@ Drawn describe(const Item& item, u32 slot) {
   drawn.chunk = item.chunk();
   drawn.row = item.row();
   drawn.rows = item.rows();
-  drawn.back = item.back();
-  drawn.flags = item.flags();
+  drawn.back = static_cast<u16>(item.back());
+  drawn.flags = static_cast<u16>(item.flags());
   drawn.uses = item.uses();
   drawn.version = item.version;
   drawn.priority = item.priority;
@@ -37,6 +37,7 @@ void Draws::draw_one(DrawSet* set, u32 slot, double probability) {
   Drawn drawn = describe(item, slot);
   drawn.chunks = core_.chunks.covered(drawn.chunk, drawn.row, drawn.rows);
   drawn.probability = probability;
+  if (set->chooses) drawn.pick = static_cast<u32>(core_.random.next() >> 32);
   drawn.entry = number;
   // mutant: drawn-rows-are-not-held
   core_.chunks.use(drawn.chunk, drawn.chunks);
@@ -281,6 +282,7 @@ bool Draws::take(DrawSet* set, u32 n, const std::function<bool()>& copy, Deadlin
       Drawn* to = &set->items[i * rows];
       *to = describe(core_.items[slots[i]], slots[i]);
       to->probability = probabilities[i];
+      if (set->chooses) to->pick = static_cast<u32>(core_.random.next() >> 32);
       if (rows > 1) describe_answers(core_, slots[i], to);
     }
     note_table(set);

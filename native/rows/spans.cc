@@ -186,6 +186,41 @@ u32 Resolver::walk(const Span& span, u32 keep, Block& block) {
   return taken;
 }
 
+// Drops an item's rows before row `first`. The item is the last one of the block so far.
+static void drop_rows(Rows& item, u32 first, Block& block) {
+  while (first >= block.pieces[item.piece].at + block.pieces[item.piece].count) {
+    ++item.piece;
+    --item.pieces;
+  }
+  for (u32 i = item.piece; i < item.piece + item.pieces; ++i) {
+    Piece& piece = block.pieces[i];
+    const u32 gone = first > piece.at ? first - piece.at : 0;
+    piece.row += gone;
+    piece.count -= gone;
+    piece.at = piece.at + gone - first;
+  }
+}
+
+// Leaves of an item with random starts the window that this draw gives. Each is as likely as any other, up to
+// starts / 2^32.
+void Resolver::choose(const Span& span, Rows& item, Block& block) const {
+  const ViewSpec& spec = plan_.spec;
+  const u32 starts = item.steps > spec.time() ? item.steps - spec.time() + 1 : 1;
+  // mutant: every-draw-gives-the-first-window
+  const u32 chosen = static_cast<u32>(u64{span.pick} * starts >> 32);
+  if (chosen + 1 < starts) {  // steps follow it, so it does not end with its episode
+    item.next = spec.has_next();
+    item.flags &= ~(kItemTerminal | kItemNoNext);
+  }
+  item.steps = std::min(item.steps - chosen, spec.time());
+  if (chosen == 0) return;
+  const u32 first = item.back + chosen;
+  const Place place = block.place(item, first);
+  item.back = static_cast<u32>(std::min<i64>(spec.stack - 1, start_of(*place.view, place.row)));
+  if (item.back > first) damaged("an item lacks the frames before its window");
+  drop_rows(item, first - item.back, block);
+}
+
 void Resolver::resolve_one(const Span& span, Block& block) {
   const ViewSpec& spec = plan_.spec;
   bool next = spec.has_next() && (span.flags & (kItemNoNext | kItemFinished)) == 0;
@@ -207,8 +242,8 @@ void Resolver::resolve_one(const Span& span, Block& block) {
     item.pieces = static_cast<u32>(block.pieces.size()) - item.piece;
     item.steps = taken - outside;
   }
-  u32 most = spec.kind == ViewKind::kTransition ? spec.n_step : spec.time();
-  if (item.steps > most) damaged("an item holds more steps than its view");
+  if (item.steps > spec.most_steps()) damaged("an item holds more steps than its view");
+  if (spec.chooses()) choose(span, item, block);
   block.finished = block.finished || (span.flags & kItemFinished) != 0;
   block.items.push_back(item);
 }

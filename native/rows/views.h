@@ -76,8 +76,9 @@ struct Span {  // one drawn item; the chunk is held
   u64 bytes;  // of the chunk
   u32 row;    // of the chunk: the first one, history included
   u32 rows;
-  u32 back;
-  u32 flags;
+  u16 back;
+  u16 flags;
+  u32 pick = 0;  // a random word: which of its examples an item gives (ViewSpec::chooses()). 0: the first one
 };
 
 struct Identities {  // by item: the episode of its own first step, and that step's number there; either may be nullptr

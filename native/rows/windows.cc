@@ -8,6 +8,7 @@ namespace di {
 
 Windows::Windows(const ViewSpec& spec) : spec_(spec) {
   spec_.cross_episodes = spec.cross_episodes && spec.kind == ViewKind::kSequence;
+  spec_.random_start = spec.random_start && spec.kind == ViewKind::kSequence;
   spec_.bootstrap = spec.bootstrap && (spec.kind == ViewKind::kSequence || spec.kind == ViewKind::kEpisode);
   if (spec.n_step < 1 || spec.length < 1 || spec.period < 1 || spec.max_length < 1 || spec.stack < 1) {
     throw Error(Code::kInvalid, "n_step, length, period, max_length and frame_stack must be at least 1");
@@ -16,15 +17,19 @@ Windows::Windows(const ViewSpec& spec) : spec_(spec) {
     throw Error(Code::kInvalid, "frame_stack of " + std::to_string(spec.stack) + " rows: at most " +
                                     std::to_string(kMaxStack) + " are possible");
   }
+  if (spec_.random_start && spec_.cross_episodes && spec_.bootstrap)
+    throw Error(Code::kInvalid, "windows that start at random and run over episodes cannot have a bootstrap row");
+  const u64 starts = spec_.random_start ? spec.period : 1;
   u64 steps = spec.kind == ViewKind::kTransition ? u64{spec.n_step}
-              : spec.kind == ViewKind::kSequence ? u64{spec.burn_in} + spec.length
+              : spec.kind == ViewKind::kSequence ? u64{spec.burn_in} + spec.length + starts - 1
                                                  : u64{spec.time()};
   // Across episodes each step may come with two rows that hold no step: see begin().
   u64 rows = steps * (spec_.cross_episodes ? 3 : 1) + spec.stack;
   if (rows > kMaxWindowRows) {
     throw Error(Code::kInvalid, "an item of this view spans " + std::to_string(rows) + " rows, at most " +
                                     std::to_string(kMaxWindowRows) +
-                                    " are possible: lower n_step, burn_in + length or max_length");
+                                    " are possible: lower n_step, burn_in + length, max_length, or period with random "
+                                    "starts");
   }
 }
 
@@ -41,7 +46,7 @@ i64 Windows::needed() const {
     case ViewKind::kTransition: return start_;
     case ViewKind::kSequence: {
       const i64 start = std::min(start_, steps_);
-      if (spec_.tail != Tail::kShift) return start;
+      if (spec_.tail != Tail::kShift || spec_.random_start) return start;
       // A shifted tail begins time() steps before the end of the run. If the open episode is discarded, the run ends
       // before that episode, so those steps are needed too.
       const bool withdrawn = open_ && spec_.cross_episodes && made_ <= current_.step;
@@ -105,15 +110,31 @@ void Windows::transitions(bool all, bool next, u32 flags, std::vector<Window>& o
   }
 }
 
-// If the next window ends with the last step: makes it, or skips it where the row after that step never came.
+// If the next item ends with the last step: makes it. Where the row after that step never came, skips the window that
+// needs it, which is the item, or the last of its windows.
 void Windows::reached(bool known, bool next, u32 flags, std::vector<Window>& out) {
-  if (start_ + spec_.time() != steps_) return;
-  if (known) emit(start_, steps_, next, flags, out);
+  if (start_ + spec_.most_steps() != steps_) return;
+  if (known) {
+    emit(start_, steps_, next, flags, out);
+  } else if (spec_.most_steps() > spec_.time()) {
+    emit(start_, steps_ - 1, true, 0, out);
+  }
   made_ = steps_;
   start_ += spec_.period;
 }
 
+// The windows with random starts that are left at the end of the run. `known`: as in reached(). A run that is shorter
+// than one window has a padded one.
+void Windows::rest(bool known, bool next, u32 flags, std::vector<Window>& out) {
+  const i64 stop = known ? steps_ : steps_ - 1;
+  const bool padded = known && start_ == 0 && stop < spec_.time() && spec_.tail != Tail::kDrop && spec_.burn_in < stop;
+  // mutant: random-rest-left-out
+  if (start_ + spec_.time() <= stop || padded) emit(start_, stop, !known || next, known ? flags : 0, out);
+  made_ = start_ = steps_;
+}
+
 void Windows::tail(bool next, u32 flags, std::vector<Window>& out) {
+  if (spec_.random_start) return rest(true, next, flags, out);
   if (spec_.tail == Tail::kDrop || made_ >= steps_ || start_ + spec_.burn_in >= steps_) return;
   bool shifted = spec_.tail == Tail::kShift && steps_ >= spec_.time();
   i64 start = shifted ? steps_ - spec_.time() : start_;
@@ -178,6 +199,7 @@ void Windows::end(bool terminated, bool has_final, std::vector<Window>& out) {
     if (spec_.kind == ViewKind::kSequence && spec_.bootstrap) {
       reached(known, next, flags, out);
       if (known && !spec_.cross_episodes) tail(next, flags, out);
+      if (!known && spec_.random_start) rest(false, true, 0, out);
     }
     known_ = known;
     final_ = next;

@@ -21,6 +21,11 @@
 //    history of a window stops where the episode of its first step begins; is_first does not cover the history. If a
 //    window ends with an episode, its bootstrap row is that episode's final observation. If that was not given, the
 //    last observation is repeated after termination, and no item is made after truncation.
+//  * random_start: the windows are those of period 1, and an item stands for those whose starts are the `period` rows
+//    from one start of the grid on. It covers the rows of all of them, and is made as soon as the last one is complete;
+//    at the end of the run, with the windows that there are by then. Which of them a draw gives: Resolver::choose().
+//    A window of the part that lacks its bootstrap row is the last one, so the item ends in front of it; across episodes
+//    it could be any, so cross_episodes and bootstrap exclude each other here.
 //  * discard(): items already made stay, and the episode makes no others. With cross_episodes it also ends the run: the
 //    rows before the episode get their tail as at close(), unless an item has reached into the episode. The next
 //    episode begins a new run.
@@ -45,11 +50,18 @@ struct ViewSpec {
   Tail tail = Tail::kPad;
   bool cross_episodes = false;
   bool bootstrap = false;  // Sequence, Episode: some column has one row more
+  bool random_start = false;  // Sequence: an item stands for `period` windows, of which each draw gives one
 
   // Rows of one example's time axis, without the bootstrap row and frame stacks.
   u32 time() const {
     return kind == ViewKind::kSequence ? burn_in + length : kind == ViewKind::kEpisode ? max_length : 1;
   }
+  // The most steps that an item covers.
+  u32 most_steps() const {
+    return kind == ViewKind::kTransition ? n_step : time() + (random_start ? period - 1 : 0);
+  }
+  // Whether an item holds more than one example, of which every draw chooses one: Span.pick.
+  bool chooses() const { return random_start; }
   // Whether an item includes the row after its last step (unless kItemNoNext).
   bool has_next() const { return kind == ViewKind::kTransition || bootstrap; }
 };
@@ -109,6 +121,7 @@ class Windows {  // of one table and lane; copies are cheap
   void transitions(bool all, bool next, u32 flags, std::vector<Window>& out);
   void reached(bool known, bool next, u32 flags, std::vector<Window>& out);
   void tail(bool next, u32 flags, std::vector<Window>& out);
+  void rest(bool known, bool next, u32 flags, std::vector<Window>& out);
   void end_run(i64 raw, std::vector<Window>& out);
   void episode(bool known, bool next, u32 flags, std::vector<Window>& out);
 

@@ -65,6 +65,20 @@ EPISODES = [
         "if (steps_ == 0) {",
         ("native:test_windows", "tests/test_autoreset.py::test_sequences_and_episodes_equal_single_environments"),
     ),
+    Mutant(
+        "random-rest-left-out",
+        "model",
+        "if (start_ + spec_.time() <= stop || padded) emit(",
+        "if (padded) emit(",
+        ("native:test_windows", "tests/test_random_starts.py"),
+    ),
+    Mutant(
+        "every-draw-gives-the-first-window",
+        "laws",
+        "u64{span.pick} * starts >> 32",
+        "0",
+        ("tests/test_random_starts.py",),
+    ),
 ]
 
 DRAWS = [

@@ -61,7 +61,37 @@ struct Model {
     out.push_back(window(run, start, stop, next, flags));
   }
 
+  // Items of windows with random starts: the windows of period 1, and of each `period` of them one item that covers
+  // their rows, once they are all there or the run is over.
+  std::vector<Window> parts(const Known& run) const {
+    Model single{spec};
+    single.spec.period = 1;
+    single.spec.random_start = false;
+    std::vector<Window> all = single.windows(run), out;
+    const bool over = run.ended && (!spec.bootstrap || run.steps.empty() || run.steps.back().settled);
+    i64 first_step = 0;  // of the part
+    for (size_t at = 0; at < all.size(); first_step += spec.period) {
+      size_t end = at;
+      while (end < all.size() && own(run, all[end]) < first_step + spec.period) ++end;
+      if (end - at < spec.period && !over) break;
+      Window item = all[at];
+      const Window& latest = all[end - 1];
+      item.rows = static_cast<u32>(latest.first + latest.rows - item.first);
+      item.flags = latest.flags;
+      out.push_back(item);
+      at = end;
+    }
+    return out;
+  }
+  // Number of a window's first own step in the run.
+  static i64 own(const Known& run, const Window& window) {
+    i64 step = 0;
+    while (run.steps[static_cast<size_t>(step)].raw != window.first + window.back) ++step;
+    return step;
+  }
+
   std::vector<Window> windows(const Known& run) const {
+    if (spec.random_start) return parts(run);
     std::vector<Window> out;
     const i64 rows = static_cast<i64>(run.steps.size());
     if (spec.kind == ViewKind::kStep) {
@@ -213,6 +243,8 @@ ViewSpec random_spec(std::mt19937_64& random) {
   if (spec.kind == ViewKind::kSequence) spec.cross_episodes = random() % 3 == 0;
   if (spec.kind == ViewKind::kSequence || spec.kind == ViewKind::kEpisode) spec.bootstrap = random() % 2;
   if (spec.kind == ViewKind::kStep) spec.stack = 1;
+  spec.random_start =
+      spec.kind == ViewKind::kSequence && !(spec.cross_episodes && spec.bootstrap) && random() % 2 == 0;
   return spec;
 }
 
@@ -339,6 +371,8 @@ void limits() {
   CHECK(refused({.kind = ViewKind::kTransition, .stack = 257}));
   CHECK(refused({.kind = ViewKind::kSequence, .length = 1u << 20}));
   CHECK(refused({.kind = ViewKind::kSequence, .length = ~0u, .burn_in = 5}));
+  CHECK(refused({.kind = ViewKind::kSequence, .length = 4, .period = 1u << 20, .random_start = true}));
+  CHECK(refused({.kind = ViewKind::kSequence, .cross_episodes = true, .bootstrap = true, .random_start = true}));
   CHECK(refused({.kind = ViewKind::kEpisode, .max_length = ~0u}));
   CHECK(!refused({.kind = ViewKind::kEpisode, .max_length = kMaxWindowRows - 1}));
 }

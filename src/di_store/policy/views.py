@@ -120,6 +120,10 @@ class Sequence:
     Batch leaves are ``[n, burn_in+length, …]`` with ``mask`` 1 on real rows. The first window that reaches the
     episode's end is its last one.
 
+    With ``start="random"`` the windows are those of ``period=1``, and an item stands for the `period` windows that
+    start at s, s+1, …, s+period-1: every draw of the item gives one of them, each with the same probability. So
+    windows begin at any row, as DreamerV3 (Hafner et al. 2023) samples them, and a priority is one of `period` windows.
+
     Attributes:
         length: rows to learn from, >= 1.
         period: rows from one window's start to the next one's; None: `length`. Smaller ones overlap and share bytes.
@@ -129,6 +133,7 @@ class Sequence:
         first: columns kept once per window, ``[n, …]``, such as the recurrent state at its start.
         bootstrap: columns with one row more, the row after the window or the final observation.
         cross_episodes: windows run over episode ends, which ``is_first`` marks.
+        start: "grid", every item is one window; "random", every draw of an item chooses among `period` windows.
     """
 
     length: int
@@ -139,6 +144,7 @@ class Sequence:
     first: tuple[str, ...] = field(default=(), kw_only=True)
     bootstrap: tuple[str, ...] = field(default=(), kw_only=True)
     cross_episodes: bool = field(default=False, kw_only=True)
+    start: Literal["grid", "random"] = field(default="grid", kw_only=True)
 
     def __post_init__(self) -> None:
         length = config.count("length", self.length, minimum=1, why="a sequence without rows teaches nothing")
@@ -150,6 +156,12 @@ class Sequence:
         config.choice("tail", self.tail, ("pad", "drop", "shift"))
         _set(self, first=config.names("first", self.first), bootstrap=config.names("bootstrap", self.bootstrap))
         _set(self, cross_episodes=config.flag("cross_episodes", self.cross_episodes))
+        config.choice("start", self.start, ("grid", "random"))
+        if self.start == "random" and self.cross_episodes and self.bootstrap:
+            raise ValueError(
+                f"bootstrap={self.bootstrap!r} with start='random' and cross_episodes=True: a window can end in the "
+                "middle of an item with a truncated episode whose final observation is unknown; leave one of them out"
+            )
 
     def outputs(self, schema: Schema) -> frozenset[str]:
         """Names that this view adds to a batch."""
@@ -162,9 +174,14 @@ class Sequence:
 
     @property
     def rows_spanned(self) -> int:
-        """Rows that one item reads, at most: earlier frames, burn-in, length, and the one after."""
+        """Rows that one item reads, at most: earlier frames, its steps, and the one after."""
         stack = max((self.frame_stack or {}).values(), default=1)
-        return stack - 1 + self.burn_in + self.length + (1 if self.bootstrap else 0)
+        return stack - 1 + self.steps_spanned + (1 if self.bootstrap else 0)
+
+    @property
+    def steps_spanned(self) -> int:
+        """Steps of an item, at most: burn-in and length, of all windows that it stands for."""
+        return self.burn_in + self.length + (self.rows_added - 1 if self.start == "random" else 0)
 
 
 @dataclass(frozen=True)
@@ -355,6 +372,11 @@ def _refuse_late(view: View, schema: Schema, stacked: Iterable[str]) -> None:
     if isinstance(view, Sequence):
         used |= dict.fromkeys(_selected(schema, view.first, "first"), "first")
     for column in schema:
+        if column.late and isinstance(view, Sequence) and view.start == "random":
+            raise ValueError(
+                f"column {column.name!r} is late, and update() could not tell the rows of a window that starts "
+                "anywhere in its item: take start='grid', with period=1 for windows that start at every row"
+            )
         if column.late and (column.name in used or column.name == "version"):
             why = f"{type(view).__name__} reads it as {used.get(column.name, 'version')} when the step is appended"
             raise ValueError(f"column {column.name!r} is late, and {why}: declare it without late=True")

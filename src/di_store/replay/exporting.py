@@ -15,7 +15,8 @@ from di_store._core import ITEM_FINISHED
 from di_store.base.dtypes import Array
 from di_store.columns.column import Column
 from di_store.columns.schema import Schema
-from di_store.lowering.plan import finished_schema, native_view, observed_columns, read_plan
+from di_store.lowering.native_views import finished_schema, native_view, observed_columns
+from di_store.lowering.plan import read_plan
 from di_store.lowering.shape import UNLIMITED
 from di_store.policy.limiters import Bounds, with_bounds
 from di_store.policy.samplers import Prioritized

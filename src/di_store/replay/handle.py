@@ -19,15 +19,8 @@ from di_store.base.dtypes import Array
 from di_store.base.errors import CapacityError, CorruptData, StoreError, Timeout
 from di_store.base.tree import unflatten
 from di_store.columns.schema import Schema
-from di_store.lowering.plan import (
-    OPAQUE_SCHEMA,
-    VALUE,
-    ReadPlan,
-    finished_schema,
-    make_layout,
-    read_plan,
-    sparse_columns,
-)
+from di_store.lowering.native_views import finished_schema
+from di_store.lowering.plan import OPAQUE_SCHEMA, VALUE, ReadPlan, make_layout, read_plan, sparse_columns
 from di_store.lowering.reserve import Cut, Reserve, TableNeeds, grow, items_kept, make_room, meta_bytes, table_needs
 from di_store.lowering.shape import UNLIMITED, slots_for
 from di_store.policy.samplers import Prioritized, Sampler

@@ -12,7 +12,8 @@ from typing import Any
 from di_store import _core
 from di_store.base import config
 from di_store.base.errors import TableExists
-from di_store.lowering.plan import check_limits, read_plan
+from di_store.lowering.native_views import check_limits
+from di_store.lowering.plan import read_plan
 from di_store.lowering.reserve import TableNeeds, make_room, needs_without_rows, table_needs
 from di_store.lowering.shape import UNLIMITED, table_shape
 from di_store.policy.limiters import Limiter

@@ -10,7 +10,7 @@ from di_store._core import ITEM_NO_NEXT
 from di_store.base import tree
 from di_store.base.errors import SchemaMismatch
 from di_store.columns.schema import Schema
-from di_store.lowering.plan import first_columns, observed_columns
+from di_store.lowering.native_views import first_columns, observed_columns
 from di_store.policy.views import Episode, Sequence
 from di_store.replay.stream import kind_of, leading_rows, rows_limit
 
@@ -27,7 +27,7 @@ class TimedItems:
     def __init__(self, view: Sequence | Episode) -> None:
         self._view = view
         self._has_next = bool(view.bootstrap)
-        self._longest = view.max_length if isinstance(view, Episode) else view.burn_in + view.length
+        self._longest = view.max_length if isinstance(view, Episode) else view.steps_spanned
 
     def schema(self, leaves: dict[str, Any]) -> Schema:
         """The columns that a first sequence or episode declares: those of its rows."""
