@@ -19,6 +19,7 @@ LIMIT_SECONDS = 200
 RECIPES: dict[str, tuple[str, ...]] = {
     "apex.py": (),
     "ga3c.py": (),
+    "grpo.py": (),
     "impala.py": (),
     "ppo.py": (),
     "r2d2.py": (),
