@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from view_oracle import SCHEMA, Run, fits, leaf, same, shown, write
+from view_oracle import SCHEMA, Run, check, example, fits, leaf, same, windows, write
 
 import di_store
 from di_store import Sequence, Spec, _core
@@ -26,6 +26,9 @@ VIEWS = [
     Sequence(3, period=4, start="random", frame_stack={"obs": 4, "wide": 2}, bootstrap=("obs",)),
     Sequence(3, period=5, start="random", first=("reward",)),
     Sequence(4, period=6, start="random", cross_episodes=True),
+    Sequence(4, start="random", stride=3),
+    Sequence(2, period=3, burn_in=1, start="random", stride=2, tail="drop", first=("reward",)),
+    Sequence(4, period=5, start="random", bootstrap=("obs", "tokens"), last={"obs": 2, "tokens": 1, "reward": 1}),
     Sequence(3, period=9, start="random", cross_episodes=True, frame_stack={"obs": 3}, tail="drop"),
 ]
 
@@ -35,42 +38,6 @@ def store() -> Iterator[di_store.Store]:
     with di_store.open(memory="128MiB") as opened:
         yield opened
         assert opened.check() == []
-
-
-def windows(view: Sequence, run: Run) -> list[int]:
-    """Starts of all windows of a run: those of period=1."""
-    time, n = view.burn_in + view.length, len(run.rows)
-    if n < time:
-        starts = [0] if view.tail != "drop" and view.burn_in < n else []
-    else:
-        starts = list(range(n - time + 1))
-    unknown = view.bootstrap and run.behind() is None
-    return [start for start in starts if not (unknown and start + time >= n)]
-
-
-def example(view: Sequence, run: Run, start: int) -> dict[str, Any]:
-    """The window that begins at row `start` of the run."""
-    time = view.burn_in + view.length
-    stop = min(start + time, len(run.rows))
-    found: dict[str, Any] = {"mask": np.arange(time) < stop - start, "lengths": stop - start}
-    if view.cross_episodes:
-        first = [place[1] == 0 for place in run.places[start:stop]]
-        found["is_first"] = np.array(first + [False] * (time - len(first)))
-    for name in SCHEMA:
-        if name in view.first:
-            found[name] = run.rows[start][name]
-            continue
-        stack = (view.frame_stack or {}).get(name, 1)
-        begin = start - run.places[start][1]
-        values = [run.rows[max(at, begin)][name] for at in range(start - stack + 1, start)]
-        values += [run.rows[at][name] for at in range(start, stop)]
-        extra = name in view.bootstrap
-        if extra:
-            behind = run.rows[stop] if stop < len(run.rows) else run.behind()
-            assert behind is not None
-            values.append(behind[name])
-        found[name] = shown([np.asarray(value) for value in values], stack - 1 + time + extra)
-    return found
 
 
 def parts(view: Sequence, runs: list[Run]) -> list[list[tuple[Run, int]]]:
@@ -83,14 +50,6 @@ def parts(view: Sequence, runs: list[Run]) -> list[list[tuple[Run, int]]]:
             if part:
                 found.append(part)
     return found
-
-
-def check(batch: Any, at: int, view: Sequence, run: Run, start: int) -> None:
-    wanted = example(view, run, start)
-    assert set(batch.data) == set(wanted)
-    for name, value in wanted.items():
-        assert same(leaf(batch.data, name, at), value), name
-    assert batch.starts[at] == run.places[start][1]
 
 
 @pytest.mark.parametrize("view", VIEWS, ids=str)

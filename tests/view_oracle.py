@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import di_store
-from di_store import Spec
+from di_store import Sequence, Spec
 
 SCHEMA = {
     "obs": Spec((2,), "f4"),
@@ -28,7 +28,7 @@ class Run:
     Attributes:
         rows: of all columns, oldest first.
         places: number of the episode in its lane, and of the row in the episode.
-        final: `obs` and `wide` behind the last row; None: nobody told.
+        final: `obs`, `wide` and `tokens` behind the last row; None: nobody told.
         terminated: whether the last row is a termination.
     """
 
@@ -59,8 +59,8 @@ def write(table: di_store.Table, rng: np.random.Generator, episodes: int, longes
                 runs.append(run := Run())
             steps = int(rng.integers(1, longest + 1))
             end = str(rng.choice(["terminated", "truncated", "abandoned"]))
-            final = row(10_000 + episode) if rng.random() < 0.5 else None
-            final = None if final is None else {name: final[name] for name in ("obs", "wide")}
+            behind = row(10_000 + episode)
+            final = {name: behind[name] for name in ("obs", "wide", "tokens")} if rng.random() < 0.5 else None
             for step in range(steps):
                 number += 1
                 last = step == steps - 1
@@ -94,6 +94,61 @@ def leaf(data: Any, name: str, at: int) -> Any:
 def same(found: Any, wanted: Any) -> bool:
     """Whether both hold the same values."""
     return bool(found == wanted) if isinstance(wanted, list) else bool(np.array_equal(found, wanted))
+
+
+def windows(view: Sequence, run: Run) -> list[int]:
+    """Starts of the windows of a run; with random starts those that any draw may give."""
+    n, span = len(run.rows), (view.burn_in + view.length - 1) * view.stride + 1
+    period = 1 if view.start == "random" else view.rows_added
+    starts, start = [], 0
+    while start + view.burn_in * view.stride < n:
+        if start + span <= n:
+            starts.append(start)
+        elif view.tail == "shift" and n >= span:
+            starts.append(n - span)
+        elif view.tail != "drop":
+            starts.append(start)
+        if start + span >= n:
+            break
+        start += period
+    unknown = view.bootstrap and run.behind() is None
+    return [start for start in starts if not (unknown and start + span >= n)]
+
+
+def example(view: Sequence, run: Run, start: int) -> dict[str, Any]:
+    """The window that begins at row `start` of the run."""
+    time = view.burn_in + view.length
+    taken = [run.rows[at] for at in range(start, len(run.rows), view.stride)][:time]
+    found: dict[str, Any] = {"mask": np.arange(time) < len(taken), "lengths": len(taken)}
+    if view.cross_episodes:
+        first = [place[1] == 0 for place in run.places[start : start + len(taken)]]
+        found["is_first"] = np.array(first + [False] * (time - len(first)))
+    for name in SCHEMA:
+        if name in view.first:
+            found[name] = taken[0][name]
+            continue
+        stack = (view.frame_stack or {}).get(name, 1)
+        begin = start - run.places[start][1]
+        values = [run.rows[max(at, begin)][name] for at in range(start - stack + 1, start)]
+        values += [each[name] for each in taken]
+        extra = name in view.bootstrap
+        if extra:
+            stop = start + len(taken)
+            behind = run.rows[stop] if stop < len(run.rows) else run.behind()
+            assert behind is not None
+            values.append(behind[name])
+        whole = shown([np.asarray(value) for value in values], stack - 1 + time + extra)
+        found[name] = whole[time - (view.last or {}).get(name, time) :]
+    return found
+
+
+def check(batch: Any, at: int, view: Sequence, run: Run, start: int) -> None:
+    """Example `at` of a batch is the window that begins at row `start` of the run."""
+    wanted = example(view, run, start)
+    assert set(batch.data) == set(wanted)
+    for name, value in wanted.items():
+        assert same(leaf(batch.data, name, at), value), name
+    assert batch.starts[at] == run.places[start][1]
 
 
 def fits(counts: np.ndarray[Any, Any]) -> bool:

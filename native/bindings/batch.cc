@@ -103,6 +103,7 @@ Output read_output(nb::handle entry) {
   output.stack = take<u32>(entry, "stack");
   output.time = take<u32>(entry, "time");
   output.boot = take<u32>(entry, "boot");
+  output.skip = take<u32>(entry, "skip");
   output.ragged = take<bool>(entry, "ragged");
   output.finished = column_or_none(entry, "finished");
   output.finished_number = take<Number>(entry, "finished_number");

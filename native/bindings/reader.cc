@@ -383,6 +383,7 @@ ViewSpec view_spec(nb::dict view) {
   spec.tail = take<Tail>(view, "tail");
   spec.cross_episodes = take<bool>(view, "cross_episodes");
   spec.bootstrap = take<bool>(view, "bootstrap");
+  spec.stride = take<u32>(view, "stride");
   spec.random_start = take<bool>(view, "random_start");
   return spec;
 }

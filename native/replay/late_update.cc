@@ -80,7 +80,7 @@ void LateUpdate::list_item(const Item& item) {
     const RowMark& mark = *reinterpret_cast<const RowMark*>(heap().chunk_memory.body(at.chunk).data() +
                                                             header.marks_offset + at.row / 64 * sizeof(RowMark));
     if (spec_.cross_episodes && (__atomic_load_n(&mark.final, __ATOMIC_RELAXED) >> (at.row % 64) & 1) != 0) continue;
-    steps_.push_back(at);
+    if (i % spec_.stride == 0) steps_.push_back(at);
   }
 }
 

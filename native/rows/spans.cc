@@ -21,7 +21,7 @@ void prefetch_range(const u8* from, u64 bytes) {
 
 void damaged(const std::string& what) { throw Error(Code::kCorruptData, "damaged store: " + what); }
 
-Frames frames(const Output& output, const Rows& item) {
+Frames frames(const ViewSpec& spec, const Output& output, const Rows& item) {
   switch (output.op) {
     case Op::kNext: return {0, item.end(), 1, 0, 0};
     case Op::kLast: return {0, item.back + item.steps - 1, 1, 0, 0};
@@ -32,8 +32,19 @@ Frames frames(const Output& output, const Rows& item) {
       return {output.stack - copy, last + 1 - copy, copy, 0, 0};
     }
     case Op::kWindow: {
-      u32 history = std::min(output.stack - 1, item.back);
+      const u32 taken = spec.taken(item.steps);
       u32 boot = output.boot != 0 && item.next ? 1 : 0;
+      if (spec.stride != 1 || output.skip != 0) {
+        // What is left of the window without its first `skip` rows. One that ends in front of them also lacks the row
+        // behind it.
+        const u32 left = taken > output.skip ? taken - output.skip : 0;
+        const u32 more = taken >= output.skip ? output.boot : 0;
+        boot = std::min(boot, more);
+        // mutant: rows-in-front-not-left-out
+        return {0, item.back + output.skip * spec.stride, left + boot, more - boot, output.time - left + output.boot - more,
+                spec.stride};
+      }
+      u32 history = std::min(output.stack - 1, item.back);
       return {output.stack - 1 - history, item.back - history, history + item.steps + boot, output.boot - boot,
               output.time - item.steps};
     }
@@ -205,14 +216,14 @@ static void drop_rows(Rows& item, u32 first, Block& block) {
 // starts / 2^32.
 void Resolver::choose(const Span& span, Rows& item, Block& block) const {
   const ViewSpec& spec = plan_.spec;
-  const u32 starts = item.steps > spec.time() ? item.steps - spec.time() + 1 : 1;
+  const u32 starts = item.steps > spec.span() ? item.steps - spec.span() + 1 : 1;
   // mutant: every-draw-gives-the-first-window
   const u32 chosen = static_cast<u32>(u64{span.pick} * starts >> 32);
   if (chosen + 1 < starts) {  // steps follow it, so it does not end with its episode
     item.next = spec.has_next();
     item.flags &= ~(kItemTerminal | kItemNoNext);
   }
-  item.steps = std::min(item.steps - chosen, spec.time());
+  item.steps = std::min(item.steps - chosen, spec.span());
   if (chosen == 0) return;
   const u32 first = item.back + chosen;
   const Place place = block.place(item, first);

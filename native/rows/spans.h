@@ -62,16 +62,17 @@ struct Block {  // some of the drawn items, resolved together
   }
 };
 
-// The rows of an output, in this order: `pad` rows before the episode's start, `copy` rows of the item beginning with
-// row `from`, the last of these `again` times more (0 or 1), `zeros` rows of zeros.
+// The rows of an output, in this order: `pad` rows before the episode's start, `copy` rows of the item, every `step`-th
+// from row `from` on, the last of these `again` times more (0 or 1), `zeros` rows of zeros.
 struct Frames {
   u32 pad;
   u32 from;
   u32 copy;
   u32 again;
   u32 zeros;
+  u32 step = 1;
 };
-Frames frames(const Output& output, const Rows& item);
+Frames frames(const ViewSpec& spec, const Output& output, const Rows& item);
 
 // The elements of a variable-length value; none if the layout lacks the column. Throws kCorruptData.
 struct Elements {

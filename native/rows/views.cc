@@ -73,8 +73,9 @@ void Gather::Engine::check_plan() const {
   require(plan_.reward_count >= 1 && plan_.discount_count >= 1, "a reward and a discount have at least one element");
   for (const Output& output : plan_.outputs) {
     const bool timed = output.op == Op::kWindow || output.op == Op::kMask || output.op == Op::kIsFirst;
-    require(!timed || output.time == plan_.spec.time(), "an output's time axis is not its view's");
+    require(!timed || output.time + output.skip == plan_.spec.time(), "an output's time axis is not its view's");
     require(output.stack >= 1 && output.stack <= plan_.spec.stack, "an output stacks more frames than its view");
+    require(output.skip == 0 || (output.op == Op::kWindow && output.stack == 1), "an output lacks rows in front");
     require(output.boot <= (plan_.spec.bootstrap ? 1 : 0), "an output has a bootstrap row, its view has none");
     require(!output.ragged || (!computed(output.op) && output.row_bytes > 0), "a computed output cannot be ragged");
     require(computed(output.op) || output.column != kNone, "an output has no column");
@@ -236,14 +237,18 @@ bool Gather::Engine::copy_finished(const Output& output, const Block& block, con
 void Gather::Engine::copy_fixed(const Output& output, const Block& block, const Rows& item, u8* to) {
   if (copy_finished(output, block, item, to)) return;
   const u64 bytes = output.row_bytes;
-  const Frames rows = frames(output, item);
+  const Frames rows = frames(plan_.spec, output, item);
   if (rows.pad > 0 && plan_.pad_zero) {
     std::memset(to, 0, rows.pad * bytes);
     to += rows.pad * bytes;
   } else {
     for (u32 i = 0; i < rows.pad; ++i) to = copy_rows(output, block, item, 0, 1, to);
   }
-  to = copy_rows(output, block, item, rows.from, rows.copy, to);
+  if (rows.step == 1) {
+    to = copy_rows(output, block, item, rows.from, rows.copy, to);
+  } else {
+    for (u32 i = 0; i < rows.copy; ++i) to = copy_rows(output, block, item, rows.from + i * rows.step, 1, to);
+  }
   if (rows.again > 0) to = copy_rows(output, block, item, rows.from + rows.copy - 1, 1, to);
   std::memset(to, 0, rows.zeros * bytes);
 }
@@ -256,7 +261,7 @@ namespace {
 u32 source_row(const Frames& rows, u32 at, bool pad_zero) {
   if (at < rows.pad) return pad_zero ? kNone : 0;
   at -= rows.pad;
-  if (at < rows.copy) return rows.from + at;
+  if (at < rows.copy) return rows.from + at * rows.step;
   return at - rows.copy < rows.again ? rows.from + rows.copy - 1 : kNone;
 }
 
@@ -275,7 +280,7 @@ Elements ragged_value(const Output& output, const Block& block, const Rows& item
 
 void Gather::Engine::copy_ragged(const Output& output, const Block& block, const Rows& item, u64 at,
                                  const Target& target) {
-  const Frames rows = frames(output, item);
+  const Frames rows = frames(plan_.spec, output, item);
   const i64* offsets = target.offsets + at * output.rows();
   for (u32 i = 0; i < output.rows(); ++i) {
     const Elements value = ragged_value(output, block, item, source_row(rows, i, plan_.pad_zero));
@@ -297,7 +302,7 @@ u64 Gather::Engine::measure(u32 number, const Span* spans, u32 n, i64* offsets) 
     resolver_.resolve(spans + at, std::min(kBlock, n - at), n - at, block);
     returns_.cut(block);
     for (const Rows& item : block.items) {
-      const Frames rows = frames(output, item);
+      const Frames rows = frames(plan_.spec, output, item);
       for (u32 i = 0; i < output.rows(); ++i) {
         *offsets++ = total;
         total += ragged_value(output, block, item, source_row(rows, i, plan_.pad_zero)).count;
@@ -315,15 +320,16 @@ void Gather::Engine::compute(const Output& output, const Block& block, u8* to) c
   if (output.op == Op::kDiscount) return returns_.discount(output, block, to);
   if (output.op == Op::kSteps) return returns_.steps(output, block, to);
   for (const Rows& item : block.items) {
+    const u32 taken = plan_.spec.taken(item.steps);
     if (output.op == Op::kLengths) {
-      store_integer(to, item.steps, output.row_bytes);
+      store_integer(to, taken, output.row_bytes);
     } else {
       if (output.op == Op::kMask) {
-        std::memset(to, 1, item.steps);
+        std::memset(to, 1, taken);
       } else {
         marks(block, item, to);
       }
-      std::memset(to + item.steps, 0, output.time - item.steps);
+      std::memset(to + taken, 0, output.time - taken);
     }
     to += output.row_bytes * output.rows();
   }

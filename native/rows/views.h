@@ -24,6 +24,7 @@ enum class Op : u32 {
   kStack,      // `stack` frames up to the first step, oldest first                    [n, stack, …]
   kNextStack,  // the same up to the observation after the last step                   [n, stack, …]
   kWindow,    // stack − 1 earlier frames, `time` steps, `boot` rows more                [n, stack − 1 + time + boot, …]
+              // without a stack also the last `time` of the view's steps only: `skip` + time are its time axis
   kFirst,     // the value stored at the first step only                               [n, …]
   kReward,    // Σ gamma^i · discounts · reward, float32                               [n, …]
   kDiscount,  // gamma^k · discounts, 0 after termination, float32                     [n, …]
@@ -44,6 +45,7 @@ struct Output {
   u32 stack = 1;      // kStack, kNextStack, kWindow
   u32 time = 1;       // kWindow, kMask, kIsFirst
   u32 boot = 0;       // kWindow: 1 with a bootstrap row
+  u32 skip = 0;       // kWindow: rows of the view's time axis in front that it leaves out
   bool ragged = false;
   u32 finished = kNone;  // kNext, kNextStack, kDiscount, kSteps: the column that holds it in a kItemFinished row
   Number finished_number = Number::kF4;  // kDiscount, kSteps: type of that column

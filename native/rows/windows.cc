@@ -8,10 +8,12 @@ namespace di {
 
 Windows::Windows(const ViewSpec& spec) : spec_(spec) {
   spec_.cross_episodes = spec.cross_episodes && spec.kind == ViewKind::kSequence;
+  spec_.stride = spec.kind == ViewKind::kSequence ? spec.stride : 1;
   spec_.random_start = spec.random_start && spec.kind == ViewKind::kSequence;
   spec_.bootstrap = spec.bootstrap && (spec.kind == ViewKind::kSequence || spec.kind == ViewKind::kEpisode);
-  if (spec.n_step < 1 || spec.length < 1 || spec.period < 1 || spec.max_length < 1 || spec.stack < 1) {
-    throw Error(Code::kInvalid, "n_step, length, period, max_length and frame_stack must be at least 1");
+  if (spec.n_step < 1 || spec.length < 1 || spec.period < 1 || spec.max_length < 1 || spec.stack < 1 ||
+      spec_.stride < 1) {
+    throw Error(Code::kInvalid, "n_step, length, period, max_length, frame_stack and stride must be at least 1");
   }
   if (spec.stack > kMaxStack) {
     throw Error(Code::kInvalid, "frame_stack of " + std::to_string(spec.stack) + " rows: at most " +
@@ -19,17 +21,19 @@ Windows::Windows(const ViewSpec& spec) : spec_(spec) {
   }
   if (spec_.random_start && spec_.cross_episodes && spec_.bootstrap)
     throw Error(Code::kInvalid, "windows that start at random and run over episodes cannot have a bootstrap row");
+  if (spec_.stride > 1 && (spec_.cross_episodes || spec_.bootstrap || spec_.stack > 1))
+    throw Error(Code::kInvalid, "windows with a stride cannot have a bootstrap row or stacks, nor run over episodes");
   const u64 starts = spec_.random_start ? spec.period : 1;
   u64 steps = spec.kind == ViewKind::kTransition ? u64{spec.n_step}
-              : spec.kind == ViewKind::kSequence ? u64{spec.burn_in} + spec.length + starts - 1
+              : spec.kind == ViewKind::kSequence ? (u64{spec.burn_in} + spec.length - 1) * spec_.stride + starts
                                                  : u64{spec.time()};
   // Across episodes each step may come with two rows that hold no step: see begin().
   u64 rows = steps * (spec_.cross_episodes ? 3 : 1) + spec.stack;
   if (rows > kMaxWindowRows) {
     throw Error(Code::kInvalid, "an item of this view spans " + std::to_string(rows) + " rows, at most " +
                                     std::to_string(kMaxWindowRows) +
-                                    " are possible: lower n_step, burn_in + length, max_length, or period with random "
-                                    "starts");
+                                    " are possible: lower n_step, burn_in + length, max_length, stride, or period with "
+                                    "random starts");
   }
 }
 
@@ -51,7 +55,7 @@ i64 Windows::needed() const {
       // before that episode, so those steps are needed too.
       const bool withdrawn = open_ && spec_.cross_episodes && made_ <= current_.step;
       // mutant: rows-in-front-of-an-open-episode-forgotten
-      return std::min(start, std::max<i64>(0, (withdrawn ? current_.step : steps_) - spec_.time()));
+      return std::min(start, std::max<i64>(0, (withdrawn ? current_.step : steps_) - spec_.span()));
     }
     case ViewKind::kEpisode: return over_ ? steps_ : current_.step;
     default: return steps_;
@@ -116,7 +120,7 @@ void Windows::reached(bool known, bool next, u32 flags, std::vector<Window>& out
   if (start_ + spec_.most_steps() != steps_) return;
   if (known) {
     emit(start_, steps_, next, flags, out);
-  } else if (spec_.most_steps() > spec_.time()) {
+  } else if (spec_.most_steps() > spec_.span()) {
     emit(start_, steps_ - 1, true, 0, out);
   }
   made_ = steps_;
@@ -127,17 +131,17 @@ void Windows::reached(bool known, bool next, u32 flags, std::vector<Window>& out
 // than one window has a padded one.
 void Windows::rest(bool known, bool next, u32 flags, std::vector<Window>& out) {
   const i64 stop = known ? steps_ : steps_ - 1;
-  const bool padded = known && start_ == 0 && stop < spec_.time() && spec_.tail != Tail::kDrop && spec_.burn_in < stop;
+  const bool padded = known && start_ == 0 && stop < spec_.span() && spec_.tail != Tail::kDrop && warm() < stop;
   // mutant: random-rest-left-out
-  if (start_ + spec_.time() <= stop || padded) emit(start_, stop, !known || next, known ? flags : 0, out);
+  if (start_ + spec_.span() <= stop || padded) emit(start_, stop, !known || next, known ? flags : 0, out);
   made_ = start_ = steps_;
 }
 
 void Windows::tail(bool next, u32 flags, std::vector<Window>& out) {
   if (spec_.random_start) return rest(true, next, flags, out);
-  if (spec_.tail == Tail::kDrop || made_ >= steps_ || start_ + spec_.burn_in >= steps_) return;
-  bool shifted = spec_.tail == Tail::kShift && steps_ >= spec_.time();
-  i64 start = shifted ? steps_ - spec_.time() : start_;
+  if (spec_.tail == Tail::kDrop || made_ >= steps_ || start_ + warm() >= steps_) return;
+  bool shifted = spec_.tail == Tail::kShift && steps_ >= spec_.span();
+  i64 start = shifted ? steps_ - spec_.span() : start_;
   emit(start, steps_, next, flags, out);
   made_ = steps_;
 }

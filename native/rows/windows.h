@@ -26,6 +26,9 @@
 //    at the end of the run, with the windows that there are by then. Which of them a draw gives: Resolver::choose().
 //    A window of the part that lacks its bootstrap row is the last one, so the item ends in front of it; across episodes
 //    it could be any, so cross_episodes and bootstrap exclude each other here.
+//  * stride: all counts of windows here are of steps, those between the rows taken included. A window reaches the end
+//    if its last row taken is the last step. What lies behind it, between the rows of a stack or at an episode's start
+//    may be left out, so bootstrap, stacks and cross_episodes exclude it.
 //  * discard(): items already made stay, and the episode makes no others. With cross_episodes it also ends the run: the
 //    rows before the episode get their tail as at close(), unless an item has reached into the episode. The next
 //    episode begins a new run.
@@ -50,15 +53,20 @@ struct ViewSpec {
   Tail tail = Tail::kPad;
   bool cross_episodes = false;
   bool bootstrap = false;  // Sequence, Episode: some column has one row more
+  u32 stride = 1;             // Sequence: every `stride`-th step of the window is one row of the time axis
   bool random_start = false;  // Sequence: an item stands for `period` windows, of which each draw gives one
 
   // Rows of one example's time axis, without the bootstrap row and frame stacks.
   u32 time() const {
     return kind == ViewKind::kSequence ? burn_in + length : kind == ViewKind::kEpisode ? max_length : 1;
   }
+  // Steps from the first to the last one of a full example.
+  u32 span() const { return (time() - 1) * stride + 1; }
+  // Rows of the time axis that so many steps fill.
+  u32 taken(u32 steps) const { return stride == 1 ? steps : (steps + stride - 1) / stride; }
   // The most steps that an item covers.
   u32 most_steps() const {
-    return kind == ViewKind::kTransition ? n_step : time() + (random_start ? period - 1 : 0);
+    return kind == ViewKind::kTransition ? n_step : span() + (random_start ? period - 1 : 0);
   }
   // Whether an item holds more than one example, of which every draw chooses one: Span.pick.
   bool chooses() const { return random_start; }
@@ -113,6 +121,7 @@ class Windows {  // of one table and lane; copies are cheap
     i64 step;       // number of the first in the run (an episode, or all of a cross_episodes lane)
     i64 raw;
   };
+  i64 warm() const { return i64{spec_.burn_in} * spec_.stride; }  // steps in front of the first row to learn from
   const Segment& segment(i64 step) const;
   i64 needed() const;
   void forget();

@@ -68,9 +68,16 @@ EPISODES = [
     Mutant(
         "random-rest-left-out",
         "model",
-        "if (start_ + spec_.time() <= stop || padded) emit(",
+        "if (start_ + spec_.span() <= stop || padded) emit(",
         "if (padded) emit(",
         ("native:test_windows", "tests/test_random_starts.py"),
+    ),
+    Mutant(
+        "rows-in-front-not-left-out",
+        "model",
+        "item.back + output.skip * spec.stride, left",
+        "item.back, left",
+        ("tests/test_strides.py",),
     ),
     Mutant(
         "every-draw-gives-the-first-window",

@@ -111,8 +111,8 @@ struct Model {
         add(run, 0, rows, out);
       }
     } else {
-      const i64 time = spec.burn_in + spec.length;
-      for (i64 start = 0; start + spec.burn_in < rows; start += spec.period) {
+      const i64 time = i64{spec.burn_in + spec.length - 1} * spec.stride + 1;
+      for (i64 start = 0; start + spec.burn_in * i64{spec.stride} < rows; start += spec.period) {
         if (start + time <= rows) {
           add(run, start, start + time, out);
         } else if (run.ended && spec.tail == Tail::kShift && rows >= time) {
@@ -243,6 +243,11 @@ ViewSpec random_spec(std::mt19937_64& random) {
   if (spec.kind == ViewKind::kSequence) spec.cross_episodes = random() % 3 == 0;
   if (spec.kind == ViewKind::kSequence || spec.kind == ViewKind::kEpisode) spec.bootstrap = random() % 2;
   if (spec.kind == ViewKind::kStep) spec.stack = 1;
+  if (spec.kind == ViewKind::kSequence && random() % 4 == 0) {
+    spec.stride = up_to(3);
+    spec.stack = 1;
+    spec.cross_episodes = spec.bootstrap = false;
+  }
   spec.random_start =
       spec.kind == ViewKind::kSequence && !(spec.cross_episodes && spec.bootstrap) && random() % 2 == 0;
   return spec;
@@ -372,6 +377,9 @@ void limits() {
   CHECK(refused({.kind = ViewKind::kSequence, .length = 1u << 20}));
   CHECK(refused({.kind = ViewKind::kSequence, .length = ~0u, .burn_in = 5}));
   CHECK(refused({.kind = ViewKind::kSequence, .length = 4, .period = 1u << 20, .random_start = true}));
+  CHECK(refused({.kind = ViewKind::kSequence, .length = 4, .bootstrap = true, .stride = 2}));
+  CHECK(refused({.kind = ViewKind::kSequence, .length = 1u << 16, .stride = 1u << 16}));
+  CHECK(refused({.kind = ViewKind::kSequence, .length = 4, .stride = 0}));
   CHECK(refused({.kind = ViewKind::kSequence, .cross_episodes = true, .bootstrap = true, .random_start = true}));
   CHECK(refused({.kind = ViewKind::kEpisode, .max_length = ~0u}));
   CHECK(!refused({.kind = ViewKind::kEpisode, .max_length = kMaxWindowRows - 1}));

@@ -44,6 +44,7 @@ def _native_view(view: View, stack: int) -> Plan:
         "cross_episodes": False,
         "bootstrap": False,
         "random_start": False,
+        "stride": 1,
     }
     if isinstance(view, Transition):
         plan["n_step"] = view.n_step
@@ -55,7 +56,7 @@ def _native_view(view: View, stack: int) -> Plan:
             "tail": Tail[view.tail.upper()],
         }
         plan |= {"cross_episodes": view.cross_episodes, "bootstrap": bool(view.bootstrap)}
-        plan["random_start"] = view.start == "random"
+        plan |= {"random_start": view.start == "random", "stride": view.stride}
     elif isinstance(view, Episode):
         plan |= {"max_length": view.max_length, "bootstrap": bool(view.bootstrap)}
     return plan

@@ -30,6 +30,7 @@ from di_store.policy.views import (
     View,
     check_columns,
     frame_stacks,
+    last_rows,
 )
 
 WIDE_BYTES = 512
@@ -269,12 +270,13 @@ class _Outputs:
         self.view = native_view(view, schema)
         self.columns = list(finished_schema(view, schema).names)
         self.stacks = frame_stacks(view, schema)
+        self.last = last_rows(view, schema)
         self.found: list[Plan] = []
 
     def column(self, op: Op, column: Column, *, name: str = "", boot: int = 0, finished: str = "") -> None:
         """An output copied from a column."""
         stack = self.stacks.get(column.name, 1) if op in (Op.STACK, Op.NEXT_STACK, Op.WINDOW) else 1
-        time = self.time if op == Op.WINDOW else 1
+        time = self.last.get(column.name, self.time) if op == Op.WINDOW else 1
         rows = (stack - 1 + time + boot,) if op == Op.WINDOW else (stack,) if op in (Op.STACK, Op.NEXT_STACK) else ()
         self._add(op, name or column.name, column.value_dtype, (*rows, *column.shape), column.element_bytes)
         self.found[-1] |= {
@@ -282,6 +284,7 @@ class _Outputs:
             "stack": stack,
             "time": time,
             "boot": boot,
+            "skip": self.time - time if op == Op.WINDOW else 0,
             "ragged": column.ragged,
             "shape": column.shape if column.ragged else (*rows, *column.shape),
             "finished": self.columns.index(finished) if finished else -1,
@@ -315,6 +318,7 @@ class _Outputs:
                 "stack": 1,
                 "time": 1,
                 "boot": 0,
+                "skip": 0,
                 "ragged": False,
                 "finished": -1,
                 "finished_number": Number.F4,

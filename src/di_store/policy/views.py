@@ -7,6 +7,7 @@ refuse what cannot work before anything is written.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
@@ -134,6 +135,9 @@ class Sequence:
         bootstrap: columns with one row more, the row after the window or the final observation.
         cross_episodes: windows run over episode ends, which ``is_first`` marks.
         start: "grid", every item is one window; "random", every draw of an item chooses among `period` windows.
+        stride: takes every `stride`-th row only: s, s+stride, …; `burn_in` and `length` count the rows taken, `period`
+            all rows, and is length · stride if None.
+        last: by column, of how many rows at the end of the window it is kept, ``[n, rows, …]``.
     """
 
     length: int
@@ -145,6 +149,8 @@ class Sequence:
     bootstrap: tuple[str, ...] = field(default=(), kw_only=True)
     cross_episodes: bool = field(default=False, kw_only=True)
     start: Literal["grid", "random"] = field(default="grid", kw_only=True)
+    stride: int = field(default=1, kw_only=True)
+    last: Mapping[str, int] | None = field(default=None, kw_only=True, hash=False)
 
     def __post_init__(self) -> None:
         length = config.count("length", self.length, minimum=1, why="a sequence without rows teaches nothing")
@@ -156,12 +162,26 @@ class Sequence:
         config.choice("tail", self.tail, ("pad", "drop", "shift"))
         _set(self, first=config.names("first", self.first), bootstrap=config.names("bootstrap", self.bootstrap))
         _set(self, cross_episodes=config.flag("cross_episodes", self.cross_episodes))
+        why = "1 takes every row of the window"
+        _set(self, stride=config.count("stride", self.stride, minimum=1, why=why))
+        why = "first= and columns= say which columns have no time axis, or do not come at all"
+        _set(self, last=_counts("last", self.last, {"action": 1}, "rows", why, most=burn_in + length))
+        self._refuse_contradictions()
+
+    def _refuse_contradictions(self) -> None:
         config.choice("start", self.start, ("grid", "random"))
         if self.start == "random" and self.cross_episodes and self.bootstrap:
             raise ValueError(
                 f"bootstrap={self.bootstrap!r} with start='random' and cross_episodes=True: a window can end in the "
                 "middle of an item with a truncated episode whose final observation is unknown; leave one of them out"
             )
+        options = {"bootstrap": self.bootstrap, "frame_stack": self.frame_stack, "cross_episodes": self.cross_episodes}
+        for name, value in options.items():
+            if self.stride > 1 and value:
+                raise ValueError(
+                    f"{name}={shown(value)} with stride={self.stride}: it reads rows before or behind the window, or "
+                    f"between the rows taken, that a stride leaves out; leave one of them out"
+                )
 
     def outputs(self, schema: Schema) -> frozenset[str]:
         """Names that this view adds to a batch."""
@@ -170,7 +190,7 @@ class Sequence:
     @property
     def rows_added(self) -> int:
         """Rows of the stream that each further item takes."""
-        return self.length if self.period is None else self.period
+        return self.length * self.stride if self.period is None else self.period
 
     @property
     def rows_spanned(self) -> int:
@@ -180,8 +200,9 @@ class Sequence:
 
     @property
     def steps_spanned(self) -> int:
-        """Steps of an item, at most: burn-in and length, of all windows that it stands for."""
-        return self.burn_in + self.length + (self.rows_added - 1 if self.start == "random" else 0)
+        """Steps of an item, at most: of all windows that it stands for, those between the rows taken included."""
+        starts = self.rows_added if self.start == "random" else 1
+        return (self.burn_in + self.length - 1) * self.stride + starts
 
 
 @dataclass(frozen=True)
@@ -271,14 +292,24 @@ def _set(view: object, **values: object) -> None:
 
 
 def _stacks(value: object) -> dict[str, int] | None:
+    return _counts("frame_stack", value, {"obs": 4}, "frames", "a stack holds at least the newest frame")
+
+
+def _counts(
+    option: str, value: object, example: dict[str, int], what: str, why: str, most: int = config.MAX_COUNT
+) -> dict[str, int] | None:
+    """An option that gives a number, 1 to `most`, for each of some columns; None: of no column."""
     if value is None:
         return None
     if not isinstance(value, Mapping):
-        raise TypeError(f'frame_stack={shown(value)} is a {type(value).__name__}: give {{"obs": 4}}, frames by column')
-    columns = config.names("frame_stack", tuple(value))
-    why = "a stack holds at least the newest frame"
-    stacks = {name: config.count(f"frame_stack[{name!r}]", value[name], minimum=1, why=why) for name in columns}
-    return stacks or None
+        raise TypeError(
+            f"{option}={shown(value)} is a {type(value).__name__}: give {json.dumps(example)}, {what} by column"
+        )
+    columns = config.names(option, tuple(value))
+    counts = {
+        name: config.count(f"{option}[{name!r}]", value[name], minimum=1, maximum=most, why=why) for name in columns
+    }
+    return counts or None
 
 
 def check_view(value: object) -> View:
@@ -331,6 +362,25 @@ def frame_stacks(view: View, schema: Schema) -> dict[str, int]:
     return stacks
 
 
+def last_rows(view: View, schema: Schema) -> dict[str, int]:
+    """Rows of the columns of `Sequence.last`, inner nodes resolved.
+
+    Raises:
+        ValueError: a name means no column, or one that another option or name of `last` has.
+    """
+    found: dict[str, int] = {}
+    if isinstance(view, Sequence):
+        taken = dict.fromkeys(_selected(schema, view.first, "first"), "first")
+        taken |= dict.fromkeys(frame_stacks(view, schema), "frame_stack")
+        for name, rows in (view.last or {}).items():
+            for column in schema.select(name, option="last"):
+                if column in found or column in taken:
+                    other = taken.get(column, "last")
+                    raise ValueError(f"{column!r} is in last= and {other}=: its rows can come in one way only")
+                found[column] = rows
+    return found
+
+
 def check_columns(view: View, schema: Schema) -> None:
     """Refuse a schema that `view` cannot work with.
 
@@ -349,6 +399,7 @@ def check_columns(view: View, schema: Schema) -> None:
     elif isinstance(view, Sequence):
         first = _selected(schema, view.first, "first")
         bootstrap = _selected(schema, view.bootstrap, "bootstrap")
+        last_rows(view, schema)
         for other, columns in (("bootstrap", bootstrap), ("frame_stack", tuple(stacked))):
             for column in sorted(set(first) & set(columns)):
                 raise ValueError(
