@@ -21,6 +21,7 @@ RECIPES: dict[str, tuple[str, ...]] = {
     "ga3c.py": (),
     "grpo.py": (),
     "impala.py": (),
+    "ngu.py": (),
     "ppo.py": (),
     "r2d2.py": (),
     "sac.py": (),
