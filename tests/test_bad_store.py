@@ -105,7 +105,6 @@ def test_options_of_later_issues(store: Any) -> None:
         (lambda: di_store.open(memory="64MiB", disk_capacity="1GiB"), "disk_capacity"),
         (lambda: store.put(1, durability="disk"), "durability"),
         (lambda: store.publish("policy", {}, group="actors"), "group"),
-        (lambda: di_store.Transition(future=3), "future"),
     ]
     for call, option in later:
         with pytest.raises(ValueError, match=option):

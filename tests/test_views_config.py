@@ -101,7 +101,8 @@ def test_defaults_are_those_of_the_contract() -> None:
         (lambda: Transition(obs=("obs", "obs")), "twice"),
         (lambda: Transition(obs=("",)), "empty"),
         (lambda: Transition(reward=("a", "b")), "reward"),  # type: ignore[arg-type]
-        (lambda: Transition(future=4), "future=. is not available"),
+        (lambda: Transition(future=("goal", "goal")), "future=.* twice"),
+        (lambda: Transition(future=("goal",), horizon=0), "horizon=0 is below 1"),
         (lambda: Sequence(0), "length=0"),
         (lambda: Sequence(5, 0), "period=0"),
         (lambda: Sequence(5, burn_in=-1), "burn_in=-1"),

@@ -193,7 +193,7 @@ constexpr u64 kTakeRows = 4096;
 constexpr u64 kVaryingSlack = 4096;  // beyond a quarter, for few items whose values differ much in length
 
 nb::object BatchMaker::draw(u32 n, nb::handle beta, bool distinct, Deadline deadline) {
-  const u64 rows = plan_.spec.most_steps();
+  const u64 rows = plan_.spec.rows_visited();
   const u64 all = u64{n} * group_;
   // mutant: long-sums-under-the-lock
   if (n == 0 || n > kTakeItems / group_ || rows > kTakeRows / all) return {};
@@ -224,7 +224,7 @@ nb::object BatchMaker::draw(u32 n, nb::handle beta, bool distinct, Deadline dead
 }
 
 nb::object BatchMaker::look(std::span<const u64> keys, nb::handle beta, nb::handle which, Deadline deadline) {
-  const u64 rows = plan_.spec.most_steps();
+  const u64 rows = plan_.spec.rows_visited();
   const u64 n = keys.size() * group_;
   if (varies_ || n == 0 || n > kTakeItems || rows > kTakeRows / n || n * item_bytes_ > kTakeBytes) return {};
   DrawSet set;

@@ -27,12 +27,14 @@ void bind_rows(nb::module_& module) {
       .value("NEXT_STACK", Op::kNextStack)
       .value("WINDOW", Op::kWindow)
       .value("FIRST", Op::kFirst)
+      .value("FUTURE", Op::kFuture)
       .value("REWARD", Op::kReward)
       .value("DISCOUNT", Op::kDiscount)
       .value("STEPS", Op::kSteps)
       .value("MASK", Op::kMask)
       .value("LENGTHS", Op::kLengths)
-      .value("IS_FIRST", Op::kIsFirst);
+      .value("IS_FIRST", Op::kIsFirst)
+      .value("FUTURE_STEPS", Op::kFutureSteps);
   nb::enum_<Number>(module, "Number", "Types of numbers that the core computes with; bool is U1.")
       .value("F4", Number::kF4)
       .value("F8", Number::kF8)

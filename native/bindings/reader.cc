@@ -375,6 +375,7 @@ ViewSpec view_spec(nb::dict view) {
   ViewSpec spec;
   spec.kind = take<ViewKind>(view, "kind");
   spec.n_step = take<u32>(view, "n_step");
+  spec.horizon = take<u32>(view, "horizon");
   spec.stack = take<u32>(view, "stack");
   spec.length = take<u32>(view, "length");
   spec.period = take<u32>(view, "period");

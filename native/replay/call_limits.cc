@@ -18,7 +18,7 @@ u64 most_at_once(const WriterCall& call, const Table& table) {
 // The most items that the call completes: one for each row, and those of earlier rows that still wait for their end.
 u64 most_items(const WriterCall& call, const TableSink& sink) {
   u64 before = 0;
-  if (sink.spec.kind == ViewKind::kTransition) before = sink.spec.n_step;
+  if (sink.spec.kind == ViewKind::kTransition) before = sink.spec.most_steps();
   if (sink.spec.kind == ViewKind::kSequence || sink.spec.kind == ViewKind::kEpisode) before = 2;
   return (u64{call.steps} + before) * call.lanes.size();
 }

@@ -75,7 +75,9 @@ i64 ItemCommit::version_of(u32 table, Lane& lane, const Window& window) const {
   const bool column = state_.plan.version != kNone;
   if (!column && !sink.track_version) return -1;
   const bool behind = sink.spec.has_next() && (window.flags & (kItemNoNext | kItemFinished)) == 0;
-  const i64 first = window.first + window.back, end = window.first + window.rows - (behind ? 1 : 0);
+  const i64 first = window.first + window.back;
+  i64 end = window.first + window.rows - (behind ? 1 : 0);
+  if (sink.spec.horizon != 0) end = std::min<i64>(end, first + sink.spec.n_step);  // what comes later may be newer
   if (!column) return lane.versions[table].least(first, end);
   i64 least = INT64_MAX;
   for (i64 raw = first; raw < end; ++raw) {

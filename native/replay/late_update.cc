@@ -72,7 +72,8 @@ bool LateUpdate::learn_tables_of(const Item& item) {
 // Appends the rows of an item's own steps to steps_.
 void LateUpdate::list_item(const Item& item) {
   const bool next = spec_.has_next() && (item.flags() & (kItemNoNext | kItemFinished)) == 0;
-  const u32 own = item.rows() - std::min(item.rows(), item.back() + (next ? 1 : 0));
+  u32 own = item.rows() - std::min(item.rows(), item.back() + (next ? 1 : 0));
+  if (spec_.horizon != 0) own = std::min(own, spec_.n_step);
   RowAt at = first_step(heap(), item);
   for (u32 i = 0; i < own; ++i, at = row_after(heap(), at, 1)) {
     if (at.chunk == kNone) throw Error(Code::kCorruptData, "an item's rows are not in its chunks");

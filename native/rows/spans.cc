@@ -25,6 +25,7 @@ Frames frames(const ViewSpec& spec, const Output& output, const Rows& item) {
   switch (output.op) {
     case Op::kNext: return {0, item.end(), 1, 0, 0};
     case Op::kLast: return {0, item.back + item.steps - 1, 1, 0, 0};
+    case Op::kFuture: return {0, item.future, 1, 0, 0};
     case Op::kStack:
     case Op::kNextStack: {
       u32 last = output.op == Op::kStack ? item.back : item.end();
@@ -173,9 +174,16 @@ u32 Resolver::walk(const Span& span, u32 keep, Block& block) {
     u32 index = static_cast<u32>(block.views.size() - 1);
     if (row < view.rows) {
       u32 stop = std::min(view.rows, row + (span.rows - done));
+      if (!plan_.spec.cross_episodes) {
+        block.pieces.push_back({index, row, taken, stop - row});
+        taken += stop - row;
+        done += stop - row;
+        row = stop;
+        continue;
+      }
       bool fresh = true;
       for (; row < stop; ++row, ++done) {
-        if (plan_.spec.cross_episodes && done < keep && is_final(view, row)) {
+        if (done < keep && is_final(view, row)) {
           fresh = true;
           continue;
         }
@@ -212,10 +220,23 @@ static void drop_rows(Rows& item, u32 first, Block& block) {
   }
 }
 
+// Chooses the later observation of a transition with a horizon, and leaves it its own n steps. Behind a termination
+// without a final observation that is the last one again, as next_* is.
+static void choose_future(const ViewSpec& spec, u32 pick, Rows& item) {
+  // mutant: the-future-is-the-next-step
+  item.later = static_cast<u32>(u64{pick} * std::min(item.steps, spec.horizon) >> 32) + 1;
+  item.future = item.back + (item.later < item.steps || item.next ? item.later : item.steps - 1);
+  if (item.steps <= spec.n_step) return;
+  item.steps = spec.n_step;
+  item.next = true;
+  item.flags &= ~(kItemTerminal | kItemNoNext);
+}
+
 // Leaves of an item with random starts the window that this draw gives. Each is as likely as any other, up to
 // starts / 2^32.
 void Resolver::choose(const Span& span, Rows& item, Block& block) const {
   const ViewSpec& spec = plan_.spec;
+  if (spec.horizon != 0) return choose_future(spec, span.pick, item);
   const u32 starts = item.steps > spec.span() ? item.steps - spec.span() + 1 : 1;
   // mutant: every-draw-gives-the-first-window
   const u32 chosen = static_cast<u32>(u64{span.pick} * starts >> 32);

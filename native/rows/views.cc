@@ -79,11 +79,14 @@ void Gather::Engine::check_plan() const {
     require(output.boot <= (plan_.spec.bootstrap ? 1 : 0), "an output has a bootstrap row, its view has none");
     require(!output.ragged || (!computed(output.op) && output.row_bytes > 0), "a computed output cannot be ragged");
     require(computed(output.op) || output.column != kNone, "an output has no column");
+    const bool future = output.op == Op::kFuture || output.op == Op::kFutureSteps;
+    require(!future || plan_.spec.horizon != 0, "a view without a horizon has no later observation");
     require(output.op != Op::kReward || plan_.reward_column != kNone, "a reward needs a column");
     require(output.op != Op::kReward || output.row_bytes == 4 * plan_.reward_count, "reward is float32");
     require(output.op != Op::kDiscount || output.row_bytes == 4 * (weighted ? plan_.discount_count : 1),
             "discount is float32");
-    require((output.op != Op::kSteps && output.op != Op::kLengths) || output.row_bytes == 4 || output.row_bytes == 8,
+    const bool counts = output.op == Op::kSteps || output.op == Op::kLengths || output.op == Op::kFutureSteps;
+    require(!counts || output.row_bytes == 4 || output.row_bytes == 8,
             "steps and lengths are int32 or int64");
     require((output.op != Op::kMask && output.op != Op::kIsFirst) || output.row_bytes == 1,
             "mask and is_first are bool");
@@ -321,8 +324,8 @@ void Gather::Engine::compute(const Output& output, const Block& block, u8* to) c
   if (output.op == Op::kSteps) return returns_.steps(output, block, to);
   for (const Rows& item : block.items) {
     const u32 taken = plan_.spec.taken(item.steps);
-    if (output.op == Op::kLengths) {
-      store_integer(to, taken, output.row_bytes);
+    if (output.op == Op::kLengths || output.op == Op::kFutureSteps) {
+      store_integer(to, output.op == Op::kLengths ? taken : item.later, output.row_bytes);
     } else {
       if (output.op == Op::kMask) {
         std::memset(to, 1, taken);

@@ -26,14 +26,16 @@ enum class Op : u32 {
   kWindow,    // stack − 1 earlier frames, `time` steps, `boot` rows more                [n, stack − 1 + time + boot, …]
               // without a stack also the last `time` of the view's steps only: `skip` + time are its time axis
   kFirst,     // the value stored at the first step only                               [n, …]
+  kFuture,    // an observation 1 to min(`horizon`, steps left) steps later, each as likely [n, …]
   kReward,    // Σ gamma^i · discounts · reward, float32                               [n, …]
   kDiscount,  // gamma^k · discounts, 0 after termination, float32                     [n, …]
   kSteps,     // k, the number of steps summed up                                      [n] int32 or int64
   kMask,      // u8: is step                                                           [n, time]
   kLengths,   // number of valid steps                                                 [n] int32 or int64
   kIsFirst,   // u8: begins an episode                                                 [n, time]
+  kFutureSteps,  // how many steps later kFuture is                                    [n] int32 or int64
 };
-// kRow, kNext, kLast, kStack, kNextStack and kWindow also take ragged columns (Output.ragged).
+// kRow, kNext, kLast, kStack, kNextStack, kWindow and kFuture also take ragged columns (Output.ragged).
 
 enum class Number : u32 { kF4 = 0, kF8, kI1, kI2, kI4, kI8, kU1, kU2, kU4, kU8 };  // bool: kU1
 u32 number_bytes(Number number);

@@ -8,6 +8,7 @@ namespace di {
 
 Windows::Windows(const ViewSpec& spec) : spec_(spec) {
   spec_.cross_episodes = spec.cross_episodes && spec.kind == ViewKind::kSequence;
+  spec_.horizon = spec.kind == ViewKind::kTransition ? spec.horizon : 0;
   spec_.stride = spec.kind == ViewKind::kSequence ? spec.stride : 1;
   spec_.random_start = spec.random_start && spec.kind == ViewKind::kSequence;
   spec_.bootstrap = spec.bootstrap && (spec.kind == ViewKind::kSequence || spec.kind == ViewKind::kEpisode);
@@ -24,7 +25,7 @@ Windows::Windows(const ViewSpec& spec) : spec_(spec) {
   if (spec_.stride > 1 && (spec_.cross_episodes || spec_.bootstrap || spec_.stack > 1))
     throw Error(Code::kInvalid, "windows with a stride cannot have a bootstrap row or stacks, nor run over episodes");
   const u64 starts = spec_.random_start ? spec.period : 1;
-  u64 steps = spec.kind == ViewKind::kTransition ? u64{spec.n_step}
+  u64 steps = spec.kind == ViewKind::kTransition ? u64{spec_.most_steps()}
               : spec.kind == ViewKind::kSequence ? (u64{spec.burn_in} + spec.length - 1) * spec_.stride + starts
                                                  : u64{spec.time()};
   // Across episodes each step may come with two rows that hold no step: see begin().
@@ -32,7 +33,7 @@ Windows::Windows(const ViewSpec& spec) : spec_(spec) {
   if (rows > kMaxWindowRows) {
     throw Error(Code::kInvalid, "an item of this view spans " + std::to_string(rows) + " rows, at most " +
                                     std::to_string(kMaxWindowRows) +
-                                    " are possible: lower n_step, burn_in + length, max_length, stride, or period with "
+                                    " are possible: lower n_step, horizon, burn_in + length, max_length, stride, or period with "
                                     "random starts");
   }
 }
@@ -109,9 +110,15 @@ void Windows::emit(i64 start, i64 stop, bool next, u32 flags, std::vector<Window
 }
 
 void Windows::transitions(bool all, bool next, u32 flags, std::vector<Window>& out) {
-  while (start_ < steps_ && (all || stops_ || steps_ - start_ >= spec_.n_step)) {
+  const bool stops = stops_ && spec_.horizon == 0;
+  while (start_ < steps_ && (all || stops || steps_ - start_ >= spec_.most_steps())) {
     emit(start_++, steps_, next, flags, out);
   }
+}
+
+// The transitions with a horizon of an episode whose last observation is unknown: each covers the steps before that.
+void Windows::known_transitions(std::vector<Window>& out) {
+  while (spec_.horizon != 0 && steps_ - 1 - start_ >= spec_.n_step) emit(start_++, steps_ - 1, true, 0, out);
 }
 
 // If the next item ends with the last step: makes it. Where the row after that step never came, skips the window that
@@ -199,6 +206,7 @@ void Windows::end(bool terminated, bool has_final, std::vector<Window>& out) {
   u32 flags = (terminated ? kItemTerminal : 0) | (next ? 0 : kItemNoNext);
   if (steps() > 0) {
     if (spec_.kind == ViewKind::kTransition && known) transitions(true, next, flags, out);
+    if (spec_.kind == ViewKind::kTransition && !known) known_transitions(out);
     if (spec_.kind == ViewKind::kEpisode && !over_) episode(known, next, flags, out);
     if (spec_.kind == ViewKind::kSequence && spec_.bootstrap) {
       reached(known, next, flags, out);

@@ -29,11 +29,15 @@
 //  * stride: all counts of windows here are of steps, those between the rows taken included. A window reaches the end
 //    if its last row taken is the last step. What lies behind it, between the rows of a stack or at an episode's start
 //    may be left out, so bootstrap, stacks and cross_episodes exclude it.
+//  * horizon: a transition is made when so many steps follow, or its episode is over. Where the observation behind an
+//    episode never came, its last transitions cover the steps before that; those whose n steps end there are not made,
+//    also if their sum stops earlier.
 //  * discard(): items already made stay, and the episode makes no others. With cross_episodes it also ends the run: the
 //    rows before the episode get their tail as at close(), unless an item has reached into the episode. The next
 //    episode begins a new run.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "base/layout.h"
@@ -45,6 +49,7 @@ enum class Tail : u32 { kPad = 0, kDrop = 1, kShift = 2 };
 struct ViewSpec {
   ViewKind kind = ViewKind::kStep;
   u32 n_step = 1;      // Transition
+  u32 horizon = 0;     // Transition: an item covers so many steps at least, as far as its episode goes; 0: n_step
   u32 stack = 1;       // largest frame_stack over the columns; 1..256
   u32 length = 1;      // Sequence: rows to learn from
   u32 period = 1;      // Sequence: rows between starts
@@ -66,10 +71,16 @@ struct ViewSpec {
   u32 taken(u32 steps) const { return stride == 1 ? steps : (steps + stride - 1) / stride; }
   // The most steps that an item covers.
   u32 most_steps() const {
-    return kind == ViewKind::kTransition ? n_step : span() + (random_start ? period - 1 : 0);
+    return kind == ViewKind::kTransition ? std::max(n_step, horizon) : span() + (random_start ? period - 1 : 0);
+  }
+  // How many rows the copy of an example visits, about: without those that only the choice among an item's examples
+  // passes over. It goes chunk by chunk, of 8 rows or more; across episodes row by row.
+  u32 rows_visited() const {
+    const u32 own = kind == ViewKind::kTransition ? n_step : time();
+    return cross_episodes ? most_steps() : std::max(own, most_steps() / 8);
   }
   // Whether an item holds more than one example, of which every draw chooses one: Span.pick.
-  bool chooses() const { return random_start; }
+  bool chooses() const { return random_start || horizon != 0; }
   // Whether an item includes the row after its last step (unless kItemNoNext).
   bool has_next() const { return kind == ViewKind::kTransition || bootstrap; }
 };
@@ -127,6 +138,7 @@ class Windows {  // of one table and lane; copies are cheap
   void forget();
   void restart(i64 raw);
   void emit(i64 start, i64 stop, bool next, u32 flags, std::vector<Window>& out) const;
+  void known_transitions(std::vector<Window>& out);
   void transitions(bool all, bool next, u32 flags, std::vector<Window>& out);
   void reached(bool known, bool next, u32 flags, std::vector<Window>& out);
   void tail(bool next, u32 flags, std::vector<Window>& out);

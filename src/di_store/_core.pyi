@@ -200,17 +200,21 @@ class Op(enum.Enum):
 
     FIRST = 6
 
-    REWARD = 7
+    FUTURE = 7
 
-    DISCOUNT = 8
+    REWARD = 8
 
-    STEPS = 9
+    DISCOUNT = 9
 
-    MASK = 10
+    STEPS = 10
 
-    LENGTHS = 11
+    MASK = 11
 
-    IS_FIRST = 12
+    LENGTHS = 12
+
+    IS_FIRST = 13
+
+    FUTURE_STEPS = 14
 
 class Number(enum.Enum):
     """Types of numbers that the core computes with; bool is U1."""

@@ -80,6 +80,13 @@ EPISODES = [
         ("tests/test_strides.py",),
     ),
     Mutant(
+        "the-future-is-the-next-step",
+        "laws",
+        "u64{pick} * std::min(item.steps, spec.horizon) >> 32",
+        "0",
+        ("tests/test_future.py",),
+    ),
+    Mutant(
         "every-draw-gives-the-first-window",
         "laws",
         "u64{span.pick} * starts >> 32",

@@ -61,6 +61,21 @@ struct Model {
     out.push_back(window(run, start, stop, next, flags));
   }
 
+  // A transition with a horizon: made when that many steps follow, or nothing will. It ends in front of a last
+  // observation that never came, if it still has its n steps then.
+  void add_future(const Known& run, i64 start, std::vector<Window>& out) const {
+    const i64 rows = static_cast<i64>(run.steps.size()), most = std::max(spec.n_step, spec.horizon);
+    const bool over = run.ended && run.steps.back().settled;
+    bool next = false;
+    u32 flags = 0;
+    const i64 stop = std::min(rows, start + most);
+    if (stop - start < most && !over) return;
+    if (tell(run, stop - 1, &next, &flags))
+      out.push_back(window(run, start, stop, next, flags));
+    else if (over && stop - 1 - start >= spec.n_step)
+      out.push_back(window(run, start, stop - 1, true, 0));
+  }
+
   // Items of windows with random starts: the windows of period 1, and of each `period` of them one item that covers
   // their rows, once they are all there or the run is over.
   std::vector<Window> parts(const Known& run) const {
@@ -100,6 +115,10 @@ struct Model {
       for (i64 start = 0; start < rows; ++start) {
         i64 stop = start;
         bool whole = false;
+        if (spec.horizon != 0) {
+          add_future(run, start, out);
+          continue;
+        }
         while (stop < rows && !whole)
           whole = run.steps[static_cast<size_t>(stop++)].stops || stop - start == spec.n_step;
         if (whole || run.ended) add(run, start, stop, out);
@@ -234,6 +253,7 @@ ViewSpec random_spec(std::mt19937_64& random) {
   ViewSpec spec;
   spec.kind = kinds[random() % 4];
   spec.n_step = up_to(5);
+  spec.horizon = random() % 2 ? up_to(9) : 0;
   spec.stack = random() % 2 ? 1 : up_to(5);
   spec.length = up_to(6);
   spec.period = random() % 2 ? spec.length : up_to(8);

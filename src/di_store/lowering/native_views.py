@@ -35,6 +35,7 @@ def _native_view(view: View, stack: int) -> Plan:
     plan: Plan = {
         "kind": ViewKind.STEP if isinstance(view, Group) else ViewKind[type(view).__name__.upper()],
         "n_step": 1,
+        "horizon": 0,
         "stack": stack,
         "length": 1,
         "period": 1,
@@ -47,7 +48,7 @@ def _native_view(view: View, stack: int) -> Plan:
         "stride": 1,
     }
     if isinstance(view, Transition):
-        plan["n_step"] = view.n_step
+        plan |= {"n_step": view.n_step, "horizon": view.horizon if view.future else 0}
     elif isinstance(view, Sequence):
         plan |= {
             "length": view.length,
@@ -69,6 +70,11 @@ def observed_columns(view: View, schema: Schema) -> tuple[str, ...]:
     if isinstance(view, (Sequence, Episode)) and view.bootstrap:
         return schema.select(view.bootstrap, option="bootstrap")
     return ()
+
+
+def future_columns(view: View, schema: Schema) -> tuple[str, ...]:
+    """Columns of which an item also shows a later step."""
+    return schema.select(view.future, option="future") if isinstance(view, Transition) and view.future else ()
 
 
 def first_columns(view: View, schema: Schema) -> tuple[str, ...]:

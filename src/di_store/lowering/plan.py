@@ -19,8 +19,16 @@ from di_store.base import dtypes
 from di_store.base.tree import SEPARATOR, select
 from di_store.columns.column import Column
 from di_store.columns.schema import Schema
-from di_store.lowering.native_views import Plan, finished_schema, first_columns, native_view, observed_columns
+from di_store.lowering.native_views import (
+    Plan,
+    finished_schema,
+    first_columns,
+    future_columns,
+    native_view,
+    observed_columns,
+)
 from di_store.policy.views import (
+    FUTURE,
     NEXT,
     Episode,
     Group,
@@ -409,6 +417,11 @@ def _transition(view: Transition, schema: Schema, kept: set[str], outputs: _Outp
         if name in kept:
             op = Op.NEXT_STACK if name in outputs.stacks else Op.NEXT
             outputs.column(op, schema[name], name=NEXT + name, finished=NEXT + name)
+    for name in future_columns(view, schema):
+        if name in kept:
+            outputs.column(Op.FUTURE, schema[name], name=FUTURE + name)
+    if view.future:
+        outputs.computed(Op.FUTURE_STEPS, FUTURE + "steps", "i8")
     discount = next((column for column in schema if column.name == "discount"), None)
     outputs.computed(Op.DISCOUNT, "discount", "f4", discount.shape if discount else (), finished="discount")
     outputs.found[-1]["finished_number"] = _number(discount) if discount else Number.F4

@@ -19,6 +19,8 @@ from di_store.columns.schema import Schema
 
 NEXT = "next_"
 """Prefix of the column that holds the observation after the example."""
+FUTURE = "future_"
+"""Prefix of the column that holds an observation of a later step."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,11 @@ class Transition:
     `terminated` and `truncated` are those of step t+k-1. The learning target is ``reward + discount * V(next_obs)``. A
     column ``discount`` multiplies in, and stops the sum where it is 0.
 
+    With ``future=`` every draw also brings an observation of a later step of the same episode, to relabel goals in
+    hindsight (Andrychowicz et al. 2017, "future"): ``future_<name>`` is that at t+j, with j uniform in 1 …
+    min(horizon, T-t) in an episode of T steps, and ``future_steps`` is j. A transition is then an item once `horizon`
+    steps follow, or its episode is over.
+
     Attributes:
         n_step: steps summed over, >= 1.
         gamma: discount per step, 0 … 1.
@@ -75,6 +82,8 @@ class Transition:
         frame_pad: before the episode's start: its "first" frame again (Gymnasium, Tianshou), or "zero" (SB3, Acme).
         obs: columns (an inner node: all below) that come back as ``next_<name>`` too.
         reward: the column summed.
+        future: columns (an inner node: all below) among those of `obs` that come back as ``future_<name>`` too.
+        horizon: how many steps later that observation is, at most; without `future` it means nothing.
     """
 
     n_step: int = 1
@@ -83,24 +92,28 @@ class Transition:
     frame_pad: Literal["first", "zero"] = "first"
     obs: tuple[str, ...] = ("obs",)
     reward: str = "reward"
-    future: object = field(default=None, kw_only=True, repr=False, compare=False)
+    future: tuple[str, ...] = field(default=(), kw_only=True)
+    horizon: int = field(default=1000, kw_only=True)
 
     def __post_init__(self) -> None:
-        config.later("Transition(future=)", self.future)
         n_step = config.count("n_step", self.n_step, minimum=1, why="a transition covers at least the step itself")
         gamma = config.real("gamma", self.gamma, maximum=1.0, why="it is the discount per step")
         _set(self, n_step=n_step, gamma=gamma, frame_stack=_stacks(self.frame_stack))
-        _set(self, obs=config.names("obs", self.obs))
+        why = "a later observation is that of the next step at the earliest"
+        _set(self, horizon=config.count("horizon", self.horizon, minimum=1, why=why))
+        _set(self, obs=config.names("obs", self.obs), future=config.names("future", self.future))
         config.choice("frame_pad", self.frame_pad, ("first", "zero"))
         if len(config.names("reward", self.reward)) != 1 or not isinstance(self.reward, str):
             raise ValueError(f"reward={shown(self.reward)}: name the one column that is summed over n steps")
 
     def outputs(self, schema: Schema) -> frozenset[str]:
-        """Names that this view adds to a batch: ``steps`` and ``next_<obs>``.
+        """Names that this view adds to a batch: ``steps``, ``next_<obs>``, ``future_steps`` and ``future_<name>``.
 
         ``discount`` is not among them: a column of that name takes part in the product.
         """
         found = {NEXT + name for name in schema.select(self.obs, option="obs")} if self.obs else set()
+        if self.future:
+            found |= {FUTURE + name for name in schema.select(self.future, option="future")} | {FUTURE + "steps"}
         return frozenset({"steps", *found})
 
     @property
@@ -110,8 +123,9 @@ class Transition:
 
     @property
     def rows_spanned(self) -> int:
-        """Rows that one item reads, at most: earlier frames, n steps, and the one after."""
-        return max(self.frame_stack.values(), default=1) - 1 + self.n_step + 1 if self.frame_stack else self.n_step + 1
+        """Rows that one item reads, at most: earlier frames, its steps, and the one after."""
+        steps = max(self.n_step, self.horizon) if self.future else self.n_step
+        return max((self.frame_stack or {}).values(), default=1) - 1 + steps + 1
 
 
 @dataclass(frozen=True)
@@ -469,3 +483,10 @@ def _check_transition(view: Transition, schema: Schema) -> None:
     for column in schema.select(view.obs, option="obs") if view.obs else ():
         if column == view.reward:
             raise ValueError(f"obs= and reward= both name {column!r}")
+    observed = set(_selected(schema, view.obs, "obs"))
+    for column in _selected(schema, view.future, "future"):
+        if column not in observed:
+            raise ValueError(
+                f"{column!r} is in future= and not in obs={view.obs!r}: the observation behind an episode's last step "
+                "is one of the later ones, and only holds the columns of obs="
+            )

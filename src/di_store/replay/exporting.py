@@ -28,6 +28,8 @@ _PART_BYTES = 16 << 20
 """Rows are gathered to parts of about so many bytes, and read in pieces of at most so many."""
 _MOST_ITEMS = 8_192
 """Items that are read in one call: each takes an entry in this process's ledger meanwhile."""
+_MOST_WALKED = 1 << 20
+"""Rows of the items of one call, each counted once for every item that covers it: the core lists them in memory."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,8 @@ def _write_rows(
         source = _Source(handle, schema, kind)
         sink = _Sink(archive, source.schema, kind)
         row_bytes = max(source.row_bytes, int(handle.native.stats()["used_bytes"]) // max(int(fresh.sum()), 1), 1)
-        for begin, end in _pieces(fresh, max(1, _PART_BYTES // row_bytes)):
+        most = min(_MOST_ITEMS, max(1, _MOST_WALKED // int(rows[numbers].max())))
+        for begin, end in _pieces(fresh, max(1, _PART_BYTES // row_bytes), most):
             looked = numbers[begin : end + 1]  # one more: whether the last row is a step of the next item
             items = source.read(keys[looked], end - begin, sink, seconds)
             for name, values in zip(("row", *_FACTS), items, strict=True):
@@ -142,13 +145,13 @@ def _new_rows(episodes: Array, starts: Array, rows: Array) -> Array:
     return found
 
 
-def _pieces(fresh: Array, most_rows: int) -> list[tuple[int, int]]:
-    """Ranges of items that add at most so many rows, or are one item."""
+def _pieces(fresh: Array, most_rows: int, most_items: int) -> list[tuple[int, int]]:
+    """Ranges of at most so many items that add at most so many rows, or are one item."""
     ends, pieces, begin = np.cumsum(fresh), [], 0
     while begin < len(fresh):
         before = int(ends[begin - 1]) if begin else 0
         end = int(np.searchsorted(ends, before + most_rows, "right"))
-        end = max(begin + 1, min(end, begin + _MOST_ITEMS))
+        end = max(begin + 1, min(end, begin + most_items))
         pieces.append((begin, end))
         begin = end
     return pieces

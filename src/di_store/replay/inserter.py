@@ -155,6 +155,11 @@ class Inserter:
 
     def _finished(self, value: Any, n: int | None, priority: Any, timeout: float | None) -> Array:
         """Finished transitions, one (n is None) or n: the core takes them unchanged."""
+        if isinstance(self._view, Transition) and self._view.future:
+            raise ValueError(
+                f"a transition that is inserted whole has no later steps, from which future={self._view.future!r} "
+                "could come: append the steps of whole episodes through table.writer()"
+            )
         self._declare(value, n, timeout)
         native = self._writer(timeout)
         items, total = [(1, 1, ITEM_FINISHED)], 1 if n is None else n

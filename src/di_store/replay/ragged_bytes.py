@@ -26,7 +26,9 @@ def ragged_bytes(handle: TableHandle, plan: ReadPlan, size: int) -> int:
     """
     items = rows = total = 0
     view = plan.native["view"]
-    longest = max(view["n_step"], view["burn_in"] + view["length"], view["max_length"])
+    longest = max(
+        view["n_step"], view["horizon"], (view["burn_in"] + view["length"]) * view["stride"], view["max_length"]
+    )
     try:
         reader = handle.reader()
         for _ in range(_LOOKS):
