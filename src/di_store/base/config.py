@@ -14,6 +14,8 @@ from di_store.base.errors import CorruptData, shown
 
 T = TypeVar("T")
 
+ADDED = {"added": True}
+"""Metadata of an option that files of the first version of the format lack: left out where it has its default."""
 MAX_COUNT = 2**31 - 1
 """The largest row count that an option accepts."""
 
@@ -146,8 +148,8 @@ def to_plain(config: Any) -> dict[str, Any]:
     """A view, sampler or limiter as a dict of plain values: its fields, and its class under "kind"."""
     plain: dict[str, Any] = {"kind": type(config).__name__}
     for field in dataclasses.fields(config):
-        if field.compare:
-            value = getattr(config, field.name)
+        value = getattr(config, field.name)
+        if field.compare and not ("added" in field.metadata and value == field.default):
             plain[field.name] = list(value) if isinstance(value, tuple) else value
     return plain
 

@@ -92,8 +92,8 @@ class Transition:
     frame_pad: Literal["first", "zero"] = "first"
     obs: tuple[str, ...] = ("obs",)
     reward: str = "reward"
-    future: tuple[str, ...] = field(default=(), kw_only=True)
-    horizon: int = field(default=1000, kw_only=True)
+    future: tuple[str, ...] = field(default=(), kw_only=True, metadata=config.ADDED)
+    horizon: int = field(default=1000, kw_only=True, metadata=config.ADDED)
 
     def __post_init__(self) -> None:
         n_step = config.count("n_step", self.n_step, minimum=1, why="a transition covers at least the step itself")
@@ -162,9 +162,9 @@ class Sequence:
     first: tuple[str, ...] = field(default=(), kw_only=True)
     bootstrap: tuple[str, ...] = field(default=(), kw_only=True)
     cross_episodes: bool = field(default=False, kw_only=True)
-    start: Literal["grid", "random"] = field(default="grid", kw_only=True)
-    stride: int = field(default=1, kw_only=True)
-    last: Mapping[str, int] | None = field(default=None, kw_only=True, hash=False)
+    start: Literal["grid", "random"] = field(default="grid", kw_only=True, metadata=config.ADDED)
+    stride: int = field(default=1, kw_only=True, metadata=config.ADDED)
+    last: Mapping[str, int] | None = field(default=None, kw_only=True, hash=False, metadata=config.ADDED)
 
     def __post_init__(self) -> None:
         length = config.count("length", self.length, minimum=1, why="a sequence without rows teaches nothing")
