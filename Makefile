@@ -15,7 +15,7 @@ SHELL := /bin/bash
 PYTEST := $(BIN)/python -m pytest
 CMAKE := $(BIN)/cmake -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja)
 
-.PHONY: help build demo test adapters soak full mutants check native tsan bench docs format stubs clean
+.PHONY: help build demo test adapters wheels soak full mutants check native tsan aarch64 bench docs format stubs clean
 
 help:  ## this list
 	@grep -hE '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -72,6 +72,9 @@ test: $(STAMP)-test build  ## all tests with small counts (ARGS="-k name")
 adapters: build  ## tests of each adapter with the versions of requirements/<name>.txt (ADAPTER=sb3: one)
 	tools/adapters.sh $(BIN)/python $(ADAPTER)
 
+wheels:  ## wheels of CPython 3.10 to 3.14, x86-64 and aarch64, into build/wheels/dist (PYTHONS="python3.11" ARCHES=x86_64)
+	tools/wheels.sh
+
 soak: $(STAMP)-test build  ## hard use of one store for 30 minutes, then calls with odd arguments for as long (DI_STORE_SOAK_SECONDS=600 for less)
 	DI_STORE_TEST_SCALE=full $(PYTEST) --timeout 3600 -o faulthandler_timeout=3660 -s tests/soak $(ARGS)
 
@@ -80,6 +83,9 @@ full: $(STAMP)-test build  ## all tests with full counts, and the long ones: hou
 
 mutants: $(STAMP)-test  ## breaks one mechanism at a time in a copy: a test must fail (ARGS="kills", see docs/testing.md)
 	PYTHONPATH=tests $(BIN)/python -m mutants --jobs $(JOBS) $(ARGS)
+
+aarch64: $(STAMP)-build  ## C++ tests for aarch64, run by qemu-user (about 30 minutes; ARGS="-R test_locks")
+	tools/run_aarch64.sh $(BIN) $(ARGS)
 
 bench: $(STAMP)-test $(RELEASE)/.stamp  ## the benchmarks without the peers (ARGS="put get"); bench/README.md says how to run those
 	PYTHONPATH=$(abspath $(RELEASE)) $(BIN)/di-store bench $(ARGS)

@@ -14,6 +14,8 @@ constexpr int kSpins = 60;                   // about 2 us of pauses
 inline void pause() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("isb");  // waits a little; `yield` does nothing on most cores
 #endif
 }
 

@@ -4,6 +4,10 @@
 #include <cstdio>
 #include <cstdlib>
 
+// Whether qemu-user runs this program (tools/run_aarch64.sh says so): it does not pass on every call to the kernel, and
+// it is slow.
+inline bool is_emulated() { return std::getenv("DI_STORE_EMULATED") != nullptr; }
+
 #define CHECK(condition)                                                           \
   do {                                                                             \
     if (!(condition)) {                                                            \

@@ -377,7 +377,7 @@ int main() {
   a_stopped_reader_is_named();
   who_came_after_is_not_reaped();
   a_dropped_pin_is_settled_once();
-  a_pid_used_again_is_somebody_else();
+  if (!is_emulated()) a_pid_used_again_is_somebody_else();  // under qemu-user a child shows its parent's start
   reapers_die_too();
   std::puts("reaper ok");
 }

