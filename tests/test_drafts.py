@@ -61,6 +61,12 @@ def test_specs_of_torch(store: di_store.Store) -> None:
     assert store.get(draft.id)["x"].tolist() == [0, 1, 2, 3]
 
 
+def test_a_nested_tensor_has_no_shape_to_reserve(store: di_store.Store) -> None:
+    torch = pytest.importorskip("torch")
+    with pytest.raises(ValueError, match=r"give di_store\.Spec"):
+        store.reserve({"x": torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)])})
+
+
 def test_writing_after_seal_is_refused(store: di_store.Store) -> None:
     draft = store.reserve({"x": Spec((4,), "i8")})
     array = draft.value["x"]

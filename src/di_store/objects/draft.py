@@ -143,7 +143,10 @@ def _type_of(name: str, leaf: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
         ValueError: no shape or dtype, a dimension of no size, a dtype that numpy's arrays cannot have.
     """
     what = f"spec[{name!r}]" if name else "spec"
-    shape, dtype = getattr(leaf, "shape", None), getattr(leaf, "dtype", None)
+    try:
+        shape, dtype = getattr(leaf, "shape", None), getattr(leaf, "dtype", None)
+    except RuntimeError:  # a nested tensor of torch says so
+        shape = dtype = None
     if shape is None or dtype is None:
         raise ValueError(f"{what}={shown(leaf)}: give di_store.Spec(shape, dtype), or anything with shape and dtype")
     try:

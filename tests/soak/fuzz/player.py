@@ -202,6 +202,7 @@ def run(game: Round) -> int:
     resource.setrlimit(resource.RLIMIT_DATA, (PRIVATE_BYTES, PRIVATE_BYTES))
     signal.signal(signal.SIGINT, signal.default_int_handler)
     hazards.warm_up()
+    os.chdir(game.folder)  # where the files of odd paths go
     journal = Journal(game.journal)
     store = di_store.attach(game.store, timeout=60)
     world = World(store, "w", random.Random(game.seed))

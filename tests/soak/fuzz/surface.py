@@ -25,6 +25,7 @@ MADE_BY_THE_STORE = (
     "Batch",
     "Items",
     "Draft",
+    "Exported",
     "Published",
     "StoreInfo",
 )
@@ -169,6 +170,7 @@ def constructed(name: str) -> Any:
         "Queue": lambda: di_store.Queue(3),
         "Stack": lambda: di_store.Stack(3),
         "SamplesPerInsert": lambda: di_store.SamplesPerInsert(2.0, 5, 0.5),
+        "Exported": lambda: di_store.Exported(items=1, skipped=0, rows=2, bytes=300),
         "Published": lambda: di_store.Published(1, None),
         "StoreInfo": lambda: di_store.StoreInfo("x", (1,), 2),
     }
@@ -281,6 +283,7 @@ NUMBER, TEXT, NOTHING, FLAG = _some(1, 2, 4), _some("policy"), _some(None), _som
 COLUMNS = _some(None, None, "obs", ("n", "reward"), ["obs"])
 VALUES: dict[str, Callable[[World, random.Random, str], Any]] = {
     "alpha": _some(0.0, 0.6, 1.0),
+    "allow_pickle": FLAG,
     "autoreset": _some(None, None, "NextStep", "SameStep", "Disabled"),
     "batch": _batch,
     "batch_size": _some(1, 2, 5),
@@ -348,6 +351,7 @@ VALUES: dict[str, Callable[[World, random.Random, str], Any]] = {
     "offsets": _some(np.array([0, 1, 3])),
     "other": lambda world, rng, on: rng.choice(world.refs),
     "out": lambda world, rng, on: rng.choice((None, None, world.batch(_kind(on)))),
+    "path": _some("table.zip", "other.zip"),
     "period": _some(None, 2),
     "pin_memory": _some(False),
     "positions": _some(0, [0, -1], np.arange(3)),
