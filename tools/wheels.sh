@@ -39,7 +39,7 @@ wheel() {  # wheel PYTHON ARCH
         -Ccmake.define.CMAKE_CXX_COMPILER="$bin/c++-$arch" \
         -Ccmake.define.CMAKE_AR="$bin/ar" -Ccmake.define.CMAKE_RANLIB="$bin/ranlib" \
         -Cbuild-dir="build/{wheel_tag}-zig"
-    PATH=$out/tools/bin:$PATH "$out/tools/bin/auditwheel" repair --plat "manylinux_${glibc/./_}_$arch" \
+    PATH=$out/tools/bin:$PATH "$out/tools/bin/auditwheel" repair --plat auto \
         -w "$out/dist" "$raw"/*.whl
 }
 

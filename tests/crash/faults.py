@@ -82,11 +82,16 @@ REACHED_SETTLING: dict[str, tuple[tuple[str, ...], int]] = {
 }
 """Points that are met by who comes after a death: where the dead one died for it, and the largest count."""
 
-REACHED_ELSEWHERE = {"arena.before_magic", "fork.pin_copied", "late.before_show", "late.item_went_on"} | {
-    f"chores.{point}" for point in ("charged", "chosen", "committed", "collapsed")
-}
+REACHED_ELSEWHERE = {
+    "arena.before_magic",
+    "fork.pin_copied",
+    "late.before_show",
+    "late.item_went_on",
+    "table.insert_answer",
+} | {f"chores.{point}" for point in ("charged", "chosen", "committed", "collapsed")}
 """Points with tests of their own: who creates a store (test_open_race.py), who fills slices (test_filled_slices.py), a
-forked child that has no room for its pins (test_fork.py), who updates late columns (test_late_columns.py)."""
+forked child that has no room for its pins (test_fork.py), who updates late columns (test_late_columns.py),
+who inserts into a table of groups (test_groups_killed.py)."""
 
 # An item drawn before one of these is given back, so a consumer killed there loses nothing.
 BEFORE_DELIVERY = {
