@@ -24,6 +24,7 @@ RECIPES: dict[str, tuple[str, ...]] = {
     "ngu.py": (),
     "ppo.py": (),
     "r2d2.py": (),
+    "r2d3.py": (),
     "sac.py": (),
     "sample_factory.py": (),
     "seed.py": (),

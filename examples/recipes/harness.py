@@ -109,7 +109,7 @@ class Run:
         self.updates = 0
         self.points: list[tuple[float, int, float]] = []  # seconds, items inserted, result
         self.rates: list[tuple[float, int, int]] = []  # seconds, items inserted, items sampled
-        self.moved: dict[str, tuple[int, int, float]] = {}  # by table: items inserted and sampled, bytes of one
+        self.moved: dict[str, tuple[int, int, float]] = {}  # by table: items in and out, bytes of one
         self.reached = False
         self._processes: list[multiprocessing.Process] = []
         generator(self.seed, 0)
@@ -148,11 +148,13 @@ class Run:
         self.updates += 1
         if now - self.evaluated < EVALUATE_SECONDS and not over:
             return True
-        every = [table.stats() for table in ((tables,) if isinstance(tables, di_store.Table) else tables)]
-        for each in every:
-            _, _, size = self.moved.get(each["name"], (0, 0, 0.0))
+        watched = (tables,) if isinstance(tables, di_store.Table) else tables
+        every = [table.stats() for table in watched]
+        for table, each in zip(watched, every, strict=True):
+            name = f"{table.name!r} ({type(table.view).__name__}, {type(table.sampler).__name__})"
+            _, _, size = self.moved.get(name, (0, 0, 0.0))
             size = each["bytes_logical"] / each["size"] if each["size"] else size  # a queue may be empty just now
-            self.moved[each["name"]] = each["inserts"], each["samples"], size
+            self.moved[name] = each["inserts"], each["samples"], size
         stats = every[0]
         result = evaluate(episodes, self.seed + 10_000 + self.updates)
         if result >= self.threshold or over:  # a lucky evaluation does not count: once more with other episodes
@@ -170,7 +172,7 @@ class Run:
         self._draw()
         for name, (inserts, samples, size) in self.moved.items():
             print(
-                f"table {name!r}, {size:,.0f} bytes an item: {inserts / seconds:,.1f} inserts/s"
+                f"table {name}, {size:,.0f} bytes an item: {inserts / seconds:,.1f} inserts/s"
                 f" ({size * inserts / seconds / 1e6:.3g} MB/s), {samples / seconds:,.1f} samples/s"
                 f" ({size * samples / seconds / 1e6:.3g} MB/s), {samples / max(1, inserts):.3g} samples an insert,"
                 f" {samples / max(1, self.updates - 1):.3g} samples an update"
