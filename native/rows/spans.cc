@@ -42,8 +42,8 @@ Frames frames(const ViewSpec& spec, const Output& output, const Rows& item) {
         const u32 more = taken >= output.skip ? output.boot : 0;
         boot = std::min(boot, more);
         // mutant: rows-in-front-not-left-out
-        return {0, item.back + output.skip * spec.stride, left + boot, more - boot, output.time - left + output.boot - more,
-                spec.stride};
+        return {0,           item.back + output.skip * spec.stride,   left + boot,
+                more - boot, output.time - left + output.boot - more, spec.stride};
       }
       u32 history = std::min(output.stack - 1, item.back);
       return {output.stack - 1 - history, item.back - history, history + item.steps + boot, output.boot - boot,

@@ -86,8 +86,7 @@ void Gather::Engine::check_plan() const {
     require(output.op != Op::kDiscount || output.row_bytes == 4 * (weighted ? plan_.discount_count : 1),
             "discount is float32");
     const bool counts = output.op == Op::kSteps || output.op == Op::kLengths || output.op == Op::kFutureSteps;
-    require(!counts || output.row_bytes == 4 || output.row_bytes == 8,
-            "steps and lengths are int32 or int64");
+    require(!counts || output.row_bytes == 4 || output.row_bytes == 8, "steps and lengths are int32 or int64");
     require((output.op != Op::kMask && output.op != Op::kIsFirst) || output.row_bytes == 1,
             "mask and is_first are bool");
   }
@@ -339,8 +338,8 @@ void Gather::Engine::compute(const Output& output, const Block& block, u8* to) c
 }
 
 void Gather::Engine::marks(const Block& block, const Rows& item, u8* to) const {
-  for (u32 i = 0; i < item.steps; ++i) {
-    const Place place = block.place(item, item.back + i);
+  for (u32 i = 0; i < plan_.spec.taken(item.steps); ++i) {
+    const Place place = block.place(item, item.back + i * plan_.spec.stride);
     to[i] = is_first(*place.view, place.row) ? 1 : 0;
   }
 }

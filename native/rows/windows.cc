@@ -31,10 +31,11 @@ Windows::Windows(const ViewSpec& spec) : spec_(spec) {
   // Across episodes each step may come with two rows that hold no step: see begin().
   u64 rows = steps * (spec_.cross_episodes ? 3 : 1) + spec.stack;
   if (rows > kMaxWindowRows) {
-    throw Error(Code::kInvalid, "an item of this view spans " + std::to_string(rows) + " rows, at most " +
-                                    std::to_string(kMaxWindowRows) +
-                                    " are possible: lower n_step, horizon, burn_in + length, max_length, stride, or period with "
-                                    "random starts");
+    throw Error(Code::kInvalid,
+                "an item of this view spans " + std::to_string(rows) + " rows, at most " +
+                    std::to_string(kMaxWindowRows) +
+                    " are possible: lower n_step, horizon, burn_in + length, max_length, stride, or period with "
+                    "random starts");
   }
 }
 

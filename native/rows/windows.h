@@ -57,7 +57,7 @@ struct ViewSpec {
   u32 max_length = 1;  // Episode
   Tail tail = Tail::kPad;
   bool cross_episodes = false;
-  bool bootstrap = false;  // Sequence, Episode: some column has one row more
+  bool bootstrap = false;     // Sequence, Episode: some column has one row more
   u32 stride = 1;             // Sequence: every `stride`-th step of the window is one row of the time axis
   bool random_start = false;  // Sequence: an item stands for `period` windows, of which each draw gives one
 

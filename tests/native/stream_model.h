@@ -63,8 +63,13 @@ class StreamModel {
 
   Span span(const Window& window) {
     const u32 chunk = static_cast<u32>(window.first / lane_.row_capacity());
-    return {lane_.base(chunk), lane_.bytes(), static_cast<u32>(window.first % lane_.row_capacity()),
-            window.rows,       window.back,   window.flags};
+    return {lane_.base(chunk),
+            lane_.bytes(),
+            static_cast<u32>(window.first % lane_.row_capacity()),
+            window.rows,
+            static_cast<u16>(window.back),
+            static_cast<u16>(window.flags),
+            static_cast<u32>(random_())};
   }
 
   Lane& lane() { return lane_; }
@@ -116,15 +121,27 @@ class StreamModel {
 // One item as the contract describes it, from the written rows alone.
 class Example {
  public:
-  Example(const StreamModel& stream, const ViewPlan& plan, const Window& window) : stream_(stream), plan_(plan) {
+  // `pick`: as in Span.
+  Example(const StreamModel& stream, const ViewPlan& plan, const Window& window, u32 pick)
+      : stream_(stream), plan_(plan) {
     const std::vector<i64>& steps = stream.steps();
-    const bool next = plan.spec.has_next() && (window.flags & kItemNoNext) == 0;
+    bool next = plan.spec.has_next() && (window.flags & kItemNoNext) == 0;
     const i64 last = window.first + window.rows - 1 - next;
     first_ =
         static_cast<size_t>(std::lower_bound(steps.begin(), steps.end(), window.first + window.back) - steps.begin());
     CHECK(steps[first_] == window.first + window.back);
     for (size_t i = first_; i < steps.size() && steps[i] <= last; ++i) ++count;
     terminal_ = (window.flags & kItemTerminal) != 0;
+    if (plan.spec.horizon != 0) {
+      later = below(pick, std::min(count, plan.spec.horizon)) + 1;
+      future_ = later < count || next ? raw(0) + later : raw(count - 1);
+      if (count > plan.spec.n_step) keep(plan.spec.n_step, &next);
+    } else if (plan.spec.random_start && count > plan.spec.span()) {
+      const u32 starts = count - plan.spec.span() + 1, chosen = below(pick, starts);
+      first_ += chosen;
+      count -= chosen;
+      if (chosen + 1 < starts) keep(plan.spec.span(), &next);
+    }
     end_ = steps[first_ + count - 1] + next;
     if (plan.discount_column == kNone) return;
     for (u32 i = 0; i + 1 < count; ++i) {
@@ -140,13 +157,16 @@ class Example {
     std::vector<Bytes> out;
     switch (output.op) {
       case Op::kNext: out.push_back(value(end_, output.column)); break;
+      case Op::kFuture: out.push_back(value(future_, output.column)); break;
       case Op::kLast: out.push_back(value(raw(count - 1), output.column)); break;
       case Op::kStack: frames(raw(0), output, output.stack, out); break;
       case Op::kNextStack: frames(end_, output, output.stack, out); break;
       case Op::kWindow:
         frames(raw(0) - 1, output, output.stack - 1, out);
-        for (u32 i = 0; i < count; ++i) out.push_back(value(raw(i), output.column));
+        for (u32 i = 0; i < taken(); ++i) out.push_back(value(raw(i * plan_.spec.stride), output.column));
         if (output.boot) out.push_back(value(end_, output.column));
+        out.resize(output.rows() + output.skip);
+        out.erase(out.begin(), out.begin() + output.skip);
         break;
       default: out.push_back(value(raw(0), output.column));
     }
@@ -170,9 +190,19 @@ class Example {
   i64 raw(u32 step) const { return stream_.steps()[first_ + step]; }
   const RawRow& row(u32 step) const { return stream_.rows()[static_cast<size_t>(raw(step))]; }
 
+  u32 taken() const { return (count + plan_.spec.stride - 1) / plan_.spec.stride; }
+
   u32 count = 0;
+  u32 later = 0;
 
  private:
+  static u32 below(u32 pick, u32 n) { return static_cast<u32>(u64{pick} * n >> 32); }
+  // The example ends before the item does.
+  void keep(u32 steps, bool* next) {
+    count = steps;
+    *next = plan_.spec.has_next();
+    terminal_ = false;
+  }
   const Bytes& value(i64 at, u32 column) const { return stream_.rows()[static_cast<size_t>(at)].value[column]; }
   double number(u32 step, u32 column) const {
     float number;
@@ -195,6 +225,7 @@ class Example {
   const ViewPlan& plan_;
   size_t first_ = 0;
   i64 end_ = 0;
+  i64 future_ = 0;
   bool terminal_ = false;
 };
 

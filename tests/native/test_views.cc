@@ -14,6 +14,7 @@ ViewSpec random_spec(std::mt19937_64& random) {
   ViewSpec spec;
   spec.kind = kinds[random() % 4];
   spec.n_step = 1 + static_cast<u32>(random() % 4);
+  if (spec.kind == ViewKind::kTransition && random() % 2) spec.horizon = 1 + static_cast<u32>(random() % 9);
   const bool stacks = spec.kind == ViewKind::kTransition || spec.kind == ViewKind::kSequence;
   spec.stack = stacks ? 1 + static_cast<u32>(random() % 4) : 1;
   spec.length = 1 + static_cast<u32>(random() % 6);
@@ -23,6 +24,10 @@ ViewSpec random_spec(std::mt19937_64& random) {
   spec.tail = static_cast<Tail>(random() % 3);
   spec.cross_episodes = spec.kind == ViewKind::kSequence && random() % 3 == 0;
   spec.bootstrap = (spec.kind == ViewKind::kSequence || spec.kind == ViewKind::kEpisode) && random() % 2;
+  if (spec.kind != ViewKind::kSequence) return spec;
+  if (random() % 3 == 0 && !spec.cross_episodes && !spec.bootstrap && spec.stack == 1)
+    spec.stride = 1 + static_cast<u32>(random() % 3);
+  spec.random_start = random() % 2 && !(spec.cross_episodes && spec.bootstrap);
   return spec;
 }
 
@@ -48,13 +53,27 @@ ViewPlan random_plan(const ViewSpec& spec, std::mt19937_64& random) {
         {.op = Op::kDiscount, .row_bytes = 4},
         {.op = Op::kSteps, .row_bytes = 8}};
     plan.outputs.insert(plan.outputs.end(), more.begin(), more.end());
+    if (spec.horizon != 0) {
+      plan.outputs.push_back({.op = Op::kFuture, .column = kObs, .row_bytes = 12});
+      plan.outputs.push_back({.op = Op::kFuture, .column = kTokens, .row_bytes = 4, .ragged = true});
+      plan.outputs.push_back({.op = Op::kFutureSteps, .row_bytes = 8});
+    }
   } else if (spec.kind != ViewKind::kStep) {
+    const u32 skip = static_cast<u32>(random() % time);
     const std::vector<Output> more = {
         {.op = Op::kWindow, .column = kObs, .row_bytes = 12, .time = time, .boot = boot},
         {.op = Op::kWindow, .column = kFrame, .row_bytes = 20, .stack = spec.stack, .time = time},
         {.op = Op::kWindow, .column = kFrame, .row_bytes = 20, .stack = spec.stack, .time = time, .boot = boot},
         {.op = Op::kWindow, .column = kReward, .row_bytes = 4, .time = time},
         {.op = Op::kWindow, .column = kTokens, .row_bytes = 4, .time = time, .boot = boot, .ragged = true},
+        {.op = Op::kWindow, .column = kObs, .row_bytes = 12, .time = time - skip, .boot = boot, .skip = skip},
+        {.op = Op::kWindow,
+         .column = kTokens,
+         .row_bytes = 4,
+         .time = time - skip,
+         .boot = boot,
+         .skip = skip,
+         .ragged = true},
         {.op = Op::kMask, .row_bytes = 1, .time = time},
         {.op = Op::kLengths, .row_bytes = 4},
         {.op = Op::kIsFirst, .row_bytes = 1, .time = time}};
@@ -108,17 +127,18 @@ T as(const u8* from) {
   return value;
 }
 
-void check_output(const Output& output, const Example& example, const u8* got) {
+void check_output(const Output& output, const Example& example, u32 stride, const u8* got) {
   switch (output.op) {
     case Op::kReward: CHECK(as<float>(got) == example.reward()); break;
     case Op::kDiscount: CHECK(as<float>(got) == example.discount()); break;
     case Op::kSteps: CHECK(as<i64>(got) == example.count); break;
-    case Op::kLengths: CHECK(as<i32>(got) == static_cast<i32>(example.count)); break;
+    case Op::kLengths: CHECK(as<i32>(got) == static_cast<i32>(example.taken())); break;
+    case Op::kFutureSteps: CHECK(as<i64>(got) == example.later); break;
     case Op::kMask:
     case Op::kIsFirst:
       for (u32 i = 0; i < output.time; ++i) {
-        const bool step = i < example.count;
-        CHECK(got[i] == (output.op == Op::kMask ? step : step && example.row(i).number == 0));
+        const bool step = i < example.taken();
+        CHECK(got[i] == (output.op == Op::kMask ? step : step && example.row(i * stride).number == 0));
       }
       break;
     default: check_fixed(output, example, got);
@@ -138,16 +158,16 @@ void check_batch(StreamModel& stream, const ViewPlan& plan, const std::vector<Wi
   gather.run(spans.data(), half, 0, batch.targets.data(), identities);
   other.run(spans.data() + half, n - half, half, batch.targets.data(), identities);
   for (u32 i = 0; i < n; ++i) {
-    const Example example(stream, plan, windows[i]);
+    const Example example(stream, plan, windows[i], spans[i].pick);
     CHECK(episodes[i] == example.row(0).episode && starts[i] == example.row(0).number);
-    CHECK(windows[i].start == example.row(0).number);
+    CHECK(windows[i].start == example.row(0).number || plan.spec.random_start);
     for (u32 o = 0; o < plan.outputs.size(); ++o) {
       const Output& output = plan.outputs[o];
       if (o == skipped) continue;
       if (output.ragged) {
         check_ragged(output, example, batch.data[o].data(), batch.offsets[o].data() + i * output.rows());
       } else {
-        check_output(output, example, batch.data[o].data() + i * Gather::item_bytes(plan, o));
+        check_output(output, example, plan.spec.stride, batch.data[o].data() + i * Gather::item_bytes(plan, o));
       }
     }
   }
