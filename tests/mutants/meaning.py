@@ -75,8 +75,8 @@ EPISODES = [
     Mutant(
         "rows-in-front-not-left-out",
         "model",
-        "item.back + output.skip * spec.stride, left",
-        "item.back, left",
+        "item.back + output.skip * spec.stride,",
+        "item.back,",
         ("tests/test_strides.py",),
     ),
     Mutant(
