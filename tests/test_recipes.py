@@ -9,11 +9,12 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "examples/recipes"
-HARNESS = "harness.py"
+SHARED = {"harness.py", "spread.py"}
 LIMIT_SECONDS = 200
 # Each recipe with the packages that it needs beside torch, gymnasium and matplotlib.
 RECIPES: dict[str, tuple[str, ...]] = {
@@ -21,8 +22,10 @@ RECIPES: dict[str, tuple[str, ...]] = {
     "ga3c.py": (),
     "grpo.py": (),
     "impala.py": (),
+    "masac.py": (),
     "ngu.py": (),
     "ppo.py": (),
+    "qmix.py": (),
     "r2d2.py": (),
     "r2d3.py": (),
     "sac.py": (),
@@ -36,7 +39,7 @@ INSTEAD: dict[str, tuple[str, list[str]]] = {"sac.py": ("mujoco", ["--env", "Pen
 
 def test_the_list_is_complete() -> None:
     """Each file of the folder stands in the list above."""
-    assert set(RECIPES) == {path.name for path in FOLDER.glob("*.py")} - {HARNESS}
+    assert set(RECIPES) == {path.name for path in FOLDER.glob("*.py")} - SHARED
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -48,6 +51,30 @@ def test_the_page_has_its_command_and_threshold(name: str) -> None:
     (run,) = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "Run"]
     said = {keyword.arg: ast.literal_eval(keyword.value) for keyword in run.keywords}
     assert re.search(rf"(?<![\d.]){said['threshold']:g}(?![\d.])", row), (said, row)
+
+
+def test_spread_is_that_of_mpe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An episode with contacts goes as in simple_spread_v3 of mpe2 1.1.1, which gave the numbers below."""
+    monkeypatch.syspath_prepend(FOLDER)
+    import spread
+
+    field = spread.Spread(1, np.random.default_rng(0))
+    field.agent[0] = [[-0.2, 0], [0.2, 0], [0, 0.6]]
+    field.landmark[0] = [[0, 0], [0.5, 0.5], [-0.5, 0.25]]
+    moves = np.array([[2, 1, 4, 3], [1, 2, 3, 4], [3, 0, 1, 2]])
+    total, ends = 0.0, []
+    for t in range(spread.MAX_STEPS):
+        reward, ended = field.step(spread.MOVES[moves[:, t // 3 % 4]][None])
+        total += reward.item()
+        ends.append(ended)
+    assert ends == [False] * 24 + [True]
+    assert total == pytest.approx(-23.31296652596653)
+    assert field.agent[0].ravel() == pytest.approx(
+        [-1.5552493845435311, -0.2852125638690761, 1.5552493845435311, -0.6989913507599835]
+        + [-0.20688939344545368, 0.41107392578817875]
+    )
+    seen = [-0.39102, 0.51056, 1.55525, -0.69899, -1.55525, 0.69899, -1.05525, 1.19899, -2.05525, 0.94899]
+    assert field.observe()["obs"][0, 1] == pytest.approx(seen + [-3.1105, 0.41378, -1.76214, 1.11007], abs=1e-5)
 
 
 @pytest.mark.timeout(LIMIT_SECONDS + 30)
