@@ -10,6 +10,7 @@ from .episodes import flatten, same
 from .selectors import Item, importance, probabilities
 from .setting import ALPHA, BETA
 from .table import NO_LANE, Drawn, ModelTable
+from .views import Choices
 
 COMPUTED = {"reward", "discount"}
 
@@ -32,7 +33,11 @@ def row_of(value: Any, at: int, n: int) -> Any:
 
 
 def check_example(batch: Any, at: int, example: dict[str, Any]) -> None:
-    """Element `at` of a batch is this example."""
+    """Element `at` of a batch is this example, or one of these choices."""
+    if isinstance(example, Choices):
+        if any(holds(batch, at, each) for _, each in example.every):
+            return
+        example = dict(example)  # to say how it differs from the first
     data = flatten(batch.data)
     extra = set(data) ^ set(example)
     assert extra <= {"mask", "lengths"}, f"columns {sorted(extra)} are only on one side"
@@ -54,7 +59,8 @@ def check_items(batch: Any, items: list[Item], side: Any, *, counted: bool = Tru
     for at, item in enumerate(items):
         check_example(batch, at, item.example)
         if item.lane != NO_LANE:
-            assert int(batch.starts[at]) == item.start
+            every = item.example.every if isinstance(item.example, Choices) else [(item.start, item.example)]
+            assert any(int(batch.starts[at]) == start and holds(batch, at, each) for start, each in every)
             check_episode(int(batch.episodes[at]), item, side)
         assert int(batch.versions[at]) == item.version
         np.testing.assert_allclose(batch.priorities[at], item.priority, rtol=1e-5)

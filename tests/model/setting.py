@@ -37,6 +37,13 @@ VIEWS: tuple[View, ...] = (
     Sequence(4, period=2, cross_episodes=True),
     Sequence(5, tail="shift", cross_episodes=True, bootstrap=("obs",)),
     Sequence(3, period=2, burn_in=1, frame_stack={"obs/frame": 3}, bootstrap=("obs",), cross_episodes=True),
+    Sequence(3, start="random"),
+    Sequence(2, period=4, burn_in=1, tail="drop", start="random", bootstrap=("obs",), frame_stack={"obs/frame": 3}),
+    Sequence(3, period=5, start="random", cross_episodes=True, frame_stack={"obs/frame": 2}),
+    Sequence(2, stride=2, burn_in=1, first=("state",)),
+    Sequence(3, period=2, stride=2, tail="shift", start="random", last={"obs": 1, "reward": 2}),
+    Transition(n_step=2, future=("obs",), horizon=4),
+    Transition(n_step=3, future=("obs/pos",), horizon=1, frame_stack={"obs/frame": 2}),
     Whole(4),
     Whole(6, bootstrap=("obs",)),
 )

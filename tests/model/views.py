@@ -8,7 +8,7 @@ Field names and defaults are those of the public views, so that a test builds bo
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,6 +22,18 @@ class Window:
 
     start: int
     stop: int
+
+
+class Choices(dict[str, Any]):
+    """The first example of an item that has several: every draw gives one of them.
+
+    Attributes:
+        every: all of them, each with the row of its episode that it begins at.
+    """
+
+    def __init__(self, every: list[tuple[int, Row]]) -> None:
+        super().__init__(every[0][1])
+        self.every = every
 
 
 class View(Protocol):
@@ -72,6 +84,8 @@ class Transition:
     frame_pad: str = "first"
     obs: tuple[str, ...] = ("obs",)
     reward: str = "reward"
+    future: tuple[str, ...] = ()
+    horizon: int = 1000
 
     def _stop(self, episode: Episode, start: int) -> int | None:
         """The row behind the window that begins at `start`, or None while that is open."""
@@ -82,10 +96,22 @@ class Transition:
                 return stop
         return stop if stop - start == self.n_step or episode.ended else None
 
+    def _reaches(self, episode: Episode, start: int) -> bool:
+        """Whether all is known that a later step of an item from `start` on is drawn from."""
+        most = max(self.n_step, self.horizon)
+        rows = len(episode.rows)
+        if episode.knows(start + most, self.obs) and start + most <= rows:
+            return True
+        if not episode.ended:
+            return False
+        return episode.knows(rows, self.obs) or (episode.settled and rows - 1 - start >= self.n_step)
+
     def windows(self, episode: Episode) -> list[Window]:
         found = []
         for start in range(len(episode.rows)):
             stop = self._stop(episode, start)
+            if self.future and not self._reaches(episode, start):
+                continue
             if stop is not None and episode.knows(stop, self.obs):
                 found.append(Window(start, stop))
         return found
@@ -111,7 +137,18 @@ class Transition:
             example[column] = stack(episode, column, window.start, frames, self.frame_pad)
             if under(column, self.obs):
                 example["next_" + column] = stack(episode, column, window.stop, frames, self.frame_pad)
-        return example
+        return self._with_futures(episode, window, example) if self.future else example
+
+    def _with_futures(self, episode: Episode, window: Window, example: Row) -> Row:
+        start, rows = window.start, len(episode.rows)
+        known = rows if episode.knows(rows, self.obs) else rows - 1
+        every = []
+        for later in range(1, min(self.horizon, known - start) + 1):
+            more: Row = {"future_steps": np.asarray(later)}
+            for column in [name for name in episode.rows[0] if under(name, self.future)]:
+                more["future_" + column] = as_value(episode.value(start + later, column))
+            every.append((start, example | more))
+        return Choices(every)
 
 
 @dataclass(frozen=True)
@@ -126,6 +163,14 @@ class Sequence:
     first: tuple[str, ...] = ()
     bootstrap: tuple[str, ...] = ()
     cross_episodes: bool = False
+    start: str = "grid"
+    stride: int = 1
+    last: dict[str, int] | None = None
+
+    @property
+    def span(self) -> int:
+        """Steps from the first to the last row of one sequence."""
+        return (self.total - 1) * self.stride + 1
 
     @property
     def total(self) -> int:
@@ -133,22 +178,47 @@ class Sequence:
         return self.burn_in + self.length
 
     def windows(self, episode: Episode) -> list[Window]:
+        if self.start == "grid":
+            return self._grid(episode)
+        period = self.period or self.length * self.stride
+        single = replace(self, period=1, start="grid")
+        found, every = [], single.windows(episode)
+        over = episode.ended and (
+            episode.settled or not self.bootstrap or episode.knows(len(episode.rows), self.bootstrap)
+        )
+        for first in range(0, len(episode.rows), period):
+            part = [window for window in every if first <= window.start < first + period]
+            if part and (len(part) == period or over):
+                found.append(Window(part[0].start, part[-1].stop))
+        return found
+
+    def _grid(self, episode: Episode) -> list[Window]:
         rows, found, start = len(episode.rows), [], 0
-        while start + self.burn_in < rows:
-            stop = start + self.total
+        while start + self.burn_in * self.stride < rows:
+            stop = start + self.span
             if stop <= rows:
                 found.append(Window(start, stop))
-            elif episode.ended and self.tail == "shift" and rows >= self.total:
-                found.append(Window(rows - self.total, rows))
+            elif episode.ended and self.tail == "shift" and rows >= self.span:
+                found.append(Window(rows - self.span, rows))
             elif episode.ended and self.tail != "drop":
                 found.append(Window(start, rows))
             if stop >= rows:
                 break
-            start += self.period or self.length
+            start += self.period or self.length * self.stride
         return [window for window in found if not self.bootstrap or episode.knows(window.stop, self.bootstrap)]
 
     def example(self, episode: Episode, window: Window) -> Row:
-        valid = window.stop - window.start
+        if self.start == "grid":
+            return self._example(episode, window)
+        every = []
+        for start in range(window.start, max(window.stop - self.span, window.start) + 1):
+            example = self._example(episode, Window(start, min(start + self.span, window.stop)))
+            every.append((episode.origins[start][1], example))
+        return Choices(every)
+
+    def _example(self, episode: Episode, window: Window) -> Row:
+        taken = range(window.start, window.stop, self.stride)
+        valid = len(taken)
         example: Row = {}
         for column in episode.rows[0]:
             if under(column, self.first):
@@ -159,9 +229,10 @@ class Sequence:
             begin = window.start - episode.origins[window.start][1]  # of the episode that the window starts in
             front = range(window.start - frames + 1, window.start)
             values = column_rows(episode, column, [max(at, begin) for at in front])
-            values += column_rows(episode, column, range(window.start, window.stop))
+            values += column_rows(episode, column, taken)
             values += [as_value(episode.behind(window.stop, column))] * extra
-            example[column] = padded(values, frames - 1 + self.total + extra)
+            rows = next((rows for name, rows in (self.last or {}).items() if under(column, (name,))), self.total)
+            example[column] = padded(values, frames - 1 + self.total + extra)[self.total - rows :]
         example["mask"] = np.arange(self.total) < valid
         example["lengths"] = np.asarray(valid)
         if self.cross_episodes:
