@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from di_store.workloads.catalogue import LOADS
+
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "examples/recipes"
 SHARED = {"harness.py", "spread.py"}
@@ -75,6 +77,14 @@ def test_spread_is_that_of_mpe(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     seen = [-0.39102, 0.51056, 1.55525, -0.69899, -1.55525, 0.69899, -1.05525, 1.19899, -2.05525, 0.94899]
     assert field.observe()["obs"][0, 1] == pytest.approx(seen + [-3.1105, 0.41378, -1.76214, 1.11007], abs=1e-5)
+
+
+def test_what_they_are_compared_with() -> None:
+    """The second table of docs/recipes.md has recipes that there are, and loads that `di-store bench` has."""
+    page = (ROOT / "docs/recipes.md").read_text().partition("\n## Which load")[2]
+    rows = [[cell.strip() for cell in line.split("|")] for line in page.splitlines() if line.startswith("| `")]
+    assert rows and {row[1].strip("`") for row in rows} <= set(RECIPES)
+    assert {row[2] for row in rows} <= {"–", *LOADS}
 
 
 @pytest.mark.timeout(LIMIT_SECONDS + 30)
