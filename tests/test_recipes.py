@@ -83,7 +83,8 @@ def test_what_they_are_compared_with() -> None:
     """The second table of docs/recipes.md has recipes that there are, and loads that `di-store bench` has."""
     page = (ROOT / "docs/recipes.md").read_text().partition("\n## Which load")[2]
     rows = [[cell.strip() for cell in line.split("|")] for line in page.splitlines() if line.startswith("| `")]
-    assert rows and {row[1].strip("`") for row in rows} <= set(RECIPES)
+    assert rows
+    assert {row[1].strip("`") for row in rows} <= set(RECIPES)
     assert {row[2] for row in rows} <= {"–", *LOADS}
 
 
