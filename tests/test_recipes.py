@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import di_store
 from di_store.workloads.catalogue import LOADS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -77,6 +78,40 @@ def test_spread_is_that_of_mpe(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     seen = [-0.39102, 0.51056, 1.55525, -0.69899, -1.55525, 0.69899, -1.05525, 1.19899, -2.05525, 0.94899]
     assert field.observe()["obs"][0, 1] == pytest.approx(seen + [-3.1105, 0.41378, -1.76214, 1.11007], abs=1e-5)
+
+
+def test_loss_of_grpo(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Equation 3 in NumPy, of two groups, where only the first one's rewards differ; and no token is left out."""
+    for package in ("torch", "gymnasium", "matplotlib"):
+        pytest.importorskip(package)
+    monkeypatch.syspath_prepend(FOLDER)
+    import grpo
+
+    rng, net, (n, size) = np.random.default_rng(0), grpo.Transformer(), (2, grpo.GROUP)
+    tokens, lengths, log_prob = grpo.write_answers(net, rng.integers(100, size=(n, 2)).repeat(size, 0))
+    again = grpo.log_probs(net, tokens).detach().numpy()
+    assert again == pytest.approx(log_prob.numpy(), abs=1e-4)  # one pass over all, and token by token
+    lengths = rng.integers(1, grpo.ANSWER + 1, size=n * size)
+    ratio, to_ref = rng.uniform(0.5, 1.5, size=again.shape), rng.normal(size=again.shape)
+    reward = np.concatenate([rng.permutation([1, 1, 1, 0, 0, 0, 0, 0]), np.ones(size)])
+
+    def ragged(rows: np.ndarray, counts: np.ndarray) -> di_store.Ragged:
+        values = np.concatenate([row[:count] for row, count in zip(rows, counts, strict=True)])
+        return di_store.Ragged(values, np.concatenate([[0], np.cumsum(counts)]), (n, size))
+
+    data = {
+        "reward": reward.reshape(n, size).astype(np.float32),
+        "tokens": ragged(tokens.numpy(), grpo.PROMPT + lengths),
+        "log_prob": ragged((again - np.log(ratio)).astype(np.float32), lengths),
+        "ref_log_prob": (again + to_ref).reshape(n, size, -1).astype(np.float32),
+    }
+    gains = []
+    for i in range(size):
+        a = (reward[i] - reward[:size].mean()) / reward[:size].std()
+        r, d = ratio[i, : lengths[i]], to_ref[i, : lengths[i]]
+        gain = np.minimum(r * a, np.clip(r, 0.8, 1.28) * a)
+        gains.append((gain - grpo.BETA * (np.exp(d) - d - 1)).mean())
+    assert grpo.grpo_loss(net, data).item() == pytest.approx(-np.mean(gains), abs=1e-4)
 
 
 def test_what_they_are_compared_with() -> None:
