@@ -34,7 +34,7 @@ Windows::Windows(const ViewSpec& spec) : spec_(spec) {
     throw Error(Code::kInvalid,
                 "an item of this view spans " + std::to_string(rows) + " rows, at most " +
                     std::to_string(kMaxWindowRows) +
-                    " are possible: lower n_step, horizon, burn_in + length, max_length, stride, or period with "
+                    " are possible: lower n_step, burn_in + length, max_length, horizon, stride, or period with "
                     "random starts");
   }
 }
