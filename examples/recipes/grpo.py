@@ -29,6 +29,7 @@ PROMPT, ANSWER = 6, 4  # characters of a prompt, "07+85=", and of the longest an
 WORKERS, GROUP, SHARES, PROMPTS = 2, 8, 2, 16  # answers of a prompt, calls that write them, prompts of a call
 BATCH, MAX_STALENESS = 32, 4  # groups; versions: one is published after each update
 CLIP_LOW, CLIP_HIGH, BETA = 0.2, 0.28, 0.01
+KNOWN = 0.25  # probability of a right answer with which the warm-up ends
 WIDTH, HEADS, LAYERS = 64, 4, 2
 ANSWERS = {
     "prompt": Spec((), "i8"),  # its number in the run
@@ -190,15 +191,19 @@ def grpo_loss(net: nn.Module, data: dict) -> torch.Tensor:
     return -(per_answer * learns).sum() / learns.sum().clamp(min=1)
 
 
-def warm_up(net: nn.Module, optimizer: torch.optim.Optimizer, seed: int, updates: int) -> None:
-    """Supervised learning of right answers."""
-    rng, pairs = np.random.default_rng(seed), sums(seed, held_out=False)
-    for _ in range(updates):
+def warm_up(net: nn.Module, seed: int, most_updates: int) -> None:
+    """Supervised learning of right answers, until the model gives them with probability `KNOWN`."""
+    optimizer = torch.optim.Adam(net.parameters(), lr=2e-3, betas=(0.9, 0.98))
+    rng, pairs, known = np.random.default_rng(seed), sums(seed, held_out=False), 0.0
+    for _ in range(most_updates):
         answers = [prompt(a, b) + right_answer(a, b) for a, b in rng.choice(pairs, 128)]
         mask = torch.arange(ANSWER) < torch.tensor([[len(answer) - PROMPT] for answer in answers])
-        loss = -log_probs(net, encode([answer.ljust(PROMPT + ANSWER, ".") for answer in answers]))[mask].mean()
+        log_prob = log_probs(net, encode([answer.ljust(PROMPT + ANSWER, ".") for answer in answers]))
+        known = 0.9 * known + 0.1 * float((log_prob.detach() * mask).sum(1).exp().mean())
+        if known > KNOWN:
+            return
         optimizer.zero_grad()
-        loss.backward()
+        (-log_prob[mask].mean()).backward()
         optimizer.step()
 
 
@@ -228,7 +233,7 @@ def trainer(run: Run, store: di_store.Store, net: nn.Module) -> None:
 def main() -> int:
     run = Run(__doc__, threshold=0.85, minutes=5, unit="accuracy")
     net = Transformer()
-    warm_up(net, torch.optim.Adam(net.parameters(), lr=2e-3, betas=(0.9, 0.98)), run.seed, 20 if run.small else 220)
+    warm_up(net, run.seed, 20 if run.small else 2_000)
     with di_store.open(memory="256MiB", seed=run.seed) as store:
         named = {"prompt": Spec((), "i8"), "pair": Spec((2,), "i8")}
         store.create_table("prompts", capacity=128, schema=named, limiter=di_store.Queue(2 * SHARES * PROMPTS))
