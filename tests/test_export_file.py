@@ -174,6 +174,55 @@ def test_other_files(store: di_store.Store, tmp_path: Path) -> None:
         store.create_table("t", capacity=5).export(tmp_path / "missing" / "t.npz")
 
 
+def test_a_file_of_wrong_settings_is_refused_in_one_sentence(store: di_store.Store, tmp_path: Path) -> None:
+    """What the file says is blamed on the file, not on the store or on the caller."""
+    path = tmp_path / "t.npz"
+    wrong: list[tuple[str, ...] | Any] = [
+        ("counts", "epoch", -1),
+        ("counts", "rng_counter", 2**70),
+        ("settings", "unknown", 1),
+        ("columns", 0, "shape", [2**40]),
+        ("name", "x" * 101),
+    ]
+    for *place, last, value in wrong:
+
+        def change(members: dict[str, Any], place: Any = place, last: Any = last, value: Any = value) -> None:
+            plain = at = json.loads(members["table.json"])
+            for key in place:
+                at = at[key]
+            at[last] = value
+            members["table.json"] = json.dumps(plain)
+
+        path.write_bytes(rewritten(change))
+        with pytest.raises(di_store.CorruptData, match="export the table again") as caught:
+            store.import_table(path)
+        assert "\n" not in str(caught.value), caught.value
+    assert list(store.stats()["tables"]) == []
+
+
+def test_what_is_no_file(store: di_store.Store, tmp_path: Path) -> None:
+    """Neither replaced by an export, nor read for ever by an import; and an export follows no link to another file."""
+    table = store.create_table("t", capacity=5, schema={"x": Spec((), "i8")})
+    pipe, folder, other = tmp_path / "pipe", tmp_path / "folder", tmp_path / "other"
+    os.mkfifo(pipe)
+    folder.mkdir()
+    for path in (pipe, folder):
+        with pytest.raises(di_store.StoreError, match="another path"):
+            table.export(path)
+        with pytest.raises(di_store.CorruptData, match="no regular file"):
+            store.import_table(path)
+    with pytest.raises(di_store.StoreError, match="another path"):
+        table.export("")
+    other.write_bytes(b"precious")
+    (tmp_path / "t.npz.part").symlink_to(other)
+    with pytest.raises(OSError, match=r"t\.npz\.part"):
+        table.export(tmp_path / "t.npz")
+    assert other.read_bytes() == b"precious"
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["folder", "other", "pipe", "t.npz.part"]
+    assert table.export(os.fsencode(other)).items == 0
+    assert len(store.import_table(os.fsencode(other), "again")) == 0  # type: ignore[arg-type]
+
+
 def test_the_digest_of_the_format_page(tmp_path: Path) -> None:
     """docs/table_format.md names all members of the golden file but the columns."""
     page = (Path(__file__).parents[1] / "docs" / "table_format.md").read_text()

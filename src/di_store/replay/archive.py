@@ -11,6 +11,7 @@ import fcntl
 import math
 import os
 import re
+import stat
 import struct
 import zipfile
 import zlib
@@ -113,11 +114,14 @@ class ArchiveWriter:
     """Writes the file. A context manager: without an exception the file is at `path` afterwards, complete.
 
     Raises:
-        StoreError: another process or thread is exporting to that path. OSError: of the file system.
+        StoreError: another process or thread is exporting to that path, or it names a directory or device. OSError: of
+            the file system.
     """
 
     def __init__(self, path: str) -> None:
         self._path, self._part = path, path + ".part"
+        if not path or (os.path.exists(path) and not os.path.isfile(path)):  # a rename would replace a device
+            raise StoreError(f"{path!r} is not the path of a file", remedy="export to another path")
         self._file = _lock_part(self._part)
         self._zip = zipfile.ZipFile(self._file, "w", zipfile.ZIP_STORED)
         self.bytes = 0
@@ -149,21 +153,29 @@ class ArchiveWriter:
     ) -> None:
         with self._file:
             if error is None:
-                self._zip.close()
-                self._file.flush()
-                os.fsync(self._file.fileno())
-                self.bytes = self._file.tell()
-                os.replace(self._part, self._path)
+                try:
+                    self._zip.close()
+                    self._file.flush()
+                    os.fsync(self._file.fileno())
+                    self.bytes = self._file.tell()
+                    os.replace(self._part, self._path)
+                except BaseException:
+                    self._give_up()
+                    raise
                 _sync_folder(self._path)
                 return
-            self._zip.fp = None  # else its destructor would write the directory
-            os.unlink(self._part)
+            self._give_up()
+
+    def _give_up(self) -> None:
+        self._zip.fp = None  # else its destructor would write the directory
+        os.unlink(self._part)
 
 
 def _lock_part(part: str) -> IO[bytes]:
     """The empty file `part`, locked: one that a killed process has left is used again."""
+    how = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW  # a link would lead to a file that is not ours
     while True:
-        file = os.fdopen(os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666), "r+b")
+        file = os.fdopen(os.open(part, how, 0o666), "r+b")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.path.exists(part) and os.path.samestat(os.fstat(file.fileno()), os.stat(part)):
@@ -213,6 +225,8 @@ class ArchiveReader:
     def __init__(self, path: str) -> None:
         self._path = path
         with self.checked():
+            if not stat.S_ISREG(os.stat(path).st_mode):  # reading a pipe or a device may never end
+                raise ValueError("it is no regular file")
             self._zip = zipfile.ZipFile(path)
         self._bytes = os.path.getsize(path)
         try:
@@ -274,7 +288,10 @@ class ArchiveReader:
         with self.checked():
             manifest = msgspec.convert(plain, Manifest)
             numbers = [manifest.items, manifest.waiting, *manifest.rows, *manifest.whole]
-            if not 1 <= manifest.counts.max_priority < math.inf:
+            counts = manifest.counts
+            if not all(0 <= each < 1 << 64 for each in (counts.epoch, counts.latest_epoch, counts.rng_counter)):
+                raise ValueError("its counts are below 0 or too large")
+            if not 1 <= counts.max_priority < math.inf:
                 raise ValueError("its largest priority is below 1")
             if min(numbers) < 0 or max(numbers) > self._bytes or manifest.waiting > manifest.items:
                 raise ValueError("it holds less than it says")

@@ -61,7 +61,7 @@ def export_table(handle: TableHandle, path: str | os.PathLike[str], seconds: flo
     keys = np.concatenate([live, waiting])
     facts = {name: np.zeros(len(keys), dtype) for name, dtype in ITEM_FACTS}
     facts["key"][:], facts["row"][:] = keys, -1
-    with ArchiveWriter(os.fspath(path)) as archive:
+    with ArchiveWriter(os.fsdecode(path)) as archive:
         parts = _write_rows(handle, archive, keys, facts, seconds)
         kept = facts["row"] >= 0
         for name, _ in ITEM_FACTS:

@@ -18,7 +18,7 @@ from di_store import _core
 from di_store._core import BEING_IMPORTED, ITEM_FINISHED, ITEM_NO_NEXT
 from di_store.base import tree
 from di_store.base.dtypes import Array
-from di_store.base.errors import CapacityError, SchemaMismatch
+from di_store.base.errors import CapacityError, CorruptData, SchemaMismatch
 from di_store.columns.ragged import Ragged
 from di_store.columns.schema import Schema
 from di_store.lowering.native_views import check_limits, finished_schema, native_view, observed_columns
@@ -27,11 +27,11 @@ from di_store.lowering.shape import UNLIMITED, LimiterNumbers, limiter_numbers, 
 from di_store.objects.codec.plain import is_plain
 from di_store.policy.changes import UNCHANGED, check_changes
 from di_store.policy.limiters import Limiter
-from di_store.policy.options import NOT_GIVEN, imported_settings
+from di_store.policy.options import NOT_GIVEN, check_table_name, imported_settings
 from di_store.policy.samplers import Prioritized
 from di_store.policy.settings import Settings
 from di_store.policy.views import Opaque
-from di_store.replay.archive import ITEM_FACTS, KINDS, ArchiveReader, members
+from di_store.replay.archive import ITEM_FACTS, KINDS, ArchiveReader, Manifest, members
 from di_store.replay.handle import TableHandle
 from di_store.replay.stream import build_restorer
 from di_store.runtime.waits import InsertWait
@@ -58,16 +58,23 @@ class Import:
         self._manifest = manifest = archive.manifest
         self.name = manifest.name
         with archive.checked():
-            own = Settings.from_text(msgspec.json.encode(manifest.settings).decode())
-            self.settings = imported_settings(own, NOT_GIVEN, NOT_GIVEN, NOT_GIVEN)
-            self.schema = None if manifest.columns is None else Schema.from_plain(manifest.columns)
-            check_limits(own.view)
-            if self.schema is not None:
-                read_plan(own.view, self.schema, own.columns)
-                make_layout(finished_schema(own.view, self.schema))
+            check_table_name(manifest.name)
+            try:
+                self._read_settings(manifest)
+            except CorruptData as error:  # the store is sound
+                raise ValueError(error.message) from None
         self.items = manifest.items
         shape = (manifest.items,)
         self._facts = {name: archive.array(f"items/{name}", dtype, shape) for name, dtype in ITEM_FACTS}
+
+    def _read_settings(self, manifest: Manifest) -> None:
+        own = Settings.from_text(msgspec.json.encode(manifest.settings).decode())
+        self.settings = imported_settings(own, NOT_GIVEN, NOT_GIVEN, NOT_GIVEN)
+        self.schema = None if manifest.columns is None else Schema.from_plain(manifest.columns)
+        check_limits(own.view)
+        if self.schema is not None:
+            read_plan(own.view, self.schema, own.columns)
+            make_layout(finished_schema(own.view, self.schema))
 
     def check_capacity(self, capacity: int | None) -> None:
         """CapacityError if that is less than the items of the file."""

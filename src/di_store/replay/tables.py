@@ -63,7 +63,7 @@ class Tables:
     ) -> Table:
         """`Store.import_table`."""
         arena, seconds = self._session.writable(), lock_seconds(timeout)
-        with ArchiveReader(os.fspath(path)) as archive:
+        with ArchiveReader(os.fsdecode(path)) as archive:
             file = Import(archive, config.flag("allow_pickle", allow_pickle))
             name = check_table_name(file.name if name is None else name)
             if arena.table(name) is not None:
