@@ -30,7 +30,7 @@ wheel() {  # wheel PYTHON ARCH
     env=$out/env-$version
     [ -x "$env/bin/pip" ] || "$python" -m venv "$env"
     "$out/tools/bin/python" tools/requires.py build >"$env/requires.txt"
-    "$env/bin/python" -m pip install -q --disable-pip-version-check -r "$env/requires.txt" cmake ninja
+    "$env/bin/python" -m pip install -q --disable-pip-version-check --upgrade pip cmake ninja -r "$env/requires.txt"
     rm -rf "$raw"
     # These name the architecture where scikit-build-core and nanobind would take that of this interpreter.
     PATH=$env/bin:$PATH _PYTHON_HOST_PLATFORM=linux-$arch SETUPTOOLS_EXT_SUFFIX=.cpython-$version-$arch-linux-gnu.so \
