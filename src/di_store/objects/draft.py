@@ -43,7 +43,8 @@ class Draft:
         """The arrays to write to, in the shape of the spec: writable, in shared memory, with undefined content.
 
         From `seal` or `discard` on they are read-only. Arrays and tensors that were made from them before keep their
-        own flag: do not write to them any more. Their bytes stay theirs until the last of them is gone.
+        own flag: do not write to them any more. Their bytes stay theirs until the last of them is gone. A forked child
+        may write to them only while this process keeps the draft open: its arrays keep no bytes, and stay writable.
         """
         return self._value
 
