@@ -94,9 +94,9 @@ def test_damaged_files_are_refused(store: di_store.Store, tmp_path: Path, count:
     assert store.check() == []
 
 
-def rewritten(change: Callable[[dict[str, Any]], None]) -> bytes:
-    """The golden file with changed members and right checksums."""
-    with zipfile.ZipFile(GOLDEN) as old:
+def rewritten(change: Callable[[dict[str, Any]], None], path: Path = GOLDEN) -> bytes:
+    """The file with changed members and right checksums."""
+    with zipfile.ZipFile(path) as old:
         members: dict[str, Any] = {name: old.read(name) for name in old.namelist()}
     change(members)
     out = io.BytesIO()
@@ -200,6 +200,22 @@ def test_a_file_of_wrong_settings_is_refused_in_one_sentence(store: di_store.Sto
             store.import_table(path)
         assert "\n" not in str(caught.value), caught.value
     assert list(store.stats()["tables"]) == []
+
+
+def test_a_file_whose_priorities_have_no_power_is_refused(store: di_store.Store, tmp_path: Path) -> None:
+    path = tmp_path / "t.npz"
+    store.create_table("t", capacity=5, sampler=di_store.Prioritized(0.7)).export(path)
+
+    def change(members: dict[str, Any]) -> None:
+        plain = json.loads(members["table.json"])
+        plain["settings"]["initial_priority"] = 1e300
+        members["table.json"] = json.dumps(plain)
+
+    path.write_bytes(rewritten(change, path))
+    with pytest.raises(di_store.CorruptData, match="initial_priority"):
+        store.import_table(path, "again")
+    with pytest.raises(ValueError, match="initial_priority"):  # the caller's own
+        store.import_table(path, "again", sampler=di_store.Prioritized(0.9))
 
 
 def test_what_is_no_file(store: di_store.Store, tmp_path: Path) -> None:

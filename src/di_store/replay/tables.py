@@ -6,6 +6,7 @@ import hashlib
 import os
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -76,7 +77,8 @@ class Tables:
             needed = self._needed(name, settings, seconds)
             shape = table_shape(settings, name, needed.reserve, needed.item_bytes)
             shape |= {"limiter": closed_limiter(settings.limiter), "max_bytes": UNLIMITED}
-            made = Table(self._session, _core.Table.create(arena, shape, seconds))
+            with archive.checked() if sampler is NOT_GIVEN else nullcontext():  # initial_priority, with alpha
+                made = Table(self._session, _core.Table.create(arena, shape, seconds))
             try:
                 file.fill(made._open(), timeout, seconds)
             except BaseException:
