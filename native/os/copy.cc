@@ -10,6 +10,7 @@
 
 #include <cstring>
 
+#include "os/cpu.h"
 #include "os/os.h"
 
 #if defined(__x86_64__)
@@ -94,8 +95,9 @@ std::vector<StreamFunction> stream_functions() {
   std::vector<StreamFunction> functions;
 #if defined(__x86_64__)
   functions.push_back(stream_sse2);
-  if (__builtin_cpu_supports("avx2")) functions.push_back(stream_avx2);
-  if (__builtin_cpu_supports("avx512f")) functions.push_back(stream_avx512);
+  const Cpu cpu;
+  if (cpu.avx2) functions.push_back(stream_avx2);
+  if (cpu.avx512) functions.push_back(stream_avx512);
 #endif
   return functions;
 }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "os/cpu.h"
+
 namespace di {
 namespace {
 
@@ -63,8 +65,9 @@ __attribute__((target("avx512f,avx512dq"))) void avx512(const double* bases, u32
 using Powers = void (*)(const double*, u32, double, double*);
 Powers widest() {
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq")) return avx512;
-  if (__builtin_cpu_supports("avx2")) return avx2;
+  const os::Cpu cpu;
+  if (cpu.avx512) return avx512;
+  if (cpu.avx2) return avx2;
 #endif
   return plain;
 }

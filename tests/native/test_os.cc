@@ -20,6 +20,7 @@
 #include "check.h"
 #include "child.h"
 #include "os/copy.h"
+#include "os/cpu.h"
 #include "os/files.h"
 #include "os/os.h"
 
@@ -343,6 +344,9 @@ void test_copies() {
   u8* const aligned = to.data() + (64 - reinterpret_cast<u64>(to.data()) % 64) % 64;
 #if defined(__x86_64__)
   CHECK(!os::stream_functions().empty());
+  const os::Cpu cpu;
+  CHECK(cpu.avx2 == (__builtin_cpu_supports("avx2") != 0));
+  CHECK(cpu.avx512 == (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq")));
 #endif
   for (const os::StreamFunction stream : os::stream_functions()) {  // also those that this processor would not choose
     std::fill(to.begin(), to.end(), u8{0xee});
