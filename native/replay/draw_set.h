@@ -27,7 +27,7 @@ struct Drawn {
   u32 chunks;  // how many chunks the rows cover; 0: their uses have ended
   u32 row, rows;
   u16 back, flags;
-  u32 pick;  // which of the item's examples it is, where the view has several: Span.pick
+  u32 pick;   // which of the item's examples it is, where the view has several: Span.pick
   u32 uses;   // this draw included
   u32 entry;  // of the ledger; kNone: peek() found the item gone
   i64 version;

@@ -268,8 +268,7 @@ ViewSpec random_spec(std::mt19937_64& random) {
     spec.stack = 1;
     spec.cross_episodes = spec.bootstrap = false;
   }
-  spec.random_start =
-      spec.kind == ViewKind::kSequence && !(spec.cross_episodes && spec.bootstrap) && random() % 2 == 0;
+  spec.random_start = spec.kind == ViewKind::kSequence && !(spec.cross_episodes && spec.bootstrap) && random() % 2 == 0;
   return spec;
 }
 
