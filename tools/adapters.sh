@@ -30,8 +30,11 @@ environment() {
     wanted=$("$python" -c 'import sys; print(sys.version)' && cat "$pins" "$made.constraints" "$made.runtime")
     if [ "$(cat "$made/requirements" 2>/dev/null)" != "$wanted" ]; then
         "$python" -m venv --clear "$made"
-        "$made/bin/python" -m pip install -q --disable-pip-version-check -c "$made.constraints" -r "$pins" \
-            -r "$made.runtime" pytest pytest-timeout hypothesis
+        local pip=("$made/bin/python" -m pip install -q --disable-pip-version-check -c "$made.constraints")
+        local complete=()  # a file whose comment asks for --no-deps names all that is needed, at odds with each other
+        if grep -q '^#.*--no-deps' "$pins"; then complete=(--no-deps); fi
+        "${pip[@]}" "${complete[@]}" -r "$pins"
+        "${pip[@]}" -r "$made.runtime" pytest pytest-timeout hypothesis
         printf '%s\n' "$wanted" > "$made/requirements"
     fi
     tools/plain_path.sh "$(realpath -s "$made/bin")" "$PWD/src"
