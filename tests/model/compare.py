@@ -59,9 +59,14 @@ def check_items(batch: Any, items: list[Item], side: Any, *, counted: bool = Tru
     for at, item in enumerate(items):
         check_example(batch, at, item.example)
         if item.lane != NO_LANE:
-            every = item.example.every if isinstance(item.example, Choices) else [(item.start, item.example)]
-            assert any(int(batch.starts[at]) == start and holds(batch, at, each) for start, each in every)
-            check_episode(int(batch.episodes[at]), item, side)
+            every = [((item.episode, item.start), item.example)]
+            if isinstance(item.example, Choices):
+                every = item.example.every
+            start = int(batch.starts[at])
+            begun_in = {place[0] for place, each in every if place[1] == start and holds(batch, at, each)}
+            assert begun_in
+            if len(begun_in) == 1:  # else examples of several episodes are alike
+                check_episode(int(batch.episodes[at]), item, begun_in.pop(), side)
         assert int(batch.versions[at]) == item.version
         np.testing.assert_allclose(batch.priorities[at], item.priority, rtol=1e-5)
         if counted:
@@ -84,9 +89,9 @@ def check_value(what: str, expected: Any, got: Any) -> None:
     assert same(got, expected), f"{what}: {got!r}, not {expected!r}"
 
 
-def check_episode(number: int, item: Item, side: Any) -> None:
+def check_episode(number: int, item: Item, episode: int, side: Any) -> None:
     """The episode numbers of a batch tell the episodes of a lane apart, and stay what they are."""
-    place = (side.owners[item.number], item.lane, item.episode)
+    place = (side.owners[item.number], item.lane, episode)
     assert side.episodes.setdefault(place, number) == number
     siblings = {value for key, value in side.episodes.items() if key[:2] == place[:2]}
     assert len(siblings) == sum(key[:2] == place[:2] for key in side.episodes)

@@ -28,10 +28,10 @@ class Choices(dict[str, Any]):
     """The first example of an item that has several: every draw gives one of them.
 
     Attributes:
-        every: all of them, each with the row of its episode that it begins at.
+        every: all of them, each with the episode that it begins in and its first row there.
     """
 
-    def __init__(self, every: list[tuple[int, Row]]) -> None:
+    def __init__(self, every: list[tuple[tuple[int, int], Row]]) -> None:
         super().__init__(every[0][1])
         self.every = every
 
@@ -147,7 +147,7 @@ class Transition:
             more: Row = {"future_steps": np.asarray(later)}
             for column in [name for name in episode.rows[0] if under(name, self.future)]:
                 more["future_" + column] = as_value(episode.value(start + later, column))
-            every.append((start, example | more))
+            every.append((episode.origins[start], example | more))
         return Choices(every)
 
 
@@ -213,7 +213,7 @@ class Sequence:
         every = []
         for start in range(window.start, max(window.stop - self.span, window.start) + 1):
             example = self._example(episode, Window(start, min(start + self.span, window.stop)))
-            every.append((episode.origins[start][1], example))
+            every.append((episode.origins[start], example))
         return Choices(every)
 
     def _example(self, episode: Episode, window: Window) -> Row:
