@@ -27,14 +27,14 @@ tools() {  # auditwheel and zig's compilers
 }
 
 wheel() {  # wheel PYTHON ARCH
-    local python=$1 arch=$2 version env raw
+    local python=$1 arch=$2 version env raw made
     version=$("$python" -c 'import sys; print("%d%d" % sys.version_info[:2])')
     raw=$out/raw/$version-$arch
     env=$out/env-$version
     [ -x "$env/bin/pip" ] || "$python" -m venv "$env"
     "$out/tools/bin/python" tools/requires.py build >"$env/requires.txt"
     "$env/bin/python" -m pip install -q --disable-pip-version-check --upgrade pip cmake ninja -r "$env/requires.txt"
-    rm -rf "$raw"
+    rm -rf "$raw" "$out/dist/"*-cp"$version"-*"_$arch.whl"
     # These name the architecture where scikit-build-core and nanobind would take that of this interpreter.
     PATH=$env/bin:$PATH _PYTHON_HOST_PLATFORM=linux-$arch SETUPTOOLS_EXT_SUFFIX=.cpython-$version-$arch-linux-gnu.so \
         "$env/bin/python" -m pip wheel -q --disable-pip-version-check --no-deps --no-build-isolation -w "$raw" . \
@@ -42,9 +42,12 @@ wheel() {  # wheel PYTHON ARCH
         -Ccmake.define.CMAKE_CXX_COMPILER="$bin/c++-$arch" \
         -Ccmake.define.CMAKE_AR="$bin/ar" -Ccmake.define.CMAKE_RANLIB="$bin/ranlib" \
         -Cbuild-dir="build/{wheel_tag}-zig"
-    PATH=$out/tools/bin:$PATH "$out/tools/bin/auditwheel" repair --plat auto \
-        -w "$out/dist" "$raw"/*.whl
-    [ "$arch" != "$(uname -m)" ] || tools/try_wheel.sh "$python" "$out/dist/"*-cp"$version"-*"_$arch.whl"
+    # auto: of another architecture than this one auditwheel takes no name of a platform; so the name is checked.
+    PATH=$out/tools/bin:$PATH "$out/tools/bin/auditwheel" repair --plat auto -w "$out/dist" "$raw"/*.whl
+    made=$(echo "$out/dist/"*-cp"$version"-*"_$arch.whl")
+    [[ $made =~ manylinux_2_([0-9]+)_ ]] && [ "${BASH_REMATCH[1]}" -le "${glibc#2.}" ] ||
+        { echo "$made needs a later glibc than $glibc" >&2; exit 1; }
+    [ "$arch" != "$(uname -m)" ] || tools/try_wheel.sh "$python" "$made"
 }
 
 tools
