@@ -274,7 +274,14 @@ bool BatchMaker::list_spans(const DrawSet& set, bool learn, std::vector<Span>* s
   for (const Drawn& drawn : set.items) {
     if (drawn.entry == kNone) continue;
     const std::span<const u8> body = chunks.body(drawn.chunk);
-    spans->push_back(Span{body.data(), body.size(), drawn.row, drawn.rows, drawn.back, drawn.flags, drawn.pick});
+    Span& span = spans->emplace_back();
+    span.chunk = body.data();
+    span.bytes = body.size();
+    span.row = drawn.row;
+    span.rows = drawn.rows;
+    span.back = drawn.back;
+    span.flags = drawn.flags;
+    span.pick = drawn.pick;
   }
   for (std::size_t i = 0; i < spans->size(); ++i) {
     if (i + kHeadersAhead < spans->size()) __builtin_prefetch((*spans)[i + kHeadersAhead].chunk);

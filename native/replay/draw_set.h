@@ -34,8 +34,9 @@ struct Drawn {
   double priority;
   double probability;
 };
-// The facts of an item as a Drawn. `uses` excludes the draw itself; `chunks`, `entry` and `probability` are not set.
-Drawn describe(const Item& item, u32 slot);
+// The facts of an item. `uses` excludes the draw itself; `chunks`, `pick`, `entry` and `probability` are not set.
+// Written where they stay: copying a struct that was just written field by field makes the processor wait.
+void describe(const Item& item, u32 slot, Drawn* to);
 
 // The undelivered draws of one call or of one prefetched batch.
 struct DrawSet {

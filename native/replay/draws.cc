@@ -13,19 +13,17 @@ constexpr u32 kSpareUndo = 64;  // entries of the undo record left to the caller
 
 }  // namespace
 
-Drawn describe(const Item& item, u32 slot) {
-  Drawn drawn{};
-  drawn.key = item.key(slot);
-  drawn.number = item.number;
-  drawn.chunk = item.chunk();
-  drawn.row = item.row();
-  drawn.rows = item.rows();
-  drawn.back = static_cast<u16>(item.back());
-  drawn.flags = static_cast<u16>(item.flags());
-  drawn.uses = item.uses();
-  drawn.version = item.version;
-  drawn.priority = item.priority;
-  return drawn;
+void describe(const Item& item, u32 slot, Drawn* to) {
+  to->key = item.key(slot);
+  to->number = item.number;
+  to->chunk = item.chunk();
+  to->row = item.row();
+  to->rows = item.rows();
+  to->back = static_cast<u16>(item.back());
+  to->flags = static_cast<u16>(item.flags());
+  to->uses = item.uses();
+  to->version = item.version;
+  to->priority = item.priority;
 }
 
 // ------------------------------------------------------------------------------------------------------------- drawing
@@ -34,7 +32,8 @@ void Draws::draw_one(DrawSet* set, u32 slot, double probability) {
   const u32 number = set->spare.back();
   set->spare.pop_back();
   Item& item = core_.items[slot];
-  Drawn drawn = describe(item, slot);
+  Drawn drawn{};
+  describe(item, slot, &drawn);
   drawn.chunks = core_.chunks.covered(drawn.chunk, drawn.row, drawn.rows);
   drawn.probability = probability;
   if (set->chooses) drawn.pick = static_cast<u32>(core_.random.next() >> 32);
@@ -280,7 +279,7 @@ bool Draws::take(DrawSet* set, u32 n, const std::function<bool()>& copy, Deadlin
     set->items.resize(picked * rows);
     for (u32 i = 0; i < picked; ++i) {
       Drawn* to = &set->items[i * rows];
-      *to = describe(core_.items[slots[i]], slots[i]);
+      describe(core_.items[slots[i]], slots[i], to);
       to->probability = probabilities[i];
       if (set->chooses) to->pick = static_cast<u32>(core_.random.next() >> 32);
       if (rows > 1) describe_answers(core_, slots[i], to);

@@ -13,22 +13,20 @@ namespace {
 constexpr std::size_t kAhead = 8;  // items whose words are fetched before they are needed
 
 // Stands for an item that is gone.
-Drawn gone(u64 key) {
-  Drawn drawn{};
-  drawn.key = key;
-  drawn.entry = kNone;
-  drawn.version = -1;
-  return drawn;
+void set_gone(u64 key, Drawn* to) {
+  *to = Drawn{};
+  to->key = key;
+  to->entry = kNone;
+  to->version = -1;
 }
 
 }  // namespace
 
 // The facts of an item that was not drawn. The caller holds the lock.
-Drawn Reads::found(u32 slot) const {
+void Reads::found(u32 slot, Drawn* to) const {
   const Item& item = core_.items[slot];
-  Drawn drawn = describe(item, slot);
-  drawn.probability = item.is(ItemState::kLive) ? core_.selection.sampler().probability(slot) : 0.0;
-  return drawn;
+  describe(item, slot, to);
+  to->probability = item.is(ItemState::kLive) ? core_.selection.sampler().probability(slot) : 0.0;
 }
 
 // The slot of the item that a key stands for; kNone: it is gone, or a group that is not complete.
@@ -54,7 +52,9 @@ void Reads::hold(const Drawn& row, DrawSet* set) {
 
 void Reads::read(u32 slot, DrawSet* set) {
   const std::size_t at = set->items.size();
-  hold(found(slot), set);
+  Drawn first{};
+  found(slot, &first);
+  hold(first, set);
   const u32 rows = core_.groups.size();
   if (rows == 1) return;
   std::vector<Drawn> answers(rows, set->items[at]);
@@ -74,7 +74,7 @@ void Reads::peek(std::span<const u64> keys, DrawSet* set, Deadline deadline) {
       if (const u32 slot = shown(keys[i]); slot != kNone)
         read(slot, set);
       else
-        set->items.insert(set->items.end(), rows, gone(keys[i]));
+        for (u32 row = 0; row < rows; ++row) set_gone(keys[i], &set->items.emplace_back());
     }
     draws_.note_table(set);
   }
@@ -84,15 +84,19 @@ void Reads::peek(std::span<const u64> keys, DrawSet* set, Deadline deadline) {
 // changes, so a kill leaves nothing behind.
 bool Reads::look(std::span<const u64> keys, DrawSet* set, const std::function<bool()>& copy, Deadline deadline) {
   const u32 rows = core_.groups.size();
-  set->items.reserve(keys.size() * rows);
+  set->items.resize(keys.size() * rows);
   TableCore::Guard guard(core_, deadline);
   for (std::size_t i = 0; i < keys.size(); ++i) {
     if (i + kAhead < keys.size()) core_.items.prefetch_key(keys[i + kAhead]);
     const u32 slot = shown(keys[i]);
-    set->items.insert(set->items.end(), rows, slot != kNone ? found(slot) : gone(keys[i]));
-    if (slot == kNone) continue;
-    __builtin_prefetch(&core_.arena->heap().descriptor(set->items.back().chunk));
-    if (rows > 1) describe_answers(core_, slot, &set->items[i * rows]);
+    Drawn* const to = &set->items[i * rows];
+    if (slot == kNone) {
+      for (u32 row = 0; row < rows; ++row) set_gone(keys[i], to + row);
+      continue;
+    }
+    found(slot, to);
+    __builtin_prefetch(&core_.arena->heap().descriptor(to->chunk));
+    if (rows > 1) describe_answers(core_, slot, to);
   }
   draws_.note_table(set);
   return copy();

@@ -52,7 +52,7 @@ class Reads {
   void read(u32 slot, DrawSet* set);
   u32 shown(u64 key) const;
   void hold(const Drawn& row, DrawSet* set);
-  Drawn found(u32 slot) const;
+  void found(u32 slot, Drawn* to) const;
 
   TableCore& core_;
   Draws& draws_;

@@ -261,9 +261,18 @@ void Resolver::resolve_one(const Span& span, Block& block) {
     damaged("an item's span is no span");
   const u32 at = opened(span, block);
   const ChunkView& view = block.views[at];
-  Rows item{static_cast<u32>(block.pieces.size()), 1, span.back, span.rows - outside, span.flags, next};
+  Rows& item = block.items.emplace_back();
+  item.piece = static_cast<u32>(block.pieces.size());
+  item.pieces = 1;
+  item.back = span.back;
+  item.steps = span.rows - outside;
+  item.flags = span.flags;
+  item.next = next;
   if (!spec.cross_episodes && u64{span.row} + span.rows <= view.rows) {
-    block.pieces.push_back({at, span.row, 0, span.rows});
+    Piece& piece = block.pieces.emplace_back();
+    piece.view = at;
+    piece.row = span.row;
+    piece.count = span.rows;
     u64 record = view.map->record_bytes;
     if (record != 0) prefetch_range(view.records + span.row * record, std::min(span.rows * record, kPrefetchBytes));
     prefetch_mark(view, span.row);
@@ -277,7 +286,6 @@ void Resolver::resolve_one(const Span& span, Block& block) {
   if (item.steps > spec.most_steps()) damaged("an item holds more steps than its view");
   if (spec.chooses()) choose(span, item, block);
   block.finished = block.finished || (span.flags & kItemFinished) != 0;
-  block.items.push_back(item);
 }
 
 void Resolver::resolve(const Span* spans, u32 n, u32 left, Block& block) {
