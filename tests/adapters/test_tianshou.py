@@ -235,6 +235,36 @@ def test_rewards_that_are_set() -> None:
     assert np.array_equal(one.obs, other.obs)
 
 
+@pytest.mark.parametrize("mark", ["obs", "obs_next", "rew", "info", "nan priority", "infinite priority"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_hasnull(kind: str, mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Tianshou's while a marked step is there. If there never was one, no step is read."""
+    pair = both(kind)
+    lanes = Lanes(getattr(pair[0], "buffer_num", 1), OBSERVATIONS["box"])
+    numbers = list(range(len(lanes.obs)))
+    size, found = pair[0].maxsize // len(numbers), set()
+    for time in range(3 * size):
+        step = lanes.step(numbers)
+        step.info = Batch(value=np.zeros(len(numbers)))
+        if time == size // 2 and mark in step.get_keys():
+            (step.info.value if mark == "info" else step[mark])[-1] = np.nan
+        for buffer in pair:
+            places = buffer.add(step, numbers)[0]
+            if time == size // 2 and "priority" in mark and hasattr(buffer, "update_weight"):
+                buffer.update_weight(places, np.full(len(places), np.nan if mark.startswith("nan") else np.inf))
+        with monkeypatch.context() as patch:
+            if time < size // 2:
+                patch.setattr(type(pair[1]._rows), "read", None)
+            answers = {buffer.hasnull() for buffer in pair}
+        assert len(answers) == 1
+        found |= answers
+    assert found == {False, "priority" not in mark or "Prioritized" in kind}
+    for buffer in pair:
+        buffer.reset()
+        buffer.add(step, numbers)
+        assert buffer.hasnull() == (mark == "infinite priority" and "Prioritized" in kind)
+
+
 def test_save_only_last_obs() -> None:
     rng = np.random.default_rng(0)
     for kind in ("ReplayBuffer", "VectorReplayBuffer"):

@@ -38,6 +38,10 @@ class Slots:
         follows: whether `stage` is given next observations, of the type of ``obs``.
         lanes: streams of rows.
         size: places, of all lanes together; each lane has equally many.
+
+    Attributes:
+        keys: uint64[size]: which item of the table a place holds.
+        has_nan: whether a row written since the last `clear` has a NaN in a column of `specs`, also if it is gone.
     """
 
     def __init__(self, specs: Mapping[str, Tree], follows: bool, lanes: int, size: int) -> None:
@@ -47,6 +51,7 @@ class Slots:
         if follows:
             self._names["next_obs"] = self._names["obs"]
         self._follows, self._lanes, self._pid = follows, lanes, os.getpid()
+        self.has_nan = False
         self._store, self._table, self._tight = self._make(size)
         self._writer = self._table.writer(lanes=lanes)
         self._stage(size)
@@ -160,7 +165,7 @@ class Slots:
         self._with_writer(lambda writer: writer.end_episode())
         self._table.reset()
         self.keys.fill(_NO_KEY)
-        self._written = []
+        self._written, self.has_nan = [], False
         if self._follows:
             self._open[:] = False
 
@@ -168,6 +173,7 @@ class Slots:
         """One row of every lane, which is what a program that trains at every step writes."""
         steps, following = self._one
         places = self._places[0]
+        self._look_for_nan(steps, following)
         self._remove(places)
         try:
             keys = self._with_writer(
@@ -182,6 +188,7 @@ class Slots:
 
     def _write(self, places: Array, lanes: Array | None, steps: dict[str, Any], following: Any) -> None:
         """Write rows ``[T, lanes, …]``, some of which may not follow those before: there an episode ends."""
+        self._look_for_nan(steps, following)
         self._remove(places)
         selected: Any = slice(None) if lanes is None else lanes
         try:
@@ -192,6 +199,11 @@ class Slots:
             self._write_broken(places, lanes, steps, following)
         if self._follows:
             self._note_last(cut(steps, -1), cut(following, -1), selected)
+
+    def _look_for_nan(self, steps: dict[str, Any], following: Any) -> None:
+        """Let `has_nan` count these rows, which do not change later."""
+        if not self.has_nan:
+            self.has_nan = any(any_nan(steps[name]) for name in self._specs) or any_nan(following)
 
     def _note_last(self, steps: dict[str, Any], following: Any, lanes: Any) -> None:
         """Keep what the next rows of these lanes must begin with."""
@@ -345,6 +357,13 @@ def cut(rows: Any, part: Any) -> Any:
     if isinstance(rows, dict):
         return {name: cut(value, part) for name, value in rows.items()}
     return None if rows is None else rows[part]
+
+
+def any_nan(values: Any) -> bool:
+    """Whether an array of numbers, or one in a tree of them, has a NaN. None has not."""
+    if isinstance(values, dict):
+        return any(any_nan(each) for each in values.values())
+    return values is not None and values.dtype.kind == "f" and bool(np.isnan(values).any())
 
 
 def pieces(n: int) -> Iterator[slice]:

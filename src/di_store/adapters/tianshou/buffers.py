@@ -9,7 +9,6 @@ from typing import Any
 import h5py
 import numpy as np
 from tianshou.data import Batch, ReplayBufferManager
-from tianshou.data import PrioritizedReplayBuffer as TianshouPrioritizedReplayBuffer
 from tianshou.data import PrioritizedVectorReplayBuffer as TianshouPrioritizedVectorReplayBuffer
 from tianshou.data import ReplayBuffer as TianshouReplayBuffer
 from tianshou.data import VectorReplayBuffer as TianshouVectorReplayBuffer
@@ -20,12 +19,14 @@ from di_store.adapters.slots import Slots, Tree, columns
 from di_store.adapters.tianshou.entries import (
     as_batch,
     count_step,
+    may_have_nulls,
     order_of,
     part_of,
     spec_of,
     with_arrays,
     zeros_for,
 )
+from di_store.adapters.tianshou.priorities import Prioritized
 
 _STORED = ("obs", "act", "obs_next")
 _FLAGS = ("rew", "terminated", "truncated", "done")
@@ -198,6 +199,24 @@ class _Stored(TianshouReplayBuffer):  # type: ignore[misc]
         count = self.stack_num if stack_num is None else stack_num
         return self._read(index if count == 1 else self._stack(index, count), [key])[key]
 
+    def hasnull(self) -> bool:
+        """As Tianshou's, whose trainer asks after every collection of steps, and which copies all steps to answer.
+
+        Here the rows of the table are looked at once, when they are written, and only the arrays beside it each time.
+        Takes what Tianshou's takes while there may be some.
+        """
+        if self._rows is None or self._may_have_nulls():
+            return bool(super().hasnull())
+        return False
+
+    def _may_have_nulls(self) -> bool:
+        """False if surely no entry of any step has a NaN or None."""
+        if self._rows is None:
+            return True
+        self._rows.flush()
+        others = (value for name, value in self._meta.__dict__.items() if name not in self._columns)
+        return self._rows.has_nan or any(may_have_nulls(each) for each in others)
+
     # -- the rest of Tianshou's interface -------------------------------------------------------------------------
 
     def reset(self, keep_statistics: bool = False) -> None:
@@ -356,19 +375,7 @@ class ReplayBuffer(_Stored):
         self._restore_lanes([order_of(self)])
 
 
-class _Prioritized(TianshouPrioritizedReplayBuffer):  # type: ignore[misc]
-    """Adds importance weights to batches."""
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return super().__getitem__(index)
-        found = super(TianshouPrioritizedReplayBuffer, self).__getitem__(index)
-        weight = self.get_weight(index)
-        found.__dict__["weight"] = np.asarray(weight / np.max(weight) if self._weight_norm else weight)
-        return found
-
-
-class PrioritizedReplayBuffer(_Prioritized, ReplayBuffer):
+class PrioritizedReplayBuffer(Prioritized, ReplayBuffer):
     """In place of Tianshou's `PrioritizedReplayBuffer`, with its arguments."""
 
 
@@ -474,5 +481,5 @@ class VectorReplayBuffer(_StoredVector, TianshouVectorReplayBuffer):  # type: ig
     """
 
 
-class PrioritizedVectorReplayBuffer(_Prioritized, TianshouPrioritizedVectorReplayBuffer, _StoredVector):  # type: ignore[misc]
+class PrioritizedVectorReplayBuffer(Prioritized, TianshouPrioritizedVectorReplayBuffer, _StoredVector):  # type: ignore[misc]
     """In place of Tianshou's `PrioritizedVectorReplayBuffer`, with its arguments. Priorities stay in its sum tree."""

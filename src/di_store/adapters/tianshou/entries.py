@@ -9,7 +9,7 @@ from tianshou.data import Batch
 from tianshou.data.buffer.buffer_base import MalformedBufferError
 
 import di_store
-from di_store.adapters.slots import Column, Tree
+from di_store.adapters.slots import Column, Tree, any_nan
 
 
 def spec_of(value: Any, lead: int) -> Tree | None:
@@ -52,6 +52,15 @@ def part_of(value: Any, part: slice) -> Any:
     if isinstance(value, Batch):
         return as_batch({key: part_of(each, part) for key, each in value.items()})
     return value.part(part) if isinstance(value, Column) else value[part]
+
+
+def may_have_nulls(value: Any) -> bool:
+    """False if `Batch.hasnull` finds none in this entry, nor in any part of it."""
+    if isinstance(value, Batch):
+        return any(may_have_nulls(each) for each in value.values())
+    if not isinstance(value, np.ndarray) or value.dtype.kind not in "biuf":
+        return True  # objects, text, tensors: unknown
+    return any_nan(value)
 
 
 def count_step(state: dict[str, Any], reward: Any, done: Any) -> tuple[int, Any, int, int]:

@@ -1,0 +1,43 @@
+"""Priorities and importance weights, which lie in Tianshou's sum tree."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from tianshou.data import PrioritizedReplayBuffer
+
+
+class Prioritized(PrioritizedReplayBuffer):  # type: ignore[misc]
+    """Adds importance weights to batches."""
+
+    _beta: Any
+    _min_prio: Any
+    _size: Any
+    _weight_norm: Any
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return super().__getitem__(index)
+        found = super(PrioritizedReplayBuffer, self).__getitem__(index)
+        weight = self.get_weight(index)
+        found.__dict__["weight"] = np.asarray(weight / np.max(weight) if self._weight_norm else weight)
+        return found
+
+    def _may_have_nulls(self) -> bool:
+        return bool(super()._may_have_nulls()) or self._weights_may_have_nulls()
+
+    def _weights_may_have_nulls(self) -> bool:
+        """False if no weight of any step is NaN, also after a division by the largest."""
+        lengths: Any = np.atleast_1d(getattr(self, "_lengths", self._size))
+        used = lengths > 0
+        if not used.any():
+            return True
+        tree, offsets = self.weight._value, self.subbuffer_edges[:-1][used]
+        priorities = tree[len(tree) // 2 :]
+        # reduceat reduces what lies between neighboring edges, which is also what lies between the steps of two lanes.
+        edges = np.stack((offsets, offsets + lengths[used]), axis=1).reshape(-1)
+        least = np.minimum.reduceat(priorities, edges[:-1] if edges[-1] == len(priorities) else edges)[::2].min()
+        # Weights rise or fall with the priority, so that all lie between those of the least one and of the sum.
+        weights = (np.array([least, tree[1]]) / self._min_prio) ** -self._beta
+        return not bool(((weights > 0) & (weights < np.inf)).all())
