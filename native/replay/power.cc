@@ -45,8 +45,16 @@ constexpr double kExp[] = {
   return std::bit_cast<double>(std::bit_cast<u64>(polynomial(kExp, fraction)) + (std::bit_cast<u64>(rounded) << 52));
 }
 
+constexpr u32 kAtOnce = 64;
+
+// Through an array of its own: compilers do not take several bases at a time where a result may overwrite a base.
 [[gnu::always_inline]] inline void each(const double* bases, u32 count, double exponent, double* results) {
-  for (u32 i = 0; i < count; ++i) results[i] = one(bases[i], exponent);
+  double from[kAtOnce];
+  for (u32 done = 0; done < count; done += kAtOnce) {
+    const u32 some = std::min(kAtOnce, count - done);
+    std::copy_n(bases + done, some, from);
+    for (u32 i = 0; i < some; ++i) results[done + i] = one(from[i], exponent);
+  }
 }
 
 void plain(const double* bases, u32 count, double exponent, double* results) { each(bases, count, exponent, results); }
