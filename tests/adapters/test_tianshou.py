@@ -145,8 +145,9 @@ def test_same_batches(kind: str, observation: str, option: str) -> None:
     assert len(other.sample_indices(-1)) == 0
     with pytest.raises(IndexError):
         other[one.maxsize]
-    other.reset()
-    assert len(other) == 0
+    for buffer in pair:
+        buffer.reset()
+        assert len(buffer) == len(buffer.unfinished_index()) == 0
 
 
 @pytest.mark.parametrize("following", [True, False])
@@ -256,6 +257,8 @@ def test_hasnull(kind: str, mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
             if time < size // 2:
                 patch.setattr(type(pair[1]._rows), "read", None)
             answers = {buffer.hasnull() for buffer in pair}
+        if time == size // 2:
+            answers |= {copy.deepcopy(buffer).hasnull() for buffer in pair}
         assert len(answers) == 1
         found |= answers
     assert found == {False, "priority" not in mark or "Prioritized" in kind}

@@ -23,6 +23,7 @@ from di_store.adapters.tianshou.entries import (
     order_of,
     part_of,
     spec_of,
+    taken,
     with_arrays,
     zeros_for,
 )
@@ -159,8 +160,8 @@ class _Stored(TianshouReplayBuffer):  # type: ignore[misc]
                 result[name] = data[name]
                 continue
             value = meta.get(name)
-            if plain and type(value) is np.ndarray and (name in _ROWS or not stacks):
-                result[name] = value.take(index, 0)  # faster than value[index]
+            if plain and (name in _ROWS or not stacks) and (rows_of := taken(value, index)) is not None:
+                result[name] = rows_of
             elif name in _ROWS:
                 result[name] = meta[name][index]
             else:
@@ -443,6 +444,14 @@ class _StoredVector(_Stored, ReplayBufferManager):  # type: ignore[misc]
                 buffer = self.buffers[lane]
                 found.append(buffer._random_state.randint(0, buffer._size, count) + self._offset[lane])
         return np.concatenate(found)
+
+    def unfinished_index(self) -> Any:
+        """The last steps of the environments whose episodes go on."""
+        done = self._meta.__dict__.get("done")
+        if self._rows is None or done is None or done.ndim != 1:
+            return super().unfinished_index()
+        last = self.last_index[self._lengths > 0]
+        return last[~done.take(last)]
 
     def _set_batch_for_children(self) -> None:
         for offset, buffer in zip(self._offset.tolist(), self.buffers, strict=True):

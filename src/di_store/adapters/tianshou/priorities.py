@@ -36,7 +36,8 @@ class Prioritized(PrioritizedReplayBuffer):  # type: ignore[misc]
         tree, offsets = self.weight._value, self.subbuffer_edges[:-1][used]
         priorities = tree[len(tree) // 2 :]
         # reduceat reduces what lies between neighboring edges, which is also what lies between the steps of two lanes.
-        edges = np.stack((offsets, offsets + lengths[used]), axis=1).reshape(-1)
+        edges = np.repeat(offsets, 2)
+        edges[1::2] += lengths[used]
         least = np.minimum.reduceat(priorities, edges[:-1] if edges[-1] == len(priorities) else edges)[::2].min()
         # Weights rise or fall with the priority, so that all lie between those of the least one and of the sum.
         weights = (np.array([least, tree[1]]) / self._min_prio) ** -self._beta
