@@ -35,8 +35,8 @@ def seconds(call: Callable[[], Any], times: int) -> float:
     return (time.perf_counter() - begin) / times
 
 
-def memories(width: int, n_envs: int) -> list[tuple[Callable[[], None], Callable[[], Any]]]:
-    """Of skrl and ours: an add and a sample of a full memory."""
+def memories(width: int, n_envs: int) -> list[tuple[Callable[[], None], Callable[[], Any], Callable[[], Any]]]:
+    """Of skrl and ours: an add, a sample of a full memory, and both in turns as a training calls them."""
     columns: dict[str, tuple[int, Any]] = {
         "observations": (width, torch.float32),
         "next_observations": (width, torch.float32),
@@ -57,6 +57,7 @@ def memories(width: int, n_envs: int) -> list[tuple[Callable[[], None], Callable
             (
                 lambda memory=memory: memory.add_samples(**samples),
                 lambda memory=memory: memory.sample([*columns], batch_size=256),
+                lambda memory=memory: (memory.add_samples(**samples), memory.sample([*columns], batch_size=256)),
             )
         )
     return found
@@ -67,7 +68,7 @@ def speeds() -> None:
     for width in (4, 64, 1_024):
         for n_envs in (1, 8, 64, 512):
             pair = memories(width, n_envs)
-            for what, place, times in (("add", 0, 200), ("sample 256", 1, 40)):
+            for what, place, times in (("add", 0, 200), ("sample 256", 1, 40), ("add, sample 256", 2, 40)):
                 rounds = [[seconds(calls[place], times) * 1e6 for calls in pair] for _ in range(ROUNDS)]
                 theirs, ours = (statistics.median(each) for each in zip(*rounds, strict=True))
                 line = f"{width} floats, num_envs={n_envs}, {what}"

@@ -48,6 +48,15 @@ GIVEN = ("observations", "actions", "rewards", "terminated", "rnn", "half")
 NAMES = [*COLUMNS, "no such tensor"]
 
 
+@pytest.fixture(params=["copies", "table"])
+def where(request: Any, monkeypatch: Any) -> str:
+    """Where batches are read from."""
+    if request.param == "table":
+        monkeypatch.setattr("di_store.adapters.skrl.columns._COPIED_BYTES", 0)
+    found: str = request.param
+    return found
+
+
 def _pair(size: int, n_envs: int, columns: Any = COLUMNS, **options: Any) -> tuple[Memory, RandomMemory]:
     found = [cls(memory_size=size, num_envs=n_envs, device="cpu", **options) for cls in (Memory, RandomMemory)]
     for memory in found:
@@ -88,7 +97,7 @@ def _both(seed: int, call: Any, *memories: Any) -> None:
 
 @pytest.mark.parametrize("replacement", [True, False])
 @pytest.mark.parametrize("n_envs", [1, 3, 40])
-def test_same_batches(n_envs: int, replacement: bool) -> None:
+def test_same_batches(n_envs: int, replacement: bool, where: str) -> None:
     """Bit for bit, before and after the memory is full, and in a copy and after pickling."""
     ours, theirs = _pair(30, n_envs, replacement=replacement)
     generator = torch.Generator().manual_seed(0)
@@ -105,7 +114,8 @@ def test_same_batches(n_envs: int, replacement: bool) -> None:
             _both(number, lambda each: each.sample_all(NAMES, mini_batches=4), ours, theirs)
             _both(number, lambda each: each.sample_all(NAMES, mini_batches=2, sequence_length=5), ours, theirs)
             _both(number, lambda each: each.sample_by_index(NAMES, indexes=[0, -1, 3]), ours, theirs)
-    assert set(ours._rows.specs) == set(GIVEN) - {"half"}
+    assert set(ours._columns.rows.specs) == set(GIVEN) - {"half"}
+    assert ours._columns.copied == (where == "copies")
     for loaded in (copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))):
         given = _samples(n_envs, generator)
         other = copy.deepcopy(theirs)
@@ -116,7 +126,64 @@ def test_same_batches(n_envs: int, replacement: bool) -> None:
         _same([[*loaded.tensors_view.values()]], [[*other.tensors_view.values()]])
 
 
-def test_partial_and_several_samples() -> None:
+def test_table_holds_what_is_read_from_copies() -> None:
+    """Also of samples of some environments, of rounds without a tensor, and once a tensor moved out."""
+    memory, _ = _pair(30, 3)
+    generator = torch.Generator().manual_seed(0)
+    for number in range(100):
+        given = _samples((3, 1, 2)[number % 3], generator)
+        if number % 4 == 3:
+            given.pop("actions")
+        memory.add_samples(**given)
+        if number == 70:
+            memory.set_tensor_by_name("rewards", torch.zeros(30, 3, 1))
+        if number % 10 == 0:
+            names = [*memory._columns.rows.specs]
+            data, live = memory._columns.rows.read(slice(None), names)
+            assert (np.ones(90, bool) if live is None else live).sum() == len(memory)
+            held = slice(None) if live is None else live
+            for name in names:
+                assert np.array_equal(data[name][held], memory._columns._plain[name].numpy()[held], equal_nan=True)
+    sampled = memory.sample_all(NAMES)
+    pickled, shared = pickle.loads(pickle.dumps(memory)), copy.copy(memory)
+    shared.share_memory()
+    assert pickled._columns.copied
+    assert not shared._columns.copied
+    for other in (pickled, shared):
+        _same(other.sample_all(NAMES), sampled)
+
+
+def test_large_memories_are_only_in_the_table(monkeypatch: Any) -> None:
+    """Above the limit of copies, and as soon as it is shared."""
+    monkeypatch.setattr("di_store.adapters.skrl.columns._COPIED_BYTES", 40_000)
+    for size, copied in ((10, True), (11, False)):
+        memory = Memory(memory_size=size, device="cpu")
+        memory.create_tensor("observations", size=1_000, dtype=torch.float32)
+        memory.add_samples(observations=torch.ones(1, 1_000))
+        assert [*memory._columns._plain] == (["observations"] if copied else [])
+        assert memory.sample(["observations"], batch_size=2)[0][0].sum() == 1_000
+        memory.share_memory()
+        assert not memory._columns._plain
+        assert memory._columns.rows._copies is None
+
+
+def test_what_is_changed_in_place() -> None:
+    """Tensors of a batch, and those by name of what is in the store, are copies."""
+    memory, _ = _pair(4, 2, {"rewards": COLUMNS["rewards"]})
+    for _ in range(4):
+        memory.add_samples(rewards=torch.ones(2, 1))
+    for tensor in (
+        memory.sample(["rewards"], batch_size=3)[0][0],
+        memory.sample_all(["rewards"])[0][0],
+        memory.sample_by_index(["rewards"], indexes=torch.arange(3))[0][0],
+        memory.get_tensor_by_name("rewards"),
+        memory.tensors_view["rewards"],
+    ):
+        tensor.zero_()
+    assert memory.get_tensor_by_name("rewards").sum() == 8
+
+
+def test_partial_and_several_samples(where: str) -> None:
     """Samples of some environments at a time, of one, and several of a single environment."""
     ours, theirs = _pair(6, 5)
     generator = torch.Generator().manual_seed(0)
@@ -148,7 +215,7 @@ def test_partial_and_several_samples() -> None:
         ours.add_samples()
 
 
-def test_tensors_set_by_name() -> None:
+def test_tensors_set_by_name(where: str) -> None:
     """Late tensors, and one that moves out of the store; the same as in skrl, also once the memory is overwritten."""
     ours, theirs = _pair(10, 4)
     generator = torch.Generator().manual_seed(0)
@@ -160,7 +227,7 @@ def test_tensors_set_by_name() -> None:
             for name in ("returns", "rewards"):
                 for memory in (ours, theirs):
                     memory.set_tensor_by_name(name, memory.get_tensor_by_name("rewards") * 2 + number)
-            assert "rewards" not in ours._rows.specs
+            assert "rewards" not in ours._columns.rows.specs
         _both(number, lambda each: each.sample_all(NAMES), ours, theirs)
     for memory in (ours, theirs):
         memory.create_tensor("later", size=2)
@@ -172,7 +239,7 @@ def test_tensors_set_by_name() -> None:
             call()
 
 
-def test_a_tensor_that_is_left_out_keeps_its_values() -> None:
+def test_a_tensor_that_is_left_out_keeps_its_values(where: str) -> None:
     """As in skrl, a slot keeps what it had in tensors that `add_samples` does not name."""
     ours, theirs = _pair(5, 3)
     for number in range(14):
@@ -184,7 +251,7 @@ def test_a_tensor_that_is_left_out_keeps_its_values() -> None:
         _both(number, lambda each: each.sample_all(NAMES), ours, theirs)
 
 
-def test_reset() -> None:
+def test_reset(where: str) -> None:
     """After reset() nothing of before is drawn."""
     memory, _ = _pair(5, 3)
     for number in range(7):
@@ -296,7 +363,7 @@ def _dqn(memory: Any, n_envs: int, steps: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("n_envs", [1, 3])
-def test_same_training_off_policy(n_envs: int) -> None:
+def test_same_training_off_policy(n_envs: int, where: str) -> None:
     """DQN ends with the same weights, to the bit, as with skrl's memory."""
     assert torch.equal(_dqn(Memory, n_envs, 150), _dqn(RandomMemory, n_envs, 150))
 
@@ -315,7 +382,7 @@ def _ppo(memory: Any, n_envs: int, steps: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("n_envs", [1, 3])
-def test_same_training_on_policy(n_envs: int) -> None:
+def test_same_training_on_policy(n_envs: int, where: str) -> None:
     """PPO, which writes values, returns and advantages late."""
     assert torch.equal(_ppo(Memory, n_envs, 100), _ppo(RandomMemory, n_envs, 100))
 

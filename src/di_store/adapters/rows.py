@@ -32,13 +32,23 @@ class Rows:
         slots: rows that it holds.
         chunk: rows that one call usually writes.
         option: the argument that sets the size, which errors name.
+        copies: arrays ``[slots, …]`` of all columns, which the caller reads itself; None: none. Rows are assigned to
+            their slots of these, and gathered there.
 
     Attributes:
         keys: uint64[slots]: which item of the table a slot holds.
     """
 
-    def __init__(self, specs: Mapping[str, di_store.Spec], slots: int, *, chunk: int = 1, option: str) -> None:
-        self.specs, self.slots, self._chunk = dict(specs), slots, chunk
+    def __init__(
+        self,
+        specs: Mapping[str, di_store.Spec],
+        slots: int,
+        *,
+        chunk: int = 1,
+        option: str,
+        copies: dict[str, Array] | None = None,
+    ) -> None:
+        self.specs, self.slots, self._chunk, self._copies = dict(specs), slots, chunk, copies
         self.keys = np.full(slots, _NO_KEY)
         # Names that cannot name a column are numbered.
         self._names = {
@@ -64,7 +74,8 @@ class Rows:
     def _stage(self) -> None:
         row = sum(self._zeros(spec, 1).nbytes for spec in self.specs.values())
         self.limit = max(self._chunk, min(_MOST_STAGED * self._chunk, _STAGED_BYTES // max(row, 1)))
-        self._staged = {name: self._zeros(spec, self.limit) for name, spec in self.specs.items()}
+        # Of `_staged`, the rows that were gathered begin at `_first` if it holds all slots, otherwise at 0.
+        self._staged = self._copies or {name: self._zeros(spec, self.limit) for name, spec in self.specs.items()}
         self._first = self._count = 0
 
     @staticmethod
@@ -83,6 +94,8 @@ class Rows:
         if begin == 0:
             self._first = slot
         self._count = begin + count
+        if self._copies is not None:
+            begin = slot
         return self._staged, slice(begin, begin + count)
 
     def write(self, slot: int, columns: Mapping[str, Array]) -> None:
@@ -102,10 +115,17 @@ class Rows:
         self._in_order = self._in_order and self._next in (-1, self._first, self._first + self.slots)
         if not self._in_order:  # the table would evict rows of other slots
             self._table.delete(self.keys[slots])
-        rows = {"row": {names[name]: staged[:count] for name, staged in self._staged.items()}}
+        part = slice(count) if self._copies is None else slots
+        rows = {"row": {names[name]: staged[part] for name, staged in self._staged.items()}}
         self.keys[slots] = self._table.extend(rows)
         self._next = slots.stop
         self._held = min(self._held + count, self.slots) if self._in_order else 0
+
+    def drop_copies(self) -> None:
+        """Write no more into `copies`."""
+        self.flush()
+        self._copies = None
+        self._stage()
 
     def clear(self) -> None:
         """Remove all rows."""
@@ -155,7 +175,7 @@ class Rows:
     def __getstate__(self) -> dict[str, Any]:
         """The table by name, and the keys: what is loaded reads and writes the same rows."""
         self.flush()
-        state = self.__dict__.copy()
+        state = self.__dict__ | {"_copies": None}
         del state["_staged"]
         return state
 

@@ -1,0 +1,296 @@
+"""The tensors of a memory: those in a table, ordinary ones, and ordinary copies of what is in the table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+import di_store
+from di_store.adapters.rows import Array, Rows
+
+_STORED = {
+    getattr(torch, name): np.dtype(name)
+    for name in ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
+}
+_COPIED_BYTES = 256 << 20
+"""The most bytes of samples that are also kept in ordinary tensors, from which they are read."""
+
+
+class Columns:
+    """Tensors by name, ``[memory_size * num_envs, …]``, written and read by slots.
+
+    A slot counts through the environments of a time first. The first `write` decides which tensors are in the table:
+    those that it is given. The others are ordinary tensors. What was not written is NaN, or 0 where there is no NaN.
+
+    Of samples that take at most 256 MiB on the CPU there are ordinary tensors besides. Writes assign to these, and the
+    table takes its rows from there, some at a time; reads gather from these.
+
+    Args:
+        memory_size: times.
+        num_envs: environments.
+        device: of ordinary tensors, and of what is read.
+
+    Attributes:
+        kinds: dtype of each declared tensor, and the shape of one sample.
+        rows: the table; None: there is none yet.
+        copied: whether ordinary tensors hold what is in the table.
+    """
+
+    def __init__(self, memory_size: int, num_envs: int, device: Any) -> None:
+        self.kinds: dict[str, tuple[Any, tuple[int, ...]]] = {}
+        self.rows: Rows | None = None
+        self.copied = False
+        self._lead, self._slots, self._next = (memory_size, num_envs), memory_size * num_envs, 0
+        self._device, self._cpu = device, device.type == "cpu"
+        self._plain: dict[str, Any] = {}  # ordinary tensors
+        self._arrays: dict[str, Array] = {}  # the same as numpy sees them, where it has the type
+        self._shared = False
+        self._shared_keys: Any = None
+
+    def declare(self, name: str, dtype: Any, shape: tuple[int, ...]) -> None:
+        """Add a tensor, with samples of this shape."""
+        self.kinds[name] = dtype, shape
+        if self.rows is not None:  # its table has its columns
+            self._make_plain(name)
+
+    def is_stored(self, name: str) -> bool:
+        """Whether the tensor is in the table, or can be in the table that the first write makes."""
+        return name not in self._plain if self.rows is None else name in self.rows.specs
+
+    def _empty(self, name: str) -> Any:
+        """As skrl's: NaN marks what was not written."""
+        dtype, shape = self.kinds[name]
+        empty = torch.zeros((self._slots, *shape), dtype=dtype, device=self._device)
+        return empty.fill_(float("nan")) if dtype.is_floating_point else empty
+
+    def _make_plain(self, name: str) -> Any:
+        tensor = self._empty(name)
+        if self._shared and self._cpu:
+            tensor.share_memory_()
+        self._keep_plain(name, tensor)
+        return tensor
+
+    def _keep_plain(self, name: str, tensor: Any) -> None:
+        self._plain[name] = tensor
+        if self._cpu and tensor.dtype in _STORED:
+            self._arrays[name] = tensor.numpy()
+
+    def _make_rows(self, specs: dict[str, di_store.Spec]) -> Rows:
+        copies = None
+        if self.copied:
+            for name in specs:
+                if name not in self._plain:
+                    self._make_plain(name)
+            copies = {name: self._arrays[name] for name in specs}
+        rows = Rows(specs, self._slots, chunk=self._lead[1], option="memory_size=", copies=copies)
+        if self._shared:
+            self._share_keys(rows)
+        return rows
+
+    # -- writing ------------------------------------------------------------------------------------------------
+
+    def write(self, slot: int, count: int, given: dict[str, Any]) -> None:
+        """Write `count` samples from `slot` on; tensors that are not given keep what they have.
+
+        Args:
+            slot: the first one.
+            count: samples.
+            given: tensors ``[count, …]`` of declared names.
+        """
+        self._next = (slot + count) % self._slots
+        rows = self.rows
+        if rows is None and (rows := self._first_rows(given)) is None:
+            self._write_plain(slot, count, given)
+            return
+        if self.copied and count <= rows.limit:
+            self._write_copies(rows, slot, count, given)
+            return
+        missing = [name for name in rows.specs if name not in given]
+        values = given | self.read(slice(slot, slot + count), missing) if missing else given
+        if count > rows.limit:
+            rows.write(slot, {name: _array(values[name]) for name in rows.specs})
+        else:
+            staged, part = rows.place(slot, count)
+            for name, column in staged.items():
+                column[part] = _array(values[name])
+        if self._shared:
+            rows.flush()
+        if len(given) + len(missing) > len(rows.specs):
+            self._write_plain(slot, count, {name: value for name, value in given.items() if name not in rows.specs})
+
+    def _write_copies(self, rows: Rows, slot: int, count: int, given: dict[str, Any]) -> None:
+        """`write` if there are copies, from which the table takes its rows later."""
+        rows.place(slot, count)
+        arrays, part = self._arrays, slice(slot, slot + count)
+        for name, value in given.items():
+            if name not in arrays:
+                self._write_plain(slot, count, {name: value})
+            else:
+                try:
+                    arrays[name][part] = value.numpy()
+                except (RuntimeError, TypeError):
+                    arrays[name][part] = _array(value)
+
+    def _first_rows(self, given: dict[str, Any]) -> Rows | None:
+        """The table, with a column for each given tensor that is of a type numpy has; None: there is none."""
+        specs = {}
+        for name in given:
+            dtype, shape = self.kinds[name]
+            if dtype in _STORED and name not in self._plain:
+                specs[name] = di_store.Spec(shape, _STORED[dtype])
+        sizes = [self.kinds[name][0].itemsize * int(np.prod(self.kinds[name][1])) for name in specs]
+        self.copied = self._cpu and not self._shared and self._slots * sum(sizes) <= _COPIED_BYTES
+        self.rows = self._make_rows(specs) if specs else None
+        return self.rows
+
+    def _write_plain(self, slot: int, count: int, given: dict[str, Any]) -> None:
+        for name, value in given.items():
+            flat = self._plain[name] if name in self._plain else self._make_plain(name)
+            flat[slot : slot + count].copy_(value)
+
+    def set(self, name: str, tensor: Any) -> None:
+        """Set all of a tensor, ``[memory_size, num_envs, …]``, which from now on is an ordinary tensor."""
+        if self.rows is not None and name in self.rows.specs:
+            self._move_out(self.rows, name)
+        flat = self._plain[name] if name in self._plain else self._make_plain(name)
+        with torch.no_grad():
+            flat.view(*self._lead, *flat.shape[1:]).copy_(tensor)
+
+    def _move_out(self, old: Rows, name: str) -> None:
+        """Make a table without this column; that happens once for each such tensor of an agent."""
+        pieces = old.pieces(self._next)
+        rest = {each: spec for each, spec in old.specs.items() if each != name}
+        self.rows = self._make_rows(rest) if rest else None
+        flat = self._plain[name] if self.copied else self._make_plain(name)
+        for slot, data in pieces:
+            values = torch.from_numpy(data.pop(name))
+            flat[slot : slot + len(values)] = values.to(self._device)
+            if self.rows is not None:
+                self.rows.write(slot, data)
+
+    def clear(self) -> None:
+        """Remove all samples from the table; ordinary tensors keep theirs."""
+        self._next = 0
+        if self.rows is not None:
+            self.rows.clear()
+            if self.copied:
+                for name in self.rows.specs:
+                    self._plain[name].copy_(self._empty(name))
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    def read(self, slots: Any, names: list[str]) -> dict[str, Any]:
+        """New tensors ``[n, …]`` of the names that exist.
+
+        Args:
+            slots: indexes, also negative ones, which count from the end; or a slice.
+            names: of tensors.
+        """
+        rows, found = self.rows, {}
+        stored = [] if rows is None or self.copied else [name for name in names if name in rows.specs]
+        if rows is not None and stored:
+            found = self._read_rows(rows, slots, stored)
+            if len(found) == len(names):
+                return found
+        if not isinstance(slots, slice):
+            slots = torch.as_tensor(slots, device=self._device)
+        for name in names:
+            if name in found or name not in self.kinds:
+                continue
+            if (flat := self._plain.get(name)) is None:
+                flat = self._empty(name) if rows is None else self._make_plain(name)
+            found[name] = _select(flat, slots)
+        return found
+
+    def _read_rows(self, rows: Rows, slots: Any, names: list[str]) -> dict[str, Any]:
+        if not isinstance(slots, slice):
+            slots = slots.numpy() if type(slots) is torch.Tensor and not slots.is_cuda else np.asarray(slots)
+        data, live = rows.read(slots, names)
+        if live is not None:
+            for value in data.values():
+                if value.dtype.kind == "f":
+                    value[~live] = np.nan
+        tensor = torch.from_numpy
+        return {name: tensor(value) if self._cpu else tensor(value).to(self._device) for name, value in data.items()}
+
+    def tensor(self, name: str) -> Any:
+        """All of a tensor, ``[memory_size, num_envs, …]``: the ordinary one itself, or a copy of what is in the table.
+
+        Raises:
+            KeyError: it was not declared.
+        """
+        if name not in self.kinds:
+            raise KeyError(name)
+        if self.rows is not None and name in self.rows.specs:
+            flat = self.read(slice(None), [name])[name]  # a change of `_plain` itself would not reach the table
+        elif (flat := self._plain.get(name)) is None:  # nothing was written yet, so it may still become a column
+            flat = self._empty(name) if self.rows is None else self._make_plain(name)
+        return flat.view(*self._lead, *flat.shape[1:])
+
+    # -- processes ----------------------------------------------------------------------------------------------
+
+    def share(self) -> None:
+        """Let copies that are pickled from now on read and write the same samples."""
+        self._shared = True
+        if self.rows is not None:
+            self._share_keys(self.rows)
+            if self.copied:  # other processes write to the table only
+                self.rows.drop_copies()
+                self._plain = {name: each for name, each in self._plain.items() if name not in self.rows.specs}
+        self.copied, self._arrays = False, {}
+        for tensor in self._plain.values():
+            if not tensor.is_cuda:
+                tensor.share_memory_()
+
+    def _share_keys(self, rows: Rows) -> None:
+        self._shared_keys = torch.from_numpy(rows.keys.view(np.int64)).clone().share_memory_()
+        rows.keys = self._shared_keys.numpy().view(np.uint64)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """After `share` the table by name, otherwise its rows."""
+        state = self.__dict__.copy()
+        del state["_arrays"]
+        rows: Rows | None = state.pop("rows")
+        if rows is None:
+            return state
+        if self._shared:
+            inner = rows.__getstate__()
+            del inner["keys"]
+            return state | {"_rows_state": inner}
+        state["_plain"] = {name: each for name, each in self._plain.items() if name not in rows.specs}
+        return state | {"_specs": rows.specs, "_pieces": [*rows.pieces(self._next)]}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        inner, specs, pieces = (state.pop(name, None) for name in ("_rows_state", "_specs", "_pieces"))
+        self.__dict__.update(state)
+        self.rows, self._arrays = None, {}
+        for name, tensor in self._plain.items():
+            self._keep_plain(name, tensor)
+        if inner is not None:
+            self.rows = Rows.__new__(Rows)
+            self.rows.__setstate__(inner | {"keys": self._shared_keys.numpy().view(np.uint64)})
+        elif specs is not None:
+            self.rows = self._make_rows(specs)
+            for slot, data in pieces:
+                self.rows.write(slot, data)
+
+
+def _select(flat: Any, slots: Any) -> Any:
+    """A copy of these slots of a tensor."""
+    if isinstance(slots, slice):
+        return flat[slots].clone()
+    try:
+        return flat.index_select(0, slots)  # of small rows it takes half the time of an index
+    except (IndexError, RuntimeError):  # what counts from the end, flags
+        return flat[slots]
+
+
+def _array(tensor: Any) -> Array:
+    """A tensor as an array; of another device, or one that gradients flow to, its values."""
+    try:
+        found: Array = tensor.numpy()
+    except (RuntimeError, TypeError):
+        found = tensor.detach().cpu().numpy()
+    return found

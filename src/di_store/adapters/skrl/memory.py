@@ -1,0 +1,252 @@
+"""skrl's `RandomMemory` over `Columns`: its indexes, batches and files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from skrl.memories.torch import RandomMemory
+from skrl.utils.spaces.torch import compute_space_size
+
+from di_store.adapters.skrl.columns import Columns
+
+_AT_ONCE = 4_096
+"""Samples that are written in one call while a file is loaded."""
+
+
+class Memory(RandomMemory):  # type: ignore[misc]
+    """In place of skrl's `RandomMemory`, with its arguments, methods and results.
+
+    The first `add_samples` decides what lies in the store: the tensors that it names. The others (an agent writes
+    `returns` and `advantages` later, by `set_tensor_by_name`) are ordinary tensors. A tensor that is in the store and
+    is set by `set_tensor_by_name` moves out of it.
+
+    A memory of at most 256 MiB on the CPU also keeps ordinary tensors of what is in the store, and reads batches from
+    them, because to gather small samples costs less than to look them up in a table. Samples reach the table some at a
+    time. With `share_memory` there is the table only.
+
+    Args:
+        memory_size: samples of each environment.
+        num_envs: environments.
+        device: of the tensors of a batch, and of the ordinary tensors. The store is in the machine's memory.
+        export: whether to write a file each time the memory is full.
+        export_format: of that file: "pt", "npz" or "csv".
+        export_directory: its folder.
+        replacement: whether a batch may hold a sample twice.
+
+    Raises:
+        ValueError: an export format that skrl does not know. di_store.CapacityError (from the first `add_samples`):
+            more than the machine's memory.
+    """
+
+    def __init__(
+        self,
+        *,
+        memory_size: int,
+        num_envs: int = 1,
+        device: Any = None,
+        export: bool = False,
+        export_format: Any = "pt",
+        export_directory: str = "",
+        replacement: bool = False,
+    ) -> None:
+        super().__init__(
+            memory_size=memory_size,
+            num_envs=num_envs,
+            device=device,
+            export=export,
+            export_format=export_format,
+            export_directory=export_directory,
+            replacement=replacement,
+        )
+        self.memory_index: int
+        self.env_index: int
+        self._columns = Columns(memory_size, num_envs, self.device)
+        self.tensors: Mapping[str, Any] = _Tensors(self._columns, flat=False)
+        self.tensors_view: Mapping[str, Any] = _Tensors(self._columns, flat=True)
+
+    # -- columns ------------------------------------------------------------------------------------------------
+
+    def create_tensor(self, name: str, *, size: Any, dtype: Any = None, keep_dimensions: bool = False) -> bool:
+        """Declare a tensor ``[memory_size, num_envs, size]``, as skrl's; False: `size` is None, or it exists."""
+        if size is None:
+            return False
+        if keep_dimensions and not isinstance(size, (tuple, list)):
+            raise ValueError("Only sequences of integers are supported as `size` when `keep_dimensions` is enabled")
+        shape = tuple(size) if keep_dimensions else (compute_space_size(size, occupied_size=True),)
+        if name in self._columns.kinds:
+            known, had = self._columns.kinds[name]
+            if had != shape:
+                raise ValueError(f"Tensor size ({shape}) doesn't match the existing one ({had}): '{name}'")
+            if dtype is not None and dtype != known:
+                raise ValueError(f"Tensor dtype ({dtype}) doesn't match the existing one ({known}): '{name}'")
+            return False
+        self._columns.declare(name, dtype or torch.get_default_dtype(), shape)
+        return True
+
+    def set_tensor_by_name(self, name: str, tensor: Any) -> None:
+        """Set all of a tensor, which from now on is an ordinary tensor."""
+        if name not in self._columns.kinds:
+            raise KeyError(name)
+        self._columns.set(name, tensor)
+
+    # -- writing ------------------------------------------------------------------------------------------------
+
+    def add_samples(self, **tensors: Any) -> None:
+        """Add samples of all environments, of some, or several of one environment, as skrl's.
+
+        Raises:
+            ValueError: no tensor, or a shape of more samples than fit.
+        """
+        if not tensors:
+            raise ValueError(
+                "There are no samples. Provide samples as key-value arguments, where keys are the tensor names"
+            )
+        first = tensors["observations"] if "observations" in tensors else next(iter(tensors.values()))
+        count, size = first.shape[0] if first.ndim == 2 else 1, self.memory_size * self.num_envs
+        slot = self.memory_index * self.num_envs
+        if count != self.num_envs or first.ndim == 1:
+            slot += self.env_index
+            end = size if self.num_envs == 1 else slot - self.env_index + self.num_envs
+            if first.ndim > 2 or count > (size if self.num_envs == 1 else end - slot):
+                raise ValueError(
+                    f"Expected shape (current_num_envs, data_size) where current_num_envs <= {self.num_envs}, "
+                    f"got {tuple(first.shape)}"
+                )
+        kinds = self._columns.kinds
+        given = {name: tensor for name, tensor in tensors.items() if tensor is not None and name in kinds}
+        if first.ndim == 1:
+            given = {name: tensor.unsqueeze(0) for name, tensor in given.items()}
+        fits = min(count, size - slot)
+        if fits == count:
+            self._columns.write(slot, count, given)
+        else:  # one environment: the rest goes to the front
+            self._columns.write(slot, fits, {name: tensor[:fits] for name, tensor in given.items()})
+            self._columns.write(0, count - fits, {name: tensor[fits:] for name, tensor in given.items()})
+        if count == self.num_envs and first.ndim == 2:
+            self.memory_index += 1
+        else:
+            self.memory_index, self.env_index = divmod(slot + count, self.num_envs)
+        if self.memory_index >= self.memory_size:
+            self.memory_index -= self.memory_size
+            self.filled = True
+            if self.export:
+                self.save(directory=self.export_directory, format=self.export_format)
+
+    def reset(self) -> None:
+        """Remove all samples."""
+        super().reset()
+        self._columns.clear()
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    def sample_by_index(self, names: list[str], *, indexes: Any, mini_batches: int = 1) -> list[list[Any]]:
+        """Samples of these indexes, which count through the environments of a time first, as skrl's."""
+        found = self._columns.read(indexes, names)
+        if mini_batches == 1:
+            return [[found.get(name) for name in names]]
+        ends = np.cumsum([len(part) for part in np.array_split(np.arange(len(indexes)), mini_batches)])
+        parts = zip([0, *ends[:-1]], ends, strict=True)
+        return [[found[name][begin:end] if name in found else None for name in names] for begin, end in parts]
+
+    def sample_all(self, names: list[str], *, mini_batches: int = 1, sequence_length: int = 1) -> list[list[Any]]:
+        """All samples, as skrl's; in the order of environments if `sequence_length` is more than 1."""
+        if sequence_length > 1:
+            return self.sample_by_index(names, indexes=self.all_sequence_indexes, mini_batches=mini_batches)
+        found = self._columns.read(slice(None), names)
+        size = self.memory_size * self.num_envs // mini_batches
+        parts = [slice(size * number, size * (number + 1)) for number in range(mini_batches)]
+        if mini_batches == 1:
+            parts = [slice(None)]
+        return [[found[name][part] if name in found else None for name in names] for part in parts]
+
+    # -- files --------------------------------------------------------------------------------------------------
+
+    def save(self, directory: str = "", *, format: Any = "pt") -> None:
+        """Write all tensors to a file, as skrl's."""
+        tensors = self.tensors, self.tensors_view
+        self.tensors = {name: tensors[0][name] for name in self._columns.kinds}
+        self.tensors_view = {name: each.view(-1, *each.shape[2:]) for name, each in self.tensors.items()}
+        try:
+            super().save(directory, format=format)
+        finally:
+            self.tensors, self.tensors_view = tensors
+
+    def load(self, path: str) -> None:
+        """Take over the samples of a file that `save` wrote, in place of those that are there.
+
+        Slots behind the last one of which a float is a number count as empty, as no file says how many were written.
+
+        Raises:
+            ValueError: another kind of file, or tensors of another shape. NotImplementedError: a csv file.
+        """
+        if path.endswith(".pt"):
+            data = torch.load(path, map_location="cpu")
+        elif path.endswith(".npz"):
+            with np.load(path) as file:
+                data = {name: torch.from_numpy(file[name]) for name in file}
+        elif path.endswith(".csv"):
+            raise NotImplementedError("Loading from csv is not supported yet")
+        else:
+            raise ValueError(f"File at path '{path}' has an unsupported format")
+        lead, kinds = (self.memory_size, self.num_envs), self._columns.kinds
+        for name, tensor in data.items():
+            expected = (*lead, *kinds[name][1]) if name in kinds else (*lead, *tensor.shape[2:])
+            if tuple(tensor.shape) != expected:
+                raise ValueError(f"'{name}' is {list(tensor.shape)} in {path}, and {list(expected)} in this memory")
+            self.create_tensor(name, size=expected[2:], dtype=tensor.dtype, keep_dimensions=True)
+        self._take_over(data)
+
+    def _take_over(self, data: dict[str, Any]) -> None:
+        stored = [name for name in data if self._columns.is_stored(name)]
+        written = np.zeros(self.memory_size * self.num_envs, bool)
+        for tensor in data.values():
+            if tensor.is_floating_point():
+                written |= ~torch.isnan(tensor).flatten(2).all(2).flatten().numpy()
+        has_floats = any(tensor.is_floating_point() for tensor in data.values())
+        count = int(np.flatnonzero(written)[-1]) + 1 if written.any() else 0 if has_floats else len(written)
+        self.reset()
+        flat = {name: data[name].flatten(0, 1) for name in stored}
+        for begin in range(0, count, _AT_ONCE):
+            part = slice(begin, min(begin + _AT_ONCE, count))
+            self._columns.write(begin, part.stop - begin, {name: tensor[part] for name, tensor in flat.items()})
+        for name in data:
+            if not self._columns.is_stored(name):
+                self.set_tensor_by_name(name, data[name])
+        self.filled = count == len(written)
+        self.memory_index, self.env_index = (0, 0) if self.filled else divmod(count, self.num_envs)
+
+    # -- processes ----------------------------------------------------------------------------------------------
+
+    def share_memory(self) -> None:
+        """Let copies that are pickled from now on read and write the same samples, as skrl's.
+
+        As in skrl, how many samples there are is not shared: each process has indexes of its own.
+        """
+        self._columns.share()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: each for name, each in self.__dict__.items() if name not in ("tensors", "tensors_view")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.tensors, self.tensors_view = _Tensors(self._columns, flat=False), _Tensors(self._columns, flat=True)
+
+
+class _Tensors(Mapping[str, Any]):
+    """The tensors of a memory by name; those in the store are read when they are asked for."""
+
+    def __init__(self, columns: Columns, *, flat: bool) -> None:
+        self._columns, self._flat = columns, flat
+
+    def __getitem__(self, name: str) -> Any:
+        tensor = self._columns.tensor(name)
+        return tensor.flatten(0, 1) if self._flat else tensor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns.kinds)
+
+    def __len__(self) -> int:
+        return len(self._columns.kinds)
