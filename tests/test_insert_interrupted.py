@@ -15,9 +15,11 @@ from interrupting import Interrupt, forget_handled
 import di_store
 from di_store.base import config
 from di_store.replay import inserter as insert
+from di_store.replay import table as table_module
 from di_store.runtime import waits
 
 INSERT = str(Path(insert.__file__))
+TABLE = str(Path(table_module.__file__))
 CONFIG = str(Path(config.__file__))
 
 
@@ -114,7 +116,8 @@ def test_interrupted_at_any_instruction(store: di_store.Store, name: str, one: b
     view, value, batch = VIEWS[name]
     table = store.create_table("t", capacity=32, view=view)
     table.insert(value)
-    call = (lambda: table.insert(value)) if one else (lambda: table.extend(batch))
+    # A timeout of another type than float or int is one that the core leaves to the package.
+    call = (lambda: table.insert(value, timeout=np.float64(60))) if one else (lambda: table.extend(batch))
     at, more = 0, True
     while more:
         at += 1
@@ -122,6 +125,21 @@ def test_interrupted_at_any_instruction(store: di_store.Store, name: str, one: b
         assert isinstance(error, Tick) if more else error is None, f"at instruction {at}: {error!r}"
         check_serves(table, value)
     assert at > 20
+    check_whole(table)
+    assert store.check() == []
+
+
+def test_interrupted_at_any_instruction_of_an_insert_at_once(store: di_store.Store) -> None:
+    """One that the core does by itself: few instructions are left."""
+    table = store.create_table("t", capacity=32)
+    table.insert(ROW)
+    at, more = 0, True
+    while more:
+        at += 1
+        more, error = interrupted(at, lambda: table.insert(ROW), INSERT, TABLE)
+        assert isinstance(error, Tick) if more else error is None, f"at instruction {at}: {error!r}"
+        check_serves(table, ROW)
+    assert 2 < at < 40
     check_whole(table)
     assert store.check() == []
 

@@ -1,6 +1,8 @@
 #define DI_IMPORT_NUMPY
 #include "bindings/bindings.h"
 
+#include <cmath>
+
 #include "attach/fork.h"
 #include "attach/looks.h"
 #include "heap/blocks.h"
@@ -145,6 +147,14 @@ std::string shown(nb::handle object) {
   return {PyBytes_AS_STRING(bytes.ptr()), static_cast<std::size_t>(PyBytes_GET_SIZE(bytes.ptr()))};
 }
 
+std::optional<double> plain_seconds(nb::handle timeout) {
+  if (timeout.is_none()) return -1;
+  if (!PyFloat_CheckExact(timeout.ptr()) && !PyLong_CheckExact(timeout.ptr())) return std::nullopt;
+  const double seconds = PyFloat_AsDouble(timeout.ptr());
+  if (seconds == -1) PyErr_Clear();  // an int beyond every float, perhaps
+  return seconds >= 0 && std::isfinite(seconds) ? std::optional<double>(seconds) : std::nullopt;
+}
+
 nb::object interned(nb::handle text) {
   PyObject* at = text.ptr();
   Py_INCREF(at);
@@ -267,6 +277,7 @@ NB_MODULE(_core, module) {
   di::py::bind_arena(module);
   di::py::bind_table(module);
   di::py::bind_reader(module);
+  di::py::bind_late(module);
   di::py::bind_chunks(module);
   di::py::bind_attendance(module);
   di::py::bind_writer(module);

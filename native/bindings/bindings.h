@@ -56,6 +56,9 @@ std::span<const T> view_of(const nb::object& array) {
   return {static_cast<const T*>(PyArray_DATA(at)), static_cast<std::size_t>(PyArray_SIZE(at))};
 }
 
+// A timeout of a plain type in seconds, -1 for no limit; nothing: the package checks it.
+std::optional<double> plain_seconds(nb::handle timeout);
+
 template <class T>
 T take(nb::handle from, const char* key) {
   return nb::cast<T>(from[key]);
@@ -122,6 +125,7 @@ void bind_enums(nb::module_& module);
 void bind_arena(nb::module_& module);
 void bind_table(nb::module_& module);
 void bind_reader(nb::module_& module);
+void bind_late(nb::module_& module);
 void bind_chunks(nb::module_& module);
 void bind_attendance(nb::module_& module);
 void bind_writer(nb::module_& module);

@@ -216,7 +216,7 @@ void Cells::leaf(u32 index, nb::handle value, const CallShape& shape, ColumnInpu
     input->step_stride = column.bytes * shape.lanes;
     bytes_ += column.bytes * shape.cells();
     if (exact(column, value, lead, leads, input)) return;
-    if (leads == 0 && scalar(column, value, input)) return;
+    if ((leads == 0 || shape.or_bare) && scalar(column, value, input)) return;
   } else if (ragged_rows(index, value, leads, shape.cells(), input)) {
     return;
   }

@@ -15,6 +15,7 @@ struct CallShape {  // the leading axes of a call's leaves, before the column's 
   u64 lanes = 1;
   bool time = false;     // there is an axis of steps, the first one
   bool by_lane = false;  // there is an axis of lanes
+  bool or_bare = false;  // of one cell: a number may lack these axes
 
   u64 cells() const { return steps * lanes; }
 };

@@ -8,7 +8,6 @@
 
 #include "arena/clients.h"
 #include "bindings/bindings.h"
-#include "replay/late_update.h"
 #include "replay/row_list.h"
 
 namespace di::py {
@@ -111,7 +110,6 @@ class Reader {
   Reader(TablePointer table, nb::dict plan)
       : table_(table),
         view_(view_spec(nb::cast<nb::dict>(plan["view"]))),
-        columns_(take<std::vector<std::string>>(plan, "columns")),
         batches_(std::move(table), std::move(plan)) {}
   nb::object sample(u32 n, nb::handle beta, nb::handle which, bool distinct);
   void enter();
@@ -123,15 +121,11 @@ class Reader {
   Measured measure(nb::handle keys, Deadline deadline);
   std::optional<Undelivered> undelivered(Draws& draws);
   nb::object rows(RowList& list, nb::handle keys, u64 count, nb::handle observed, Deadline deadline);
-  u64 update(nb::handle keys, const std::vector<std::tuple<u32, nb::object>>& values, i64 first, u32 count,
-             Deadline deadline);
 
  private:
   TablePointer table_;
   ViewSpec view_;
-  std::vector<std::string> columns_;
   BatchMaker batches_;
-  std::vector<std::unique_ptr<LateUpdate>> updates_;  // idle ones; a thread takes one for a call
 };
 
 void Reader::enter() {
@@ -297,40 +291,6 @@ nb::object Reader::rows(RowList& list, nb::handle keys, u64 count, nb::handle ob
   return made;
 }
 
-// `values`: number of a column, and a contiguous array [item, row, …] of its values.
-u64 Reader::update(nb::handle keys, const std::vector<std::tuple<u32, nb::object>>& values, i64 first, u32 count,
-                   Deadline deadline) {
-  enter();
-  const Kept array = as_array(keys, NPY_UINT64);
-  const auto wanted = view_of<u64>(array);
-  const LateRange range{first, count};
-  std::vector<LateValue> columns;
-  u64 bytes = 0;
-  for (const auto& [column, value] : values) {
-    auto* at = reinterpret_cast<PyArrayObject*>(value.ptr());
-    const u64 all = PyArray_Check(value.ptr()) ? static_cast<u64>(PyArray_NBYTES(at)) : 0,
-              rows = wanted.size() * range.given();
-    if (column >= columns_.size() || (rows != 0 && (all % rows != 0 || !PyArray_IS_C_CONTIGUOUS(at))))
-      throw Error(Code::kInvalid, "the values do not fit the keys");
-    columns.push_back({column, rows == 0 ? 0 : all / rows, static_cast<const u8*>(PyArray_DATA(at))});
-    bytes += all;
-  }
-  std::unique_ptr<LateUpdate> update;
-  if (updates_.empty()) {
-    update = std::make_unique<LateUpdate>(table_, view_, columns_);
-  } else {
-    update = std::move(updates_.back());
-    updates_.pop_back();
-  }
-  u64 there = 0;
-  {
-    MaybeRelease release(bytes > kKeepGil);
-    there = update->run(wanted, columns, range, deadline);
-  }
-  updates_.push_back(std::move(update));
-  return there;
-}
-
 // None: the table's lock was not available.
 std::optional<Undelivered> Reader::undelivered(Draws& draws) {
   Arena& arena = table_->arena();
@@ -461,10 +421,6 @@ void bind_reader(nb::module_& module) {
            nb::sig("def rows(self, list: RowList, keys: numpy.typing.NDArray[typing.Any], count: int, observed: "
                    "list[int], timeout: float) -> tuple[tuple[numpy.typing.NDArray[typing.Any], ...], "
                    "numpy.typing.NDArray[numpy.bool_], numpy.typing.NDArray[numpy.uint32], Parts, Parts]"))
-      .def("update", &Reader::update, nb::arg("keys"), nb::arg("values"), nb::arg("first"), nb::arg("count"),
-           nb::arg("timeout"),
-           nb::sig("def update(self, keys: numpy.typing.NDArray[typing.Any], values: list[tuple[int, "
-                   "numpy.typing.NDArray[typing.Any]]], first: int, count: int, timeout: float) -> int"))
       .def("measure", &Reader::measure,
            nb::sig("def measure(self, keys: numpy.typing.NDArray[typing.Any], timeout: float, /) -> Measured"));
 }

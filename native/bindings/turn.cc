@@ -7,7 +7,7 @@
 // All of this runs with the GIL held, and the GIL guards these fields. A waiting thread sleeps in Python, on a lock of
 // its own (its "bell") that is released to wake it: so no C++ frame is on the stack of a sleeping thread. A sleeper
 // that was interrupted leaves its bell in the list; the next end of a turn releases it without effect.
-#include "bindings/bindings.h"
+#include "bindings/turn.h"
 
 namespace di::py {
 namespace {
@@ -135,6 +135,14 @@ PyType_Spec hold_spec = {"di_store._core.Hold", sizeof(Hold), 0, Py_TPFLAGS_DEFA
                          hold_slots};
 
 }  // namespace
+
+TurnHold::TurnHold(nb::handle turn)
+    : turn_(Py_NewRef(turn.ptr())), mine_(try_take(reinterpret_cast<Turn*>(turn.ptr()), true)) {}
+
+TurnHold::~TurnHold() {
+  if (mine_) give(reinterpret_cast<Turn*>(turn_));
+  Py_DECREF(turn_);
+}
 
 void bind_turn(nb::module_& module) {
   module.attr("Turn") = checked(PyType_FromSpec(&turn_spec));

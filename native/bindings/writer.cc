@@ -3,96 +3,11 @@
 #include <cmath>
 #include <cstring>
 
-#include "bindings/bindings.h"
-#include "bindings/cells.h"
+#include "bindings/writer.h"
 #include "replay/priorities.h"
 
 namespace di::py {
 namespace {
-
-// Allows one call of a writer at a time. Other code may run in the middle of a call: conversions of values while
-// arguments are parsed, signal handlers while it waits, other threads while it copies without the GIL. None may begin
-// another call.
-class Busy {
- public:
-  explicit Busy(bool& busy) : busy_(busy) {
-    if (busy)
-      throw Error(Code::kStoreError,
-                  "this writer is in the middle of another call, and was called again from a signal handler, from "
-                  "__array__ of a value being written, or by another thread: nothing was written; call it when that "
-                  "call is over (a signal handler can set a flag)")
-          .told();
-    busy_ = true;
-  }
-  ~Busy() { busy_ = false; }
-  Busy(const Busy&) = delete;
-  Busy& operator=(const Busy&) = delete;
-
- private:
-  bool& busy_;
-};
-
-class PyWriter {
- public:
-  PyWriter(ArenaPointer arena, nb::dict plan, Deadline deadline);
-  ~PyWriter() {
-    // In a forked child it is not destroyed: a thread of the parent may have been changing it during the fork.
-    if (writer_ != nullptr && !arena_->owns(fork_generation_)) static_cast<void>(writer_.release());
-  }
-  PyWriter(const PyWriter&) = delete;
-  PyWriter& operator=(const PyWriter&) = delete;
-  nb::object append(nb::handle step, nb::handle next, nb::handle final, nb::handle lane, nb::handle priority,
-                    i64 steps);
-  nb::object end_episode(nb::handle final, nb::handle lane, bool discard);
-  nb::object insert(nb::handle rows, const std::vector<std::tuple<u32, u32, u32>>& items, u32 total,
-                    nb::handle priority, bool bare);
-  nb::object restore_rows(nb::handle rows, nb::handle episodes, nb::handle steps, nb::handle finals, nb::handle late,
-                          const std::vector<u32>& observed);
-  nb::object restore_items(nb::handle items);
-  nb::object finish() {
-    const Busy call(busy_);
-    enter();
-    return run([&] { return writer_->finish(Deadline::slice()); });
-  }
-  nb::object resume() {
-    const Busy call(busy_);
-    enter();
-    return run([&] { return writer_->resume(); });
-  }
-  void close() {
-    const Busy call(busy_);
-    writer_->close();
-  }
-  bool is_busy() const { return busy_; }
-  void set_busy(bool busy) { busy_ = busy; }
-  void set_version(u32 table, i64 version) {
-    const Busy call(busy_);  // not in the middle of a call: its rows keep their version
-    writer_->set_version(table, version);
-  }
-
- private:
-  void enter();
-  CallShape shape_of(nb::handle lane, u32 steps, bool time);  // fills call_.lanes
-  bool take_lanes(nb::handle lane);
-  void take_lane(i64 lane);
-  void begin_call(u32 steps);
-  void refuse_late(const std::vector<ColumnInput>& given, const char* option) const;
-  std::vector<u8> ended(const CallShape& shape) const;
-  void parse_priorities(nb::handle priority, const CallShape& shape);
-  void parse_priority(nb::handle value, const CallShape& shape, std::size_t table);
-  nb::object result(Blocked blocked);
-  [[noreturn]] void refuse(const Error& error) const;
-  template <class Run>
-  nb::object run(Run&& call);
-
-  ArenaPointer arena_;
-  std::unique_ptr<Writer> writer_;
-  Cells cells_;
-  bool vector_ = false;
-  u64 fork_generation_ = 0;
-  bool busy_ = false;  // changed with the GIL held
-  WriterCall call_;
-};
 
 TableSink read_sink(nb::handle entry) {
   TableSink sink;
@@ -132,6 +47,8 @@ WriterPlan read_plan(Arena& arena, const nb::dict& plan) {
   return made;
 }
 
+}  // namespace
+
 PyWriter::PyWriter(ArenaPointer arena, nb::dict plan, Deadline deadline)
     : arena_(std::move(arena)),
       cells_(plan["columns"], plan["coerce"], take_or<std::vector<u32>>(plan, "final_columns", {})),
@@ -140,6 +57,9 @@ PyWriter::PyWriter(ArenaPointer arena, nb::dict plan, Deadline deadline)
   fork_generation_ = arena_->fork_generation();
   WriterPlan made = read_plan(*arena_, plan);
   writer_ = std::make_unique<Writer>(arena_, std::move(made), deadline);
+  turn_ = take_or<nb::object>(plan, "turn", nb::none());
+  steps_ = take_or<u32>(plan, "steps", kNone);
+  n_step_ = take_or<i64>(plan, "n_step", 0);
 }
 
 void PyWriter::enter() {
@@ -287,6 +207,14 @@ void PyWriter::refuse(const Error& error) const {
   throw Failure{error, cells_.name(error.column())};
 }
 
+nb::object keys_of(const std::vector<MadeItem>& made) {
+  npy_intp n = static_cast<npy_intp>(made.size());
+  nb::object keys = checked(PyArray_SimpleNew(1, &n, NPY_UINT64));
+  auto* at = static_cast<u64*>(PyArray_DATA(reinterpret_cast<PyArrayObject*>(keys.ptr())));
+  for (const MadeItem& item : made) *at++ = item.key;
+  return keys;
+}
+
 nb::object PyWriter::result(Blocked blocked) {
   // Moved: nanobind would copy it in a noexcept function, where a failed allocation ends the process.
   if (blocked.why != Blocked::Why::kNothing) return nb::cast(std::move(blocked));
@@ -294,37 +222,17 @@ nb::object PyWriter::result(Blocked blocked) {
   for (u32 i = 0; i < writer_->plan().tables.size(); ++i) {
     const std::vector<MadeItem>& made = writer_->made(i);
     npy_intp n = static_cast<npy_intp>(made.size());
-    const nb::object keys = checked(PyArray_SimpleNew(1, &n, NPY_UINT64)),
-                     lanes = checked(PyArray_SimpleNew(1, &n, NPY_INT32)),
+    const nb::object lanes = checked(PyArray_SimpleNew(1, &n, NPY_INT32)),
                      starts = checked(PyArray_SimpleNew(1, &n, NPY_INT64));
-    auto* k = static_cast<u64*>(PyArray_DATA(reinterpret_cast<PyArrayObject*>(keys.ptr())));
     auto* l = static_cast<i32*>(PyArray_DATA(reinterpret_cast<PyArrayObject*>(lanes.ptr())));
     auto* s = static_cast<i64*>(PyArray_DATA(reinterpret_cast<PyArrayObject*>(starts.ptr())));
     for (npy_intp j = 0; j < n; ++j) {
-      k[j] = made[static_cast<std::size_t>(j)].key;
       l[j] = static_cast<i32>(made[static_cast<std::size_t>(j)].lane);
       s[j] = made[static_cast<std::size_t>(j)].start;
     }
-    all.append(new_tuple(keys, lanes, starts));
+    all.append(new_tuple(keys_of(made), lanes, starts));
   }
   return all;
-}
-
-template <class Run>
-nb::object PyWriter::run(Run&& call) {
-  Blocked blocked;
-  try {
-    MaybeRelease release(cells_.bytes() > kKeepGil);
-    blocked = call();
-  } catch (const Error& error) {
-    if (error.code() != Code::kTimeout) refuse(error);
-    // A lock is not available: nothing was written, and Python waits and repeats the call as after any other Blocked.
-    blocked.why = Blocked::Why::kLock;
-    blocked.seq = writer_->plan().tables[0].table->header().room_seq.load();
-    blocked.text = error.what();
-    blocked.holder = error.holder();
-  }
-  return result(std::move(blocked));
 }
 
 void PyWriter::begin_call(u32 steps) {
@@ -373,83 +281,6 @@ nb::object PyWriter::end_episode(nb::handle final, nb::handle lane, bool discard
   return run([&] { return writer_->end_episode(call_, discard, Deadline::slice()); });
 }
 
-// `items`: (rows, steps, flags) of each item; a single one stands for all. `bare`: there is one row, and its leaves
-// have no leading axis.
-nb::object PyWriter::insert(nb::handle rows, const std::vector<std::tuple<u32, u32, u32>>& items, u32 total,
-                            nb::handle priority, bool bare) {
-  const Busy call(busy_);
-  arena_->enter();  // threads share this writer: the Python class holds a lock during the call
-  settle_orphans();
-  std::vector<WholeItem> whole;
-  u64 covered = 0;
-  for (const auto& [each, steps, flags] : items) {
-    whole.push_back({each, steps, flags});
-    covered += each;
-  }
-  if (covered == 0 || (whole.size() == 1 ? total % covered : covered - total) != 0 || (bare && total != 1))
-    throw Error(Code::kInvalid, "the items do not cover the rows");
-  begin_call(total);
-  call_.lanes.assign(1, 0);
-  cells_.parse(rows, {.steps = total, .time = !bare}, &call_.columns);
-  for (std::size_t i = 0; i < cells_.count(); ++i)
-    if (!call_.columns[i].given() && !writer_->plan().late[i]) refuse(Error::column_missing(static_cast<u32>(i)));
-  parse_priorities(priority,
-                   {.steps = static_cast<u32>(whole.size() == 1 ? total / covered : whole.size()), .time = true});
-  return run([&] { return writer_->insert_whole(call_, whole, Deadline::slice()); });
-}
-
-// `observed`: the columns that rows with only an observation have. Returns the raw numbers of the rows, or a Blocked.
-nb::object PyWriter::restore_rows(nb::handle rows, nb::handle episodes, nb::handle steps, nb::handle finals,
-                                  nb::handle late, const std::vector<u32>& observed) {
-  const Busy busy(busy_);
-  enter();
-  const Kept arrays[] = {as_array(episodes, NPY_INT64), as_array(steps, NPY_INT64), as_array(finals, NPY_BOOL),
-                         as_array(late, NPY_UINT32)};
-  const auto episode = view_of<i64>(arrays[0]), step = view_of<i64>(arrays[1]);
-  const auto final = view_of<npy_bool>(arrays[2]);
-  const auto there = view_of<u32>(arrays[3]);
-  const std::size_t count = episode.size();
-  if (count == 0 || step.size() != count || final.size() != count || there.size() != count)
-    throw Error(Code::kInvalid, "the rows and their numbers differ in length");
-  std::vector<GivenRow> given;
-  for (std::size_t i = 0; i < count; ++i) given.push_back({episode[i], step[i], final[i] != 0, there[i]});
-  begin_call(static_cast<u32>(count));
-  call_.lanes.assign(1, 0);
-  cells_.parse(rows, {.steps = call_.steps, .time = true}, &call_.columns);
-  for (std::size_t i = 0; i < cells_.count(); ++i)
-    if (!call_.columns[i].given()) refuse(Error::column_missing(static_cast<u32>(i)));
-  call_.next.assign(cells_.count(), ColumnInput{});
-  for (const u32 column : observed) call_.next.at(column) = call_.columns[column];
-  nb::object done = run([&] { return writer_->restore_rows(call_, given, Deadline::slice()); });
-  return nb::isinstance<Blocked>(done) ? done : new_array(writer_->restored(), NPY_INT64);
-}
-
-// `items`: arrays of first raw row, rows, back, flags, uses, version, priority, epochs (GivenItem).
-nb::object PyWriter::restore_items(nb::handle items) {
-  const Busy busy(busy_);
-  enter();
-  constexpr int kTypes[] = {NPY_INT64,  NPY_UINT32, NPY_UINT32,  NPY_UINT32,
-                            NPY_UINT32, NPY_INT64,  NPY_FLOAT64, NPY_UINT64};
-  std::vector<Kept> arrays;
-  for (std::size_t i = 0; i < std::size(kTypes); ++i) {
-    arrays.push_back(as_array(items[i], kTypes[i]));
-    const auto size = [](const Kept& array) { return PyArray_SIZE(reinterpret_cast<PyArrayObject*>(array.ptr())); };
-    if (size(arrays[i]) != size(arrays[0])) throw Error(Code::kInvalid, "the items' facts differ in length");
-  }
-  const auto first = view_of<i64>(arrays[0]), version = view_of<i64>(arrays[5]);
-  const auto rows = view_of<u32>(arrays[1]), back = view_of<u32>(arrays[2]), flags = view_of<u32>(arrays[3]),
-             uses = view_of<u32>(arrays[4]);
-  const auto priority = view_of<double>(arrays[6]);
-  const auto epochs = view_of<u64>(arrays[7]);
-  std::vector<GivenItem> given;
-  for (std::size_t i = 0; i < first.size(); ++i)
-    given.push_back({first[i], rows[i], back[i], flags[i] & ((1u << kSpanFlagsBits) - 1), std::min(uses[i], kMostUses),
-                     version[i], priority[i], epochs[i]});
-  return run([&] { return writer_->restore_items(given, Deadline::slice()); });
-}
-
-}  // namespace
-
 void bind_writer(nb::module_& module) {
   nb::class_<Blocked>(module, "Blocked")
       .def_prop_ro("why", [](const Blocked& b) { return b.why; })
@@ -480,6 +311,10 @@ void bind_writer(nb::module_& module) {
            nb::arg("priority").none(), nb::arg("bare") = false,
            nb::sig("def insert(self, rows: typing.Any, items: list[tuple[int, int, int]], total: int, priority: "
                    "typing.Any, bare: bool = False) -> list[Made] | Blocked"))
+      .def("insert_now", &PyWriter::insert_now, nb::arg("value").none(), nb::arg("priority").none(),
+           nb::arg("timeout").none(),
+           nb::sig("def insert_now(self, value: typing.Any, priority: typing.Any, timeout: typing.Any) -> "
+                   "numpy.typing.NDArray[numpy.uint64] | None"))
       .def("restore_rows", &PyWriter::restore_rows, nb::arg("rows"), nb::arg("episodes"), nb::arg("steps"),
            nb::arg("finals"), nb::arg("late"), nb::arg("observed"),
            nb::sig("def restore_rows(self, rows: typing.Any, episodes: numpy.typing.NDArray[numpy.int64], steps: "

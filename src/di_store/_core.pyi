@@ -477,7 +477,12 @@ class Reader:
         Parts,
         Parts,
     ]: ...
-    def update(
+    def measure(self, keys: numpy.typing.NDArray[Any], timeout: float, /) -> Measured: ...
+
+class LateWriter:
+    def __init__(self, table: Table, plan: dict[str, Any], /) -> None: ...
+    def write_now(self, keys: Any, values: Any, row: Any, timeout: Any, /) -> int | None: ...
+    def write(
         self,
         keys: numpy.typing.NDArray[Any],
         values: list[tuple[int, numpy.typing.NDArray[Any]]],
@@ -485,7 +490,6 @@ class Reader:
         count: int,
         timeout: float,
     ) -> int: ...
-    def measure(self, keys: numpy.typing.NDArray[Any], timeout: float, /) -> Measured: ...
 
 MOST_SLOTS: int = 268435454
 
@@ -542,6 +546,7 @@ class Writer:
     def insert(
         self, rows: Any, items: list[tuple[int, int, int]], total: int, priority: Any, bare: bool = False
     ) -> list[Made] | Blocked: ...
+    def insert_now(self, value: Any, priority: Any, timeout: Any) -> numpy.typing.NDArray[numpy.uint64] | None: ...
     def restore_rows(
         self,
         rows: Any,

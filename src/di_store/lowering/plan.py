@@ -157,19 +157,20 @@ class Layout:
 
     def native_columns(self) -> list[Plan]:
         """The columns as the core's writer takes them."""
-        return [
-            {
-                "path": tuple(column.name.split(SEPARATOR)),
-                "name": column.name,
-                "dtype": column.dtype,
-                "shape": column.shape,
-                "ragged": column.ragged,
-                "max_rows": -1 if column.max_rows is None else column.max_rows,
-                "sparse": column.name in self.sparse,
-                "bytes": column.element_bytes,
-            }
-            for column in self.columns
-        ]
+        return [native_column(column) for column in self.columns]
+
+
+def native_column(column: Column) -> Plan:
+    """A column as the core reads its values from a call's arguments."""
+    return {
+        "path": tuple(column.name.split(SEPARATOR)),
+        "name": column.name,
+        "dtype": column.dtype,
+        "shape": column.shape,
+        "ragged": column.ragged,
+        "max_rows": -1 if column.max_rows is None else column.max_rows,
+        "bytes": column.element_bytes,
+    }
 
 
 def _described(column: Column) -> list[Any]:

@@ -57,6 +57,8 @@ class TableHandle:
         self._declared = self.settings.schema is not None
         self._read_plan: ReadPlan | None = None
         self._reader: _core.Reader | None = None
+        self.late: _core.LateWriter | None = None
+        self.write_late: Callable[[Any, Any, Any, Any], int | None] = _not_now  # `late.write_now`, once that is made
         self._which: dict[Any, list[int] | None] = {None: None}
         self.example_bytes = 0
         self.closed: StoreError | None = None  # set when the table's handle ends: calls that wait raise it
@@ -335,6 +337,10 @@ def episodes_reader(handle: TableHandle) -> Callable[[Array], Array]:
         return np.full(len(keys), -1, np.int64) if found is None else found.episodes_of(keys)
 
     return read
+
+
+def _not_now(_keys: Any, _values: Any, _row: Any, _timeout: Any) -> None:
+    """In place of the core's call that writes late columns, until a first update has made it."""
 
 
 def _values(pair: Any) -> list[Any]:

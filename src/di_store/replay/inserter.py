@@ -30,11 +30,15 @@ from di_store.replay.stream import build_inserter, check_priority, rows_of, trac
 from di_store.replay.timed import TimedItems, split
 from di_store.runtime.waits import InsertWait, Wait, check_timeout, core_seconds
 
-_LOOK_EVERY = 64
-
 
 class Inserter:
-    """Puts single items into one table."""
+    """Puts single items into one table.
+
+    Attributes:
+        put: takes a value, a priority and a timeout. Inserts one item and returns its key, uint64[1], if the core can
+            do that at once; None: it did nothing, and `insert` does it. The same after a SchemaMismatch, which `insert`
+            explains.
+    """
 
     def __init__(self, handle: TableHandle) -> None:
         self._handle = handle
@@ -43,7 +47,7 @@ class Inserter:
         self._schema: Schema | None = None
         self._turn = _core.Turn()
         self._pid = os.getpid()
-        self._calls_to_look = _LOOK_EVERY
+        self.put: Callable[[Any, Any, Any], Array | None] = _not_now
         self._tracked: list[tuple[int, dict[str, int], str]] = []
         self._version = -1  # of the weights, for the rows of the call under way
         self._view = handle.settings.view
@@ -71,10 +75,7 @@ class Inserter:
                         keys = self._steps(value, None, priority, timeout)
                     else:
                         keys = self._item(value, priority, timeout)
-                    self._calls_to_look -= 1
-                    if self._calls_to_look == 0 or not one:
-                        self._calls_to_look = _LOOK_EVERY
-                        self._handle.warn_evicted()
+                    self._handle.warn_evicted()
                     return keys
             wait = wait or self._turn_wait(timeout)
             wait.pause_turn(self._turn, _OTHER)
@@ -87,7 +88,7 @@ class Inserter:
         while True:
             with self._turn.take(wait is None) or _refuse() as mine:
                 if mine:
-                    self._ended = why
+                    self._ended, self.put = why, _not_now
                     native, self._native = self._native, None
                     self._handle = None  # type: ignore[assignment]  # the last handle to go unmaps the store
                     if native is not None:
@@ -97,7 +98,7 @@ class Inserter:
             wait.pause_turn(self._turn, _OTHER)
 
     def _begin_anew(self) -> None:
-        self._turn, self._native = _core.Turn(), None
+        self._turn, self._native, self.put = _core.Turn(), None, _not_now
         self._pid = os.getpid()
 
     def _turn_wait(self, timeout: float | None) -> Wait:
@@ -216,9 +217,12 @@ class Inserter:
 
     def _writer(self, timeout: float | None) -> _core.Writer:
         if self._native is None:
-            native, self._schema = build_inserter(self._handle, core_seconds(timeout))
+            native, self._schema = build_inserter(self._handle, self._turn, core_seconds(timeout))
             self._tracked = tracked_versions([self._handle], self._schema)
             self._handle.inserted = True
+            finished = isinstance(self._view, Transition) and not self._view.future
+            if (self._plain or finished) and not self._tracked:
+                self.put = native.insert_now
             self._native = native  # set last: after an interrupt the next call does all of this again
         if self._tracked:
             _, versions, name = self._tracked[0]
@@ -327,6 +331,10 @@ class Inserter:
 
 
 _OTHER = "another thread of this process is inside its own insert() or extend() of the table"
+
+
+def _not_now(_value: Any, _priority: Any, _timeout: Any) -> None:
+    """In place of the core's call, until its writer is made and once the table's handle is closed."""
 
 
 def _refuse() -> _core.Hold:

@@ -7,18 +7,23 @@ from typing import Any
 
 import numpy as np
 
+from di_store import _core
 from di_store.base import tree
 from di_store.base.dtypes import Array
 from di_store.base.errors import SchemaMismatch, shown
 from di_store.columns.column import Column
 from di_store.columns.schema import Schema
+from di_store.lowering.plan import native_column
 from di_store.policy.views import Episode, Group, Sequence
+from di_store.replay.batch import key_array
 from di_store.replay.handle import TableHandle
-from di_store.replay.stream import kind_of, leading_rows
+from di_store.replay.stream import coercer, kind_of, leading_rows
+from di_store.runtime.waits import lock_seconds
 
 
-def update_late(handle: TableHandle, keys: Array, values: Any, row: Any, seconds: float) -> int:
-    """`Table.update`; `seconds`: to wait for locks, negative: no limit."""
+def update_late(handle: TableHandle, keys: Any, values: Any, row: Any, timeout: Any) -> int:
+    """`Table.update`, for arguments of any form. Later calls may use `TableHandle.write_late`, made here."""
+    keys, seconds = key_array(keys), lock_seconds(timeout)
     leaves = tree.flatten(values, what="values")
     schema = handle.schema
     if schema is None:
@@ -27,17 +32,30 @@ def update_late(handle: TableHandle, keys: Array, values: Any, row: Any, seconds
         )
     columns = [_late_column(schema, name, leaf) for name, leaf in leaves.items()]
     first, count, lead = _range(handle, row, leaves, len(keys))
-    numbers = {name: at for at, name in enumerate(handle_columns(handle))}
+    native, numbers = _late_writer(handle, schema)
     given = [(numbers[column.name], _rows(column, leaves[column.name], lead)) for column in columns]
-    return handle.reader().update(keys, given, first, count, seconds) if len(keys) else 0
+    return native.write(keys, given, first, count, seconds) if len(keys) else 0
 
 
-def handle_columns(handle: TableHandle) -> list[str]:
-    """The columns by the numbers that the core's reader has for them."""
+def _late_writer(handle: TableHandle, schema: Schema) -> tuple[_core.LateWriter, dict[str, int]]:
+    """The core's writer of late columns, and the numbers that it has for the table's columns."""
     plan = handle.read_plan()
     assert plan is not None, "the columns are declared"
-    found: list[str] = plan.native["columns"]
-    return found
+    numbers = {name: at for at, name in enumerate(plan.native["columns"])}
+    if handle.late is None:
+        late = [column for column in schema if column.late]
+        handle.late = _core.LateWriter(
+            handle.native,
+            {
+                "view": plan.native["view"],
+                "columns": plan.native["columns"],
+                "late": [native_column(column) for column in late],
+                "numbers": [numbers[column.name] for column in late],
+                "coerce": coercer(late),
+            },
+        )
+        handle.write_late = handle.late.write_now
+    return handle.late, numbers
 
 
 def _late_column(schema: Schema, name: str, leaf: Any) -> Column:
@@ -72,7 +90,7 @@ def _range(handle: TableHandle, row: Any, leaves: dict[str, Any], n: int) -> tup
 
 def _rows(column: Column, leaf: Any, lead: tuple[int, ...]) -> Array:
     if leading_rows(leaf) is None and lead == (1,) and np.shape(leaf) == column.shape:
-        leaf = np.asarray(leaf)[None]  # one item, and its value without an axis of items
+        leaf = np.asarray(column.coerce(leaf, None))[None]  # one item, and its value without an axis of items
     made = column.coerce(leaf, lead)
     assert isinstance(made, np.ndarray)
     return made

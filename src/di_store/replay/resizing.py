@@ -1,4 +1,4 @@
-"""Changing a table's capacity while it is in use."""
+"""Changing a table's capacity and its other settings while it is in use."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import Any
 from di_store.base import config
 from di_store.base.errors import CapacityError
 from di_store.lowering.reserve import make_room
-from di_store.lowering.shape import slots_for
+from di_store.lowering.shape import native_changes, slots_for
+from di_store.policy.changes import check_changes
 from di_store.policy.combination import MAX_CAPACITY
 from di_store.policy.views import answers_of
 from di_store.replay.handle import Size, TableHandle, held_reserve
+from di_store.runtime.waits import lock_seconds
 
 
 def resize_table(handle: TableHandle, capacity: int, seconds: float) -> None:
@@ -43,3 +45,10 @@ def _resized(handle: TableHandle, capacity: int, seconds: float, now: dict[str, 
         make_room(handle.arena, handle.name, needed, seconds, int(now["reserve_bytes"]) + slots_held)
         reserve = needed.reserve
     return capacity, max(slots_for(capacity, handle.settings.view), slots), reserve
+
+
+def configure_table(handle: TableHandle, changes: dict[str, Any], timeout: Any) -> None:
+    """`Table.configure`; `changes`: its arguments by name."""
+    capacity = int(handle.native.stats()["capacity"])
+    checked = check_changes(handle.settings, capacity, **changes)
+    handle.native.configure(*native_changes(checked), lock_seconds(timeout))

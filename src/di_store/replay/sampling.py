@@ -211,6 +211,13 @@ class Terms:
         self.wait.pause(handle.native.wait_items, seen, reason, at_most=at_most, table=handle.native, holder=holder)
 
 
+def check_terms(handle: TableHandle, n: Any, timeout: Any, min_n: Any, linger: Any, replace: Any) -> Terms:
+    """The terms of `Table.sample` by its arguments; raises as that says."""
+    n = check_n(n)
+    check_replace(handle, n, replace)
+    return Terms(n, timeout, min_n, linger, replace=replace)
+
+
 def await_columns(handle: TableHandle, terms: Terms) -> None:
     """Wait until a process has written a first step, which declares the columns.
 

@@ -128,11 +128,20 @@ def build_native(
     return _core.Writer(handles[0].arena, plan, seconds), schema
 
 
-def build_inserter(handle: TableHandle, seconds: float) -> tuple[_core.Writer, Schema]:
-    """The core's writer for items that are inserted whole, and the columns of their rows."""
+def build_inserter(handle: TableHandle, turn: _core.Turn, seconds: float) -> tuple[_core.Writer, Schema]:
+    """The core's writer for items that are inserted whole, and the columns of their rows.
+
+    Args:
+        handle: of the table.
+        turn: of the threads that use it.
+        seconds: to wait for locks that stopped processes hold; negative: no limit.
+    """
     schema = finished_schema(handle.settings.view, _schema_of(handle))
     plan = writer_plan([handle], schema, None, Autoreset.OFF, seconds)
     plan |= {"terminated": -1, "truncated": -1, "discount": -1, "counted": False}
+    plan["turn"] = turn
+    if isinstance(view := handle.settings.view, Transition):
+        plan |= {"steps": schema.names.index("steps"), "n_step": view.n_step}
     return _core.Writer(handle.arena, plan, seconds), schema
 
 
@@ -221,7 +230,7 @@ def writer_plan(
         "unbounded": [at for at, column in enumerate(layout.columns) if column.row_bytes is None],
         "late": [at for at, column in enumerate(layout.columns) if column.late],
         "float_bytes": [_float_bytes(column) for column in layout.columns],
-        "coerce": _coercer(schema.columns),
+        "coerce": coercer(schema.columns),
         "final_columns": _final_columns(handles, layout),
     }
 
@@ -294,7 +303,9 @@ def _sink(handle: TableHandle, layout: Layout, versioned: bool) -> dict[str, Any
     }
 
 
-def _coercer(columns: tuple[Column, ...]) -> Callable[[int, Any, tuple[int, ...]], Any]:
+def coercer(columns: Sequence[Column]) -> Callable[[int, Any, tuple[int, ...]], Any]:
+    """What the core calls to convert a value: the column's number, the value, its leading axes."""
+
     def coerce(number: int, value: Any, lead: tuple[int, ...]) -> Any:
         return columns[number].coerce(value, lead or None)
 

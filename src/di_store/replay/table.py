@@ -14,9 +14,9 @@ import numpy as np
 from di_store import _core
 from di_store.base import config
 from di_store.base.dtypes import Array
-from di_store.base.errors import StoreError, TableNotFound
-from di_store.lowering.shape import UNLIMITED, native_changes
-from di_store.policy.changes import UNCHANGED, Unchanged, check_changes
+from di_store.base.errors import SchemaMismatch, StoreError, TableNotFound
+from di_store.lowering.shape import UNLIMITED
+from di_store.policy.changes import UNCHANGED, Unchanged
 from di_store.policy.limiters import Limiter
 from di_store.policy.options import check_table_name
 from di_store.policy.samplers import Once, Prioritized, Sampler
@@ -28,8 +28,8 @@ from di_store.replay.inserter import Inserter
 from di_store.replay.keys import GoneKeys, keys_at, positions_of
 from di_store.replay.late import update_late
 from di_store.replay.loader import LEARNER_ROLE, Loader
-from di_store.replay.resizing import resize_table
-from di_store.replay.sampling import TableSource, Terms, check_n, check_replace, read_batch
+from di_store.replay.resizing import configure_table, resize_table
+from di_store.replay.sampling import TableSource, check_terms, read_batch
 from di_store.replay.stats import TableStats, table_stats
 from di_store.replay.writer import Writer
 from di_store.runtime.chores import run_ahead
@@ -126,6 +126,11 @@ class Table:
         Raises:
             Timeout, StoreFull, SchemaMismatch: nothing was written. EndOfData: the table is finished.
         """
+        try:
+            if (key := self._inserter.put(value, priority, timeout)) is not None:
+                return key
+        except SchemaMismatch:
+            pass  # nothing was written; the call below says what is wrong
         self._writable()
         return self._inserter.insert(value, priority, timeout)
 
@@ -193,9 +198,7 @@ class Table:
         else:
             found = None
         handle = self._writable()
-        n = check_n(n)
-        check_replace(handle, n, replace)
-        terms = Terms(n, timeout, min_n, linger, replace=replace)
+        terms = check_terms(handle, n, timeout, min_n, linger, replace)
         return read_batch(handle, found, terms, self._beta(handle, beta), columns, out)
 
     def _first_sample(self, n: int, beta: float | None, which: list[int] | None, distinct: bool) -> Any:
@@ -301,7 +304,13 @@ class Table:
             SchemaMismatch: a column that is not declared with ``Spec(late=True)``, or a value that does not fit it;
                 nothing was written. ValueError: an item lacks that row.
         """
-        return update_late(self._writable(), key_array(keys), values, row, lock_seconds(timeout))
+        handle = self._handle or self._open()
+        try:
+            if (there := handle.write_late(keys, values, row, timeout)) is not None:
+                return there
+        except SchemaMismatch:
+            pass  # nothing was written; the call below says what is wrong
+        return update_late(self._writable(), keys, values, row, timeout)
 
     def update_priorities(self, keys: Any, priorities: Any, *, timeout: float | None = 60) -> int:
         """Set priorities. Returns how many of the items were live. If a key is repeated, its last priority is set.
@@ -367,12 +376,8 @@ class Table:
         Raises:
             ValueError: it contradicts the table's other settings; nothing was changed.
         """
-        handle = self._writable()
-        capacity = int(handle.native.stats()["capacity"])
-        changes = check_changes(
-            handle.settings, capacity, limiter=limiter, alpha=alpha, beta=beta, max_staleness=max_staleness
-        )
-        handle.native.configure(*native_changes(changes), lock_seconds(timeout))
+        changes = {"limiter": limiter, "alpha": alpha, "beta": beta, "max_staleness": max_staleness}
+        configure_table(self._writable(), changes, timeout)
 
     def finish(self, *, timeout: float | None = 60) -> None:
         """Declare that no more inserts will come.
@@ -451,17 +456,14 @@ class Table:
         return handle
 
     def _writable(self) -> TableHandle:
-        handle = self._handle
-        if handle is None:
-            return self._open()
+        handle = self._handle or self._open()
         if self._session.readonly:
             self._session.check_writable()
         return handle
 
     def _end_with(self, why: StoreError) -> None:
         """The store's handle is closed: calls that wait now, and later calls, raise `why`."""
-        handle = self._handle
-        if handle is None:
+        if (handle := self._handle) is None:
             return
         self._closed = self._closed or why
         handle.closed = self._closed
@@ -481,18 +483,14 @@ def open_table(session: Session, name: str, timeout: float | None) -> Table:
         TableNotFound: no table of that name existed in that time.
     """
     arena, seconds = session.arena, check_timeout(timeout)
-    native = arena.table(check_table_name(name))
-    if native is None:
-        native = until(lambda: session.arena, seconds, f"table {name!r}", partial(_look, session.name, name))
-    return Table(session, native)
+    look = partial(_look, session.name, check_table_name(name))
+    return Table(session, arena.table(name) or until(lambda: session.arena, seconds, f"table {name!r}", look))
 
 
 def _look(store: str, name: str, arena: _core.Arena) -> _core.Table | Missing[_core.Table]:
     seen = arena.room_seq()
-    if (native := arena.table(name)) is not None:
-        return native
     missing = TableNotFound(f"store {store!r} has no table {name!r}")
-    return Missing(arena.wait_table, seen, "nobody has created it yet", error=missing)
+    return arena.table(name) or Missing(arena.wait_table, seen, "nobody has created it yet", error=missing)
 
 
 def load_table(store: str, name: str, readonly: bool) -> Table:

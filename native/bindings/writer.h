@@ -1,0 +1,128 @@
+// The core's writer as Python has it. writer.cc: steps of streams. writer_whole.cc: items inserted whole, and restored
+// ones.
+#pragma once
+
+#include <tuple>
+#include <vector>
+
+#include "bindings/bindings.h"
+#include "bindings/cells.h"
+
+namespace di::py {
+
+// Allows one call of a writer at a time. Other code may run in the middle of a call: conversions of values while
+// arguments are parsed, signal handlers while it waits, other threads while it copies without the GIL. None may begin
+// another call.
+class Busy {
+ public:
+  explicit Busy(bool& busy) : busy_(busy) {
+    if (busy)
+      throw Error(Code::kStoreError,
+                  "this writer is in the middle of another call, and was called again from a signal handler, from "
+                  "__array__ of a value being written, or by another thread: nothing was written; call it when that "
+                  "call is over (a signal handler can set a flag)")
+          .told();
+    busy_ = true;
+  }
+  ~Busy() { busy_ = false; }
+  Busy(const Busy&) = delete;
+  Busy& operator=(const Busy&) = delete;
+
+ private:
+  bool& busy_;
+};
+
+class PyWriter {
+ public:
+  PyWriter(ArenaPointer arena, nb::dict plan, Deadline deadline);
+  ~PyWriter() {
+    // In a forked child it is not destroyed: a thread of the parent may have been changing it during the fork.
+    if (writer_ != nullptr && !arena_->owns(fork_generation_)) static_cast<void>(writer_.release());
+  }
+  PyWriter(const PyWriter&) = delete;
+  PyWriter& operator=(const PyWriter&) = delete;
+  nb::object append(nb::handle step, nb::handle next, nb::handle final, nb::handle lane, nb::handle priority,
+                    i64 steps);
+  nb::object end_episode(nb::handle final, nb::handle lane, bool discard);
+  nb::object insert(nb::handle rows, const std::vector<std::tuple<u32, u32, u32>>& items, u32 total,
+                    nb::handle priority, bool bare);
+  nb::object insert_now(nb::handle value, nb::handle priority, nb::handle timeout);
+  nb::object restore_rows(nb::handle rows, nb::handle episodes, nb::handle steps, nb::handle finals, nb::handle late,
+                          const std::vector<u32>& observed);
+  nb::object restore_items(nb::handle items);
+  nb::object finish() {
+    const Busy call(busy_);
+    enter();
+    return run([&] { return writer_->finish(Deadline::slice()); });
+  }
+  nb::object resume() {
+    const Busy call(busy_);
+    enter();
+    return run([&] { return writer_->resume(); });
+  }
+  void close() {
+    const Busy call(busy_);
+    closed_ = true;
+    writer_->close();
+  }
+  bool is_busy() const { return busy_; }
+  void set_busy(bool busy) { busy_ = busy; }
+  void set_version(u32 table, i64 version) {
+    const Busy call(busy_);  // not in the middle of a call: its rows keep their version
+    writer_->set_version(table, version);
+  }
+
+ private:
+  void enter();
+  CallShape shape_of(nb::handle lane, u32 steps, bool time);  // fills call_.lanes
+  bool take_lanes(nb::handle lane);
+  void take_lane(i64 lane);
+  void begin_call(u32 steps);
+  void refuse_late(const std::vector<ColumnInput>& given, const char* option) const;
+  std::vector<u8> ended(const CallShape& shape) const;
+  void parse_priorities(nb::handle priority, const CallShape& shape);
+  void parse_priority(nb::handle value, const CallShape& shape, std::size_t table);
+  nb::object result(Blocked blocked);
+  [[noreturn]] void refuse(const Error& error) const;
+  template <class Run>
+  Blocked attempt(Run&& call);
+  template <class Run>
+  nb::object run(Run&& call) {
+    return result(attempt(call));
+  }
+
+  ArenaPointer arena_;
+  std::unique_ptr<Writer> writer_;
+  Cells cells_;
+  bool vector_ = false;
+  u64 fork_generation_ = 0;
+  bool busy_ = false;  // changed with the GIL held
+  nb::object turn_;    // of the threads that insert through this writer; none: it belongs to one thread
+  u32 steps_ = kNone;  // a single item is a finished transition: its column of the number of steps, not a row: kNone
+  i64 n_step_ = 0;     // what that column holds if a transition lacks it
+  bool closed_ = false;
+  u32 calls_ = 0;  // of insert_now()
+  WriterCall call_;
+};
+
+nb::object keys_of(const std::vector<MadeItem>& made);  // uint64[n]
+
+// One attempt. A lock that is not available becomes a Blocked: nothing was written, and Python waits and repeats the
+// call as after any other Blocked.
+template <class Run>
+Blocked PyWriter::attempt(Run&& call) {
+  Blocked blocked;
+  try {
+    MaybeRelease release(cells_.bytes() > kKeepGil);
+    blocked = call();
+  } catch (const Error& error) {
+    if (error.code() != Code::kTimeout) refuse(error);
+    blocked.why = Blocked::Why::kLock;
+    blocked.seq = writer_->plan().tables[0].table->header().room_seq.load();
+    blocked.text = error.what();
+    blocked.holder = error.holder();
+  }
+  return blocked;
+}
+
+}  // namespace di::py
