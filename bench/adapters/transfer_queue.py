@@ -60,15 +60,18 @@ class OwnTable:
         self.samples, self.groups, self.group = samples, groups, group
         self.round = 0
 
-    def put(self, data: dict[str, Any]) -> None:
-        """Answers, and then their rewards."""
+    def rows(self, data: dict[str, Any]) -> dict[str, Any]:
+        """The answers of the next round, with the numbers of their prompts."""
         self.round += 1
         names = self.round * self.groups + np.arange(self.samples) // self.group
         if self.samples == 1:
-            keys = self.table.insert({**{name: column[0] for name, column in data.items()}, "group": names[0]})
-        else:
-            keys = self.table.extend({**data, "group": names})
-        self.table.update(keys, {"reward": np.zeros(self.samples, np.float32)})
+            return {**{name: column[0] for name, column in data.items()}, "group": names[0]}
+        return {**data, "group": names}
+
+    def put(self, rows: dict[str, Any], rewards: Any) -> None:
+        """Answers, and then their rewards."""
+        keys = self.table.insert(rows) if self.samples == 1 else self.table.extend(rows)
+        self.table.update(keys, {"reward": rewards})
 
     def get(self) -> Any:
         return self.table.sample(self.groups).data
@@ -103,7 +106,8 @@ def own_table(managers: dict[str, Any], samples: int, tokens: int, group: int, r
             times.setdefault("their put", []).append(took)
             times.setdefault("their get", []).append(read)
         timed("copy", lambda: [np.copyto(target[name], column) for name, column in columns.items()])
-        timed("put", lambda: own.put(columns))
+        rows, rewards = own.rows(columns), np.zeros(samples, np.float32)  # as their metadata: made beforehand
+        timed("put", lambda rows=rows, rewards=rewards: own.put(rows, rewards))
         got = timed("get", own.get)
         same = np.array_equal(got["field_1"].reshape(samples, tokens), columns["field_1"])
         assert same
