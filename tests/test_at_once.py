@@ -152,6 +152,22 @@ def test_finished_transitions(store: di_store.Store) -> None:
     assert len(table) == 3
 
 
+@pytest.mark.parametrize("view", [Step(), Transition()], ids=str)
+def test_versions_of_weights(store: di_store.Store, view: Any) -> None:
+    table = store.create_table(
+        "v", capacity=10, view=view, weights="policy", schema={"obs": Spec((), "f4"), "reward": Spec((), "f4")}
+    )
+    value = {"obs": 1.0, "reward": 2.0}
+    if isinstance(view, Transition):
+        value |= {"next_obs": 3.0, "discount": 0.5}
+    keys = [table.insert(value)[0], table.insert(value)[0]]
+    for _ in range(2):
+        store.publish("policy", 0, keep=2)
+        store.latest("policy")
+        keys.append(table.insert(value)[0])
+    assert table.peek(keys).versions.tolist() == [-1, -1, 1, 2]
+
+
 def test_groups(store: di_store.Store) -> None:
     schema = {"x": Spec((), "f4"), "group": Spec((), "i8"), "r": Spec((), "f4", late=True)}
     table = store.create_table("g", capacity=10, view=Group(2), schema=schema, limiter=Queue(10))

@@ -60,6 +60,8 @@ PyWriter::PyWriter(ArenaPointer arena, nb::dict plan, Deadline deadline)
   turn_ = take_or<nb::object>(plan, "turn", nb::none());
   steps_ = take_or<u32>(plan, "steps", kNone);
   n_step_ = take_or<i64>(plan, "n_step", 0);
+  versions_ = take_or<nb::object>(plan, "versions", nb::none());
+  weights_ = take_or<nb::object>(plan, "weights", nb::none());
 }
 
 void PyWriter::enter() {

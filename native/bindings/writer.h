@@ -100,6 +100,9 @@ class PyWriter {
   nb::object turn_;    // of the threads that insert through this writer; none: it belongs to one thread
   u32 steps_ = kNone;  // a single item is a finished transition: its column of the number of steps, not a row: kNone
   i64 n_step_ = 0;     // what that column holds if a transition lacks it
+  // The versions of weights that this process last fetched, a dict by name, and the name of those that the rows are
+  // tracked by. none: of no weights.
+  nb::object versions_, weights_;
   bool closed_ = false;
   u32 calls_ = 0;  // of insert_now()
   WriterCall call_;

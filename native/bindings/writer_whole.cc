@@ -14,6 +14,14 @@ u32 missing_column(const std::vector<ColumnInput>& given, const ColumnMask& late
   return kNone;
 }
 
+// The version of these weights; -1: this process has fetched none.
+i64 version_of(nb::handle versions, nb::handle weights) {
+  PyObject* const version = in_python([&] { return PyDict_GetItemWithError(versions.ptr(), weights.ptr()); });
+  const i64 number = version == nullptr ? -1 : PyLong_AsLongLong(version);
+  if (number == -1 && PyErr_Occurred()) throw nb::python_error();
+  return number;
+}
+
 }  // namespace
 
 // One item, if that can be done at once: its key, uint64[1]. None: nothing was written, and the package's Inserter does
@@ -27,6 +35,7 @@ nb::object PyWriter::insert_now(nb::handle value, nb::handle priority, nb::handl
   if (!turn.mine()) return nb::none();
   const Busy call(busy_);
   settle_orphans();
+  if (!weights_.is_none()) writer_->set_version(0, version_of(versions_, weights_));
   begin_call(1);
   call_.lanes.assign(1, 0);
   cells_.parse(value, {}, &call_.columns);

@@ -221,7 +221,7 @@ class Inserter:
             self._tracked = tracked_versions([self._handle], self._schema)
             self._handle.inserted = True
             finished = isinstance(self._view, Transition) and not self._view.future
-            if (self._plain or finished) and not self._tracked:
+            if self._plain or finished:
                 self.put = native.insert_now
             self._native = native  # set last: after an interrupt the next call does all of this again
         if self._tracked:

@@ -133,13 +133,15 @@ def build_inserter(handle: TableHandle, turn: _core.Turn, seconds: float) -> tup
 
     Args:
         handle: of the table.
-        turn: of the threads that use it.
+        turn: of the threads that insert.
         seconds: to wait for locks that stopped processes hold; negative: no limit.
     """
     schema = finished_schema(handle.settings.view, _schema_of(handle))
     plan = writer_plan([handle], schema, None, Autoreset.OFF, seconds)
     plan |= {"terminated": -1, "truncated": -1, "discount": -1, "counted": False}
     plan["turn"] = turn
+    for _, versions, name in tracked_versions([handle], schema):
+        plan |= {"versions": versions, "weights": name}
     if isinstance(view := handle.settings.view, Transition):
         plan |= {"steps": schema.names.index("steps"), "n_step": view.n_step}
     return _core.Writer(handle.arena, plan, seconds), schema
