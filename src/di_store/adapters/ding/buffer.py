@@ -76,15 +76,17 @@ class Buffer(DequeBuffer):  # type: ignore[misc]
         """Replace data, meta or both of an item; None leaves what is there. False: there is no such item."""
         rows = self._rows
         with rows.lock:
-            if not rows.has(index):
+            try:
+                position = rows.get(index)
+            except KeyError:
                 return False
-            item = rows.find(index)
+            item = rows.items[position]
             if data is not None:
                 rows.replace(item, data)
             if meta is not None:
                 item.meta = meta
                 for name, values in rows.meta_index.items():
-                    values[rows.get(index)] = meta.get(name)
+                    values[position] = meta.get(name)
             return True
 
     @apply_middleware("delete")  # type: ignore[untyped-decorator]
