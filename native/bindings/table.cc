@@ -165,6 +165,8 @@ u64 size(const TablePointer& table) {
 void bind_facts(nb::class_<Table>& type) {
   type.def_prop_ro("name", [](const TablePointer& t) { return t->name(); })
       .def_prop_ro("index", [](const TablePointer& t) { return t->index(); })
+      .def_prop_ro("capacity",
+                   [](const TablePointer& t) { return __atomic_load_n(&t->header().capacity, __ATOMIC_RELAXED); })
       .def_prop_ro("beta", &beta, nb::sig("def beta(self) -> float | None"))
       .def_prop_ro("evicted_for_room", [](const TablePointer& t) { return t->header().evicted_for_room; })
       .def_prop_ro("finished", [](const TablePointer& t) { return t->header().finished != 0; })

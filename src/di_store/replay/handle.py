@@ -191,7 +191,7 @@ class TableHandle:
         self, schema: Schema, capacity: int | None = None, *, cut: Cut | None = None, lanes: int | None = None
     ) -> TableNeeds:
         """`table_needs` for `capacity`, in the core's form (`UNLIMITED` for none); None: the present capacity."""
-        items = int(self.native.stats()["capacity"]) if capacity is None else capacity
+        items = self.native.capacity if capacity is None else capacity
         return table_needs(self.settings, schema, None if items >= UNLIMITED else items, self.example_bytes, cut, lanes)
 
     def needs_resized(self, schema: Schema, capacity: int, now: dict[str, Any]) -> TableNeeds:

@@ -134,7 +134,7 @@ class Inserter:
     # -- rows ---------------------------------------------------------------------------------------------------
 
     def _check_count(self, n: int) -> None:
-        capacity = int(self._handle.native.stats()["capacity"])
+        capacity = self._handle.native.capacity
         if n == 0:
             raise ValueError("extend() needs at least one item")
         if n > capacity * answers_of(self._view) and capacity < UNLIMITED:

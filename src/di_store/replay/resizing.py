@@ -49,6 +49,6 @@ def _resized(handle: TableHandle, capacity: int, seconds: float, now: dict[str, 
 
 def configure_table(handle: TableHandle, changes: dict[str, Any], timeout: Any) -> None:
     """`Table.configure`; `changes`: its arguments by name."""
-    capacity = int(handle.native.stats()["capacity"])
+    capacity = handle.native.capacity
     checked = check_changes(handle.settings, capacity, **changes)
     handle.native.configure(*native_changes(checked), lock_seconds(timeout))

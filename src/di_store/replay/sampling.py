@@ -83,7 +83,7 @@ def check_replace(handle: TableHandle, n: int, replace: Any) -> None:
             f"replace=False with sampler={settings.sampler!r}: it draws every item once an epoch by itself; leave "
             "replace out"
         )
-    capacity = int(handle.native.stats()["capacity"])
+    capacity = handle.native.capacity
     if not settings.max_times_sampled and n > capacity:
         raise ValueError(f"replace=False: n={n} is above the capacity of {capacity}, and each item comes once")
 

@@ -72,7 +72,7 @@ class Table:
     @property
     def capacity(self) -> int | None:
         """Items that it holds, as it is now; None: as many as `max_bytes` hold."""
-        capacity = int(self._open().native.stats()["capacity"])
+        capacity = self._open().native.capacity
         return None if capacity >= UNLIMITED else capacity
 
     @property
