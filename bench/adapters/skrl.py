@@ -6,12 +6,16 @@
 from __future__ import annotations
 
 import argparse
+import random
 import statistics
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import gymnasium
+import numpy as np
 import torch
 from skrl.agents.torch.ppo import PPO, PPO_CFG
 from skrl.agents.torch.sac import SAC, SAC_CFG
@@ -23,7 +27,9 @@ from skrl.utils.model_instantiators.torch import categorical_model, deterministi
 
 from di_store.adapters.skrl import Memory
 
-ROUNDS, CAPACITY, ENVS = 41, 20_000, 4
+ROUNDS, CAPACITY = 41, 20_000
+TRAININGS = (("SAC", "Pendulum-v1", 4, 1_500), ("PPO", "CartPole-v1", 4, 12_800), ("PPO", "CartPole-v1", 512, 1_920))
+"""Algorithm, environment, how many of it, steps of each."""
 NETWORK = [{"name": "net", "input": "OBSERVATIONS", "layers": [64, 64], "activations": "relu"}]
 CRITIC = [{**NETWORK[0], "input": "concatenate([OBSERVATIONS, ACTIONS])"}]
 
@@ -82,25 +88,54 @@ def agent(algorithm: str, kind: Any, env: Any) -> Any:
         models = {name: deterministic_model(network=CRITIC, output="ONE", **given) for name in critics}
         models["policy"] = gaussian_model(network=NETWORK, output="ACTIONS", clip_actions=True, **given)
         cfg = SAC_CFG(batch_size=256, learning_starts=100, learn_entropy=True)
-        memory = kind(memory_size=10_000, num_envs=ENVS, device="cpu", replacement=True)
+        memory = kind(memory_size=10_000, num_envs=env.num_envs, device="cpu", replacement=True)
     else:
         models = {
             "policy": categorical_model(network=NETWORK, output="ACTIONS", **given),
             "value": deterministic_model(network=NETWORK, output="ONE", **given),
         }
         cfg = PPO_CFG(rollouts=128, learning_epochs=4, mini_batches=4, learning_rate=1e-3)
-        memory = kind(memory_size=128, num_envs=ENVS, device="cpu")
+        memory = kind(memory_size=128, num_envs=env.num_envs, device="cpu")
     cfg.experiment.write_interval = cfg.experiment.checkpoint_interval = 0
     return (SAC if algorithm == "SAC" else PPO)(models=models, memory=memory, cfg=cfg, **given)
 
 
-class Returns(gymnasium.vector.VectorWrapper):
-    """Keeps the returns of the episodes."""
+class Turns:
+    """Two trainings take turns, a step each, so that other work on the machine slows both down alike."""
 
-    def __init__(self, env: Any) -> None:
+    def __init__(self) -> None:
+        self._changed, self._now, self._ended = threading.Condition(), 0, 0
+
+    def wait(self, me: int) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._now == me)
+
+    def hand_over(self, me: int) -> None:
+        """Let the other one take a step. The generators of random numbers are as before afterwards."""
+        if self._ended:
+            return
+        states = torch.get_rng_state(), np.random.get_state(), random.getstate()
+        with self._changed:
+            self._now = 1 - me
+            self._changed.notify_all()
+        self.wait(me)
+        torch.set_rng_state(states[0])
+        np.random.set_state(states[1])
+        random.setstate(states[2])
+
+    def end(self, me: int) -> None:
+        with self._changed:
+            self._now, self._ended = 1 - me, self._ended + 1
+            self._changed.notify_all()
+
+
+class Returns(gymnasium.vector.VectorWrapper):
+    """Keeps the returns of the episodes, and hands over to the other training after each step."""
+
+    def __init__(self, env: Any, turns: Turns, me: int) -> None:
         super().__init__(env)
         self.returns: list[float] = []
-        self._sums = [0.0] * ENVS
+        self._sums, self._turns, self._me = [0.0] * env.num_envs, turns, me
 
     def step(self, actions: Any) -> Any:
         found = self.env.step(actions)
@@ -109,25 +144,44 @@ class Returns(gymnasium.vector.VectorWrapper):
             if ended or cut:
                 self.returns.append(self._sums[number])
                 self._sums[number] = 0.0
+        self._turns.hand_over(self._me)
         return found
 
 
+def train(training: tuple[str, str, int, int], kind: Any, seed: int, turns: Turns, me: int) -> tuple[float, float]:
+    """Mean return of the last 50 episodes, and seconds of CPU."""
+    algorithm, name, n_envs, steps = training
+    mode = "vector_entry_point" if n_envs > 4 else None  # all in one array
+    turns.wait(me)
+    try:
+        set_seed(seed)
+        inner = Returns(gymnasium.make_vec(name, num_envs=n_envs, vectorization_mode=mode), turns, me)
+        env = wrap_env(inner)
+        cfg = {"timesteps": steps, "headless": True, "disable_progressbar": True}
+        trainer = SequentialTrainer(cfg=cfg, env=env, agents=agent(algorithm, kind, env))
+        begin = time.thread_time()
+        trainer.train()
+        return statistics.mean(inner.returns[-50:]), time.thread_time() - begin
+    finally:
+        turns.end(me)
+
+
 def trainings(seeds: int) -> None:
-    print("\nmean return of the last 50 episodes, and seconds of CPU: skrl, ours")
-    for algorithm, name, steps in (("SAC", "Pendulum-v1", 1_500), ("PPO", "CartPole-v1", 12_800)):
+    print("\nmean return of the last 50 episodes, and seconds of CPU: skrl, ours, ratio (above 1: ours is slower)")
+    for training in TRAININGS:
+        title, ratios = "{} {} x {}".format(*training), []
         for seed in range(seeds):
-            row = []
-            for kind in (RandomMemory, Memory) if seed % 2 else (Memory, RandomMemory):
-                set_seed(seed)
-                inner = Returns(gymnasium.make_vec(name, num_envs=ENVS))
-                env = wrap_env(inner)
-                cfg = {"timesteps": steps, "headless": True, "disable_progressbar": True}
-                trainer = SequentialTrainer(cfg=cfg, env=env, agents=agent(algorithm, kind, env))
-                begin = time.process_time()
-                trainer.train()
-                row.append((kind is Memory, statistics.mean(inner.returns[-50:]), time.process_time() - begin))
-            (_, a, b), (_, c, d) = sorted(row)
-            print(f"{algorithm} {name} seed {seed}: {a:8.2f} {c:8.2f}   {b:6.1f} s {d:6.1f} s", flush=True)
+            turns = Turns()
+            with ThreadPoolExecutor(2) as pool:
+                done = [
+                    pool.submit(train, training, kind, seed, turns, (place + seed) % 2)
+                    for place, kind in enumerate((RandomMemory, Memory))
+                ]
+                (a, b), (c, d) = (each.result() for each in done)
+            ratios.append(d / b)
+            print(f"{title} seed {seed}: {a:8.2f} {c:8.2f}   {b:6.2f} s {d:6.2f} s {d / b:6.3f}", flush=True)
+        if ratios:
+            print(f"{title}: median ratio {statistics.median(ratios):.3f}")
 
 
 if __name__ == "__main__":
