@@ -35,7 +35,10 @@ class Items {
     return item.has_key(key) ? &item : nullptr;
   }
   void prefetch_key(u64 key) {
-    if (key_slot(key) < slots_) __builtin_prefetch(&(*this)[key_slot(key)]);
+    if (key_slot(key) >= slots_) return;
+    const Item& item = (*this)[key_slot(key)];
+    __builtin_prefetch(&item.state);  // both ends, as below
+    __builtin_prefetch(&item.span);
   }
   bool holds(u64 key) { return find(key) != nullptr; }
   void prefetch(u32 slot) {  // for a draw

@@ -57,6 +57,9 @@ class TableHandle:
         self._declared = self.settings.schema is not None
         self._read_plan: ReadPlan | None = None
         self._reader: _core.Reader | None = None
+        self.peek: Callable[[Array, float | None, list[int] | None], Any] | None = (
+            None  # the reader's; None: no reader yet
+        )
         self.late: _core.LateWriter | None = None
         self.write_late: Callable[[Any, Any, Any, Any], int | None] = _not_now  # `late.write_now`, once that is made
         self._which: dict[Any, list[int] | None] = {None: None}
@@ -240,6 +243,7 @@ class TableHandle:
             self.special = bool(plan.ragged)
             # No lock: two threads may each make a reader, and both readers work.
             self._reader = _core.Reader(self.native, plan.native)
+            self.peek = self._reader.peek
         return self._reader
 
     def read_plan(self) -> ReadPlan | None:
