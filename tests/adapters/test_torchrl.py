@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import pickle
 import subprocess
@@ -24,6 +25,7 @@ from torchrl.data import (
 )
 from torchrl.data import ReplayBuffer as PlainBuffer
 from torchrl.data.replay_buffers import samplers
+from torchrl.data.replay_buffers.sample_units import Sequence
 from torchrl.envs.transforms import Compose, ExcludeTransform, MultiStepTransform, RenameTransform
 
 import di_store
@@ -83,15 +85,42 @@ def runs(make: Any, steps: int = 12, n: int = 9) -> None:
 
 def sampler_of(name: str) -> Any:
     if name == "PrioritizedSampler":
-        try:
-            return samplers.PrioritizedSampler(SIZE, alpha=0.7, beta=0.5)
-        except RuntimeError as error:
-            pytest.skip(str(error))  # TorchRL's native module was built for another version of torch
+        return samplers.PrioritizedSampler(SIZE, alpha=0.7, beta=0.5)
     if name == "SliceSampler":
         return samplers.SliceSampler(slice_len=4, end_key=("next", "done"), strict_length=False)
     if name == "SliceSamplerWithoutReplacement":
         return samplers.SliceSamplerWithoutReplacement(slice_len=4, traj_key=("collector", "traj_ids"))
     return getattr(samplers, name)()
+
+
+class Tree:
+    """In place of a segment tree of TorchRL's native module, with what its PrioritizedSampler calls of it."""
+
+    def __init__(self, reduce: Any, neutral: float, size: int) -> None:
+        self._reduce, self._values = reduce, np.full(size, neutral, np.float32)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._values[np.asarray(index)]
+
+    def __setitem__(self, index: Any, values: Any) -> None:
+        self._values[np.asarray(index)] = np.asarray(values)
+
+    def query(self, begin: int, end: int) -> float:
+        return float(self._reduce(self._values[begin:end]))
+
+    def scan_lower_bound(self, mass: Any) -> Any:
+        return np.searchsorted(np.cumsum(self._values), mass)
+
+
+@pytest.fixture
+def trees(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segment trees also where TorchRL's native module was built for another version of torch, and does not load."""
+    names = samplers.PrioritizedSampler._init.__globals__
+    for name, reduce, neutral in (("Sum", np.sum, 0.0), ("Min", np.min, np.inf)):
+        for bits in (32, 64):
+            kind = f"{name}SegmentTreeFp{bits}"
+            if names[kind] is None:
+                monkeypatch.setitem(names, kind, functools.partial(Tree, reduce, neutral))
 
 
 SAMPLERS = (
@@ -100,6 +129,7 @@ SAMPLERS = (
 )
 
 
+@pytest.mark.usefixtures("trees")
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_the_same_seed_gives_the_same_batches(name: str) -> None:
     runs(lambda storage: TensorDictReplayBuffer(storage=storage, batch_size=BATCH, sampler=sampler_of(name)))
@@ -124,6 +154,7 @@ def test_transforms_and_prefetch() -> None:
     for _ in range(10):
         batch = buffer.sample()
         assert same(batch, buffer[batch["index"]].set("index", batch["index"]))
+    buffer.shutdown()  # its thread would draw with torch's generator during the next test
 
 
 @pytest.mark.parametrize("ndim", [2, 3])
@@ -176,6 +207,70 @@ def test_reading_by_any_index_and_setting_in_place() -> None:
     assert torch.equal(ours[:]["next", "reward"], theirs[:]["next", "reward"])
     with pytest.raises(IndexError):
         ours.storage[30]
+
+
+def test_part_of_several_axes_is_set_in_place() -> None:
+    patch = TensorDict({"n": torch.tensor([70, 71]), "unknown": torch.zeros(2)}, [2])
+    found = []
+    for kind in (Storage, LazyTensorStorage):
+        buffer = PlainBuffer(storage=kind(20, ndim=2))
+        buffer.extend(TensorDict({"n": torch.arange(20).view(2, 10), "d": {"x": torch.rand(2, 10)}}, [2, 10]))
+        buffer[0, 3:5] = patch.select("n")
+        buffer[:, 7:9] = patch.select("n")
+        buffer.storage[:][4] = {"n": torch.tensor([-4, -4])}
+        buffer.storage[:][5, 1:] = -5
+        found.append(buffer[:]["n"].tolist())
+        every = buffer.storage[:]
+        every.clone().set_("n", torch.ones(10, 2))  # of the clone alone
+        found[-1] += buffer[:]["n"].tolist()
+    assert found[0] == found[1]
+
+
+def test_classes_that_a_function_defines() -> None:
+    @tensorclass
+    class Local:
+        x: torch.Tensor
+
+    storage = Storage(4)
+    storage._init(Local(x=torch.zeros(3), batch_size=[]))
+    assert storage._storage.x.shape == (4, 3)
+    other = pickle.loads(pickle.dumps(storage))
+    storage.set(range(2), Local(x=torch.ones(2, 3), batch_size=[2]))
+    for each in (storage, other):
+        assert isinstance(each[torch.arange(2)], Local)
+        assert (each[:].x == 1).all()
+
+
+def test_every_change_counts_once() -> None:
+    found = []
+    for kind in (Storage, LazyTensorStorage):
+        buffer, numbers = TensorDictReplayBuffer(storage=kind(8)), []
+        changes = [
+            lambda buffer: buffer.extend(rows(4)),
+            lambda buffer: buffer.set_("n", torch.arange(4)),
+            lambda buffer: buffer.set_at_("n", torch.tensor([9]), torch.tensor([1])),
+            lambda buffer: buffer.update_(rows(4)),
+            lambda buffer: buffer.load_state_dict(buffer.state_dict()),
+            lambda buffer: buffer.empty(),
+        ]
+        for change in changes:
+            change(buffer)
+            numbers.append(int(buffer.storage._mutation_revision))
+        found.append(numbers)
+    assert found[0] == found[1]
+
+
+def test_compiled_functions_write_and_draw() -> None:
+    buffer = PlainBuffer(storage=Storage(40), batch_size=8)
+
+    @torch.compile(backend="eager")
+    def step(data: torch.Tensor) -> Any:
+        buffer.extend(data)
+        return buffer.sample() + 1
+
+    for count in range(1, 5):
+        assert (step(torch.full((20,), 3)) == 4).all()
+        assert len(buffer) == min(20 * count, 40)
 
 
 def test_rows_change_only_if_they_are_still_there() -> None:
@@ -279,6 +374,37 @@ def test_the_table_draws_by_priorities_that_processes_share() -> None:
     assert set(copy.sample(100)["n"].tolist()) == {7}
     buffer.extend(rows(SIZE, 100))  # new rows have the largest priority
     assert len(set(buffer.sample(200)["n"].tolist())) > 20
+
+
+def test_the_table_draws_for_sequences_and_generations() -> None:
+    sampler = di_store.Prioritized(1.0, beta=0.5)
+    writer = TensorDictRoundRobinWriter(track_generations=True)
+    unit = Sequence(length=3, done_key=("next", "done"))
+    options = {"storage": 49, "sampler": sampler, "batch_size": 6, "priority_key": "error"}
+    buffer = ReplayBuffer(**options, sample_unit=unit, writer=writer)
+    buffer.extend(rows(49))
+    batch = buffer.sample().reshape(6, 3)
+    assert ((batch["n"] == batch["index"]) & (batch["index_generation"] == 0)).all()
+    assert (batch["n"] // 7 == batch["n"][:, :1] // 7)[batch["validity_mask"]].all()
+    buffer.update_tensordict_priority(batch.reshape(-1).set("error", torch.ones(18)))
+    every = buffer[:].to_tensordict().set("index", torch.arange(49)).set("error", torch.zeros(49))
+    every["error"][14] = 1.0
+    buffer.update_tensordict_priority(every)
+    assert buffer.sample().reshape(6, 3)["n"].tolist() == [[14, 15, 16]] * 6
+
+
+def test_the_table_draws_from_several_axes() -> None:
+    sampler = di_store.Prioritized(1.0, beta=0.5)
+    buffer = ReplayBuffer(storage=Storage(20, ndim=2, sampler=sampler), batch_size=6, priority_key="error")
+    buffer.extend(TensorDict({"n": torch.arange(20).view(2, 10)}, [2, 10]))
+    batch = buffer.sample()
+    assert batch["index"].shape == (6, 2)
+    assert torch.equal(buffer.storage[tuple(batch["index"].unbind(-1))]["n"], batch["n"])
+    axes = torch.stack(torch.meshgrid(torch.arange(10), torch.arange(2), indexing="ij"), -1).reshape(-1, 2)
+    every = TensorDict({"index": axes, "error": torch.zeros(20)}, [20])
+    every["error"][7] = 1.0
+    buffer.update_tensordict_priority(every)
+    assert (buffer.sample()["index"] == axes[7]).all()
 
 
 def test_the_same_seed_gives_the_same_draws_of_the_table() -> None:

@@ -42,21 +42,24 @@ class TableSampler(Sampler):  # type: ignore[misc]
         named = storage.named
         slots, batch = named.rows.draw(count, named.columns)
         rows = named.build(batch.data["row"], (count,))
-        info: dict[str, Any] = {"index": torch.from_numpy(slots).to(torch.int64)}
+        info: dict[str, Any] = {"index": _index_of(storage, torch.from_numpy(slots).to(torch.int64))}
         if self.prioritized:
             info["priority_weight"] = torch.from_numpy(batch.weights)
         return rows, info
 
     def sample(self, storage: Any, batch_size: int) -> tuple[Any, dict[str, Any]]:
-        """Slots of rows, for a buffer of TorchRL's, which reads the rows afterwards."""
+        """Where the rows lie, for a buffer of TorchRL's, which reads them afterwards."""
         _, info = self.draw(batch_size)
         return info.pop("index"), info
 
     def update_priority(self, index: Any, priority: Any, *, storage: Any = None) -> None:
-        """Set priorities of rows, by slots. Rows that were overwritten after this process drew them are left out."""
+        """Set priorities of rows by their index, as `draw` tells it.
+
+        Rows that were overwritten after this process drew them are left out.
+        """
         if not self.prioritized:
             return
-        slots = torch.as_tensor(index).reshape(-1).cpu().numpy()
+        slots = _slots_of(self._storage, index).numpy()
         values = torch.as_tensor(priority).detach().reshape(-1).to("cpu", torch.float64).expand(len(slots)).numpy()
         rows = self._storage.named.rows
         rows.table.update_priorities(rows.known_keys(slots), values + _EPSILON)
@@ -88,6 +91,21 @@ class TableSampler(Sampler):  # type: ignore[misc]
 
     def _empty(self) -> None:
         """The priorities go with the rows."""
+
+
+def _index_of(storage: Storage, slots: Any) -> Any:
+    """Where rows lie, as TorchRL's samplers tell it, of their slots, int64[n]; above one axis, a tuple by axis."""
+    return slots if storage.ndim == 1 else torch.unravel_index(slots, storage._total_shape)
+
+
+def _slots_of(storage: Storage, index: Any) -> Any:
+    """Slots int64[n] of an index; above one axis, of a tuple by axis, of coordinates ``[…, axes]``, or of slots."""
+    if isinstance(index, tuple):
+        index = torch.stack([torch.as_tensor(each) for each in index], -1)
+    index = torch.as_tensor(index).cpu()
+    if storage.ndim > 1 and index.ndim > 1:
+        index = storage._numbers()[tuple(index.reshape(-1, storage.ndim).unbind(-1))]
+    return index.reshape(-1)
 
 
 class ReplayBuffer(TensorDictReplayBuffer):  # type: ignore[misc]
@@ -136,7 +154,7 @@ class ReplayBuffer(TensorDictReplayBuffer):  # type: ignore[misc]
 
     @pin_memory_output  # type: ignore[untyped-decorator]
     def _sample(self, batch_size: int) -> tuple[Any, dict[str, Any]]:
-        if not isinstance(self._sampler, TableSampler):
+        if not isinstance(self._sampler, TableSampler) or self._sample_unit or self._writer.tracks_generations:
             found: tuple[Any, dict[str, Any]] = super()._sample(batch_size)
             return found
         with self._replay_lock, self._write_lock:
@@ -155,7 +173,11 @@ class ReplayBuffer(TensorDictReplayBuffer):  # type: ignore[misc]
         if not self._sampler.prioritized or data.get(self.priority_key, None) is None:
             return
         priority = self._get_priority_vector(data) if data.ndim else torch.as_tensor(self._get_priority_item(data))
-        index = data.get("index")
-        while index.ndim > priority.ndim:
-            index = index[..., 0]
+        of_units = self._anchor_reduced_priority(data, priority) if data.ndim else None
+        if of_units is not None:
+            self.update_priority(*of_units)
+            return
+        index, axes = data.get("index"), self._storage.ndim
+        while index.ndim > priority.ndim + (axes > 1):
+            index = index[..., 0] if axes == 1 else index[..., 0, :]
         self.update_priority(index, priority)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import torch
 from tensordict import TensorDict, is_tensor_collection, is_tensorclass
@@ -113,6 +115,12 @@ class Node:
             found = found.children.get(each) if isinstance(found, Node) else None
         return found
 
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"kind": _pickled_class(self.kind)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state | {"kind": pickle.loads(state["kind"])})
+
     def numbers(self) -> Iterator[int]:
         """Its leaves."""
         for child in self.children.values():
@@ -213,6 +221,14 @@ class Form:
         if self.root is None:
             return tree_unflatten([tensor(number) for number in range(len(self.leaves))], self._tree)
         return build(self.root, tensor, torch.Size(lead), device)
+
+
+def _pickled_class(kind: Any) -> bytes:
+    """A class by its name, or by its definition if it has none to import, as one that a function defines."""
+    try:
+        return pickle.dumps(kind)
+    except (AttributeError, pickle.PicklingError):
+        return bytes(cloudpickle.dumps(kind))
 
 
 def build(node: Node, tensor: Callable[[int], Any], lead: torch.Size, device: Any) -> Any:

@@ -17,7 +17,7 @@ from torchrl.data.replay_buffers import Storage as AnyStorage
 
 import di_store
 from di_store.adapters.torchrl.named_rows import NamedRows
-from di_store.adapters.torchrl.view import View
+from di_store.adapters.torchrl.view import Access, View
 
 _TURN = "di_store.json"
 _AT_ONCE = 4_096
@@ -84,8 +84,13 @@ class Storage(TensorStorage):  # type: ignore[misc]
         """Whether the first rows have declared what all rows consist of, here or in another process."""
         return self.named.declared
 
+    def _init(self, data: Any) -> None:
+        """Declare what rows consist of by one of them, as TorchRL's storages do; with `ndim` above 1, by one slice."""
+        self.named.declare(data, self.ndim - 1, _lead_of(data, self.ndim - 1))
+
     # -- sizes --------------------------------------------------------------------------------------------------
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def __len__(self) -> int:
         return len(self.named)
 
@@ -114,6 +119,7 @@ class Storage(TensorStorage):  # type: ignore[misc]
 
     # -- writing ------------------------------------------------------------------------------------------------
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:
         """Write rows, as TorchRL's. Keys that the first rows lacked are left out; rows keep what `data` lacks."""
         if set_cursor:
@@ -142,6 +148,7 @@ class Storage(TensorStorage):  # type: ignore[misc]
 
     # -- reading ------------------------------------------------------------------------------------------------
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def get(self, index: Any) -> Any:
         """Rows, as TorchRL's, in tensors of their own. A slice is read when its tensors are asked for."""
         named = self.named
@@ -149,9 +156,10 @@ class Storage(TensorStorage):  # type: ignore[misc]
             slots = index.numpy() if index.device.type == "cpu" else index.cpu().numpy()
             return named.read(slots, (len(slots),))
         if isinstance(index, str) or (isinstance(index, tuple) and index and isinstance(index[0], str)):
-            return self._view(slice(None)).get(index)
-        if isinstance(index, slice) and named.form.root is not None:
-            return self._view(index)
+            return self._view((slice(None),)).get(index)
+        slices = index if isinstance(index, tuple) else (index,)
+        if slices and all(isinstance(each, slice) for each in slices) and named.form.root is not None:
+            return self._view(slices)
         named.rows  # noqa: B018 - raises if there is none
         length = self._len_along_dim0
         if isinstance(index, int) and not -length <= index < length:
@@ -159,23 +167,14 @@ class Storage(TensorStorage):  # type: ignore[misc]
         found = self._numbers()[:length][_torch_index(index)]
         return named.read(found.reshape(-1).numpy(), tuple(found.shape))
 
-    def _view(self, part: slice, every: bool = False) -> Any:
-        """Rows of a slice of the first axis; `every`: of those that nothing was written to as well."""
+    def _view(self, slices: tuple[slice, ...], every: bool = False) -> Any:
+        """Rows of slices of the first axes; `every`: of those that nothing was written to as well."""
         root = self.named.form.root
         assert root is not None
         length = self._total_shape[0] if every else self._len_along_dim0
-        numbers = self._numbers()[:length][part]
-        lead, slots = tuple(numbers.shape), numbers.reshape(-1).numpy()
-        first = part.indices(length) == (0, length, 1)
-
-        def read(number: int) -> Any:
-            return self.named.column(number, slots, lead, first)
-
-        def write(data: Any, index: Any) -> None:
-            self._put(numbers[index], data)
-            self._bump_mutation_revision()
-
-        view = View.over(root, read, write, torch.Size(lead), self.device)
+        numbers = self._numbers()[:length]
+        whole = all(part.indices(size) == (0, size, 1) for part, size in zip(slices, numbers.shape, strict=False))
+        view = _view_of(self, numbers[slices], whole)
         return view if root.kind is None else root.kind.from_tensordict(view)
 
     @property
@@ -183,7 +182,7 @@ class Storage(TensorStorage):  # type: ignore[misc]
         """All rows, as TorchRL's storages keep them; None: nothing was written yet."""
         if not self.named.declared:
             return None
-        return self._held(every=True) if self.named.form.root is None else self._view(slice(None), every=True)
+        return self._held(every=True) if self.named.form.root is None else self._view((slice(None),), every=True)
 
     def flatten(self) -> Any:
         """A copy with one axis, as TorchRL's."""
@@ -243,13 +242,13 @@ class Storage(TensorStorage):  # type: ignore[misc]
 
     def dumps(self, path: Any) -> None:
         """Write all rows to a folder by the checkpointer, as TorchRL's."""
-        self.checkpointer.dumps(self._copy(), path)
+        self.checkpointer.dumps(_copy(self), path)
         (Path(path) / _TURN).write_text(json.dumps({"first": self.named.first()}))
 
     def loads(self, path: Any) -> None:
         """Take over the rows of a folder that `dumps` of this storage or of TorchRL's wrote."""
         if self.initialized and self.named.form.root is None:
-            ordinary = self._copy()  # a tree is read into one
+            ordinary = _copy(self)  # a tree is read into one
         else:
             ordinary = LazyTensorStorage(self.max_size, ndim=self.ndim)
         self.checkpointer.loads(ordinary, path)
@@ -257,19 +256,9 @@ class Storage(TensorStorage):  # type: ignore[misc]
         first = json.loads(turn.read_text())["first"] if turn.exists() else 0
         self._take_over(ordinary._storage, ordinary._len, first)
 
-    def _copy(self) -> LazyTensorStorage:
-        """An ordinary storage with these rows."""
-        ordinary = LazyTensorStorage(self.max_size, ndim=self.ndim)
-        if self.initialized:
-            ordinary._storage = self._held(every=True)
-            ordinary.initialized = True
-            ordinary._len = len(self)
-        ordinary._last_cursor = self._last_cursor
-        return ordinary
-
     def _take_over(self, held: Any, count: int, first: int) -> None:
         """Write these rows, the oldest first, in place of those that are there."""
-        self._empty()
+        self._empty()  # counts as the one change that this is
         if held is None or not count:
             return
         if not self.named.declared:
@@ -281,7 +270,6 @@ class Storage(TensorStorage):  # type: ignore[misc]
             for begin in range(part.start, part.stop, _AT_ONCE):
                 piece = slice(begin, min(begin + _AT_ONCE, part.stop))
                 self._put(numbers[piece], _cut(held, piece))
-        self._bump_mutation_revision()
 
     def __getstate__(self) -> dict[str, Any]:
         """The names of store and table."""
@@ -295,6 +283,35 @@ class Storage(TensorStorage):  # type: ignore[misc]
             f"{type(self).__name__}(len={len(self)}, max_size={self.max_size}, table {self.named.name!r} of store "
             f"{self.named.store.name!r}, rows of {parts or 'a kind that the first write decides'})"
         )
+
+
+def _view_of(storage: Storage, numbers: Any, first: bool) -> View:
+    """Rows of these slots, a tensor of any shape; `first`: the first ones, in order."""
+    root = storage.named.form.root
+    assert root is not None
+    lead, slots = tuple(numbers.shape), numbers.reshape(-1).numpy()
+
+    def read(number: int) -> Any:
+        return storage.named.column(number, slots, lead, first)
+
+    def write(data: Any, index: Any) -> None:
+        storage._put(numbers[_torch_index(index)], data)
+
+    def transposed(*axes: int) -> View:
+        return _view_of(storage, numbers.transpose(*axes), False)
+
+    return View.over(root, Access(read, write, transposed), torch.Size(lead), storage.device)
+
+
+def _copy(storage: Storage) -> LazyTensorStorage:
+    """An ordinary storage with these rows."""
+    ordinary = LazyTensorStorage(storage.max_size, ndim=storage.ndim)
+    if storage.initialized:
+        ordinary._storage = storage._held(every=True)
+        ordinary.initialized = True
+        ordinary._len = len(storage)
+    ordinary._last_cursor = storage._last_cursor
+    return ordinary
 
 
 def _torch_index(index: Any) -> Any:

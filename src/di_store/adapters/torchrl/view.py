@@ -5,7 +5,8 @@ A sampler that looks for the ends of trajectories in all rows, `storage[:]["next
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,24 +17,59 @@ from di_store.adapters.torchrl.forms import Node, tensor_dict
 Read = Callable[[int], Any]
 
 
+@dataclass(frozen=True)
+class Access:
+    """How a view comes to its rows.
+
+    Attributes:
+        read: returns the tensor of a leaf's number.
+        write: sets some of the rows: takes a TensorDict of some of the leaves, and an index of the rows.
+        transposed: returns the view with two axes of rows exchanged.
+    """
+
+    read: Read
+    write: Callable[[Any, Any], None]
+    transposed: Callable[[int, int], View]
+
+
 class View(TensorDict):  # type: ignore[misc]
-    """Rows of a storage. Reading gives copies, but methods that end in ``_`` and set values write to the storage."""
+    """Rows of a storage. Reading gives copies; methods that end in ``_``, and ``view[index] = …``, write to them."""
 
     @classmethod
-    def over(cls, root: Node, read: Read, write: Callable[[Any, Any], None], size: torch.Size, device: Any) -> View:
+    def over(cls, root: Node, access: Access, size: torch.Size, device: Any) -> View:
         """A view.
 
         Args:
             root: what rows consist of.
-            read: returns the tensor of a leaf's number.
-            write: sets some of the rows: takes a TensorDict of some of the leaves, and an index of the rows.
+            access: how to come to them.
             size: the axes of the rows.
             device: of the tensors.
         """
-        view: View = cls._new_unsafe(source={}, batch_size=torch.Size((*size, *root.batch)), device=device)
-        view._tensordict = _Columns(root, read, size, device)
-        view._write = write
+        view: View = super()._new_unsafe(source={}, batch_size=torch.Size((*size, *root.batch)), device=device)
+        view._tensordict = _Columns(root, access.read, size, device)
+        view._access, view._axes = access, len(size)
         return view
+
+    @classmethod
+    def _new_unsafe(cls, *values: Any, **options: Any) -> TensorDict:
+        """What TensorDict makes of a view, as a clone, is an ordinary one."""
+        return TensorDict._new_unsafe(*values, **options)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        """As TensorDict's: set some rows, in the storage; with a name as the index, a key of this TensorDict alone."""
+        if isinstance(index, str) or (isinstance(index, tuple) and index and isinstance(index[0], str)):
+            super().__setitem__(index, value)
+        elif is_tensor_collection(value) or isinstance(value, Mapping):
+            self._access.write(value if is_tensor_collection(value) else TensorDict(value), index)
+            self._tensordict.forget(*self._tensordict)
+        else:
+            for key in list(self.keys(True, True)):
+                self.set_at_(key, value, index)
+
+    def transpose(self, dim0: int, dim1: int) -> Any:
+        """As TensorDict's; what it returns writes to the storage too, if both axes are of rows."""
+        first, second = sorted(axis % self.ndim for axis in (dim0, dim1))
+        return self._access.transposed(first, second) if second < self._axes else super().transpose(dim0, dim1)
 
     def set_at_(self, key: Any, value: Any, index: Any, **options: Any) -> View:
         """As TensorDict's: set one key of some rows."""
@@ -64,7 +100,7 @@ class View(TensorDict):  # type: ignore[misc]
 
     def _put(self, key: Any, value: Any, index: Any) -> None:
         lead = value.shape[: value.ndim - (self.get(key).ndim - self.ndim)]
-        self._write(TensorDict({key: value}, batch_size=lead), index)
+        self._access.write(TensorDict({key: value}, batch_size=lead), index)
         node = self
         *path, last = (key,) if isinstance(key, str) else key
         for each in path:
@@ -101,9 +137,10 @@ class _Columns(dict):  # type: ignore[type-arg]
         found._tensordict = _Columns(child, self._read, self._size, self._device)
         return found if child.kind is None else child.kind.from_tensordict(found)
 
-    def forget(self, key: str) -> None:
-        """Read this one again when it is asked for."""
-        super().__setitem__(key, None)
+    def forget(self, *keys: str) -> None:
+        """Read these again when they are asked for."""
+        for key in keys:
+            super().__setitem__(key, None)
 
     def get(self, key: str, default: Any = None) -> Any:
         return self[key] if key in self else default  # noqa: SIM401 - get() of a dict reads nothing
