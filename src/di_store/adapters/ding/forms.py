@@ -177,13 +177,6 @@ def _is_tensor(form: Any) -> bool:
     return type(form) is tuple and form[0] is torch.Tensor
 
 
-def copied(datum: Any) -> Any:
-    """A copy of a datum that is `live`, which its user may have changed."""
-    parts = datum.json() if type(datum) is Tree else datum
-    parts = {key: value.clone() if isinstance(value, torch.Tensor) else value for key, value in parts.items()}
-    return as_tree(parts) if type(datum) is Tree else parts
-
-
 def _splitter(form: Any) -> Callable[[Array], Any]:
     """The function that turns a column into its leaves."""
     kind = form[0] if isinstance(form, tuple) else form

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import uuid
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
@@ -14,11 +15,11 @@ from ding.data.buffer import BufferedData
 from ding.utils import fastcopy
 
 import di_store
-from di_store.adapters.ding.forms import Columns, NoColumnsError, copied, described, packed, unpacked
+from di_store.adapters.ding.forms import Columns, NoColumnsError, described, packed, unpacked
 
 _MOST_STAGED = 64
 _NOTHING = type(None)
-_on_cpu, _live = attrgetter("is_cpu"), attrgetter("_live")
+_on_cpu, _live, _number = attrgetter("is_cpu"), attrgetter("_live"), attrgetter("_number")
 _MOST_FORMS = 4
 """Forms that get a table of columns; data of further forms are stored as whole values."""
 
@@ -91,7 +92,7 @@ class Rows:
         self.lock = threading.RLock()
         self._size, self._pushed = size, 0
         self._prefix = uuid.uuid4().hex[:16]
-        self._loaded: dict[str, int] = {}  # numbers of items that came with an index of another buffer
+        self._numbers: dict[str, int] = {}  # of the items, by index
         self._store = di_store.open(memory="fit")
         self._places: dict[Any, Place] = {}
         self._staged: list[tuple[Stored, list[Any]]] = []  # live items that are not written yet
@@ -108,39 +109,19 @@ class Rows:
 
     def has(self, index: str) -> bool:
         """Whether there is an item with this index."""
-        try:
-            self._position(index)
-        except KeyError:
-            return False
-        return True
+        return index in self._numbers
 
     def find(self, index: str) -> Stored:
         """The item with this index; KeyError: there is none."""
         return self.items[self._position(index)]
 
     def _position(self, index: str) -> int:
-        number = self._number(index)
-        if number is None or not self.items:
-            raise KeyError(index)
-        low = 0
+        number = self._numbers[index]
         guess = number - self.items[0]._number
         if 0 <= guess < len(self.items) and self.items[guess]._number == number:
             return guess
-        high = min(guess, len(self.items) - 1)  # items were deleted, so it lies further left
-        while low <= high:
-            middle = (low + high) // 2
-            found = self.items[middle]._number
-            if found == number:
-                return middle
-            low, high = (middle + 1, high) if found < number else (low, middle - 1)
-        raise KeyError(index)
-
-    def _number(self, index: Any) -> int | None:
-        if not isinstance(index, str):
-            return None
-        if index.startswith(self._prefix):
-            return int(index[16:], 16)
-        return self._loaded.get(index)
+        # Items were deleted, so it lies further left.
+        return bisect_left(self.items, number, hi=min(guess + 1, len(self.items)), key=_number)
 
     # -- writing ------------------------------------------------------------------------------------------------
 
@@ -154,8 +135,7 @@ class Rows:
         item = Stored(self, index or f"{self._prefix}{number:016x}", number, meta)
         self._write(item, datum)
         self._pushed += 1
-        if index is not None:
-            self._loaded[index] = number
+        self._numbers[item.index] = number
         items = self.items
         if len(items) == self._size:
             self._evict(items[0])
@@ -170,8 +150,7 @@ class Rows:
     def _evict(self, oldest: Stored) -> None:
         """Remove the row of the oldest item, which leaves."""
         key = self._written(oldest)
-        if self._loaded:
-            self._loaded.pop(oldest.index, None)
+        self._numbers.pop(oldest.index, None)
         if not self._in_order:
             oldest._place.table.delete([key])
 
@@ -260,7 +239,7 @@ class Rows:
         keys: dict[Place, list[int]] = {}
         for item in gone:
             keys.setdefault(item._place, []).append(self._written(item))
-            self._loaded.pop(item.index, None)
+            self._numbers.pop(item.index, None)
         for place, those in keys.items():
             place.table.delete(np.array(those, np.uint64))
         indexed = [values for values in self.meta_index.values() if len(values) == len(self.items)]
@@ -275,7 +254,7 @@ class Rows:
             place.table.reset()
         self.items.clear()
         self.meta_index.clear()
-        self._loaded.clear()
+        self._numbers.clear()
 
     # -- reading ------------------------------------------------------------------------------------------------
 
@@ -294,7 +273,7 @@ class Rows:
             if item._live is None:
                 by_place.setdefault(item._place, []).append(number)
             elif id(item) in seen:
-                found[number] = copied(item._live)
+                found[number] = fastcopy.copy(item._live)
             seen.add(id(item))
         for place, numbers in by_place.items():
             data = place.read([self._written(items[number]) for number in numbers])
