@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -147,6 +148,57 @@ def test_a_writer_called_again_from_a_value_refuses_and_mixes_nothing(store: di_
     data = steps.peek(steps.keys()).data
     assert data["reward"].tolist() == [0, 0, 1, 1, 2, 2]
     assert not data["obs"].any()
+
+
+class Taking:
+    """A value whose conversion takes an array out of a dict that is being written, as another thread may do."""
+
+    def __init__(self, tree: dict[str, Any], name: str, shape: tuple[int, ...]) -> None:
+        self.tree, self.name, self.shape = tree, name, shape
+        self.array = weakref.ref(tree[name])
+        self.lived = False
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        self.tree[self.name] = None
+        self.lived = self.array() is not None
+        return np.zeros(self.shape, np.float32)
+
+
+@pytest.mark.parametrize("call", ["append", "insert", "extend", "update"])
+def test_arrays_live_until_the_call_has_copied_them(store: di_store.Store, call: str) -> None:
+    late, lead = call == "update", (1,) if call in ("extend", "update") else ()
+    spec = di_store.Spec((4,), "f4", late=late)
+    table = store.create_table("t", capacity=8, schema={"n": di_store.Spec((), "f4"), "a": spec, "b": spec})
+    row: dict[str, Any] = {"n": 0.0, "a": np.zeros(4, np.float32), "b": np.zeros(4, np.float32)}
+    keys = table.insert(row)
+    for _ in range(2):  # the first update is not the core's
+        tree: dict[str, Any] = {"a": np.full((*lead, 4), 7, np.float32)}
+        value = tree["b"] = Taking(tree, "a", (*lead, 4))
+        if late:
+            table.update(keys, tree)
+        else:
+            tree["n"] = np.zeros(lead, np.float32)
+            made = table.writer().append(tree).keys if call == "append" else getattr(table, call)(tree)
+            keys = np.asarray(made)
+        assert value.lived
+        assert value.array() is None, "the call is over"
+        assert (table.peek(keys).data["a"] == 7).all()
+
+
+def test_an_inner_dict_lives_while_its_columns_are_read(store: di_store.Store) -> None:
+    class Tree(dict[str, Any]):
+        pass
+
+    spec = di_store.Spec((4,), "f4")
+    table = store.create_table("t", capacity=8, schema={"in": {"a": spec, "b": spec}})
+    zeros = np.zeros(4, np.float32)
+    table.insert({"in": {"a": zeros, "b": zeros}})
+    row: dict[str, Any] = {"in": Tree(b=np.full(4, 7, np.float32))}
+    value = Taking(row, "in", (4,))
+    row["in"]["a"] = value
+    keys = table.insert(row)
+    assert value.lived
+    assert (table.peek(keys).data["in"]["b"] == 7).all()
 
 
 @pytest.mark.parametrize("view", [di_store.Step(), di_store.Sequence(4), di_store.Opaque()])

@@ -110,8 +110,11 @@ def test_rows_of_longer_items(store: di_store.Store, view: di_store.Sequence | d
     table.update(keys[:1], {"reward": np.float32([99])}, row=-1)
     length = int(batch.data["lengths"][0])
     assert table.peek(keys[:1]).data["reward"][0, length - 1] == 99
-    with pytest.raises(ValueError, match="row=7: an item has"):
-        table.update(keys[:1], {"reward": np.float32([1])}, row=7)
+    for beyond in (7, 2**63 - 1, -(2**63)):
+        with pytest.raises(ValueError, match=f"row={beyond}: an item has"):
+            table.update(keys[:1], {"reward": np.float32([1])}, row=beyond)
+    with pytest.raises(ValueError, match="an item has"):
+        table.update(keys[:1], {"reward": np.float32([1])}, row=2**63)
 
 
 def test_the_limiter_counts_items_that_wait_as_inserted(store: di_store.Store) -> None:

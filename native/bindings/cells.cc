@@ -62,7 +62,7 @@ Cells::Node* Cells::grow(nb::handle path) {
 }
 
 void Cells::begin() {
-  keep_.clear();
+  end();
   cells_.clear();
   scalars_.clear();
   cells_.reserve(columns_.size() * 3);
@@ -72,7 +72,7 @@ void Cells::begin() {
 
 // ------------------------------------------------------------------------------------------------------------- leaves
 
-bool Cells::exact(const Column& column, nb::handle value, const npy_intp* lead, int leads, ColumnInput* input) const {
+bool Cells::exact(const Column& column, nb::handle value, const npy_intp* lead, int leads, ColumnInput* input) {
   if (!PyArray_Check(value.ptr())) return false;
   auto* array = reinterpret_cast<PyArrayObject*>(value.ptr());
   const int extra = static_cast<int>(column.shape.size());
@@ -83,6 +83,7 @@ bool Cells::exact(const Column& column, nb::handle value, const npy_intp* lead, 
   for (int i = 0; i < extra; ++i)
     if (dims[leads + i] != column.shape[static_cast<std::size_t>(i)]) return false;
   if (PyArray_DESCR(array) != column.descr && !PyArray_EquivTypes(PyArray_DESCR(array), column.descr)) return false;
+  keep_.emplace_back(nb::borrow(value));
   input->base = static_cast<const u8*>(PyArray_DATA(array));
   return true;
 }
@@ -253,7 +254,7 @@ void Cells::parse_node(const Node& node, nb::handle dict, const CallShape& shape
     if (child.column != kNone)
       leaf(child.column, value, shape, &(*inputs)[child.column]);
     else
-      parse_node(child, value, shape, inputs);
+      parse_node(child, keep_.emplace_back(nb::borrow(value)).ptr(), shape, inputs);
   }
   if (found != PyDict_Size(dict.ptr())) refuse_unknown(node, dict);
 }

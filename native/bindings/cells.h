@@ -24,10 +24,13 @@ class Cells {
  public:
   Cells(nb::handle columns, nb::object coerce, std::vector<u32> final_columns);
 
-  // Begins a new call: releases what the inputs of the last call point into.
+  // Begins a new call.
   void begin();
+  // Ends it: releases what its inputs point into.
+  void end() { keep_.clear(); }
   // Makes one input for every column; inputs of columns that `tree` lacks have neither base nor cells. What the inputs
-  // point into lives until begin().
+  // point into lives until end(), also if the program takes it out of the tree meanwhile: in another thread, or where a
+  // value is converted.
   void parse(nb::handle tree, const CallShape& shape, std::vector<ColumnInput>* inputs);
   // `final` is a dict like next=, for all lanes of the call or only for those that have `ended` (one flag a lane;
   // empty: not known). Or it is Gymnasium's final_obs: an object array with None for lanes that did not end, for the
@@ -64,7 +67,7 @@ class Cells {
   [[noreturn]] static void refuse_unknown(const Node& node, nb::handle dict);
   void leaf(u32 column, nb::handle value, const CallShape& shape, ColumnInput* input);
   void coerced(u32 column, nb::handle value, const npy_intp* lead, int leads, u64 count, ColumnInput* input);
-  bool exact(const Column& column, nb::handle value, const npy_intp* lead, int leads, ColumnInput* input) const;
+  bool exact(const Column& column, nb::handle value, const npy_intp* lead, int leads, ColumnInput* input);
   bool scalar(const Column& column, nb::handle value, ColumnInput* input);
   static bool exact_row(const Column& column, nb::handle value);
   bool ragged_rows(u32 column, nb::handle value, int leads, u64 count, ColumnInput* input);

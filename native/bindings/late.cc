@@ -64,6 +64,7 @@ u64 LateWriter::run(std::unique_ptr<Call> call, std::span<const u64> keys, LateR
     MaybeRelease release(bytes > kKeepGil);
     there = call->update.run(keys, call->columns, range, deadline);
   }
+  call->cells.end();
   idle_.push_back(std::move(call));
   return there;
 }
@@ -100,7 +101,6 @@ nb::object LateWriter::write_now(nb::handle keys, nb::handle values, nb::handle 
   if (wanted.empty() || !first || !seconds || !is_flat(values)) return nb::none();
   const Deadline deadline = Deadline::after(*seconds);
   std::unique_ptr<Call> call = begin();
-  const Kept alive(checked(PyDict_Values(values.ptr())));  // other threads may change the dict while this one waits
   const u32 count = static_cast<u32>(wanted.size());
   if (count != wanted.size()) return nb::none();
   call->cells.parse(values, {.steps = count, .time = true, .or_bare = count == 1}, &call->inputs);

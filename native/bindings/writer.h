@@ -32,6 +32,17 @@ class Busy {
   bool& busy_;
 };
 
+class CallEnd {  // of a call's inputs, at the end of the scope
+ public:
+  explicit CallEnd(Cells& cells) : cells_(cells) {}
+  ~CallEnd() { cells_.end(); }
+  CallEnd(const CallEnd&) = delete;
+  CallEnd& operator=(const CallEnd&) = delete;
+
+ private:
+  Cells& cells_;
+};
+
 class PyWriter {
  public:
   PyWriter(ArenaPointer arena, nb::dict plan, Deadline deadline);
@@ -114,6 +125,7 @@ nb::object keys_of(const std::vector<MadeItem>& made);  // uint64[n]
 // call as after any other Blocked.
 template <class Run>
 Blocked PyWriter::attempt(Run&& call) {
+  const CallEnd end(cells_);
   Blocked blocked;
   try {
     MaybeRelease release(cells_.bytes() > kKeepGil);

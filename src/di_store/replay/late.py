@@ -20,6 +20,9 @@ from di_store.replay.handle import TableHandle
 from di_store.replay.stream import coercer, kind_of, leading_rows
 from di_store.runtime.waits import lock_seconds
 
+_FAR = 2**63 - 1
+"""A row that no item has, and the largest number that the core takes."""
+
 
 def update_late(handle: TableHandle, keys: Any, values: Any, row: Any, timeout: Any) -> int:
     """`Table.update`, for arguments of any form. Later calls may use `TableHandle.write_late`, made here."""
@@ -85,7 +88,7 @@ def _range(handle: TableHandle, row: Any, leaves: dict[str, Any], n: int) -> tup
         first = operator.index(row)
     except TypeError:
         raise TypeError(f"row={shown(row)} is no whole number") from None
-    return first, 1, (n,)
+    return max(-_FAR, min(first, _FAR)), 1, (n,)
 
 
 def _rows(column: Column, leaf: Any, lead: tuple[int, ...]) -> Array:
