@@ -240,7 +240,7 @@ def test_items_evicted_for_room_are_warned_of(store: di_store.Store) -> None:
     table.insert(small)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        for _ in range(200):
+        for _ in range(600):
             table.insert(large)
     assert [str(each.filename) for each in told] == [__file__]
 
