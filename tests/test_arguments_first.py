@@ -237,3 +237,17 @@ def test_an_insert_within_an_insert_refuses_and_does_not_hang(store: di_store.St
     assert all("in the middle of another one" in str(error) for error in refused)
     assert len(table) == 3
     assert store.check() == []
+
+
+def test_a_refused_call_lets_go_of_the_arrays_that_it_has_read(store: di_store.Store) -> None:
+    table = store.create_table("t", capacity=8)
+    with table.writer() as writer:
+        for call in (table.insert, table.extend, writer.append):
+            good: dict[str, Any] = rows(1) if call == table.extend else ROW
+            call(good)
+            obs = np.zeros(good["obs"].shape, np.float32)
+            seen = weakref.ref(obs)
+            with pytest.raises(di_store.SchemaMismatch):
+                call(dict(good, obs=obs, reward="no number"))
+            del obs
+            assert seen() is None, call

@@ -256,7 +256,7 @@ void PyWriter::refuse_late(const std::vector<ColumnInput>& given, const char* op
 
 nb::object PyWriter::append(nb::handle step, nb::handle next, nb::handle final, nb::handle lane, nb::handle priority,
                             i64 steps) {
-  const Busy call(busy_);
+  const Busy call(busy_, cells_);
   enter();
   const bool time = steps >= 0;
   begin_call(time ? static_cast<u32>(steps) : 1);
@@ -273,7 +273,7 @@ nb::object PyWriter::append(nb::handle step, nb::handle next, nb::handle final, 
 }
 
 nb::object PyWriter::end_episode(nb::handle final, nb::handle lane, bool discard) {
-  const Busy call(busy_);
+  const Busy call(busy_, cells_);
   enter();
   begin_call(1);
   const CallShape shape = shape_of(lane, 1, false);

@@ -12,10 +12,10 @@ namespace di::py {
 
 // Allows one call of a writer at a time. Other code may run in the middle of a call: conversions of values while
 // arguments are parsed, signal handlers while it waits, other threads while it copies without the GIL. None may begin
-// another call.
+// another call. At its end what the call's inputs point into is released, while no other call can begin.
 class Busy {
  public:
-  explicit Busy(bool& busy) : busy_(busy) {
+  Busy(bool& busy, Cells& cells) : busy_(busy), cells_(cells) {
     if (busy)
       throw Error(Code::kStoreError,
                   "this writer is in the middle of another call, and was called again from a signal handler, from "
@@ -24,22 +24,15 @@ class Busy {
           .told();
     busy_ = true;
   }
-  ~Busy() { busy_ = false; }
+  ~Busy() {
+    cells_.end();
+    busy_ = false;
+  }
   Busy(const Busy&) = delete;
   Busy& operator=(const Busy&) = delete;
 
  private:
   bool& busy_;
-};
-
-class CallEnd {  // of a call's inputs, at the end of the scope
- public:
-  explicit CallEnd(Cells& cells) : cells_(cells) {}
-  ~CallEnd() { cells_.end(); }
-  CallEnd(const CallEnd&) = delete;
-  CallEnd& operator=(const CallEnd&) = delete;
-
- private:
   Cells& cells_;
 };
 
@@ -62,24 +55,24 @@ class PyWriter {
                           const std::vector<u32>& observed);
   nb::object restore_items(nb::handle items);
   nb::object finish() {
-    const Busy call(busy_);
+    const Busy call(busy_, cells_);
     enter();
     return run([&] { return writer_->finish(Deadline::slice()); });
   }
   nb::object resume() {
-    const Busy call(busy_);
+    const Busy call(busy_, cells_);
     enter();
     return run([&] { return writer_->resume(); });
   }
   void close() {
-    const Busy call(busy_);
+    const Busy call(busy_, cells_);
     closed_ = true;
     writer_->close();
   }
   bool is_busy() const { return busy_; }
   void set_busy(bool busy) { busy_ = busy; }
   void set_version(u32 table, i64 version) {
-    const Busy call(busy_);  // not in the middle of a call: its rows keep their version
+    const Busy call(busy_, cells_);  // not in the middle of a call: its rows keep their version
     writer_->set_version(table, version);
   }
 
@@ -125,7 +118,6 @@ nb::object keys_of(const std::vector<MadeItem>& made);  // uint64[n]
 // call as after any other Blocked.
 template <class Run>
 Blocked PyWriter::attempt(Run&& call) {
-  const CallEnd end(cells_);
   Blocked blocked;
   try {
     MaybeRelease release(cells_.bytes() > kKeepGil);

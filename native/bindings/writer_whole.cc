@@ -33,7 +33,7 @@ nb::object PyWriter::insert_now(nb::handle value, nb::handle priority, nb::handl
   if (closed_ || fork_generation_ != arena_->fork_generation() || ++calls_ % kLookEvery == 0) return nb::none();
   const TurnHold turn(turn_);
   if (!turn.mine()) return nb::none();
-  const Busy call(busy_);
+  const Busy call(busy_, cells_);
   settle_orphans();
   if (!weights_.is_none()) writer_->set_version(0, version_of(versions_, weights_));
   begin_call(1);
@@ -60,7 +60,7 @@ nb::object PyWriter::insert_now(nb::handle value, nb::handle priority, nb::handl
 // have no leading axis.
 nb::object PyWriter::insert(nb::handle rows, const std::vector<std::tuple<u32, u32, u32>>& items, u32 total,
                             nb::handle priority, bool bare) {
-  const Busy call(busy_);
+  const Busy call(busy_, cells_);
   arena_->enter();  // threads share this writer: the Python class holds a lock during the call
   settle_orphans();
   std::vector<WholeItem> whole;
@@ -84,7 +84,7 @@ nb::object PyWriter::insert(nb::handle rows, const std::vector<std::tuple<u32, u
 // `observed`: the columns that rows with only an observation have. Returns the raw numbers of the rows, or a Blocked.
 nb::object PyWriter::restore_rows(nb::handle rows, nb::handle episodes, nb::handle steps, nb::handle finals,
                                   nb::handle late, const std::vector<u32>& observed) {
-  const Busy busy(busy_);
+  const Busy busy(busy_, cells_);
   enter();
   const Kept arrays[] = {as_array(episodes, NPY_INT64), as_array(steps, NPY_INT64), as_array(finals, NPY_BOOL),
                          as_array(late, NPY_UINT32)};
@@ -109,7 +109,7 @@ nb::object PyWriter::restore_rows(nb::handle rows, nb::handle episodes, nb::hand
 
 // `items`: arrays of first raw row, rows, back, flags, uses, version, priority, epochs (GivenItem).
 nb::object PyWriter::restore_items(nb::handle items) {
-  const Busy busy(busy_);
+  const Busy busy(busy_, cells_);
   enter();
   constexpr int kTypes[] = {NPY_INT64,  NPY_UINT32, NPY_UINT32,  NPY_UINT32,
                             NPY_UINT32, NPY_INT64,  NPY_FLOAT64, NPY_UINT64};

@@ -57,11 +57,10 @@ class TableHandle:
         self._declared = self.settings.schema is not None
         self._read_plan: ReadPlan | None = None
         self._reader: _core.Reader | None = None
-        self.peek: Callable[[Array, float | None, list[int] | None], Any] | None = (
-            None  # the reader's; None: no reader yet
-        )
+        # The core's peek; None until there is a reader.
+        self.peek: Callable[[Array, float | None, list[int] | None], Any] | None = None
         self.late: _core.LateWriter | None = None
-        self.write_late: Callable[[Any, Any, Any, Any], int | None] = _not_now  # `late.write_now`, once that is made
+        self.write_late: Callable[[Any, Any, Any, Any], int | None] = not_now  # `late.write_now`, once that is made
         self._which: dict[Any, list[int] | None] = {None: None}
         self.example_bytes = 0
         self.closed: StoreError | None = None  # set when the table's handle ends: calls that wait raise it
@@ -343,8 +342,8 @@ def episodes_reader(handle: TableHandle) -> Callable[[Array], Array]:
     return read
 
 
-def _not_now(_keys: Any, _values: Any, _row: Any, _timeout: Any) -> None:
-    """In place of the core's call that writes late columns, until a first update has made it."""
+def not_now(*_arguments: Any) -> None:
+    """In place of a call of the core that does its work or nothing: there is no such call yet, or no more."""
 
 
 def _values(pair: Any) -> list[Any]:

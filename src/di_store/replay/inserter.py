@@ -25,7 +25,7 @@ from di_store.lowering.plan import VALUE, make_layout
 from di_store.lowering.shape import UNLIMITED
 from di_store.policy.views import NEXT, Episode, Group, Sequence, Step, Transition, answers_of
 from di_store.replay.batch import encode_blob
-from di_store.replay.handle import TableHandle
+from di_store.replay.handle import TableHandle, not_now
 from di_store.replay.stream import build_inserter, check_priority, rows_of, tracked_versions
 from di_store.replay.timed import TimedItems, split
 from di_store.runtime.waits import InsertWait, Wait, check_timeout, core_seconds
@@ -47,7 +47,7 @@ class Inserter:
         self._schema: Schema | None = None
         self._turn = _core.Turn()
         self._pid = os.getpid()
-        self.put: Callable[[Any, Any, Any], Array | None] = _not_now
+        self.put: Callable[[Any, Any, Any], Array | None] = not_now
         self._tracked: list[tuple[int, dict[str, int], str]] = []
         self._version = -1  # of the weights, for the rows of the call under way
         self._view = handle.settings.view
@@ -88,7 +88,7 @@ class Inserter:
         while True:
             with self._turn.take(wait is None) or _refuse() as mine:
                 if mine:
-                    self._ended, self.put = why, _not_now
+                    self._ended, self.put = why, not_now
                     native, self._native = self._native, None
                     self._handle = None  # type: ignore[assignment]  # the last handle to go unmaps the store
                     if native is not None:
@@ -98,7 +98,7 @@ class Inserter:
             wait.pause_turn(self._turn, _OTHER)
 
     def _begin_anew(self) -> None:
-        self._turn, self._native, self.put = _core.Turn(), None, _not_now
+        self._turn, self._native, self.put = _core.Turn(), None, not_now
         self._pid = os.getpid()
 
     def _turn_wait(self, timeout: float | None) -> Wait:
@@ -331,10 +331,6 @@ class Inserter:
 
 
 _OTHER = "another thread of this process is inside its own insert() or extend() of the table"
-
-
-def _not_now(_value: Any, _priority: Any, _timeout: Any) -> None:
-    """In place of the core's call, until its writer is made and once the table's handle is closed."""
 
 
 def _refuse() -> _core.Hold:

@@ -105,7 +105,12 @@ class Rows:
 
     def get(self, index: str) -> int:
         """The position of an item; KeyError: there is none."""
-        return self._position(index)
+        number = self._numbers[index]
+        guess = number - self.items[0]._number
+        if 0 <= guess < len(self.items) and self.items[guess]._number == number:
+            return guess
+        # Items were deleted, so it lies further left.
+        return bisect_left(self.items, number, hi=min(guess + 1, len(self.items)), key=_number)
 
     def has(self, index: str) -> bool:
         """Whether there is an item with this index."""
@@ -113,15 +118,7 @@ class Rows:
 
     def find(self, index: str) -> Stored:
         """The item with this index; KeyError: there is none."""
-        return self.items[self._position(index)]
-
-    def _position(self, index: str) -> int:
-        number = self._numbers[index]
-        guess = number - self.items[0]._number
-        if 0 <= guess < len(self.items) and self.items[guess]._number == number:
-            return guess
-        # Items were deleted, so it lies further left.
-        return bisect_left(self.items, number, hi=min(guess + 1, len(self.items)), key=_number)
+        return self.items[self.get(index)]
 
     # -- writing ------------------------------------------------------------------------------------------------
 
@@ -232,7 +229,7 @@ class Rows:
 
     def remove(self, indices: Iterable[str]) -> None:
         """Remove items; those that are not there are left out."""
-        positions = sorted({self._position(index) for index in indices if self.has(index)})
+        positions = sorted({self.get(index) for index in indices if self.has(index)})
         if not positions:
             return
         gone = [self.items[position] for position in positions]

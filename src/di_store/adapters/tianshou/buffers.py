@@ -27,7 +27,7 @@ from di_store.adapters.tianshou.entries import (
     with_arrays,
     zeros_for,
 )
-from di_store.adapters.tianshou.priorities import Prioritized
+from di_store.adapters.tianshou.priorities import WithWeights
 
 _STORED = ("obs", "act", "obs_next")
 _FLAGS = ("rew", "terminated", "truncated", "done")
@@ -376,7 +376,7 @@ class ReplayBuffer(_Stored):
         self._restore_lanes([order_of(self)])
 
 
-class PrioritizedReplayBuffer(Prioritized, ReplayBuffer):
+class PrioritizedReplayBuffer(WithWeights, ReplayBuffer):
     """In place of Tianshou's `PrioritizedReplayBuffer`, with its arguments."""
 
 
@@ -490,5 +490,5 @@ class VectorReplayBuffer(_StoredVector, TianshouVectorReplayBuffer):  # type: ig
     """
 
 
-class PrioritizedVectorReplayBuffer(Prioritized, TianshouPrioritizedVectorReplayBuffer, _StoredVector):  # type: ignore[misc]
+class PrioritizedVectorReplayBuffer(WithWeights, TianshouPrioritizedVectorReplayBuffer, _StoredVector):  # type: ignore[misc]
     """In place of Tianshou's `PrioritizedVectorReplayBuffer`, with its arguments. Priorities stay in its sum tree."""

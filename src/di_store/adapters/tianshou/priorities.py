@@ -8,7 +8,7 @@ import numpy as np
 from tianshou.data import PrioritizedReplayBuffer
 
 
-class Prioritized(PrioritizedReplayBuffer):  # type: ignore[misc]
+class WithWeights(PrioritizedReplayBuffer):  # type: ignore[misc]
     """Adds importance weights to batches."""
 
     _beta: Any
