@@ -90,8 +90,12 @@ class Ring:
         self._rows = max(1, min(_MOST_STAGED, _STAGED_BYTES // row, len(self.keys)))
         self._obs = {key: self._zeros(spec, self._rows) for key, spec in self._specs.items()}
         self._next = {key: self._zeros(spec, self._rows) for key, spec in self._specs.items()}
-        self._plain, self._plain_next = (next(iter(each.values())) for each in (self._obs, self._next))
         self._actions = self._zeros(self._action, self._rows)
+        # Views of each row: numpy assigns to all of a view faster than to a row by number.
+        self._obs_rows = {key: list(each) for key, each in self._obs.items()}
+        self._next_rows = {key: list(each) for key, each in self._next.items()}
+        self._plain, self._plain_next = (next(iter(each.values())) for each in (self._obs_rows, self._next_rows))
+        self._action_rows = list(self._actions)
         self._ended = np.zeros((self._rows, self._n_envs), bool)
         self._one = self._columns(0), {"obs": self._named(self._next, 0)}
         self._ends: list[tuple[int, Any, Any]] = []
@@ -124,13 +128,13 @@ class Ring:
         """
         row = self.staged
         if self._dict:
-            for key, staged in self._obs.items():
-                staged[row] = obs[key]
-                self._next[key][row] = next_obs[key]
+            for key, staged in self._obs_rows.items():
+                staged[row][...] = obs[key]
+                self._next_rows[key][row][...] = next_obs[key]
         else:
-            self._plain[row] = obs
-            self._plain_next[row] = next_obs
-        self._actions[row] = action
+            self._plain[row][...] = obs
+            self._plain_next[row][...] = next_obs
+        self._action_rows[row][...] = action
         self.rewards[time] = reward
         if ends is not None:
             self._ends.append((time, np.array(ends[0]), np.array(ends[1])))

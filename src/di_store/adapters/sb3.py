@@ -95,7 +95,9 @@ class ReplayBuffer(sb3.ReplayBuffer):  # type: ignore[misc]
             obs = di_store.Spec(shape, space.dtype)
             self._discrete = [""] if isinstance(space, spaces.Discrete) else []
         self._rows = Ring(obs, actions, self.buffer_size, self.n_envs)
-        self._action_shape = (self.n_envs, self.action_dim)
+        self._action_shape, self._none_done = (self.n_envs, self.action_dim), bytes(self.n_envs)
+        steps = np.arange(self.n_steps).astype(np.float32)
+        self._weights, self._discounts = self.gamma**steps, self.gamma ** (steps + 1)
 
     # -- writing ------------------------------------------------------------------------------------------------
 
@@ -106,7 +108,7 @@ class ReplayBuffer(sb3.ReplayBuffer):  # type: ignore[misc]
         if self._discrete:
             obs, next_obs = self._shaped(obs), self._shaped(next_obs)
         ends: Any = None
-        if True in done.tolist():
+        if done.tobytes() != self._none_done:  # quicker than any(); other types than bool take the long way
             cut_off = self.handle_timeout_termination
             ends = done, [info.get("TimeLimit.truncated", False) for info in infos] if cut_off else 0.0
         if action.shape != self._action_shape:
@@ -182,29 +184,28 @@ class ReplayBuffer(sb3.ReplayBuffer):  # type: ignore[misc]
             envs = np.random.randint(0, high=self.n_envs, size=(len(batch_inds),))
             slots = batch_inds * self.n_envs + envs
         if self.n_steps > 1:
-            return self._n_step_samples(batch_inds, slots, envs, env)
+            return self._n_step_samples(slots, envs, env)
         rows = self._rows
         data = rows.read(slots, DRAWN)
         rewards = self._normalize_reward(rows.rewards.take(slots).reshape(-1, 1), env)
         return self._samples(data, slots, rewards, env)
 
-    def _n_step_samples(self, batch_inds: Array, slots: Array, envs: Array, env: Any) -> Any:
+    def _n_step_samples(self, slots: Array, envs: Array, env: Any) -> Any:
         """Sums of `n_steps` rewards, as SB3's `NStepReplayBuffer`."""
         dones, timeouts = self._rows.flags()
-        steps = np.arange(self.n_steps)
-        times = (batch_inds[:, None] + steps) % self.buffer_size
-        ahead = times * self.n_envs + envs[:, None] if self.n_envs > 1 else times
+        steps, n_envs = np.arange(self.n_steps), self.n_envs
+        ahead = (slots[:, None] + steps * n_envs) % (self.buffer_size * n_envs)
         ended = (dones.take(ahead) + timeouts.take(ahead)) != 0
-        ended |= times == (self.pos - 1) % self.buffer_size  # the newest step; the oldest one comes next
+        newest = (self.pos - 1) % self.buffer_size  # the oldest step comes next
+        ended |= ahead == (newest * n_envs + envs)[:, None]
         ended[:, -1] = True
-        last = ended.argmax(axis=1)[:, None]
+        last = ended.argmax(axis=1)
         rewards = self._normalize_reward(self._rows.rewards.take(ahead), env)
-        weights = self.gamma ** steps.astype(np.float32)
-        returns = (rewards * weights * (steps <= last)).sum(axis=1, keepdims=True)
-        final = ahead.take(np.arange(len(slots)) * self.n_steps + last[:, 0])
+        returns = (rewards * self._weights * (steps <= last[:, None])).sum(axis=1, keepdims=True)
+        final = ahead.take(np.arange(len(slots)) * self.n_steps + last)
         data = self._rows.read(slots, ("obs", "action")) | self._rows.read(final, ("next_obs",))
-        discounts = self.gamma ** (last + 1).astype(np.float32)
-        return self._samples(data, final, returns, env)._replace(discounts=self.to_torch(discounts, False))
+        discounts = self.to_torch(self._discounts.take(last[:, None]), False)
+        return self._samples(data, final, returns, env)._replace(discounts=discounts)
 
     def _samples(self, data: dict[str, Any], final: Array, rewards: Array, env: Any) -> Any:
         """The named tuple of tensors. The arrays are the batch's own, so tensors need no copy of them.
