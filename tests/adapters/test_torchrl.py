@@ -337,6 +337,22 @@ def test_processes_share_one_buffer(method: str) -> None:
     assert buffer.storage.table.capacity == 100  # the rows stayed in turn
 
 
+def test_only_rows_that_others_overwrote_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = Storage(SIZE)
+    one.set(torch.arange(SIZE), rows(SIZE))
+    other = pickle.loads(pickle.dumps(one))
+    other.set(torch.arange(20), rows(20, 1_000))
+    asked: list[int] = []
+    table, peek = di_store.Table, di_store.Table.peek
+    monkeypatch.setattr(
+        table, "peek", lambda self, keys, **options: (asked.append(len(keys)), peek(self, keys, **options))[1]
+    )
+    found = one.get(torch.tensor([3, 40, 19, 3, 20, 0]))
+    assert found["n"].tolist() == [1_003, 40, 1_019, 1_003, 20, 1_000]
+    assert (found["collector", "traj_ids"] == found["n"] // 7).all()
+    assert asked == [6, 20, 4]  # the batch, what is new in the table, and the four rows that are
+
+
 def test_a_storage_pickles_as_a_name() -> None:
     storage = Storage(SIZE, sampler=di_store.Uniform())
     early = pickle.loads(pickle.dumps(storage))

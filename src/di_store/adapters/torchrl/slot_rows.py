@@ -179,16 +179,35 @@ class SlotRows:
         Raises:
             IndexError: there is no such slot.
         """
-        for _ in range(_TRIES):
-            keys = self.keys[slots]
-            batch = self.table.peek(keys, columns=columns)
-            if batch.live is None or batch.live.all():
-                break
-            self.follow()  # another process wrote
-            if np.array_equal(self.keys[slots], keys):
-                break
+        keys = self.keys[slots]
+        batch = self.table.peek(keys, columns=columns)
         found: dict[str, Array] = batch.data["row"] if batch.data else {}
+        if batch.live is not None and not batch.live.all():
+            self._read_again(slots, keys, np.flatnonzero(~batch.live), columns, found)
         return found
+
+    def _read_again(self, slots: Array, keys: Array, gone: Array, columns: list[str], found: dict[str, Array]) -> None:
+        """Read the rows that other processes overwrote: only these, as the rest of a batch may be large.
+
+        Args:
+            slots: int[n].
+            keys: uint64[n], those that were read of these slots.
+            gone: int[m]: which of these items were not there.
+            columns: as `read` has them.
+            found: what was read, which gets these rows.
+        """
+        for _ in range(_TRIES):
+            self.follow()
+            current = self.keys[slots[gone]]
+            if np.array_equal(current, keys[gone]):
+                return
+            keys[gone] = current
+            batch = self.table.peek(current, columns=columns)
+            for name, column in found.items():
+                column[gone] = batch.data["row"][name]
+            if batch.live is None or batch.live.all():
+                return
+            gone = gone[~batch.live]
 
     def known_keys(self, slots: Any) -> Array:
         """Keys of slots as this process drew or wrote them; it looks for those of which it knows none."""
