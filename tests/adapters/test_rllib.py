@@ -468,7 +468,7 @@ def algorithm(name: str, kind: Any, runners: int = 0) -> Any:
     config.env_runners(num_env_runners=runners, rollout_fragment_length=8)
     config.fault_tolerance(restart_failed_env_runners=True)
     config.rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[16]))
-    config.reporting(min_sample_timesteps_per_iteration=80)
+    config.reporting(min_sample_timesteps_per_iteration=80, min_time_s_per_iteration=0)  # 1 s: any number of steps
     return config.debugging(seed=3, log_level="ERROR").build_algo()
 
 
