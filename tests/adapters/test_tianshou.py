@@ -268,6 +268,18 @@ def test_hasnull(kind: str, mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
         assert buffer.hasnull() == (mark == "infinite priority" and "Prioritized" in kind)
 
 
+@pytest.mark.parametrize("priority", [np.nan, np.inf, None])
+def test_draws_that_are_refused(priority: float | None) -> None:
+    for buffer in both("PrioritizedVectorReplayBuffer"):
+        places = buffer.add(Lanes(3, OBSERVATIONS["box"]).step([0, 1, 2]))[0]
+        if priority is None:
+            buffer.reset()
+        else:
+            buffer.update_weight(places, np.full(3, priority))
+        with pytest.raises(ValueError if priority is None else AssertionError):
+            buffer.sample(4)
+
+
 def test_save_only_last_obs() -> None:
     rng = np.random.default_rng(0)
     for kind in ("ReplayBuffer", "VectorReplayBuffer"):

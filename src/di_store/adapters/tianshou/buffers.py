@@ -169,7 +169,7 @@ class _Stored(TianshouReplayBuffer):  # type: ignore[misc]
         for name in meta:
             if name not in result:
                 result[name] = meta[name][index]
-        return found if np.ndim(index) else Batch(result)
+        return found if plain or np.ndim(index) else Batch(result)
 
     def _read(self, index: Any, names: Iterable[str]) -> dict[str, Any]:
         """Entries that lie in the table."""

@@ -49,11 +49,12 @@ def taken(value: Any, index: Any) -> Any:
         return value.take(index, 0)
     if not isinstance(value, Batch):
         return None
-    inner = {key: taken(each, index) for key, each in value.__dict__.items()}
-    if any(each is None for each in inner.values()):
-        return None
     found = Batch()
-    found.__dict__.update(inner)
+    inner = found.__dict__
+    for key, each in value.__dict__.items():
+        if (part := taken(each, index)) is None:
+            return None
+        inner[key] = part
     return found
 
 

@@ -6,22 +6,30 @@ from typing import Any
 
 import numpy as np
 from tianshou.data import PrioritizedReplayBuffer
+from tianshou.data.utils.segtree import _get_prefix_sum_idx
 
 
 class WithWeights(PrioritizedReplayBuffer):  # type: ignore[misc]
-    """Adds importance weights to batches."""
+    """Draws by priorities, and adds importance weights to batches."""
 
     _beta: Any
     _min_prio: Any
     _size: Any
     _weight_norm: Any
 
+    def sample_indices(self, batch_size: int | None) -> Any:
+        """As Tianshou's, with the same random numbers, which here are all in the tree's range because their sum is."""
+        tree, total = self.weight._value, self.weight.reduce()
+        if batch_size is None or batch_size <= 0 or not (0 < total < np.inf and len(self)):
+            return super().sample_indices(batch_size)
+        return _get_prefix_sum_idx(np.random.rand(batch_size) * total, len(tree) // 2, tree)
+
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return super().__getitem__(index)
         found = super(PrioritizedReplayBuffer, self).__getitem__(index)
         weight = self.get_weight(index)
-        found.__dict__["weight"] = np.asarray(weight / np.max(weight) if self._weight_norm else weight)
+        found.__dict__["weight"] = np.asarray(weight / weight.max() if self._weight_norm else weight)
         return found
 
     def _may_have_nulls(self) -> bool:
