@@ -148,6 +148,12 @@ nb::object column_of(const Assembly& batch, u32 group, int type, Get&& get) {
 
 }  // namespace
 
+nb::object take_buffer(BufferPool& pool, u64 bytes, u8** data) {
+  BufferPool::Buffer* buffer = pool.take(bytes);
+  *data = buffer->data;
+  return nb::capsule(buffer, [](void* p) noexcept { BufferPool::give(static_cast<BufferPool::Buffer*>(p)); });
+}
+
 BatchMaker::BatchMaker(TablePointer table, nb::dict plan) : table_(std::move(table)) {
   plan_.spec = view_spec(nb::cast<nb::dict>(plan["view"]));
   plan_.gamma = take<double>(plan, "gamma");
@@ -326,11 +332,7 @@ void BatchMaker::lay_out(Gather& gather, Assembly* batch) const {
   }
 }
 
-void BatchMaker::allocate(u64 bytes, Assembly* batch) const {
-  BufferPool::Buffer* buffer = pool_->take(bytes);
-  batch->owner = nb::capsule(buffer, [](void* p) noexcept { BufferPool::give(static_cast<BufferPool::Buffer*>(p)); });
-  batch->buffer = buffer->data;
-}
+void BatchMaker::allocate(u64 bytes, Assembly* batch) const { batch->owner = take_buffer(*pool_, bytes, &batch->buffer); }
 
 void BatchMaker::aim(nb::handle out, Assembly* batch) const {
   batch->episodes = reinterpret_cast<i64*>(batch->buffer);

@@ -25,6 +25,9 @@ struct OutputArray {             // the array of one output of the plan, and its
 class LayoutSource;
 struct Assembly;
 
+// A buffer for arrays; the object that is returned owns it and gives it back to the pool.
+nb::object take_buffer(BufferPool& pool, u64 bytes, u8** data);
+
 class BatchMaker {
  public:
   BatchMaker(TablePointer table, nb::dict plan);

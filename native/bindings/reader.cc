@@ -94,6 +94,19 @@ void end_draws(Draws& draws, bool delivered) {
   }
 }
 
+// The batch that `make` makes of these draws. If it can not, for one that does not fit in memory, say, they end as not
+// delivered at once: other processes may wait for their items.
+template <class Make>
+nb::object batch_of(Draws& draws, Make&& make) {
+  try {
+    return make();
+  } catch (...) {
+    // mutant: a-refused-batch-keeps-its-draws
+    end_draws(draws, false);
+    throw;
+  }
+}
+
 constexpr u64 kTakePatienceNs = 50'000'000;  // wait for the lock; then sample() waits in Python, and names the owner
 
 struct Undelivered {  // draws that others have not delivered, and may still give back
@@ -189,7 +202,7 @@ nb::object Reader::sample(u32 n, nb::handle beta, nb::handle which, bool distinc
     }
   }
   if (draw(*draws, n) < n) return nb::cast(std::move(draws));
-  return finish(*draws, beta, which, nb::none(), true);
+  return batch_of(*draws, [&] { return finish(*draws, beta, which, nb::none(), true); });
 }
 
 nb::object Reader::peek(nb::handle keys, nb::handle beta, nb::handle which) {
@@ -203,7 +216,7 @@ nb::object Reader::peek(nb::handle keys, nb::handle beta, nb::handle which) {
   }
   std::unique_ptr<Draws> draws = begin(false);
   table_->reads.peek(view_of<u64>(array), &draws->set(), Deadline::slice());
-  nb::object parts = batches_.make(draws->set(), beta, which, nb::none(), true);
+  nb::object parts = batch_of(*draws, [&] { return batches_.make(draws->set(), beta, which, nb::none(), true); });
   end_draws(*draws, true);
   return parts;
 }
@@ -211,7 +224,8 @@ nb::object Reader::peek(nb::handle keys, nb::handle beta, nb::handle which) {
 nb::object Reader::peek_oldest(u64 start, u64 count, nb::handle which, Deadline deadline) {
   std::unique_ptr<Draws> draws = begin(false);
   table_->reads.peek_oldest(start, count, &draws->set(), deadline);
-  nb::object parts = batches_.make(draws->set(), nb::none(), which, nb::none(), true);
+  nb::object parts =
+      batch_of(*draws, [&] { return batches_.make(draws->set(), nb::none(), which, nb::none(), true); });
   end_draws(*draws, true);
   return parts;
 }
@@ -239,6 +253,17 @@ Measured Reader::measure(nb::handle keys, Deadline deadline) {
   end_draws(draws, true);
   return found;
 }
+
+// Buffers of batches that Python assembles.
+struct BatchBuffers {
+  std::shared_ptr<BufferPool> pool = std::make_shared<BufferPool>();
+  nb::object take(u64 bytes) const {
+    u8* data = nullptr;
+    nb::object owner = take_buffer(*pool, bytes, &data);
+    const npy_intp size = static_cast<npy_intp>(bytes);
+    return wrap_array(NPY_UINT8, 1, &size, data, std::move(owner), true);
+  }
+};
 
 // One row as an item of its own, which a reader of single steps copies.
 Drawn row_alone(const ListedRow& row) {
@@ -380,6 +405,10 @@ void bind_reader(nb::module_& module) {
   module.def(
       "check_view", [](nb::dict view) { Windows windows(view_spec(view)); }, nb::arg("view"),
       nb::sig("def check_view(view: dict[str, typing.Any]) -> None"), "Raises ValueError: its items are too large.");
+  nb::class_<BatchBuffers>(module, "BatchBuffers")
+      .def(nb::init<>())
+      .def("take", &BatchBuffers::take,
+           nb::sig("def take(self, bytes: int, /) -> numpy.typing.NDArray[numpy.uint8]"));
   nb::class_<Reader>(module, "Reader")
       .def(nb::init<TablePointer, nb::dict>(),
            nb::sig("def __init__(self, table: Table, plan: dict[str, typing.Any], /) -> None"))

@@ -23,6 +23,7 @@ namespace di::os {
 namespace {
 
 constexpr u64 kUnlimited = ~u64{0};
+constexpr Room kNoLimit{kUnlimited, kUnlimited};
 constexpr u64 kFreshNs = 1'000'000;            // a headroom is believed this long
 constexpr u64 kLevelsFreshNs = 3'000'000'000;  // a process may be moved to another cgroup
 constexpr u64 kStatFreshNs = 3'000'000'000;    // memory.stat is at most 2 s old, and a little
@@ -33,10 +34,12 @@ struct Budget {
   std::atomic<bool> busy{false};
   // Answers, read without `busy`: each is right for some moment of the last while.
   std::atomic<u64> headroom{0};
+  std::atomic<u64> for_buffers{0};  // as headroom
   std::atomic<u64> headroom_ns{0};  // 0: never; its release store comes last, the acquire load first
   std::atomic<u64> levels_ns{0};
   std::atomic<u64> cgroup{1};
-  std::atomic<int> fd{-1};  // the store last committed to
+  std::atomic<int> fd{-1};                  // the store last committed to
+  std::atomic<i64> private_growth{0};  // of this process's own buffers, since the last look
   // Under `busy`.
   std::vector<MemoryLevel> levels;
   FileId file;
@@ -87,13 +90,26 @@ void find_levels(Budget& b, u64 now) {
 }
 
 // By how much the store has grown since the last look, whichever process committed.
-i64 growth(Budget& b) {
+i64 store_growth(Budget& b) {
   const int fd = b.fd.load(std::memory_order_relaxed);
   if (fd < 0 || file_id(fd) != b.file) return 0;  // closed behind our back: its calls are refused anyway
   const u64 blocks = file_blocks_bytes(fd);
   const i64 grown = static_cast<i64>(blocks) - static_cast<i64>(b.blocks);
   b.blocks = blocks;
   return grown;
+}
+
+void lower(std::atomic<u64>& answer, u64 bytes) {
+  u64 value = answer.load(std::memory_order_relaxed);
+  while (!answer.compare_exchange_weak(value, value - std::min(value, bytes), std::memory_order_relaxed)) {
+  }
+}
+
+// What the next callers within the millisecond may take is less by this. A look that ends meanwhile may undo it: one
+// piece too much, once, and the margin is many.
+void take_headroom(Budget& b, u64 bytes) {
+  lower(b.headroom, bytes);
+  lower(b.for_buffers, bytes);
 }
 
 void look(Budget& b) {
@@ -109,13 +125,24 @@ void look(Budget& b) {
         now - b.levels_ns.load(std::memory_order_relaxed) >= kLevelsFreshNs) {
       find_levels(b, now);
     }
-    const i64 grown = growth(b);
-    u64 least = machine_headroom();
-    for (MemoryLevel& level : b.levels) least = std::min(least, level_headroom(level, least, grown, now));
-    b.headroom.store(least, std::memory_order_relaxed);
+    const i64 grown = store_growth(b) + b.private_growth.exchange(0, std::memory_order_relaxed);
+    Room least = machine_room();
+    for (MemoryLevel& level : b.levels) {
+      const Room room = level_room(level, least.for_store, grown, now);
+      least = {std::min(least.for_store, room.for_store), std::min(least.for_buffers, room.for_buffers)};
+    }
+    b.headroom.store(least.for_store, std::memory_order_relaxed);
+    b.for_buffers.store(least.for_buffers, std::memory_order_relaxed);
     b.headroom_ns.store(now, std::memory_order_release);  // pairs with the acquire loads
     return;
   }
+}
+
+u64 fresh(const std::atomic<u64>& answer) {
+  Budget& b = budget();
+  const u64 seen = b.headroom_ns.load(std::memory_order_acquire);  // pairs with the release in look()
+  if (seen == 0 || now_ns() - seen >= kFreshNs) look(b);
+  return answer.load(std::memory_order_relaxed);
 }
 
 }  // namespace
@@ -140,46 +167,43 @@ u64 FileCredit::value(u64 files, u64 now_ns) {
 // mutant: no-margin-below-the-limit
 u64 margin_of(u64 limit) { return std::max<u64>(u64{64} << 20, limit / 50); }
 
-u64 level_headroom(MemoryLevel& level, u64 enough, i64 grown, u64 now_ns) {
-  const u64 limit = level_limit(level);
-  if (limit == kUnlimited) return kUnlimited;
-  const u64 cap = limit - std::min(limit, margin_of(limit));
-  u64 used = level_used(level);
-  if (used == kUnlimited) return kUnlimited;  // the cgroup has gone; the next look finds the new one
-  // Below the margin the kernel drops nothing on this level's behalf: less usage than growth is somebody's freeing.
-  level.credit.note(used, used >= cap ? grown : 0, now_ns);
-  if (used < cap && cap - used >= enough) return cap - used;
-  used -= std::min(used, level.credit.value(level_files(level), now_ns));
-  return used < cap ? cap - used : 0;
+Room room_below(u64 limit, u64 used) {
+  const u64 left = limit - std::min(limit, used), margin = margin_of(limit);
+  return {left - std::min(left, margin), left - std::min(left, margin / 4)};
 }
 
-u64 machine_headroom(const std::string& root) {
+Room level_room(MemoryLevel& level, u64 enough, i64 grown, u64 now_ns) {
+  const u64 limit = level_limit(level);
+  if (limit == kUnlimited) return kNoLimit;
+  const u64 cap = limit - std::min(limit, margin_of(limit));
+  u64 used = level_used(level);
+  if (used == kUnlimited) return kNoLimit;  // the cgroup has gone; the next look finds the new one
+  // Below the margin the kernel drops nothing on this level's behalf: less usage than growth is somebody's freeing.
+  level.credit.note(used, used >= cap ? grown : 0, now_ns);
+  if (used >= cap || cap - used < enough) used -= std::min(used, level.credit.value(level_files(level), now_ns));
+  return room_below(limit, used);
+}
+
+Room machine_room(const std::string& root) {
   char text[4096];
   if (read_start((root + "/proc/meminfo").c_str(), text, sizeof text) <= 0) {
     cannot_tell_if_starved(kHowMuch);
-    return kUnlimited;
+    return kNoLimit;
   }
   const u64 total = number_after(text, "MemTotal:") * 1024;
   const u64 available = number_after(text, "MemAvailable:") * 1024;
-  return available - std::min(available, margin_of(total));
+  return room_below(total, total - std::min(total, available));
 }
 
-u64 memory_headroom() {
-  Budget& b = budget();
-  const u64 seen = b.headroom_ns.load(std::memory_order_acquire);  // pairs with the release in look()
-  if (seen == 0 || now_ns() - seen >= kFreshNs) look(b);
-  return b.headroom.load(std::memory_order_relaxed);
-}
+u64 memory_headroom() { return fresh(budget().headroom); }
+
+u64 memory_for_buffers() { return fresh(budget().for_buffers); }
 
 void forget_headroom() { budget().headroom_ns.store(0, std::memory_order_release); }
 
 void note_commit(int fd, u64 bytes) {
   Budget& b = budget();
-  u64 headroom = b.headroom.load(std::memory_order_relaxed);
-  // What the next callers within the millisecond may take is less by this. A look that ends meanwhile may undo it: one
-  // slice too much, once, and the margin is many.
-  while (!b.headroom.compare_exchange_weak(headroom, headroom - std::min(headroom, bytes), std::memory_order_relaxed)) {
-  }
+  take_headroom(b, bytes);
   if (b.fd.load(std::memory_order_relaxed) == fd) return;
   const Busy busy(b);
   if (!busy.mine()) return;
@@ -187,6 +211,15 @@ void note_commit(int fd, u64 bytes) {
   b.blocks = file_blocks_bytes(fd);
   b.blocks -= std::min(b.blocks, bytes);
   b.fd.store(fd, std::memory_order_relaxed);
+}
+
+void note_private(i64 bytes) {
+  Budget& b = budget();
+  if (bytes > 0)
+    take_headroom(b, static_cast<u64>(bytes));
+  else
+    forget_headroom();
+  b.private_growth.fetch_add(bytes, std::memory_order_relaxed);
 }
 
 u64 memory_total() {

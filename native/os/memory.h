@@ -11,11 +11,12 @@ namespace di::os {
 
 // How many bytes of file pages the kernel would still drop for us. memory.stat tells, but it is brought up to date only
 // every 2 s (a cgroup that grew by 170 MiB was seen to tell the same numbers meanwhile), and believing it then ends in
-// an OOM kill. So: bytes that a store committed without the exact usage rising were paid with file pages; they are
+// an OOM kill. So: bytes that were committed without the exact usage rising were paid with file pages; they are
 // subtracted here, until memory.stat has had time to notice.
 class FileCredit {
  public:
-  // At every look: the exact usage, and by how much the store grew since the last look, whoever committed.
+  // At every look: the exact usage, and by how much the store, whoever committed, and this process's batch buffers grew
+  // since the last look.
   void note(u64 used, i64 grown, u64 now_ns);
   // `files`: what memory.stat says now.
   u64 value(u64 files, u64 now_ns);
@@ -43,11 +44,17 @@ u64 number_after(const char* text, const char* key);  // at the start of a line;
 u64 level_limit(const MemoryLevel& level);            // bytes, ~0 = none
 u64 level_used(const MemoryLevel& level);             // exact; ~0: the cgroup has gone
 u64 level_files(const MemoryLevel& level);            // file pages, as memory.stat has them; slow to read
-// Bytes that may still be committed before the limit less its margin; ~0 = no limit. `grown`: see FileCredit. Pages of
-// files are counted only where there is less than `enough` without them.
-u64 level_headroom(MemoryLevel& level, u64 enough, i64 grown = 0, u64 now_ns = 0);
-u64 machine_headroom(const std::string& root = "");
+// Bytes that may still be committed before a limit is near; ~0 = no limit. The store stops at the margin below it. What
+// batches are copied to may take three quarters of the margin: else a store that has filled memory could not be sampled.
+struct Room {
+  u64 for_store = 0, for_buffers = 0;
+};
+Room room_below(u64 limit, u64 used);
+// `grown`: see FileCredit. Pages of files are counted only where there is less than `enough` without them.
+Room level_room(MemoryLevel& level, u64 enough, i64 grown = 0, u64 now_ns = 0);
+Room machine_room(const std::string& root = "");
 u64 margin_of(u64 limit);             // max(64 MiB, 2 %)
 void note_commit(int fd, u64 bytes);  // by commit(), after it
+void note_private(i64 bytes);         // memory of this process alone that was committed; negative: given back
 
 }  // namespace di::os

@@ -223,8 +223,17 @@ u8* map_private(u64 bytes) {
   void* at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (at == MAP_FAILED) return nullptr;
   if (bytes >= kSliceBytes) madvise(at, bytes, MADV_HUGEPAGE);  // refused where huge pages are off: small ones serve
-  if (madvise(at, bytes, MADV_POPULATE_WRITE) != 0) __builtin_memset(at, 0, bytes);
   return static_cast<u8*>(at);
+}
+
+void touch_private(u8* at, u64 bytes) {
+  if (madvise(at, bytes, MADV_POPULATE_WRITE) != 0) __builtin_memset(at, 0, bytes);
+  note_private(static_cast<i64>(bytes));
+}
+
+void unmap_private(u8* at, u64 bytes, u64 touched) {
+  unmap(at, bytes);
+  note_private(-static_cast<i64>(touched));
 }
 
 u8* map_copy(int fd, u64 bytes) {

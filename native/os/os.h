@@ -51,7 +51,9 @@ void resident(u8* at, u64 pages, u8* there);  // mincore: per page 1 or 0; all 0
 int collapse(u8* at, u64 bytes);              // MADV_COLLAPSE, best effort; errno or 0
 int populate(u8* at, u64 bytes);              // MADV_POPULATE_WRITE: page tables ahead of use; commits
                                               // what is not there yet, so only over committed pages
-u8* map_private(u64 bytes);                   // this process's own memory, touched, in huge pages where it can be
+u8* map_private(u64 bytes);                   // addresses of this process's own memory; nullptr: there are none
+void touch_private(u8* at, u64 bytes);        // commits pages of it, in huge pages where it can be
+void unmap_private(u8* at, u64 bytes, u64 touched);
 u8* map_copy(int fd, u64 bytes);  // all of a file as it is now: what is written stays this process's own; nullptr
 bool read_at(int fd, u64 offset, void* to, u64 bytes);
 void close_fd(int fd);    // drops every record lock of this process on that file
@@ -71,6 +73,7 @@ void futex_wake(std::atomic<u32>& word, u32 count);
 // Bytes this process may still commit before a cgroup level (v1, v2; margin max(64 MiB, 2 %) each) or MemAvailable is
 // reached. Reclaimable file pages of a cgroup count as free. Re-read at most once per millisecond.
 u64 memory_headroom();
+u64 memory_for_buffers();    // the same for batch buffers (Room)
 void forget_headroom();     // pages were given back: the next memory_headroom() looks anew
 u64 memory_total();         // of machine and cgroup: the smaller; what "25%" is a share of
 u64 cgroup_hash();          // names the cgroup that this process's memory is charged to, the same in every namespace

@@ -1,6 +1,12 @@
 // Pooled batch buffers, in the memory of one process. The arrays of a batch share one buffer, which returns to the pool
 // when the last of them is destroyed: so a batch never changes while it is in use. Buffers are reused because the first
-// write to fresh pages is 25 times slower. `mutex_` guards the list of free regions.
+// write to fresh pages is 25 times slower.
+//
+// Buffers count against the memory that the machine and the cgroups have left, as the store itself does: past a
+// cgroup's limit the kernel kills. When it is short, buffers that nobody uses are given back, and a batch that still
+// does not fit is refused.
+//
+// All calls are made with the GIL, so a fork of Python finds the mutexes free.
 #pragma once
 
 #include <memory>
@@ -13,16 +19,20 @@ namespace di {
 
 class BufferPool : public std::enable_shared_from_this<BufferPool> {
  public:
-  BufferPool() { free_.reserve(kKeep + 1); }  // so that give(), called by destructors, allocates nothing
+  BufferPool();
   ~BufferPool();
+  BufferPool(const BufferPool&) = delete;
+  BufferPool& operator=(const BufferPool&) = delete;
   struct Buffer {
     std::shared_ptr<BufferPool> pool;
     u8* data = nullptr;
     u64 bytes = 0;
   };
-  // At least `bytes`, page-aligned; its pages are committed. End it with give().
+  // At least `bytes`, page-aligned; its pages are committed. End it with give(). Throws kStoreFull: no memory for it.
   Buffer* take(u64 bytes);
   static void give(Buffer* buffer);
+  // Unmaps the unused buffers of all pools of this process. False: there were none.
+  static bool give_back_unused();
 
  private:
   struct Region {
@@ -30,8 +40,9 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
     u64 bytes;
   };
   static constexpr std::size_t kKeep = 8;
+  bool take_free(u64 bytes, Region* region);
   std::mutex mutex_;
-  std::vector<Region> free_;
+  std::vector<Region> free_;  // under mutex_
 };
 
 }  // namespace di

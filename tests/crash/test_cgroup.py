@@ -133,6 +133,50 @@ def fill_table(path: str | None, name: str) -> None:
     store.close()
 
 
+def hold_batches(path: str | None, name: str) -> None:
+    """In a child: batches are held until one does not fit the cgroup. It is refused and its draw given back."""
+    enter(path)
+    with di_store.open(name, memory=LIMIT // 4) as store:
+        schema = {"obs": di_store.Spec((MIB,), "u1")}
+        table = store.create_table("t", capacity=16, schema=schema, lanes=1)
+        with table.writer() as writer:
+            for number in range(16):
+                writer.append({"obs": np.full(MIB, number, np.uint8)}, timeout=60)
+        held = []
+        with pytest.raises(di_store.StoreFull, match=r"MiB does not fit|no addresses") as caught:
+            for _ in range(100):
+                held.append(table.sample(16))
+        print(caught.value)
+        assert table.stats()["samples"] == 16 * len(held), "what a refused call had drawn goes back"
+        if path is not None:
+            with pytest.raises(di_store.StoreFull):
+                table.peek(held[0].keys)
+        assert table.stats()["samples"] == 16 * len(held)
+        assert table.sample(1).data["obs"].shape == (1, MIB), "small batches find room below the margin"
+        for batch in held:
+            assert (batch.data["obs"] == batch.data["obs"][:, :1]).all()
+        count = len(held)
+        del batch, caught
+        for size in (15, 14, 12, 9, 7, 5) * 3:  # of other sizes than the unused buffers have: those are given back
+            held.clear()
+            held.extend(table.sample(size) for _ in range(8 * count // size))
+        held.clear()
+        if path is not None:  # a large buffer that comes back while memory is short is not kept
+            with pytest.raises(di_store.StoreFull):
+                for _ in range(100):
+                    held.append(table.sample(36))
+            before = usage(path)
+            del held[0]
+            assert usage(path) < before - 30 * MIB
+        assert store.check() == []
+
+
+def usage(path: str) -> int:
+    """Bytes that a group holds."""
+    exact = Path(path, "memory.current")
+    return int((exact if exact.exists() else Path(path, "memory.usage_in_bytes")).read_text())
+
+
 def attach_from_outside(path: str | None, name: str) -> None:
     """In a child within the group: a store made outside; what it commits is charged to its own group."""
     enter(path)
@@ -164,7 +208,7 @@ def test_a_member_in_a_smaller_group(crew: Crew, group: Group | None, store_name
         assert store.check() == []
 
 
-@pytest.mark.parametrize("work", ["fill", "fill_table"])
+@pytest.mark.parametrize("work", ["fill", "fill_table", "hold_batches"])
 def test_a_typed_error_and_no_kill(
     crew: Crew, group: Group | None, store_dir: str, store_name: object, work: str
 ) -> None:

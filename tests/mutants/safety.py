@@ -304,6 +304,20 @@ LIMITS = [
         ("tests/crash/test_cgroup.py::test_a_typed_error_and_no_kill",),
     ),
     Mutant(
+        "batch-buffers-do-not-ask-for-memory",
+        "cgroup",
+        "  if (os::memory_for_buffers() >= bytes) return true;\n",
+        "  if (os::memory_for_buffers() >= bytes || bytes != 0) return true;\n",
+        ("tests/crash/test_cgroup.py::test_a_typed_error_and_no_kill",),
+    ),
+    Mutant(
+        "a-refused-batch-keeps-its-draws",
+        "cgroup",
+        "    end_draws(draws, false);\n    throw;\n",
+        "    (void)draws;\n    throw;\n",
+        ("tests/crash/test_cgroup.py::test_a_typed_error_and_no_kill",),
+    ),
+    Mutant(
         "no-margin-below-the-limit",
         "cgroup",
         "return std::max<u64>(u64{64} << 20, limit / 50);",

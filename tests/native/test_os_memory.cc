@@ -68,7 +68,7 @@ class Machine {
   u64 headroom() const {
     u64 least = kUnlimited;
     for (os::MemoryLevel level : os::find_memory_levels(root_)) {
-      least = std::min(least, os::level_headroom(level, least));
+      least = std::min(least, os::level_room(level, least).for_store);
     }
     return least;
   }
@@ -158,9 +158,9 @@ void test_containers(const std::string& base) {
 
   Machine nothing(base + "/nothing");
   CHECK(nothing.folders().empty());
-  CHECK(os::machine_headroom(nothing.root()) == kUnlimited);
+  CHECK(os::machine_room(nothing.root()).for_store == kUnlimited);
   nothing.write("/proc/meminfo", "MemTotal: 10485760 kB\nMemFree: 1 kB\nMemAvailable: 1048576 kB\n");
-  CHECK(os::machine_headroom(nothing.root()) == 1024 * kMiB - 10240 * kMiB / 50);
+  CHECK(os::machine_room(nothing.root()).for_store == 1024 * kMiB - 10240 * kMiB / 50);
 }
 
 // memory.stat stands still while a full group pays for what we commit with its file pages.
@@ -173,7 +173,9 @@ void test_file_credit(const std::string& base) {
   machine.v2(group, std::to_string(500 * kMiB), 300 * kMiB, 120 * kMiB);
   os::MemoryLevel level = os::find_memory_levels(machine.root())[0];
   const u64 start = 10'000'000'000u, step = 1'000'000u;
-  const auto room = [&](i64 grown, u64 after) { return os::level_headroom(level, kUnlimited, grown, start + after); };
+  const auto room = [&](i64 grown, u64 after) {
+    return os::level_room(level, kUnlimited, grown, start + after).for_store;
+  };
   CHECK(room(0, 0) == (436 - 300 + 120) * kMiB);
   used(400 * kMiB);  // somebody freed 50 MiB while we took 150; nothing had to be dropped
   CHECK(room(150 * kMiB, step) == (436 - 400 + 120) * kMiB);

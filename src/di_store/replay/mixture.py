@@ -21,7 +21,6 @@ from di_store.replay.batch import Batch, check_out, host_array, key_array
 from di_store.replay.handle import TableHandle
 from di_store.replay.keys import MOST_SHARDS, plain, shards_of, with_shard
 from di_store.replay.loader import Loader
-from di_store.replay.pool import ArrayPool
 from di_store.replay.sampling import (
     Drawn,
     Terms,
@@ -203,7 +202,7 @@ class MixtureSource:
         self._handles = handles
         self._shares = shares
         self._columns = columns
-        self._pool = ArrayPool()
+        self._buffers = _core.BatchBuffers()
         self.arena = handles[0].arena
         self.name = "mixture of " + ", ".join(repr(handle.name) for handle in handles)
 
@@ -228,7 +227,7 @@ class MixtureSource:
             with terms:
                 while not parts:
                     parts = self._parts(counts, terms)
-            batch = self._assemble(parts, beta, allocate or (lambda _, shape, dtype: self._pool.take(shape, dtype)))
+            batch = self._assemble(parts, beta, allocate or self._allocate)
         except BaseException:
             _give_back(parts)
             raise
@@ -238,6 +237,13 @@ class MixtureSource:
                 part.deliver()
 
         return Drawn(batch, {part.handle: part.held for part in parts}, deliver, lambda: _give_back(parts))
+
+    def _allocate(self, _: str, shape: tuple[int, ...], dtype: Any) -> Array:
+        """An array with undefined content, in memory that is reused after its last view is gone."""
+        element = np.dtype(dtype)
+        size = int(np.prod(shape, dtype=np.int64)) * element.itemsize
+        found: Array = self._buffers.take(size).view(element).reshape(shape)
+        return found
 
     def _parts(self, counts: Array, terms: Terms) -> list[_Part]:
         """Draw `counts[i]` items of table i. An empty list: all were given back, call it again.

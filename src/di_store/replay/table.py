@@ -183,8 +183,9 @@ class Table:
 
         Raises:
             Timeout: what was drawn is given back. EndOfData: the table is finished, and nothing is left.
-            CapacityError: the batch does not fit in memory. ValueError: an argument is wrong; with replace=False also:
-                n is above the capacity, or the sampler is `Once`, which draws without replacement by itself.
+            CapacityError: the batch does not fit in memory. StoreFull: not in what of it is free now; what was drawn is
+                given back. ValueError: an argument is wrong; with replace=False also: n is above the capacity, or the
+                sampler is `Once`, which draws without replacement by itself.
         """
         handle = self._handle
         now = min_n is None and columns is None and out is None and type(n) is int and 0 < n <= _AT_ONCE
