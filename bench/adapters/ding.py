@@ -11,6 +11,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from itertools import cycle
 from typing import Any
 
 import gym
@@ -115,13 +116,17 @@ def speeds() -> None:
                 buffer.use(PriorityExperienceReplay(buffer))
             for step in range(CAPACITY):
                 buffer.push(data[step % len(data)])
-        for what, times in (("push", 1_000), ("sample 64", 20)):
+        for what, times in (("push", 1_000), ("push of 1,000", 1_000), ("sample 64", 20)):
+            pushed = cycle(data[:1] if what == "push" else data)
             rounds = []
             for _ in range(ROUNDS):
-                calls = [(lambda b=b: b.push(data[0])) if what == "push" else (lambda b=b: b.sample(64)) for b in pair]
+                calls = [
+                    (lambda b=b: b.sample(64)) if what == "sample 64" else (lambda b=b: b.push(next(pushed)))  # noqa: B023
+                    for b in pair
+                ]
                 rounds.append([seconds(call, times) * 1e6 for call in calls])
             theirs, ours = (statistics.median(each) for each in zip(*rounds, strict=True))
-            print(f"{name + ', ' + what:20} {theirs:8.1f} {ours:8.1f} {theirs / ours:6.2f}", flush=True)
+            print(f"{name + ', ' + what:23} {theirs:8.1f} {ours:8.1f} {theirs / ours:6.2f}", flush=True)
 
 
 def trainings(seeds: int, priority: bool) -> None:

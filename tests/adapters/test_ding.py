@@ -228,6 +228,34 @@ def test_kept_data_are_objects_as_in_their_buffer() -> None:
     assert [len(item.data.keys()) for item in buffer] == [4] * 6 + [5] * 2
 
 
+def test_kept_data_of_several_forms_are_told_apart() -> None:
+    """By types and shapes of their tensors, and by the kind of their container."""
+    tensors = (torch.zeros(2), torch.zeros(2, 1), torch.zeros(2, dtype=torch.int64))
+    for ours, theirs in (pair(50, keep=5), pair(50, keep=50)):
+        for step in range(40):
+            data = {"a": tensors[step % 3] + step}
+            for buffer in (ours, theirs):
+                buffer.push(ttorch.as_tensor(data) if step % 4 == 0 and step % 3 == 0 else data)
+        assert equal([item.data for item in ours], [item.data for item in theirs])
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_middleware_gets_arguments_as_they_were_given(named: bool) -> None:
+    seen: list[Any] = [[], []]
+    for buffer, calls in zip(pair(3), seen, strict=True):
+        for number in range(2):
+            buffer.use(
+                lambda action, chain, *given, number=number, calls=calls, **names: (
+                    calls.append((number, action, given, names)),
+                    chain(*given, **names),
+                )[1]
+            )
+        pushed = buffer.push(data=1, meta={"a": 2}) if named else buffer.push(1, {"a": 2})
+        assert (pushed.data, pushed.meta) == (1, {"a": 2})
+    assert seen[0] == seen[1]
+    assert [call[0] for call in seen[0]] == [0, 1]
+
+
 def test_an_item_that_was_removed_says_so() -> None:
     buffer = Buffer(1, keep=0)
     buffer.push(transition(0))

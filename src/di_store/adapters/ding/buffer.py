@@ -6,6 +6,7 @@ import os
 import random
 from collections import deque
 from collections.abc import Iterable
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -65,6 +66,17 @@ class Buffer(DequeBuffer):  # type: ignore[misc]
         self._rows.meta_index = values
 
     # -- writing ------------------------------------------------------------------------------------------------
+
+    def push(self, *given: Any, **named: Any) -> Any:
+        """Add an item, ``push(data, meta=None)``.
+
+        As `DequeBuffer.push`, whose way through the middleware takes a microsecond more. Middleware sees whether an
+        argument was named.
+        """
+        call: Any = self._push
+        for middleware in reversed(self._middleware):
+            call = partial(middleware, "push", call)
+        return call(*given, **named)
 
     def _push(self, data: Any, meta: dict[Any, Any] | None = None) -> Any:
         with self._rows.lock:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -27,6 +27,8 @@ _TOO_LARGE = 2**63
 _NUMBERS = {bool: "?", int: "i8", float: "f8"}
 _MOST_LIVE_BYTES = 1_024
 _new, _init = TreeValue.__new__, TreeValue.__init__
+_detach = TreeValue._detach
+_typed = attrgetter("__class__", "dtype", "shape", "is_cpu")
 
 
 def as_tree(leaves: dict[str, Any]) -> Any:
@@ -78,6 +80,23 @@ def described(datum: Any, leaves: list[Any]) -> Any:
     if datum is None:
         return None
     raise NoColumnsError
+
+
+def flat(datum: Any) -> tuple[Any, list[Any]]:
+    """The form of a dict or tree of tensors, found in half of the time of `described`, and its leaves; None: another.
+
+    The form also says where the tensors lie, so it is not that of `described`.
+    """
+    kind = type(datum)
+    if kind is Tree:
+        datum = _detach(datum).detach()
+    elif kind is not dict:
+        return None, []
+    leaves = [*datum.values()]
+    try:
+        return (kind, *datum, *map(_typed, leaves)), leaves
+    except AttributeError:
+        return None, leaves
 
 
 def _plain(leaf: Any) -> Any:

@@ -15,7 +15,7 @@ from ding.data.buffer import BufferedData
 from ding.utils import fastcopy
 
 import di_store
-from di_store.adapters.ding.forms import Columns, NoColumnsError, described, packed, unpacked
+from di_store.adapters.ding.forms import Columns, NoColumnsError, described, flat, packed, unpacked
 
 _MOST_STAGED = 64
 _NOTHING = type(None)
@@ -32,8 +32,8 @@ class Stored(BufferedData):  # type: ignore[misc]
     def __init__(self, rows: Rows, index: str, number: int, meta: dict[Any, Any]) -> None:
         self._rows, self._number, self.index, self.meta = rows, number, index, meta
         self._place: Place
-        self._key: int | None = None  # None: it is not written yet
-        self._live: Any = None
+        self._key: int | None  # None: it is not written yet
+        self._live: Any
 
     @property
     def data(self) -> Any:
@@ -95,6 +95,7 @@ class Rows:
         self._numbers: dict[str, int] = {}  # of the items, by index
         self._store = di_store.open(memory="fit")
         self._places: dict[Any, Place] = {}
+        self._live_places: dict[Any, Place] = {}  # by `flat`'s form, of data that stay live
         self._staged: list[tuple[Stored, list[Any]]] = []  # live items that are not written yet
         self._in_order = True  # one table, whose order is that of the items: it evicts by itself
 
@@ -129,13 +130,18 @@ class Rows:
             di_store.CapacityError: `size` such data need more memory than the machine has.
         """
         number = self._pushed
-        item = Stored(self, index or f"{self._prefix}{number:016x}", number, meta)
+        index = index or f"{self._prefix}{number:016x}"
+        item = Stored(self, index, number, meta)
         self._write(item, datum)
-        self._pushed += 1
-        self._numbers[item.index] = number
+        self._pushed = number + 1
+        self._numbers[index] = number
         items = self.items
         if len(items) == self._size:
-            self._evict(items[0])
+            oldest = items[0]
+            key = self._written(oldest) if oldest._key is None else oldest._key
+            self._numbers.pop(oldest.index, None)
+            if not self._in_order:
+                oldest._place.table.delete([key])
         items.append(item)
         if len(items) > self._keep and (older := items[-1 - self._keep])._live is not None:
             self._written(older)
@@ -143,13 +149,6 @@ class Rows:
         for name, values in self.meta_index.items():
             values.append(meta.get(name))
         return item
-
-    def _evict(self, oldest: Stored) -> None:
-        """Remove the row of the oldest item, which leaves."""
-        key = self._written(oldest)
-        self._numbers.pop(oldest.index, None)
-        if not self._in_order:
-            oldest._place.table.delete([key])
 
     def replace(self, item: Stored, datum: Any) -> None:
         """Give an item other data."""
@@ -162,20 +161,30 @@ class Rows:
 
     def _write(self, item: Stored, datum: Any) -> None:
         """Add a row for an item, or stage it if the datum stays live."""
+        form, leaves = flat(datum) if self._live_places else (None, [])
+        place = self._live_places.get(form)
+        if place is None:
+            self._write_described(item, datum)
+            return
+        item._place, item._key, item._live = place, None, datum
+        self._staged.append((item, leaves))
+        if len(self._staged) == _MOST_STAGED:
+            self._flush()
+
+    def _write_described(self, item: Stored, datum: Any) -> None:
+        """The same for a form of which there were no live data before, and for data that never stay live."""
         leaves: list[Any] = []
         item._key = item._live = None
         try:
             form = described(datum, leaves)
             item._place = place = self._places.get(form) or self._new_place(form, leaves)
             if place.columns is not None:
+                self._flush()
+                item._key = int(place.table.insert(place.columns.row(leaves))[0])
                 if self._keep and place.columns.live and all(map(_on_cpu, leaves)):
                     item._live = datum
-                    self._staged.append((item, leaves))
-                    if len(self._staged) == _MOST_STAGED:
-                        self._flush()
-                else:
-                    self._flush()
-                    item._key = int(place.table.insert(place.columns.row(leaves))[0])
+                    if (found := flat(datum)[0]) is not None:
+                        self._live_places[found] = place
                 return
         except NoColumnsError:
             pass
