@@ -332,7 +332,9 @@ void BatchMaker::lay_out(Gather& gather, Assembly* batch) const {
   }
 }
 
-void BatchMaker::allocate(u64 bytes, Assembly* batch) const { batch->owner = take_buffer(*pool_, bytes, &batch->buffer); }
+void BatchMaker::allocate(u64 bytes, Assembly* batch) const {
+  batch->owner = take_buffer(*pool_, bytes, &batch->buffer);
+}
 
 void BatchMaker::aim(nb::handle out, Assembly* batch) const {
   batch->episodes = reinterpret_cast<i64*>(batch->buffer);

@@ -224,8 +224,7 @@ nb::object Reader::peek(nb::handle keys, nb::handle beta, nb::handle which) {
 nb::object Reader::peek_oldest(u64 start, u64 count, nb::handle which, Deadline deadline) {
   std::unique_ptr<Draws> draws = begin(false);
   table_->reads.peek_oldest(start, count, &draws->set(), deadline);
-  nb::object parts =
-      batch_of(*draws, [&] { return batches_.make(draws->set(), nb::none(), which, nb::none(), true); });
+  nb::object parts = batch_of(*draws, [&] { return batches_.make(draws->set(), nb::none(), which, nb::none(), true); });
   end_draws(*draws, true);
   return parts;
 }
@@ -300,8 +299,11 @@ nb::object Reader::rows(RowList& list, nb::handle keys, u64 count, nb::handle ob
     finals.push_back(row.final);
     late.push_back(row.late_there);
   }
-  const nb::object whole_rows = batches_.make(whole, nb::none(), nb::none(), nb::none(), false);
-  const nb::object final_rows = batches_.make(final, nb::none(), observed, nb::none(), false);
+  nb::object final_rows;
+  const nb::object whole_rows = batch_of(*draws, [&] {
+    final_rows = batches_.make(final, nb::none(), observed, nb::none(), false);
+    return batches_.make(whole, nb::none(), nb::none(), nb::none(), false);
+  });
   const std::span<const Drawn> listed = std::span(items).subspan(0, count);
   const nb::object made =
       new_tuple(new_tuple(new_array(list.firsts(), NPY_INT64),
@@ -407,8 +409,7 @@ void bind_reader(nb::module_& module) {
       nb::sig("def check_view(view: dict[str, typing.Any]) -> None"), "Raises ValueError: its items are too large.");
   nb::class_<BatchBuffers>(module, "BatchBuffers")
       .def(nb::init<>())
-      .def("take", &BatchBuffers::take,
-           nb::sig("def take(self, bytes: int, /) -> numpy.typing.NDArray[numpy.uint8]"));
+      .def("take", &BatchBuffers::take, nb::sig("def take(self, bytes: int, /) -> numpy.typing.NDArray[numpy.uint8]"));
   nb::class_<Reader>(module, "Reader")
       .def(nb::init<TablePointer, nb::dict>(),
            nb::sig("def __init__(self, table: Table, plan: dict[str, typing.Any], /) -> None"))

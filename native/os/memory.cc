@@ -38,7 +38,7 @@ struct Budget {
   std::atomic<u64> headroom_ns{0};  // 0: never; its release store comes last, the acquire load first
   std::atomic<u64> levels_ns{0};
   std::atomic<u64> cgroup{1};
-  std::atomic<int> fd{-1};                  // the store last committed to
+  std::atomic<int> fd{-1};             // the store last committed to
   std::atomic<i64> private_growth{0};  // of this process's own buffers, since the last look
   // Under `busy`.
   std::vector<MemoryLevel> levels;
@@ -125,8 +125,8 @@ void look(Budget& b) {
         now - b.levels_ns.load(std::memory_order_relaxed) >= kLevelsFreshNs) {
       find_levels(b, now);
     }
+    Room least = machine_room();  // first: it may throw, and the growth is told once
     const i64 grown = store_growth(b) + b.private_growth.exchange(0, std::memory_order_relaxed);
-    Room least = machine_room();
     for (MemoryLevel& level : b.levels) {
       const Room room = level_room(level, least.for_store, grown, now);
       least = {std::min(least.for_store, room.for_store), std::min(least.for_buffers, room.for_buffers)};

@@ -73,7 +73,7 @@ void futex_wake(std::atomic<u32>& word, u32 count);
 // Bytes this process may still commit before a cgroup level (v1, v2; margin max(64 MiB, 2 %) each) or MemAvailable is
 // reached. Reclaimable file pages of a cgroup count as free. Re-read at most once per millisecond.
 u64 memory_headroom();
-u64 memory_for_buffers();    // the same for batch buffers (Room)
+u64 memory_for_buffers();   // the same for batch buffers (Room)
 void forget_headroom();     // pages were given back: the next memory_headroom() looks anew
 u64 memory_total();         // of machine and cgroup: the smaller; what "25%" is a share of
 u64 cgroup_hash();          // names the cgroup that this process's memory is charged to, the same in every namespace

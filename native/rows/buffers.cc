@@ -8,9 +8,9 @@
 namespace di {
 namespace {
 
-// Committed between two looks at what memory has left. Half of what buffers leave free below a limit, at least: two
-// processes that look at the same time still stay below it.
-constexpr u64 kPieceBytes = u64{8} << 20;
+// Committed between two looks at what memory has left: at most this, and at most an eighth of what is left, as other
+// processes that look at the same time see the same room.
+constexpr u64 kPieceBytes = u64{8} << 20, kLeastPieceBytes = u64{256} << 10;
 // A look takes 40 us: 1 % of the time that a batch of this size takes. Smaller ones return without one.
 constexpr u64 kLargeBytes = u64{32} << 20;
 
@@ -44,24 +44,38 @@ bool has_room(u64 bytes) {
 bool fits_again(u64 bytes) noexcept {
   try {
     return os::memory_for_buffers() >= bytes;
-  } catch (const Error&) {  // no descriptor left to read the limits: nothing is known
+  } catch (...) {  // no descriptor or memory left to read the limits with: nothing is known
     return true;
   }
 }
 
+u8* map_region(u64 bytes) {
+  u8* const data = os::map_private(bytes);
+  // mutant: unused-buffers-keep-their-addresses
+  return data == nullptr && BufferPool::give_back_unused() ? os::map_private(bytes) : data;
+}
+
+u64 piece_of(u64 bytes) {
+  // mutant: many-processes-fill-the-margin
+  const u64 share = os::memory_for_buffers() / 8 / kPageBytes * kPageBytes;
+  return std::min(bytes, std::clamp(share, kLeastPieceBytes, kPieceBytes));
+}
+
 u8* commit_region(u64 bytes) {
   if (!has_room(bytes)) refuse(bytes, os::memory_for_buffers());
-  u8* const data = os::map_private(bytes);
+  u8* const data = map_region(bytes);
   if (data == nullptr) throw Error(Code::kStoreFull, "no addresses for a batch of " + std::to_string(bytes) + " bytes");
-  for (u64 done = 0; done < bytes;) {
-    const u64 piece = std::min(kPieceBytes, bytes - done);
-    if (!has_room(piece)) {
-      const u64 left = os::memory_for_buffers();
-      os::unmap_private(data, bytes, done);
-      refuse(bytes - done, left);
+  u64 done = 0;
+  try {
+    while (done < bytes) {
+      const u64 piece = piece_of(bytes - done);
+      if (!has_room(piece)) refuse(bytes - done, os::memory_for_buffers());
+      os::touch_private(data + done, piece);
+      done += piece;
     }
-    os::touch_private(data + done, piece);
-    done += piece;
+  } catch (...) {  // refused, or no descriptor left to read the limits with
+    os::unmap_private(data, bytes, done);
+    throw;
   }
   return data;
 }

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+import multiprocessing
 import os
 import resource
 from collections.abc import Iterator
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +18,7 @@ from crash.zygote import Crew
 
 MIB = 1 << 20
 LIMIT = 200 * MIB
+_NUMBERS = itertools.count()
 
 
 class Group:
@@ -26,7 +30,7 @@ class Group:
 
     def __init__(self, limit: int) -> None:
         self.v1, folder = _own_folder()
-        self.path = folder / f"di-store-test-{os.getpid()}"
+        self.path = folder / f"di-store-test-{os.getpid()}-{next(_NUMBERS)}"
         if not self.v1:
             (folder / "cgroup.subtree_control").write_text("+memory")
         self.path.mkdir()
@@ -171,6 +175,57 @@ def hold_batches(path: str | None, name: str) -> None:
         assert store.check() == []
 
 
+def table_of_16(name: str) -> tuple[di_store.Store, di_store.Table]:
+    """A store with a table of 16 items of 1 MiB."""
+    store = di_store.open(name, memory=LIMIT // 4)
+    table = store.create_table("t", capacity=16, schema={"obs": di_store.Spec((MIB,), "u1")}, lanes=1)
+    table.extend({"obs": np.arange(16, dtype=np.uint8)[:, None].repeat(MIB, axis=1)})
+    return store, table
+
+
+def hold_until_refused(table: di_store.Table, barrier: Barrier) -> None:
+    """In a learner: batches are held until one does not fit, and then until that is so for all learners."""
+    held = []
+    barrier.wait(60)
+    with pytest.raises(di_store.StoreFull):
+        while len(held) < 100:
+            held.append(table.sample(16))
+    barrier.wait(60)
+
+
+def many_learners(path: str, name: str) -> None:
+    """In a child: children of its own that start at once."""
+    enter(path)
+    fork = multiprocessing.get_context("fork")
+    store, table = table_of_16(name)
+    barrier = fork.Barrier(8)
+    learners = [fork.Process(target=hold_until_refused, args=(table, barrier)) for _ in range(8)]
+    for learner in learners:
+        learner.start()
+    for learner in learners:
+        learner.join(120)
+    assert [learner.exitcode for learner in learners] == [0] * 8
+    assert table.stats()["samples"] % 16 == 0
+    assert store.check() == []
+    store.close()
+
+
+def few_addresses(path: None, name: str) -> None:
+    """In a child: unused buffers give their addresses to a batch of another size."""
+    store, table = table_of_16(name)
+    held = [table.sample(16) for _ in range(6)]
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 24 * MIB,) * 2)
+    with pytest.raises(di_store.StoreFull, match="no addresses"):
+        table.sample(60)
+    with pytest.raises(di_store.StoreFull, match="no addresses"):
+        store.mix({"t": 1}).sample(60)
+    assert table.stats()["samples"] == 6 * 16
+    held.clear()
+    assert table.sample(60).data["obs"].shape == (60, MIB)
+    assert table.stats()["samples"] == 6 * 16 + 60
+
+
 def usage(path: str) -> int:
     """Bytes that a group holds."""
     exact = Path(path, "memory.current")
@@ -218,6 +273,25 @@ def test_a_typed_error_and_no_kill(
     if group is not None:
         assert group.killed() == 0
         assert group.peak() <= LIMIT
+
+
+def test_many_learners_leave_a_margin(crew: Crew, store_dir: str, store_name: object) -> None:
+    """Learners that look at the same time see the same room; together they leave half of what one of them would."""
+    try:
+        group = Group(LIMIT)
+    except OSError:
+        pytest.skip("no memory cgroup can be made")
+    try:
+        name = store_name()  # type: ignore[operator]
+        crew.start("crash.test_cgroup:many_learners", str(group.path), name).finish(240)
+        assert group.killed() == 0
+        assert group.peak() < LIMIT - 8 * MIB
+    finally:
+        group.close()
+
+
+def test_unused_buffers_give_back_addresses(crew: Crew, store_dir: str, store_name: object) -> None:
+    crew.start("crash.test_cgroup:few_addresses", None, store_name()).finish()  # type: ignore[operator]
 
 
 def test_open_by_share_respects_the_group(crew: Crew, group: Group | None, store_name: object) -> None:

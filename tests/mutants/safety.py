@@ -311,6 +311,20 @@ LIMITS = [
         ("tests/crash/test_cgroup.py::test_a_typed_error_and_no_kill",),
     ),
     Mutant(
+        "many-processes-fill-the-margin",
+        "cgroup",
+        "std::clamp(share, kLeastPieceBytes, kPieceBytes)",
+        "std::max(share, kPieceBytes)",
+        ("tests/crash/test_cgroup.py::test_many_learners_leave_a_margin",),
+    ),
+    Mutant(
+        "unused-buffers-keep-their-addresses",
+        "cgroup",
+        "  return data == nullptr && BufferPool::give_back_unused() ? os::map_private(bytes) : data;\n",
+        "  return data;\n",
+        ("tests/crash/test_cgroup.py::test_unused_buffers_give_back_addresses",),
+    ),
+    Mutant(
         "a-refused-batch-keeps-its-draws",
         "cgroup",
         "    end_draws(draws, false);\n    throw;\n",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -33,6 +34,9 @@ from di_store.replay.sampling import (
 )
 from di_store.replay.table import Table, open_table
 from di_store.session import Session, loaded
+
+_LARGE_BYTES = 64 << 10
+"""Smaller arrays are numpy's: the C library reuses their memory, and a batch may have more than a pool keeps."""
 
 Shares: TypeAlias = "Mapping[str, float] | Mapping[Mixture, float] | Mapping[str | Mixture, float]"
 """Weights by table name or mixture. A mixture's weight is divided among its tables in proportion to their weights."""
@@ -239,9 +243,11 @@ class MixtureSource:
         return Drawn(batch, {part.handle: part.held for part in parts}, deliver, lambda: _give_back(parts))
 
     def _allocate(self, _: str, shape: tuple[int, ...], dtype: Any) -> Array:
-        """An array with undefined content, in memory that is reused after its last view is gone."""
+        """An array with undefined content; a large one in memory that is reused after its last view is gone."""
         element = np.dtype(dtype)
-        size = int(np.prod(shape, dtype=np.int64)) * element.itemsize
+        size = math.prod(shape) * element.itemsize
+        if size < _LARGE_BYTES:
+            return np.empty(shape, element)
         found: Array = self._buffers.take(size).view(element).reshape(shape)
         return found
 
