@@ -6,8 +6,11 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import statistics
+import sys
 import time
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +18,12 @@ import gin
 import gymnasium
 import jax
 import numpy as np
+
+if importlib.util.find_spec("baselines") is None:  # Dopamine imports it, for Atari games, and does not require it
+    common = types.ModuleType("baselines.common")
+    common.atari_wrappers = None  # type: ignore[attr-defined]
+    sys.modules |= {"baselines": types.ModuleType("baselines"), "baselines.common": common}
+
 from dopamine.jax import networks
 from dopamine.jax.agents.dqn import dqn_agent
 from dopamine.jax.replay_memory import accumulator, elements, replay_buffer, samplers
