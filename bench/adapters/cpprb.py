@@ -7,6 +7,7 @@ First the costs of single calls, then the program of cpprb's example `dqn.py` in
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import time
 from collections.abc import Callable
@@ -36,12 +37,15 @@ def rows(n: int, width: int) -> dict[str, Any]:
 def calls(width: int) -> dict[str, tuple[str, dict[str, Any], Callable[[Any], Any]]]:
     """By name: class of the buffer, its options, and what is timed."""
     step, many = {name: each[0] for name, each in rows(1, width).items()}, rows(8, width)
+    episode = rows(100, width)
+    episode["next_obs"] = np.roll(episode["obs"], -1, axis=0)
+    follows = itertools.cycle([{name: each[i] for name, each in episode.items()} for i in range(100)])
     new = np.random.rand(256)
     plain, priority = "ReplayBuffer", "PrioritizedReplayBuffer"
     return {
         "add": (plain, {}, lambda buffer: buffer.add(**step)),
         "add 8": (plain, {}, lambda buffer: buffer.add(**many)),
-        "add, next_of": (plain, {"next_of": "obs"}, lambda buffer: buffer.add(**step)),
+        "add, next_of": (plain, {"next_of": "obs"}, lambda buffer: buffer.add(**next(follows))),
         "sample 256": (plain, {}, lambda buffer: buffer.sample(256)),
         "sample 256, next_of": (plain, {"next_of": "obs"}, lambda buffer: buffer.sample(256)),
         "add, priorities": (priority, {}, lambda buffer: buffer.add(**step, priorities=0.5)),
