@@ -20,9 +20,8 @@ import jax
 import numpy as np
 
 if importlib.util.find_spec("baselines") is None:  # Dopamine imports it, for Atari games, and does not require it
-    common = types.ModuleType("baselines.common")
-    common.atari_wrappers = None  # type: ignore[attr-defined]
-    sys.modules |= {"baselines": types.ModuleType("baselines"), "baselines.common": common}
+    sys.modules["baselines"] = types.ModuleType("baselines")
+    sys.modules["baselines.common"] = types.SimpleNamespace(atari_wrappers=None)  # type: ignore[assignment]
 
 from dopamine.jax import networks
 from dopamine.jax.agents.dqn import dqn_agent
