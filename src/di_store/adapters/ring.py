@@ -137,7 +137,9 @@ class Ring:
         self._action_rows[row][...] = action
         self.rewards[time] = reward
         if ends is not None:
-            self._ends.append((time, np.array(ends[0]), np.array(ends[1])))
+            done, cut_off = np.empty((2, self._n_envs), np.float32)
+            done[:], cut_off[:] = ends  # of a wrong shape: refused here, not when they are written
+            self._ends.append((time, done, cut_off))
         self.staged = row = row + 1
         if row == 1:
             self._first = time

@@ -1,0 +1,46 @@
+"""`done` in the forms in which programs give it to the SB3 adapter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("stable_baselines3")
+from gymnasium import spaces
+from stable_baselines3.common import buffers as sb3
+
+from di_store.adapters.sb3 import ReplayBuffer
+
+BOX = spaces.Box(-9, 9, (2,))
+
+
+def _add(buffer: Any, time: int, done: np.ndarray, ended: np.ndarray) -> None:
+    obs = np.full((4, 2), time, np.float32)
+    buffer.add(obs, obs + 1, np.zeros((4, 2)), np.ones(4), done, [{"TimeLimit.truncated": each} for each in ended])
+
+
+@pytest.mark.parametrize("dtype", [bool, np.uint8, np.int64, np.float32, np.float64])
+@pytest.mark.parametrize("step", [1, 2])
+def test_done_of_any_type(dtype: Any, step: int) -> None:
+    """The arrays are those of SB3, also where the array given is a part of another one."""
+    ours, theirs = (kind(24, BOX, BOX, "cpu", 4) for kind in (ReplayBuffer, sb3.ReplayBuffer))
+    random = np.random.default_rng(0)
+    for time in range(15):
+        done = (random.random(4 * step) < (time % 3) / 3).astype(dtype)[::step]
+        for buffer in (ours, theirs):
+            _add(buffer, time, done, np.array(done) * [0, 1, 0, 1])
+    assert np.array_equal(ours.dones, theirs.dones)
+    assert np.array_equal(ours.timeouts, theirs.timeouts)
+
+
+def test_done_of_a_wrong_shape_is_refused_at_once() -> None:
+    """As by SB3; the buffer goes on."""
+    buffer = ReplayBuffer(24, BOX, BOX, "cpu", 4)
+    _add(buffer, 0, np.zeros(4, bool), np.zeros(4))
+    with pytest.raises(ValueError, match="broadcast"):
+        _add(buffer, 1, np.ones((4, 1), bool), np.zeros(4))
+    _add(buffer, 1, np.ones(4, bool), np.zeros(4))
+    assert buffer.dones[:3].tolist() == [[0] * 4, [1] * 4, [0] * 4]
+    assert buffer.sample(8).observations.shape == (8, 2)
