@@ -33,6 +33,14 @@ Pools& pools() {
       .told();
 }
 
+[[noreturn]] void refuse_addresses(u64 bytes) {
+  throw Error(Code::kStoreFull,
+              "no addresses for a batch of " + std::to_string(bytes) +
+                  " bytes; raise `ulimit -v`, draw fewer items at once, lower prefetch=, or let go of "
+                  "earlier batches")
+      .told();
+}
+
 // Whether `bytes` may be committed, if need be after buffers that nobody uses were given back.
 bool has_room(u64 bytes) {
   // mutant: batch-buffers-do-not-ask-for-memory
@@ -64,7 +72,7 @@ u64 piece_of(u64 bytes) {
 u8* commit_region(u64 bytes) {
   if (!has_room(bytes)) refuse(bytes, os::memory_for_buffers());
   u8* const data = map_region(bytes);
-  if (data == nullptr) throw Error(Code::kStoreFull, "no addresses for a batch of " + std::to_string(bytes) + " bytes");
+  if (data == nullptr) refuse_addresses(bytes);
   u64 done = 0;
   try {
     while (done < bytes) {
