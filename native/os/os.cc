@@ -226,6 +226,8 @@ u8* map_private(u64 bytes) {
   return static_cast<u8*>(at);
 }
 
+void use_small_pages(u8* at, u64 bytes) { madvise(at, bytes, MADV_NOHUGEPAGE); }
+
 void touch_private(u8* at, u64 bytes) {
   if (madvise(at, bytes, MADV_POPULATE_WRITE) != 0) __builtin_memset(at, 0, bytes);
   note_private(static_cast<i64>(bytes));

@@ -52,6 +52,7 @@ int collapse(u8* at, u64 bytes);              // MADV_COLLAPSE, best effort; err
 int populate(u8* at, u64 bytes);              // MADV_POPULATE_WRITE: page tables ahead of use; commits
                                               // what is not there yet, so only over committed pages
 u8* map_private(u64 bytes);                   // addresses of this process's own memory; nullptr: there are none
+void use_small_pages(u8* at, u64 bytes);      // of map_private(): what is touched from now on commits just that
 void touch_private(u8* at, u64 bytes);        // commits pages of it, in huge pages where it can be
 void unmap_private(u8* at, u64 bytes, u64 touched);
 u8* map_copy(int fd, u64 bytes);  // all of a file as it is now: what is written stays this process's own; nullptr

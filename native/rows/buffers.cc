@@ -78,6 +78,7 @@ u8* commit_region(u64 bytes) {
     while (done < bytes) {
       const u64 piece = piece_of(bytes - done);
       if (!has_room(piece)) refuse(bytes - done, os::memory_for_buffers());
+      if (piece < std::min(kSliceBytes, bytes - done)) os::use_small_pages(data + done, bytes - done);
       os::touch_private(data + done, piece);
       done += piece;
     }
