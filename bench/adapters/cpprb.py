@@ -37,8 +37,8 @@ def rows(n: int, width: int) -> dict[str, Any]:
 def calls(width: int) -> dict[str, tuple[str, dict[str, Any], Callable[[Any], Any]]]:
     """By name: class of the buffer, its options, and what is timed."""
     step, many = {name: each[0] for name, each in rows(1, width).items()}, rows(8, width)
-    obs = np.random.rand(100, width).astype(np.float32)
-    episode = rows(100, width) | {"obs": obs, "next_obs": np.roll(obs, -1, axis=0)}
+    episode = rows(100, width)
+    episode["next_obs"] = np.roll(episode["obs"], -1, axis=0)
     follows = itertools.cycle([{name: each[i] for name, each in episode.items()} for i in range(100)])
     new = np.random.rand(256)
     plain, priority = "ReplayBuffer", "PrioritizedReplayBuffer"

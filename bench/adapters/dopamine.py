@@ -20,8 +20,7 @@ import jax
 import numpy as np
 
 if importlib.util.find_spec("baselines") is None:  # Dopamine imports it, for Atari games, and does not require it
-    sys.modules["baselines"] = types.ModuleType("baselines")
-    sys.modules["baselines.common"] = types.SimpleNamespace(atari_wrappers=None)  # type: ignore[assignment]
+    sys.modules["baselines"] = sys.modules["baselines.common"] = types.SimpleNamespace(atari_wrappers=None)  # type: ignore
 
 from dopamine.jax import networks
 from dopamine.jax.agents.dqn import dqn_agent

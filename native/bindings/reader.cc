@@ -94,12 +94,12 @@ void end_draws(Draws& draws, bool delivered) {
   }
 }
 
-// The batch that `make` makes of these draws. If it can not, for one that does not fit in memory, say, they end as not
-// delivered at once: other processes may wait for their items.
-template <class Make>
-nb::object batch_of(Draws& draws, Make&& make) {
+// The result of `work` on these draws. If it throws, because a batch does not fit in memory, say, the draws are given
+// back at once: other processes may wait for their items.
+template <class Work>
+auto or_give_back(Draws& draws, Work&& work) {
   try {
-    return make();
+    return work();
   } catch (...) {
     // mutant: a-refused-batch-keeps-its-draws
     end_draws(draws, false);
@@ -202,7 +202,7 @@ nb::object Reader::sample(u32 n, nb::handle beta, nb::handle which, bool distinc
     }
   }
   if (draw(*draws, n) < n) return nb::cast(std::move(draws));
-  return batch_of(*draws, [&] { return finish(*draws, beta, which, nb::none(), true); });
+  return or_give_back(*draws, [&] { return finish(*draws, beta, which, nb::none(), true); });
 }
 
 nb::object Reader::peek(nb::handle keys, nb::handle beta, nb::handle which) {
@@ -216,7 +216,7 @@ nb::object Reader::peek(nb::handle keys, nb::handle beta, nb::handle which) {
   }
   std::unique_ptr<Draws> draws = begin(false);
   table_->reads.peek(view_of<u64>(array), &draws->set(), Deadline::slice());
-  nb::object parts = batch_of(*draws, [&] { return batches_.make(draws->set(), beta, which, nb::none(), true); });
+  nb::object parts = or_give_back(*draws, [&] { return batches_.make(draws->set(), beta, which, nb::none(), true); });
   end_draws(*draws, true);
   return parts;
 }
@@ -224,7 +224,7 @@ nb::object Reader::peek(nb::handle keys, nb::handle beta, nb::handle which) {
 nb::object Reader::peek_oldest(u64 start, u64 count, nb::handle which, Deadline deadline) {
   std::unique_ptr<Draws> draws = begin(false);
   table_->reads.peek_oldest(start, count, &draws->set(), deadline);
-  nb::object parts = batch_of(*draws, [&] { return batches_.make(draws->set(), nb::none(), which, nb::none(), true); });
+  nb::object parts = or_give_back(*draws, [&] { return batches_.make(draws->set(), nb::none(), which, nb::none(), true); });
   end_draws(*draws, true);
   return parts;
 }
@@ -243,12 +243,7 @@ Measured Reader::measure(nb::handle keys, Deadline deadline) {
     found.rows += drawn.rows;
   }
   found.items /= table_->core.groups.size();
-  try {
-    found.bytes = batches_.ragged_bytes(draws.set());
-  } catch (...) {
-    end_draws(draws, true);
-    throw;
-  }
+  found.bytes = or_give_back(draws, [&] { return batches_.ragged_bytes(draws.set()); });
   end_draws(draws, true);
   return found;
 }
@@ -300,7 +295,7 @@ nb::object Reader::rows(RowList& list, nb::handle keys, u64 count, nb::handle ob
     late.push_back(row.late_there);
   }
   nb::object final_rows;
-  const nb::object whole_rows = batch_of(*draws, [&] {
+  const nb::object whole_rows = or_give_back(*draws, [&] {
     final_rows = batches_.make(final, nb::none(), observed, nb::none(), false);
     return batches_.make(whole, nb::none(), nb::none(), nb::none(), false);
   });

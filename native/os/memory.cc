@@ -138,11 +138,11 @@ void look(Budget& b) {
   }
 }
 
-u64 fresh(const std::atomic<u64>& answer) {
+u64 fresh(std::atomic<u64> Budget::*answer) {
   Budget& b = budget();
   const u64 seen = b.headroom_ns.load(std::memory_order_acquire);  // pairs with the release in look()
   if (seen == 0 || now_ns() - seen >= kFreshNs) look(b);
-  return answer.load(std::memory_order_relaxed);
+  return (b.*answer).load(std::memory_order_relaxed);
 }
 
 }  // namespace
@@ -195,9 +195,9 @@ Room machine_room(const std::string& root) {
   return room_below(total, total - std::min(total, available));
 }
 
-u64 memory_headroom() { return fresh(budget().headroom); }
+u64 memory_headroom() { return fresh(&Budget::headroom); }
 
-u64 memory_for_buffers() { return fresh(budget().for_buffers); }
+u64 memory_for_buffers() { return fresh(&Budget::for_buffers); }
 
 void forget_headroom() { budget().headroom_ns.store(0, std::memory_order_release); }
 

@@ -35,8 +35,8 @@ from di_store.replay.sampling import (
 from di_store.replay.table import Table, open_table
 from di_store.session import Session, loaded
 
-_LARGE_BYTES = 64 << 10
-"""Smaller arrays are numpy's: the C library reuses their memory, and a batch may have more than a pool keeps."""
+_ALIGNED_BYTES = 64
+"""Each array of a batch begins at a multiple of this, as in the core."""
 
 Shares: TypeAlias = "Mapping[str, float] | Mapping[Mixture, float] | Mapping[str | Mixture, float]"
 """Weights by table name or mixture. A mixture's weight is divided among its tables in proportion to their weights."""
@@ -231,7 +231,7 @@ class MixtureSource:
             with terms:
                 while not parts:
                     parts = self._parts(counts, terms)
-            batch = self._assemble(parts, beta, allocate or self._allocate)
+            batch = self._assemble(parts, beta, allocate)
         except BaseException:
             _give_back(parts)
             raise
@@ -242,14 +242,21 @@ class MixtureSource:
 
         return Drawn(batch, {part.handle: part.held for part in parts}, deliver, lambda: _give_back(parts))
 
-    def _allocate(self, _: str, shape: tuple[int, ...], dtype: Any) -> Array:
-        """An array with undefined content; a large one in memory that is reused after its last view is gone."""
-        element = np.dtype(dtype)
-        size = math.prod(shape) * element.itemsize
-        if size < _LARGE_BYTES:
-            return np.empty(shape, element)
-        found: Array = self._buffers.take(size).view(element).reshape(shape)
-        return found
+    def _one_buffer(self, handle: TableHandle, n: int, which: list[int] | None) -> Callable[[str, Any, Any], Array]:
+        """A function that makes the arrays of a batch of n, in one buffer that is reused after the last one is gone."""
+        outputs = 0 if (plan := handle.read_plan()) is None else len(plan.native["outputs"])
+        buffer = self._buffers.take(n * handle.bytes_of(which) + outputs * _ALIGNED_BYTES)
+        end = 0
+
+        def make(_: str, shape: tuple[int, ...], dtype: Any) -> Array:
+            nonlocal end
+            element = np.dtype(dtype)
+            size = math.prod(shape) * element.itemsize
+            found: Array = buffer[end : end + size].view(element).reshape(shape)
+            end += -(-size // _ALIGNED_BYTES) * _ALIGNED_BYTES
+            return found
+
+        return make
 
     def _parts(self, counts: Array, terms: Terms) -> list[_Part]:
         """Draw `counts[i]` items of table i. An empty list: all were given back, call it again.
@@ -278,12 +285,15 @@ class MixtureSource:
         terms.pause(blocked.handle, blocked.seen, blocked.reason, holder=blocked.holder)
         return []
 
-    def _assemble(self, parts: list[_Part], beta: float | None, allocate: Callable[[str, Any, Any], Any]) -> Batch:
+    def _assemble(
+        self, parts: list[_Part], beta: float | None, allocate: Callable[[str, Any, Any], Any] | None
+    ) -> Batch:
         """Copy each table's examples directly to their place in one batch."""
         self._check_columns(parts)
         first = parts[0].handle
         n = sum(part.held for part in parts)
-        whole = first.allocate(n, first.which(self._columns), allocate)
+        which = first.which(self._columns)
+        whole = first.allocate(n, which, allocate or self._one_buffer(first, n, which))
         batches, at = [], 0
         for part in parts:
             out = _cut(whole, at, at + part.held)

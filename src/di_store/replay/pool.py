@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,8 @@ class ArrayPool:
     Thread-safe: a thread that examines a buffer has a reference to it, so other threads see it as in use.
     """
 
-    def __init__(self, allocate: Any = None) -> None:
-        self._allocate = allocate or (lambda size: np.zeros(size, np.uint8))
+    def __init__(self, allocate: Callable[[int], Array]) -> None:
+        self._allocate = allocate
         self._buffers: list[Array] = []
         # An unused buffer has these references: the list's, the loop variable's, and getrefcount's argument.
         probe: list[Array] = [np.empty(1, np.uint8)]

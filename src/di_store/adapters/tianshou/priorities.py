@@ -18,7 +18,7 @@ class WithWeights(PrioritizedReplayBuffer):  # type: ignore[misc]
     _weight_norm: Any
 
     def sample_indices(self, batch_size: int | None) -> Any:
-        """As Tianshou's, with the same random numbers, which here are all in the tree's range because their sum is."""
+        """As Tianshou's, with the same random numbers. It checks the sum of the priorities once, not each number."""
         tree, total = self.weight._value, self.weight.reduce()
         if batch_size is None or batch_size <= 0 or not (0 < total < np.inf and len(self)):
             return super().sample_indices(batch_size)
