@@ -224,7 +224,8 @@ nb::object Reader::peek(nb::handle keys, nb::handle beta, nb::handle which) {
 nb::object Reader::peek_oldest(u64 start, u64 count, nb::handle which, Deadline deadline) {
   std::unique_ptr<Draws> draws = begin(false);
   table_->reads.peek_oldest(start, count, &draws->set(), deadline);
-  nb::object parts = or_give_back(*draws, [&] { return batches_.make(draws->set(), nb::none(), which, nb::none(), true); });
+  nb::object parts =
+      or_give_back(*draws, [&] { return batches_.make(draws->set(), nb::none(), which, nb::none(), true); });
   end_draws(*draws, true);
   return parts;
 }

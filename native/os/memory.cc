@@ -138,7 +138,7 @@ void look(Budget& b) {
   }
 }
 
-u64 fresh(std::atomic<u64> Budget::*answer) {
+u64 fresh(std::atomic<u64> Budget::* answer) {
   Budget& b = budget();
   const u64 seen = b.headroom_ns.load(std::memory_order_acquire);  // pairs with the release in look()
   if (seen == 0 || now_ns() - seen >= kFreshNs) look(b);
