@@ -5,6 +5,7 @@ Whoever lost its lock but lives is not taken for dead; whoever really died is, h
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -244,7 +245,11 @@ def command_line(pid: int) -> bytes:
 def descriptors(pid: int) -> list[str]:
     """Where a process's descriptors lead."""
     folder = f"/proc/{pid}/fd"
-    return [os.readlink(f"{folder}/{number}") for number in os.listdir(folder)]
+    found = []
+    for number in os.listdir(folder):
+        with contextlib.suppress(FileNotFoundError):  # closed since it was listed: a program that begins reads files
+            found.append(os.readlink(f"{folder}/{number}"))
+    return found
 
 
 def leave(name: str, how: str) -> None:
