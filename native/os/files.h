@@ -2,8 +2,9 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
-#include "base/layout.h"
+#include "os/os.h"
 
 namespace di::os {
 
@@ -18,6 +19,17 @@ std::string errno_text(int number);                          // "No such file or
 bool starved(int number);                                            // no descriptor or no memory was left to ask with
 [[noreturn]] void cannot_tell(const std::string& what, int number);  // throws kStoreError naming the limit that helps
 void cannot_tell_if_starved(const std::string& what);                // by errno; else it returns
+
+std::vector<u32> flock_holders(int fd);  // pids that took the flock on this file, by /proc/locks; {}: unknown
+
+// errno that a test wants this call to fail with, or 0 (DI_FAULT is for kills).
+inline int refused([[maybe_unused]] const char* point) {
+#ifdef DI_FAULTS
+  return fault_errno(point);
+#else
+  return 0;
+#endif
+}
 
 // A descriptor that is closed at the end of its scope.
 class ScopedFd {

@@ -249,6 +249,23 @@ int open_holder(const Holder& holder, const std::function<bool(FileId)>& already
   return fd;
 }
 
+std::vector<u32> flock_holders(int fd) {
+  struct stat info{};
+  std::string text;
+  std::vector<u32> found;
+  if (fstat(fd, &info) != 0 || !read_text("/proc/locks", &text)) return found;
+  for (const std::string& line : lines_of(text)) {
+    int pid = 0;
+    unsigned long long inode = 0;
+    // "7: FLOCK  ADVISORY  WRITE 123 00:1b:4567 0 EOF"; one that waits has "->" behind the number.
+    if (std::sscanf(line.c_str(), "%*d: FLOCK %*s %*s %d %*x:%*x:%llu", &pid, &inode) == 2 && inode == info.st_ino &&
+        pid > 0) {
+      found.push_back(static_cast<u32>(pid));
+    }
+  }
+  return found;
+}
+
 // -------------------------------------------------------------------------------------------------------- folder
 namespace {
 
@@ -268,22 +285,6 @@ bool same_file(int fd, const std::string& path) {
   struct stat there{};
   return stat(path.c_str(), &there) == 0 &&
          file_id(fd) == FileId{static_cast<u64>(there.st_dev), static_cast<u64>(there.st_ino)};
-}
-
-// Who holds the flock on this file, by /proc/locks: "7: FLOCK  ADVISORY  WRITE 123 00:1b:4567 0 EOF". 0: unknown.
-u32 lock_holder(int fd) {
-  struct stat info{};
-  std::string text;
-  if (fstat(fd, &info) != 0 || !read_text("/proc/locks", &text)) return 0;
-  for (const std::string& line : lines_of(text)) {
-    int pid = 0;
-    unsigned long long inode = 0;
-    if (std::sscanf(line.c_str(), "%*d: FLOCK %*s %*s %d %*x:%*x:%llu", &pid, &inode) == 2 && inode == info.st_ino &&
-        pid > 0) {
-      return static_cast<u32>(pid);
-    }
-  }
-  return 0;
 }
 
 enum class Flock { kLocked, kReplaced, kLate };
@@ -390,7 +391,8 @@ FolderLock::FolderLock(const std::string& store_name, Deadline deadline)
     const Flock result = flock_until(file.get(), path_, deadline);
     if (result == Flock::kReplaced) continue;
     if (result == Flock::kLate) {
-      const u32 holder = lock_holder(file.get());
+      const std::vector<u32> holders = flock_holders(file.get());
+      const u32 holder = holders.empty() ? 0 : holders.front();
       const char state = holder == 0 ? char{0} : look_at(holder).state;
       const std::string stopped = state == 'T' || state == 't' ? ", stopped" : "";
       const std::string culprit = holder == 0 ? "" : "pid " + std::to_string(holder) + stopped;
