@@ -45,6 +45,7 @@ NATIVE_LAYERS = [
     ["arena"],
     ["heap"],
     ["attach"],
+    ["tier"],
     ["objects", "rows"],
     ["replay"],
     ["maintenance"],
