@@ -25,6 +25,7 @@ register
 mkdir -p build
 "$bin/cmake" -G Ninja -S . -B "$build" -DCMAKE_MAKE_PROGRAM="$bin/ninja" \
     -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++ \
+    -DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc -DPython_EXECUTABLE="$bin/python" \
     -DDI_STORE_PYTHON=OFF -DDI_STORE_TESTS=ON -DDI_STORE_FAULTS=ON >"$build.log" || { cat "$build.log" >&2; exit 1; }
 "$bin/cmake" --build "$build"
 

@@ -12,7 +12,9 @@ build=build/$name
 
 mkdir -p "$build"
 "$bin/cmake" -G Ninja -S . -B "$build" -DCMAKE_MAKE_PROGRAM="$bin/ninja" -DCMAKE_CXX_COMPILER="$clang" \
-    -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1 -g" -DDI_STORE_SANITIZE="$sanitizers" \
+    -DCMAKE_C_COMPILER="${clang/clang++/clang}" -DPython_EXECUTABLE="$bin/python" \
+    -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1 -g" -DCMAKE_C_FLAGS_RELWITHDEBINFO="-O1 -g" \
+    -DDI_STORE_SANITIZE="$sanitizers" \
     -DDI_STORE_PYTHON=OFF -DDI_STORE_TESTS=ON -DDI_STORE_FAULTS=ON >"$build/configure.log" ||
     { cat "$build/configure.log" >&2; exit 1; }
 "$bin/cmake" --build "$build" --target "$target"

@@ -20,6 +20,7 @@ tools() {  # auditwheel and zig's compilers
     for arch in x86_64 aarch64; do
         printf '#!/bin/sh\nexec "%s" c++ -target %s-linux-gnu.%s -idirafter /usr/include "$@"\n' "$zig" $arch $glibc \
             >"$bin/c++-$arch"
+        printf '#!/bin/sh\nexec "%s" cc -target %s-linux-gnu.%s "$@"\n' "$zig" $arch $glibc >"$bin/cc-$arch"
     done
     printf '#!/bin/sh\nexec "%s" ar "$@"\n' "$zig" >"$bin/ar"
     printf '#!/bin/sh\nexec "%s" ranlib "$@"\n' "$zig" >"$bin/ranlib"
@@ -39,7 +40,7 @@ wheel() {  # wheel PYTHON ARCH
     PATH=$env/bin:$PATH _PYTHON_HOST_PLATFORM=linux-$arch SETUPTOOLS_EXT_SUFFIX=.cpython-$version-$arch-linux-gnu.so \
         "$env/bin/python" -m pip wheel -q --disable-pip-version-check --no-deps --no-build-isolation -w "$raw" . \
         -Ccmake.define.CMAKE_SYSTEM_NAME=Linux -Ccmake.define.CMAKE_SYSTEM_PROCESSOR=$arch \
-        -Ccmake.define.CMAKE_CXX_COMPILER="$bin/c++-$arch" \
+        -Ccmake.define.CMAKE_CXX_COMPILER="$bin/c++-$arch" -Ccmake.define.CMAKE_C_COMPILER="$bin/cc-$arch" \
         -Ccmake.define.CMAKE_AR="$bin/ar" -Ccmake.define.CMAKE_RANLIB="$bin/ranlib" \
         -Cbuild-dir="build/{wheel_tag}-zig"
     # auto: of another architecture than this one auditwheel takes no name of a platform; so the name is checked.

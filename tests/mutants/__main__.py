@@ -30,6 +30,7 @@ COPIED = (
     "bench",
     "docs",
     "examples",
+    "third_party",
     "README.md",
     "CMakeLists.txt",
     "pyproject.toml",

@@ -1,0 +1,233 @@
+#include "tier/packing.h"
+
+#include <zstd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <memory>
+
+#include "base/status.h"
+
+namespace di {
+
+namespace {
+
+constexpr int kLevel = 1;
+constexpr u64 kLeastBlock = 64 << 10;
+constexpr u64 kLeastRows = 8, kMostRows = 64;
+
+[[noreturn]] void corrupt(const char* what) { throw Error(Code::kCorruptData, what); }
+
+struct Free {
+  void operator()(ZSTD_CCtx* context) const { ZSTD_freeCCtx(context); }
+  void operator()(ZSTD_DCtx* context) const { ZSTD_freeDCtx(context); }
+};
+
+ZSTD_CCtx* packer() {
+  thread_local std::unique_ptr<ZSTD_CCtx, Free> context{ZSTD_createCCtx()};
+  if (context == nullptr) context.reset(ZSTD_createCCtx());
+  if (context == nullptr) throw std::bad_alloc();
+  return context.get();
+}
+
+ZSTD_DCtx* unpacker() {
+  thread_local std::unique_ptr<ZSTD_DCtx, Free> context{ZSTD_createDCtx()};
+  if (context == nullptr) context.reset(ZSTD_createDCtx());
+  if (context == nullptr) throw std::bad_alloc();
+  return context.get();
+}
+
+// The packed size; `from.size()` if it would not be smaller.
+u64 squeeze(std::span<const u8> from, std::span<u8> to) {
+  const u64 size = ZSTD_compressCCtx(packer(), to.data(), to.size(), from.data(), from.size(), kLevel);
+  if (ZSTD_isError(size)) {
+    if (ZSTD_getErrorCode(size) == ZSTD_error_memory_allocation) throw std::bad_alloc();
+    return from.size();
+  }
+  return std::min<u64>(size, from.size());
+}
+
+// Whether a part may become smaller, by a sample of 2 KiB: 256 bytes at four places, each of two neighbouring rows (of
+// small rows, 512 bytes), so that what frames have in common with the frame before is seen. A sample gains less than whole
+// blocks do, so little is asked of it.
+class Sample {
+ public:
+  static constexpr u64 kLeastPart = 64 << 10;  // smaller ones are packed untested
+
+  static bool promises(const u8* body, const PackPart& part) {
+    if (part.row_bytes * part.rows < kLeastPart) return true;
+    Sample sample;
+    for (u64 place = 0; place < kPlaces; ++place) sample.take(body, part, place);
+    std::array<u8, ZSTD_COMPRESSBOUND(kPlaces * 2 * kWindow)> to;
+    return squeeze(sample.bytes_, to) * 8 < sample.bytes_.size() * 7;
+  }
+
+ private:
+  static constexpr u64 kPlaces = 4, kWindow = 256;
+
+  void take(const u8* body, const PackPart& part, u64 place) {
+    const u8* rows = body + part.offset;
+    const u64 bytes = part.row_bytes * part.rows;
+    u8* to = bytes_.data() + place * 2 * kWindow;
+    if (part.row_bytes < kWindow || part.rows < 2) {  // neighbours in any case
+      std::memcpy(to, rows + (bytes - 2 * kWindow) / kPlaces * place, 2 * kWindow);
+      return;
+    }
+    const u64 row = (part.rows - 2) * (2 * place + 1) / (2 * kPlaces);
+    const u8* from = rows + row * part.row_bytes + (part.row_bytes - kWindow) / kPlaces * place;
+    std::memcpy(to, from, kWindow);
+    std::memcpy(to + kWindow, from + part.row_bytes, kWindow);
+  }
+
+  std::array<u8, kPlaces * 2 * kWindow> bytes_;
+};
+
+// One call of pack().
+class Packing {
+ public:
+  Packing(const u8* body, const PackPlan& plan, std::span<u8> to, u32* ends)
+      : body_(body), plan_(plan), to_(to), ends_(ends) {}
+
+  u64 run() {
+    for (const PackPart& part : plan_.parts()) {
+      promising_.push_back(Sample::promises(body_, part));
+      (promising_.back() ? hoped_ : plain_) += part.row_bytes * part.rows;
+    }
+    if (plain_ > plan_.most_packed()) return 0;
+    for (u32 part = 0; part < promising_.size(); ++part)
+      for (u32 block = plan_.first_block(part); block < plan_.first_block(part + 1); ++block)
+        if (!add(part, block)) return 0;
+    return used_;
+  }
+
+ private:
+  // False if the body is not worth it.
+  bool add(u32 part, u32 number) {
+    const PackPlan::Block block = plan_.block(part, number);
+    const std::span<const u8> from(body_ + block.offset, block.bytes);
+    const std::span<u8> to = to_.subspan(used_);
+    const u64 size = promising_[part] ? squeeze(from, to) : from.size();
+    if (size == from.size()) std::memcpy(to.data(), from.data(), size);
+    used_ += size;
+    ends_[number] = static_cast<u32>(used_);
+    if (promising_[part]) {
+      tried_ += from.size();
+      gained_ += size;
+    }
+    return used_ <= plan_.most_packed() && !is_hopeless();
+  }
+
+  // What was tried so far stands for the rest, from an eighth on, if it misses the aim by more than a tenth.
+  bool is_hopeless() const {
+    if (tried_ < hoped_ / 8 || tried_ == 0) return false;
+    const double expected = static_cast<double>(plain_) +
+                            static_cast<double>(gained_) / static_cast<double>(tried_) * static_cast<double>(hoped_);
+    return expected > 1.1 * static_cast<double>(plan_.most_packed());
+  }
+
+  const u8* body_;
+  const PackPlan& plan_;
+  std::span<u8> to_;
+  u32* ends_;
+  std::vector<bool> promising_;
+  u64 plain_ = 0, hoped_ = 0;   // bytes of the parts that are stored as they are, and of the others
+  u64 tried_ = 0, gained_ = 0;  // of the others: packed so far, and what that became
+  u64 used_ = 0;
+};
+
+}  // namespace
+
+u64 block_rows(u64 row_bytes, u64 item_rows) {
+  const u64 rows = std::clamp(2 * std::min(item_rows, kMostRows), kLeastRows, kMostRows);
+  return std::max(rows, (kLeastBlock + row_bytes - 1) / std::max<u64>(row_bytes, 1));
+}
+
+PackPlan::PackPlan(std::vector<PackPart> parts, u64 body_bytes) : parts_(std::move(parts)), body_bytes_(body_bytes) {
+  u64 end = 0, blocks = 0;
+  for (const PackPart& part : parts_) {
+    first_.push_back(static_cast<u32>(blocks));
+    if (part.row_bytes == 0 || part.block_rows == 0 || part.offset < end || part.offset > body_bytes ||
+        part.rows > (body_bytes - part.offset) / part.row_bytes)
+      corrupt("the parts of a chunk do not fit into its body");
+    const u64 bytes = part.rows * part.row_bytes;
+    end = part.offset + bytes;
+    part_bytes_ += bytes;
+    largest_ = std::max(largest_, std::min(part.block_rows, part.rows) * part.row_bytes);
+    blocks += part.rows / part.block_rows + (part.rows % part.block_rows != 0);
+    if (part_bytes_ > ~u32{0}) corrupt("a chunk is too large to be packed");
+  }
+  first_.push_back(static_cast<u32>(blocks));  // each has at least a byte, so there are fewer than 2^32
+}
+
+PackPlan::Block PackPlan::block(u32 part, u32 number) const {
+  const PackPart& of = parts_[part];
+  const u64 row = (number - first_[part]) * of.block_rows;
+  return {of.offset + row * of.row_bytes, std::min(of.block_rows, of.rows - row) * of.row_bytes};
+}
+
+// Up to most_packed() is kept; a block more is written before that is known.
+u64 PackPlan::room() const { return most_packed() + ZSTD_COMPRESSBOUND(largest_); }
+
+u64 pack(const u8* body, const PackPlan& plan, std::span<u8> to, u32* ends) {
+  if (to.size() < plan.room()) throw Error(Code::kInvalid, "too little room to pack a chunk");
+  return Packing(body, plan, to, ends).run();
+}
+
+PackedBody::Range PackedBody::range(const PackPlan& plan, const u32* ends, u32 part, u64 row, u64 count) {
+  if (row > plan.parts()[part].rows || count == 0 || count > plan.parts()[part].rows - row)
+    throw Error(Code::kInvalid, "a chunk has no such rows");
+  const u32 first = plan.block_of(part, row), last = plan.block_of(part, row + count - 1);
+  const Range range{first == 0 ? 0 : u64{ends[first - 1]}, ends[last]};
+  if (range.end < range.begin || range.end > plan.part_bytes()) corrupt("the blocks of a packed chunk are damaged");
+  return range;
+}
+
+void PackedBody::block(u32 part, u32 number, std::span<u8> to) const {
+  const u64 begin = number == 0 ? 0 : ends_[number - 1], end = ends_[number];
+  if (to.size() != plan_.block(part, number).bytes) throw Error(Code::kInvalid, "not the size of this block");
+  if (begin < offset_ || end < begin || end - offset_ > bytes_.size() || end - begin > to.size())
+    corrupt("the blocks of a packed chunk are damaged");
+  const std::span<const u8> from = bytes_.subspan(begin - offset_, end - begin);
+  if (from.size() == to.size()) {
+    std::memcpy(to.data(), from.data(), to.size());
+    return;
+  }
+  const u64 size = ZSTD_decompressDCtx(unpacker(), to.data(), to.size(), from.data(), from.size());
+  if (size != to.size()) corrupt("a block of a packed chunk is damaged");  // errors are sizes above all others
+}
+
+void PackedBody::rows(u32 part, u64 row, u64 count, u8* to) const {
+  thread_local std::vector<u8> scratch;  // for a block of which some rows are wanted
+  if (count == 0) return;
+  range(plan_, ends_, part, row, count);
+  const PackPart& of = plan_.parts()[part];
+  while (count > 0) {
+    const u32 number = plan_.block_of(part, row);
+    const u64 bytes = plan_.block(part, number).bytes, skipped = row % of.block_rows;
+    const u64 taken = std::min(count, bytes / of.row_bytes - skipped);
+    if (taken * of.row_bytes == bytes) {
+      block(part, number, {to, bytes});
+    } else {
+      if (scratch.size() < bytes) scratch.resize(bytes);
+      block(part, number, {scratch.data(), bytes});
+      std::memcpy(to, scratch.data() + skipped * of.row_bytes, taken * of.row_bytes);
+    }
+    to += taken * of.row_bytes;
+    row += taken;
+    count -= taken;
+  }
+}
+
+void PackedBody::body(u8* to) const {
+  u64 end = 0;
+  for (u32 part = 0; part < plan_.parts().size(); ++part) {
+    const PackPart& of = plan_.parts()[part];
+    std::memset(to + end, 0, of.offset - end);
+    rows(part, 0, of.rows, to + of.offset);
+    end = of.offset + of.rows * of.row_bytes;
+  }
+  std::memset(to + end, 0, plan_.body_bytes() - end);
+}
+
+}  // namespace di
