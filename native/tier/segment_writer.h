@@ -1,0 +1,89 @@
+// Fills one segment. For one thread at a time; in a forked child every call but the destructor throws.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "os/direct.h"
+#include "tier/segment_format.h"
+
+namespace di {
+
+// What a segment is written for; set once by create() and recycle(), which also fill in its size.
+struct SegmentOwner {
+  Uuid uuid{};
+  u64 epoch = 0;
+  u64 incarnation = 0;
+  u32 number = 0;
+  u32 writer = 0;
+};
+
+struct Record {
+  RecordKind kind = RecordKind::kChunk;
+  u64 uid = 0;
+  std::span<const u8> head;
+  std::span<const u8> body;  // as it is to lie on disk
+  u64 raw_bytes = 0;         // unpacked; with codec 0 those of the body
+  u8 codec = 0;
+  u16 flags = 0;
+};
+
+// Where a record lies.
+struct Place {
+  u32 segment = 0;
+  u32 page = 0;         // of the body
+  u32 record_page = 0;  // of its RecordHeader
+  u32 pages = 0;        // of all of it
+};
+
+class SegmentWriter {
+ public:
+  // Makes the file, with blocks behind all of it: kStoreFull here, and afterwards only on filesystems that copy what is
+  // overwritten (btrfs, zfs). kStoreError when it exists. After an error there is no file.
+  static SegmentWriter create(const std::string& folder, const SegmentOwner& owner, u64 bytes);
+  // Uses a file again whose records nobody needs. It keeps its size, or grows to `bytes`. After an error the file is
+  // there, and may hold what it held or nothing.
+  static SegmentWriter recycle(const std::string& folder, const SegmentOwner& owner, u64 bytes);
+  SegmentWriter(SegmentWriter&&) = default;
+  SegmentWriter& operator=(SegmentWriter&&) = default;
+
+  // Whether a record of this size fits, and then the footer.
+  bool has_room(u64 head_bytes, u64 body_bytes) const;
+  // Memory in which the body of the next record can be made, so that append() need not copy it: body_bytes at a page
+  // boundary, until any other call. nullptr: the record is too large for that, or does not fit.
+  u8* body_memory(u64 head_bytes, u64 body_bytes);
+  // Writes the record, by one write when it has up to 8 MiB; a larger one gets its header and head last. On disk only
+  // after sync(). kInvalid: it does not fit. After an error of a write or a sync the segment takes nothing more.
+  Place append(const Record& record);
+  void sync();  // all that was appended survives a power cut
+  void seal();  // writes the footer; no record comes after it. Not synced
+
+  const SegmentHeader& header() const { return header_; }
+  bool is_sealed() const { return sealed_; }
+  u64 used_bytes() const { return next_page_ * kPageBytes; }  // of header and records
+  const std::string& path() const { return path_; }
+
+ private:
+  SegmentWriter(const std::string& folder, const SegmentOwner& owner);
+  void begin(u64 bytes);
+  void check_usable() const;
+  void make_room(u64 bytes);                             // in memory_
+  void write(u64 page, u64 bytes);                       // what lies in memory_
+  u32 write_padded(u64 page, std::span<const u8> from);  // through memory_, in pieces; their checksum
+  void write_at_once(RecordHeader* header, const Record& record);
+  void write_in_pieces(RecordHeader* header, const Record& record);
+  [[noreturn]] void fail(const char* what, int number);
+
+  std::string folder_, path_;
+  SegmentHeader header_;
+  os::DirectFile file_;
+  os::AlignedBuffer memory_;
+  std::vector<u8> footer_;
+  u64 next_page_ = 1;
+  u32 records_ = 0;
+  u32 pid_;
+  bool sealed_ = false, failed_ = false, named_ = false;  // named_: the folder's entry is on disk
+};
+
+}  // namespace di
