@@ -34,6 +34,11 @@ class Deadline {
   // Over for `span_ns` already.
   bool over_since(u64 span_ns) const { return at_ns_ < kNever - span_ns && os::now_ns() >= at_ns_ + span_ns; }
   Deadline at_most(u64 span_ns) const { return Deadline(std::min(at_ns_, os::now_ns() + span_ns)); }
+  // How long to sleep before looking again, at most `most_ns`.
+  u64 left_ns(u64 most_ns) const {
+    const u64 now = os::now_ns();
+    return std::min(most_ns, at_ns_ - std::min(at_ns_, now));
+  }
   // As os::now_ns(); 0: only tries; ~0: none. For os/ alone, which sleeps: others ask the questions above.
   u64 at_ns() const { return at_ns_; }
 

@@ -111,6 +111,11 @@ void DirectFile::close() {
   fd_ = -1;
 }
 
+u64 DirectFile::links() const {
+  struct stat info{};
+  return fstat(fd_, &info) == 0 ? static_cast<u64>(info.st_nlink) : 0;
+}
+
 void DirectFile::use_cache() {
   fcntl(fd_, F_SETFL, 0);
   posix_fadvise(fd_, 0, 0, POSIX_FADV_RANDOM);

@@ -66,6 +66,7 @@ class DirectFile {
   FileId id() const { return file_id(fd_); }
   u64 bytes() const { return file_bytes(fd_); }
   u64 blocks_bytes() const { return file_blocks_bytes(fd_); }
+  u64 links() const;  // names that it has; 0: it was removed
 
   // Gives the file this size at least, with blocks behind all of it: later writes below it find no full filesystem.
   // After an error part of the blocks may be there. EFBIG: beyond `ulimit -f`.

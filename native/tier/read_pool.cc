@@ -1,0 +1,275 @@
+// See read_pool.h.
+#include "tier/read_pool.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <exception>
+#include <new>
+
+#include "os/thread.h"
+
+namespace di {
+
+namespace {
+
+constexpr u64 kSliceNs = 50'000'000;  // of a wait: as long as an interrupt may go unseen
+constexpr u64 kLookNs = 1'000'000'000;
+
+u64 first_page(const Read& read) { return read.offset / kPageBytes; }
+u64 last_page(const Read& read) { return pages_of(read.offset + read.bytes); }
+
+}  // namespace
+
+struct Fetch::Batch {
+  std::string folder;
+  std::vector<Read> reads;  // by place
+  TakeRead take;
+  u32 pid = os::pid();
+  // Under the pool's mutex:
+  u64 pending = 0;  // runs
+  std::exception_ptr error;
+  std::condition_variable done;
+};
+
+// ---------------------------------------------------------------------------------------------------------- fetch
+Fetch& Fetch::operator=(Fetch&& other) noexcept {
+  if (this == &other) return *this;
+  end();
+  batch_ = std::move(other.batch_);
+  return *this;
+}
+
+bool Fetch::is_done() const {
+  if (batch_ == nullptr || batch_->pid != os::pid()) return true;
+  const std::lock_guard<std::mutex> guard(ReadPool::of_process().mutex_);
+  return batch_->pending == 0;
+}
+
+bool Fetch::wait(Deadline deadline) {
+  if (batch_ == nullptr) return true;
+  if (batch_->pid != os::pid())
+    throw Error(Code::kStoreError, "these reads were begun by the process that this one was forked from").told();
+  while (!is_done()) {
+    if (deadline.over()) return false;
+    const os::Blocking scope;
+    ReadPool::of_process().wait_once(batch_.get(), deadline.left_ns(kSliceNs));
+  }
+  if (batch_->error) std::rethrow_exception(batch_->error);
+  return true;
+}
+
+void Fetch::end() {
+  if (batch_ == nullptr) return;
+  if (batch_->pid != os::pid()) {
+    // Threads of the parent may sleep on it as this process sees it: its destructor would wait for them.
+    new std::shared_ptr<Batch>(std::move(batch_));
+    return;
+  }
+  ReadPool& pool = ReadPool::of_process();
+  {
+    const std::lock_guard<std::mutex> guard(pool.mutex_);
+    batch_->pending -= std::erase_if(pool.queue_, [this](const ReadPool::Run& run) { return run.batch == batch_; });
+  }
+  if (!is_done()) {
+    const os::Aside aside;
+    while (!is_done()) pool.wait_once(batch_.get(), kSliceNs);
+  }
+  batch_.reset();
+}
+
+// ----------------------------------------------------------------------------------------------------------- pool
+ReadPool& ReadPool::of_process() {
+  static ReadPool* const pool = [] {
+    // Never destroyed: threads may be asleep in it when the process ends.
+    static ReadPool* made = new ReadPool;
+    os::on_fork([] { made->mutex_.lock(); }, [] { made->mutex_.unlock(); }, [] { made->renew_in_child(); });
+    return made;
+  }();
+  return *pool;
+}
+
+// The forking thread holds the mutex, so that what it guards is whole.
+void ReadPool::renew_in_child() {
+  for (auto& [path, open] : files_) open.file->close();
+  files_.clear();
+  queue_.clear();
+  threads_ = idle_ = 0;
+  new (&mutex_) std::mutex;
+  new (&work_) std::condition_variable;
+}
+
+// Neighbours in the order of place that are close enough become one run.
+std::vector<ReadPool::Run> ReadPool::plan(const std::shared_ptr<Fetch::Batch>& batch) {
+  std::vector<Read>& reads = batch->reads;
+  std::sort(reads.begin(), reads.end(), [](const Read& a, const Read& b) {
+    return a.segment != b.segment ? a.segment < b.segment : a.offset < b.offset;
+  });
+  std::vector<Run> runs;
+  u64 begin = 0, end = 0;  // pages of the last run
+  for (u64 i = 0; i < reads.size(); ++i) {
+    const u64 first = first_page(reads[i]), last = last_page(reads[i]);
+    const bool near =
+        i != 0 && reads[i].segment == reads[i - 1].segment && first * kPageBytes <= end * kPageBytes + kGapBytes;
+    if (near && (last <= end || (last - begin) * kPageBytes <= kRunBytes)) {
+      end = std::max(end, last);
+    } else {
+      runs.push_back({batch, i, i});
+      begin = first;
+      end = last;
+    }
+    runs.back().end = i + 1;
+  }
+  return runs;
+}
+
+Fetch ReadPool::begin(const std::string& folder, std::span<const Read> reads, TakeRead take) {
+  constexpr u64 kMostBytes = u64{1} << 44;  // of a segment, whose pages have 32 bits
+  if (reads.empty()) return {};
+  auto batch = std::make_shared<Fetch::Batch>();
+  batch->folder = folder;
+  batch->reads.assign(reads.begin(), reads.end());
+  batch->take = std::move(take);
+  for (const Read& read : reads)
+    if (read.offset > kMostBytes || read.bytes > kMostBytes) throw Error(Code::kInvalid, "a read behind every segment");
+  Fetch fetch(batch);
+  const std::vector<Run> runs = plan(batch);
+  bool look = false;
+  {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    for (const Run& run : runs) {
+      queue_.push_back(run);
+      ++batch->pending;
+    }
+    start_threads();
+    for (u64 i = std::min<u64>(runs.size(), idle_); i != 0; --i) work_.notify_one();
+    look = os::now_ns() - looked_ns_ >= kLookNs;
+  }
+  if (look) close_removed();
+  return fetch;
+}
+
+// As many as there is work for that no idle one will take.
+void ReadPool::start_threads() {
+  for (u64 wanted = queue_.size() - std::min<u64>(queue_.size(), idle_); wanted != 0 && threads_ < kThreads; --wanted) {
+    if (os::start_thread([this] { work(); }) != 0) return;
+    ++threads_;
+  }
+}
+
+void ReadPool::work() {
+  os::AlignedBuffer memory;
+  std::unique_lock<std::mutex> lock(mutex_);
+  for (;;) {
+    while (queue_.empty()) {
+      ++idle_;
+      work_.wait(lock);
+      --idle_;
+    }
+    perform_next(&lock, &memory);
+  }
+}
+
+// The lock is free meanwhile.
+void ReadPool::perform_next(std::unique_lock<std::mutex>* lock, os::AlignedBuffer* memory) {
+  Run run = std::move(queue_.front());
+  queue_.pop_front();
+  lock->unlock();
+  std::exception_ptr error;
+  try {
+    perform(run, memory);
+  } catch (...) {
+    error = std::current_exception();
+  }
+  if (memory->bytes() > kRunBytes + kGapBytes) memory->clear();
+  lock->lock();
+  if (error && !run.batch->error) run.batch->error = std::move(error);
+  if (--run.batch->pending == 0) run.batch->done.notify_all();
+  lock->unlock();
+  run.batch.reset();  // without the lock: what the batch holds may do anything when it ends
+  lock->lock();
+}
+
+void ReadPool::wait_once(Fetch::Batch* batch, u64 most_ns) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (batch->pending == 0) return;
+  if (threads_ == 0 && !queue_.empty()) {  // none could be started
+    os::AlignedBuffer memory;
+    perform_next(&lock, &memory);
+    return;
+  }
+  batch->done.wait_for(lock, std::chrono::nanoseconds(most_ns));
+}
+
+void ReadPool::perform(const Run& run, os::AlignedBuffer* memory) {
+  const std::vector<Read>& reads = run.batch->reads;
+  const u64 first = first_page(reads[run.first]);
+  u64 last = first;
+  for (u64 i = run.first; i < run.end; ++i) last = std::max(last, last_page(reads[i]));
+  const std::string path = run.batch->folder + "/" + segment_name(reads[run.first].segment);
+  const u64 bytes = (last - first) * kPageBytes;
+  if (memory->bytes() < bytes) {
+    memory->clear();
+    *memory = os::AlignedBuffer(std::max<u64>(bytes, 64 << 10));
+  }
+  File file;
+  u64 got = 0;
+  int number = open(path, &file);
+  if (number == 0) number = file->read(first * kPageBytes, memory->data(), bytes, &got);
+  if (number != 0) throw os::file_error("the segment " + path + " cannot be read", number);
+  for (u64 i = run.first; i < run.end; ++i) {
+    const Read& read = reads[i];
+    const u8* const pages = memory->data() + (first_page(read) - first) * kPageBytes;
+    const u64 length = (last_page(read) - first_page(read)) * kPageBytes;
+    bool sound = (first_page(read) - first) * kPageBytes + length <= got;
+    if (sound && run.batch->take)
+      sound = run.batch->take(read, {pages, length});
+    else if (sound && read.bytes != 0)
+      std::memcpy(read.to, pages + read.offset % kPageBytes, read.bytes);
+    if (!sound) throw Error(Code::kCorruptData, "page " + std::to_string(first_page(read)) + " of " + path);
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------- files
+int ReadPool::open(const std::string& path, File* file) {
+  {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    const auto found = files_.find(path);
+    if (found != files_.end()) {
+      found->second.used = ++uses_;
+      *file = found->second.file;
+      return 0;
+    }
+  }
+  auto fresh = std::make_shared<os::DirectFile>();
+  if (const int number = fresh->open(path, os::FileAccess::kRead)) return number;
+  File gone;  // closed without the lock
+  const std::lock_guard<std::mutex> guard(mutex_);
+  if (files_.size() >= kMostFiles) {
+    const auto oldest = std::min_element(files_.begin(), files_.end(),
+                                         [](const auto& a, const auto& b) { return a.second.used < b.second.used; });
+    gone = std::move(oldest->second.file);
+    files_.erase(oldest);
+  }
+  Open& open = files_[path];
+  if (open.file == nullptr) open.file = std::move(fresh);  // else another thread was faster
+  open.used = ++uses_;
+  *file = open.file;
+  return 0;
+}
+
+void ReadPool::close_removed() {
+  std::vector<File> gone;  // closed without the lock
+  const std::lock_guard<std::mutex> guard(mutex_);
+  looked_ns_ = os::now_ns();
+  for (auto at = files_.begin(); at != files_.end();) {
+    if (at->second.file->links() == 0) {
+      gone.push_back(std::move(at->second.file));
+      at = files_.erase(at);
+    } else {
+      ++at;
+    }
+  }
+}
+
+}  // namespace di
