@@ -83,7 +83,7 @@ def test_check_repairs_what_a_descriptor_tells_of_a_chunk(store: Any, field: str
     steps.delete(steps.keys(n=9 - left))
     assert store.check() == []
     place, size = memory.fields[f"ChunkSummary.{field}"]
-    start = memory.fields["Descriptor.id"][0] + place
+    start = memory.fields["Descriptor.name"][0] + place
     for at in set(chunks_of(memory)) - set(before):
         value = int.from_bytes(memory.raw(at + start, size), "little") ^ 1
         os.pwrite(memory.fd, value.to_bytes(size, "little"), at + start)

@@ -109,7 +109,7 @@ class Memory:
         for at in self.descriptors().values():
             word = self.number("Descriptor.word", at)
             if (word >> 56, word >> 48 & 0xFF) == (SEALED, DATA) and self.number("Descriptor.flags", at) & 1:
-                offset, size = self.fields["Descriptor.id"]
+                offset, size = self.fields["Descriptor.name"][0], self.fields["NameLink.id"][1]
                 found[self.raw(at + offset, size).hex()] = self.block(at)
         return found
 

@@ -65,7 +65,8 @@ TableHeader& Memory::table(u32 index) const {
 
 std::string Memory::file_name() const { return os::memfd_name(name(), hex(header_->uuid, sizeof header_->uuid)); }
 
-void Memory::create(const std::string& name, u64 budget_bytes, u64 seed) {
+void Memory::create(const std::string& name, const NewStore& fresh) {
+  u64 budget_bytes = fresh.budget_bytes;
   u8 uuid[16];
   os::random_bytes(uuid, sizeof uuid);
   const bool fit = budget_bytes == 0;
@@ -84,8 +85,9 @@ void Memory::create(const std::string& name, u64 budget_bytes, u64 seed) {
   header.range_bytes = range;
   header.slice_count = slices;
   header.creator_cgroup = os::cgroup_hash();
-  header.seed = seed;
+  header.seed = fresh.seed;
   header.fit = fit ? 1 : 0;
+  header.tiered = fresh.tiered ? 1 : 0;
   std::tie(header.clients, header.heap, header.weights, header.layouts, header.waits, header.tables, header.slices,
            header.bitmaps, header.data) = plan.all();
   place_parts();
@@ -145,6 +147,7 @@ void Memory::place_parts() {
   weights_ = reinterpret_cast<WeightsEntry*>(base() + header_->weights.value);
   layouts_ = reinterpret_cast<Shared<u32>*>(base() + header_->layouts.value);
   slice_count_ = header_->slice_count;
+  tiered_ = header_->tiered != 0;
   waits_ = reinterpret_cast<WaitSlot*>(base() + header_->waits.value);
   slices_ = reinterpret_cast<Slice*>(base() + header_->slices.value);
   bitmaps_ = reinterpret_cast<u64*>(base() + header_->bitmaps.value);

@@ -6,13 +6,20 @@
 
 namespace di {
 
+struct NewStore {        // what only the one who makes a store decides
+  u64 budget_bytes = 0;  // 0: memory="fit": a least budget, and what tables set aside
+  u64 seed = 0;
+  bool tiered = false;  // with a disk tier
+};
+
 class Memory : public Mapping {
  public:
   // Makes the file of a new store and all parts but the heap's. Others refuse it until its magic number is stored.
-  void create(const std::string& name, u64 budget_bytes, u64 seed);
+  void create(const std::string& name, const NewStore& fresh);
   void adopt(int fd, os::FileId id);  // throws kCorruptData or kLayoutMismatch: not a store that can be used here
   void copy(const Memory& of);        // a private copy of another one's bytes, for what would change them
 
+  bool tiered() const { return tiered_; }  // with a disk tier
   std::string name() const { return header_->name; }
   std::string file_name() const;  // of the memory file, as /proc shows it
 
@@ -48,6 +55,7 @@ class Memory : public Mapping {
   WaitSlot* waits_ = nullptr;
   Slice* slices_ = nullptr;
   u64 slice_count_ = 0;
+  bool tiered_ = false;
   u64* bitmaps_ = nullptr;
 };
 

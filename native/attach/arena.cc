@@ -62,7 +62,7 @@ std::shared_ptr<Arena> Arena::find(const std::string& name, int* refused, bool* 
   return nullptr;
 }
 
-std::shared_ptr<Arena> Arena::open(const std::string& name, Mode mode, u64 budget_bytes, u64 seed, Deadline deadline) {
+std::shared_ptr<Arena> Arena::open(const std::string& name, Mode mode, const NewStore& fresh, Deadline deadline) {
   os::hold_store_folder();
   // mutant: names-without-a-lock
   os::FolderLock folder(name, deadline);
@@ -89,14 +89,15 @@ std::shared_ptr<Arena> Arena::open(const std::string& name, Mode mode, u64 budge
         .told();
   if (mode == Mode::kAttach) throw Error(Code::kStoreNotFound, "no live process holds a store named '" + name + "'");
   if (mode != Mode::kFresh) refuse_unseen(name);
-  return make_new(name, budget_bytes, seed);
+  return make_new(name, fresh);
 }
 
-std::shared_ptr<Arena> Arena::make_new(const std::string& name, u64 budget_bytes, u64 seed) {
-  if (budget_bytes != 0 && budget_bytes < kMinBudget)
-    throw Error(Code::kInvalid, "memory=" + std::to_string(budget_bytes) + " bytes is too small; 8 MiB is the least");
+std::shared_ptr<Arena> Arena::make_new(const std::string& name, const NewStore& fresh) {
+  if (fresh.budget_bytes != 0 && fresh.budget_bytes < kMinBudget)
+    throw Error(Code::kInvalid,
+                "memory=" + std::to_string(fresh.budget_bytes) + " bytes is too small; 8 MiB is the least");
   std::shared_ptr<Arena> arena(new Arena);
-  arena->create(name, budget_bytes, seed);
+  arena->create(name, fresh);
   arena->join();
   arena->heap().format();
   DI_FAULT("arena.before_magic");

@@ -19,8 +19,8 @@ class Arena : public std::enable_shared_from_this<Arena>, public Memory, public 
   enum class Mode { kOpen, kNew, kAttach, kFresh };
   // kOpen: attach or create; kNew: must not exist; kAttach: must exist; kFresh: a name that nobody else can know.
   // Serialised by the folder lock of the name. A kill while the store is made leaves no store: its file goes with the
-  // process. budget_bytes 0: memory="fit", kFitBytes and what tables set aside.
-  static std::shared_ptr<Arena> open(const std::string& name, Mode mode, u64 budget_bytes, u64 seed, Deadline deadline);
+  // process.
+  static std::shared_ptr<Arena> open(const std::string& name, Mode mode, const NewStore& fresh, Deadline deadline);
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
@@ -51,7 +51,7 @@ class Arena : public std::enable_shared_from_this<Arena>, public Memory, public 
  private:
   Arena() : Client(static_cast<Memory&>(*this)) {}
   static std::shared_ptr<Arena> find(const std::string& name, int* refused, bool* leaving);
-  static std::shared_ptr<Arena> make_new(const std::string& name, u64 budget_bytes, u64 seed);
+  static std::shared_ptr<Arena> make_new(const std::string& name, const NewStore& fresh);
   static std::shared_ptr<Arena> attach(int fd, os::FileId id);
   void join();
   void enter_slow(u64 tick);

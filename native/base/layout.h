@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <type_traits>
 
+#include "base/chunk_layout.h"
 #include "base/item.h"
 
 namespace di {
@@ -26,7 +27,7 @@ struct Offset {
 };
 
 constexpr u64 kMagic = 0x45524f5453494401;  // "\1DISTORE"
-constexpr u32 kLayoutVersion = 10;
+constexpr u32 kLayoutVersion = 11;
 constexpr u64 kPageBytes = 4096;
 constexpr u64 kSliceBytes = 2u << 20;
 constexpr u64 kPagesPerSlice = kSliceBytes / kPageBytes;
@@ -155,24 +156,20 @@ struct Slice {  // [heap], derived but for `present`
 static_assert(sizeof(Slice) == 128);
 
 enum class ObjectState : u8 { kFree = 0, kCreating = 1, kSealed = 2, kDoomed = 3 };
-enum class ObjectKind : u8 { kData = 0, kChunk = 1, kMeta = 2 };
-
-// One table's uses of a chunk: a count of its items, draws and reads ([table], derived), and the bit kUsesClosed: no
-// new item of this table will need the chunk ([heap], truth). Both are in one word, so the process that ends the last
-// use learns in the same step whether the table may let the chunk go, and need not read the chunk again.
-//
-// kUsesClosed with a count of 0 is final: a new item needs a chunk that its writer has not closed for this table, and a
-// new draw needs an item that still holds a use. So any process may then detach the chunk, and may find it by a plain
-// scan. A writer closes a chunk for each of its tables apart: short windows need it for less time than episodes do.
-constexpr u32 kUsesClosed = 1u << 31;
-using Uses = Shared<u32>;
+enum class ObjectKind : u8 { kData = 0, kChunk = 1, kMeta = 2, kBody = 3 };  // kBody: of a chunk, see ChunkTier
 
 // What a draw needs to know of a chunk, kept in its descriptor. Descriptors lie close together, while the headers of
 // chunks of one size map to the same sets of the caches and evict each other.
 struct ChunkSummary {
+  Uses first_uses;   // of the first table, mostly the only one
   u32 first_table;   // [once] copy of attachment[0].table
-  Uses first_uses;   // of that table, mostly the only one
   Shared<u32> rows;  // [heap] published rows, set when the chunk is closed; 0: read the header's `published`
+  Shared<u64> body;  // derived; in stores with a disk tier: where the body begins; 0: it is not in memory
+};
+
+struct NameLink {
+  u8 id[20];      // of an object
+  u32 hash_next;  // derived; of an object or a free descriptor
 };
 
 struct Descriptor {  // truth unless said otherwise [heap]
@@ -180,10 +177,9 @@ struct Descriptor {  // truth unless said otherwise [heap]
   u64 offset;
   u64 bytes;
   union {
-    u8 id[20];             // of an object
+    NameLink name;
     ChunkSummary summary;  // of a chunk
   };
-  u32 hash_next;   // derived
   u32 owner;       // creating: client slot; meta: table index, or one of kOwner…
   u32 flags;       // kFlag…
   u64 expires_ns;  // 0 = never (CLOCK_BOOTTIME)
@@ -206,6 +202,7 @@ struct HeapHeader {
   Offset segments[kDescriptorSegments];  // descriptor segments; once made they never move or go
   Shared<u64> budget;                    // bytes; changed by resize
   u64 next_stream;
+  u64 next_uid;             // of a chunk, with a disk tier
   Shared<u32> table_count;  // table headers ever committed
   u32 pad0;
   // derived
@@ -247,96 +244,6 @@ struct WeightsEntry {
   u64 reserved[13];
 };
 static_assert(sizeof(WeightsEntry) == 256);
-
-// ------------------------------------------------------------------------------------------------- chunks and layouts
-enum class ColumnPlace : u32 { kRecord = 0, kColumn = 1, kHeap = 2, kLate = 3 };
-
-// A layout says how one row of a stream lies in its chunks. It never changes once published. After the columns the
-// block holds a text: the names of all columns without separators, then dtypes and shapes as JSON.
-struct ColumnLayout {
-  u32 place;      // ColumnPlace
-  u32 row_bytes;  // kRecord, kColumn, kLate: bytes of one row; kHeap: bytes of one element
-  u32 offset;     // kRecord, kHeap: offset of the value (kHeap: of its HeapSlot) in the row's record; kLate: in each
-                  // of the row's two copies, a multiple of 8
-  u32 index;      // kColumn: ordinal among the column-wise ones; kLate: its bit in LateWord
-  u64 before;     // kColumn: sum of row_bytes of the column-wise columns before this one
-  u64 name_bytes = 0;  // length of its name in the text
-  bool operator==(const ColumnLayout&) const = default;
-};
-struct LayoutHeader {
-  u32 columns;
-  u32 record_bytes;
-  u32 column_wise;  // how many kColumn columns
-  u32 text_bytes;
-  u64 column_bytes;        // sum of row_bytes over kColumn columns
-  u64 late_bytes;          // of one copy of a row's late values; a multiple of 8
-  u64 hash;                // of the text, to find equal layouts: they are shared
-  ColumnLayout column[1];  // `columns` of them, then the text
-};
-struct HeapSlot {  // in the record of a row: where its variable-length value lies
-  u32 offset;      // bytes from the start of the chunk
-  u32 count;       // elements
-};
-
-struct RowMark {   // for 64 rows; with a popcount of `first` it gives the episode and step number of each of them
-  u64 first;       // bit: the row begins an episode
-  u64 final;       // bit: the row holds only a final observation
-  u32 episodes;    // how many episodes begin in this chunk before these rows
-  i32 last_first;  // row of the last begin of an episode before these rows, from row 0 here (negative: earlier chunk)
-};
-static_assert(sizeof(RowMark) == 24);
-
-// One for each table that the chunk's writer feeds.
-struct Attachment {
-  u32 table;             // [once]
-  u32 table_generation;  // [once]
-  Uses uses;             // not used in attachment[0]: the first table's uses are in ChunkSummary
-  Shared<u32> attached;  // [heap] truth: this table still holds the chunk (1 at creation)
-  u32 needs;             // [once] bits of the late columns that its items wait for
-  u32 group_column;      // [once] number + 1 of the column whose value groups the rows; 0: none
-};
-
-struct ChunkHeader {
-  u32 layout;             // layout index [once]
-  u32 row_capacity;       // [once]
-  Shared<u32> published;  // [owner] rows that readers may see; release store, pairs with acquire loads: chunk_view.h
-  Shared<u32> full;       // [owner or reaper] no row will follow in this chunk
-  Shared<u32> next;       // [owner] descriptor + 1 of the lane's next chunk; set before rows there are published
-  u32 attachments;        // [once]
-  u32 stream;             // [once]
-  u32 writer;             // [once] client slot, to count stale items by their writer
-  u64 first_episode;      // [owner] id of the episode that row 0 continues or begins; set before row 0 is published
-  u64 late_offset;        // [once] of the LateWords, 0 without late columns; see rows/late.h
-  u64 marks_offset;       // [once] from the start of the chunk
-  u64 records_offset;
-  u64 columns_offset;
-  u64 heap_offset;
-  u64 heap_end;
-  Attachment attachment[1];  // `attachments` of them
-};
-
-// Offset from the start of the chunk of a column-wise column, whose rows lie one after the other, 64-byte aligned.
-inline u64 column_base(const ChunkHeader& chunk, const ColumnLayout& column) {
-  return (chunk.columns_offset + u64{chunk.row_capacity} * column.before + 64u * column.index + 63u) & ~u64{63};
-}
-
-// Late columns: values that update() writes after their row was appended. They lie in the chunk's head, behind the
-// attachments, and never in its body, which stays as the writer left it:
-//   LateWord[rows] | for each attachment u32[rows]: slot + 1 of the item that waits at this row | two copies of each
-//   row's values
-// A row's values of one column are in the copy that the column's bit of `copy` names. update() writes the other copy,
-// then turns the bits of all its columns in one store, so that a reader without a lock sees old or new values, and a
-// kill leaves the old ones. It holds the locks of all tables that are attached to the chunk.
-struct LateWord {
-  Shared<u64> word;  // [locks of all attached tables; while the row is not published: owner] truth:
-                     // copy 16 | there 16 | changes 32
-};
-constexpr u32 kMostLate = 16;  // late columns of a stream
-inline u32 late_there(u64 word) { return static_cast<u32>(word >> kMostLate) & 0xffff; }
-inline u32 late_copies(u64 word) { return static_cast<u32>(word) & 0xffff; }
-inline u64 late_word(u32 changes, u32 there, u32 copies) {
-  return u64{changes} << 32 | u64{there} << kMostLate | copies;
-}
 
 // ---------------------------------------------------------------------------------------------------------- tables
 constexpr u32 kTableSegments = 20;  // item segments; sizes are kept beside the offsets
@@ -471,7 +378,7 @@ struct ArenaHeader {
   Shared<u32> removed;       // [any] `rm --force`: every call raises StoreClosed
   Shared<u32> layout_count;  // [heap] truth
   u32 fit;                   // [once] 1: new tables raise the budget by what they set aside (memory="fit")
-  u32 pad;
+  u32 tiered;                // [once] 1: with a disk tier; chunks have head and body in blocks of their own
   LockWord reap_lock;
 };
 

@@ -120,7 +120,11 @@ nb::dict stats(const ArenaPointer& arena) {
 }
 
 nb::object open(const std::string& name, Arena::Mode mode, u64 budget, u64 seed, Deadline deadline) {
-  ArenaPointer arena = Arena::open(name, mode, budget, seed, deadline);
+  NewStore fresh{budget, seed};
+#ifdef DI_FAULTS
+  fresh.tiered = std::getenv("DI_STORE_TEST_TIERED") != nullptr;
+#endif
+  ArenaPointer arena = Arena::open(name, mode, fresh, deadline);
   reap_soon(arena);
   return share(arena);
 }

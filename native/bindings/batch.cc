@@ -21,11 +21,7 @@ class LayoutSource : public ChunkSource {
     return layout < kMaxLayouts ? maps_[layout].load(std::memory_order_acquire) : nullptr;
   }
 
-  const u8* chunk(u32 descriptor, u64* bytes) override {
-    const std::span<const u8> body = arena_->heap().chunk_memory.body(descriptor);
-    *bytes = body.size();
-    return body.data();
-  }
+  ChunkBytes chunk(u32 descriptor) override { return arena_->heap().chunk_memory.bytes(descriptor); }
 
   bool knows(u32 layout) const {
     return layout < kMaxLayouts && maps_[layout].load(std::memory_order_acquire) != nullptr;
@@ -279,10 +275,8 @@ bool BatchMaker::list_spans(const DrawSet& set, bool learn, std::vector<Span>* s
   const ChunkMemory& chunks = table_->arena().heap().chunk_memory;
   for (const Drawn& drawn : set.items) {
     if (drawn.entry == kNone) continue;
-    const std::span<const u8> body = chunks.body(drawn.chunk);
     Span& span = spans->emplace_back();
-    span.chunk = body.data();
-    span.bytes = body.size();
+    span.chunk = chunks.bytes(drawn.chunk);
     span.row = drawn.row;
     span.rows = drawn.rows;
     span.back = drawn.back;
@@ -290,8 +284,8 @@ bool BatchMaker::list_spans(const DrawSet& set, bool learn, std::vector<Span>* s
     span.pick = drawn.pick;
   }
   for (std::size_t i = 0; i < spans->size(); ++i) {
-    if (i + kHeadersAhead < spans->size()) __builtin_prefetch((*spans)[i + kHeadersAhead].chunk);
-    const u32 layout = reinterpret_cast<const ChunkHeader*>((*spans)[i].chunk)->layout;
+    if (i + kHeadersAhead < spans->size()) __builtin_prefetch((*spans)[i + kHeadersAhead].chunk.head);
+    const u32 layout = reinterpret_cast<const ChunkHeader*>((*spans)[i].chunk.head)->layout;
     if (source_->knows(layout)) continue;
     if (!learn) return false;
     source_->learn(layout);

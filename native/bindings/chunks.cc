@@ -44,7 +44,7 @@ void bind_chunks(nb::module_& module) {
       [](u32 record_bytes, u64 wide_bytes, u32 wide, u64 late_bytes, u64 target_bytes, u32 least_rows,
          u64 heap_bytes_per_row, u32 tables) {
         const LayoutInfo layout = sized(record_bytes, wide_bytes, wide, late_bytes);
-        const ChunkPlan plan = plan_chunk(layout, target_bytes, least_rows, heap_bytes_per_row, tables);
+        const ChunkPlan plan = plan_chunk(layout, target_bytes, least_rows, heap_bytes_per_row, tables, false);
         return std::tuple(plan.rows, plan.block_bytes);
       },
       nb::arg("record_bytes"), nb::arg("wide_bytes"), nb::arg("wide"), nb::arg("late_bytes"), nb::arg("target_bytes"),

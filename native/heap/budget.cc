@@ -134,8 +134,8 @@ Shortage Budget::admit_chunk(const MakeRequest& request, u64 block) const {
 
 Shortage Budget::admit(const MakeRequest& request, const Blocks::Choice& choice) const {
   Shortage shortage;
-  if (request.kind == ObjectKind::kChunk) {
-    shortage = admit_chunk(request, choice.bytes);
+  if (is_of_chunk(request.kind)) {
+    shortage = admit_chunk(request, choice.bytes + request.body_block);
   } else if (const u64 grow = choice.taken_bytes + choice.table_bytes; grow != 0 && claimed() + grow > spendable()) {
     shortage.why = room_text();  // what a table has set aside is its own, whatever else was taken
     shortage.bytes = claimed() + grow - spendable();
@@ -148,12 +148,12 @@ Shortage Budget::admit(const MakeRequest& request, const Blocks::Choice& choice)
 
 // --------------------------------------------------------------------------------------------------------- tables' claims
 
-void Budget::charge(u32 index, i64 used_bytes, i64 open_bytes) {
+void Budget::charge(u32 index, i64 used_bytes, i64 open_bytes, i64 chunks) {
   TableHeader& table = memory_.table(index);
   const u64 before = claim_of(table);
   add_bytes(table.used_bytes, static_cast<u64>(used_bytes));
   add_bytes(table.open_bytes, static_cast<u64>(open_bytes));
-  if (used_bytes != 0) add_bytes(table.used_chunks, used_bytes > 0 ? 1 : ~u64{0});
+  add_bytes(table.used_chunks, static_cast<u64>(chunks));
   add_bytes(memory_.heap_header().table_charge, claim_of(table) - before);
 }
 

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "heap/blocks.h"
+#include "heap/descriptors.h"
 
 namespace di {
 
@@ -19,7 +20,8 @@ struct MakeRequest {
   const u8* id = nullptr;
   u32 owner = kNone;  // meta: table index
   u64 expires_ns = 0;
-  std::span<const u32> tables;       // chunk: the tables it is charged to
+  u64 body_block = 0;                // chunk: of the body that was made for it; both are charged when the chunk is made
+  std::span<const u32> tables;       // chunk, body: the tables it is charged to
   std::span<const u32> generations;  // of those tables: kGone when one was dropped
 };
 
@@ -52,7 +54,8 @@ class Budget {
   // (0: not asked); rather one that may evict items than one that may not. kNone: there is none.
   u32 evictable(std::span<const u32> tables, u64 block) const;
 
-  void charge(u32 table, i64 used_bytes, i64 open_bytes);  // a chunk more or less, or one that is open no more
+  // A chunk more or less, or one that is open no more.
+  void charge(u32 table, i64 used_bytes, i64 open_bytes, i64 chunks);
   // Bytes that are short for a table to claim `claims`, with `beside` more bytes for other uses; 0: there is room.
   u64 missing_for(u32 table, u64 claims, u64 beside) const;
   void set_claims(u32 table, u64 reserve_bytes, u64 held_bytes);

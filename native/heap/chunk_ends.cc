@@ -27,7 +27,7 @@ void ChunkEnds::detach_held(u32 chunk, u32 table) {
     if (!gone && heap_.chunk_memory.uses_at(chunk, i).load(std::memory_order_acquire) != kUsesClosed) continue;
     at.attached.store(0);
     DI_FAULT("heap.detached");
-    if (!gone) heap_.budget.charge(table, -static_cast<i64>(Blocks::block_bytes(heap_.descriptor(chunk).bytes)), 0);
+    if (!gone) heap_.budget.charge(table, -static_cast<i64>(heap_.chunk_memory.block_bytes(chunk)), 0, -1);
   }
   release_if_unused(chunk);
 }
@@ -46,7 +46,7 @@ void ChunkEnds::end_need(u32 chunk, u32 position) {
   DI_FAULT("heap.need_ended");
   const Attachment& at = heap_.chunk_memory.head(chunk).attachment[position];
   if (at.attached.load() != 0 && heap_.memory.table(at.table).generation.load() == at.table_generation)
-    heap_.budget.charge(at.table, 0, -static_cast<i64>(Blocks::block_bytes(heap_.descriptor(chunk).bytes)));
+    heap_.budget.charge(at.table, 0, -static_cast<i64>(heap_.chunk_memory.block_bytes(chunk)), 0);
 }
 
 void ChunkEnds::close_held(u32 chunk) {

@@ -4,14 +4,41 @@ namespace di {
 
 bool ChunkMemory::has_attachments(u32 chunk) const {
   const u64 bytes = descriptors_[chunk].bytes, before = offsetof(ChunkHeader, attachment);
-  return bytes >= sizeof(ChunkHeader) && head(chunk).attachments <= kMaxTables &&
-         head(chunk).attachments * sizeof(Attachment) <= bytes - before;
+  if (bytes < sizeof(ChunkHeader) || head(chunk).attachments > kMaxTables ||
+      head(chunk).attachments * sizeof(Attachment) > bytes - before)
+    return false;
+  return !memory_.tiered() || find_tier(chunk) != nullptr;
 }
 
 std::span<Attachment> ChunkMemory::attachments(u32 chunk) const {
   if (!has_attachments(chunk)) throw Error(Code::kCorruptData, "the tables of a chunk are damaged");
   ChunkHeader& header = head(chunk);
   return {header.attachment, header.attachments};
+}
+
+ChunkTier* ChunkMemory::tier(u32 chunk) const {
+  if (!memory_.tiered()) return nullptr;
+  ChunkTier* const found = find_tier(chunk);
+  if (found == nullptr) throw Error(Code::kCorruptData, "a chunk does not say where its body is");
+  return found;
+}
+
+ChunkTier* ChunkMemory::find_tier(u32 chunk) const {
+  const std::span<u8> head = head_bytes(chunk);
+  return di::find_tier(head.data(), head.size());
+}
+
+u64 ChunkMemory::block_bytes(u32 chunk) const {
+  const ChunkTier* const apart = tier(chunk);
+  return Blocks::block_bytes(descriptors_[chunk].bytes) +
+         (apart == nullptr ? 0 : Blocks::block_bytes(apart->body_bytes));
+}
+
+std::span<u8> ChunkMemory::body_apart(u32 chunk) const {
+  const u64 bytes = tier(chunk)->body_bytes;
+  const u64 at = descriptors_[chunk].summary.body.load(std::memory_order_relaxed);
+  // Not memory_.at(0): a span without an address keeps its size.
+  return at == 0 ? std::span<u8>(static_cast<u8*>(nullptr), bytes) : std::span<u8>(memory_.at(at, bytes), bytes);
 }
 
 Uses* ChunkMemory::uses_behind_first(u32 chunk, u32 table) const {

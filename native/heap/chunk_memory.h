@@ -1,8 +1,6 @@
 // Where a chunk's bytes are, by its descriptor: whoever reads or writes a chunk asks here for its address.
 //
-// A chunk has a head and a body. The head (ChunkHeader with the attachments) is in memory for as long as the chunk
-// exists. The body is the rest: row marks, records, columns, values of variable length. Today both lie in one block:
-// the body begins with the head, and the header's offsets count from there.
+// Head and body: see ChunkTier in base/layout.h.
 //
 // The caller holds the chunk (by an item, a draw, a read, a pin or an own entry of its ledger) or the heap's lock, so that
 // it stays where it is.
@@ -10,6 +8,8 @@
 
 #include <span>
 
+#include "base/chunk_bytes.h"
+#include "heap/blocks.h"
 #include "heap/descriptors.h"
 
 namespace di {
@@ -18,13 +18,23 @@ class ChunkMemory {
  public:
   ChunkMemory(const Memory& memory, const Descriptors& descriptors) : memory_(memory), descriptors_(descriptors) {}
 
-  ChunkHeader& head(u32 chunk) const { return *reinterpret_cast<ChunkHeader*>(body(chunk).data()); }
-  std::span<u8> body(u32 chunk) const {
+  std::span<u8> head_bytes(u32 chunk) const {
     const Descriptor& entry = descriptors_[chunk];
     return {memory_.at(entry.offset, entry.bytes), entry.bytes};
   }
+  ChunkHeader& head(u32 chunk) const { return *reinterpret_cast<ChunkHeader*>(head_bytes(chunk).data()); }
+  // Its size is known also where the body is not in memory; the address is null then. The caller holds the chunk as a reader,
+  // or the lock of a table that is attached to it.
+  std::span<u8> body(u32 chunk) const { return memory_.tiered() ? body_apart(chunk) : head_bytes(chunk); }
+  ChunkBytes bytes(u32 chunk) const {
+    const std::span<u8> head = head_bytes(chunk), body = memory_.tiered() ? body_apart(chunk) : head;
+    return {head.data(), head.size(), body.data(), body.size()};
+  }
+  u64 block_bytes(u32 chunk) const;  // of its block or blocks, also of a body that is not in memory
+  ChunkTier* tier(u32 chunk) const;  // null: the store has no disk tier. Throws kCorruptData
 
-  // The tables that a chunk was written for. A damaged number of them would reach behind the chunk.
+  // The tables that a chunk was written for. Damaged: their number, or the place of the ChunkTier behind them, would reach
+  // behind the head.
   bool has_attachments(u32 chunk) const;
   std::span<Attachment> attachments(u32 chunk) const;  // throws kCorruptData
   // How often one of these tables uses the chunk: by its position among them, or by the table's index (null: it is none of
@@ -39,7 +49,9 @@ class ChunkMemory {
   }
 
  private:
+  ChunkTier* find_tier(u32 chunk) const;
   Uses* uses_behind_first(u32 chunk, u32 table) const;
+  std::span<u8> body_apart(u32 chunk) const;
 
   const Memory& memory_;
   const Descriptors& descriptors_;

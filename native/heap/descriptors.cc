@@ -21,14 +21,14 @@ u32 Descriptors::pop_free() {
   const Descriptor& entry = (*this)[index];
   if (word_state(entry.word.load()) != ObjectState::kFree)  // the next owner makes the list anew
     throw Error(Code::kCorruptData, "the list of free descriptors is damaged");
-  heap.free_head = entry.hash_next;
+  heap.free_head = entry.name.hash_next;
   --heap.free_count;
   return index;
 }
 
 void Descriptors::push_free(u32 index) {
   HeapHeader& heap = memory_.heap_header();
-  (*this)[index].hash_next = heap.free_head;
+  (*this)[index].name.hash_next = heap.free_head;
   heap.free_head = index + 1;
   ++heap.free_count;
 }

@@ -18,6 +18,8 @@ inline u32 word_pins(u64 word) { return static_cast<u32>(word); }
 inline u64 make_word(ObjectState state, ObjectKind kind, u32 generation) {
   return u64{static_cast<u8>(state)} << 56 | u64{static_cast<u8>(kind)} << 48 | u64{generation & 0xffff} << 32;
 }
+inline bool is_of_chunk(ObjectKind kind) { return kind == ObjectKind::kChunk || kind == ObjectKind::kBody; }
+inline BlockUse use_of(ObjectKind kind) { return is_of_chunk(kind) ? BlockUse::kChunk : static_cast<BlockUse>(kind); }
 constexpr u64 kSealStep = u64{1} << 56;  // creating -> sealed, sealed -> doomed
 
 class Descriptors {

@@ -125,11 +125,29 @@ u32 HeapCore::take_descriptor(ObjectKind kind) {
   return descriptors.pop_free();
 }
 
+void HeapCore::note_body(u32 chunk) {
+  const ChunkTier* const tier = chunk_memory.tier(chunk);
+  if (tier == nullptr) return;
+  const u32 body = tier->body.load();
+  descriptor(chunk).summary.body.store(body == 0 ? 0 : descriptor(body - 1).offset, std::memory_order_relaxed);
+}
+
+// Killed after the link is gone: a sealed body that no chunk names, which the recovery frees.
+void HeapCore::free_body(u32 chunk) {
+  ChunkTier* const tier = chunk_memory.tier(chunk);
+  if (tier == nullptr || tier->body.load() == 0) return;
+  const u32 body = tier->body.load() - 1;
+  tier->body.store(0);
+  note_body(chunk);
+  free_descriptor(body, false);
+}
+
 void HeapCore::free_descriptor(u32 number, bool punch) {
   HeapHeader& heap = memory.heap_header();
   Descriptor& entry = descriptor(number);
   const u64 word = entry.word.load();
   const ObjectKind kind = word_kind(word);
+  if (kind == ObjectKind::kChunk) free_body(number);
   if ((entry.flags & kFlagHasId) && word_state(word) != ObjectState::kDoomed) ids.erase(number);
   if (entry.expires_ns != 0 && heap.expiring != 0) --heap.expiring;
   entry.word.store(make_word(ObjectState::kFree, ObjectKind::kData, word_generation(word) + 1),

@@ -53,6 +53,9 @@ class HeapCore {
   bool add_segment() DI_REQUIRES(lock);  // of descriptors; false: no room, or there are all
   // Frees the descriptor and its block. punch: its pages may never have been committed.
   void free_descriptor(u32 descriptor, bool punch) DI_REQUIRES(lock);
+  // The chunk's summary says where its body is. Also frees a chunk's body: free_descriptor() does for the chunk itself.
+  void note_body(u32 chunk) DI_REQUIRES(lock);
+  void free_body(u32 chunk) DI_REQUIRES(lock);
   // A zeroed, sealed meta block, made inside one hold; kNone: no room below `limit`.
   u32 own_meta(u64 bytes, u32 owner, u64 limit) DI_REQUIRES(lock);
   void require_index() DI_REQUIRES(lock);               // makes the index of ids; throws kStoreFull: no room for it

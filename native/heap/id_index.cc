@@ -31,19 +31,19 @@ u32* IdIndex::chain_of(const Id& id) const {
 
 u32 IdIndex::find(const Id& id) const {
   if (!exists()) return kNone;
-  return *follow(chain_of(id), [&](u32 at) { return std::memcmp(descriptors_[at].id, id, sizeof(Id)) == 0; }) - 1;
+  return *follow(chain_of(id), [&](u32 at) { return std::memcmp(descriptors_[at].name.id, id, sizeof(Id)) == 0; }) - 1;
 }
 
 void IdIndex::insert(u32 index) {
   Descriptor& entry = descriptors_[index];
-  u32& head = *chain_of(entry.id);
-  entry.hash_next = head;
+  u32& head = *chain_of(entry.name.id);
+  entry.name.hash_next = head;
   head = index + 1;
 }
 
 void IdIndex::erase(u32 index) {
-  u32* link = follow(chain_of(descriptors_[index].id), [index](u32 at) { return at == index; });
-  if (*link != 0) *link = descriptors_[index].hash_next;
+  u32* link = follow(chain_of(descriptors_[index].name.id), [index](u32 at) { return at == index; });
+  if (*link != 0) *link = descriptors_[index].name.hash_next;
 }
 
 u32 IdIndex::move_to(u32 index, u64 buckets) {
@@ -57,9 +57,9 @@ u32 IdIndex::move_to(u32 index, u64 buckets) {
       for (u32 at = from[bucket]; at != 0;) {
         steps.take();
         Descriptor& moved = descriptors_[at - 1];
-        const u32 next = moved.hash_next;
-        u32& head = fresh[hash_id(moved.id) & (buckets - 1)];
-        moved.hash_next = head;
+        const u32 next = moved.name.hash_next;
+        u32& head = fresh[hash_id(moved.name.id) & (buckets - 1)];
+        moved.name.hash_next = head;
         head = at;
         at = next;
       }

@@ -30,7 +30,7 @@ class IdIndex {
   u32* follow(u32* link, Found found) const {
     for (Steps steps(descriptors_.count(), "a chain of the index of ids"); *link != 0 && !found(*link - 1);) {
       steps.take();
-      link = &descriptors_[*link - 1].hash_next;
+      link = &descriptors_[*link - 1].name.hash_next;
     }
     return link;
   }

@@ -91,8 +91,8 @@ std::vector<std::string> IdObjects::keys(const u8* after, u64 count, Deadline de
       const Descriptor& entry = heap_.descriptor(index);
       if (word_state(entry.word.load()) != ObjectState::kSealed || entry.flags != kFlagHasId) continue;
       if (has_expired(entry, now)) continue;
-      if (after != nullptr && std::memcmp(entry.id, after, sizeof(Id)) <= 0) continue;
-      const std::string_view id(reinterpret_cast<const char*>(entry.id), sizeof(Id));
+      if (after != nullptr && std::memcmp(entry.name.id, after, sizeof(Id)) <= 0) continue;
+      const std::string_view id(reinterpret_cast<const char*>(entry.name.id), sizeof(Id));
       if (least.size() == count) {
         if (id >= least.front()) continue;
         std::pop_heap(least.begin(), least.end());

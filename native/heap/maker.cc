@@ -17,14 +17,14 @@ void Maker::no_descriptor(const MakeRequest& request, Attempt* attempt) const {
   Shortage& shortage = attempt->shortage;
   shortage.why = heap_.budget.room_text();
   shortage.bytes = kPageBytes;
-  if (request.kind != ObjectKind::kChunk) return;
+  if (!is_of_chunk(request.kind)) return;
   shortage.short_table = heap_.budget.evictable(request.tables, 0);  // it may come of another chunk
   shortage.never = shortage.short_table == kNone && heap_.memory.heap_header().live_objects == 0;
 }
 
 // `ahead`: with pages that only come along. True: the block has all it needs.
 bool Maker::choose(const MakeRequest& request, bool ahead, Attempt* attempt) {
-  const BlockUse use = static_cast<BlockUse>(request.kind);
+  const BlockUse use = use_of(request.kind);
   Blocks::Choice& choice = attempt->choice;
   Shortage& shortage = attempt->shortage;
   choice = ahead ? heap_.choose(request.bytes, use, true) : heap_.blocks.choose(request.bytes, use, false);
@@ -93,11 +93,12 @@ void Maker::place(const MakeRequest& request, u32 entry, const Attempt& attempt,
   made.owner = request.kind == ObjectKind::kMeta ? request.owner : heap_.client.slot();
   made.expires_ns = request.expires_ns;
   made.flags = request.id != nullptr ? kFlagHasId : 0;
-  if (request.id != nullptr) std::memcpy(made.id, request.id, sizeof(Id));
+  if (request.id != nullptr) std::memcpy(made.name.id, request.id, sizeof(Id));
   if (request.kind == ObjectKind::kChunk) {
     made.summary.first_table = request.tables.empty() ? kNone : request.tables.front();
     made.summary.first_uses.store(0, std::memory_order_relaxed);
     made.summary.rows.store(0, std::memory_order_relaxed);
+    made.summary.body.store(0, std::memory_order_relaxed);
   }
   if (request.expires_ns != 0) ++heap.expiring;
   LedgerEntry& own = heap_.ledger.entry(entry);
@@ -105,17 +106,18 @@ void Maker::place(const MakeRequest& request, u32 entry, const Attempt& attempt,
   own.what.store(ledger_what(LedgerKind::kOwn, 0, attempt.descriptor), std::memory_order_release);
   if (format) format(heap_.memory.at(choice.offset, choice.bytes));
   DI_FAULT("heap.make_before_state");
+  if (request.kind == ObjectKind::kChunk) heap_.note_body(attempt.descriptor);
   made.word.store(word, std::memory_order_release);
   DI_FAULT("heap.make_after_state");
-  heap_.blocks.apply(choice, static_cast<BlockUse>(request.kind));
+  heap_.blocks.apply(choice, use_of(request.kind));
   if (request.kind == ObjectKind::kData) {
     add_bytes(heap.live_bytes, choice.bytes);
     ++heap.live_objects;
     if (request.id != nullptr) heap_.index_object(attempt.descriptor);
   }
-  if (request.kind == ObjectKind::kChunk)
-    for (const u32 table : request.tables)
-      heap_.budget.charge(table, static_cast<i64>(choice.bytes), static_cast<i64>(choice.bytes));
+  if (request.kind != ObjectKind::kChunk) return;
+  const i64 bytes = static_cast<i64>(heap_.chunk_memory.block_bytes(attempt.descriptor));
+  for (const u32 table : request.tables) heap_.budget.charge(table, bytes, bytes, 1);
 }
 
 // False: machine or cgroup gives no more, and the block is no more either.

@@ -13,6 +13,7 @@ void HeapRecovery::rebuild() {
   refill_index();
   DI_FAULT("heap.rebuild_middle");
   clear_unmade();
+  relink_bodies();
   heap.fixed_bytes.store(heap_.memory.header().tables.value + u64{heap_.memory.table_count()} * kTableHeaderBytes +
                          PageCharges::table_bytes(heap.slice_high, heap_.memory.header().slice_count));
   free_strays();
@@ -44,7 +45,7 @@ void HeapRecovery::relist_descriptors() {
       heap_.descriptors.push_free(index);
       continue;
     }
-    heap_.blocks.mark(entry.offset, entry.bytes, static_cast<BlockUse>(word_kind(word)));
+    heap_.blocks.mark(entry.offset, entry.bytes, use_of(word_kind(word)));
     if (entry.expires_ns != 0) ++heap.expiring;
     if (word_kind(word) == ObjectKind::kData) {
       ++heap.live_objects;
@@ -82,6 +83,32 @@ void HeapRecovery::clear_unmade() {
     if (word_state(word) == ObjectState::kFree || word_generation(word) != static_cast<u32>(entry.ref.load()))
       entry.what.store(0, std::memory_order_release);
   });
+}
+
+// What chunks say of their bodies is the truth. Bodies that no chunk names are a dead process's: it was about to link them, or
+// to free them.
+void HeapRecovery::relink_bodies() {
+  if (!heap_.memory.tiered()) return;
+  std::unordered_set<u32> linked;
+  const auto in_state = [&](u32 index, ObjectKind kind, ObjectState state) {
+    const u64 word = heap_.descriptor(index).word.load();
+    return word_kind(word) == kind && word_state(word) == state;
+  };
+  for (u32 index = 0; index < heap_.descriptor_count(); ++index) {
+    const u64 word = heap_.descriptor(index).word.load();
+    if (word_kind(word) != ObjectKind::kChunk || word_state(word) == ObjectState::kFree) continue;
+    if (!heap_.chunk_memory.has_attachments(index)) continue;  // damaged: its body is taken for none
+    ChunkTier& tier = *heap_.chunk_memory.tier(index);
+    const u32 body = tier.body.load();
+    if (body > heap_.descriptor_count() || (body != 0 && !in_state(body - 1, ObjectKind::kBody, ObjectState::kSealed)))
+      tier.body.store(0);
+    else if (body != 0)
+      linked.insert(body - 1);
+    heap_.note_body(index);
+  }
+  for (u32 index = 0; index < heap_.descriptor_count(); ++index)
+    if (in_state(index, ObjectKind::kBody, ObjectState::kSealed) && !linked.contains(index))
+      heap_.free_descriptor(index, false);
 }
 
 // Meta blocks of the heap's own that a kill left unlinked.
@@ -138,8 +165,8 @@ void HeapRecovery::recount_charges() {
   for (u32 index = 0; index < heap_.descriptor_count(); ++index) {
     const u64 word = heap_.descriptor(index).word.load();
     if (word_kind(word) != ObjectKind::kChunk || word_state(word) == ObjectState::kFree) continue;
-    const u64 bytes = Blocks::block_bytes(heap_.descriptor(index).bytes);
     if (!heap_.chunk_memory.has_attachments(index)) continue;  // damaged: whoever lets it go says so
+    const u64 bytes = heap_.chunk_memory.block_bytes(index);
     const std::span<Attachment> all = heap_.chunk_memory.attachments(index);
     for (u32 k = 0; k < all.size(); ++k) {
       const Attachment& at = all[k];
@@ -180,7 +207,8 @@ void HeapRecovery::check_descriptors(std::vector<std::string>* findings) const {
     if (word_state(word) == ObjectState::kFree) continue;
     if (entry.offset < data || entry.offset + entry.bytes > heap_.memory.file_bytes())
       findings->push_back("descriptor " + std::to_string(index) + " points outside the store");
-    if ((entry.flags & kFlagHasId) && word_state(word) != ObjectState::kDoomed && heap_.ids.find(entry.id) != index)
+    if ((entry.flags & kFlagHasId) && word_state(word) != ObjectState::kDoomed &&
+        heap_.ids.find(entry.name.id) != index)
       findings->push_back("descriptor " + std::to_string(index) + " is missing in the index");
   }
 }

@@ -24,6 +24,7 @@ class HeapRecovery {
   void relist_descriptors() DI_REQUIRES(heap_.lock);
   void refill_index() DI_REQUIRES(heap_.lock);
   void clear_unmade();
+  void relink_bodies() DI_REQUIRES(heap_.lock);
   void free_strays() DI_REQUIRES(heap_.lock);
   void recount_pins() DI_REQUIRES(heap_.lock);
   void check_descriptors(std::vector<std::string>* findings) const;

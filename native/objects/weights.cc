@@ -70,7 +70,7 @@ i64 Weights::publish(u32 index, Draft* draft, u64 keep, Deadline deadline) {
     if (draft != nullptr) {
       heap_.require_index();  // before the seal: a sealed version without an id would belong to nobody
       Descriptor& fresh = heap_.descriptor(draft->descriptor());
-      std::memcpy(fresh.id, id, sizeof(Id));
+      std::memcpy(fresh.name.id, id, sizeof(Id));
       fresh.flags = kFlagHasId | kFlagWeights;
       DI_FAULT("heap.publish_before_seal");
       fresh.word.fetch_add(kSealStep, std::memory_order_acq_rel);

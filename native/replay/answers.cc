@@ -62,7 +62,7 @@ void hold_answers(TableCore& core, DrawSet* set, u32 leader) {
     answer.entry = set->spare.back();
     set->spare.pop_back();
     answer.chunks = core.chunks.covered(answer.chunk, answer.row, 1);
-    core.chunks.use(answer.chunk, answer.chunks);
+    core.chunks.use(answer.chunk, answer.chunks, kUseOfReader);
     LedgerEntry& ledger = core.arena->ledger().entry(answer.entry);
     ledger.ref.store(answer.key, std::memory_order_relaxed);
     core.undo.set(ledger.what, ledger_what(LedgerKind::kRead, core.index, answer.chunk, answer.chunks));

@@ -39,7 +39,7 @@ void Draws::draw_one(DrawSet* set, u32 slot, double probability) {
   if (set->chooses) drawn.pick = static_cast<u32>(core_.random.next() >> 32);
   drawn.entry = number;
   // mutant: drawn-rows-are-not-held
-  core_.chunks.use(drawn.chunk, drawn.chunks);
+  core_.chunks.use(drawn.chunk, drawn.chunks, kUseOfReader);
   LedgerEntry& ledger = arena_.ledger().entry(number);
   ledger.ref.store(drawn.key, std::memory_order_relaxed);
   core_.undo.set(ledger.what, ledger_what(LedgerKind::kDraw, core_.index, drawn.chunk, drawn.chunks));
@@ -323,7 +323,7 @@ void Draws::copied(DrawSet* set, Deadline deadline) {
     for (std::size_t i = first; i < end; ++i) {
       Drawn& drawn = set->items[i];
       if (drawn.chunks == 0) continue;
-      core_.chunks.end_later(drawn.chunk, drawn.chunks);
+      core_.chunks.end_later(drawn.chunk, drawn.chunks, kUseOfReader);
       Shared<u64>& what = arena_.ledger().entry(drawn.entry).what;
       const u64 was = what.load();  // a draw, or a read of peek()
       what.store(ledger_what(ledger_kind(was), core_.index, kNone) | (was & kLedgerDropped), std::memory_order_release);
@@ -383,7 +383,7 @@ void Draws::finish(DrawSet* set, bool give_back, Deadline deadline) {
       if (drawn.entry == kNone) continue;
       LedgerEntry& entry = arena_.ledger().entry(drawn.entry);
       const u64 what = entry.what.load();
-      if (drawn.chunks != 0) core_.chunks.end_later(drawn.chunk, drawn.chunks);
+      if (drawn.chunks != 0) core_.chunks.end_later(drawn.chunk, drawn.chunks, kUseOfReader);
       if (ledger_kind(what) == LedgerKind::kDraw) {
         ++draws;
         if (!(what & kLedgerDropped)) ++counted;
@@ -428,7 +428,7 @@ void Draws::settle_entry(LedgerEntry& entry, Deadline deadline) {
       core_.undo.set(header_.total_samples, header_.total_samples - 1);
     }
     if ((kind == LedgerKind::kDraw || kind == LedgerKind::kRead) && ledger_descriptor(what) != kNone)
-      core_.chunks.end_later(ledger_descriptor(what), ledger_chunks(what));
+      core_.chunks.end_later(ledger_descriptor(what), ledger_chunks(what), kUseOfReader);
     core_.undo.set(entry.what, 0);
     DI_FAULT("reap.draw_before_commit");
     core_.commit();

@@ -76,18 +76,20 @@ void Groups::take_out(u32 leader) {
 u64 group_value(const Arena& arena, u32 chunk, u32 row, u32 table) {
   const Heap& heap = arena.heap();
   const u32 position = attachment_of(heap, chunk, table);
-  const std::span<const u8> body = heap.chunk_memory.body(chunk);
   const ChunkHeader& header = heap.chunk_memory.head(chunk);
   const u32 column = position == kNone ? 0 : heap.chunk_memory.attachments(chunk)[position].group_column;
   if (column != 0) {
     const LayoutInfo layout = read_layout(arena, header.layout);
     if (column <= layout.columns.size()) {
       const ColumnLayout& where = layout.columns[column - 1];
+      const ChunkTier* const tier = heap.chunk_memory.tier(chunk);  // such a chunk keeps its records in the head
+      const std::span<const u8> around = heap.chunk_memory.head_bytes(chunk);
       const u64 at = header.records_offset + u64{row} * layout.record_bytes + where.offset;
       u64 value = 0;
       if (where.place == static_cast<u32>(ColumnPlace::kRecord) && where.row_bytes <= sizeof value &&
-          header.records_offset <= body.size() && at + where.row_bytes <= body.size()) {
-        std::memcpy(&value, body.data() + at, where.row_bytes);
+          (tier == nullptr || tier->records_in_head != 0) && header.records_offset <= around.size() &&
+          at + where.row_bytes <= around.size()) {
+        std::memcpy(&value, around.data() + at, where.row_bytes);
         return value;
       }
     }

@@ -24,7 +24,7 @@ u32 attachment_of(const Heap& heap, u32 chunk, u32 table) {
 }
 
 LateRows late_rows_of(const Heap& heap, u32 chunk, u64 late_bytes) {
-  return late_rows(heap.chunk_memory.body(chunk).data(), heap.chunk_memory.head(chunk), late_bytes);
+  return late_rows(heap.chunk_memory.head_bytes(chunk).data(), heap.chunk_memory.head(chunk), late_bytes);
 }
 
 bool is_complete(const Heap& heap, RowAt at, u32 attachment) {

@@ -78,7 +78,7 @@ void LateUpdate::list_item(const Item& item) {
   for (u32 i = 0; i < own; ++i, at = row_after(heap(), at, 1)) {
     if (at.chunk == kNone) throw Error(Code::kCorruptData, "an item's rows are not in its chunks");
     const ChunkHeader& header = heap().chunk_memory.head(at.chunk);
-    const RowMark& mark = *reinterpret_cast<const RowMark*>(heap().chunk_memory.body(at.chunk).data() +
+    const RowMark& mark = *reinterpret_cast<const RowMark*>(heap().chunk_memory.head_bytes(at.chunk).data() +
                                                             header.marks_offset + at.row / 64 * sizeof(RowMark));
     if (spec_.cross_episodes && (__atomic_load_n(&mark.final, __ATOMIC_RELAXED) >> (at.row % 64) & 1) != 0) continue;
     if (i % spec_.stride == 0) steps_.push_back(at);

@@ -43,7 +43,7 @@ void Reads::hold(const Drawn& row, DrawSet* set) {
   drawn.chunks = core_.chunks.covered(drawn.chunk, drawn.row, drawn.rows);
   drawn.entry = set->spare.back();
   set->spare.pop_back();
-  core_.chunks.use(drawn.chunk, drawn.chunks);
+  core_.chunks.use(drawn.chunk, drawn.chunks, kUseOfReader);
   LedgerEntry& ledger = core_.arena->ledger().entry(drawn.entry);
   ledger.ref.store(drawn.key, std::memory_order_relaxed);
   ledger.what.store(ledger_what(LedgerKind::kRead, core_.index, drawn.chunk, drawn.chunks), std::memory_order_release);
@@ -170,7 +170,8 @@ std::vector<ItemPlace> Reads::places(std::span<const u64> keys, Deadline deadlin
       if (at.chunk == kNone) throw Error(Code::kCorruptData, "an item's rows are not in its chunks");
       const ChunkHeader& header = heap.chunk_memory.head(at.chunk);
       ChunkView view{};
-      view.marks = reinterpret_cast<const RowMark*>(heap.chunk_memory.body(at.chunk).data() + header.marks_offset);
+      view.marks =
+          reinterpret_cast<const RowMark*>(heap.chunk_memory.head_bytes(at.chunk).data() + header.marks_offset);
       view.first_episode = header.first_episode;
       found.back() = {episode_of(view, at.row), start_of(view, at.row), item->rows(), item->flags()};
     }

@@ -180,17 +180,17 @@ u64 right_summary(const Heap& heap, u32 chunk) {
 // when it is complete: if a count were too low for a moment, a sweep of another process could detach the chunk.
 u64 TableRecovery::count_uses(Deadline deadline) {
   const Heap& heap = core_.arena->heap();
-  std::unordered_map<u32, u32> uses;
-  const auto walk = [&](u32 chunk, u32 count) {
+  std::unordered_map<u32, u64> uses;
+  const auto walk = [&](u32 chunk, u32 count, u64 unit) {
     for (u32 i = 0; i < count && chunk != kNone; ++i) {
-      ++uses[chunk];
+      uses[chunk] += unit;
       chunk = heap.chunk_memory.head(chunk).next.load() - 1;
     }
   };
   for (u32 slot = 0; slot < core_.items.slots(); ++slot) {
     const Item& item = core_.items[slot];
     if (item.is(ItemState::kFree)) continue;
-    walk(item.chunk(), chunks_covered(heap, item.chunk(), item.row(), item.rows()));
+    walk(item.chunk(), chunks_covered(heap, item.chunk(), item.row(), item.rows()), kUseOfItem);
   }
   header_.writers = 0;
   for (u32 client = 0; client < kMaxClients; ++client)
@@ -201,7 +201,7 @@ u64 TableRecovery::count_uses(Deadline deadline) {
         if (what == 0 || ledger_table(what) != core_.index) continue;
         if (kind == LedgerKind::kWriter) ++header_.writers;
         if ((kind == LedgerKind::kDraw || kind == LedgerKind::kRead) && ledger_descriptor(what) != kNone)
-          walk(ledger_descriptor(what), ledger_chunks(what));
+          walk(ledger_descriptor(what), ledger_chunks(what), kUseOfReader);
       }
     });
   DI_FAULT("table.rebuild_middle");
@@ -209,7 +209,7 @@ u64 TableRecovery::count_uses(Deadline deadline) {
 }
 
 // Stores the counts and returns how many were wrong. Takes the heap's lock, so that no chunk is freed meanwhile.
-u64 TableRecovery::set_uses(const std::unordered_map<u32, u32>& uses, Deadline deadline) {
+u64 TableRecovery::set_uses(const std::unordered_map<u32, u64>& uses, Deadline deadline) {
   Heap& heap = core_.arena->heap();
   core_.chunks.forget_unused();
   u64 wrong = 0;
@@ -223,11 +223,11 @@ u64 TableRecovery::set_uses(const std::unordered_map<u32, u32>& uses, Deadline d
       const Attachment& at = all[k];
       if (at.table != core_.index || at.table_generation != core_.generation || at.attached.load() == 0) continue;
       const auto found = uses.find(chunk);
-      const u32 right = found == uses.end() ? 0 : found->second;
+      const u64 right = found == uses.end() ? 0 : found->second;
       wrong += right_summary(heap, chunk);
       // mutant: uses-of-a-second-table-in-the-first-ones
       Uses& now = heap.chunk_memory.uses_at(chunk, k);
-      const u32 closed = now.load(std::memory_order_relaxed) & kUsesClosed;  // set under the heap's lock only
+      const u64 closed = now.load(std::memory_order_relaxed) & kUsesClosed;  // set under the heap's lock only
       if (now.exchange(right | closed, std::memory_order_acq_rel) != (right | closed)) ++wrong;
       if ((right | closed) == kUsesClosed) core_.chunks.note_unused(chunk);
     }

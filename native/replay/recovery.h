@@ -29,7 +29,7 @@ class TableRecovery {
   void join_group(u32 slot);
   void free_damaged(u32 slot);
   u64 count_uses(Deadline deadline);
-  u64 set_uses(const std::unordered_map<u32, u32>& uses, Deadline deadline);
+  u64 set_uses(const std::unordered_map<u32, u64>& uses, Deadline deadline);
   std::vector<u32> linked_blocks() const;
   void free_strays(Deadline deadline);
 

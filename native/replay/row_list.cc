@@ -19,7 +19,8 @@ void RowList::walk(const Drawn& item) {
     if (at.chunk == kNone) throw Error(Code::kCorruptData, "an item's rows are not in its chunks");
     const ChunkHeader& header = heap().chunk_memory.head(at.chunk);
     ChunkView view{};
-    view.marks = reinterpret_cast<const RowMark*>(heap().chunk_memory.body(at.chunk).data() + header.marks_offset);
+    view.marks =
+        reinterpret_cast<const RowMark*>(heap().chunk_memory.head_bytes(at.chunk).data() + header.marks_offset);
     view.first_episode = header.first_episode;
     const bool own = !behind || i + 1 < item.rows;
     walked_.push_back({{episode_of(view, at.row), start_of(view, at.row)}, at, own && !is_final(view, at.row)});

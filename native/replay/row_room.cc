@@ -82,8 +82,8 @@ void RowRoom::follow_resize() {
   const WriterPlan& plan = state_.plan;
   const double scale = static_cast<double>(now) / static_cast<double>(planned_block_);
   const u64 bytes = static_cast<u64>(static_cast<double>(plan.chunk_bytes) * scale);
-  const ChunkPlan fresh =
-      plan_chunk(plan.layout, bytes, plan.least_rows, plan.heap_bytes_per_row, static_cast<u32>(plan.tables.size()));
+  const ChunkPlan fresh = plan_chunk(plan.layout, bytes, plan.least_rows, plan.heap_bytes_per_row,
+                                     static_cast<u32>(plan.tables.size()), state_.arena->tiered());
   state_.chunk_plan.rows = fresh.rows;
   state_.chunk_plan.heap_bytes = fresh.heap_bytes;
 }
@@ -176,7 +176,7 @@ void RowRoom::close_spare(const std::vector<u32>& lanes) {
 // Goes on to chunk `at` of the lane: the next row becomes its row 0.
 void RowRoom::enter(Lane& lane, u32 at) {
   OpenChunk& chunk = lane.chunks[at];
-  call_bytes_ += Blocks::block_bytes(state_.arena->heap().descriptor(chunk.descriptor()).bytes);
+  call_bytes_ += state_.arena->heap().chunk_memory.block_bytes(chunk.descriptor());
   chunk.first_raw = lane.staged.raw;
   chunk.rewind_heap(0);
   lane.staged.current = at;

@@ -63,7 +63,7 @@ class RowRoom {
   bool make_room(u32 short_table, u64 bytes, Deadline deadline, Blocked* blocked);
   void refuse_larger_than_table(const ChunkPlan& plan) const;
   void refuse_unaddressable(const ChunkPlan& plan) const;
-  u64 block_of(const ChunkPlan& plan) const { return Blocks::block_bytes(chunk_bytes(state_.plan.layout, plan)); }
+  u64 block_of(const ChunkPlan& plan) const { return chunk_block_bytes(state_.plan.layout, plan); }
   u64 tables_block() const;
 
   WriterState& state_;

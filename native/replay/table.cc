@@ -94,7 +94,7 @@ u32 Table::insert_one(const NewItem& fresh) {
   --header_.free_slots;
   Item& item = core.items[slot];
   require_sound(item.is(ItemState::kFree));
-  core.chunks.use(fresh.chunk, core.chunks.covered(fresh.chunk, fresh.row, fresh.rows));
+  core.chunks.use(fresh.chunk, core.chunks.covered(fresh.chunk, fresh.row, fresh.rows), kUseOfItem);
   item.number = header_.next_number;
   item.priority = first_priority(fresh);
   item.version = fresh.version;

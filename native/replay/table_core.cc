@@ -197,7 +197,7 @@ void free_members(TableCore& core, u32 leader) {
     core.undo.set(item.state, Item::free_state(item.generation() + 1));
     core.items.order().free_push(slot);
     ++core.header.free_slots;
-    core.chunks.end_later(item.chunk(), core.chunks.covered(item.chunk(), item.row(), 1));
+    core.chunks.end_later(item.chunk(), core.chunks.covered(item.chunk(), item.row(), 1), kUseOfItem);
   }
 }
 
@@ -213,7 +213,7 @@ void TableCore::free_slot(u32 slot) {
   items.order().erase(slot);
   items.order().free_push(slot);
   ++header.free_slots;
-  chunks.end_later(item.chunk(), chunks.covered(item.chunk(), item.row(), item.rows()));
+  chunks.end_later(item.chunk(), chunks.covered(item.chunk(), item.row(), item.rows()), kUseOfItem);
 }
 
 // -------------------------------------------------------------------------------------------------------- housekeeping

@@ -12,14 +12,14 @@ u32 UsedChunks::covered(u32 chunk, u32 row, u32 rows) const {
   return chunks_covered(arena_.heap(), chunk, row, rows);
 }
 
-void UsedChunks::change(u32 chunk, u32 count, i32 delta) {
+void UsedChunks::change(u32 chunk, u32 count, u64 delta) {
   const Heap& heap = arena_.heap();
   for (u32 i = 0; i < count && chunk != kNone; ++i) {
     // Read `next` first: the chunk may be freed with its last use. For a range in one chunk no header is read.
     const u32 next = i + 1 < count ? heap.chunk_memory.head(chunk).next.load(std::memory_order_acquire) - 1 : kNone;
     if (Uses* uses = heap.chunk_memory.uses_of(chunk, table_)) {
       // release: this process's reads of the chunk come before it is freed. acquire: pairs with ChunkEnds::close().
-      const u32 now = uses->fetch_add(static_cast<u32>(delta), std::memory_order_acq_rel) + static_cast<u32>(delta);
+      const u64 now = uses->fetch_add(delta, std::memory_order_acq_rel) + delta;
       if (now == kUsesClosed) note_unused(chunk);
     }
     chunk = next;
@@ -29,9 +29,10 @@ void UsedChunks::change(u32 chunk, u32 count, i32 delta) {
 void UsedChunks::end_now() {
   for (std::size_t i = 0; i < ending_.size();) {  // consecutive uses of the same chunks end in one step
     const Use& use = ending_[i];
-    i32 times = 0;
-    for (; i < ending_.size() && ending_[i].chunk == use.chunk && ending_[i].count == use.count; ++i) ++times;
-    change(use.chunk, use.count, -times);
+    u64 units = 0;
+    for (; i < ending_.size() && ending_[i].chunk == use.chunk && ending_[i].count == use.count; ++i)
+      units += ending_[i].unit;
+    change(use.chunk, use.count, ~units + 1);
   }
   ending_.clear();
 }

@@ -16,11 +16,12 @@ class UsedChunks {
 
   // How many chunks these rows cover.
   u32 covered(u32 chunk, u32 row, u32 rows) const;
-  void use(u32 chunk, u32 count) { change(chunk, count, +1); }  // under the table's lock
+  // `unit`: kUseOfItem or kUseOfReader. Under the table's lock.
+  void use(u32 chunk, u32 count, u64 unit) { change(chunk, count, unit); }
 
   // Under the table's lock: uses that end with this hold's commit. reserve() comes first: end_later() must not fail.
   void reserve(u32 more) { ending_.reserve(more); }
-  void end_later(u32 chunk, u32 count) { ending_.push_back({chunk, count}); }
+  void end_later(u32 chunk, u32 count, u64 unit) { ending_.push_back({chunk, count, unit}); }
   std::size_t ending() const { return ending_.size(); }
   void end_now();                            // after the commit
   void forget_ending() { ending_.clear(); }  // after the hold was rolled back
@@ -41,8 +42,9 @@ class UsedChunks {
  private:
   struct Use {
     u32 chunk, count;
+    u64 unit;
   };
-  void change(u32 chunk, u32 count, i32 delta);
+  void change(u32 chunk, u32 count, u64 delta);
 
   Arena& arena_;
   u32 table_;

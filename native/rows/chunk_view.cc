@@ -65,9 +65,10 @@ ColumnMap map_columns(u32 index, const LayoutHeader& layout, u64 layout_bytes, c
   return map;
 }
 
-const char* validate_chunk(const u8* chunk, u64 bytes, const ColumnMap& map, ChunkView* view) {
-  if (bytes < sizeof(ChunkHeader)) return "a chunk is shorter than its header";
-  const auto& header = *reinterpret_cast<const ChunkHeader*>(chunk);
+const char* validate_chunk(const ChunkBytes& chunk, const ColumnMap& map, ChunkView* view) {
+  const u64 head = chunk.head_bytes, body = chunk.body_bytes;
+  if (head < sizeof(ChunkHeader)) return "a chunk is shorter than its header";
+  const auto& header = *reinterpret_cast<const ChunkHeader*>(chunk.head);
   // Acquire: pairs with the owner's release store, so that the rows below the count, and `next`, are seen.
   u32 rows = header.published.load(std::memory_order_acquire);
   const u64 capacity = header.row_capacity;
@@ -76,34 +77,41 @@ const char* validate_chunk(const u8* chunk, u64 bytes, const ColumnMap& map, Chu
   if (header.layout != map.layout) return "a chunk's layout is not the one asked for";
   if (rows > capacity) return "a chunk publishes more rows than it has";
   // capacity < 2^32 and record_bytes < 2^32, so no product below wraps.
-  if (marks % alignof(RowMark) != 0 || marks > bytes ||
-      (capacity + kMarkRows - 1) / kMarkRows * sizeof(RowMark) > bytes - marks) {
+  if (marks % alignof(RowMark) != 0 || marks > head ||
+      (capacity + kMarkRows - 1) / kMarkRows * sizeof(RowMark) > head - marks) {
     return "a chunk's row marks lie outside it";
   }
-  if (records > bytes || capacity * map.record_bytes > bytes - records) {
+  bool in_head = false;
+  if (chunk.head != chunk.body) {
+    const ChunkTier* const tier = find_tier(const_cast<u8*>(chunk.head), head);
+    if (tier == nullptr) return "a chunk does not say where its body is";
+    in_head = tier->records_in_head != 0;
+  }
+  const u64 around = in_head ? head : body;
+  if (records > around || capacity * map.record_bytes > around - records) {
     return "a chunk's records lie outside it";
   }
   if (map.column_wise != 0) {
     // The last column has the highest end: see column_base(). The division rules out that the product wraps.
-    if (columns > bytes || (map.last_before != 0 && capacity > bytes / map.last_before)) {
+    if (columns > body || (map.last_before != 0 && capacity > body / map.last_before)) {
       return "a chunk's columns lie outside it";
     }
     u64 base = (columns + capacity * map.last_before + 64u * (map.column_wise - 1) + 63u) & ~u64{63};
-    if (base > bytes || capacity * map.last_row_bytes > bytes - base) return "a chunk's columns lie outside it";
+    if (base > body || capacity * map.last_row_bytes > body - base) return "a chunk's columns lie outside it";
   }
-  if (heap > heap_end || heap_end > bytes) return "a chunk's heap lies outside it";
+  if (heap > heap_end || heap_end > body) return "a chunk's heap lies outside it";
   if (map.late_bytes != 0) {
     const u64 late = header.late_offset;
-    if (header.attachments > kMaxTables || late == 0 || late % 64 != 0 || late > bytes ||
-        capacity > bytes / (2 * map.late_bytes) ||
-        late_size(capacity, header.attachments, map.late_bytes) > bytes - late)
+    if (header.attachments > kMaxTables || late == 0 || late % 64 != 0 || late > head ||
+        capacity > head / (2 * map.late_bytes) || late_size(capacity, header.attachments, map.late_bytes) > head - late)
       return "a chunk's late columns lie outside it";
   }
-  *view = {chunk, reinterpret_cast<const RowMark*>(chunk + marks), chunk + records, &map, header.first_episode, columns,
-           heap, heap_end, static_cast<u32>(capacity), rows,
+  *view = {chunk.head, chunk.body, reinterpret_cast<const RowMark*>(chunk.head + marks),
+           (in_head ? chunk.head : chunk.body) + records, &map, header.first_episode, columns, heap, heap_end,
+           static_cast<u32>(capacity), rows,
            header.next.load(std::memory_order_relaxed),  // ordered by `published`
            // `late_offset` is checked only where the layout has late columns.
-           map.late_bytes == 0 ? LateRows{} : late_rows(const_cast<u8*>(chunk), header, map.late_bytes)};
+           map.late_bytes == 0 ? LateRows{} : late_rows(const_cast<u8*>(chunk.head), header, map.late_bytes)};
   return nullptr;
 }
 

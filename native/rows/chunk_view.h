@@ -15,6 +15,7 @@
 
 #include <vector>
 
+#include "base/chunk_bytes.h"
 #include "base/layout.h"
 #include "rows/late.h"
 
@@ -23,10 +24,10 @@ namespace di {
 // How many items ahead the header of a chunk is prefetched. Headers of chunks of one size lie in the same sets of the
 // caches: one fetched further ahead than these sets hold would be evicted before it is read.
 constexpr u32 kHeadersAhead = 6;
-inline void prefetch_chunk(const u8* chunk) {
+inline void prefetch_head(const u8* head) {
   static_assert(sizeof(ChunkHeader) > 64 && sizeof(ChunkHeader) <= 128);
-  __builtin_prefetch(chunk);
-  __builtin_prefetch(chunk + 64);
+  __builtin_prefetch(head);
+  __builtin_prefetch(head + 64);
 }
 
 // Where the columns of a table lie in chunks of one layout. Columns are numbered as in the table.
@@ -44,7 +45,8 @@ ColumnMap map_columns(u32 index, const LayoutHeader& layout, u64 layout_bytes, c
 
 // A chunk whose header has been checked, with a copy of the header's values.
 struct ChunkView {
-  const u8* base;
+  const u8* head;
+  const u8* body;
   const RowMark* marks;
   const u8* records;
   const ColumnMap* map;
@@ -57,8 +59,8 @@ struct ChunkView {
   u32 next;  // descriptor + 1 of the lane's next chunk
   LateRows late;
 };
-// Fills *view and returns nullptr, or returns what is wrong with the header. `chunk` is 8-byte aligned and has `bytes`.
-const char* validate_chunk(const u8* chunk, u64 bytes, const ColumnMap& map, ChunkView* view);
+// Fills *view and returns nullptr, or returns what is wrong with the header. The head is 8-byte aligned.
+const char* validate_chunk(const ChunkBytes& chunk, const ColumnMap& map, ChunkView* view);
 
 // Prefetches what the four functions below read.
 void prefetch_mark(const ChunkView& view, u32 row);
@@ -74,8 +76,8 @@ class ChunkSource {
   virtual ~ChunkSource() = default;
   // The map of this layout, nullptr if there is no such layout. `layout` comes from shared memory and may be any value.
   virtual const ColumnMap* map(u32 layout) = 0;
-  // Address and size of a chunk further along an item's chain, or nullptr. It is held together with the item.
-  virtual const u8* chunk(u32 descriptor, u64* bytes) = 0;
+  // A chunk further along an item's chain, without addresses if there is none. It is held together with the item.
+  virtual ChunkBytes chunk(u32 descriptor) = 0;
 };
 
 }  // namespace di

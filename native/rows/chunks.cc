@@ -9,22 +9,46 @@ namespace di {
 namespace {
 
 constexpr u32 kMarkEvery = 64;
+constexpr u64 kSmallRecord = 16;  // times a record's bytes are at most those of the rest of its row
 
 u64 round_up(u64 value, u64 to) { return (value + to - 1) / to * to; }
 
+// Where the parts of a chunk lie. Those of the body count from its start, which without a disk tier is the head's.
 struct Parts {
-  u64 late, marks, records, columns, heap, end;
+  u64 tier, late, marks, head_end;
+  u64 records, columns, heap, end;
+  bool records_in_head;
 };
-Parts parts_of(const LayoutInfo& layout, u32 rows, u64 heap_bytes, u64 tables) {
+
+// Records that are small beside the rest stay in the head, so that to read a row from disk only its columns are read. Those
+// by which a table groups its items are also read to recover it.
+bool keeps_records(const LayoutInfo& layout, const ChunkPlan& plan) {
+  const bool groups =
+      std::any_of(plan.group_columns.begin(), plan.group_columns.end(), [](u32 column) { return column; });
+  const u64 rest = layout.column_bytes + plan.heap_bytes / std::max<u32>(plan.rows, 1);
+  return plan.tiered && (groups || layout.record_bytes <= rest / kSmallRecord);
+}
+
+Parts parts_of(const LayoutInfo& layout, const ChunkPlan& plan) {
+  const u64 rows = plan.rows, tables = std::max<u64>(plan.tables.size(), 1);
+  const u64 record_bytes = round_up(rows * layout.record_bytes, 64);
   Parts parts{};
-  parts.late = round_up(sizeof(ChunkHeader) + sizeof(Attachment) * (std::max<u64>(tables, 1) - 1), 64);
-  parts.marks = parts.late + round_up(late_size(rows, std::max<u64>(tables, 1), layout.late_bytes), 64);
-  parts.records = round_up(parts.marks + sizeof(RowMark) * ((rows + kMarkEvery - 1) / kMarkEvery), 64);
-  parts.columns = round_up(parts.records + u64{rows} * layout.record_bytes, 64);
+  parts.records_in_head = keeps_records(layout, plan);
+  parts.tier = round_up(sizeof(ChunkHeader) + sizeof(Attachment) * (tables - 1), 64);
+  parts.late = parts.tier + (plan.tiered ? round_up(sizeof(ChunkTier), 64) : 0);
+  parts.marks = parts.late + round_up(late_size(rows, tables, layout.late_bytes), 64);
+  parts.head_end = round_up(parts.marks + sizeof(RowMark) * ((rows + kMarkEvery - 1) / kMarkEvery), 64);
+  if (parts.records_in_head) {
+    parts.records = parts.head_end;
+    parts.head_end += record_bytes;
+  } else {
+    parts.records = plan.tiered ? 0 : parts.head_end;
+    parts.columns = parts.records + record_bytes;
+  }
   u64 wide = 0;
   for (const ColumnLayout& column : layout.columns) wide += column.place == static_cast<u32>(ColumnPlace::kColumn);
-  parts.heap = round_up(parts.columns + u64{rows} * layout.column_bytes + 64 * (wide + 1), 64);
-  parts.end = parts.heap + heap_bytes;
+  parts.heap = round_up(parts.columns + rows * layout.column_bytes + 64 * (wide + 1), 64);
+  parts.end = parts.heap + plan.heap_bytes;
   return parts;
 }
 
@@ -153,14 +177,22 @@ bool same_values(const LayoutInfo& layout, u32 column, const u8* a, const u8* b,
 
 // ------------------------------------------------------------------------------------------------------------ planning
 
-u64 chunk_bytes(const LayoutInfo& layout, const ChunkPlan& plan) {
-  return parts_of(layout, plan.rows, plan.heap_bytes, plan.tables.size()).end;
+u64 chunk_bytes(const LayoutInfo& layout, const ChunkPlan& plan) { return parts_of(layout, plan).end; }
+
+u64 chunk_block_bytes(const LayoutInfo& layout, const ChunkPlan& plan) {
+  const Parts parts = parts_of(layout, plan);
+  return Blocks::block_bytes(parts.end) + (plan.tiered ? Blocks::block_bytes(parts.head_end) : 0);
 }
 
-ChunkPlan plan_chunk(const LayoutInfo& layout, u64 target_bytes, u32 least_rows, u64 heap_bytes_per_row, u32 tables) {
+ChunkPlan plan_chunk(const LayoutInfo& layout, u64 target_bytes, u32 least_rows, u64 heap_bytes_per_row, u32 tables,
+                     bool tiered) {
   ChunkPlan plan;
+  plan.tiered = tiered;
+  plan.tables.resize(tables);
   const auto bytes = [&](u64 rows) {
-    return parts_of(layout, static_cast<u32>(rows), round_up(rows * heap_bytes_per_row, 64), tables).end;
+    plan.rows = static_cast<u32>(rows);
+    plan.heap_bytes = round_up(rows * heap_bytes_per_row, 64);
+    return chunk_bytes(layout, plan);
   };
   const u64 block = Blocks::block_bytes(std::max(target_bytes, bytes(std::max<u32>(least_rows, 1))));
   u64 low = std::max<u32>(least_rows, 1), high = u64{1} << 24;
@@ -171,49 +203,116 @@ ChunkPlan plan_chunk(const LayoutInfo& layout, u64 target_bytes, u32 least_rows,
     else
       high = middle - 1;
   }
-  plan.rows = static_cast<u32>(low);
-  plan.block_bytes = block;
-  plan.heap_bytes = round_up(low * heap_bytes_per_row, 64);
   const u64 slack = block - bytes(low);
   if (heap_bytes_per_row != 0) plan.heap_bytes += slack / 64 * 64;
+  plan.block_bytes = chunk_block_bytes(layout, plan);
   return plan;
 }
 
 // -------------------------------------------------------------------------------------------------------- open chunks
 
+namespace {
+
+[[noreturn]] void throw_dropped() { throw Error(Code::kTableNotFound, "a table of this writer was dropped"); }
+
+// A body's block until it is linked: a ledger entry holds it, so a kill leaves it to the reaper.
+class NewBody {
+ public:
+  explicit NewBody(Arena& arena) : arena_(arena) {}
+  ~NewBody() {
+    if (descriptor_ != kNone) arena_.heap().maker.abandon(descriptor_, entry_);
+  }
+  NewBody(const NewBody&) = delete;
+  NewBody& operator=(const NewBody&) = delete;
+
+  MakeResult make(MakeRequest request, u64 bytes, Deadline deadline, std::string* why, u32* short_table) {
+    request.bytes = bytes;
+    request.kind = ObjectKind::kBody;
+    entry_ = arena_.ledger().take_one(deadline);
+    MakeResult result = MakeResult::kFull;
+    try {
+      result = arena_.heap().maker.make(request, entry_, deadline, &descriptor_, why, short_table);
+    } catch (...) {
+      arena_.ledger().give_unused(entry_);
+      throw;
+    }
+    if (result == MakeResult::kMade) return result;
+    descriptor_ = kNone;
+    arena_.ledger().give(entry_);
+    if (result == MakeResult::kGone) throw_dropped();
+    return result;
+  }
+
+  // Under the heap's lock, before the chunk's descriptor is stored. Killed in between, the body is sealed and no chunk's: the
+  // heap's recovery frees it.
+  void link(ChunkTier* tier) {
+    arena_.heap().maker.seal(descriptor_, entry_);
+    tier->body.store(descriptor_ + 1);
+    descriptor_ = kNone;
+  }
+
+ private:
+  Arena& arena_;
+  u32 descriptor_ = kNone, entry_ = kNone;
+};
+
+void format_head(u8* at, const LayoutInfo& layout, const ChunkPlan& plan, const Parts& parts, u32 writer) {
+  ChunkHeader& header = *reinterpret_cast<ChunkHeader*>(at);
+  std::memset(at, 0, parts.late);
+  const u64 words = u64{plan.rows} * (sizeof(LateWord) + plan.tables.size() * sizeof(u32));
+  if (layout.late_bytes != 0) std::memset(at + parts.late, 0, words);
+  header.layout = layout.index;
+  header.row_capacity = plan.rows;
+  header.attachments = static_cast<u32>(plan.tables.size());
+  header.stream = plan.stream;
+  header.writer = writer;
+  header.late_offset = layout.late_bytes == 0 ? 0 : parts.late;
+  header.marks_offset = parts.marks;
+  header.records_offset = parts.records;
+  header.columns_offset = parts.columns;
+  header.heap_offset = parts.heap;
+  header.heap_end = parts.end;
+  for (u32 i = 0; i < header.attachments; ++i) {
+    header.attachment[i].table = plan.tables[i];
+    header.attachment[i].table_generation = plan.table_generations[i];
+    header.attachment[i].needs = plan.table_needs.empty() ? 0 : plan.table_needs[i];
+    header.attachment[i].group_column = plan.group_columns.empty() ? 0 : plan.group_columns[i];
+    header.attachment[i].attached.store(1);
+  }
+}
+
+ChunkTier& format_tier(u8* head, const Parts& parts) {
+  reinterpret_cast<ChunkHeader*>(head)->tier_offset = static_cast<u32>(parts.tier);
+  ChunkTier& tier = *reinterpret_cast<ChunkTier*>(head + parts.tier);
+  tier.body_bytes = parts.end;
+  tier.records_in_head = parts.records_in_head ? 1 : 0;
+  return tier;
+}
+
+}  // namespace
+
 MakeResult OpenChunk::open(Arena& arena, const LayoutInfo& layout, const ChunkPlan& plan, Deadline deadline,
                            OpenChunk* out, std::string* why, u32* short_table) {
-  const Parts parts = parts_of(layout, plan.rows, plan.heap_bytes, plan.tables.size());
-  OpenChunk chunk;
-  chunk.entry_ = arena.ledger().take_one(deadline);
+  const Parts parts = parts_of(layout, plan);
   MakeRequest request;
-  request.bytes = parts.end;
-  request.kind = ObjectKind::kChunk;
   request.tables = plan.tables;
   request.generations = plan.table_generations;
+  NewBody body(arena);
+  if (plan.tiered) {
+    const MakeResult made = body.make(request, parts.end, deadline, why, short_table);
+    if (made != MakeResult::kMade) return made;
+  }
+  OpenChunk chunk;
+  chunk.entry_ = arena.ledger().take_one(deadline);
+  request.bytes = plan.tiered ? parts.head_end : parts.end;
+  request.body_block = plan.tiered ? Blocks::block_bytes(parts.end) : 0;
+  request.kind = ObjectKind::kChunk;
   const auto format = [&](u8* at) {  // under the heap's lock, so that others never see the chunk without its header
-    ChunkHeader& header = *reinterpret_cast<ChunkHeader*>(at);
-    std::memset(at, 0, parts.late);
-    const u64 words = u64{plan.rows} * (sizeof(LateWord) + plan.tables.size() * sizeof(u32));
-    if (layout.late_bytes != 0) std::memset(at + parts.late, 0, words);
-    header.layout = layout.index;
-    header.row_capacity = plan.rows;
-    header.attachments = static_cast<u32>(plan.tables.size());
-    header.stream = plan.stream;
-    header.writer = arena.slot();
-    header.late_offset = layout.late_bytes == 0 ? 0 : parts.late;
-    header.marks_offset = parts.marks;
-    header.records_offset = parts.records;
-    header.columns_offset = parts.columns;
-    header.heap_offset = parts.heap;
-    header.heap_end = parts.end;
-    for (u32 i = 0; i < header.attachments; ++i) {
-      header.attachment[i].table = plan.tables[i];
-      header.attachment[i].table_generation = plan.table_generations[i];
-      header.attachment[i].needs = plan.table_needs.empty() ? 0 : plan.table_needs[i];
-      header.attachment[i].group_column = plan.group_columns.empty() ? 0 : plan.group_columns[i];
-      header.attachment[i].attached.store(1);
-    }
+    format_head(at, layout, plan, parts, arena.slot());
+    if (!plan.tiered) return;
+    ChunkTier& tier = format_tier(at, parts);
+    tier.uid = ++arena.heap_header().next_uid;
+    body.link(&tier);
   };
   MakeResult result = MakeResult::kFull;
   try {
@@ -224,19 +323,22 @@ MakeResult OpenChunk::open(Arena& arena, const LayoutInfo& layout, const ChunkPl
   }
   if (result != MakeResult::kMade) {
     arena.ledger().give(chunk.entry_);
-    if (result == MakeResult::kGone) throw Error(Code::kTableNotFound, "a table of this writer was dropped");
+    if (result == MakeResult::kGone) throw_dropped();
     return result;
   }
-  chunk.base_ = arena.heap().chunk_memory.body(chunk.descriptor_).data();
-  chunk.header_ = &arena.heap().chunk_memory.head(chunk.descriptor_);
-  chunk.late_ = late_rows(chunk.base_, *chunk.header_, layout.late_bytes);
+  const ChunkMemory& memory = arena.heap().chunk_memory;
+  u8* const head = memory.head_bytes(chunk.descriptor_).data();
+  chunk.base_ = memory.body(chunk.descriptor_).data();
+  chunk.records_ = (parts.records_in_head ? head : chunk.base_) + parts.records;
+  chunk.header_ = &memory.head(chunk.descriptor_);
+  chunk.late_ = late_rows(head, *chunk.header_, layout.late_bytes);
   *out = chunk;
   return result;
 }
 
 void OpenChunk::write(const LayoutInfo& layout, u32 row, u32 index, Cell value) {
   const ColumnLayout& column = layout.columns[index];
-  u8* record = base_ + header_->records_offset + u64{row} * layout.record_bytes;
+  u8* record = records_ + u64{row} * layout.record_bytes;
   switch (static_cast<ColumnPlace>(column.place)) {
     case ColumnPlace::kRecord: std::memcpy(record + column.offset, value.data, column.row_bytes); return;
     case ColumnPlace::kColumn:
@@ -260,7 +362,7 @@ void OpenChunk::write(const LayoutInfo& layout, u32 row, u32 index, Cell value) 
 bool OpenChunk::equals(const LayoutInfo& layout, u32 row, u32 index, Cell value) const {
   // mutant: a-repeated-observation-may-differ
   const ColumnLayout& column = layout.columns[index];
-  const u8* record = base_ + header_->records_offset + u64{row} * layout.record_bytes;
+  const u8* record = records_ + u64{row} * layout.record_bytes;
   switch (static_cast<ColumnPlace>(column.place)) {
     case ColumnPlace::kRecord:
     case ColumnPlace::kColumn:
@@ -280,16 +382,18 @@ const u8* OpenChunk::cell(const LayoutInfo& layout, u32 row, u32 index) const {
   const ColumnLayout& column = layout.columns[index];
   if (column.place == static_cast<u32>(ColumnPlace::kColumn))
     return base_ + column_base(*header_, column) + u64{row} * column.row_bytes;
-  return base_ + header_->records_offset + u64{row} * layout.record_bytes + column.offset;
+  return records_ + u64{row} * layout.record_bytes + column.offset;
 }
 
-bool OpenChunk::is_final(u32 row) const {
-  const RowMark& mark = reinterpret_cast<const RowMark*>(base_ + header_->marks_offset)[row / kMarkEvery];
-  return (mark.final >> (row % kMarkEvery) & 1) != 0;
+RowMark& OpenChunk::row_mark(u32 row) const {
+  u8* const head = reinterpret_cast<u8*>(header_);
+  return reinterpret_cast<RowMark*>(head + header_->marks_offset)[row / kMarkEvery];
 }
+
+bool OpenChunk::is_final(u32 row) const { return (row_mark(row).final >> (row % kMarkEvery) & 1) != 0; }
 
 void OpenChunk::mark(u32 row, bool first, bool final, u32 episodes_before, i64 last_first) {
-  RowMark& mark = reinterpret_cast<RowMark*>(base_ + header_->marks_offset)[row / kMarkEvery];
+  RowMark& mark = row_mark(row);
   if (row % kMarkEvery == 0)
     mark = RowMark{0, 0, episodes_before, static_cast<i32>(std::max<i64>(last_first, INT32_MIN))};
   const u64 bit = u64{1} << (row % kMarkEvery);

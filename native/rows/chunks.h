@@ -47,21 +47,26 @@ bool same_values(const LayoutInfo& layout, u32 column, const u8* a, const u8* b,
 struct ChunkPlan {
   u32 rows = 0;         // rows a chunk holds
   u64 heap_bytes = 0;   // for values of variable length
-  u64 block_bytes = 0;  // of the block that the chunk fills; set by plan_chunk()
+  u64 block_bytes = 0;  // of the blocks that the chunk fills; set by plan_chunk()
+  bool tiered = false;  // head and body in blocks of their own
   std::vector<u32> tables;
   std::vector<u32> table_generations;
   std::vector<u32> table_needs;    // Attachment::needs
   std::vector<u32> group_columns;  // Attachment::group_column
   u32 stream = 0;
 };
-// As many rows as fit a block of `target_bytes` rounded up to its size class, but at least `least_rows`.
-ChunkPlan plan_chunk(const LayoutInfo& layout, u64 target_bytes, u32 least_rows, u64 heap_bytes_per_row, u32 tables);
-u64 chunk_bytes(const LayoutInfo& layout, const ChunkPlan& plan);
+// As many rows as fit a block of `target_bytes` rounded up to its size class, but at least `least_rows`. With `tiered` this
+// block holds the body alone.
+ChunkPlan plan_chunk(const LayoutInfo& layout, u64 target_bytes, u32 least_rows, u64 heap_bytes_per_row, u32 tables,
+                     bool tiered);
+u64 chunk_bytes(const LayoutInfo& layout, const ChunkPlan& plan);        // of the body
+u64 chunk_block_bytes(const LayoutInfo& layout, const ChunkPlan& plan);  // of all its blocks
 
 class OpenChunk {
  public:
   // Takes the heap's lock. All but kMade: nothing was made, see Maker::make(). Throws kTableNotFound if a table of the
   // plan was dropped.
+  // With a disk tier the body is made first, in a hold of its own; the head's hold links it.
   static MakeResult open(Arena& arena, const LayoutInfo& layout, const ChunkPlan& plan, Deadline deadline,
                          OpenChunk* out, std::string* why, u32* short_table);
 
@@ -99,7 +104,10 @@ class OpenChunk {
   i64 first_raw = 0;  // raw row number of row 0 in its lane (windows.h)
 
  private:
-  u8* base_ = nullptr;
+  RowMark& row_mark(u32 row) const;
+
+  u8* base_ = nullptr;  // of the body
+  u8* records_ = nullptr;
   ChunkHeader* header_ = nullptr;
   LateRows late_;
   u32 descriptor_ = kNone;

@@ -63,7 +63,7 @@ Elements elements(const Place& place, const ColumnLayout& layout) {
       u64{slot.count} * layout.row_bytes > view.heap_end - slot.offset) {
     damaged("a value of variable length lies outside its chunk");
   }
-  return {view.base + slot.offset, slot.count};
+  return {view.body + slot.offset, slot.count};
 }
 
 const u8* fixed(const Place& place, u32 column, u64 bytes) {
@@ -143,10 +143,10 @@ const ColumnMap& Resolver::map(u32 layout) {
   return *found;
 }
 
-void Resolver::open(const u8* chunk, u64 bytes, Block& block) {
-  if (bytes < sizeof(ChunkHeader)) damaged("a chunk is shorter than its header");
-  const ColumnMap& columns = map(reinterpret_cast<const ChunkHeader*>(chunk)->layout);
-  const char* wrong = validate_chunk(chunk, bytes, columns, &block.views.emplace_back());
+void Resolver::open(const ChunkBytes& chunk, Block& block) {
+  if (chunk.head_bytes < sizeof(ChunkHeader)) damaged("a chunk is shorter than its header");
+  const ColumnMap& columns = map(reinterpret_cast<const ChunkHeader*>(chunk.head)->layout);
+  const char* wrong = validate_chunk(chunk, columns, &block.views.emplace_back());
   if (wrong != nullptr) damaged(wrong);
   if (block.views.size() == 1) block.map = &columns;
   if (block.map != &columns) block.map = nullptr;
@@ -155,9 +155,9 @@ void Resolver::open(const u8* chunk, u64 bytes, Block& block) {
 // Index of the view of the chunk that a span begins in. A view opened for an earlier item is reused: all items of a
 // block were drawn before any view was opened, so every view covers the rows of all of them.
 u32 Resolver::opened(const Span& span, Block& block) {
-  u32& seen = seen_[reinterpret_cast<u64>(span.chunk) * kHashFactor >> (64 - kSeenBits)];
-  if (seen == 0 || block.views[seen - 1].base != span.chunk) {
-    open(span.chunk, span.bytes, block);
+  u32& seen = seen_[reinterpret_cast<u64>(span.chunk.head) * kHashFactor >> (64 - kSeenBits)];
+  if (seen == 0 || block.views[seen - 1].head != span.chunk.head) {
+    open(span.chunk, block);
     seen = static_cast<u32>(block.views.size());
   }
   return seen - 1;
@@ -196,10 +196,9 @@ u32 Resolver::walk(const Span& span, u32 keep, Block& block) {
     }
     if (row > view.rows || view.next == 0) damaged("an item's rows are not in its chunks");
     steps.take();
-    u64 bytes = 0;
-    const u8* chunk = source_.chunk(view.next - 1, &bytes);
-    if (chunk == nullptr) damaged("an item goes on in a chunk that does not exist");
-    open(chunk, bytes, block);
+    const ChunkBytes chunk = source_.chunk(view.next - 1);
+    if (chunk.head == nullptr) damaged("an item goes on in a chunk that does not exist");
+    open(chunk, block);
     row = 0;
   }
   return taken;
@@ -277,7 +276,7 @@ void Resolver::resolve_one(const Span& span, Block& block) {
     if (record != 0) prefetch_range(view.records + span.row * record, std::min(span.rows * record, kPrefetchBytes));
     prefetch_mark(view, span.row);
   } else {
-    if (at + 1 != block.views.size()) open(span.chunk, span.bytes, block);
+    if (at + 1 != block.views.size()) open(span.chunk, block);
     u32 taken = walk(span, span.rows - (next ? 1 : 0), block);
     if (taken <= outside) damaged("an item holds no step");
     item.pieces = static_cast<u32>(block.pieces.size()) - item.piece;
@@ -296,7 +295,7 @@ void Resolver::resolve(const Span* spans, u32 n, u32 left, Block& block) {
   block.map = nullptr;
   block.finished = false;
   for (u32 i = 0; i < n; ++i) {
-    if (i + kHeadersAhead < left) prefetch_chunk(spans[i + kHeadersAhead].chunk);
+    if (i + kHeadersAhead < left) prefetch_head(spans[i + kHeadersAhead].chunk.head);
     resolve_one(spans[i], block);
   }
 }

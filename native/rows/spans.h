@@ -18,7 +18,7 @@ struct Place {  // one row
   const ColumnLayout& layout(u32 column) const { return view->map->column[column]; }
   const u8* record() const { return view->records + u64{row} * view->map->record_bytes; }
   const u8* column(const ColumnLayout& layout) const {
-    return view->base +
+    return view->body +
            ((view->columns_offset + u64{view->row_capacity} * layout.before + 64u * layout.index + 63u) & ~u64{63}) +
            u64{row} * layout.row_bytes;
   }
@@ -95,7 +95,7 @@ class Resolver {
   void resolve(const Span* spans, u32 n, u32 left, Block& block);
 
  private:
-  void open(const u8* chunk, u64 bytes, Block& block);
+  void open(const ChunkBytes& chunk, Block& block);
   u32 opened(const Span& span, Block& block);
   void resolve_one(const Span& span, Block& block);
   u32 walk(const Span& span, u32 steps_end, Block& block);
@@ -106,7 +106,7 @@ class Resolver {
   const ViewPlan& plan_;
   ChunkSource& source_;
   std::vector<const ColumnMap*> known_;  // maps checked against the plan in this call
-  // A cache, by a hash of the chunk's address: index of the chunk's view in the block, + 1. Items of small steps share
+  // A cache, by a hash of the head's address: index of the chunk's view in the block, + 1. Items of small steps share
   // few chunks.
   static constexpr u32 kSeenBits = 6;
   std::array<u32, 1u << kSeenBits> seen_{};

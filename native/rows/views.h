@@ -76,9 +76,8 @@ struct ViewPlan {
 };
 
 struct Span {  // one drawn item; the chunk is held
-  const u8* chunk;
-  u64 bytes;  // of the chunk
-  u32 row;    // of the chunk: the first one, history included
+  ChunkBytes chunk;
+  u32 row;  // of the chunk: the first one, history included
   u32 rows;
   u16 back;
   u16 flags;

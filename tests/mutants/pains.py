@@ -149,7 +149,8 @@ PAINS = [
     Mutant(
         "drawn-rows-are-not-held",
         "pain-16",
-        "  core_.chunks.use(drawn.chunk, drawn.chunks);\n  LedgerEntry& ledger = arena_.ledger().entry(number);\n",
+        "  core_.chunks.use(drawn.chunk, drawn.chunks, kUseOfReader);\n"
+        "  LedgerEntry& ledger = arena_.ledger().entry(number);\n",
         "  drawn.chunks = 0;\n  LedgerEntry& ledger = arena_.ledger().entry(number);\n",
         ("native:test_table_kills", "tests/test_torn.py"),
     ),
@@ -318,9 +319,9 @@ REFUSED = [
         "a-repeated-observation-may-differ",
         "input",
         "  const ColumnLayout& column = layout.columns[index];\n"
-        "  const u8* record = base_ + header_->records_offset + u64{row} * layout.record_bytes;\n  switch",
+        "  const u8* record = records_ + u64{row} * layout.record_bytes;\n  switch",
         "  const ColumnLayout& column = layout.columns[index];\n"
-        "  const u8* record = base_ + header_->records_offset + u64{row} * layout.record_bytes;\n"
+        "  const u8* record = records_ + u64{row} * layout.record_bytes;\n"
         "  if (record != nullptr) return true;\n  switch",
         (f"{BAD}::test_a_repeated_observation_must_equal_the_stored_one",),
     ),

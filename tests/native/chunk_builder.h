@@ -115,11 +115,8 @@ class Lane : public ChunkSource {
   ChunkHeader& header() { return header(chunks_.size() - 1); }
 
   const ColumnMap* map(u32 layout) override { return layout == 0 ? &map_ : nullptr; }
-  const u8* chunk(u32 descriptor, u64* bytes) override {
-    if (descriptor >= chunks_.size()) return nullptr;
-    *bytes = bytes_;
-    return base(descriptor);
-  }
+  ChunkBytes chunk(u32 descriptor) override { return descriptor < chunks_.size() ? whole(descriptor) : ChunkBytes{}; }
+  ChunkBytes whole(u32 chunk) { return {base(chunk), bytes_, base(chunk), bytes_}; }
 
  private:
   RowMark* marks(size_t chunk) { return reinterpret_cast<RowMark*>(base(static_cast<u32>(chunk)) + marks_); }

@@ -50,7 +50,7 @@ inline std::string fresh_name(const char* what) {
 
 inline std::shared_ptr<Arena> make_store(const char* what, u64 budget, u64 seed = 1) {
   pass_arenas_on();
-  return Arena::open(fresh_name(what), Arena::Mode::kNew, budget, seed, soon());
+  return Arena::open(fresh_name(what), Arena::Mode::kNew, {budget, seed}, soon());
 }
 
 // splitmix64: a small stream of random words, the same for the same seed.

@@ -119,11 +119,7 @@ class AllColumns : public ChunkSource {
                        {0, 1, 2, 3, 4});
     return &map_;
   }
-  const u8* chunk(u32 descriptor, u64* bytes) override {
-    const std::span<const u8> body = arena_.heap().chunk_memory.body(descriptor);
-    *bytes = body.size();
-    return body.data();
-  }
+  ChunkBytes chunk(u32 descriptor) override { return arena_.heap().chunk_memory.bytes(descriptor); }
 
  private:
   Arena& arena_;
@@ -156,9 +152,7 @@ class StampReader {
     std::vector<Span> spans;
     for (const Drawn& drawn : items)
       if (drawn.entry != kNone) {
-        u64 bytes = 0;
-        const u8* chunk = source_.chunk(drawn.chunk, &bytes);
-        spans.push_back(Span{chunk, bytes, drawn.row, drawn.rows, drawn.back, drawn.flags});
+        spans.push_back(Span{source_.chunk(drawn.chunk), drawn.row, drawn.rows, drawn.back, drawn.flags});
       }
     const u32 n = static_cast<u32>(spans.size());
     if (n == 0) return;

@@ -63,8 +63,7 @@ class StreamModel {
 
   Span span(const Window& window) {
     const u32 chunk = static_cast<u32>(window.first / lane_.row_capacity());
-    return {lane_.base(chunk),
-            lane_.bytes(),
+    return {lane_.whole(chunk),
             static_cast<u32>(window.first % lane_.row_capacity()),
             window.rows,
             static_cast<u16>(window.back),

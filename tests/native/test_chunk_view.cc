@@ -77,7 +77,7 @@ void fuzz_headers() {
       std::memcpy(lane.base(0) + (at & ~u64{3}), &value, size);
     }
     ChunkView view;
-    if (validate_chunk(lane.base(0), lane.bytes(), lane.columns(), &view) == nullptr) {
+    if (validate_chunk(lane.whole(0), lane.columns(), &view) == nullptr) {
       ++accepted;
       sum += read_all(view);
     } else {
@@ -96,7 +96,8 @@ void short_chunks() {
     std::vector<u64> copy((bytes + 7) / 8);  // exactly as long, so that one byte too many is seen
     if (bytes > 0) std::memcpy(copy.data(), lane.base(0), bytes);
     ChunkView view;
-    const char* wrong = validate_chunk(reinterpret_cast<u8*>(copy.data()), bytes, lane.columns(), &view);
+    const u8* const at = reinterpret_cast<u8*>(copy.data());
+    const char* wrong = validate_chunk({at, bytes, at, bytes}, lane.columns(), &view);
     CHECK((wrong == nullptr) == (bytes == lane.bytes()));
   }
 }
@@ -150,7 +151,7 @@ void marks() {
     for (u32 row = 0; row < 500; ++row) {
       ChunkView view;
       u32 chunk = row / lane.row_capacity(), at = row % lane.row_capacity();
-      CHECK(validate_chunk(lane.base(chunk), lane.bytes(), lane.columns(), &view) == nullptr);
+      CHECK(validate_chunk(lane.whole(chunk), lane.columns(), &view) == nullptr);
       CHECK(episode_of(view, at) == expected[row].first && start_of(view, at) == expected[row].second);
       CHECK(is_first(view, at) == (expected[row].second == 0));
     }

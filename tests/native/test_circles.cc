@@ -21,7 +21,7 @@ struct Made {
   DrawSet draws;
 
   explicit Made(const std::string& name) {
-    arena = Arena::open(name, Arena::Mode::kNew, 64 * kMiB, 1, soon());
+    arena = Arena::open(name, Arena::Mode::kNew, {64 * kMiB, 1}, soon());
     for (u64 number = 1; number <= kObjects; ++number) {
       const u64 expires = number == 7 ? os::boot_ns() + 1 : 0;
       CHECK(put_number(*arena, number, 300 + number * 100, expires) == MakeResult::kMade);
@@ -68,16 +68,16 @@ void bend_index(const Made& made) {
   u32* buckets = reinterpret_cast<u32*>(made.heap().block(heap.index_block - 1));
   u32 gone = 0;
   for (u32 i = 0; i < made.heap().descriptor_count() && gone == 0; ++i)
-    if (std::memcmp(made.heap().descriptor(i).id, ObjectId(7).bytes, sizeof(Id)) == 0) gone = i + 1;
+    if (std::memcmp(made.heap().descriptor(i).name.id, ObjectId(7).bytes, sizeof(Id)) == 0) gone = i + 1;
   const u32 other = made.object(3) + 1;
   for (u64 bucket = 0; bucket < heap.index_buckets; ++bucket)
     if (buckets[bucket] == gone) buckets[bucket] = other;
-  made.heap().descriptor(other - 1).hash_next = other;
+  made.heap().descriptor(other - 1).name.hash_next = other;
 }
 
 void bend_free_descriptors(const Made& made) {
-  const u32 first = made.arena->heap_header().free_head, second = made.heap().descriptor(first - 1).hash_next;
-  made.heap().descriptor(second - 1).hash_next = first;
+  const u32 first = made.arena->heap_header().free_head, second = made.heap().descriptor(first - 1).name.hash_next;
+  made.heap().descriptor(second - 1).name.hash_next = first;
 }
 
 void bend_ledger(const Made& made) {
@@ -238,7 +238,7 @@ int turn(const Circle& circle, bool alone, u64 number) {
   CHECK(maker.wait_ready());
   Child visitor([&] {
     std::shared_ptr<Arena> arena;
-    attempt([&] { arena = Arena::open(name, Arena::Mode::kAttach, 0, 0, Deadline::in(2'000'000'000)); });
+    attempt([&] { arena = Arena::open(name, Arena::Mode::kAttach, {0, 0}, Deadline::in(2'000'000'000)); });
     Child::ready();
     Child::wait_go();
     if (arena) visit(arena);

@@ -29,7 +29,7 @@ struct Made {
   DrawSet draws;
 
   explicit Made(const std::string& name, u64 seed) {
-    arena = Arena::open(name, Arena::Mode::kNew, 64 * kMiB, seed, soon());
+    arena = Arena::open(name, Arena::Mode::kNew, {64 * kMiB, seed}, soon());
     for (u64 number = 1; number <= kObjects; ++number) {
       CHECK(put_number(*arena, number, number % 9 == 0 ? 3 * kMiB / 2 : 300 + number * 100) == MakeResult::kMade);
       if (number % 4 == 0) pins.emplace_back(*arena, number);
@@ -185,7 +185,7 @@ int turn(u64 seed, Board& board) {
   CHECK(maker.wait_ready());
   Child visitor([&] {
     std::shared_ptr<Arena> arena;
-    attempt([&] { arena = Arena::open(name, Arena::Mode::kAttach, 0, 0, Deadline::in(2'000'000'000)); });
+    attempt([&] { arena = Arena::open(name, Arena::Mode::kAttach, {0, 0}, Deadline::in(2'000'000'000)); });
     Child::ready();
     Child::wait_go();
     if (arena) visit(arena, seed);

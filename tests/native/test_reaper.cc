@@ -309,13 +309,13 @@ void creators_die() {
       const std::string name = fresh_name("creator");
       Child creator([&] {
         os::arm_fault(std::string(point) + ":" + std::to_string(count));
-        const auto arena = Arena::open(name, Arena::Mode::kOpen, 32 * kMiB, 1, soon());
+        const auto arena = Arena::open(name, Arena::Mode::kOpen, {32 * kMiB, 1}, soon());
         Child::ready();
         Child::wait_go();
         return 0;
       });
       Child attacher([&] {
-        const auto arena = Arena::open(name, Arena::Mode::kOpen, 32 * kMiB, 1, soon());
+        const auto arena = Arena::open(name, Arena::Mode::kOpen, {32 * kMiB, 1}, soon());
         CHECK(put_number(*arena, 1, 1000) != MakeResult::kFull && holds_number(*arena, 1));
         check_heap(arena);
         return 0;
@@ -326,7 +326,7 @@ void creators_die() {
       CHECK(end == 0 || end == -SIGKILL);
       bool gone = false;
       try {
-        Arena::open(name, Arena::Mode::kAttach, 0, 0, soon());
+        Arena::open(name, Arena::Mode::kAttach, {0, 0}, soon());
       } catch (const Error& error) {
         gone = error.code() == Code::kStoreNotFound;
       }
@@ -353,7 +353,7 @@ void two_open_one_name() {
   const auto player = [&](int me) {
     for (u64 round = 1; round <= rounds; ++round) {
       meet(field.arrived, me, round);
-      const auto arena = Arena::open(name, Arena::Mode::kOpen, 16 * kMiB, 1, soon());
+      const auto arena = Arena::open(name, Arena::Mode::kOpen, {16 * kMiB, 1}, soon());
       std::memcpy(field.uuid[me], arena->header().uuid, 16);
       CHECK(put_number(*arena, 10 + static_cast<u64>(me), 500) == MakeResult::kMade);
       meet(field.opened, me, 2 * round);

@@ -235,7 +235,7 @@ void grown_value() {
   const u32 tokens[] = {1, 2, 3};
   CHECK(lane.put(lane.append(true, false), 0, tokens, 2));
   ViewPlan plan{.outputs = {{.op = Op::kRow, .column = 0, .row_bytes = 4, .ragged = true}}};
-  const std::vector<Span> spans = {{lane.base(0), lane.bytes(), 0, 1, 0, 0}};
+  const std::vector<Span> spans = {{lane.whole(0), 0, 1, 0, 0}};
   Gather gather(plan, lane);
   Batch batch(gather, plan, spans);
   CHECK(lane.put(0, 0, tokens, 3));
@@ -256,7 +256,7 @@ void sealed_early() {
   ViewPlan plan{.spec = {.kind = ViewKind::kSequence, .length = 4},
                 .outputs = {{.op = Op::kWindow, .column = 0, .row_bytes = 4, .time = 4}}};
   Gather gather(plan, lane);
-  Span span{lane.base(0), lane.bytes(), 3, 4, 0, 0};
+  Span span{lane.whole(0), 3, 4, 0, 0};
   u32 out[4];
   Target target{reinterpret_cast<u8*>(out), nullptr};
   gather.run(&span, 1, 0, &target);
@@ -280,7 +280,7 @@ class TwoLanes : public ChunkSource {  // one table, rows of two layouts
     maps_[0].column.insert(maps_[0].column.end(), 3, absent);  // next_obs, discount, steps
   }
   const ColumnMap* map(u32 layout) override { return layout < 2 ? &maps_[layout] : nullptr; }
-  const u8* chunk(u32 descriptor, u64* bytes) override { return steps_.chunk(descriptor, bytes); }
+  ChunkBytes chunk(u32 descriptor) override { return steps_.chunk(descriptor); }
 
  private:
   Lane& steps_;
@@ -321,9 +321,8 @@ void inserted_whole() {
                   {.op = Op::kReward, .row_bytes = 4},
                   {.op = Op::kDiscount, .row_bytes = 4, .finished = 3, .finished_number = Number::kF8},
                   {.op = Op::kSteps, .row_bytes = 4, .finished = 4, .finished_number = Number::kI8}};
-  const std::vector<Span> spans = {{steps.base(0), steps.bytes(), 1, 3, 1, kItemTerminal},
-                                   {whole.base(0), whole.bytes(), 0, 1, 0, kItemFinished},
-                                   {steps.base(0), steps.bytes(), 0, 3, 0, 0}};
+  const std::vector<Span> spans = {
+      {steps.whole(0), 1, 3, 1, kItemTerminal}, {whole.whole(0), 0, 1, 0, kItemFinished}, {steps.whole(0), 0, 3, 0, 0}};
   Gather gather(plan, source);
   Batch batch(gather, plan, spans);
   gather.run(spans.data(), 3, 0, batch.targets.data());
@@ -349,7 +348,7 @@ void sizes() {
         for (u32 i = 0; i < bytes; ++i) to[i] = static_cast<u8>(row * 31 + i);
       }
       const u32 n = bytes == 40000 ? 1000 : 29;
-      for (u32 i = 0; i < n; ++i) spans.push_back({lane.base(i % 28 / 7), lane.bytes(), i % 28 % 7, 2, 0, 0});
+      for (u32 i = 0; i < n; ++i) spans.push_back({lane.whole(i % 28 / 7), i % 28 % 7, 2, 0, 0});
       ViewPlan plan{.spec = {.kind = ViewKind::kSequence, .length = 2}};
       plan.outputs = {{.op = Op::kRow, .column = 1, .row_bytes = bytes},
                       {.op = Op::kWindow, .column = 1, .row_bytes = bytes, .time = 2}};

@@ -1,0 +1,16 @@
+// A chunk by its addresses in this process.
+#pragma once
+
+#include "base/types.h"
+
+namespace di {
+
+struct
+    ChunkBytes {  // head and body: see ChunkTier in base/layout.h. In stores without a disk tier both are the same block
+  const u8* head = nullptr;
+  u64 head_bytes = 0;
+  const u8* body = nullptr;  // null: not in memory
+  u64 body_bytes = 0;
+};
+
+}  // namespace di
