@@ -28,6 +28,7 @@ How rows become examples is told with programs in [views.md](views.md).
 GROUPS = {
     "Stores": ["open", "attach", "list_stores", "needed_memory", "StoreInfo", "Store"],
     "Objects and weights": ["Ref", "Draft", "Published"],
+    "Large trees in files": ["save", "load"],
     "The original DI-store's interface": ["Client"],
     "Tables": ["Table", "Writer", "Items", "Batch", "Ragged", "Loader", "Mixture", "Exported"],
     "Columns": ["Spec"],

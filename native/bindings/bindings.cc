@@ -282,4 +282,5 @@ NB_MODULE(_core, module) {
   di::py::bind_attendance(module);
   di::py::bind_writer(module);
   di::py::bind_turn(module);
+  di::py::bind_pieces(module);
 }

@@ -19,6 +19,8 @@ from di_store.base.errors import TableExists as TableExists
 from di_store.base.errors import TableNotFound as TableNotFound
 from di_store.base.errors import Timeout as Timeout
 from di_store.base.errors import WriterClosed as WriterClosed
+from di_store.checkpoint.loading import load as load
+from di_store.checkpoint.saving import save as save
 from di_store.columns.ragged import Ragged as Ragged
 from di_store.columns.schema import Spec as Spec
 from di_store.objects.draft import Draft as Draft

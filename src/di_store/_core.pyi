@@ -581,3 +581,42 @@ class Turn:
 class Hold:
     def __enter__(self) -> bool: ...
     def __exit__(self, *error: object) -> None: ...
+
+def crc32c(data: bytes) -> int: ...
+
+class PieceWriter:
+    """
+    Threads that write a payload; extents: uint64[n, 3] of address, offset, bytes.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        begin: int,
+        payload_bytes: int,
+        piece_bytes: int,
+        extents: numpy.typing.NDArray[numpy.uint64],
+        threads: int,
+        owners: object,
+    ) -> None: ...
+    def wait(self, seconds: float) -> bool: ...
+    def crcs(self) -> numpy.typing.NDArray[numpy.uint32]: ...
+    def stop(self) -> None: ...
+    def finish(self, head: bytes) -> None: ...
+
+class PieceReader:
+    """Threads that read a payload into the memory of extents."""
+
+    def __init__(
+        self,
+        path: str,
+        begin: int,
+        payload_bytes: int,
+        piece_bytes: int,
+        extents: numpy.typing.NDArray[numpy.uint64],
+        crcs: numpy.typing.NDArray[numpy.uint32],
+        threads: int,
+        owners: object,
+    ) -> None: ...
+    def wait(self, seconds: float) -> bool: ...
+    def stop(self) -> None: ...

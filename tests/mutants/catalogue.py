@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mutants import meaning, pains, safety
+from mutants import files, meaning, pains, safety
 from mutants.mutant import Mutant
 
-MUTANTS: list[Mutant] = [*safety.MUTANTS, *meaning.MUTANTS, *pains.MUTANTS]
+MUTANTS: list[Mutant] = [*safety.MUTANTS, *meaning.MUTANTS, *pains.MUTANTS, *files.MUTANTS]

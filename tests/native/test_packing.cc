@@ -189,6 +189,24 @@ void test_damaged_bytes() {
   CHECK(rounds > 2000 && refused > rounds / 4);
 }
 
+// Whole frames, each in the place of another that holds more rows or fewer.
+void test_blocks_of_another_size() {
+  const PackPlan plan({{0, 12, 20, 8}}, 240);
+  const Bytes raw(240, 7);
+  Bytes to(plan.room());
+  std::vector<u32> ends(plan.blocks());
+  to.resize(pack(raw.data(), plan, to, ends.data()));
+  Bytes turned(to.begin() + ends[1], to.end());
+  turned.insert(turned.end(), to.begin(), to.begin() + ends[1]);
+  const u32 first = ends[2] - ends[1];
+  const u32 turned_ends[] = {first, first + ends[0], ends[2]};
+  const PackedBody packed(plan, turned_ends, turned);
+  u8 rows[96];
+  CHECK(is_refused(Code::kCorruptData, [&] { packed.rows(0, 0, 8, rows); }));
+  packed.rows(0, 8, 8, rows);
+  CHECK(is_refused(Code::kCorruptData, [&] { packed.rows(0, 16, 4, rows); }));
+}
+
 // The bytes of one body. They change only with the version of zstd, which may change them; old ones stay readable.
 void test_golden_bytes() {
   static constexpr u8 kPacked[] = {
@@ -288,6 +306,7 @@ int main(int count, char** arguments) {
   test_blocks_follow_the_items();
   test_bad_plans_and_calls();
   test_damaged_bytes();
+  test_blocks_of_another_size();
   test_golden_bytes();
   return 0;
 }

@@ -42,10 +42,10 @@ def decode(header: bytes | bytearray | memoryview, payload: Array, copy: bool | 
         raise TypeError(f"payload is {payload.dtype} of {payload.ndim} dimensions, not bytes")
     if payload.nbytes < size:
         raise CorruptData(f"the object's header wants {size} bytes of payload, {payload.nbytes} are there")
-    return _Decoder(payload, size, copy).value(node)
+    return Decoder(payload, size, copy).value(node)
 
 
-class _Decoder:
+class Decoder:
     """Builds a value from nodes."""
 
     __slots__ = ("_copy", "_depth", "_payload", "_size", "_writable")
@@ -85,9 +85,13 @@ class _Decoder:
 
     def span(self, offset: Any, size: Any) -> Array:
         """Read-only bytes of the payload."""
+        self.check_span(offset, size)
+        return self._payload[offset : offset + size]
+
+    def check_span(self, offset: Any, size: Any) -> None:
+        """CorruptData unless these bytes lie in the payload."""
         if type(offset) is not int or type(size) is not int or offset < 0 or size < 0 or offset + size > self._size:
             raise CorruptData(f"the object's header points at {offset!r} + {size!r} of {self._size} payload bytes")
-        return self._payload[offset : offset + size]
 
     def raw(self, node: list[Any]) -> bytes:
         """Bytes that lie in the node itself, or in the payload."""
@@ -135,7 +139,7 @@ class _Decoder:
 
 
 _FOREIGN = (bytearray, memoryview, np.generic)
-_Builder: TypeAlias = Callable[[_Decoder, list[Any]], Any]
+_Builder: TypeAlias = Callable[[Decoder, list[Any]], Any]
 
 
 def _expect(node: list[Any], length: int) -> None:
@@ -180,14 +184,14 @@ def _bytes_of(shape: Any, itemsize: int) -> int:
     return math.prod(shape) * itemsize
 
 
-def _mapping(decoder: _Decoder, node: list[Any]) -> list[tuple[Any, Any]]:
+def _mapping(decoder: Decoder, node: list[Any]) -> list[tuple[Any, Any]]:
     keys, values = decoder.values(node[1]), decoder.values(node[2])
     if len(keys) != len(values):
         raise CorruptData(f"the object's header holds {len(keys)} keys for {len(values)} values")
     return list(zip(keys, values, strict=True))
 
 
-def _dict(decoder: _Decoder, node: list[Any]) -> dict[Any, Any]:
+def _dict(decoder: Decoder, node: list[Any]) -> dict[Any, Any]:
     _expect(node, 3)
     pairs = _mapping(decoder, node)
     try:
@@ -196,7 +200,7 @@ def _dict(decoder: _Decoder, node: list[Any]) -> dict[Any, Any]:
         raise CorruptData(f"the object's header holds a key that cannot be one: {error}") from None
 
 
-def _ordered(decoder: _Decoder, node: list[Any]) -> OrderedDict[Any, Any]:
+def _ordered(decoder: Decoder, node: list[Any]) -> OrderedDict[Any, Any]:
     _expect(node, 4)
     pairs = _mapping(decoder, node)
     try:
@@ -211,11 +215,11 @@ def _ordered(decoder: _Decoder, node: list[Any]) -> OrderedDict[Any, Any]:
     return found
 
 
-def _list(decoder: _Decoder, node: list[Any]) -> list[Any]:
+def _list(decoder: Decoder, node: list[Any]) -> list[Any]:
     return decoder.values(node[1:])
 
 
-def _tuple(decoder: _Decoder, node: list[Any]) -> tuple[Any, ...]:
+def _tuple(decoder: Decoder, node: list[Any]) -> tuple[Any, ...]:
     return tuple(decoder.values(node[1:]))
 
 
@@ -225,7 +229,7 @@ def _class(node: list[Any]) -> type:
     return find_class(node[1])
 
 
-def _named(decoder: _Decoder, node: list[Any]) -> Any:
+def _named(decoder: Decoder, node: list[Any]) -> Any:
     cls, values = _class(node), decoder.values(node[2:])
     fields = getattr(cls, "_fields", None)
     if not issubclass(cls, tuple) or not isinstance(fields, tuple):
@@ -235,7 +239,7 @@ def _named(decoder: _Decoder, node: list[Any]) -> Any:
     return tuple.__new__(cls, values)
 
 
-def _dataclass(decoder: _Decoder, node: list[Any]) -> Any:
+def _dataclass(decoder: Decoder, node: list[Any]) -> Any:
     _expect(node, 4)
     cls, names, values = _class(node), node[2], decoder.values(node[3])
     if not dataclasses.is_dataclass(cls) or cls.__new__ is not object.__new__:
@@ -262,7 +266,7 @@ def scalar_of(node: list[Any]) -> Any:
     return np.ndarray((), dtype, bytearray(node[2]))[()] if dtype.itemsize else np.zeros((), dtype)[()]
 
 
-def _int(_: _Decoder, node: list[Any]) -> int:
+def _int(_: Decoder, node: list[Any]) -> int:
     _expect(node, 2)
     try:
         return int(node[1], 16)
@@ -270,14 +274,14 @@ def _int(_: _Decoder, node: list[Any]) -> int:
         raise CorruptData("the object's header holds no integer") from None
 
 
-def _complex(_: _Decoder, node: list[Any]) -> complex:
+def _complex(_: Decoder, node: list[Any]) -> complex:
     _expect(node, 3)
     if type(node[1]) is not float or type(node[2]) is not float:
         raise CorruptData("the object's header holds no complex number")
     return complex(node[1], node[2])
 
 
-def _text(decoder: _Decoder, node: list[Any]) -> str:
+def _text(decoder: Decoder, node: list[Any]) -> str:
     try:
         return decoder.raw(node).decode("utf-8", "surrogatepass")
     except UnicodeDecodeError:
@@ -291,15 +295,15 @@ _BUILDERS: dict[int, _Builder] = {
     Tag.TUPLE: _tuple,
     Tag.NAMED: _named,
     Tag.DATACLASS: _dataclass,
-    Tag.ARRAY: _Decoder.array,
-    Tag.TENSOR: _Decoder.tensor,
+    Tag.ARRAY: lambda decoder, node: decoder.array(node),
+    Tag.TENSOR: lambda decoder, node: decoder.tensor(node),
     Tag.SCALAR: lambda _, node: scalar_of(node),
     Tag.INT: _int,
     Tag.COMPLEX: _complex,
     Tag.TEXT: _text,
-    Tag.BYTES: _Decoder.raw,
+    Tag.BYTES: Decoder.raw,
     Tag.BYTEARRAY: lambda decoder, node: bytearray(decoder.raw(node)),
-    Tag.PICKLE: _Decoder.unpickled,
+    Tag.PICKLE: Decoder.unpickled,
 }
 
 

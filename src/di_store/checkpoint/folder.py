@@ -1,0 +1,107 @@
+"""The folder of a checkpoint: names, small files that appear whole, and which files are no longer needed."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+
+from di_store.base.errors import CorruptData, StoreError
+from di_store.checkpoint.form import Manifest, damaged
+
+MANIFEST = "manifest.json"
+CALL = "call.json"
+"""Written by rank 0: the id of the save that it is making, which the others answer."""
+_OURS = re.compile(r"rank-(\d{5})\.([0-9a-f]{16}\.tree|answer\.json)(\.partial)?")
+_MOST_BYTES = 16 << 20
+
+
+class Folder:
+    """A checkpoint's folder."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fsdecode(path)
+
+    def at(self, name: str) -> str:
+        """The path of a file."""
+        return os.path.join(self.path, name)
+
+    def make(self) -> None:
+        """Make the folder, if it is not there. StoreError: its path names something else."""
+        try:
+            os.makedirs(self.path, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise StoreError(f"{self.path!r} is no folder", remedy="save to another path") from None
+
+    def manifest(self) -> Manifest | None:
+        """That of the newest complete save. Raises CorruptData, LayoutMismatch, OSError."""
+        text = self.small(MANIFEST)
+        return None if text is None else Manifest.unpack(self.at(MANIFEST), text)
+
+    def kept(self) -> Manifest | None:
+        """The same for who replaces it: None also if it is damaged."""
+        try:
+            return self.manifest()
+        except CorruptData:
+            return None
+
+    def remove_all(self, rank: int, kept: set[str]) -> None:
+        """Remove what saves of a rank have left, but for these files."""
+        for name in os.listdir(self.path):
+            match = _OURS.fullmatch(name)
+            if match is not None and int(match[1]) == rank and name not in kept:
+                self.remove(name)
+
+    def small(self, name: str) -> bytes | None:
+        """A small file; None: there is none."""
+        try:
+            with open(self.at(name), "rb") as file:
+                text = file.read(_MOST_BYTES + 1)
+        except FileNotFoundError:
+            return None
+        if len(text) > _MOST_BYTES:
+            raise damaged(self.at(name), "is too long")
+        return text
+
+    def write(self, name: str, text: bytes) -> None:
+        """Write a small file. Whoever reads it, also after a power cut, finds the old text or the new one."""
+        partial = self.at(name + ".partial")
+        with open(partial, "wb") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        self.publish(name)
+
+    def publish(self, name: str) -> None:
+        """Give a complete file, written as `name`.partial, its name."""
+        os.replace(self.at(name + ".partial"), self.at(name))
+        self.sync()
+
+    def sync(self) -> None:
+        """Names that came and went survive a power cut."""
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def remove(self, name: str) -> None:
+        """Remove a file, if it is there."""
+        try:
+            os.unlink(self.at(name))
+        except FileNotFoundError:
+            pass
+
+    def ranks(self) -> set[int]:
+        """Which ranks have files."""
+        return {int(match[1]) for name in os.listdir(self.path) if (match := _OURS.fullmatch(name)) is not None}
+
+
+def tree_name(rank: int) -> str:
+    """A fresh name for a rank's file."""
+    return f"rank-{rank:05d}.{secrets.token_hex(8)}.tree"
+
+
+def answer_name(rank: int) -> str:
+    """The name of a rank's answer to the call."""
+    return f"rank-{rank:05d}.answer.json"

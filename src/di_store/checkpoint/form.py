@@ -1,0 +1,164 @@
+"""What the files of a checkpoint hold: the head of a rank's file, and the manifest. See docs/checkpoints.md."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from di_store import _core
+from di_store.base.dtypes import Array
+from di_store.base.errors import CorruptData, LayoutMismatch
+
+MAGIC = b"DStree\r\n"
+VERSION = 1
+PAGE = 4096
+PIECE_BYTES = 4 << 20
+REMEDY = "load another checkpoint, or save this one again"
+_FIXED = struct.Struct("<8sIIQQQQQ16sII")
+_CRC_AT = 12
+MOST_HEAD_BYTES = 1 << 30
+
+
+def damaged(path: str, why: str) -> CorruptData:
+    """The error of a file that is damaged, or none of ours."""
+    return CorruptData(f"{path!r} {why}", remedy=REMEDY)
+
+
+@dataclass(frozen=True)
+class Head:
+    """The head of a rank's file: how its tree is built, and where its payload lies.
+
+    Attributes:
+        header: as `codec.Encoded.header`.
+        payload_bytes: of the payload.
+        piece_bytes: of the pieces that have a checksum each.
+        crcs: CRC-32C of each piece, uint32.
+        token: 16 random bytes, others in each file.
+        rank, ranks: whose part it is, of how many.
+    """
+
+    header: bytes
+    payload_bytes: int
+    piece_bytes: int
+    crcs: Array
+    token: bytes
+    rank: int
+    ranks: int
+
+    @property
+    def begin(self) -> int:
+        """Where in the file the payload begins."""
+        return begin_of(len(self.header), self.payload_bytes, self.piece_bytes)
+
+    def pack(self) -> bytes:
+        """Its bytes; the CRC-32C of them all stands in the middle, counted as 0."""
+        body = self.header + np.asarray(self.crcs, "<u4").tobytes()
+        sizes = (_FIXED.size + len(body), self.begin, self.payload_bytes, self.piece_bytes, len(self.header))
+        fixed = _FIXED.pack(MAGIC, VERSION, 0, *sizes, self.token, self.rank, self.ranks)
+        crc = _core.crc32c(fixed + body)
+        return fixed[:_CRC_AT] + crc.to_bytes(4, "little") + fixed[_CRC_AT + 4 :] + body
+
+    @staticmethod
+    def crc_of(packed: bytes) -> int:
+        """The checksum in a packed head."""
+        return int.from_bytes(packed[_CRC_AT : _CRC_AT + 4], "little")
+
+    @classmethod
+    def read(cls, path: str) -> tuple[Head, int]:
+        """The head of a file, and its checksum.
+
+        Raises:
+            CorruptData: no such file, or damaged. LayoutMismatch: another version. OSError: of the file system.
+        """
+        with open(path, "rb") as file:
+            raw = file.read(PAGE)
+            if len(raw) < _FIXED.size or not raw.startswith(MAGIC):
+                raise damaged(path, "is no file of a checkpoint")
+            _, version, crc, size, begin, payload, piece, header, token, rank, ranks = _FIXED.unpack_from(raw)
+            if version != VERSION:
+                text = f"{path!r} has version {version} of the format, this process reads {VERSION}"
+                raise LayoutMismatch(text, remedy="use the version of di-store that wrote it")
+            if not _FIXED.size <= size <= MOST_HEAD_BYTES:
+                raise damaged(path, f"has a head of {size} bytes")
+            raw = (raw + file.read(max(size - PAGE, 0)))[:size]
+            end = file.seek(0, 2)
+        if len(raw) < size or _core.crc32c(raw[:_CRC_AT] + bytes(4) + raw[_CRC_AT + 4 :]) != crc:
+            raise damaged(path, "has a head that differs from its checksum")
+        sums_at = _FIXED.size + header
+        if piece == 0 or piece % PAGE or size != sums_at + 4 * -(-payload // piece) or begin != -(-size // PAGE) * PAGE:
+            raise damaged(path, "has a head that contradicts itself")
+        sums = np.frombuffer(raw, "<u4", offset=sums_at)
+        head = cls(raw[_FIXED.size : sums_at], payload, piece, sums, token, rank, ranks)
+        if end < begin + payload:
+            raise damaged(path, f"ends after {end} bytes of {begin + payload}")
+        return head, crc
+
+
+def begin_of(header_bytes: int, payload_bytes: int, piece_bytes: int) -> int:
+    """Where a payload begins: behind a head with such a header."""
+    used = _FIXED.size + header_bytes + 4 * -(-payload_bytes // piece_bytes)
+    return -(-used // PAGE) * PAGE
+
+
+class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A rank's file, as the manifest names it.
+
+    Attributes:
+        file: its name in the folder.
+        crc: checksum of its head, and so of all the file.
+    """
+
+    file: str
+    crc: int
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The manifest: which files are the checkpoint.
+
+    Attributes:
+        id: of the save, the same for all its ranks.
+        parts: by rank.
+    """
+
+    id: str
+    parts: list[Part]
+
+    def pack(self) -> bytes:
+        """Its text: one JSON object."""
+        plain = {"format": "di-store checkpoint", "version": VERSION, "id": self.id, "parts": self.parts}
+        plain["crc"] = _core.crc32c(msgspec.json.encode(plain))
+        return msgspec.json.format(msgspec.json.encode(plain), indent=1) + b"\n"
+
+    @classmethod
+    def unpack(cls, path: str, text: bytes) -> Manifest:
+        """The manifest of a text. Raises as `Head.read`."""
+        try:
+            plain: Any = msgspec.json.decode(text)
+            if not isinstance(plain, dict) or plain.get("format") != "di-store checkpoint":
+                raise ValueError("not ours")
+        except ValueError:
+            raise damaged(path, "is no manifest of a checkpoint, or is damaged") from None
+        if plain.get("version") != VERSION:
+            found = f"{path!r} has version {plain.get('version')!r} of the format, this process reads {VERSION}"
+            raise LayoutMismatch(found, remedy="use the version of di-store that wrote it")
+        crc = plain.pop("crc", None)
+        if crc != _core.crc32c(msgspec.json.encode(plain)):
+            raise damaged(path, "differs from its checksum")
+        try:
+            made = msgspec.convert({"id": plain.get("id"), "parts": plain.get("parts")}, cls)
+        except msgspec.ValidationError as error:
+            raise damaged(path, f"is no manifest: {error}") from None
+        if not made.parts or any("/" in part.file or not part.file.startswith("rank-") for part in made.parts):
+            raise damaged(path, "names files that are none of a checkpoint")
+        return made
+
+
+def extents(parts: Sequence[tuple[int, int, int]]) -> Array:
+    """Address, offset and bytes of the parts of a payload in memory, by their offset, as the core takes them."""
+    ordered = sorted((part for part in parts if part[2]), key=lambda part: part[1])
+    return np.array(ordered, np.uint64).reshape(-1, 3)

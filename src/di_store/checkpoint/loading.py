@@ -1,0 +1,154 @@
+"""`di_store.load`."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+
+from di_store import _core
+from di_store.base.dtypes import Array
+from di_store.base.errors import CorruptData, SchemaMismatch
+from di_store.checkpoint import memory
+from di_store.checkpoint.folder import MANIFEST, Folder
+from di_store.checkpoint.form import Head, Manifest, Part, damaged, extents
+from di_store.checkpoint.memory import Target
+from di_store.checkpoint.saving import THREADS, checked_shard, run
+from di_store.objects.codec import Leaf, build, leaves_of, shown_path, small_spans
+
+
+def load(path: str | os.PathLike[str], *, into: Any = None, shard: tuple[int, int] | None = None) -> Any:
+    """Read a tree that `save` wrote.
+
+    Args:
+        path: the folder.
+        into: a tree with the same arrays and tensors in the same places, of the same types and shapes. They are filled
+            in place, on whatever device they are, and are those of the tree that is returned. The fast way: into
+            new memory a load takes longer, for the first touch of its pages. Containers, numbers and text of `into` are
+            ignored.
+        shard: ``(rank, n)``: the tree that this rank saved, of n. None: that of the only rank, or a list of the trees
+            of all ranks (then `into` is such a list).
+
+    Returns:
+        The tree. Arrays are writable and own their memory; tensors are on the CPU unless they are those of `into`.
+
+    Raises:
+        FileNotFoundError: no such folder. CorruptData: it holds no complete checkpoint, or a file is missing, cut
+            short, damaged, or that of another save; every byte is compared with checksums. LayoutMismatch: another
+            version wrote it. SchemaMismatch: `into` differs; nothing was written to it. ValueError: the checkpoint is
+            one of another number of ranks. TypeError: a class in the tree cannot be imported. After other errors
+            `into` has any content.
+    """
+    wanted = None if shard is None else checked_shard(shard)
+    folder = Folder(path)
+    made = _manifest(folder)
+    while True:
+        try:
+            return _read(folder, made, wanted, into)
+        except FileNotFoundError as error:
+            newer = _manifest(folder)
+            if newer == made:  # else another save has replaced it meanwhile
+                raise damaged(str(error.filename), "is missing") from None
+            made = newer
+
+
+def _manifest(folder: Folder) -> Manifest:
+    made = folder.manifest()
+    if made is not None:
+        return made
+    os.stat(folder.path)
+    raise damaged(folder.path, f"holds no complete checkpoint: there is no {MANIFEST}")
+
+
+def _read(folder: Folder, made: Manifest, shard: tuple[int, int] | None, into: Any) -> Any:
+    count = len(made.parts)
+    if shard is not None and shard[1] != count:
+        raise ValueError(f"shard={shard}: {folder.path!r} was saved by {count} ranks; without shard= all are loaded")
+    ranks = range(count) if shard is None else [shard[0]]
+    several = shard is None and count > 1
+    if several and into is not None and (not isinstance(into, (list, tuple)) or len(into) != count):
+        raise SchemaMismatch(
+            f"{folder.path!r} holds the trees of {count} ranks",
+            remedy="into= is then a list of as many, or give shard=",
+        )
+    trees = [_Tree(folder, made.parts[rank], (rank, count)) for rank in ranks]
+    if into is not None:
+        for tree, given in zip(trees, into if several else [into], strict=True):
+            tree.take(given)
+    values = [tree.read() for tree in trees]
+    return values if several else values[0]
+
+
+class _Tree:
+    """One rank's tree."""
+
+    def __init__(self, folder: Folder, part: Part, shard: tuple[int, int]) -> None:
+        self._path = folder.at(part.file)
+        self._head, crc = Head.read(self._path)
+        # mutant: the-file-of-another-save-is-taken
+        if crc != part.crc or shard != (self._head.rank, self._head.ranks):
+            raise damaged(self._path, "is the file of another save")
+        self._small = self._read_small()
+        self._leaves: list[Leaf] = []
+        self._targets: list[Target] | None = None
+
+    def take(self, into: Any) -> None:
+        """Read into these arrays. Raises SchemaMismatch."""
+        self._leaves = []
+        found, given = leaves_of(self._built(self._listed)), leaves_of(into)
+        wanted = {path: leaf for path, leaf in found.items() if isinstance(leaf, Leaf)}  # the others were pickled
+        for path in [*wanted, *(path for path in given if path not in found)]:
+            name = f"{shown_path(path)!r} of {self._path!r}"
+            if path not in given:
+                raise _mismatch(f"{name} is not in into=")
+            if path not in found:
+                raise _mismatch(f"into= has {shown_path(path)!r}, which is not in {self._path!r}")
+            if (why := memory.misfit(given[path], wanted[path])) is not None:
+                raise _mismatch(f"{name} {why}")
+        places = {id(leaf): given[path] for path, leaf in wanted.items()}
+        if len(places) != len(self._leaves):
+            raise _mismatch(f"{self._path!r} has arrays in places that into= cannot name, such as attributes of a dict")
+        self._targets = [Target(places[id(leaf)], leaf) for leaf in self._leaves]
+
+    def read(self) -> Any:
+        """The value."""
+        if self._targets is None:
+            self._leaves = []
+            self._built(self._listed)
+            self._targets = [Target(memory.fresh(leaf), leaf) for leaf in self._leaves]
+        targets = self._targets
+        places = [(target.address, leaf.offset, leaf.bytes) for target, leaf in zip(targets, self._leaves, strict=True)]
+        self._move(places, targets)
+        for target in targets:
+            target.finish()
+        values = iter(targets)
+        return self._built(lambda leaf: next(values).value)
+
+    def _listed(self, leaf: Leaf) -> Leaf:
+        self._leaves.append(leaf)
+        return leaf
+
+    def _built(self, leaf: Any) -> Any:
+        try:
+            return build(self._head.header, leaf, lambda offset, size: self._small[offset, size])
+        except CorruptData as error:
+            raise damaged(self._path, f"is damaged: {error.message}") from None
+
+    def _read_small(self) -> dict[tuple[int, int], Array]:
+        try:
+            spans = small_spans(self._head.header)
+        except CorruptData as error:
+            raise damaged(self._path, f"is damaged: {error.message}") from None
+        found = {span: np.empty(span[1], np.uint8) for span in spans}
+        self._move([(memory.address(at), *span) for span, at in found.items() if span[1]], found)
+        return found
+
+    def _move(self, places: list[tuple[int, int, int]], owners: Any) -> None:
+        head, where = self._head, extents(places)
+        sizes = (head.begin, head.payload_bytes, head.piece_bytes)
+        run(_core.PieceReader(self._path, *sizes, where, head.crcs, THREADS, owners))
+
+
+def _mismatch(text: str) -> SchemaMismatch:
+    return SchemaMismatch(text, remedy="into= has the same arrays in the same places as the tree that was saved")

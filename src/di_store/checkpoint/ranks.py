@@ -1,0 +1,117 @@
+"""How the ranks of one save find each other, by files alone.
+
+Rank 0 begins by writing a *call* with an id that never was before. Each other rank, when its file is complete, answers
+the call it finds: its answer names the id and its file. If the call changes, it answers again, since the one before was
+left by a save that did not come to its end. When rank 0 has all answers to its own call, it writes the manifest, and
+every rank that finds its file in there has been saved. So a file that an interrupted save has left is never part of a
+later one: no rank of the later one has answered with it.
+
+Needs no locks, which network filesystems may not have, only that a rename replaces a file all at once.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import TypeVar
+
+import msgspec
+
+from di_store.checkpoint.folder import CALL, MANIFEST, Folder, answer_name
+from di_store.checkpoint.form import Manifest, Part
+from di_store.runtime.waits import Wait
+
+_SECONDS = 0.02
+"""Between two looks at the folder."""
+
+
+class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What rank 0 asks the others: their part of this save, of so many ranks."""
+
+    id: str
+    ranks: int
+
+
+class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a rank answers: the call, and its file."""
+
+    call: Call
+    part: Part
+
+
+_File = TypeVar("_File", Call, Answer)
+
+
+def _read(folder: Folder, name: str, kind: type[_File]) -> _File | None:
+    text = folder.small(name)
+    if text is None:
+        return None
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except msgspec.DecodeError:
+        return None  # of another version, or damaged: as if it were not there, it will be replaced
+
+
+def call(folder: Folder, ranks: int) -> Call:
+    """Rank 0: begin a save."""
+    made = Call(secrets.token_hex(16), ranks)
+    if ranks > 1:
+        folder.write(CALL, msgspec.json.encode(made))
+    return made
+
+
+def kept_answer(folder: Folder, rank: int) -> str | None:
+    """The file of this rank that the present call may still take up, as an earlier attempt has answered with it."""
+    given, called = _read(folder, answer_name(rank), Answer), _read(folder, CALL, Call)
+    return given.part.file if given is not None and given.call == called else None
+
+
+def gather(folder: Folder, called: Call, own: Part, wait: Wait) -> Manifest:
+    """Rank 0: wait for all answers, and write the manifest.
+
+    Raises:
+        Timeout: some ranks have not answered.
+    """
+    parts: dict[int, Part] = {0: own}
+    while True:
+        for rank in range(1, called.ranks):
+            if rank not in parts:
+                given = _read(folder, answer_name(rank), Answer)
+                # mutant: an-answer-to-an-older-call-counts
+                if given is not None and given.call == called:
+                    parts[rank] = given.part
+        if len(parts) == called.ranks:
+            break
+        missing = [rank for rank in range(called.ranks) if rank not in parts]
+        _sleep(wait, f"rank {missing[0]} and {len(missing) - 1} more of {called.ranks} have not saved their part")
+    made = Manifest(called.id, [parts[rank] for rank in range(called.ranks)])
+    folder.write(MANIFEST, made.pack())
+    folder.remove(CALL)
+    return made
+
+
+def answer(folder: Folder, rank: int, ranks: int, own: Part, wait: Wait) -> Manifest:
+    """Another rank: answer the call, and wait for the manifest.
+
+    Raises:
+        Timeout: rank 0 did not call so many ranks, or others have not answered.
+    """
+    answered: Call | None = None
+    while True:
+        # The call before the manifest: rank 0 calls anew only after it has written the manifest of the call before.
+        called, made = _read(folder, CALL, Call), folder.kept()
+        if made is not None and own in made.parts:
+            return made
+        if called is not None and called != answered and called.ranks == ranks:
+            folder.write(answer_name(rank), msgspec.json.encode(Answer(called, own)))
+            answered = called
+        if answered is None:
+            other = "" if called is None else f": it calls for {called.ranks} ranks"
+            _sleep(wait, f"rank 0 has not begun to save to {folder.path!r} as one of {ranks} ranks{other}")
+        else:
+            _sleep(wait, f"rank 0 waits for the part of some other of the {ranks} ranks")
+
+
+def _sleep(wait: Wait, reason: str) -> None:
+    if wait.left <= 0:
+        raise wait.failure(f"{reason}; all ranks call save() at about the same time, from a process or thread each")
+    wait.sleep(_SECONDS, reason)

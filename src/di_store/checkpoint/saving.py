@@ -1,0 +1,113 @@
+"""`di_store.save`."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from typing import Any
+
+from di_store import _core
+from di_store.base import config
+from di_store.checkpoint import ranks
+from di_store.checkpoint.folder import Folder, answer_name, tree_name
+from di_store.checkpoint.form import PIECE_BYTES, Head, Part, begin_of, extents
+from di_store.checkpoint.memory import address
+from di_store.objects.codec import Encoded, encode
+from di_store.runtime.waits import SLICE_SECONDS, Wait, check_timeout
+
+THREADS = 4
+"""Each has a buffer of one piece. Four are enough for disks that want several requests at once."""
+
+
+def save(
+    path: str | os.PathLike[str], tree: Any, *, shard: tuple[int, int] | None = None, timeout: float | None = 600.0
+) -> None:
+    """Write a tree of arrays and tensors to a folder, all at once: until the end `load` finds what was there before.
+
+    Bytes go from the arrays' memory to the disk past the page cache, by several threads and without the interpreter's
+    lock; nobody may write to the arrays meanwhile. When `save` returns, all of it is on disk, and files of the save
+    before are gone. A save that was interrupted leaves the one before readable; the next one removes what it left.
+
+    Args:
+        path: a folder; made if it is not there. On a filesystem that all ranks see.
+        tree: as `Store.put` takes it: nested dicts, lists, tuples and dataclasses of numpy arrays, torch tensors of any
+            device, numbers, text, bytes; anything else by pickle.
+        shard: ``(rank, n)``: n processes or threads save at the same time, each a tree of its own, which may differ in
+            everything. The call returns when all of them are saved. None: ``(0, 1)``.
+        timeout: seconds to wait for the other ranks once this rank's file is written; None: no limit.
+
+    Raises:
+        StoreFull: the filesystem has no room; it is set aside before anything is written. Timeout: other ranks did not
+            come. AccessDenied, StoreError, OSError: the folder cannot be written. TypeError: something in the tree does
+            not pickle. ValueError: no such rank.
+
+    Cost:
+        One copy of the tree through 16 MiB of buffers, at the speed of the disk. Tensors on a GPU and arrays with gaps
+        are copied to memory first, all of them.
+    """
+    rank, count = checked_shard(shard)
+    seconds = check_timeout(timeout)
+    encoded = encode(tree)
+    folder = Folder(path)
+    folder.make()
+    called = ranks.call(folder, count) if rank == 0 else None
+    _clean(folder, rank)
+    own = _write(folder, encoded, rank, count)
+    wait = Wait(None, seconds, f"save(shard=({rank}, {count}))")
+    if called is not None:
+        ranks.gather(folder, called, own, wait)
+    else:
+        ranks.answer(folder, rank, count, own, wait)
+    # Each rank removes its own files only: another one may be at its next save by now.
+    for gone in {rank} | (folder.ranks() - set(range(count)) if rank == 0 else set()):
+        folder.remove_all(gone, {own.file})
+
+
+def checked_shard(shard: tuple[int, int] | None) -> tuple[int, int]:
+    """Rank and number of ranks. Raises TypeError, ValueError."""
+    if shard is None:
+        return 0, 1
+    if not isinstance(shard, (tuple, list)) or len(shard) != 2:
+        raise TypeError(f"shard={shard!r}: give (rank, number of ranks)")
+    count = config.count("shard", shard[1], minimum=1, maximum=99_999)
+    return config.count("shard", shard[0], minimum=0, maximum=count - 1, why="ranks are 0 to n - 1 of n"), count
+
+
+def _clean(folder: Folder, rank: int) -> None:
+    """Remove what interrupted saves of this rank have left, but for a file that is to become part of a checkpoint."""
+    made, answered = folder.kept(), ranks.kept_answer(folder, rank)
+    kept = set() if made is None else {part.file for part in made.parts}
+    folder.remove_all(rank, kept | ({answered, answer_name(rank)} if answered is not None else set()))
+
+
+def _write(folder: Folder, encoded: Encoded, rank: int, count: int) -> Part:
+    """Write this rank's file."""
+    name, token = tree_name(rank), secrets.token_bytes(16)
+    partial = folder.at(name + ".partial")
+    begin = begin_of(len(encoded.header), encoded.payload_bytes, PIECE_BYTES)
+    places = [
+        (address(buffer), offset, size)
+        for buffer, offset, size in zip(encoded.buffers, encoded.offsets, encoded.sizes, strict=True)
+    ]
+    try:
+        writer = _core.PieceWriter(
+            partial, begin, encoded.payload_bytes, PIECE_BYTES, extents(places), THREADS, encoded.buffers
+        )
+        # mutant: the-checkpoint-before-goes-first
+        run(writer)
+        head = Head(encoded.header, encoded.payload_bytes, PIECE_BYTES, writer.crcs(), token, rank, count)
+        writer.finish(packed := head.pack())
+        folder.publish(name)
+    except BaseException:
+        folder.remove(name + ".partial")
+        raise
+    return Part(name, Head.crc_of(packed))
+
+
+def run(moving: _core.PieceWriter | _core.PieceReader) -> None:
+    """Wait for the threads; an exception of a signal handler ends them."""
+    try:
+        while not moving.wait(SLICE_SECONDS):
+            pass
+    finally:
+        moving.stop()

@@ -1,0 +1,52 @@
+"""A save that dies at its n-th step."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Any
+
+import numpy as np
+
+import di_store
+from di_store import _core
+
+CALLS = ("replace", "fsync", "unlink", "open", "listdir")
+VALUES = 3_000_000  # int32: three pieces
+
+
+def tree(value: int) -> dict[str, Any]:
+    return {"a": np.full(VALUES, value, "i4"), "step": value}
+
+
+def die_at(step: int) -> None:
+    """Kill this process when it makes its `step`-th call, before the call has any effect."""
+    left = [step]
+
+    def counted(call: Any) -> Any:
+        def instead(*given: Any, **named: Any) -> Any:
+            left[0] -= 1
+            if left[0] == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return call(*given, **named)
+
+        return instead
+
+    for name in CALLS:
+        setattr(os, name, counted(getattr(os, name)))
+
+
+def main(folder: str, value: int, rank: int, ranks: int, fault: str, step: int) -> None:
+    """Save, and die at a step of `fault`: a fault point of the core, or "python" for the package's own system calls.
+
+    Exit status 3: the other ranks did not come.
+    """
+    if fault == "python":
+        die_at(step)
+    elif fault:
+        _core.arm_fault(f"{fault}:{step}")
+    try:
+        di_store.save(folder, tree(value), shard=(rank, ranks), timeout=0.4 if fault else 60)
+    except di_store.Timeout:
+        sys.exit(3)

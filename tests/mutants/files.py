@@ -1,0 +1,45 @@
+"""Mutants of what is written to disk, and of its forms."""
+
+from __future__ import annotations
+
+from mutants.mutant import Mutant
+
+FOLDER = "tests/checkpoint"
+
+MUTANTS = [
+    Mutant(
+        "pieces-are-not-verified",
+        "checkpoint",
+        "crc32c(to, piece.bytes) == crcs_[piece.number]",
+        "true",
+        ("native:test_pieces", f"{FOLDER}/test_damage.py::test_every_flipped_byte_is_noticed"),
+    ),
+    Mutant(
+        "unpacked-blocks-may-be-short",
+        "checkpoint",
+        "size != to.size()",
+        "ZSTD_isError(size)",
+        ("native:test_packing",),
+    ),
+    Mutant(
+        "an-answer-to-an-older-call-counts",
+        "checkpoint",
+        "given is not None and given.call == called",
+        "given is not None",
+        (f"{FOLDER}/test_save_load.py::test_a_rank_of_an_interrupted_save_is_not_taken_up",),
+    ),
+    Mutant(
+        "the-file-of-another-save-is-taken",
+        "checkpoint",
+        "crc != part.crc or ",
+        "",
+        (f"{FOLDER}/test_damage.py::test_the_file_of_another_save",),
+    ),
+    Mutant(
+        "the-checkpoint-before-goes-first",
+        "checkpoint",
+        "        run(writer)\n",
+        '        folder.remove("manifest.json")\n        run(writer)\n',
+        (f"{FOLDER}/test_kills.py::test_killed_at_every_step",),
+    ),
+]
