@@ -134,6 +134,14 @@ int write_small(const std::string& folder, const std::string& name, const std::s
   return number != 0 ? number : sync_folder(folder);
 }
 
+int blocks_of(const std::string& path, u64* bytes) {
+  struct stat info{};
+  if (lstat(path.c_str(), &info) != 0) return errno;
+  if (!S_ISREG(info.st_mode)) return EINVAL;
+  *bytes = static_cast<u64>(info.st_blocks) * 512;
+  return 0;
+}
+
 bool is_folder(const std::string& path) {
   struct stat info{};
   return stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
@@ -219,6 +227,7 @@ int filesystem_of(const std::string& path, Filesystem* found) {
   const u64 magic = static_cast<u32>(info.f_type);  // signed on some machines
   const bool fuse = magic == kFuse && stat(path.c_str(), &folder) == 0;
   name_filesystem(magic, fuse ? mount_type(folder.st_dev) : "", found);
+  if (refused("file.network") != 0) found->network = true;
   found->free_bytes = static_cast<u64>(info.f_bavail) * static_cast<u64>(info.f_bsize);
   found->total_bytes = static_cast<u64>(info.f_blocks) * static_cast<u64>(info.f_bsize);
   return 0;

@@ -19,8 +19,9 @@ int list_folder(const std::string& path, std::vector<std::string>* names);
 // A whole small file. Written all at once: a reader sees the old or the new text, also after a power cut.
 int read_small(const std::string& path, std::string* text, u64 most = 65536);  // EFBIG: it is longer
 int write_small(const std::string& folder, const std::string& name, const std::string& text);
-bool is_folder(const std::string& path);   // follows symbolic links
-int may_write(const std::string& folder);  // whether this user may make files there: 0, EACCES, EROFS …
+int blocks_of(const std::string& path, u64* bytes);  // that a file takes; EINVAL: no plain file
+bool is_folder(const std::string& path);             // follows symbolic links
+int may_write(const std::string& folder);            // whether this user may make files there: 0, EACCES, EROFS …
 
 struct Filesystem {
   std::string kind;      // "ext4", "nfs", "fuse.sshfs" …; a number when unknown
@@ -28,7 +29,7 @@ struct Filesystem {
   u64 free_bytes = 0;    // that this user may take
   u64 total_bytes = 0;
 };
-int filesystem_of(const std::string& path, Filesystem* found);
+int filesystem_of(const std::string& path, Filesystem* found);  // fault point "file.network": it counts as one
 // From f_type of statfs, and the type in /proc/self/mountinfo, which says what is behind FUSE ("" when unknown).
 void name_filesystem(u64 magic, const std::string& mount_type, Filesystem* found);
 

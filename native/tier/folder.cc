@@ -1,0 +1,247 @@
+// See folder.h.
+#include "tier/folder.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+
+#include "os/direct.h"
+#include "tier/crc32c.h"
+#include "tier/segment_reader.h"
+
+namespace di {
+
+namespace {
+
+constexpr const char* kEpochName = "epoch";
+constexpr const char* kFormat = "di-store-tier";
+
+[[noreturn]] void refuse(const std::string& path, const std::string& why, const std::string& remedy) {
+  throw Error(Code::kInvalid, path + " cannot hold a store: " + why + "; " + remedy).told();
+}
+
+std::string parent_of(const std::string& path) {
+  const u64 end = path.find_last_not_of('/');
+  const u64 slash = path.rfind('/', end);
+  return slash == 0 || slash == std::string::npos ? "/" : path.substr(0, slash);
+}
+
+// The folder, made if need be, on a filesystem that can hold a store.
+void prepare(const std::string& path) {
+  if (path.empty() || path[0] != '/') refuse(path, "the path is relative", "give the whole path");
+  if (!os::is_folder(path)) {
+    const std::string parent = parent_of(path);
+    if (!os::is_folder(parent)) refuse(path, "there is no folder " + parent, "make it (mkdir -p " + parent + ")");
+    const int number = os::make_folder(path);
+    if (number == EEXIST) {
+      if (!os::is_folder(path)) refuse(path, "it is no folder", "remove it, or choose another path");
+    } else if (number != 0) {
+      throw os::file_error("the folder " + path + " cannot be made", number);
+    }
+  }
+  os::Filesystem found;
+  if (const int number = os::filesystem_of(path, &found))
+    throw os::file_error("the filesystem of " + path + " cannot be looked at", number);
+  if (found.network)
+    refuse(path, "its filesystem is " + found.kind + ", which other machines may share", "choose a local disk");
+  if (const int number = os::may_write(path)) throw os::file_error("the folder " + path + " cannot be used", number);
+}
+
+std::string epoch_text(const Uuid& uuid, u64 epoch) {
+  std::string text = std::string(kFormat) + " " + std::to_string(kSegmentVersion) + " ";
+  char digits[12];
+  for (const u8 byte : uuid) {
+    std::snprintf(digits, sizeof digits, "%02x", byte);
+    text += digits;
+  }
+  text += " " + std::to_string(epoch) + " ";
+  std::snprintf(digits, sizeof digits, "%08x\n", crc32c(text.data(), text.size()));
+  return text + digits;
+}
+
+bool parse_epoch(const std::string& text, Uuid* uuid, u64* epoch) {
+  char hex[33] = {};
+  unsigned long long number = 0;
+  if (std::sscanf(text.c_str(), "di-store-tier %*u %32[0-9a-f] %llu", hex, &number) != 2 || hex[31] == 0) return false;
+  for (u64 i = 0; i < uuid->size(); ++i) {
+    unsigned byte = 0;
+    std::sscanf(hex + 2 * i, "%2x", &byte);
+    (*uuid)[i] = static_cast<u8>(byte);
+  }
+  *epoch = number;
+  return text == epoch_text(*uuid, number);
+}
+
+std::string pids_text(const std::vector<u32>& pids) {
+  std::string text;
+  for (const u32 pid : pids) text += (text.empty() ? "pid " : ", ") + std::to_string(pid);
+  return text;
+}
+
+}  // namespace
+
+// ---------------------------------------------------------------------------------------------------------- open
+void TierFolder::lock_open(os::LockFile* file, Deadline deadline) const {
+  const std::string path = path_ + "/open.lock";
+  if (const int number = file->open(path)) throw os::file_error("the file " + path + " cannot be opened", number);
+  u64 slice_ns = 100'000;
+  for (;;) {
+    const int number = file->lock_exclusive();
+    if (number == 0) return;
+    if (number != EWOULDBLOCK) throw os::file_error("the file " + path + " cannot be locked", number);
+    if (deadline.over()) {
+      const std::string culprit = pids_text(file->holders());
+      throw Error(Code::kTimeout,
+                  "waited for the file " + path + ", locked by " + (culprit.empty() ? "another process" : culprit) +
+                      " that opens the folder; raise timeout=",
+                  culprit)
+          .told();
+    }
+    const os::Blocking scope;
+    os::sleep_ns(deadline.left_ns(slice_ns));
+    slice_ns = std::min<u64>(slice_ns * 2, 10'000'000);
+  }
+}
+
+namespace {
+
+// Unlocks at the end of its scope, and not only closes: a child that another thread forks meanwhile has the file open.
+class OpenLock {
+ public:
+  os::LockFile file;
+  ~OpenLock() {
+    if (file.is_open()) file.unlock();
+  }
+};
+
+}  // namespace
+
+TierFolder TierFolder::open(const std::string& path, Deadline deadline) {
+  prepare(path);
+  TierFolder folder(path);
+  OpenLock opening;
+  folder.lock_open(&opening.file, deadline);
+  const std::string alive = path + "/alive.lock";
+  int number = folder.alive_.open(alive);
+  if (number == 0) number = folder.alive_.lock_exclusive();
+  if (number == EWOULDBLOCK) {
+    const std::string culprit = pids_text(folder.alive_.holders());
+    throw Error(Code::kStoreError,
+                "another store lives in " + path + (culprit.empty() ? "" : " (" + culprit + ")") +
+                    "; attach to it by its name, end its processes, or choose another folder",
+                culprit)
+        .told();
+  }
+  if (number != 0) throw os::file_error("the file " + alive + " cannot be locked", number);
+  const bool known = folder.read_epoch();
+  if (!known) {
+    if (!folder.segments().empty())
+      throw Error(Code::kCorruptData, "the folder " + path + " holds segments but no file " + kEpochName +
+                                          ", which says whose they are; put it back, or move the segments away")
+          .told();
+    os::random_bytes(folder.uuid_.data(), folder.uuid_.size());
+  }
+  DI_FAULT("folder.before_epoch");
+  folder.raise_epoch();
+  DI_FAULT("folder.after_epoch");
+  // Not in one step: whoever else asks for alive.lock holds open.lock.
+  number = folder.alive_.lock_shared();
+  if (number != 0) throw os::file_error("the file " + alive + " cannot be locked", number);
+  return folder;
+}
+
+TierFolder TierFolder::join(const std::string& path, const Uuid& uuid, u64 epoch, Deadline deadline) {
+  TierFolder folder(path);
+  OpenLock opening;
+  folder.lock_open(&opening.file, deadline);
+  const std::string alive = path + "/alive.lock";
+  int number = folder.alive_.open(alive);
+  if (number == 0) number = folder.alive_.lock_shared();
+  if (number != 0) throw os::file_error("the file " + alive + " cannot be locked", number);
+  if (!folder.read_epoch() || folder.uuid_ != uuid || folder.epoch_ != epoch)
+    throw Error(Code::kStoreError,
+                "the folder " + path + " does not belong to this store any more; open the store anew")
+        .told();
+  return folder;
+}
+
+bool TierFolder::read_epoch() {
+  const std::string path = path_ + "/" + kEpochName;
+  std::string text;
+  const int number = os::read_small(path, &text, 256);
+  if (number == ENOENT) return false;
+  if (number != 0 && number != EFBIG) throw os::file_error("the file " + path + " cannot be read", number);
+  unsigned version = 0;
+  if (std::sscanf(text.c_str(), "di-store-tier %u ", &version) == 1 && version != kSegmentVersion)
+    throw Error(Code::kLayoutMismatch, "the folder " + path_ + " was written by another version of Di-store (format " +
+                                           std::to_string(version) + ", this one has " +
+                                           std::to_string(kSegmentVersion) + "); use that one, or another folder")
+        .told();
+  if (number != 0 || !parse_epoch(text, &uuid_, &epoch_))
+    throw Error(Code::kCorruptData, "the file " + path + " is damaged; choose another folder").told();
+  return true;
+}
+
+void TierFolder::raise_epoch() {
+  ++epoch_;
+  if (const int number = os::write_small(path_, kEpochName, epoch_text(uuid_, epoch_)))
+    throw os::file_error("the file " + path_ + "/" + kEpochName + " cannot be written", number);
+}
+
+// ------------------------------------------------------------------------------------------------------- segments
+u64 TierFolder::free_bytes() const {
+  os::Filesystem found;
+  if (const int number = os::filesystem_of(path_, &found))
+    throw os::file_error("the filesystem of " + path_ + " cannot be looked at", number);
+  return found.free_bytes;
+}
+
+void TierFolder::check_space(u64 capacity) const {
+  u64 room = free_bytes();
+  for (const SegmentFile& file : segments()) room += file.bytes;
+  if (room < capacity)
+    throw Error(Code::kStoreFull, "disk_capacity=" + std::to_string(capacity) + " does not fit: the filesystem of " +
+                                      path_ + " has room for " + std::to_string(room) +
+                                      " bytes; free space there, or give less")
+        .told();
+}
+
+std::vector<SegmentFile> TierFolder::segments() const {
+  std::vector<std::string> names;
+  if (const int number = os::list_folder(path_, &names))
+    throw os::file_error("the folder " + path_ + " cannot be read", number);
+  std::vector<SegmentFile> found;
+  for (const std::string& name : names) {
+    SegmentFile file;
+    if (!parse_segment_name(name, &file.number)) continue;
+    if (os::blocks_of(path_ + "/" + name, &file.bytes) == 0) found.push_back(file);  // else it has just gone
+  }
+  std::sort(found.begin(), found.end(), [](const SegmentFile& a, const SegmentFile& b) { return a.number < b.number; });
+  return found;
+}
+
+void TierFolder::remove_segment(u32 number) const {
+  const int failed = os::remove_file(segment_path(number));
+  if (failed != 0 && failed != ENOENT)
+    throw os::file_error("the segment " + segment_path(number) + " cannot be removed", failed);
+}
+
+Swept TierFolder::sweep(const std::function<bool(const SegmentHeader&)>& keep) const {
+  Swept swept;
+  for (const SegmentFile& file : segments()) {
+    SegmentReader reader;
+    const SegmentState state = reader.open(segment_path(file.number), uuid_);
+    if (state == SegmentState::kForeign || state == SegmentState::kOtherVersion) {
+      ++swept.foreign;
+      continue;
+    }
+    const bool named = state == SegmentState::kSound && reader.header().number == file.number;
+    if (named && keep(reader.header())) continue;
+    remove_segment(file.number);
+    ++swept.removed;
+    swept.removed_bytes += file.bytes;
+  }
+  return swept;
+}
+
+}  // namespace di
