@@ -5,6 +5,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "os/filesystem.h"
 #include "tier/crc32c.h"
 
 namespace di {
@@ -107,10 +108,13 @@ Extent PieceThreads::part(const Extent& extent, const Piece& piece) {
 PieceWriter::PieceWriter(PieceFile layout, std::vector<Extent> extents, u32 threads)
     : PieceThreads(std::move(layout), std::move(extents)), crcs_(layout_.pieces()) {
   const u64 pages = (layout_.payload_bytes + os::kDirectBytes - 1) & ~(os::kDirectBytes - 1);
-  if (const int number = file_.open(layout_.path, os::FileAccess::kCreate))
-    throw failed(layout_.path, " cannot be made", number);
-  if (const int number = file_.preallocate(layout_.begin + pages))
-    throw failed(layout_.path, " cannot be made", number);
+  if (const int number = file_.open(layout_.path, os::FileAccess::kReadWrite))
+    throw failed(layout_.path, " cannot be opened", number);
+  os::Filesystem where;
+  // Many network filesystems cannot set room aside, and it would be written twice.
+  if (os::filesystem_of(layout_.path, &where) != 0 || !where.network)
+    if (const int number = file_.preallocate(layout_.begin + pages))
+      throw failed(layout_.path, " cannot be written", number);
   std::vector<u64> all(layout_.pieces());
   std::iota(all.begin(), all.end(), u64{0});
   start(std::move(all), threads);

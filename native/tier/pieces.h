@@ -79,10 +79,11 @@ class PieceThreads {
   u32 pid_;
 };
 
-// Writes a new file: the payload first, then the head in front of it. Without finish() the file has no valid head.
+// Writes a file that is there and empty: the payload first, then the head in front of it. Without finish() the file has
+// no valid head.
 class PieceWriter : public PieceThreads {
  public:
-  // kStoreError when there is such a file, kStoreFull when the filesystem has no room: it is set aside here.
+  // kStoreFull when the filesystem has no room: it is set aside here, but for network filesystems.
   PieceWriter(PieceFile layout, std::vector<Extent> extents, u32 threads);
   ~PieceWriter() override { stop(); }
   // Of each piece, when wait() has returned true.

@@ -111,6 +111,7 @@ def test_a_fork_while_a_save_goes_on(tmp_path: Path) -> None:
     """The child has none of the threads: it ends as usual, and saves on its own."""
     memory = np.zeros(64 << 20, np.uint8)
     extents = np.array([[memory.ctypes.data, 0, memory.nbytes]], np.uint64)
+    (tmp_path / "file").touch()
     writer = _core.PieceWriter(str(tmp_path / "file"), 4_096, memory.nbytes, 1 << 20, extents, 2, memory)
 
     def run() -> None:

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import di_store
+from di_store.checkpoint import loading
 
 Pair = collections.namedtuple("Pair", "left right")
 
@@ -252,6 +253,30 @@ def test_a_load_while_others_save(tmp_path: Path) -> None:
             assert (loaded == loaded[0]).all()
 
     assert at_once(2, read) == [None, None]
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_load_that_a_save_overtakes(times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files that the manifest named are gone when they are opened, or between two reads of one."""
+    di_store.save(tmp_path, "x" * 5_000)
+    read, saves = loading.Head.read, [1] * times
+
+    def overtaken(path: str) -> Any:
+        if saves and times == 1:
+            di_store.save(tmp_path, "y" * saves.pop())
+        head = read(path)
+        if saves:
+            di_store.save(tmp_path, "y" * saves.pop())
+        return head
+
+    monkeypatch.setattr(loading.Head, "read", overtaken)
+    assert di_store.load(tmp_path) == "y"
+
+
+def test_files_have_the_usual_permissions(tmp_path: Path) -> None:
+    (tmp_path / "plain").write_text("")
+    di_store.save(tmp_path, 1)
+    assert {path.stat().st_mode for path in tmp_path.iterdir()} == {(tmp_path / "plain").stat().st_mode}
 
 
 def test_folders_that_hold_none(tmp_path: Path) -> None:

@@ -33,6 +33,10 @@ class Folder:
         except (FileExistsError, NotADirectoryError):
             raise StoreError(f"{self.path!r} is no folder", remedy="save to another path") from None
 
+    def create(self, name: str) -> None:
+        """Make an empty file, with the permissions that this process gives new files."""
+        os.close(os.open(self.at(name), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
+
     def manifest(self) -> Manifest | None:
         """That of the newest complete save. Raises CorruptData, LayoutMismatch, OSError."""
         text = self.small(MANIFEST)

@@ -9,7 +9,7 @@ import numpy as np
 
 from di_store import _core
 from di_store.base.dtypes import Array
-from di_store.base.errors import CorruptData, SchemaMismatch
+from di_store.base.errors import CorruptData, SchemaMismatch, StoreError
 from di_store.checkpoint import memory
 from di_store.checkpoint.folder import MANIFEST, Folder
 from di_store.checkpoint.form import Head, Manifest, Part, damaged, extents
@@ -46,11 +46,14 @@ def load(path: str | os.PathLike[str], *, into: Any = None, shard: tuple[int, in
     while True:
         try:
             return _read(folder, made, wanted, into)
-        except FileNotFoundError as error:
+        except (FileNotFoundError, StoreError) as error:
             newer = _manifest(folder)
-            if newer == made:  # else another save has replaced it meanwhile
+            if newer != made:  # another save has replaced it, and removed its files
+                made = newer
+            elif isinstance(error, FileNotFoundError):
                 raise damaged(str(error.filename), "is missing") from None
-            made = newer
+            else:
+                raise
 
 
 def _manifest(folder: Folder) -> Manifest:

@@ -86,6 +86,7 @@ def gather(folder: Folder, called: Call, own: Part, wait: Wait) -> Manifest:
     made = Manifest(called.id, [parts[rank] for rank in range(called.ranks)])
     folder.write(MANIFEST, made.pack())
     folder.remove(CALL)
+    folder.remove(CALL + ".partial")
     return made
 
 

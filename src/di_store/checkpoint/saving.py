@@ -89,6 +89,7 @@ def _write(folder: Folder, encoded: Encoded, rank: int, count: int) -> Part:
         (address(buffer), offset, size)
         for buffer, offset, size in zip(encoded.buffers, encoded.offsets, encoded.sizes, strict=True)
     ]
+    folder.create(name + ".partial")
     try:
         writer = _core.PieceWriter(
             partial, begin, encoded.payload_bytes, PIECE_BYTES, extents(places), THREADS, encoded.buffers
