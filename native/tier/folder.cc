@@ -42,6 +42,7 @@ void prepare(const std::string& path) {
   os::Filesystem found;
   if (const int number = os::filesystem_of(path, &found))
     throw os::file_error("the filesystem of " + path + " cannot be looked at", number);
+  // mutant: stores-on-shared-filesystems
   if (found.network)
     refuse(path, "its filesystem is " + found.kind + ", which other machines may share", "choose a local disk");
   if (const int number = os::may_write(path)) throw os::file_error("the folder " + path + " cannot be used", number);
@@ -123,6 +124,7 @@ TierFolder TierFolder::open(const std::string& path, Deadline deadline) {
   folder.lock_open(&opening.file, deadline);
   const std::string alive = path + "/alive.lock";
   int number = folder.alive_.open(alive);
+  // mutant: stores-share-a-folder
   if (number == 0) number = folder.alive_.lock_exclusive();
   if (number == EWOULDBLOCK) {
     const std::string culprit = pids_text(folder.alive_.holders());

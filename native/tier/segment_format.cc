@@ -50,6 +50,7 @@ bool is_sound(const SegmentHeader& header) {
 }
 
 bool is_sound(const RecordHeader& record, const SegmentHeader& segment, u64 pages) {
+  // mutant: headers-of-records-are-not-verified
   if (record.magic != kRecordMagic || record.crc != crc_of(record, segment.crc)) return false;
   if (record.incarnation != segment.incarnation || record.page == 0 || record.head_bytes > kMostHeadBytes) return false;
   if (record.codec == 0 && record.raw_bytes != record.stored_bytes) return false;

@@ -6,7 +6,67 @@ from mutants.mutant import Mutant
 
 FOLDER = "tests/checkpoint"
 
+TIER = [
+    Mutant(
+        "pages-of-bodies-are-not-verified",
+        "tier",
+        "page < pages",
+        "page < 0",
+        ("native:test_crc32c", "native:test_read_pool"),
+    ),
+    Mutant(
+        "headers-of-records-are-not-verified",
+        "tier",
+        " || record.crc != crc_of(record, segment.crc)",
+        "",
+        ("native:test_segments_fuzz",),
+    ),
+    Mutant(
+        "heads-of-records-are-not-verified",
+        "tier",
+        "!there || crc32c(head.data(), head.size(), header_.crc) != record.head_crc",
+        "!there",
+        ("native:test_segments_fuzz",),
+    ),
+    Mutant(
+        "records-follow-no-order",
+        "tier",
+        " || record.page != walk->end_page",
+        "",
+        ("native:test_segments",),
+    ),
+    Mutant(
+        "stores-share-a-folder",
+        "tier",
+        "lock_exclusive",
+        "lock_shared",
+        ("native:test_tier_folder",),
+    ),
+    Mutant(
+        "stores-on-shared-filesystems",
+        "tier",
+        "found.network",
+        "found.kind.empty()",
+        ("native:test_tier_folder",),
+    ),
+    Mutant(
+        "children-write-segments",
+        "tier",
+        "pid_ != os::pid()",
+        "pid_ == 0",
+        ("native:test_segments",),
+    ),
+    Mutant(
+        "reads-go-on-behind-their-end",
+        "tier",
+        "if (!is_done()) {",
+        "if (batch_->pid == 0) {",
+        ("native:test_read_pool",),
+    ),
+]
+
 MUTANTS = [
+    *TIER,
     Mutant(
         "pieces-are-not-verified",
         "checkpoint",
