@@ -43,15 +43,28 @@ u32 direct_alignment(int fd) {
 }  // namespace
 
 // --------------------------------------------------------------------------------------------------------- memory
+namespace {
+
+u64 rounded(u64 bytes, u64 unit) { return (std::max<u64>(bytes, 1) + unit - 1) & ~(unit - 1); }
+
+// At a multiple of kSliceBytes where huge pages fit in: older kernels put them nowhere else.
+u8* map_aligned(u64 bytes) {
+  if (bytes < kSliceBytes) return map_private(bytes);
+  u8* const all = map_private(bytes + kSliceBytes);
+  if (all == nullptr) return nullptr;
+  const u64 front = (kSliceBytes - reinterpret_cast<u64>(all) % kSliceBytes) % kSliceBytes;
+  if (front != 0) unmap(all, front);
+  unmap(all + front + bytes, kSliceBytes - front);
+  return all + front;
+}
+
+}  // namespace
+
 AlignedBuffer::AlignedBuffer(u64 bytes)
-    : bytes_((std::max<u64>(bytes, 1) + kDirectBytes - 1) & ~(kDirectBytes - 1)), pid_(pid()) {
-  at_ = bytes_ < bytes ? nullptr : map_private(bytes_);
+    : bytes_(rounded(bytes, bytes > kSliceBytes / 8 ? kSliceBytes : kDirectBytes)), pid_(pid()) {
+  at_ = bytes_ < bytes || bytes_ + kSliceBytes < bytes_ ? nullptr : map_aligned(bytes_);
   if (at_ == nullptr) throw std::bad_alloc();
-  // Refused, the buffer would be copied into children: no I/O may then be in flight while this process forks.
-  if (madvise(at_, bytes_, MADV_DONTFORK) != 0) {
-    unmap(at_, bytes_);
-    throw std::bad_alloc();
-  }
+  madvise(at_, bytes_, MADV_DONTFORK);  // refused only by what emulates Linux, and copies on its way to the file
   madvise(at_, bytes_, MADV_DONTDUMP);
   touch_private(at_, bytes_);
 }

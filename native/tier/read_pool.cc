@@ -96,8 +96,26 @@ void ReadPool::renew_in_child() {
   files_.clear();
   queue_.clear();
   threads_ = idle_ = 0;
+  slots_.clear();
   new (&mutex_) std::mutex;
   new (&work_) std::condition_variable;
+}
+
+// Reads that are only copied can be read by several threads.
+std::vector<Read> ReadPool::parts_of(std::span<const Read> reads) {
+  std::vector<Read> parts;
+  parts.reserve(reads.size());
+  for (Read read : reads) {
+    while (read.bytes > kRunBytes) {
+      const u64 bytes = kRunBytes - read.offset % kPageBytes;  // to the end of a page
+      parts.push_back({read.segment, read.offset, bytes, read.to, read.tag});
+      read.offset += bytes;
+      read.to += bytes;
+      read.bytes -= bytes;
+    }
+    parts.push_back(read);
+  }
+  return parts;
 }
 
 // Neighbours in the order of place that are close enough become one run.
@@ -127,12 +145,12 @@ std::vector<ReadPool::Run> ReadPool::plan(const std::shared_ptr<Fetch::Batch>& b
 Fetch ReadPool::begin(const std::string& folder, std::span<const Read> reads, TakeRead take) {
   constexpr u64 kMostBytes = u64{1} << 44;  // of a segment, whose pages have 32 bits
   if (reads.empty()) return {};
-  auto batch = std::make_shared<Fetch::Batch>();
-  batch->folder = folder;
-  batch->reads.assign(reads.begin(), reads.end());
-  batch->take = std::move(take);
   for (const Read& read : reads)
     if (read.offset > kMostBytes || read.bytes > kMostBytes) throw Error(Code::kInvalid, "a read behind every segment");
+  auto batch = std::make_shared<Fetch::Batch>();
+  batch->folder = folder;
+  batch->reads = take ? std::vector<Read>(reads.begin(), reads.end()) : parts_of(reads);
+  batch->take = std::move(take);
   Fetch fetch(batch);
   const std::vector<Run> runs = plan(batch);
   bool look = false;
@@ -153,16 +171,23 @@ Fetch ReadPool::begin(const std::string& folder, std::span<const Read> reads, Ta
 // As many as there is work for that no idle one will take.
 void ReadPool::start_threads() {
   for (u64 wanted = queue_.size() - std::min<u64>(queue_.size(), idle_); wanted != 0 && threads_ < kThreads; --wanted) {
-    if (os::start_thread([this] { work(); }) != 0) return;
+    try {
+      if (slots_.data() == nullptr) slots_ = os::AlignedBuffer(kThreads * kSlotBytes);
+    } catch (const std::bad_alloc&) {
+      return;
+    }
+    u8* const slot = slots_.data() + threads_ * kSlotBytes;
+    if (os::start_thread([this, slot] { work(slot); }) != 0) return;
     ++threads_;
   }
 }
 
-void ReadPool::work() {
-  os::AlignedBuffer memory;
+void ReadPool::work(u8* slot) {
+  Memory memory{slot, kSlotBytes, {}};
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
     while (queue_.empty()) {
+      memory.large.clear();
       ++idle_;
       work_.wait(lock);
       --idle_;
@@ -171,8 +196,17 @@ void ReadPool::work() {
   }
 }
 
+u8* ReadPool::Memory::of(u64 bytes) {
+  if (bytes <= slot_bytes) return slot;
+  if (large.bytes() < bytes) {
+    large.clear();  // first, so that there are never two
+    large = os::AlignedBuffer(bytes);
+  }
+  return large.data();
+}
+
 // The lock is free meanwhile.
-void ReadPool::perform_next(std::unique_lock<std::mutex>* lock, os::AlignedBuffer* memory) {
+void ReadPool::perform_next(std::unique_lock<std::mutex>* lock, Memory* memory) {
   Run run = std::move(queue_.front());
   queue_.pop_front();
   lock->unlock();
@@ -182,7 +216,6 @@ void ReadPool::perform_next(std::unique_lock<std::mutex>* lock, os::AlignedBuffe
   } catch (...) {
     error = std::current_exception();
   }
-  if (memory->bytes() > kRunBytes + kGapBytes) memory->clear();
   lock->lock();
   if (error && !run.batch->error) run.batch->error = std::move(error);
   if (--run.batch->pending == 0) run.batch->done.notify_all();
@@ -195,32 +228,29 @@ void ReadPool::wait_once(Fetch::Batch* batch, u64 most_ns) {
   std::unique_lock<std::mutex> lock(mutex_);
   if (batch->pending == 0) return;
   if (threads_ == 0 && !queue_.empty()) {  // none could be started
-    os::AlignedBuffer memory;
+    Memory memory;
     perform_next(&lock, &memory);
     return;
   }
   batch->done.wait_for(lock, std::chrono::nanoseconds(most_ns));
 }
 
-void ReadPool::perform(const Run& run, os::AlignedBuffer* memory) {
+void ReadPool::perform(const Run& run, Memory* memory) {
   const std::vector<Read>& reads = run.batch->reads;
   const u64 first = first_page(reads[run.first]);
   u64 last = first;
   for (u64 i = run.first; i < run.end; ++i) last = std::max(last, last_page(reads[i]));
   const std::string path = run.batch->folder + "/" + segment_name(reads[run.first].segment);
   const u64 bytes = (last - first) * kPageBytes;
-  if (memory->bytes() < bytes) {
-    memory->clear();
-    *memory = os::AlignedBuffer(std::max<u64>(bytes, 64 << 10));
-  }
+  u8* const at = memory->of(bytes);
   File file;
   u64 got = 0;
   int number = open(path, &file);
-  if (number == 0) number = file->read(first * kPageBytes, memory->data(), bytes, &got);
+  if (number == 0) number = file->read(first * kPageBytes, at, bytes, &got);
   if (number != 0) throw os::file_error("the segment " + path + " cannot be read", number);
   for (u64 i = run.first; i < run.end; ++i) {
     const Read& read = reads[i];
-    const u8* const pages = memory->data() + (first_page(read) - first) * kPageBytes;
+    const u8* const pages = at + (first_page(read) - first) * kPageBytes;
     const u64 length = (last_page(read) - first_page(read)) * kPageBytes;
     bool sound = (first_page(read) - first) * kPageBytes + length <= got;
     if (sound && run.batch->take)

@@ -64,7 +64,8 @@ class ReadPool {
  public:
   static constexpr u32 kThreads = 16;             // as many keep a drive busy with reads of 32 KiB
   static constexpr u64 kGapBytes = 32 << 10;      // read for nothing rather than read apart
-  static constexpr u64 kRunBytes = 256 << 10;     // of merged reads; a larger read stays whole
+  static constexpr u64 kRunBytes = 256 << 10;     // of merged reads, and of parts of large ones that are only copied
+  static constexpr u64 kSlotBytes = 384 << 10;    // of memory for each thread, together in huge pages
   static constexpr std::size_t kMostFiles = 128;  // held open
 
   static ReadPool& of_process();
@@ -91,12 +92,21 @@ class ReadPool {
     u64 used = 0;  // when: the value of uses_
   };
 
+  // Of one thread. A buffer for a run that does not fit into the slot is kept until there is nothing to do.
+  struct Memory {
+    u8* slot = nullptr;
+    u64 slot_bytes = 0;
+    os::AlignedBuffer large;
+    u8* of(u64 bytes);
+  };
+
   ReadPool() = default;
+  static std::vector<Read> parts_of(std::span<const Read> reads);
   static std::vector<Run> plan(const std::shared_ptr<Fetch::Batch>& batch);
   void start_threads();
-  void work();
-  void perform_next(std::unique_lock<std::mutex>* lock, os::AlignedBuffer* memory);
-  void perform(const Run& run, os::AlignedBuffer* memory);
+  void work(u8* slot);
+  void perform_next(std::unique_lock<std::mutex>* lock, Memory* memory);
+  void perform(const Run& run, Memory* memory);
   void wait_once(Fetch::Batch* batch, u64 most_ns);
   int open(const std::string& path, File* file);
   void renew_in_child();
@@ -105,6 +115,7 @@ class ReadPool {
   std::condition_variable work_;
   std::deque<Run> queue_;
   u32 threads_ = 0, idle_ = 0;
+  os::AlignedBuffer slots_;
   std::unordered_map<std::string, Open> files_;
   u64 uses_ = 0, looked_ns_ = 0;
 };

@@ -12,7 +12,7 @@ namespace di {
 
 namespace {
 
-constexpr u64 kPieceBytes = u64{8} << 20;  // written at once, and so the most memory that a writer takes
+constexpr u64 kPieceBytes = SegmentWriter::kMemoryBytes;  // written at once
 
 template <class T>
 std::span<const u8> bytes_of(const T& form) {
@@ -206,7 +206,6 @@ void SegmentWriter::seal() {
   DI_FAULT("segment.footer_written");
   write_padded(header_.bytes / kPageBytes - 1, bytes_of(trailer));
   footer_ = {};
-  memory_.clear();
 }
 
 }  // namespace di

@@ -48,6 +48,12 @@ class SegmentWriter {
   SegmentWriter(SegmentWriter&&) = default;
   SegmentWriter& operator=(SegmentWriter&&) = default;
 
+  // Memory that bodies pass through: a writer takes what it needs, at most kMemoryBytes and the head of a large record.
+  // Who must be able to write while memory is short makes a buffer of that size ahead and lends it to one after the other.
+  static constexpr u64 kMemoryBytes = u64{8} << 20;
+  void lend_memory(os::AlignedBuffer memory) { memory_ = std::move(memory); }
+  os::AlignedBuffer return_memory() { return std::move(memory_); }
+
   // Whether a record of this size fits, and then the footer.
   bool has_room(u64 head_bytes, u64 body_bytes) const;
   // Memory in which the body of the next record can be made, so that append() need not copy it: body_bytes at a page

@@ -131,13 +131,16 @@ void test_large_and_own_memory(const std::string& folder) {
   check_walk(writer.path(), {large}, true);
   CHECK(os::remove_file(writer.path()) == 0);
 
+  os::AlignedBuffer lent(SegmentWriter::kMemoryBytes);
+  const u8* const lent_at = lent.data();
   SegmentWriter other = SegmentWriter::create(folder, owner(2), kMiB);
+  other.lend_memory(std::move(lent));
   KnownRecord made = some_record(&random, 2, 9000, 0);
   made.body = some_bytes(&random, 70000);
   made.raw_bytes = made.body.size();
   made.codec = 0;
   u8* const memory = other.body_memory(made.head.size(), made.body.size());
-  CHECK(memory != nullptr && reinterpret_cast<u64>(memory) % kPageBytes == 0);
+  CHECK(memory == lent_at + head_pages(made.head.size()) * kPageBytes);
   std::memcpy(memory, made.body.data(), made.body.size());
   Record record{RecordKind::kChunk, 2, made.head, {memory, made.body.size()}, 0, 0, 6};
   made.place = other.append(record);
@@ -146,6 +149,8 @@ void test_large_and_own_memory(const std::string& folder) {
   record.body = {other.body_memory(9000, 70000), 70000};
   CHECK(code_of([&] { other.append(record); }) == Code::kInvalid);
   check_walk(other.path(), {made}, false);
+  other.seal();
+  CHECK(other.return_memory().data() == lent_at);
 }
 
 // What lay in the file before never counts: neither records behind the last new one, nor the old footer.
