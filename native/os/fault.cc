@@ -40,6 +40,7 @@ int errno_of(const std::string& text) {
   if (text == "EIO") return EIO;
   if (text == "EINTR") return EINTR;
   if (text == "EINVAL") return EINVAL;
+  if (text == "EOPNOTSUPP") return EOPNOTSUPP;
   return 0;
 }
 
@@ -116,7 +117,8 @@ void arm_fault(const std::string& given) {
   const bool known = second == std::string::npos || action == "stop" || number != 0;
   if ((name.empty() && !spec.empty()) || *rest != 0 || left < 1 || !known) {
     throw Error(Code::kInvalid,
-                "DI_STORE_FAULT wants [+]name:count[:stop|:ENOSPC|:ENOMEM|:EIO|:EINTR|:EINVAL], got '" + given + "'");
+                "DI_STORE_FAULT wants [+]name:count[:stop|:ENOSPC|:ENOMEM|:EIO|:EINTR|:EINVAL|:EOPNOTSUPP], got '" +
+                    given + "'");
   }
   auto* armed = new Armed;
   armed->name = name;

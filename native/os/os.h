@@ -124,8 +124,8 @@ class FolderLock {           // flock on a file in the folder, per store name; t
 };
 
 // --- fault points: in builds with DI_FAULTS, `DI_STORE_FAULT=name:count[:stop]` kills (or stops) this process with a
-// real signal when it reaches the named point for the count-th time; `:ENOSPC`, `:ENOMEM`, `:EIO`, `:EINTR`, `:EINVAL`
-// instead of `:stop` make the call at "os.commit" or "file.…" fail with that. Nothing in other builds.
+// real signal when it reaches the named point for the count-th time; `:ENOSPC`, `:ENOMEM`, `:EIO`, `:EINTR`, `:EINVAL`,
+// `:EOPNOTSUPP` instead of `:stop` make the call at "os.commit" or "file.…" fail with that. Nothing in other builds.
 #ifdef DI_FAULTS
 void fault(const char* point);
 std::vector<std::string> fault_points();  // every point reached so far in this process

@@ -127,6 +127,38 @@ void test_file(const std::string& folder) {
   CHECK(file.open(folder + "/pipe", FileAccess::kReadWrite) == EINVAL && !file.is_open());
 }
 
+// Share of the file's pages that lie in the page cache.
+double cached(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const u64 bytes = os::file_bytes(fd), pages = bytes / kPageBytes;
+  u8* const at = os::map(fd, bytes, false);
+  CHECK(fd >= 0 && at != nullptr);
+  std::vector<u8> there(pages);
+  os::resident(at, pages, there.data());
+  os::unmap(at, bytes);
+  os::close_fd(fd);
+  return static_cast<double>(std::count(there.begin(), there.end(), 1)) / static_cast<double>(pages);
+}
+
+// What is written and read does not fill the page cache, direct or not.
+void test_cache(const std::string& folder) {
+  os::Filesystem found;
+  CHECK(os::filesystem_of(folder, &found) == 0);
+  if (found.kind == "tmpfs" || is_emulated()) return;  // its pages are the file; qemu-user has no mincore of files
+  const std::string path = folder + "/cached";
+  DirectFile file;
+  CHECK(file.open(path, FileAccess::kCreate) == 0);
+  AlignedBuffer buffer(4 * kMiB);
+  u64 got = 0;
+  for (const char* fault : {"", "file.write:1:EINVAL"}) {  // the second time not direct
+    if (kHasFaults) arm(fault);
+    CHECK(file.write(0, buffer.data(), buffer.bytes()) == 0 && file.sync() == 0);
+    CHECK(cached(path) < 0.25);
+    CHECK(file.read(0, buffer.data(), buffer.bytes(), &got) == 0 && got == buffer.bytes());
+    CHECK(cached(path) < 0.25);
+  }
+}
+
 // Where the filesystem has taken O_DIRECT and refuses a call all the same, the file goes on through the cache.
 void test_fallback(const std::string& folder) {
   if (!kHasFaults) return;
@@ -159,6 +191,9 @@ void test_refusals(const std::string& folder) {
   CHECK(file.preallocate(kMiB) == ENOSPC);
   arm("file.preallocate:1:EINTR");
   CHECK(file.preallocate(kMiB) == 0 && file.bytes() == kMiB);
+  arm("file.preallocate:1:EOPNOTSUPP");  // zeros are written instead, and what is there stays
+  CHECK(file.write(0, buffer.data(), 4096) == 0);
+  CHECK(file.preallocate(3 * kMiB + 5) == 0 && file.bytes() >= 3 * kMiB + 5 && file.blocks_bytes() >= 3 * kMiB);
   for (const char* number : {"EIO", "EINTR"}) {
     const int wanted = std::string(number) == "EIO" ? EIO : 0;
     arm(std::string("file.write:1:") + number);
@@ -299,7 +334,7 @@ int main() {
   std::vector<std::string> places{std::filesystem::temp_directory_path()};
   if (os::is_folder("/dev/shm") && os::may_write("/dev/shm") == 0) places.emplace_back("/dev/shm");
   for (const std::string& place : places) {
-    for (const auto test : {test_file, test_fallback, test_refusals, test_threads_and_limits, test_folders,
+    for (const auto test : {test_file, test_cache, test_fallback, test_refusals, test_threads_and_limits, test_folders,
                             test_filesystems, test_locks}) {
       const TempFolder folder(place);
       test(folder.path());

@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "child.h"
 #include "folder_fixture.h"
+#include "os/files.h"
 #include "os/filesystem.h"
 #include "segment_fixture.h"
 #include "tier/crc32c.h"
@@ -132,6 +133,33 @@ void test_errors(const std::string& folder) {
   CHECK(code({1, 0, 10}) == Code::kEndOfData);
 }
 
+// What this process has had read from disks so far; 0: it is not told.
+u64 device_bytes() {
+  std::string text;
+  if (!os::read_text("/proc/self/io", &text)) return 0;
+  const u64 at = text.find("\nread_bytes: ");
+  return at == std::string::npos ? 0 : std::stoull(text.substr(at + 13));
+}
+
+// Rows of 28 KB that lie apart cost little more than their own bytes.
+void test_amplification(const std::string& folder) {
+  constexpr u64 kRow = 84 * 84 * 4, kRows = 1000, kReads = 60;
+  os::Filesystem found;
+  CHECK(os::filesystem_of(folder, &found) == 0);
+  make_file(folder, 1, kRow * kRows);
+  os::DirectFile file;
+  CHECK(file.open(folder + "/" + segment_name(1), os::FileAccess::kReadWrite) == 0 && file.sync() == 0);
+  std::mt19937 random(3);
+  Bytes got(kRow * kReads);
+  std::vector<Read> reads;
+  for (u64 i = 0; i < kReads; ++i) reads.push_back({1, random() % kRows * kRow, kRow, got.data() + i * kRow, 0});
+  const u64 before = device_bytes();
+  ReadPool::of_process().fetch(folder, reads);
+  const u64 moved = device_bytes() - before;
+  if (!file.is_direct() || found.kind == "tmpfs" || moved == 0 || is_emulated()) return;
+  CHECK(moved > kRow * kReads / 2 && static_cast<double>(moved) < 1.3 * static_cast<double>(kRow * kReads));
+}
+
 // What has not begun when a Fetch ends never runs; what has is waited for.
 void test_ends(const std::string& folder) {
   make_file(folder, 1, 400 * kPageBytes);
@@ -243,7 +271,8 @@ void test_files(const std::string& folder) {
 }  // namespace
 
 int main() {
-  for (const auto test : {test_bytes, test_records, test_errors, test_ends, test_fork, test_no_threads, test_files}) {
+  for (const auto test :
+       {test_bytes, test_records, test_errors, test_amplification, test_ends, test_fork, test_no_threads, test_files}) {
     const TempFolder folder;
     test(folder.path());
     ReadPool::of_process().close_removed();

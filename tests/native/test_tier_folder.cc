@@ -147,6 +147,21 @@ void test_read_only(const std::string& parent) {
   CHECK(child.wait() == 6);
 }
 
+// A filesystem that is too small: the folder opens, the segment is refused and leaves nothing.
+void test_full(const std::string& parent) {
+  Child child([&] {
+    if (unshare(CLONE_NEWNS) != 0 || mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return 6;
+    if (mount("tmpfs", parent.c_str(), "tmpfs", 0, "size=1m") != 0) return 6;
+    const TierFolder folder = TierFolder::open(parent + "/store", soon());
+    CHECK(folder.free_bytes() < 1 << 20);
+    CHECK(code_of([&] { folder.check_space(4 << 20); }) == Code::kStoreFull);
+    CHECK(code_of([&] { SegmentWriter::create(folder.path(), {}, 4 << 20); }) == Code::kStoreFull);
+    CHECK(folder.segments().empty() && folder.free_bytes() > 512 << 10);
+    return 6;
+  });
+  CHECK(child.wait() == 6);
+}
+
 void test_damaged_epoch(const std::string& parent) {
   const std::string path = parent + "/store";
   open_once(path);
@@ -257,7 +272,7 @@ void test_kills(const std::string&) {}
 
 int main() {
   for (const auto test : {test_one_after_the_other, test_one_at_a_time, test_join, test_bad_places, test_read_only,
-                          test_damaged_epoch, test_segments, test_errors, test_kills}) {
+                          test_full, test_damaged_epoch, test_segments, test_errors, test_kills}) {
     const TempFolder folder;
     test(folder.path());
   }
