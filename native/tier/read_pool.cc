@@ -81,14 +81,22 @@ void Fetch::end() {
 
 // ----------------------------------------------------------------------------------------------------------- pool
 ReadPool& ReadPool::of_process() {
+  // Never destroyed: threads may be asleep in it when the process ends.
   static ReadPool* const pool = [] {
-    // Never destroyed: threads may be asleep in it when the process ends.
     static ReadPool* made = new ReadPool;
     os::on_fork([] { made->mutex_.lock(); }, [] { made->mutex_.unlock(); }, [] { made->renew_in_child(); });
     return made;
   }();
   return *pool;
 }
+
+namespace {
+
+// At load, before stores watch forks (attach/fork): a fork takes mutexes in the opposite order, so this one last. Else it
+// would wait for theirs with this one in hand, for which their owners may wait.
+[[maybe_unused]] const ReadPool& g_made_at_load = ReadPool::of_process();
+
+}  // namespace
 
 // The forking thread holds the mutex, so that what it guards is whole.
 void ReadPool::renew_in_child() {

@@ -7,6 +7,7 @@
 #include <future>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/status.h"
@@ -231,6 +232,35 @@ void test_fork(const std::string& folder) {
   CHECK(fetch.wait() && std::memcmp(got.data(), file.data() + 5000, 100) == 0);
 }
 
+// Forks at any moment of others' reads.
+void test_forks_under_load(const std::string& folder) {
+  const Bytes file = make_file(folder, 1, 100 * kPageBytes);
+  const auto read_some = [&](u32 seed) {
+    std::mt19937 random(seed);
+    Bytes got(20 * 100);
+    std::vector<Read> reads;
+    for (u64 i = 0; i < 20; ++i) reads.push_back({1, random() % (99 * kPageBytes), 100, got.data() + i * 100, 0});
+    ReadPool::of_process().fetch(folder, reads);
+    for (const Read& read : reads) CHECK(std::memcmp(read.to, file.data() + read.offset, 100) == 0);
+  };
+  std::atomic<bool> over{false};
+  std::vector<std::thread> threads;
+  for (u32 i = 0; i < 3; ++i) {
+    threads.emplace_back([&over, &read_some, i] {
+      for (u32 seed = i; !over; seed += 3) read_some(seed);
+    });
+  }
+  for (u32 i = 0; i < 15; ++i) {
+    Child child([&read_some, i] {
+      read_some(i);
+      return 2;
+    });
+    CHECK(child.wait() == 2);
+  }
+  over = true;
+  for (std::thread& thread : threads) thread.join();
+}
+
 // Without a thread of its own the pool reads in the caller's.
 void test_no_threads(const std::string& folder) {
 #ifdef DI_FAULTS
@@ -271,8 +301,8 @@ void test_files(const std::string& folder) {
 }  // namespace
 
 int main() {
-  for (const auto test :
-       {test_bytes, test_records, test_errors, test_amplification, test_ends, test_fork, test_no_threads, test_files}) {
+  for (const auto test : {test_bytes, test_records, test_errors, test_amplification, test_ends, test_fork,
+                          test_forks_under_load, test_no_threads, test_files}) {
     const TempFolder folder;
     test(folder.path());
     ReadPool::of_process().close_removed();
