@@ -27,11 +27,16 @@ class Folder:
         return os.path.join(self.path, name)
 
     def make(self) -> None:
-        """Make the folder, if it is not there. StoreError: its path names something else."""
+        """Make the folder and those above it, if they are not there. StoreError: the path names something else."""
+        at, made = os.path.abspath(self.path), []
+        while not os.path.exists(at):
+            made.append(at := os.path.dirname(at))
         try:
             os.makedirs(self.path, exist_ok=True)
         except (FileExistsError, NotADirectoryError):
             raise StoreError(f"{self.path!r} is no folder", remedy="save to another path") from None
+        for above in made:
+            _sync(above)
 
     def create(self, name: str) -> None:
         """Make an empty file, with the permissions that this process gives new files."""
@@ -83,11 +88,7 @@ class Folder:
 
     def sync(self) -> None:
         """Names that came and went survive a power cut."""
-        descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        _sync(self.path)
 
     def remove(self, name: str) -> None:
         """Remove a file, if it is there."""
@@ -99,6 +100,14 @@ class Folder:
     def ranks(self) -> set[int]:
         """Which ranks have files."""
         return {int(match[1]) for name in os.listdir(self.path) if (match := _OURS.fullmatch(name)) is not None}
+
+
+def _sync(folder: str) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def tree_name(rank: int) -> str:
