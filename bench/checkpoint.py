@@ -27,6 +27,8 @@ import torch
 import di_store
 
 TENSOR_BYTES, PIECE, THREADS = 32 << 20, 4 << 20, 4
+FRESH = "fresh"
+"""Removed before each turn: a save that replaces another also frees the blocks of its file."""
 
 
 def disk(path: Path, size: int, *, write: bool) -> None:
@@ -67,7 +69,8 @@ def ways(folder: Path, tree: dict[str, Any], into: dict[str, Any], size: int) ->
     raw, ours, pt, st = (folder / name for name in ("raw", "ours", "pt", "st"))
     found: dict[str, Callable[[], Any]] = {
         "disk, direct write": lambda: disk(raw, size, write=True),
-        "di_store.save": lambda: di_store.save(ours, tree),
+        "di_store.save": lambda: di_store.save(folder / FRESH, tree),
+        "di_store.save, replaces one": lambda: di_store.save(ours, tree),
         "torch.save": lambda: synced(pt, lambda path: torch.save(tree, path)),
         "disk, direct read": lambda: disk(raw, size, write=False),
         "di_store.load(into=)": lambda: di_store.load(ours, into=into),
@@ -100,6 +103,7 @@ def main() -> None:
         for _ in range(given.rounds):
             for name, call in timed.items():
                 subprocess.run(["sh", "-c", "sync; echo 1 > /proc/sys/vm/drop_caches"], stderr=subprocess.DEVNULL)
+                shutil.rmtree(folder / FRESH, ignore_errors=True)
                 begin = time.perf_counter()
                 call()
                 taken.setdefault(name, []).append(time.perf_counter() - begin)

@@ -16,7 +16,10 @@ import pytest
 import torch
 
 import di_store
-from di_store.checkpoint import loading
+from di_store.checkpoint import loading, ranks
+from di_store.checkpoint.folder import Folder
+from di_store.checkpoint.form import Part as FilePart
+from di_store.runtime.waits import Wait
 
 Pair = collections.namedtuple("Pair", "left right")
 
@@ -219,6 +222,26 @@ def test_missing_ranks_are_named(tmp_path: Path) -> None:
     with pytest.raises(di_store.Timeout, match="rank 0 has not begun"):
         di_store.save(tmp_path / "other", 1, shard=(1, 2), timeout=0)
     assert di_store.load(tmp_path) == "before"
+
+
+def test_answers_to_an_older_call_do_not_count(tmp_path: Path) -> None:
+    folder, own, other = Folder(tmp_path), FilePart("rank-00000.tree", 1), FilePart("rank-00001.tree", 2)
+
+    def answer() -> None:
+        with pytest.raises(di_store.Timeout, match="rank 0 waits"):
+            ranks.answer(folder, 1, 2, other, Wait(None, 0, "save"))
+
+    ranks.call(folder, 2)
+    answer()
+    called = ranks.call(folder, 2)
+    with pytest.raises(di_store.Timeout, match="rank 1"):
+        ranks.gather(folder, called, own, Wait(None, 0, "save"))
+    assert folder.manifest() is None
+    answer()
+    made = ranks.gather(folder, called, own, Wait(None, 0, "save"))
+    assert made.parts == [own, other]
+    assert folder.manifest() == made
+    assert ranks.answer(folder, 1, 2, other, Wait(None, 0, "save")) == made
 
 
 def test_a_rank_of_an_interrupted_save_is_not_taken_up(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ MUTANTS = [
         "checkpoint",
         "given is not None and given.call == called",
         "given is not None",
-        (f"{FOLDER}/test_save_load.py::test_a_rank_of_an_interrupted_save_is_not_taken_up",),
+        (f"{FOLDER}/test_save_load.py::test_answers_to_an_older_call_do_not_count",),
     ),
     Mutant(
         "the-file-of-another-save-is-taken",
