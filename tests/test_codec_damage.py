@@ -126,7 +126,10 @@ def _tagged(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     )
 
 
-@given(st.recursive(LEAVES, _tagged, max_leaves=8), NUMBERS, st.sampled_from([None, False, True]))
+NODES = st.recursive(LEAVES, _tagged, max_leaves=8)
+
+
+@given(NODES, NUMBERS, st.sampled_from([None, False, True]))
 def test_a_well_formed_header_of_nonsense(node: Any, size: int, copy: bool | None) -> None:
     """Any node either decodes or is `CorruptData`; nothing else, and no read outside of the payload."""
     payload = np.zeros(100, np.uint8)
