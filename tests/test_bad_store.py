@@ -101,8 +101,6 @@ def test_closed_handles() -> None:
 
 def test_options_of_later_issues(store: Any) -> None:
     later: list[tuple[Callable[[], Any], str]] = [
-        (lambda: di_store.open(memory="64MiB", disk="/nowhere"), "disk"),
-        (lambda: di_store.open(memory="64MiB", disk_capacity="1GiB"), "disk_capacity"),
         (lambda: store.put(1, durability="disk"), "durability"),
         (lambda: store.publish("policy", {}, group="actors"), "group"),
     ]

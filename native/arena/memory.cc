@@ -24,11 +24,11 @@ std::string hex(const u8* bytes, u64 count) {
 // Where the parts of a store of so many slices lie. Tables' headers, slices and bitmaps are committed as they come in
 // use; what lies before them at once.
 struct Parts {
-  Offset clients, heap, weights, layouts, waits, tables, slices, bitmaps, data;
-  auto all() const { return std::tie(clients, heap, weights, layouts, waits, tables, slices, bitmaps, data); }
+  Offset clients, heap, weights, layouts, waits, tier, tables, slices, bitmaps, data;
+  auto all() const { return std::tie(clients, heap, weights, layouts, waits, tier, tables, slices, bitmaps, data); }
 };
 
-Parts parts_of(u64 slices) {
+Parts parts_of(u64 slices, bool tiered) {
   u64 at = align_up(sizeof(ArenaHeader), kPageBytes);
   const auto part = [&at](u64 bytes) {
     const u64 offset = at;
@@ -41,6 +41,7 @@ Parts parts_of(u64 slices) {
   parts.weights = part(sizeof(WeightsEntry) * kMaxWeights);
   parts.layouts = part(sizeof(u32) * kMaxLayouts);
   parts.waits = part(sizeof(WaitSlot) * kMaxWaits);
+  if (tiered) parts.tier = part(sizeof(TierHeader));
   parts.tables = part(kTableHeaderBytes * kMaxTables);
   parts.slices = part(sizeof(Slice) * slices);
   parts.bitmaps = part(sizeof(u64) * kBlockWords * slices);
@@ -72,7 +73,7 @@ void Memory::create(const std::string& name, const NewStore& fresh) {
   const bool fit = budget_bytes == 0;
   if (fit) budget_bytes = std::min(kFitBytes, os::memory_total());
   const u64 range = range_for(fit ? os::memory_total() : budget_bytes), slices = range / kSliceBytes;
-  const Parts plan = parts_of(slices);
+  const Parts plan = parts_of(slices, !fresh.disk.empty());
   create_file(os::memfd_name(name, hex(uuid, sizeof uuid)), plan.data.value + range);
   std::string why;
   if (!commit(0, plan.tables.value, &why)) throw Error(Code::kCapacity, "memory=: " + why).told();
@@ -87,10 +88,18 @@ void Memory::create(const std::string& name, const NewStore& fresh) {
   header.creator_cgroup = os::cgroup_hash();
   header.seed = fresh.seed;
   header.fit = fit ? 1 : 0;
-  header.tiered = fresh.tiered ? 1 : 0;
-  std::tie(header.clients, header.heap, header.weights, header.layouts, header.waits, header.tables, header.slices,
-           header.bitmaps, header.data) = plan.all();
+  header.tiered = fresh.disk.empty() ? 0 : 1;
+  std::tie(header.clients, header.heap, header.weights, header.layouts, header.waits, header.tier, header.tables,
+           header.slices, header.bitmaps, header.data) = plan.all();
   place_parts();
+  if (tiered_) {
+    std::strncpy(tier_header_->folder, fresh.disk.c_str(), kFolderBytes - 1);
+    tier_header_->capacity.store(fresh.disk_capacity);
+    tier_header_->epoch = fresh.disk_epoch;
+    // Not the numbers of the epoch before: a process may still have those files open, by their names.
+    tier_header_->next_file = static_cast<u32>(fresh.disk_epoch << 16);
+    std::copy(fresh.disk_uuid.begin(), fresh.disk_uuid.end(), tier_header_->uuid);
+  }
   heap_header_->budget.store(budget_bytes);
   heap_header_->fixed_bytes.store(plan.tables.value);
 }
@@ -122,10 +131,10 @@ void Memory::validate() const {
   const u64 slices = header.slice_count;
   bool sound = slices > 0 && slices <= (u64{1} << 24) && header.range_bytes == slices * kSliceBytes &&
                std::memchr(header.name, 0, kNameBytes) != nullptr;
-  const Parts parts = parts_of(sound ? slices : 0);
+  const Parts parts = parts_of(sound ? slices : 0, header.tiered != 0);
   sound = sound &&
           parts.all() == std::tie(header.clients, header.heap, header.weights, header.layouts, header.waits,
-                                  header.tables, header.slices, header.bitmaps, header.data) &&
+                                  header.tier, header.tables, header.slices, header.bitmaps, header.data) &&
           parts.data.value + header.range_bytes == file_bytes() && header.layout_count.load() <= kMaxLayouts;
   if (sound) {
     const HeapHeader& heap = *reinterpret_cast<const HeapHeader*>(base() + parts.heap.value);
@@ -148,6 +157,7 @@ void Memory::place_parts() {
   layouts_ = reinterpret_cast<Shared<u32>*>(base() + header_->layouts.value);
   slice_count_ = header_->slice_count;
   tiered_ = header_->tiered != 0;
+  if (tiered_) tier_header_ = reinterpret_cast<TierHeader*>(base() + header_->tier.value);
   waits_ = reinterpret_cast<WaitSlot*>(base() + header_->waits.value);
   slices_ = reinterpret_cast<Slice*>(base() + header_->slices.value);
   bitmaps_ = reinterpret_cast<u64*>(base() + header_->bitmaps.value);

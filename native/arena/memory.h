@@ -2,6 +2,8 @@
 // table of slices and their bitmaps. Which lock guards which field is said in layout.h.
 #pragma once
 
+#include <array>
+
 #include "arena/mapping.h"
 
 namespace di {
@@ -9,7 +11,10 @@ namespace di {
 struct NewStore {        // what only the one who makes a store decides
   u64 budget_bytes = 0;  // 0: memory="fit": a least budget, and what tables set aside
   u64 seed = 0;
-  bool tiered = false;  // with a disk tier
+  std::string disk;  // with a disk tier: the folder of its files, an absolute path; else empty
+  u64 disk_capacity = 0;
+  u64 disk_epoch = 0;  // of the folder, and its uuid
+  std::array<u8, 16> disk_uuid{};
 };
 
 class Memory : public Mapping {
@@ -32,6 +37,7 @@ class Memory : public Mapping {
   u32 table_count() const { return heap_header_->table_count.load(std::memory_order_acquire); }
   WeightsEntry& weights(u32 index) const { return weights_[index]; }
   Shared<u32>& layout_block(u32 index) const { return layouts_[index]; }
+  TierHeader& tier_header() const { return *tier_header_; }  // only where tiered()
   WaitSlot& wait(u32 index) const { return waits_[index]; }
   Slice& slice(u64 index) const {
     if (index >= slice_count_) bad_offset(index * kSliceBytes, kSliceBytes);
@@ -56,6 +62,7 @@ class Memory : public Mapping {
   Slice* slices_ = nullptr;
   u64 slice_count_ = 0;
   bool tiered_ = false;
+  TierHeader* tier_header_ = nullptr;
   u64* bitmaps_ = nullptr;
 };
 

@@ -35,7 +35,7 @@ Registry& registry() {
 // ------------------------------------------------------------------------------------------------ create and attach
 
 // A live store of that name, attached; nullptr: none. Under the registry's mutex.
-std::shared_ptr<Arena> Arena::find(const std::string& name, int* refused, bool* leaving) {
+std::shared_ptr<Arena> Arena::find(const std::string& name, Deadline deadline, int* refused, bool* leaving) {
   *refused = 0;
   for (const os::Holder& holder : os::find_holders()) {
     if (holder.name != name) continue;
@@ -56,7 +56,7 @@ std::shared_ptr<Arena> Arena::find(const std::string& name, int* refused, bool* 
       if (errno == EACCES || errno == EPERM) ++*refused;
       continue;
     }
-    std::shared_ptr<Arena> arena = attach(fd, id);
+    std::shared_ptr<Arena> arena = attach(fd, id, deadline);
     if (!arena->header().removed.load()) return arena;
   }
   return nullptr;
@@ -71,7 +71,7 @@ std::shared_ptr<Arena> Arena::open(const std::string& name, Mode mode, const New
     os::lock_aside(registry().mutex);
     std::unique_lock<std::recursive_mutex> guard(registry().mutex, std::adopt_lock);
     bool leaving = false;
-    if (std::shared_ptr<Arena> found = find(name, &refused, &leaving)) {
+    if (std::shared_ptr<Arena> found = find(name, deadline, &refused, &leaving)) {
       if (mode == Mode::kNew)
         throw Error(Code::kStoreError, "store '" + name + "' exists already; mode=\"rw\" attaches to it").told();
       return found;
@@ -89,16 +89,26 @@ std::shared_ptr<Arena> Arena::open(const std::string& name, Mode mode, const New
         .told();
   if (mode == Mode::kAttach) throw Error(Code::kStoreNotFound, "no live process holds a store named '" + name + "'");
   if (mode != Mode::kFresh) refuse_unseen(name);
-  return make_new(name, fresh);
+  return make_new(name, fresh, deadline);
 }
 
-std::shared_ptr<Arena> Arena::make_new(const std::string& name, const NewStore& fresh) {
+std::shared_ptr<Arena> Arena::make_new(const std::string& name, const NewStore& fresh, Deadline deadline) {
   if (fresh.budget_bytes != 0 && fresh.budget_bytes < kMinBudget)
     throw Error(Code::kInvalid,
                 "memory=" + std::to_string(fresh.budget_bytes) + " bytes is too small; 8 MiB is the least");
   std::shared_ptr<Arena> arena(new Arena);
-  arena->create(name, fresh);
+  NewStore made = fresh;
+  std::optional<TierFolder> folder;
+  if (!fresh.disk.empty()) {
+    folder = TierFolder::open(fresh.disk, deadline);
+    folder->sweep([](const SegmentHeader&) { return false; });
+    folder->check_space(fresh.disk_capacity);
+    made.disk_uuid = folder->uuid();
+    made.disk_epoch = folder->epoch();
+  }
+  arena->create(name, made);
   arena->join();
+  if (folder) arena->tier_ = std::make_unique<Tier>(arena->heap(), std::move(*folder));
   arena->heap().format();
   DI_FAULT("arena.before_magic");
   arena->header().magic.store(kMagic, std::memory_order_release);  // pairs with the acquire in Memory::adopt()
@@ -107,10 +117,11 @@ std::shared_ptr<Arena> Arena::make_new(const std::string& name, const NewStore& 
   return arena;
 }
 
-std::shared_ptr<Arena> Arena::attach(int fd, os::FileId id) {
+std::shared_ptr<Arena> Arena::attach(int fd, os::FileId id, Deadline deadline) {
   std::shared_ptr<Arena> arena(new Arena);
   arena->adopt(fd, id);
   arena->join();
+  if (arena->tiered()) arena->tier_ = std::make_unique<Tier>(arena->heap(), Tier::join(*arena, deadline));
   registry().arenas.push_back(arena.get());
   return arena;
 }
@@ -173,6 +184,7 @@ Arena::~Arena() {
   // closed here it may open it again; before, closing would drop the record lock of the new attachment.
   os::LocalGuard<std::recursive_mutex> guard(registry().mutex);
   std::erase(registry().arenas, this);
+  tier_.reset();
   if (empty) leave();
   heap_.reset();
   close();

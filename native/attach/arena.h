@@ -11,6 +11,7 @@
 #include <string>
 
 #include "heap/heap.h"
+#include "tier/tier.h"
 
 namespace di {
 
@@ -36,6 +37,7 @@ class Arena : public std::enable_shared_from_this<Arena>, public Memory, public 
 
   Heap& heap() const { return *heap_; }
   Ledger& ledger() const { return heap_->ledger; }
+  Tier* tier() const { return tier_.get(); }  // null: the store has no disk tier
   bool created() const { return created_; }
   std::atomic<u64>& reap_tick() const { return reap_tick_; }
 
@@ -50,9 +52,9 @@ class Arena : public std::enable_shared_from_this<Arena>, public Memory, public 
 
  private:
   Arena() : Client(static_cast<Memory&>(*this)) {}
-  static std::shared_ptr<Arena> find(const std::string& name, int* refused, bool* leaving);
-  static std::shared_ptr<Arena> make_new(const std::string& name, const NewStore& fresh);
-  static std::shared_ptr<Arena> attach(int fd, os::FileId id);
+  static std::shared_ptr<Arena> find(const std::string& name, Deadline deadline, int* refused, bool* leaving);
+  static std::shared_ptr<Arena> make_new(const std::string& name, const NewStore& fresh, Deadline deadline);
+  static std::shared_ptr<Arena> attach(int fd, os::FileId id, Deadline deadline);
   void join();
   void enter_slow(u64 tick);
 
@@ -60,6 +62,7 @@ class Arena : public std::enable_shared_from_this<Arena>, public Memory, public 
   bool created_ = false;
   mutable std::atomic<u64> reap_tick_{0};
   std::unique_ptr<Heap> heap_;
+  std::unique_ptr<Tier> tier_;
   std::mutex renewal_;
 };
 

@@ -11,6 +11,7 @@ struct
   u64 head_bytes = 0;
   const u8* body = nullptr;  // null: not in memory
   u64 body_bytes = 0;
+  u32 descriptor = 0;
 };
 
 }  // namespace di

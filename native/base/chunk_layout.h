@@ -108,6 +108,14 @@ struct ChunkTier {
       body;  // [heap; to 0 also the locks of all attached tables] truth: descriptor + 1 of the body's block in memory;
              // 0: there is none
   u32 records_in_head;  // [once] 1: the records lie in the head, and ChunkHeader.records_offset counts from there
+  // The copy on disk. A process claims the body, writes it to a segment of its own without a lock, and then sets all of this
+  // in one hold, `stored_pages` last. A chunk that is claimed is not freed.
+  Shared<u32> claim;         // [heap] truth: lock_owner_word() of the process that writes a copy; 0: nobody does
+  Shared<u32> stored_pages;  // [heap] truth: pages of the record on disk, its head included; 0: there is no copy
+  u32 segment, page;         // [heap] where the body lies on disk
+  u64 stored_bytes;          // [heap] of it there
+  u32 codec;                 // [heap] how it is packed there; 0: not
+  u32 crcs_offset;           // [once] CRC-32C of each page of the body on disk, from the start of the head [heap]
 };
 
 // Of a chunk with a head of so many bytes; null: its place is damaged.

@@ -317,8 +317,10 @@ struct alignas(64) TableHeader {
   Shared<u64> reserve_open;    // truth: of reserve_wanted, for chunks that lanes have open: independent of the capacity
   Shared<u64> used_bytes;      // derived: chunks attached
   Shared<u64> open_bytes;      // derived: of these, chunks that new items may need
+  Shared<u64> dropped_bytes;   // derived: of used_bytes, bodies that are not in memory
   Shared<u64> held_bytes;      // derived [also table]: held * item_bytes; a recovery of the table recomputes it
   Shared<u64> chunk_block;     // truth: bytes that a chunk occupies at least; 0: not known yet
+  Shared<u64> chunk_head;      // truth: with a disk tier, bytes of its head; 0: not known yet
   Shared<u64> used_chunks;     // derived: number of chunks attached
   // derived [table]
   u64 slots;    // over all segments
@@ -363,6 +365,46 @@ struct alignas(64) TableHeader {
 constexpr u64 kTableHeaderBytes = 16384;
 static_assert(sizeof(TableHeader) <= kTableHeaderBytes);
 
+// ------------------------------------------------------------------------------------------------------- disk tier
+// A segment is a file that one process fills with records and then seals (docs/segment_format.md). kEmpty: its file is there,
+// and nobody needs what is in it.
+enum class SegmentUse : u32 { kAbsent = 0, kOpen = 1, kSealed = 2, kEmpty = 3 };
+
+struct SegmentEntry {
+  Shared<u32> use;    // [heap] SegmentUse; truth. kOpen of a process that is gone counts as kSealed
+  Shared<u32> owner;  // [heap] lock_owner_word() of the process that fills it
+  Shared<u64> bytes;  // [heap] of its file; truth
+  u32 file;           // [heap] number of its file, never used for another one; truth
+  u32 pad;
+  u64 incarnation;   // [heap] of this use of the file; truth
+  Shared<u64> live;  // [heap] derived: of its records, those whose chunk exists
+};
+static_assert(sizeof(SegmentEntry) == 40);
+
+constexpr u32 kFolderBytes = 1024;
+constexpr u32 kMaxSegments = 32768;
+struct TierHeader {
+  char folder[kFolderBytes];  // [once] absolute path; a 0 at its end
+  Shared<u64> capacity;       // [heap] truth: bytes that the files of the store may take
+  u8 uuid[16];                // [once] of the folder
+  u64 epoch;                  // [once] of the folder: how often a store was opened on it
+  u64 next_incarnation;       // [heap] truth
+  u32 next_file;              // [heap] truth
+  u32 pad0;
+  Shared<u64> file_bytes;   // [heap] derived: of all segments
+  Shared<u64> live_bytes;   // [heap] derived: likewise
+  Shared<u64> clean_bytes;  // [heap] derived: of bodies in memory that have a copy on disk
+  u32 segment_high;         // [heap] entries ever used
+  u32 hand, drop_hand;      // [heap] where the next search for bodies to write, and to drop, begins; any value will do
+  u32 pad;
+  Shared<u64> written_bytes;  // [any] from here on counts for stats
+  Shared<u64> written_bodies;
+  Shared<u64> dropped_bodies;
+  Shared<u64> read_bytes;
+  Shared<u64> read_calls;
+  SegmentEntry segment[kMaxSegments];
+};
+
 // ---------------------------------------------------------------------------------------------------------- arena
 struct ArenaHeader {
   Shared<u64> magic;   // written last
@@ -375,6 +417,7 @@ struct ArenaHeader {
   u64 creator_cgroup;
   u64 seed;
   Offset clients, heap, tables, weights, layouts, slices, bitmaps, data, waits;
+  Offset tier;               // 0: without a disk tier
   Shared<u32> removed;       // [any] `rm --force`: every call raises StoreClosed
   Shared<u32> layout_count;  // [heap] truth
   u32 fit;                   // [once] 1: new tables raise the budget by what they set aside (memory="fit")

@@ -75,6 +75,23 @@ nb::list waiters(const Arena& arena) {
   return all;
 }
 
+nb::object disk_stats(const Arena& arena) {
+  if (!arena.tiered()) return nb::none();
+  const TierHeader& tier = arena.tier_header();
+  nb::dict all = new_dict();
+  all["folder"] = std::string(tier.folder);
+  all["capacity"] = tier.capacity.load();
+  all["files"] = tier.file_bytes.load();
+  all["live"] = tier.live_bytes.load();
+  all["clean"] = tier.clean_bytes.load();
+  all["written"] = tier.written_bytes.load();
+  all["written_chunks"] = tier.written_bodies.load();
+  all["dropped_chunks"] = tier.dropped_bodies.load();
+  all["read"] = tier.read_bytes.load();
+  all["reads"] = tier.read_calls.load();
+  return all;
+}
+
 nb::dict stats(const ArenaPointer& arena) {
   arena->enter();
   try {
@@ -112,6 +129,7 @@ nb::dict stats(const ArenaPointer& arena) {
   u64 tables = 0;
   for (u32 slot = 0; slot < kMaxClients; ++slot)
     if (arena->client(slot).state.load() != 0) clients.append(client_stats(*arena, slot, &tables));
+  all["disk"] = disk_stats(*arena);
   all["page_tables"] = tables;
   all["clients"] = clients;
   all["waiters"] = waiters(*arena);
@@ -119,10 +137,18 @@ nb::dict stats(const ArenaPointer& arena) {
   return all;
 }
 
-nb::object open(const std::string& name, Arena::Mode mode, u64 budget, u64 seed, Deadline deadline) {
-  NewStore fresh{budget, seed};
+nb::object open(const std::string& name, Arena::Mode mode, u64 budget, u64 seed, Deadline deadline,
+                const std::string& disk, u64 disk_capacity) {
+  NewStore fresh;
+  fresh.budget_bytes = budget;
+  fresh.seed = seed;
+  fresh.disk = disk;
+  fresh.disk_capacity = disk_capacity;
 #ifdef DI_FAULTS
-  fresh.tiered = std::getenv("DI_STORE_TEST_TIERED") != nullptr;
+  if (const char* const folder = std::getenv("DI_STORE_TEST_DISK"); folder != nullptr && disk.empty()) {
+    fresh.disk = std::string(folder) + "/" + name;
+    fresh.disk_capacity = u64{1} << 30;
+  }
 #endif
   ArenaPointer arena = Arena::open(name, mode, fresh, deadline);
   reap_soon(arena);
@@ -254,6 +280,10 @@ void bind_care(nb::class_<Arena>& type) {
             return a->heap().available(deadline);
           },
           nb::sig("def available(self, timeout: float, /) -> int"))
+      .def_prop_ro("tiered", [](const ArenaPointer& a) { return a->tiered(); })
+      .def_prop_ro("disk",
+                   [](const ArenaPointer& a) { return std::string(a->tiered() ? a->tier_header().folder : ""); })
+      .def("left_in_tiers", [](const ArenaPointer& a) { return a->heap().budget.left_in_tiers(); })
       .def("check", &check, nb::sig("def check(self, repair: bool, timeout: float, /) -> list[str]"))
       .def("remove", [](const ArenaPointer& a) { a->header().removed.store(1); })
       .def(
@@ -301,8 +331,10 @@ u32 reap_soon(const ArenaPointer& arena) {
 void bind_arena(nb::module_& module) {
   nb::class_<Arena> type(module, "Arena", nb::is_weak_referenceable());
   nb::class_<Wait>(module, "Wait").def(nb::init<ArenaPointer>()).def("end", [](Wait& wait) { wait.record.end(); });
-  type.def_static("open", &open,
-                  nb::sig("def open(name: str, mode: Mode, budget: int, seed: int, timeout: float, /) -> Arena"));
+  type.def_static("open", &open, nb::arg("name"), nb::arg("mode"), nb::arg("budget"), nb::arg("seed"),
+                  nb::arg("timeout"), nb::arg("disk") = "", nb::arg("disk_capacity") = 0,
+                  nb::sig("def open(name: str, mode: Mode, budget: int, seed: int, timeout: float, disk: str = '', "
+                          "disk_capacity: int = 0) -> Arena"));
   bind_facts(type);
   bind_care(type);
   bind_waits(type);

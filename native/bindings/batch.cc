@@ -5,6 +5,7 @@
 #include <cstring>
 #include <unordered_map>
 
+#include "bindings/cold.h"
 #include "replay/power.h"
 #include "rows/chunk_view.h"
 
@@ -176,17 +177,19 @@ nb::object BatchMaker::make(const DrawSet& set, nb::handle beta, nb::handle whic
   batch.places = static_cast<npy_intp>(with_live ? set.items.size() : batch.spans.size());
   choose(which, &batch.wanted);
   std::unique_ptr<Gather> gather = take_gather();
-  lay_out(*gather, &batch);
-  allocate(batch.bytes, &batch);
+  with_bodies(table_->arena(), *gather, batch.spans, batch.wanted, [&] { fill(*gather, out, &batch); });
   if (which.is_none() && batch.places > 0) bytes_an_item_ = batch.bytes / static_cast<u64>(batch.places) + 1;
-  aim(out, &batch);
-  {
-    MaybeRelease release(batch.bytes > kKeepGil);
-    gather->run(batch.spans.data(), batch.live(), 0, batch.targets.data(), {batch.episodes, batch.starts});
-  }
   gathers_.push_back(std::move(gather));
   if (with_live) spread(&batch);
   return columns(batch, beta, data(&batch));
+}
+
+void BatchMaker::fill(Gather& gather, nb::handle out, Assembly* batch) {
+  lay_out(gather, batch);
+  allocate(batch->bytes, batch);
+  aim(out, batch);
+  MaybeRelease release(batch->bytes > kKeepGil);
+  gather.run(batch->spans.data(), batch->live(), 0, batch->targets.data(), {batch->episodes, batch->starts});
 }
 
 // Batches of more bytes, or that read more rows, are not copied under the table's lock: other learners would wait.
@@ -217,10 +220,10 @@ nb::object BatchMaker::draw(u32 n, nb::handle beta, bool distinct, Deadline dead
     if (varies_) lay_out(*gather, &batch);
     if (batch.bytes > bytes) return false;  // values longer than in the last batch; make() measures them first
     aim(nb::none(), &batch);
-    gather->run(batch.spans.data(), static_cast<u32>(all), 0, batch.targets.data(), {batch.episodes, batch.starts});
+    gather->run(batch.spans.data(), batch.live(), 0, batch.targets.data(), {batch.episodes, batch.starts});
     return true;
   };
-  const bool taken = table_->draws.take(&set, n, copy, deadline);
+  const bool taken = table_->draws.take(&set, n, [&] { return if_in_memory(copy); }, deadline);
   gathers_.push_back(std::move(gather));
   return taken ? columns(batch, beta, data(&batch)) : nb::object();
 }
@@ -242,7 +245,7 @@ nb::object BatchMaker::look(std::span<const u64> keys, nb::handle beta, nb::hand
     gather->run(batch.spans.data(), batch.live(), 0, batch.targets.data(), {batch.episodes, batch.starts});
     return true;
   };
-  const bool done = table_->reads.look(keys, &set, copy, deadline);
+  const bool done = table_->reads.look(keys, &set, [&] { return if_in_memory(copy); }, deadline);
   gathers_.push_back(std::move(gather));
   if (!done) return {};
   spread(&batch);
@@ -255,16 +258,19 @@ u64 BatchMaker::ragged_bytes(const DrawSet& set) {
   u64 rows = 0, bytes = 0;
   for (const Span& span : spans) rows += span.rows;
   std::unique_ptr<Gather> gather = take_gather();
-  {
+  std::vector<u32> all;
+  choose(nb::none(), &all);
+  with_bodies(table_->arena(), *gather, spans, all, [&] {
     MaybeRelease release(rows > kTakeRows);
     std::vector<i64> offsets;
+    bytes = 0;
     for (u32 i = 0; i < plan_.outputs.size(); ++i) {
       const Output& output = plan_.outputs[i];
       if (!output.ragged) continue;
       offsets.resize(spans.size() * output.rows() + 1);
       bytes += gather->measure(i, spans.data(), static_cast<u32>(spans.size()), offsets.data()) * output.row_bytes;
     }
-  }
+  });
   gathers_.push_back(std::move(gather));
   return bytes;
 }

@@ -50,6 +50,7 @@ class BatchMaker {
 
  private:
   bool list_spans(const DrawSet& set, bool learn, std::vector<Span>* spans);
+  void fill(Gather& gather, nb::handle out, Assembly* batch);
   std::unique_ptr<Gather> take_gather();
   void choose(nb::handle which, std::vector<u32>* wanted) const;
   void lay_out(Gather& gather, Assembly* batch) const;

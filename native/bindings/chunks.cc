@@ -50,6 +50,18 @@ void bind_chunks(nb::module_& module) {
       nb::arg("record_bytes"), nb::arg("wide_bytes"), nb::arg("wide"), nb::arg("late_bytes"), nb::arg("target_bytes"),
       nb::arg("least_rows"), nb::arg("heap_bytes_per_row"), nb::arg("tables"),
       "Rows of a chunk, and the bytes of its block.");
+  module.def(
+      "chunk_head",
+      [](u32 record_bytes, u64 wide_bytes, u32 wide, u64 late_bytes, u32 rows, u64 heap_bytes, u32 tables) {
+        ChunkPlan plan;
+        plan.tiered = true;
+        plan.rows = rows;
+        plan.heap_bytes = heap_bytes;
+        plan.tables.resize(tables);
+        return chunk_head_bytes(sized(record_bytes, wide_bytes, wide, late_bytes), plan);
+      },
+      nb::arg("record_bytes"), nb::arg("wide_bytes"), nb::arg("wide"), nb::arg("late_bytes"), nb::arg("rows"),
+      nb::arg("heap_bytes"), nb::arg("tables"), "Bytes of a chunk's head, which a disk tier leaves in memory.");
 }
 
 }  // namespace di::py

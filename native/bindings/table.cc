@@ -19,11 +19,11 @@ LimiterState limiter_of(nb::handle value) {
   return state;
 }
 
-using ReserveNumbers = std::tuple<u64, u64, u64>;  // bytes, open_bytes, chunk_block
+using ReserveNumbers = std::tuple<u64, u64, u64, u64>;  // bytes, open_bytes, chunk_block, chunk_head
 
 Reserve reserve_of(const ReserveNumbers& numbers) {
-  const auto [bytes, open_bytes, chunk_block] = numbers;
-  return {bytes, open_bytes, chunk_block};
+  const auto [bytes, open_bytes, chunk_block, chunk_head] = numbers;
+  return {bytes, open_bytes, chunk_block, chunk_head};
 }
 
 nb::object create(const ArenaPointer& arena, nb::dict from, Deadline deadline) {
@@ -292,7 +292,8 @@ void bind_settings(nb::class_<Table>& type) {
           "declare_schema",
           [](const TablePointer& t, const std::string& text, const ReserveNumbers& reserve, u64 item,
              Deadline deadline) { return enter(t).settings.declare_schema(text, reserve_of(reserve), item, deadline); },
-          nb::sig("def declare_schema(self, text: str, reserve: tuple[int, int, int], item_bytes: int, timeout: float, "
+          nb::sig("def declare_schema(self, text: str, reserve: tuple[int, int, int, int], item_bytes: int, timeout: "
+                  "float, "
                   "/) -> bool"))
       .def(
           "resize",
@@ -301,8 +302,9 @@ void bind_settings(nb::class_<Table>& type) {
             const SizeSeen from{std::get<0>(seen), std::get<1>(seen), std::get<2>(seen)};
             return enter(t).growth.resize({capacity, slots, reserve_of(reserve)}, &from, deadline);
           },
-          nb::sig("def resize(self, capacity: int, slots: int, reserve: tuple[int, int, int], seen: tuple[int, int, "
-                  "int], timeout: float, /) -> bool"))
+          nb::sig(
+              "def resize(self, capacity: int, slots: int, reserve: tuple[int, int, int, int], seen: tuple[int, int, "
+              "int], timeout: float, /) -> bool"))
       .def(
           "restore",
           [](const TablePointer& t, std::tuple<u64, u64, u64, double, u64> counts, Deadline deadline) {

@@ -7,11 +7,11 @@ namespace {
 
 constexpr u64 kSpareDescriptors = 32;  // for blocks of the heap's own: ledgers, layouts, the index
 
-u64 claim_of(const TableHeader& table) {
-  return std::max(
-      table.reserve_bytes.load(std::memory_order_relaxed) + table.held_bytes.load(std::memory_order_relaxed),
-      table.used_bytes.load(std::memory_order_relaxed));
-}
+constexpr u64 kHeadShare = 64;  // of chunks, that their heads are taken to have until that is known
+
+u64 relaxed(const Shared<u64>& value) { return value.load(std::memory_order_relaxed); }
+
+u64 resident_of(const TableHeader& table) { return relaxed(table.used_bytes) - relaxed(table.dropped_bytes); }
 
 // Chunks that a table's reserve holds, and so descriptors.
 u64 promised_by(const TableHeader& table) {
@@ -22,6 +22,10 @@ u64 promised_by(const TableHeader& table) {
 std::string kib(u64 bytes) { return std::to_string(bytes >> 10) + " KiB"; }
 
 }  // namespace
+
+u64 Budget::claim_of(const TableHeader& table) const {
+  return std::max(in_memory(table, relaxed(table.reserve_bytes)) + relaxed(table.held_bytes), resident_of(table));
+}
 
 u64 Budget::claimed() const {
   const HeapHeader& heap = memory_.heap_header();
@@ -69,7 +73,7 @@ u64 Budget::least_claim(std::span<const u32> tables, u64 block) const {
   for (u32 i = 0; i < memory_.table_count(); ++i) {
     const TableHeader& table = memory_.table(i);
     const bool grows = std::find(tables.begin(), tables.end(), i) != tables.end();
-    total += std::max<u64>(table.reserve_bytes, table.open_bytes + (grows ? block : 0));
+    total += std::max<u64>(in_memory(table, table.reserve_bytes), table.open_bytes + (grows ? block : 0));
   }
   return total;
 }
@@ -122,7 +126,9 @@ Shortage Budget::admit_chunk(const MakeRequest& request, u64 block) const {
     const TableHeader& table = memory_.table(index);
     const u64 used = table.used_bytes + block, own = table.reserve_bytes + table.held_bytes;
     const u64 open = table.open_bytes + block;
-    if (used > own) grow += used - std::max<u64>(own, table.used_bytes);
+    const u64 kept = in_memory(table, table.reserve_bytes) + table.held_bytes;
+    const u64 resident = resident_of(table);
+    if (resident + block > kept) grow += resident + block - std::max(kept, resident);
     const u64 most = __atomic_load_n(&table.max_bytes, __ATOMIC_RELAXED);  // a stale one holds for a moment longer
     // mutant: open-chunks-are-short-of-items
     if (used <= std::min(most, own + std::max(own, open) + block)) continue;
@@ -157,18 +163,53 @@ void Budget::charge(u32 index, i64 used_bytes, i64 open_bytes, i64 chunks) {
   add_bytes(memory_.heap_header().table_charge, claim_of(table) - before);
 }
 
-u64 Budget::missing_for(u32 index, u64 claims, u64 beside) const {
+u64 Budget::in_memory(const TableHeader& table, u64 reserve) const {
+  if (!memory_.tiered()) return reserve;
+  const u64 block = relaxed(table.chunk_block), head = relaxed(table.chunk_head);
+  const u64 heads = block == 0 ? reserve / kHeadShare : reserve / block * head;
+  return std::min(reserve, relaxed(table.reserve_open) + heads);
+}
+
+void Budget::set_chunk(u32 index, u64 block, u64 head) {
+  TableHeader& table = memory_.table(index);
+  const u64 before = claim_of(table);
+  table.chunk_block.store(block);
+  table.chunk_head.store(head);
+  add_bytes(memory_.heap_header().table_charge, claim_of(table) - before);
+}
+
+// Of the disk a tenth is left for what is dead in segments that still hold something.
+u64 Budget::left_in_tiers() const {
+  const u64 all = spendable() + memory_.tier_header().capacity.load() / 10 * 9;
+  u64 total = 0;
+  for (u32 i = 0; i < memory_.table_count(); ++i) total += memory_.table(i).reserve_bytes;
+  return all - std::min(all, total);
+}
+
+u64 Budget::missing_for(u32 index, u64 reserve, u64 held, u64 beside) const {
   const TableHeader& table = memory_.table(index);
-  const u64 before = claim_of(table), after = std::max<u64>(claims, table.used_bytes);
+  const u64 before = claim_of(table), after = std::max(in_memory(table, reserve) + held, resident_of(table));
+  if (memory_.tiered() && reserve > table.reserve_bytes) {
+    const u64 more = reserve - table.reserve_bytes, left = left_in_tiers();
+    if (more > left) return more - left;
+  }
   const u64 claim = claimed() - before + after + beside;
   return after + beside > before && claim > spendable() ? claim - spendable() : 0;
 }
 
-void Budget::set_claims(u32 index, u64 reserve_bytes, u64 held_bytes) {
+void Budget::charge_dropped(u32 index, i64 bytes) {
+  TableHeader& table = memory_.table(index);
+  const u64 before = claim_of(table);
+  add_bytes(table.dropped_bytes, static_cast<u64>(bytes));
+  add_bytes(memory_.heap_header().table_charge, claim_of(table) - before);
+}
+
+void Budget::set_claims(u32 index, u64 reserve_bytes, u64 reserve_open, u64 held_bytes) {
   HeapHeader& heap = memory_.heap_header();
   TableHeader& table = memory_.table(index);
   const u64 before = claim_of(table);
   table.reserve_bytes.store(reserve_bytes);
+  table.reserve_open.store(reserve_open);
   table.held_bytes.store(held_bytes);
   const u64 after = claim_of(table);
   heap.table_charge.store(heap.table_charge - before + after);
@@ -180,8 +221,9 @@ void Budget::end_claims(u32 index) {
   Shared<u64>& charge = memory_.heap_header().table_charge;
   charge.store(charge - claim_of(table));
   table.generation.fetch_add(1);
-  for (Shared<u64>* bytes : {&table.reserve_bytes, &table.reserve_wanted, &table.reserve_open, &table.held_bytes,
-                             &table.used_bytes, &table.open_bytes, &table.chunk_block, &table.used_chunks})
+  for (Shared<u64>* bytes :
+       {&table.reserve_bytes, &table.reserve_wanted, &table.reserve_open, &table.held_bytes, &table.used_bytes,
+        &table.open_bytes, &table.dropped_bytes, &table.chunk_block, &table.chunk_head, &table.used_chunks})
     bytes->store(0);
   recount_promised();
 }

@@ -2,7 +2,8 @@
 // lock, unless noted.
 //
 // Claimed bytes: what objects, meta blocks and the fixed parts occupy, and what tables set aside. A table claims the larger
-// one of two numbers: its reserve plus its held draws, and what its chunks occupy. Committed bytes: what has pages. Truths
+// one of two numbers: its reserve plus its held draws, and what its chunks occupy in memory. With a disk tier it sets aside
+// memory for open chunks and heads only. Committed bytes: what has pages. Truths
 // are the budget and the tables' reserves; everything else is derived, and recounted after a death.
 #pragma once
 
@@ -56,9 +57,16 @@ class Budget {
 
   // A chunk more or less, or one that is open no more.
   void charge(u32 table, i64 used_bytes, i64 open_bytes, i64 chunks);
+  void charge_dropped(u32 table, i64 bytes);  // of its chunks, more or fewer bodies that are not in memory
   // Bytes that are short for a table to claim `claims`, with `beside` more bytes for other uses; 0: there is room.
-  u64 missing_for(u32 table, u64 claims, u64 beside) const;
-  void set_claims(u32 table, u64 reserve_bytes, u64 held_bytes);
+  // A reserve that grows must also fit what memory and disk can hold together.
+  u64 missing_for(u32 table, u64 reserve, u64 held, u64 beside) const;
+  // What a table with such a reserve keeps in memory: all of it, or with a disk tier its heads and open chunks.
+  u64 in_memory(const TableHeader& table, u64 reserve) const;
+  void set_chunk(u32 table, u64 block, u64 head);  // bytes of one; before the claims that they count for
+  // What further reserves may take of memory and disk together.
+  u64 left_in_tiers() const;
+  void set_claims(u32 table, u64 reserve_bytes, u64 reserve_open, u64 held_bytes);
   void end_claims(u32 table);
   void recount_claims();  // from the tables' reserves and chunks
 
@@ -71,6 +79,7 @@ class Budget {
   void announce_room();  // bytes have come free: wakes those that wait for room
 
  private:
+  u64 claim_of(const TableHeader& table) const;
   Shortage admit_chunk(const MakeRequest& request, u64 block) const;
   Shortage short_of_own(u32 table, u64 items, u64 open, u64 most) const;
   Shortage short_of_store(const MakeRequest& request, u64 block, u64 grow) const;

@@ -12,6 +12,9 @@ void ChunkEnds::release_if_unused(u32 chunk) {
   if (word_kind(word) != ObjectKind::kChunk || word_state(word) != ObjectState::kSealed) return;
   for (const Attachment& at : heap_.chunk_memory.attachments(chunk))
     if (at.attached.load() != 0) return;
+  // A process that writes a copy of the body still reads it, and frees the chunk when it is done.
+  if (const ChunkTier* const tier = heap_.chunk_memory.tier(chunk))
+    if (const u32 claim = tier->claim.load(); claim != 0 && !owner_gone(heap_.client, claim)) return;
   heap_.free_descriptor(chunk, false);
 }
 
@@ -27,7 +30,9 @@ void ChunkEnds::detach_held(u32 chunk, u32 table) {
     if (!gone && heap_.chunk_memory.uses_at(chunk, i).load(std::memory_order_acquire) != kUsesClosed) continue;
     at.attached.store(0);
     DI_FAULT("heap.detached");
-    if (!gone) heap_.budget.charge(table, -static_cast<i64>(heap_.chunk_memory.block_bytes(chunk)), 0, -1);
+    if (gone) continue;
+    heap_.budget.charge_dropped(table, -static_cast<i64>(heap_.chunk_memory.dropped_bytes(chunk)));
+    heap_.budget.charge(table, -static_cast<i64>(heap_.chunk_memory.block_bytes(chunk)), 0, -1);
   }
   release_if_unused(chunk);
 }

@@ -21,12 +21,12 @@ class ChunkEnds {
   void sweep(Deadline deadline);                                           // the same for all, after a death
   void sweep_now_and_then(Deadline deadline);
 
-  void close_held(u32 chunk) DI_UNCHECKED;  // under the heap's lock: of all its tables
+  void release_if_unused(u32 chunk) DI_UNCHECKED;  // under the heap's lock
+  void close_held(u32 chunk) DI_UNCHECKED;         // under the heap's lock: of all its tables
 
  private:
   void end_need(u32 chunk, u32 position) DI_REQUIRES(heap_.lock);
   void detach_held(u32 chunk, u32 table) DI_REQUIRES(heap_.lock);
-  void release_if_unused(u32 chunk) DI_REQUIRES(heap_.lock);
   void settle_filled(Deadline deadline);  // slices that a dead process was filling; a hold per 1,024 slices
 
   HeapCore& heap_;

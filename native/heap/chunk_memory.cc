@@ -28,6 +28,11 @@ ChunkTier* ChunkMemory::find_tier(u32 chunk) const {
   return di::find_tier(head.data(), head.size());
 }
 
+u64 ChunkMemory::dropped_bytes(u32 chunk) const {
+  const ChunkTier* const apart = tier(chunk);
+  return apart == nullptr || apart->body.load() != 0 ? 0 : Blocks::block_bytes(apart->body_bytes);
+}
+
 u64 ChunkMemory::block_bytes(u32 chunk) const {
   const ChunkTier* const apart = tier(chunk);
   return Blocks::block_bytes(descriptors_[chunk].bytes) +

@@ -28,10 +28,11 @@ class ChunkMemory {
   std::span<u8> body(u32 chunk) const { return memory_.tiered() ? body_apart(chunk) : head_bytes(chunk); }
   ChunkBytes bytes(u32 chunk) const {
     const std::span<u8> head = head_bytes(chunk), body = memory_.tiered() ? body_apart(chunk) : head;
-    return {head.data(), head.size(), body.data(), body.size()};
+    return {head.data(), head.size(), body.data(), body.size(), chunk};
   }
-  u64 block_bytes(u32 chunk) const;  // of its block or blocks, also of a body that is not in memory
-  ChunkTier* tier(u32 chunk) const;  // null: the store has no disk tier. Throws kCorruptData
+  u64 dropped_bytes(u32 chunk) const;  // of the body's block, if it is not in memory; else 0
+  u64 block_bytes(u32 chunk) const;    // of its block or blocks, also of a body that is not in memory
+  ChunkTier* tier(u32 chunk) const;    // null: the store has no disk tier. Throws kCorruptData
 
   // The tables that a chunk was written for. Damaged: their number, or the place of the ChunkTier behind them, would reach
   // behind the head.

@@ -13,14 +13,13 @@ u64 TableClaims::try_reserve(u32 index, const Reserve& reserve, Deadline deadlin
   const u64 wanted = budget.unkept(index, block == 0 ? 0 : reserve.bytes / block);
   const bool more = reserve.bytes > table.reserve_bytes;
   const u64 bytes = std::max<u64>(reserve.bytes, table.reserve_bytes);
-  const u64 missing = budget.missing_for(index, bytes + table.held_bytes, heap_.descriptors.segments_bytes(wanted));
+  const u64 missing = budget.missing_for(index, bytes, table.held_bytes, heap_.descriptors.segments_bytes(wanted));
   const bool ready = heap_.memory.heap_header().free_count >= wanted;
   const bool grown = missing == 0 && !ready && heap_.add_segment();
   if ((missing == 0 && ready) || (!more && !grown)) {  // a reserve that does not grow never fails for descriptors
-    if (more) budget.set_claims(index, reserve.bytes, table.held_bytes);
+    budget.set_chunk(index, block, reserve.chunk_head != 0 ? reserve.chunk_head : table.chunk_head.load());
+    budget.set_claims(index, bytes, reserve.open_bytes, table.held_bytes);
     table.reserve_wanted.store(reserve.bytes);
-    table.reserve_open.store(reserve.open_bytes);
-    table.chunk_block.store(block);
     budget.recount_promised();
     return 0;
   }
@@ -37,6 +36,7 @@ bool TableClaims::reserve(u32 index, const Reserve& reserve, Deadline deadline, 
     if (missing == 0) return true;
     if (missing == kSegmentCame) continue;
     if (why != nullptr) *why = heap_.budget.room_text();
+    if (heap_.room_maker != nullptr && heap_.room_maker->make_room(missing, deadline, why)) continue;
     if (!heap_.free_holes(missing, deadline)) return false;
   }
 }
@@ -45,7 +45,7 @@ void TableClaims::settle_reserve(u32 index, Deadline deadline) {
   HeapCore::Guard guard(heap_, deadline);
   const TableHeader& table = heap_.memory.table(index);
   if (table.reserve_wanted < table.reserve_bytes)
-    heap_.budget.set_claims(index, table.reserve_wanted, table.held_bytes);
+    heap_.budget.set_claims(index, table.reserve_wanted, table.reserve_open, table.held_bytes);
 }
 
 bool TableClaims::raise_reserve(u32 index, u64 bytes, Deadline deadline) {
@@ -55,8 +55,8 @@ bool TableClaims::raise_reserve(u32 index, u64 bytes, Deadline deadline) {
   const u64 least = table.used_bytes + bytes;
   if (least <= table.reserve_bytes) return false;
   for (const u64 wanted : {least + least / 4, least}) {
-    if (budget.missing_for(index, wanted + table.held_bytes, 0) != 0) continue;
-    budget.set_claims(index, wanted, table.held_bytes);
+    if (budget.missing_for(index, wanted, table.held_bytes, 0) != 0) continue;
+    budget.set_claims(index, wanted, table.reserve_open, table.held_bytes);
     table.reserve_wanted.store(wanted);
     budget.recount_promised();
     return true;
@@ -88,8 +88,8 @@ bool TableClaims::hold(u32 index, i64 delta_bytes, Deadline deadline, bool force
       HeapCore::Guard guard(heap_, deadline);
       const TableHeader& table = heap_.memory.table(index);
       const u64 held = table.held_bytes + static_cast<u64>(delta_bytes);
-      if (!force) missing = heap_.budget.missing_for(index, table.reserve_bytes + held, 0);
-      if (missing == 0) heap_.budget.set_claims(index, table.reserve_bytes, held);
+      if (!force) missing = heap_.budget.missing_for(index, table.reserve_bytes, held, 0);
+      if (missing == 0) heap_.budget.set_claims(index, table.reserve_bytes, table.reserve_open, held);
     }
     if (missing == 0) return true;
     if (!heap_.free_holes(missing, deadline)) return false;

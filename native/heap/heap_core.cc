@@ -19,6 +19,7 @@ HeapCore::HeapCore(Client& process, Ledger& entries)
       chunk_memory(memory, descriptors),
       ids(memory, descriptors),
       budget(memory),
+      disk(client),
       lock(process, memory.heap_header().lock, "the store's heap") {}
 
 HeapCore::Guard::Guard(HeapCore& heap, Deadline deadline) : heap_(heap), exceptions_(std::uncaught_exceptions()) {
@@ -136,10 +137,20 @@ void HeapCore::note_body(u32 chunk) {
 void HeapCore::free_body(u32 chunk) {
   ChunkTier* const tier = chunk_memory.tier(chunk);
   if (tier == nullptr || tier->body.load() == 0) return;
+  if (tier->stored_pages.load() != 0) subtract_bytes(memory.tier_header().clean_bytes, tier->body_bytes);
   const u32 body = tier->body.load() - 1;
   tier->body.store(0);
   note_body(chunk);
+  DI_FAULT("heap.body_unlinked");
   free_descriptor(body, false);
+}
+
+void HeapCore::forget_copy(u32 chunk) {
+  ChunkTier* const tier = chunk_memory.tier(chunk);
+  if (tier == nullptr || tier->stored_pages.load() == 0) return;
+  const u64 bytes = u64{tier->stored_pages.load()} * kPageBytes;
+  tier->stored_pages.store(0);
+  disk.remove(tier->segment, bytes);
 }
 
 void HeapCore::free_descriptor(u32 number, bool punch) {
@@ -147,7 +158,10 @@ void HeapCore::free_descriptor(u32 number, bool punch) {
   Descriptor& entry = descriptor(number);
   const u64 word = entry.word.load();
   const ObjectKind kind = word_kind(word);
-  if (kind == ObjectKind::kChunk) free_body(number);
+  if (kind == ObjectKind::kChunk) {
+    free_body(number);
+    forget_copy(number);
+  }
   if ((entry.flags & kFlagHasId) && word_state(word) != ObjectState::kDoomed) ids.erase(number);
   if (entry.expires_ns != 0 && heap.expiring != 0) --heap.expiring;
   entry.word.store(make_word(ObjectState::kFree, ObjectKind::kData, word_generation(word) + 1),

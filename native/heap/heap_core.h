@@ -16,11 +16,20 @@
 #include "heap/budget.h"
 #include "heap/chunk_memory.h"
 #include "heap/descriptors.h"
+#include "heap/disk_space.h"
 #include "heap/id_index.h"
 #include "heap/ledger.h"
 #include "heap/page_reclaim.h"
 
 namespace di {
+
+// Bodies of chunks leave memory for the disk when room is short.
+class RoomMaker {
+ public:
+  virtual ~RoomMaker() = default;
+  // Takes shared locks: the caller holds none. False: it got nothing, and *why says what stops it.
+  virtual bool make_room(u64 bytes, Deadline deadline, std::string* why) = 0;
+};
 
 class HeapCore {
  public:
@@ -56,6 +65,7 @@ class HeapCore {
   // The chunk's summary says where its body is. Also frees a chunk's body: free_descriptor() does for the chunk itself.
   void note_body(u32 chunk) DI_REQUIRES(lock);
   void free_body(u32 chunk) DI_REQUIRES(lock);
+  void forget_copy(u32 chunk) DI_REQUIRES(lock);  // the one on disk
   // A zeroed, sealed meta block, made inside one hold; kNone: no room below `limit`.
   u32 own_meta(u64 bytes, u32 owner, u64 limit) DI_REQUIRES(lock);
   void require_index() DI_REQUIRES(lock);               // makes the index of ids; throws kStoreFull: no room for it
@@ -81,7 +91,9 @@ class HeapCore {
   ChunkMemory chunk_memory;
   IdIndex ids;
   Budget budget;
+  DiskSpace disk;
   SharedLock lock;
+  RoomMaker* room_maker = nullptr;  // null: the store has no disk tier
 
  private:
   u64 raw_block(u64 bytes, BlockUse use, u64 limit) DI_REQUIRES(lock);

@@ -174,6 +174,9 @@ MakeResult Maker::make(const MakeRequest& request, u32 entry, Deadline deadline,
       chunks_.sweep_now_and_then(deadline);
     } else if (shortage.never) {
       return MakeResult::kNever;
+    } else if (shortage.bytes != ~u64{0} && heap_.room_maker != nullptr &&
+               heap_.room_maker->make_room(shortage.bytes, deadline, why)) {
+      continue;
     } else if (!heap_.free_holes(shortage.bytes, deadline)) {
       return MakeResult::kFull;
     }

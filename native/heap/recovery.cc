@@ -90,6 +90,7 @@ void HeapRecovery::clear_unmade() {
 void HeapRecovery::relink_bodies() {
   if (!heap_.memory.tiered()) return;
   std::unordered_set<u32> linked;
+  heap_.disk.begin_recount();
   const auto in_state = [&](u32 index, ObjectKind kind, ObjectState state) {
     const u64 word = heap_.descriptor(index).word.load();
     return word_kind(word) == kind && word_state(word) == state;
@@ -105,7 +106,11 @@ void HeapRecovery::relink_bodies() {
     else if (body != 0)
       linked.insert(body - 1);
     heap_.note_body(index);
+    if (tier.stored_pages.load() != 0 && tier.body.load() != 0)
+      add_bytes(heap_.memory.tier_header().clean_bytes, tier.body_bytes);
+    if (tier.stored_pages.load() != 0) heap_.disk.add(tier.segment, u64{tier.stored_pages.load()} * kPageBytes);
   }
+  heap_.disk.end_recount();
   for (u32 index = 0; index < heap_.descriptor_count(); ++index)
     if (in_state(index, ObjectKind::kBody, ObjectState::kSealed) && !linked.contains(index))
       heap_.free_descriptor(index, false);
@@ -159,6 +164,7 @@ void HeapRecovery::recount_charges() {
   Memory& memory = heap_.memory;
   for (u32 i = 0; i < memory.table_count(); ++i) {
     memory.table(i).used_bytes.store(0);
+    memory.table(i).dropped_bytes.store(0);
     memory.table(i).open_bytes.store(0);
     memory.table(i).used_chunks.store(0);
   }
@@ -166,7 +172,7 @@ void HeapRecovery::recount_charges() {
     const u64 word = heap_.descriptor(index).word.load();
     if (word_kind(word) != ObjectKind::kChunk || word_state(word) == ObjectState::kFree) continue;
     if (!heap_.chunk_memory.has_attachments(index)) continue;  // damaged: whoever lets it go says so
-    const u64 bytes = heap_.chunk_memory.block_bytes(index);
+    const u64 bytes = heap_.chunk_memory.block_bytes(index), dropped = heap_.chunk_memory.dropped_bytes(index);
     const std::span<Attachment> all = heap_.chunk_memory.attachments(index);
     for (u32 k = 0; k < all.size(); ++k) {
       const Attachment& at = all[k];
@@ -174,6 +180,7 @@ void HeapRecovery::recount_charges() {
       TableHeader& table = memory.table(at.table);
       if (table.generation.load() != at.table_generation) continue;
       table.used_bytes.store(table.used_bytes + bytes);
+      table.dropped_bytes.store(table.dropped_bytes + dropped);
       const bool open = (heap_.chunk_memory.uses_at(index, k).load(std::memory_order_relaxed) & kUsesClosed) == 0;
       if (open) table.open_bytes.store(table.open_bytes + bytes);
       table.used_chunks.store(table.used_chunks + 1);

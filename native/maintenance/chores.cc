@@ -101,6 +101,7 @@ bool chore(const std::shared_ptr<Arena>& arena) {
     arena->heap().sweeper.sweep_all(Deadline::after(kPatienceSeconds));
   }
   settle_slices(*arena);
+  if (arena->tier() != nullptr && arena->tier()->chore(Deadline::after(kPatienceSeconds))) return true;
   return commit_ahead(*arena) || collapse_one(*arena);
 }
 

@@ -106,10 +106,12 @@ const char* validate_chunk(const ChunkBytes& chunk, const ColumnMap& map, ChunkV
         capacity > head / (2 * map.late_bytes) || late_size(capacity, header.attachments, map.late_bytes) > head - late)
       return "a chunk's late columns lie outside it";
   }
-  *view = {chunk.head, chunk.body, reinterpret_cast<const RowMark*>(chunk.head + marks),
-           (in_head ? chunk.head : chunk.body) + records, &map, header.first_episode, columns, heap, heap_end,
+  const u8* const part = in_head ? chunk.head : chunk.body;
+  *view = {chunk.head, chunk.body, nullptr, reinterpret_cast<const RowMark*>(chunk.head + marks),
+           part == nullptr ? nullptr : part + records, &map, header.first_episode, columns, heap, heap_end,
            static_cast<u32>(capacity), rows,
            header.next.load(std::memory_order_relaxed),  // ordered by `published`
+           chunk.descriptor, records,
            // `late_offset` is checked only where the layout has late columns.
            map.late_bytes == 0 ? LateRows{} : late_rows(const_cast<u8*>(chunk.head), header, map.late_bytes)};
   return nullptr;

@@ -18,6 +18,7 @@
 #include "base/chunk_bytes.h"
 #include "base/layout.h"
 #include "rows/late.h"
+#include "tier/cold_bodies.h"
 
 namespace di {
 
@@ -46,9 +47,10 @@ ColumnMap map_columns(u32 index, const LayoutHeader& layout, u64 layout_bytes, c
 // A chunk whose header has been checked, with a copy of the header's values.
 struct ChunkView {
   const u8* head;
-  const u8* body;
+  const u8* body;        // null: not in memory, see `cold`
+  const ColdBody* cold;  // what was read of it for this batch
   const RowMark* marks;
-  const u8* records;
+  const u8* records;  // null: in the body, which is not in memory
   const ColumnMap* map;
   u64 first_episode;
   u64 columns_offset;
@@ -57,9 +59,16 @@ struct ChunkView {
   u32 row_capacity;
   u32 rows;  // published
   u32 next;  // descriptor + 1 of the lane's next chunk
+  u32 descriptor;
+  u64 records_offset;  // of the body, where `records` is null
   LateRows late;
 };
-// Fills *view and returns nullptr, or returns what is wrong with the header. The head is 8-byte aligned.
+// Bytes of the body, where it is in memory or was read.
+inline const u8* body_at(const ChunkView& view, u64 from, u64 bytes) {
+  return view.body != nullptr ? view.body + from : view.cold->at(from, bytes);
+}
+
+// Fills *view, all but `cold`, and returns nullptr, or returns what is wrong with the header. The head is 8-byte aligned.
 const char* validate_chunk(const ChunkBytes& chunk, const ColumnMap& map, ChunkView* view);
 
 // Prefetches what the four functions below read.

@@ -15,7 +15,7 @@ u64 round_up(u64 value, u64 to) { return (value + to - 1) / to * to; }
 
 // Where the parts of a chunk lie. Those of the body count from its start, which without a disk tier is the head's.
 struct Parts {
-  u64 tier, late, marks, head_end;
+  u64 tier, crcs, late, marks, head_end;
   u64 records, columns, heap, end;
   bool records_in_head;
 };
@@ -49,6 +49,10 @@ Parts parts_of(const LayoutInfo& layout, const ChunkPlan& plan) {
   for (const ColumnLayout& column : layout.columns) wide += column.place == static_cast<u32>(ColumnPlace::kColumn);
   parts.heap = round_up(parts.columns + rows * layout.column_bytes + 64 * (wide + 1), 64);
   parts.end = parts.heap + plan.heap_bytes;
+  if (plan.tiered) {
+    parts.crcs = parts.head_end;
+    parts.head_end += (parts.end + kPageBytes - 1) / kPageBytes * sizeof(u32);
+  }
   return parts;
 }
 
@@ -179,6 +183,10 @@ bool same_values(const LayoutInfo& layout, u32 column, const u8* a, const u8* b,
 
 u64 chunk_bytes(const LayoutInfo& layout, const ChunkPlan& plan) { return parts_of(layout, plan).end; }
 
+u64 chunk_head_bytes(const LayoutInfo& layout, const ChunkPlan& plan) {
+  return Blocks::block_bytes(parts_of(layout, plan).head_end);
+}
+
 u64 chunk_block_bytes(const LayoutInfo& layout, const ChunkPlan& plan) {
   const Parts parts = parts_of(layout, plan);
   return Blocks::block_bytes(parts.end) + (plan.tiered ? Blocks::block_bytes(parts.head_end) : 0);
@@ -286,6 +294,7 @@ ChunkTier& format_tier(u8* head, const Parts& parts) {
   ChunkTier& tier = *reinterpret_cast<ChunkTier*>(head + parts.tier);
   tier.body_bytes = parts.end;
   tier.records_in_head = parts.records_in_head ? 1 : 0;
+  tier.crcs_offset = static_cast<u32>(parts.crcs);
   return tier;
 }
 

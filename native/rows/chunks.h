@@ -60,6 +60,7 @@ struct ChunkPlan {
 ChunkPlan plan_chunk(const LayoutInfo& layout, u64 target_bytes, u32 least_rows, u64 heap_bytes_per_row, u32 tables,
                      bool tiered);
 u64 chunk_bytes(const LayoutInfo& layout, const ChunkPlan& plan);        // of the body
+u64 chunk_head_bytes(const LayoutInfo& layout, const ChunkPlan& plan);   // of the head's block
 u64 chunk_block_bytes(const LayoutInfo& layout, const ChunkPlan& plan);  // of all its blocks
 
 class OpenChunk {

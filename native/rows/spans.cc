@@ -53,17 +53,23 @@ Frames frames(const ViewSpec& spec, const Output& output, const Rows& item) {
   }
 }
 
-Elements elements(const Place& place, const ColumnLayout& layout) {
-  if (layout.place != static_cast<u32>(ColumnPlace::kHeap)) return {nullptr, 0};
+HeapSlot slot_of(const Place& place, const ColumnLayout& layout) {
   HeapSlot slot;
   std::memcpy(&slot, place.record() + layout.offset, sizeof slot);
-  if (slot.count == 0) return {nullptr, 0};
+  if (slot.count == 0) return {0, 0};
   const ChunkView& view = *place.view;
   if (slot.offset < view.heap_offset || slot.offset > view.heap_end ||
       u64{slot.count} * layout.row_bytes > view.heap_end - slot.offset) {
     damaged("a value of variable length lies outside its chunk");
   }
-  return {view.body + slot.offset, slot.count};
+  return slot;
+}
+
+Elements elements(const Place& place, const ColumnLayout& layout) {
+  if (layout.place != static_cast<u32>(ColumnPlace::kHeap)) return {nullptr, 0};
+  const HeapSlot slot = slot_of(place, layout);
+  if (slot.count == 0) return {nullptr, 0};
+  return {body_at(*place.view, slot.offset, u64{slot.count} * layout.row_bytes), slot.count};
 }
 
 const u8* fixed(const Place& place, u32 column, u64 bytes) {
@@ -89,7 +95,7 @@ void Block::point() {
     if (item.pieces == 1) {
       const Piece& piece = pieces[item.piece];
       const u64 stride = views[piece.view].map->record_bytes;
-      const u8* first = views[piece.view].records + piece.row * stride;
+      const u8* first = Place{&views[piece.view], piece.row}.record();
       row.push_back(first + item.back * stride);
       next.push_back(first + item.end() * stride);
       last.push_back(first + (item.back + item.steps - 1) * stride);
@@ -148,6 +154,10 @@ void Resolver::open(const ChunkBytes& chunk, Block& block) {
   const ColumnMap& columns = map(reinterpret_cast<const ChunkHeader*>(chunk.head)->layout);
   const char* wrong = validate_chunk(chunk, columns, &block.views.emplace_back());
   if (wrong != nullptr) damaged(wrong);
+  if (chunk.body == nullptr && !lists_) [[unlikely]] {
+    block.views.back().cold = cold_ == nullptr ? nullptr : cold_->find(chunk.head);
+    if (block.views.back().cold == nullptr) throw NotInMemory();
+  }
   if (block.views.size() == 1) block.map = &columns;
   if (block.map != &columns) block.map = nullptr;
 }
@@ -273,7 +283,8 @@ void Resolver::resolve_one(const Span& span, Block& block) {
     piece.row = span.row;
     piece.count = span.rows;
     u64 record = view.map->record_bytes;
-    if (record != 0) prefetch_range(view.records + span.row * record, std::min(span.rows * record, kPrefetchBytes));
+    if (record != 0 && view.records != nullptr)
+      prefetch_range(view.records + span.row * record, std::min(span.rows * record, kPrefetchBytes));
     prefetch_mark(view, span.row);
   } else {
     if (at + 1 != block.views.size()) open(span.chunk, block);

@@ -16,12 +16,17 @@ struct Place {  // one row
   const ChunkView* view;
   u32 row;
   const ColumnLayout& layout(u32 column) const { return view->map->column[column]; }
-  const u8* record() const { return view->records + u64{row} * view->map->record_bytes; }
-  const u8* column(const ColumnLayout& layout) const {
-    return view->body +
-           ((view->columns_offset + u64{view->row_capacity} * layout.before + 64u * layout.index + 63u) & ~u64{63}) +
+  u64 record_at() const { return view->records_offset + u64{row} * view->map->record_bytes; }
+  u64 column_at(const ColumnLayout& layout) const {  // in the body
+    return ((view->columns_offset + u64{view->row_capacity} * layout.before + 64u * layout.index + 63u) & ~u64{63}) +
            u64{row} * layout.row_bytes;
   }
+  const u8* record() const {
+    if (view->records == nullptr) [[unlikely]]
+      return view->cold->at(record_at(), view->map->record_bytes);
+    return view->records + u64{row} * view->map->record_bytes;
+  }
+  const u8* column(const ColumnLayout& layout) const { return body_at(*view, column_at(layout), layout.row_bytes); }
 };
 
 struct Rows {  // one item
@@ -82,6 +87,8 @@ struct Elements {
   u32 count;
 };
 Elements elements(const Place& place, const ColumnLayout& layout);
+// Where they lie, in the bounds of the chunk's heap. Throws kCorruptData.
+HeapSlot slot_of(const Place& place, const ColumnLayout& layout);
 
 // The value of a column in a row, which must have `bytes` bytes; nullptr if it is absent. Throws kCorruptData.
 const u8* fixed(const Place& place, u32 column, u64 bytes);
@@ -89,7 +96,13 @@ const u8* fixed(const Place& place, u32 column, u64 bytes);
 class Resolver {
  public:
   Resolver(const ViewPlan& plan, ChunkSource& source) : plan_(plan), source_(source) {}
-  void begin() { known_.clear(); }  // before the first block of a call: maps may have changed since the last call
+  // Before the first block of a call: maps may have changed since the last call. `cold`: what was read for this batch of
+  // bodies that are not in memory; null: NotInMemory is thrown for such a body, unless `lists`: only heads are read then.
+  void begin(const ColdBodies* cold, bool lists) {
+    known_.clear();
+    cold_ = cold;
+    lists_ = lists;
+  }
   // Fills the block from the first n of the call's remaining `left` spans, and prefetches the records of its items.
   // Throws kCorruptData.
   void resolve(const Span* spans, u32 n, u32 left, Block& block);
@@ -105,6 +118,8 @@ class Resolver {
 
   const ViewPlan& plan_;
   ChunkSource& source_;
+  const ColdBodies* cold_ = nullptr;
+  bool lists_ = false;
   std::vector<const ColumnMap*> known_;  // maps checked against the plan in this call
   // A cache, by a hash of the head's address: index of the chunk's view in the block, + 1. Items of small steps share
   // few chunks.

@@ -29,8 +29,12 @@ class Gather::Engine {
   Engine(const ViewPlan& plan, ChunkSource& source);
   void run(const Span* spans, u32 n, u64 first, const Target* targets, const Identities& identities);
   u64 measure(u32 output, const Span* spans, u32 n, i64* offsets);
+  bool list_cold(const Span* spans, u32 n, const std::vector<u32>& outputs, ColdBodies* bodies);
+  void use(const ColdBodies* bodies) { cold_ = bodies; }
 
  private:
+  void list_piece(const ChunkView& view, const Piece& piece, const std::vector<u32>& columns, ColdBody* body) const;
+  std::vector<u32> columns_of(const std::vector<u32>& outputs) const;
   void check_plan() const;
   void copy_block(const Block& block, u64 first, const Target* targets);
   void identify(const Block& block, u64 first, const Identities& to) const;
@@ -55,6 +59,7 @@ class Gather::Engine {
   };
   std::vector<Move> moves_;  // the block's contiguous copies: listed first, so that they can be prefetched
   std::array<Block, 2> blocks_;
+  const ColdBodies* cold_ = nullptr;
   bool stream_ = false;  // the current batch is larger than what stays in the cache
 };
 
@@ -93,7 +98,8 @@ void Gather::Engine::check_plan() const {
 }
 
 void Gather::Engine::run(const Span* spans, u32 n, u64 first, const Target* targets, const Identities& identities) {
-  resolver_.begin();
+  resolver_.begin(cold_, false);
+  moves_.clear();  // of a call that threw
   u64 total = 0;
   for (size_t o = 0; o < plan_.outputs.size(); ++o) {
     if (targets[o].data != nullptr && !plan_.outputs[o].ragged) total += n * item_bytes(plan_, static_cast<u32>(o));
@@ -255,6 +261,61 @@ void Gather::Engine::copy_fixed(const Output& output, const Block& block, const 
   std::memset(to, 0, rows.zeros * bytes);
 }
 
+// ----------------------------------------------------------------------------------------------- bodies not in memory
+
+// The table's columns that these outputs are made of.
+std::vector<u32> Gather::Engine::columns_of(const std::vector<u32>& outputs) const {
+  std::vector<u32> columns = {plan_.reward_column, plan_.discount_column};
+  for (const u32 number : outputs) {
+    const Output& output = plan_.outputs[number];
+    if (!computed(output.op)) columns.push_back(output.column);
+    columns.push_back(output.finished);
+  }
+  std::sort(columns.begin(), columns.end());
+  columns.erase(std::unique(columns.begin(), columns.end()), columns.end());
+  std::erase(columns, kNone);
+  return columns;
+}
+
+void Gather::Engine::list_piece(const ChunkView& view, const Piece& piece, const std::vector<u32>& columns,
+                                ColdBody* body) const {
+  const Place first{&view, piece.row};
+  const u64 record_bytes = u64{piece.count} * view.map->record_bytes;
+  const bool in_body = view.records == nullptr;
+  if (in_body) body->want(first.record_at(), record_bytes);
+  const bool readable = !in_body || body->has(first.record_at(), record_bytes);
+  for (const u32 column : columns) {
+    const ColumnLayout& layout = first.layout(column);
+    if (layout.place == static_cast<u32>(ColumnPlace::kColumn))
+      body->want(first.column_at(layout), u64{piece.count} * layout.row_bytes);
+    if (layout.place != static_cast<u32>(ColumnPlace::kHeap)) continue;
+    for (u32 i = 0; readable && i < piece.count; ++i) {
+      const HeapSlot slot = slot_of({&view, piece.row + i}, layout);
+      body->want(slot.offset, u64{slot.count} * layout.row_bytes);
+    }
+  }
+}
+
+bool Gather::Engine::list_cold(const Span* spans, u32 n, const std::vector<u32>& outputs, ColdBodies* bodies) {
+  const std::vector<u32> columns = columns_of(outputs);
+  resolver_.begin(nullptr, true);
+  bool more = false;
+  for (u32 at = 0; at < n; at += kBlock) {
+    Block& block = blocks_[0];
+    resolver_.resolve(spans + at, std::min(kBlock, n - at), n - at, block);
+    for (ChunkView& view : block.views)  // also of a chunk of which the item has no row: run() opens it again
+      if (view.body == nullptr) view.cold = &bodies->of(view.head, view.descriptor);
+    for (const Piece& piece : block.pieces) {
+      const ChunkView& view = block.views[piece.view];
+      if (view.body != nullptr) continue;
+      ColdBody& body = bodies->of(view.head, view.descriptor);
+      list_piece(view, piece, columns, &body);
+      more = more || body.wants();
+    }
+  }
+  return more;
+}
+
 // ------------------------------------------------------------------------------------------------------------ ragged
 
 namespace {
@@ -297,7 +358,7 @@ void Gather::Engine::copy_ragged(const Output& output, const Block& block, const
 
 u64 Gather::Engine::measure(u32 number, const Span* spans, u32 n, i64* offsets) {
   const Output& output = plan_.outputs.at(number);
-  resolver_.begin();
+  resolver_.begin(cold_, false);
   i64 total = 0;
   for (u32 at = 0; at < n; at += kBlock) {
     Block& block = blocks_[0];
@@ -357,6 +418,10 @@ Gather::~Gather() = default;
 void Gather::run(const Span* spans, u32 n, u64 first, const Target* targets, const Identities& identities) {
   engine_->run(spans, n, first, targets, identities);
 }
+bool Gather::list_cold(const Span* spans, u32 n, const std::vector<u32>& outputs, ColdBodies* bodies) {
+  return engine_->list_cold(spans, n, outputs, bodies);
+}
+void Gather::use(const ColdBodies* bodies) { engine_->use(bodies); }
 u64 Gather::measure(u32 output, const Span* spans, u32 n, i64* offsets) {
   return engine_->measure(output, spans, n, offsets);
 }

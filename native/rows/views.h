@@ -107,6 +107,12 @@ class Gather {
 
   // Fills element first + i of every wanted target from spans[i]. `targets`: one per output of the plan.
   void run(const Span* spans, u32 n, u64 first, const Target* targets, const Identities& identities = {});
+  // Lists in *bodies what run() and measure() of these outputs need of bodies that are not in memory and *bodies does not
+  // hold yet. True: there is something to be read, and then to be listed again, as values of variable length can be listed
+  // only when their rows' records are there.
+  bool list_cold(const Span* spans, u32 n, const std::vector<u32>& outputs, ColdBodies* bodies);
+  // What was read, for the calls that follow; null: none. They throw NotInMemory where they need more.
+  void use(const ColdBodies* bodies);
   // For a ragged output: fills `offsets` with the position of each of its n * rows() values, in elements, and then the
   // total: n * rows() + 1 numbers. Returns the total.
   u64 measure(u32 output, const Span* spans, u32 n, i64* offsets);

@@ -13,6 +13,8 @@ namespace di {
 
 namespace {
 
+constexpr u64 kLeavingNs = 1'000'000'000, kLookNs = 5'000'000;
+
 constexpr const char* kEpochName = "epoch";
 constexpr const char* kFormat = "di-store-tier";
 
@@ -126,6 +128,12 @@ TierFolder TierFolder::open(const std::string& path, Deadline deadline) {
   int number = folder.alive_.open(alive);
   // mutant: stores-share-a-folder
   if (number == 0) number = folder.alive_.lock_exclusive();
+  // A store that was just closed may be in the hands of a thread of its process, or of a process that ends, for a moment.
+  for (const Deadline leaving = deadline.at_most(kLeavingNs); number == EWOULDBLOCK && !leaving.over();) {
+    const os::Blocking scope;
+    os::sleep_ns(kLookNs);
+    number = folder.alive_.lock_exclusive();
+  }
   if (number == EWOULDBLOCK) {
     const std::string culprit = pids_text(folder.alive_.holders());
     throw Error(Code::kStoreError,

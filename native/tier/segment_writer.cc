@@ -144,7 +144,7 @@ void SegmentWriter::write_in_pieces(RecordHeader* header, const Record& record) 
   write_padded(header->page, front);
 }
 
-Place SegmentWriter::append(const Record& record) {
+RecordPlace SegmentWriter::append(const Record& record) {
   check_usable();
   if (!has_room(record.head.size(), record.body.size()))
     throw Error(Code::kInvalid,

@@ -30,7 +30,7 @@ struct Record {
 };
 
 // Where a record lies.
-struct Place {
+struct RecordPlace {
   u32 segment = 0;
   u32 page = 0;         // of the body
   u32 record_page = 0;  // of its RecordHeader
@@ -61,7 +61,7 @@ class SegmentWriter {
   u8* body_memory(u64 head_bytes, u64 body_bytes);
   // Writes the record, by one write when it has up to 8 MiB; a larger one gets its header and head last. On disk only
   // after sync(). kInvalid: it does not fit. After an error of a write or a sync the segment takes nothing more.
-  Place append(const Record& record);
+  RecordPlace append(const Record& record);
   void sync();  // all that was appended survives a power cut
   void seal();  // writes the footer; no record comes after it. Not synced
 

@@ -12,7 +12,8 @@ from typing import Any
 from di_store import _core
 from di_store._core import Mode
 from di_store.base import config
-from di_store.base.errors import AccessDenied, StoreNotFound, shown
+from di_store.base.disk import disk_folder
+from di_store.base.errors import AccessDenied, StoreError, StoreNotFound, shown
 from di_store.base.sizes import budget_bytes
 from di_store.runtime import waits
 from di_store.runtime.waits import Wait, check_timeout, core_seconds
@@ -47,8 +48,8 @@ def open(
     memory: int | float | str = "25%",
     mode: str = "rw",
     seed: int | None = None,
-    disk: Any = None,
-    disk_capacity: Any = None,
+    disk: str | os.PathLike[str] | None = None,
+    disk_capacity: int | str | None = None,
 ) -> Store:
     """Open a store; create it if it does not exist.
 
@@ -59,16 +60,16 @@ def open(
             exists keeps its own limit.
         mode: "rw" create or attach; "x" create, it must not exist; "r" attach and only read.
         seed: of all random choices in the store; None: a random seed.
-        disk: not in this version.
-        disk_capacity: not in this version.
+        disk: folder for what memory does not hold, on a local drive; it belongs to one store. Made if its parent is
+            there. None: everything stays in memory. A store that exists keeps its own folder.
+        disk_capacity: bytes that its files may take, "100GiB", or a share of what is free there; None: half of that.
 
     Raises:
         StoreNotFound: mode "r", and it does not exist. AccessDenied: it may exist, held by a process that this one may
         not look into. CapacityError: the machine does not have so much memory. StoreError: mode "x", and a store of
         that name exists; or no file descriptor is left to look for it (ulimit -n).
     """
-    config.later("disk=", disk)
-    config.later("disk_capacity=", disk_capacity)
+    folder, capacity = disk_folder(disk, disk_capacity)
     config.choice("mode", mode, _MODES)
     number = _MODES[mode]
     if name is None:
@@ -82,9 +83,16 @@ def open(
     budget = 0 if isinstance(memory, str) and memory == "fit" else budget_bytes(memory)
     own = secrets.randbits(63) if seed is None else seed
     try:
-        arena = _core.Arena.open(name, number, budget, own, LOCK_SECONDS if mode == "r" else waits.CALL_SECONDS)
+        seconds = LOCK_SECONDS if mode == "r" else waits.CALL_SECONDS
+        arena = _core.Arena.open(name, number, budget, own, seconds, folder, capacity)
     except StoreNotFound as error:
         raise _explained(error) from None
+    if folder and arena.disk != folder:
+        there = f"its files in {arena.disk}" if arena.disk else "no disk tier"
+        raise StoreError(
+            f"store {name!r} exists already, with {there}",
+            remedy="leave disk= out to attach to it, or choose another name",
+        )
     return Store(Session(arena, seed=seed, readonly=mode == "r"))
 
 

@@ -88,10 +88,29 @@ REACHED_ELSEWHERE = {
     "late.before_show",
     "late.item_went_on",
     "table.insert_answer",
+    "segment.before_write",
+    "segment.body_written",
+    "segment.footer_written",
+    "segment.written",
+    "folder.after_epoch",
+    "folder.before_epoch",
+    "pieces.head",
+    "pieces.sync",
+    "pieces.write",
+    "tier.before_commit",
+    "tier.claimed",
+    "tier.committed",
+    "tier.dropped",
+    "tier.file_forgotten",
+    "tier.segment_sealed",
+    "tier.segment_taken",
+    "tier.written",
+    "heap.body_unlinked",
 } | {f"chores.{point}" for point in ("charged", "chosen", "committed", "collapsed")}
 """Points with tests of their own: who creates a store (test_open_race.py), who fills slices (test_filled_slices.py), a
 forked child that has no room for its pins (test_fork.py), who updates late columns (test_late_columns.py),
-who inserts into a table of groups (test_groups_killed.py)."""
+who inserts into a table of groups (test_groups_killed.py), who moves chunks to disk (test_disk_kills.py); of
+segments, folders and pieces tests/native/test_segments.cc, test_tier_folder.cc and tests/checkpoint/test_kills.py."""
 
 # An item drawn before one of these is given back, so a consumer killed there loses nothing.
 BEFORE_DELIVERY = {

@@ -8,6 +8,21 @@ FOLDER = "tests/checkpoint"
 
 TIER = [
     Mutant(
+        "bytes-from-disk-not-checked",
+        "disk",
+        "    if (!verify_pages(of.checksums, read.offset / kPageBytes - of.first_page, pages)) return false;\n",
+        "",
+        ("tests/test_disk.py::test_a_flipped_byte_is_an_error",),
+    ),
+    Mutant(
+        "bodies-dropped-under-readers",
+        "disk",
+        "readers_of(heap_.chunk_memory.uses_at(chunk, i).load(std::memory_order_acquire)) != 0)\n      return false;\n",
+        "readers_of(heap_.chunk_memory.uses_at(chunk, i).load(std::memory_order_acquire)) == kNone)\n"
+        "      return false;\n",
+        ("tests/test_disk.py::test_a_stopped_reader_keeps_its_rows",),
+    ),
+    Mutant(
         "pages-of-bodies-are-not-verified",
         "tier",
         "page < pages",

@@ -24,7 +24,7 @@ struct KnownRecord {
   Bytes head, body;
   di::u8 codec = 0;
   di::u64 raw_bytes = 0;
-  di::Place place;
+  di::RecordPlace place;
 };
 
 inline KnownRecord some_record(std::mt19937* random, di::u64 uid, di::u64 most_head, di::u64 most_body) {

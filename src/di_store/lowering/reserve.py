@@ -100,16 +100,24 @@ class Reserve(NamedTuple):
         bytes: in all.
         open_bytes: the part for open chunks of the lanes, which does not depend on the capacity.
         chunk_block: bytes that a chunk occupies at least; 0: unchanged.
+        chunk_head: of these, what a disk tier leaves in memory; 0: unchanged.
     """
 
     bytes: int
     open_bytes: int
     chunk_block: int = 0
+    chunk_head: int = 0
 
     @property
     def item_bytes(self) -> int:
         """The part for items, in proportion to the capacity."""
         return self.bytes - self.open_bytes
+
+    @property
+    def in_memory(self) -> int:
+        """The part that a disk tier leaves in memory: heads and open chunks."""
+        heads = self.bytes // self.chunk_block * self.chunk_head if self.chunk_block else 0
+        return min(self.bytes, self.open_bytes + heads)
 
     def with_parts(self, item_bytes: int, open_bytes: int, max_bytes: int | None) -> Reserve:
         """A copy with these parts, cut to `max_bytes` in all."""
@@ -199,7 +207,7 @@ def table_needs(
     added = settings.view.rows_added
     what = "max_bytes" if capacity is None else f"capacity={capacity:,} items × {added:,} rows × {row:,} bytes"
     return TableNeeds(
-        Reserve(total, min(open_bytes, total), block),
+        Reserve(total, min(open_bytes, total), block, _core.chunk_head(*layout.sizes, rows, rows * heap.per_row, 1)),
         open_bytes,
         max(64, math.ceil(added * (block / rows))),
         cut,
@@ -360,12 +368,33 @@ def make_room(arena: _core.Arena, name: str, needed: TableNeeds, seconds: float,
     Raises:
         CapacityError: with both numbers and the field that dominates.
     """
+    if arena.tiered:
+        _check_tiers(arena, name, needed, seconds, held)
+        return
     total = needed.total
     # mutant: tables-beyond-the-budget
     while total > (available := arena.available(seconds)) + held:
         if not arena.fit:
             raise _short(name, needed, available + held)
         grow(arena, total - available - held, seconds)
+
+
+def _check_tiers(arena: _core.Arena, name: str, needed: TableNeeds, seconds: float, held: int) -> None:
+    """The same for a store with a disk tier: memory for heads and open chunks, the rest in memory or on disk."""
+    in_memory = needed.reserve.in_memory + needed.meta_bytes
+    if in_memory > (available := arena.available(seconds)) + held:
+        raise CapacityError(
+            f"table {name!r} keeps {format_size(in_memory)} in memory, whatever lies on disk, and "
+            f"{format_size(available + held)} are available: {needed.text}, and {format_size(needed.meta_bytes)} for "
+            "item slots and trees",
+            remedy="lower capacity= or lanes=, or raise memory= (also online: store.resize(memory=))",
+        )
+    if needed.reserve.bytes > (left := arena.left_in_tiers()) + held:
+        raise CapacityError(
+            f"table {name!r} needs {format_size(needed.reserve.bytes)}, and memory and disk have {format_size(left)} "
+            f"left for tables: {needed.text}",
+            remedy="lower capacity= or max_bytes=, or raise disk_capacity= or memory=",
+        )
 
 
 def grow(arena: _core.Arena, more: int, seconds: float) -> None:

@@ -27,7 +27,7 @@ LimiterNumbers: TypeAlias = "tuple[float, float, float, int, bool]"
 """Ratio, least and largest difference, min_size, and whether it is a queue or stack."""
 
 
-def table_shape(settings: Settings, name: str, reserve: tuple[int, int, int], item_bytes: int) -> dict[str, Any]:
+def table_shape(settings: Settings, name: str, reserve: tuple[int, int, int, int], item_bytes: int) -> dict[str, Any]:
     """The core's description of a new table.
 
     Before its first step a table without schema= has few slots; that step adds the others, if they fit.

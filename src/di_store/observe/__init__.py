@@ -17,6 +17,7 @@ from di_store.observe.report import WaiterReport as WaiterReport
 from di_store.observe.report import report as report
 from di_store.observe.report import unreadable as unreadable
 from di_store.observe.stats import ClientStats as ClientStats
+from di_store.observe.stats import DiskStats as DiskStats
 from di_store.observe.stats import StoreStats as StoreStats
 from di_store.observe.stats import WaiterStats as WaiterStats
 from di_store.observe.stats import store_stats as store_stats

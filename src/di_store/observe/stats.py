@@ -43,6 +43,21 @@ class ClientStats(TypedDict):
     waiting: dict[str, Any] | None  # the longest wait of its threads, in the core's form
 
 
+class DiskStats(TypedDict):
+    """The disk tier of a store: what memory did not hold. Counts are since the store was made, of all processes."""
+
+    folder: str
+    capacity: int  # bytes that its files may take; so are the next three
+    files: int  # that they take
+    live: int  # of them, for items that are there
+    clean: int  # of rows in memory that also lie on disk, so that their memory is free at once
+    written: int  # bytes
+    written_chunks: int  # chunks whose rows were written
+    dropped_chunks: int  # chunks whose rows left memory
+    read: int  # bytes that batches needed from disk
+    reads: int  # parts that they lay in
+
+
 class StoreStats(TypedDict):
     """Bytes, processes, waiting threads and tables of a store. ``live + pinned + pending + free == memory``."""
 
@@ -62,6 +77,7 @@ class StoreStats(TypedDict):
     clients: list[ClientStats]
     waiters: list[WaiterStats]
     tables: dict[str, TableStats]
+    disk: DiskStats | None  # None: without disk=
 
     # The core's own accounts, all in bytes.
     budget: int  # the memory limit

@@ -1,0 +1,113 @@
+#include "tier/body_drops.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+
+namespace di {
+namespace {
+
+constexpr u64 kPatienceNs = 50'000'000;  // for the locks of some tables
+
+// The tables that still hold the chunk, by index. An old answer is harmless: it is asked again under their locks.
+std::vector<u32> tables_of(const Heap& heap, u32 chunk) {
+  std::vector<u32> tables;
+  for (const Attachment& at : heap.chunk_memory.attachments(chunk))
+    if (at.attached.load() != 0 && at.table < heap.memory.table_count() &&
+        heap.memory.table(at.table).generation.load() == at.table_generation)
+      tables.push_back(at.table);
+  std::sort(tables.begin(), tables.end());
+  return tables;
+}
+
+// The locks of tables, in their order. What a dead owner left is for the table's next user: nothing here changes a table.
+class TableLocks {
+ public:
+  TableLocks(Heap& heap, const std::vector<u32>& tables, Deadline deadline) {
+    try {
+      for (const u32 table : tables) {
+        locks_.push_back(std::make_unique<SharedLock>(heap.client, heap.memory.table(table).lock,
+                                                      "table '" + std::string(heap.memory.table(table).name) + "'"));
+        locks_.back()->acquire(deadline);
+        ++held_;
+      }
+    } catch (...) {
+      release();
+      throw;
+    }
+  }
+  ~TableLocks() { release(); }
+  TableLocks(const TableLocks&) = delete;
+  TableLocks& operator=(const TableLocks&) = delete;
+
+ private:
+  void release() {
+    while (held_ > 0) locks_[--held_]->release();
+  }
+  std::vector<std::unique_ptr<SharedLock>> locks_;
+  std::size_t held_ = 0;
+};
+
+}  // namespace
+
+// Under the heap's lock; and, for the last word, under those of its tables.
+bool BodyDrops::is_droppable(u32 chunk) const {
+  const u64 word = heap_.descriptor(chunk).word.load();
+  if (word_kind(word) != ObjectKind::kChunk || word_state(word) != ObjectState::kSealed) return false;
+  if (!heap_.chunk_memory.has_attachments(chunk)) return false;
+  const ChunkTier& tier = *heap_.chunk_memory.tier(chunk);
+  if (tier.body.load() == 0 || tier.stored_pages.load() == 0) return false;
+  const std::span<Attachment> all = heap_.chunk_memory.attachments(chunk);
+  for (u32 i = 0; i < all.size(); ++i)
+    // mutant: bodies-dropped-under-readers
+    if (all[i].attached.load() != 0 &&
+        readers_of(heap_.chunk_memory.uses_at(chunk, i).load(std::memory_order_acquire)) != 0)
+      return false;
+  return true;
+}
+
+u64 BodyDrops::drop_of(const std::vector<u32>& tables, std::vector<u32> chunks, u64 bytes, Deadline deadline) {
+  TableLocks locks(heap_, tables, deadline);
+  Heap::Guard guard(heap_, deadline);
+  u64 got = 0;
+  for (const u32 chunk : chunks) {
+    if (got >= bytes) break;
+    if (!is_droppable(chunk) || tables_of(heap_, chunk) != tables) continue;
+    const u64 block = Blocks::block_bytes(heap_.chunk_memory.tier(chunk)->body_bytes);
+    heap_.free_body(chunk);
+    DI_FAULT("tier.dropped");
+    for (const u32 table : tables) heap_.budget.charge_dropped(table, static_cast<i64>(block));
+    heap_.memory.tier_header().dropped_bodies.fetch_add(1, std::memory_order_relaxed);
+    got += block;
+  }
+  if (got != 0) heap_.budget.announce_room();
+  return got;
+}
+
+u64 BodyDrops::drop(u64 bytes, Deadline deadline) {
+  std::map<std::vector<u32>, std::vector<u32>> by_tables;
+  {
+    Heap::Guard guard(heap_, deadline);
+    u32& chunk = heap_.memory.tier_header().drop_hand;
+    const u32 count = heap_.descriptor_count();
+    u64 seen = 0;
+    for (u32 looked = 0; looked < count && seen < bytes; ++looked) {
+      chunk = chunk + 1 < count ? chunk + 1 : 0;
+      if (!is_droppable(chunk)) continue;
+      by_tables[tables_of(heap_, chunk)].push_back(chunk);
+      seen += heap_.chunk_memory.tier(chunk)->body_bytes;
+    }
+  }
+  u64 got = 0;
+  for (const auto& [tables, chunks] : by_tables) {
+    if (got >= bytes) break;
+    try {
+      got += drop_of(tables, chunks, bytes - got, deadline.at_most(kPatienceNs));
+    } catch (const Error& error) {
+      if (error.code() != Code::kTimeout) throw;  // a table's lock is held up: bodies of others may do
+    }
+  }
+  return got;
+}
+
+}  // namespace di

@@ -1,0 +1,52 @@
+// Writes copies of chunk bodies to disk, a slice of a few MiB at a time.
+//
+// Bodies are claimed under the heap's lock, copied and written without a lock, to a segment that this process alone fills, and
+// committed under the heap's lock again. A closed chunk never changes, and a claimed one is not freed, so its body may be read
+// all the while. A kill leaves claims of the dead, which whoever looks for bodies takes over, and what it wrote is nobody's. One
+// thread of a process writes at a time; a stopped one keeps its claims and nothing else.
+#pragma once
+
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "heap/heap.h"
+#include "tier/segment_writer.h"
+
+namespace di {
+
+class BodyWriter {
+ public:
+  explicit BodyWriter(Heap& heap) : heap_(heap) {}
+  ~BodyWriter();
+  BodyWriter(const BodyWriter&) = delete;
+  BodyWriter& operator=(const BodyWriter&) = delete;
+
+  // Bytes of bodies that now have a copy on disk; 0: *why, or there are none left without. Throws when a file can't be written.
+  u64 write_some(Deadline deadline, std::string* why);
+
+ private:
+  struct Claimed {
+    u32 chunk = kNone;
+    u64 word = 0;  // of its descriptor
+    u64 uid = 0;
+    std::span<const u8> head, body;
+    u32 segment = kNone;  // number of its entry
+    RecordPlace place{};
+    std::vector<u32> crcs;
+    bool written = false;
+  };
+  std::vector<Claimed> claim(Deadline deadline);
+  bool open_segment(u64 head_bytes, u64 body_bytes, Deadline deadline, std::string* why);
+  void close_segment(Deadline deadline);
+  void write(Claimed* body);
+  u64 commit(std::span<const Claimed> bodies,
+             Deadline deadline);  // those that have been committed already are passed by
+
+  Heap& heap_;
+  std::mutex mutex_;  // of this process
+  std::optional<SegmentWriter> segment_;
+  u32 number_ = kNone;
+};
+
+}  // namespace di

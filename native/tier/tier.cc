@@ -1,0 +1,57 @@
+#include "tier/tier.h"
+
+#include <algorithm>
+
+namespace di {
+namespace {
+
+constexpr u64 kAheadBytes = 32u << 20, kAheadShare = 8;  // of memory that is free, or clean, ahead of need
+
+}  // namespace
+
+TierFolder Tier::join(const Memory& memory, Deadline deadline) {
+  const TierHeader& header = memory.tier_header();
+  Uuid uuid;
+  std::copy_n(header.uuid, uuid.size(), uuid.begin());
+  return TierFolder::join(header.folder, uuid, header.epoch, deadline);
+}
+
+bool Tier::make_room(u64 bytes, Deadline deadline, std::string* why) {
+  u64 got = 0;
+  for (;;) {
+    got += drops_.drop(bytes - got, deadline);
+    if (got >= bytes) return true;
+    std::string stopped;
+    try {
+      if (writer_.write_some(deadline, &stopped) != 0) continue;
+    } catch (const Error& error) {  // of a file: items go as if there were no disk, and who asks is told
+      if (error.code() == Code::kTimeout) throw;
+      stopped = error.what();
+    }
+    if (!stopped.empty()) *why += "; " + stopped;
+    return got != 0;
+  }
+}
+
+bool Tier::remove_file(Deadline deadline) {
+  u32 file = 0;
+  {
+    Heap::Guard guard(heap_, deadline);
+    if (!heap_.disk.take_spare(&file)) return false;
+  }
+  DI_FAULT("tier.file_forgotten");
+  folder_.remove_segment(file);
+  return true;
+}
+
+bool Tier::chore(Deadline deadline) {
+  if (remove_file(deadline)) return true;
+  // Figures of others, read freely: an old one lets this run a little too early or too late.
+  const u64 claimed = heap_.budget.claimed(), most = heap_.budget.spendable();
+  const u64 free = most > claimed ? most - claimed : 0, clean = heap_.memory.tier_header().clean_bytes.load();
+  if (free + clean >= std::max(kAheadBytes, most / kAheadShare)) return false;
+  std::string why;
+  return writer_.write_some(deadline, &why) != 0;
+}
+
+}  // namespace di

@@ -1,0 +1,49 @@
+"""What ``disk=`` and ``disk_capacity=`` mean on this machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import Any
+
+from di_store.base.errors import StoreError, shown
+from di_store.base.sizes import format_size, parse_size
+
+LEAST_BYTES = 64 << 20
+"""The least `disk_capacity`: sixteen files of the least size."""
+
+_MOST_PATH = 1000
+
+
+def disk_folder(disk: Any, disk_capacity: Any) -> tuple[str, int]:
+    """The folder of a store's files as an absolute path, and the bytes that they may take; "" and 0: no disk tier.
+
+    Args:
+        disk: the folder, made if its parent is there; None: no disk tier.
+        disk_capacity: bytes, "100GiB", or a share of what is free on its filesystem, such as "80%"; None: half of that.
+
+    Raises:
+        ValueError, TypeError: no path, no size, or less than `LEAST_BYTES`. StoreError: its parent is not there.
+    """
+    if disk is None:
+        if disk_capacity is not None:
+            raise ValueError("disk_capacity= says how much of disk= to use: give the folder too, as disk=PATH")
+        return "", 0
+    try:
+        folder = os.path.abspath(os.fsdecode(os.fspath(disk)))
+    except TypeError:
+        raise TypeError(f"disk={shown(disk)}: give the path of a folder for the store's files") from None
+    if "\0" in folder or len(os.fsencode(folder)) > _MOST_PATH:
+        raise ValueError(f"disk= is no path of at most {_MOST_PATH} bytes")
+    parent = folder if os.path.isdir(folder) else os.path.dirname(folder)
+    if not os.path.isdir(parent):
+        raise StoreError(f"disk={folder}: there is no folder {parent}", remedy="make it, or choose another path")
+    free = shutil.disk_usage(parent).free
+    given = "50%" if disk_capacity is None else disk_capacity
+    capacity = parse_size(given, total=max(1, free), option="disk_capacity")
+    if capacity < LEAST_BYTES:
+        raise ValueError(
+            f"disk_capacity={shown(given)} is {format_size(capacity)}; the files of a store take at least "
+            f"{format_size(LEAST_BYTES)}"
+        )
+    return folder, capacity

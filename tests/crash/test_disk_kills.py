@@ -1,0 +1,98 @@
+"""Processes that die while they move chunks to disk: nothing that others see is lost, and the next one goes on."""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_disk import fill, numbers
+
+import di_store
+from di_store import _core
+
+SPAWN = mp.get_context("spawn")
+POINTS = (
+    "tier.claimed:2",
+    "tier.segment_taken:2",
+    "tier.written:5",
+    "tier.segment_sealed:1",
+    "tier.before_commit:4",
+    "tier.committed:4",
+    "tier.dropped:3",
+    "tier.file_forgotten:1",
+    "segment.before_write:4",
+    "segment.written:4",
+    "segment.footer_written:1",
+)
+
+
+def write_until_killed(name: str, fault: str, first: int) -> None:
+    _core.arm_fault(fault)
+    with di_store.attach(name) as store:
+        table = store.table("replay")
+        for _ in range(20):
+            fill(table, first, 20_000)
+            first += 20_000
+
+
+@pytest.mark.parametrize("stop", [False, True], ids=["killed", "stopped"])
+@pytest.mark.parametrize("fault", POINTS)
+def test_a_writer_dies_at(fault: str, stop: bool, tmp_path: Path) -> None:
+    """A stopped one keeps only what it has claimed: the others write, read and drop meanwhile."""
+    with di_store.open(memory="16MiB", disk=tmp_path / "disk", disk_capacity="96MiB") as store:
+        table = store.create_table("replay", capacity=50_000, lanes=3)
+        fill(table, 0, 20_000)
+        child = SPAWN.Process(target=write_until_killed, args=(store.name, fault + (":stop" if stop else ""), 20_000))
+        child.start()
+        assert child.pid is not None
+        found = os.waitid(os.P_PID, child.pid, os.WEXITED | os.WSTOPPED | os.WNOWAIT)
+        assert found is not None
+        died = found.si_code == os.CLD_STOPPED if stop else found.si_status == signal.SIGKILL
+        if not died:
+            assert fault in ("tier.file_forgotten:1", "tier.segment_sealed:1"), "the point was not reached"
+        held_up = stop and fault.startswith(("tier.claimed", "tier.before", "tier.committed", "tier.dropped"))
+        if held_up:  # it holds the heap's lock
+            child.kill()
+            child.join(60)
+        fill(table, 500_000, 30_000)
+        for _ in range(5):
+            batch = table.sample(200)
+            assert (numbers(batch.data["obs"]) % 7 == batch.data["action"]).all()
+        child.kill()
+        child.join(60)
+        fill(table, 600_000, 30_000)
+        assert not store.check(repair=True) or died
+        assert not store.check()
+        assert (numbers(table.sample(200).data["obs"]) >= 0).all()
+
+
+def learn(name: str, pipe: Any) -> None:
+    with di_store.attach(name) as store:
+        table = store.table("replay")
+        while True:
+            batch = table.sample(64)
+            assert (numbers(batch.data["obs"]) % 7 == batch.data["action"]).all()
+            pipe.send(1)
+
+
+def test_learners_killed_while_they_read_from_disk(tmp_path: Path) -> None:
+    with di_store.open(memory="16MiB", disk=tmp_path / "disk", disk_capacity="128MiB") as store:
+        table = store.create_table("replay", capacity=50_000, lanes=2)
+        fill(table, 0, 50_000)
+        for turn in range(6):
+            near, far = SPAWN.Pipe()
+            child = SPAWN.Process(target=learn, args=(store.name, far))
+            child.start()
+            for _ in range(3 + turn):
+                assert near.poll(120)
+                near.recv()
+            fill(table, 50_000 * (turn + 1), 5_000)
+            child.kill()
+            child.join(60)
+        fill(table, 10_000_000, 50_000)
+        assert not store.check(repair=True)
+        assert store.stats()["pinned"] == 0

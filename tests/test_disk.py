@@ -1,0 +1,218 @@
+"""Stores with a disk tier: more rows than memory holds, on a real drive."""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import di_store
+from di_store import _core
+
+FRAME = (32, 32)
+ROWS = 40_000  # of 1 KiB, in a store of 16 MiB
+SPAWN = mp.get_context("spawn")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[di_store.Store]:
+    with di_store.open(memory="16MiB", disk=tmp_path / "disk", disk_capacity="256MiB", seed=1) as opened:
+        yield opened
+
+
+def row(number: int) -> dict[str, Any]:
+    """A row whose values all follow from its number."""
+    frame = np.full(FRAME, number % 251, np.uint8)
+    frame[0, :4] = np.frombuffer(np.int32(number).tobytes(), np.uint8)
+    ends = number % 50 == 49
+    return {"obs": frame, "action": number % 7, "reward": float(number % 5), "terminated": ends, "truncated": False}
+
+
+def numbers(frames: np.ndarray) -> np.ndarray:
+    """The numbers of the rows that these frames are of; all of each frame is checked."""
+    found = frames[..., 0, :4].copy().view(np.int32)[..., 0]
+    assert (frames[..., 1:, :] == (found % 251)[..., None, None]).all()
+    return found
+
+
+def fill(table: di_store.Table, first: int = 0, count: int = ROWS) -> None:
+    with table.writer() as writer:
+        for number in range(first, first + count):
+            writer.append(row(number))
+
+
+def read_in_child(name: str, pipe: Any) -> None:
+    with di_store.attach(name) as store:
+        batch = store.table("replay").sample(256)
+        pipe.send((numbers(batch.data["obs"]) % 7 == batch.data["action"]).all())
+
+
+def test_batches_hold_what_was_written(store: di_store.Store) -> None:
+    """Most rows are on disk; memory stays below its limit, and nothing is counted wrongly."""
+    table = store.create_table("replay", capacity=ROWS, lanes=1, view=di_store.Transition(n_step=2, gamma=0.5))
+    fill(table)
+    for _ in range(20):
+        batch = table.sample(128)
+        found = numbers(batch.data["obs"])
+        assert (batch.data["action"] == found % 7).all()
+        after = numbers(batch.data["next_obs"])
+        assert (after - found == np.minimum(2, 49 - found % 50).clip(min=0) + (found % 50 == 49) * 0).all()
+    stats = store.stats()
+    disk = stats["disk"]
+    assert disk is not None
+    assert disk["read"] > 0
+    assert disk["live"] > 2 * (16 << 20)
+    assert stats["committed"] <= 16 << 20
+    assert len(table) > ROWS - 100
+    assert not store.check()
+
+
+@pytest.mark.parametrize("prioritized", [False, True])
+def test_stacks_reach_over_chunks(store: di_store.Store, prioritized: bool) -> None:
+    table = store.create_table(
+        "replay",
+        capacity=ROWS // 8,
+        lanes=1,
+        view=di_store.Sequence(length=8, frame_stack={"obs": 4}, bootstrap=("obs",)),
+        sampler=di_store.Prioritized(0.6, 0.4) if prioritized else di_store.Uniform(),
+    )
+    fill(table)
+    for _ in range(10):
+        batch = table.sample(64)
+        found = numbers(batch.data["obs"])
+        first = found[:, 3]
+        for time in range(8):
+            valid = batch.data["mask"][:, time] > 0
+            assert (found[valid, 3 + time] == first[valid] + time).all()
+        table.update_priorities(batch.keys, np.ones(64))
+    assert not store.check()
+
+
+def test_ragged_values_come_back(store: di_store.Store) -> None:
+    schema = {"x": di_store.Spec((), "i8"), "tokens": di_store.Spec((None,), "i4", max=2_000)}
+    table = store.create_table("replay", capacity=8_000, lanes=1, schema=schema)
+    for number in range(8_000):
+        table.insert({"x": number, "tokens": np.full(number % 2_000, number, "i4")})
+    assert store.stats()["disk"]["dropped_chunks"] > 0  # type: ignore[index]
+    for columns in (None, "tokens", "x"):
+        batch = table.sample(200, columns=columns)
+        if columns != "x":
+            tokens = batch.data["tokens"]
+            for i, length in enumerate(tokens.lengths):
+                part = tokens.values[tokens.offsets[i] : tokens.offsets[i + 1]]
+                assert (part % 2_000 == length).all()
+
+
+def test_peek_keys_and_loader_read_from_disk(store: di_store.Store) -> None:
+    table = store.create_table("replay", capacity=ROWS, lanes=1)
+    fill(table)
+    keys = table.keys(n=ROWS)
+    batch = table.peek(keys[::997])
+    assert (np.diff(numbers(batch.data["obs"])) == 997).all()
+    with table.loader(64, prefetch=3) as loader:
+        for _, loaded in zip(range(30), loader, strict=False):
+            assert (numbers(loaded.data["obs"]) % 7 == loaded.data["action"]).all()
+    assert table.delete(keys[:100]) == 100
+    assert not store.check()
+
+
+def test_another_process_reads_them(store: di_store.Store) -> None:
+    table = store.create_table("replay", capacity=ROWS, lanes=1)
+    fill(table)
+    near, far = SPAWN.Pipe()
+    child = SPAWN.Process(target=read_in_child, args=(store.name, far))
+    child.start()
+    assert near.poll(120)
+    assert near.recv()
+    child.join(60)
+    assert child.exitcode == 0
+
+
+def read_and_stop(name: str) -> None:
+    """Draws, and stops before it copies: its rows must stay in memory, whoever wants room."""
+    _core.arm_fault("sample.before_copy:1:stop")
+    with di_store.attach(name) as store:
+        batch = store.table("replay").sample(300)  # too large to be copied under the lock
+        os._exit(0 if (numbers(batch.data["obs"]) % 7 == batch.data["action"]).all() else 3)
+
+
+def test_a_stopped_reader_keeps_its_rows(store: di_store.Store) -> None:
+    table = store.create_table("replay", capacity=ROWS, lanes=2)
+    fill(table, 0, 8_000)  # all of it in memory
+    child = SPAWN.Process(target=read_and_stop, args=(store.name,))
+    child.start()
+    assert child.pid is not None
+    os.waitid(os.P_PID, child.pid, os.WSTOPPED)
+    fill(table, 8_000, ROWS - 8_000)
+    os.kill(child.pid, signal.SIGCONT)
+    child.join(60)
+    assert child.exitcode == 0
+    assert not store.check()
+
+
+def test_the_files_stay_below_their_limit(tmp_path: Path) -> None:
+    """Rows leave by the remover, and segments without rows that are there are used again."""
+    with di_store.open(memory="16MiB", disk=tmp_path / "disk", disk_capacity="64MiB") as store:
+        table = store.create_table("replay", capacity=30_000, lanes=1)
+        for turn in range(6):
+            fill(table, turn * 30_000, 30_000)
+            taken = sum(path.stat().st_blocks * 512 for path in (tmp_path / "disk").iterdir())
+            assert taken <= (64 << 20) + (64 << 10)
+        found = numbers(table.sample(500).data["obs"])
+        assert found.min() >= 5 * 30_000 - 2_000
+        assert len(table) == 30_000
+        assert not store.check()
+
+
+def test_a_flipped_byte_is_an_error(store: di_store.Store, tmp_path: Path) -> None:
+    table = store.create_table("replay", capacity=ROWS, lanes=1)
+    fill(table)
+    for path in (tmp_path / "disk").glob("segment-*"):
+        data = bytearray(path.read_bytes())
+        for at in range(4096 * 3, len(data), 4096):
+            data[at + 77] ^= 1
+        path.write_bytes(bytes(data))
+    with pytest.raises(di_store.CorruptData, match="segment"):
+        for _ in range(20):
+            table.sample(256)
+
+
+def test_a_table_that_memory_and_disk_cannot_hold(store: di_store.Store) -> None:
+    table = store.create_table("replay", capacity=ROWS, lanes=1)
+    with pytest.raises(di_store.CapacityError, match="disk_capacity"):
+        table.insert({"x": np.zeros(20_000, np.uint8)})
+    table = store.create_table("many", capacity=20_000_000, lanes=1)
+    with pytest.raises(di_store.CapacityError, match="in memory"):
+        table.insert({"x": np.float32(1)})
+
+
+def test_refusals(tmp_path: Path, store: di_store.Store) -> None:
+    folder = tmp_path / "disk"
+    with pytest.raises(di_store.StoreError, match="another store lives"):
+        di_store.open(memory="16MiB", disk=folder, disk_capacity="64MiB")
+    with pytest.raises(ValueError, match="disk="):
+        di_store.open(memory="16MiB", disk_capacity="64MiB")
+    with pytest.raises(ValueError, match="disk_capacity"):
+        di_store.open(memory="16MiB", disk=tmp_path / "other", disk_capacity="1MiB")
+    with pytest.raises(di_store.StoreError, match="no folder"):
+        di_store.open(memory="16MiB", disk=tmp_path / "no" / "where")
+    with pytest.raises(TypeError, match="disk="):
+        di_store.open(memory="16MiB", disk=7)  # type: ignore[arg-type]
+    with pytest.raises(di_store.StoreError, match="exists already"):
+        di_store.open(store.name, disk=tmp_path / "other", disk_capacity="64MiB")
+    assert di_store.open(store.name, disk=folder).name == store.name
+
+
+def test_a_folder_serves_one_store_after_the_other(tmp_path: Path) -> None:
+    for turn in range(3):
+        with di_store.open(memory="16MiB", disk=tmp_path / "disk", disk_capacity="128MiB") as store:
+            table = store.create_table("replay", capacity=30_000, lanes=1)
+            fill(table, turn, 30_000)
+            numbers(table.sample(64).data["obs"])
+        del table, store
