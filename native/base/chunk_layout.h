@@ -84,8 +84,8 @@ struct ChunkHeader {
   u64 columns_offset;
   u64 heap_offset;
   u64 heap_end;
-  u32 tier_offset;  // [once] of the ChunkTier, from the start of the head; 0: head and body lie in one block
-  u32 pad;
+  u32 tier_offset;      // [once] of the ChunkTier, from the start of the head; 0: head and body lie in one block
+  u32 records_in_head;  // [once] with a ChunkTier: 1: the records lie in the head, and records_offset counts from there
   Attachment attachment[1];  // `attachments` of them
 };
 
@@ -107,7 +107,7 @@ struct ChunkTier {
   Shared<u32>
       body;  // [heap; to 0 also the locks of all attached tables] truth: descriptor + 1 of the body's block in memory;
              // 0: there is none
-  u32 records_in_head;  // [once] 1: the records lie in the head, and ChunkHeader.records_offset counts from there
+  u32 pad;
   // The copy on disk. A process claims the body, writes it to a segment of its own without a lock, and then sets all of this
   // in one hold, `stored_pages` last. A chunk that is claimed is not freed.
   Shared<u32> claim;         // [heap] truth: lock_owner_word() of the process that writes a copy; 0: nobody does

@@ -164,8 +164,18 @@ struct ChunkSummary {
   Uses first_uses;   // of the first table, mostly the only one
   u32 first_table;   // [once] copy of attachment[0].table
   Shared<u32> rows;  // [heap] published rows, set when the chunk is closed; 0: read the header's `published`
-  Shared<u64> body;  // derived; in stores with a disk tier: where the body begins; 0: it is not in memory
+  Shared<u64> body;  // derived; in stores with a disk tier: body_word(); 0: the body is not in memory
 };
+
+// Where a body begins, and how many bytes it has at most: so a batch reads neither the chunk's ChunkTier nor the body's descriptor.
+// In blocks of kMinBlockBytes: `bytes 24 | offset 40`; a body of 4 GiB or more has the most that fits.
+constexpr u64 kMostBodyBlocks = (u64{1} << 24) - 1;
+inline u64 body_word(u64 offset, u64 bytes) {
+  const u64 blocks = (bytes + kMinBlockBytes - 1) / kMinBlockBytes;
+  return offset / kMinBlockBytes << 24 | (blocks < kMostBodyBlocks ? blocks : kMostBodyBlocks);
+}
+inline u64 body_offset(u64 word) { return (word >> 24) * kMinBlockBytes; }
+inline u64 body_blocks(u64 word) { return word & kMostBodyBlocks; }
 
 struct NameLink {
   u8 id[20];      // of an object

@@ -130,7 +130,8 @@ void HeapCore::note_body(u32 chunk) {
   const ChunkTier* const tier = chunk_memory.tier(chunk);
   if (tier == nullptr) return;
   const u32 body = tier->body.load();
-  descriptor(chunk).summary.body.store(body == 0 ? 0 : descriptor(body - 1).offset, std::memory_order_relaxed);
+  const u64 word = body == 0 ? 0 : body_word(descriptor(body - 1).offset, tier->body_bytes);
+  descriptor(chunk).summary.body.store(word, std::memory_order_relaxed);
 }
 
 // Killed after the link is gone: a sealed body that no chunk names, which the recovery frees.

@@ -82,12 +82,12 @@ u64 group_value(const Arena& arena, u32 chunk, u32 row, u32 table) {
     const LayoutInfo layout = read_layout(arena, header.layout);
     if (column <= layout.columns.size()) {
       const ColumnLayout& where = layout.columns[column - 1];
-      const ChunkTier* const tier = heap.chunk_memory.tier(chunk);  // such a chunk keeps its records in the head
+      // Such a chunk keeps its records in the head.
       const std::span<const u8> around = heap.chunk_memory.head_bytes(chunk);
       const u64 at = header.records_offset + u64{row} * layout.record_bytes + where.offset;
       u64 value = 0;
       if (where.place == static_cast<u32>(ColumnPlace::kRecord) && where.row_bytes <= sizeof value &&
-          (tier == nullptr || tier->records_in_head != 0) && header.records_offset <= around.size() &&
+          (!arena.tiered() || header.records_in_head != 0) && header.records_offset <= around.size() &&
           at + where.row_bytes <= around.size()) {
         std::memcpy(&value, around.data() + at, where.row_bytes);
         return value;

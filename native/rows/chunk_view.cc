@@ -81,12 +81,7 @@ const char* validate_chunk(const ChunkBytes& chunk, const ColumnMap& map, ChunkV
       (capacity + kMarkRows - 1) / kMarkRows * sizeof(RowMark) > head - marks) {
     return "a chunk's row marks lie outside it";
   }
-  bool in_head = false;
-  if (chunk.head != chunk.body) {
-    const ChunkTier* const tier = find_tier(const_cast<u8*>(chunk.head), head);
-    if (tier == nullptr) return "a chunk does not say where its body is";
-    in_head = tier->records_in_head != 0;
-  }
+  const bool in_head = chunk.head != chunk.body && header.records_in_head != 0;
   const u64 around = in_head ? head : body;
   if (records > around || capacity * map.record_bytes > around - records) {
     return "a chunk's records lie outside it";

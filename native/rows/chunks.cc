@@ -290,10 +290,11 @@ void format_head(u8* at, const LayoutInfo& layout, const ChunkPlan& plan, const 
 }
 
 ChunkTier& format_tier(u8* head, const Parts& parts) {
-  reinterpret_cast<ChunkHeader*>(head)->tier_offset = static_cast<u32>(parts.tier);
+  ChunkHeader& header = *reinterpret_cast<ChunkHeader*>(head);
+  header.tier_offset = static_cast<u32>(parts.tier);
+  header.records_in_head = parts.records_in_head ? 1 : 0;
   ChunkTier& tier = *reinterpret_cast<ChunkTier*>(head + parts.tier);
   tier.body_bytes = parts.end;
-  tier.records_in_head = parts.records_in_head ? 1 : 0;
   tier.crcs_offset = static_cast<u32>(parts.crcs);
   return tier;
 }

@@ -59,7 +59,7 @@ std::vector<BodyWriter::Claimed> BodyWriter::claim(Deadline deadline) {
     one.word = heap_.descriptor(chunk).word.load();
     one.uid = uid;
     one.head = heap_.chunk_memory.head_bytes(chunk);
-    one.body = heap_.chunk_memory.body(chunk);
+    one.body = heap_.chunk_memory.body(chunk).first(tier.body_bytes);
   }
   DI_FAULT("tier.claimed");
   return claimed;
