@@ -61,7 +61,7 @@ def assert_unchanged(store: Any, table: Any, kind: type[Exception], capacity: in
                 stats = table.stats()
                 of = {"slots": stats["slots"], "reserve_bytes": stats["reserve_bytes"], "block": 0} | numbers
                 seen = stats["capacity"], stats["reserve_wanted"], stats["reserve_open"]
-                reserve = of["reserve_bytes"], stats["reserve_open"], of["block"]
+                reserve = of["reserve_bytes"], stats["reserve_open"], of["block"], 0
                 table._handle.native.resize(capacity, of["slots"], reserve, seen, 60.0)
             else:
                 table.resize(capacity)

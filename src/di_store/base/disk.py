@@ -31,10 +31,13 @@ def disk_folder(disk: Any, disk_capacity: Any) -> tuple[str, int]:
         return "", 0
     try:
         folder = os.path.abspath(os.fsdecode(os.fspath(disk)))
+        size = len(os.fsencode(folder))
     except TypeError:
         raise TypeError(f"disk={shown(disk)}: give the path of a folder for the store's files") from None
-    if "\0" in folder or len(os.fsencode(folder)) > _MOST_PATH:
-        raise ValueError(f"disk= is no path of at most {_MOST_PATH} bytes")
+    except UnicodeError:
+        size = _MOST_PATH + 1
+    if size > _MOST_PATH or "\0" in folder:
+        raise ValueError(f"disk={shown(disk)} is no path of at most {_MOST_PATH} bytes")
     parent = folder if os.path.isdir(folder) else os.path.dirname(folder)
     if not os.path.isdir(parent):
         raise StoreError(f"disk={folder}: there is no folder {parent}", remedy="make it, or choose another path")

@@ -52,7 +52,8 @@ def judge(call: str, error: BaseException) -> Finding | None:
     protocol = (("Loader.__next__", StopIteration), ("__getitem__", IndexError))
     if any(name in call and isinstance(error, kind) for name, kind in protocol):
         return None  # as Python's own iterators and sequences
-    if isinstance(error, OSError) and ("Table.export" in call or "Store.import_table" in call) and error.errno:
+    files = any(name in call for name in ("Table.export", "Store.import_table", '"save"', '"load"'))
+    if isinstance(error, OSError) and files and error.errno:
         return None  # the file system's own words about a path
     text = _text(error)
     if isinstance(error, RuntimeError) and text == "can't allocate lock":
