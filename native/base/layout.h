@@ -10,7 +10,9 @@
 // Parts of a word are listed from its lowest bit up, with their number of bits: `kind 3 | dropped 1 | …`.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
+#include <string>
 #include <type_traits>
 
 #include "base/chunk_layout.h"
@@ -414,6 +416,9 @@ struct TierHeader {
   Shared<u64> read_calls;
   SegmentEntry segment[kMaxSegments];
 };
+inline std::string folder_of(const TierHeader& tier) {  // also a damaged one
+  return {tier.folder, std::find(tier.folder, tier.folder + kFolderBytes, '\0')};
+}
 
 // ---------------------------------------------------------------------------------------------------------- arena
 struct ArenaHeader {

@@ -79,7 +79,7 @@ nb::object disk_stats(const Arena& arena) {
   if (!arena.tiered()) return nb::none();
   const TierHeader& tier = arena.tier_header();
   nb::dict all = new_dict();
-  all["folder"] = std::string(tier.folder);
+  all["folder"] = folder_of(tier);
   all["capacity"] = tier.capacity.load();
   all["files"] = tier.file_bytes.load();
   all["live"] = tier.live_bytes.load();
@@ -282,7 +282,7 @@ void bind_care(nb::class_<Arena>& type) {
           nb::sig("def available(self, timeout: float, /) -> int"))
       .def_prop_ro("tiered", [](const ArenaPointer& a) { return a->tiered(); })
       .def_prop_ro("disk",
-                   [](const ArenaPointer& a) { return std::string(a->tiered() ? a->tier_header().folder : ""); })
+                   [](const ArenaPointer& a) { return a->tiered() ? folder_of(a->tier_header()) : std::string(); })
       .def("left_in_tiers", [](const ArenaPointer& a) { return a->heap().budget.left_in_tiers(); })
       .def("check", &check, nb::sig("def check(self, repair: bool, timeout: float, /) -> list[str]"))
       .def("remove", [](const ArenaPointer& a) { a->header().removed.store(1); })

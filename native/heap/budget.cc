@@ -60,7 +60,9 @@ u32 Budget::evictable(std::span<const u32> tables, u64 block) const {
   for (const u32 index : tables) {
     const TableHeader& table = memory_.table(index);
     if (table.used_bytes.load() == table.open_bytes.load()) continue;
-    if (block != 0 && table.used_bytes + block <= table.reserve_bytes + table.held_bytes) continue;
+    // What it may keep in memory helps nobody; with a disk tier that is less than its reserve.
+    const u64 kept = in_memory(table, table.reserve_bytes) + table.held_bytes;
+    if (block != 0 && resident_of(table) + block <= kept) continue;
     if (__atomic_load_n(&table.limiter.queue, __ATOMIC_RELAXED) == 0) return index;  // [table], but never changed
     found = index;
   }

@@ -8,8 +8,6 @@
 namespace di {
 namespace {
 
-constexpr u32 kMostEmpty = 4;  // segments kept to be used again
-
 bool is(const SegmentEntry& entry, SegmentUse use) { return entry.use.load() == static_cast<u32>(use); }
 void become(SegmentEntry& entry, SegmentUse use) { entry.use.store(static_cast<u32>(use)); }
 
@@ -19,6 +17,8 @@ SegmentEntry& DiskSpace::entry(u32 number) const {
   if (number >= kMaxSegments) throw Error(Code::kCorruptData, "a chunk names segment " + std::to_string(number));
   return memory_.tier_header().segment[number];
 }
+
+u32 DiskSpace::high() const { return std::min(memory_.tier_header().segment_high, kMaxSegments); }
 
 bool DiskSpace::is_unneeded(const SegmentEntry& of) const {
   if (of.live.load() != 0) return false;
@@ -31,8 +31,8 @@ void DiskSpace::settle(SegmentEntry& of) {
 
 bool DiskSpace::take(u64 bytes, Taken* taken, std::string* why) {
   TierHeader& tier = memory_.tier_header();
-  u32 unused = tier.segment_high;
-  for (u32 number = 0; number < tier.segment_high; ++number) {
+  u32 unused = high();
+  for (u32 number = 0; number < high(); ++number) {
     SegmentEntry& at = tier.segment[number];
     settle(at);
     if (is(at, SegmentUse::kAbsent)) unused = std::min(unused, number);
@@ -41,7 +41,7 @@ bool DiskSpace::take(u64 bytes, Taken* taken, std::string* why) {
       break;
     }
   }
-  const bool again = unused < tier.segment_high && is(tier.segment[unused], SegmentUse::kEmpty);
+  const bool again = unused < high() && is(tier.segment[unused], SegmentUse::kEmpty);
   if (!again && (tier.file_bytes.load() + bytes > tier.capacity.load() || unused == kMaxSegments)) {
     *why = "the disk tier has " + std::to_string(tier.file_bytes.load() >> 20) +
            " MiB of disk_capacity=" + std::to_string(tier.capacity.load()) + " in use, " +
@@ -51,18 +51,16 @@ bool DiskSpace::take(u64 bytes, Taken* taken, std::string* why) {
   SegmentEntry& at = tier.segment[unused];
   at.owner.store(lock_owner_word(client_));
   at.incarnation = ++tier.next_incarnation;
-  if (!again) at.file = ++tier.next_file;
+  if (!again) {
+    at.file = ++tier.next_file;
+    at.bytes.store(bytes);
+    add_bytes(tier.file_bytes, bytes);
+  }
   at.live.store(0);
   become(at, SegmentUse::kOpen);
-  tier.segment_high = std::max(tier.segment_high, unused + 1);
+  tier.segment_high = std::max(high(), unused + 1);
   *taken = {unused, at.file, at.incarnation, again};
   return true;
-}
-
-void DiskSpace::made(u32 number, u64 bytes) {
-  SegmentEntry& at = entry(number);
-  add_bytes(memory_.tier_header().file_bytes, bytes - at.bytes.load());
-  at.bytes.store(bytes);
 }
 
 void DiskSpace::seal(u32 number) {
@@ -83,12 +81,12 @@ void DiskSpace::remove(u32 number, u64 bytes) {
   settle(at);
 }
 
-bool DiskSpace::take_spare(u32* file) {
+bool DiskSpace::take_spare(u32* file, u32 keep) {
   TierHeader& tier = memory_.tier_header();
   u32 empty = 0;
-  for (u32 number = 0; number < tier.segment_high; ++number) {
+  for (u32 number = 0; number < high(); ++number) {
     SegmentEntry& at = tier.segment[number];
-    if (!is(at, SegmentUse::kEmpty) || ++empty <= kMostEmpty) continue;
+    if (!is(at, SegmentUse::kEmpty) || ++empty <= keep) continue;
     *file = at.file;
     subtract_bytes(tier.file_bytes, at.bytes.load());
     at.bytes.store(0);
@@ -103,7 +101,7 @@ void DiskSpace::begin_recount() {
   tier.clean_bytes.store(0);
   tier.live_bytes.store(0);
   u64 files = 0;
-  for (u32 number = 0; number < tier.segment_high; ++number) {
+  for (u32 number = 0; number < high(); ++number) {
     tier.segment[number].live.store(0);
     files += tier.segment[number].bytes.load();
   }
@@ -111,8 +109,7 @@ void DiskSpace::begin_recount() {
 }
 
 void DiskSpace::end_recount() {
-  TierHeader& tier = memory_.tier_header();
-  for (u32 number = 0; number < tier.segment_high; ++number) settle(tier.segment[number]);
+  for (u32 number = 0; number < high(); ++number) settle(entry(number));
 }
 
 }  // namespace di

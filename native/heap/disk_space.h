@@ -13,8 +13,9 @@ class DiskSpace {
  public:
   explicit DiskSpace(Client& client) : client_(client), memory_(client.memory) {}
 
-  // A segment for this process to fill, of `bytes`: one whose file is to be used again, or a new one. False: the files would
-  // take more than disk_capacity= (*why), and no segment is empty. Killed: its owner is gone, so it counts as sealed.
+  // A segment for this process to fill, of `bytes`: one whose file is to be used again, or a new one. Its bytes count from now
+  // on, so that several processes together stay below disk_capacity=. False: the files would take more (*why), and no segment
+  // of this size is empty. Killed: its owner is gone, so it counts as sealed; its file may not be there yet.
   struct Taken {
     u32 number = 0;
     u32 file = 0;
@@ -22,19 +23,20 @@ class DiskSpace {
     bool has_file = false;  // to be used again
   };
   bool take(u64 bytes, Taken* taken, std::string* why);
-  void made(u32 number, u64 bytes);  // its file has this size now
-  void seal(u32 number);             // filled; also when its file could not be made (no bytes)
+  void seal(u32 number);  // filled; also when its file could not be made: it is made when the segment is used again
   // A record more or less, of so many bytes. An unneeded segment becomes empty.
   void add(u32 number, u64 bytes);
   void remove(u32 number, u64 bytes);
-  // Of empty segments more than a few: one whose file is to be removed now, by its number. False: there is none. Killed after
+  static constexpr u32 kMostEmpty = 4;  // segments kept to be used again
+  // Of empty segments more than `keep`: one whose file is to be removed now, by its number. False: there is none. Killed after
   // it: the file stays until a store opens the folder again.
-  bool take_spare(u32* file);
+  bool take_spare(u32* file, u32 keep = kMostEmpty);
   void begin_recount();
   void end_recount();
 
  private:
   SegmentEntry& entry(u32 number) const;
+  u32 high() const;  // entries ever used
   bool is_unneeded(const SegmentEntry& of) const;
   void settle(SegmentEntry& of);
 

@@ -164,7 +164,10 @@ MakeResult Maker::make(const MakeRequest& request, u32 entry, Deadline deadline,
       continue;
     }
     if (shortage.bytes == 0) {  // the budget is there, in pages that lie elsewhere
-      if (heap_.move_pages(shortage.pages, false, deadline) == 0 && ++moves > kMostMoves) {
+      if (heap_.move_pages(shortage.pages, false, deadline) != 0) continue;
+      // Chunks that nobody pays for any more have pages too, as those that are open for a table that was dropped.
+      if (heap_.room_maker != nullptr && heap_.room_maker->make_room(shortage.pages, deadline, why)) continue;
+      if (++moves > kMostMoves) {
         if (why != nullptr) *why = heap_.budget.room_text();
         return MakeResult::kFull;
       }

@@ -101,10 +101,10 @@ void HeapRecovery::relink_bodies() {
     if (!heap_.chunk_memory.has_attachments(index)) continue;  // damaged: its body is taken for none
     ChunkTier& tier = *heap_.chunk_memory.tier(index);
     const u32 body = tier.body.load();
-    if (body > heap_.descriptor_count() || (body != 0 && !in_state(body - 1, ObjectKind::kBody, ObjectState::kSealed)))
-      tier.body.store(0);
-    else if (body != 0)
-      linked.insert(body - 1);
+    const bool sound =
+        body <= heap_.descriptor_count() && body != 0 && in_state(body - 1, ObjectKind::kBody, ObjectState::kSealed);
+    if (!sound || !linked.insert(body - 1).second) tier.body.store(0);  // damaged, if it is not 0 already
+    if (tier.segment >= kMaxSegments) tier.stored_pages.store(0);       // likewise
     heap_.note_body(index);
     if (tier.stored_pages.load() != 0 && tier.body.load() != 0)
       add_bytes(heap_.memory.tier_header().clean_bytes, tier.body_bytes);

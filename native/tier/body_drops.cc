@@ -1,7 +1,6 @@
 #include "tier/body_drops.h"
 
 #include <algorithm>
-#include <map>
 #include <memory>
 
 namespace di {
@@ -84,27 +83,35 @@ u64 BodyDrops::drop_of(const std::vector<u32>& tables, std::vector<u32> chunks, 
   return got;
 }
 
-u64 BodyDrops::drop(u64 bytes, Deadline deadline) {
-  std::map<std::vector<u32>, std::vector<u32>> by_tables;
-  {
-    Heap::Guard guard(heap_, deadline);
-    u32& chunk = heap_.memory.tier_header().drop_hand;
-    const u32 count = heap_.descriptor_count();
-    u64 seen = 0;
-    for (u32 looked = 0; looked < count && seen < bytes; ++looked) {
-      chunk = chunk + 1 < count ? chunk + 1 : 0;
-      if (!is_droppable(chunk)) continue;
-      by_tables[tables_of(heap_, chunk)].push_back(chunk);
-      seen += heap_.chunk_memory.tier(chunk)->body_bytes;
-    }
+// The next ones on the way round all descriptors, of which *left are still to be looked at.
+BodyDrops::ByTables BodyDrops::find(u64 bytes, u32* left, const std::set<std::vector<u32>>& held_up,
+                                    Deadline deadline) {
+  ByTables found;
+  Heap::Guard guard(heap_, deadline);
+  u32& chunk = heap_.memory.tier_header().drop_hand;
+  const u32 count = heap_.descriptor_count();
+  for (u64 seen = 0; *left != 0 && seen < bytes; --*left) {
+    chunk = chunk + 1 < count ? chunk + 1 : 0;
+    if (!is_droppable(chunk)) continue;
+    std::vector<u32> tables = tables_of(heap_, chunk);
+    if (held_up.contains(tables)) continue;
+    found[std::move(tables)].push_back(chunk);
+    seen += heap_.chunk_memory.tier(chunk)->body_bytes;
   }
+  return found;
+}
+
+u64 BodyDrops::drop(u64 bytes, Deadline deadline) {
+  std::set<std::vector<u32>> held_up;
   u64 got = 0;
-  for (const auto& [tables, chunks] : by_tables) {
-    if (got >= bytes) break;
-    try {
-      got += drop_of(tables, chunks, bytes - got, deadline.at_most(kPatienceNs));
-    } catch (const Error& error) {
-      if (error.code() != Code::kTimeout) throw;  // a table's lock is held up: bodies of others may do
+  for (u32 left = heap_.descriptor_count(); got < bytes && left != 0;) {
+    for (const auto& [tables, chunks] : find(bytes - got, &left, held_up, deadline)) {
+      try {
+        if (got < bytes) got += drop_of(tables, chunks, bytes - got, deadline.at_most(kPatienceNs));
+      } catch (const Error& error) {
+        if (error.code() != Code::kTimeout) throw;
+        held_up.insert(tables);  // bodies of others may do
+      }
     }
   }
   return got;

@@ -5,6 +5,10 @@
 // table's lock. A kill in between leaves the heap's lock dirty, and the body with its chunk or freed.
 #pragma once
 
+#include <map>
+#include <set>
+#include <vector>
+
 #include "heap/heap.h"
 
 namespace di {
@@ -17,6 +21,8 @@ class BodyDrops {
   u64 drop(u64 bytes, Deadline deadline);
 
  private:
+  using ByTables = std::map<std::vector<u32>, std::vector<u32>>;  // chunks by their tables
+  ByTables find(u64 bytes, u32* left, const std::set<std::vector<u32>>& held_up, Deadline deadline);
   u64 drop_of(const std::vector<u32>& tables, std::vector<u32> chunks, u64 bytes, Deadline deadline);
   bool is_droppable(u32 chunk) const;
 

@@ -86,7 +86,7 @@ void BodyReader::read(ColdBodies* bodies, BodyBuffers* buffers) {
     return true;
   };
   TierHeader& header = heap_.memory.tier_header();
-  ReadPool::of_process().fetch(header.folder, reads, take);
+  ReadPool::of_process().fetch(folder_of(header), reads, take);
   for (std::size_t i = 0; i < wanted.size(); ++i) wanted[i].part->at = reads[i].to;
   header.read_bytes.fetch_add(bytes, std::memory_order_relaxed);
   header.read_calls.fetch_add(wanted.size(), std::memory_order_relaxed);

@@ -1,8 +1,11 @@
 #include "tier/body_writer.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
+#include <utility>
 
+#include "os/filesystem.h"
 #include "tier/crc32c.h"
 
 namespace di {
@@ -11,13 +14,25 @@ namespace {
 constexpr u64 kSliceOfBodies = 8u << 20;  // written at a time
 constexpr u32 kLookedAt = 4096;           // descriptors in one hold
 
+// Where the checksums of a body that is stored as it is go; empty: what the chunk says of its body is damaged.
+std::span<u32> checksums(const Heap& heap, u32 chunk) {
+  const ChunkTier& tier = *heap.chunk_memory.tier(chunk);
+  const std::span<u8> head = heap.chunk_memory.head_bytes(chunk);
+  const u64 pages = pages_of(tier.body_bytes), at = tier.crcs_offset;
+  if (tier.body.load() == 0 || tier.body.load() > heap.descriptor_count()) return {};
+  const Descriptor& body = heap.descriptor(tier.body.load() - 1);
+  if (word_kind(body.word.load()) != ObjectKind::kBody || tier.body_bytes > body.bytes) return {};
+  if (at % sizeof(u32) != 0 || at > head.size() || pages > (head.size() - at) / sizeof(u32)) return {};
+  return {reinterpret_cast<u32*>(head.data() + at), pages};
+}
+
 // Whether a copy of the body is wanted and may be written: the chunk is closed and nobody writes one.
 bool is_wanted(const Heap& heap, u32 chunk) {
   const u64 word = heap.descriptor(chunk).word.load();
   if (word_kind(word) != ObjectKind::kChunk || word_state(word) != ObjectState::kSealed) return false;
   if (!heap.chunk_memory.has_attachments(chunk)) return false;
   const ChunkTier& tier = *heap.chunk_memory.tier(chunk);
-  if (tier.stored_pages.load() != 0 || tier.body.load() == 0) return false;
+  if (tier.stored_pages.load() != 0 || checksums(heap, chunk).empty()) return false;
   const u32 claim = tier.claim.load();
   return claim == 0 || owner_gone(heap.client, claim);
 }
@@ -33,9 +48,8 @@ BodyWriter::~BodyWriter() {
 }
 
 // Among so many chunks the ones that came last: they stay longest, and what goes soon need not be written at all.
-std::vector<BodyWriter::Claimed> BodyWriter::claim(Deadline deadline) {
+void BodyWriter::claim(Deadline deadline) {
   std::vector<std::pair<u64, u32>> found;  // uid, chunk
-  std::vector<Claimed> claimed;
   Heap::Guard guard(heap_, deadline);
   TierHeader& header = heap_.memory.tier_header();
   const u32 count = heap_.descriptor_count();
@@ -51,10 +65,10 @@ std::vector<BodyWriter::Claimed> BodyWriter::claim(Deadline deadline) {
   bytes = 0;
   for (const auto& [uid, chunk] : found) {
     ChunkTier& tier = *heap_.chunk_memory.tier(chunk);
-    if (!claimed.empty() && bytes + tier.body_bytes > kSliceOfBodies) break;
+    if (!bodies_.empty() && bytes + tier.body_bytes > kSliceOfBodies) break;
     bytes += tier.body_bytes;
+    Claimed& one = bodies_.emplace_back();  // first: a claim that is not listed would never end
     tier.claim.store(lock_owner_word(heap_.client));
-    Claimed& one = claimed.emplace_back();
     one.chunk = chunk;
     one.word = heap_.descriptor(chunk).word.load();
     one.uid = uid;
@@ -62,7 +76,6 @@ std::vector<BodyWriter::Claimed> BodyWriter::claim(Deadline deadline) {
     one.body = heap_.chunk_memory.body(chunk).first(tier.body_bytes);
   }
   DI_FAULT("tier.claimed");
-  return claimed;
 }
 
 bool BodyWriter::open_segment(u64 head_bytes, u64 body_bytes, Deadline deadline, std::string* why) {
@@ -70,10 +83,16 @@ bool BodyWriter::open_segment(u64 head_bytes, u64 body_bytes, Deadline deadline,
   const TierHeader& header = heap_.memory.tier_header();
   const u64 bytes = std::max(segment_bytes(header.capacity.load()), segment_bytes_for(head_bytes, body_bytes));
   DiskSpace::Taken taken;
-  {
-    Heap::Guard guard(heap_, deadline);
-    if (!heap_.disk.take(bytes, &taken, why)) return false;
+  for (u32 spare = 0;;) {
+    {
+      Heap::Guard guard(heap_, deadline);
+      if (heap_.disk.take(bytes, &taken, why)) break;
+      if (!heap_.disk.take_spare(&spare, 0)) return false;
+    }
+    os::remove_file(folder_of(header) + "/" +
+                    segment_name(spare));  // of another size; what fails leaves a file too many
   }
+  why->clear();
   number_ = taken.number;
   DI_FAULT("tier.segment_taken");
   SegmentOwner owner;
@@ -83,20 +102,29 @@ bool BodyWriter::open_segment(u64 head_bytes, u64 body_bytes, Deadline deadline,
   owner.number = taken.file;
   owner.writer = heap_.client.slot();
   try {
-    segment_ = taken.has_file ? SegmentWriter::recycle(header.folder, owner, bytes)
-                              : SegmentWriter::create(header.folder, owner, bytes);
+    make_file(owner, bytes, taken.has_file);
   } catch (...) {
     close_segment(deadline);
     throw;
   }
-  Heap::Guard guard(heap_, deadline);
-  heap_.disk.made(number_, bytes);
   return true;
 }
 
+// A file that is to be used again may be missing: its last owner was killed, or failed, before it had made it.
+void BodyWriter::make_file(const SegmentOwner& owner, u64 bytes, bool again) {
+  const std::string folder = folder_of(heap_.memory.tier_header());
+  u64 blocks = 0;
+  again = again && os::blocks_of(folder + "/" + segment_name(owner.number), &blocks) != ENOENT;
+  segment_ = again ? SegmentWriter::recycle(folder, owner, bytes) : SegmentWriter::create(folder, owner, bytes);
+}
+
+// Without its footer, should that fail, a segment is read record by record.
 void BodyWriter::close_segment(Deadline deadline) {
   if (number_ == kNone) return;
-  if (segment_) segment_->seal();
+  try {
+    if (segment_) segment_->seal();
+  } catch (const Error&) {
+  }
   DI_FAULT("tier.segment_sealed");
   segment_.reset();
   Heap::Guard guard(heap_, deadline);
@@ -114,7 +142,9 @@ void BodyWriter::write(Claimed* body) {
   body->crcs = page_crcs(from);
   Record record;
   record.uid = body->uid;
-  record.head = body->head;
+  // Counts of uses and late columns change in it while it is written, and its checksum is to be that of what is written.
+  head_.assign(body->head.begin(), body->head.end());
+  record.head = head_;
   record.body = from;
   record.raw_bytes = body_bytes;
   body->place = segment_->append(record);
@@ -126,54 +156,67 @@ void BodyWriter::write(Claimed* body) {
 }
 
 // Others may have taken a claim over, if they took this process for dead.
-u64 BodyWriter::commit(std::span<const Claimed> bodies, Deadline deadline) {
+u64 BodyWriter::commit_one(const Claimed& body) {
+  if (heap_.descriptor(body.chunk).word.load() != body.word) return 0;
+  ChunkTier& tier = *heap_.chunk_memory.tier(body.chunk);
+  if (tier.claim.load() != lock_owner_word(heap_.client)) return 0;
+  const std::span<u32> crcs = checksums(heap_, body.chunk);
   u64 bytes = 0;
-  Heap::Guard guard(heap_, deadline);
-  for (const Claimed& body : bodies) {
-    if (heap_.descriptor(body.chunk).word.load() != body.word) continue;
-    ChunkTier& tier = *heap_.chunk_memory.tier(body.chunk);
-    if (tier.claim.load() != lock_owner_word(heap_.client)) continue;
-    if (body.written) {
-      u8* const crcs = heap_.chunk_memory.head_bytes(body.chunk).data() + tier.crcs_offset;
-      std::memcpy(crcs, body.crcs.data(), body.crcs.size() * sizeof(u32));
-      tier.segment = body.segment;
-      tier.page = body.place.page;
-      tier.stored_bytes = body.body.size();
-      tier.codec = 0;
-      DI_FAULT("tier.before_commit");
-      tier.stored_pages.store(body.place.pages);
-      heap_.disk.add(tier.segment, u64{body.place.pages} * kPageBytes);
-      add_bytes(heap_.memory.tier_header().clean_bytes, tier.body_bytes);
-      bytes += body.body.size();
-    }
-    DI_FAULT("tier.committed");
-    tier.claim.store(0);
-    heap_.chunks.release_if_unused(body.chunk);
+  if (body.written && crcs.size() == body.crcs.size()) {
+    std::copy(body.crcs.begin(), body.crcs.end(), crcs.begin());
+    tier.segment = body.segment;
+    tier.page = body.place.page;
+    tier.stored_bytes = body.body.size();
+    tier.codec = 0;
+    DI_FAULT("tier.before_commit");
+    tier.stored_pages.store(body.place.pages);
+    heap_.disk.add(tier.segment, u64{body.place.pages} * kPageBytes);
+    add_bytes(heap_.memory.tier_header().clean_bytes, tier.body_bytes);
+    bytes = body.body.size();
   }
+  DI_FAULT("tier.committed");
+  tier.claim.store(0);
+  heap_.chunks.release_if_unused(body.chunk);
   return bytes;
+}
+
+u64 BodyWriter::commit(std::size_t count, Deadline deadline) {
+  if (count == 0) return 0;
+  u64 bytes = 0;
+  {
+    Heap::Guard guard(heap_, deadline);
+    for (std::size_t i = 0; i < count; ++i) bytes += commit_one(bodies_[i]);
+  }
+  bodies_.erase(bodies_.begin(), bodies_.begin() + static_cast<std::ptrdiff_t>(count));
+  return bytes;
+}
+
+void BodyWriter::settle(Deadline deadline) {
+  os::LocalGuard<std::mutex> local(mutex_);
+  commit(bodies_.size(), deadline);
 }
 
 // Segments are sealed after what lies in them was committed: one without live bytes would be used again at once.
 u64 BodyWriter::write_some(Deadline deadline, std::string* why) {
   os::LocalGuard<std::mutex> local(mutex_);
-  std::vector<Claimed> bodies = claim(deadline);
+  commit(bodies_.size(), deadline);
+  claim(deadline);
   u64 bytes = 0;
   try {
-    for (std::size_t at = 0, first = 0; at < bodies.size(); ++at) {
-      Claimed& body = bodies[at];
+    for (std::size_t written = 0; written < bodies_.size();) {
+      Claimed& body = bodies_[written];
       if (!segment_ || !segment_->has_room(body.head.size(), body.body.size())) {
-        bytes += commit({bodies.data() + first, at - first}, deadline);
-        first = at;
-        if (!open_segment(body.head.size(), body.body.size(), deadline, why)) break;
+        bytes += commit(std::exchange(written, 0), deadline);
+        if (!open_segment(bodies_[0].head.size(), bodies_[0].body.size(), deadline, why)) break;
       }
-      write(&body);
+      write(&bodies_[written++]);
       DI_FAULT("tier.written");
     }
   } catch (...) {
-    commit(bodies, deadline);  // what was written counts, and no claim stays
+    commit(bodies_.size(), deadline);  // what was written counts, and no claim stays
     throw;
   }
-  return bytes + commit(bodies, deadline);
+  return bytes + commit(bodies_.size(), deadline);
 }
 
 }  // namespace di

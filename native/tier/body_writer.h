@@ -3,7 +3,8 @@
 // Bodies are claimed under the heap's lock, copied and written without a lock, to a segment that this process alone fills, and
 // committed under the heap's lock again. A closed chunk never changes, and a claimed one is not freed, so its body may be read
 // all the while. A kill leaves claims of the dead, which whoever looks for bodies takes over, and what it wrote is nobody's. One
-// thread of a process writes at a time; a stopped one keeps its claims and nothing else.
+// thread of a process writes at a time; a stopped one keeps its claims and nothing else. Claims that a call could not end, because
+// the heap's lock was held up, are ended by the next one.
 #pragma once
 
 #include <mutex>
@@ -24,6 +25,7 @@ class BodyWriter {
 
   // Bytes of bodies that now have a copy on disk; 0: *why, or there are none left without. Throws when a file can't be written.
   u64 write_some(Deadline deadline, std::string* why);
+  void settle(Deadline deadline);  // ends claims that an earlier call could not end
 
  private:
   struct Claimed {
@@ -36,15 +38,18 @@ class BodyWriter {
     std::vector<u32> crcs;
     bool written = false;
   };
-  std::vector<Claimed> claim(Deadline deadline);
+  void claim(Deadline deadline);
   bool open_segment(u64 head_bytes, u64 body_bytes, Deadline deadline, std::string* why);
+  void make_file(const SegmentOwner& owner, u64 bytes, bool again);
   void close_segment(Deadline deadline);
   void write(Claimed* body);
-  u64 commit(std::span<const Claimed> bodies,
-             Deadline deadline);  // those that have been committed already are passed by
+  u64 commit(std::size_t count, Deadline deadline);  // the first ones; then they are no longer listed
+  u64 commit_one(const Claimed& body);
 
   Heap& heap_;
-  std::mutex mutex_;  // of this process
+  std::mutex mutex_;             // of this process
+  std::vector<Claimed> bodies_;  // claimed and not committed
+  std::vector<u8> head_;         // the one that is being written, as it was when that began
   std::optional<SegmentWriter> segment_;
   u32 number_ = kNone;
 };

@@ -77,7 +77,7 @@ void SegmentWriter::check_usable() const {
 
 bool SegmentWriter::has_room(u64 head_bytes, u64 body_bytes) const {
   const u64 pages = header_.bytes / kPageBytes;
-  if (sealed_ || head_bytes > kMostHeadBytes || body_bytes / kPageBytes >= pages) return false;
+  if (sealed_ || failed_ || head_bytes > kMostHeadBytes || body_bytes / kPageBytes >= pages) return false;
   const u64 footer = footer_.size() + footer_entry_bytes(head_bytes);
   return footer <= kMostFooterBytes &&
          next_page_ + record_pages(head_bytes, body_bytes) + pages_of(footer) + 1 <= pages;

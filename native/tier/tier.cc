@@ -13,14 +13,14 @@ TierFolder Tier::join(const Memory& memory, Deadline deadline) {
   const TierHeader& header = memory.tier_header();
   Uuid uuid;
   std::copy_n(header.uuid, uuid.size(), uuid.begin());
-  return TierFolder::join(header.folder, uuid, header.epoch, deadline);
+  return TierFolder::join(folder_of(header), uuid, header.epoch, deadline);
 }
 
 bool Tier::make_room(u64 bytes, Deadline deadline, std::string* why) {
   u64 got = 0;
-  for (;;) {
+  for (bool last = false;;) {
     got += drops_.drop(bytes - got, deadline);
-    if (got >= bytes) return true;
+    if (got >= bytes || last) return got != 0;
     std::string stopped;
     try {
       if (writer_.write_some(deadline, &stopped) != 0) continue;
@@ -29,7 +29,7 @@ bool Tier::make_room(u64 bytes, Deadline deadline, std::string* why) {
       stopped = error.what();
     }
     if (!stopped.empty()) *why += "; " + stopped;
-    return got != 0;
+    last = true;  // another thread may have written copies of all there were meanwhile
   }
 }
 
@@ -45,13 +45,19 @@ bool Tier::remove_file(Deadline deadline) {
 }
 
 bool Tier::chore(Deadline deadline) {
+  writer_.settle(deadline);
   if (remove_file(deadline)) return true;
   // Figures of others, read freely: an old one lets this run a little too early or too late.
   const u64 claimed = heap_.budget.claimed(), most = heap_.budget.spendable();
   const u64 free = most > claimed ? most - claimed : 0, clean = heap_.memory.tier_header().clean_bytes.load();
   if (free + clean >= std::max(kAheadBytes, most / kAheadShare)) return false;
   std::string why;
-  return writer_.write_some(deadline, &why) != 0;
+  try {
+    return writer_.write_some(deadline, &why) != 0;
+  } catch (const Error& error) {  // of a file: who needs room is told, and the next look may find it mended
+    if (error.code() == Code::kTimeout) throw;
+    return false;
+  }
 }
 
 }  // namespace di

@@ -1,0 +1,206 @@
+"""Calls for files that fail, and processes that hold things up: others go on, and so does the disk tier afterwards."""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from test_disk import fill, numbers, row
+
+import di_store
+from di_store import _core
+from di_store.runtime import chores
+
+SPAWN = mp.get_context("spawn")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[di_store.Store]:
+    with di_store.open(memory="16MiB", disk=tmp_path / "disk", disk_capacity="128MiB") as opened:
+        yield opened
+        _core.arm_fault("")
+
+
+def written(store: di_store.Store) -> int:
+    return int(store.stats()["disk"]["written_chunks"])  # type: ignore[index]
+
+
+def stopped(target: Any, *args: Any) -> Any:
+    """A process that runs `target` and has stopped at a fault point."""
+    child = SPAWN.Process(target=target, args=args)
+    child.start()
+    assert child.pid is not None
+    found = os.waitid(os.P_PID, child.pid, os.WEXITED | os.WSTOPPED | os.WNOWAIT)
+    assert found is not None
+    assert found.si_code == os.CLD_STOPPED, "the fault point was not reached"
+    return child
+
+
+def end(child: Any) -> None:
+    child.kill()
+    child.join(60)
+
+
+@pytest.mark.parametrize("error", ["EIO", "ENOSPC"])
+@pytest.mark.parametrize("call", ["file.open:2", "file.preallocate:2", "file.write:1", "file.write:9", "file.sync:1"])
+def test_a_call_that_failed_once_is_not_held_against_later_ones(store: di_store.Store, call: str, error: str) -> None:
+    """No row is lost, no claim stays, and chunks are written again."""
+    table = store.create_table("replay", capacity=60_000, lanes=1)
+    fill(table, 0, 30_000)
+    _core.arm_fault(f"{call}:{error}")
+    fill(table, 30_000, 90_000)
+    before = written(store)
+    fill(table, 120_000, 30_000)
+    assert written(store) > before + 10
+    batch = table.sample(500)
+    assert (numbers(batch.data["obs"]) % 7 == batch.data["action"]).all()
+    assert len(table) == 60_000
+    assert not store.check()
+
+
+@pytest.mark.parametrize("call", ["file.open", "file.read"])
+def test_a_read_that_fails_is_an_error_once(store: di_store.Store, call: str) -> None:
+    table = store.create_table("replay", capacity=60_000, lanes=1)
+    fill(table, 0, 60_000)
+    _core.arm_fault(f"{call}:1:EIO")
+    with pytest.raises(di_store.StoreError, match="segment"):
+        for _ in range(10):
+            table.sample(300)
+    numbers(table.sample(300).data["obs"])
+    assert store.stats()["pinned"] == 0
+    assert not store.check()
+
+
+def test_a_writer_evicts_when_no_file_can_be_made(store: di_store.Store, tmp_path: Path) -> None:
+    """The table has not used all that was set aside for it, most of which lies on the disk."""
+    table = store.create_table("replay", capacity=40_000, lanes=1)
+    shutil.rmtree(tmp_path / "disk")
+    fill(table, 0, 40_000)
+    assert 8_000 < len(table) < 16_000
+    assert numbers(table.sample(300).data["obs"]).min() >= 24_000
+    assert not store.check()
+
+
+def test_chores_outlive_an_error_of_a_file(store: di_store.Store) -> None:
+    """The thread that runs them ends with any other StoreError."""
+    table = store.create_table("replay", capacity=60_000, lanes=1)
+    fill(table, 0, 8_000)
+    arena = store._session.arena
+    while arena.chore():
+        pass
+    fill(table, 8_000, 3_000)
+    _core.arm_fault("file.write:1:EIO")
+    for _ in range(20):
+        arena.chore()
+    assert table.sample(64)
+
+
+def stop_at(name: str, fault: str) -> None:
+    _core.arm_fault(fault + ":stop")
+    with di_store.attach(name) as store:
+        fill(store.table("replay"), 0, 60_000)
+
+
+def test_a_file_counts_before_it_is_there(store: di_store.Store, tmp_path: Path) -> None:
+    """Else many processes at once take more than disk_capacity=. Its owner dies, and the next one makes it."""
+    table = store.create_table("replay", capacity=60_000, lanes=3)
+    before = store.stats()["disk"]["files"]  # type: ignore[index]
+    child = stopped(stop_at, store.name, "tier.segment_taken:1")
+    assert store.stats()["disk"]["files"] >= before + (4 << 20)  # type: ignore[index]
+    end(child)
+    assert not list((tmp_path / "disk").glob("segment-*"))
+    fill(table, 0, 40_000)
+    stats = store.stats()["disk"]
+    assert stats is not None
+    assert stats["written"] > 16 << 20
+    assert stats["files"] == sum(path.stat().st_size for path in (tmp_path / "disk").glob("segment-*"))
+
+
+def test_empty_files_of_another_size_make_way(tmp_path: Path) -> None:
+    """Files for chunks of 20 MiB fill the disk; when they are empty, those of usual chunks find room."""
+    with di_store.open(memory="96MiB", disk=tmp_path / "disk", disk_capacity="80MiB") as store:
+        table = store.create_table("large", capacity=5, lanes=1)
+        for number in range(5):
+            table.insert({"x": np.full(20 << 20, number, np.uint8)})
+        assert written(store) >= 1
+        store.drop_table("large")
+        before = written(store)
+        table = store.create_table("replay", capacity=110_000, lanes=1)
+        fill(table, 0, 110_000)
+        assert written(store) > before + 20
+        assert not store.check()
+
+
+def hold_a_table(name: str) -> None:
+    with di_store.attach(name) as store:
+        table = store.table("held")
+        table.sample(1)
+        _core.arm_fault("table.draw_item:1:stop")
+        table.sample(1)
+
+
+def test_a_table_held_up_keeps_only_its_own_rows(store: di_store.Store) -> None:
+    """Bodies of other tables are dropped meanwhile, and none of their items is evicted."""
+    held = store.create_table("held", capacity=4_000, lanes=1)
+    table = store.create_table("replay", capacity=25_000, lanes=1)
+    fill(held, 0, 4_000)
+    child = stopped(hold_a_table, store.name)
+    try:
+        fill(table, 0, 25_000)
+        assert len(table) == 25_000
+        assert (numbers(table.sample(300).data["obs"]) >= 0).all()
+    finally:
+        end(child)
+    assert len(held) == 4_000
+    store.check(repair=True)
+    assert not store.check()
+
+
+def lose_the_lock(name: str, pipe: Any) -> None:
+    """Stops with bodies claimed; when it goes on, somebody else has the heap's lock."""
+    with di_store.attach(name) as store:
+        with store.table("replay").writer() as writer:
+            chores._stop()  # here they are done by this thread alone
+            for number in range(7_000):
+                writer.append(row(number))
+        _core.arm_fault("tier.written:1:stop")
+        for _ in range(2):
+            try:
+                while store._session.arena.chore():
+                    pass
+                pipe.send("done")
+            except di_store.Timeout:
+                pipe.send("timeout")
+            pipe.recv()
+
+
+def hold_the_heap(name: str) -> None:
+    with di_store.attach(name) as store:
+        _core.arm_fault("heap.make_after_state:1:stop")
+        store.put(np.zeros(1000))
+
+
+def test_claims_end_though_the_heap_was_held_up(store: di_store.Store) -> None:
+    """The call that had claimed bodies failed; the next one of its process ends the claims, and the chunks can go."""
+    store.create_table("replay", capacity=9_000, lanes=1)
+    near, far = SPAWN.Pipe()
+    child = stopped(lose_the_lock, store.name, far)
+    holder = stopped(hold_the_heap, store.name)
+    os.kill(child.pid, signal.SIGCONT)
+    assert near.poll(60)
+    assert near.recv() == "timeout"
+    end(holder)
+    near.send(1)
+    assert near.poll(60)
+    assert near.recv() == "done"
+    store.drop_table("replay")
+    store.check(repair=True)
+    assert store.stats()["chunk_pages"] == 0
+    end(child)
