@@ -53,9 +53,11 @@ def read_in_child(name: str, pipe: Any) -> None:
         pipe.send((numbers(batch.data["obs"]) % 7 == batch.data["action"]).all())
 
 
-def test_batches_hold_what_was_written(store: di_store.Store) -> None:
+@pytest.mark.parametrize("compress", ["auto", None])
+def test_batches_hold_what_was_written(store: di_store.Store, compress: str | None) -> None:
     """Most rows are on disk; memory stays below its limit, and nothing is counted wrongly."""
-    table = store.create_table("replay", capacity=ROWS, lanes=1, view=di_store.Transition(n_step=2, gamma=0.5))
+    view = di_store.Transition(n_step=2, gamma=0.5)
+    table = store.create_table("replay", capacity=ROWS, lanes=1, view=view, compress=compress)
     fill(table)
     for _ in range(20):
         batch = table.sample(128)
@@ -67,7 +69,8 @@ def test_batches_hold_what_was_written(store: di_store.Store) -> None:
     disk = stats["disk"]
     assert disk is not None
     assert disk["read"] > 0
-    assert disk["live"] > 2 * (16 << 20)
+    assert disk["raw"] > 2 * (16 << 20)
+    assert (disk["live"] < disk["raw"] / 4) == (compress == "auto")
     assert stats["committed"] <= 16 << 20
     assert len(table) > ROWS - 100
     assert not store.check()
@@ -159,7 +162,7 @@ def test_a_stopped_reader_keeps_its_rows(store: di_store.Store) -> None:
 def test_the_files_stay_below_their_limit(tmp_path: Path) -> None:
     """Rows leave by the remover, and segments without rows that are there are used again."""
     with di_store.open(memory="16MiB", disk=tmp_path / "disk", disk_capacity="64MiB") as store:
-        table = store.create_table("replay", capacity=30_000, lanes=1)
+        table = store.create_table("replay", capacity=30_000, lanes=1, compress=None)
         for turn in range(6):
             fill(table, turn * 30_000, 30_000)
             taken = sum(path.stat().st_blocks * 512 for path in (tmp_path / "disk").iterdir())
@@ -170,8 +173,9 @@ def test_the_files_stay_below_their_limit(tmp_path: Path) -> None:
         assert not store.check()
 
 
-def test_a_flipped_byte_is_an_error(store: di_store.Store, tmp_path: Path) -> None:
-    table = store.create_table("replay", capacity=ROWS, lanes=1)
+@pytest.mark.parametrize("compress", ["auto", None])
+def test_a_flipped_byte_is_an_error(store: di_store.Store, tmp_path: Path, compress: str | None) -> None:
+    table = store.create_table("replay", capacity=ROWS, lanes=1, compress=compress)
     fill(table)
     for path in (tmp_path / "disk").glob("segment-*"):
         data = bytearray(path.read_bytes())

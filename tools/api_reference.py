@@ -34,6 +34,7 @@ GROUPS = {
     "Columns": ["Spec"],
     "Views": ["Step", "Opaque", "Transition", "Sequence", "Episode", "Group"],
     "Samplers and removers": ["Uniform", "Fifo", "Lifo", "MinHeap", "MaxHeap", "Prioritized", "Once"],
+    "Compression": ["Compress"],
     "Limiters": ["MinSize", "SamplesPerInsert", "Band", "Queue", "Stack"],
 }
 MADE_BY_OTHERS = {

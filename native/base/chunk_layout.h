@@ -90,8 +90,11 @@ struct ChunkHeader {
 };
 
 // Offset from the start of the body of a column-wise column, whose rows lie one after the other, 64-byte aligned.
+inline u64 column_base(u64 columns_offset, u64 row_capacity, const ColumnLayout& column) {
+  return (columns_offset + row_capacity * column.before + 64u * column.index + 63u) & ~u64{63};
+}
 inline u64 column_base(const ChunkHeader& chunk, const ColumnLayout& column) {
-  return (chunk.columns_offset + u64{chunk.row_capacity} * column.before + 64u * column.index + 63u) & ~u64{63};
+  return column_base(chunk.columns_offset, chunk.row_capacity, column);
 }
 
 // A chunk has a head and a body. Head: the ChunkHeader with its attachments, late columns and row marks; it is in memory for as
@@ -114,8 +117,18 @@ struct ChunkTier {
   Shared<u32> stored_pages;  // [heap] truth: pages of the record on disk, its head included; 0: there is no copy
   u32 segment, page;         // [heap] where the body lies on disk
   u64 stored_bytes;          // [heap] of it there
-  u32 codec;                 // [heap] how it is packed there; 0: not
+  u32 codec;                 // [heap] how it is packed there: BodyCodec
   u32 crcs_offset;           // [once] CRC-32C of each page of the body on disk, from the start of the head [heap]
+  u32 parts_offset;  // [once] of the PackParts by which it is packed, from the start of the head. Behind them a u32 for each
+                     // block: where it ends in the packed body [heap]
+  u32 parts;         // [once] how many; 0: never packed
+};
+enum class BodyCodec : u32 { kRaw = 0, kZstd = 1 };
+
+// What lies together in a body: the records, one wide column, the heap of variable-length values, whose rows are of one byte.
+// A body is packed in blocks of `block_rows` rows of a part: tier/packing.h.
+struct PackPart {
+  u64 offset, row_bytes, rows, block_rows;  // [once] offset: from the start of the body
 };
 
 // Of a chunk with a head of so many bytes; null: its place is damaged.

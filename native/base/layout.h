@@ -29,7 +29,7 @@ struct Offset {
 };
 
 constexpr u64 kMagic = 0x45524f5453494401;  // "\1DISTORE"
-constexpr u32 kLayoutVersion = 11;
+constexpr u32 kLayoutVersion = 12;
 constexpr u64 kPageBytes = 4096;
 constexpr u64 kSliceBytes = 2u << 20;
 constexpr u64 kPagesPerSlice = kSliceBytes / kPageBytes;
@@ -261,6 +261,7 @@ static_assert(sizeof(WeightsEntry) == 256);
 constexpr u32 kTableSegments = 20;  // item segments; sizes are kept beside the offsets
 constexpr u64 kLeastGrowth = 1024;  // slots that a table grows by, at least
 constexpr u64 kMostSlots = kSlotMask - 1;
+constexpr u32 kExpectUnit = 1000;  // of TableHeader::expect
 
 enum class SamplerKind : u32 { kUniform = 0, kFifo, kLifo, kMinHeap, kMaxHeap, kPrioritized, kOnce };
 enum class ViewKind : u32 { kStep = 0, kOpaque, kTransition, kSequence, kEpisode };
@@ -303,9 +304,10 @@ struct alignas(64) TableHeader {
   u64 stratified;
   u64 normalize_table;
   u64 max_times_sampled;
-  i64 max_staleness;  // -1: none
-  u64 weights;        // weights entry + 1
-  u64 group_size;     // [once] answers of an item of a table of groups; 0: items are no groups
+  i64 max_staleness;   // -1: none
+  u64 weights;         // weights entry + 1
+  Shared<u64> expect;  // [once] in thousandths: how many times smaller than in memory its rows will be on disk
+  u64 group_size;      // [once] answers of an item of a table of groups; 0: items are no groups
   u64 finished;
   u64 total_inserts;
   u64 total_samples;
@@ -405,6 +407,7 @@ struct TierHeader {
   u32 pad0;
   Shared<u64> file_bytes;   // [heap] derived: of all segments
   Shared<u64> live_bytes;   // [heap] derived: likewise
+  Shared<u64> raw_bytes;    // [heap] derived: of the bodies in them, unpacked
   Shared<u64> clean_bytes;  // [heap] derived: of bodies in memory that have a copy on disk
   u32 segment_high;         // [heap] entries ever used
   u32 hand, drop_hand;      // [heap] where the next search for bodies to write, and to drop, begins; any value will do

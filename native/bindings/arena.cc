@@ -83,6 +83,7 @@ nb::object disk_stats(const Arena& arena) {
   all["capacity"] = tier.capacity.load();
   all["files"] = tier.file_bytes.load();
   all["live"] = tier.live_bytes.load();
+  all["raw"] = tier.raw_bytes.load();
   all["clean"] = tier.clean_bytes.load();
   all["written"] = tier.written_bytes.load();
   all["written_chunks"] = tier.written_bodies.load();

@@ -15,6 +15,7 @@ LayoutInfo sized(u32 record_bytes, u64 wide_bytes, u32 wide, u64 late_bytes) {
   layout.late_bytes = late_bytes;
   ColumnLayout column{};
   column.place = static_cast<u32>(ColumnPlace::kColumn);
+  if (wide != 0) column.row_bytes = static_cast<u32>(wide_bytes / wide);
   layout.columns.assign(wide, column);
   return layout;
 }
@@ -52,16 +53,19 @@ void bind_chunks(nb::module_& module) {
       "Rows of a chunk, and the bytes of its block.");
   module.def(
       "chunk_head",
-      [](u32 record_bytes, u64 wide_bytes, u32 wide, u64 late_bytes, u32 rows, u64 heap_bytes, u32 tables) {
+      [](u32 record_bytes, u64 wide_bytes, u32 wide, u64 late_bytes, u32 rows, u64 heap_bytes, u32 tables,
+         u32 pack_rows) {
         ChunkPlan plan;
         plan.tiered = true;
+        plan.pack_rows = pack_rows;
         plan.rows = rows;
         plan.heap_bytes = heap_bytes;
         plan.tables.resize(tables);
         return chunk_head_bytes(sized(record_bytes, wide_bytes, wide, late_bytes), plan);
       },
       nb::arg("record_bytes"), nb::arg("wide_bytes"), nb::arg("wide"), nb::arg("late_bytes"), nb::arg("rows"),
-      nb::arg("heap_bytes"), nb::arg("tables"), "Bytes of a chunk's head, which a disk tier leaves in memory.");
+      nb::arg("heap_bytes"), nb::arg("tables"), nb::arg("pack_rows"),
+      "Bytes of a chunk's head, which a disk tier leaves in memory.");
 }
 
 }  // namespace di::py

@@ -36,6 +36,7 @@ nb::object create(const ArenaPointer& arena, nb::dict from, Deadline deadline) {
   shape.item_bytes = take<u64>(from, "item_bytes");
   shape.max_bytes = take<u64>(from, "max_bytes");
   shape.reserve = reserve_of(take<ReserveNumbers>(from, "reserve"));
+  shape.expect = take<double>(from, "expect");
   shape.seed = take<u64>(from, "seed");
   shape.sampler = take<SamplerKind>(from, "sampler");
   shape.remover = take<SamplerKind>(from, "remover");

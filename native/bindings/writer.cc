@@ -37,6 +37,7 @@ WriterPlan read_plan(Arena& arena, const nb::dict& plan) {
   made.version_bytes = take<u32>(plan, "version_bytes");
   made.chunk_bytes = take<u64>(plan, "chunk_bytes");
   made.least_rows = take<u32>(plan, "least_rows");
+  made.pack_rows = take<u32>(plan, "pack_rows");
   made.heap_bytes_per_row = take<u64>(plan, "heap_bytes_per_row");
   made.heap_row_max = take<u64>(plan, "heap_row_max");
   for (nb::handle column : plan["unbounded"]) made.unbounded[nb::cast<u32>(column)] = true;

@@ -180,11 +180,22 @@ void Budget::set_chunk(u32 index, u64 block, u64 head) {
   add_bytes(memory_.heap_header().table_charge, claim_of(table) - before);
 }
 
+namespace {
+
+// What a table with such a reserve takes of memory and disk together: less if its rows are expected to shrink on disk.
+u64 in_tiers(const TableHeader& table, u64 reserve) {
+  const u64 open = std::min(reserve, relaxed(table.reserve_open));
+  const double expect = static_cast<double>(relaxed(table.expect)) / kExpectUnit;
+  return expect > 1 ? open + static_cast<u64>(static_cast<double>(reserve - open) / expect) : reserve;
+}
+
+}  // namespace
+
 // Of the disk a tenth is left for what is dead in segments that still hold something.
 u64 Budget::left_in_tiers() const {
   const u64 all = spendable() + memory_.tier_header().capacity.load() / 10 * 9;
   u64 total = 0;
-  for (u32 i = 0; i < memory_.table_count(); ++i) total += memory_.table(i).reserve_bytes;
+  for (u32 i = 0; i < memory_.table_count(); ++i) total += in_tiers(memory_.table(i), memory_.table(i).reserve_bytes);
   return all - std::min(all, total);
 }
 
@@ -192,7 +203,7 @@ u64 Budget::missing_for(u32 index, u64 reserve, u64 held, u64 beside) const {
   const TableHeader& table = memory_.table(index);
   const u64 before = claim_of(table), after = std::max(in_memory(table, reserve) + held, resident_of(table));
   if (memory_.tiered() && reserve > table.reserve_bytes) {
-    const u64 more = reserve - table.reserve_bytes, left = left_in_tiers();
+    const u64 more = in_tiers(table, reserve) - in_tiers(table, table.reserve_bytes), left = left_in_tiers();
     if (more > left) return more - left;
   }
   const u64 claim = claimed() - before + after + beside;

@@ -69,15 +69,17 @@ void DiskSpace::seal(u32 number) {
   settle(at);
 }
 
-void DiskSpace::add(u32 number, u64 bytes) {
+void DiskSpace::add(u32 number, u64 bytes, u64 raw_bytes) {
   add_bytes(entry(number).live, bytes);
   add_bytes(memory_.tier_header().live_bytes, bytes);
+  add_bytes(memory_.tier_header().raw_bytes, raw_bytes);
 }
 
-void DiskSpace::remove(u32 number, u64 bytes) {
+void DiskSpace::remove(u32 number, u64 bytes, u64 raw_bytes) {
   SegmentEntry& at = entry(number);
   subtract_bytes(at.live, bytes);
   subtract_bytes(memory_.tier_header().live_bytes, bytes);
+  subtract_bytes(memory_.tier_header().raw_bytes, raw_bytes);
   settle(at);
 }
 
@@ -100,6 +102,7 @@ void DiskSpace::begin_recount() {
   TierHeader& tier = memory_.tier_header();
   tier.clean_bytes.store(0);
   tier.live_bytes.store(0);
+  tier.raw_bytes.store(0);
   u64 files = 0;
   for (u32 number = 0; number < high(); ++number) {
     tier.segment[number].live.store(0);

@@ -24,9 +24,9 @@ class DiskSpace {
   };
   bool take(u64 bytes, Taken* taken, std::string* why);
   void seal(u32 number);  // filled; also when its file could not be made: it is made when the segment is used again
-  // A record more or less, of so many bytes. An unneeded segment becomes empty.
-  void add(u32 number, u64 bytes);
-  void remove(u32 number, u64 bytes);
+  // A record more or less, of so many bytes, and of a body that has so many in memory. An unneeded segment becomes empty.
+  void add(u32 number, u64 bytes, u64 raw_bytes);
+  void remove(u32 number, u64 bytes, u64 raw_bytes);
   static constexpr u32 kMostEmpty = 4;  // segments kept to be used again
   // Of empty segments more than `keep`: one whose file is to be removed now, by its number. False: there is none. Killed after
   // it: the file stays until a store opens the folder again.

@@ -153,7 +153,7 @@ void HeapCore::forget_copy(u32 chunk) {
   if (tier == nullptr || tier->stored_pages.load() == 0) return;
   const u64 bytes = u64{tier->stored_pages.load()} * kPageBytes;
   tier->stored_pages.store(0);
-  disk.remove(tier->segment, bytes);
+  disk.remove(tier->segment, bytes, tier->body_bytes);
 }
 
 void HeapCore::free_descriptor(u32 number, bool punch) {

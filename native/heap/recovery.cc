@@ -108,7 +108,8 @@ void HeapRecovery::relink_bodies() {
     heap_.note_body(index);
     if (tier.stored_pages.load() != 0 && tier.body.load() != 0)
       add_bytes(heap_.memory.tier_header().clean_bytes, tier.body_bytes);
-    if (tier.stored_pages.load() != 0) heap_.disk.add(tier.segment, u64{tier.stored_pages.load()} * kPageBytes);
+    if (tier.stored_pages.load() != 0)
+      heap_.disk.add(tier.segment, u64{tier.stored_pages.load()} * kPageBytes, tier.body_bytes);
   }
   heap_.disk.end_recount();
   for (u32 index = 0; index < heap_.descriptor_count(); ++index)

@@ -31,6 +31,7 @@ void fill_header(TableHeader& header, const TableShape& shape) {
   header.next_number = 1;
   header.rng_counter = 0;
   header.seed = shape.seed;
+  header.expect.store(static_cast<u64>(shape.expect * kExpectUnit), std::memory_order_relaxed);
   header.max_priority = 1;
   header.initial_priority = shape.initial_priority;
   header.item_bytes = shape.item_bytes;

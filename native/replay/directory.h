@@ -17,6 +17,7 @@ struct TableShape {  // what a table is made from; Python computes the bytes
   std::string name, config;
   u64 capacity = 0, slots = 0, item_bytes = 0, max_bytes = ~u64{0}, seed = 0;
   Reserve reserve;
+  double expect = 1;  // TableHeader::expect
   SamplerKind sampler = SamplerKind::kUniform, remover = SamplerKind::kFifo;
   double alpha = 1, beta = 0;
   bool beta_given = false, stratified = false, normalize_table = false, shuffle = true;

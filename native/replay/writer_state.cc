@@ -6,7 +6,7 @@ WriterState::WriterState(std::shared_ptr<Arena> store, WriterPlan of)
     : arena(std::move(store)), plan(std::move(of)), cells(plan), versions(plan.tables.size(), -1) {
   const std::size_t tables = plan.tables.size();
   chunk_plan = plan_chunk(plan.layout, plan.chunk_bytes, plan.least_rows, plan.heap_bytes_per_row,
-                          static_cast<u32>(tables), arena->tiered());
+                          static_cast<u32>(tables), arena->tiered(), plan.pack_rows);
   chunk_plan.tables.clear();
   std::vector<Windows> views;
   for (const TableSink& sink : plan.tables) {

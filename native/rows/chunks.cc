@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "rows/chunk_view.h"
+#include "tier/packing.h"
 
 namespace di {
 namespace {
@@ -15,8 +16,9 @@ u64 round_up(u64 value, u64 to) { return (value + to - 1) / to * to; }
 
 // Where the parts of a chunk lie. Those of the body count from its start, which without a disk tier is the head's.
 struct Parts {
-  u64 tier, crcs, late, marks, head_end;
+  u64 tier, crcs, packs, late, marks, head_end;
   u64 records, columns, heap, end;
+  u32 pack_parts;
   bool records_in_head;
 };
 
@@ -27,6 +29,32 @@ bool keeps_records(const LayoutInfo& layout, const ChunkPlan& plan) {
       std::any_of(plan.group_columns.begin(), plan.group_columns.end(), [](u32 column) { return column; });
   const u64 rest = layout.column_bytes + plan.heap_bytes / std::max<u32>(plan.rows, 1);
   return plan.tiered && (groups || layout.record_bytes <= rest / kSmallRecord);
+}
+
+// Calls use(PackPart) for each part of a body that may be packed.
+template <class Use>
+void for_pack_parts(const LayoutInfo& layout, const ChunkPlan& plan, const Parts& parts, Use&& use) {
+  if (!plan.tiered || plan.pack_rows == 0 || parts.end > ~u32{0}) return;
+  const auto part = [&](u64 offset, u64 row_bytes, u64 rows) {
+    if (row_bytes != 0 && rows != 0) use(PackPart{offset, row_bytes, rows, block_rows(row_bytes, plan.pack_rows)});
+  };
+  if (!parts.records_in_head) part(parts.records, layout.record_bytes, plan.rows);
+  for (const ColumnLayout& column : layout.columns)
+    if (column.place == static_cast<u32>(ColumnPlace::kColumn))
+      part(column_base(parts.columns, plan.rows, column), column.row_bytes, plan.rows);
+  part(parts.heap, 1, plan.heap_bytes);
+}
+
+// Room in the head for what unpacking needs to know, behind the checksums.
+void add_packs(const LayoutInfo& layout, const ChunkPlan& plan, Parts* parts) {
+  u64 blocks = 0;
+  for_pack_parts(layout, plan, *parts, [&](const PackPart& part) {
+    ++parts->pack_parts;
+    blocks += (part.rows + part.block_rows - 1) / part.block_rows;
+  });
+  if (parts->pack_parts == 0) return;
+  parts->packs = round_up(parts->head_end, alignof(PackPart));
+  parts->head_end = parts->packs + parts->pack_parts * sizeof(PackPart) + blocks * sizeof(u32);
 }
 
 Parts parts_of(const LayoutInfo& layout, const ChunkPlan& plan) {
@@ -52,6 +80,7 @@ Parts parts_of(const LayoutInfo& layout, const ChunkPlan& plan) {
   if (plan.tiered) {
     parts.crcs = parts.head_end;
     parts.head_end += (parts.end + kPageBytes - 1) / kPageBytes * sizeof(u32);
+    add_packs(layout, plan, &parts);
   }
   return parts;
 }
@@ -193,9 +222,10 @@ u64 chunk_block_bytes(const LayoutInfo& layout, const ChunkPlan& plan) {
 }
 
 ChunkPlan plan_chunk(const LayoutInfo& layout, u64 target_bytes, u32 least_rows, u64 heap_bytes_per_row, u32 tables,
-                     bool tiered) {
+                     bool tiered, u32 pack_rows) {
   ChunkPlan plan;
   plan.tiered = tiered;
+  plan.pack_rows = pack_rows;
   plan.tables.resize(tables);
   const auto bytes = [&](u64 rows) {
     plan.rows = static_cast<u32>(rows);
@@ -289,13 +319,17 @@ void format_head(u8* at, const LayoutInfo& layout, const ChunkPlan& plan, const 
   }
 }
 
-ChunkTier& format_tier(u8* head, const Parts& parts) {
+ChunkTier& format_tier(u8* head, const LayoutInfo& layout, const ChunkPlan& plan, const Parts& parts) {
   ChunkHeader& header = *reinterpret_cast<ChunkHeader*>(head);
   header.tier_offset = static_cast<u32>(parts.tier);
   header.records_in_head = parts.records_in_head ? 1 : 0;
   ChunkTier& tier = *reinterpret_cast<ChunkTier*>(head + parts.tier);
   tier.body_bytes = parts.end;
   tier.crcs_offset = static_cast<u32>(parts.crcs);
+  tier.parts_offset = static_cast<u32>(parts.packs);
+  tier.parts = parts.pack_parts;
+  PackPart* to = reinterpret_cast<PackPart*>(head + parts.packs);
+  for_pack_parts(layout, plan, parts, [&to](const PackPart& part) { *to++ = part; });
   return tier;
 }
 
@@ -320,7 +354,7 @@ MakeResult OpenChunk::open(Arena& arena, const LayoutInfo& layout, const ChunkPl
   const auto format = [&](u8* at) {  // under the heap's lock, so that others never see the chunk without its header
     format_head(at, layout, plan, parts, arena.slot());
     if (!plan.tiered) return;
-    ChunkTier& tier = format_tier(at, parts);
+    ChunkTier& tier = format_tier(at, layout, plan, parts);
     tier.uid = ++arena.heap_header().next_uid;
     body.link(&tier);
   };

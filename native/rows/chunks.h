@@ -49,6 +49,7 @@ struct ChunkPlan {
   u64 heap_bytes = 0;   // for values of variable length
   u64 block_bytes = 0;  // of the blocks that the chunk fills; set by plan_chunk()
   bool tiered = false;  // head and body in blocks of their own
+  u32 pack_rows = 0;    // rows that an item spans, by which a body is packed when it goes to disk; 0: it is not packed
   std::vector<u32> tables;
   std::vector<u32> table_generations;
   std::vector<u32> table_needs;    // Attachment::needs
@@ -58,7 +59,7 @@ struct ChunkPlan {
 // As many rows as fit a block of `target_bytes` rounded up to its size class, but at least `least_rows`. With `tiered` this
 // block holds the body alone.
 ChunkPlan plan_chunk(const LayoutInfo& layout, u64 target_bytes, u32 least_rows, u64 heap_bytes_per_row, u32 tables,
-                     bool tiered);
+                     bool tiered, u32 pack_rows = 0);
 u64 chunk_bytes(const LayoutInfo& layout, const ChunkPlan& plan);        // of the body
 u64 chunk_head_bytes(const LayoutInfo& layout, const ChunkPlan& plan);   // of the head's block
 u64 chunk_block_bytes(const LayoutInfo& layout, const ChunkPlan& plan);  // of all its blocks

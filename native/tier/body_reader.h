@@ -44,13 +44,17 @@ class BodyReader {
   explicit BodyReader(const Heap& heap) : heap_(heap) {}
 
   BodyMemory& memory() { return memory_; }
-  // Reads all parts that are missing, many at a time, and checks them. The caller holds the chunks as a reader. Takes no shared
+  // Reads all parts that are missing, many at a time, checks and unpacks them. The caller holds the chunks as a reader. Takes no shared
   // lock. Throws kCorruptData when the bytes are not those that were written, kStoreError when they can't be read.
   void read(ColdBodies* bodies, BodyBuffers* buffers);
 
  private:
-  struct Wanted;
-  Wanted place_of(u32 chunk) const;
+  struct Stored;
+  struct Extent;
+  Stored find(u32 chunk) const;
+  static void add_packed(const Stored& of, BodyPart* part, std::vector<Extent>* extents);
+  static std::vector<Extent> extents_of(const Stored& of, const std::vector<BodyPart*>& parts);
+  static void unpack(const Extent& extent, std::span<const u8> stored, u8* to);
 
   const Heap& heap_;
   BodyMemory memory_;

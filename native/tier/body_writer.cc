@@ -6,15 +6,17 @@
 #include <utility>
 
 #include "os/filesystem.h"
+#include "tier/body_packs.h"
 #include "tier/crc32c.h"
 
 namespace di {
 namespace {
 
-constexpr u64 kSliceOfBodies = 8u << 20;  // written at a time
-constexpr u32 kLookedAt = 4096;           // descriptors in one hold
+constexpr u64 kSliceOfBodies = 8u << 20;  // written at a time, or, in small stores,
+constexpr u64 kSliceShare = 8;   // such a part of memory: a process that is stopped in it holds no more than this
+constexpr u32 kLookedAt = 4096;  // descriptors in one hold
 
-// Where the checksums of a body that is stored as it is go; empty: what the chunk says of its body is damaged.
+// Where the checksums of a body go, of as many pages as it has unpacked; empty: what the chunk says of its body is damaged.
 std::span<u32> checksums(const Heap& heap, u32 chunk) {
   const ChunkTier& tier = *heap.chunk_memory.tier(chunk);
   const std::span<u8> head = heap.chunk_memory.head_bytes(chunk);
@@ -53,8 +55,9 @@ void BodyWriter::claim(Deadline deadline) {
   Heap::Guard guard(heap_, deadline);
   TierHeader& header = heap_.memory.tier_header();
   const u32 count = heap_.descriptor_count();
+  const u64 slice = std::min(kSliceOfBodies, heap_.budget.spendable() / kSliceShare);
   u64 bytes = 0;
-  for (u32 looked = 0; looked < count && (looked < kLookedAt || bytes < kSliceOfBodies); ++looked) {
+  for (u32 looked = 0; looked < count && (looked < kLookedAt || bytes < slice); ++looked) {
     header.hand = header.hand + 1 < count ? header.hand + 1 : 0;
     if (!is_wanted(heap_, header.hand)) continue;
     const ChunkTier& tier = *heap_.chunk_memory.tier(header.hand);
@@ -65,7 +68,7 @@ void BodyWriter::claim(Deadline deadline) {
   bytes = 0;
   for (const auto& [uid, chunk] : found) {
     ChunkTier& tier = *heap_.chunk_memory.tier(chunk);
-    if (!bodies_.empty() && bytes + tier.body_bytes > kSliceOfBodies) break;
+    if (!bodies_.empty() && bytes + tier.body_bytes > slice) break;
     bytes += tier.body_bytes;
     Claimed& one = bodies_.emplace_back();  // first: a claim that is not listed would never end
     tier.claim.store(lock_owner_word(heap_.client));
@@ -132,21 +135,40 @@ void BodyWriter::close_segment(Deadline deadline) {
   number_ = kNone;
 }
 
-void BodyWriter::write(Claimed* body) {
-  const u64 head_bytes = body->head.size(), body_bytes = body->body.size();
-  std::span<const u8> from = body->body;
-  if (u8* const memory = segment_->body_memory(head_bytes, body_bytes)) {
-    std::memcpy(memory, from.data(), body_bytes);
-    from = {memory, body_bytes};
+std::span<const u8> BodyWriter::pack(Claimed* body) {
+  const std::optional<BodyPacks> packs =
+      packs_of(heap_.chunk_memory.head_bytes(body->chunk), *heap_.chunk_memory.tier(body->chunk));
+  body->codec = BodyCodec::kRaw;
+  body->stored_bytes = body->body.size();
+  if (!packs) return body->body;
+  if (packed_.size() < packs->plan.room()) packed_.resize(packs->plan.room());
+  body->ends.resize(packs->plan.blocks());
+  const u64 bytes = di::pack(body->body.data(), packs->plan, packed_, body->ends.data());
+  DI_FAULT("tier.packed");
+  if (bytes == 0) {
+    body->ends.clear();
+    return body->body;
   }
-  body->crcs = page_crcs(from);
+  body->codec = BodyCodec::kZstd;
+  body->stored_bytes = bytes;
+  body->ends_to = packs->ends;
+  return {packed_.data(), bytes};
+}
+
+void BodyWriter::write(Claimed* body, std::span<const u8> stored) {
+  if (u8* const memory = segment_->body_memory(body->head.size(), stored.size())) {
+    std::memcpy(memory, stored.data(), stored.size());
+    stored = {memory, stored.size()};
+  }
+  body->crcs = page_crcs(stored);
   Record record;
   record.uid = body->uid;
   // Counts of uses and late columns change in it while it is written, and its checksum is to be that of what is written.
   head_.assign(body->head.begin(), body->head.end());
   record.head = head_;
-  record.body = from;
-  record.raw_bytes = body_bytes;
+  record.body = stored;
+  record.raw_bytes = body->body.size();
+  record.codec = static_cast<u8>(body->codec);
   body->place = segment_->append(record);
   body->segment = number_;
   body->written = true;
@@ -162,15 +184,16 @@ u64 BodyWriter::commit_one(const Claimed& body) {
   if (tier.claim.load() != lock_owner_word(heap_.client)) return 0;
   const std::span<u32> crcs = checksums(heap_, body.chunk);
   u64 bytes = 0;
-  if (body.written && crcs.size() == body.crcs.size()) {
+  if (body.written && crcs.size() >= body.crcs.size()) {
     std::copy(body.crcs.begin(), body.crcs.end(), crcs.begin());
+    if (!body.ends.empty()) std::copy(body.ends.begin(), body.ends.end(), body.ends_to);
     tier.segment = body.segment;
     tier.page = body.place.page;
-    tier.stored_bytes = body.body.size();
-    tier.codec = 0;
+    tier.stored_bytes = body.stored_bytes;
+    tier.codec = static_cast<u32>(body.codec);
     DI_FAULT("tier.before_commit");
     tier.stored_pages.store(body.place.pages);
-    heap_.disk.add(tier.segment, u64{body.place.pages} * kPageBytes);
+    heap_.disk.add(tier.segment, u64{body.place.pages} * kPageBytes, tier.body_bytes);
     add_bytes(heap_.memory.tier_header().clean_bytes, tier.body_bytes);
     bytes = body.body.size();
   }
@@ -204,12 +227,12 @@ u64 BodyWriter::write_some(Deadline deadline, std::string* why) {
   u64 bytes = 0;
   try {
     for (std::size_t written = 0; written < bodies_.size();) {
-      Claimed& body = bodies_[written];
-      if (!segment_ || !segment_->has_room(body.head.size(), body.body.size())) {
+      const std::span<const u8> stored = pack(&bodies_[written]);
+      if (!segment_ || !segment_->has_room(bodies_[written].head.size(), stored.size())) {
         bytes += commit(std::exchange(written, 0), deadline);
-        if (!open_segment(bodies_[0].head.size(), bodies_[0].body.size(), deadline, why)) break;
+        if (!open_segment(bodies_[0].head.size(), stored.size(), deadline, why)) break;
       }
-      write(&bodies_[written++]);
+      write(&bodies_[written++], stored);
       DI_FAULT("tier.written");
     }
   } catch (...) {

@@ -1,6 +1,6 @@
 // Writes copies of chunk bodies to disk, a slice of a few MiB at a time.
 //
-// Bodies are claimed under the heap's lock, copied and written without a lock, to a segment that this process alone fills, and
+// Bodies are claimed under the heap's lock, packed and written without a lock, to a segment that this process alone fills, and
 // committed under the heap's lock again. A closed chunk never changes, and a claimed one is not freed, so its body may be read
 // all the while. A kill leaves claims of the dead, which whoever looks for bodies takes over, and what it wrote is nobody's. One
 // thread of a process writes at a time; a stopped one keeps its claims and nothing else. Claims that a call could not end, because
@@ -35,14 +35,19 @@ class BodyWriter {
     std::span<const u8> head, body;
     u32 segment = kNone;  // number of its entry
     RecordPlace place{};
-    std::vector<u32> crcs;
+    BodyCodec codec = BodyCodec::kRaw;
+    u64 stored_bytes = 0;
+    std::vector<u32> crcs, ends;  // of pages as stored; of blocks, empty where it is not packed
+    u32* ends_to = nullptr;       // in the head
     bool written = false;
   };
   void claim(Deadline deadline);
   bool open_segment(u64 head_bytes, u64 body_bytes, Deadline deadline, std::string* why);
   void make_file(const SegmentOwner& owner, u64 bytes, bool again);
   void close_segment(Deadline deadline);
-  void write(Claimed* body);
+  // Packs a body, where that is wanted and worth it. Returns what is to be stored, valid until the next call.
+  std::span<const u8> pack(Claimed* body);
+  void write(Claimed* body, std::span<const u8> stored);
   u64 commit(std::size_t count, Deadline deadline);  // the first ones; then they are no longer listed
   u64 commit_one(const Claimed& body);
 
@@ -51,6 +56,7 @@ class BodyWriter {
   std::vector<Claimed> bodies_;  // claimed and not committed
   std::vector<u8> head_;         // the one that is being written, as it was when that began
   std::optional<SegmentWriter> segment_;
+  std::vector<u8> packed_;
   u32 number_ = kNone;
 };
 

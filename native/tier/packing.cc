@@ -166,6 +166,27 @@ PackPlan::Block PackPlan::block(u32 part, u32 number) const {
   return {of.offset + row * of.row_bytes, std::min(of.block_rows, of.rows - row) * of.row_bytes};
 }
 
+u32 PackPlan::part_of(u32 number) const {
+  return static_cast<u32>(std::upper_bound(first_.begin(), first_.end() - 1, number) - first_.begin()) - 1;
+}
+
+PackPlan::Blocks PackPlan::blocks_of(u64 from, u64 bytes) const {
+  if (from > body_bytes_ || bytes > body_bytes_ - from) corrupt("a row lies outside its chunk");
+  const u32 none = blocks();
+  Blocks found{none, none};
+  for (u32 part = 0; part < parts_.size(); ++part) {
+    const PackPart& of = parts_[part];
+    const u64 end = of.offset + of.rows * of.row_bytes;
+    if (end <= from || of.rows == 0 || bytes == 0) continue;
+    if (of.offset >= from && of.offset - from >= bytes) break;
+    if (found.first == none) found.first = block_of(part, (std::max(from, of.offset) - of.offset) / of.row_bytes);
+    const u64 last = end - from <= bytes ? end - 1 : from + bytes - 1;
+    found.last = block_of(part, (last - of.offset) / of.row_bytes);
+  }
+  if (found.first == none) corrupt("a row lies outside the parts of its chunk");
+  return found;
+}
+
 // Up to most_packed() is kept; a block more is written before that is known.
 u64 PackPlan::room() const { return most_packed() + ZSTD_COMPRESSBOUND(largest_); }
 

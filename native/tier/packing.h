@@ -15,14 +15,9 @@
 #include <span>
 #include <vector>
 
-#include "base/types.h"
+#include "base/chunk_layout.h"
 
 namespace di {
-
-// `rows` rows of `row_bytes` from `offset` of a body on. The heap of variable-length values has rows of one byte.
-struct PackPart {
-  u64 offset, row_bytes, rows, block_rows;
-};
 
 // How many rows a block should have where an item spans `item_rows` rows: an item costs about two blocks, and a block
 // has 64 KiB or more, below which zstd finds less (docs/packing.md). At least 1.
@@ -42,6 +37,14 @@ class PackPlan {
   Block block(u32 part, u32 number) const;
   u32 block_of(u32 part, u64 row) const { return first_[part] + static_cast<u32>(row / parts_[part].block_rows); }
   u32 first_block(u32 part) const { return first_[part]; }  // part == parts().size(): blocks()
+  u32 part_of(u32 number) const;                            // the part that a block is of
+
+  struct Blocks {
+    u32 first, last;
+  };
+  // The blocks that hold bytes [from, from + bytes) of the body, but for what of them lies between parts. Throws
+  // kCorruptData when no block holds any.
+  Blocks blocks_of(u64 from, u64 bytes) const;
 
   const std::vector<PackPart>& parts() const { return parts_; }
   u64 body_bytes() const { return body_bytes_; }

@@ -31,6 +31,7 @@ from di_store.opening import attach as attach
 from di_store.opening import list_stores as list_stores
 from di_store.opening import open as open
 from di_store.planning import needed_memory as needed_memory
+from di_store.policy.compression import Compress as Compress
 from di_store.policy.limiters import Band as Band
 from di_store.policy.limiters import MinSize as MinSize
 from di_store.policy.limiters import Queue as Queue

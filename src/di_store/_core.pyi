@@ -540,7 +540,14 @@ def plan_chunk(
     """Rows of a chunk, and the bytes of its block."""
 
 def chunk_head(
-    record_bytes: int, wide_bytes: int, wide: int, late_bytes: int, rows: int, heap_bytes: int, tables: int
+    record_bytes: int,
+    wide_bytes: int,
+    wide: int,
+    late_bytes: int,
+    rows: int,
+    heap_bytes: int,
+    tables: int,
+    pack_rows: int,
 ) -> int:
     """Bytes of a chunk's head, which a disk tier leaves in memory."""
 

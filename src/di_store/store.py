@@ -17,6 +17,7 @@ from di_store.objects.draft import Draft, reserve
 from di_store.objects.refs import Ref, id_of, ids_of, ref_of
 from di_store.objects.weights import Published, Weights
 from di_store.observe.stats import StoreStats, store_stats
+from di_store.policy.compression import Compression
 from di_store.policy.limiters import Limiter
 from di_store.policy.options import NOT_GIVEN, NotGiven, TableOptions, check_durability
 from di_store.policy.samplers import Remover, Sampler
@@ -264,6 +265,7 @@ class Store:
         max_staleness: int | None = None,
         initial_priority: float | str = "max",
         columns: str | Iterable[str] | None = None,
+        compress: Compression = "auto",
         durability: str = "memory",
         seed: int | None = None,
         exist_ok: bool = False,
@@ -286,6 +288,8 @@ class Store:
             max_staleness: how many versions an item may be older than the newest.
             initial_priority: of items without one: "max" (the largest ever given, at least 1.0) or a number.
             columns: which of the stream's columns batches hold; None: all.
+            compress: of its rows on disk: "auto" where they become two thirds or less; `Compress(expect=)` also counts
+                upon it when the table is made; None: never.
             durability: only "memory" in this version.
             seed: of its draws; None: from the store's.
             exist_ok: return an existing table of that name, if view, schema, sampler and remover are equal.
@@ -311,6 +315,7 @@ class Store:
             columns=columns,
             durability=durability,
             seed=seed,
+            compress=compress,
         )
         return self._tables.create(name, options, exist_ok, timeout)
 

@@ -28,6 +28,8 @@ POINTS = (
     "segment.written:4",
     "segment.footer_written:1",
 )
+PACKED_POINTS = ("tier.claimed:2", "tier.packed:5", "segment.written:4", "tier.before_commit:4", "tier.dropped:3")
+CASES = [(point, None) for point in POINTS] + [(point, "auto") for point in PACKED_POINTS]
 
 
 def write_until_killed(name: str, fault: str, first: int) -> None:
@@ -40,11 +42,11 @@ def write_until_killed(name: str, fault: str, first: int) -> None:
 
 
 @pytest.mark.parametrize("stop", [False, True], ids=["killed", "stopped"])
-@pytest.mark.parametrize("fault", POINTS)
-def test_a_writer_dies_at(fault: str, stop: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("fault", "compress"), CASES)
+def test_a_writer_dies_at(fault: str, compress: str | None, stop: bool, tmp_path: Path) -> None:
     """A stopped one keeps only what it has claimed: the others write, read and drop meanwhile."""
     with di_store.open(memory="16MiB", disk=tmp_path / "disk", disk_capacity="96MiB") as store:
-        table = store.create_table("replay", capacity=50_000, lanes=3)
+        table = store.create_table("replay", capacity=50_000, lanes=3, compress=compress)
         fill(table, 0, 20_000)
         child = SPAWN.Process(target=write_until_killed, args=(store.name, fault + (":stop" if stop else ""), 20_000))
         child.start()

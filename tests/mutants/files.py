@@ -10,7 +10,8 @@ TIER = [
     Mutant(
         "bytes-from-disk-not-checked",
         "disk",
-        "    if (!verify_pages(of.checksums, read.offset / kPageBytes - of.first_page, pages)) return false;\n",
+        "    if (!verify_pages(extent.of->checksums, read.offset / kPageBytes - extent.of->first_page, pages))"
+        " return false;\n",
         "",
         ("tests/test_disk.py::test_a_flipped_byte_is_an_error",),
     ),
@@ -21,6 +22,20 @@ TIER = [
         "readers_of(heap_.chunk_memory.uses_at(chunk, i).load(std::memory_order_acquire)) == kNone)\n"
         "      return false;\n",
         ("tests/test_disk.py::test_a_stopped_reader_keeps_its_rows",),
+    ),
+    Mutant(
+        "the-table-of-blocks-may-end-behind-the-head",
+        "disk",
+        "  if (packs.plan.blocks() > (head.size() - ends) / sizeof(u32)) throw damaged();\n",
+        "",
+        ("native:test_packing",),
+    ),
+    Mutant(
+        "blocks-are-read-at-the-place-of-rows",
+        "disk",
+        "  to->stored_from = begins;\n",
+        "  to->stored_from = to->from;\n",
+        ("tests/test_disk_packed.py::test_all_kinds_of_columns_come_back",),
     ),
     Mutant(
         "pages-of-bodies-are-not-verified",

@@ -1,5 +1,6 @@
 // Packed bodies: what comes back, what damaged ones do, which bytes they have. With arguments it measures instead:
 //   test_packing NAME ROW_BYTES ITEM_ROWS FILE …   ratio and speed for a file of rows, one core
+#include "tier/body_packs.h"
 #include "tier/packing.h"
 
 #include <zstd.h>
@@ -140,6 +141,53 @@ bool is_refused(Code code, Call call) {
     return true;
   }
   return false;
+}
+
+void test_blocks_of_a_range() {
+  const PackPlan plan({{10, 1, 0, 1}, {10, 10, 10, 3}, {120, 7, 4, 2}, {150, 1, 50, 50}}, 210);  // blocks 0-3, 4-5, 6
+  const auto is = [&plan](u64 from, u64 bytes, u32 first, u32 last) {
+    const PackPlan::Blocks blocks = plan.blocks_of(from, bytes);
+    return blocks.first == first && blocks.last == last;
+  };
+  CHECK(is(10, 1, 0, 0) && is(39, 1, 0, 0) && is(39, 2, 0, 1) && is(100, 10, 3, 3) && is(0, 210, 0, 6));
+  CHECK(is(0, 11, 0, 0) && is(109, 12, 3, 4) && is(110, 11, 4, 4) && is(133, 1, 4, 4) && is(134, 17, 5, 6));
+  CHECK(is(199, 11, 6, 6));
+  for (const auto& [from, bytes] : std::vector<std::pair<u64, u64>>{
+           {0, 10}, {110, 10}, {200, 10}, {10, 0}, {211, 1}, {~u64{0}, 1}, {209, 2}, {1, ~u64{0}}})
+    CHECK(is_refused(Code::kCorruptData, [&, f = from, b = bytes] { plan.blocks_of(f, b); }));
+  for (const auto& [number, part] : std::vector<std::pair<u32, u32>>{{0, 1}, {3, 1}, {4, 2}, {5, 2}, {6, 3}})
+    CHECK(plan.part_of(number) == part);
+}
+
+// What the head of a chunk says must lie in it, whatever it says.
+void test_what_heads_say() {
+  std::vector<u64> memory(32);
+  const std::span<u8> head(reinterpret_cast<u8*>(memory.data()), memory.size() * sizeof(u64));
+  ChunkTier tier{};
+  tier.body_bytes = 100;
+  CHECK(!packs_of(head, tier));
+  tier.parts = 2;
+  tier.parts_offset = 160;  // 64 bytes of parts, then room for eight numbers
+  PackPart* const parts = reinterpret_cast<PackPart*>(head.data() + 160);
+  parts[0] = {0, 10, 5, 1};
+  parts[1] = {60, 10, 3, 1};
+  CHECK(packs_of(head, tier)->plan.blocks() == 8);
+  CHECK(reinterpret_cast<u8*>(packs_of(head, tier)->ends) == head.data() + 224);
+  const auto refused = [&] { return is_refused(Code::kCorruptData, [&] { packs_of(head, tier); }); };
+  parts[1].rows = 4;  // a block more than there is room for
+  CHECK(refused());
+  parts[1] = {60, 10, 5, 5};  // behind the body
+  CHECK(refused());
+  parts[1] = {60, 10, 3, 1};
+  for (const u32 offset : {164u, 192u, 256u, 264u, ~u32{0}}) {
+    tier.parts_offset = offset;
+    CHECK(refused());
+  }
+  tier.parts_offset = 160;
+  for (const u32 count : {3u, 4u, ~u32{0}}) {
+    tier.parts = count;
+    CHECK(refused());
+  }
 }
 
 void test_bad_plans_and_calls() {
@@ -304,6 +352,8 @@ int main(int count, char** arguments) {
   test_what_does_not_shrink_stays();
   test_parts_are_judged_apart();
   test_blocks_follow_the_items();
+  test_blocks_of_a_range();
+  test_what_heads_say();
   test_bad_plans_and_calls();
   test_damaged_bytes();
   test_blocks_of_another_size();

@@ -150,6 +150,7 @@ class TableNeeds:
         cut: of its chunks.
         meta_bytes: item slots and trees.
         text: where the bytes come from, for `CapacityError`.
+        expect: how many times smaller than in memory its rows will be on disk.
     """
 
     reserve: Reserve
@@ -158,11 +159,17 @@ class TableNeeds:
     cut: Cut
     meta_bytes: int
     text: str
+    expect: float = 1.0
 
     @property
     def total(self) -> int:
         """Bytes of the store's memory that it claims."""
         return self.reserve.bytes + self.meta_bytes
+
+    @property
+    def in_tiers(self) -> int:
+        """Bytes for chunks that it claims of memory and disk together."""
+        return self.reserve.open_bytes + int(self.reserve.item_bytes / self.expect)
 
 
 def table_needs(
@@ -204,15 +211,17 @@ def table_needs(
             remedy="raise max_bytes=, or leave it out where capacity= says how many",
         )
     total = _reserve_bytes(settings, capacity, heap, rows, block, open_bytes)
+    head = _core.chunk_head(*layout.sizes, rows, rows * heap.per_row, 1, settings.pack_rows)
     added = settings.view.rows_added
     what = "max_bytes" if capacity is None else f"capacity={capacity:,} items × {added:,} rows × {row:,} bytes"
     return TableNeeds(
-        Reserve(total, min(open_bytes, total), block, _core.chunk_head(*layout.sizes, rows, rows * heap.per_row, 1)),
+        Reserve(total, min(open_bytes, total), block, head),
         open_bytes,
         max(64, math.ceil(added * (block / rows))),
         cut,
         meta_bytes(settings, capacity) + descriptor_bytes(total // block),
         f"{what}, of which {dominant}, and {format_size(open_bytes)} for open chunks of lanes={lanes}",
+        settings.expect,
     )
 
 
@@ -292,7 +301,8 @@ def needs_without_rows(settings: Settings) -> TableNeeds:
     """What a table needs before its first step tells what its rows are."""
     reserve = settings.max_bytes or 0
     text = f"capacity={settings.capacity} items and max_bytes={settings.max_bytes}"
-    return TableNeeds(Reserve(reserve, 0), 0, 64, Cut(_LEAST_TARGET, 1), meta_bytes(settings, None), text)
+    cut = Cut(_LEAST_TARGET, 1)
+    return TableNeeds(Reserve(reserve, 0), 0, 64, cut, meta_bytes(settings, None), text, settings.expect)
 
 
 def own_cut(settings: Settings, layout: Layout, heap: ChunkHeap, capacity: int | None, row: int) -> Cut:
@@ -389,11 +399,12 @@ def _check_tiers(arena: _core.Arena, name: str, needed: TableNeeds, seconds: flo
             "item slots and trees",
             remedy="lower capacity= or lanes=, or raise memory= (also online: store.resize(memory=))",
         )
-    if needed.reserve.bytes > (left := arena.left_in_tiers()) + held:
+    if needed.in_tiers > (left := arena.left_in_tiers()) + int(held / needed.expect):
         raise CapacityError(
-            f"table {name!r} needs {format_size(needed.reserve.bytes)}, and memory and disk have {format_size(left)} "
+            f"table {name!r} needs {format_size(needed.in_tiers)}, and memory and disk have {format_size(left)} "
             f"left for tables: {needed.text}",
-            remedy="lower capacity= or max_bytes=, or raise disk_capacity= or memory=",
+            remedy="lower capacity= or max_bytes=, raise disk_capacity= or memory=, or say with "
+            "compress=Compress(expect=) how much smaller the rows become on disk",
         )
 
 

@@ -50,6 +50,7 @@ def table_shape(settings: Settings, name: str, reserve: tuple[int, int, int, int
         "item_bytes": item_bytes,
         "max_bytes": UNLIMITED if settings.max_bytes is None else settings.max_bytes,
         "reserve": reserve,
+        "expect": settings.expect,
         "seed": settings.seed,
         "sampler": _KINDS[type(sampler)],
         "remover": _KINDS[type(settings.remover)],

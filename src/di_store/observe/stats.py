@@ -47,9 +47,10 @@ class DiskStats(TypedDict):
     """The disk tier of a store: what memory did not hold. Counts are since the store was made, of all processes."""
 
     folder: str
-    capacity: int  # bytes that its files may take; so are the next three
+    capacity: int  # bytes that its files may take; so are the next four
     files: int  # that they take
     live: int  # of them, for items that are there
+    raw: int  # of the rows in `live`, as they would lie in memory: raw / live is what packing gains
     clean: int  # of rows in memory that also lie on disk, so that their memory is free at once
     written: int  # bytes
     written_chunks: int  # chunks whose rows were written

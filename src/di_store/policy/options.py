@@ -13,6 +13,7 @@ from di_store.base.errors import shown
 from di_store.base.sizes import parse_size
 from di_store.columns.schema import Schema
 from di_store.policy.combination import MAX_CAPACITY, check_combination
+from di_store.policy.compression import check_compress
 from di_store.policy.limiters import Limiter, MinSize, Queue, Stack, check_limiter
 from di_store.policy.samplers import Fifo, Lifo, Remover, Sampler, Uniform, check_remover, check_sampler
 from di_store.policy.settings import Settings
@@ -52,6 +53,7 @@ class TableOptions:
     columns: str | Iterable[str] | None
     durability: str
     seed: int | None
+    compress: Any = "auto"
 
 
 def check_options(options: TableOptions, own_seed: int) -> Settings:
@@ -102,6 +104,7 @@ def check_options(options: TableOptions, own_seed: int) -> Settings:
         initial_priority=initial_priority(options.initial_priority),
         columns=None if options.columns is None else config.names("columns", options.columns),
         seed=seed,
+        compress=check_compress(options.compress),
     )
     check_combination(settings)
     return settings

@@ -10,6 +10,7 @@ import msgspec
 from di_store.base import config
 from di_store.base.errors import CorruptData
 from di_store.columns.schema import Schema
+from di_store.policy.compression import Compress, Compression, compress_from_plain, compress_to_plain
 from di_store.policy.limiters import LIMITERS, Limiter, Queue, Stack, limiter_to_plain
 from di_store.policy.samplers import (
     Fifo,
@@ -32,6 +33,7 @@ class Settings:
         columns: which of the stream's columns a batch holds; None: all.
         initial_priority: "max", or the priority of items that come without one.
         seed: of the table's draws.
+        compress: of its rows on disk: "auto", a `Compress`, or None for never.
     """
 
     view: View
@@ -48,6 +50,7 @@ class Settings:
     initial_priority: float | str
     columns: tuple[str, ...] | None
     seed: int
+    compress: Compression = "auto"
 
     @property
     def in_order(self) -> bool:
@@ -63,6 +66,16 @@ class Settings:
     def opaque(self) -> bool:
         """Whether items are Python values without columns."""
         return isinstance(self.view, Opaque)
+
+    @property
+    def expect(self) -> float:
+        """How many times smaller than in memory its rows are expected to be on disk; 1: nothing is counted upon."""
+        return self.compress.expect if isinstance(self.compress, Compress) else 1.0
+
+    @property
+    def pack_rows(self) -> int:
+        """Rows that an item spans, by which rows are compressed together on disk; 0: they are not."""
+        return 0 if self.compress is None else min(max(1, self.view.rows_spanned), 64)
 
     @property
     def beta(self) -> float | None:
@@ -88,6 +101,9 @@ class Settings:
         plain["remover"] = sampler_to_plain(self.remover)
         plain["limiter"] = limiter_to_plain(self.limiter)
         plain["schema"] = None if self.schema is None else self.schema.to_plain()
+        plain["compress"] = compress_to_plain(self.compress)
+        if plain["compress"] == "auto":
+            del plain["compress"]  # files of the first version of the format lack it
         return msgspec.json.encode(plain).decode()
 
     @classmethod
@@ -101,6 +117,7 @@ class Settings:
             plain["remover"] = remover_from_plain(plain["remover"])
             plain["limiter"] = config.from_plain(plain["limiter"], LIMITERS, "limiter")
             plain["schema"] = None if schema is None else Schema.from_plain(schema)
+            plain["compress"] = compress_from_plain(plain.get("compress", "auto"))
             plain["columns"] = None if plain["columns"] is None else tuple(plain["columns"])
             return cls(**plain)
         except (msgspec.DecodeError, TypeError, KeyError) as error:

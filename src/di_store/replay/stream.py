@@ -227,6 +227,7 @@ def writer_plan(
         "version_bytes": version.dtype.itemsize if version is not None else 8,
         "chunk_bytes": cut.target,
         "least_rows": cut.least_rows,
+        "pack_rows": max(handle.settings.pack_rows for handle in handles),
         "heap_bytes_per_row": heap.per_row,
         "heap_row_max": heap.row_max,
         "unbounded": [at for at, column in enumerate(layout.columns) if column.row_bytes is None],

@@ -17,6 +17,7 @@ from di_store.lowering.native_views import check_limits
 from di_store.lowering.plan import read_plan
 from di_store.lowering.reserve import TableNeeds, make_room, needs_without_rows, table_needs
 from di_store.lowering.shape import UNLIMITED, table_shape
+from di_store.policy.compression import Compress
 from di_store.policy.limiters import Limiter
 from di_store.policy.options import (
     NOT_GIVEN,
@@ -49,6 +50,11 @@ class Tables:
         check_table_name(name)
         settings = check_options(options, self._seed_of(name))
         check_limits(settings.view)
+        if isinstance(settings.compress, Compress) and not self._session.arena.tiered:
+            raise ValueError(
+                f"compress={settings.compress} is for rows on disk, and the store has none: open it with disk=, or "
+                "leave compress= out"
+            )
         return self._create(name, settings, config.flag("exist_ok", exist_ok), lock_seconds(timeout))
 
     def import_table(
@@ -70,6 +76,8 @@ class Tables:
             if arena.table(name) is not None:
                 raise TableExists(f"store {self._session.name!r} has a table {name!r} already")
             settings = imported_settings(file.settings, capacity, sampler, limiter)
+            if not arena.tiered:
+                settings = replace(settings, compress="auto")
             check_limits(settings.view)
             if capacity is not NOT_GIVEN:
                 file.check_capacity(settings.capacity)

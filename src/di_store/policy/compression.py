@@ -1,0 +1,58 @@
+"""Whether a table's rows are compressed where they lie on disk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from di_store.base import config
+from di_store.base.errors import CorruptData, shown
+
+
+@dataclass(frozen=True)
+class Compress:
+    """Rows are compressed on disk, and are expected to shrink.
+
+    Less of memory and disk together is set aside for the table: the rows' bytes ÷ `expect`. If they shrink less, the
+    disk is full earlier, and items are evicted. Measured ratios: docs/packing.md.
+
+    Attributes:
+        expect: how many times smaller than in memory, at least 1.
+    """
+
+    expect: float = 1.0
+
+    def __post_init__(self) -> None:
+        expect = config.real("expect", self.expect, minimum=1.0, maximum=1e6, why="it is how many times smaller")
+        object.__setattr__(self, "expect", expect)
+
+
+Compression: TypeAlias = Compress | str | None
+
+
+def check_compress(value: Any) -> Compression:
+    """`value` if it can be given as ``compress=``.
+
+    Raises:
+        TypeError, ValueError: it is something else.
+    """
+    if value is None or isinstance(value, Compress):
+        return value
+    if isinstance(value, str):
+        if value == "auto":
+            return value
+        raise ValueError(f'compress={shown(value)}: give "auto", None or Compress(expect=)')
+    raise TypeError(f'compress={shown(value)} is a {type(value).__name__}: give "auto", None or Compress(expect=)')
+
+
+def compress_to_plain(value: Compression) -> Any:
+    """As JSON keeps it."""
+    return {"expect": value.expect} if isinstance(value, Compress) else value
+
+
+def compress_from_plain(plain: Any) -> Compression:
+    """What `compress_to_plain` gave; `CorruptData` if it is nothing of the kind."""
+    try:
+        return Compress(**plain) if isinstance(plain, dict) else check_compress(plain)
+    except (TypeError, ValueError) as error:
+        raise CorruptData(f"the stored settings of a table cannot be read: {error}") from None
