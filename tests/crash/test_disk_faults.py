@@ -52,7 +52,7 @@ def end(child: Any) -> None:
 @pytest.mark.parametrize("call", ["file.open:2", "file.preallocate:2", "file.write:1", "file.write:9", "file.sync:1"])
 def test_a_call_that_failed_once_is_not_held_against_later_ones(store: di_store.Store, call: str, error: str) -> None:
     """No row is lost, no claim stays, and chunks are written again."""
-    table = store.create_table("replay", capacity=60_000, lanes=1)
+    table = store.create_table("replay", capacity=60_000, lanes=1, compress=None)
     fill(table, 0, 30_000)
     _core.arm_fault(f"{call}:{error}")
     fill(table, 30_000, 90_000)
@@ -67,7 +67,7 @@ def test_a_call_that_failed_once_is_not_held_against_later_ones(store: di_store.
 
 @pytest.mark.parametrize("call", ["file.open", "file.read"])
 def test_a_read_that_fails_is_an_error_once(store: di_store.Store, call: str) -> None:
-    table = store.create_table("replay", capacity=60_000, lanes=1)
+    table = store.create_table("replay", capacity=60_000, lanes=1, compress=None)
     fill(table, 0, 60_000)
     _core.arm_fault(f"{call}:1:EIO")
     with pytest.raises(di_store.StoreError, match="segment"):
@@ -80,7 +80,7 @@ def test_a_read_that_fails_is_an_error_once(store: di_store.Store, call: str) ->
 
 def test_a_writer_evicts_when_no_file_can_be_made(store: di_store.Store, tmp_path: Path) -> None:
     """The table has not used all that was set aside for it, most of which lies on the disk."""
-    table = store.create_table("replay", capacity=40_000, lanes=1)
+    table = store.create_table("replay", capacity=40_000, lanes=1, compress=None)
     shutil.rmtree(tmp_path / "disk")
     fill(table, 0, 40_000)
     assert 8_000 < len(table) < 16_000
@@ -90,7 +90,7 @@ def test_a_writer_evicts_when_no_file_can_be_made(store: di_store.Store, tmp_pat
 
 def test_chores_outlive_an_error_of_a_file(store: di_store.Store) -> None:
     """The thread that runs them ends with any other StoreError."""
-    table = store.create_table("replay", capacity=60_000, lanes=1)
+    table = store.create_table("replay", capacity=60_000, lanes=1, compress=None)
     fill(table, 0, 8_000)
     arena = store._session.arena
     while arena.chore():
@@ -110,7 +110,7 @@ def stop_at(name: str, fault: str) -> None:
 
 def test_a_file_counts_before_it_is_there(store: di_store.Store, tmp_path: Path) -> None:
     """Else many processes at once take more than disk_capacity=. Its owner dies, and the next one makes it."""
-    table = store.create_table("replay", capacity=60_000, lanes=3)
+    table = store.create_table("replay", capacity=60_000, lanes=3, compress=None)
     before = store.stats()["disk"]["files"]  # type: ignore[index]
     child = stopped(stop_at, store.name, "tier.segment_taken:1")
     assert store.stats()["disk"]["files"] >= before + (4 << 20)  # type: ignore[index]
@@ -126,13 +126,13 @@ def test_a_file_counts_before_it_is_there(store: di_store.Store, tmp_path: Path)
 def test_empty_files_of_another_size_make_way(tmp_path: Path) -> None:
     """Files for chunks of 20 MiB fill the disk; when they are empty, those of usual chunks find room."""
     with di_store.open(memory="96MiB", disk=tmp_path / "disk", disk_capacity="80MiB") as store:
-        table = store.create_table("large", capacity=5, lanes=1)
+        table = store.create_table("large", capacity=5, lanes=1, compress=None)
         for number in range(5):
             table.insert({"x": np.full(20 << 20, number, np.uint8)})
         assert written(store) >= 1
         store.drop_table("large")
         before = written(store)
-        table = store.create_table("replay", capacity=110_000, lanes=1)
+        table = store.create_table("replay", capacity=110_000, lanes=1, compress=None)
         fill(table, 0, 110_000)
         assert written(store) > before + 20
         assert not store.check()
@@ -148,8 +148,8 @@ def hold_a_table(name: str) -> None:
 
 def test_a_table_held_up_keeps_only_its_own_rows(store: di_store.Store) -> None:
     """Bodies of other tables are dropped meanwhile, and none of their items is evicted."""
-    held = store.create_table("held", capacity=4_000, lanes=1)
-    table = store.create_table("replay", capacity=25_000, lanes=1)
+    held = store.create_table("held", capacity=4_000, lanes=1, compress=None)
+    table = store.create_table("replay", capacity=25_000, lanes=1, compress=None)
     fill(held, 0, 4_000)
     child = stopped(hold_a_table, store.name)
     try:
@@ -189,7 +189,7 @@ def hold_the_heap(name: str) -> None:
 
 def test_claims_end_though_the_heap_was_held_up(store: di_store.Store) -> None:
     """The call that had claimed bodies failed; the next one of its process ends the claims, and the chunks can go."""
-    store.create_table("replay", capacity=9_000, lanes=1)
+    store.create_table("replay", capacity=9_000, lanes=1, compress=None)
     near, far = SPAWN.Pipe()
     child = stopped(lose_the_lock, store.name, far)
     holder = stopped(hold_the_heap, store.name)
