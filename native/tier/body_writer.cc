@@ -15,6 +15,7 @@ namespace {
 constexpr u64 kSliceOfBodies = 8u << 20;  // written at a time, or, in small stores,
 constexpr u64 kSliceShare = 8;   // such a part of memory: a process that is stopped in it holds no more than this
 constexpr u32 kLookedAt = 4096;  // descriptors in one hold
+constexpr u64 kPatienceNs = 1'000'000'000, kMomentNs = 2'000'000;
 
 // Where the checksums of a body go, of as many pages as it has unpacked; empty: what the chunk says of its body is damaged.
 std::span<u32> checksums(const Heap& heap, u32 chunk) {
@@ -28,15 +29,12 @@ std::span<u32> checksums(const Heap& heap, u32 chunk) {
   return {reinterpret_cast<u32*>(head.data() + at), pages};
 }
 
-// Whether a copy of the body is wanted and may be written: the chunk is closed and nobody writes one.
-bool is_wanted(const Heap& heap, u32 chunk) {
+// Whether the chunk is closed, and its body only in memory.
+bool lacks_copy(const Heap& heap, u32 chunk) {
   const u64 word = heap.descriptor(chunk).word.load();
   if (word_kind(word) != ObjectKind::kChunk || word_state(word) != ObjectState::kSealed) return false;
   if (!heap.chunk_memory.has_attachments(chunk)) return false;
-  const ChunkTier& tier = *heap.chunk_memory.tier(chunk);
-  if (tier.stored_pages.load() != 0 || checksums(heap, chunk).empty()) return false;
-  const u32 claim = tier.claim.load();
-  return claim == 0 || owner_gone(heap.client, claim);
+  return heap.chunk_memory.tier(chunk)->stored_pages.load() == 0 && !checksums(heap, chunk).empty();
 }
 
 }  // namespace
@@ -52,6 +50,7 @@ BodyWriter::~BodyWriter() {
 // Among so many chunks the ones that came last: they stay longest, and what goes soon need not be written at all.
 void BodyWriter::claim(Deadline deadline) {
   std::vector<std::pair<u64, u32>> found;  // uid, chunk
+  others_.clear();
   Heap::Guard guard(heap_, deadline);
   TierHeader& header = heap_.memory.tier_header();
   const u32 count = heap_.descriptor_count();
@@ -59,8 +58,12 @@ void BodyWriter::claim(Deadline deadline) {
   u64 bytes = 0;
   for (u32 looked = 0; looked < count && (looked < kLookedAt || bytes < slice); ++looked) {
     header.hand = header.hand + 1 < count ? header.hand + 1 : 0;
-    if (!is_wanted(heap_, header.hand)) continue;
+    if (!lacks_copy(heap_, header.hand)) continue;
     const ChunkTier& tier = *heap_.chunk_memory.tier(header.hand);
+    if (const u32 claim = tier.claim.load(); claim != 0 && !owner_gone(heap_.client, claim)) {
+      others_.push_back(tier.uid);
+      continue;
+    }
     found.emplace_back(tier.uid, header.hand);
     bytes += tier.body_bytes;
   }
@@ -217,6 +220,22 @@ u64 BodyWriter::commit(std::size_t count, Deadline deadline) {
 void BodyWriter::settle(Deadline deadline) {
   os::LocalGuard<std::mutex> local(mutex_);
   commit(bodies_.size(), deadline);
+}
+
+bool BodyWriter::await_others(Deadline deadline) {
+  {
+    os::LocalGuard<std::mutex> local(mutex_);
+    std::sort(others_.begin(), others_.end());
+    if (others_ != waited_for_) {
+      waited_for_ = others_;
+      waits_since_ns_ = os::now_ns();
+    }
+    if (others_.empty() || deadline.tries_only() || deadline.over()) return false;
+    if (os::now_ns() - waits_since_ns_ > kPatienceNs) return false;
+  }
+  const os::Blocking scope;
+  os::sleep_ns(kMomentNs);
+  return true;
 }
 
 // Segments are sealed after what lies in them was committed: one without live bytes would be used again at once.

@@ -26,6 +26,9 @@ class BodyWriter {
   // Bytes of bodies that now have a copy on disk; 0: *why, or there are none left without. Throws when a file can't be written.
   u64 write_some(Deadline deadline, std::string* why);
   void settle(Deadline deadline);  // ends claims that an earlier call could not end
+  // Sleeps for a moment where other processes are writing copies of bodies, as write_some() found them. False: none are, or they
+  // have been the same ones for a second.
+  bool await_others(Deadline deadline);
 
  private:
   struct Claimed {
@@ -52,9 +55,11 @@ class BodyWriter {
   u64 commit_one(const Claimed& body);
 
   Heap& heap_;
-  std::mutex mutex_;             // of this process
-  std::vector<Claimed> bodies_;  // claimed and not committed
-  std::vector<u8> head_;         // the one that is being written, as it was when that began
+  std::mutex mutex_;                      // of this process
+  std::vector<Claimed> bodies_;           // claimed and not committed
+  std::vector<u64> others_, waited_for_;  // uids of bodies that others had claimed: at the last look, when a wait began
+  u64 waits_since_ns_ = 0;
+  std::vector<u8> head_;  // the one that is being written, as it was when that began
   std::optional<SegmentWriter> segment_;
   std::vector<u8> packed_;
   u32 number_ = kNone;

@@ -29,7 +29,8 @@ bool Tier::make_room(u64 bytes, Deadline deadline, std::string* why) {
       stopped = error.what();
     }
     if (!stopped.empty()) *why += "; " + stopped;
-    last = true;  // another thread may have written copies of all there were meanwhile
+    // What others are writing leaves memory soon, and no item need go for it. Another thread may have written all there was.
+    last = got != 0 || !stopped.empty() || !writer_.await_others(deadline);
   }
 }
 
