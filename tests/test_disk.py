@@ -5,6 +5,8 @@ from __future__ import annotations
 import multiprocessing as mp
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -211,6 +213,56 @@ def test_refusals(tmp_path: Path, store: di_store.Store) -> None:
     with pytest.raises(di_store.StoreError, match="exists already"):
         di_store.open(store.name, disk=tmp_path / "other", disk_capacity="64MiB")
     assert di_store.open(store.name, disk=folder).name == store.name
+
+
+def test_commands_show_the_disk(store: di_store.Store) -> None:
+    table = store.create_table("replay", capacity=ROWS, lanes=1)
+    fill(table)
+    table.sample(256)
+    shown = subprocess.run(
+        [sys.executable, "-m", "di_store", "inspect", store.name],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert "disk" in shown.stdout
+    assert "needed; written" in " ".join(shown.stdout.split())
+
+
+ENDS = {
+    "closes": "store.close(); del table, store",
+    "exits": "",
+    "has a child that goes on": """import os
+parent = os.getpid()
+if os.fork() == 0:
+    while os.getppid() == parent: pass
+    table.sample(8)
+os._exit(0)""",
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_the_last_process_removes_the_files(tmp_path: Path, end: str) -> None:
+    code = (
+        "import numpy as np, di_store\n"
+        f"store = di_store.open(memory='16MiB', disk={str(tmp_path / 'disk')!r}, disk_capacity='64MiB')\n"
+        "table = store.create_table('replay', capacity=30_000, lanes=1)\n"
+        "with table.writer() as writer:\n"
+        "    for i in range(30_000): writer.append({'x': np.full(1024, i % 251, np.uint8)})\n"
+        f"{ENDS[end]}\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    left = list((tmp_path / "disk").glob("segment-*"))
+    assert bool(left) == (end == "has a child that goes on")
+
+
+def test_a_store_that_fits_grows_by_heads_only(tmp_path: Path) -> None:
+    with di_store.open(memory="fit", disk=tmp_path / "disk", disk_capacity="2GiB") as store:
+        before = store.stats()["memory"]
+        table = store.create_table("replay", capacity=1_000_000, lanes=1)
+        fill(table, 0, 100)
+        assert store.stats()["memory"] - before < 200 << 20
 
 
 def test_a_folder_serves_one_store_after_the_other(tmp_path: Path) -> None:

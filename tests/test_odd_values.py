@@ -216,7 +216,10 @@ def fault(error: BaseException) -> str:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("name", "option"), [(name, each) for name in CALLS for each in CALLS[name][0].split()])
-def test_an_odd_argument_gets_an_error_of_ours(scene: Scene, name: str, option: str) -> None:
+def test_an_odd_argument_gets_an_error_of_ours(
+    scene: Scene, name: str, option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # an odd path may be a good one
     call = CALLS[name][1](scene)
     found = []
     for value in ODD:

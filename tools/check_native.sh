@@ -16,6 +16,7 @@ for path in (nanobind.include_dir(), numpy.get_include(), sysconfig.get_path("in
 PY
 )
 flags=(-std=c++20 -fsyntax-only -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wthread-safety -Werror -DDI_FAULTS=1
-       -Inative -isystem third_party -Itests/native "${system[@]}")
+       -Inative -isystem third_party -Itests/native "${system[@]}"
+       '-DDI_GOLDEN="tests/golden"')
 printf '%s\n' "${files[@]}" | grep '\.cc$' | xargs -P "$(nproc)" -n 1 "$clang" "${flags[@]}"
 echo "native: ${#files[@]} files clean"

@@ -8,9 +8,11 @@
 
 namespace di {
 
-struct NewStore {        // what only the one who makes a store decides
-  u64 budget_bytes = 0;  // 0: memory="fit": a least budget, and what tables set aside
-  u64 seed = 0;
+struct NewStore {  // what only the one who makes a store decides
+  NewStore(u64 budget, u64 random_seed) : budget_bytes(budget), seed(random_seed) {}
+
+  u64 budget_bytes;  // 0: memory="fit": a least budget, and what tables set aside
+  u64 seed;
   std::string disk;  // with a disk tier: the folder of its files, an absolute path; else empty
   u64 disk_capacity = 0;
   u64 disk_epoch = 0;  // of the folder, and its uuid

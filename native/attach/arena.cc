@@ -25,6 +25,18 @@ void refuse_unseen(const std::string& name) {
   }
 }
 
+// Whether no other process has the store's file open, forked children that have not used it yet included. False when that
+// cannot be told.
+bool is_last(const Memory& store) {
+  try {
+    for (const os::Holder& holder : os::find_holders())
+      if (os::memfd_name(holder.name, holder.uuid) == store.file_name() && holder.pid != os::proc_pid()) return false;
+    return os::hidden_holders(kClientLockBase, kMaxClients).empty();
+  } catch (...) {
+    return false;
+  }
+}
+
 }  // namespace
 
 Registry& registry() {
@@ -184,6 +196,7 @@ Arena::~Arena() {
   // closed here it may open it again; before, closing would drop the record lock of the new attachment.
   os::LocalGuard<std::recursive_mutex> guard(registry().mutex);
   std::erase(registry().arenas, this);
+  if (tier_ != nullptr && empty && is_last(*this)) tier_->end_as_last();
   tier_.reset();
   if (empty) leave();
   heap_.reset();

@@ -148,14 +148,13 @@ void Arena::renew_in_child() {
   // mutant: fork-keeps-the-parents-slot
   begin_child();
   ledger().begin_child();
-  if (tier_ != nullptr) {
-    Tier* const parents = tier_.release();  // never destroyed: its locks may be held by threads that are not here
-    tier_ = std::make_unique<Tier>(*heap_, std::move(parents->folder()));
-  }
+  static_cast<void>(tier_.release());  // the parent's: its locks may be held by threads that are not here
+  heap_->room_maker = nullptr;
   try {
     if (!has_descriptor())
       throw Error(Code::kStoreClosed, "this process closed the store's file descriptor; open the store again");
     join();
+    if (tiered()) tier_ = std::make_unique<Tier>(*heap_, Tier::join(*this, Deadline::in(kChildPatienceNs)));
   } catch (...) {
     keep_inherited(*this);
     throw;

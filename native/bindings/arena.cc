@@ -140,9 +140,7 @@ nb::dict stats(const ArenaPointer& arena) {
 
 nb::object open(const std::string& name, Arena::Mode mode, u64 budget, u64 seed, Deadline deadline,
                 const std::string& disk, u64 disk_capacity) {
-  NewStore fresh;
-  fresh.budget_bytes = budget;
-  fresh.seed = seed;
+  NewStore fresh(budget, seed);
   fresh.disk = disk;
   fresh.disk_capacity = disk_capacity;
 #ifdef DI_FAULTS

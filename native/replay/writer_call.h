@@ -35,7 +35,7 @@ struct WriterPlan {
   u32 discount_f8 = 0, discount_count = 1, version_bytes = 0;
   u64 chunk_bytes = 0;
   u32 least_rows = 1;
-  u32 pack_rows = 0;  // ChunkPlan::pack_rows
+  u32 pack_rows = 0;           // ChunkPlan::pack_rows
   u64 heap_bytes_per_row = 0;  // estimate; 0: no column lies in the heap
   u64 heap_row_max = 0;        // the most heap bytes of one row's values whose length is bounded
   ColumnMask unbounded;        // columns whose length has no bound

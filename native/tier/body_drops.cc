@@ -22,7 +22,7 @@ std::vector<u32> tables_of(const Heap& heap, u32 chunk) {
 // The locks of tables, in their order. What a dead owner left is for the table's next user: nothing here changes a table.
 class TableLocks {
  public:
-  TableLocks(Heap& heap, const std::vector<u32>& tables, Deadline deadline) {
+  TableLocks(Heap& heap, const std::vector<u32>& tables, Deadline deadline) DI_UNCHECKED {
     try {
       for (const u32 table : tables) {
         locks_.push_back(std::make_unique<SharedLock>(heap.client, heap.memory.table(table).lock,
@@ -40,7 +40,7 @@ class TableLocks {
   TableLocks& operator=(const TableLocks&) = delete;
 
  private:
-  void release() {
+  void release() DI_UNCHECKED {  // a list of locks: the analysis sees single ones only
     while (held_ > 0) locks_[--held_]->release();
   }
   std::vector<std::unique_ptr<SharedLock>> locks_;

@@ -236,6 +236,15 @@ void TierFolder::remove_segment(u32 number) const {
     throw os::file_error("the segment " + segment_path(number) + " cannot be removed", failed);
 }
 
+void TierFolder::leave() noexcept {
+  try {
+    OpenLock opening;  // so that nobody joins meanwhile
+    lock_open(&opening.file, Deadline::only_try());
+    if (alive_.lock_exclusive() == 0) sweep([](const SegmentHeader&) { return false; });
+  } catch (...) {  // they stay until a store opens the folder again
+  }
+}
+
 Swept TierFolder::sweep(const std::function<bool(const SegmentHeader&)>& keep) const {
   Swept swept;
   for (const SegmentFile& file : segments()) {

@@ -51,6 +51,9 @@ class TierFolder {
   void check_space(u64 capacity) const;
   std::vector<SegmentFile> segments() const;  // by number
   void remove_segment(u32 number) const;      // nothing happens when it is gone
+  // By the last process that has the store, when it leaves: removes the segments. If it dies instead, the next store of the
+  // folder does. Throws nothing, waits for nothing.
+  void leave() noexcept;
   // Before the store is used: removes segments of this store that `keep` does not want, and those without a sound header,
   // which a process left that was killed while it made them.
   Swept sweep(const std::function<bool(const SegmentHeader&)>& keep) const;

@@ -1,6 +1,8 @@
 // The disk tier of a store as this process uses it.
 #pragma once
 
+#include <optional>
+
 #include "tier/body_drops.h"
 #include "tier/body_reader.h"
 #include "tier/body_writer.h"
@@ -11,17 +13,18 @@ namespace di {
 class Tier : public RoomMaker {
  public:
   Tier(Heap& heap, TierFolder folder)
-      : heap_(heap), folder_(std::move(folder)), writer_(heap), drops_(heap), reader_(heap) {
+      : heap_(heap), folder_(std::move(folder)), writer_(std::in_place, heap), drops_(heap), reader_(heap) {
     heap_.room_maker = this;
   }
-  ~Tier() override { heap_.room_maker = nullptr; }
+  ~Tier() override;
+  // No other process has the store, and this one is about to leave it: nothing needs the files any more.
+  void end_as_last() noexcept;
 
   static TierFolder join(const Memory& memory, Deadline deadline);
 
   // Drops bodies that have a copy on disk; writes copies of others when these don't suffice.
   bool make_room(u64 bytes, Deadline deadline, std::string* why) override;
   BodyReader& reader() { return reader_; }
-  TierFolder& folder() { return folder_; }
   // A piece of what is done ahead of need: copies of bodies while little memory is free or could be dropped at once; files that
   // nobody needs are removed. False: there is nothing to do.
   bool chore(Deadline deadline);
@@ -30,7 +33,7 @@ class Tier : public RoomMaker {
   bool remove_file(Deadline deadline);
   Heap& heap_;
   TierFolder folder_;  // locked for as long as this process has the store open
-  BodyWriter writer_;
+  std::optional<BodyWriter> writer_;
   BodyDrops drops_;
   BodyReader reader_;
 };

@@ -10,7 +10,7 @@ from di_store import observe
 from di_store.base.errors import StoreError, StoreNotFound
 from di_store.base.sizes import format_size, seconds_text
 from di_store.cli.common import ATTACH_SECONDS
-from di_store.observe import StoreReport, WaiterReport
+from di_store.observe import DiskStats, StoreReport, WaiterReport
 from di_store.opening import other_pids
 
 
@@ -50,6 +50,15 @@ def share_text(each: StoreReport) -> tuple[str, str]:
     return f"{format_size(each['bytes'])} ({each['bytes'] / each['budget']:.0%})", format_size(each["budget"])
 
 
+def disk_text(disk: DiskStats) -> str:
+    """What the disk tier holds, and what has moved."""
+    return (
+        f"{format_size(disk['files'])} of {format_size(disk['capacity'])} in {disk['folder']}, "
+        f"{format_size(disk['live'])} of them needed; written {format_size(disk['written'])}, "
+        f"read {format_size(disk['read'])}"
+    )
+
+
 def memory_rows(each: StoreReport) -> Iterator[tuple[str, str]]:
     """Name and value of the store's memory figures and counts."""
     memory = each["memory"]
@@ -60,6 +69,8 @@ def memory_rows(each: StoreReport) -> Iterator[tuple[str, str]]:
     yield "deleted but pinned", format_size(memory["pending"])
     yield "free", format_size(memory["free"])
     yield "page tables", format_size(memory["page_tables"])
+    if each["disk"] is not None:
+        yield "disk", disk_text(each["disk"])
     yield "objects", f"{each['objects']:,}"
     yield "processes that died", f"{each['deaths']:,}"
     yield "rebuilds", f"{each['rebuilds']:,}"

@@ -22,7 +22,7 @@ from di_store.cli.common import (
 )
 from di_store.cli.keys import Keys
 from di_store.cli.status import WAITER_HEADS, waiter_rows
-from di_store.cli.stores import reports, share_text
+from di_store.cli.stores import disk_text, reports, share_text
 from di_store.observe import Rates, StoreReport, TableReport, limiter_text
 
 TABLE_HEADS = ("table", "items>", "capacity>", "inserts/s>", "samples/s>", "writers>", "limiter")
@@ -125,6 +125,8 @@ def store_parts(each: StoreReport) -> Iterator[RenderableType]:
         return
     memory, budget = share_text(each)
     yield Text(f"{each['name']}  {memory} of {budget}  pids {pids}", style="green")
+    if each["disk"] is not None:
+        yield Text(f"disk  {disk_text(each['disk'])}")
     if each["tables"]:
         yield listing(TABLE_HEADS, map(table_row, each["tables"]))
     if waiting := waiter_rows(each):

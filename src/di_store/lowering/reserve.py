@@ -392,7 +392,10 @@ def make_room(arena: _core.Arena, name: str, needed: TableNeeds, seconds: float,
 def _check_tiers(arena: _core.Arena, name: str, needed: TableNeeds, seconds: float, held: int) -> None:
     """The same for a store with a disk tier: memory for heads and open chunks, the rest in memory or on disk."""
     in_memory = needed.reserve.in_memory + needed.meta_bytes
-    if in_memory > (available := arena.available(seconds)) + held:
+    while in_memory > (available := arena.available(seconds)) + held:
+        if arena.fit:
+            grow(arena, in_memory - available - held, seconds)
+            continue
         raise CapacityError(
             f"table {name!r} keeps {format_size(in_memory)} in memory, whatever lies on disk, and "
             f"{format_size(available + held)} are available: {needed.text}, and {format_size(needed.meta_bytes)} for "

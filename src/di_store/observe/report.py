@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, TypedDict, cast
 
 from di_store.observe.explain import process_state
-from di_store.observe.stats import ClientStats, StoreStats, WaiterStats
+from di_store.observe.stats import ClientStats, DiskStats, StoreStats, WaiterStats
 from di_store.replay.stats import TableStats
 
 
@@ -62,6 +62,7 @@ class StoreReport(TypedDict, total=False):
     bytes: int  # of pages charged to the store
     budget: int  # the memory limit, bytes
     memory: MemoryReport
+    disk: DiskStats | None  # None: without a disk tier
     objects: int
     deaths: int
     rebuilds: int
@@ -88,6 +89,7 @@ def report(stats: StoreStats) -> StoreReport:
             "reserved": stats["reserved"],
             "page_tables": stats["page_tables"],
         },
+        "disk": stats["disk"],
         "objects": stats["objects"],
         "deaths": stats["deaths"],
         "rebuilds": stats["rebuilds"],
@@ -104,6 +106,7 @@ def unreadable(name: str, error: str) -> StoreReport:
         "bytes": None,
         "budget": None,
         "memory": {},
+        "disk": None,
         "tables": [],
         "waiters": [],
         "clients": [],
