@@ -99,6 +99,20 @@ def test_stacks_reach_over_chunks(store: di_store.Store, prioritized: bool) -> N
     assert not store.check()
 
 
+@pytest.mark.parametrize("capacity", [500, 1_000, 1_500, 2_000, 3_000, 5_000, 9_000, 20_000])
+def test_chunks_of_every_size(store: di_store.Store, capacity: int) -> None:
+    """Small tables cut small chunks; their blocks lie at all multiples of 64 bytes."""
+    schema = {"x": di_store.Spec((), "i4"), "terminated": di_store.Spec((), "?")}
+    view = di_store.Sequence(4, period=20)
+    table = store.create_table("replay", capacity=capacity, schema=schema, view=view)
+    with table.writer() as writer:
+        for number in range(20 * capacity):
+            writer.append({"x": number, "terminated": False})
+        writer.end_episode()
+    batch = table.peek(table.keys())
+    assert (batch.data["x"] == batch.starts[:, None] + np.arange(4)).all()
+
+
 def test_ragged_values_come_back(store: di_store.Store) -> None:
     schema = {"x": di_store.Spec((), "i8"), "tokens": di_store.Spec((None,), "i4", max=2_000)}
     table = store.create_table("replay", capacity=8_000, lanes=1, schema=schema)

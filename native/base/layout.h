@@ -169,15 +169,17 @@ struct ChunkSummary {
   Shared<u64> body;  // derived; in stores with a disk tier: body_word(); 0: the body is not in memory
 };
 
-// Where a body begins, and how many bytes it has at most: so a batch reads neither the chunk's ChunkTier nor the body's descriptor.
-// In blocks of kMinBlockBytes: `bytes 24 | offset 40`; a body of 4 GiB or more has the most that fits.
-constexpr u64 kMostBodyBlocks = (u64{1} << 24) - 1;
+// Where a body begins, and how many bytes it has at most: so a batch reads neither the chunk's ChunkTier nor the body's
+// descriptor. In units of 64 bytes, of which every size class is a multiple: `size 22 | offset 42`; a body of 256 MiB or more has
+// the largest size.
+constexpr u64 kBodyUnit = 64, kBodySizeBits = 22;
+constexpr u64 kMostBodyUnits = (u64{1} << kBodySizeBits) - 1;
 inline u64 body_word(u64 offset, u64 bytes) {
-  const u64 blocks = (bytes + kMinBlockBytes - 1) / kMinBlockBytes;
-  return offset / kMinBlockBytes << 24 | (blocks < kMostBodyBlocks ? blocks : kMostBodyBlocks);
+  const u64 units = (bytes + kBodyUnit - 1) / kBodyUnit;
+  return offset / kBodyUnit << kBodySizeBits | (units < kMostBodyUnits ? units : kMostBodyUnits);
 }
-inline u64 body_offset(u64 word) { return (word >> 24) * kMinBlockBytes; }
-inline u64 body_blocks(u64 word) { return word & kMostBodyBlocks; }
+inline u64 body_offset(u64 word) { return (word >> kBodySizeBits) * kBodyUnit; }
+inline u64 body_units(u64 word) { return word & kMostBodyUnits; }
 
 struct NameLink {
   u8 id[20];      // of an object

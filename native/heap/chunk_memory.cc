@@ -40,8 +40,8 @@ u64 ChunkMemory::block_bytes(u32 chunk) const {
 }
 
 std::span<u8> ChunkMemory::body_apart(u32 chunk) const {
-  const u64 word = descriptors_[chunk].summary.body.load(std::memory_order_relaxed), blocks = body_blocks(word);
-  const u64 bytes = word == 0 || blocks == kMostBodyBlocks ? tier(chunk)->body_bytes : blocks * kMinBlockBytes;
+  const u64 word = descriptors_[chunk].summary.body.load(std::memory_order_relaxed), units = body_units(word);
+  const u64 bytes = word == 0 || units == kMostBodyUnits ? tier(chunk)->body_bytes : units * kBodyUnit;
   // Not memory_.at(0): a span without an address keeps its size.
   return word == 0 ? std::span<u8>(static_cast<u8*>(nullptr), bytes)
                    : std::span<u8>(memory_.at(body_offset(word), bytes), bytes);
