@@ -102,6 +102,7 @@ REACHED_ELSEWHERE = {
     "tier.committed",
     "tier.dropped",
     "tier.file_forgotten",
+    "tier.packed",
     "tier.segment_sealed",
     "tier.segment_taken",
     "tier.written",
