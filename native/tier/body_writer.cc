@@ -12,8 +12,10 @@
 namespace di {
 namespace {
 
-constexpr u64 kSliceOfBodies = 8u << 20;  // written at a time, or, in small stores,
-constexpr u64 kSliceShare = 8;   // such a part of memory: a process that is stopped in it holds no more than this
+// A slice of bodies is written at a time: 8 MiB, in a small store an eighth of its memory. A process that is stopped while it
+// writes keeps no more than that in memory.
+constexpr u64 kSliceOfBodies = 8u << 20;
+constexpr u64 kSliceShare = 8;
 constexpr u32 kLookedAt = 4096;  // descriptors in one hold
 constexpr u64 kPatienceNs = 1'000'000'000, kMomentNs = 2'000'000;
 
@@ -95,8 +97,8 @@ bool BodyWriter::open_segment(u64 head_bytes, u64 body_bytes, Deadline deadline,
       if (heap_.disk.take(bytes, &taken, why)) break;
       if (!heap_.disk.take_spare(&spare, 0)) return false;
     }
-    os::remove_file(folder_of(header) + "/" +
-                    segment_name(spare));  // of another size; what fails leaves a file too many
+    // A file of another size. If it cannot be removed, there is a file too many.
+    os::remove_file(folder_of(header) + "/" + segment_name(spare));
   }
   why->clear();
   number_ = taken.number;
@@ -122,6 +124,7 @@ void BodyWriter::make_file(const SegmentOwner& owner, u64 bytes, bool again) {
   u64 blocks = 0;
   again = again && os::blocks_of(folder + "/" + segment_name(owner.number), &blocks) != ENOENT;
   segment_ = again ? SegmentWriter::recycle(folder, owner, bytes) : SegmentWriter::create(folder, owner, bytes);
+  segment_->lend_memory(std::move(memory_));
 }
 
 // Without its footer, should that fail, a segment is read record by record.
@@ -132,6 +135,7 @@ void BodyWriter::close_segment(Deadline deadline) {
   } catch (const Error&) {
   }
   DI_FAULT("tier.segment_sealed");
+  if (segment_) memory_ = segment_->return_memory();
   segment_.reset();
   Heap::Guard guard(heap_, deadline);
   heap_.disk.seal(number_);

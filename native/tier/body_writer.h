@@ -62,6 +62,7 @@ class BodyWriter {
   std::vector<u8> head_;  // the one that is being written, as it was when that began
   std::optional<SegmentWriter> segment_;
   std::vector<u8> packed_;
+  os::AlignedBuffer memory_;  // that bodies pass through, while no segment has it
   u32 number_ = kNone;
 };
 

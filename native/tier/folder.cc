@@ -124,8 +124,7 @@ TierFolder TierFolder::open(const std::string& path, Deadline deadline) {
   TierFolder folder(path);
   OpenLock opening;
   folder.lock_open(&opening.file, deadline);
-  const std::string alive = path + "/alive.lock";
-  int number = folder.alive_.open(alive);
+  int number = folder.alive_.open(folder.alive_path());
   // mutant: stores-share-a-folder
   if (number == 0) number = folder.alive_.lock_exclusive();
   // A store that was just closed may be in the hands of a thread of its process, or of a process that ends, for a moment.
@@ -142,7 +141,7 @@ TierFolder TierFolder::open(const std::string& path, Deadline deadline) {
                 culprit)
         .told();
   }
-  if (number != 0) throw os::file_error("the file " + alive + " cannot be locked", number);
+  folder.require(number);
   const bool known = folder.read_epoch();
   if (!known) {
     if (!folder.segments().empty())
@@ -155,8 +154,7 @@ TierFolder TierFolder::open(const std::string& path, Deadline deadline) {
   folder.raise_epoch();
   DI_FAULT("folder.after_epoch");
   // Not in one step: whoever else asks for alive.lock holds open.lock.
-  number = folder.alive_.lock_shared();
-  if (number != 0) throw os::file_error("the file " + alive + " cannot be locked", number);
+  folder.require(folder.alive_.lock_shared());
   return folder;
 }
 
@@ -164,15 +162,18 @@ TierFolder TierFolder::join(const std::string& path, const Uuid& uuid, u64 epoch
   TierFolder folder(path);
   OpenLock opening;
   folder.lock_open(&opening.file, deadline);
-  const std::string alive = path + "/alive.lock";
-  int number = folder.alive_.open(alive);
+  int number = folder.alive_.open(folder.alive_path());
   if (number == 0) number = folder.alive_.lock_shared();
-  if (number != 0) throw os::file_error("the file " + alive + " cannot be locked", number);
+  folder.require(number);
   if (!folder.read_epoch() || folder.uuid_ != uuid || folder.epoch_ != epoch)
     throw Error(Code::kStoreError,
                 "the folder " + path + " does not belong to this store any more; open the store anew")
         .told();
   return folder;
+}
+
+void TierFolder::require(int locked) const {
+  if (locked != 0) throw os::file_error("the file " + alive_path() + " cannot be locked", locked);
 }
 
 bool TierFolder::read_epoch() {

@@ -61,7 +61,9 @@ class TierFolder {
  private:
   explicit TierFolder(const std::string& path) : path_(path) {}
   void lock_open(os::LockFile* file, Deadline deadline) const;
-  bool read_epoch();  // false: the folder is new
+  std::string alive_path() const { return path_ + "/alive.lock"; }
+  void require(int locked) const;  // throws unless alive.lock could be locked
+  bool read_epoch();               // false: the folder is new
   void raise_epoch();
 
   std::string path_;

@@ -12,11 +12,6 @@ constexpr u64 kAheadBytes = 32u << 20, kAheadShare = 8;  // of memory that is fr
 // A forked child's copy of its parent's tier is never destroyed.
 Tier::~Tier() { heap_.room_maker = nullptr; }
 
-void Tier::end_as_last() noexcept {
-  writer_.reset();  // it closes its segment
-  folder_.leave();
-}
-
 TierFolder Tier::join(const Memory& memory, Deadline deadline) {
   const TierHeader& header = memory.tier_header();
   Uuid uuid;
@@ -31,14 +26,14 @@ bool Tier::make_room(u64 bytes, Deadline deadline, std::string* why) {
     if (got >= bytes || last) return got != 0;
     std::string stopped;
     try {
-      if (writer_->write_some(deadline, &stopped) != 0) continue;
+      if (writer_.write_some(deadline, &stopped) != 0) continue;
     } catch (const Error& error) {  // of a file: items go as if there were no disk, and who asks is told
       if (error.code() == Code::kTimeout) throw;
       stopped = error.what();
     }
     if (!stopped.empty()) *why += "; " + stopped;
     // What others are writing leaves memory soon, and no item need go for it. Another thread may have written all there was.
-    last = got != 0 || !stopped.empty() || !writer_->await_others(deadline);
+    last = got != 0 || !stopped.empty() || !writer_.await_others(deadline);
   }
 }
 
@@ -54,7 +49,7 @@ bool Tier::remove_file(Deadline deadline) {
 }
 
 bool Tier::chore(Deadline deadline) {
-  writer_->settle(deadline);
+  writer_.settle(deadline);
   if (remove_file(deadline)) return true;
   // Figures of others, read freely: an old one lets this run a little too early or too late.
   const u64 claimed = heap_.budget.claimed(), most = heap_.budget.spendable();
@@ -62,7 +57,7 @@ bool Tier::chore(Deadline deadline) {
   if (free + clean >= std::max(kAheadBytes, most / kAheadShare)) return false;
   std::string why;
   try {
-    return writer_->write_some(deadline, &why) != 0;
+    return writer_.write_some(deadline, &why) != 0;
   } catch (const Error& error) {  // of a file: who needs room is told, and the next look may find it mended
     if (error.code() == Code::kTimeout) throw;
     return false;

@@ -1,8 +1,6 @@
 // The disk tier of a store as this process uses it.
 #pragma once
 
-#include <optional>
-
 #include "tier/body_drops.h"
 #include "tier/body_reader.h"
 #include "tier/body_writer.h"
@@ -13,12 +11,12 @@ namespace di {
 class Tier : public RoomMaker {
  public:
   Tier(Heap& heap, TierFolder folder)
-      : heap_(heap), folder_(std::move(folder)), writer_(std::in_place, heap), drops_(heap), reader_(heap) {
+      : heap_(heap), folder_(std::move(folder)), writer_(heap), drops_(heap), reader_(heap) {
     heap_.room_maker = this;
   }
   ~Tier() override;
   // No other process has the store, and this one is about to leave it: nothing needs the files any more.
-  void end_as_last() noexcept;
+  void end_as_last() noexcept { folder_.leave(); }
 
   static TierFolder join(const Memory& memory, Deadline deadline);
 
@@ -31,9 +29,10 @@ class Tier : public RoomMaker {
 
  private:
   bool remove_file(Deadline deadline);
+
   Heap& heap_;
   TierFolder folder_;  // locked for as long as this process has the store open
-  std::optional<BodyWriter> writer_;
+  BodyWriter writer_;
   BodyDrops drops_;
   BodyReader reader_;
 };

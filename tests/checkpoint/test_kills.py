@@ -18,7 +18,6 @@ import di_store
 from checkpoint import dying
 from di_store import _core
 
-pytestmark = pytest.mark.skipif(not _core.HAS_FAULTS, reason="a build without fault points")
 POINTS = ("python", "pieces.write", "pieces.head", "pieces.sync")
 KILLED = -signal.SIGKILL
 

@@ -23,22 +23,13 @@
 #include "os/cpu.h"
 #include "os/files.h"
 #include "os/os.h"
+#include "refusals.h"
 
 using namespace di;
 
 namespace {
 
 constexpr u64 kMiB = u64{1} << 20;
-
-template <class Body>
-Code code_of(const Body& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.code();
-  }
-  return Code::kEndOfData;  // nothing under test throws this by itself
-}
 
 void test_processes() {
   CHECK(os::pid() == static_cast<u32>(getpid()));

@@ -15,6 +15,7 @@
 #include "folder_fixture.h"
 #include "os/files.h"
 #include "os/filesystem.h"
+#include "refusals.h"
 #include "segment_fixture.h"
 #include "tier/crc32c.h"
 #include "tier/read_pool.h"
@@ -22,16 +23,6 @@
 using namespace di;
 
 namespace {
-
-template <class Body>
-Code code_of(const Body& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.code();
-  }
-  return Code::kEndOfData;  // nothing under test throws this by itself
-}
 
 // A file of random bytes, named as a segment.
 Bytes make_file(const std::string& folder, u32 number, u64 bytes) {

@@ -10,6 +10,7 @@
 #include "child.h"
 #include "folder_fixture.h"
 #include "os/filesystem.h"
+#include "refusals.h"
 #include "segment_fixture.h"
 #include "tier/crc32c.h"
 
@@ -28,16 +29,6 @@ SegmentOwner owner(u64 incarnation) {
   made.number = 42;
   made.writer = 7;
   return made;
-}
-
-template <class Body>
-Code code_of(const Body& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.code();
-  }
-  return Code::kEndOfData;  // nothing under test throws this by itself
 }
 
 // Everything that a walk finds is as it was written, in this order; bodies too.
