@@ -5,6 +5,8 @@
 #include <cstring>
 #include <unordered_map>
 
+#include "bindings/assembly.h"
+#include "bindings/batch_gather.h"
 #include "bindings/cold.h"
 #include "replay/power.h"
 #include "rows/chunk_view.h"
@@ -51,36 +53,6 @@ class LayoutSource : public ChunkSource {
   std::vector<std::string> columns_;
   std::vector<std::unique_ptr<ColumnMap>> owned_;
   std::array<std::atomic<const ColumnMap*>, kMaxLayouts> maps_{};
-};
-
-// A batch while it is made. Vectors by output have one entry for each output of the plan; those in `wanted` are used.
-struct Assembly {
-  Assembly(const DrawSet& drawn, std::size_t outputs, bool live)
-      : set(drawn), with_live(live), at(outputs), offsets(outputs), targets(outputs), given(outputs) {}
-  u32 live() const { return static_cast<u32>(spans.size()); }
-
-  const DrawSet& set;
-  const bool with_live;
-  std::vector<Span> spans;  // of the live items
-  npy_intp places = 0;      // items of the batch: the live ones, or with_live all of the set; of groups: their rows
-  std::vector<u32> wanted;
-  // The buffer: episode ids, row numbers, then every output, each from a multiple of 64 on.
-  u64 bytes = 0;
-  u64 starts_at = 0;
-  std::vector<u64> at;
-  std::vector<std::vector<i64>> offsets;  // ragged outputs
-  std::vector<Target> targets;
-  std::vector<nb::object> given;  // arrays of out=
-  u8* buffer = nullptr;
-  nb::object owner;  // of the buffer; every array refers to it, and the last one gives the buffer back to the pool
-  i64* episodes = nullptr;
-  i64* starts = nullptr;
-
-  u64 part(u64 size) {
-    const u64 begin = bytes;
-    bytes = (bytes + size + 63) & ~u64{63};
-    return begin;
-  }
 };
 
 namespace {
@@ -172,24 +144,10 @@ BatchMaker::BatchMaker(TablePointer table, nb::dict plan) : table_(std::move(tab
 BatchMaker::~BatchMaker() = default;
 
 nb::object BatchMaker::make(const DrawSet& set, nb::handle beta, nb::handle which, nb::handle out, bool with_live) {
-  Assembly batch(set, arrays_.size(), with_live);
-  list_spans(set, true, &batch.spans);
-  batch.places = static_cast<npy_intp>(with_live ? set.items.size() : batch.spans.size());
-  choose(which, &batch.wanted);
-  std::unique_ptr<Gather> gather = take_gather();
-  with_bodies(table_->arena(), *gather, batch.spans, batch.wanted, [&] { fill(*gather, out, &batch); });
-  if (which.is_none() && batch.places > 0) bytes_an_item_ = batch.bytes / static_cast<u64>(batch.places) + 1;
-  gathers_.push_back(std::move(gather));
-  if (with_live) spread(&batch);
-  return columns(batch, beta, data(&batch));
-}
-
-void BatchMaker::fill(Gather& gather, nb::handle out, Assembly* batch) {
-  lay_out(gather, batch);
-  allocate(batch->bytes, batch);
-  aim(out, batch);
-  MaybeRelease release(batch->bytes > kKeepGil);
-  gather.run(batch->spans.data(), batch->live(), 0, batch->targets.data(), {batch->episodes, batch->starts});
+  BatchGather gather(*this, set, beta, which, out, with_live);
+  while (gather.copy_portion()) {
+  }
+  return gather.parts();
 }
 
 // Batches of more bytes, or that read more rows, are not copied under the table's lock: other learners would wait.
@@ -210,14 +168,18 @@ nb::object BatchMaker::draw(u32 n, nb::handle beta, bool distinct, Deadline dead
   set.chooses = plan_.spec.chooses();
   Assembly batch(set, arrays_.size(), false);
   batch.places = static_cast<npy_intp>(all);
+  batch.in_one_hold = true;
   choose(nb::none(), &batch.wanted);
   std::unique_ptr<Gather> gather = take_gather();
-  if (!varies_) lay_out(*gather, &batch);
+  if (!varies_) lay_out(&batch);
   const u64 bytes = varies_ ? room : batch.bytes;
   allocate(bytes, &batch);
   const auto copy = [&] {
     if (!list_spans(set, false, &batch.spans)) return false;  // an unknown layout is not read under the lock
-    if (varies_) lay_out(*gather, &batch);
+    if (varies_) {
+      measure(*gather, &batch);
+      lay_out(&batch);
+    }
     if (batch.bytes > bytes) return false;  // values longer than in the last batch; make() measures them first
     aim(nb::none(), &batch);
     gather->run(batch.spans.data(), batch.live(), 0, batch.targets.data(), {batch.episodes, batch.starts});
@@ -237,7 +199,7 @@ nb::object BatchMaker::look(std::span<const u64> keys, nb::handle beta, nb::hand
   batch.places = static_cast<npy_intp>(n);
   choose(which, &batch.wanted);
   std::unique_ptr<Gather> gather = take_gather();
-  lay_out(*gather, &batch);
+  lay_out(&batch);
   allocate(batch.bytes, &batch);
   const auto copy = [&] {
     if (!list_spans(set, false, &batch.spans)) return false;  // an unknown layout is not read under the lock
@@ -253,24 +215,18 @@ nb::object BatchMaker::look(std::span<const u64> keys, nb::handle beta, nb::hand
 }
 
 u64 BatchMaker::ragged_bytes(const DrawSet& set) {
-  std::vector<Span> spans;
-  list_spans(set, true, &spans);
+  Assembly batch(set, arrays_.size(), false);
+  list_spans(set, true, &batch.spans);
   u64 rows = 0, bytes = 0;
-  for (const Span& span : spans) rows += span.rows;
+  for (const Span& span : batch.spans) rows += span.rows;
+  choose(nb::none(), &batch.wanted);
   std::unique_ptr<Gather> gather = take_gather();
-  std::vector<u32> all;
-  choose(nb::none(), &all);
-  with_bodies(table_->arena(), *gather, spans, all, [&] {
+  {
     MaybeRelease release(rows > kTakeRows);
-    std::vector<i64> offsets;
-    bytes = 0;
-    for (u32 i = 0; i < plan_.outputs.size(); ++i) {
-      const Output& output = plan_.outputs[i];
-      if (!output.ragged) continue;
-      offsets.resize(spans.size() * output.rows() + 1);
-      bytes += gather->measure(i, spans.data(), static_cast<u32>(spans.size()), offsets.data()) * output.row_bytes;
-    }
-  });
+    measure(*gather, &batch);
+  }
+  for (u32 i = 0; i < plan_.outputs.size(); ++i)
+    if (plan_.outputs[i].ragged) bytes += static_cast<u64>(batch.offsets[i].back()) * plan_.outputs[i].row_bytes;
   gathers_.push_back(std::move(gather));
   return bytes;
 }
@@ -315,19 +271,38 @@ void BatchMaker::choose(nb::handle which, std::vector<u32>* wanted) const {
   for (u32 i = 0; i < arrays_.size(); ++i) (*wanted)[i] = i;
 }
 
-// Computes where each part lies in the buffer. Ragged outputs are measured for that.
-void BatchMaker::lay_out(Gather& gather, Assembly* batch) const {
+// Fills the offsets of ragged outputs. Nothing is read from disk where everything is in memory.
+void BatchMaker::measure(Gather& gather, Assembly* batch) const {
+  if (!varies_) return;
+  for (const u32 i : batch->wanted)
+    if (plan_.outputs[i].ragged) batch->offsets[i].resize(u64{batch->live()} * plan_.outputs[i].rows() + 1);
+  try {
+    for (const u32 i : batch->wanted)
+      if (plan_.outputs[i].ragged) gather.measure(i, batch->spans.data(), batch->live(), batch->offsets[i].data());
+  } catch (const NotInMemory&) {
+    if (batch->in_one_hold) throw;
+    cold(gather, batch).measure(&batch->offsets);
+  }
+}
+
+// What reads the items that are not in memory.
+ColdGather& BatchMaker::cold(Gather& gather, Assembly* batch) const {
+  if (batch->cold) return *batch->cold;
+  Tier* const tier = table_->arena().tier();
+  if (tier == nullptr) throw Error(Code::kCorruptData, "damaged store: a chunk without a body");
+  batch->cold = std::make_unique<ColdGather>(gather, tier->reader(), plan_, batch->spans, batch->wanted);
+  return *batch->cold;
+}
+
+// Computes where each part lies in the buffer.
+void BatchMaker::lay_out(Assembly* batch) const {
   const u64 places = static_cast<u64>(batch->places);
   batch->bytes = 0;
   batch->part(places * 8);
   batch->starts_at = batch->part(places * 8);
   for (const u32 i : batch->wanted) {
     u64 size = places * Gather::item_bytes(plan_, i);
-    if (plan_.outputs[i].ragged) {
-      batch->offsets[i].resize(u64{batch->live()} * plan_.outputs[i].rows() + 1);
-      size =
-          gather.measure(i, batch->spans.data(), batch->live(), batch->offsets[i].data()) * plan_.outputs[i].row_bytes;
-    }
+    if (plan_.outputs[i].ragged) size = static_cast<u64>(batch->offsets[i].back()) * plan_.outputs[i].row_bytes;
     batch->at[i] = batch->part(size);
   }
 }

@@ -9,7 +9,7 @@
 
 #include "bindings/bindings.h"
 #include "rows/buffers.h"
-#include "rows/views.h"
+#include "rows/cold_gather.h"
 
 namespace di::py {
 
@@ -49,11 +49,13 @@ class BatchMaker {
   u64 ragged_bytes(const DrawSet& set);
 
  private:
+  friend class BatchGather;
   bool list_spans(const DrawSet& set, bool learn, std::vector<Span>* spans);
-  void fill(Gather& gather, nb::handle out, Assembly* batch);
   std::unique_ptr<Gather> take_gather();
   void choose(nb::handle which, std::vector<u32>* wanted) const;
-  void lay_out(Gather& gather, Assembly* batch) const;
+  void measure(Gather& gather, Assembly* batch) const;
+  ColdGather& cold(Gather& gather, Assembly* batch) const;
+  void lay_out(Assembly* batch) const;
   void allocate(u64 bytes, Assembly* batch) const;
   void aim(nb::handle out, Assembly* batch) const;
   nb::object given(nb::handle out, u32 output, u32 items) const;

@@ -1,10 +1,8 @@
 // Draws items of one table, makes arrays of them and delivers them; settles draws that were not delivered.
-// The list of orphans changes only with the GIL held.
 #include <algorithm>
 #include <cstring>
-#include <list>
 
-#include "bindings/batch.h"
+#include "bindings/gathering.h"
 
 #include "arena/clients.h"
 #include "bindings/bindings.h"
@@ -12,100 +10,6 @@
 
 namespace di::py {
 namespace {
-
-// Undelivered draws of one call: owned by a Draws, or an orphan, after its Draws was destroyed. Both are list nodes, so
-// that a destructor can make an orphan without allocating (splice).
-struct Held {
-  TablePointer table;
-  DrawSet set;
-  u64 fork_generation;
-  bool delivered;  // the caller has the batch: settle the draws as delivered instead of giving them back
-};
-std::list<Held>& orphans() {
-  static auto* const all = new std::list<Held>;
-  return *all;
-}
-
-class Draws {
- public:
-  Draws(TablePointer table, bool distinct, bool chooses = false) : table(std::move(table)) {
-    orphans();
-    held_.push_back({this->table, {}, this->table->arena().fork_generation(), false});
-    set().distinct = distinct;
-    set().chooses = chooses;
-  }
-  ~Draws() {
-    if ((set().items.empty() && set().spare.empty()) || !is_own()) return;
-    if (!table->live()) {
-      table->draws.deliver(
-          &set(),
-          Deadline::only_try());  // at once: drop_table() may wait for these draws; takes no lock of a dropped table
-      return;
-    }
-    orphans().splice(orphans().end(), held_);
-  }
-  // The table's lock was not available, or memory is short: leaves the draws for a later call of this process.
-  void leave(bool delivered) noexcept {
-    held_.front().delivered = delivered;
-    try {
-      std::list<Held> fresh;
-      fresh.push_back({table, {}, held_.front().fork_generation, false});
-      orphans().splice(orphans().end(), held_);
-      held_.swap(fresh);
-    } catch (const std::bad_alloc&) {  // then the destructor does it
-    }
-  }
-  Draws(const Draws&) = delete;
-  Draws& operator=(const Draws&) = delete;
-  // Keeps what the caller reports while it waits after a failed try: the error's text, and who holds the lock.
-  void note(const Error& error) {
-    why = error.what();
-    holder = error.holder();
-  }
-  DrawSet& set() { return held_.front().set; }
-  u32 count() { return static_cast<u32>(set().items.size()) / table->core.groups.size(); }
-  bool is_own() const { return table->arena().owns(held_.front().fork_generation); }
-  TablePointer table;
-  std::string why;
-  u32 holder = kNone;
-
- private:
-  std::list<Held> held_;
-};
-
-// Throws in a forked child: only the parent may deliver its draws or give them back.
-void require_own(Draws& draws) {
-  if (draws.is_own()) return;
-  draws.set() = DrawSet{};
-  throw Error(Code::kStoreError, "this batch was drawn in the parent process, which still holds it; draw in the child");
-}
-
-// Delivers the draws or gives them back. If the table's lock is not available, a later call of this process does the
-// rest.
-void end_draws(Draws& draws, bool delivered) {
-  try {
-    if (delivered)
-      draws.table->draws.deliver(&draws.set(), Deadline::slice());
-    else
-      draws.table->draws.give_back(&draws.set(), Deadline::slice());
-  } catch (...) {
-    rethrow_lasting();
-    draws.leave(delivered);
-  }
-}
-
-// The result of `work` on these draws. If it throws, because a batch does not fit in memory, say, the draws are given
-// back at once: other processes may wait for their items.
-template <class Work>
-auto or_give_back(Draws& draws, Work&& work) {
-  try {
-    return work();
-  } catch (...) {
-    // mutant: a-refused-batch-keeps-its-draws
-    end_draws(draws, false);
-    throw;
-  }
-}
 
 constexpr u64 kTakePatienceNs = 50'000'000;  // wait for the lock; then sample() waits in Python, and names the owner
 
@@ -129,6 +33,7 @@ class Reader {
   std::unique_ptr<Draws> begin(bool distinct);
   u32 draw(Draws& draws, u32 n);
   nb::object finish(Draws& draws, nb::handle beta, nb::handle which, nb::handle out, bool deliver);
+  std::unique_ptr<Gathering> gather(Draws& draws, nb::handle beta, nb::handle which, nb::handle out);
   nb::object peek(nb::handle keys, nb::handle beta, nb::handle which);
   nb::object peek_oldest(u64 start, u64 count, nb::handle which, Deadline deadline);
   Measured measure(nb::handle keys, Deadline deadline);
@@ -193,12 +98,14 @@ nb::object Reader::finish(Draws& draws, nb::handle beta, nb::handle which, nb::h
     end_draws(draws, true);
     return parts;
   }
-  try {
-    table_->draws.copied(&draws.set(), Deadline::slice());
-  } catch (...) {
-    rethrow_lasting();  // else the chunks are released later; the batch is complete all the same
-  }
+  end_copied(draws, {});
   return parts;
+}
+
+std::unique_ptr<Gathering> Reader::gather(Draws& draws, nb::handle beta, nb::handle which, nb::handle out) {
+  require_own(draws);
+  DI_FAULT("sample.before_copy");
+  return std::make_unique<Gathering>(batches_, draws, beta, which, out);
 }
 
 nb::object Reader::sample(u32 n, nb::handle beta, nb::handle which, bool distinct) {
@@ -345,28 +252,6 @@ std::optional<Undelivered> Reader::undelivered(Draws& draws) {
 
 }  // namespace
 
-void settle_orphans() {
-  while (!orphans().empty()) {
-    std::list<Held> one;
-    one.splice(one.begin(), orphans(), std::prev(orphans().end()));
-    Held& held = one.front();
-    if (!held.table->arena().owns(held.fork_generation)) continue;
-    try {
-      if (held.delivered)
-        held.table->draws.deliver(&held.set, Deadline::brief());
-      else
-        held.table->draws.give_back(&held.set, Deadline::brief());
-    } catch (const Error& error) {
-      if (!held.set.items.empty()) orphans().splice(orphans().end(), one);
-      if (error.code() != Code::kTimeout) throw;
-      return;  // its table's lock is not available; the current call may be about another table
-    } catch (...) {
-      if (!held.set.items.empty()) orphans().splice(orphans().end(), one);
-      throw;
-    }
-  }
-}
-
 ViewSpec view_spec(nb::dict view) {
   ViewSpec spec;
   spec.kind = take<ViewKind>(view, "kind");
@@ -392,6 +277,10 @@ void bind_parts(nb::module_& module) {
       .def_prop_ro("count", [](Draws& d) { return d.count(); })
       .def_prop_ro("why", [](const Draws& d) { return d.why; })
       .def_prop_ro("holder", [](const Draws& d) { return number_or_none(d.holder); });
+  nb::class_<Gathering>(module, "Gathering")
+      .def_prop_ro("is_whole", &Gathering::is_whole)
+      .def("copy_portion", &Gathering::copy_portion)
+      .def("parts", &Gathering::parts, nb::sig("def parts(self) -> Parts"));
   nb::class_<Undelivered>(module, "Undelivered")
       .def_ro("count", &Undelivered::count)
       .def_ro("holder", &Undelivered::holder)
@@ -433,6 +322,10 @@ void bind_reader(nb::module_& module) {
            nb::arg("out").none(), nb::arg("deliver"),
            nb::sig("def finish(self, draws: Draws, beta: float | None, which: list[int] | None, out: dict[str, "
                    "typing.Any] | None, deliver: bool) -> Parts"))
+      .def("gather", &Reader::gather, nb::arg("draws"), nb::arg("beta").none(), nb::arg("which").none(),
+           nb::arg("out").none(), nb::keep_alive<0, 1>(), nb::keep_alive<0, 2>(),
+           nb::sig("def gather(self, draws: Draws, beta: float | None, which: list[int] | None, out: dict[str, "
+                   "typing.Any] | None) -> Gathering"))
       .def(
           "deliver",
           [](const Reader&, Draws& d) {

@@ -314,20 +314,24 @@ bool Draws::take(DrawSet* set, u32 n, const std::function<bool()>& copy, Deadlin
 
 // ------------------------------------------------------------------------------------------- delivering, giving back
 
-void Draws::copied(DrawSet* set, Deadline deadline) {
+void Draws::copied(DrawSet* set, Deadline deadline, const std::vector<bool>& open) {
   wake_inserts(set);
-  for (std::size_t first = 0; first < set->items.size(); first += kBatchStep) {
+  const auto ends = [&](std::size_t i) { return set->items[i].chunks != 0 && (open.empty() || !open[i]); };
+  const std::size_t count = set->items.size();
+  for (std::size_t i = 0;;) {
+    while (i < count && !ends(i)) ++i;
+    if (i == count) break;
     TableCore::Guard guard(core_, deadline);
     core_.change();
-    const std::size_t end = std::min(set->items.size(), first + kBatchStep);
-    for (std::size_t i = first; i < end; ++i) {
+    for (u32 ended = 0; i < count && ended < kBatchStep; ++i) {
+      if (!ends(i)) continue;
       Drawn& drawn = set->items[i];
-      if (drawn.chunks == 0) continue;
       core_.chunks.end_later(drawn.chunk, drawn.chunks, kUseOfReader);
       Shared<u64>& what = arena_.ledger().entry(drawn.entry).what;
       const u64 was = what.load();  // a draw, or a read of peek()
       what.store(ledger_what(ledger_kind(was), core_.index, kNone) | (was & kLedgerDropped), std::memory_order_release);
       drawn.chunks = 0;
+      ++ended;
     }
     core_.commit();
   }

@@ -22,7 +22,9 @@ class Draws {
   u32 draw(DrawSet* set, u32 want, Strata strata, Deadline deadline, std::string* why);
   // Draws n, calls `copy` and delivers, in one hold of the lock. False: not possible now, and nothing has changed.
   bool take(DrawSet* set, u32 n, const std::function<bool()>& copy, Deadline deadline);
-  void copied(DrawSet* set, Deadline deadline);  // ends the draws' uses of chunks only; the draws stay undelivered
+  // Ends the draws' uses of chunks only; the draws stay undelivered. `open`: by item, those that are still to be copied, and
+  // keep theirs; empty: none.
+  void copied(DrawSet* set, Deadline deadline, const std::vector<bool>& open = {});
   void deliver(DrawSet* set, Deadline deadline) { finish(set, false, deadline); }
   void give_back(DrawSet* set, Deadline deadline) { finish(set, true, deadline); }
 

@@ -328,15 +328,27 @@ u32 source_row(const Frames& rows, u32 at, bool pad_zero) {
   return at - rows.copy < rows.again ? rows.from + rows.copy - 1 : kNone;
 }
 
-Elements ragged_value(const Output& output, const Block& block, const Rows& item, u32 row) {
-  if (row == kNone) return {nullptr, 0};
+// Where a value of variable length is noted; without a layout: it is empty.
+struct Noted {
+  Place place{nullptr, 0};
+  const ColumnLayout* layout = nullptr;
+
+  Elements value() const { return layout == nullptr ? Elements{nullptr, 0} : elements(place, *layout); }
+  u32 count() const {  // reads only the row's record
+    if (layout == nullptr || layout->place != static_cast<u32>(ColumnPlace::kHeap)) return 0;
+    return slot_of(place, *layout).count;
+  }
+};
+
+Noted ragged_value(const Output& output, const Block& block, const Rows& item, u32 row) {
+  if (row == kNone) return {};
   const Place place = block.place(item, row);
   if ((item.flags & kItemFinished) != 0 && output.op == Op::kNext && output.finished != kNone) {
     const ColumnLayout& layout = place.layout(output.finished);
     if (layout.place != kNone && layout.row_bytes != output.row_bytes) damaged("a value has the wrong element size");
-    return elements(place, layout);
+    return {place, &layout};
   }
-  return elements(place, place.layout(output.column));
+  return {place, &place.layout(output.column)};
 }
 
 }  // namespace
@@ -346,7 +358,7 @@ void Gather::Engine::copy_ragged(const Output& output, const Block& block, const
   const Frames rows = frames(plan_.spec, output, item);
   const i64* offsets = target.offsets + at * output.rows();
   for (u32 i = 0; i < output.rows(); ++i) {
-    const Elements value = ragged_value(output, block, item, source_row(rows, i, plan_.pad_zero));
+    const Elements value = ragged_value(output, block, item, source_row(rows, i, plan_.pad_zero)).value();
     // measure() has computed the target's size; a length that has changed since then would be written past its end.
     if (offsets[i + 1] - offsets[i] != i64{value.count}) damaged("a value's length changed while it was read");
     if (value.count == 0) continue;
@@ -368,7 +380,7 @@ u64 Gather::Engine::measure(u32 number, const Span* spans, u32 n, i64* offsets) 
       const Frames rows = frames(plan_.spec, output, item);
       for (u32 i = 0; i < output.rows(); ++i) {
         *offsets++ = total;
-        total += ragged_value(output, block, item, source_row(rows, i, plan_.pad_zero)).count;
+        total += ragged_value(output, block, item, source_row(rows, i, plan_.pad_zero)).count();
       }
     }
   }

@@ -11,7 +11,7 @@
 namespace di {
 namespace {
 
-constexpr std::size_t kMostIdle = 2;
+constexpr std::size_t kMostIdle = 4;
 constexpr u64 kAlign = 64;
 
 u64 aligned(u64 bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
@@ -134,41 +134,84 @@ void BodyReader::unpack(const Extent& extent, std::span<const u8> stored, u8* to
   std::memset(to + end, 0, extent.bytes - end);
 }
 
-void BodyReader::read(ColdBodies* bodies, BodyBuffers* buffers) {
-  std::deque<Stored> stored;  // extents point to them
-  std::vector<Extent> extents;
-  u64 bytes = 0, stored_bytes = 0;
-  for (auto& [head, body] : *bodies) {
+u64 BodyReader::memory_for(const ColdBodies& bodies) const {
+  u64 bytes = 0;
+  for (const auto& [head, body] : bodies) {
     if (!body.wants()) continue;
-    stored.push_back(find(body.chunk()));
-    for (Extent& extent : extents_of(stored.back(), body.missing(ReadPool::kGapBytes))) {
-      bytes += aligned(extent.bytes);
-      stored_bytes += extent.stored_bytes;
-      extents.push_back(std::move(extent));
+    const Stored stored = find(body.chunk());
+    for (const BodyPart& part : body.wanted()) {
+      if (!stored.packs) {
+        bytes += aligned(part.bytes);
+        continue;
+      }
+      const PackPlan& plan = stored.packs->plan;
+      const PackPlan::Blocks blocks = plan.blocks_of(part.from, part.bytes);
+      const PackPlan::Block first = plan.block(plan.part_of(blocks.first), blocks.first);
+      const PackPlan::Block last = plan.block(plan.part_of(blocks.last), blocks.last);
+      bytes += aligned(last.offset + last.bytes - first.offset);
     }
   }
-  if (extents.empty()) return;
-  buffers->buffers_.push_back(memory_.take(bytes));
-  u8* to = buffers->buffers_.back().data();
-  std::vector<Read> reads;
-  for (const Extent& each : extents) {
-    const u64 offset = each.of->first_page * kPageBytes + each.stored_from;
-    reads.push_back({each.of->file, offset, each.stored_bytes, to, reads.size()});
-    to += aligned(each.bytes);
+  return bytes;
+}
+
+// Threads of the pool use the extents, so that the object stays where it is until the reads have ended.
+class BodyReader::Reads : public BodyReads {
+ public:
+  explicit Reads(TierHeader& header) : header_(header) {}
+
+  void wait() override {
+    fetch_.wait();
+    if (reads_.empty()) return;
+    for (std::size_t i = 0; i < extents_.size(); ++i)
+      for (BodyPart* const part : extents_[i].parts) part->at = reads_[i].to + (part->from - extents_[i].from);
+    header_.read_bytes.fetch_add(stored_bytes_, std::memory_order_relaxed);
+    header_.read_calls.fetch_add(extents_.size(), std::memory_order_relaxed);
+    reads_.clear();
   }
-  const auto take = [&extents](const Read& read, std::span<const u8> pages) {
-    const Extent& extent = extents[read.tag];
+
+ private:
+  friend class BodyReader;
+  bool take(const Read& read, std::span<const u8> pages) const {
+    const Extent& extent = extents_[read.tag];
     // mutant: bytes-from-disk-not-checked
     if (!verify_pages(extent.of->checksums, read.offset / kPageBytes - extent.of->first_page, pages)) return false;
     unpack(extent, pages.subspan(read.offset % kPageBytes, read.bytes), read.to);
     return true;
+  }
+
+  TierHeader& header_;
+  std::deque<Stored> stored_;  // extents point to them
+  std::vector<Extent> extents_;
+  std::vector<Read> reads_;  // one for each extent; empty when they are done
+  u64 stored_bytes_ = 0;
+  Fetch fetch_;  // last: it ends first
+};
+
+std::unique_ptr<BodyReads> BodyReader::begin(ColdBodies* bodies, BodyBuffers* buffers) {
+  auto made = std::make_unique<Reads>(heap_.memory.tier_header());
+  u64 bytes = 0;
+  for (auto& [head, body] : *bodies) {
+    if (!body.wants()) continue;
+    made->stored_.push_back(find(body.chunk()));
+    for (Extent& extent : extents_of(made->stored_.back(), body.missing(ReadPool::kGapBytes))) {
+      bytes += aligned(extent.bytes);
+      made->stored_bytes_ += extent.stored_bytes;
+      made->extents_.push_back(std::move(extent));
+    }
+  }
+  if (made->extents_.empty()) return made;
+  buffers->buffers_.push_back(memory_.take(bytes));
+  u8* to = buffers->buffers_.back().data();
+  for (const Extent& each : made->extents_) {
+    const u64 offset = each.of->first_page * kPageBytes + each.stored_from;
+    made->reads_.push_back({each.of->file, offset, each.stored_bytes, to, made->reads_.size()});
+    to += aligned(each.bytes);
+  }
+  const auto take = [reads = made.get()](const Read& read, std::span<const u8> pages) {
+    return reads->take(read, pages);
   };
-  TierHeader& header = heap_.memory.tier_header();
-  ReadPool::of_process().fetch(folder_of(header), reads, take);
-  for (std::size_t i = 0; i < extents.size(); ++i)
-    for (BodyPart* const part : extents[i].parts) part->at = reads[i].to + (part->from - extents[i].from);
-  header.read_bytes.fetch_add(stored_bytes, std::memory_order_relaxed);
-  header.read_calls.fetch_add(extents.size(), std::memory_order_relaxed);
+  made->fetch_ = ReadPool::of_process().begin(folder_of(heap_.memory.tier_header()), made->reads_, take);
+  return made;
 }
 
 }  // namespace di

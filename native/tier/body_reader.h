@@ -1,6 +1,7 @@
 // Reads parts of bodies from disk, for one batch.
 #pragma once
 
+#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -23,11 +24,13 @@ class BodyMemory {
 
 class BodyReader;
 
-// What the parts of a batch lie in, until it has been copied.
+// What the parts of a batch lie in, until it has been copied. A forked child has none of this memory, and leaves the
+// parent's pool of it alone.
 class BodyBuffers {
  public:
   explicit BodyBuffers(BodyMemory& memory) : memory_(memory) {}
   ~BodyBuffers() {
+    if (pid_ != os::pid()) return;
     for (os::AlignedBuffer& buffer : buffers_) memory_.give(std::move(buffer));
   }
   BodyBuffers(const BodyBuffers&) = delete;
@@ -36,7 +39,16 @@ class BodyBuffers {
  private:
   friend class BodyReader;
   BodyMemory& memory_;
+  u32 pid_ = os::pid();
   std::vector<os::AlignedBuffer> buffers_;
+};
+
+// Reads that BodyReader has begun. Its end lets go those that have not started, and waits for the others.
+class BodyReads {
+ public:
+  virtual ~BodyReads() = default;
+  // Until all are done; leaves the GIL. Throws what BodyReader::read() throws.
+  virtual void wait() = 0;
 };
 
 class BodyReader {
@@ -46,11 +58,17 @@ class BodyReader {
   BodyMemory& memory() { return memory_; }
   // Reads all parts that are missing, many at a time, checks and unpacks them. The caller holds the chunks as a reader. Takes no shared
   // lock. Throws kCorruptData when the bytes are not those that were written, kStoreError when they can't be read.
-  void read(ColdBodies* bodies, BodyBuffers* buffers);
+  void read(ColdBodies* bodies, BodyBuffers* buffers) { begin(bodies, buffers)->wait(); }
+  // The same, not waited for: the parts are there when wait() has returned. *bodies and *buffers stay where they are until
+  // then, and outlive what is returned. What is damaged in memory is thrown here.
+  std::unique_ptr<BodyReads> begin(ColdBodies* bodies, BodyBuffers* buffers);
+  // Bytes of memory that the parts which are wanted and missing take, at most.
+  u64 memory_for(const ColdBodies& bodies) const;
 
  private:
   struct Stored;
   struct Extent;
+  class Reads;
   Stored find(u32 chunk) const;
   static void add_packed(const Stored& of, BodyPart* part, std::vector<Extent>* extents);
   static std::vector<Extent> extents_of(const Stored& of, const std::vector<BodyPart*>& parts);

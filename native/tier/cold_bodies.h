@@ -24,6 +24,7 @@ class ColdBody {
   u32 chunk() const { return chunk_; }  // its descriptor
   void want(u64 from, u64 bytes);
   bool wants() const { return !wanted_.empty(); }
+  const std::vector<BodyPart>& wanted() const { return wanted_; }  // and not there
   // What was wanted and is not there, sorted; parts at most `gap` bytes apart are joined. The caller sets their `at`.
   std::vector<BodyPart*> missing(u64 gap);
   bool has(u64 from, u64 bytes) const { return find(from, bytes) != nullptr; }
@@ -46,8 +47,11 @@ class ColdBodies {
     const auto found = bodies_.find(head);
     return found == bodies_.end() ? nullptr : &found->second;
   }
+  bool empty() const { return bodies_.empty(); }
   auto begin() { return bodies_.begin(); }
   auto end() { return bodies_.end(); }
+  auto begin() const { return bodies_.begin(); }
+  auto end() const { return bodies_.end(); }
 
  private:
   std::map<const u8*, ColdBody> bodies_;

@@ -97,6 +97,7 @@ REACHED_ELSEWHERE = {
     "pieces.head",
     "pieces.sync",
     "pieces.write",
+    "sample.portion_read",
     "tier.before_commit",
     "tier.claimed",
     "tier.committed",

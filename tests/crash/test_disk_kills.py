@@ -72,7 +72,8 @@ def test_a_writer_dies_at(fault: str, compress: str | None, stop: bool, tmp_path
         assert (numbers(table.sample(200).data["obs"]) >= 0).all()
 
 
-def learn(name: str, pipe: Any) -> None:
+def learn(name: str, pipe: Any, fault: str = "") -> None:
+    _core.arm_fault(fault)
     with di_store.attach(name) as store:
         table = store.table("replay")
         while True:
@@ -96,5 +97,19 @@ def test_learners_killed_while_they_read_from_disk(tmp_path: Path) -> None:
             child.kill()
             child.join(60)
         fill(table, 10_000_000, 50_000)
+        assert not store.check(repair=True)
+        assert store.stats()["pinned"] == 0
+
+
+def test_a_learner_killed_between_portions(tmp_path: Path) -> None:
+    with di_store.open(memory="16MiB", disk=tmp_path / "disk", disk_capacity="128MiB") as store:
+        table = store.create_table("replay", capacity=50_000, lanes=2, compress=None)
+        fill(table, 0, 50_000)
+        _, far = SPAWN.Pipe()
+        child = SPAWN.Process(target=learn, args=(store.name, far, "sample.portion_read:3"))
+        child.start()
+        child.join(120)
+        assert child.exitcode == -signal.SIGKILL
+        fill(table, 100_000, 50_000)
         assert not store.check(repair=True)
         assert store.stats()["pinned"] == 0

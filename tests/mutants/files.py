@@ -8,6 +8,13 @@ FOLDER = "tests/checkpoint"
 
 TIER = [
     Mutant(
+        "a-batch-is-read-in-one-piece",
+        "disk",
+        "const u64 most = kPortionBytes;",
+        "const u64 most = ~u64{0} >> 1;",
+        ("tests/test_disk_portions.py::test_a_large_batch_is_unpacked_in_little_memory",),
+    ),
+    Mutant(
         "bytes-from-disk-not-checked",
         "disk",
         "    if (!verify_pages(extent.of->checksums, read.offset / kPageBytes - extent.of->first_page, pages))"

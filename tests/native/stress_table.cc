@@ -62,6 +62,9 @@ void sample(Table& table, Random& random) {
     keys.push_back(drawn.key);
     priorities.push_back(static_cast<double>(random.below(5)));
   }
+  std::vector<bool> open(set.items.size());  // as of items on disk: these are copied later
+  for (std::size_t i = 0; i < open.size(); ++i) open[i] = random.below(3) == 0;
+  if (random.below(2) == 0) table.draws.copied(&set, soon(), open);
   if (random.below(2) == 0) table.draws.copied(&set, soon());
   if (random.below(4) == 0)
     table.draws.give_back(&set, soon());

@@ -108,6 +108,11 @@ class Duel {
       model_.draw(drawn.key);
     }
     CHECK((got < want) == !why.empty());
+    std::vector<bool> open(set.items.size());
+    for (std::size_t i = 0; i < open.size(); ++i) open[i] = random_.below(2) == 0;
+    if (random_.below(3) == 0) table_->draws.copied(&set, soon(), open);
+    for (std::size_t i = 0; i < open.size(); ++i)
+      if (open[i]) CHECK(set.items[i].chunks != 0);
     if (random_.below(3) == 0) table_->draws.copied(&set, soon());
     if (got == 0) drop_last();
   }

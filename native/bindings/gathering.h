@@ -1,0 +1,39 @@
+#pragma once
+
+#include <algorithm>
+
+#include "bindings/batch_gather.h"
+#include "bindings/held_draws.h"
+
+namespace di::py {
+
+// A batch ahead of its learner. Chunks are held for items that are still to be read from disk, and for no others.
+class Gathering {
+ public:
+  Gathering(BatchMaker& maker, Draws& draws, nb::handle beta, nb::handle which, nb::handle out)
+      : draws_(draws), gather_(maker, draws.set(), beta, which, out, false) {
+    end_copied(draws_, gather_.open());
+  }
+  bool is_whole() const { return whole_of(gather_.open()); }
+  bool copy_portion() {
+    require_own(draws_);
+    gather_.copy_portion();
+    end_copied(draws_, gather_.open());
+    return is_whole();
+  }
+  nb::object parts() {
+    if (!is_whole()) throw Error(Code::kInvalid, "this batch is not copied yet");
+    DI_FAULT("sample.before_deliver");
+    return gather_.parts();
+  }
+
+ private:
+  static bool whole_of(const std::vector<bool>& open) {
+    return std::find(open.begin(), open.end(), true) == open.end();
+  }
+
+  Draws& draws_;  // the Python object keeps it alive
+  BatchGather gather_;
+};
+
+}  // namespace di::py

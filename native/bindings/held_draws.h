@@ -1,0 +1,90 @@
+// Draws that a call of this process has made and not settled yet. What Python drops unsettled becomes an orphan, which
+// the next call on a table settles. The list of orphans changes only with the GIL held.
+#pragma once
+
+#include <list>
+#include <string>
+
+#include "bindings/bindings.h"
+
+namespace di::py {
+
+// Undelivered draws of one call: owned by a Draws, or an orphan, after its Draws was destroyed. Both are list nodes, so
+// that a destructor can make an orphan without allocating (splice).
+struct Held {
+  TablePointer table;
+  DrawSet set;
+  u64 fork_generation;
+  bool delivered;  // the caller has the batch: settle the draws as delivered instead of giving them back
+};
+std::list<Held>& orphans();
+
+class Draws {
+ public:
+  Draws(TablePointer table, bool distinct, bool chooses = false) : table(std::move(table)) {
+    orphans();
+    held_.push_back({this->table, {}, this->table->arena().fork_generation(), false});
+    set().distinct = distinct;
+    set().chooses = chooses;
+  }
+  ~Draws() {
+    if ((set().items.empty() && set().spare.empty()) || !is_own()) return;
+    if (!table->live()) {
+      table->draws.deliver(
+          &set(),
+          Deadline::only_try());  // at once: drop_table() may wait for these draws; takes no lock of a dropped table
+      return;
+    }
+    orphans().splice(orphans().end(), held_);
+  }
+  // The table's lock was not available, or memory is short: leaves the draws for a later call of this process.
+  void leave(bool delivered) noexcept {
+    held_.front().delivered = delivered;
+    try {
+      std::list<Held> fresh;
+      fresh.push_back({table, {}, held_.front().fork_generation, false});
+      orphans().splice(orphans().end(), held_);
+      held_.swap(fresh);
+    } catch (const std::bad_alloc&) {  // then the destructor does it
+    }
+  }
+  Draws(const Draws&) = delete;
+  Draws& operator=(const Draws&) = delete;
+  // Keeps what the caller reports while it waits after a failed try: the error's text, and who holds the lock.
+  void note(const Error& error) {
+    why = error.what();
+    holder = error.holder();
+  }
+  DrawSet& set() { return held_.front().set; }
+  u32 count() { return static_cast<u32>(set().items.size()) / table->core.groups.size(); }
+  bool is_own() const { return table->arena().owns(held_.front().fork_generation); }
+  TablePointer table;
+  std::string why;
+  u32 holder = kNone;
+
+ private:
+  std::list<Held> held_;
+};
+
+// Throws in a forked child: only the parent may deliver its draws or give them back.
+void require_own(Draws& draws);
+// Delivers the draws or gives them back. If the table's lock is not available, a later call of this process does the
+// rest.
+void end_draws(Draws& draws, bool delivered);
+// Ends the uses of chunks of what has been copied. `open`: see Draws::copied() of the core.
+void end_copied(Draws& draws, const std::vector<bool>& open);
+
+// The result of `work` on these draws. If it throws, because a batch does not fit in memory, say, the draws are given
+// back at once: other processes may wait for their items.
+template <class Work>
+auto or_give_back(Draws& draws, Work&& work) {
+  try {
+    return work();
+  } catch (...) {
+    // mutant: a-refused-batch-keeps-its-draws
+    end_draws(draws, false);
+    throw;
+  }
+}
+
+}  // namespace di::py
