@@ -74,7 +74,7 @@ class Line:
     def cells(self) -> list[str]:
         """The line as text, a cell for each column of HEADS."""
         bar = "" if self.bar is None else f"{'≤' if self.at_most else '≥'} {self.bar:g}"
-        theirs = f"{number(self.theirs)} ({self.by})" if self.by else ""
+        theirs = number(self.theirs) + ("" if self.by == self.case else f" ({self.by})") if self.by else ""
         return [
             self.case,
             number(self.ours),

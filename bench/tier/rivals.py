@@ -10,7 +10,7 @@ from bench import ROOT, import_path
 from bench.kit import records_of, start_module
 from bench.peers.tier_bench import SYSTEMS
 from bench.tier.disk import cap, fresh
-from bench.tier.lines import Line, Options
+from bench.tier.lines import Line, Options, beside
 
 DATA, CAP, SIZE = 12_000_000_000, 3_000_000_000, 28 << 10
 LIMIT_SECONDS = 900
@@ -47,7 +47,7 @@ def rivals(options: Options) -> list[Line]:
     last = measure(OURS, options) if names else first
     ours = (statistics.median(first) + statistics.median(last)) / 2
     lines = [
-        Line("first and last of ours", "MB/s", statistics.median(first), statistics.median(last), "again"),
+        beside("first, and again at the end", "MB/s", first, last, "ours", None),
         *(line(name, ours, taken.get(name), BARS.get(name.split(",")[0])) for name in names),
     ]
     for threads in (False, True):
