@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -437,3 +438,22 @@ def test_names_do_not_reach_the_terminal_raw(name: str) -> None:
             assert "\x1b" not in shown, arguments
             assert "\nline" not in shown, arguments
             assert r"red\x1b[31m\nline" in shown, arguments
+
+
+def test_checkpoint_and_restore(holder: subprocess.Popen[str], name: str, tmp_path: Path) -> None:
+    """A store is written while a process holds it, and comes back under another name."""
+    written = json.loads(run("checkpoint", name, str(tmp_path / "c"), "--json").stdout)
+    assert written["name"] == name
+    assert "rows were new" in run("checkpoint", name, str(tmp_path / "c")).stdout
+    options = ["--memory", "64MiB", "--json"]
+    with subprocess.Popen(
+        command("restore", str(tmp_path / "c"), f"{name}-again", *options), stdout=subprocess.PIPE, text=True
+    ) as restored:
+        assert restored.stdout is not None
+        assert json.loads(restored.stdout.readline())["tables"]
+        with di_store.attach(name) as ours, di_store.attach(f"{name}-again") as again:
+            for table, stats in ours.stats()["tables"].items():
+                assert len(again.table(table)) == stats["size"]
+        restored.terminate()
+        assert restored.wait(60) == 0
+    assert "manifest.json" in fails(1, "restore", str(tmp_path), f"{name}-none")

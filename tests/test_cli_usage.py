@@ -11,8 +11,8 @@ import sys
 import pytest
 from cli_run import fails, run
 
-COMMANDS = ("demo", "status", "top", "inspect", "check", "hold", "bench", "rm")
-LATER = ("serve", "checkpoint", "restore", "dashboard", "plan")
+COMMANDS = ("demo", "status", "top", "inspect", "check", "hold", "checkpoint", "restore", "bench", "rm")
+LATER = ("serve", "dashboard", "plan")
 
 
 def test_help_names_every_command() -> None:

@@ -22,9 +22,10 @@ PYTHON_LAYERS = [
     ["policy", "session"],
     ["lowering", "objects"],
     ["replay", "checkpoint"],
-    ["observe"],
+    ["observe", "snapshot"],
     ["store"],
     ["opening", "planning"],
+    ["restoring"],
     ["client"],
     ["__init__"],
     ["adapters", "demo", "workloads"],
@@ -48,7 +49,7 @@ NATIVE_LAYERS = [
     ["attach"],
     ["objects", "rows"],
     ["replay"],
-    ["maintenance"],
+    ["maintenance", "snapshot"],
     ["bindings"],
 ]
 # Arrows of a source that point up all the same, each with its reason.
@@ -60,8 +61,8 @@ NATIVE_UP = {
 # passes a call on.
 PUBLIC_METHODS = {
     "Store": set(
-        "close resize stats check put reserve get put_many get_many wait contains delete keys publish latest "
-        "create_table import_table table drop_table writer mix name".split()
+        "close resize stats check checkpoint put reserve get put_many get_many wait contains delete keys publish "
+        "latest create_table import_table table drop_table writer mix name".split()
     ),
     "Table": set(
         "writer insert extend sample update_priorities peek keys delete reset resize configure finish stats "

@@ -65,7 +65,7 @@ struct Attachment {
   Shared<u32> attached;  // [heap] truth: this table still holds the chunk (1 at creation)
   u32 needs;             // [once] bits of the late columns that its items wait for
   u32 group_column;      // [once] number + 1 of the column whose value groups the rows; 0: none
-  u32 pad;
+  u32 serial;  // [once] of attachment[0]: the low half of the chunk's uid, by which checkpoints know it in every store
 };
 
 struct ChunkHeader {

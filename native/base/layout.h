@@ -29,7 +29,7 @@ struct Offset {
 };
 
 constexpr u64 kMagic = 0x45524f5453494401;  // "\1DISTORE"
-constexpr u32 kLayoutVersion = 12;
+constexpr u32 kLayoutVersion = 13;
 constexpr u64 kPageBytes = 4096;
 constexpr u64 kSliceBytes = 2u << 20;
 constexpr u64 kPagesPerSlice = kSliceBytes / kPageBytes;
@@ -216,7 +216,7 @@ struct HeapHeader {
   Offset segments[kDescriptorSegments];  // descriptor segments; once made they never move or go
   Shared<u64> budget;                    // bytes; changed by resize
   u64 next_stream;
-  u64 next_uid;             // of a chunk, with a disk tier
+  u64 next_uid;             // the last uid given to a chunk
   Shared<u32> table_count;  // table headers ever committed
   u32 pad0;
   // derived

@@ -75,6 +75,15 @@ nb::list waiters(const Arena& arena) {
   return all;
 }
 
+// Bytes of bodies that now have a copy on disk; 0: there are no more, or files can take no more.
+u64 write_to_disk(const ArenaPointer& arena, Deadline deadline) {
+  arena->enter();
+  if (!arena->tiered()) return 0;
+  std::string why;
+  const MaybeRelease release(true);
+  return arena->tier()->write_some(deadline, &why);
+}
+
 nb::object disk_stats(const Arena& arena) {
   if (!arena.tiered()) return nb::none();
   const TierHeader& tier = arena.tier_header();
@@ -280,6 +289,17 @@ void bind_care(nb::class_<Arena>& type) {
           },
           nb::sig("def available(self, timeout: float, /) -> int"))
       .def_prop_ro("tiered", [](const ArenaPointer& a) { return a->tiered(); })
+      .def_prop_ro("disk_uuid",
+                   [](const ArenaPointer& a) {
+                     std::string text;
+                     char digits[3];
+                     for (u32 i = 0; a->tiered() && i < 16; ++i) {
+                       std::snprintf(digits, sizeof digits, "%02x", a->tier_header().uuid[i]);
+                       text += digits;
+                     }
+                     return text;
+                   })
+      .def("write_to_disk", &write_to_disk, nb::sig("def write_to_disk(self, timeout: float, /) -> int"))
       .def_prop_ro("disk",
                    [](const ArenaPointer& a) { return a->tiered() ? folder_of(a->tier_header()) : std::string(); })
       .def("left_in_tiers", [](const ArenaPointer& a) { return a->heap().budget.left_in_tiers(); })

@@ -283,4 +283,5 @@ NB_MODULE(_core, module) {
   di::py::bind_writer(module);
   di::py::bind_turn(module);
   di::py::bind_pieces(module);
+  di::py::bind_snapshot(module);
 }

@@ -131,6 +131,7 @@ void bind_attendance(nb::module_& module);
 void bind_writer(nb::module_& module);
 void bind_turn(nb::module_& module);
 void bind_pieces(nb::module_& module);
+void bind_snapshot(nb::module_& module);
 void bind_objects(nb::module_& module, nb::class_<Arena>& type);  // objects and weights
 #ifdef DI_FAULTS
 void bind_faults(nb::module_& module);

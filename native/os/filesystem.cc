@@ -142,6 +142,11 @@ int blocks_of(const std::string& path, u64* bytes) {
   return 0;
 }
 
+u64 names_of(const std::string& path) {
+  struct stat info{};
+  return lstat(path.c_str(), &info) == 0 ? static_cast<u64>(info.st_nlink) : 0;
+}
+
 bool is_folder(const std::string& path) {
   struct stat info{};
   return stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);

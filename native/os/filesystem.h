@@ -20,8 +20,9 @@ int list_folder(const std::string& path, std::vector<std::string>* names);
 int read_small(const std::string& path, std::string* text, u64 most = 65536);  // EFBIG: it is longer
 int write_small(const std::string& folder, const std::string& name, const std::string& text);
 int blocks_of(const std::string& path, u64* bytes);  // that a file takes; EINVAL: no plain file
-bool is_folder(const std::string& path);             // follows symbolic links
-int may_write(const std::string& folder);            // whether this user may make files there: 0, EACCES, EROFS …
+u64 names_of(const std::string& path);     // how many names a file has (hard links); 0: it cannot be looked at
+bool is_folder(const std::string& path);   // follows symbolic links
+int may_write(const std::string& folder);  // whether this user may make files there: 0, EACCES, EROFS …
 
 struct Filesystem {
   std::string kind;      // "ext4", "nfs", "fuse.sshfs" …; a number when unknown

@@ -103,6 +103,15 @@ class OpenChunk {
   u64 heap_used() const { return heap_used_; }
   void rewind_heap(u64 used) { heap_used_ = used; }
 
+  // Where its rows lie, for who fills it without a writer (rows/saved_rows.h).
+  struct Places {
+    u8* body;
+    u8* records;
+    ChunkHeader* header;
+    LateRows late;
+  };
+  Places places() const { return {base_, records_, header_, late_}; }
+
   i64 first_raw = 0;  // raw row number of row 0 in its lane (windows.h)
 
  private:

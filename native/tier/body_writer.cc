@@ -122,7 +122,14 @@ bool BodyWriter::open_segment(u64 head_bytes, u64 body_bytes, Deadline deadline,
 void BodyWriter::make_file(const SegmentOwner& owner, u64 bytes, bool again) {
   const std::string folder = folder_of(heap_.memory.tier_header());
   u64 blocks = 0;
-  again = again && os::blocks_of(folder + "/" + segment_name(owner.number), &blocks) != ENOENT;
+  const std::string path = folder + "/" + segment_name(owner.number);
+  again = again && os::blocks_of(path, &blocks) != ENOENT;
+  // A checkpoint has the file too: it keeps what lies in it, and the store takes a new one of that name.
+  // mutant: files-of-checkpoints-are-used-again
+  if (again && os::names_of(path) > 1) {
+    os::remove_file(path);
+    again = false;
+  }
   segment_ = again ? SegmentWriter::recycle(folder, owner, bytes) : SegmentWriter::create(folder, owner, bytes);
   segment_->lend_memory(std::move(memory_));
 }

@@ -23,6 +23,8 @@ class Tier : public RoomMaker {
   // Drops bodies that have a copy on disk; writes copies of others when these don't suffice.
   bool make_room(u64 bytes, Deadline deadline, std::string* why) override;
   BodyReader& reader() { return reader_; }
+  // Copies of some bodies more; 0: no body lacks one that this process may write, or *why. Throws when a file can't be written.
+  u64 write_some(Deadline deadline, std::string* why) { return writer_.write_some(deadline, why); }
   // A piece of what is done ahead of need: copies of bodies while little memory is free or could be dropped at once; files that
   // nobody needs are removed. False: there is nothing to do.
   bool chore(Deadline deadline);

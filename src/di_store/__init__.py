@@ -57,6 +57,7 @@ from di_store.replay.loader import Loader as Loader
 from di_store.replay.mixture import Mixture as Mixture
 from di_store.replay.table import Table as Table
 from di_store.replay.writer import Writer as Writer
+from di_store.restoring import restore as restore
 from di_store.store import Store as Store
 
 if TYPE_CHECKING:

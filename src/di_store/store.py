@@ -31,6 +31,7 @@ from di_store.replay.writer import Writer, forget_writers
 from di_store.runtime import waits
 from di_store.runtime.waits import check_timeout
 from di_store.session import Session, loaded
+from di_store.snapshot import taking
 
 _MEMORY, _MINUTE, _NOW = "memory", 60, 0  # defaults, compared by identity: `==` of an argument may fail or be slow
 
@@ -116,6 +117,32 @@ class Store:
         wanted = config.flag("repair", repair)
         arena = self._session.writable() if wanted else self._session.arena
         return arena.check(wanted, waits.CALL_SECONDS)
+
+    def checkpoint(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        timeout: float | None = 600,
+        progress: taking.Progress | None = None,
+    ) -> None:
+        """Write all of the store, as it is at one instant, to a folder, while everybody goes on. `restore` reads it.
+
+        Tables with their items, priorities, counts, limiters, order and random numbers, objects and weights. At the
+        instant all calls wait while items are copied, 11 ms for a million items; rows are written afterwards. A later
+        checkpoint of this store in the same folder adds what has changed. Until it is complete the one before is
+        there, also if the process is killed. Memory: 56 bytes per item while it runs.
+
+        Args:
+            path: a folder on a local drive; made if it is not there. Best on the filesystem of `disk=`: what lies there
+                already is linked, not copied.
+            timeout: seconds to wait for another checkpoint in that folder; None: no limit.
+            progress: called with the bytes that are written, and how many there are.
+
+        Raises:
+            StoreFull: the filesystem has no room. Timeout: another process is making a checkpoint there. AccessDenied,
+            StoreError, OSError: the folder cannot be written.
+        """
+        taking.checkpoint(self._session, path, timeout, progress)
 
     # -- objects ------------------------------------------------------------------------------------------------
 

@@ -88,6 +88,7 @@ REACHED_ELSEWHERE = {
     "late.before_show",
     "late.item_went_on",
     "table.insert_answer",
+    "snapshot.taken",
     "segment.before_write",
     "segment.body_written",
     "segment.footer_written",

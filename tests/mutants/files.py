@@ -102,8 +102,33 @@ TIER = [
     ),
 ]
 
+STORES = [
+    Mutant(
+        "files-of-checkpoints-are-used-again",
+        "store-checkpoint",
+        "again && os::names_of(path) > 1",
+        "again && os::names_of(path) > 9",
+        ("tests/checkpoint/test_store_later.py::test_linked_files_keep_their_bytes",),
+    ),
+    Mutant(
+        "restored-sets-in-another-order",
+        "store-checkpoint",
+        "for (const u32 slot : order) set.insert(slot, true);",
+        "for (const u32 slot : wanted) set.insert(slot, true);",
+        ("tests/checkpoint/test_store.py",),
+    ),
+    Mutant(
+        "draws-under-way-stay-drawn",
+        "store-checkpoint",
+        "for (const u64 key : image.draws) {",
+        "for (const u64 key : std::vector<u64>{}) {",
+        ("tests/checkpoint/test_store.py::test_draws_under_way_are_given_back",),
+    ),
+]
+
 MUTANTS = [
     *TIER,
+    *STORES,
     Mutant(
         "pieces-are-not-verified",
         "checkpoint",

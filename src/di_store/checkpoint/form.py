@@ -139,6 +139,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The manifest of a text. Raises as `Head.read`."""
         try:
             plain: Any = msgspec.json.decode(text)
+            if isinstance(plain, dict) and plain.get("format") == "di-store store checkpoint":
+                raise CorruptData(f"{path!r} is the checkpoint of a store", remedy="read it with di_store.restore()")
             if not isinstance(plain, dict) or plain.get("format") != "di-store checkpoint":
                 raise ValueError("not ours")
         except ValueError:

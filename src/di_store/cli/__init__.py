@@ -1,4 +1,4 @@
-"""The command line: `di-store demo | status | top | inspect | check | hold | bench | rm`.
+"""The command line: `di-store demo | status | top | inspect | check | hold | checkpoint | restore | bench | rm`.
 
 One file per command, each a thin layer over the public API. No command needs a server, or the process that created the
 store, and none starts anything in the background. Exit status: 0 success, 1 failure, 2 wrong usage.
@@ -15,9 +15,11 @@ import click
 from di_store.base.errors import StoreError
 from di_store.cli.bench import bench
 from di_store.cli.check import check
+from di_store.cli.checkpoint import checkpoint
 from di_store.cli.demo import demo
 from di_store.cli.hold import hold
 from di_store.cli.inspect import inspect
+from di_store.cli.restore import restore
 from di_store.cli.rm import rm
 from di_store.cli.status import status
 from di_store.cli.top import top
@@ -32,7 +34,7 @@ def group() -> None:
     """
 
 
-for _command in (demo, status, top, inspect, check, hold, bench, rm):
+for _command in (demo, status, top, inspect, check, hold, checkpoint, restore, bench, rm):
     group.add_command(_command)
 
 

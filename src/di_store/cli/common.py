@@ -14,6 +14,7 @@ from typing import Any
 import click
 import numpy as np
 from rich.console import Console
+from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
@@ -166,6 +167,17 @@ def usage_errors() -> Iterator[None]:
         yield
     except ValueError as error:
         raise click.UsageError(str(error)) from None
+
+
+@contextmanager
+def progress_bar(what: str, quiet: bool) -> Iterator[Callable[[int, int], None]]:
+    """A bar on stderr, if that is a terminal. Gives a function to call with how much is done, and of how much."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 # -- printing ------------------------------------------------------------------------------------------------------

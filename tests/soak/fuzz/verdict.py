@@ -47,12 +47,16 @@ class Finding:
         return asdict(self)
 
 
+FILES = ("Table.export", "Store.import_table", "Store.checkpoint", '"restore"', '"save"', '"load"')
+"""Calls that pass on what the file system says."""
+
+
 def judge(call: str, error: BaseException) -> Finding | None:
     """What is wrong with an exception; None if it is one that the contract names, with a text for people."""
     protocol = (("Loader.__next__", StopIteration), ("__getitem__", IndexError))
     if any(name in call and isinstance(error, kind) for name, kind in protocol):
         return None  # as Python's own iterators and sequences
-    files = any(name in call for name in ("Table.export", "Store.import_table", '"save"', '"load"'))
+    files = any(name in call for name in FILES)
     if isinstance(error, OSError) and files and error.errno:
         return None  # the file system's own words about a path
     text = _text(error)

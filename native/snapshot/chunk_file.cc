@@ -1,0 +1,96 @@
+#include "snapshot/chunk_file.h"
+
+#include <cstring>
+
+#include "rows/saved_rows.h"
+
+namespace di {
+namespace {
+
+// What lies behind the head: with a disk tier the body, else the rest of the block.
+std::span<const u8> body_of(const Snapshot& from, const ChunkImage& chunk, u64 head_bytes) {
+  const Heap& heap = from.arena().heap();
+  if (!from.arena().tiered()) {
+    const std::span<const u8> all = heap.chunk_memory.head_bytes(chunk.chunk);
+    return all.subspan(std::min<u64>(head_bytes, all.size()));
+  }
+  const std::span<const u8> body = heap.chunk_memory.body(chunk.chunk);
+  if (body.data() == nullptr) throw Error(Code::kCorruptData, "damaged store: a body is neither in memory nor on disk");
+  return body.first(std::min<u64>(heap.chunk_memory.tier(chunk.chunk)->body_bytes, body.size()));
+}
+
+}  // namespace
+
+u64 ChunkFile::bytes_of_chunk(const Snapshot& from, u32 number, bool body) {
+  const ChunkImage& chunk = from.chunks().at(number);
+  const u64 head = from.head_of(chunk).size();
+  return record_pages(head, body ? body_of(from, chunk, head).size() : 0) * kPageBytes + footer_entry_bytes(head);
+}
+
+u64 ChunkFile::bytes_of_objects(const Snapshot& from, u64 first, u64 count) {
+  const u64 head = count * sizeof(SavedObject);
+  u64 bytes = 0;
+  for (u64 i = first; i < first + count; ++i) bytes += from.objects().at(i).bytes;
+  return record_pages(head, bytes) * kPageBytes + footer_entry_bytes(head);
+}
+
+u32 ChunkFile::append(const Record& record) {
+  if (!writer_.has_room(record.head.size(), record.body.size())) return kFull;
+  return writer_.append(record).record_page;
+}
+
+// The writer of an open chunk may be adding rows: they are not in the copy that is summed up and written.
+u32 ChunkFile::add_chunk(const Snapshot& from, u32 number, bool body) {
+  const ChunkImage& chunk = from.chunks().at(number);
+  if (chunk.entry == kNone) throw Error(Code::kStoreError, "the chunk is not held any more");
+  const std::vector<u8> head = from.head_of(chunk);
+  Record record;
+  record.uid = chunk.uid;
+  record.head = head;
+  record.flags = from.arena().tiered() ? kHeadApart : 0;
+  if (!body) {
+    record.flags |= kHeadOnly;
+  } else {
+    record.body = body_of(from, chunk, head.size());
+    if (chunk.closed == 0) {
+      body_.assign(record.body.begin(), record.body.end());
+      record.body = body_;
+    }
+  }
+  record.raw_bytes = record.body.size();
+  return append(record);
+}
+
+u32 ChunkFile::add_objects(const Snapshot& from, u64 first, u64 count) {
+  std::vector<SavedObject> heads;
+  const Heap& heap = from.arena().heap();
+  const u64 now = os::boot_ns();
+  body_.clear();
+  Record record;
+  record.kind = RecordKind::kObject;
+  record.uid = first;
+  for (u64 i = first; i < first + count; ++i) {
+    const ObjectImage& object = from.objects().at(i);
+    SavedObject& saved = heads.emplace_back();
+    std::memcpy(saved.id, object.id, sizeof saved.id);
+    saved.flags = object.flags;
+    saved.bytes = object.bytes;
+    saved.left_ns = object.expires_ns == 0 ? 0 : std::max<u64>(object.expires_ns, now + 1) - now;
+    const u8* const at = heap.block(object.descriptor);
+    if (count == 1)
+      record.body = {at, object.bytes};
+    else
+      body_.insert(body_.end(), at, at + object.bytes);
+  }
+  if (count != 1) record.body = body_;
+  record.head = {reinterpret_cast<const u8*>(heads.data()), heads.size() * sizeof(SavedObject)};
+  record.raw_bytes = record.body.size();
+  return append(record);
+}
+
+void ChunkFile::end() {
+  writer_.seal();
+  writer_.sync();
+}
+
+}  // namespace di

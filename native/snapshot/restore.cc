@@ -1,0 +1,308 @@
+#include "snapshot/restore.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "objects/draft.h"
+#include "objects/weights.h"
+#include "replay/recovery.h"
+#include "rows/saved_rows.h"
+#include "tier/body_packs.h"
+
+namespace di {
+namespace {
+
+constexpr u64 kMostBodyBytes = u64{64} << 30;
+constexpr u64 kMostVersions = u64{1} << 40;  // none goes
+
+[[noreturn]] void damaged(const std::string& what) {
+  throw Error(Code::kCorruptData, "the checkpoint is damaged: " + what);
+}
+
+}  // namespace
+
+// ---------------------------------------------------------------------------------------------------------------- files
+
+void SavedFile::damaged(const std::string& what) const {
+  throw Error(Code::kCorruptData, "the file " + path_ + " of the checkpoint is damaged: " + what).told();
+}
+
+SavedFile::SavedFile(const std::string& path, const Uuid& uuid) : path_(path) {
+  switch (reader_.open(path, uuid)) {
+    case SegmentState::kSound: break;
+    case SegmentState::kOtherVersion:
+      throw Error(Code::kLayoutMismatch, "the file " + path +
+                                             " has another version of the format; use the version of "
+                                             "Di-store that wrote it")
+          .told();
+    case SegmentState::kForeign: damaged("it belongs to another one");
+    case SegmentState::kDamaged: damaged("its first page is not what was written");
+  }
+  reader_.walk([this](const FoundRecord& found) {
+    records_.emplace(found.header.page, Found{found.header, {found.head.begin(), found.head.end()}});
+    if (found.header.stored_bytes != 0)
+      by_body_page_.emplace(static_cast<u32>(body_page(found.header)), found.header.page);
+  });
+}
+
+const std::vector<u8>& SavedFile::head(u32 page, RecordHeader* header) const {
+  const auto found = records_.find(page);
+  if (found == records_.end()) damaged("page " + std::to_string(page) + " holds no record");
+  *header = found->second.header;
+  return found->second.head;
+}
+
+RecordHeader SavedFile::with_body_at(u32 page) const {
+  const auto found = by_body_page_.find(page);
+  if (found == by_body_page_.end()) damaged("page " + std::to_string(page) + " holds no rows");
+  return records_.at(found->second).header;
+}
+
+std::vector<u8> SavedFile::body(const RecordHeader& header) {
+  std::vector<u8> bytes(header.stored_bytes);
+  if (!reader_.read_body(header, bytes)) damaged("page " + std::to_string(header.page) + " differs from its checksum");
+  return bytes;
+}
+
+// --------------------------------------------------------------------------------------------------------------- chunks
+
+u32 Restore::add_layout(const std::string& bytes, Deadline deadline) {
+  LayoutHeader header;
+  const u64 columns_at = offsetof(LayoutHeader, column);
+  if (bytes.size() < sizeof header) damaged("the description of its rows is too short");
+  std::memcpy(static_cast<void*>(&header), bytes.data(), sizeof header);
+  const u64 text_at = sizeof(LayoutHeader) + sizeof(ColumnLayout) * u64{header.columns};
+  if (header.columns > kMaxColumns || text_at + header.text_bytes > bytes.size())
+    damaged("the description of its rows ends too early");
+  std::vector<ColumnLayout> columns(header.columns);
+  std::memcpy(static_cast<void*>(columns.data()), bytes.data() + columns_at, columns.size() * sizeof(ColumnLayout));
+  const u32 index = publish_layout(*arena_, header, columns, bytes.substr(text_at, header.text_bytes), deadline);
+  layouts_.push_back(read_layout(*arena_, index));
+  return static_cast<u32>(layouts_.size() - 1);
+}
+
+std::vector<u8> Restore::unpacked(SavedFile& file, const RecordHeader& record, std::vector<u8>* head, bool apart) {
+  std::vector<u8> stored = file.body(record);
+  if (record.codec == static_cast<u8>(BodyCodec::kRaw)) return stored;
+  const ChunkTier* const tier = apart ? find_tier(head->data(), head->size()) : nullptr;
+  if (tier == nullptr || record.codec != static_cast<u8>(BodyCodec::kZstd))
+    damaged("a chunk says not how it is packed");
+  if (tier->body_bytes > kMostBodyBytes) damaged("the size of a chunk");
+  const std::optional<BodyPacks> packs = packs_of(*head, *tier);
+  if (!packs) damaged("a chunk says not how it is packed");
+  std::vector<u8> body(packs->plan.body_bytes());
+  PackedBody(packs->plan, packs->ends, stored).body(body.data());
+  return body;
+}
+
+u32 Restore::add_chunk(SavedFile& file, u32 page, SavedFile* stored, u32 body_page, u32 layout_number, u32 rows,
+                       const std::vector<u32>& tables, Deadline deadline) {
+  RecordHeader record;
+  std::vector<u8> head = file.head(page, &record);
+  if (record.kind != RecordKind::kChunk || head.size() < sizeof(ChunkHeader)) damaged("a record is no chunk");
+  const bool apart = (record.flags & kHeadApart) != 0;
+  SavedFile& bodies = stored == nullptr ? file : *stored;
+  const RecordHeader with_body = stored == nullptr ? record : stored->with_body_at(body_page);
+  if (with_body.uid != record.uid) damaged("head and body of a chunk do not belong together");
+  const std::vector<u8> body = unpacked(bodies, with_body, &head, apart);
+  const LayoutInfo& layout = layouts_.at(layout_number);
+  const SavedRows saved(head, body, apart ? 0 : head.size(), layout, rows);
+  ChunkPlan plan;
+  plan.rows = saved.header().row_capacity;
+  plan.heap_bytes = saved.heap_bytes();
+  plan.tiered = arena_->tiered();
+  plan.stream = saved.header().stream;
+  for (const u32 number : tables) {
+    const RestoredTable& to = tables_.at(number);
+    const Attachment* const at = saved.attachment_of(to.index, to.generation);
+    if (at == nullptr) damaged("a chunk was not written for the table whose items need it");
+    plan.tables.push_back(to.table->index());
+    plan.table_generations.push_back(to.table->generation());
+    plan.table_needs.push_back(at->needs);
+    plan.group_columns.push_back(at->group_column);
+    if (plan.tiered) plan.pack_rows = std::max(plan.pack_rows, to.pack_rows);
+  }
+  OpenChunk chunk;
+  std::string why;
+  const MakeResult made = OpenChunk::open(*arena_, layout, plan, deadline, &chunk, &why, nullptr);
+  if (made != MakeResult::kMade)
+    throw Error(Code::kCapacity, "the rows do not fit: " + why + "; give more memory=, or disk=, or a smaller capacity")
+        .told();
+  try {
+    saved.copy_to(chunk.places(), layout);
+    chunk.publish(rows);
+    // A use for items to come, so that the chunk stays; fill() counts them.
+    for (u32 i = 0; i < plan.tables.size(); ++i)
+      arena_->heap().chunk_memory.uses_at(chunk.descriptor(), i).fetch_add(kUseOfItem);
+  } catch (...) {
+    arena_->heap().chunks.close(chunk.descriptor(), kNone, chunk.entry(), deadline);
+    throw;
+  }
+  arena_->heap().chunks.close(chunk.descriptor(), kNone, chunk.entry(), deadline);
+  chunks_.insert(std::upper_bound(chunks_.begin(), chunks_.end(), chunk.descriptor()), chunk.descriptor());
+  return chunk.descriptor();
+}
+
+void Restore::link(u32 chunk, u32 next) {
+  arena_->heap().chunk_memory.head(chunk).next.store(next + 1, std::memory_order_release);
+}
+
+// ---------------------------------------------------------------------------------------------------------------- items
+
+namespace {
+
+// Derives all else from the items, as after a death. The caller holds the table's lock.
+void recover(TableCore& core, Deadline deadline) DI_UNCHECKED { TableRecovery(core).recover(deadline); }
+
+}  // namespace
+
+void Restore::fill(u32 number, const TableImage& image, Deadline deadline) {
+  Table& table = *tables_.at(number).table;
+  TableCore& core = table.core;
+  TableHeader& header = core.header;
+  {
+    TableCore::Guard guard(core, deadline);
+    const u64 slots = core.items.slots();
+    if (image.items.size() != slots) damaged("the number of items of a table");
+    const auto are_slots = [slots](const std::vector<u32>& all) {
+      return all.size() <= slots && std::all_of(all.begin(), all.end(), [slots](u32 slot) { return slot < slots; });
+    };
+    if (!are_slots(image.dense) || !are_slots(image.removed_from) || !are_slots(image.free))
+      damaged("the order of items");
+    for (const Item& item : image.items)
+      if (!item.is(ItemState::kFree) && !std::binary_search(chunks_.begin(), chunks_.end(), item.chunk()))
+        damaged("an item's rows are not in it");
+    core.change();
+    for (u32 slot = 0; slot < slots; ++slot) core.items[slot] = image.items[slot];
+    const TableCounts& counts = image.counts;
+    header.next_number = counts.next_number;
+    header.rng_counter = counts.rng_counter;
+    header.epoch = counts.epoch;
+    header.latest_epoch = counts.latest_epoch;
+    header.finished = counts.finished;
+    header.total_inserts = counts.total_inserts;
+    header.total_samples = counts.total_samples;
+    header.total_removed = counts.total_removed;
+    header.total_updates = counts.total_updates;
+    header.stale_updates = counts.stale_updates;
+    header.evicted_for_room = counts.evicted_for_room;
+    header.stale_dropped = counts.stale_dropped;
+    header.episodes_cut = counts.episodes_cut;
+    header.groups_dropped = counts.groups_dropped;
+    header.max_priority = counts.max_priority;
+    header.alpha = image.alpha;
+    header.beta = image.beta;
+    header.max_staleness = image.max_staleness;
+    header.limiter = image.limiter;
+    header.limiter.min_size = kBeingImported;
+    recover(core, deadline);
+    core.change();
+    restore_orders(core, image);
+    core.commit();
+  }
+  // Draws that were not delivered are given back, as those of processes that died.
+  // mutant: draws-under-way-stay-drawn
+  for (const u64 key : image.draws) {
+    const u32 entry = arena_->ledger().take_one(deadline);
+    LedgerEntry& draw = arena_->ledger().entry(entry);
+    draw.ref.store(key);
+    draw.what.store(ledger_what(LedgerKind::kDraw, core.index, kNone));
+    table.draws.settle_entry(draw, deadline);
+    arena_->ledger().give(entry);
+  }
+  core.settle(deadline);
+}
+
+namespace {
+
+// Puts the members of a set in an order in which they were.
+void reorder(u8* block, u64 slots, const std::vector<u32>& order, u64 in_front, u64* count, u64* left) {
+  DenseSet set(block, slots, count, left);
+  std::vector<u32> all(*count);
+  for (u64 i = 0; i < all.size(); ++i) all[i] = set.at(i);
+  std::vector<u32> wanted = order;
+  std::sort(all.begin(), all.end());
+  std::sort(wanted.begin(), wanted.end());
+  if (all != wanted || in_front > order.size()) damaged("the order of items");
+  set.clear();
+  // mutant: restored-sets-in-another-order
+  for (const u32 slot : order) set.insert(slot, true);
+  *left = in_front;
+}
+
+}  // namespace
+
+void Restore::restore_orders(TableCore& core, const TableImage& image) {
+  TableHeader& header = core.header;
+  const Heap& heap = arena_->heap();
+  const u64 slots = core.items.slots();
+  if (header.dense_block != 0)
+    reorder(heap.block(header.dense_block - 1), slots, image.dense, image.dense_left, &header.dense_count,
+            &header.dense_left);
+  if (static_cast<SamplerKind>(header.remover) == SamplerKind::kUniform && header.remover_block != 0)
+    reorder(heap.block(header.remover_block - 1), slots, image.removed_from, image.removed_left, &header.remover_count,
+            &header.remover_left);
+  OrderList& order = core.items.order();
+  std::vector<u32> free, wanted = image.free;
+  for (u32 slot = order.free_pop(); slot != kNone; slot = order.free_pop()) free.push_back(slot);
+  std::sort(free.begin(), free.end());
+  std::sort(wanted.begin(), wanted.end());
+  for (const u32 slot : free == wanted ? image.free : free) order.free_push(slot);
+  if (free != wanted) damaged("the order of free slots");
+}
+
+void Restore::open(u32 number, i64 min_size, Deadline deadline) {
+  TableCore& core = tables_.at(number).table->core;
+  TableCore::Guard guard(core, deadline);
+  core.header.limiter.min_size = min_size;
+  core.items_came().signal(kMaxClients);
+  core.room_came().signal(kMaxClients);
+}
+
+// -------------------------------------------------------------------------------------------------------------- objects
+
+void Restore::add_objects(SavedFile& file, u32 page, const std::map<std::string, std::pair<u32, i64>>& versions,
+                          Deadline deadline) {
+  RecordHeader record;
+  const std::vector<u8>& head = file.head(page, &record);
+  if (record.kind != RecordKind::kObject || record.codec != 0 || head.size() % sizeof(SavedObject) != 0)
+    damaged("a record holds no objects");
+  const std::vector<u8> body = file.body(record);
+  u64 done = 0;
+  for (u64 at = 0; at < head.size(); at += sizeof(SavedObject)) {
+    SavedObject saved;
+    std::memcpy(&saved, head.data() + at, sizeof saved);
+    if (saved.bytes > body.size() - done) damaged("an object ends behind its record");
+    const auto version = versions.find(std::string(reinterpret_cast<const char*>(saved.id), sizeof saved.id));
+    if (version != versions.end() || (saved.flags & kFlagWeights) == 0)
+      add_object(saved, body.data() + done, version == versions.end() ? nullptr : &version->second, deadline);
+    done += saved.bytes;
+  }
+}
+
+void Restore::add_object(const SavedObject& saved, const u8* bytes, const std::pair<u32, i64>* version,
+                         Deadline deadline) {
+  Draft draft(*arena_, deadline);
+  DraftRequest request;
+  request.bytes = saved.bytes;
+  request.id = version == nullptr ? saved.id : nullptr;
+  request.expires_ns = saved.left_ns == 0 ? 0 : os::boot_ns() + saved.left_ns;
+  std::memcpy(draft.make_block(request, deadline), bytes, saved.bytes);
+  if (version == nullptr) return draft.seal();
+  WeightsEntry& entry = arena_->weights(version->first);
+  const i64 newest = entry.newest.load();
+  entry.newest.store(version->second - 1);
+  Weights(arena_->heap()).publish(version->first, &draft, kMostVersions, deadline);
+  entry.newest.store(newest);
+}
+
+// Versions come newest last, so that each is published as the next one. The numbers of those that are gone stay used.
+u32 Restore::add_weights(const std::string& name, i64 newest, i64 oldest, Deadline deadline) {
+  const u32 entry = Weights(arena_->heap()).entry(name, deadline);
+  const Heap::Guard guard(arena_->heap(), deadline);
+  arena_->weights(entry).newest.store(newest);
+  arena_->weights(entry).oldest.store(oldest);
+  return entry;
+}
+
+}  // namespace di

@@ -1,0 +1,74 @@
+// Makes a store again from what a checkpoint holds: chunks, then the items of each table, objects and weights. The store is new,
+// and its tables let nothing pass until open() (kBeingImported): only this process works on it. What a file says is checked
+// before it is used; damage raises kCorruptData.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "rows/chunks.h"
+#include "snapshot/chunk_file.h"
+
+namespace di {
+
+struct RestoredTable {
+  std::shared_ptr<Table> table;
+  u32 index = 0, generation = 0;  // of the table that was saved
+  u32 pack_rows = 0;              // ChunkPlan::pack_rows
+};
+
+// A file of a checkpoint, open for reading: where its records lie.
+class SavedFile {
+ public:
+  SavedFile(const std::string& path, const Uuid& uuid);
+  // The head of the record at this page; *header: of it.
+  const std::vector<u8>& head(u32 page, RecordHeader* header) const;
+  std::vector<u8> body(const RecordHeader& header);
+  RecordHeader with_body_at(u32 page) const;  // the record whose body begins there
+
+ private:
+  struct Found {
+    RecordHeader header;
+    std::vector<u8> head;
+  };
+  [[noreturn]] void damaged(const std::string& what) const;
+
+  std::string path_;
+  SegmentReader reader_;
+  std::map<u32, Found> records_;  // by page
+  std::map<u32, u32> by_body_page_;
+};
+
+class Restore {
+ public:
+  explicit Restore(std::shared_ptr<Arena> arena) : arena_(std::move(arena)) {}
+
+  u32 add_layout(const std::string& bytes, Deadline deadline);  // as the meta block of a layout lies in a store
+  void add_table(RestoredTable table) { tables_.push_back(std::move(table)); }
+  // A chunk of `rows` rows for these tables, by their numbers here. Its head is the record at `page` of `file`; so is its body,
+  // or it is the record of `stored` whose body begins at `body_page`. Returns its descriptor.
+  u32 add_chunk(SavedFile& file, u32 page, SavedFile* stored, u32 body_page, u32 layout, u32 rows,
+                const std::vector<u32>& tables, Deadline deadline);
+  void link(u32 chunk, u32 next);
+  // The items of a table, whose places name chunks of this store; and what else the image has.
+  void fill(u32 table, const TableImage& image, Deadline deadline);
+  void open(u32 table, i64 min_size, Deadline deadline);  // from now on it lets items pass, as its limiter says
+  // The objects of the record at `page`; of weights: `versions` has the entry and version of each object by its saved id.
+  void add_objects(SavedFile& file, u32 page, const std::map<std::string, std::pair<u32, i64>>& versions,
+                   Deadline deadline);
+  u32 add_weights(const std::string& name, i64 newest, i64 oldest, Deadline deadline);  // its entry
+
+ private:
+  void restore_orders(TableCore& core, const TableImage& image);
+  void add_object(const SavedObject& saved, const u8* bytes, const std::pair<u32, i64>* version, Deadline deadline);
+  std::vector<u8> unpacked(SavedFile& file, const RecordHeader& record, std::vector<u8>* head, bool apart);
+
+  std::shared_ptr<Arena> arena_;
+  std::vector<LayoutInfo> layouts_;
+  std::vector<RestoredTable> tables_;
+  std::vector<u32> chunks_;  // descriptors of those that were made, sorted
+};
+
+}  // namespace di

@@ -1,0 +1,116 @@
+// All of a store at one instant, for a checkpoint: the items of its tables, and which chunks and objects there are.
+//
+// The instant is one hold of all tables' locks, by index, and then the heap's: items are copied to memory of this process, and
+// every chunk and object is held by an entry of this process's ledger (a read of a table, a pin), so that its bytes stay
+// where they are until release(). Nobody waits for what is written afterwards. Killed at any line: the reaper ends the
+// entries; nothing else was changed.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "replay/directory.h"
+
+namespace di {
+
+// The counts of a table that its items do not give.
+struct TableCounts {
+  u64 next_number, rng_counter, epoch, latest_epoch, finished;
+  u64 total_inserts, total_samples, total_removed, total_updates, stale_updates;
+  u64 evicted_for_room, stale_dropped, episodes_cut, groups_dropped;
+  double max_priority;
+};
+
+struct TableImage {
+  u32 index = 0, generation = 0;
+  std::string name, config, schema;
+  TableCounts counts{};
+  LimiterState limiter{};
+  u64 capacity = 0, max_bytes = 0;
+  double alpha = 1, beta = 1;
+  i64 max_staleness = -1;
+  std::vector<Item> items;               // by slot
+  std::vector<u32> dense, removed_from;  // the dense sets of sampler and remover, in their order (slot_sets.h)
+  u64 dense_left = 0, removed_left = 0;
+  std::vector<u32> free;   // free slots, in the order in which they are used again
+  std::vector<u64> draws;  // keys of draws that were not delivered, one for each
+};
+
+struct ChunkImage {
+  u64 uid = 0;
+  u32 chunk = 0;  // its descriptor
+  u32 layout = 0, rows = 0;
+  u32 next = kNone;  // descriptor of the lane's next chunk
+  u32 closed = 0;
+  u32 late = 0;  // 1: it has late columns, whose values were copied at the instant
+  // The copy of its body on disk, by the last look: number of the file, first page, bytes there; stored_bytes 0: there is none.
+  u32 file = 0, page = 0;
+  u64 stored_bytes = 0;
+  u32 codec = 0;
+  u32 entry = kNone;  // of the ledger; kNone: no longer held
+  u32 table = 0;      // number of the image of the table whose read holds it
+};
+
+struct ObjectImage {
+  Id id{};
+  u64 bytes = 0, expires_ns = 0;  // by the clock of os::boot_ns()
+  u32 descriptor = 0, flags = 0, entry = kNone;
+};
+
+struct WeightsImage {
+  std::string name;
+  i64 newest = 0, oldest = 0;
+};
+
+class Snapshot {
+ public:
+  Snapshot(std::shared_ptr<Arena> arena, Deadline deadline);
+  ~Snapshot();  // lets go of what is still held, if the locks are soon available; else it stays until this process ends
+  Snapshot(const Snapshot&) = delete;
+  Snapshot& operator=(const Snapshot&) = delete;
+
+  Arena& arena() const { return *arena_; }
+  const std::vector<TableImage>& tables() const { return images_; }
+  const std::vector<ChunkImage>& chunks() const { return chunks_; }
+  const std::vector<ObjectImage>& objects() const { return objects_; }
+  const std::vector<WeightsImage>& weights() const { return weights_; }
+  u64 next_uid() const { return next_uid_; }
+  u64 held_ns() const { return held_ns_; }  // how long all locks were held
+
+  // Looks again which bodies have a copy on disk: their place.
+  void find_copies(Deadline deadline);
+  // Lets go of these chunks, by their numbers. When it throws, some of them are still held.
+  void release(std::span<const u32> numbers, Deadline deadline);
+  void release_all(Deadline deadline);
+  // The head of a chunk as of the instant.
+  std::vector<u8> head_of(const ChunkImage& chunk) const;
+
+ private:
+  using Tables = std::vector<std::shared_ptr<Table>>;
+  bool take(Deadline deadline);  // false: there was too little room for what is there now
+  void reserve(Deadline deadline);
+  void copy_table(Table& table, TableImage* image) DI_UNCHECKED;
+  void copy_draws();
+  bool hold_all() DI_UNCHECKED;
+  bool hold_chunk(u32 chunk) DI_UNCHECKED;
+  bool hold_object(u32 descriptor) DI_UNCHECKED;
+  void copy_late(const ChunkImage& chunk);
+  u32 take_entry();
+  void forget();
+
+  std::shared_ptr<Arena> arena_;
+  Heap& heap_;
+  Tables tables_;
+  std::vector<TableImage> images_;
+  std::vector<u32> image_of_;  // by index of the table; kNone: none
+  std::vector<ChunkImage> chunks_;
+  std::vector<ObjectImage> objects_;
+  std::vector<WeightsImage> weights_;
+  std::vector<std::pair<u32, std::vector<u8>>> late_heads_;  // by descriptor, sorted
+  std::vector<u32> spare_;                                   // entries of the ledger
+  u64 next_uid_ = 0, held_ns_ = 0;
+  u64 fork_generation_;
+};
+
+}  // namespace di

@@ -1,0 +1,45 @@
+"""`di-store restore`: a store from a checkpoint."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+import di_store
+from di_store.base.errors import StoreClosed
+from di_store.cli.common import Stop, json_option, print_json, progress_bar, usage_errors
+from di_store.cli.hold import LOOK_SECONDS
+from di_store.opening import check_held
+
+
+@click.command(short_help="Make a store from a checkpoint, and hold it.")
+@click.argument("path", type=click.Path(exists=True, file_okay=False))
+@click.argument("name")
+@click.option("--memory", default="25%", show_default=True, help="Cap of the store.")
+@click.option("--disk", default=None, help="Folder for what memory does not hold.")
+@click.option("--disk-capacity", default=None, help="Bytes that its files may take, such as 100GiB.")
+@json_option
+def restore(path: str, name: str, memory: str, disk: str | None, disk_capacity: str | None, as_json: bool) -> None:
+    """Make the store NAME from the checkpoint in PATH, and hold it until Ctrl-C or SIGTERM.
+
+    Programs attach to it as to any other; it lives as long as some process holds it.
+    """
+    with Stop().installed() as stop:
+        with usage_errors(), progress_bar("reading", as_json) as show:
+            store = di_store.restore(path, name, memory=memory, disk=disk, disk_capacity=disk_capacity, progress=show)
+        tables = store.stats()["tables"]
+        if as_json:
+            print_json(
+                {"name": name, "pid": os.getpid(), "tables": {key: each["size"] for key, each in tables.items()}}
+            )
+        else:
+            each = ", ".join(f"{key!r} with {table['size']:,} items" for key, table in tables.items()) or "no tables"
+            click.echo(f"store {name!r}: {each}; pid {os.getpid()} holds it until Ctrl-C or SIGTERM")
+        try:
+            while not stop.wait(LOOK_SECONDS):
+                check_held(store)
+        except StoreClosed:
+            click.echo(f"store {name!r} was removed, nothing is left to hold", err=True)
+        finally:
+            store.close()

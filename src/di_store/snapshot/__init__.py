@@ -1,0 +1,1 @@
+"""Checkpoints of a whole store, and stores made from them."""

@@ -1,0 +1,255 @@
+"""Fills a new store from a checkpoint."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from di_store import _core
+from di_store._core import ITEM_BYTES
+from di_store.base.dtypes import Array
+from di_store.base.errors import CorruptData
+from di_store.checkpoint.folder import MANIFEST, Folder
+from di_store.columns.schema import Schema
+from di_store.lowering.reserve import make_room, needs_without_rows, table_needs
+from di_store.lowering.shape import UNLIMITED, limiter_numbers, table_shape
+from di_store.policy.options import TableOptions, check_options
+from di_store.policy.samplers import Fifo, Lifo, MaxHeap, MinHeap
+from di_store.policy.settings import Settings
+from di_store.replay.handle import TableHandle
+from di_store.replay.importing import closed_limiter
+from di_store.runtime.waits import CALL_SECONDS
+from di_store.session import Session
+from di_store.snapshot.form import NOWHERE, Manifest, TableState, damaged
+from di_store.snapshot.items import ITEM_WORDS
+from di_store.snapshot.taking import Progress, read_chunks, read_items
+
+assert ITEM_BYTES == ITEM_WORDS * 8
+CHOICES = ("capacity", "limiter", "max_bytes", "compress")
+"""What `restore(tables=)` may change of a table."""
+_STATE, _NUMBER, _PRIORITY, _PLACE, _SPAN = 0, 1, 2, 4, 5  # words of an item (native/base/item.h)
+_GENERATIONS = 2**28
+
+
+def read_manifest(path: str | os.PathLike[str]) -> tuple[Folder, Manifest]:
+    """The checkpoint in a folder.
+
+    Raises:
+        CorruptData, LayoutMismatch: there is none, or it cannot be read.
+    """
+    folder = Folder(path)
+    text = folder.small(MANIFEST)
+    if text is None:
+        raise CorruptData(
+            f"{folder.path!r} holds no checkpoint: there is no {MANIFEST} in it", remedy="give its folder"
+        )
+    return folder, Manifest.unpack(folder.at(MANIFEST), text)
+
+
+class _Table:
+    """A table of a checkpoint: what it is restored as, and its items."""
+
+    def __init__(self, folder: Folder, state: TableState, chosen: Mapping[str, Any]) -> None:
+        self.state, self.chosen = state, chosen
+        own = Settings.from_text(state.config)
+        capacity = None if state.capacity >= UNLIMITED else state.capacity
+        most = None if state.max_bytes >= UNLIMITED else state.max_bytes
+        plain = {name: getattr(own, name) for name in TableOptions.__dataclass_fields__ if name != "durability"}
+        plain |= {"capacity": capacity, "max_bytes": most, **chosen}
+        self.settings = check_options(TableOptions(**plain, durability="memory"), own.seed)
+        image = read_items(folder, state.states)
+        self.items: Array = image.pop("items").reshape(-1, ITEM_WORDS).copy()
+        self.image: dict[str, Any] = image
+        self._evict()
+
+    @property
+    def present(self) -> Array:
+        """Slots of the items that are not free."""
+        return np.flatnonzero(self.items[:, _STATE] & 15)
+
+    def _evict(self) -> None:
+        """Of more items than the new capacity admits, those go that the remover picks."""
+        capacity, slots = self.settings.capacity, self.present
+        if capacity is None or len(slots) <= capacity or self.settings.queued:
+            return
+        numbers, priorities = self.items[slots, _NUMBER], self.items[slots, _PRIORITY].view(np.float64)
+        remover = self.settings.remover
+        if isinstance(remover, Fifo):
+            order = np.argsort(numbers)
+        elif isinstance(remover, Lifo):
+            order = np.argsort(numbers)[::-1]
+        elif isinstance(remover, (MinHeap, MaxHeap)):
+            order = np.lexsort((numbers, priorities if isinstance(remover, MinHeap) else -priorities))
+        else:
+            order = np.random.default_rng(self.settings.seed).permutation(len(slots))
+        gone = slots[order[: len(slots) - capacity]]
+        generation = (self.items[gone, _STATE] >> np.uint64(4)) + np.uint64(1)
+        self.items[gone] = 0
+        self.items[gone, _STATE] = (generation % np.uint64(_GENERATIONS)) << np.uint64(4)
+        for name, left in (("dense", "dense_left"), ("removed_from", "removed_left")):
+            self.image[name] = self.image[name][~np.isin(self.image[name], gone)]
+            self.image[left] = len(self.image[name])
+        self.image["free"] = np.concatenate([self.image["free"], gone.astype(np.uint32)])
+
+    def create(self, session: Session, seconds: float) -> TableHandle:
+        """Make the table. Nothing passes its limiter until it is filled."""
+        arena, state, settings = session.arena, self.state, self.settings
+        if settings.schema is None:
+            needed = needs_without_rows(settings)
+        else:
+            needed = table_needs(settings, settings.schema, settings.capacity)
+        make_room(arena, state.name, needed, seconds)
+        shape = table_shape(settings, state.name, needed.reserve, needed.item_bytes)
+        shape["slots"] = max(shape["slots"], len(self.items))
+        shape["limiter"] = closed_limiter(settings.limiter)
+        handle = TableHandle(arena, _core.Table.create(arena, shape, seconds), session.versions)
+        if settings.schema is None and state.schema:
+            self._declare(handle, seconds)
+        else:
+            handle.publish_layout(seconds)
+        return handle
+
+    def _declare(self, handle: TableHandle, seconds: float) -> None:
+        if handle.opaque:
+            handle.reserve_opaque(1024, seconds)
+        else:
+            handle.declare(Schema.from_plain(msgspec.json.decode(self.state.schema)), seconds)
+
+    def filled(self, slots: int, descriptors: Array) -> dict[str, Any]:
+        """The image for a table of so many slots, whose items name the chunks of this store.
+
+        Args:
+            slots: of the table, at least as many as were saved.
+            descriptors: by descriptor of the saved store; `NOWHERE`: none.
+        """
+        items = np.zeros((slots, ITEM_WORDS), np.uint64)
+        items[: len(self.items)] = self.items
+        present = self.present
+        places = items[present, _PLACE]
+        chunks = descriptors[(places >> np.uint64(32)).astype(np.int64)].astype(np.uint64)
+        items[present, _PLACE] = (chunks << np.uint64(32)) | (places & np.uint64(0xFFFFFFFF))
+        state, more = self.state, np.arange(len(self.items), slots, dtype=np.uint32)
+        image = {"dense_left": state.dense_left, "removed_left": state.removed_left} | self.image
+        image |= {name: getattr(state, name) for name in ("alpha", "beta", "max_staleness", "counts", "limiter")}
+        return image | {"items": items.reshape(-1), "free": np.concatenate([self.image["free"], more])}
+
+
+class Filling:
+    """A checkpoint that is read into a new store."""
+
+    def __init__(self, folder: Folder, manifest: Manifest, tables: Mapping[str, Mapping[str, Any]]) -> None:
+        self._folder, self._manifest = folder, manifest
+        names = [state.name for state in manifest.tables]
+        for name, chosen in tables.items():
+            if name not in names:
+                raise ValueError(f"tables={{{name!r}: …}}: the checkpoint has tables {names}")
+            if wrong := sorted(set(chosen) - set(CHOICES)):
+                raise ValueError(
+                    f"tables={{{name!r}: {{{wrong[0]!r}: …}}}}: a restored table may get {', '.join(CHOICES)}"
+                )
+        self._tables = [_Table(folder, state, tables.get(state.name, {})) for state in manifest.tables]
+        self._chunks = read_chunks(folder, manifest)
+        self._files: dict[int, _core.SavedFile] = {}
+
+    def fill(self, session: Session, progress: Progress | None) -> None:
+        """Make tables, rows, items, objects and weights."""
+        seconds = CALL_SECONDS
+        restore = _core.Restore(session.arena, self._manifest.next_stream, seconds)
+        self._objects(restore, seconds)
+        handles = [table.create(session, seconds) for table in self._tables]
+        for handle, table in zip(handles, self._tables, strict=True):
+            pack_rows = table.settings.pack_rows
+            restore.add_table(handle.native, table.state.index, table.state.generation, pack_rows)
+        layouts = [restore.add_layout(layout, seconds) for layout in self._manifest.layouts]
+        descriptors = self._rows(restore, layouts, progress, seconds)
+        for number, (handle, table) in enumerate(zip(handles, self._tables, strict=True)):
+            image = table.filled(int(handle.native.stats()["slots"]), descriptors)
+            restore.fill(number, image, seconds)
+            if "limiter" in table.chosen:
+                handle.native.configure(limiter_numbers(table.settings.limiter), None, ..., None, seconds)
+            else:
+                restore.open(number, int(table.state.limiter["min_size"]), seconds)
+
+    def _file(self, number: int) -> _core.SavedFile:
+        if number not in self._files:
+            segments = self._manifest.segments
+            if number >= len(segments):
+                raise damaged(self._folder.path, "names files that it does not have")
+            segment = segments[number]
+            self._files[number] = _core.SavedFile(self._folder.at(segment.file), bytes.fromhex(segment.uuid))
+        return self._files[number]
+
+    # -- rows ---------------------------------------------------------------------------------------------------
+
+    def _rows(self, restore: _core.Restore, layouts: list[int], progress: Progress | None, seconds: float) -> Array:
+        """Make the chunks that items need. Their descriptors, by those of the saved store."""
+        chunks = self._chunks
+        used = self._used()
+        made = np.full(len(chunks["uid"]), NOWHERE, np.uint32)
+        order = [number for number in np.argsort(chunks["uid"], kind="stable").tolist() if used[number]]
+        for done, number in enumerate(order):
+            body = int(chunks["body_segment"][number])
+            layout = int(chunks["layout"][number])
+            if layout >= len(layouts):
+                raise damaged(self._folder.path, "has rows of an unknown layout")
+            made[number] = restore.add_chunk(
+                self._file(int(chunks["segment"][number])),
+                int(chunks["page"][number]),
+                None if body == NOWHERE else self._file(body),
+                int(chunks["body_page"][number]),
+                layouts[layout],
+                int(chunks["rows"][number]),
+                used[number],
+                seconds,
+            )
+            if progress is not None:
+                progress(done + 1, len(order))
+        descriptors = np.full(int(chunks["chunk"].max(initial=0)) + 1, NOWHERE, np.uint32)
+        descriptors[chunks["chunk"]] = made
+        for number in order:
+            following = int(chunks["next"][number])
+            if following < len(descriptors) and descriptors[following] != NOWHERE:
+                restore.link(int(made[number]), int(descriptors[following]))
+        return descriptors
+
+    def _used(self) -> list[list[int]]:
+        """By chunk: the tables that have items in it."""
+        chunks = self._chunks
+        number_of = np.full(max(int(chunks["chunk"].max(initial=0)) + 2, 2), -1, np.int64)
+        number_of[chunks["chunk"]] = np.arange(len(chunks["chunk"]))
+        following = number_of[np.minimum(chunks["next"], len(number_of) - 1)]
+        rows = chunks["rows"].astype(np.int64)
+        used: list[list[int]] = [[] for _ in rows]
+        for table_number, table in enumerate(self._tables):
+            items = table.items[table.present]
+            place = items[:, _PLACE]
+            first = (place >> np.uint64(32)).astype(np.int64)
+            at = np.where(first < len(number_of), number_of[np.minimum(first, len(number_of) - 1)], -1)
+            left = (place & np.uint64(0xFFFFFFFF)).astype(np.int64)
+            left += ((items[:, _SPAN] >> np.uint64(32)) & np.uint64(0xFFFFF)).astype(np.int64)
+            seen = np.zeros(len(rows), bool)
+            steps = 0
+            while len(at):
+                if (at < 0).any() or (steps := steps + 1) > len(rows):
+                    raise CorruptData(f"the checkpoint in {self._folder.path!r} lacks rows of its items")
+                seen[at] = True
+                left = left - rows[at]
+                more = left > 0
+                at, left = following[at[more]], left[more]
+            for number in np.flatnonzero(seen).tolist():
+                used[number].append(table_number)
+        return used
+
+    # -- objects ------------------------------------------------------------------------------------------------
+
+    def _objects(self, restore: _core.Restore, seconds: float) -> None:
+        versions: dict[bytes, tuple[int, int]] = {}
+        for weights in self._manifest.weights:
+            entry = restore.add_weights(weights.name, weights.newest, weights.oldest, seconds)
+            versions |= {bytes.fromhex(id_): (entry, version) for version, id_ in weights.versions}
+        for segment, page in self._manifest.objects:
+            restore.add_objects(self._file(segment), page, versions, seconds)

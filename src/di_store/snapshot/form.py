@@ -1,0 +1,187 @@
+"""What a checkpoint of a store consists of: the manifest and the files that it names. See docs/store_checkpoints.md."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from di_store import _core
+from di_store.base.dtypes import Array
+from di_store.base.errors import CorruptData, LayoutMismatch
+
+FORMAT = "di-store store checkpoint"
+VERSION = 1
+REMEDY = "restore another checkpoint, or make this one again"
+
+
+def damaged(path: str, why: str) -> CorruptData:
+    """The error of a file that is damaged, or none of ours."""
+    return CorruptData(f"{path!r} {why}", remedy=REMEDY)
+
+
+class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A file of arrays: its name, bytes, and CRC-32C of all of it."""
+
+    file: str
+    bytes: int
+    crc: int
+
+
+class Segment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A file of rows or objects (docs/segment_format.md).
+
+    Attributes:
+        file: its name.
+        uuid: 32 hexadecimal digits; of the checkpoint, or of the folder that the store has for its disk tier.
+        bytes: of the file, if it was written for a checkpoint; 0: it is one of the store's own files.
+        records: in it, where `bytes` is not 0.
+    """
+
+    file: str
+    uuid: str
+    bytes: int
+    records: int
+
+
+class TableState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A table: its settings as they were at its creation, what has changed since, and where its items are.
+
+    Attributes:
+        index, generation: by which heads of chunks name it.
+        states: of `items`: all of them, then what changed from checkpoint to checkpoint.
+    """
+
+    name: str
+    index: int
+    generation: int
+    config: str
+    schema: str
+    capacity: int
+    max_bytes: int
+    alpha: float
+    beta: float | None
+    max_staleness: int
+    counts: dict[str, int | float]
+    limiter: dict[str, int | float]
+    dense_left: int
+    removed_left: int
+    states: list[State]
+
+
+class WeightsState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Published weights: the numbers of versions, and the saved ids of those that are there, in hexadecimal digits."""
+
+    name: str
+    newest: int
+    oldest: int
+    versions: list[tuple[int, str]]
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The manifest.
+
+    Attributes:
+        number: of the checkpoint, from 1 on in this folder.
+        made: seconds since 1970.
+        store: uuid of the store; only its own next checkpoint adds to this one.
+        uuid: of the files that were written for checkpoints in this folder, 32 hexadecimal digits.
+        next_segment: number of the next such file.
+        chunks: `CHUNKS`, by chunk.
+        objects: segment and page of each record of objects.
+        layouts: how rows lie in chunks, as `CHUNKS` numbers them.
+    """
+
+    number: int
+    made: float
+    store: str
+    name: str
+    seed: int
+    uuid: str
+    next_segment: int
+    next_stream: int
+    next_uid: int
+    tables: list[TableState]
+    weights: list[WeightsState]
+    segments: list[Segment]
+    chunks: State
+    objects: list[tuple[int, int]]
+    layouts: list[bytes]
+
+    def files(self) -> set[str]:
+        """Names of all files that it needs."""
+        states = [state for table in self.tables for state in table.states]
+        return {each.file for each in [self.chunks, *states]} | {segment.file for segment in self.segments}
+
+    def pack(self) -> bytes:
+        """Its text: one JSON object."""
+        plain: dict[str, Any] = {"format": FORMAT, "version": VERSION, **msgspec.to_builtins(self)}
+        plain["crc"] = _core.crc32c(msgspec.json.encode(plain))
+        return msgspec.json.format(msgspec.json.encode(plain), indent=1) + b"\n"
+
+    @classmethod
+    def unpack(cls, path: str, text: bytes) -> Manifest:
+        """The manifest of a text.
+
+        Raises:
+            CorruptData: it is none, or damaged. LayoutMismatch: of another version.
+        """
+        try:
+            plain: Any = msgspec.json.decode(text)
+        except ValueError:
+            raise damaged(path, "is no manifest of a checkpoint, or is damaged") from None
+        form = plain.get("format") if isinstance(plain, dict) else None
+        if form == "di-store checkpoint":
+            raise CorruptData(f"{path!r} is the checkpoint of a tree", remedy="read it with di_store.load()")
+        if form != FORMAT:
+            raise damaged(path, "is no manifest of a checkpoint, or is damaged")
+        if plain.pop("version", None) != VERSION:
+            text_ = f"{path!r} has another version of the format, this process reads {VERSION}"
+            raise LayoutMismatch(text_, remedy="use the version of di-store that wrote it")
+        crc = plain.pop("crc", None)
+        del plain["format"]
+        if crc != _core.crc32c(msgspec.json.encode({"format": FORMAT, "version": VERSION, **plain})):
+            raise damaged(path, "differs from its checksum")
+        try:
+            made = msgspec.convert(plain, cls)
+        except msgspec.ValidationError as error:
+            raise damaged(path, f"is no manifest: {error}") from None
+        if any("/" in name or name.startswith(".") for name in made.files()):
+            raise damaged(path, "names files outside its folder")
+        return made
+
+
+CHUNKS = {
+    "uid": np.uint64,
+    "chunk": np.uint32,
+    "next": np.uint32,
+    "layout": np.uint32,
+    "rows": np.uint32,
+    "closed": np.uint32,
+    "head_crc": np.uint32,
+    "segment": np.uint32,
+    "page": np.uint32,
+    "body_segment": np.uint32,
+    "body_page": np.uint32,
+}
+"""Arrays of the file of chunks. `segment`, `page`: where the record with the head is; `body_segment` and `body_page`:
+where the body begins, if it is another record's; else `NOWHERE`. `head_crc`: of the head, if it may change (late
+columns)."""
+NOWHERE = 2**32 - 1
+
+
+def pack_arrays(arrays: dict[str, Array]) -> bytes:
+    """A file of arrays: a msgpack map of each name to the values' dtype and bytes."""
+    return msgspec.msgpack.encode({name: (array.dtype.str, array.tobytes()) for name, array in arrays.items()})
+
+
+def unpack_arrays(path: str, state: State, text: bytes, dtypes: dict[str, Any]) -> dict[str, Array]:
+    """The arrays of a file. Raises CorruptData when they are not what was written."""
+    if len(text) != state.bytes or _core.crc32c(text) != state.crc:
+        raise damaged(path, "differs from its checksum")
+    try:
+        plain = msgspec.msgpack.decode(text, type=dict[str, tuple[str, bytes]])
+        return {name: np.frombuffer(plain[name][1], dtype) for name, dtype in dtypes.items()}
+    except (msgspec.DecodeError, KeyError, ValueError):
+        raise damaged(path, "does not hold what the manifest says") from None

@@ -1,0 +1,468 @@
+"""`Store.checkpoint`."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import secrets
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from di_store import _core
+from di_store.base.dtypes import Array
+from di_store.base.errors import CorruptData, LayoutMismatch, StoreError, Timeout
+from di_store.checkpoint.folder import MANIFEST, Folder
+from di_store.runtime.waits import CALL_SECONDS, Wait, lock_seconds
+from di_store.session import Session
+from di_store.snapshot import items
+from di_store.snapshot.form import (
+    CHUNKS,
+    NOWHERE,
+    Manifest,
+    Segment,
+    State,
+    TableState,
+    WeightsState,
+    pack_arrays,
+    unpack_arrays,
+)
+
+LOCK = "checkpoint.lock"
+SEGMENT_BYTES = 64 << 20
+PAGE = 4096
+THREADS = 4
+"""Each copies and sums up the next rows while others wait for the disk."""
+_BATCH_BYTES = 8 << 20
+"""Of objects that are written together; and of rows that are let go together once they are written."""
+_OURS = ("items-", "chunks-", "segment-", "disk-")
+
+Progress = Callable[[int, int], None]
+"""Called with the bytes of rows and objects that are written, and of all that will be."""
+
+
+def checkpoint(
+    session: Session, path: str | os.PathLike[str], timeout: float | None, progress: Progress | None
+) -> None:
+    """`Store.checkpoint`."""
+    arena, seconds = session.arena, lock_seconds(timeout)
+    folder = Folder(path)
+    folder.make()
+    with _locked(folder, timeout):
+        before = _before(folder, arena)
+        _clean(folder)
+        if arena.tiered:
+            _write_to_disk(arena, seconds)  # ahead: so that the snapshot holds little in memory
+        snapshot = _core.Snapshot(arena, seconds)
+        try:
+            made = _Checkpoint(session, folder, snapshot, before, progress, seconds).write()
+        finally:
+            snapshot.close(CALL_SECONDS)
+        folder.write(MANIFEST, made.pack())
+        _clean(folder)
+
+
+@contextmanager
+def _locked(folder: Folder, timeout: float | None) -> Iterator[None]:
+    """Hold the folder's lock: one checkpoint at a time is made there. The kernel drops it with the process."""
+    descriptor = os.open(folder.at(LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        wait = Wait(None, timeout, "checkpoint")
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if wait.left <= 0:
+                    text = f"another process makes a checkpoint in {folder.path!r}"
+                    raise Timeout(
+                        text, "it holds the file " + LOCK + "; raise timeout=, or choose another folder"
+                    ) from None
+            wait.sleep(0.05, "another process makes a checkpoint there")
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _before(folder: Folder, arena: _core.Arena) -> Manifest | None:
+    """The checkpoint that this one adds to; None: it begins anew, as there is none, or of another store."""
+    found = _readable(folder)
+    return found if found is not None and found.store == arena.stats()["uuid"] else None
+
+
+def _readable(folder: Folder) -> Manifest | None:
+    """The folder's checkpoint; None: there is none that this version can read. StoreError: the folder holds a tree."""
+    text = folder.small(MANIFEST)
+    try:
+        return None if text is None else Manifest.unpack(folder.at(MANIFEST), text)
+    except CorruptData as error:
+        if b'"di-store checkpoint"' not in (text or b""):
+            return None
+        why = f"{folder.path!r} holds a tree saved by di_store.save()"
+        raise StoreError(why, remedy="choose another folder") from error
+    except LayoutMismatch:
+        return None
+
+
+def _ours(folder: Folder) -> list[str]:
+    return [name for name in os.listdir(folder.path) if name.startswith(_OURS)]
+
+
+def _clean(folder: Folder) -> None:
+    """Remove files that the manifest does not name, which interrupted checkpoints and those before have left."""
+    found = _readable(folder)
+    if found is None and folder.small(MANIFEST) is not None:
+        return  # of another version, perhaps
+    names = set() if found is None else found.files()
+    for name in _ours(folder):
+        if name not in names:
+            folder.remove(name)
+
+
+def _next_number(folder: Folder) -> int:
+    """Number of the next file of rows: above all that are there."""
+    numbers = [int(name[8:], 16) for name in _ours(folder) if re.fullmatch(r"segment-[0-9a-f]{8}", name)]
+    return max(numbers, default=0) + 1
+
+
+def _write_to_disk(arena: _core.Arena, seconds: float) -> None:
+    """Write copies of bodies while there are some that lack one, and the disk has room."""
+    while arena.write_to_disk(seconds):
+        pass
+
+
+class _Checkpoint:
+    """One checkpoint that is being made."""
+
+    def __init__(
+        self,
+        session: Session,
+        folder: Folder,
+        snapshot: _core.Snapshot,
+        before: Manifest | None,
+        progress: Progress | None,
+        seconds: float,
+    ) -> None:
+        self._session, self._folder, self._snapshot, self._before = session, folder, snapshot, before
+        self._progress = progress
+        self._seconds = seconds
+        self._arena = session.arena
+        self._uuid = secrets.token_hex(16) if before is None else before.uuid
+        self._number = 1 if before is None else before.number + 1
+        self._next = max(_next_number(folder), 1 if before is None else before.next_segment)
+        self._segments: dict[str, Segment] = {}
+        self._done = self._bytes = 0
+        self._lock = threading.Lock()  # of what the writing threads share
+
+    def write(self) -> Manifest:
+        """Write all files but the manifest."""
+        snapshot = self._snapshot
+        tables = [self._table(image) for image in snapshot.tables()]
+        chunks, layouts = self._chunks()
+        objects = self._objects()
+        segments = list(self._segments.values())
+        numbers = {segment.file: number for number, segment in enumerate(segments)}
+        for name in ("segment", "body_segment"):
+            chunks[name] = np.array([NOWHERE if not file else numbers[file] for file in chunks[name]], np.uint32)
+        state = self._state("chunks", {name: np.asarray(chunks[name], dtype) for name, dtype in CHUNKS.items()})
+        self._folder.sync()
+        return Manifest(
+            number=self._number,
+            made=time.time(),
+            store=self._arena.stats()["uuid"],
+            name=self._session.name,
+            seed=self._session.seed,
+            uuid=self._uuid,
+            next_segment=self._next,
+            next_stream=snapshot.next_stream,
+            next_uid=snapshot.next_uid,
+            tables=tables,
+            weights=[
+                WeightsState(name, newest, oldest, [(version, id.hex()) for version, id in versions])
+                for name, newest, oldest, versions in snapshot.weights()
+            ],
+            segments=segments,
+            chunks=state,
+            objects=[(numbers[file], page) for file, page in objects],
+            layouts=layouts,
+        )
+
+    # -- items --------------------------------------------------------------------------------------------------
+
+    def _state(self, kind: str, arrays: dict[str, Array]) -> State:
+        """Write a file of arrays."""
+        text = pack_arrays(arrays)
+        name = f"{kind}-{self._number:08x}-{secrets.token_hex(4)}"
+        with open(self._folder.at(name), "wb") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        return State(name, len(text), _core.crc32c(text))
+
+    def _table(self, image: dict[str, Any]) -> TableState:
+        """Write the items of a table: what has changed, if that is less than half of all that lies there already."""
+        states = self._states_before(image)
+        arrays = items.whole(image)
+        if states:
+            found = items.changes(image, read_items(self._folder, states))
+            size = sum(array.nbytes for array in found.values())
+            if size + sum(state.bytes for state in states[1:]) <= states[0].bytes // 2:
+                arrays = found
+            else:
+                states = []
+        plain = {name: value for name, value in image.items() if name in TableState.__struct_fields__}
+        return TableState(**plain, states=[*states, self._state("items", arrays)])
+
+    def _states_before(self, image: dict[str, Any]) -> list[State]:
+        key = (image["name"], image["index"], image["generation"])
+        for table in () if self._before is None else self._before.tables:
+            if (table.name, table.index, table.generation) == key:
+                return table.states
+        return []
+
+    # -- rows ---------------------------------------------------------------------------------------------------
+
+    def _chunks(self) -> tuple[dict[str, Any], list[bytes]]:
+        """Write heads and bodies of chunks that the checkpoint before lacks. `CHUNKS`, with names of files."""
+        snapshot = self._snapshot
+        if self._arena.tiered:
+            _write_to_disk(self._arena, self._seconds)
+            snapshot.find_copies(self._seconds)
+        chunks: dict[str, Any] = snapshot.chunks()
+        count = len(chunks["uid"])
+        late = np.flatnonzero(chunks["late"]).astype(np.uint32)
+        chunks["head_crc"] = np.zeros(count, np.uint32)
+        chunks["head_crc"][late] = snapshot.head_crcs(late)
+        for name, empty in (("segment", ""), ("page", 0), ("body_segment", ""), ("body_page", 0)):
+            chunks[name] = [empty] * count
+        fresh = self._take_over(chunks)
+        self._link(chunks, fresh)
+        self._write_chunks(chunks, fresh)
+        indexes = np.unique(chunks["layout"])
+        layouts = [snapshot.layout(int(index)) for index in indexes]
+        chunks["layout"] = np.searchsorted(indexes, chunks["layout"])
+        return chunks, layouts
+
+    def _take_over(self, chunks: dict[str, Any]) -> list[int]:
+        """Find chunks in the files of the checkpoint before. Returns the numbers of the others, oldest first."""
+        before = self._before
+        order: list[int] = np.argsort(chunks["uid"], kind="stable").tolist()
+        if before is None or self._snapshot.next_uid - before.next_uid >= 2**31:
+            return order
+        old = read_chunks(self._folder, before)
+        known = {uid: at for at, uid in enumerate(old["uid"].tolist())}
+        names = [segment.file for segment in before.segments]
+        same: dict[int, int] = {}
+        for number, uid in enumerate(chunks["uid"].tolist()):
+            at = known.get(uid)
+            if at is None or not chunks["closed"][number]:
+                continue
+            if all(old[name][at] == chunks[name][number] for name in ("rows", "closed", "head_crc")):
+                same[number] = at
+        used = np.bincount(old["segment"][list(same.values())], minlength=len(names)) if same else ()
+        sparse = {
+            number
+            for number, segment in enumerate(before.segments)
+            if segment.records and len(used) and used[number] * 2 < segment.records
+        }
+        for number, at in list(same.items()):
+            segment, body = int(old["segment"][at]), int(old["body_segment"][at])
+            if segment in sparse:
+                del same[number]
+                continue
+            chunks["segment"][number], chunks["page"][number] = names[segment], int(old["page"][at])
+            self._segments[names[segment]] = before.segments[segment]
+            if body != NOWHERE:
+                chunks["body_segment"][number], chunks["body_page"][number] = names[body], int(old["body_page"][at])
+                self._segments[names[body]] = before.segments[body]
+        return [number for number in order if number not in same]
+
+    def _link(self, chunks: dict[str, Any], fresh: list[int]) -> None:
+        """Give the checkpoint the files of the disk tier in which fresh chunks have their bodies, and let those go."""
+        stored = [number for number in fresh if chunks["stored"][number]]
+        fresh.sort(key=lambda number: not chunks["stored"][number])  # of these only heads are written: they come first
+        files: dict[int, str] = {}
+        for number in stored:
+            file = int(chunks["file"][number])
+            if file not in files:
+                files[file] = self._linked(file)
+            chunks["body_segment"][number], chunks["body_page"][number] = (
+                files[file],
+                int(chunks["stored_page"][number]),
+            )
+        self._release([number for number in range(len(chunks["uid"])) if number not in set(fresh)])
+
+    def _linked(self, number: int) -> str:
+        path = os.path.join(self._arena.disk, f"segment-{number:08x}")
+        name = f"disk-{number:08x}-{os.stat(path).st_ino:x}"
+        to = self._folder.at(name)
+        if not os.path.exists(to):
+            try:
+                os.link(path, to)
+            except OSError:  # another filesystem, or one without hard links
+                shutil.copyfile(path, to + ".partial")
+                os.replace(to + ".partial", to)
+        descriptor = os.open(to, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fdatasync(descriptor)
+        finally:
+            os.close(descriptor)
+        self._segments[name] = Segment(name, self._arena.disk_uuid, 0, 0)
+        return name
+
+    def _write_chunks(self, chunks: dict[str, Any], fresh: list[int]) -> None:
+        """Write heads, and bodies that are not linked, by several threads; what is written is let go."""
+        snapshot = self._snapshot
+        bodies = [not chunks["body_segment"][number] for number in fresh]
+        sizes = [_core.ChunkFile.bytes_of_chunk(snapshot, *each) for each in zip(fresh, bodies, strict=True)]
+        self._bytes, self._done = sum(sizes), 0
+
+        def write(file: SegmentFiles, part: slice) -> None:
+            for number, body, size in zip(fresh[part], bodies[part], sizes[part], strict=True):
+                add = partial(_core.ChunkFile.add_chunk, snapshot=snapshot, number=number, body=body)
+                chunks["segment"][number], chunks["page"][number] = file.add(add, size)
+            self._release(fresh[part])
+            with self._lock:
+                self._done += sum(sizes[part])
+                if self._progress is not None:
+                    self._progress(self._done, self._bytes)
+
+        self._write_parts(list(_parts(sizes)), sum(sizes), write)
+
+    def _write_parts(self, parts: list[slice], total: int, write: Callable[[SegmentFiles, slice], None]) -> None:
+        """Call `write` for each part, in their order, from `THREADS` threads with a file each."""
+        threads = min(THREADS, len(parts))
+        if not threads:
+            return
+        waiting = iter(parts)
+        most = min(SEGMENT_BYTES, total // threads)
+
+        def work() -> None:
+            file = SegmentFiles(self._folder.path, self._uuid, self._segments, self._number_file, most)
+            try:
+                while (part := self._following(waiting)) is not None:
+                    write(file, part)
+            finally:
+                file.end()
+
+        with ThreadPoolExecutor(threads) as pool:
+            for done in [pool.submit(work) for _ in range(threads)]:
+                done.result()
+
+    def _following(self, parts: Iterator[slice]) -> slice | None:
+        with self._lock:
+            return next(parts, None)
+
+    def _number_file(self) -> int:
+        with self._lock:
+            self._next += 1
+            return self._next - 1
+
+    def _release(self, numbers: list[int]) -> None:
+        if numbers:
+            self._snapshot.release(np.array(numbers, np.uint32), self._seconds)
+
+    # -- objects ------------------------------------------------------------------------------------------------
+
+    def _objects(self) -> list[tuple[str, int]]:
+        """Write all objects, those of weights too. Returns file and page of each record."""
+        snapshot = self._snapshot
+        records: list[tuple[str, int]] = []
+
+        def write(file: SegmentFiles, part: slice) -> None:
+            first, count = part.start, part.stop - part.start
+            size = _core.ChunkFile.bytes_of_objects(snapshot, first, count)
+            add = partial(_core.ChunkFile.add_objects, snapshot=snapshot, first=first, count=count)
+            records.append(file.add(add, size))
+
+        sizes = snapshot.objects().tolist()
+        self._write_parts(list(_parts(sizes)), sum(sizes), write)
+        return records
+
+
+def _parts(sizes: list[int]) -> Iterator[slice]:
+    """Neighbours that are written together: of `_BATCH_BYTES`, or a single one."""
+    begin = taken = 0
+    for at, size in enumerate(sizes):
+        if at > begin and taken + size > _BATCH_BYTES:
+            yield slice(begin, at)
+            begin, taken = at, 0
+        taken += size
+    if begin < len(sizes):
+        yield slice(begin, len(sizes))
+
+
+class SegmentFiles:
+    """Files of rows or objects, one after the other, by one thread.
+
+    Args:
+        folder: where they are made.
+        uuid: of the checkpoint's files.
+        segments: to which each is added.
+        number: gives the next file its number.
+        most: bytes of a file, unless one record has more.
+    """
+
+    def __init__(
+        self, folder: str, uuid: str, segments: dict[str, Segment], number: Callable[[], int], most: int
+    ) -> None:
+        self._folder, self._uuid, self._segments, self._number, self._most = folder, uuid, segments, number, most
+        self._file: _core.ChunkFile | None = None
+        self._name = ""
+        self._bytes = self._records = 0
+
+    def add(self, add: Callable[[_core.ChunkFile], int | None], size: int) -> tuple[str, int]:
+        """Add a record of `size` bytes by calling `add`. Returns its file's name and its page there."""
+        page = None if self._file is None else add(self._file)
+        if page is None:
+            self.end()
+            number = self._number()
+            self._name = f"segment-{number:08x}"
+            self._bytes = -(-max(size, self._most) // PAGE) * PAGE + _core.ChunkFile.OWN_BYTES
+            self._file = _core.ChunkFile(self._folder, bytes.fromhex(self._uuid), number, self._bytes)
+            page = add(self._file)
+            assert page is not None
+        self._records += 1
+        return self._name, page
+
+    def end(self) -> None:
+        """All of the file is on disk."""
+        if self._file is not None:
+            self._file.end()
+            self._segments[self._name] = Segment(self._name, self._uuid, self._bytes, self._records)
+            self._file, self._records = None, 0
+
+
+def read_state(folder: Folder, state: State, dtypes: dict[str, Any]) -> dict[str, Array]:
+    """The arrays of a file."""
+    path = folder.at(state.file)
+    try:
+        with open(path, "rb") as file:
+            text = file.read(state.bytes + 1)
+    except FileNotFoundError:
+        raise CorruptData(f"{path!r} is missing", remedy="restore another checkpoint") from None
+    return unpack_arrays(path, state, text, dtypes)
+
+
+def read_chunks(folder: Folder, manifest: Manifest) -> dict[str, Array]:
+    """The chunks of a checkpoint, as `CHUNKS`."""
+    return read_state(folder, manifest.chunks, CHUNKS)
+
+
+def read_items(folder: Folder, states: list[State]) -> dict[str, Array]:
+    """The image of a table's items."""
+    image = items.image_of(read_state(folder, states[0], items.WHOLE))
+    for state in states[1:]:
+        try:
+            image = items.applied(image, read_state(folder, state, items.CHANGES))
+        except (ValueError, IndexError):
+            raise CorruptData(f"{folder.at(state.file)!r} does not belong to the files before it") from None
+    return image

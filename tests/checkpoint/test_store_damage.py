@@ -1,0 +1,109 @@
+"""Folders that hold no checkpoint of a store, or a damaged one: typed errors."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import di_store
+from checkpoint.stores import MEMORY, Options, write
+from di_store import (
+    CorruptData,
+    Fifo,
+    LayoutMismatch,
+    StoreError,
+    Transition,
+)
+
+# -- what is not a checkpoint -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=["memory", "disk"])
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("checkpoint")
+    tier: Options = {"disk": folder / "tier", "disk_capacity": "64MiB"} if request.param == "disk" else {}
+    with di_store.open(memory=MEMORY, seed=1, **tier) as store:
+        table = store.create_table("t", capacity=400, view=Transition(frame_stack={"obs": 2}))
+        write(table, 500)
+        store.put([1, 2, 3], id="ab" * 20)
+        store.publish("policy", np.ones(3))
+        store.checkpoint(folder / "c")
+        write(table, 50, 1_000)
+        store.checkpoint(folder / "c")
+        yield folder / "c"
+
+
+def test_damaged_files(made: Path, tmp_path: Path) -> None:
+    """Every file, cut and with bytes changed: a typed error, or the rows that were written."""
+    with di_store.restore(made, memory=MEMORY) as store:
+        keys = store.table("t").keys(0, 400)
+        expected = store.table("t").peek(keys).data["obs"].copy()
+    rng = np.random.default_rng(0)
+    refused = 0
+    for name in sorted(path.name for path in made.iterdir() if path.stat().st_size):
+        size = (made / name).stat().st_size
+        for turn in range(8):
+            folder = tmp_path / f"{name}-{turn}"
+            shutil.copytree(made, folder)
+            with open(folder / name, "r+b") as file:
+                if turn == 0:
+                    file.truncate(size // 2)
+                else:
+                    file.seek(int(rng.integers(min(size, 3 * 4096) if turn % 2 else size)))
+                    file.write(bytes(rng.integers(0, 256, int(rng.integers(1, 64)), np.uint8)))
+            try:
+                with di_store.restore(folder, memory=MEMORY) as store:
+                    assert (store.table("t").peek(keys).data["obs"] == expected).all()
+            except (CorruptData, LayoutMismatch):
+                refused += 1
+            shutil.rmtree(folder)
+    assert refused > 10
+
+
+def test_missing_files(made: Path, tmp_path: Path) -> None:
+    for name in sorted(path.name for path in made.iterdir() if path.name not in ("checkpoint.lock",)):
+        folder = tmp_path / name
+        shutil.copytree(made, folder)
+        (folder / name).unlink()
+        with pytest.raises((CorruptData, StoreError), match=name.partition(".")[0]):
+            di_store.restore(folder, memory=MEMORY)
+
+
+def test_no_checkpoint(made: Path, tmp_path: Path) -> None:
+    with pytest.raises(CorruptData, match=r"manifest\.json"):
+        di_store.restore(tmp_path)
+    di_store.save(tmp_path / "tree", {"a": np.ones(3)})
+    with pytest.raises(CorruptData, match=r"di_store\.load"):
+        di_store.restore(tmp_path / "tree")
+    with di_store.open(memory=MEMORY) as store, pytest.raises(StoreError, match=r"di_store\.save"):
+        store.checkpoint(tmp_path / "tree")
+    with pytest.raises(CorruptData, match="restore"):
+        di_store.load(made)
+    shutil.copytree(made, tmp_path / "c")
+    manifest = json.loads((tmp_path / "c" / "manifest.json").read_text())
+    (tmp_path / "c" / "manifest.json").write_text(json.dumps(manifest | {"version": 99}))
+    with pytest.raises(LayoutMismatch, match="version"):
+        di_store.restore(tmp_path / "c")
+
+
+def test_bad_arguments(made: Path) -> None:
+    with pytest.raises(ValueError, match=r"has tables \['t'\]"):
+        di_store.restore(made, tables={"u": {}})
+    with pytest.raises(ValueError, match="capacity, limiter, max_bytes, compress"):
+        di_store.restore(made, tables={"t": {"sampler": Fifo()}})
+    with di_store.restore(made, "restored-twice", memory=MEMORY), pytest.raises(StoreError, match="exists"):
+        di_store.restore(made, "restored-twice", memory=MEMORY)
+
+
+def test_hashes_stay(made: Path) -> None:
+    """Restoring changes nothing in the folder."""
+    before = {path.name: hashlib.sha256(path.read_bytes()).digest() for path in made.iterdir()}
+    with di_store.restore(made, memory=MEMORY):
+        pass
+    assert before == {path.name: hashlib.sha256(path.read_bytes()).digest() for path in made.iterdir()}

@@ -1,0 +1,207 @@
+"""Later checkpoints in the same folder; restoring with other settings, and beside writers."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import di_store
+from checkpoint.stores import MEMORY, REMOVERS, Options, same_draws, sound, write
+from di_store import (
+    CapacityError,
+    MinSize,
+    Prioritized,
+    Spec,
+    Step,
+    Timeout,
+    Uniform,
+)
+
+# -- later checkpoints --------------------------------------------------------------------------------------------
+
+
+def sizes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.iterdir() if not path.name.startswith("disk-"))
+
+
+def test_a_later_one_adds_what_changed(options: Callable[[], Options], tmp_path: Path) -> None:
+    """New rows, and about 56 bytes for each item that was touched."""
+    folder = tmp_path / "c"
+    with di_store.open(**options(), seed=2) as store:
+        table = store.create_table("t", capacity=20_000, sampler=Prioritized(alpha=0.5, beta=0.5))
+        write(table, 20_000)
+        store.checkpoint(folder)
+        before = {path.name for path in folder.iterdir()}
+        keys = table.sample(500).keys
+        table.update_priorities(keys, np.arange(500, dtype=np.float64))
+        store.checkpoint(folder)
+        fresh = [path for path in folder.iterdir() if path.name not in before and path.name.startswith("items-")]
+        touched = len(np.unique(keys))
+        assert len(fresh) == 1
+        assert fresh[0].stat().st_size < 60 * touched + 2_000
+        for turn in range(4):
+            write(table, 700, 50_000 + 1_000 * turn)
+            store.checkpoint(folder)
+        with di_store.restore(folder, **options()) as again:
+            same_draws(table, again.table("t"))
+            sound(again)
+
+
+def test_files_that_little_is_left_of_are_written_anew(tmp_path: Path) -> None:
+    """So a folder of many checkpoints holds at most twice the rows."""
+    folder = tmp_path / "c"
+    with di_store.open(memory=MEMORY) as store:
+        table = store.create_table("t", capacity=4_000)
+        write(table, 4_000)
+        store.checkpoint(folder)
+        first = sizes(folder)
+        for turn in range(12):
+            write(table, 1_500, 10_000 * (turn + 1))
+            store.checkpoint(folder)
+            assert sizes(folder) < 3 * first
+        with di_store.restore(folder, memory=MEMORY) as again:
+            same_draws(table, again.table("t"))
+
+
+def test_another_store_begins_anew(tmp_path: Path) -> None:
+    folder = tmp_path / "c"
+    for value in range(3):
+        with di_store.open(memory=MEMORY) as store:
+            store.create_table("t", capacity=10).insert({"x": value})
+            store.checkpoint(folder)
+        with di_store.restore(folder, memory=MEMORY) as again:
+            assert again.table("t").sample(1).data["x"][0] == value
+
+
+def test_linked_files_keep_their_bytes(tmp_path: Path) -> None:
+    """The store goes on, and all its rows are replaced: the checkpoint is what it was."""
+    folder = tmp_path / "c"
+    with di_store.open(memory="32MiB", disk=tmp_path / "d", disk_capacity="160MiB", seed=1) as store:
+        table = store.create_table("t", capacity=10_000, compress=None, schema={"x": Spec((8_192,), "uint8")}, lanes=1)
+        rng = np.random.default_rng(0)
+
+        def fill() -> None:
+            with table.writer() as writer:
+                for _ in range(10_000):
+                    writer.append({"x": rng.integers(0, 255, 8_192, np.uint8)})
+
+        fill()
+        store.checkpoint(folder)
+        assert any(path.name.startswith("disk-") for path in folder.iterdir())
+        keys = table.keys(0, 64)
+        expected = table.peek(keys).data["x"].copy()
+        fill()
+        fill()
+        with di_store.restore(folder, memory="32MiB", disk=tmp_path / "e", disk_capacity="96MiB") as again:
+            assert (again.table("t").peek(keys).data["x"] == expected).all()
+            sound(again)
+        sound(store)
+
+
+# -- other stores -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("remover", REMOVERS, ids=repr)
+def test_a_smaller_capacity(remover: Any, options: Callable[[], Options], tmp_path: Path) -> None:
+    """Items go as the remover would have picked them."""
+    with di_store.open(**options(), seed=1) as store:
+        table = store.create_table("t", capacity=300, remover=remover, sampler=Prioritized(alpha=1))
+        write(table, 300)
+        keys = table.keys(0, 300)
+        table.update_priorities(keys, np.random.default_rng(0).permutation(300).astype(np.float64) + 1)
+        store.checkpoint(tmp_path / "c")
+        with di_store.restore(tmp_path / "c", **options(), tables={"t": {"capacity": 120}}) as again:
+            restored = again.table("t")
+            assert len(restored) == restored.capacity == 120
+            table.resize(120)
+            if remover != Uniform():
+                assert sorted(restored.keys(0, 300).tolist()) == sorted(table.keys(0, 300).tolist())
+            restored.sample(64)
+            write(restored, 50, 1_000)
+            assert len(restored) == 120
+            sound(again)
+
+
+def test_the_limiter_that_is_given_wins(tmp_path: Path) -> None:
+    with di_store.open(memory=MEMORY) as store:
+        table = store.create_table("t", capacity=100, limiter=MinSize(50))
+        write(table, 20)
+        store.checkpoint(tmp_path / "c")
+        with di_store.restore(tmp_path / "c", memory=MEMORY) as again, pytest.raises(Timeout):
+            again.table("t").sample(1, timeout=0)
+        with di_store.restore(tmp_path / "c", memory=MEMORY, tables={"t": {"limiter": MinSize(5)}}) as again:
+            again.table("t").sample(1, timeout=0)
+            assert again.table("t").stats()["limiter"]["min_size"] == 5
+
+
+def test_resized_and_configured_tables_come_back_so(tmp_path: Path) -> None:
+    with di_store.open(memory=MEMORY) as store:
+        table = store.create_table("t", capacity=100, sampler=Prioritized(alpha=0.5, beta=0.4))
+        write(table, 100)
+        table.resize(400)
+        table.configure(alpha=0.9, beta=0.7, limiter=MinSize(2))
+        write(table, 300, 100)
+        table.finish()
+        store.checkpoint(tmp_path / "c")
+        with di_store.restore(tmp_path / "c", memory=MEMORY) as again:
+            restored = again.table("t")
+            assert restored.capacity == 400
+            now, then = restored.stats(), table.stats()
+            for name in ("alpha", "beta", "finished", "inserts", "samples", "removed", "max_priority", "size"):
+                assert now[name] == then[name], name  # type: ignore[literal-required]
+            same_draws(table, restored)
+
+
+def test_into_less_memory(tmp_path: Path) -> None:
+    """What does not fit is refused with both figures; with a disk tier it fits."""
+    with di_store.open(memory="128MiB") as store:
+        table = store.create_table("t", capacity=6_000, schema={"x": Spec((16_384,), "uint8")}, lanes=1)
+        rng = np.random.default_rng(0)
+        with table.writer() as writer:
+            for _ in range(6_000):
+                writer.append({"x": rng.integers(0, 255, 16_384, np.uint8)})
+        store.checkpoint(tmp_path / "c")
+        with pytest.raises(CapacityError, match="memory"):
+            di_store.restore(tmp_path / "c", memory="32MiB")
+        tier: Options = {"memory": "32MiB", "disk": tmp_path / "d", "disk_capacity": "192MiB"}
+        with di_store.restore(tmp_path / "c", **tier) as again:
+            keys = table.keys(0, 6_000)[::100]
+            assert (again.table("t").peek(keys).data["x"] == table.peek(keys).data["x"]).all()
+            sound(again)
+
+
+def test_one_instant(tmp_path: Path) -> None:
+    """Beside a writer over two tables, both end with the same row in every checkpoint."""
+    with di_store.open(memory=MEMORY) as store:
+        tables = [store.create_table(name, capacity=500, view=Step()) for name in ("a", "b")]
+        stop = threading.Event()
+
+        def work() -> None:
+            with store.writer(tables) as writer:
+                for i in itertools.count():
+                    if stop.is_set():
+                        return
+                    writer.append({"i": i})
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        try:
+            for _ in range(8):
+                while not len(tables[1]):
+                    pass
+                store.checkpoint(tmp_path / "c")
+                with di_store.restore(tmp_path / "c", memory=MEMORY) as again:
+                    a, b = (again.table(name) for name in "ab")
+                    rows = [each.peek(each.keys(0, 500)).data["i"] for each in (a, b)]
+                    assert (rows[0] == rows[1]).all()
+                    assert (np.diff(rows[0]) == 1).all()
+                    sound(again)
+        finally:
+            stop.set()
+            thread.join()
