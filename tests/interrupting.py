@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import queue
 import sys
 import threading
@@ -15,10 +16,13 @@ from collections.abc import Callable, Collection
 from types import FrameType
 from typing import Any
 
-from di_store.replay import loader
+from di_store.replay import ahead, loader, sampling
 from di_store.runtime import background, chores
 
-SOURCES = {str(module.__file__) for module in (loader, background, chores, contextlib, queue, threading, weakref)}
+SOURCES = {
+    str(module.__file__)
+    for module in (ahead, loader, sampling, background, chores, contextlib, queue, threading, weakref)
+}
 
 
 class Interrupt:
@@ -45,6 +49,7 @@ class Interrupt:
 def interrupted(call: Callable[[], Any], at: int) -> tuple[Any, int]:
     """What a call gives, None if it was interrupted, and how many of the steps until then it did not come to."""
     interrupt = Interrupt(at)
+    gc.disable()  # what a callback of the collector raises is only printed
     sys.settrace(interrupt)
     try:
         found = call()
@@ -52,6 +57,7 @@ def interrupted(call: Callable[[], Any], at: int) -> tuple[Any, int]:
         found = None
     finally:
         sys.settrace(None)
+        gc.enable()
     forget_handled()
     return found, interrupt.left
 

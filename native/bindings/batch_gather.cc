@@ -27,6 +27,12 @@ BatchGather::BatchGather(BatchMaker& maker, const DrawSet& set, nb::handle beta,
   maker.cold(*gather_, &batch_).copy_present(batch_.targets.data(), to);
 }
 
+bool BatchGather::read_ahead() {
+  if (!batch_.cold) return true;
+  MaybeRelease release(true);
+  return batch_.cold->read_ahead();
+}
+
 bool BatchGather::copy_portion() {
   if (!batch_.cold) return false;
   MaybeRelease release(true);

@@ -12,10 +12,13 @@ class BatchGather {
   // they leave it while they copy much, or read.
   BatchGather(BatchMaker& maker, const DrawSet& set, nb::handle beta, nb::handle which, nb::handle out, bool with_live);
 
+  // Begins to read what is on disk, as much as may be read at once. True: that is the rest.
+  bool read_ahead();
   // Copies a portion of what is on disk. False: everything is copied.
   bool copy_portion();
   // By item of a set of which all live: it is still to be copied; empty: none is.
   const std::vector<bool>& open() const;
+  u64 bytes() const { return batch_.bytes; }  // of the batch
   // Once, when everything is copied: the tuple that Python's Batch is made of.
   nb::object parts();
 

@@ -12,9 +12,15 @@ class Gathering {
  public:
   Gathering(BatchMaker& maker, Draws& draws, nb::handle beta, nb::handle which, nb::handle out)
       : draws_(draws), gather_(maker, draws.set(), beta, which, out, false) {
+    // mutant: batches-ahead-hold-what-is-copied
     end_copied(draws_, gather_.open());
   }
   bool is_whole() const { return whole_of(gather_.open()); }
+  u64 bytes() const { return gather_.bytes(); }
+  bool read_ahead() {
+    require_own(draws_);
+    return gather_.read_ahead();
+  }
   bool copy_portion() {
     require_own(draws_);
     gather_.copy_portion();

@@ -279,6 +279,8 @@ void bind_parts(nb::module_& module) {
       .def_prop_ro("holder", [](const Draws& d) { return number_or_none(d.holder); });
   nb::class_<Gathering>(module, "Gathering")
       .def_prop_ro("is_whole", &Gathering::is_whole)
+      .def_prop_ro("bytes", &Gathering::bytes)
+      .def("read_ahead", &Gathering::read_ahead)
       .def("copy_portion", &Gathering::copy_portion)
       .def("parts", &Gathering::parts, nb::sig("def parts(self) -> Parts"));
   nb::class_<Undelivered>(module, "Undelivered")

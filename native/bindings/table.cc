@@ -171,6 +171,17 @@ void bind_facts(nb::class_<Table>& type) {
       .def_prop_ro("beta", &beta, nb::sig("def beta(self) -> float | None"))
       .def_prop_ro("evicted_for_room", [](const TablePointer& t) { return t->header().evicted_for_room; })
       .def_prop_ro("finished", [](const TablePointer& t) { return t->header().finished != 0; })
+      .def(
+          "may_draw",
+          [](const TablePointer& t, u32 n, bool distinct) {
+            try {
+              return enter(t).draws.may_draw(n, distinct);
+            } catch (const Error& error) {
+              if (error.code() != Code::kTimeout) throw;
+              return true;  // the draw tells
+            }
+          },
+          nb::sig("def may_draw(self, n: int, distinct: bool, /) -> bool"))
       .def_prop_ro("live", [](const TablePointer& t) { return t->live(); })
       .def("config", [](const TablePointer& t) { return enter(t).settings.config(); })
       .def("schema", [](const TablePointer& t) { return enter(t).settings.schema(); })

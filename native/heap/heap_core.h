@@ -29,6 +29,9 @@ class RoomMaker {
   virtual ~RoomMaker() = default;
   // Takes shared locks: the caller holds none. False: it got nothing, and *why says what stops it.
   virtual bool make_room(u64 bytes, Deadline deadline, std::string* why) = 0;
+  // Whether a call of this process has failed since this was last asked, for no other reason than that readers keep all
+  // bodies in memory: then no room comes of evicting items.
+  virtual bool was_kept_by_readers() = 0;
 };
 
 class HeapCore {

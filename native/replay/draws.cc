@@ -232,6 +232,15 @@ u32 Draws::draw(DrawSet* set, u32 want, Strata strata, Deadline deadline, std::s
   return total;
 }
 
+bool Draws::may_draw(u32 n, bool distinct) {
+  TableCore::Guard guard(core_, Deadline::only_try());
+  if (header_.finished != 0) return true;  // what is left may be fewer
+  const u64 most = header_.max_times_sampled;
+  const u64 each = distinct || most == 1 ? 1 : most == 0 ? u64{n} : most;
+  return header_.size >= (n + each - 1) / each &&
+         samples_allowed(limiter_in_force(header_), static_cast<i64>(header_.size), n) == n;
+}
+
 // ------------------------------------------------------------------------------------------------------- small batches
 
 static_assert(kTakeItems + kBatchStep <= kUndoEntries);

@@ -20,6 +20,8 @@ class Draws {
 
   // Makes up to `want` draws and returns how many; *why: why there are no more.
   u32 draw(DrawSet* set, u32 want, Strata strata, Deadline deadline, std::string* why);
+  // Whether n draws could be made now: others may draw meanwhile. Throws kTimeout if the lock is not available at once.
+  bool may_draw(u32 n, bool distinct);
   // Draws n, calls `copy` and delivers, in one hold of the lock. False: not possible now, and nothing has changed.
   bool take(DrawSet* set, u32 n, const std::function<bool()>& copy, Deadline deadline);
   // Ends the draws' uses of chunks only; the draws stay undelivered. `open`: by item, those that are still to be copied, and

@@ -108,6 +108,13 @@ bool RowRoom::make_room(u32 short_table, u64 bytes, Deadline deadline, Blocked* 
     blocked->why = Blocked::Why::kStoreRoom;
     return false;
   }
+  RoomMaker* const bodies = state_.arena->heap().room_maker;
+  // mutant: items-go-though-readers-keep-their-bodies
+  if (bodies != nullptr && bodies->was_kept_by_readers()) {
+    blocked->why = Blocked::Why::kStoreRoom;
+    blocked->text += "; batches are being copied from all rows that are in memory";
+    return false;
+  }
   const std::vector<TableSink>& tables = state_.plan.tables;
   for (u32 i = 0; i < tables.size(); ++i) {
     Table& table = *tables[i].table;

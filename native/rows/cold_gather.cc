@@ -118,11 +118,16 @@ void ColdGather::copy_present(const Target* targets, const Identities& to) {
   }
 }
 
-bool ColdGather::copy_portion(const Target* targets, const Identities& to) {
+bool ColdGather::read_ahead() {
   while (next_ < order_.size() && (flying_.empty() || flying_bytes_ + kPortionBytes <= kMostBytes)) {
     flying_.push_back(begin_portion(outputs_));
     flying_bytes_ += flying_.back()->bytes;
   }
+  return next_ == order_.size();
+}
+
+bool ColdGather::copy_portion(const Target* targets, const Identities& to) {
+  read_ahead();
   if (flying_.empty()) return false;
   const std::unique_ptr<Portion> portion = std::move(flying_.front());
   flying_.pop_front();

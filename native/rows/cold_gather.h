@@ -33,6 +33,8 @@ class ColdGather {
   void measure(std::vector<std::vector<i64>>* offsets);
   // Copies the items that are in memory.
   void copy_present(const Target* targets, const Identities& to);
+  // Begins to read portions of the others, as many as may be read at once. True: they are the last ones.
+  bool read_ahead();
   // Copies one portion of the others, and begins to read the next ones. False: none is left.
   bool copy_portion(const Target* targets, const Identities& to);
 

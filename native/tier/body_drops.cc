@@ -7,6 +7,9 @@ namespace di {
 namespace {
 
 constexpr u64 kPatienceNs = 50'000'000;  // for the locks of some tables
+constexpr u64 kMomentNs = 500'000;
+constexpr u64 kReadersNs = 300'000'000;  // for readers, as long as none lets go
+constexpr u64 kAgainNs = 5'000'000'000;  // after which they are waited for again
 
 // The tables that still hold the chunk, by index. An old answer is harmless: it is asked again under their locks.
 std::vector<u32> tables_of(const Heap& heap, u32 chunk) {
@@ -50,19 +53,19 @@ class TableLocks {
 }  // namespace
 
 // Under the heap's lock; and, for the last word, under those of its tables.
-bool BodyDrops::is_droppable(u32 chunk) const {
+BodyDrops::Keeps BodyDrops::what_keeps(u32 chunk) const {
   const u64 word = heap_.descriptor(chunk).word.load();
-  if (word_kind(word) != ObjectKind::kChunk || word_state(word) != ObjectState::kSealed) return false;
-  if (!heap_.chunk_memory.has_attachments(chunk)) return false;
+  if (word_kind(word) != ObjectKind::kChunk || word_state(word) != ObjectState::kSealed) return Keeps::kMore;
+  if (!heap_.chunk_memory.has_attachments(chunk)) return Keeps::kMore;
   const ChunkTier& tier = *heap_.chunk_memory.tier(chunk);
-  if (tier.body.load() == 0 || tier.stored_pages.load() == 0) return false;
+  if (tier.body.load() == 0 || tier.stored_pages.load() == 0) return Keeps::kMore;
   const std::span<Attachment> all = heap_.chunk_memory.attachments(chunk);
   for (u32 i = 0; i < all.size(); ++i)
     // mutant: bodies-dropped-under-readers
     if (all[i].attached.load() != 0 &&
         readers_of(heap_.chunk_memory.uses_at(chunk, i).load(std::memory_order_acquire)) != 0)
-      return false;
-  return true;
+      return Keeps::kReaders;
+  return Keeps::kNothing;
 }
 
 u64 BodyDrops::drop_of(const std::vector<u32>& tables, std::vector<u32> chunks, u64 bytes, Deadline deadline) {
@@ -71,7 +74,7 @@ u64 BodyDrops::drop_of(const std::vector<u32>& tables, std::vector<u32> chunks, 
   u64 got = 0;
   for (const u32 chunk : chunks) {
     if (got >= bytes) break;
-    if (!is_droppable(chunk) || tables_of(heap_, chunk) != tables) continue;
+    if (what_keeps(chunk) != Keeps::kNothing || tables_of(heap_, chunk) != tables) continue;
     const u64 block = Blocks::block_bytes(heap_.chunk_memory.tier(chunk)->body_bytes);
     heap_.free_body(chunk);
     DI_FAULT("tier.dropped");
@@ -84,7 +87,7 @@ u64 BodyDrops::drop_of(const std::vector<u32>& tables, std::vector<u32> chunks, 
 }
 
 // The next ones on the way round all descriptors, of which *left are still to be looked at.
-BodyDrops::ByTables BodyDrops::find(u64 bytes, u32* left, const std::set<std::vector<u32>>& held_up,
+BodyDrops::ByTables BodyDrops::find(u64 bytes, u32* left, const std::set<std::vector<u32>>& held_up, bool* read,
                                     Deadline deadline) {
   ByTables found;
   Heap::Guard guard(heap_, deadline);
@@ -92,7 +95,9 @@ BodyDrops::ByTables BodyDrops::find(u64 bytes, u32* left, const std::set<std::ve
   const u32 count = heap_.descriptor_count();
   for (u64 seen = 0; *left != 0 && seen < bytes; --*left) {
     chunk = chunk + 1 < count ? chunk + 1 : 0;
-    if (!is_droppable(chunk)) continue;
+    const Keeps keeps = what_keeps(chunk);
+    if (keeps == Keeps::kReaders) *read = true;
+    if (keeps != Keeps::kNothing) continue;
     std::vector<u32> tables = tables_of(heap_, chunk);
     if (held_up.contains(tables)) continue;
     found[std::move(tables)].push_back(chunk);
@@ -104,8 +109,9 @@ BodyDrops::ByTables BodyDrops::find(u64 bytes, u32* left, const std::set<std::ve
 u64 BodyDrops::drop(u64 bytes, Deadline deadline) {
   std::set<std::vector<u32>> held_up;
   u64 got = 0;
+  bool read = false;
   for (u32 left = heap_.descriptor_count(); got < bytes && left != 0;) {
-    for (const auto& [tables, chunks] : find(bytes - got, &left, held_up, deadline)) {
+    for (const auto& [tables, chunks] : find(bytes - got, &left, held_up, &read, deadline)) {
       try {
         if (got < bytes) got += drop_of(tables, chunks, bytes - got, deadline.at_most(kPatienceNs));
       } catch (const Error& error) {
@@ -114,7 +120,29 @@ u64 BodyDrops::drop(u64 bytes, Deadline deadline) {
       }
     }
   }
+  os::LocalGuard<std::mutex> local(mutex_);
+  read_ = read;
+  if (got != 0) kept_since_ns_ = 0;
   return got;
+}
+
+bool BodyDrops::met_readers() {
+  os::LocalGuard<std::mutex> local(mutex_);
+  return read_;
+}
+
+bool BodyDrops::await_readers(Deadline deadline) {
+  {
+    os::LocalGuard<std::mutex> local(mutex_);
+    // mutant: items-go-while-batches-are-copied
+    if (!read_ || deadline.tries_only() || deadline.over()) return false;
+    const u64 now = os::now_ns();
+    if (kept_since_ns_ == 0 || now - kept_since_ns_ > kAgainNs) kept_since_ns_ = now;
+    if (now - kept_since_ns_ > kReadersNs) return false;
+  }
+  const os::Blocking scope;
+  os::sleep_ns(kMomentNs);
+  return true;
 }
 
 }  // namespace di

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <map>
+#include <mutex>
 #include <set>
 #include <vector>
 
@@ -19,14 +20,24 @@ class BodyDrops {
 
   // Bytes of blocks that are free now; at least `bytes`, or all there are.
   u64 drop(u64 bytes, Deadline deadline);
+  // A moment, in which those who read bodies may let go of them; false: no body is only kept by readers, or they have kept
+  // theirs for so long that one of them seems to be stopped. Who draws batches ahead copies at once what is in memory: items
+  // must not go for that. No lock may be held.
+  bool await_readers(Deadline deadline);
+  // Whether the last drop() met bodies that only readers keep.
+  bool met_readers();
 
  private:
   using ByTables = std::map<std::vector<u32>, std::vector<u32>>;  // chunks by their tables
-  ByTables find(u64 bytes, u32* left, const std::set<std::vector<u32>>& held_up, Deadline deadline);
+  ByTables find(u64 bytes, u32* left, const std::set<std::vector<u32>>& held_up, bool* read, Deadline deadline);
   u64 drop_of(const std::vector<u32>& tables, std::vector<u32> chunks, u64 bytes, Deadline deadline);
-  bool is_droppable(u32 chunk) const;
+  enum class Keeps { kNothing, kReaders, kMore };
+  Keeps what_keeps(u32 chunk) const;
 
   Heap& heap_;
+  std::mutex mutex_;       // of what follows; no lock of the store is waited for with it
+  bool read_ = false;      // the last search met bodies that only readers keep
+  u64 kept_since_ns_ = 0;  // that drop() has given nothing; 0: it has
 };
 
 }  // namespace di

@@ -21,9 +21,12 @@ TierFolder Tier::join(const Memory& memory, Deadline deadline) {
 
 bool Tier::make_room(u64 bytes, Deadline deadline, std::string* why) {
   u64 got = 0;
-  for (bool last = false;;) {
+  for (bool last = false, writable = true;;) {
     got += drops_.drop(bytes - got, deadline);
-    if (got >= bytes || last) return got != 0;
+    if (got >= bytes || last) {
+      if (got == 0 && writable && drops_.met_readers()) kept_.store(true, std::memory_order_relaxed);
+      return got != 0;
+    }
     std::string stopped;
     try {
       if (writer_.write_some(deadline, &stopped) != 0) continue;
@@ -32,8 +35,12 @@ bool Tier::make_room(u64 bytes, Deadline deadline, std::string* why) {
       stopped = error.what();
     }
     if (!stopped.empty()) *why += "; " + stopped;
+    writable = stopped.empty();
     // What others are writing leaves memory soon, and no item need go for it. Another thread may have written all there was.
-    last = got != 0 || !stopped.empty() || !writer_.await_others(deadline);
+    const auto await = [&] {
+      return (stopped.empty() && writer_.await_others(deadline)) || drops_.await_readers(deadline);
+    };
+    last = got != 0 || !await();
   }
 }
 

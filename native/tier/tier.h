@@ -1,6 +1,8 @@
 // The disk tier of a store as this process uses it.
 #pragma once
 
+#include <atomic>
+
 #include "tier/body_drops.h"
 #include "tier/body_reader.h"
 #include "tier/body_writer.h"
@@ -22,6 +24,7 @@ class Tier : public RoomMaker {
 
   // Drops bodies that have a copy on disk; writes copies of others when these don't suffice.
   bool make_room(u64 bytes, Deadline deadline, std::string* why) override;
+  bool was_kept_by_readers() override { return kept_.exchange(false, std::memory_order_relaxed); }
   BodyReader& reader() { return reader_; }
   // Copies of some bodies more; 0: no body lacks one that this process may write, or *why. Throws when a file can't be written.
   u64 write_some(Deadline deadline, std::string* why) { return writer_.write_some(deadline, why); }
@@ -37,6 +40,7 @@ class Tier : public RoomMaker {
   BodyWriter writer_;
   BodyDrops drops_;
   BodyReader reader_;
+  std::atomic<bool> kept_{false};
 };
 
 }  // namespace di

@@ -14,7 +14,7 @@ from di_store._core import Mode
 from di_store.base import config
 from di_store.base.disk import disk_folder
 from di_store.base.errors import AccessDenied, StoreError, StoreNotFound, shown
-from di_store.base.sizes import budget_bytes
+from di_store.base.sizes import budget_bytes, format_size, parse_size
 from di_store.runtime import waits
 from di_store.runtime.waits import Wait, check_timeout, core_seconds
 from di_store.session import Session
@@ -50,6 +50,7 @@ def open(
     seed: int | None = None,
     disk: str | os.PathLike[str] | None = None,
     disk_capacity: int | str | None = None,
+    staging: int | str | None = None,
 ) -> Store:
     """Open a store; create it if it does not exist.
 
@@ -63,6 +64,8 @@ def open(
         disk: folder for what memory does not hold, on a local drive; it belongs to one store. Made if its parent is
             there. None: everything stays in memory. A store that exists keeps its own folder.
         disk_capacity: bytes that its files may take, "100GiB", or a share of what is free there; None: half of that.
+        staging: bytes of batches that the loaders of this handle hold ahead together, "1GiB"; each holds at least one.
+            Only of a store with a disk tier. None: the least of 256 MiB and an eighth of its memory.
 
     Raises:
         StoreNotFound: mode "r", and it does not exist. AccessDenied: it may exist, held by a process that this one may
@@ -70,6 +73,9 @@ def open(
         that name exists; or no file descriptor is left to look for it (ulimit -n).
     """
     folder, capacity = disk_folder(disk, disk_capacity)
+    ahead = _staging_bytes(staging)
+    if ahead is not None and mode == "r":
+        raise ValueError('staging= is for loaders, and mode="r" has none: leave it out')
     config.choice("mode", mode, _MODES)
     number = _MODES[mode]
     if name is None:
@@ -93,27 +99,49 @@ def open(
             f"store {name!r} exists already, with {there}",
             remedy="leave disk= out to attach to it, or choose another name",
         )
-    return Store(Session(arena, seed=seed, readonly=mode == "r"))
+    _check_staging(ahead, arena)
+    return Store(Session(arena, seed=seed, readonly=mode == "r", staging=ahead))
 
 
-def attach(name: str, *, timeout: float | None = 0) -> Store:
+def attach(name: str, *, timeout: float | None = 0, staging: int | str | None = None) -> Store:
     """A handle of an existing store.
+
+    Args:
+        name: the store's.
+        timeout: seconds to wait for it; None: no limit.
+        staging: of this handle's loaders, as `open` takes it.
 
     Raises:
         StoreNotFound: it does not exist within `timeout` seconds. LayoutMismatch: another version made it.
         AccessDenied: it may exist, held by a process that this one may not look into.
     """
     check_name(name)
+    ahead = _staging_bytes(staging)
     seconds = check_timeout(timeout)
     wait = Wait(None, seconds, "attach")
     while True:
         left = None if seconds is None else max(0.0, wait.left) or LOCK_SECONDS
         try:
-            return Store(Session(_core.Arena.open(name, Mode.ATTACH, 0, 0, core_seconds(left))))
+            arena = _core.Arena.open(name, Mode.ATTACH, 0, 0, core_seconds(left))
+            _check_staging(ahead, arena)
+            return Store(Session(arena, staging=ahead))
         except StoreNotFound as error:
             if wait.left <= 0:
                 raise _explained(error) from None
         wait.sleep(_LOOK_SECONDS, f"no live process holds a store named {name!r}")
+
+
+def _staging_bytes(staging: Any) -> int | None:
+    return None if staging is None else parse_size(staging, option="staging")
+
+
+def _check_staging(staging: int | None, arena: _core.Arena) -> None:
+    """Refuse `staging=` where nothing would heed it."""
+    if staging is not None and not arena.disk:
+        raise ValueError(
+            f"staging={format_size(staging)} is for loaders that read ahead from disk, and store {arena.name!r} has no "
+            "disk tier: leave it out, prefetch= says how many batches they hold; or open the store with disk=PATH"
+        )
 
 
 def _explained(error: StoreNotFound) -> StoreNotFound | AccessDenied:

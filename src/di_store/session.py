@@ -12,6 +12,7 @@ from typing import Any, NoReturn, TypeVar
 from di_store import _core
 from di_store.base.errors import AccessDenied, StoreClosed, StoreError
 from di_store.runtime import waits
+from di_store.runtime.staging import Staging
 
 H = TypeVar("H")
 
@@ -27,12 +28,16 @@ class Session:
         seed: of everything random in the store.
         readonly: whether its handles only read.
         versions: of weights, the version of each name that this process last got from `latest`.
+        staging: what its loaders may hold ahead.
     """
 
-    def __init__(self, arena: _core.Arena, *, seed: int | None = None, readonly: bool = False) -> None:
+    def __init__(
+        self, arena: _core.Arena, *, seed: int | None = None, readonly: bool = False, staging: int | None = None
+    ) -> None:
         self.name: str = arena.name
         self.seed: int = arena.seed if seed is None else seed
         self.readonly = readonly
+        self.staging = Staging(staging)
         self.versions = _versions.setdefault(arena.stats()["uuid"], {})
         self._arena: _core.Arena | None = arena
         # By id() of the handle. A plain dict without a lock: threads add to it while `close` iterates over a copy.

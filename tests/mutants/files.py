@@ -8,6 +8,34 @@ FOLDER = "tests/checkpoint"
 
 TIER = [
     Mutant(
+        "items-go-while-batches-are-copied",
+        "disk",
+        "if (!read_ || ",
+        "if (true || ",
+        ("tests/test_loader_ahead.py::test_the_same_program_gets_the_same_batches",),
+    ),
+    Mutant(
+        "items-go-though-readers-keep-their-bodies",
+        "disk",
+        "bodies != nullptr && bodies->was_kept_by_readers()",
+        "bodies != nullptr && bodies->was_kept_by_readers() && false",
+        ("tests/test_disk_ahead.py::test_items_do_not_go_for_room_that_readers_keep",),
+    ),
+    Mutant(
+        "batches-ahead-hold-what-is-copied",
+        "disk",
+        "    end_copied(draws_, gather_.open());\n",
+        "",
+        ("tests/test_disk_ahead.py::test_batches_ahead_leave_memory_to_the_writer",),
+    ),
+    Mutant(
+        "batches-ahead-have-no-budget",
+        "disk",
+        "return limit is None or sum(",
+        "return True or sum(",
+        ("tests/test_disk_ahead.py::test_the_budget_holds_fewer_batches_ahead_and_says_so_once",),
+    ),
+    Mutant(
         "a-batch-is-read-in-one-piece",
         "disk",
         "const u64 most = kPortionBytes;",
@@ -25,9 +53,10 @@ TIER = [
     Mutant(
         "bodies-dropped-under-readers",
         "disk",
-        "readers_of(heap_.chunk_memory.uses_at(chunk, i).load(std::memory_order_acquire)) != 0)\n      return false;\n",
+        "readers_of(heap_.chunk_memory.uses_at(chunk, i).load(std::memory_order_acquire)) != 0)\n"
+        "      return Keeps::kReaders;\n",
         "readers_of(heap_.chunk_memory.uses_at(chunk, i).load(std::memory_order_acquire)) == kNone)\n"
-        "      return false;\n",
+        "      return Keeps::kReaders;\n",
         ("tests/test_disk.py::test_a_stopped_reader_keeps_its_rows",),
     ),
     Mutant(

@@ -111,10 +111,10 @@ PAINS = [
         ("tests/test_pains_14_size.py::test_a_hundred_times_the_items",),
     ),
     Mutant(
-        "one-batch-ready-and-no-more",
+        "one-batch-ahead-and-no-more",
         "pain-14",
-        "            if self._ready.qsize() < self._prefetch:\n                return True\n",
-        "            if self._ready.qsize() < 1:\n                return True\n",
+        "        while len(self._queue) <= self._prefetch and",
+        "        while len(self._queue) <= 1 and",
         ("tests/test_pains_14_size.py::test_prefetch_keeps_so_many_ready",),
     ),
     Mutant(
@@ -223,8 +223,8 @@ HANDLES = [
     Mutant(
         "loader-keeps-its-draws",
         "handles",
-        "                    found[0].give_back()\n",
-        "                    found[0].deliver()\n",
+        "        self.draws.give_back()\n",
+        "        self.draws.deliver()\n",
         ("tests/test_loader.py::test_close_gives_back_what_was_drawn_ahead",),
     ),
     Mutant(

@@ -3,40 +3,18 @@
 from __future__ import annotations
 
 import copy
-import math
-import os
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
-import numpy as np
-from numpy.random import Generator, Philox  # here, since numpy's lazy import fails in a process out of descriptors
-
-from di_store import _core
 from di_store.base import config
-from di_store.base.dtypes import Array
-from di_store.base.errors import EndOfData, StoreError, Timeout, shown
-from di_store.base.tree import flatten
-from di_store.columns.ragged import Ragged
+from di_store.base.errors import StoreError, shown
 from di_store.replay.batch import Batch, check_out, host_array, key_array
-from di_store.replay.handle import TableHandle
-from di_store.replay.keys import MOST_SHARDS, plain, shards_of, with_shard
+from di_store.replay.keys import MOST_SHARDS, plain, shards_of
 from di_store.replay.loader import Loader
-from di_store.replay.sampling import (
-    Drawn,
-    Terms,
-    Undelivered,
-    await_columns,
-    check_fits,
-    check_n,
-    check_replace,
-    collect,
-)
+from di_store.replay.mixture_source import Given, MixtureSource, TableChoice
+from di_store.replay.sampling import Terms, check_fits, check_n, copied
 from di_store.replay.table import Table, open_table
 from di_store.session import Session, loaded
-
-_ALIGNED_BYTES = 64
-"""Each array of a batch begins at a multiple of this, as in the core."""
 
 Shares: TypeAlias = "Mapping[str, float] | Mapping[Mixture, float] | Mapping[str | Mixture, float]"
 """Weights by table name or mixture. A mixture's weight is divided among its tables in proportion to their weights."""
@@ -57,7 +35,7 @@ class Mixture:
         self._seed = seed
         self._ended: StoreError | None = None
         handles = [table._open() for table in self._tables]
-        self._source: MixtureSource | None = MixtureSource(handles, _Shares(list(weights.values()), seed))
+        self._source: MixtureSource | None = MixtureSource(handles, TableChoice(list(weights.values()), seed))
         session.follow(self, Mixture._end_with)
 
     @property
@@ -104,11 +82,14 @@ class Mixture:
         if out is not None:
             check_out(out, n)
         source = whole if columns is None else whole.only(columns)
-        drawn = source.draw(
-            Terms(n, timeout, min_n, linger, replace=replace), beta, None if out is None else _Given(out)
-        )
-        drawn.deliver()
-        batch: Batch = drawn.parts
+        draws = source.begin(n)
+        draws.draw(Terms(n, timeout, min_n, linger, replace=replace))
+        try:
+            batch = copied(draws, beta, None if out is None else Given(out))
+        except BaseException:
+            draws.give_back()
+            raise
+        draws.deliver()
         return batch if out is None or len(batch) < n else out.become(batch)
 
     def update_priorities(self, keys: Any, priorities: Any, *, timeout: float | None = 60) -> int:
@@ -148,7 +129,7 @@ class Mixture:
         timeout: float | None = None,
         replace: bool = True,
     ) -> Loader:
-        """An iterator over batches that a background thread draws ahead; arguments as `Table.loader`."""
+        """An iterator over batches that are drawn ahead; arguments as `Table.loader`."""
         source = self._open().only(columns)
         return Loader(
             self._session, source, batch_size, prefetch, device, pin_memory, beta, drop_last, timeout, replace
@@ -176,281 +157,6 @@ def load_mixture(store: str, weights: dict[str, float], seed: int | None, readon
         return Mixture(session, {name: open_table(session, name, 0) for name in weights}, weights, seed)
 
     return loaded(attach, store, readonly)
-
-
-class _Shares:
-    """Draws how many examples of a batch come from each table, from a seeded generator. Thread-safe."""
-
-    def __init__(self, weights: list[float], seed: int | None) -> None:
-        # mutant: mixture-weights-equal
-        self._probabilities = np.asarray(weights, np.float64) / np.sum(weights)
-        self._seed = seed
-        self._random, self._pid = self._begin()
-
-    def counts(self, n: int) -> Array:
-        """Examples by table, int64[tables], with sum n."""
-        # mutant: inherited-generator-draws-on
-        if self._pid != os.getpid():  # a forked child may inherit the lock of numpy's generator in the locked state
-            self._random, self._pid = self._begin()  # the pid is set last, since other threads look at it first
-        places = self._random.choice(len(self._probabilities), n, p=self._probabilities)
-        return np.bincount(places, minlength=len(self._probabilities))
-
-    def _begin(self) -> tuple[Generator, int]:
-        return Generator(Philox(self._seed)), os.getpid()
-
-
-class MixtureSource:
-    """Draws a mixture's batches, for `Mixture.sample` and loaders."""
-
-    def __init__(self, handles: list[TableHandle], shares: _Shares, columns: Any = None) -> None:
-        self._handles = handles
-        self._shares = shares
-        self._columns = columns
-        self._buffers = _core.BatchBuffers()
-        self.arena = handles[0].arena
-        self.name = "mixture of " + ", ".join(repr(handle.name) for handle in handles)
-
-    def only(self, columns: str | Iterable[str] | None) -> MixtureSource:
-        """A source of batches with only these outputs, which shares this one's random generator."""
-        return MixtureSource(self._handles, self._shares, columns)
-
-    def check_replace(self, n: int, replace: bool) -> None:
-        """Check the option `replace` of batches of n: any of the tables may have to give all of them."""
-        for handle in self._handles:
-            check_replace(handle, 1, replace)
-
-    def beta(self) -> float | None:
-        """None: for each table, its own sampler's exponent is used."""
-        return None
-
-    def draw(self, terms: Terms, beta: float | None, allocate: Callable[[str, Any, Any], Any] | None) -> Drawn:
-        """Draw a batch from the tables without delivering it; arguments as `TableSource.draw`."""
-        counts = self._shares.counts(terms.n)
-        parts: list[_Part] = []
-        try:
-            with terms:
-                while not parts:
-                    parts = self._parts(counts, terms)
-            batch = self._assemble(parts, beta, allocate)
-        except BaseException:
-            _give_back(parts)
-            raise
-
-        def deliver() -> None:
-            for part in parts:
-                part.deliver()
-
-        return Drawn(batch, {part.handle: part.held for part in parts}, deliver, lambda: _give_back(parts))
-
-    def _one_buffer(self, handle: TableHandle, n: int, which: list[int] | None) -> Callable[[str, Any, Any], Array]:
-        """A function that makes the arrays of a batch of n, in one buffer that is reused after the last one is gone."""
-        outputs = 0 if (plan := handle.read_plan()) is None else len(plan.native["outputs"])
-        buffer = self._buffers.take(n * handle.bytes_of(which) + outputs * _ALIGNED_BYTES)
-        end = 0
-
-        def make(_: str, shape: tuple[int, ...], dtype: Any) -> Array:
-            nonlocal end
-            element = np.dtype(dtype)
-            size = math.prod(shape) * element.itemsize
-            found: Array = buffer[end : end + size].view(element).reshape(shape)
-            end += -(-size // _ALIGNED_BYTES) * _ALIGNED_BYTES
-            return found
-
-        return make
-
-    def _parts(self, counts: Array, terms: Terms) -> list[_Part]:
-        """Draw `counts[i]` items of table i. An empty list: all were given back, call it again.
-
-        If a finished table waits for draws of other processes, this gives back its own draws before it waits:
-        otherwise two processes could wait for each other's draws.
-        """
-        parts = [
-            _Part(handle, place, int(count))
-            for place, (handle, count) in enumerate(zip(self._handles, counts, strict=True))
-            if count
-        ]
-        try:
-            if terms.min_n < terms.n:
-                _collect_some(parts, terms)
-            else:
-                for part in parts:
-                    part.draw(terms, holding=part is not parts[0])
-            return [part for part in parts if part.held]
-        except Undelivered as error:
-            blocked = error
-        except BaseException:
-            _give_back(parts)
-            raise
-        _give_back(parts)
-        terms.pause(blocked.handle, blocked.seen, blocked.reason, holder=blocked.holder)
-        return []
-
-    def _assemble(
-        self, parts: list[_Part], beta: float | None, allocate: Callable[[str, Any, Any], Any] | None
-    ) -> Batch:
-        """Copy each table's examples directly to their place in one batch."""
-        self._check_columns(parts)
-        first = parts[0].handle
-        n = sum(part.held for part in parts)
-        which = first.which(self._columns)
-        whole = first.allocate(n, which, allocate or self._one_buffer(first, n, which))
-        batches, at = [], 0
-        for part in parts:
-            out = _cut(whole, at, at + part.held)
-            batches.append(part.finish(beta, self._columns, out))
-            at += part.held
-        for batch in batches:
-            _join_ragged(whole, batch.data, [other.data for other in batches])
-        names = ("priorities", "probabilities", "weights", "times_sampled", "versions", "episodes", "starts")
-        joined = [np.concatenate([getattr(batch, name) for batch in batches]) for name in names]
-        keys = np.concatenate([with_shard(batch.keys, part.place) for part, batch in zip(parts, batches, strict=True)])
-        found = Batch(whole, keys, *joined, sum(batch.table_size for batch in batches))
-        found.source = np.concatenate([np.full(part.held, part.place, np.int32) for part in parts])
-        return found
-
-    def _check_columns(self, parts: list[_Part]) -> None:
-        first = parts[0].handle
-        for part in parts[1:]:
-            mine, theirs = _shapes(first, self._columns), _shapes(part.handle, self._columns)
-            if mine != theirs:
-                names = sorted(name for name in mine.keys() | theirs.keys() if mine.get(name) != theirs.get(name))
-                raise ValueError(
-                    f"tables {first.name!r} and {part.handle.name!r} give different columns: {', '.join(names)}; a "
-                    "mixture needs the same, choose them with columns="
-                )
-
-
-class _Part:
-    """One table's share of a batch."""
-
-    def __init__(self, handle: TableHandle, place: int, count: int) -> None:
-        self.handle = handle
-        self.place = place
-        self.held = 0
-        self.seen = 0  # the table's sequence number before the last attempt to draw
-        self.why = ""
-        self.holder: int | None = None  # client slot of the process that blocked the last attempt
-        self._count = count
-        self._draws: _core.Draws | None = None
-
-    @property
-    def lacks(self) -> bool:
-        """Whether fewer items were drawn than wanted."""
-        return self.held < self._count
-
-    def try_draw(self, terms: Terms, holding: bool) -> None:
-        """Draw what is available now, without waiting; `holding`: this process holds draws of other tables."""
-        now = Terms(terms.n, 0, stop=terms.stop, ours=terms.ours, replace=terms.replace)
-        self.seen = self.handle.native.items_seq()
-        try:
-            self.draw(now, holding)
-        except Timeout as error:
-            self.why, self.holder = error.reason, error.holder
-            self.held = 0 if self._draws is None else self._draws.count
-
-    def draw(self, terms: Terms, holding: bool) -> None:
-        own = Terms(self._count, terms.timeout, stop=terms.stop, ours=terms.ours, replace=terms.replace)
-        own.wait, own.holding = terms.wait, holding
-        try:
-            await_columns(self.handle, own)
-            reader = self.handle.reader()
-            check_fits(self.handle.arena, own.n, self.handle.bytes_of(None))
-            self._draws = self._draws or reader.begin(not terms.replace)
-            self.held = collect(self.handle, reader, self._draws, own)
-        finally:
-            terms.wait = own.wait  # all tables share one deadline
-        if self.lacks:
-            raise EndOfData(f"table {self.handle.name!r} is finished: {self.held} of {self._count} are left")
-
-    def finish(self, beta: float | None, columns: Any, out: dict[str, Any]) -> Batch:
-        handle = self.handle
-        exponent = handle.native.beta if beta is None else beta
-        assert self._draws is not None
-        return handle.batch(handle.reader().finish(self._draws, exponent, handle.which(columns), out, False))
-
-    def deliver(self) -> None:
-        if self._draws is not None:
-            self.handle.reader().deliver(self._draws)
-
-    def give_back(self) -> None:
-        if self._draws is not None:
-            self.handle.reader().give_back(self._draws)
-            self._draws = None
-
-
-def _give_back(parts: list[_Part]) -> None:
-    for part in parts:
-        part.give_back()
-
-
-def _collect_some(parts: list[_Part], terms: Terms) -> None:
-    """Draw until all parts are complete, or until the terms (`min_n`, `linger`) allow fewer."""
-    held, newest = 0, time.monotonic()
-    while True:
-        for part in parts:
-            if part.lacks:
-                part.try_draw(terms, holding=any(other.held for other in parts if other is not part))
-        count = sum(part.held for part in parts)
-        if count > held:
-            held, newest = count, time.monotonic()
-        lacking = [part for part in parts if part.lacks]
-        if not lacking:
-            return
-        at_most = terms.patience(held, newest)
-        if at_most <= 0:
-            return
-        part = lacking[0]
-        try:
-            terms.pause(part.handle, part.seen, f"{held} of {terms.n} drawn; {part.why}", at_most, part.holder)
-        except Timeout:
-            if held < terms.min_n:
-                raise
-            return
-
-
-class _Given:
-    """The `allocate` function of ``out=``: returns the array of an output in place of a new one."""
-
-    def __init__(self, out: Batch) -> None:
-        self._flat = flatten(out.data)
-
-    def __call__(self, name: str, shape: Any, dtype: Any) -> Array:
-        found = self._flat.get(name)
-        if not isinstance(found, np.ndarray) or found.dtype != dtype or found.shape[1:] != shape[1:]:
-            raise ValueError(f"out[{name!r}] must be a writable contiguous array of the batch's shape and dtype")
-        front: Array = found[: shape[0]]
-        return front
-
-
-def _shapes(handle: TableHandle, columns: Any) -> dict[str, Any]:
-    plan, which = handle.read_plan(), handle.which(columns)
-    assert plan is not None
-    return {
-        output["name"]: (output["dtype"], output["shape"], output["ragged"])
-        for number, output in enumerate(plan.native["outputs"])
-        if which is None or number in which
-    }
-
-
-def _cut(whole: dict[str, Any], start: int, stop: int) -> dict[str, Any]:
-    return {
-        name: _cut(value, start, stop) if isinstance(value, dict) else value[start:stop]
-        for name, value in whole.items()
-    }
-
-
-def _join_ragged(whole: dict[str, Any], data: Any, parts: list[Any]) -> None:
-    """Concatenate the ragged outputs of the parts into `whole`: they cannot be written in place."""
-    for name, value in data.items():
-        if isinstance(value, dict):
-            _join_ragged(whole.setdefault(name, {}), value, [part[name] for part in parts])
-        elif isinstance(value, Ragged) and name not in whole:
-            each = [part[name] for part in parts]
-            offsets: list[Array] = [np.zeros(1, np.int64)]
-            for ragged in each:
-                offsets.append(ragged.offsets[1:] + offsets[-1][-1])
-            lead = (sum(ragged.lead[0] for ragged in each), *value.lead[1:])
-            whole[name] = Ragged(np.concatenate([ragged.values for ragged in each]), np.concatenate(offsets), lead)
 
 
 def flat_shares(store: str, weights: Any) -> dict[str, float]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from di_store import _core
 from di_store._core import LEDGER_ENTRY_BYTES
@@ -144,9 +144,11 @@ class Terms:
         stop: Callable[[], bool] | None = None,
         ours: Callable[[TableHandle], int] | None = None,
         replace: bool = True,
+        now: bool = False,
     ) -> None:
         self.n = n
         self.replace = replace
+        self.now = now  # wait for nothing
         self.timeout = check_timeout(timeout)
         self.min_n = n if min_n is None else config.count("min_n", min_n, minimum=1)
         if self.min_n > n:
@@ -174,6 +176,8 @@ class Terms:
             held: number of draws made so far.
             newest: time of the last one, `time.monotonic()`.
         """
+        if self.now:
+            return 0.0
         if held < self.min_n:
             return SLICE_SECONDS
         left = self.wait.left if self.wait is not None else self.timeout
@@ -236,7 +240,9 @@ def await_columns(handle: TableHandle, terms: Terms) -> None:
 
 
 def collect(handle: TableHandle, reader: _core.Reader, draws: _core.Draws, terms: Terms) -> int:
-    """Draw until there are n, or fewer if the terms (`min_n`, `linger`) or a finished table allow it. Returns how many.
+    """Draw until there are n, or fewer if the terms (`min_n`, `linger`, `now`) or a finished table allow it.
+
+    Returns how many there are.
 
     Raises:
         Timeout: not enough in time. EndOfData: the table is finished and has nothing left.
@@ -259,6 +265,8 @@ def collect(handle: TableHandle, reader: _core.Reader, draws: _core.Draws, terms
                 continue
             if others is None:
                 raise EndOfData(f"table {handle.name!r} is finished and gives no more: {draws.why}")
+            if terms.now:
+                return held
             reason = f"finished; {others.reason}"
             if terms.holding:
                 raise Undelivered(handle, seen, reason, others.holder)
@@ -309,16 +317,68 @@ def _undelivered(reader: _core.Reader, draws: _core.Draws, handle: TableHandle, 
     return _Others(f"{count} draws are not delivered yet and may come back, held by {found.who}", found.holder)
 
 
-class Drawn:
-    """A batch that was drawn and not handed out yet: the caller must call `deliver` or `give_back` once."""
+class Copying(Protocol):
+    """A batch that is copied in steps: at once what is in memory, then a portion at a time what is on disk."""
 
-    def __init__(
-        self, parts: Any, counts: dict[TableHandle, int], deliver: Callable[[], None], give_back: Callable[[], None]
-    ) -> None:
-        self.parts = parts
-        self.counts = counts  # draws by table
-        self.deliver = deliver
-        self.give_back = give_back
+    @property
+    def is_whole(self) -> bool:
+        """Whether everything is copied."""
+
+    @property
+    def bytes(self) -> int:
+        """Of its arrays."""
+
+    def read_ahead(self) -> bool:
+        """Begin to read what is on disk, as much as may be read at once; whether that is the rest."""
+
+    def copy_portion(self) -> object:
+        """Copy a portion of what is on disk; waits for the disk."""
+
+    def batch(self) -> Batch:
+        """The batch, once, when it is whole."""
+
+
+class Draws(Protocol):
+    """The draws of one batch: not made yet, or all made and neither delivered nor given back."""
+
+    @property
+    def held(self) -> int:
+        """How many there are."""
+
+    def draw(self, terms: Terms) -> bool:
+        """Make them all; False: not possible now (`terms.now`). Holds none after that, and after an error.
+
+        Raises:
+            Timeout, EndOfData, Stopped: as `collect`.
+        """
+
+    def counts(self) -> dict[TableHandle, int]:
+        """How many are held, by table."""
+
+    def least_bytes(self) -> int:
+        """Of the batch, without its ragged outputs."""
+
+    def copy(self, beta: float | None, allocate: Callable[[str, Any, Any], Any] | None) -> Copying:
+        """Copy what is in memory into a batch.
+
+        Args:
+            beta: exponent of the importance weights.
+            allocate: makes the array of an output from its name, shape and dtype; None: the core's pool.
+        """
+
+    def deliver(self) -> None:
+        """The caller has the batch."""
+
+    def give_back(self) -> None:
+        """As if they had never been made. A second call does nothing."""
+
+
+def copied(draws: Draws, beta: float | None, allocate: Callable[[str, Any, Any], Any] | None) -> Batch:
+    """The batch of draws that were made; waits for the disk. Arguments as `Draws.copy`."""
+    copying = draws.copy(beta, allocate)
+    while not copying.is_whole:
+        copying.copy_portion()
+    return copying.batch()
 
 
 class TableSource:
@@ -326,7 +386,7 @@ class TableSource:
 
     def __init__(self, handle: TableHandle, columns: str | Iterable[str] | None) -> None:
         self.handle = handle
-        self._columns = columns
+        self.columns = columns
         self.name = f"table {handle.name!r}"
         self.arena = handle.arena
         if handle.schema is not None:
@@ -340,31 +400,93 @@ class TableSource:
         """The sampler's present exponent of the importance weights; None: weights are 1."""
         return self.handle.native.beta
 
-    def draw(self, terms: Terms, beta: float | None, allocate: Callable[[str, Any, Any], Any] | None) -> Drawn:
-        """Draw and copy a batch without delivering it.
+    def begin(self, n: int) -> Draws:
+        """The draws of a batch of n, not made yet."""
+        return TableDraws(self.handle, self.columns)
 
-        Args:
-            terms: the number of examples, and how long it may take.
-            beta: exponent of the importance weights.
-            allocate: makes the array of an output from its name, shape and dtype; None: the core's pool.
 
-        Raises:
-            Timeout, EndOfData, Stopped: as `collect`; all draws are given back.
-        """
-        handle = self.handle
+class TableDraws:
+    """The draws of one batch of one table."""
+
+    def __init__(self, handle: TableHandle, columns: str | Iterable[str] | None) -> None:
+        self._handle = handle
+        self._columns = columns
+        self._draws: _core.Draws | None = None
+        self.held = 0
+
+    def draw(self, terms: Terms) -> bool:
+        """As `Draws.draw`."""
+        handle = self._handle
+        self.give_back()  # of a call that was interrupted
+        if terms.now and not may_draw(handle, terms.n, terms.replace):
+            return False
         with terms:
             await_columns(handle, terms)
-        reader, which = handle.reader(), handle.which(self._columns)
-        check_fits(self.arena, terms.n, handle.bytes_of(which))
+        reader = handle.reader()
+        check_fits(handle.arena, terms.n, handle.bytes_of(handle.which(self._columns)))
+        finished = handle.native.finished  # before the draws: then they have chosen from everything
         draws = reader.begin(not terms.replace)
         try:
             with terms:
                 held = collect(handle, reader, draws, terms)
-            out = None if allocate is None else handle.allocate(held, which, allocate)
-            parts = reader.finish(draws, beta, which, out, False)
         except BaseException:
             reader.give_back(draws)
             raise
-        return Drawn(
-            handle.batch(parts), {handle: held}, lambda: reader.deliver(draws), lambda: reader.give_back(draws)
-        )
+        if held < terms.n and terms.now and not (finished and held):
+            reader.give_back(draws)
+            return False
+        self.held, self._draws = held, draws
+        return True
+
+    def counts(self) -> dict[TableHandle, int]:
+        """As `Draws.counts`."""
+        return {self._handle: self.held}
+
+    def least_bytes(self) -> int:
+        """As `Draws.least_bytes`."""
+        return self.held * self._handle.bytes_of(self._handle.which(self._columns))
+
+    def copy(self, beta: float | None, allocate: Callable[[str, Any, Any], Any] | None) -> Copying:
+        """As `Draws.copy`."""
+        handle = self._handle
+        which = handle.which(self._columns)
+        assert self._draws is not None
+        out = None if allocate is None else handle.allocate(self.held, which, allocate)
+        return _TableCopying(handle, handle.reader().gather(self._draws, beta, which, out))
+
+    def deliver(self) -> None:
+        """As `Draws.deliver`."""
+        assert self._draws is not None
+        self._handle.reader().deliver(self._draws)
+
+    def give_back(self) -> None:
+        """As `Draws.give_back`."""
+        if self._draws is not None:
+            self._handle.reader().give_back(self._draws)
+            self._draws = None
+
+
+def may_draw(handle: TableHandle, n: int, replace: bool) -> bool:
+    """Whether n draws could be made without waiting, as far as can be seen: others may draw meanwhile."""
+    return handle.schema is not None and handle.native.may_draw(n, not replace)
+
+
+class _TableCopying:
+    """`Copying` of a batch of one table."""
+
+    def __init__(self, handle: TableHandle, native: _core.Gathering) -> None:
+        self._handle = handle
+        self._native = native
+        self.read_ahead = native.read_ahead
+        self.copy_portion = native.copy_portion
+
+    @property
+    def is_whole(self) -> bool:
+        return self._native.is_whole
+
+    @property
+    def bytes(self) -> int:
+        return self._native.bytes
+
+    def batch(self) -> Batch:
+        return self._handle.batch(self._native.parts())

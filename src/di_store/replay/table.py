@@ -420,11 +420,11 @@ class Table:
         timeout: float | None = None,
         replace: bool = True,
     ) -> Loader:
-        """An iterator over batches that a background thread draws ahead.
+        """An iterator over batches that are drawn ahead, and copied by a background thread.
 
         Args:
             batch_size: examples per batch.
-            prefetch: batches drawn ahead; 0: no thread, each batch is drawn when it is requested.
+            prefetch: batches drawn ahead, as far as the table gives them without waiting; 0: no thread, no batch ahead.
             device: torch device for `data` and `weights`, which are ready on the current stream; None: numpy arrays.
             pin_memory: put the buffers in page-locked memory.
             beta: a number, or a function that returns it for the batch's number (from 0); None: the sampler's.

@@ -301,6 +301,7 @@ VALUES: dict[str, Callable[[World, random.Random, str], Any]] = {
     "discard": FLAG,
     "disk": NOTHING,
     "disk_capacity": NOTHING,
+    "staging": NOTHING,
     "drop_last": FLAG,
     "dtype": _some("f4", np.uint8, "bfloat16"),
     "durability": _some("memory"),

@@ -1,0 +1,372 @@
+"""The batches of a loader that are drawn and not handed out yet.
+
+The consumer draws, in `next`: so the draws of a program follow the order of its calls, and with the same seed and the
+same `prefetch` it gets the same batches. A thread copies them: of each batch at once what is in memory, so that its
+chunks are free again, then what is on disk, the next batch due first. It reads ahead while it copies.
+
+A signal handler may raise an exception in the consumer between any two steps. So the consumer holds no lock that the
+thread waits for, and the thread never waits for a second step of the consumer: it finds its work in the queue itself.
+Consumers take turns (`_core.Turn`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections import deque
+from contextlib import AbstractContextManager
+from queue import SimpleQueue
+from typing import Any, NoReturn, Protocol
+
+from di_store import _core
+from di_store.base import config
+from di_store.base.errors import EndOfData, StoreClosed, StoreError
+from di_store.replay.batch import Batch
+from di_store.replay.devices import Placer
+from di_store.replay.handle import TableHandle
+from di_store.replay.sampling import Copying, Draws, Stopped, Terms
+from di_store.runtime.background import LOOK_SECONDS, Background, Bell
+from di_store.runtime.staging import Staging
+from di_store.runtime.waits import Wait
+
+
+class Source(Protocol):
+    """What a loader draws from."""
+
+    name: str
+    arena: _core.Arena
+
+    def beta(self) -> float | None:
+        """The sampler's exponent of the importance weights; None: weights are 1, or each table has its own."""
+
+    def check_replace(self, n: int, replace: bool) -> None:
+        """Check the option `replace` of batches of n; raises as the function of that name."""
+
+    def begin(self, n: int) -> Draws:
+        """The draws of a batch of n, not made yet."""
+
+
+class Ready:
+    """One batch, from its draws until it is handed out. The thread alone calls `advance`."""
+
+    def __init__(self, draws: Draws, beta: float | None, placer: Placer) -> None:
+        self.draws = draws
+        self.least_bytes = draws.least_bytes()
+        self._beta = beta
+        self._placer = placer
+        self._copying: Copying | None = None
+        self._found: tuple[Batch, Any] | None = None
+        self._error: BaseException | None = None
+
+    @property
+    def begun(self) -> bool:
+        """Whether what is in memory is copied."""
+        return self._copying is not None or self.done
+
+    @property
+    def done(self) -> bool:
+        """Whether `take` has something to give."""
+        return self._found is not None or self._error is not None
+
+    @property
+    def bytes(self) -> int:
+        """Of its arrays, as far as is known."""
+        copying = self._copying
+        return self.least_bytes if copying is None else copying.bytes
+
+    def advance(self) -> None:
+        """Copy what is in memory, or the next portion of what is on disk. Errors are kept for `take`."""
+        try:
+            if self._copying is None:
+                self._copying = self.draws.copy(self._beta, self._placer.allocate)
+            else:
+                self._copying.copy_portion()
+            if self._copying.is_whole:
+                batch = self._copying.batch()
+                self._found = batch, self._placer.place(batch)
+        except BaseException as error:  # the consumer raises it, whatever its type
+            with contextlib.suppress(StoreError):  # a lock is held: a later call of this process gives them back
+                self.give_back()
+            self._error = error
+
+    def read_ahead(self) -> bool:
+        """Begin to read; True: the rest of this batch is being read."""
+        return self._copying is None or self._copying.read_ahead()
+
+    def take(self) -> tuple[Batch, Any]:
+        """The batch and what the placer made of it, or the error that prevented it."""
+        if self._error is not None:
+            raise self._error
+        assert self._found is not None
+        return self._found
+
+    def give_back(self) -> None:
+        """Give the draws back, after the reads for them have ended: these use the chunks that the draws hold."""
+        self._copying = self._found = None
+        # mutant: loader-keeps-its-draws
+        self.draws.give_back()
+
+
+def _refuse() -> NoReturn:
+    raise StoreError("next() was called inside a next() of the same loader and thread, perhaps by a signal handler")
+
+
+class Ahead:
+    """Draws batches and has them copied, in a thread unless prefetch=0. Has only a weak reference to its loader."""
+
+    def __init__(
+        self, loader: Any, source: Source, terms: Terms, prefetch: int, beta: Any, drop_last: bool, placer: Placer
+    ) -> None:
+        self.placer = placer
+        self._source: Source | None = source
+        self._terms = terms
+        self._prefetch = prefetch
+        self._beta = beta
+        self._drop_last = drop_last
+        self._drawn = 0
+        self._turn = _core.Turn()
+        self._queue: deque[Ready] = deque()  # in order; only who has the turn changes it, or the end of the loader
+        self._begun: Draws | None = None  # of the next batch, of which none could be made yet
+        self._late: BaseException | None = None  # raised once the queue is empty
+        self._ended = False  # the data has ended; what is in the queue is left
+        self._batch_bytes = 0  # of the last batch that was handed out
+        self._more = Bell()  # rung when a batch is done
+        self._wakes: SimpleQueue[Any] = SimpleQueue()  # anything put into it wakes the thread
+        self._sleeps = False
+        self._closed = False
+        # A dropped loader wakes the thread. SimpleQueue.put runs in C, so no signal handler can interrupt it.
+        self._loader = weakref.ref(loader, self._wakes.put)
+        self._thread = Background(self._run)
+        self._staging: Staging | None = None
+
+    def share(self, staging: Staging) -> None:
+        """Keep the batches ahead within a budget."""
+        self._staging = staging
+        staging.follow(self)
+
+    # -- the consumer ---------------------------------------------------------------------------------------------
+
+    def next(self) -> tuple[Draws, Batch, Any]:
+        """The next batch.
+
+        Raises:
+            StopIteration: there is none. StoreClosed: the loader is closed. Else what prevented it.
+        """
+        if self._prefetch == 0:
+            return self._next_now()
+        wait: Wait | None = None
+        drew = False
+        try:
+            while not self._stopped():
+                with self._take_turn(wait is None) as mine:
+                    if mine:
+                        if not drew or not self._queue:
+                            self._draw_ahead()
+                            drew = True
+                        if self._queue[0].done:
+                            return self._hand_out()
+                if mine:
+                    self._attend()
+                    self._more.wait(LOOK_SECONDS)
+                    continue
+                wait = wait or self._turn_wait()
+                wait.pause_turn(self._turn, "another thread takes a batch of this loader")
+        except Stopped:
+            pass
+        self.stop(LOOK_SECONDS)  # what was drawn while another thread closed the loader
+        raise StoreClosed("this loader was closed")
+
+    def _take_turn(self, newcomer: bool) -> AbstractContextManager[bool]:
+        found: AbstractContextManager[bool] | None = self._turn.take(newcomer)
+        return found or _refuse()
+
+    def _turn_wait(self) -> Wait:
+        if (source := self._source) is None:
+            raise Stopped
+        return Wait(source.arena, self._terms.timeout, f"next batch of {source.name}")
+
+    def _hand_out(self) -> tuple[Draws, Batch, Any]:
+        first = self._queue.popleft()
+        if self._queue and self._queue[0].done:
+            self._more.ring()  # one ring wakes only one consumer: wake the next one
+        batch, placed = first.take()
+        self._batch_bytes = first.bytes
+        return first.draws, batch, placed
+
+    def _next_now(self) -> tuple[Draws, Batch, Any]:
+        try:
+            draws = self._source_now().begin(self._terms.n)
+            ready = self._draw(draws, now=False)
+        except Stopped:
+            raise StoreClosed("this loader was closed") from None
+        except EndOfData as error:
+            raise StopIteration from error
+        assert ready is not None
+        while not ready.done:
+            ready.advance()
+        batch, placed = ready.take()
+        return draws, batch, placed
+
+    def _attend(self) -> None:
+        """The batch due is not copied: start the thread or wake it. If it cannot start, the next call tries again."""
+        # mutant: an-interrupt-leaves-the-loader-asleep
+        if self._sleeps:
+            self._wakes.put(None)
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            raise MemoryError(f"no thread to copy batches ahead ({error}): prefetch=0 does without one") from None
+
+    def _stopped(self) -> bool:
+        return self._closed or self._loader() is None
+
+    # -- drawing --------------------------------------------------------------------------------------------------
+
+    def _draw_ahead(self) -> None:
+        """Draw the batch due, waiting for it, unless it was drawn before; then more, without waiting.
+
+        Raises:
+            StopIteration: there is no batch due any more. Stopped: the loader is closed. Else why it cannot be drawn.
+        """
+        if not self._queue:
+            if (late := self._late) is not None:
+                self._late = None
+                raise late
+            if self._ended or not self._draw_next(now=False):
+                raise StopIteration
+        # mutant: one-batch-ahead-and-no-more
+        while len(self._queue) <= self._prefetch and not self._ended and self._late is None:
+            if len(self._queue) > 1 and not self._has_room():
+                break
+            if not self._draw_next(now=True):
+                break
+        if self._sleeps:
+            self._wakes.put(None)
+
+    def _has_room(self) -> bool:
+        """Whether the budget takes another batch. One batch ahead is always taken."""
+        staging, source = self._staging, self._source
+        if staging is None or source is None:
+            return True
+        size = max(self._batch_bytes, self._queue[0].least_bytes)
+        if staging.has_room(source.arena, size):
+            return True
+        staging.tell(source.arena, source.name, len(self._queue) - 1, self._prefetch, size)
+        return False
+
+    def staged(self) -> int:
+        """As `Holder.staged`."""
+        queue = tuple(self._queue)
+        return sum(max(self._batch_bytes, each.least_bytes) for each in queue[1:])
+
+    def _draw_next(self, now: bool) -> bool:
+        """Draw a batch and append it to the queue; False: none could be drawn now, or the data has ended."""
+        source = self._source_now()
+        if self._begun is None or any(each.draws is self._begun for each in self._queue):  # after an interrupt
+            self._begun = source.begin(self._terms.n)
+        try:
+            ready = self._draw(self._begun, now)
+        except EndOfData:
+            self._ended = True
+            return False
+        except Stopped:
+            raise
+        except StoreError:
+            if now:  # whoever waits for the batch gets it, if it is lasting
+                return False
+            raise
+        except Exception as error:
+            if not now:
+                raise
+            self._late = error  # in its order: behind the batches that were drawn before
+            return False
+        if ready is None:
+            return False
+        self._queue.append(ready)
+        self._begun = None
+        return True
+
+    def _draw(self, draws: Draws, now: bool) -> Ready | None:
+        """Make the draws of one batch; None: not possible without waiting.
+
+        Raises:
+            EndOfData: the data has ended. Stopped: the loader is closed.
+        """
+        source, terms = self._source_now(), self._terms
+        own = Terms(terms.n, terms.timeout, stop=self._stopped, ours=self._held, replace=terms.replace, now=now)
+        if not draws.draw(own):
+            return None
+        try:
+            if self._drop_last and draws.held < terms.n:
+                raise EndOfData("the rest is smaller than a batch, and drop_last=True")
+            beta = self._beta
+            if callable(beta) and (beta := beta(self._drawn)) is not None:
+                beta = config.real("beta", beta, why="it is the exponent of the importance weights")
+            ready = Ready(draws, source.beta() if beta is None else beta, self.placer)
+        except BaseException:
+            draws.give_back()
+            raise
+        self._drawn += 1
+        return ready
+
+    def _source_now(self) -> Source:
+        source = self._source
+        if source is None:
+            raise Stopped
+        return source
+
+    def _held(self, handle: TableHandle) -> int:
+        """Number of a table's draws in batches that are not handed out."""
+        return sum(each.draws.counts().get(handle, 0) for each in tuple(self._queue))
+
+    # -- the thread -----------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        """Copy what was drawn, until the loader ends."""
+        while not self._stopped():
+            queue = tuple(self._queue)
+            fresh = next((each for each in queue if not each.begun), None)
+            if fresh is not None:
+                fresh.advance()
+                found = fresh.done
+            else:
+                found = self._read([each for each in queue if not each.done])
+            if found:
+                self._more.ring()
+        with contextlib.suppress(StoreError):  # another process holds a lock: a later close() gives the rest back
+            self._give_back()
+
+    def _read(self, rest: list[Ready]) -> bool:
+        """Copy a portion of the first of these batches; whether that was its last. Sleeps if there are none."""
+        if not rest:
+            self._sleeps = True
+            if all(each.done for each in tuple(self._queue)):  # look again: who drew more may not have seen `_sleeps`
+                self._wakes.get()
+            self._sleeps = False
+            return False
+        if len(rest) > 1 and rest[0].read_ahead():
+            rest[1].read_ahead()
+        rest[0].advance()
+        return rest[0].done
+
+    # -- the end --------------------------------------------------------------------------------------------------
+
+    def stop(self, seconds: float) -> None:
+        """Stop, and give back the batches that were not handed out.
+
+        Waits at most `seconds` for the thread. If the thread takes longer, it gives them back itself when it ends.
+        After an interrupt it can be called again and continues.
+        """
+        self._closed = True
+        self._wakes.put(None)
+        if self._thread.join(seconds):
+            self._give_back()
+
+    def _give_back(self) -> None:
+        while self._queue:
+            with contextlib.suppress(IndexError):  # another thread may have taken the last one
+                self._queue.popleft().give_back()
+        if self._source is not None:
+            self.placer.close()
+            self._begun = None
+            self._source = None  # the last handle to go unmaps the store

@@ -1,0 +1,393 @@
+"""Draws the batches of a mixture: each table's share of each, copied into one batch."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+from numpy.random import Generator, Philox  # here, since numpy's lazy import fails in a process out of descriptors
+
+from di_store import _core
+from di_store.base.dtypes import Array
+from di_store.base.errors import EndOfData, Timeout
+from di_store.base.tree import flatten
+from di_store.columns.ragged import Ragged
+from di_store.replay.batch import Batch
+from di_store.replay.handle import TableHandle
+from di_store.replay.keys import with_shard
+from di_store.replay.sampling import Terms, Undelivered, await_columns, check_fits, check_replace, collect, may_draw
+
+_ALIGNED_BYTES = 64
+"""Each array of a batch begins at a multiple of this, as in the core."""
+
+
+class TableChoice:
+    """Draws how many examples of a batch come from each table, from a seeded generator. Thread-safe."""
+
+    def __init__(self, weights: list[float], seed: int | None) -> None:
+        # mutant: mixture-weights-equal
+        self._probabilities = np.asarray(weights, np.float64) / np.sum(weights)
+        self._seed = seed
+        self._random, self._pid = self._begin()
+
+    def counts(self, n: int) -> Array:
+        """Examples by table, int64[tables], with sum n."""
+        # mutant: inherited-generator-draws-on
+        if self._pid != os.getpid():  # a forked child may inherit the lock of numpy's generator in the locked state
+            self._random, self._pid = self._begin()  # the pid is set last, since other threads look at it first
+        places = self._random.choice(len(self._probabilities), n, p=self._probabilities)
+        return np.bincount(places, minlength=len(self._probabilities))
+
+    def _begin(self) -> tuple[Generator, int]:
+        return Generator(Philox(self._seed)), os.getpid()
+
+
+class MixtureSource:
+    """Draws a mixture's batches, for `Mixture.sample` and loaders."""
+
+    def __init__(self, handles: list[TableHandle], choice: TableChoice, columns: Any = None) -> None:
+        self.handles = handles
+        self._choice = choice
+        self.columns = columns
+        self._buffers = _core.BatchBuffers()
+        self.arena = handles[0].arena
+        self.name = "mixture of " + ", ".join(repr(handle.name) for handle in handles)
+
+    def only(self, columns: str | Iterable[str] | None) -> MixtureSource:
+        """A source of batches with only these outputs, which shares this one's random generator."""
+        return MixtureSource(self.handles, self._choice, columns)
+
+    def check_replace(self, n: int, replace: bool) -> None:
+        """Check the option `replace` of batches of n: any of the tables may have to give all of them."""
+        for handle in self.handles:
+            check_replace(handle, 1, replace)
+
+    def beta(self) -> float | None:
+        """None: for each table, its own sampler's exponent is used."""
+        return None
+
+    def begin(self, n: int) -> MixtureDraws:
+        """The draws of a batch of n, not made yet; how many are from each table is chosen now."""
+        return MixtureDraws(self, self._choice.counts(n))
+
+    def _one_buffer(self, handle: TableHandle, n: int, which: list[int] | None) -> Callable[[str, Any, Any], Array]:
+        """A function that makes the arrays of a batch of n, in one buffer that is reused after the last one is gone."""
+        outputs = 0 if (plan := handle.read_plan()) is None else len(plan.native["outputs"])
+        buffer = self._buffers.take(n * handle.bytes_of(which) + outputs * _ALIGNED_BYTES)
+        end = 0
+
+        def make(_: str, shape: tuple[int, ...], dtype: Any) -> Array:
+            nonlocal end
+            element = np.dtype(dtype)
+            size = math.prod(shape) * element.itemsize
+            found: Array = buffer[end : end + size].view(element).reshape(shape)
+            end += -(-size // _ALIGNED_BYTES) * _ALIGNED_BYTES
+            return found
+
+        return make
+
+    def allocate(self, parts: list[Part], allocate: Callable[[str, Any, Any], Any] | None) -> dict[str, Any]:
+        """The arrays of a batch of these parts, for their outputs of fixed size."""
+        self._check_columns(parts)
+        first = parts[0].handle
+        n = sum(part.held for part in parts)
+        which = first.which(self.columns)
+        return first.allocate(n, which, allocate or self._one_buffer(first, n, which))
+
+    def _check_columns(self, parts: list[Part]) -> None:
+        first = parts[0].handle
+        for part in parts[1:]:
+            mine, theirs = _shapes(first, self.columns), _shapes(part.handle, self.columns)
+            if mine != theirs:
+                names = sorted(name for name in mine.keys() | theirs.keys() if mine.get(name) != theirs.get(name))
+                raise ValueError(
+                    f"tables {first.name!r} and {part.handle.name!r} give different columns: {', '.join(names)}; a "
+                    "mixture needs the same, choose them with columns="
+                )
+
+
+class MixtureDraws:
+    """The draws of one batch of a mixture."""
+
+    def __init__(self, source: MixtureSource, counts: Array) -> None:
+        self._source = source
+        self._counts = counts
+        self._parts: list[Part] = []
+
+    @property
+    def held(self) -> int:
+        """How many draws are held."""
+        return sum(part.held for part in self._parts)
+
+    def draw(self, terms: Terms) -> bool:
+        """As `Draws.draw`."""
+        self.give_back()  # of a call that was interrupted
+        parts: list[Part] = []
+        try:
+            if terms.now:
+                parts = self._begin()
+                if not all(part.draw_now(terms) for part in parts):
+                    _give_back(parts)
+                    return False
+            else:
+                with terms:
+                    while not parts:
+                        parts = self._wait(terms)
+        except BaseException:
+            _give_back(parts)
+            raise
+        self._parts = parts
+        return True
+
+    def _begin(self) -> list[Part]:
+        pairs = zip(self._source.handles, self._counts, strict=True)
+        return [Part(handle, place, int(count)) for place, (handle, count) in enumerate(pairs) if count]
+
+    def _wait(self, terms: Terms) -> list[Part]:
+        """Draw as many of each table as chosen. An empty list: all were given back, call it again.
+
+        If a finished table waits for draws of other processes, this gives back its own draws before it waits:
+        otherwise two processes could wait for each other's draws.
+        """
+        parts = self._begin()
+        try:
+            if terms.min_n < terms.n:
+                _collect_some(parts, terms)
+            else:
+                for part in parts:
+                    part.draw(terms, holding=part is not parts[0])
+            return [part for part in parts if part.held]
+        except Undelivered as error:
+            blocked = error
+        except BaseException:
+            _give_back(parts)
+            raise
+        _give_back(parts)
+        terms.pause(blocked.handle, blocked.seen, blocked.reason, holder=blocked.holder)
+        return []
+
+    def counts(self) -> dict[TableHandle, int]:
+        """As `Draws.counts`."""
+        return {part.handle: part.held for part in self._parts}
+
+    def least_bytes(self) -> int:
+        """As `Draws.least_bytes`."""
+        first = self._parts[0].handle
+        return self.held * first.bytes_of(first.which(self._source.columns))
+
+    def copy(self, beta: float | None, allocate: Callable[[str, Any, Any], Any] | None) -> _MixtureCopying:
+        """As `Draws.copy`: each table's examples go directly to their place in one batch."""
+        whole = self._source.allocate(self._parts, allocate)
+        copying, at = [], 0
+        for part in self._parts:
+            copying.append(part.copy(beta, self._source.columns, _cut(whole, at, at + part.held)))
+            at += part.held
+        return _MixtureCopying(self._parts, copying, whole)
+
+    def deliver(self) -> None:
+        """As `Draws.deliver`."""
+        for part in self._parts:
+            part.deliver()
+
+    def give_back(self) -> None:
+        """As `Draws.give_back`."""
+        _give_back(self._parts)
+
+
+class _MixtureCopying:
+    """`Copying` of a batch of a mixture."""
+
+    def __init__(self, parts: list[Part], copying: list[_core.Gathering], whole: dict[str, Any]) -> None:
+        self._parts = parts
+        self._copying = copying
+        self._whole = whole
+
+    @property
+    def is_whole(self) -> bool:
+        return all(each.is_whole for each in self._copying)
+
+    @property
+    def bytes(self) -> int:
+        return sum(each.bytes for each in self._copying)
+
+    def read_ahead(self) -> bool:
+        return all(each.read_ahead() for each in self._copying)
+
+    def copy_portion(self) -> None:
+        next(each for each in self._copying if not each.is_whole).copy_portion()
+
+    def batch(self) -> Batch:
+        whole, parts = self._whole, self._parts
+        batches = [part.handle.batch(each.parts()) for part, each in zip(parts, self._copying, strict=True)]
+        for batch in batches:
+            _join_ragged(whole, batch.data, [other.data for other in batches])
+        names = ("priorities", "probabilities", "weights", "times_sampled", "versions", "episodes", "starts")
+        joined = [np.concatenate([getattr(batch, name) for batch in batches]) for name in names]
+        keys = np.concatenate([with_shard(batch.keys, part.place) for part, batch in zip(parts, batches, strict=True)])
+        found = Batch(whole, keys, *joined, sum(batch.table_size for batch in batches))
+        found.source = np.concatenate([np.full(part.held, part.place, np.int32) for part in parts])
+        return found
+
+
+class Part:
+    """One table's share of a batch."""
+
+    def __init__(self, handle: TableHandle, place: int, count: int) -> None:
+        self.handle = handle
+        self.place = place
+        self.held = 0
+        self.seen = 0  # the table's sequence number before the last attempt to draw
+        self.why = ""
+        self.holder: int | None = None  # client slot of the process that blocked the last attempt
+        self._count = count
+        self._draws: _core.Draws | None = None
+        self._beta: float | None = None  # the sampler's, at the draw
+
+    @property
+    def lacks(self) -> bool:
+        """Whether fewer items were drawn than wanted."""
+        return self.held < self._count
+
+    def try_draw(self, terms: Terms, holding: bool) -> None:
+        """Draw what is available now, without waiting; `holding`: this process holds draws of other tables."""
+        now = Terms(terms.n, 0, stop=terms.stop, ours=terms.ours, replace=terms.replace)
+        self.seen = self.handle.native.items_seq()
+        try:
+            self.draw(now, holding)
+        except Timeout as error:
+            self.why, self.holder = error.reason, error.holder
+            self.held = 0 if self._draws is None else self._draws.count
+
+    def draw_now(self, terms: Terms) -> bool:
+        """Draw without waiting; whether these are all.
+
+        Raises:
+            EndOfData: the table is finished and has too few items left.
+        """
+        if not may_draw(self.handle, self._count, terms.replace):
+            return False
+        finished = self.handle.native.finished  # before the draws: then they have chosen from everything
+        self.draw(terms, holding=False)
+        if self.lacks and finished and self.held:
+            raise self._end()
+        return not self.lacks
+
+    def draw(self, terms: Terms, holding: bool) -> None:
+        """Draw as the terms allow; `holding`: this process holds draws of other tables.
+
+        Raises:
+            Timeout, Undelivered: as `collect`. EndOfData: the table is finished and has too few items left.
+        """
+        own = Terms(self._count, terms.timeout, stop=terms.stop, ours=terms.ours, replace=terms.replace, now=terms.now)
+        own.wait, own.holding = terms.wait, holding
+        try:
+            await_columns(self.handle, own)
+            reader = self.handle.reader()
+            check_fits(self.handle.arena, own.n, self.handle.bytes_of(None))
+            self._draws = self._draws or reader.begin(not terms.replace)
+            self.held = collect(self.handle, reader, self._draws, own)
+            self._beta = self.handle.native.beta
+        finally:
+            terms.wait = own.wait  # all tables share one deadline
+        if self.lacks and not terms.now:
+            raise self._end()
+
+    def _end(self) -> EndOfData:
+        return EndOfData(f"table {self.handle.name!r} is finished: {self.held} of {self._count} are left")
+
+    def copy(self, beta: float | None, columns: Any, out: dict[str, Any]) -> _core.Gathering:
+        """Copy what is in memory into arrays of the batch."""
+        handle = self.handle
+        assert self._draws is not None
+        return handle.reader().gather(self._draws, self._beta if beta is None else beta, handle.which(columns), out)
+
+    def deliver(self) -> None:
+        """The caller has the batch."""
+        if self._draws is not None:
+            self.handle.reader().deliver(self._draws)
+
+    def give_back(self) -> None:
+        """As if the draws had never been made."""
+        if self._draws is not None:
+            self.handle.reader().give_back(self._draws)
+            self._draws = None
+
+
+def _give_back(parts: list[Part]) -> None:
+    for part in parts:
+        part.give_back()
+
+
+def _collect_some(parts: list[Part], terms: Terms) -> None:
+    """Draw until all parts are complete, or until the terms (`min_n`, `linger`) allow fewer."""
+    held, newest = 0, time.monotonic()
+    while True:
+        for part in parts:
+            if part.lacks:
+                part.try_draw(terms, holding=any(other.held for other in parts if other is not part))
+        count = sum(part.held for part in parts)
+        if count > held:
+            held, newest = count, time.monotonic()
+        lacking = [part for part in parts if part.lacks]
+        if not lacking:
+            return
+        at_most = terms.patience(held, newest)
+        if at_most <= 0:
+            return
+        part = lacking[0]
+        try:
+            terms.pause(part.handle, part.seen, f"{held} of {terms.n} drawn; {part.why}", at_most, part.holder)
+        except Timeout:
+            if held < terms.min_n:
+                raise
+            return
+
+
+class Given:
+    """The `allocate` function of ``out=``."""
+
+    def __init__(self, out: Batch) -> None:
+        self._flat = flatten(out.data)
+
+    def __call__(self, name: str, shape: Any, dtype: Any) -> Array:
+        """The array of an output, in place of a new one; ValueError: it does not fit."""
+        found = self._flat.get(name)
+        if not isinstance(found, np.ndarray) or found.dtype != dtype or found.shape[1:] != shape[1:]:
+            raise ValueError(f"out[{name!r}] must be a writable contiguous array of the batch's shape and dtype")
+        front: Array = found[: shape[0]]
+        return front
+
+
+def _shapes(handle: TableHandle, columns: Any) -> dict[str, Any]:
+    plan, which = handle.read_plan(), handle.which(columns)
+    assert plan is not None
+    return {
+        output["name"]: (output["dtype"], output["shape"], output["ragged"])
+        for number, output in enumerate(plan.native["outputs"])
+        if which is None or number in which
+    }
+
+
+def _cut(whole: dict[str, Any], start: int, stop: int) -> dict[str, Any]:
+    return {
+        name: _cut(value, start, stop) if isinstance(value, dict) else value[start:stop]
+        for name, value in whole.items()
+    }
+
+
+def _join_ragged(whole: dict[str, Any], data: Any, parts: list[Any]) -> None:
+    """Concatenate the ragged outputs of the parts into `whole`: they cannot be written in place."""
+    for name, value in data.items():
+        if isinstance(value, dict):
+            _join_ragged(whole.setdefault(name, {}), value, [part[name] for part in parts])
+        elif isinstance(value, Ragged) and name not in whole:
+            each = [part[name] for part in parts]
+            offsets: list[Array] = [np.zeros(1, np.int64)]
+            for ragged in each:
+                offsets.append(ragged.offsets[1:] + offsets[-1][-1])
+            lead = (sum(ragged.lead[0] for ragged in each), *value.lead[1:])
+            whole[name] = Ragged(np.concatenate([ragged.values for ragged in each]), np.concatenate(offsets), lead)
