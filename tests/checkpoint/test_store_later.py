@@ -15,7 +15,10 @@ import di_store
 from checkpoint.stores import MEMORY, REMOVERS, Options, same_draws, sound, write
 from di_store import (
     CapacityError,
+    Fifo,
+    Group,
     MinSize,
+    Once,
     Prioritized,
     Spec,
     Step,
@@ -125,6 +128,64 @@ def test_a_smaller_capacity(remover: Any, options: Callable[[], Options], tmp_pa
             restored.sample(64)
             write(restored, 50, 1_000)
             assert len(restored) == 120
+            sound(again)
+
+
+GROUPS = {"by": Spec((), "int64"), "x": Spec((), "int64"), "score": Spec((), "float32", late=True)}
+
+
+def test_groups_are_items_of_several_rows(options: Callable[[], Options], tmp_path: Path) -> None:
+    """A full table comes back whole, and with a smaller capacity groups go with all their rows."""
+    with di_store.open(**options(), seed=1) as store:
+        table = store.create_table("t", capacity=6, view=Group(4, by="by"), schema=GROUPS)
+        keys = np.array([table.insert({"by": i // 4, "x": i}) for i in range(40)], np.uint64)[-24:]
+        table.update(keys[[*range(12), *range(16, 20)]], {"score": np.zeros(16, np.float32)})
+        store.checkpoint(tmp_path / "c")
+        with di_store.restore(tmp_path / "c", **options()) as again:
+            restored = again.table("t")
+            assert len(restored) == len(table) == 4
+            assert restored.stats()["waiting"] == 2
+            same_draws(table, restored)
+            sound(again)
+        for capacity in (3, 2):
+            table.resize(capacity)
+            with di_store.restore(tmp_path / "c", **options(), tables={"t": {"capacity": capacity}}) as again:
+                restored = again.table("t")
+                assert (restored.keys(0, 6) == table.keys(0, 6)).all()
+                for name in ("size", "waiting", "removed"):
+                    assert restored.stats()[name] == table.stats()[name], name  # type: ignore[literal-required]
+                sound(again)
+
+
+def test_draws_under_way_count_beside_the_capacity(tmp_path: Path) -> None:
+    """They are given back; no item goes for them."""
+    with di_store.open(memory=MEMORY, seed=1) as store:
+        table = store.create_table("t", capacity=100, max_times_sampled=1, sampler=Fifo())
+        with table.loader(5, prefetch=3) as loader:
+            write(table, 50)
+            next(loader)
+            while table.stats()["held"] < 15:
+                pass
+            write(table, 100, 1_000)
+            there = table.stats()["size"] + table.stats()["held"]
+            assert there > 100
+            store.checkpoint(tmp_path / "c")
+        with di_store.restore(tmp_path / "c", memory=MEMORY) as again:
+            assert len(again.table("t")) == there
+            sound(again)
+
+
+def test_an_epoch_goes_on_with_a_smaller_capacity(tmp_path: Path) -> None:
+    """What was drawn in it is not drawn again."""
+    with di_store.open(memory=MEMORY, seed=1) as store:
+        table = store.create_table("t", capacity=100, sampler=Once(epochs=2))
+        for i in range(100):
+            table.insert({"x": i})
+        drawn = set(table.sample(70).data["x"].tolist())
+        store.checkpoint(tmp_path / "c")
+        with di_store.restore(tmp_path / "c", memory=MEMORY, tables={"t": {"capacity": 60}}) as again:
+            rest = sorted(set(range(40, 100)) - drawn)
+            assert sorted(again.table("t").sample(len(rest)).data["x"].tolist()) == rest
             sound(again)
 
 

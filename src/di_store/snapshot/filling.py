@@ -20,6 +20,7 @@ from di_store.lowering.shape import UNLIMITED, limiter_numbers, table_shape
 from di_store.policy.options import TableOptions, check_options
 from di_store.policy.samplers import Fifo, Lifo, MaxHeap, MinHeap
 from di_store.policy.settings import Settings
+from di_store.policy.views import Group
 from di_store.replay.handle import TableHandle
 from di_store.replay.importing import closed_limiter
 from di_store.runtime.waits import CALL_SECONDS
@@ -33,6 +34,7 @@ CHOICES = ("capacity", "limiter", "max_bytes", "compress")
 """What `restore(tables=)` may change of a table."""
 _STATE, _NUMBER, _PRIORITY, _PLACE, _SPAN = 0, 1, 2, 4, 5  # words of an item (native/base/item.h)
 _GENERATIONS = 2**28
+_KINDS, _WAITING, _MEMBER = np.uint64(15), 3, 4  # bits of a state, and two of their values
 
 
 def read_manifest(path: str | os.PathLike[str]) -> tuple[Folder, Manifest]:
@@ -69,14 +71,27 @@ class _Table:
     @property
     def present(self) -> Array:
         """Slots of the items that are not free."""
-        return np.flatnonzero(self.items[:, _STATE] & 15)
+        return np.flatnonzero(self.items[:, _STATE] & _KINDS)
 
     def _evict(self) -> None:
-        """Of more items than the new capacity admits, those go that the remover picks."""
+        """Of more items than a smaller capacity admits, those go that the remover picks. A group is one item."""
         capacity, slots = self.settings.capacity, self.present
-        if capacity is None or len(slots) <= capacity or self.settings.queued:
+        kinds = self.items[slots, _STATE] & _KINDS
+        leaders = slots[kinds != _MEMBER]
+        smaller = capacity is not None and capacity < self.state.capacity
+        if capacity is None or not smaller or len(leaders) <= capacity or self.settings.queued:
             return
-        numbers, priorities = self.items[slots, _NUMBER], self.items[slots, _PRIORITY].view(np.float64)
+        gone = self._victims(leaders)[: len(leaders) - capacity]
+        self.state.counts["removed"] += len(gone)
+        members = slots[kinds == _MEMBER]
+        led_by = self.items[members, _SPAN] & np.uint64(0xFFFFFFFF)
+        self._free(np.concatenate([gone, members[np.isin(led_by, gone)]]))
+
+    def _victims(self, slots: Array) -> Array:
+        """These items in the order in which they are removed (native/replay/table_core.h: victim)."""
+        waits = (self.items[slots, _STATE] & _KINDS) == _WAITING
+        live, waiting = slots[~waits], slots[waits]
+        numbers, priorities = self.items[live, _NUMBER], self.items[live, _PRIORITY].view(np.float64)
         remover = self.settings.remover
         if isinstance(remover, Fifo):
             order = np.argsort(numbers)
@@ -85,14 +100,24 @@ class _Table:
         elif isinstance(remover, (MinHeap, MaxHeap)):
             order = np.lexsort((numbers, priorities if isinstance(remover, MinHeap) else -priorities))
         else:
-            order = np.random.default_rng(self.settings.seed).permutation(len(slots))
-        gone = slots[order[: len(slots) - capacity]]
+            order = np.random.default_rng(self.settings.seed).permutation(len(live))
+        waiting = waiting[np.argsort(self.items[waiting, _NUMBER])]
+        before = np.full(len(waiting), len(live))
+        if isinstance(self.settings.view, Group) and len(live):  # unless it began after the one that is picked
+            newest = np.maximum.accumulate(numbers[order])
+            before = np.searchsorted(newest, self.items[waiting, _NUMBER], side="right")
+        found: Array = np.insert(live[order], before, waiting)
+        return found
+
+    def _free(self, gone: Array) -> None:
+        """Free these slots."""
         generation = (self.items[gone, _STATE] >> np.uint64(4)) + np.uint64(1)
         self.items[gone] = 0
         self.items[gone, _STATE] = (generation % np.uint64(_GENERATIONS)) << np.uint64(4)
         for name, left in (("dense", "dense_left"), ("removed_from", "removed_left")):
-            self.image[name] = self.image[name][~np.isin(self.image[name], gone)]
-            self.image[left] = len(self.image[name])
+            stays = ~np.isin(self.image[name], gone)
+            self.image[left] = int(stays[: getattr(self.state, left)].sum())
+            self.image[name] = self.image[name][stays]
         self.image["free"] = np.concatenate([self.image["free"], gone.astype(np.uint32)])
 
     def create(self, session: Session, seconds: float) -> TableHandle:
