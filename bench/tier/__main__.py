@@ -21,13 +21,17 @@ from pathlib import Path
 from bench import RESULTS
 from bench.kit import Result, apart
 from bench.tier.cold import cold
+from bench.tier.elastic import elastic
 from bench.tier.frames import frames
 from bench.tier.hot import hot
 from bench.tier.items import items, writes
 from bench.tier.lines import PAGE, Line, Options, Part, block, show, write_page
-from bench.tier.rivals import rivals
+from bench.tier.lookahead import lookahead
+from bench.tier.rivals import dataset, rivals
 
-PARTS: Mapping[str, Part] = {part.__name__: part for part in (cold, rivals, hot, frames, items, writes)}
+PARTS: Mapping[str, Part] = {
+    part.__name__: part for part in (cold, rivals, hot, frames, items, writes, lookahead, dataset, elastic)
+}
 
 
 def parse() -> argparse.Namespace:

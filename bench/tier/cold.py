@@ -12,7 +12,7 @@ import numpy as np
 import di_store
 from bench.tier.disk import Places, Reader, device_bytes, fresh, process_bytes
 from bench.tier.lines import Line, Options, alone, beside
-from bench.tier.stores import disk_stats, open_in
+from bench.tier.stores import open_in
 
 KIB = (28, 64, 128, 256)
 BARS = {28: 0.7}
@@ -52,16 +52,17 @@ def find(files: Sequence[Path]) -> Places:
 
 
 def drawn(store: di_store.Store, table: di_store.Table, batch: int, batches: int, folder: Path) -> tuple[float, ...]:
-    """GB/s of rows from disk, share of wanted ones among bytes read, and how much of that the device counted."""
+    """GB/s of rows from disk, share of wanted ones among bytes read, and how much of that the device counted.
 
-    def counts() -> tuple[int, int, int]:
-        return disk_stats(store)["read"], process_bytes(), device_bytes(folder)[0]
-
-    first, begin = counts(), time.perf_counter()
-    for _ in range(batches):
-        table.sample(batch)
+    As the draws are uniform, those from disk are as many as the share of rows whose bodies are not in memory.
+    """
+    held = store.stats()
+    rows = held["tables"]["rows"]["bytes_stored"]
+    read, device, begin = process_bytes(), device_bytes(folder)[0], time.perf_counter()
+    size = sum(table.sample(batch).data["x"].nbytes for _ in range(batches))
     taken = time.perf_counter() - begin
-    wanted, read, device = (now - before for now, before in zip(counts(), first, strict=True))
+    wanted = size * (1 - held["chunk_pages"] / rows)
+    read, device = process_bytes() - read, device_bytes(folder)[0] - device
     return wanted / taken / 1e9, wanted / read, device / read
 
 

@@ -31,7 +31,10 @@ MEMORY, ROW, DRAWN, BATCH, FEED = 256 << 20, 28 << 10, 1_000, 32, 100e6
 
 @contextmanager
 def built(revision: str) -> Iterator[Path]:
-    """A release build of a revision of this repository; takes minutes."""
+    """A release build of a revision of this repository, which takes minutes; or of a folder that holds one."""
+    if Path(revision).is_dir():
+        yield Path(revision).resolve()
+        return
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder, "source"), Path(folder, "build")
         subprocess.run(["git", "worktree", "add", "-q", "--detach", source, revision], cwd=ROOT, check=True)
@@ -49,14 +52,15 @@ def rates(options: Options) -> list[Line]:
     args = argparse.Namespace(seconds=SECONDS * options.scale, turns=TURNS, only="", loads=LOADS)
     taken: list[list[pairs.Figures]] = []
     with built(options.base) as base, fresh(options.folder) as folder:
-        for _ in range(options.rounds):
-            more = [["--parts", "replay", *disk] for disk in ([], [], ["--disk", str(folder / "store")])]
+        for number in range(options.rounds):
+            print(f"round {number + 1} of rates", file=sys.stderr, flush=True)
+            more = [["--parts", "replay", *disk] for disk in ([], [], ["--disk", str(folder)])]
             taken.append(pairs.rates([base, ours, ours], args, more))
     lines = []
     for place, (what, bar) in enumerate(BARS.items(), 1):
         for figure in taken[0][0]:
             before, after = ([round[at][figure] for round in taken] for at in (0, place))
-            lines.append(beside(f"{figure}, {what}", "/s", after, before, options.base, bar))
+            lines.append(beside(f"{figure}, {what}", "/s", after, before, "before", bar))
     return lines
 
 

@@ -1,10 +1,15 @@
-"""Random batches of 28 KiB rows, four times as many bytes as memory: ours beside other stores, each under one cap."""
+"""Stores that hold four times as many bytes as memory, each under one cap: ours beside others.
+
+`rivals`: random batches of 28 KiB rows. `dataset`: P15's shuffled epochs of 108 KB rows, in an order that is known.
+"""
 
 from __future__ import annotations
 
 import statistics
 import sys
+from collections.abc import Iterable
 from contextlib import ExitStack
+from dataclasses import dataclass
 
 from bench import ROOT, import_path
 from bench.kit import records_of, start_module
@@ -12,52 +17,78 @@ from bench.peers.tier_bench import SYSTEMS
 from bench.tier.disk import cap, fresh
 from bench.tier.lines import Line, Options, beside
 
-DATA, CAP, SIZE = 12_000_000_000, 3_000_000_000, 28 << 10
 LIMIT_SECONDS = 900
-OURS = "di-store"
+OURS, READER = "di-store", "NoPFS-like reader"
 THREE = 3.0
 BARS = {"ray": 5.0, "LazyMemmapStorage": 5.0, "rocksdict": THREE, "lmdb": THREE, "memmap": THREE}
 """By the first word of the name. The bar of 3 is for the best of its three."""
+Rates = list[float]
 
 
-def measure(system: str, options: Options) -> list[float]:
-    """MB/s of a system's rounds, in a process of its own; raises what `output_of` does."""
-    python = sys.executable if system == OURS else str(options.python)
-    rows = max(20_000, int(DATA * options.scale) // SIZE)
-    with ExitStack() as stack:
-        folder = stack.enter_context(fresh(options.folder))
-        words = [system, str(folder), "--rows", str(rows), "--cap", str(rows * SIZE * CAP // DATA)]
-        words += ["--rounds", str(options.rounds), "--group", str(stack.enter_context(cap()).path)]
-        started = start_module(python, "bench.peers.tier_bench", words, import_path(python), cwd=ROOT)
-        (found,) = records_of(started, LIMIT_SECONDS)
-    print(f"{system}: {found['filled']:.0f} s to fill", file=sys.stderr, flush=True)
-    return [rate * SIZE / 1e6 for rate in found["rates"]]
+@dataclass(frozen=True)
+class Trial:
+    """So many rows of so many bytes, bytes of memory, and further options of `bench.peers.tier_bench`."""
 
+    rows: int
+    size: int
+    cap: int
+    more: tuple[str, ...]
 
-def rivals(options: Options) -> list[Line]:
-    """Ours is measured first and last, so that a drift of the drive shows; the mean of both is compared."""
-    names = [name for name in SYSTEMS if name != OURS] if options.python else []
-    taken: dict[str, float] = {}
-    first = measure(OURS, options)
-    for name in names:
-        try:
-            taken[name] = statistics.median(measure(name, options))
-        except RuntimeError as error:
-            print(f"{name}: {error}", file=sys.stderr, flush=True)
-    last = measure(OURS, options) if names else first
-    ours = (statistics.median(first) + statistics.median(last)) / 2
-    lines = [
-        beside("first, and again at the end", "MB/s", first, last, "ours", None),
-        *(line(name, ours, taken.get(name), BARS.get(name.split(",")[0])) for name in names),
-    ]
-    for threads in (False, True):
-        mine = {n: r for n, r in taken.items() if BARS.get(n.split(",")[0]) == THREE and ("threads" in n) == threads}
-        best = max(mine, key=lambda name: mine[name], default="one of them")
-        how = "read by 16 threads" if threads else "as they are"
-        lines.append(line(best, ours, mine.get(best), THREE, f"best of rocksdict, lmdb, memmap, {how}"))
-    return lines
+    def measure(self, system: str, options: Options) -> Rates:
+        """MB/s of a system's rounds, in a process of its own; raises what `output_of` does."""
+        python = sys.executable if system == OURS else str(options.python)
+        with ExitStack() as stack:
+            folder = stack.enter_context(fresh(options.folder))
+            words = [system, str(folder), "--rows", str(self.rows), "--size", str(self.size), "--cap", str(self.cap)]
+            words += ["--group", str(stack.enter_context(cap()).path), *self.more]
+            started = start_module(python, "bench.peers.tier_bench", words, import_path(python), cwd=ROOT)
+            (found,) = records_of(started, LIMIT_SECONDS)
+        print(f"{system}: {found['filled']:.0f} s to fill", file=sys.stderr, flush=True)
+        return [rate * self.size / 1e6 for rate in found["rates"]]
+
+    def all_of(self, names: Iterable[str], options: Options) -> tuple[Rates, Rates, dict[str, float]]:
+        """Ours first and last, so that a drift of the drive shows; medians of the others that end."""
+        taken, first = dict[str, float](), self.measure(OURS, options)
+        if options.python is None:
+            return first, first, taken
+        for name in names:
+            try:
+                taken[name] = statistics.median(self.measure(name, options))
+            except RuntimeError as error:
+                print(f"{name}: {error}", file=sys.stderr, flush=True)
+        return first, self.measure(OURS, options), taken
 
 
 def line(name: str, ours: float, theirs: float | None, bar: float | None, case: str = "") -> Line:
-    ratio = ours / theirs if theirs else None
-    return Line(case or name, "MB/s", ours, theirs, name, ratio, None if bar == THREE and not case else bar)
+    return Line(case or name, "MB/s", ours, theirs, name, ours / theirs if theirs else None, bar)
+
+
+def both(first: Rates, last: Rates) -> tuple[float, Line]:
+    """Our figure, and the line that shows how far its two parts are apart."""
+    ours = (statistics.median(first) + statistics.median(last)) / 2
+    return ours, beside("first, and again at the end", "MB/s", first, last, "ours", None)
+
+
+def rivals(options: Options) -> list[Line]:
+    size, rows = 28 << 10, max(20_000, int(12e9 * options.scale) // (28 << 10))
+    trial = Trial(rows, size, rows * size // 4, ("--rounds", str(options.rounds)))
+    names = [name for name in SYSTEMS if name not in (OURS, READER)]
+    first, last, taken = trial.all_of(names, options)
+    ours, again = both(first, last)
+    bars = {name: BARS.get(name.split(",")[0]) for name in names}
+    lines = [line(name, ours, taken.get(name), None if bars[name] == THREE else bars[name]) for name in names]
+    for threads in (False, True):
+        mine = {n: rate for n, rate in taken.items() if bars[n] == THREE and ("threads" in n) == threads}
+        best = max(mine, key=lambda name: mine[name], default="one of them")
+        how = "read by 16 threads" if threads else "as they are"
+        lines.append(line(best, ours, mine.get(best), THREE, f"best of rocksdict, lmdb, memmap, {how}"))
+    return [again, *lines]
+
+
+def dataset(options: Options) -> list[Line]:
+    rows = max(5_000, int(20_000 * options.scale))
+    trial = Trial(rows, 108_000, rows * 27_000, ("--epochs", "3"))
+    names = [name for name in SYSTEMS if name.split(",")[0] in ("rocksdict", "lmdb", "diskcache", READER)]
+    first, last, taken = trial.all_of(names, options)
+    ours, again = both(first, last)
+    return [again, *(line(name, ours, taken.get(name), None) for name in names)]
