@@ -133,6 +133,14 @@ bool Maker::commit(const Attempt& attempt, u32 entry, Deadline deadline, std::st
   return false;
 }
 
+// Machine or cgroup gives no more: pages that lie unused elsewhere go back to it, and it may. Else bodies leave memory, and
+// their pages lie unused.
+bool Maker::find_pages(u64 bytes, Deadline deadline, std::string* why) {
+  if (heap_.move_pages(bytes, false, deadline) != 0) return true;
+  // mutant: no-body-leaves-for-the-machine
+  return heap_.room_maker != nullptr && heap_.room_maker->make_room(bytes, deadline, why);
+}
+
 // -------------------------------------------------------------------------------------------------------------- making
 
 MakeResult Maker::make(const MakeRequest& request, u32 entry, Deadline deadline, u32* out, std::string* why,
@@ -157,10 +165,9 @@ MakeResult Maker::make(const MakeRequest& request, u32 entry, Deadline deadline,
         *out = attempt.descriptor;
         return attempt.result;
       }
-      // Machine or cgroup gives no more: pages that lie unused elsewhere go back to it, and it may.
-      if (++moves > kMostMoves || heap_.move_pages(attempt.choice.missing_bytes, false, deadline) == 0)
-        return MakeResult::kFull;
+      if (++moves > kMostMoves || !find_pages(attempt.choice.missing_bytes, deadline, why)) return MakeResult::kFull;
       os::forget_headroom();
+      if (request.body_block != 0) return MakeResult::kAgain;
       continue;
     }
     if (shortage.bytes == 0) {  // the budget is there, in pages that lie elsewhere

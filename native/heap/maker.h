@@ -11,7 +11,8 @@
 
 namespace di {
 
-enum class MakeResult { kMade, kExists, kFull, kGone, kNever };  // kNever: full, and no eviction or deletion would help
+// kNever: full, and no eviction or deletion would help. kAgain: of a chunk with a body apart, which has gone with it.
+enum class MakeResult { kMade, kExists, kFull, kGone, kNever, kAgain };
 
 class Maker {
  public:
@@ -24,6 +25,8 @@ class Maker {
   //   2. pages that are charged and unused elsewhere move to it (PageReclaim), if the budget is there but no page
   //   3. once a call: what dead or dropped ledger entries hold, expired objects, and chunks that no table uses any more
   //   4. pages of free blocks are given back (free_holes), until there are no more
+  // Where machine or cgroup refuse pages that the budget has, pages that are charged and unused move to the block, or
+  // bodies go to disk and leave theirs. kAgain then, if `format` had linked the body of a chunk: make both anew.
   // kFull then: `why` says what is short, `short_table` names a table that can evict items to make room; the caller does
   // that (RowRoom) or waits. kNone: the store is full. kNever: nothing that others free would help. kGone: one of
   // request.tables was dropped. kExists: the id is taken.
@@ -58,6 +61,7 @@ class Maker {
   void place(const MakeRequest& request, u32 entry, const Attempt& attempt, const Format& format)
       DI_REQUIRES(heap_.lock);
   bool commit(const Attempt& attempt, u32 entry, Deadline deadline, std::string* why) DI_EXCLUDES(heap_.lock);
+  bool find_pages(u64 bytes, Deadline deadline, std::string* why) DI_EXCLUDES(heap_.lock);
   void discard(u32 descriptor, u32 entry) DI_REQUIRES(heap_.lock);
 
   HeapCore& heap_;

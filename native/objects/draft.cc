@@ -33,8 +33,9 @@ u8* Draft::make_block(const DraftRequest& wanted, Deadline deadline) {
       throw Error(Code::kObjectExists, describe_taken(arena_, *reinterpret_cast<const Id*>(wanted.id), made));
     case MakeResult::kFull:
       throw Error(Code::kStoreFull, "an object of " + std::to_string(wanted.bytes) + " bytes finds no room: " + why);
-    case MakeResult::kGone:  // this and the next are results of chunks only
+    case MakeResult::kGone:  // this and the next two are results of chunks only
     case MakeResult::kNever:
+    case MakeResult::kAgain:
     case MakeResult::kMade: break;
   }
   descriptor_ = made;

@@ -155,6 +155,7 @@ bool RowRoom::open_chunk(u32 index, u64 heap_bytes, Deadline deadline, Blocked* 
     blocked->seq = state_.arena->heap_header().room_seq.load();
     const MakeResult made = add_chunk(index, plan, deadline, &blocked->text, &short_table);
     if (made == MakeResult::kMade) return true;
+    if (made == MakeResult::kAgain) continue;
     if (made == MakeResult::kNever) {
       if (reaped)
         throw Error(Code::kCapacity, "a row needs a chunk of " + std::to_string(bytes) + " bytes: " + blocked->text)

@@ -7,6 +7,7 @@ import itertools
 import multiprocessing
 import os
 import resource
+import tempfile
 from collections.abc import Iterator
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
@@ -152,6 +153,25 @@ def fill_table(path: str | None, name: str) -> None:
     store.close()
 
 
+def fill_disk(path: str | None, name: str) -> None:
+    """In a child: a store with a disk, whose memory doesn't fit the cgroup: rows go to disk, nobody waits for ever."""
+    enter(path)
+    with tempfile.TemporaryDirectory() as folder:
+        memory = LIMIT // 4 if path is None else 2 * LIMIT
+        with di_store.open(name, memory=memory, disk=folder, disk_capacity=4 * LIMIT) as store:
+            schema = {"obs": di_store.Spec((MIB,), "u1")}
+            table = store.create_table("t", capacity=400, schema=schema, lanes=1, compress=None)
+            with table.writer() as writer:
+                for number in range(400):
+                    writer.append({"obs": np.full(MIB, number % 256, np.uint8)}, timeout=60)
+            disk = store.stats()["disk"]
+            assert disk is not None
+            assert disk["dropped_chunks"] > 100
+            batch = table.sample(16, timeout=60)
+            assert (batch.data["obs"].min(axis=1) == batch.data["obs"].max(axis=1)).all()
+            assert store.check() == []
+
+
 def hold_batches(path: str | None, name: str) -> None:
     """In a child: batches are held until one does not fit the cgroup. It is refused and its draw given back."""
     enter(path)
@@ -280,7 +300,7 @@ def test_a_member_in_a_smaller_group(crew: Crew, group: Group | None, store_name
         assert store.check() == []
 
 
-@pytest.mark.parametrize("work", ["fill", "fill_table", "hold_batches"])
+@pytest.mark.parametrize("work", ["fill", "fill_table", "fill_disk", "hold_batches"])
 def test_a_typed_error_and_no_kill(
     crew: Crew, group: Group | None, store_dir: str, store_name: object, work: str
 ) -> None:

@@ -60,6 +60,20 @@ TIER = [
         ("tests/test_disk.py::test_a_stopped_reader_keeps_its_rows",),
     ),
     Mutant(
+        "no-body-leaves-for-the-machine",
+        "disk",
+        "  return heap_.room_maker != nullptr && heap_.room_maker->make_room(bytes, deadline, why);\n",
+        "  return false;\n",
+        ("tests/crash/test_cgroup.py::test_a_typed_error_and_no_kill",),
+    ),
+    Mutant(
+        "a-body-is-linked-twice",
+        "disk",
+        "      if (request.body_block != 0) return MakeResult::kAgain;\n",
+        "",
+        ("tests/crash/test_cgroup.py::test_a_typed_error_and_no_kill",),
+    ),
+    Mutant(
         "the-table-of-blocks-may-end-behind-the-head",
         "disk",
         "  if (packs.plan.blocks() > (head.size() - ends) / sizeof(u32)) throw damaged();\n",
