@@ -8,7 +8,6 @@ measured.
 from __future__ import annotations
 
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -169,15 +168,10 @@ class Learner:
         return lambda: self.table.update_priorities(keys, priorities)
 
 
-def tier(folder: str) -> dict[str, Any]:
-    """Options of a store with a disk tier in a new folder there; "": without one."""
-    return {"disk": tempfile.mkdtemp(dir=folder), "disk_capacity": "4GiB"} if folder else {}
-
-
-def replay(element: Element, script: Script, disk: str) -> None:
+def replay(element: Element, script: Script) -> None:
     """Measure one element in prioritized tables, in a new store."""
     name, count = element.name, element.batch
-    with di_store.open(memory=MEMORY, **tier(disk)) as store:
+    with di_store.open(memory=MEMORY) as store:
         by_priority = di_store.Prioritized(alpha=0.6)
         items = table(store, element, "items", element.capacity, by_priority)
         rows = table(store, element, "rows", max(1, element.capacity // 10), by_priority)
@@ -195,12 +189,12 @@ def replay(element: Element, script: Script, disk: str) -> None:
                 script.take(name, "loader", lambda: next(loader), count)
 
 
-def uniform(element: Element, script: Script, disk: str) -> None:
+def uniform(element: Element, script: Script) -> None:
     """Measure extends and uniform draws in two processes; then one process that appends and draws in turn."""
     name = element.name
     if not any(script.wants(name, metric) for metric in ("extend", "sample, uniform", "loop")):
         return
-    with di_store.open(memory=MEMORY, **tier(disk)) as store:
+    with di_store.open(memory=MEMORY) as store:
         items = table(store, element, "items", element.capacity, di_store.Uniform())
         apart(extend, items, element, script)
         learner = Learner(items, element.batch)
@@ -211,16 +205,15 @@ def uniform(element: Element, script: Script, disk: str) -> None:
 
 
 def main() -> None:
-    what = {"parts": ("objects,replay", "which"), "loads": (",".join(ELEMENTS), "which elements")}
-    args = arguments("our store", **what, disk=("", "folder of the disk tier of the tables' stores"))
+    args = arguments("our store", parts=("objects,replay", "which"), loads=(",".join(ELEMENTS), "which elements"))
     script = Script("di-store", args.seconds, args.repeats, args.only)
     if "objects" in args.parts:
         objects(script)
         large_object(script)
     for name in args.loads.split(",") if "replay" in args.parts else ():
-        replay(ELEMENTS[name], script, args.disk)
+        replay(ELEMENTS[name], script)
         if name in ("56KB", "2KB", "105B"):
-            uniform(ELEMENTS[name], script, args.disk)
+            uniform(ELEMENTS[name], script)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,6 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -100,18 +99,13 @@ def take_turns(doors: list[Turns], processes: list[Any]) -> None:
         order.reverse()
 
 
-def rates(builds: list[Path], args: argparse.Namespace, more: Sequence[list[str]] = ()) -> list[Figures]:
-    """Items per second of each build, by load and metric. The first turns are in the order of `builds`.
-
-    `more`: further options of `bench.ours` for each build.
-    """
+def rates(builds: list[Path], args: argparse.Namespace) -> list[Figures]:
+    """Items per second of each build, by load and metric. The first turns are in the order of `builds`."""
     options = ["--seconds", str(args.seconds), "--repeats", str(args.turns), "--only", args.only, "--loads", args.loads]
-    each = [options + more[number] if more else options for number in range(len(builds))]
     with tempfile.TemporaryDirectory() as folder:
         doors = [Turns(Path(folder) / str(number)) for number, _ in enumerate(builds)]
         started = [
-            start(build, "bench.ours", own, **{TURNS: door.path})
-            for door, build, own in zip(doors, builds, each, strict=True)
+            start(build, "bench.ours", options, **{TURNS: door.path}) for door, build in zip(doors, builds, strict=True)
         ]
         try:
             take_turns(doors, started)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 import tempfile
@@ -15,13 +14,12 @@ from typing import Any
 import numpy as np
 
 import di_store
-from bench import ROOT, import_path, pairs
-from bench.kit import Worker, time_alone, turns
+from bench import ROOT, import_path
+from bench.kit import Worker, records_of, start_module, time_alone, turns
 from bench.tier.disk import fresh
 from bench.tier.lines import Line, Options, beside
 
-BARS = {"without disk=": 0.97, "disk=, all in memory": 0.90}
-LOADS, TURNS, SECONDS = "56KB,2KB,105B", 9, 0.03
+BARS = {"without disk=": 1.03, "disk=, all in memory": 1.10}
 TAIL_BAR, TAIL_SECONDS = 2.0, 4.0
 FULL_SECONDS = 3.0
 """Until the rows that are inserted have filled the memory."""
@@ -47,21 +45,28 @@ def built(revision: str) -> Iterator[Path]:
 
 
 def rates(options: Options) -> list[Line]:
-    """Rates of `bench.ours`: three processes that take turns."""
+    """Processor time of `bench.tier.paths`, three processes one after the other, in turns."""
     ours = import_path(sys.executable)[0]
-    args = argparse.Namespace(seconds=SECONDS * options.scale, turns=TURNS, only="", loads=LOADS)
-    taken: list[list[pairs.Figures]] = []
+    taken: dict[str, list[dict[str, float]]] = {}
     with built(options.base) as base, fresh(options.folder) as folder:
-        for number in range(options.rounds):
-            print(f"round {number + 1} of rates", file=sys.stderr, flush=True)
-            more = [["--parts", "replay", *disk] for disk in ([], [], ["--disk", str(folder)])]
-            taken.append(pairs.rates([base, ours, ours], args, more))
-    lines = []
-    for place, (what, bar) in enumerate(BARS.items(), 1):
-        for figure in taken[0][0]:
-            before, after = ([round[at][figure] for round in taken] for at in (0, place))
-            lines.append(beside(f"{figure}, {what}", "/s", after, before, "before", bar))
-    return lines
+        cases = {"before": (base, []), "without disk=": (ours, []), "disk=, all in memory": (ours, [str(folder)])}
+        for name in turns(list(cases), options.rounds):
+            build, words = cases[name]
+            started = start_module(sys.executable, "bench.tier.paths", words, [build, ROOT], cwd=folder)
+            taken.setdefault(name, []).extend(records_of(started))
+    return [
+        beside(
+            f"{call}, {name}",
+            "µs",
+            [r[call] for r in taken[name]],
+            [r[call] for r in taken["before"]],
+            "before",
+            bar,
+            True,
+        )
+        for name, bar in BARS.items()
+        for call in taken["before"][0]
+    ]
 
 
 def feed(pipe: Any, store: di_store.Store) -> None:
