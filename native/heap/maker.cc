@@ -167,6 +167,7 @@ MakeResult Maker::make(const MakeRequest& request, u32 entry, Deadline deadline,
       }
       if (++moves > kMostMoves || !find_pages(attempt.choice.missing_bytes, deadline, why)) return MakeResult::kFull;
       os::forget_headroom();
+      // mutant: a-body-is-linked-twice
       if (request.body_block != 0) return MakeResult::kAgain;
       continue;
     }
