@@ -107,3 +107,56 @@ def test_hashes_stay(made: Path) -> None:
     with di_store.restore(made, memory=MEMORY):
         pass
     assert before == {path.name: hashlib.sha256(path.read_bytes()).digest() for path in made.iterdir()}
+
+
+# -- folders of others --------------------------------------------------------------------------------------------
+
+
+def test_the_folder_of_a_disk_tier_is_refused(tmp_path: Path) -> None:
+    """Its segments have names like those of a checkpoint, and stay."""
+    tier = tmp_path / "tier"
+    with di_store.open(memory=MEMORY, disk=tier, disk_capacity="64MiB") as store:
+        table = store.create_table("t", capacity=400)
+        write(table, 400)
+        store.checkpoint(tmp_path / "c")
+        names = set(tier.iterdir())
+        assert any(path.name.startswith("segment-") for path in names)
+        with di_store.open(memory=MEMORY) as other:
+            for each in (store, other):
+                with pytest.raises(StoreError, match="disk tier"):
+                    each.checkpoint(tier)
+        assert set(tier.iterdir()) == names
+        assert len(table.peek(table.keys(0, 400)).keys) == 400
+        assert store.check() == []
+
+
+def test_files_of_others_stay(tmp_path: Path) -> None:
+    names = {"items-to-buy", "chunks-a", "segment-1.txt", "disk-usage.log", "segment-0000000g"}
+    for name in names:
+        (tmp_path / name).touch()
+    with di_store.open(memory=MEMORY) as store:
+        for _ in range(2):
+            store.checkpoint(tmp_path)
+    assert names <= {path.name for path in tmp_path.iterdir()}
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_a_failed_checkpoint_leaves_no_files(earlier: bool, tmp_path: Path) -> None:
+    def fail(_done: int, _total: int) -> None:
+        raise KeyError("enough")
+
+    with di_store.open(memory=MEMORY) as store:
+        table = store.create_table("t", capacity=4_000)
+        write(table, 1_000)
+        if earlier:
+            store.checkpoint(tmp_path)
+            write(table, 1_000, 1_000)
+        names = {path.name for path in tmp_path.iterdir()}
+        with pytest.raises(KeyError, match="enough"):
+            store.checkpoint(tmp_path, progress=fail)
+        assert {path.name for path in tmp_path.iterdir()} - {"checkpoint.lock"} == names - {"checkpoint.lock"}
+        assert store.stats()["pinned"] == 0
+        if earlier:
+            with di_store.restore(tmp_path, memory=MEMORY) as again:
+                assert len(again.table("t")) == 1_000
+        assert store.check() == []

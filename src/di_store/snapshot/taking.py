@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -43,7 +43,9 @@ THREADS = 4
 """Each copies and sums up the next rows while others wait for the disk."""
 _BATCH_BYTES = 8 << 20
 """Of objects that are written together; and of rows that are let go together once they are written."""
-_OURS = ("items-", "chunks-", "segment-", "disk-")
+_OURS = re.compile(r"(items|chunks)-[0-9a-f]{8}-[0-9a-f]{8}|segment-[0-9a-f]{8}|disk-[0-9a-f]{8}-[0-9a-f]+(\.partial)?")
+_TIER = ("epoch", "alive.lock")
+"""What lies in the folder of a disk tier (native/tier/folder.h), whose segments have such names too."""
 
 Progress = Callable[[int, int], None]
 """Called with the bytes of rows and objects that are written, and of all that will be."""
@@ -56,7 +58,11 @@ def checkpoint(
     arena, seconds = session.arena, lock_seconds(timeout)
     folder = Folder(path)
     folder.make()
-    with _locked(folder, timeout):
+    if any(os.path.exists(folder.at(name)) for name in _TIER):
+        raise StoreError(
+            f"{folder.path!r} is the folder of a store's disk tier", remedy="choose another folder, best beside it"
+        )
+    with _locked(folder, timeout), _cleaned(folder):
         before = _before(folder, arena)
         _clean(folder)
         if arena.tiered:
@@ -68,6 +74,17 @@ def checkpoint(
             snapshot.close(CALL_SECONDS)
         folder.write(MANIFEST, made.pack())
         _clean(folder)
+
+
+@contextmanager
+def _cleaned(folder: Folder) -> Iterator[None]:
+    """When it fails, what was written goes, so that a full filesystem has room again."""
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError, StoreError):
+            _clean(folder)
+        raise
 
 
 @contextmanager
@@ -113,7 +130,7 @@ def _readable(folder: Folder) -> Manifest | None:
 
 
 def _ours(folder: Folder) -> list[str]:
-    return [name for name in os.listdir(folder.path) if name.startswith(_OURS)]
+    return [name for name in os.listdir(folder.path) if _OURS.fullmatch(name)]
 
 
 def _clean(folder: Folder) -> None:
@@ -298,7 +315,9 @@ class _Checkpoint:
                 files[file],
                 int(chunks["stored_page"][number]),
             )
-        self._release([number for number in range(len(chunks["uid"])) if number not in set(fresh)])
+        known = np.ones(len(chunks["uid"]), bool)
+        known[fresh] = False
+        self._release(np.flatnonzero(known).tolist())
 
     def _linked(self, number: int) -> str:
         path = os.path.join(self._arena.disk, f"segment-{number:08x}")
