@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing as mp
 import os
 import subprocess
@@ -18,6 +19,7 @@ from test_disk import fill, numbers, row
 
 import di_store
 from di_store import _core
+from di_store.cli.stores import disk_text
 from di_store.replay.ahead import Ready
 
 SPAWN = mp.get_context("spawn")
@@ -53,11 +55,16 @@ def test_batches_are_whole_and_read_beside_the_learner(
     advance = Ready.advance
     monkeypatch.setattr(Ready, "advance", lambda each: (threads.add(threading.get_ident()), advance(each)))
     with table.loader(128, prefetch=prefetch, columns=columns) as loader:
-        for _, batch in zip(range(30), loader, strict=False):
+        for batch in itertools.islice(loader, 31):
             if columns is None:
                 check(batch)
     assert (threading.get_ident() in threads) == (prefetch == 0)
-    assert columns or store.stats()["disk"]["read"] > 0  # type: ignore[index]
+    disk = store.stats()["disk"]
+    assert disk is not None
+    assert columns or disk["read"] > 0
+    assert (disk["loaded"], disk["loaded_ahead"]) == (31, 31 * prefetch)
+    assert prefetch or disk["stalled_seconds"] > 0
+    assert f"loaders: {prefetch}.0 batches ahead" in disk_text(disk)
     assert not store.check()
 
 

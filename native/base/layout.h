@@ -29,7 +29,7 @@ struct Offset {
 };
 
 constexpr u64 kMagic = 0x45524f5453494401;  // "\1DISTORE"
-constexpr u32 kLayoutVersion = 13;
+constexpr u32 kLayoutVersion = 14;
 constexpr u64 kPageBytes = 4096;
 constexpr u64 kSliceBytes = 2u << 20;
 constexpr u64 kPagesPerSlice = kSliceBytes / kPageBytes;
@@ -419,6 +419,9 @@ struct TierHeader {
   Shared<u64> dropped_bodies;
   Shared<u64> read_bytes;
   Shared<u64> read_calls;
+  Shared<u64> loaded_batches;
+  Shared<u64> loaded_ahead;
+  Shared<u64> stalled_ns;
   SegmentEntry segment[kMaxSegments];
 };
 inline std::string folder_of(const TierHeader& tier) {  // also a damaged one

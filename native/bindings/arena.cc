@@ -99,7 +99,19 @@ nb::object disk_stats(const Arena& arena) {
   all["dropped_chunks"] = tier.dropped_bodies.load();
   all["read"] = tier.read_bytes.load();
   all["reads"] = tier.read_calls.load();
+  all["loaded"] = tier.loaded_batches.load();
+  all["loaded_ahead"] = tier.loaded_ahead.load();
+  all["stalled_seconds"] = static_cast<double>(tier.stalled_ns.load()) / 1e9;
   return all;
+}
+
+// Of a store with a disk tier: a loader has handed out a batch.
+void note_loaded(const ArenaPointer& arena, u64 ahead, double stalled_seconds) {
+  if (!arena->tiered()) return;
+  TierHeader& tier = arena->tier_header();
+  tier.loaded_batches.fetch_add(1, std::memory_order_relaxed);
+  tier.loaded_ahead.fetch_add(ahead, std::memory_order_relaxed);
+  tier.stalled_ns.fetch_add(static_cast<u64>(stalled_seconds * 1e9), std::memory_order_relaxed);
 }
 
 nb::dict stats(const ArenaPointer& arena) {
@@ -305,6 +317,7 @@ void bind_care(nb::class_<Arena>& type) {
       .def("left_in_tiers", [](const ArenaPointer& a) { return a->heap().budget.left_in_tiers(); })
       .def("check", &check, nb::sig("def check(self, repair: bool, timeout: float, /) -> list[str]"))
       .def("remove", [](const ArenaPointer& a) { a->header().removed.store(1); })
+      .def("note_loaded", &note_loaded, nb::sig("def note_loaded(self, ahead: int, stalled_seconds: float, /) -> None"))
       .def(
           "set_role", [](const ArenaPointer& a, u32 role) { a->self().role.fetch_or(role); },
           nb::sig("def set_role(self, role: int, /) -> None"));

@@ -52,10 +52,16 @@ def share_text(each: StoreReport) -> tuple[str, str]:
 
 def disk_text(disk: DiskStats) -> str:
     """What the disk tier holds, and what has moved."""
+    loaded = disk["loaded"]
+    loaders = (
+        f"; loaders: {disk['loaded_ahead'] / loaded:.1f} batches ahead, waited for {disk['stalled_seconds']:.1f} s"
+        if loaded
+        else ""
+    )
     return (
         f"{format_size(disk['files'])} of {format_size(disk['capacity'])} in {disk['folder']}, "
         f"{format_size(disk['live'])} of them needed; written {format_size(disk['written'])}, "
-        f"read {format_size(disk['read'])}"
+        f"read {format_size(disk['read'])}{loaders}"
     )
 
 

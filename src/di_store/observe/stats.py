@@ -57,6 +57,9 @@ class DiskStats(TypedDict):
     dropped_chunks: int  # chunks whose rows left memory
     read: int  # bytes that batches needed from disk
     reads: int  # parts that they lay in
+    loaded: int  # batches that loaders handed out
+    loaded_ahead: int  # sum over these of the batches that were left ahead: divided by `loaded`, their mean
+    stalled_seconds: float  # that learners waited in next() until their batches were copied
 
 
 class StoreStats(TypedDict):

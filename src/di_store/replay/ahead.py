@@ -12,6 +12,7 @@ Consumers take turns (`_core.Turn`).
 from __future__ import annotations
 
 import contextlib
+import time
 import weakref
 from collections import deque
 from contextlib import AbstractContextManager
@@ -47,7 +48,14 @@ class Source(Protocol):
 
 
 class Ready:
-    """One batch, from its draws until it is handed out. The thread alone calls `advance`."""
+    """One batch, from its draws until it is handed out. The thread alone calls `advance`.
+
+    Attributes:
+        draws: of the batch.
+        least_bytes: of its arrays, without ragged outputs.
+        begun: whether what is in memory is copied.
+        done: whether `take` has something to give.
+    """
 
     def __init__(self, draws: Draws, beta: float | None, placer: Placer) -> None:
         self.draws = draws
@@ -57,16 +65,7 @@ class Ready:
         self._copying: Copying | None = None
         self._found: tuple[Batch, Any] | None = None
         self._error: BaseException | None = None
-
-    @property
-    def begun(self) -> bool:
-        """Whether what is in memory is copied."""
-        return self._copying is not None or self.done
-
-    @property
-    def done(self) -> bool:
-        """Whether `take` has something to give."""
-        return self._found is not None or self._error is not None
+        self.begun = self.done = False
 
     @property
     def bytes(self) -> int:
@@ -79,15 +78,18 @@ class Ready:
         try:
             if self._copying is None:
                 self._copying = self.draws.copy(self._beta, self._placer.allocate)
+                self.begun = True
             else:
                 self._copying.copy_portion()
             if self._copying.is_whole:
                 batch = self._copying.batch()
                 self._found = batch, self._placer.place(batch)
+                self.done = True
         except BaseException as error:  # the consumer raises it, whatever its type
             with contextlib.suppress(StoreError):  # a lock is held: a later call of this process gives them back
                 self.give_back()
             self._error = error
+            self.begun = self.done = True
 
     def read_ahead(self) -> bool:
         """Begin to read; True: the rest of this batch is being read."""
@@ -155,7 +157,7 @@ class Ahead:
         if self._prefetch == 0:
             return self._next_now()
         wait: Wait | None = None
-        drew = False
+        drew, waits_since = False, 0.0
         try:
             while not self._stopped():
                 with self._take_turn(wait is None) as mine:
@@ -164,8 +166,9 @@ class Ahead:
                             self._draw_ahead()
                             drew = True
                         if self._queue[0].done:
-                            return self._hand_out()
+                            return self._hand_out(time.monotonic() - waits_since if waits_since else 0.0)
                 if mine:
+                    waits_since = waits_since or time.monotonic()
                     self._attend()
                     self._more.wait(LOOK_SECONDS)
                     continue
@@ -185,8 +188,10 @@ class Ahead:
             raise Stopped
         return Wait(source.arena, self._terms.timeout, f"next batch of {source.name}")
 
-    def _hand_out(self) -> tuple[Draws, Batch, Any]:
+    def _hand_out(self, waited: float) -> tuple[Draws, Batch, Any]:
         first = self._queue.popleft()
+        if (source := self._source) is not None:
+            source.arena.note_loaded(len(self._queue), waited)
         if self._queue and self._queue[0].done:
             self._more.ring()  # one ring wakes only one consumer: wake the next one
         batch, placed = first.take()
@@ -195,16 +200,19 @@ class Ahead:
 
     def _next_now(self) -> tuple[Draws, Batch, Any]:
         try:
-            draws = self._source_now().begin(self._terms.n)
+            source = self._source_now()
+            draws = source.begin(self._terms.n)
             ready = self._draw(draws, now=False)
         except Stopped:
             raise StoreClosed("this loader was closed") from None
         except EndOfData as error:
             raise StopIteration from error
         assert ready is not None
+        began = time.monotonic()
         while not ready.done:
             ready.advance()
         batch, placed = ready.take()
+        source.arena.note_loaded(0, time.monotonic() - began)
         return draws, batch, placed
 
     def _attend(self) -> None:
@@ -324,15 +332,18 @@ class Ahead:
     def _run(self) -> None:
         """Copy what was drawn, until the loader ends."""
         while not self._stopped():
-            queue = tuple(self._queue)
-            fresh = next((each for each in queue if not each.begun), None)
-            if fresh is not None:
-                fresh.advance()
-                found = fresh.done
+            open_batches = []
+            for each in tuple(self._queue):
+                if not each.begun:
+                    each.advance()
+                    if each.done:
+                        self._more.ring()
+                    break
+                if not each.done:
+                    open_batches.append(each)
             else:
-                found = self._read([each for each in queue if not each.done])
-            if found:
-                self._more.ring()
+                if self._read(open_batches):
+                    self._more.ring()
         with contextlib.suppress(StoreError):  # another process holds a lock: a later close() gives the rest back
             self._give_back()
 
