@@ -7,7 +7,9 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -19,6 +21,7 @@ from di_store import (
     LayoutMismatch,
     StoreError,
     Transition,
+    _core,
 )
 
 # -- what is not a checkpoint -------------------------------------------------------------------------------------
@@ -64,6 +67,74 @@ def test_damaged_files(made: Path, tmp_path: Path) -> None:
                 refused += 1
             shutil.rmtree(folder)
     assert refused > 10
+
+
+def _with(folder: Path, change: Any) -> None:
+    """Change a manifest, with the right checksum."""
+    plain = json.loads((folder / "manifest.json").read_text())
+    change(plain)
+    del plain["crc"]
+    plain["crc"] = _core.crc32c(msgspec.json.encode(plain))
+    (folder / "manifest.json").write_bytes(msgspec.json.encode(plain))
+
+
+WRONG: list[tuple[str, Any]] = [
+    ("tables.0.counts.finished", -1),
+    ("tables.0.counts.inserts", None),
+    ("tables.0.limiter.queue", -1),
+    ("tables.0.index", 2**32),
+    ("tables.0.capacity", 2**40),
+    ("tables.0.capacity", 0),
+    ("tables.0.beta", -1.0),
+    ("tables.0.name", ""),
+    ("tables.0.config", "{}"),
+    ("tables.0.config", "["),
+    ("tables.0.schema", "[1]"),
+    ("tables.0.schema", '[{"name":"x"}]'),
+    ("tables.0.states", []),
+    ("tables.0.states.0.file", ""),
+    ("tables.0.states.0.file", "a" * 300),
+    ("tables.0.states.0.bytes", 2**62),
+    ("segments.0.uuid", "x" * 32),
+    ("segments.0.file", "../segment-00000001"),
+    ("weights.0.newest", 2**63),
+    ("weights.0.versions.0.1", "ab"),
+    ("layouts.0", ""),
+]
+
+
+@pytest.mark.parametrize(("at", "value"), WRONG, ids=[f"{at}={value!r:.9}" for at, value in WRONG])
+def test_wrong_manifests(made: Path, tmp_path: Path, at: str, value: Any) -> None:
+    """Of a right checksum: somebody wrote them so."""
+    shutil.copytree(made, tmp_path / "c")
+
+    def change(plain: Any) -> None:
+        *path, last = [int(part) if part.isdigit() else part for part in at.split(".")]
+        for part in path:
+            plain = plain[part]
+        plain[last] = value
+
+    _with(tmp_path / "c", change)
+    with pytest.raises(CorruptData):
+        di_store.restore(tmp_path / "c", memory=MEMORY)
+
+
+def test_wrong_arrays(made: Path, tmp_path: Path) -> None:
+    """Runs of free slots that are none."""
+    shutil.copytree(made, tmp_path / "c")
+
+    def change(plain: Any) -> None:
+        state = plain["tables"][0]["states"][0]
+        file = tmp_path / "c" / state["file"]
+        arrays = msgspec.msgpack.decode(file.read_bytes())
+        arrays["free_count"][1] = arrays["free_count"][1][4:]
+        text = msgspec.msgpack.encode(arrays)
+        file.write_bytes(text)
+        state["bytes"], state["crc"] = len(text), _core.crc32c(text)
+
+    _with(tmp_path / "c", change)
+    with pytest.raises(CorruptData, match="does not belong"):
+        di_store.restore(tmp_path / "c", memory=MEMORY)
 
 
 def test_missing_files(made: Path, tmp_path: Path) -> None:

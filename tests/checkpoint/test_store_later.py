@@ -19,6 +19,7 @@ from di_store import (
     Group,
     MinSize,
     Once,
+    Opaque,
     Prioritized,
     Spec,
     Step,
@@ -217,6 +218,36 @@ def test_resized_and_configured_tables_come_back_so(tmp_path: Path) -> None:
             for name in ("alpha", "beta", "finished", "inserts", "samples", "removed", "max_priority", "size"):
                 assert now[name] == then[name], name  # type: ignore[literal-required]
             same_draws(table, restored)
+
+
+def test_a_table_comes_back_though_it_was_made_for_more(tmp_path: Path) -> None:
+    """The limiter in force counts, also where another capacity is chosen."""
+    with di_store.open(memory=MEMORY) as store:
+        table = store.create_table("t", capacity=100, limiter=MinSize(80))
+        table.configure(limiter=MinSize(15))
+        table.resize(20)
+        write(table, 40)
+        store.checkpoint(tmp_path / "c")
+        with di_store.restore(tmp_path / "c", memory=MEMORY) as again:
+            same_draws(table, again.table("t"))
+            again.checkpoint(tmp_path / "d")
+        with di_store.restore(tmp_path / "d", memory=MEMORY) as again:
+            assert again.table("t").capacity == len(again.table("t")) == 20
+        with pytest.raises(ValueError, match="min_size=15 > capacity=10"):
+            di_store.restore(tmp_path / "c", memory=MEMORY, tables={"t": {"capacity": 10}})
+
+
+def test_python_values_need_what_they_needed(tmp_path: Path) -> None:
+    """A table of many small ones fits the memory that it came from."""
+    with di_store.open(memory="48MiB") as store:
+        table = store.create_table("t", capacity=100_000, view=Opaque())
+        for i in range(100):
+            table.insert(i)
+        store.checkpoint(tmp_path / "c")
+        with di_store.restore(tmp_path / "c", memory="48MiB") as again:
+            for name in ("item_bytes", "reserve_bytes"):
+                assert again.table("t").stats()[name] == table.stats()[name], name  # type: ignore[literal-required]
+            same_draws(table, again.table("t"))
 
 
 def test_into_less_memory(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -15,12 +16,15 @@ from di_store.base.dtypes import Array
 from di_store.base.errors import CorruptData
 from di_store.checkpoint.folder import MANIFEST, Folder
 from di_store.columns.schema import Schema
+from di_store.lowering.plan import OPAQUE_SCHEMA
 from di_store.lowering.reserve import make_room, needs_without_rows, table_needs
 from di_store.lowering.shape import UNLIMITED, limiter_numbers, table_shape
+from di_store.policy.combination import MAX_CAPACITY
+from di_store.policy.limiters import Bounds, with_bounds
 from di_store.policy.options import TableOptions, check_options
 from di_store.policy.samplers import Fifo, Lifo, MaxHeap, MinHeap
 from di_store.policy.settings import Settings
-from di_store.policy.views import Group
+from di_store.policy.views import Group, answers_of
 from di_store.replay.handle import TableHandle
 from di_store.replay.importing import closed_limiter
 from di_store.runtime.waits import CALL_SECONDS
@@ -52,20 +56,40 @@ def read_manifest(path: str | os.PathLike[str]) -> tuple[Folder, Manifest]:
     return folder, Manifest.unpack(folder.at(MANIFEST), text)
 
 
+def _settings(state: TableState) -> Settings:
+    """A table's settings at the instant: `resize` and `configure` may have changed those with which it was made."""
+    own, limits = Settings.from_text(state.config), state.limiter
+    bounds = Bounds(limits.min_size, limits.ratio, limits.min_diff, limits.max_diff)
+    if not 1 <= state.capacity * answers_of(own.view) <= MAX_CAPACITY and state.capacity < UNLIMITED:
+        raise ValueError(f"capacity={state.capacity}")
+    return replace(
+        own,
+        capacity=None if state.capacity >= UNLIMITED else state.capacity,
+        max_bytes=None if state.max_bytes >= UNLIMITED else state.max_bytes,
+        limiter=with_bounds(own.limiter, bounds),
+    )
+
+
+def _changed(own: Settings, chosen: Mapping[str, Any]) -> Settings:
+    plain = {name: getattr(own, name) for name in TableOptions.__dataclass_fields__ if name != "durability"}
+    return check_options(TableOptions(**plain | dict(chosen), durability="memory"), own.seed)
+
+
 class _Table:
     """A table of a checkpoint: what it is restored as, and its items."""
 
     def __init__(self, folder: Folder, state: TableState, chosen: Mapping[str, Any]) -> None:
         self.state, self.chosen = state, chosen
-        own = Settings.from_text(state.config)
-        capacity = None if state.capacity >= UNLIMITED else state.capacity
-        most = None if state.max_bytes >= UNLIMITED else state.max_bytes
-        plain = {name: getattr(own, name) for name in TableOptions.__dataclass_fields__ if name != "durability"}
-        plain |= {"capacity": capacity, "max_bytes": most, **chosen}
-        self.settings = check_options(TableOptions(**plain, durability="memory"), own.seed)
+        try:
+            own = _settings(state)
+        except (CorruptData, ValueError, TypeError) as error:
+            raise damaged(folder.at(MANIFEST), f"says nothing sound of table {state.name!r}: {error}") from None
+        # A sound table passes as it was, also if its settings could no longer be chosen together.
+        self.settings = own if not chosen else _changed(own, chosen)
         image = read_items(folder, state.states)
         self.items: Array = image.pop("items").reshape(-1, ITEM_WORDS).copy()
         self.image: dict[str, Any] = image
+        self.removed = 0
         self._evict()
 
     @property
@@ -82,7 +106,7 @@ class _Table:
         if capacity is None or not smaller or len(leaders) <= capacity or self.settings.queued:
             return
         gone = self._victims(leaders)[: len(leaders) - capacity]
-        self.state.counts["removed"] += len(gone)
+        self.removed = len(gone)
         members = slots[kinds == _MEMBER]
         led_by = self.items[members, _SPAN] & np.uint64(0xFFFFFFFF)
         self._free(np.concatenate([gone, members[np.isin(led_by, gone)]]))
@@ -140,9 +164,22 @@ class _Table:
 
     def _declare(self, handle: TableHandle, seconds: float) -> None:
         if handle.opaque:
-            handle.reserve_opaque(1024, seconds)
-        else:
-            handle.declare(Schema.from_plain(msgspec.json.decode(self.state.schema)), seconds)
+            handle.reserve_opaque(self._example_bytes(handle), seconds)
+            return
+        try:
+            schema = Schema.from_plain(msgspec.json.decode(self.state.schema))
+        except (CorruptData, ValueError, TypeError, KeyError) as error:
+            raise damaged("the checkpoint", f"has no sound columns of table {self.state.name!r}: {error}") from None
+        handle.declare(schema, seconds)
+
+    def _example_bytes(self, handle: TableHandle) -> int:
+        """Bytes of a Python value for which an item is charged about what it was charged in the saved store."""
+        low, high = 1, max(2, self.state.item_bytes)
+        while low < high:
+            middle = (low + high) // 2
+            needed = table_needs(handle.settings, OPAQUE_SCHEMA, self.settings.capacity, middle)
+            low, high = (low, middle) if needed.item_bytes >= self.state.item_bytes else (middle + 1, high)
+        return low
 
     def filled(self, slots: int, descriptors: Array) -> dict[str, Any]:
         """The image for a table of so many slots, whose items name the chunks of this store.
@@ -159,7 +196,9 @@ class _Table:
         items[present, _PLACE] = (chunks << np.uint64(32)) | (places & np.uint64(0xFFFFFFFF))
         state, more = self.state, np.arange(len(self.items), slots, dtype=np.uint32)
         image = {"dense_left": state.dense_left, "removed_left": state.removed_left} | self.image
-        image |= {name: getattr(state, name) for name in ("alpha", "beta", "max_staleness", "counts", "limiter")}
+        image |= {name: getattr(state, name) for name in ("alpha", "beta", "max_staleness")}
+        image |= {"counts": msgspec.to_builtins(state.counts), "limiter": msgspec.to_builtins(state.limiter)}
+        image["counts"]["removed"] += self.removed
         return image | {"items": items.reshape(-1), "free": np.concatenate([self.image["free"], more])}
 
 
@@ -197,7 +236,7 @@ class Filling:
             if "limiter" in table.chosen:
                 handle.native.configure(limiter_numbers(table.settings.limiter), None, ..., None, seconds)
             else:
-                restore.open(number, int(table.state.limiter["min_size"]), seconds)
+                restore.open(number, table.state.limiter.min_size, seconds)
 
     def _file(self, number: int) -> _core.SavedFile:
         if number not in self._files:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
+from msgspec import Meta
 
 from di_store import _core
 from di_store.base.dtypes import Array
@@ -21,12 +23,22 @@ def damaged(path: str, why: str) -> CorruptData:
     return CorruptData(f"{path!r} {why}", remedy=REMEDY)
 
 
+U32 = Annotated[int, Meta(ge=0, le=2**32 - 1)]
+U64 = Annotated[int, Meta(ge=0)]
+I64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+Exponent = Annotated[float, Meta(ge=0)]
+Uuid = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
+ObjectId = Annotated[str, Meta(pattern="^[0-9a-f]{40}$")]
+FILE = re.compile(r"(items|chunks)-[0-9a-f]{8}-[0-9a-f]{8}|segment-[0-9a-f]{8}|disk-[0-9a-f]{8}-[0-9a-f]+")
+"""Names of the files of checkpoints, but for the manifest."""
+
+
 class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A file of arrays: its name, bytes, and CRC-32C of all of it."""
 
     file: str
-    bytes: int
-    crc: int
+    bytes: U64
+    crc: U32
 
 
 class Segment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -40,9 +52,41 @@ class Segment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     file: str
-    uuid: str
-    bytes: int
-    records: int
+    uuid: Uuid
+    bytes: U64
+    records: U64
+
+
+class Counts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a table has counted (native/snapshot/snapshot.h: TableCounts)."""
+
+    next_number: U64
+    rng_counter: U64
+    epoch: U64
+    latest_epoch: U64
+    finished: U64
+    inserts: U64
+    samples: U64
+    removed: U64
+    updates: U64
+    stale_updates: U64
+    evicted_for_room: U64
+    stale_dropped: U64
+    episodes_cut: U64
+    groups_dropped: U64
+    max_priority: float
+
+
+class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The numbers of a limiter, and what it has counted."""
+
+    ratio: float
+    min_diff: float
+    max_diff: float
+    min_size: I64
+    inserts: I64
+    samples: I64
+    queue: U64
 
 
 class TableState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -50,33 +94,36 @@ class TableState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         index, generation: by which heads of chunks name it.
+        item_bytes: what a draw that a process holds is charged: of Python values it tells how large they are. At most
+            2^32 - 1.
         states: of `items`: all of them, then what changed from checkpoint to checkpoint.
     """
 
-    name: str
-    index: int
-    generation: int
+    name: Annotated[str, Meta(min_length=1, max_length=100)]
+    index: U32
+    generation: U32
     config: str
     schema: str
-    capacity: int
-    max_bytes: int
-    alpha: float
-    beta: float | None
-    max_staleness: int
-    counts: dict[str, int | float]
-    limiter: dict[str, int | float]
-    dense_left: int
-    removed_left: int
-    states: list[State]
+    capacity: U64
+    max_bytes: U64
+    alpha: Exponent
+    beta: Exponent | None
+    max_staleness: I64
+    counts: Counts
+    limiter: Limits
+    dense_left: U64
+    removed_left: U64
+    item_bytes: U32
+    states: Annotated[list[State], Meta(min_length=1)]
 
 
 class WeightsState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Published weights: the numbers of versions, and the saved ids of those that are there, in hexadecimal digits."""
 
     name: str
-    newest: int
-    oldest: int
-    versions: list[tuple[int, str]]
+    newest: I64
+    oldest: I64
+    versions: list[tuple[I64, ObjectId]]
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -93,20 +140,20 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         layouts: how rows lie in chunks, as `CHUNKS` numbers them.
     """
 
-    number: int
+    number: U32
     made: float
     store: str
     name: str
-    seed: int
-    uuid: str
-    next_segment: int
-    next_stream: int
-    next_uid: int
+    seed: U64
+    uuid: Uuid
+    next_segment: U32
+    next_stream: U64
+    next_uid: U64
     tables: list[TableState]
     weights: list[WeightsState]
     segments: list[Segment]
     chunks: State
-    objects: list[tuple[int, int]]
+    objects: list[tuple[U32, U32]]
     layouts: list[bytes]
 
     def files(self) -> set[str]:
@@ -147,8 +194,10 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             made = msgspec.convert(plain, cls)
         except msgspec.ValidationError as error:
             raise damaged(path, f"is no manifest: {error}") from None
-        if any("/" in name or name.startswith(".") for name in made.files()):
-            raise damaged(path, "names files outside its folder")
+        if not all(FILE.fullmatch(name) for name in made.files()):
+            raise damaged(path, "names files that are none of a checkpoint")
+        if len({table.name for table in made.tables}) < len(made.tables):
+            raise damaged(path, "has two tables of one name")
         return made
 
 

@@ -19,13 +19,14 @@ import numpy as np
 
 from di_store import _core
 from di_store.base.dtypes import Array
-from di_store.base.errors import CorruptData, LayoutMismatch, StoreError, Timeout
+from di_store.base.errors import CorruptData, LayoutMismatch, StoreError, TableNotFound, Timeout
 from di_store.checkpoint.folder import MANIFEST, Folder
 from di_store.runtime.waits import CALL_SECONDS, Wait, lock_seconds
 from di_store.session import Session
 from di_store.snapshot import items
 from di_store.snapshot.form import (
     CHUNKS,
+    FILE,
     NOWHERE,
     Manifest,
     Segment,
@@ -43,7 +44,6 @@ THREADS = 4
 """Each copies and sums up the next rows while others wait for the disk."""
 _BATCH_BYTES = 8 << 20
 """Of objects that are written together; and of rows that are let go together once they are written."""
-_OURS = re.compile(r"(items|chunks)-[0-9a-f]{8}-[0-9a-f]{8}|segment-[0-9a-f]{8}|disk-[0-9a-f]{8}-[0-9a-f]+(\.partial)?")
 _TIER = ("epoch", "alive.lock")
 """What lies in the folder of a disk tier (native/tier/folder.h), whose segments have such names too."""
 
@@ -130,7 +130,7 @@ def _readable(folder: Folder) -> Manifest | None:
 
 
 def _ours(folder: Folder) -> list[str]:
-    return [name for name in os.listdir(folder.path) if _OURS.fullmatch(name)]
+    return [name for name in os.listdir(folder.path) if FILE.fullmatch(name.removesuffix(".partial"))]
 
 
 def _clean(folder: Folder) -> None:
@@ -236,7 +236,15 @@ class _Checkpoint:
             else:
                 states = []
         plain = {name: value for name, value in image.items() if name in TableState.__struct_fields__}
-        return TableState(**plain, states=[*states, self._state("items", arrays)])
+        states = [*states, self._state("items", arrays)]
+        return TableState(**plain, item_bytes=self._item_bytes(image["name"]), states=states)
+
+    def _item_bytes(self, name: str) -> int:
+        native = self._arena.table(name)
+        try:
+            return 0 if native is None else min(int(native.stats()["item_bytes"]), 2**32 - 1)
+        except TableNotFound:  # dropped since the instant
+            return 0
 
     def _states_before(self, image: dict[str, Any]) -> list[State]:
         key = (image["name"], image["index"], image["generation"])
@@ -465,7 +473,8 @@ def read_state(folder: Folder, state: State, dtypes: dict[str, Any]) -> dict[str
     path = folder.at(state.file)
     try:
         with open(path, "rb") as file:
-            text = file.read(state.bytes + 1)
+            there = os.fstat(file.fileno()).st_size == state.bytes  # first: it says how much memory is taken
+            text = file.read() if there else b""
     except FileNotFoundError:
         raise CorruptData(f"{path!r} is missing", remedy="restore another checkpoint") from None
     return unpack_arrays(path, state, text, dtypes)
@@ -478,10 +487,13 @@ def read_chunks(folder: Folder, manifest: Manifest) -> dict[str, Array]:
 
 def read_items(folder: Folder, states: list[State]) -> dict[str, Array]:
     """The image of a table's items."""
-    image = items.image_of(read_state(folder, states[0], items.WHOLE))
-    for state in states[1:]:
+    image: dict[str, Array] = {}
+    for state in states:
         try:
-            image = items.applied(image, read_state(folder, state, items.CHANGES))
+            if state is states[0]:
+                image = items.image_of(read_state(folder, state, items.WHOLE))
+            else:
+                image = items.applied(image, read_state(folder, state, items.CHANGES))
         except (ValueError, IndexError):
-            raise CorruptData(f"{folder.at(state.file)!r} does not belong to the files before it") from None
+            raise CorruptData(f"{folder.at(state.file)!r} does not belong to the files beside it") from None
     return image
