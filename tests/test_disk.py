@@ -141,6 +141,24 @@ def test_peek_keys_and_loader_read_from_disk(store: di_store.Store) -> None:
     assert not store.check()
 
 
+@pytest.mark.filterwarnings("ignore:.*evicted before capacity:RuntimeWarning")
+def test_items_go_when_files_are_full_of_dead_rows(tmp_path: Path) -> None:
+    """A remover of any order leaves files with few live rows. When they are full, items go; nobody waits for ever."""
+    rows, size, block = 1_500, 28 << 10, 50
+    rng, flags = np.random.default_rng(0), np.zeros(block, bool)
+    with di_store.open(memory="16MiB", disk=tmp_path / "disk", disk_capacity=2 * rows * size, seed=1) as store:
+        table = store.create_table("replay", capacity=rows, lanes=1, remover=di_store.Uniform())
+        with table.writer() as writer:
+            for _ in range(0, 3 * rows, block):
+                obs = rng.integers(0, 255, (block, size), np.uint8)
+                action = obs.sum(axis=1, dtype=np.int64)
+                writer.extend({"obs": obs, "action": action, "terminated": flags, "truncated": flags}, timeout=60)
+        assert len(table) > rows // 4
+        batch = table.sample(64)
+        assert (batch.data["obs"].sum(axis=1, dtype=np.int64) == batch.data["action"]).all()
+        assert not store.check()
+
+
 def test_another_process_reads_them(store: di_store.Store) -> None:
     table = store.create_table("replay", capacity=ROWS, lanes=1)
     fill(table)

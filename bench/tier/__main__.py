@@ -27,10 +27,10 @@ from bench.tier.hot import hot
 from bench.tier.items import items, writes
 from bench.tier.lines import PAGE, Line, Options, Part, block, show, write_page
 from bench.tier.lookahead import lookahead
-from bench.tier.rivals import dataset, rivals
+from bench.tier.rivals import cache, dataset, rivals
 
 PARTS: Mapping[str, Part] = {
-    part.__name__: part for part in (cold, rivals, hot, frames, items, writes, lookahead, dataset, elastic)
+    part.__name__: part for part in (cold, rivals, hot, frames, items, writes, lookahead, dataset, cache, elastic)
 }
 
 

@@ -79,7 +79,8 @@ def learn(store: di_store.Store, table: di_store.Table, row: Row, prefetch: int)
 def of_row(row: Row, options: Options) -> list[Line]:
     taken: dict[int, list[tuple[float, float]]] = {k: [] for k in AHEAD if k <= row.most}
     memory = row.memory + (256 << 20)  # of which bodies get what the row says
-    with opened(options.folder, memory, row.capacity * row.size * 5 // 4) as store:
+    staging = (row.most + 1) * row.batch * row.size
+    with opened(options.folder, memory, row.capacity * row.size * 3 // 2, staging=staging) as store:
         sampler = di_store.Prioritized(alpha=0.6, beta=0.4)
         table = store.create_table("row", capacity=row.capacity, lanes=1, sampler=sampler)
         writer = Worker(write, table, row)

@@ -1,6 +1,7 @@
 """Stores that hold four times as many bytes as memory, each under one cap: ours beside others.
 
 `rivals`: random batches of 28 KiB rows. `dataset`: P15's shuffled epochs of 108 KB rows, in an order that is known.
+`cache`: P16's single values by key under skewed popularity.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import sys
 from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Any
 
 from bench import ROOT, import_path
 from bench.kit import records_of, start_module
@@ -25,6 +27,18 @@ BARS = {"ray": 5.0, "LazyMemmapStorage": 5.0, "rocksdict": THREE, "lmdb": THREE,
 Rates = list[float]
 
 
+def run(system: str, options: Options, module: str, words: Iterable[str]) -> dict[str, Any]:
+    """What one system's process prints, with a folder and a memory cgroup of its own; raises what `output_of` does."""
+    python = sys.executable if system == OURS else str(options.python)
+    with ExitStack() as stack:
+        folder = stack.enter_context(fresh(options.folder))
+        words = [system, str(folder), "--group", str(stack.enter_context(cap()).path), *words]
+        started = start_module(python, f"bench.peers.{module}", words, import_path(python), cwd=ROOT)
+        (found,) = records_of(started, LIMIT_SECONDS)
+    print(f"{system}: {found}", file=sys.stderr, flush=True)
+    return found
+
+
 @dataclass(frozen=True)
 class Trial:
     """So many rows of so many bytes, bytes of memory, and further options of `bench.peers.tier_bench`."""
@@ -35,16 +49,9 @@ class Trial:
     more: tuple[str, ...]
 
     def measure(self, system: str, options: Options) -> Rates:
-        """MB/s of a system's rounds, in a process of its own; raises what `output_of` does."""
-        python = sys.executable if system == OURS else str(options.python)
-        with ExitStack() as stack:
-            folder = stack.enter_context(fresh(options.folder))
-            words = [system, str(folder), "--rows", str(self.rows), "--size", str(self.size), "--cap", str(self.cap)]
-            words += ["--group", str(stack.enter_context(cap()).path), *self.more]
-            started = start_module(python, "bench.peers.tier_bench", words, import_path(python), cwd=ROOT)
-            (found,) = records_of(started, LIMIT_SECONDS)
-        print(f"{system}: {found['filled']:.0f} s to fill", file=sys.stderr, flush=True)
-        return [rate * self.size / 1e6 for rate in found["rates"]]
+        """MB/s of a system's rounds, in a process of its own."""
+        words = ["--rows", str(self.rows), "--size", str(self.size), "--cap", str(self.cap), *self.more]
+        return [rate * self.size / 1e6 for rate in run(system, options, "tier_bench", words)["rates"]]
 
     def all_of(self, names: Iterable[str], options: Options) -> tuple[Rates, Rates, dict[str, float]]:
         """Ours first and last, so that a drift of the drive shows; medians of the others that end."""
@@ -92,3 +99,21 @@ def dataset(options: Options) -> list[Line]:
     first, last, taken = trial.all_of(names, options)
     ours, again = both(first, last)
     return [again, *(line(name, ours, taken.get(name), None) for name in names)]
+
+
+def cache(options: Options) -> list[Line]:
+    keys = int(3_700_000 * options.scale)  # 11 GB
+    operations = int(5_000_000 * options.scale) // 2
+    words = ["--keys", str(keys), "--operations", str(operations), "--cap", str(int(5e8 * options.scale))]
+    found: dict[str, dict[str, Any]] = {}
+    for name in ("di-store", *(("rocksdict", "lmdb", "diskcache") if options.python else ())):
+        found[name] = run(name, options, "cache_bench", words)
+    lines = []
+    for name, theirs in found.items():
+        ours, gets = found[OURS]["rate"], found[OURS]["p99"]
+        if name != OURS:
+            lines += [
+                Line(f"{name}: gets, and sets on a miss", "/s", ours, theirs["rate"], name, ours / theirs["rate"]),
+                Line(f"{name}: p99 of a get", "µs", gets, theirs["p99"], name, gets / theirs["p99"]),
+            ]
+    return lines

@@ -177,6 +177,11 @@ MakeResult Maker::make(const MakeRequest& request, u32 entry, Deadline deadline,
       if (heap_.room_maker != nullptr && heap_.room_maker->make_room(shortage.pages, deadline, why)) continue;
       if (++moves > kMostMoves) {
         if (why != nullptr) *why = heap_.budget.room_text();
+        if (short_table != nullptr && is_of_chunk(request.kind)) {  // as with a full disk: items go
+          HeapCore::Guard guard(heap_, deadline);
+          // mutant: nothing-goes-for-pages
+          *short_table = heap_.budget.evictable(request.tables, 0);
+        }
         return MakeResult::kFull;
       }
     } else if (!swept) {

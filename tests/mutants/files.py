@@ -67,6 +67,13 @@ TIER = [
         ("tests/crash/test_cgroup.py::test_a_typed_error_and_no_kill",),
     ),
     Mutant(
+        "nothing-goes-for-pages",
+        "disk",
+        "          *short_table = heap_.budget.evictable(request.tables, 0);\n",
+        "",
+        ("tests/test_disk.py::test_items_go_when_files_are_full_of_dead_rows",),
+    ),
+    Mutant(
         "a-body-is-linked-twice",
         "disk",
         "      if (request.body_block != 0) return MakeResult::kAgain;\n",
