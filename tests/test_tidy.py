@@ -61,7 +61,7 @@ NATIVE_UP = {
 # passes a call on.
 PUBLIC_METHODS = {
     "Store": set(
-        "close resize stats check checkpoint put reserve get put_many get_many wait contains delete keys publish "
+        "close resize stats check sync checkpoint put reserve get put_many get_many wait contains delete keys publish "
         "latest create_table import_table table drop_table writer mix name".split()
     ),
     "Table": set(
@@ -75,9 +75,9 @@ MAX_FILE, MAX_FUNCTION, MAX_METHODS, MAX_KEYWORDS = 500, 60, 25, 8
 MAX_HANDLE_METHODS = 40
 MAX_RESULT_BYTES, MAX_WORKLOADS_LINES = 100_000, 1_610
 MAX_BENCH_LINES = 8_600  # of which each adapter has a file of up to 150
-KEYWORDS_BY_CONTRACT = {"create_table": 18, "needed_memory": 10, "Sequence": 10}  # what api.md gives it
+KEYWORDS_BY_CONTRACT = {"create_table": 19, "needed_memory": 10, "Sequence": 10}  # what api.md gives it
 # A line for each keyword in signature, docstring and call.
-LINES_BY_CONTRACT = {"create_table": 70, "needed_memory": 61}
+LINES_BY_CONTRACT = {"create_table": 77, "open": 65, "needed_memory": 61}
 
 # Split, so that this file doesn't hold what it forbids.
 BANNED = {

@@ -29,7 +29,7 @@ struct Offset {
 };
 
 constexpr u64 kMagic = 0x45524f5453494401;  // "\1DISTORE"
-constexpr u32 kLayoutVersion = 14;
+constexpr u32 kLayoutVersion = 15;
 constexpr u64 kPageBytes = 4096;
 constexpr u64 kSliceBytes = 2u << 20;
 constexpr u64 kPagesPerSlice = kSliceBytes / kPageBytes;
@@ -414,6 +414,7 @@ struct TierHeader {
   u32 segment_high;         // [heap] entries ever used
   u32 hand, drop_hand;      // [heap] where the next search for bodies to write, and to drop, begins; any value will do
   u32 pad;
+  Shared<u64> sync_every_ms;  // [any] how old the durable copy of the store may become; 0: nothing in it is durable
   Shared<u64> written_bytes;  // [any] from here on counts for stats
   Shared<u64> written_bodies;
   Shared<u64> dropped_bodies;

@@ -301,17 +301,6 @@ void bind_care(nb::class_<Arena>& type) {
           },
           nb::sig("def available(self, timeout: float, /) -> int"))
       .def_prop_ro("tiered", [](const ArenaPointer& a) { return a->tiered(); })
-      .def_prop_ro("disk_uuid",
-                   [](const ArenaPointer& a) {
-                     std::string text;
-                     char digits[3];
-                     for (u32 i = 0; a->tiered() && i < 16; ++i) {
-                       std::snprintf(digits, sizeof digits, "%02x", a->tier_header().uuid[i]);
-                       text += digits;
-                     }
-                     return text;
-                   })
-      .def("write_to_disk", &write_to_disk, nb::sig("def write_to_disk(self, timeout: float, /) -> int"))
       .def_prop_ro("disk",
                    [](const ArenaPointer& a) { return a->tiered() ? folder_of(a->tier_header()) : std::string(); })
       .def("left_in_tiers", [](const ArenaPointer& a) { return a->heap().budget.left_in_tiers(); })
@@ -348,6 +337,26 @@ void bind_directory(nb::class_<Arena>& type) {
            nb::sig("def publish_layout(self, layout: dict[str, typing.Any], timeout: float, /) -> int"));
 }
 
+void bind_disk(nb::class_<Arena>& type) {
+  type.def_prop_rw(
+          "sync_every_ms",
+          [](const ArenaPointer& a) { return a->tiered() ? a->tier_header().sync_every_ms.load() : 0; },
+          [](const ArenaPointer& a, u64 ms) {
+            if (a->tiered()) a->tier_header().sync_every_ms.store(ms);
+          })
+      .def_prop_ro("disk_uuid",
+                   [](const ArenaPointer& a) {
+                     std::string text;
+                     char digits[3];
+                     for (u32 i = 0; a->tiered() && i < 16; ++i) {
+                       std::snprintf(digits, sizeof digits, "%02x", a->tier_header().uuid[i]);
+                       text += digits;
+                     }
+                     return text;
+                   })
+      .def("write_to_disk", &write_to_disk, nb::sig("def write_to_disk(self, timeout: float, /) -> int"));
+}
+
 }  // namespace
 
 // Reaps dead processes, but gives up if a lock is not available: the call that needs that lock reports it.
@@ -369,6 +378,7 @@ void bind_arena(nb::module_& module) {
                           "disk_capacity: int = 0) -> Arena"));
   bind_facts(type);
   bind_care(type);
+  bind_disk(type);
   bind_waits(type);
   bind_objects(module, type);
   bind_directory(type);

@@ -209,12 +209,13 @@ void bind_taking(nb::module_& module) {
   bind_holding(type);
   type.def(
           "__init__",
-          [](Snapshot* self, const ArenaPointer& arena, Deadline deadline) {
+          [](Snapshot* self, const ArenaPointer& arena, std::optional<std::vector<std::string>> names,
+             Deadline deadline) {
             arena->enter();
             const MaybeRelease release(true);
-            new (self) Snapshot(arena, deadline);
+            new (self) Snapshot(arena, names ? &*names : nullptr, deadline);
           },
-          nb::arg("arena"), nb::arg("timeout"))
+          nb::arg("arena"), nb::arg("names").none(), nb::arg("timeout"))
       .def(
           "tables",
           [](const Snapshot& self) {

@@ -44,8 +44,12 @@ std::vector<u32> order_of(const Heap& heap, u32 block, u64 slots, u64 count) {
 
 }  // namespace
 
-Snapshot::Snapshot(std::shared_ptr<Arena> arena, Deadline deadline)
-    : arena_(std::move(arena)), heap_(arena_->heap()), fork_generation_(arena_->fork_generation()) {
+Snapshot::Snapshot(std::shared_ptr<Arena> arena, const std::vector<std::string>* names, Deadline deadline)
+    : arena_(std::move(arena)),
+      heap_(arena_->heap()),
+      all_(names == nullptr),
+      names_(all_ ? std::vector<std::string>{} : *names),
+      fork_generation_(arena_->fork_generation()) {
   try {
     for (int tries = 0;; ++tries) {
       try {
@@ -76,7 +80,7 @@ Snapshot::~Snapshot() {
 void Snapshot::reserve(Deadline deadline) {
   const TableDirectory directory(arena_);
   tables_.clear();
-  for (const std::string& name : directory.names())
+  for (const std::string& name : all_ ? directory.names() : names_)
     if (std::shared_ptr<Table> table = directory.find(name)) tables_.push_back(std::move(table));
   std::sort(tables_.begin(), tables_.end(), [](const auto& a, const auto& b) { return a->index() < b->index(); });
   images_.assign(tables_.size(), {});
@@ -173,7 +177,7 @@ bool Snapshot::hold_all() {
   for (u32 i = 0; i < count; ++i) {
     const u64 word = heap_.descriptor(i).word.load();
     if (is_there(word, ObjectKind::kChunk) && !hold_chunk(i)) return false;
-    if (is_there(word, ObjectKind::kData) && !hold_object(i)) return false;
+    if (all_ && is_there(word, ObjectKind::kData) && !hold_object(i)) return false;
   }
   for (u32 i = 0; i < kMaxWeights; ++i) {
     const WeightsEntry& entry = arena_->weights(i);

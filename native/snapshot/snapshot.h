@@ -65,7 +65,8 @@ struct WeightsImage {
 
 class Snapshot {
  public:
-  Snapshot(std::shared_ptr<Arena> arena, Deadline deadline);
+  // `names`: of some tables only, and no objects; null: all.
+  Snapshot(std::shared_ptr<Arena> arena, const std::vector<std::string>* names, Deadline deadline);
   ~Snapshot();  // lets go of what is still held, if the locks are soon available; else it stays until this process ends
   Snapshot(const Snapshot&) = delete;
   Snapshot& operator=(const Snapshot&) = delete;
@@ -101,6 +102,8 @@ class Snapshot {
 
   std::shared_ptr<Arena> arena_;
   Heap& heap_;
+  const bool all_;
+  const std::vector<std::string> names_;
   Tables tables_;
   std::vector<TableImage> images_;
   std::vector<u32> image_of_;  // by index of the table; kNone: none

@@ -18,6 +18,7 @@ from di_store.base.sizes import budget_bytes, format_size, parse_size
 from di_store.runtime import waits
 from di_store.runtime.waits import Wait, check_timeout, core_seconds
 from di_store.session import Session
+from di_store.snapshot import durable
 from di_store.store import Store
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
@@ -62,7 +63,8 @@ def open(
         mode: "rw" create or attach; "x" create, it must not exist; "r" attach and only read.
         seed: of all random choices in the store; None: a random seed.
         disk: folder for what memory does not hold, on a local drive; it belongs to one store. Made if its parent is
-            there. None: everything stays in memory. A store that exists keeps its own folder.
+            there. None: everything stays in memory. A store that exists keeps its own folder. Tables with
+            ``durability="disk"`` of the store that had it before are made again.
         disk_capacity: bytes that its files may take, "100GiB", or a share of what is free there; None: half of that.
         staging: bytes of batches that the loaders of this handle hold ahead together, "1GiB"; each holds at least one.
             Only of a store with a disk tier. None: the least of 256 MiB and an eighth of its memory.
@@ -86,6 +88,8 @@ def open(
         check_name(name)
     if seed is not None:
         seed = config.count("seed", seed, minimum=0, maximum=2**63 - 1)
+    if mode == "x":
+        durable.refuse_old(folder)
     budget = 0 if isinstance(memory, str) and memory == "fit" else budget_bytes(memory)
     own = secrets.randbits(63) if seed is None else seed
     try:
@@ -100,7 +104,10 @@ def open(
             remedy="leave disk= out to attach to it, or choose another name",
         )
     _check_staging(ahead, arena)
-    return Store(Session(arena, seed=seed, readonly=mode == "r", staging=ahead))
+    session = Session(arena, seed=seed, readonly=mode == "r", staging=ahead)
+    if arena.created:
+        durable.reopen(session)
+    return Store(session)
 
 
 def attach(name: str, *, timeout: float | None = 0, staging: int | str | None = None) -> Store:

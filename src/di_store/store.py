@@ -31,7 +31,7 @@ from di_store.replay.writer import Writer, forget_writers
 from di_store.runtime import waits
 from di_store.runtime.waits import check_timeout
 from di_store.session import Session, loaded
-from di_store.snapshot import taking
+from di_store.snapshot import durable, taking
 
 _MEMORY, _MINUTE, _NOW = "memory", 60, 0  # defaults, compared by identity: `==` of an argument may fail or be slow
 
@@ -66,8 +66,10 @@ class Store:
     def close(self) -> None:
         """End this handle: later calls on it, its tables, writers and loaders raise `StoreClosed`.
 
-        Arrays stay valid; the store is unmapped when the last handle and the last array are gone.
+        Durable tables are written first. Arrays stay valid; the store is unmapped when the last handle and the last
+        array are gone.
         """
+        durable.before_close(self._session)
         self._put = self._get = self._session.refuse
         self._session.close()
 
@@ -118,6 +120,15 @@ class Store:
         arena = self._session.writable() if wanted else self._session.arena
         return arena.check(wanted, waits.CALL_SECONDS)
 
+    def sync(self, *, timeout: float | None = 600) -> None:
+        """Return when all that was in the tables with ``durability="disk"`` before the call is on disk.
+
+        Raises:
+            Timeout: another process was writing them for so long. StoreFull, StoreError, OSError: the folder cannot be
+            written.
+        """
+        durable.sync(self._session.writable(), check_timeout(timeout))
+
     def checkpoint(
         self,
         path: str | os.PathLike[str],
@@ -142,7 +153,7 @@ class Store:
             StoreFull: the filesystem has no room. Timeout: another process is making a checkpoint there. AccessDenied,
             StoreError, OSError: the folder cannot be written.
         """
-        taking.checkpoint(self._session, path, timeout, progress)
+        taking.checkpoint(self._session.arena, path, timeout, progress)
 
     # -- objects ------------------------------------------------------------------------------------------------
 
@@ -294,6 +305,7 @@ class Store:
         columns: str | Iterable[str] | None = None,
         compress: Compression = "auto",
         durability: str = "memory",
+        sync_every: float = 10.0,
         seed: int | None = None,
         exist_ok: bool = False,
         timeout: float | None = 60,
@@ -317,7 +329,9 @@ class Store:
             columns: which of the stream's columns batches hold; None: all.
             compress: of its rows on disk: "auto" where they become two thirds or less; `Compress(expect=)` also counts
                 upon it when the table is made; None: never.
-            durability: only "memory" in this version.
+            durability: "disk": at most `sync_every` and a second are lost when the machine stops; needs a store with
+                `disk=`, whose folder `open` makes the table from again. "memory": it ends with the store.
+            sync_every: seconds, at least 1.
             seed: of its draws; None: from the store's.
             exist_ok: return an existing table of that name, if view, schema, sampler and remover are equal.
             timeout: seconds to wait for another process that makes or drops a table.
@@ -343,8 +357,12 @@ class Store:
             durability=durability,
             seed=seed,
             compress=compress,
+            sync_every=sync_every,
         )
-        return self._tables.create(name, options, exist_ok, timeout)
+        made = self._tables.create(name, options, exist_ok, timeout)
+        if durability == "disk":
+            durable.begin(self._session, sync_every)
+        return made
 
     def import_table(
         self,

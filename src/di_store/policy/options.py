@@ -54,6 +54,7 @@ class TableOptions:
     durability: str
     seed: int | None
     compress: Any = "auto"
+    sync_every: float = 10.0
 
 
 def check_options(options: TableOptions, own_seed: int) -> Settings:
@@ -81,7 +82,7 @@ def check_options(options: TableOptions, own_seed: int) -> Settings:
     view = check_view(options.view)
     seed = options.seed
     seed = own_seed if seed is None else config.count("seed", seed, minimum=0, maximum=2**63 - 1)
-    check_durability(options.durability)
+    config.choice("durability", options.durability, ("memory", "disk"))
     for option, given in (("schema", options.schema), ("columns", options.columns)):
         if given is not None and isinstance(view, Opaque):
             raise ValueError(
@@ -105,6 +106,8 @@ def check_options(options: TableOptions, own_seed: int) -> Settings:
         columns=None if options.columns is None else config.names("columns", options.columns),
         seed=seed,
         compress=check_compress(options.compress),
+        durability=options.durability,
+        sync_every=config.real("sync_every", options.sync_every, minimum=1.0, maximum=86_400.0, why="seconds"),
     )
     check_combination(settings)
     return settings
@@ -119,9 +122,7 @@ def imported_settings(
         TypeError, ValueError: as `check_options`.
     """
     chosen = {"durability": "memory", "capacity": capacity, "sampler": sampler, "limiter": limiter}
-    own = {
-        name: getattr(settings, name) for name in (each.name for each in fields(TableOptions)) if name != "durability"
-    }
+    own = {each.name: getattr(settings, each.name) for each in fields(TableOptions)}
     given = {name: value for name, value in chosen.items() if value is not NOT_GIVEN}
     return check_options(TableOptions(**{**own, **given}), settings.seed)
 

@@ -34,6 +34,7 @@ class Settings:
         initial_priority: "max", or the priority of items that come without one.
         seed: of the table's draws.
         compress: of its rows on disk: "auto", a `Compress`, or None for never.
+        durability: "disk": it is written to the folder of the disk tier every `sync_every` seconds.
     """
 
     view: View
@@ -51,6 +52,8 @@ class Settings:
     columns: tuple[str, ...] | None
     seed: int
     compress: Compression = "auto"
+    durability: str = "memory"
+    sync_every: float = 10.0
 
     @property
     def in_order(self) -> bool:
@@ -103,7 +106,9 @@ class Settings:
         plain["schema"] = None if self.schema is None else self.schema.to_plain()
         plain["compress"] = compress_to_plain(self.compress)
         if plain["compress"] == "auto":
-            del plain["compress"]  # files of the first version of the format lack it
+            del plain["compress"]  # files of the first version of the format lack it, and the two below
+        if self.durability == "memory":
+            del plain["durability"], plain["sync_every"]
         return msgspec.json.encode(plain).decode()
 
     @classmethod

@@ -55,6 +55,11 @@ class Tables:
                 f"compress={settings.compress} is for rows on disk, and the store has none: open it with disk=, or "
                 "leave compress= out"
             )
+        if settings.durability == "disk" and not self._session.arena.tiered:
+            raise ValueError(
+                'durability="disk" keeps the table in the folder of the disk tier, and the store has none: open it '
+                "with disk=, or leave durability= out"
+            )
         return self._create(name, settings, config.flag("exist_ok", exist_ok), lock_seconds(timeout))
 
     def import_table(

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import os
 import time
 import weakref
+from collections.abc import Callable
 from functools import partial
 
 from di_store import _core
 from di_store.base.errors import StoreError, Timeout
 from di_store.runtime.background import Background, Bell
 
+log = logging.getLogger("di_store")
 IDLE_SECONDS = 0.2
 END_SECONDS = 5.0
 
@@ -26,6 +29,14 @@ def run_ahead(arena: _core.Arena) -> None:
     known = _all.get(id(arena)) or _all.setdefault(id(arena), _Chores(arena))
     with contextlib.suppress(RuntimeError):  # no memory or pids for it: the next writer or loader tries again
         known.thread.start()
+
+
+def on_look(look: Callable[[_core.Arena], None]) -> None:
+    """Have the background thread of every store call this too, several times a second. It must be quick."""
+    _looks.append(look)
+
+
+_looks: list[Callable[[_core.Arena], None]] = []
 
 
 class _Chores:
@@ -53,7 +64,9 @@ class _Chores:
         try:
             while arena.chore():
                 if self._end.has_rung():
-                    break
+                    return True
+            for look in _looks:
+                look(arena)
         except Timeout:
             return True  # a stopped process holds a lock; it may go on
         except StoreError:

@@ -29,9 +29,10 @@ from di_store.replay.handle import TableHandle
 from di_store.replay.importing import closed_limiter
 from di_store.runtime.waits import CALL_SECONDS
 from di_store.session import Session
+from di_store.snapshot.files import read_chunks, read_items
 from di_store.snapshot.form import NOWHERE, Manifest, TableState, damaged
 from di_store.snapshot.items import ITEM_WORDS
-from di_store.snapshot.taking import Progress, read_chunks, read_items
+from di_store.snapshot.taking import Progress
 
 assert ITEM_BYTES == ITEM_WORDS * 8
 CHOICES = ("capacity", "limiter", "max_bytes", "compress")
@@ -71,8 +72,8 @@ def _settings(state: TableState) -> Settings:
 
 
 def _changed(own: Settings, chosen: Mapping[str, Any]) -> Settings:
-    plain = {name: getattr(own, name) for name in TableOptions.__dataclass_fields__ if name != "durability"}
-    return check_options(TableOptions(**plain | dict(chosen), durability="memory"), own.seed)
+    plain = {name: getattr(own, name) for name in TableOptions.__dataclass_fields__}
+    return check_options(TableOptions(**plain | dict(chosen)), own.seed)
 
 
 class _Table:
@@ -146,7 +147,10 @@ class _Table:
 
     def create(self, session: Session, seconds: float) -> TableHandle:
         """Make the table. Nothing passes its limiter until it is filled."""
-        arena, state, settings = session.arena, self.state, self.settings
+        arena, state = session.arena, self.state
+        if not arena.tiered:
+            self.settings = replace(self.settings, compress="auto", durability="memory")
+        settings = self.settings
         if settings.schema is None:
             needed = needs_without_rows(settings)
         else:

@@ -10,7 +10,6 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
@@ -22,8 +21,8 @@ from di_store.base.dtypes import Array
 from di_store.base.errors import CorruptData, LayoutMismatch, StoreError, TableNotFound, Timeout
 from di_store.checkpoint.folder import MANIFEST, Folder
 from di_store.runtime.waits import CALL_SECONDS, Wait, lock_seconds
-from di_store.session import Session
 from di_store.snapshot import items
+from di_store.snapshot.files import SegmentFiles, read_chunks, read_items, with_helpers
 from di_store.snapshot.form import (
     CHUNKS,
     FILE,
@@ -34,12 +33,10 @@ from di_store.snapshot.form import (
     TableState,
     WeightsState,
     pack_arrays,
-    unpack_arrays,
 )
 
 LOCK = "checkpoint.lock"
 SEGMENT_BYTES = 64 << 20
-PAGE = 4096
 THREADS = 4
 """Each copies and sums up the next rows while others wait for the disk."""
 _BATCH_BYTES = 8 << 20
@@ -52,24 +49,36 @@ Progress = Callable[[int, int], None]
 
 
 def checkpoint(
-    session: Session, path: str | os.PathLike[str], timeout: float | None, progress: Progress | None
+    arena: _core.Arena,
+    path: str | os.PathLike[str],
+    timeout: float | None,
+    progress: Progress | None = None,
+    names: list[str] | None = None,
 ) -> None:
-    """`Store.checkpoint`."""
-    arena, seconds = session.arena, lock_seconds(timeout)
+    """`Store.checkpoint`; with `names` of these tables only."""
+    seconds = lock_seconds(timeout)
     folder = Folder(path)
     folder.make()
     if any(os.path.exists(folder.at(name)) for name in _TIER):
         raise StoreError(
             f"{folder.path!r} is the folder of a store's disk tier", remedy="choose another folder, best beside it"
         )
-    with _locked(folder, timeout), _cleaned(folder):
+    with locked(folder, timeout):
+        write(arena, folder, seconds, progress, names)
+
+
+def write(
+    arena: _core.Arena, folder: Folder, seconds: float, progress: Progress | None, names: list[str] | None
+) -> None:
+    """Make the next checkpoint in a folder that is locked."""
+    with _cleaned(folder):
         before = _before(folder, arena)
         _clean(folder)
         if arena.tiered:
             _write_to_disk(arena, seconds)  # ahead: so that the snapshot holds little in memory
-        snapshot = _core.Snapshot(arena, seconds)
+        snapshot = _core.Snapshot(arena, names, seconds)
         try:
-            made = _Checkpoint(session, folder, snapshot, before, progress, seconds).write()
+            made = _Checkpoint(arena, folder, snapshot, before, progress, seconds).write()
         finally:
             snapshot.close(CALL_SECONDS)
         folder.write(MANIFEST, made.pack())
@@ -88,7 +97,7 @@ def _cleaned(folder: Folder) -> Iterator[None]:
 
 
 @contextmanager
-def _locked(folder: Folder, timeout: float | None) -> Iterator[None]:
+def locked(folder: Folder, timeout: float | None) -> Iterator[None]:
     """Hold the folder's lock: one checkpoint at a time is made there. The kernel drops it with the process."""
     descriptor = os.open(folder.at(LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
@@ -111,11 +120,11 @@ def _locked(folder: Folder, timeout: float | None) -> Iterator[None]:
 
 def _before(folder: Folder, arena: _core.Arena) -> Manifest | None:
     """The checkpoint that this one adds to; None: it begins anew, as there is none, or of another store."""
-    found = _readable(folder)
+    found = readable(folder)
     return found if found is not None and found.store == arena.stats()["uuid"] else None
 
 
-def _readable(folder: Folder) -> Manifest | None:
+def readable(folder: Folder) -> Manifest | None:
     """The folder's checkpoint; None: there is none that this version can read. StoreError: the folder holds a tree."""
     text = folder.small(MANIFEST)
     try:
@@ -135,7 +144,7 @@ def _ours(folder: Folder) -> list[str]:
 
 def _clean(folder: Folder) -> None:
     """Remove files that the manifest does not name, which interrupted checkpoints and those before have left."""
-    found = _readable(folder)
+    found = readable(folder)
     if found is None and folder.small(MANIFEST) is not None:
         return  # of another version, perhaps
     names = set() if found is None else found.files()
@@ -161,23 +170,23 @@ class _Checkpoint:
 
     def __init__(
         self,
-        session: Session,
+        arena: _core.Arena,
         folder: Folder,
         snapshot: _core.Snapshot,
         before: Manifest | None,
         progress: Progress | None,
         seconds: float,
     ) -> None:
-        self._session, self._folder, self._snapshot, self._before = session, folder, snapshot, before
+        self._arena, self._folder, self._snapshot, self._before = arena, folder, snapshot, before
         self._progress = progress
         self._seconds = seconds
-        self._arena = session.arena
         self._uuid = secrets.token_hex(16) if before is None else before.uuid
         self._number = 1 if before is None else before.number + 1
         self._next = max(_next_number(folder), 1 if before is None else before.next_segment)
         self._segments: dict[str, Segment] = {}
         self._done = self._bytes = 0
         self._lock = threading.Lock()  # of what the writing threads share
+        self._stopped = False  # one of them has failed
 
     def write(self) -> Manifest:
         """Write all files but the manifest."""
@@ -195,8 +204,8 @@ class _Checkpoint:
             number=self._number,
             made=time.time(),
             store=self._arena.stats()["uuid"],
-            name=self._session.name,
-            seed=self._session.seed,
+            name=self._arena.name,
+            seed=self._arena.seed,
             uuid=self._uuid,
             next_segment=self._next,
             next_stream=snapshot.next_stream,
@@ -377,16 +386,17 @@ class _Checkpoint:
             try:
                 while (part := self._following(waiting)) is not None:
                     write(file, part)
+            except BaseException:
+                self._stopped = True
+                raise
             finally:
                 file.end()
 
-        with ThreadPoolExecutor(threads) as pool:
-            for done in [pool.submit(work) for _ in range(threads)]:
-                done.result()
+        with_helpers(work, threads)
 
     def _following(self, parts: Iterator[slice]) -> slice | None:
         with self._lock:
-            return next(parts, None)
+            return None if self._stopped else next(parts, None)
 
     def _number_file(self) -> int:
         with self._lock:
@@ -425,75 +435,3 @@ def _parts(sizes: list[int]) -> Iterator[slice]:
         taken += size
     if begin < len(sizes):
         yield slice(begin, len(sizes))
-
-
-class SegmentFiles:
-    """Files of rows or objects, one after the other, by one thread.
-
-    Args:
-        folder: where they are made.
-        uuid: of the checkpoint's files.
-        segments: to which each is added.
-        number: gives the next file its number.
-        most: bytes of a file, unless one record has more.
-    """
-
-    def __init__(
-        self, folder: str, uuid: str, segments: dict[str, Segment], number: Callable[[], int], most: int
-    ) -> None:
-        self._folder, self._uuid, self._segments, self._number, self._most = folder, uuid, segments, number, most
-        self._file: _core.ChunkFile | None = None
-        self._name = ""
-        self._bytes = self._records = 0
-
-    def add(self, add: Callable[[_core.ChunkFile], int | None], size: int) -> tuple[str, int]:
-        """Add a record of `size` bytes by calling `add`. Returns its file's name and its page there."""
-        page = None if self._file is None else add(self._file)
-        if page is None:
-            self.end()
-            number = self._number()
-            self._name = f"segment-{number:08x}"
-            self._bytes = -(-max(size, self._most) // PAGE) * PAGE + _core.ChunkFile.OWN_BYTES
-            self._file = _core.ChunkFile(self._folder, bytes.fromhex(self._uuid), number, self._bytes)
-            page = add(self._file)
-            assert page is not None
-        self._records += 1
-        return self._name, page
-
-    def end(self) -> None:
-        """All of the file is on disk."""
-        if self._file is not None:
-            self._file.end()
-            self._segments[self._name] = Segment(self._name, self._uuid, self._bytes, self._records)
-            self._file, self._records = None, 0
-
-
-def read_state(folder: Folder, state: State, dtypes: dict[str, Any]) -> dict[str, Array]:
-    """The arrays of a file."""
-    path = folder.at(state.file)
-    try:
-        with open(path, "rb") as file:
-            there = os.fstat(file.fileno()).st_size == state.bytes  # first: it says how much memory is taken
-            text = file.read() if there else b""
-    except FileNotFoundError:
-        raise CorruptData(f"{path!r} is missing", remedy="restore another checkpoint") from None
-    return unpack_arrays(path, state, text, dtypes)
-
-
-def read_chunks(folder: Folder, manifest: Manifest) -> dict[str, Array]:
-    """The chunks of a checkpoint, as `CHUNKS`."""
-    return read_state(folder, manifest.chunks, CHUNKS)
-
-
-def read_items(folder: Folder, states: list[State]) -> dict[str, Array]:
-    """The image of a table's items."""
-    image: dict[str, Array] = {}
-    for state in states:
-        try:
-            if state is states[0]:
-                image = items.image_of(read_state(folder, state, items.WHOLE))
-            else:
-                image = items.applied(image, read_state(folder, state, items.CHANGES))
-        except (ValueError, IndexError):
-            raise CorruptData(f"{folder.at(state.file)!r} does not belong to the files beside it") from None
-    return image

@@ -391,6 +391,7 @@ VALUES: dict[str, Callable[[World, random.Random, str], Any]] = {
     "stride": _some(1, 2),
     "tables": lambda world, rng, on: [world.table(kind) for kind in rng.sample(KINDS, rng.choice((1, 2)))],
     "tail": _some("pad", "drop", "shift"),
+    "sync_every": _some(1.0, 10.0),
     "text": lambda world, rng, on: str(rng.choice(world.refs)),
     "timeout": _some(0, 0.0, 0.005, 0.02),
     "to": _some(None, 9),

@@ -1,0 +1,158 @@
+"""Tables with `durability="disk"`: a checkpoint of them lies in the folder of the disk tier, renewed every few seconds.
+
+Any process that writes to or draws from a table of the store may renew it, one at a time: the background thread of each
+looks how old it is. `open` with the folder of a store that is gone makes the tables again.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import time
+import warnings
+import weakref
+
+from di_store import _core
+from di_store.base.errors import StoreClosed, StoreError, Timeout
+from di_store.checkpoint.folder import MANIFEST, Folder
+from di_store.policy.settings import Settings
+from di_store.runtime import chores
+from di_store.runtime.background import Background
+from di_store.runtime.waits import CALL_SECONDS, lock_seconds
+from di_store.session import Session
+from di_store.snapshot import taking
+from di_store.snapshot.filling import Filling, read_manifest
+
+FOLDER = "durable"
+LEAVING_SECONDS = 60.0
+
+
+def folder_of(disk: str) -> Folder:
+    """Where the durable part of a store lies, by the folder of its disk tier."""
+    return Folder(os.path.join(disk, FOLDER))
+
+
+def refuse_old(disk: str) -> None:
+    """StoreError if the folder of a disk tier holds durable tables of an earlier store."""
+    if disk and os.path.exists(folder_of(disk).at(MANIFEST)):
+        text = f"{disk!r} holds the durable tables of a store"
+        raise StoreError(text, remedy='mode="rw" makes them again; or choose another folder')
+
+
+def begin(session: Session, seconds: float) -> None:
+    """The store has a durable table, which is to be written every `seconds`."""
+    arena, wanted = session.arena, round(seconds * 1000)
+    now = arena.sync_every_ms
+    arena.sync_every_ms = min(now, wanted) if now else wanted
+    _live.add(session)
+
+
+def durable_tables(arena: _core.Arena) -> list[str]:
+    """Names of the durable tables."""
+    found = []
+    for name in arena.tables():
+        table = arena.table(name)
+        with contextlib.suppress(StoreError):  # dropped meanwhile
+            if table is not None and Settings.from_text(table.config()).durability == "disk":
+                found.append(name)
+    return found
+
+
+def sync(arena: _core.Arena, timeout: float | None) -> None:
+    """`Store.sync`."""
+    if arena.sync_every_ms:
+        taking.checkpoint(arena, folder_of(arena.disk).path, timeout, None, durable_tables(arena))
+
+
+def reopen(session: Session) -> None:
+    """Make the durable tables of the store that had the folder of this new one, if there are any.
+
+    Raises:
+        CapacityError: they do not fit. CorruptData: what lies there is damaged. The session is closed then.
+    """
+    arena = session.arena
+    if not arena.tiered or not os.path.exists(folder_of(arena.disk).at(MANIFEST)):
+        return
+    try:
+        folder, manifest = read_manifest(folder_of(arena.disk).path)
+        Filling(folder, manifest, {}).fill(session, None)
+    except BaseException:
+        session.close()
+        raise
+    every = [Settings.from_text(state.config).sync_every for state in manifest.tables]
+    if every:
+        begin(session, min(every))
+
+
+def before_close(session: Session) -> None:
+    """Write what is durable before a handle ends: it may be the last one."""
+    if session.ended() or session.readonly:
+        return
+    try:
+        sync(session.arena, LEAVING_SECONDS)
+    except StoreClosed:
+        return
+    except (StoreError, OSError) as error:
+        text = f"the durable tables of store {session.name!r} were not written at the end: {error}"
+        warnings.warn(text, RuntimeWarning, stacklevel=3)
+
+
+# -- in the background ------------------------------------------------------------------------------------------------
+
+_live: weakref.WeakSet[Session] = weakref.WeakSet()
+"""Sessions of this process that made durable tables or opened some."""
+_syncing: weakref.WeakKeyDictionary[_core.Arena, Background] = weakref.WeakKeyDictionary()
+"""The thread that writes them, of each store."""
+
+
+def _look(arena: _core.Arena) -> None:
+    """Start writing if it is due. Called now and then by the background thread of each process."""
+    if not arena.sync_every_ms or _age(arena) < arena.sync_every_ms / 1000:
+        return
+    reference = weakref.ref(arena)
+
+    def work() -> None:
+        if (known := reference()) is not None:
+            _renew(known)
+
+    with contextlib.suppress(RuntimeError):  # no memory or pids for a thread: the next look tries again
+        _syncing.setdefault(arena, Background(work)).start()
+
+
+def _age(arena: _core.Arena) -> float:
+    """Seconds since the durable part was written; a clock that was set back counts as a long time."""
+    try:
+        age = time.time() - os.stat(folder_of(arena.disk).at(MANIFEST)).st_mtime
+    except OSError:
+        return float("inf")
+    return age if age >= 0 else float("inf")
+
+
+def _renew(arena: _core.Arena) -> None:
+    folder = folder_of(arena.disk)
+    try:
+        folder.make()
+        with taking.locked(folder, 0):
+            if _age(arena) >= arena.sync_every_ms / 1000:  # nobody did meanwhile
+                taking.write(arena, folder, lock_seconds(CALL_SECONDS), None, durable_tables(arena))
+    except Timeout:  # another process is at it
+        return
+    except (StoreError, OSError, RuntimeError) as error:
+        if not isinstance(error, StoreClosed) and arena not in _warned:
+            _warned.add(arena)
+            chores.log.warning("the durable tables of store %r cannot be written: %s", arena.name, error)
+
+
+_warned: weakref.WeakSet[_core.Arena] = weakref.WeakSet()
+
+
+def _at_exit() -> None:
+    for session in list(_live):
+        before_close(session)
+
+
+chores.on_look(_look)
+atexit.register(_at_exit)
+os.register_at_fork(after_in_child=_syncing.clear)
+os.register_at_fork(after_in_child=_live.clear)

@@ -1,0 +1,114 @@
+"""Files of a checkpoint: those of rows and objects while they are written, and those of arrays."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from di_store import _core
+from di_store.base.dtypes import Array
+from di_store.base.errors import CorruptData
+from di_store.checkpoint.folder import Folder
+from di_store.snapshot import items
+from di_store.snapshot.form import CHUNKS, Manifest, Segment, State, unpack_arrays
+
+PAGE = 4096
+
+
+class SegmentFiles:
+    """Files of rows or objects, one after the other, by one thread.
+
+    Args:
+        folder: where they are made.
+        uuid: of the checkpoint's files.
+        segments: to which each is added.
+        number: gives the next file its number.
+        most: bytes of a file, unless one record has more.
+    """
+
+    def __init__(
+        self, folder: str, uuid: str, segments: dict[str, Segment], number: Callable[[], int], most: int
+    ) -> None:
+        self._folder, self._uuid, self._segments, self._number, self._most = folder, uuid, segments, number, most
+        self._file: _core.ChunkFile | None = None
+        self._name = ""
+        self._bytes = self._records = 0
+
+    def add(self, add: Callable[[_core.ChunkFile], int | None], size: int) -> tuple[str, int]:
+        """Add a record of `size` bytes by calling `add`. Returns its file's name and its page there."""
+        page = None if self._file is None else add(self._file)
+        if page is None:
+            self.end()
+            number = self._number()
+            self._name = f"segment-{number:08x}"
+            self._bytes = -(-max(size, self._most) // PAGE) * PAGE + _core.ChunkFile.OWN_BYTES
+            self._file = _core.ChunkFile(self._folder, bytes.fromhex(self._uuid), number, self._bytes)
+            page = add(self._file)
+            assert page is not None
+        self._records += 1
+        return self._name, page
+
+    def end(self) -> None:
+        """All of the file is on disk."""
+        if self._file is not None:
+            self._file.end()
+            self._segments[self._name] = Segment(self._name, self._uuid, self._bytes, self._records)
+            self._file, self._records = None, 0
+
+
+def read_state(folder: Folder, state: State, dtypes: dict[str, Any]) -> dict[str, Array]:
+    """The arrays of a file."""
+    path = folder.at(state.file)
+    try:
+        with open(path, "rb") as file:
+            there = os.fstat(file.fileno()).st_size == state.bytes  # first: it says how much memory is taken
+            text = file.read() if there else b""
+    except FileNotFoundError:
+        raise CorruptData(f"{path!r} is missing", remedy="restore another checkpoint") from None
+    return unpack_arrays(path, state, text, dtypes)
+
+
+def read_chunks(folder: Folder, manifest: Manifest) -> dict[str, Array]:
+    """The chunks of a checkpoint, as `CHUNKS`."""
+    return read_state(folder, manifest.chunks, CHUNKS)
+
+
+def read_items(folder: Folder, states: list[State]) -> dict[str, Array]:
+    """The image of a table's items."""
+    image: dict[str, Array] = {}
+    for state in states:
+        try:
+            if state is states[0]:
+                image = items.image_of(read_state(folder, state, items.WHOLE))
+            else:
+                image = items.applied(image, read_state(folder, state, items.CHANGES))
+        except (ValueError, IndexError):
+            raise CorruptData(f"{folder.at(state.file)!r} does not belong to the files beside it") from None
+    return image
+
+
+def with_helpers(work: Callable[[], None], threads: int) -> None:
+    """Do the work in this thread and in others beside it, where they can be started: not while the interpreter ends."""
+    failed: list[BaseException] = []
+
+    def guarded() -> None:
+        try:
+            work()
+        except BaseException as error:
+            failed.append(error)
+
+    helpers = [threading.Thread(target=guarded, daemon=True) for _ in range(threads - 1)]
+    started = []
+    for helper in helpers:
+        try:
+            helper.start()
+        except RuntimeError:
+            break
+        started.append(helper)
+    guarded()
+    for helper in started:
+        helper.join()
+    if failed:
+        raise failed[0]

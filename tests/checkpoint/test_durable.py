@@ -1,0 +1,193 @@
+"""Tables with `durability="disk"`: they outlive their store."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing as mp
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import di_store
+from checkpoint.stores import same_draws, sound, write
+from di_store import CapacityError, CorruptData, Prioritized, StoreError, Transition, _core
+
+SPAWN = mp.get_context("spawn")
+SECONDS = 60.0
+
+
+def opened(folder: Path, name: str | None = None, **options: Any) -> di_store.Store:
+    return di_store.open(name, **{"memory": "32MiB", "disk": folder, "disk_capacity": "128MiB", **options})
+
+
+def durable(store: di_store.Store, name: str = "t", capacity: int = 500, **options: Any) -> di_store.Table:
+    return store.create_table(name, capacity=capacity, durability="disk", exist_ok=True, lanes=4, **options)
+
+
+def rewards(table: di_store.Table) -> list[float]:
+    found: list[float] = table.peek(table.keys(0, len(table))).data["reward"].tolist()
+    return found
+
+
+def manifest(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "durable" / "manifest.json").read_text())
+    return found
+
+
+def until(what: Any) -> None:
+    end = time.monotonic() + SECONDS
+    while not what():
+        assert time.monotonic() < end
+        os.sched_yield()
+
+
+def test_a_store_is_opened_again(tmp_path: Path) -> None:
+    """The next draws are the same; a table that is not durable is gone; and so again, after more rows."""
+    options = {"sampler": Prioritized(alpha=0.6, beta=0.4), "view": Transition(n_step=2)}
+    with di_store.open(memory="32MiB", seed=5) as twin_store, opened(tmp_path, seed=5) as store:
+        twin = twin_store.create_table("t", capacity=500, **options)  # type: ignore[arg-type]
+        table = durable(store, **options)
+        store.create_table("gone", capacity=10).insert({"x": 1})
+        for each in (twin, table):
+            write(each, 700)
+            each.update_priorities(each.keys(0, 500), np.arange(500, dtype=np.float64))
+        store.close()
+        for turn in range(3):
+            with opened(tmp_path) as again:
+                assert list(again.stats()["tables"]) == ["t"]
+                table = durable(again, **options)
+                same_draws(twin, table)
+                for each in (twin, table):
+                    write(each, 100, 1_000 * (turn + 1))
+                same_draws(twin, table)
+                sound(again)
+
+
+def test_rows_from_disk_come_back(tmp_path: Path) -> None:
+    """Ten times the rows that memory holds."""
+    rng = np.random.default_rng(0)
+    with opened(tmp_path, memory="16MiB", disk_capacity="256MiB") as store:
+        table = durable(store, capacity=10_000)
+        with table.writer() as writer:
+            for i in range(12_000):
+                writer.append({"reward": float(i), "obs": rng.integers(0, 255, 8_192, np.uint8)})
+        expected = table.peek(table.keys(0, 10_000)[::97]).data["obs"].copy()
+    with opened(tmp_path, memory="16MiB", disk_capacity="256MiB") as store:
+        table = store.table("t")
+        assert len(table) > 9_000
+        assert (table.peek(table.keys(0, 10_000)[::97]).data["obs"][-5:] == expected[-5:]).all()
+        sound(store)
+
+
+def work(name: str, fault: str) -> None:
+    if fault:
+        _core.arm_fault(fault)
+    with di_store.attach(name) as store:
+        table = store.table("t")
+        with table.writer() as writer:
+            for i in range(1_000_000):
+                writer.append({"reward": float(i), "terminated": False})
+
+
+def test_killed_stores_lose_the_last_seconds_at_most(tmp_path: Path) -> None:
+    """All processes at once. What was synced is there, and rows follow each other without a gap."""
+    for turn in range(4):
+        child = SPAWN.Process(target=holder, args=(str(tmp_path), turn))
+        child.start()
+        assert child.pid is not None
+        until((tmp_path / f"synced-{turn}").exists)
+        os.kill(child.pid, signal.SIGKILL)
+        child.join(SECONDS)
+        with opened(tmp_path) as store:
+            table = store.table("t")
+            found = rewards(table)
+            assert found[-1] >= float((tmp_path / f"synced-{turn}").read_text())
+            assert (np.diff(found) == 1).all()
+            sound(store)
+
+
+def holder(folder: str, turn: int) -> None:
+    with opened(Path(folder)) as store:
+        table = durable(store, capacity=2_000)
+        with table.writer() as writer:
+            first = 0 if not len(table) else int(rewards(table)[-1]) + 1
+            for i in range(first, first + 1_000):
+                writer.append({"reward": float(i)})
+            store.sync()
+            (Path(folder) / "part").write_text(str(first + 999))
+            (Path(folder) / "part").rename(Path(folder) / f"synced-{turn}")
+            for i in range(first + 1_000, first + 100_000_000):
+                writer.append({"reward": float(i)})
+
+
+def test_it_is_renewed_in_the_background(tmp_path: Path) -> None:
+    """By whoever lives: also when the process that made the table, or the one that is writing, is killed."""
+    with opened(tmp_path) as store:
+        table = durable(store, sync_every=1)
+        write(table, 10)
+        until(lambda: (tmp_path / "durable" / "manifest.json").exists())
+        for fault in ("", "snapshot.taken:1", "segment.before_write:2"):
+            number = manifest(tmp_path)["number"]
+            child = SPAWN.Process(target=work, args=(store.name, fault))
+            child.start()
+            assert child.pid is not None
+            until(lambda seen=number: manifest(tmp_path)["number"] > seen + 1)  # type: ignore[misc]
+            os.kill(child.pid, signal.SIGKILL)
+            child.join(SECONDS)
+            sound(store)
+
+
+def test_it_is_written_when_a_program_ends(tmp_path: Path) -> None:
+    code = (
+        "import di_store, sys\n"
+        "store = di_store.open(memory='32MiB', disk=sys.argv[1], disk_capacity='64MiB')\n"
+        "table = store.create_table('t', capacity=10, durability='disk')\n"
+        "table.insert({'x': 7})\n"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=120)
+    with opened(tmp_path) as store:
+        assert store.table("t").sample(1).data["x"][0] == 7
+
+
+def test_dropped_and_memory_tables_do_not_come_back(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        for name in "ab":
+            write(durable(store, name), 5)
+        store.drop_table("a")
+    with opened(tmp_path) as store:
+        assert list(store.stats()["tables"]) == ["b"]
+        store.drop_table("b")
+    with opened(tmp_path) as store:
+        assert not store.stats()["tables"]
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        table = durable(store, capacity=12_000)
+        rng = np.random.default_rng(0)
+        with table.writer() as writer:
+            for i in range(12_000):
+                writer.append({"reward": float(i), "obs": rng.integers(0, 255, 8_192, np.uint8)})
+        with pytest.raises(ValueError, match="sync_every"):
+            durable(store, "u", sync_every=0.5)
+    with pytest.raises(StoreError, match='mode="rw"'):
+        opened(tmp_path, mode="x")
+    with pytest.raises(CapacityError, match="memory"):
+        opened(tmp_path, memory="12MiB", disk_capacity="64MiB")
+    with opened(tmp_path) as store:
+        assert len(store.table("t")) > 11_000
+    with di_store.open(memory="32MiB") as store:
+        with pytest.raises(ValueError, match="disk="):
+            store.create_table("t", capacity=10, durability="disk")
+        store.sync()
+    states = [path for path in (tmp_path / "durable").iterdir() if path.name.startswith("items-")]
+    states[0].write_bytes(b"nothing")
+    with pytest.raises(CorruptData, match="items-"):
+        opened(tmp_path)
