@@ -134,7 +134,6 @@ bool BodyDrops::met_readers() {
 bool BodyDrops::await_readers(Deadline deadline) {
   {
     os::LocalGuard<std::mutex> local(mutex_);
-    // mutant: items-go-while-batches-are-copied
     if (!read_ || deadline.tries_only() || deadline.over()) return false;
     const u64 now = os::now_ns();
     if (kept_since_ns_ == 0 || now - kept_since_ns_ > kAgainNs) kept_since_ns_ = now;

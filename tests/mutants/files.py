@@ -8,13 +8,6 @@ FOLDER = "tests/checkpoint"
 
 TIER = [
     Mutant(
-        "items-go-while-batches-are-copied",
-        "disk",
-        "if (!read_ || ",
-        "if (true || ",
-        ("tests/test_loader_ahead.py::test_the_same_program_gets_the_same_batches",),
-    ),
-    Mutant(
         "items-go-though-readers-keep-their-bodies",
         "disk",
         "bodies != nullptr && bodies->was_kept_by_readers()",

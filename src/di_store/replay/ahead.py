@@ -216,10 +216,7 @@ class Ahead:
         return draws, batch, placed
 
     def _attend(self) -> None:
-        """The batch due is not copied: start the thread or wake it. If it cannot start, the next call tries again."""
-        # mutant: an-interrupt-leaves-the-loader-asleep
-        if self._sleeps:
-            self._wakes.put(None)
+        """The batch due is not copied: start the thread unless it runs. If it cannot, the next call tries again."""
         try:
             self._thread.start()
         except RuntimeError as error:
@@ -248,6 +245,8 @@ class Ahead:
                 break
             if not self._draw_next(now=True):
                 break
+        # Also if nothing was drawn now: a call that was interrupted may have drawn.
+        # mutant: an-interrupt-leaves-the-loader-asleep
         if self._sleeps:
             self._wakes.put(None)
 
