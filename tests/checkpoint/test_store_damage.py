@@ -119,21 +119,38 @@ def test_wrong_manifests(made: Path, tmp_path: Path, at: str, value: Any) -> Non
         di_store.restore(tmp_path / "c", memory=MEMORY)
 
 
-def test_wrong_arrays(made: Path, tmp_path: Path) -> None:
-    """Runs of free slots that are none."""
+def _cut(arrays: dict[str, Any]) -> None:
+    arrays["free_count"][1] = arrays["free_count"][1][4:]
+
+
+def _endless(arrays: dict[str, Any]) -> None:
+    arrays["free_count"][1] = np.full(len(arrays["free_count"][1]) // 4, 2**28, np.uint32).tobytes()
+
+
+def _grown(arrays: dict[str, Any]) -> None:
+    arrays["sizes"][1] = np.full(3, 2**28, np.uint64).tobytes()
+
+
+def _short(arrays: dict[str, Any]) -> None:
+    arrays["uid"][1] = arrays["uid"][1][8:]
+
+
+@pytest.mark.parametrize(("state", "wrong"), [(0, _cut), (0, _endless), (1, _cut), (1, _grown), (None, _short)])
+def test_wrong_arrays(made: Path, tmp_path: Path, state: int | None, wrong: Any) -> None:
+    """Refused before memory is taken for what they say."""
     shutil.copytree(made, tmp_path / "c")
 
     def change(plain: Any) -> None:
-        state = plain["tables"][0]["states"][0]
-        file = tmp_path / "c" / state["file"]
+        named = plain["chunks"] if state is None else plain["tables"][0]["states"][state]
+        file = tmp_path / "c" / named["file"]
         arrays = msgspec.msgpack.decode(file.read_bytes())
-        arrays["free_count"][1] = arrays["free_count"][1][4:]
+        wrong(arrays)
         text = msgspec.msgpack.encode(arrays)
         file.write_bytes(text)
-        state["bytes"], state["crc"] = len(text), _core.crc32c(text)
+        named["bytes"], named["crc"] = len(text), _core.crc32c(text)
 
     _with(tmp_path / "c", change)
-    with pytest.raises(CorruptData, match="does not belong"):
+    with pytest.raises(CorruptData, match=r"does not belong|several lengths"):
         di_store.restore(tmp_path / "c", memory=MEMORY)
 
 

@@ -12,7 +12,7 @@ from di_store.base.dtypes import Array
 from di_store.base.errors import CorruptData
 from di_store.checkpoint.folder import Folder
 from di_store.snapshot import items
-from di_store.snapshot.form import CHUNKS, Manifest, Segment, State, unpack_arrays
+from di_store.snapshot.form import CHUNKS, Manifest, Segment, State, damaged, unpack_arrays
 
 PAGE = 4096
 
@@ -72,7 +72,10 @@ def read_state(folder: Folder, state: State, dtypes: dict[str, Any]) -> dict[str
 
 def read_chunks(folder: Folder, manifest: Manifest) -> dict[str, Array]:
     """The chunks of a checkpoint, as `CHUNKS`."""
-    return read_state(folder, manifest.chunks, CHUNKS)
+    chunks = read_state(folder, manifest.chunks, CHUNKS)
+    if len({len(array) for array in chunks.values()}) != 1:
+        raise damaged(folder.at(manifest.chunks.file), "has columns of several lengths")
+    return chunks
 
 
 def read_items(folder: Folder, states: list[State]) -> dict[str, Array]:

@@ -60,22 +60,24 @@ def changes(image: dict[str, Any], before: dict[str, Array]) -> dict[str, Array]
 def applied(before: dict[str, Array], found: dict[str, Array]) -> dict[str, Array]:
     """The image after the changes of a file. ValueError, IndexError: they do not belong to it."""
     sizes = [int(size) for size in found["sizes"]]
-    items = _resized(before["items"].reshape(-1, ITEM_WORDS), sizes[0])
+    items = _resized(before["items"].reshape(-1, ITEM_WORDS), sizes[0], len(found["slots"]))
     items[found["slots"]] = found["items"].reshape(-1, ITEM_WORDS)
-    image = {"items": items.reshape(-1), "draws": found["draws"], "free": _listed(found)}
+    image = {"items": items.reshape(-1), "draws": found["draws"], "free": _listed(found, sizes[0])}
     for name, size in zip(BY_PLACE, sizes[1:], strict=True):
-        image[name] = _resized(before[name], size)
+        image[name] = _resized(before[name], size, len(found[f"{name}_at"]))
         image[name][found[f"{name}_at"]] = found[f"{name}_to"]
     return image
 
 
 def image_of(found: dict[str, Array]) -> dict[str, Array]:
     """The image of a file that holds all of it."""
-    return {name: found[name] for name in ("items", *BY_PLACE, "draws")} | {"free": _listed(found)}
+    return {name: found[name] for name in ("items", *BY_PLACE, "draws")} | {
+        "free": _listed(found, len(found["items"]) // ITEM_WORDS)
+    }
 
 
-def _resized(array: Array, rows: int) -> Array:
-    if rows > 2**29:
+def _resized(array: Array, rows: int, changed: int) -> Array:
+    if rows > len(array) + changed:  # each new one is among those that changed
         raise ValueError("too many")
     made = np.zeros((rows, *array.shape[1:]), array.dtype)
     made[: len(array)] = array[:rows]
@@ -91,9 +93,9 @@ def _runs(slots: Array) -> tuple[Array, Array]:
     return slots[begins], counts.astype(np.uint32)
 
 
-def _listed(found: dict[str, Array]) -> Array:
+def _listed(found: dict[str, Array], slots: int) -> Array:
     first, count = found["free_first"].astype(np.int64), found["free_count"].astype(np.int64)
-    if len(first) != len(count) or count.sum() > 2**29:
+    if len(first) != len(count) or count.sum() > slots:
         raise ValueError("runs of another number")
     if not len(first):
         return np.zeros(0, np.uint32)
