@@ -18,6 +18,13 @@ import di_store
 from di_store import _core
 
 FRAME = (32, 32)
+SCHEMA = {
+    "obs": di_store.Spec(FRAME, "uint8"),
+    "action": di_store.Spec((), "int64"),
+    "reward": di_store.Spec((), "float64"),
+    "terminated": di_store.Spec((), "bool"),
+    "truncated": di_store.Spec((), "bool"),
+}
 ROWS = 40_000  # of 1 KiB, in a store of 16 MiB
 SPAWN = mp.get_context("spawn")
 
@@ -304,3 +311,35 @@ def test_a_folder_serves_one_store_after_the_other(tmp_path: Path) -> None:
             fill(table, turn, 30_000)
             numbers(table.sample(64).data["obs"])
         del table, store
+
+
+def test_the_disk_grows_and_shrinks_in_use(tmp_path: Path) -> None:
+    """A table that does not fit fits after it; a disk that tables need is not made smaller."""
+    with di_store.open(memory="32MiB", disk=tmp_path / "disk", disk_capacity="64MiB") as store:
+        with pytest.raises(di_store.CapacityError):
+            store.create_table("replay", capacity=150_000, lanes=1, schema=SCHEMA, compress=None)
+        store.resize(disk_capacity="256MiB")
+        table = store.create_table("replay", capacity=150_000, lanes=1, schema=SCHEMA, compress=None)
+        fill(table, 0, 120_000)
+        disk = store.stats()["disk"]
+        assert disk is not None
+        assert disk["files"] > 64 << 20
+        least: list[Any] = ["64MiB", disk["files"] - (4 << 20)]
+        for less in least:
+            with pytest.raises(di_store.CapacityError, match="disk_capacity"):
+                store.resize(disk_capacity=less)
+        store.resize("64MiB", disk_capacity="180MiB")
+        with pytest.raises(di_store.CapacityError, match="set aside"):
+            store.resize("12MiB")
+        store.drop_table("replay")
+        small = store.create_table("small", capacity=1_000, lanes=1, schema=SCHEMA)
+        fill(small, 0, 1_000)
+        with pytest.raises(TypeError, match="memory= or disk_capacity="):
+            store.resize()
+        with pytest.raises(ValueError, match="at least"):
+            store.resize(disk_capacity=1)
+        with pytest.raises(di_store.StoreFull, match="room"):
+            store.resize(disk_capacity="100TiB")
+        assert store.check() == []
+    with di_store.open(memory="16MiB") as store, pytest.raises(ValueError, match="disk="):
+        store.resize(disk_capacity="1GiB")

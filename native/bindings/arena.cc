@@ -354,6 +354,13 @@ void bind_disk(nb::class_<Arena>& type) {
                      }
                      return text;
                    })
+      .def(
+          "resize_disk",
+          [](const ArenaPointer& a, u64 capacity, Deadline deadline) {
+            a->enter();
+            if (a->tier() != nullptr) a->tier()->resize(capacity, deadline);
+          },
+          nb::sig("def resize_disk(self, capacity: int, timeout: float, /) -> None"))
       .def("write_to_disk", &write_to_disk, nb::sig("def write_to_disk(self, timeout: float, /) -> int"));
 }
 

@@ -273,4 +273,9 @@ bool Budget::keeps_all_free() const {
   return heap.free_count <= heap.promised && heap.free_count <= unkept(kNone, 0);
 }
 
+u64 least_disk(const Budget& budget, u64 capacity_now, u64 spendable) {
+  const u64 all = budget.spendable() + capacity_now / 10 * 9, total = all - std::min(all, budget.left_in_tiers());
+  return total > spendable ? (total - spendable) / 9 * 10 + 10 : 0;
+}
+
 }  // namespace di

@@ -87,4 +87,7 @@ class Budget {
   Memory& memory_;
 };
 
+// Bytes that the files must be able to take, for what tables have set aside beside `spendable` bytes of memory.
+u64 least_disk(const Budget& budget, u64 capacity_now, u64 spendable);
+
 }  // namespace di

@@ -44,6 +44,22 @@ bool Tier::make_room(u64 bytes, Deadline deadline, std::string* why) {
   }
 }
 
+void Tier::resize(u64 capacity, Deadline deadline) {
+  folder_.check_space(capacity);
+  Heap::Guard guard(heap_, deadline);
+  TierHeader& header = heap_.memory.tier_header();
+  const u64 least =
+      std::max(least_disk(heap_.budget, header.capacity.load(), heap_.budget.spendable()), header.file_bytes.load());
+  // mutant: disks-shrink-below-what-tables-need
+  if (capacity < least)
+    throw Error(Code::kCapacity, "disk_capacity=" + std::to_string(capacity) + " is less than the " +
+                                     std::to_string(least) + " bytes that tables need, or files take by now; " +
+                                     "make tables smaller, or give more")
+        .told();
+  header.capacity.store(capacity);
+  heap_.budget.announce_room();
+}
+
 bool Tier::remove_file(Deadline deadline) {
   u32 file = 0;
   {

@@ -25,6 +25,9 @@ class Tier : public RoomMaker {
   // Drops bodies that have a copy on disk; writes copies of others when these don't suffice.
   bool make_room(u64 bytes, Deadline deadline, std::string* why) override;
   bool was_kept_by_readers() override { return kept_.exchange(false, std::memory_order_relaxed); }
+  // Bytes that the files may take from now on. Throws kStoreFull: the filesystem has no room for so many; kCapacity: tables
+  // need more, or the files take more already. Killed: done or not.
+  void resize(u64 capacity, Deadline deadline);
   BodyReader& reader() { return reader_; }
   // Copies of some bodies more; 0: no body lacks one that this process may write, or *why. Throws when a file can't be written.
   u64 write_some(Deadline deadline, std::string* why) { return writer_.write_some(deadline, why); }

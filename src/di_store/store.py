@@ -9,6 +9,7 @@ from typing import Any
 
 from di_store import _core
 from di_store.base import config
+from di_store.base.disk import new_capacity
 from di_store.base.errors import ObjectNotFound, StoreFull, TableNotFound, Timeout, of_core
 from di_store.base.sizes import budget_bytes
 from di_store.objects import codec
@@ -88,14 +89,25 @@ class Store:
         # mutant: handles-forget-that-they-only-read
         return loaded, (Store, self.name, self._session.readonly)
 
-    def resize(self, memory: int | float | str) -> None:
-        """Change the memory limit while the store is in use; a smaller one gives pages back.
+    def resize(self, memory: int | float | str | None = None, *, disk_capacity: int | str | None = None) -> None:
+        """Change the limits of memory and disk while the store is in use.
+
+        Args:
+            memory: as `open`; a smaller one gives pages back. None: as it is.
+            disk_capacity: as `open`, of a store with a disk tier. None: as it is.
 
         Raises:
-            CapacityError: below what is in use or reserved, or beyond what the machine allows; nothing was changed.
+            CapacityError: below what is in use or reserved, or beyond what the machine allows. StoreFull: the
+            filesystem of the disk tier has no room. Memory is changed first; the one that is refused was not changed.
         """
         arena = self._session.writable()
-        arena.resize(budget_bytes(memory), waits.CALL_SECONDS)
+        capacity = None if disk_capacity is None else new_capacity(arena.disk, disk_capacity)
+        if memory is None and capacity is None:
+            raise TypeError("resize() changes memory= or disk_capacity=: give one of them")
+        if memory is not None:
+            arena.resize(budget_bytes(memory), waits.CALL_SECONDS)
+        if capacity is not None:
+            arena.resize_disk(capacity, waits.CALL_SECONDS)
 
     def stats(self) -> StoreStats:
         """Bytes, clients, waiters and tables as nested dicts. Takes no locks except those of `Table.stats`."""

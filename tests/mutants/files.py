@@ -147,6 +147,13 @@ TIER = [
 
 STORES = [
     Mutant(
+        "disks-shrink-below-what-tables-need",
+        "disk",
+        "capacity < least",
+        "capacity == 0",
+        ("tests/test_disk.py::test_the_disk_grows_and_shrinks_in_use",),
+    ),
+    Mutant(
         "files-of-checkpoints-are-used-again",
         "store-checkpoint",
         "again && os::names_of(path) > 1",

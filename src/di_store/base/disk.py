@@ -41,12 +41,22 @@ def disk_folder(disk: Any, disk_capacity: Any) -> tuple[str, int]:
     parent = folder if os.path.isdir(folder) else os.path.dirname(folder)
     if not os.path.isdir(parent):
         raise StoreError(f"disk={folder}: there is no folder {parent}", remedy="make it, or choose another path")
-    free = shutil.disk_usage(parent).free
-    given = "50%" if disk_capacity is None else disk_capacity
+    return folder, _capacity(parent, "50%" if disk_capacity is None else disk_capacity)
+
+
+def new_capacity(folder: str, disk_capacity: Any) -> int:
+    """`disk_capacity` of a store whose files lie in `folder`, in bytes; "": it has none, a ValueError."""
+    if not folder:
+        raise ValueError("disk_capacity= is for a store with a disk tier: open it with disk=PATH")
+    return _capacity(folder, disk_capacity)
+
+
+def _capacity(folder: str, given: Any) -> int:
+    free = shutil.disk_usage(folder).free
     capacity = parse_size(given, total=max(1, free), option="disk_capacity")
     if capacity < LEAST_BYTES:
         raise ValueError(
             f"disk_capacity={shown(given)} is {format_size(capacity)}; the files of a store take at least "
             f"{format_size(LEAST_BYTES)}"
         )
-    return folder, capacity
+    return capacity
