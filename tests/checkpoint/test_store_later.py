@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
+import os
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -106,6 +109,33 @@ def test_linked_files_keep_their_bytes(tmp_path: Path) -> None:
             assert (again.table("t").peek(keys).data["x"] == expected).all()
             sound(again)
         sound(store)
+
+
+@pytest.mark.parametrize("how", ["no links", "a copied folder"])
+def test_copies_of_files_that_the_store_goes_on_with(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On another filesystem: the next checkpoint has what was added to a file, and what it was used again for."""
+
+    def no_link(*_names: str) -> None:
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    if how == "no links":
+        monkeypatch.setattr(os, "link", no_link)
+    folder = tmp_path / "c0"
+    with di_store.open(memory="32MiB", disk=tmp_path / "d", disk_capacity="64MiB", seed=1) as store:
+        table = store.create_table("t", capacity=2_000, compress=None, schema={"x": Spec((8_192,), "uint8")}, lanes=1)
+        rng = np.random.default_rng(0)
+        for turn, count in enumerate((300, 300, 2_000, 500, 2_000, 100)):
+            with table.writer() as writer:
+                for _ in range(count):
+                    writer.append({"x": rng.integers(0, 255, 8_192, np.uint8)})
+            store.checkpoint(folder)
+            if how == "a copied folder":
+                folder = Path(shutil.copytree(folder, tmp_path / f"c{turn + 1}"))
+            assert len(list(folder.glob("disk-*"))) <= 2 * 64 // 4
+            with di_store.restore(folder, memory="32MiB", disk=tmp_path / f"e{turn}", disk_capacity="64MiB") as again:
+                keys = table.keys(0, 2_000)[::7]
+                assert (again.table("t").peek(keys).data["x"] == table.peek(keys).data["x"]).all()
+                sound(again)
 
 
 # -- other stores -------------------------------------------------------------------------------------------------

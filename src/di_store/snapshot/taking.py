@@ -194,7 +194,8 @@ class _Checkpoint:
         tables = [self._table(image) for image in snapshot.tables()]
         chunks, layouts = self._chunks()
         objects = self._objects()
-        segments = list(self._segments.values())
+        used = {*chunks["segment"], *chunks["body_segment"], *(file for file, _ in objects)}
+        segments = [segment for segment in self._segments.values() if segment.file in used]
         numbers = {segment.file: number for number, segment in enumerate(segments)}
         for name in ("segment", "body_segment"):
             chunks[name] = np.array([NOWHERE if not file else numbers[file] for file in chunks[name]], np.uint32)
@@ -334,16 +335,24 @@ class _Checkpoint:
             )
         known = np.ones(len(chunks["uid"]), bool)
         known[fresh] = False
+        for number in np.flatnonzero(known).tolist():  # a newer copy of a file has all that the one before has
+            file, name = int(chunks["file"][number]), chunks["body_segment"][number]
+            there = chunks["stored"][number] and chunks["stored_page"][number] == chunks["body_page"][number]
+            if there and file in files and name.startswith(f"disk-{file:08x}-"):
+                chunks["body_segment"][number] = files[file]
         self._release(np.flatnonzero(known).tolist())
 
     def _linked(self, number: int) -> str:
         path = os.path.join(self._arena.disk, f"segment-{number:08x}")
         name = f"disk-{number:08x}-{os.stat(path).st_ino:x}"
         to = self._folder.at(name)
-        if not os.path.exists(to):
+        if not (os.path.exists(to) and os.path.samefile(path, to)):
             try:
                 os.link(path, to)
-            except OSError:  # another filesystem, or one without hard links
+            except OSError:  # another filesystem, one without hard links, or a copied folder
+                # The store goes on with the file: a copy of it is never taken for another one.
+                name = f"disk-{number:08x}-{secrets.token_hex(12)}"
+                to = self._folder.at(name)
                 shutil.copyfile(path, to + ".partial")
                 os.replace(to + ".partial", to)
         descriptor = os.open(to, os.O_RDONLY | os.O_CLOEXEC)
