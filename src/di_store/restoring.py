@@ -6,7 +6,9 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from di_store.checkpoint.folder import Folder
 from di_store.opening import open as open_store
+from di_store.snapshot.files import reading
 from di_store.snapshot.filling import Filling, read_manifest
 from di_store.snapshot.taking import Progress
 from di_store.store import Store
@@ -42,13 +44,14 @@ def restore(
         CorruptData: no checkpoint is there, or a file is damaged or missing. LayoutMismatch: of another
         version. CapacityError: it does not fit `memory` and `disk`. StoreError: the store exists.
     """
-    folder, manifest = read_manifest(path)
-    filling = Filling(folder, manifest, {} if tables is None else tables)
-    mode = "rw" if name is None else "x"
-    store = open_store(name, memory=memory, mode=mode, seed=manifest.seed, disk=disk, disk_capacity=disk_capacity)
-    try:
-        filling.fill(store._session, progress)
-    except BaseException:
-        store.close()
-        raise
-    return store
+    with reading(Folder(path)):
+        folder, manifest = read_manifest(path)
+        filling = Filling(folder, manifest, {} if tables is None else tables)
+        mode = "rw" if name is None else "x"
+        store = open_store(name, memory=memory, mode=mode, seed=manifest.seed, disk=disk, disk_capacity=disk_capacity)
+        try:
+            filling.fill(store._session, progress)
+        except BaseException:
+            store.close()
+            raise
+        return store

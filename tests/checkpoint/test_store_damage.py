@@ -69,6 +69,9 @@ def test_damaged_files(made: Path, tmp_path: Path) -> None:
     assert refused > 10
 
 
+LOCKS = {"checkpoint.lock", "restore.lock"}
+
+
 def _with(folder: Path, change: Any) -> None:
     """Change a manifest, with the right checksum."""
     plain = json.loads((folder / "manifest.json").read_text())
@@ -155,7 +158,7 @@ def test_wrong_arrays(made: Path, tmp_path: Path, state: int | None, wrong: Any)
 
 
 def test_missing_files(made: Path, tmp_path: Path) -> None:
-    for name in sorted(path.name for path in made.iterdir() if path.name not in ("checkpoint.lock",)):
+    for name in sorted(path.name for path in made.iterdir() if not path.name.endswith(".lock")):
         folder = tmp_path / name
         shutil.copytree(made, folder)
         (folder / name).unlink()
@@ -242,7 +245,7 @@ def test_a_failed_checkpoint_leaves_no_files(earlier: bool, tmp_path: Path) -> N
         names = {path.name for path in tmp_path.iterdir()}
         with pytest.raises(KeyError, match="enough"):
             store.checkpoint(tmp_path, progress=fail)
-        assert {path.name for path in tmp_path.iterdir()} - {"checkpoint.lock"} == names - {"checkpoint.lock"}
+        assert {path.name for path in tmp_path.iterdir()} - LOCKS == names - LOCKS
         assert store.stats()["pinned"] == 0
         if earlier:
             with di_store.restore(tmp_path, memory=MEMORY) as again:

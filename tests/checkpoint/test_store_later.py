@@ -298,6 +298,29 @@ def test_into_less_memory(tmp_path: Path) -> None:
             sound(again)
 
 
+def test_files_stay_while_they_are_read(tmp_path: Path) -> None:
+    """Checkpoints that are made meanwhile remove them later."""
+    folder = tmp_path / "c"
+    with di_store.open(memory=MEMORY) as store:
+        table = store.create_table("t", capacity=1_000)
+        write(table, 1_000)
+        store.checkpoint(folder)
+        old = {path.name for path in folder.glob("segment-*")}
+
+        def meanwhile(done: int, _total: int) -> None:
+            if done == 1:
+                for turn in (1, 2):
+                    write(table, 1_000, 1_000 * turn)
+                    store.checkpoint(folder)
+                assert old <= {path.name for path in folder.glob("segment-*")}
+
+        with di_store.restore(folder, memory=MEMORY, progress=meanwhile) as again:
+            rewards = again.table("t").peek(again.table("t").keys(0, 1_000)).data["reward"]
+            assert (rewards == np.arange(1_000)).all()
+        store.checkpoint(folder)
+        assert not old & {path.name for path in folder.glob("segment-*")}
+
+
 def test_one_instant(tmp_path: Path) -> None:
     """Beside a writer over two tables, both end with the same row in every checkpoint."""
     with di_store.open(memory=MEMORY) as store:

@@ -2,19 +2,61 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from di_store import _core
 from di_store.base.dtypes import Array
 from di_store.base.errors import CorruptData
 from di_store.checkpoint.folder import Folder
+from di_store.runtime.waits import CALL_SECONDS, Wait
 from di_store.snapshot import items
 from di_store.snapshot.form import CHUNKS, Manifest, Segment, State, damaged, unpack_arrays
 
 PAGE = 4096
+
+
+READING = "restore.lock"
+"""Locked, shared, by who reads the checkpoint: its files stay until then, though newer ones are made."""
+
+
+@contextmanager
+def reading(folder: Folder) -> Iterator[None]:
+    """What the manifest names stays there. A folder without the file is a copy, in which nobody makes checkpoints."""
+    try:
+        descriptor = os.open(folder.at(READING), os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        yield
+        return
+    try:
+        wait = Wait(None, CALL_SECONDS, "restore")
+        while not _lock(descriptor, fcntl.LOCK_SH) and wait.left > 0:  # one that was stopped as it cleaned: go on
+            wait.sleep(0.01, "another process removes old files there")
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def unread(folder: Folder) -> Iterator[bool]:
+    """Whether nobody reads there, and nobody begins to."""
+    descriptor = os.open(folder.at(READING), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        yield _lock(descriptor, fcntl.LOCK_EX)
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, how: int) -> bool:
+    try:
+        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 class SegmentFiles:

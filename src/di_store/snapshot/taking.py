@@ -22,7 +22,7 @@ from di_store.base.errors import CorruptData, LayoutMismatch, StoreError, TableN
 from di_store.checkpoint.folder import MANIFEST, Folder
 from di_store.runtime.waits import CALL_SECONDS, Wait, lock_seconds
 from di_store.snapshot import items
-from di_store.snapshot.files import SegmentFiles, read_chunks, read_items, with_helpers
+from di_store.snapshot.files import SegmentFiles, read_chunks, read_items, unread, with_helpers
 from di_store.snapshot.form import (
     CHUNKS,
     FILE,
@@ -148,9 +148,10 @@ def _clean(folder: Folder) -> None:
     if found is None and folder.small(MANIFEST) is not None:
         return  # of another version, perhaps
     names = set() if found is None else found.files()
-    for name in _ours(folder):
-        if name not in names:
-            folder.remove(name)
+    with unread(folder) as free:
+        for name in _ours(folder) if free else ():
+            if name not in names:
+                folder.remove(name)
 
 
 def _next_number(folder: Folder) -> int:
