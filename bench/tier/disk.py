@@ -32,7 +32,11 @@ def fresh(folder: Path) -> Iterator[Path]:
     try:
         yield path
     finally:
-        shutil.rmtree(path, ignore_errors=True)
+        for _ in range(100):  # a store may be removing its files at the same time
+            shutil.rmtree(path, ignore_errors=True)
+            if not path.exists():
+                break
+            time.sleep(0.1)
 
 
 def device_bytes(folder: Path) -> tuple[int, int]:
