@@ -343,3 +343,23 @@ def test_the_disk_grows_and_shrinks_in_use(tmp_path: Path) -> None:
         assert store.check() == []
     with di_store.open(memory="16MiB") as store, pytest.raises(ValueError, match="disk="):
         store.resize(disk_capacity="1GiB")
+
+
+def test_what_is_drawn_stays_in_memory(tmp_path: Path) -> None:
+    """A table that is drawn all the time, beside one that is only written and does not fit."""
+    with di_store.open(memory="24MiB", disk=tmp_path / "disk", disk_capacity="256MiB") as store:
+        hot = store.create_table("hot", capacity=4_000, lanes=1, schema=SCHEMA, compress=None)
+        cold = store.create_table("cold", capacity=100_000, lanes=1, schema=SCHEMA, compress=None)
+        fill(hot, 0, 4_000)
+        reads: list[int] = []
+        with cold.writer() as writer:
+            for number in range(100_000):
+                writer.append(row(number))
+                if number % 100 == 0:
+                    numbers(hot.sample(64).data["obs"])
+                    disk = store.stats()["disk"]
+                    assert disk is not None
+                    reads.append(disk["reads"])
+        assert disk["dropped_chunks"] > 50
+        assert reads[-1] - reads[len(reads) // 4] < 3 * len(reads)  # of 48 draws each
+        assert store.check() == []

@@ -86,9 +86,14 @@ u64 BodyDrops::drop_of(const std::vector<u32>& tables, std::vector<u32> chunks, 
   return got;
 }
 
+bool BodyDrops::Search::passes(const std::vector<u32>& tables) const {
+  // mutant: what-is-drawn-most-goes-first
+  const bool hot = std::any_of(tables.begin(), tables.end(), [this](u32 table) { return spared.test(table); });
+  return !hot && !held_up.contains(tables);
+}
+
 // The next ones on the way round all descriptors, of which *left are still to be looked at.
-BodyDrops::ByTables BodyDrops::find(u64 bytes, u32* left, const std::set<std::vector<u32>>& held_up, bool* read,
-                                    Deadline deadline) {
+BodyDrops::ByTables BodyDrops::find(u64 bytes, u32* left, Search* search, Deadline deadline) {
   ByTables found;
   Heap::Guard guard(heap_, deadline);
   u32& chunk = heap_.memory.tier_header().drop_hand;
@@ -96,32 +101,44 @@ BodyDrops::ByTables BodyDrops::find(u64 bytes, u32* left, const std::set<std::ve
   for (u64 seen = 0; *left != 0 && seen < bytes; --*left) {
     chunk = chunk + 1 < count ? chunk + 1 : 0;
     const Keeps keeps = what_keeps(chunk);
-    if (keeps == Keeps::kReaders) *read = true;
+    if (keeps == Keeps::kReaders) search->read = true;
     if (keeps != Keeps::kNothing) continue;
     std::vector<u32> tables = tables_of(heap_, chunk);
-    if (held_up.contains(tables)) continue;
+    if (!search->passes(tables)) continue;
     found[std::move(tables)].push_back(chunk);
     seen += heap_.chunk_memory.tier(chunk)->body_bytes;
   }
   return found;
 }
 
-u64 BodyDrops::drop(u64 bytes, Deadline deadline) {
-  std::set<std::vector<u32>> held_up;
+u64 BodyDrops::drop_some(u64 bytes, Search* search, Deadline deadline) {
   u64 got = 0;
-  bool read = false;
   for (u32 left = heap_.descriptor_count(); got < bytes && left != 0;) {
-    for (const auto& [tables, chunks] : find(bytes - got, &left, held_up, &read, deadline)) {
+    for (const auto& [tables, chunks] : find(bytes - got, &left, search, deadline)) {
       try {
         if (got < bytes) got += drop_of(tables, chunks, bytes - got, deadline.at_most(kPatienceNs));
       } catch (const Error& error) {
         if (error.code() != Code::kTimeout) throw;
-        held_up.insert(tables);  // bodies of others may do
+        search->held_up.insert(tables);  // bodies of others may do
       }
     }
   }
+  return got;
+}
+
+u64 BodyDrops::drop(u64 bytes, bool hot_too, Deadline deadline) {
+  Search search;
+  {
+    os::LocalGuard<std::mutex> local(mutex_);
+    search.spared = heat_.hot();
+  }
+  u64 got = drop_some(bytes, &search, deadline);
+  if (got < bytes && hot_too && search.spared.any()) {
+    search.spared.reset();
+    got += drop_some(bytes - got, &search, deadline);
+  }
   os::LocalGuard<std::mutex> local(mutex_);
-  read_ = read;
+  read_ = search.read;
   if (got != 0) kept_since_ns_ = 0;
   return got;
 }

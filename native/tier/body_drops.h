@@ -11,15 +11,17 @@
 #include <vector>
 
 #include "heap/heap.h"
+#include "tier/table_heat.h"
 
 namespace di {
 
 class BodyDrops {
  public:
-  explicit BodyDrops(Heap& heap) : heap_(heap) {}
+  explicit BodyDrops(Heap& heap) : heap_(heap), heat_(heap.memory) {}
 
-  // Bytes of blocks that are free now; at least `bytes`, or all there are.
-  u64 drop(u64 bytes, Deadline deadline);
+  // Bytes of blocks that are free now; at least `bytes`, or all there are. Bodies of tables that are drawn from most go last,
+  // and stay without `hot_too`.
+  u64 drop(u64 bytes, bool hot_too, Deadline deadline);
   // A moment, in which those who read bodies may let go of them; false: no body is only kept by readers, or they have kept
   // theirs for so long that one of them seems to be stopped. Who draws batches ahead copies at once what is in memory: items
   // must not go for that. No lock may be held.
@@ -29,13 +31,21 @@ class BodyDrops {
 
  private:
   using ByTables = std::map<std::vector<u32>, std::vector<u32>>;  // chunks by their tables
-  ByTables find(u64 bytes, u32* left, const std::set<std::vector<u32>>& held_up, bool* read, Deadline deadline);
+  struct Search {
+    TableHeat::Tables spared;
+    std::set<std::vector<u32>> held_up;
+    bool read = false;  // it met bodies that only readers keep
+    bool passes(const std::vector<u32>& tables) const;
+  };
+  u64 drop_some(u64 bytes, Search* search, Deadline deadline);
+  ByTables find(u64 bytes, u32* left, Search* search, Deadline deadline);
   u64 drop_of(const std::vector<u32>& tables, std::vector<u32> chunks, u64 bytes, Deadline deadline);
   enum class Keeps { kNothing, kReaders, kMore };
   Keeps what_keeps(u32 chunk) const;
 
   Heap& heap_;
-  std::mutex mutex_;       // of what follows; no lock of the store is waited for with it
+  std::mutex mutex_;  // of what follows; no lock of the store is waited for with it
+  TableHeat heat_;
   bool read_ = false;      // the last search met bodies that only readers keep
   u64 kept_since_ns_ = 0;  // that drop() has given nothing; 0: it has
 };

@@ -21,8 +21,9 @@ TierFolder Tier::join(const Memory& memory, Deadline deadline) {
 
 bool Tier::make_room(u64 bytes, Deadline deadline, std::string* why) {
   u64 got = 0;
-  for (bool last = false, writable = true;;) {
-    got += drops_.drop(bytes - got, deadline);
+  // Of tables that are drawn from most nothing goes until copies of others were written.
+  for (bool last = false, writable = true, hot_too = false;; hot_too = true) {
+    got += drops_.drop(bytes - got, hot_too, deadline);
     if (got >= bytes || last) {
       if (got == 0 && writable && drops_.met_readers()) kept_.store(true, std::memory_order_relaxed);
       return got != 0;

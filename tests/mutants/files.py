@@ -147,6 +147,13 @@ TIER = [
 
 STORES = [
     Mutant(
+        "what-is-drawn-most-goes-first",
+        "disk",
+        "return !hot && !held_up",
+        "return !held_up",
+        ("tests/test_disk.py::test_what_is_drawn_stays_in_memory",),
+    ),
+    Mutant(
         "disks-shrink-below-what-tables-need",
         "disk",
         "capacity < least",
