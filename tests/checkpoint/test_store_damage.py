@@ -186,6 +186,11 @@ def test_no_checkpoint(made: Path, tmp_path: Path) -> None:
 def test_bad_arguments(made: Path) -> None:
     with pytest.raises(ValueError, match=r"has tables \['t'\]"):
         di_store.restore(made, tables={"u": {}})
+    for tables in ([], {"t": 3}):
+        with pytest.raises(TypeError, match="by table"):
+            di_store.restore(made, tables=tables)  # type: ignore[arg-type]
+    with pytest.raises(CorruptData, match="holds no checkpoint"):
+        di_store.restore(made / "manifest.json")
     with pytest.raises(ValueError, match="capacity, limiter, max_bytes, compress"):
         di_store.restore(made, tables={"t": {"sampler": Fifo()}})
     with di_store.restore(made, "restored-twice", memory=MEMORY), pytest.raises(StoreError, match="exists"):

@@ -49,7 +49,7 @@ def read_manifest(path: str | os.PathLike[str]) -> tuple[Folder, Manifest]:
         CorruptData, LayoutMismatch: there is none, or it cannot be read.
     """
     folder = Folder(path)
-    text = folder.small(MANIFEST)
+    text = folder.small(MANIFEST) if os.path.isdir(folder.path) else None
     if text is None:
         raise CorruptData(
             f"{folder.path!r} holds no checkpoint: there is no {MANIFEST} in it", remedy="give its folder"
@@ -212,6 +212,8 @@ class Filling:
     def __init__(self, folder: Folder, manifest: Manifest, tables: Mapping[str, Mapping[str, Any]]) -> None:
         self._folder, self._manifest = folder, manifest
         names = [state.name for state in manifest.tables]
+        if not isinstance(tables, Mapping) or not all(isinstance(chosen, Mapping) for chosen in tables.values()):
+            raise TypeError('tables= is a dict by table, of a dict by option: {"replay": {"capacity": 1000}}')
         for name, chosen in tables.items():
             if name not in names:
                 raise ValueError(f"tables={{{name!r}: …}}: the checkpoint has tables {names}")
