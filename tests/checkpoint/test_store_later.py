@@ -31,6 +31,7 @@ from di_store import (
 )
 
 # -- later checkpoints --------------------------------------------------------------------------------------------
+from di_store.replay.importing import Import
 
 
 def sizes(folder: Path) -> int:
@@ -319,6 +320,26 @@ def test_files_stay_while_they_are_read(tmp_path: Path) -> None:
             assert (rewards == np.arange(1_000)).all()
         store.checkpoint(folder)
         assert not old & {path.name for path in folder.glob("segment-*")}
+
+
+def test_a_table_that_is_being_imported_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    insert = Import._insert
+    with di_store.open(memory=MEMORY) as store:
+        table = store.create_table("t", capacity=100)
+        write(table, 100)
+        table.export(tmp_path / "t.zip")
+
+        def between(*arguments: Any) -> None:
+            store.checkpoint(tmp_path / "c")
+            insert(*arguments)
+
+        monkeypatch.setattr(Import, "_insert", between)
+        store.import_table(tmp_path / "t.zip", "again")
+        assert len(store.table("again")) == 100
+        with di_store.restore(tmp_path / "c", memory=MEMORY) as restored:
+            assert list(restored.stats()["tables"]) == ["t"]
+            same_draws(table, restored.table("t"))
+            sound(restored)
 
 
 def test_one_instant(tmp_path: Path) -> None:

@@ -192,7 +192,9 @@ class _Checkpoint:
     def write(self) -> Manifest:
         """Write all files but the manifest."""
         snapshot = self._snapshot
-        tables = [self._table(image) for image in snapshot.tables()]
+        # What is being filled by import_table() or restore() is no table yet.
+        images = [image for image in snapshot.tables() if image["limiter"]["min_size"] != _core.BEING_IMPORTED]
+        tables = [self._table(image) for image in images]
         chunks, layouts = self._chunks()
         objects = self._objects()
         used = {*chunks["segment"], *chunks["body_segment"], *(file for file, _ in objects)}
