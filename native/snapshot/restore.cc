@@ -86,10 +86,10 @@ std::vector<u8> Restore::unpacked(SavedFile& file, const RecordHeader& record, s
   if (record.codec == static_cast<u8>(BodyCodec::kRaw)) return stored;
   const ChunkTier* const tier = apart ? find_tier(head->data(), head->size()) : nullptr;
   if (tier == nullptr || record.codec != static_cast<u8>(BodyCodec::kZstd))
-    damaged("a chunk says not how it is packed");
+    damaged("a chunk does not say how it is packed");
   if (tier->body_bytes > std::min(record.raw_bytes, kMostBodyBytes)) damaged("the size of a chunk");
   const std::optional<BodyPacks> packs = packs_of(*head, *tier);
-  if (!packs) damaged("a chunk says not how it is packed");
+  if (!packs) damaged("a chunk does not say how it is packed");
   std::vector<u8> body(packs->plan.body_bytes());
   PackedBody(packs->plan, packs->ends, stored).body(body.data());
   return body;

@@ -34,6 +34,13 @@ bool is_there(u64 word, ObjectKind kind) {
                                      (kind == ObjectKind::kChunk && word_state(word) == ObjectState::kCreating));
 }
 
+// The late columns in a chunk's head; empty: there are none, or their place is damaged.
+std::span<const u8> late_part(std::span<const u8> head) {
+  const ChunkHeader& header = *reinterpret_cast<const ChunkHeader*>(head.data());
+  const u64 from = header.late_offset, to = header.marks_offset;
+  return from == 0 || from > to || to > head.size() ? std::span<const u8>{} : head.subspan(from, to - from);
+}
+
 std::vector<u32> order_of(const Heap& heap, u32 block, u64 slots, u64 count) {
   std::vector<u32> all(count);
   u64 seen = count, left = count;
@@ -240,10 +247,8 @@ bool Snapshot::hold_object(u32 descriptor) {
 
 // Late columns change after their rows were written, under the locks that are held now.
 void Snapshot::copy_late(const ChunkImage& chunk) {
-  const std::span<const u8> head = heap_.chunk_memory.head_bytes(chunk.chunk);
-  const u64 bytes = saved_head_bytes(heap_.chunk_memory.head(chunk.chunk), head.size(), arena_->tiered());
-  late_heads_.emplace_back(
-      chunk.chunk, std::vector<u8>(head.begin(), head.begin() + static_cast<i64>(std::min<u64>(bytes, head.size()))));
+  const std::span<const u8> late = late_part(heap_.chunk_memory.head_bytes(chunk.chunk));
+  late_parts_.emplace_back(chunk.chunk, std::vector<u8>(late.begin(), late.end()));
 }
 
 std::vector<u8> Snapshot::head_of(const ChunkImage& chunk) const {
@@ -251,15 +256,13 @@ std::vector<u8> Snapshot::head_of(const ChunkImage& chunk) const {
   const u64 bytes = saved_head_bytes(heap_.chunk_memory.head(chunk.chunk), head.size(), arena_->tiered());
   if (bytes > head.size()) throw Error(Code::kCorruptData, "damaged store: a chunk's records begin behind its end");
   std::vector<u8> copy(head.begin(), head.begin() + static_cast<i64>(bytes));
-  const auto found = std::lower_bound(late_heads_.begin(), late_heads_.end(), chunk.chunk,
+  const auto found = std::lower_bound(late_parts_.begin(), late_parts_.end(), chunk.chunk,
                                       [](const auto& a, u32 b) { return a.first < b; });
-  if (found == late_heads_.end() || found->first != chunk.chunk) return copy;
+  if (found == late_parts_.end() || found->first != chunk.chunk) return copy;
   // The late part as it was; what a copy on disk has added since, as it is.
-  const u64 from = heap_.chunk_memory.head(chunk.chunk).late_offset,
-            to = heap_.chunk_memory.head(chunk.chunk).marks_offset;
-  if (from <= to && to <= copy.size() && to <= found->second.size())
-    std::copy(found->second.begin() + static_cast<i64>(from), found->second.begin() + static_cast<i64>(to),
-              copy.begin() + static_cast<i64>(from));
+  const std::span<const u8> now = late_part(copy);
+  if (now.size() == found->second.size())
+    std::copy(found->second.begin(), found->second.end(), copy.begin() + (now.data() - copy.data()));
   return copy;
 }
 
@@ -323,7 +326,7 @@ void Snapshot::forget() {
   chunks_.clear();
   objects_.clear();
   weights_.clear();
-  late_heads_.clear();
+  late_parts_.clear();
 }
 
 }  // namespace di

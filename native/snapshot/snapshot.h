@@ -110,7 +110,7 @@ class Snapshot {
   std::vector<ChunkImage> chunks_;
   std::vector<ObjectImage> objects_;
   std::vector<WeightsImage> weights_;
-  std::vector<std::pair<u32, std::vector<u8>>> late_heads_;  // by descriptor, sorted
+  std::vector<std::pair<u32, std::vector<u8>>> late_parts_;  // by descriptor, sorted
   std::vector<u32> spare_;                                   // entries of the ledger
   u64 next_uid_ = 0, held_ns_ = 0;
   u64 fork_generation_;

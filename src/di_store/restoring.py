@@ -8,6 +8,7 @@ from typing import Any
 
 from di_store.checkpoint.folder import Folder
 from di_store.opening import open as open_store
+from di_store.snapshot import durable
 from di_store.snapshot.files import reading
 from di_store.snapshot.filling import Filling, read_manifest
 from di_store.snapshot.taking import Progress
@@ -47,10 +48,10 @@ def restore(
     with reading(Folder(path)):
         folder, manifest = read_manifest(path)
         filling = Filling(folder, manifest, {} if tables is None else tables)
-        mode = "rw" if name is None else "x"
-        store = open_store(name, memory=memory, mode=mode, seed=manifest.seed, disk=disk, disk_capacity=disk_capacity)
+        store = open_store(name, memory=memory, mode="x", seed=manifest.seed, disk=disk, disk_capacity=disk_capacity)
         try:
             filling.fill(store._session, progress)
+            durable.begin(store._session.arena)
         except BaseException:
             store.close()
             raise

@@ -373,7 +373,7 @@ class Store:
         )
         made = self._tables.create(name, options, exist_ok, timeout)
         if durability == "disk":
-            durable.begin(self._session, sync_every)
+            durable.begin(self._session.arena)
         return made
 
     def import_table(

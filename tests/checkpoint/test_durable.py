@@ -191,3 +191,50 @@ def test_what_is_refused(tmp_path: Path) -> None:
     states[0].write_bytes(b"nothing")
     with pytest.raises(CorruptData, match="items-"):
         opened(tmp_path)
+
+
+def test_restored_tables_are_durable_again(tmp_path: Path) -> None:
+    """In a folder of their own; that of another store's durable tables is refused."""
+    tier: dict[str, Any] = {"memory": "32MiB", "disk_capacity": "128MiB"}
+    with opened(tmp_path / "a") as store:
+        write(durable(store), 5)
+        store.checkpoint(tmp_path / "c")
+    with pytest.raises(StoreError, match="durable tables"):
+        di_store.restore(tmp_path / "c", disk=tmp_path / "a", **tier)
+    with di_store.restore(tmp_path / "c", disk=tmp_path / "b", **tier) as again:
+        write(again.table("t"), 5, 100)
+    with opened(tmp_path / "b") as store:
+        assert rewards(store.table("t"))[-1] == 104
+    with di_store.restore(tmp_path / "c", memory="32MiB") as again:
+        assert len(again.table("t")) == 5
+
+
+def test_who_attached_writes_what_is_left_when_it_ends(tmp_path: Path) -> None:
+    """The one that made the table is killed before; nobody closes the store."""
+    maker = SPAWN.Process(target=make_and_wait, args=(str(tmp_path), f"made-{os.getpid()}"))
+    maker.start()
+    assert maker.pid is not None
+    until((tmp_path / "made").exists)
+    written = str(tmp_path / "durable" / "manifest.json")
+    code = (
+        "import di_store, os, signal, sys\n"
+        "table = di_store.attach(sys.argv[1]).table('t')\n"
+        "os.kill(int(sys.argv[2]), signal.SIGKILL)\n"
+        "writer = table.writer()\n"
+        "writer.append({'reward': 0.0})\n"
+        "while not os.path.exists(sys.argv[3]): os.sched_yield()\n"
+        "for i in range(50): writer.append({'reward': float(i)})\n"
+    )
+    subprocess.run(
+        [sys.executable, "-c", code, f"made-{os.getpid()}", str(maker.pid), written], check=True, timeout=120
+    )
+    maker.join(SECONDS)
+    with opened(tmp_path) as store:
+        assert len(store.table("t")) >= 49
+
+
+def make_and_wait(folder: str, name: str) -> None:
+    store = opened(Path(folder), name)
+    durable(store, schema={"reward": di_store.Spec((), "float64")}, sync_every=3_600)
+    (Path(folder) / "made").touch()
+    signal.pause()

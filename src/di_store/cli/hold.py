@@ -32,10 +32,15 @@ def hold(name: str, memory: str, as_json: bool) -> None:
             print_json({"name": store.name, "pid": os.getpid(), "made": not known})
         else:
             click.echo(f"{did} store {name!r}; pid {os.getpid()} holds it until Ctrl-C or SIGTERM")
-        try:
-            while not stop.wait(LOOK_SECONDS):
-                check_held(store)
-        except StoreClosed:
-            click.echo(f"store {name!r} was removed, nothing is left to hold", err=True)
-        finally:
-            store.close()
+        hold_until(stop, store)
+
+
+def hold_until(stop: Stop, store: di_store.Store) -> None:
+    """Hold the store until a signal comes, or it is removed; then close it."""
+    try:
+        while not stop.wait(LOOK_SECONDS):
+            check_held(store)
+    except StoreClosed:
+        click.echo(f"store {store.name!r} was removed, nothing is left to hold", err=True)
+    finally:
+        store.close()

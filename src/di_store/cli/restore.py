@@ -7,10 +7,8 @@ import os
 import click
 
 import di_store
-from di_store.base.errors import StoreClosed
 from di_store.cli.common import Stop, json_option, print_json, progress_bar, usage_errors
-from di_store.cli.hold import LOOK_SECONDS
-from di_store.opening import check_held
+from di_store.cli.hold import hold_until
 
 
 @click.command(short_help="Make a store from a checkpoint, and hold it.")
@@ -36,10 +34,4 @@ def restore(path: str, name: str, memory: str, disk: str | None, disk_capacity: 
         else:
             each = ", ".join(f"{key!r} with {table['size']:,} items" for key, table in tables.items()) or "no tables"
             click.echo(f"store {name!r}: {each}; pid {os.getpid()} holds it until Ctrl-C or SIGTERM")
-        try:
-            while not stop.wait(LOOK_SECONDS):
-                check_held(store)
-        except StoreClosed:
-            click.echo(f"store {name!r} was removed, nothing is left to hold", err=True)
-        finally:
-            store.close()
+        hold_until(stop, store)

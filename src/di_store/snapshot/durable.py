@@ -14,7 +14,7 @@ import warnings
 import weakref
 
 from di_store import _core
-from di_store.base.errors import StoreClosed, StoreError, Timeout
+from di_store.base.errors import StoreClosed, StoreError, TableNotFound, Timeout
 from di_store.checkpoint.folder import MANIFEST, Folder
 from di_store.policy.settings import Settings
 from di_store.runtime import chores
@@ -40,29 +40,29 @@ def refuse_old(disk: str) -> None:
         raise StoreError(text, remedy='mode="rw" makes them again; or choose another folder')
 
 
-def begin(session: Session, seconds: float) -> None:
-    """The store has a durable table, which is to be written every `seconds`."""
-    arena, wanted = session.arena, round(seconds * 1000)
-    now = arena.sync_every_ms
-    arena.sync_every_ms = min(now, wanted) if now else wanted
-    _live.add(session)
+def begin(arena: _core.Arena) -> None:
+    """Tables were made: have the durable ones written as often as they ask for."""
+    every = [settings.sync_every for settings in _durable(arena).values()]
+    if every:
+        arena.sync_every_ms = round(min(every) * 1000)
+        _live.add(arena)
 
 
-def durable_tables(arena: _core.Arena) -> list[str]:
-    """Names of the durable tables."""
-    found = []
+def _durable(arena: _core.Arena) -> dict[str, Settings]:
+    """The settings of the durable tables, by name."""
+    found = {}
     for name in arena.tables():
         table = arena.table(name)
-        with contextlib.suppress(StoreError):  # dropped meanwhile
-            if table is not None and Settings.from_text(table.config()).durability == "disk":
-                found.append(name)
+        with contextlib.suppress(TableNotFound):  # dropped meanwhile
+            if table is not None and (settings := Settings.from_text(table.config())).durability == "disk":
+                found[name] = settings
     return found
 
 
 def sync(arena: _core.Arena, timeout: float | None) -> None:
     """`Store.sync`."""
     if arena.sync_every_ms:
-        taking.checkpoint(arena, folder_of(arena.disk).path, timeout, None, durable_tables(arena))
+        taking.checkpoint(arena, folder_of(arena.disk).path, timeout, None, list(_durable(arena)))
 
 
 def reopen(session: Session) -> None:
@@ -80,35 +80,39 @@ def reopen(session: Session) -> None:
     except BaseException:
         session.close()
         raise
-    every = [Settings.from_text(state.config).sync_every for state in manifest.tables]
-    if every:
-        begin(session, min(every))
+    begin(arena)
 
 
 def before_close(session: Session) -> None:
     """Write what is durable before a handle ends: it may be the last one."""
-    if session.ended() or session.readonly:
-        return
+    if not session.ended() and not session.readonly:
+        _sync_at_end(session.arena)
+
+
+def _sync_at_end(arena: _core.Arena) -> None:
     try:
-        sync(session.arena, LEAVING_SECONDS)
+        sync(arena, LEAVING_SECONDS)
     except StoreClosed:
         return
     except (StoreError, OSError) as error:
-        text = f"the durable tables of store {session.name!r} were not written at the end: {error}"
-        warnings.warn(text, RuntimeWarning, stacklevel=3)
+        text = f"the durable tables of store {arena.name!r} were not written at the end: {error}"
+        warnings.warn(text, RuntimeWarning, stacklevel=4)
 
 
 # -- in the background ------------------------------------------------------------------------------------------------
 
-_live: weakref.WeakSet[Session] = weakref.WeakSet()
-"""Sessions of this process that made durable tables or opened some."""
+_live: weakref.WeakSet[_core.Arena] = weakref.WeakSet()
+"""Stores in which this process made durable tables, wrote or drew: it writes what is left when it ends."""
 _syncing: weakref.WeakKeyDictionary[_core.Arena, Background] = weakref.WeakKeyDictionary()
 """The thread that writes them, of each store."""
 
 
 def _look(arena: _core.Arena) -> None:
     """Start writing if it is due. Called now and then by the background thread of each process."""
-    if not arena.sync_every_ms or _age(arena) < arena.sync_every_ms / 1000:
+    if not arena.sync_every_ms:
+        return
+    _live.add(arena)
+    if _age(arena) < arena.sync_every_ms / 1000:
         return
     reference = weakref.ref(arena)
 
@@ -135,7 +139,7 @@ def _renew(arena: _core.Arena) -> None:
         folder.make()
         with taking.locked(folder, 0):
             if _age(arena) >= arena.sync_every_ms / 1000:  # nobody did meanwhile
-                taking.write(arena, folder, lock_seconds(CALL_SECONDS), None, durable_tables(arena))
+                taking.write(arena, folder, lock_seconds(CALL_SECONDS), None, list(_durable(arena)))
     except Timeout:  # another process is at it
         return
     except (StoreError, OSError, RuntimeError) as error:
@@ -148,8 +152,8 @@ _warned: weakref.WeakSet[_core.Arena] = weakref.WeakSet()
 
 
 def _at_exit() -> None:
-    for session in list(_live):
-        before_close(session)
+    for arena in list(_live):
+        _sync_at_end(arena)
 
 
 chores.on_look(_look)

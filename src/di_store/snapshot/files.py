@@ -13,12 +13,10 @@ from di_store import _core
 from di_store.base.dtypes import Array
 from di_store.base.errors import CorruptData
 from di_store.checkpoint.folder import Folder
+from di_store.checkpoint.form import PAGE
 from di_store.runtime.waits import CALL_SECONDS, Wait
 from di_store.snapshot import items
 from di_store.snapshot.form import CHUNKS, Manifest, Segment, State, damaged, unpack_arrays
-
-PAGE = 4096
-
 
 READING = "restore.lock"
 """Locked, shared, by who reads the checkpoint: its files stay until then, though newer ones are made."""
@@ -34,7 +32,7 @@ def reading(folder: Folder) -> Iterator[None]:
         return
     try:
         wait = Wait(None, CALL_SECONDS, "restore")
-        while not _lock(descriptor, fcntl.LOCK_SH) and wait.left > 0:  # one that was stopped as it cleaned: go on
+        while not try_lock(descriptor, fcntl.LOCK_SH) and wait.left > 0:  # one that was stopped as it cleaned: go on
             wait.sleep(0.01, "another process removes old files there")
         yield
     finally:
@@ -46,12 +44,13 @@ def unread(folder: Folder) -> Iterator[bool]:
     """Whether nobody reads there, and nobody begins to."""
     descriptor = os.open(folder.at(READING), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
-        yield _lock(descriptor, fcntl.LOCK_EX)
+        yield try_lock(descriptor, fcntl.LOCK_EX)
     finally:
         os.close(descriptor)
 
 
-def _lock(descriptor: int, how: int) -> bool:
+def try_lock(descriptor: int, how: int) -> bool:
+    """Lock the file, `LOCK_SH` or `LOCK_EX`; False: others have it. The kernel drops the lock with the process."""
     try:
         fcntl.flock(descriptor, how | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -22,7 +22,7 @@ from di_store.base.errors import CorruptData, LayoutMismatch, StoreError, TableN
 from di_store.checkpoint.folder import MANIFEST, Folder
 from di_store.runtime.waits import CALL_SECONDS, Wait, lock_seconds
 from di_store.snapshot import items
-from di_store.snapshot.files import SegmentFiles, read_chunks, read_items, unread, with_helpers
+from di_store.snapshot.files import SegmentFiles, read_chunks, read_items, try_lock, unread, with_helpers
 from di_store.snapshot.form import (
     CHUNKS,
     FILE,
@@ -98,20 +98,14 @@ def _cleaned(folder: Folder) -> Iterator[None]:
 
 @contextmanager
 def locked(folder: Folder, timeout: float | None) -> Iterator[None]:
-    """Hold the folder's lock: one checkpoint at a time is made there. The kernel drops it with the process."""
+    """Hold the folder's lock: one checkpoint at a time is made there."""
     descriptor = os.open(folder.at(LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         wait = Wait(None, timeout, "checkpoint")
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if wait.left <= 0:
-                    text = f"another process makes a checkpoint in {folder.path!r}"
-                    raise Timeout(
-                        text, "it holds the file " + LOCK + "; raise timeout=, or choose another folder"
-                    ) from None
+        while not try_lock(descriptor, fcntl.LOCK_EX):
+            if wait.left <= 0:
+                why = f"it holds the file {LOCK}; raise timeout=, or choose another folder"
+                raise Timeout(f"another process makes a checkpoint in {folder.path!r}", why)
             wait.sleep(0.05, "another process makes a checkpoint there")
         yield
     finally:
