@@ -29,7 +29,7 @@ struct Offset {
 };
 
 constexpr u64 kMagic = 0x45524f5453494401;  // "\1DISTORE"
-constexpr u32 kLayoutVersion = 15;
+constexpr u32 kLayoutVersion = 16;
 constexpr u64 kPageBytes = 4096;
 constexpr u64 kSliceBytes = 2u << 20;
 constexpr u64 kPagesPerSlice = kSliceBytes / kPageBytes;
@@ -169,16 +169,18 @@ struct ChunkSummary {
   Shared<u64> body;  // derived; in stores with a disk tier: body_word(); 0: the body is not in memory
 };
 
-// Where a body begins, and how many bytes it has at most: so a batch reads neither the chunk's ChunkTier nor the body's
-// descriptor. In units of 64 bytes, of which every size class is a multiple: `size 22 | offset 42`; a body of 256 MiB or more has
-// the largest size.
-constexpr u64 kBodyUnit = 64, kBodySizeBits = 22;
-constexpr u64 kMostBodyUnits = (u64{1} << kBodySizeBits) - 1;
-inline u64 body_word(u64 offset, u64 bytes) {
+// Where a body begins, how many bytes it has at most, and whether it has a copy on disk: so a batch reads neither the chunk's
+// ChunkTier nor the body's descriptor, and who looks for bodies to write or to drop passes by the others without touching their
+// heads. In units of 64 bytes, of which every size class is a multiple: `size 21 | copy 1 | offset 42`; a body of 128 MiB or more
+// has the largest size.
+constexpr u64 kBodyUnit = 64, kBodySizeBits = 21;
+constexpr u64 kMostBodyUnits = (u64{1} << kBodySizeBits) - 1, kBodyHasCopy = kMostBodyUnits + 1;
+inline u64 body_word(u64 offset, u64 bytes, bool copy) {
   const u64 units = (bytes + kBodyUnit - 1) / kBodyUnit;
-  return offset / kBodyUnit << kBodySizeBits | (units < kMostBodyUnits ? units : kMostBodyUnits);
+  return offset / kBodyUnit << (kBodySizeBits + 1) | (copy ? kBodyHasCopy : 0) |
+         (units < kMostBodyUnits ? units : kMostBodyUnits);
 }
-inline u64 body_offset(u64 word) { return (word >> kBodySizeBits) * kBodyUnit; }
+inline u64 body_offset(u64 word) { return (word >> (kBodySizeBits + 1)) * kBodyUnit; }
 inline u64 body_units(u64 word) { return word & kMostBodyUnits; }
 
 struct NameLink {

@@ -130,7 +130,8 @@ void HeapCore::note_body(u32 chunk) {
   const ChunkTier* const tier = chunk_memory.tier(chunk);
   if (tier == nullptr) return;
   const u32 body = tier->body.load();
-  const u64 word = body == 0 ? 0 : body_word(descriptor(body - 1).offset, tier->body_bytes);
+  const u64 word =
+      body == 0 ? 0 : body_word(descriptor(body - 1).offset, tier->body_bytes, tier->stored_pages.load() != 0);
   descriptor(chunk).summary.body.store(word, std::memory_order_relaxed);
 }
 
@@ -153,6 +154,7 @@ void HeapCore::forget_copy(u32 chunk) {
   if (tier == nullptr || tier->stored_pages.load() == 0) return;
   const u64 bytes = u64{tier->stored_pages.load()} * kPageBytes;
   tier->stored_pages.store(0);
+  note_body(chunk);
   disk.remove(tier->segment, bytes, tier->body_bytes);
 }
 

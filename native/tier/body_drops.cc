@@ -56,6 +56,8 @@ class TableLocks {
 BodyDrops::Keeps BodyDrops::what_keeps(u32 chunk) const {
   const u64 word = heap_.descriptor(chunk).word.load();
   if (word_kind(word) != ObjectKind::kChunk || word_state(word) != ObjectState::kSealed) return Keeps::kMore;
+  // Most chunks are on disk only, or in memory only, and their heads are not in the caches.
+  if ((heap_.descriptor(chunk).summary.body.load(std::memory_order_relaxed) & kBodyHasCopy) == 0) return Keeps::kMore;
   if (!heap_.chunk_memory.has_attachments(chunk)) return Keeps::kMore;
   const ChunkTier& tier = *heap_.chunk_memory.tier(chunk);
   if (tier.body.load() == 0 || tier.stored_pages.load() == 0) return Keeps::kMore;

@@ -35,6 +35,8 @@ std::span<u32> checksums(const Heap& heap, u32 chunk) {
 bool lacks_copy(const Heap& heap, u32 chunk) {
   const u64 word = heap.descriptor(chunk).word.load();
   if (word_kind(word) != ObjectKind::kChunk || word_state(word) != ObjectState::kSealed) return false;
+  const u64 body = heap.descriptor(chunk).summary.body.load(std::memory_order_relaxed);
+  if (body == 0 || (body & kBodyHasCopy) != 0) return false;  // most chunks: their heads are not in the caches
   if (!heap.chunk_memory.has_attachments(chunk)) return false;
   return heap.chunk_memory.tier(chunk)->stored_pages.load() == 0 && !checksums(heap, chunk).empty();
 }
@@ -207,6 +209,7 @@ u64 BodyWriter::commit_one(const Claimed& body) {
     tier.codec = static_cast<u32>(body.codec);
     DI_FAULT("tier.before_commit");
     tier.stored_pages.store(body.place.pages);
+    heap_.note_body(body.chunk);
     heap_.disk.add(tier.segment, u64{body.place.pages} * kPageBytes, tier.body_bytes);
     add_bytes(heap_.memory.tier_header().clean_bytes, tier.body_bytes);
     bytes = body.body.size();
