@@ -1,4 +1,4 @@
-"""The command line: `di-store demo | status | top | inspect | check | hold | checkpoint | restore | bench | rm`.
+"""The command line: `di-store demo | status | top | inspect | check | hold | checkpoint | restore | plan | bench | rm`.
 
 One file per command, each a thin layer over the public API. No command needs a server, or the process that created the
 store, and none starts anything in the background. Exit status: 0 success, 1 failure, 2 wrong usage.
@@ -19,6 +19,7 @@ from di_store.cli.checkpoint import checkpoint
 from di_store.cli.demo import demo
 from di_store.cli.hold import hold
 from di_store.cli.inspect import inspect
+from di_store.cli.plan import plan
 from di_store.cli.restore import restore
 from di_store.cli.rm import rm
 from di_store.cli.status import status
@@ -34,7 +35,7 @@ def group() -> None:
     """
 
 
-for _command in (demo, status, top, inspect, check, hold, checkpoint, restore, bench, rm):
+for _command in (demo, status, top, inspect, check, hold, checkpoint, restore, plan, bench, rm):
     group.add_command(_command)
 
 

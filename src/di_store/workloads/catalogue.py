@@ -9,7 +9,6 @@ fields. Views, samplers, limiters and duties are calls. Beside them it may have
 
 from __future__ import annotations
 
-import ast
 import itertools
 import json
 from collections.abc import Iterator, Mapping
@@ -17,17 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import di_store
+from di_store.base.calls import made
 from di_store.workloads import duties
 from di_store.workloads.load import Bar, Load, Role
 from di_store.workloads.tables import Column, TablePlan
 
 
 def _made(text: str) -> Any:
-    """The view, sampler, limiter or duty of a call like `MinSize(n=32)`; arguments are literals."""
-    name, _, _ = text.partition("(")
-    call: Any = ast.parse(text, mode="eval").body
-    options = {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}
-    return (getattr(duties, name, None) or getattr(di_store, name))(**options)
+    """The view, sampler, limiter or duty of a call like `MinSize(n=32)`."""
+    return made(text, {**vars(di_store), **vars(duties)})
 
 
 def _frozen(value: Any) -> Any:
@@ -36,10 +33,10 @@ def _frozen(value: Any) -> Any:
 
 
 def _table(entry: Mapping[str, Any]) -> TablePlan:
-    made = {key: _made(entry[key]) for key in ("view", "sampler", "limiter") if key in entry}
+    chosen = {key: _made(entry[key]) for key in ("view", "sampler", "limiter") if key in entry}
     fields: dict[str, Any] = {key: _frozen(value) for key, value in entry.items()}
     columns = tuple(Column(*column) for column in fields["columns"])
-    return TablePlan(**{**fields, **made, "columns": columns})
+    return TablePlan(**{**fields, **chosen, "columns": columns})
 
 
 def _load(entry: Mapping[str, Any]) -> Load:

@@ -1,0 +1,233 @@
+"""What the tables of a job will need of memory, disk and drive, before it runs: `di-store plan`."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import msgspec
+
+from di_store import _core
+from di_store.base import calls, config
+from di_store.base.errors import shown
+from di_store.base.sizes import parse_size
+from di_store.base.tree import did_you_mean
+from di_store.columns.schema import Spec
+from di_store.lowering.plan import read_plan
+from di_store.lowering.reserve import TableNeeds, table_needs
+from di_store.planning import OWN_BYTES
+from di_store.policy import compression, limiters, samplers, views
+from di_store.policy.options import NOT_GIVEN, TableOptions, check_options
+from di_store.policy.settings import Settings
+
+_DAY = 86_400
+_DISK_SHARE = 0.9
+"""Of `disk_capacity` that rows may count upon: files also hold rows that have left."""
+
+_LEAST_DISK, _LEAST_MEMORY = 16 << 20, 8 << 20
+_CLASSES: Mapping[str, Mapping[str, Any]] = {
+    "view": {cls.__name__: cls for cls in views.VIEWS},
+    "sampler": {cls.__name__: cls for cls in samplers.SAMPLERS},
+    "remover": {cls.__name__: cls for cls in samplers.REMOVERS},
+    "limiter": {cls.__name__: cls for cls in limiters.LIMITERS},
+    "compress": {"Compress": compression.Compress},
+}
+_OPTIONS = ("capacity", "max_bytes", "max_times_sampled", "lanes", "columns", "schema", *_CLASSES)
+_RATES = {"inserts": 0.0, "samples": 0.0, "batch": 256, "prefetch": 2}
+_JOB = ("memory", "disk", "tables")
+_TYPE = re.compile(r"\s*([^\[\]\s]+)\s*(?:\[([\d_\s,]*)\])?\s*", re.ASCII)
+
+
+@dataclass(frozen=True)
+class TableForecast:
+    """What one table will need. Bytes; a second, where it says so.
+
+    Attributes:
+        items: it holds; None: as many as `max_bytes` do.
+        item_bytes: that an item's rows take.
+        rows_bytes: set aside for rows, room for their changing included, as they lie in memory.
+        on_disk_bytes: the same as they lie on disk, by `Compress(expect=)`.
+        fixed_bytes: that stay in memory whatever lies on disk: item slots, trees, heads, open chunks.
+        fill_seconds: until it is full; None: no rate is known.
+        inserted, sampled: bytes a second: of rows as they are stored, of batches as learners get them.
+        read: bytes a second that items need of the drive if none of its rows were in memory.
+        ahead_bytes: of the batches that a loader holds.
+    """
+
+    name: str
+    items: int | None
+    item_bytes: int
+    rows_bytes: int
+    on_disk_bytes: int
+    fixed_bytes: int
+    fill_seconds: float | None
+    inserted: float
+    sampled: float
+    read: float
+    ahead_bytes: int
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What a job will need.
+
+    Attributes:
+        tables: one by one.
+        in_memory: the least ``memory=`` with which no disk is needed.
+        memory: of the store planned for.
+        disk_capacity: that it needs beside; 0: none.
+        least_memory: below which no disk helps.
+        hot: share of the rows that memory holds.
+        staging: ``staging=`` for a loader of each table in one process.
+        written_a_day, read: of the drive at most: bytes a day; bytes a second.
+    """
+
+    tables: tuple[TableForecast, ...]
+    in_memory: int
+    memory: int
+    disk_capacity: int
+    least_memory: int
+    hot: float
+    staging: int
+    written_a_day: float
+    read: float
+
+
+def forecast(job: Any) -> Forecast:
+    """What the tables of a job will need.
+
+    Args:
+        job: as a file for `di-store plan` holds it: ``tables`` by name, and perhaps ``memory`` and ``disk``, the sizes
+            there are. A table has options of `Store.create_table`, its view and so on as calls like ``"MinSize(100)"``,
+            its schema as ``{"obs": "u1[84, 84]"}``; and ``inserts`` and ``samples`` in items a second, ``batch`` and
+            ``prefetch`` of its loader.
+
+    Raises:
+        ValueError, TypeError: what is no such description; the text names the table and the option.
+        CapacityError: rows or items that no store can hold.
+    """
+    _check_names("the file", job, _JOB)
+    if not job.get("tables"):
+        raise ValueError("the file has no tables: write `tables:` and, for each, its name and options")
+    _check_names("tables", job["tables"], None)
+    found = [_table(str(name), options) for name, options in job["tables"].items()]
+    tables = tuple(table for table, _ in found)
+    needed = [needs for _, needs in found]
+    fixed = sum(each.reserve.in_memory + each.meta_bytes for each in needed)
+    in_memory = _least(sum(each.total for each in needed) + OWN_BYTES)
+    least = _least(fixed + OWN_BYTES)
+    memory = in_memory if job.get("memory") is None else parse_size(job["memory"], total=_core.memory_total())
+    rows = sum(each.in_tiers for each in needed)
+    disk = 0
+    if memory < in_memory:
+        missing = max(0, rows - max(0, memory - OWN_BYTES) + memory // 64)
+        disk = max(_LEAST_DISK, math.ceil(missing / _DISK_SHARE))
+    raw = sum(table.rows_bytes for table in tables)
+    hot = 1.0 if disk == 0 else min(1.0, max(0, memory - fixed) / max(1, raw))
+    return Forecast(
+        tables,
+        in_memory,
+        memory,
+        disk,
+        least,
+        hot,
+        sum(table.ahead_bytes for table in tables),
+        sum(table.inserted for table in tables) * _DAY if disk else 0.0,
+        sum(table.read for table in tables) * (1 - hot),
+    )
+
+
+def _least(needed: int) -> int:
+    """The least ``memory=`` of a store that has so many bytes for tables."""
+    return max(_LEAST_MEMORY, _core.least_budget(needed))
+
+
+def _check_names(where: str, given: Any, known: tuple[str, ...] | None) -> None:
+    if not isinstance(given, Mapping):
+        raise TypeError(f"{where}: {shown(given)} is a {type(given).__name__}: write names and values")
+    for name in given:
+        if known is not None and name not in known:
+            raise ValueError(f"{where}: there is no {shown(name)}{did_you_mean(str(name), known)}")
+
+
+def _table(name: str, given: Any) -> tuple[TableForecast, TableNeeds]:
+    where = f"table {name!r}"
+    _check_names(where, given, (*_OPTIONS, *_RATES))
+    try:
+        settings = check_options(_options(given), 0)
+        inserts, samples = (config.real(each, given.get(each, 0.0)) for each in ("inserts", "samples"))
+        batch = config.count("batch", given.get("batch", _RATES["batch"]), minimum=1)
+        prefetch = config.count("prefetch", given.get("prefetch", _RATES["prefetch"]), minimum=0)
+    except (ValueError, TypeError) as error:
+        raise type(error)(f"{where}: {error}") from None
+    if settings.schema is None:
+        raise ValueError(f"{where}: write its schema, such as `schema: {{obs: 'u1[84, 84]', reward: f4}}`")
+    needs = table_needs(settings, settings.schema, settings.capacity)
+    return _forecast(name, settings, needs, inserts, samples, batch * (prefetch + 1)), needs
+
+
+def _forecast(
+    name: str, settings: Settings, needs: TableNeeds, inserts: float, samples: float, ahead: int
+) -> TableForecast:
+    assert settings.schema is not None
+    view, stored = settings.view, needs.item_bytes / settings.expect
+    output = sum(read_plan(view, settings.schema, settings.columns).output_bytes)
+    return TableForecast(
+        name,
+        settings.capacity,
+        needs.item_bytes,
+        needs.reserve.bytes,
+        needs.in_tiers,
+        needs.reserve.in_memory + needs.meta_bytes,
+        settings.capacity / inserts if inserts and settings.capacity else None,
+        inserts * stored,
+        samples * output,
+        samples * stored / view.rows_added * view.rows_spanned,
+        ahead * output,
+    )
+
+
+def _options(given: Mapping[str, Any]) -> TableOptions:
+    chosen: dict[str, Any] = {each.name: NOT_GIVEN for each in fields(TableOptions)}
+    chosen |= dict.fromkeys(("schema", "max_bytes", "weights", "max_staleness", "columns", "seed", "capacity"))
+    chosen |= {"view": views.Step(), "lanes": 64, "initial_priority": "max", "durability": "memory"}
+    chosen |= {"compress": "auto", "sync_every": 10.0}
+    for option in _OPTIONS:
+        value = given.get(option)
+        if value is not None:
+            known = _CLASSES.get(option)
+            chosen[option] = calls.made(value, known) if known and isinstance(value, str) and "(" in value else value
+    if given.get("schema") is not None:
+        chosen["schema"] = _specs(given["schema"])
+    return TableOptions(**chosen)
+
+
+def _specs(declared: Any) -> Any:
+    """A schema of the file as nested dict of `Spec`: "f4", "u1[84, 84]", or the arguments of a `Spec`."""
+    if isinstance(declared, str):
+        match = _TYPE.fullmatch(declared)
+        if match is None:
+            raise ValueError(f"schema: {shown(declared)}: write a dtype and a shape, such as u1[84, 84]")
+        sizes = [int(size) for size in (match[2] or "").replace("_", "").split(",") if size.strip()]
+        return Spec(tuple(sizes), match[1])
+    if not isinstance(declared, Mapping):
+        raise TypeError(f"schema: {shown(declared)}: write a dtype and a shape, such as u1[84, 84]")
+    if "dtype" in declared and not isinstance(declared["dtype"], Mapping):
+        return Spec(**{**declared, "shape": tuple(declared.get("shape", ()))})
+    return {str(name): _specs(each) for name, each in declared.items()}
+
+
+def read_job(path: str) -> Any:
+    """The description in a YAML or JSON file.
+
+    Raises:
+        ValueError: it cannot be read; the text says where.
+    """
+    try:
+        with open(path, "rb") as file:
+            return msgspec.yaml.decode(file.read())
+    except (OSError, msgspec.DecodeError) as error:
+        raise ValueError(f"{path}: {error}") from None
