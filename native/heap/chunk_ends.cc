@@ -1,9 +1,13 @@
 #include "heap/chunk_ends.h"
 
+#include <algorithm>
+
 namespace di {
 namespace {
 
-constexpr u64 kSweepNs = 100'000'000;  // a full store looks for chunks nobody uses at most this often
+constexpr u64 kSweepNs = 100'000'000;  // a full store looks for chunks nobody uses at most this often,
+constexpr u64 kSweepShare = 100;       // and for at most this share of a process's time
+constexpr u32 kSweptAtOnce = 256;      // descriptors in one hold
 
 }  // namespace
 
@@ -92,15 +96,15 @@ bool ChunkEnds::close(u32 chunk, u32 position, u32 entry, Deadline deadline) {
 }
 
 void ChunkEnds::sweep(Deadline deadline) {
-  for (u32 index = 0; index < heap_.descriptor_count(); ++index) {
-    const u64 word = heap_.descriptor(index).word.load(std::memory_order_acquire);
-    if (word_kind(word) != ObjectKind::kChunk || word_state(word) == ObjectState::kFree) continue;
-    HeapCore::Guard guard(heap_, deadline);  // re-read under the lock: it may have been freed meanwhile
-    const u64 again = heap_.descriptor(index).word.load();
-    if (word_kind(again) != ObjectKind::kChunk || word_state(again) == ObjectState::kFree) continue;
-    for (const Attachment& at : heap_.chunk_memory.attachments(index)) {
-      if (word_state(heap_.descriptor(index).word.load()) == ObjectState::kFree) break;
-      detach_held(index, at.table);
+  for (u32 index = 0; index < heap_.descriptor_count();) {
+    HeapCore::Guard guard(heap_, deadline);
+    for (const u32 end = std::min(heap_.descriptor_count(), index + kSweptAtOnce); index < end; ++index) {
+      const u64 word = heap_.descriptor(index).word.load();
+      if (word_kind(word) != ObjectKind::kChunk || word_state(word) == ObjectState::kFree) continue;
+      for (const Attachment& at : heap_.chunk_memory.attachments(index)) {
+        if (word_state(heap_.descriptor(index).word.load()) == ObjectState::kFree) break;
+        detach_held(index, at.table);
+      }
     }
   }
   settle_filled(deadline);
@@ -109,9 +113,11 @@ void ChunkEnds::sweep(Deadline deadline) {
 // For chunks whose last use ended in a process that was killed before it detached them.
 void ChunkEnds::sweep_now_and_then(Deadline deadline) {
   const u64 now = os::now_ns();
-  u64 before = swept_ns_.load(std::memory_order_relaxed);
-  if (now - before < kSweepNs || !swept_ns_.compare_exchange_strong(before, now, std::memory_order_relaxed)) return;
+  u64 next = next_sweep_ns_.load(std::memory_order_relaxed);
+  if (now < next || !next_sweep_ns_.compare_exchange_strong(next, now + kSweepNs, std::memory_order_relaxed)) return;
   sweep(deadline);
+  const u64 end = os::now_ns();
+  next_sweep_ns_.store(end + std::max(kSweepNs, kSweepShare * (end - now)), std::memory_order_relaxed);
 }
 
 void ChunkEnds::settle_filled(Deadline deadline) {

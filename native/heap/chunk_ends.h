@@ -1,5 +1,5 @@
 // How chunks end: closed by their writer, detached from one table after the other, freed when no table is attached. All of
-// it under the heap's lock, which close(), detach() and sweep() take themselves (sweep() once per chunk), after a table's
+// it under the heap's lock, which close(), detach() and sweep() take themselves (sweep() for some hundred chunks at a time), after a table's
 // lock where the caller holds one. A kill after the last detach leaves a chunk that nobody uses; a sweep frees it.
 #pragma once
 
@@ -30,7 +30,7 @@ class ChunkEnds {
   void settle_filled(Deadline deadline);  // slices that a dead process was filling; a hold per 1,024 slices
 
   HeapCore& heap_;
-  std::atomic<u64> swept_ns_{0};
+  std::atomic<u64> next_sweep_ns_{0};
 };
 
 }  // namespace di

@@ -146,7 +146,7 @@ bool Maker::find_pages(u64 bytes, Deadline deadline, std::string* why) {
 MakeResult Maker::make(const MakeRequest& request, u32 entry, Deadline deadline, u32* out, std::string* why,
                        u32* short_table, const Format& format) {
   *out = kNone;
-  bool swept = false;
+  bool swept = false, chunks_swept = false;
   for (int moves = 0;;) {
     Attempt attempt;
     {
@@ -154,6 +154,7 @@ MakeResult Maker::make(const MakeRequest& request, u32 entry, Deadline deadline,
       attempt = try_make(request, entry, format);
     }
     const Shortage& shortage = attempt.shortage;
+    const bool bodies_help = shortage.bytes != ~u64{0} && !shortage.never && heap_.room_maker != nullptr;
     if (short_table != nullptr) *short_table = shortage.short_table;
     if (why != nullptr && !shortage.why.empty()) *why = shortage.why;
     if (attempt.result == MakeResult::kExists || attempt.result == MakeResult::kGone) {
@@ -187,12 +188,13 @@ MakeResult Maker::make(const MakeRequest& request, u32 entry, Deadline deadline,
     } else if (!swept) {
       swept = true;
       sweeper_.sweep_all(deadline);
+    } else if (bodies_help && heap_.room_maker->make_room(shortage.bytes, deadline, why)) {
+      continue;
+    } else if (!chunks_swept) {  // last: with a disk tier memory is full as a rule, and there are many chunks
+      chunks_swept = true;
       chunks_.sweep_now_and_then(deadline);
     } else if (shortage.never) {
       return MakeResult::kNever;
-    } else if (shortage.bytes != ~u64{0} && heap_.room_maker != nullptr &&
-               heap_.room_maker->make_room(shortage.bytes, deadline, why)) {
-      continue;
     } else if (!heap_.free_holes(shortage.bytes, deadline)) {
       return MakeResult::kFull;
     }
