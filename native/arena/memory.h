@@ -3,10 +3,13 @@
 #pragma once
 
 #include <array>
+#include <functional>
 
 #include "arena/mapping.h"
 
 namespace di {
+
+class Arena;
 
 struct NewStore {  // what only the one who makes a store decides
   NewStore(u64 budget, u64 random_seed) : budget_bytes(budget), seed(random_seed) {}
@@ -17,6 +20,7 @@ struct NewStore {  // what only the one who makes a store decides
   u64 disk_capacity = 0;
   u64 disk_epoch = 0;  // of the folder, and its uuid
   std::array<u8, 16> disk_uuid{};
+  std::function<void(Arena&)> fill;  // called before others can see the store
 };
 
 class Memory : public Mapping {

@@ -122,6 +122,7 @@ std::shared_ptr<Arena> Arena::make_new(const std::string& name, const NewStore& 
   arena->join();
   if (folder) arena->tier_ = std::make_unique<Tier>(arena->heap(), std::move(*folder));
   arena->heap().format();
+  if (fresh.fill) fresh.fill(*arena);
   DI_FAULT("arena.before_magic");
   arena->header().magic.store(kMagic, std::memory_order_release);  // pairs with the acquire in Memory::adopt()
   arena->created_ = true;

@@ -39,6 +39,10 @@ class Arena : public std::enable_shared_from_this<Arena>, public Memory, public 
   Ledger& ledger() const { return heap_->ledger; }
   Tier* tier() const { return tier_.get(); }  // null: the store has no disk tier
   bool created() const { return created_; }
+  // Of the one that made the store: what could not be read of the durable objects that lay in its folder.
+  void note_lost(u64 damaged, u64 foreign) { lost_ = {damaged, foreign}; }
+  u64 damaged_objects() const { return lost_[0]; }
+  u64 foreign_logs() const { return lost_[1]; }
   std::atomic<u64>& reap_tick() const { return reap_tick_; }
 
   // All of the store as it is now, for what would change it: nothing that is done to the copy reaches the store. Only
@@ -60,6 +64,7 @@ class Arena : public std::enable_shared_from_this<Arena>, public Memory, public 
 
   std::atomic<u64> entered_tick_{0};
   bool created_ = false;
+  std::array<u64, 2> lost_{};
   mutable std::atomic<u64> reap_tick_{0};
   std::unique_ptr<Heap> heap_;
   std::unique_ptr<Tier> tier_;

@@ -196,13 +196,18 @@ struct Descriptor {  // truth unless said otherwise [heap]
     NameLink name;
     ChunkSummary summary;  // of a chunk
   };
-  u32 owner;       // creating: client slot; meta: table index, or one of kOwner…
-  u32 flags;       // kFlag…
+  u32 owner;       // creating: client slot; meta: table index, or one of kOwner…; durable: where its record lies
+  u32 flags;       // kFlag…; durable: the entry of its log from bit kLogShift on
   u64 expires_ns;  // 0 = never (CLOCK_BOOTTIME)
 };
 static_assert(sizeof(Descriptor) == 64);
 constexpr u32 kFlagHasId = 1;
 constexpr u32 kFlagWeights = 2;  // a version of published weights: not listed by keys()
+// Its record lies in an object log (docs/object_log.md): in that of SegmentEntry `flags >> kLogShift`, `owner` units from the
+// start of the file.
+constexpr u32 kFlagDurable = 4;
+constexpr u32 kLogShift = 16;
+constexpr u64 kLogUnit = 64;
 
 // Descriptor::owner of meta blocks that belong to no table; of a table's blocks it is the table's index.
 constexpr u32 kOwnerLedger = 0xfffffff0u;
@@ -257,7 +262,9 @@ struct WeightsEntry {
   Shared<i64> newest;  // [heap] truth; read freely by latest(): an old value only delays it
   Shared<i64> oldest;  // [heap] truth; versions below are deleted; read freely
   char name[kNameBytes];
-  u64 reserved[13];
+  Shared<i64> durable;  // [heap] truth; the newest version that is on disk: stays, also below `oldest`; 0: none
+  Shared<i64> lost;     // [heap] truth; the newest version of the store before, which is not there; read freely
+  u64 reserved[11];
 };
 static_assert(sizeof(WeightsEntry) == 256);
 
@@ -385,17 +392,17 @@ static_assert(sizeof(TableHeader) <= kTableHeaderBytes);
 
 // ------------------------------------------------------------------------------------------------------- disk tier
 // A segment is a file that one process fills with records and then seals (docs/segment_format.md). kEmpty: its file is there,
-// and nobody needs what is in it.
-enum class SegmentUse : u32 { kAbsent = 0, kOpen = 1, kSealed = 2, kEmpty = 3 };
+// and nobody needs what is in it. kLog, kSealedLog: its file is an object log (docs/object_log.md).
+enum class SegmentUse : u32 { kAbsent = 0, kOpen = 1, kSealed = 2, kEmpty = 3, kLog = 4, kSealedLog = 5 };
 
 struct SegmentEntry {
   Shared<u32> use;    // [heap] SegmentUse; truth. kOpen of a process that is gone counts as kSealed
   Shared<u32> owner;  // [heap] lock_owner_word() of the process that fills it
   Shared<u64> bytes;  // [heap] of its file; truth
   u32 file;           // [heap] number of its file, never used for another one; truth
-  u32 pad;
-  u64 incarnation;   // [heap] of this use of the file; truth
-  Shared<u64> live;  // [heap] derived: of its records, those whose chunk exists
+  Shared<u32> dirty;  // [any] of a log: 1: records in it were marked as deleted, and that may not be on disk yet
+  u64 incarnation;    // [heap] of this use of the file; truth
+  Shared<u64> live;   // [heap] derived: of its records, those whose chunk or object exists
 };
 static_assert(sizeof(SegmentEntry) == 40);
 
@@ -416,7 +423,8 @@ struct TierHeader {
   u32 segment_high;         // [heap] entries ever used
   u32 hand, drop_hand;      // [heap] where the next search for bodies to write, and to drop, begins; any value will do
   u32 pad;
-  Shared<u64> sync_every_ms;  // [any] how old the durable copy of the store may become; 0: nothing in it is durable
+  Shared<u64> sync_every_ms;  // [any] how old the durable copy of tables may become; 0: there are no durable tables
+  Shared<u64> next_record;    // [any] truth: the number of the last record of an object log
   Shared<u64> written_bytes;  // [any] from here on counts for stats
   Shared<u64> written_bodies;
   Shared<u64> dropped_bodies;

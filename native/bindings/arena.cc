@@ -4,6 +4,7 @@
 #include "arena/waits.h"
 #include "bindings/bindings.h"
 #include "maintenance/chores.h"
+#include "objects/reopening.h"
 
 namespace di::py {
 namespace {
@@ -170,8 +171,15 @@ nb::object open(const std::string& name, Arena::Mode mode, u64 budget, u64 seed,
     fresh.disk_capacity = u64{1} << 30;
   }
 #endif
-  ArenaPointer arena = Arena::open(name, mode, fresh, deadline);
+  Reopened reopened;
+  if (!fresh.disk.empty()) fresh.fill = [&](Arena& made) { reopened = reopen_objects(made); };
+  ArenaPointer arena;
+  {
+    const MaybeRelease release(!fresh.disk.empty());  // durable objects are read
+    arena = Arena::open(name, mode, fresh, deadline);
+  }
   reap_soon(arena);
+  arena->note_lost(reopened.damaged, reopened.foreign);
   return share(arena);
 }
 
@@ -213,6 +221,8 @@ void bind_facts(nb::class_<Arena>& type) {
       .def_prop_ro("pid", [](const ArenaPointer&) { return os::pid(); })
       .def_prop_ro("slot", [](const ArenaPointer& a) { return a->slot(); })
       .def_prop_ro("created", [](const ArenaPointer& a) { return a->created(); })
+      .def_prop_ro("damaged_objects", [](const ArenaPointer& a) { return a->damaged_objects(); })
+      .def_prop_ro("foreign_logs", [](const ArenaPointer& a) { return a->foreign_logs(); })
       .def_prop_ro("fd_number", [](const ArenaPointer& a) { return a->fd(); })
       .def_prop_ro("seed", [](const ArenaPointer& a) { return a->header().seed; })
       .def_prop_ro("budget", [](const ArenaPointer& a) { return a->heap_header().budget.load(); })

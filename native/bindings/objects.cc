@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "bindings/bindings.h"
+#include "objects/durable.h"
 #include "objects/forms.h"
 #include "objects/ids.h"
 #include "objects/pin.h"
@@ -180,6 +181,8 @@ class Unsealed {
     DI_FAULT("put.before_seal");
     draft_.seal();
   }
+  DurableDraft durable() { return {&draft_, id_}; }
+  void note_sealed() { sealed_ = true; }
 
  private:
   ArenaPointer arena_;
@@ -252,6 +255,58 @@ nb::bytes put(const ArenaPointer& arena, nb::handle value, nb::handle id, double
   return nb::bytes(reinterpret_cast<const char*>(own), sizeof own);
 }
 
+// Runs `keep`, which waits for the drive, without the GIL. If it throws, the draft is given up.
+template <class Keep>
+auto kept(Draft* draft, const Keep& keep) {
+  try {
+    const MaybeRelease release(true);
+    return keep();
+  } catch (...) {
+    draft->abandon();
+    throw;
+  }
+}
+
+nb::bytes put_durable(const ArenaPointer& arena, nb::handle value, nb::handle id, double ttl) {
+  arena->enter();
+  Id own;
+  choose_id(id, own);
+  const u64 expires = ttl > 0 ? os::boot_ns() + static_cast<u64>(ttl * 1e9) : 0;
+  const Deadline deadline = Deadline::slice();
+  Draft draft(*arena, deadline);
+  write_value(arena, value, own, expires, deadline, &draft);
+  const DurableDraft one{&draft, own};
+  kept(&draft, [&] { keep_objects(*arena, {&one, 1}); });
+  return nb::bytes(reinterpret_cast<const char*>(own), sizeof own);
+}
+
+// Seals what was written once all of it is on disk.
+void keep_written(const ArenaPointer& arena, const nb::list& all) {
+  arena->enter();
+  std::vector<DurableDraft> drafts;
+  for (nb::handle each : all) drafts.push_back(nb::cast<Unsealed&>(each).durable());
+  {
+    const MaybeRelease release(true);
+    keep_objects(*arena, drafts);
+  }
+  for (nb::handle each : all) nb::cast<Unsealed&>(each).note_sealed();
+}
+
+i64 publish_kept(const ArenaPointer& arena, const std::string& name, nb::handle value, u64 keep) {
+  arena->enter();
+  const Deadline deadline = Deadline::slice();
+  Draft draft(*arena, deadline);
+  write_value(arena, value, nullptr, 0, deadline, &draft);
+  return kept(&draft, [&] { return publish_durable(*arena, name, &draft, keep); });
+}
+
+u64 remove_objects(const ArenaPointer& arena, const nb::list& ids, Deadline deadline) {
+  arena->enter();
+  u64 gone = 0;
+  for (nb::handle id : ids) gone += remove_object(*arena, id_of(nb::cast<nb::bytes>(id)), deadline) ? 1 : 0;
+  return gone;
+}
+
 nb::object get(const ArenaPointer& arena, const nb::bytes& id, nb::handle copy) {
   arena->enter();
   return read_value(arena, pin_object(*arena, id_of(id), Deadline::slice()), copy);
@@ -280,7 +335,10 @@ nb::object latest(const ArenaPointer& arena, const std::string& name, i64 versio
 i64 newest(const ArenaPointer& arena, const std::string& name) {
   arena->enter();
   const u32 index = Weights(arena->heap()).find(name);
-  return index == kNone ? 0 : arena->weights(index).newest.load(std::memory_order_acquire);
+  if (index == kNone) return 0;
+  const WeightsEntry& entry = arena->weights(index);
+  const i64 newest = entry.newest.load(std::memory_order_acquire);
+  return newest == entry.lost.load() ? entry.durable.load() : newest;
 }
 
 // The oldest version that may still be readable. A number between it and the newest that can't be read was skipped by
@@ -312,9 +370,26 @@ void bind_reserved(nb::module_& module, nb::class_<Arena>& type) {
       nb::sig("def reserve(self, header: bytes, payload: int, id: bytes | None, ttl: float) -> Reserved"));
 }
 
+void bind_durable(nb::class_<Arena>& type) {
+  type.def("put_durable", &put_durable, nb::arg("value").none(), nb::arg("id").none(), nb::arg("ttl"),
+           nb::sig("def put_durable(self, value: typing.Any, id: bytes | None, ttl: float) -> bytes"))
+      .def("keep", &keep_written, nb::sig("def keep(self, written: list[Unsealed], /) -> None"))
+      .def("publish_durable", &publish_kept, nb::arg("name"), nb::arg("value"), nb::arg("keep"),
+           nb::sig("def publish_durable(self, name: str, value: typing.Any, keep: int) -> int"))
+      .def(
+          "sync_objects",
+          [](const ArenaPointer& a, Deadline deadline) {
+            a->enter();
+            const MaybeRelease release(true);
+            sync_objects(*a, deadline);
+          },
+          nb::sig("def sync_objects(self, timeout: float, /) -> None"));
+}
+
 }  // namespace
 
 void bind_objects(nb::module_& module, nb::class_<Arena>& type) {
+  bind_durable(type);
   nb::class_<Unsealed>(module, "Unsealed").def_prop_ro("id", &Unsealed::id).def("seal", &Unsealed::seal);
   bind_reserved(module, type);
   type.def("put", &put, nb::arg("value").none(), nb::arg("id").none(), nb::arg("ttl"),
@@ -335,15 +410,7 @@ void bind_objects(nb::module_& module, nb::class_<Arena>& type) {
             return a->heap().objects.contains(id_of(id), deadline);
           },
           nb::arg("id"), nb::arg("timeout"))
-      .def(
-          "delete",
-          [](const ArenaPointer& a, nb::list ids, Deadline deadline) {
-            a->enter();
-            u64 gone = 0;
-            for (nb::handle id : ids) gone += a->heap().objects.remove(id_of(nb::cast<nb::bytes>(id)), deadline);
-            return gone;
-          },
-          nb::sig("def delete(self, ids: list[bytes], timeout: float, /) -> int"))
+      .def("delete", &remove_objects, nb::sig("def delete(self, ids: list[bytes], timeout: float, /) -> int"))
       .def(
           "keys",
           [](const ArenaPointer& a, nb::handle after, u64 n, Deadline deadline) {

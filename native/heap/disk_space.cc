@@ -98,6 +98,80 @@ bool DiskSpace::take_spare(u32* file, u32 keep) {
   return false;
 }
 
+bool DiskSpace::take_log(u64 bytes, Taken* taken, std::string* why) {
+  TierHeader& tier = memory_.tier_header();
+  u32 unused = high();
+  for (u32 number = high(); number-- > 0;)
+    if (is(tier.segment[number], SegmentUse::kAbsent)) unused = number;
+  if (tier.file_bytes.load() + bytes > tier.capacity.load() || unused == kMaxSegments) {
+    *why = "the disk tier has " + std::to_string(tier.file_bytes.load() >> 20) +
+           " MiB of disk_capacity=" + std::to_string(tier.capacity.load()) + " in use, " +
+           std::to_string(tier.live_bytes.load() >> 20) + " MiB of them for items and objects that are there";
+    return false;
+  }
+  SegmentEntry& at = tier.segment[unused];
+  at.owner.store(lock_owner_word(client_));
+  at.incarnation = ++tier.next_incarnation;
+  at.file = ++tier.next_file;
+  at.bytes.store(bytes);
+  at.live.store(0);
+  at.dirty.store(0);
+  add_bytes(tier.file_bytes, bytes);
+  become(at, SegmentUse::kLog);
+  tier.segment_high = std::max(high(), unused + 1);
+  *taken = {unused, at.file, at.incarnation, false};
+  return true;
+}
+
+u32 DiskSpace::adopt_log(u32 file, u64 bytes) {
+  TierHeader& tier = memory_.tier_header();
+  const u32 number = high();
+  if (number == kMaxSegments) return kNone;
+  SegmentEntry& at = tier.segment[number];
+  at.file = file;
+  at.bytes.store(bytes);
+  add_bytes(tier.file_bytes, bytes);
+  become(at, SegmentUse::kSealedLog);
+  tier.segment_high = number + 1;
+  return number;
+}
+
+void DiskSpace::seal_log(u32 number, u64 bytes) {
+  SegmentEntry& at = entry(number);
+  TierHeader& tier = memory_.tier_header();
+  subtract_bytes(tier.file_bytes, at.bytes.load());
+  at.bytes.store(bytes);
+  add_bytes(tier.file_bytes, bytes);
+  become(at, SegmentUse::kSealedLog);
+}
+
+bool DiskSpace::forget_log(u32 number, u32 file) {
+  SegmentEntry& at = entry(number);
+  if (!is(at, SegmentUse::kSealedLog) || at.file != file || at.live.load() != 0) return false;
+  subtract_bytes(memory_.tier_header().file_bytes, at.bytes.load());
+  at.bytes.store(0);
+  become(at, SegmentUse::kAbsent);
+  return true;
+}
+
+std::vector<DiskSpace::Log> DiskSpace::logs() const {
+  std::vector<Log> found;
+  for (u32 number = 0; number < high(); ++number) {
+    const SegmentEntry& at = memory_.tier_header().segment[number];
+    const bool sealed = is(at, SegmentUse::kSealedLog);
+    if (!sealed && !is(at, SegmentUse::kLog)) continue;
+    const bool left = !sealed && owner_gone(client_, at.owner.load());
+    found.push_back({number, at.file, at.bytes.load(), at.live.load(), sealed, left});
+  }
+  return found;
+}
+
+DurablePlace DiskSpace::place_of(const Descriptor& object) const {
+  if (!is_durable(object)) return {};
+  const u32 number = object.flags >> kLogShift;
+  return {number, entry(number).file, u64{object.owner} * kLogUnit};
+}
+
 void DiskSpace::begin_recount() {
   TierHeader& tier = memory_.tier_header();
   tier.clean_bytes.store(0);

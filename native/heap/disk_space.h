@@ -5,9 +5,25 @@
 // Nothing here touches a file: the owner of an open segment does that without a lock (tier/).
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "arena/client.h"
 
 namespace di {
+
+// Where the record of a durable object lies.
+struct DurablePlace {
+  u32 segment = kNone;  // number of the log's entry; kNone: nowhere
+  u32 file = 0;         // number of the log's file
+  u64 offset = 0;       // of the record in it, a multiple of kLogUnit
+  bool operator==(const DurablePlace&) const = default;
+};
+// What a durable object counts in its log.
+inline u64 durable_bytes(const Descriptor& object) {
+  return (kLogUnit + object.bytes + kLogUnit - 1) / kLogUnit * kLogUnit;
+}
+inline bool is_durable(const Descriptor& object) { return (object.flags & kFlagDurable) != 0; }
 
 class DiskSpace {
  public:
@@ -31,6 +47,20 @@ class DiskSpace {
   // Of empty segments more than `keep`: one whose file is to be removed now, by its number. False: there is none. Killed after
   // it: the file stays until a store opens the folder again.
   bool take_spare(u32* file, u32 keep = kMostEmpty);
+  // Files of durable objects (object_log.h). Each is filled by one process, never used again, and removed when no object needs
+  // it. They count as segments do.
+  struct Log {
+    u32 number = 0, file = 0;
+    u64 bytes = 0, live = 0;
+    bool sealed = false;
+    bool left = false;  // its owner is gone, and did not seal it
+  };
+  bool take_log(u64 bytes, Taken* taken, std::string* why);  // as take(), always a new file
+  u32 adopt_log(u32 file, u64 bytes);     // one of an earlier store, sealed; kNone: there are too many
+  void seal_log(u32 number, u64 bytes);   // it has so many
+  bool forget_log(u32 number, u32 file);  // sealed, and nobody needs it: its file may go; false: it stays
+  std::vector<Log> logs() const;
+  DurablePlace place_of(const Descriptor& object) const;  // of one that is not durable: nowhere
   void begin_recount();
   void end_recount();
 

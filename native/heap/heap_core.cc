@@ -158,6 +158,16 @@ void HeapCore::forget_copy(u32 chunk) {
   disk.remove(tier->segment, bytes, tier->body_bytes);
 }
 
+// The flag comes last: until then the object counts as not durable, or with a log that has its record too.
+void HeapCore::note_durable(u32 number, const DurablePlace& place) {
+  Descriptor& entry = descriptor(number);
+  const u64 bytes = durable_bytes(entry);
+  if (is_durable(entry)) disk.remove(entry.flags >> kLogShift, bytes, bytes);
+  entry.owner = static_cast<u32>(place.offset / kLogUnit);
+  entry.flags = (entry.flags & ((1u << kLogShift) - 1)) | kFlagDurable | place.segment << kLogShift;
+  disk.add(place.segment, bytes, bytes);
+}
+
 void HeapCore::free_descriptor(u32 number, bool punch) {
   HeapHeader& heap = memory.heap_header();
   Descriptor& entry = descriptor(number);
@@ -167,6 +177,8 @@ void HeapCore::free_descriptor(u32 number, bool punch) {
     free_body(number);
     forget_copy(number);
   }
+  if (kind == ObjectKind::kData && is_durable(entry))
+    disk.remove(entry.flags >> kLogShift, durable_bytes(entry), durable_bytes(entry));
   if ((entry.flags & kFlagHasId) && word_state(word) != ObjectState::kDoomed) ids.erase(number);
   if (entry.expires_ns != 0 && heap.expiring != 0) --heap.expiring;
   entry.word.store(make_word(ObjectState::kFree, ObjectKind::kData, word_generation(word) + 1),

@@ -69,6 +69,8 @@ class HeapCore {
   void note_body(u32 chunk) DI_REQUIRES(lock);
   void free_body(u32 chunk) DI_REQUIRES(lock);
   void forget_copy(u32 chunk) DI_REQUIRES(lock);  // the one on disk
+  // The record of an object lies there; it was not durable, or its record lay elsewhere.
+  void note_durable(u32 descriptor, const DurablePlace& place) DI_REQUIRES(lock);
   // A zeroed, sealed meta block, made inside one hold; kNone: no room below `limit`.
   u32 own_meta(u64 bytes, u32 owner, u64 limit) DI_REQUIRES(lock);
   void require_index() DI_REQUIRES(lock);               // makes the index of ids; throws kStoreFull: no room for it

@@ -4,6 +4,11 @@
 #include <cstring>
 
 namespace di {
+namespace {
+
+bool is_listed(const Descriptor& object) { return (object.flags & (kFlagHasId | kFlagWeights)) == kFlagHasId; }
+
+}  // namespace
 
 PinResult IdObjects::pin(const Id& id, u32 entry, u32* out, Deadline deadline) {
   HeapCore::Guard guard(heap_, deadline);
@@ -55,7 +60,7 @@ bool IdObjects::contains(const Id& id, Deadline deadline) {
   return word_state(found.word.load()) == ObjectState::kSealed && !has_expired(found);
 }
 
-bool IdObjects::remove(const Id& id, Deadline deadline) {
+bool IdObjects::remove(const Id& id, Deadline deadline, DurablePlace* place) {
   HeapCore::Guard guard(heap_, deadline);
   sweeper_.settle_dropped();
   const u32 index = heap_.ids.find(id);
@@ -63,6 +68,13 @@ bool IdObjects::remove(const Id& id, Deadline deadline) {
   const Descriptor& found = heap_.descriptor(index);
   if (word_state(found.word.load()) != ObjectState::kSealed) return false;
   const bool gone = has_expired(found);
+  if (place != nullptr && !gone && is_durable(found)) {
+    const DurablePlace there = heap_.disk.place_of(found);
+    if (there != *place) {
+      *place = there;
+      return false;
+    }
+  }
   ends_.retire(index);
   heap_.budget.announce_room();
   return !gone;
@@ -89,7 +101,7 @@ std::vector<std::string> IdObjects::keys(const u8* after, u64 count, Deadline de
     total = heap_.descriptor_count();
     for (u32 index = from; index < std::min(total, from + kStep); ++index) {
       const Descriptor& entry = heap_.descriptor(index);
-      if (word_state(entry.word.load()) != ObjectState::kSealed || entry.flags != kFlagHasId) continue;
+      if (word_state(entry.word.load()) != ObjectState::kSealed || !is_listed(entry)) continue;
       if (has_expired(entry, now)) continue;
       if (after != nullptr && std::memcmp(entry.name.id, after, sizeof(Id)) <= 0) continue;
       const std::string_view id(reinterpret_cast<const char*>(entry.name.id), sizeof(Id));

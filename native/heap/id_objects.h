@@ -27,7 +27,9 @@ class IdObjects {
   // In a forked child, while the parent still holds them. A pin whose object is gone is left out: the parent died.
   void repeat_pins(std::span<const PinCopy> pins, Deadline deadline);
   bool contains(const Id& id, Deadline deadline);
-  bool remove(const Id& id, Deadline deadline);  // false: missing
+  // False: missing. With `place`: a durable object stays whose record lies elsewhere than *place, and *place then says where.
+  // So its record is marked as deleted first: a kill never leaves one that nobody would mark.
+  bool remove(const Id& id, Deadline deadline, DurablePlace* place = nullptr);
   // The `count` smallest ids behind `after`; null: from the first.
   std::vector<std::string> keys(const u8* after, u64 count, Deadline deadline);
 

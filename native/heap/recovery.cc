@@ -96,7 +96,14 @@ void HeapRecovery::relink_bodies() {
     return word_kind(word) == kind && word_state(word) == state;
   };
   for (u32 index = 0; index < heap_.descriptor_count(); ++index) {
-    const u64 word = heap_.descriptor(index).word.load();
+    Descriptor& entry = heap_.descriptor(index);
+    const u64 word = entry.word.load();
+    if (word_kind(word) == ObjectKind::kData && word_state(word) != ObjectState::kFree && is_durable(entry)) {
+      if (entry.flags >> kLogShift < kMaxSegments)
+        heap_.disk.add(entry.flags >> kLogShift, durable_bytes(entry), durable_bytes(entry));
+      else
+        entry.flags &= kFlagHasId | kFlagWeights;  // damaged
+    }
     if (word_kind(word) != ObjectKind::kChunk || word_state(word) == ObjectState::kFree) continue;
     if (!heap_.chunk_memory.has_attachments(index)) continue;  // damaged: its body is taken for none
     ChunkTier& tier = *heap_.chunk_memory.tier(index);

@@ -49,16 +49,27 @@ u32 Weights::entry(const std::string& name, Deadline deadline) {
   std::strncpy(entry.name, name.c_str(), kNameBytes - 1);
   entry.newest.store(0);
   entry.oldest.store(1);
+  entry.durable.store(0);
+  entry.lost.store(0);
   entry.state.store(1, std::memory_order_release);
   return free;
 }
 
-i64 Weights::publish(u32 index, Draft* draft, u64 keep, Deadline deadline) {
+void Weights::retire(u32 index, i64 version) {
+  Id id;
+  version_id(memory_, index, version, id);
+  const u32 old = heap_.ids.find(id);
+  if (old != kNone && word_state(heap_.descriptor(old).word.load()) == ObjectState::kSealed)
+    heap_.object_ends.retire(old);
+}
+
+i64 Weights::publish(u32 index, Draft* draft, u64 keep, Deadline deadline, const DurableVersion* durable) {
   WeightsEntry& entry = memory_.weights(index);
   i64 version = 0;
   {
     Heap::Guard guard(heap_, deadline);
     version = entry.newest.load() + 1;
+    if (durable != nullptr && durable->version != version) return 0;
     Id id;
     version_id(memory_, index, version, id);
     // Left by a publisher that died after it had sealed this version and before it stored `newest`.
@@ -71,7 +82,8 @@ i64 Weights::publish(u32 index, Draft* draft, u64 keep, Deadline deadline) {
       heap_.require_index();  // before the seal: a sealed version without an id would belong to nobody
       Descriptor& fresh = heap_.descriptor(draft->descriptor());
       std::memcpy(fresh.name.id, id, sizeof(Id));
-      fresh.flags = kFlagHasId | kFlagWeights;
+      fresh.flags |= kFlagHasId | kFlagWeights;
+      if (durable != nullptr) heap_.note_durable(draft->descriptor(), durable->place);
       DI_FAULT("heap.publish_before_seal");
       fresh.word.fetch_add(kSealStep, std::memory_order_acq_rel);
       DI_FAULT("heap.publish_sealed");
@@ -80,16 +92,18 @@ i64 Weights::publish(u32 index, Draft* draft, u64 keep, Deadline deadline) {
     }
     entry.newest.store(version, std::memory_order_release);  // pairs with the acquire in latest()
     DI_FAULT("heap.published");
+    // The one that was the newest durable version had stayed, however old. Killed before the next line: `durable` names what is
+    // gone.
+    if (const i64 kept = entry.durable.load(); durable != nullptr) {
+      if (kept != 0 && kept <= version - static_cast<i64>(keep)) retire(index, kept);
+      entry.durable.store(version);
+    }
     // There are at most as many versions as objects. This bounds the loop if `oldest` is damaged.
     const i64 most = static_cast<i64>(memory_.heap_header().live_objects + keep) + 1;
     i64 oldest = std::max(entry.oldest.load(), version - most);
     for (; oldest <= version - static_cast<i64>(keep); ++oldest) {
-      version_id(memory_, index, oldest, id);
-      const u32 old = heap_.ids.find(id);
-      if (old == kNone) continue;
-      const u64 word = heap_.descriptor(old).word.load();
-      if (word_state(word) != ObjectState::kSealed) continue;
-      heap_.object_ends.retire(old);
+      // mutant: durable-versions-leave-with-the-others
+      if (oldest != entry.durable.load()) retire(index, oldest);
     }
     entry.oldest.store(oldest);
     heap_.budget.announce_room();

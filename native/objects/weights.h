@@ -11,6 +11,11 @@
 
 namespace di {
 
+struct DurableVersion {
+  i64 version = 0;     // that its record says
+  DurablePlace place;  // of the record
+};
+
 class Weights {
  public:
   explicit Weights(Heap& heap) : heap_(heap), memory_(heap.memory) {}
@@ -19,11 +24,15 @@ class Weights {
   u32 find(const std::string& name) const;                // takes no lock; kNone: there is none
   // Publishes the draft as version `newest + 1` of entry `index` and deletes all but the last `keep` versions. Without
   // a draft (null) it skips the number: no such version can be read. If it throws, the caller still owns the draft.
-  i64 publish(u32 index, Draft* draft, u64 keep, Deadline deadline);
+  // The newest durable version stays besides, until a newer one is durable. With `durable` the draft is one: 0, and nothing has
+  // happened, if another version came in between.
+  i64 publish(u32 index, Draft* draft, u64 keep, Deadline deadline, const DurableVersion* durable = nullptr);
   // The id of version v of weights entry i.
   static void version_id(const Memory& memory, u32 index, i64 version, Id& id);
 
  private:
+  void retire(u32 index, i64 version) DI_REQUIRES(heap_.lock);
+
   Heap& heap_;
   Memory& memory_;
 };

@@ -16,5 +16,6 @@ u64 clock_ns(clockid_t clock) {
 u64 now_ns() { return clock_ns(CLOCK_MONOTONIC); }
 u64 coarse_ns() { return clock_ns(CLOCK_MONOTONIC_COARSE); }
 u64 boot_ns() { return clock_ns(CLOCK_BOOTTIME); }
+u64 wall_ns() { return clock_ns(CLOCK_REALTIME); }
 
 }  // namespace di::os

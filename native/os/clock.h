@@ -8,5 +8,6 @@ namespace di::os {
 u64 now_ns();     // CLOCK_MONOTONIC
 u64 coarse_ns();  // CLOCK_MONOTONIC_COARSE: 3 ns a call, ticks of milliseconds
 u64 boot_ns();    // CLOCK_BOOTTIME: for ttl
+u64 wall_ns();    // CLOCK_REALTIME: for ttl that outlives the machine's start
 
 }  // namespace di::os

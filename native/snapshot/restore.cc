@@ -300,8 +300,14 @@ void Restore::add_object(const SavedObject& saved, const u8* bytes, const std::p
 u32 Restore::add_weights(const std::string& name, i64 newest, i64 oldest, Deadline deadline) {
   const u32 entry = Weights(arena_->heap()).entry(name, deadline);
   const Heap::Guard guard(arena_->heap(), deadline);
-  arena_->weights(entry).newest.store(newest);
-  arena_->weights(entry).oldest.store(oldest);
+  WeightsEntry& at = arena_->weights(entry);
+  if (at.durable.load() == 0) {
+    at.newest.store(newest);
+    at.oldest.store(oldest);
+  } else if (newest > at.newest.load()) {  // durable weights are there already; newer versions were not durable
+    at.lost.store(newest);
+    at.newest.store(newest);
+  }
   return entry;
 }
 

@@ -233,7 +233,7 @@ bool Snapshot::hold_object(u32 descriptor) {
   std::memcpy(&made.id, object.name.id, sizeof made.id);
   made.bytes = object.bytes;
   made.expires_ns = object.expires_ns;
-  made.flags = object.flags;
+  made.flags = object.flags & (kFlagHasId | kFlagWeights);
   made.descriptor = descriptor;
   made.entry = take_entry();
   const u64 word = object.word.load();

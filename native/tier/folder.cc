@@ -7,6 +7,7 @@
 
 #include "os/direct.h"
 #include "tier/crc32c.h"
+#include "tier/log_format.h"
 #include "tier/segment_reader.h"
 
 namespace di {
@@ -144,7 +145,7 @@ TierFolder TierFolder::open(const std::string& path, Deadline deadline) {
   folder.require(number);
   const bool known = folder.read_epoch();
   if (!known) {
-    if (!folder.segments().empty())
+    if (!folder.segments().empty() || !folder.logs().empty())
       throw Error(Code::kCorruptData, "the folder " + path + " holds segments but no file " + kEpochName +
                                           ", which says whose they are; put it back, or move the segments away")
           .told();
@@ -210,6 +211,7 @@ u64 TierFolder::free_bytes() const {
 void TierFolder::check_space(u64 capacity) const {
   u64 room = free_bytes();
   for (const SegmentFile& file : segments()) room += file.bytes;
+  for (const SegmentFile& file : logs()) room += file.bytes;
   if (room < capacity)
     throw Error(Code::kStoreFull, "disk_capacity=" + std::to_string(capacity) + " does not fit: the filesystem of " +
                                       path_ + " has room for " + std::to_string(room) +
@@ -217,14 +219,17 @@ void TierFolder::check_space(u64 capacity) const {
         .told();
 }
 
-std::vector<SegmentFile> TierFolder::segments() const {
+std::vector<SegmentFile> TierFolder::segments() const { return files(&parse_segment_name); }
+std::vector<SegmentFile> TierFolder::logs() const { return files(&parse_log_name); }
+
+std::vector<SegmentFile> TierFolder::files(bool (*parse)(const std::string&, u32*)) const {
   std::vector<std::string> names;
   if (const int number = os::list_folder(path_, &names))
     throw os::file_error("the folder " + path_ + " cannot be read", number);
   std::vector<SegmentFile> found;
   for (const std::string& name : names) {
     SegmentFile file;
-    if (!parse_segment_name(name, &file.number)) continue;
+    if (!parse(name, &file.number)) continue;
     if (os::blocks_of(path_ + "/" + name, &file.bytes) == 0) found.push_back(file);  // else it has just gone
   }
   std::sort(found.begin(), found.end(), [](const SegmentFile& a, const SegmentFile& b) { return a.number < b.number; });

@@ -50,6 +50,7 @@ class TierFolder {
   // Throws kStoreFull, naming both numbers, when these and the segments that are there do not fit.
   void check_space(u64 capacity) const;
   std::vector<SegmentFile> segments() const;  // by number
+  std::vector<SegmentFile> logs() const;      // files of durable objects, by number
   void remove_segment(u32 number) const;      // nothing happens when it is gone
   // By the last process that has the store, when it leaves: removes the segments. If it dies instead, the next store of the
   // folder does. Throws nothing, waits for nothing.
@@ -63,7 +64,8 @@ class TierFolder {
   void lock_open(os::LockFile* file, Deadline deadline) const;
   std::string alive_path() const { return path_ + "/alive.lock"; }
   void require(int locked) const;  // throws unless alive.lock could be locked
-  bool read_epoch();               // false: the folder is new
+  std::vector<SegmentFile> files(bool (*parse)(const std::string& name, u32* number)) const;
+  bool read_epoch();  // false: the folder is new
   void raise_epoch();
 
   std::string path_;

@@ -7,13 +7,14 @@
 #include "tier/body_reader.h"
 #include "tier/body_writer.h"
 #include "tier/folder.h"
+#include "tier/object_log.h"
 
 namespace di {
 
 class Tier : public RoomMaker {
  public:
   Tier(Heap& heap, TierFolder folder)
-      : heap_(heap), folder_(std::move(folder)), writer_(heap), drops_(heap), reader_(heap) {
+      : heap_(heap), folder_(std::move(folder)), writer_(heap), drops_(heap), reader_(heap), log_(heap, folder_) {
     heap_.room_maker = this;
   }
   ~Tier() override;
@@ -29,6 +30,8 @@ class Tier : public RoomMaker {
   // need more, or the files take more already. Killed: done or not.
   void resize(u64 capacity, Deadline deadline);
   BodyReader& reader() { return reader_; }
+  ObjectLog& log() { return log_; }
+  const TierFolder& folder() const { return folder_; }
   // Copies of some bodies more; 0: no body lacks one that this process may write, or *why. Throws when a file can't be written.
   u64 write_some(Deadline deadline, std::string* why) { return writer_.write_some(deadline, why); }
   // A piece of what is done ahead of need: copies of bodies while little memory is free or could be dropped at once; files that
@@ -43,6 +46,7 @@ class Tier : public RoomMaker {
   BodyWriter writer_;
   BodyDrops drops_;
   BodyReader reader_;
+  ObjectLog log_;
   std::atomic<bool> kept_{false};
 };
 

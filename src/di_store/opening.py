@@ -63,8 +63,8 @@ def open(
         mode: "rw" create or attach; "x" create, it must not exist; "r" attach and only read.
         seed: of all random choices in the store; None: a random seed.
         disk: folder for what memory does not hold, on a local drive; it belongs to one store. Made if its parent is
-            there. None: everything stays in memory. A store that exists keeps its own folder. Tables with
-            ``durability="disk"`` of the store that had it before are made again.
+            there. None: everything stays in memory. A store that exists keeps its own folder. Tables,
+            objects and weights with ``durability="disk"`` of the store that had it before are made again.
         disk_capacity: bytes that its files may take, "100GiB", or a share of what is free there; None: half of that.
         staging: bytes of batches that the loaders of this handle hold ahead together, "1GiB"; each holds at least one.
             Only of a store with a disk tier. None: the least of 256 MiB and an eighth of its memory.

@@ -20,7 +20,7 @@ from di_store.objects.weights import Published, Weights
 from di_store.observe.stats import StoreStats, store_stats
 from di_store.policy.compression import Compression
 from di_store.policy.limiters import Limiter
-from di_store.policy.options import NOT_GIVEN, NotGiven, TableOptions, check_durability
+from di_store.policy.options import NOT_GIVEN, NotGiven, TableOptions
 from di_store.policy.samplers import Remover, Sampler
 from di_store.policy.views import Step, View
 from di_store.replay.handle import TableHandle
@@ -133,7 +133,9 @@ class Store:
         return arena.check(wanted, waits.CALL_SECONDS)
 
     def sync(self, *, timeout: float | None = 600) -> None:
-        """Return when all that was in the tables with ``durability="disk"`` before the call is on disk.
+        """Return when all that was done to what has ``durability="disk"`` before the call is on disk.
+
+        Rows of tables, and that objects were deleted: `put` and `publish` return only when theirs are.
 
         Raises:
             Timeout: another process was writing them for so long. StoreFull, StoreError, OSError: the folder cannot be
@@ -185,7 +187,8 @@ class Store:
                 buffers out of band.
             id: 40 hex characters; None: a new one.
             ttl: seconds after which it is deleted; None: it stays until `delete`.
-            durability: only "memory" in this version.
+            durability: "disk": returns when it is on disk, and it is there again when a store is opened with this folder;
+                needs a store with `disk=`. "memory": it ends with the store.
             timeout: seconds to wait for room.
 
         Raises:
@@ -197,8 +200,7 @@ class Store:
                 return ref_of(self._put(value, None, 0.0))
             except (StoreFull, Timeout):  # no room, or a lock is held: try again below with the timeout
                 pass
-        check_durability(durability)
-        return self._objects.put(value, id, ttl, timeout)
+        return self._objects.put(value, id, ttl, timeout, durability)
 
     def reserve(
         self, spec: Any, *, id: str | None = None, ttl: float | None = None, timeout: float | None = 60
@@ -244,10 +246,15 @@ class Store:
         return self._objects.get(id_of(ref), seconds, copy)
 
     def put_many(
-        self, values: Iterable[Any], *, ids: Sequence[str] | None = None, timeout: float | None = 60
+        self,
+        values: Iterable[Any],
+        *,
+        ids: Sequence[str] | None = None,
+        durability: str = "memory",
+        timeout: float | None = 60,
     ) -> list[Ref]:
-        """`put` each value: all of them or none. Returns their refs."""
-        return self._objects.put_many(values, ids, timeout)
+        """`put` each value: all of them or none. Returns their refs. With "disk" they are written to disk together."""
+        return self._objects.put_many(values, ids, timeout, durability)
 
     def get_many(self, refs: Iterable[Ref | str], *, timeout: float | None = 0, copy: bool | None = None) -> list[Any]:
         """`get` each ref, under one deadline. Returns the values."""
@@ -264,7 +271,11 @@ class Store:
         return self._session.arena.contains(id_of(ref), waits.CALL_SECONDS)
 
     def delete(self, refs: Ref | str | Iterable[Ref | str]) -> int:
-        """Delete objects. Returns how many existed. One that is being read is freed when its last array is gone."""
+        """Delete objects. Returns how many existed. One that is being read is freed when its last array is gone.
+
+        That durable ones are deleted is on disk after `sync` or `close`; until then they may be there again after a power
+        cut, but not after a kill.
+        """
         return self._session.writable().delete(ids_of(refs), waits.CALL_SECONDS)
 
     def keys(self, start: Ref | str | None = None, n: int = 1000) -> list[Ref]:
@@ -273,7 +284,16 @@ class Store:
 
     # -- weights ------------------------------------------------------------------------------------------------
 
-    def publish(self, name: str, tree: Any, *, keep: int = 1, group: Any = None, timeout: float | None = 60) -> int:
+    def publish(
+        self,
+        name: str,
+        tree: Any,
+        *,
+        keep: int = 1,
+        group: Any = None,
+        durability: str = "memory",
+        timeout: float | None = 60,
+    ) -> int:
         """Publish the next version of `name`. Returns its number.
 
         Args:
@@ -281,9 +301,11 @@ class Store:
             tree: any value that `put` takes; None counts a version whose weights travel elsewhere.
             keep: how many of the newest versions stay readable.
             group: not in this version.
+            durability: "disk": returns when it is on disk. It is there again when a store is opened with this folder, and
+                stays readable until a newer version is durable. Needs a store with `disk=`.
             timeout: seconds to wait for room.
         """
-        return self._weights.publish(name, tree, keep, group, timeout)
+        return self._weights.publish(name, tree, keep, group, timeout, durability)
 
     def latest(
         self,

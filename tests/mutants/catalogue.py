@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mutants import files, meaning, pains, safety
+from mutants import durable, files, meaning, pains, safety
 from mutants.mutant import Mutant
 
-MUTANTS: list[Mutant] = [*safety.MUTANTS, *meaning.MUTANTS, *pains.MUTANTS, *files.MUTANTS]
+MUTANTS: list[Mutant] = [*safety.MUTANTS, *meaning.MUTANTS, *pains.MUTANTS, *files.MUTANTS, *durable.DURABLE]

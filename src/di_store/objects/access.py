@@ -25,13 +25,21 @@ class Objects:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    def put(self, value: Any, id: str | None, ttl: float | None, timeout: float | None) -> Ref:
+    def put(self, value: Any, id: str | None, ttl: float | None, timeout: float | None, durability: Any) -> Ref:
         """`Store.put`, for a value that may have to wait for room."""
+        durable = is_durable(self._session, durability)
         raw, seconds = None if id is None else parse_id(id), check_ttl(ttl)
-        return Ref(written(self._session, check_timeout(timeout), "put", lambda arena: arena.put(value, raw, seconds)))
 
-    def put_many(self, values: Iterable[Any], ids: Sequence[str] | None, timeout: float | None) -> list[Ref]:
+        def put(arena: _core.Arena) -> bytes:
+            return arena.put_durable(value, raw, seconds) if durable else arena.put(value, raw, seconds)
+
+        return Ref(written(self._session, check_timeout(timeout), "put", put))
+
+    def put_many(
+        self, values: Iterable[Any], ids: Sequence[str] | None, timeout: float | None, durability: Any
+    ) -> list[Ref]:
         """`Store.put_many`. All are written before the first is sealed; if the call fails, all are freed."""
+        durable = is_durable(self._session, durability)
         if isinstance(values, dict):
             raise TypeError("put_many() takes a list of values, not one dict: put() stores that")
         every = config.listed("values", values, "put_many() a list of values; put() stores one")
@@ -47,6 +55,8 @@ class Objects:
         for value, raw in zip(every, raws, strict=True):
             # mutant: half-of-put-many-stays
             drafts.append(written(self._session, left(), "put", partial(_write, value, raw)))
+        if durable:
+            written(self._session, left(), "put", lambda arena: arena.keep(drafts))
         for each in drafts:  # takes no lock and cannot block
             each.seal()
         return [Ref(each.id) for each in drafts]
@@ -118,6 +128,23 @@ class Objects:
 
     def _arena(self) -> _core.Arena:
         return self._session.arena
+
+
+def is_durable(session: Session, durability: Any) -> bool:
+    """Whether what is written is to be on disk before the call returns.
+
+    Raises:
+        ValueError: neither "memory" nor "disk", or the store has no disk tier.
+    """
+    config.choice("durability", durability, ("memory", "disk"))
+    if durability == "memory":
+        return False
+    if not session.arena.tiered:
+        raise ValueError(
+            'durability="disk" keeps the object in the folder of the disk tier, and the store has none: open it with '
+            "disk=, or leave durability= out"
+        )
+    return True
 
 
 def written(session: Session, timeout: float | None, what: str, write: Callable[[_core.Arena], T]) -> T:

@@ -9,7 +9,7 @@ from typing import Any
 from di_store import _core
 from di_store.base import config
 from di_store.base.errors import ObjectNotFound, Timeout, shown
-from di_store.objects.access import written
+from di_store.objects.access import is_durable, written
 from di_store.runtime.waits import Missing, check_timeout, until
 from di_store.session import Session
 
@@ -33,7 +33,7 @@ class Weights:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    def publish(self, name: str, tree: Any, keep: int, group: Any, timeout: float | None) -> int:
+    def publish(self, name: str, tree: Any, keep: int, group: Any, timeout: float | None, durability: Any) -> int:
         """`Store.publish`: make `tree` the next version of `name`; the newest `keep` stay readable.
 
         Raises:
@@ -44,7 +44,10 @@ class Weights:
         config.later("group=", group)
         check_name(name)
         kept = config.count("keep", keep, minimum=1, why="the newest version stays readable")
-        publish = partial(_publish, name, tree, kept)
+        durable = is_durable(self._session, durability)
+        if durable and tree is None:
+            raise ValueError('tree=None has nothing that durability="disk" could keep: leave durability= out')
+        publish = partial(_publish_durable if durable else _publish, name, tree, kept)
         return written(self._session, seconds, f"publish of {name!r}", publish)
 
     def latest(self, name: str, newer_than: int | None, version: int | None, timeout: float | None) -> Published | None:
@@ -74,6 +77,10 @@ class Weights:
 
 def _publish(name: str, tree: Any, keep: int, arena: _core.Arena) -> int:
     return arena.publish(name, tree, keep)
+
+
+def _publish_durable(name: str, tree: Any, keep: int, arena: _core.Arena) -> int:
+    return arena.publish_durable(name, tree, keep)
 
 
 def _look(

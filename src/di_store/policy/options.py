@@ -170,12 +170,6 @@ def space_tree(declared: Any, depth: int = 0) -> Any:
     return declared
 
 
-def check_durability(value: Any) -> None:
-    """ValueError for all but "memory"."""
-    if not isinstance(value, str) or value != "memory":
-        raise ValueError(f"durability={shown(value)} is not available in this version of di-store: leave it out")
-
-
 def check_table_name(name: Any) -> str:
     """`name` if it can name a table; ValueError otherwise."""
     if not config.is_name(name, _NAME_BYTES):

@@ -1,7 +1,8 @@
-"""Tables with `durability="disk"`: a checkpoint of them lies in the folder of the disk tier, renewed every few seconds.
+"""What has `durability="disk"`. Of tables a checkpoint lies in the folder of the disk tier, renewed every few seconds.
 
 Any process that writes to or draws from a table of the store may renew it, one at a time: the background thread of each
-looks how old it is. `open` with the folder of a store that is gone makes the tables again.
+looks how old it is. `open` with the folder of a store that is gone makes the tables again. Objects and weights lie in files of
+their own there (docs/object_log.md), which the core writes and reads.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import re
 import time
 import warnings
 import weakref
@@ -25,6 +27,7 @@ from di_store.snapshot import taking
 from di_store.snapshot.filling import Filling, read_manifest
 
 FOLDER = "durable"
+_LOG = re.compile(r"objects-[0-9a-f]{8}")
 LEAVING_SECONDS = 60.0
 
 
@@ -34,9 +37,12 @@ def folder_of(disk: str) -> Folder:
 
 
 def refuse_old(disk: str) -> None:
-    """StoreError if the folder of a disk tier holds durable tables of an earlier store."""
-    if disk and os.path.exists(folder_of(disk).at(MANIFEST)):
-        text = f"{disk!r} holds the durable tables of a store"
+    """StoreError if the folder of a disk tier holds what was durable in an earlier store."""
+    if not disk:
+        return
+    tables = os.path.exists(folder_of(disk).at(MANIFEST))
+    if tables or (os.path.isdir(disk) and any(_LOG.fullmatch(name) for name in os.listdir(disk))):
+        text = f"{disk!r} holds the durable {'tables' if tables else 'objects'} of a store"
         raise StoreError(text, remedy='mode="rw" makes them again; or choose another folder')
 
 
@@ -61,6 +67,7 @@ def _durable(arena: _core.Arena) -> dict[str, Settings]:
 
 def sync(arena: _core.Arena, timeout: float | None) -> None:
     """`Store.sync`."""
+    arena.sync_objects(CALL_SECONDS)
     if arena.sync_every_ms:
         taking.checkpoint(arena, folder_of(arena.disk).path, timeout, None, list(_durable(arena)))
 
@@ -68,10 +75,20 @@ def sync(arena: _core.Arena, timeout: float | None) -> None:
 def reopen(session: Session) -> None:
     """Make the durable tables of the store that had the folder of this new one, if there are any.
 
+    Objects and weights are there already. One warning says how many of them were damaged.
+
     Raises:
         CapacityError: they do not fit. CorruptData: what lies there is damaged. The session is closed then.
     """
     arena = session.arena
+    if arena.damaged_objects:
+        text = f"{arena.damaged_objects} durable objects in {arena.disk!r} are damaged, and were left out"
+        warnings.warn(text, RuntimeWarning, stacklevel=3)
+    if arena.foreign_logs:
+        text = (
+            f"{arena.foreign_logs} files of durable objects in {arena.disk!r} are of another folder, and were left out"
+        )
+        warnings.warn(text, RuntimeWarning, stacklevel=3)
     if not arena.tiered or not os.path.exists(folder_of(arena.disk).at(MANIFEST)):
         return
     try:

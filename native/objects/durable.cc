@@ -1,0 +1,150 @@
+#include "objects/durable.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "objects/durable_logs.h"
+
+namespace di {
+namespace {
+
+ObjectLog& log_of(Arena& arena) {
+  if (arena.tier() == nullptr) throw Error(Code::kInvalid, "the store has no disk tier");
+  return arena.tier()->log();
+}
+
+// Records that were appended for objects which are not sealed yet: marked as void at the end of the scope, unless they were
+// kept. A mark that cannot be written leaves an object that may be there when the store is opened again.
+class Pending {
+ public:
+  explicit Pending(ObjectLog& log) : log_(log) {}
+  ~Pending() {
+    for (const DurablePlace& place : places_) try {
+        log_.mark(place, kMarkVoid);
+      } catch (...) {
+      }
+  }
+  Pending(const Pending&) = delete;
+  Pending& operator=(const Pending&) = delete;
+
+  void reserve(u64 count) { places_.reserve(count); }
+  void append(const LoggedObject& object) {
+    const ObjectLog::Appended appended = log_.append(object, Deadline::slice());
+    places_.push_back(appended.place);
+    ticket_ = appended.ticket;
+  }
+  void sync() { log_.sync(ticket_); }
+  const DurablePlace& place(u64 number) const { return places_[number]; }
+  void keep() { places_.clear(); }
+
+ private:
+  ObjectLog& log_;
+  std::vector<DurablePlace> places_;
+  u64 ticket_ = 0;
+};
+
+u64 wall_time(u64 expires_ns) {
+  if (expires_ns == 0) return 0;
+  const u64 now = os::boot_ns();
+  return os::wall_ns() + (std::max(expires_ns, now + 1) - now);
+}
+
+LoggedObject logged(const Arena& arena, const Draft& draft) {
+  const Descriptor& object = arena.heap().descriptor(draft.descriptor());
+  LoggedObject made;
+  made.expires_ns = wall_time(object.expires_ns);
+  made.bytes = {arena.heap().block(draft.descriptor()), object.bytes};
+  return made;
+}
+
+// A full disk: logs in which little is needed are made anew. If that gives room, the call is tried once more.
+template <class Append>
+void append_or_compact(Arena& arena, const Append& append) {
+  try {
+    append();
+  } catch (const Error& error) {
+    if (error.code() != Code::kStoreFull || !tidy_logs(arena, Deadline::slice())) throw;
+    append();
+  }
+}
+
+// Whoever begins a file also looks after those that are full.
+void tidy_if_rolled(Arena& arena) {
+  if (!log_of(arena).has_rolled()) return;
+  try {
+    tidy_logs(arena, Deadline::slice());
+  } catch (const Error&) {  // the call has had its effect; the next one tries again
+  }
+}
+
+}  // namespace
+
+void keep_objects(Arena& arena, std::span<const DurableDraft> drafts) {
+  Pending pending(log_of(arena));
+  pending.reserve(drafts.size());
+  for (const DurableDraft& each : drafts) {
+    LoggedObject object = logged(arena, *each.draft);
+    object.id = each.id;
+    append_or_compact(arena, [&] { pending.append(object); });
+  }
+  // mutant: put-does-not-wait-for-the-drive
+  pending.sync();
+  DI_FAULT("durable.synced");
+  {
+    Heap::Guard guard(arena.heap(), Deadline::slice());
+    for (u64 i = 0; i < drafts.size(); ++i) {
+      arena.heap().note_durable(drafts[i].draft->descriptor(), pending.place(i));
+      DI_FAULT("durable.noted");
+      drafts[i].draft->seal();
+    }
+    pending.keep();
+  }
+  tidy_if_rolled(arena);
+}
+
+i64 publish_durable(Arena& arena, const std::string& name, Draft* draft, u64 keep) {
+  Weights weights(arena.heap());
+  const u32 index = weights.entry(name, Deadline::slice());
+  const WeightsEntry& entry = arena.weights(index);
+  for (;;) {
+    WeightsExtra head;
+    head.version = entry.newest.load() + 1;
+    head.oldest = std::max<i64>(1, head.version - static_cast<i64>(keep) + 1);
+    std::vector<u8> extra(sizeof head + name.size());
+    std::memcpy(extra.data(), &head, sizeof head);
+    std::memcpy(extra.data() + sizeof head, name.data(), name.size());
+    LoggedObject object = logged(arena, *draft);
+    object.kind = LogKind::kWeights;
+    object.extra = extra;
+    Pending pending(log_of(arena));
+    append_or_compact(arena, [&] { pending.append(object); });
+    pending.sync();
+    DI_FAULT("durable.synced");
+    const DurableVersion durable{head.version, pending.place(0)};
+    if (weights.publish(index, draft, keep, Deadline::slice(), &durable) == 0) continue;  // another one came in between
+    pending.keep();
+    tidy_if_rolled(arena);
+    return head.version;
+  }
+}
+
+bool remove_object(Arena& arena, const Id& id, Deadline deadline) {
+  if (arena.tier() == nullptr) return arena.heap().objects.remove(id, deadline);
+  DurablePlace marked;
+  for (;;) {
+    DurablePlace place = marked;
+    const bool gone = arena.heap().objects.remove(id, deadline, &place);
+    if (place == marked) {
+      if (marked.segment != kNone) remove_unneeded_logs(arena, deadline);
+      return gone;
+    }
+    log_of(arena).mark(place, kMarkDeleted);
+    marked = place;
+  }
+}
+
+void sync_objects(Arena& arena, Deadline deadline) {
+  if (arena.tier() != nullptr) log_of(arena).sync_marks(deadline);
+}
+
+}  // namespace di

@@ -1,0 +1,163 @@
+#include "objects/durable_logs.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "objects/weights.h"
+#include "os/filesystem.h"
+#include "tier/log_reader.h"
+
+namespace di {
+namespace {
+
+constexpr u32 kMostCopied = 4;  // logs, in one call
+
+std::vector<DiskSpace::Log> logs_of(Arena& arena, Deadline deadline) {
+  Heap::Guard guard(arena.heap(), deadline);
+  return arena.heap().disk.logs();
+}
+
+// The object that a record is of; false: the record does not say, or there is no such name.
+bool id_of(Arena& arena, const LogReader::Found& found, Id* id) {
+  std::memcpy(id, found.record().id, sizeof *id);
+  if (found.record().kind != LogKind::kWeights) return true;
+  WeightsExtra extra;
+  std::string name;
+  if (!found.extra(&extra, &name)) return false;
+  const u32 index = Weights(arena.heap()).find(name);
+  if (index == kNone) return false;
+  Weights::version_id(arena, index, extra.version, *id);
+  return true;
+}
+
+// The object whose record this is; kNone: there is none. A doomed one is not found, and needs its record no more.
+u32 owner_of(Heap& heap, const Id& id, const DurablePlace& place) DI_UNCHECKED {  // under the heap's lock
+  const u32 found = heap.ids.find(id);
+  if (found == kNone || word_state(heap.descriptor(found).word.load()) != ObjectState::kSealed) return kNone;
+  return heap.disk.place_of(heap.descriptor(found)) == place ? found : kNone;
+}
+
+void settle_log(Arena& arena, const DiskSpace::Log& log, Deadline deadline) {
+  ObjectLog& own = arena.tier()->log();
+  u64 bytes = 0;
+  if (os::blocks_of(own.path_of(log.file), &bytes) != ENOENT) {
+    LogReader reader;
+    reader.open(own.path_of(log.file), own.uuid(), log.file);
+    reader.walk([&](const LogReader::Found& found) {
+      if (!counts(found.record())) return;
+      const DurablePlace place{log.number, log.file, found.offset()};
+      Id id;
+      bool named = false;
+      if (id_of(arena, found, &id)) {
+        Heap::Guard guard(arena.heap(), deadline);
+        named = owner_of(arena.heap(), id, place) != kNone;
+      }
+      // mutant: records-of-the-dead-count
+      if (!named) own.mark(place, kMarkVoid);
+    });
+  }
+  DI_FAULT("log.settled");
+  Heap::Guard guard(arena.heap(), deadline);
+  const std::vector<DiskSpace::Log> now = arena.heap().disk.logs();
+  const bool still = std::any_of(now.begin(), now.end(), [&](const DiskSpace::Log& each) {
+    return each.number == log.number && each.file == log.file && each.left;
+  });
+  if (still) arena.heap().disk.seal_log(log.number, log.bytes);
+}
+
+// Copies what is needed of a log to the log of this process; the copy counts when its object names it.
+void copy_log(Arena& arena, const DiskSpace::Log& log) {
+  struct Copy {
+    Id id;
+    DurablePlace from, to;
+  };
+  ObjectLog& own = arena.tier()->log();
+  std::vector<Copy> copies;
+  std::vector<u8> bytes;
+  u64 ticket = 0;
+  LogReader reader;
+  reader.open(own.path_of(log.file), own.uuid(), log.file);
+  reader.walk([&](const LogReader::Found& found) {
+    if (!counts(found.record())) return;
+    Copy copy{{}, {log.number, log.file, found.offset()}, {}};
+    if (!id_of(arena, found, &copy.id)) return;
+    {
+      Heap::Guard guard(arena.heap(), Deadline::slice());
+      if (owner_of(arena.heap(), copy.id, copy.from) == kNone) return;
+    }
+    bytes.resize(found.record().bytes);
+    LoggedObject object;
+    object.kind = found.record().kind;
+    object.number = found.record().number;
+    object.expires_ns = found.record().expires_ns;
+    object.id = found.record().id;
+    object.bytes = bytes;
+    WeightsExtra head;
+    std::string name;
+    std::vector<u8> extra;
+    if (found.extra(&head, &name)) {
+      extra.resize(sizeof head + name.size());
+      std::memcpy(extra.data(), &head, sizeof head);
+      std::memcpy(extra.data() + sizeof head, name.data(), name.size());
+    }
+    object.extra = extra;
+    if (!found.copy_to(bytes.data())) return;  // damaged: its object stays in memory, and this file with it
+    const ObjectLog::Appended appended = own.append(object, Deadline::slice());
+    copy.to = appended.place;
+    ticket = appended.ticket;
+    copies.push_back(copy);
+  });
+  own.sync(ticket);
+  DI_FAULT("log.copied");
+  for (const Copy& copy : copies) {
+    u32 object = kNone;
+    {
+      Heap::Guard guard(arena.heap(), Deadline::slice());
+      object = owner_of(arena.heap(), copy.id, copy.from);
+      if (object != kNone) arena.heap().note_durable(object, copy.to);
+    }
+    if (object == kNone) own.mark(copy.to, kMarkVoid);  // deleted meanwhile
+  }
+}
+
+}  // namespace
+
+void settle_logs(Arena& arena, Deadline deadline) {
+  for (const DiskSpace::Log& log : logs_of(arena, deadline))
+    if (log.left) settle_log(arena, log, deadline);
+}
+
+bool remove_unneeded_logs(Arena& arena, Deadline deadline) {
+  const auto unneeded = [](const DiskSpace::Log& log) { return log.live == 0 && (log.sealed || log.left); };
+  std::vector<DiskSpace::Log> logs = logs_of(arena, deadline);
+  if (std::none_of(logs.begin(), logs.end(), unneeded)) return false;
+  bool any = false;
+  settle_logs(arena, deadline);
+  arena.tier()->log().sync_marks(deadline);
+  for (const DiskSpace::Log& log : logs_of(arena, deadline)) {
+    if (!unneeded(log)) continue;
+    {
+      Heap::Guard guard(arena.heap(), deadline);
+      if (!arena.heap().disk.forget_log(log.number, log.file)) continue;
+      arena.heap().budget.announce_room();
+    }
+    DI_FAULT("log.forgotten");
+    arena.tier()->log().remove_file(log.file);
+    any = true;
+  }
+  return any;
+}
+
+bool tidy_logs(Arena& arena, Deadline deadline) {
+  settle_logs(arena, deadline);
+  const bool any = remove_unneeded_logs(arena, deadline);
+  std::vector<DiskSpace::Log> logs = logs_of(arena, deadline);
+  std::erase_if(logs, [](const DiskSpace::Log& log) { return !log.sealed || log.live > log.bytes / 2; });
+  std::sort(logs.begin(), logs.end(), [](const auto& a, const auto& b) { return a.live < b.live; });
+  if (logs.size() > kMostCopied) logs.resize(kMostCopied);
+  for (const DiskSpace::Log& log : logs) copy_log(arena, log);
+  return (!logs.empty() && remove_unneeded_logs(arena, deadline)) || any;
+}
+
+}  // namespace di

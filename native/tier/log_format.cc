@@ -1,0 +1,39 @@
+#include "tier/log_format.h"
+
+#include <cstdio>
+
+#include "tier/crc32c.h"
+
+namespace di {
+
+std::string log_name(u32 number) {
+  char name[20];
+  std::snprintf(name, sizeof name, "objects-%08x", number);
+  return name;
+}
+
+bool parse_log_name(const std::string& name, u32* number) {
+  unsigned value = 0;
+  if (std::sscanf(name.c_str(), "objects-%8x", &value) != 1 || name != log_name(value)) return false;
+  *number = value;
+  return true;
+}
+
+void set_crc(LogHeader* header) { header->crc = crc32c(header, offsetof(LogHeader, crc)); }
+
+bool is_intact(const LogHeader& header) {
+  return header.magic == kLogMagic && header.crc == crc32c(&header, offsetof(LogHeader, crc));
+}
+
+LogSeal::LogSeal(const Uuid& uuid, u32 file) : start_(crc32c(&file, sizeof file, crc32c(uuid.data(), uuid.size()))) {}
+
+u32 LogSeal::of(const LogRecord& record, u64 offset) const {
+  return crc32c(&record, offsetof(LogRecord, crc), crc32c(&offset, sizeof offset, start_));
+}
+
+bool LogSeal::is_sound(const LogRecord& record, u64 offset) const {
+  // mutant: records-of-objects-are-not-verified
+  return record.magic == kLogRecordMagic && record.crc == of(record, offset);
+}
+
+}  // namespace di

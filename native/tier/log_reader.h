@@ -1,0 +1,63 @@
+// Reads an object log from front to back, and trusts nothing in it: a damaged record is left out, and the next sound one is
+// looked for. What follows the last sound record is the end, as a kill or a power cut leaves it.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "os/cached_file.h"
+#include "tier/log_format.h"
+
+namespace di {
+
+enum class LogState {
+  kSound,
+  kForeign,       // of another folder
+  kOtherVersion,  // written by another version of Di-store
+};
+
+struct LogWalk {
+  u64 records = 0;
+  u64 damaged = 0;  // gaps between sound records, and records whose bytes are not those that were written
+  u64 end = 0;      // of the last sound record
+};
+
+class LogReader {
+ public:
+  // Throws what file_error() makes, if the file cannot be read. A damaged header is no reason to leave a file out.
+  LogState open(const std::string& path, const Uuid& uuid, u32 number);
+
+  // A sound record. Its bytes are checked when they are copied.
+  class Found {
+   public:
+    const LogRecord& record() const { return record_; }
+    u64 offset() const { return offset_; }
+    // Of weights; false: damaged.
+    bool extra(WeightsExtra* extra, std::string* name) const;
+    bool copy_to(u8* to) const;  // all of the object's bytes; false: they are damaged
+   private:
+    friend class LogReader;
+    LogReader* reader_ = nullptr;
+    LogRecord record_;
+    u64 offset_ = 0;
+  };
+  using Each = std::function<void(const Found&)>;
+  LogWalk walk(const Each& each);
+  Found at(u64 offset);  // the record there, as walk() found it before. Throws kCorruptData: it is no longer sound
+
+ private:
+  bool fetch(u64 offset, u64 bytes);  // into the window; false: the file ends before
+  const u8* window_at(u64 offset) const { return window_.data() + (offset - window_start_); }
+  u64 next_sound(u64 from);  // the place of a sound record; 0: there is none
+  bool read_record(u64 offset, LogRecord* record);
+
+  std::string path_;
+  os::CachedFile file_;
+  LogSeal seal_{{}, 0};
+  u64 bytes_ = 0;
+  std::vector<u8> window_;
+  u64 window_start_ = 0, window_bytes_ = 0;
+};
+
+}  // namespace di

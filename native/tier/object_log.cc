@@ -1,0 +1,232 @@
+#include "tier/object_log.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "tier/crc32c.h"
+
+namespace di {
+namespace {
+
+constexpr u64 kLeastFile = u64{1} << 20;
+constexpr u64 kAtOnce = u64{1} << 20;  // records up to so many bytes are written by one call
+
+u64 whole_pages(u64 bytes) { return pages_of(bytes) * kPageBytes; }
+
+}  // namespace
+
+ObjectLog::~ObjectLog() {
+  if (file_ == nullptr || heap_.client.is_foreign()) return;
+  try {
+    end_file(Deadline::brief());
+  } catch (...) {  // others find its owner gone
+  }
+}
+
+void ObjectLog::fail(u32 file, const char* what, int number) const {
+  throw os::file_error("the file " + path_of(file) + " cannot be " + what, number);
+}
+
+// ----------------------------------------------------------------------------------------------------------- the files
+
+// Room for a file of *bytes, or of less, `least` at least: files that are kept to be used again go first.
+DiskSpace::Taken ObjectLog::take(u64 least, u64* bytes, Deadline deadline) {
+  for (;;) {
+    DiskSpace::Taken taken;
+    std::string why;
+    u32 spare = 0;
+    {
+      Heap::Guard guard(heap_, deadline);
+      if (heap_.disk.take_log(*bytes, &taken, &why)) return taken;
+      if (!heap_.disk.take_spare(&spare, 0)) spare = kNone;
+    }
+    if (spare != kNone)
+      folder_.remove_segment(spare);
+    else if (*bytes > least)
+      *bytes = std::max(least, whole_pages(*bytes / 2));
+    else
+      throw Error(Code::kStoreFull, why +
+                                        "; delete objects, raise disk_capacity= with store.resize(), or make tables "
+                                        "smaller")
+          .told();
+  }
+}
+
+bool ObjectLog::make_file(const DiskSpace::Taken& taken, u64 bytes) {
+  auto made = std::make_shared<os::CachedFile>();
+  LogHeader header;
+  header.number = taken.file;
+  header.uuid = folder_.uuid();
+  header.epoch = folder_.epoch();
+  set_crc(&header);
+  if (const int number = made->open(path_of(taken.file), os::FileAccess::kCreate)) {
+    if (number == EEXIST) return false;
+    fail(taken.file, "made", number);
+  }
+  if (const int number = made->preallocate(bytes)) fail(taken.file, "given its room", number);
+  DI_FAULT("log.file_made");
+  if (const int number = made->write(0, &header, sizeof header)) fail(taken.file, "written", number);
+  if (const int number = made->sync()) fail(taken.file, "synced", number);
+  if (const int number = os::sync_folder(folder_.path())) fail(taken.file, "synced in its folder", number);
+  file_ = std::move(made);
+  return true;
+}
+
+// Killed after take(): a log whose owner is gone, and whose file may not be there.
+void ObjectLog::begin_file(u64 record_bytes, Deadline deadline) {
+  const u64 least = whole_pages(std::max(kLeastFile, sizeof(LogHeader) + record_bytes));
+  u64 bytes = std::max(least, segment_bytes(heap_.memory.tier_header().capacity.load()));
+  const DiskSpace::Taken taken = take(least, &bytes, deadline);
+  DI_FAULT("log.file_taken");
+  const auto forget = [&] {
+    Heap::Guard guard(heap_, deadline);
+    heap_.disk.seal_log(taken.number, 0);
+    heap_.disk.forget_log(taken.number, taken.file);
+  };
+  try {
+    if (!make_file(taken, bytes)) return forget();  // the caller tries again, with another name
+  } catch (...) {
+    os::remove_file(path_of(taken.file));
+    forget();
+    throw;
+  }
+  taken_ = taken;
+  size_ = bytes;
+  end_ = sizeof(LogHeader);
+  rolled_.store(true, std::memory_order_relaxed);
+}
+
+// What is in it was synced, or has failed to be. Killed before it is sealed: a log whose owner is gone.
+void ObjectLog::end_file(Deadline deadline) {
+  const u64 bytes = whole_pages(end_);
+  const u64 kept = file_->truncate(bytes) == 0 ? bytes : size_;
+  bool unneeded = false;
+  DI_FAULT("log.before_seal");
+  {
+    Heap::Guard guard(heap_, deadline);
+    heap_.disk.seal_log(taken_.number, kept);
+    // Nothing in it was acknowledged that is not marked as deleted, or of no use without it.
+    unneeded = end_ == sizeof(LogHeader) && heap_.disk.forget_log(taken_.number, taken_.file);
+  }
+  file_.reset();
+  if (unneeded) remove_file(taken_.file);
+}
+
+void ObjectLog::remove_file(u32 file) {
+  const int number = os::remove_file(path_of(file));
+  if (number != 0 && number != ENOENT) fail(file, "removed", number);
+}
+
+// ------------------------------------------------------------------------------------------------------------- appending
+
+void ObjectLog::write(const LogRecord& record, const LoggedObject& object) {
+  const u64 front = sizeof record + object.extra.size();
+  const bool at_once = front + object.bytes.size() <= kAtOnce;
+  buffer_.assign(reinterpret_cast<const u8*>(&record), reinterpret_cast<const u8*>(&record) + sizeof record);
+  buffer_.insert(buffer_.end(), object.extra.begin(), object.extra.end());
+  if (at_once) buffer_.insert(buffer_.end(), object.bytes.begin(), object.bytes.end());
+  // The bytes of a large one first: until its record is there, nothing is.
+  int number = at_once ? 0 : file_->write(end_ + front, object.bytes.data(), object.bytes.size());
+  DI_FAULT("log.bytes_written");
+  if (number == 0) number = file_->write(end_, buffer_.data(), buffer_.size());
+  if (number != 0) fail(taken_.file, "written", number);
+}
+
+ObjectLog::Appended ObjectLog::append(const LoggedObject& object, Deadline deadline) {
+  os::lock_aside(mutex_);
+  Lock lock(mutex_, std::adopt_lock);
+  const u64 bytes = log_record_bytes(object.extra.size(), object.bytes.size());
+  while (file_ == nullptr || bytes > size_ - end_) {
+    if (file_ == nullptr) {
+      begin_file(bytes, deadline);
+    } else if (synced_ < appended_) {
+      sync_some(&lock);
+    } else {
+      end_file(deadline);
+    }
+  }
+  LogRecord record;
+  record.kind = object.kind;
+  record.extra_bytes = static_cast<u16>(object.extra.size());
+  record.number = object.number;
+  if (record.number == 0) record.number = heap_.memory.tier_header().next_record.fetch_add(1) + 1;
+  record.bytes = object.bytes.size();
+  record.expires_ns = object.expires_ns;
+  if (object.id != nullptr) std::memcpy(record.id, object.id, sizeof record.id);
+  record.body_crc = crc32c(object.bytes.data(), object.bytes.size(), crc32c(object.extra.data(), object.extra.size()));
+  record.crc = LogSeal(folder_.uuid(), taken_.file).of(record, end_);
+  write(record, object);
+  DI_FAULT("log.appended");
+  const DurablePlace place{taken_.number, taken_.file, end_};
+  end_ += bytes;
+  appended_ += bytes;
+  return {place, appended_};
+}
+
+// One fdatasync, by this thread or another one. An error loses what was appended since the last one: its file is not used any
+// more, and who waits for that is told.
+void ObjectLog::sync_some(Lock* lock) {
+  if (syncing_) {
+    synced_some_.wait(*lock);
+    return;
+  }
+  const u64 target = appended_;
+  const std::shared_ptr<os::CachedFile> file = file_;
+  syncing_ = true;
+  lock->unlock();
+  const int number = file->sync();
+  DI_FAULT("log.synced");
+  lock->lock();
+  syncing_ = false;
+  if (number != 0) {
+    failed_.push_back({synced_, appended_, number});
+    synced_ = appended_;
+    size_ = end_;  // the next record goes to another file
+  } else {
+    synced_ = std::max(synced_, target);
+  }
+  synced_some_.notify_all();
+}
+
+void ObjectLog::sync(u64 ticket) {
+  os::lock_aside(mutex_);
+  Lock lock(mutex_, std::adopt_lock);
+  while (synced_ < ticket) sync_some(&lock);
+  for (const Failed& failed : failed_)
+    if (ticket > failed.from && ticket <= failed.to) fail(taken_.file, "synced", failed.number);
+}
+
+// ------------------------------------------------------------------------------------------------------------- deletions
+
+// `dirty` comes first: a sync that follows the mark finds it.
+void ObjectLog::mark(const DurablePlace& place, u32 mark) {
+  heap_.memory.tier_header().segment[place.segment % kMaxSegments].dirty.store(1);
+  os::CachedFile file;
+  int number = file.open(path_of(place.file), os::FileAccess::kReadWrite);
+  if (number == ENOENT) return;
+  if (number == 0) number = file.write(place.offset + offsetof(LogRecord, mark), &mark, sizeof mark);
+  if (number != 0) fail(place.file, "written", number);
+  DI_FAULT("log.marked");
+}
+
+void ObjectLog::sync_marks(Deadline deadline) {
+  std::vector<DiskSpace::Log> logs;
+  {
+    Heap::Guard guard(heap_, deadline);
+    logs = heap_.disk.logs();
+  }
+  for (const DiskSpace::Log& log : logs) {
+    Shared<u32>& dirty = heap_.memory.tier_header().segment[log.number].dirty;
+    if (dirty.exchange(0) == 0) continue;
+    os::CachedFile file;
+    int number = file.open(path_of(log.file), os::FileAccess::kReadWrite);
+    if (number == ENOENT) continue;  // it was removed
+    if (number == 0) number = file.sync();
+    if (number == 0) continue;
+    dirty.store(1);
+    fail(log.file, "synced", number);
+  }
+}
+
+}  // namespace di

@@ -1,0 +1,85 @@
+// The object log that this process writes: records of durable objects, one after the other, in files of its own.
+//
+// Threads append under a mutex of this process, and wait for one fdatasync together: the first that finds none running does it
+// for all that was appended before. A file that is full is sealed and another one begun. A forked child has a log of its own.
+//
+// Killed: whole records, then perhaps part of one, which no reader takes for a record. A record that was never acknowledged may
+// be among them: settle_logs() (objects/durable_logs.h) marks it as void.
+#pragma once
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "heap/heap.h"
+#include "os/cached_file.h"
+#include "tier/folder.h"
+#include "tier/log_format.h"
+
+namespace di {
+
+struct LoggedObject {
+  LogKind kind = LogKind::kObject;
+  u64 number = 0;  // 0: the next one
+  u64 expires_ns = 0;
+  const u8* id = nullptr;  // null: zeros
+  std::span<const u8> extra, bytes;
+};
+
+class ObjectLog {
+ public:
+  ObjectLog(Heap& heap, const TierFolder& folder) : heap_(heap), folder_(folder) {}
+  ~ObjectLog();  // seals the file, if the heap's lock is soon available; else its owner is gone soon
+  ObjectLog(const ObjectLog&) = delete;
+  ObjectLog& operator=(const ObjectLog&) = delete;
+
+  // Appends a record. On disk only after sync(ticket). kStoreFull: disk_capacity= or the filesystem has no room.
+  struct Appended {
+    DurablePlace place;
+    u64 ticket = 0;
+  };
+  Appended append(const LoggedObject& object, Deadline deadline);
+  void sync(u64 ticket);  // after an error, records up to the ticket may be on disk or not
+  // Marks a record in its file (kMark…); on disk after sync_marks(). A file that is gone needs no mark.
+  void mark(const DurablePlace& place, u32 mark);
+  // All marks that any process made before are on disk.
+  void sync_marks(Deadline deadline);
+  void remove_file(u32 file);  // if it is there
+  // Whether files were begun since this was last asked.
+  bool has_rolled() { return rolled_.exchange(false, std::memory_order_relaxed); }
+
+  std::string path_of(u32 file) const { return folder_.path() + "/" + log_name(file); }
+  const Uuid& uuid() const { return folder_.uuid(); }
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+  struct Failed {
+    u64 from, to;  // tickets
+    int number;
+  };
+  void begin_file(u64 bytes, Deadline deadline);
+  void end_file(Deadline deadline);
+  bool make_file(const DiskSpace::Taken& taken, u64 bytes);  // false: one of that name is there, of another folder
+  DiskSpace::Taken take(u64 least, u64* bytes, Deadline deadline);
+  void write(const LogRecord& record, const LoggedObject& object);
+  void sync_some(Lock* lock);
+  [[noreturn]] void fail(u32 file, const char* what, int number) const;
+
+  Heap& heap_;
+  const TierFolder& folder_;
+  std::mutex mutex_;
+  std::condition_variable synced_some_;
+  std::shared_ptr<os::CachedFile> file_;  // null: none is open; shared with the thread that syncs it
+  DiskSpace::Taken taken_;
+  u64 size_ = 0, end_ = 0;         // of the file
+  u64 appended_ = 0, synced_ = 0;  // tickets: units ever appended
+  bool syncing_ = false;
+  std::vector<Failed> failed_;
+  std::vector<u8> buffer_;
+  std::atomic<bool> rolled_{false};
+};
+
+}  // namespace di

@@ -1,0 +1,59 @@
+"""Mutants of objects and weights that outlive their store."""
+
+from __future__ import annotations
+
+from mutants.mutant import Mutant
+
+OBJECTS, KILLS, DAMAGE = (f"tests/checkpoint/test_durable_{name}.py" for name in ("objects", "kills", "damage"))
+
+DURABLE = [
+    Mutant(
+        "records-of-objects-are-not-verified",
+        "durable",
+        "record.crc == of(record, offset);",
+        "record.crc != 1;",
+        (f"{DAMAGE}::test_flipped_bits", f"{DAMAGE}::test_files_that_are_not_its_own"),
+    ),
+    Mutant(
+        "bytes-of-objects-are-not-verified",
+        "durable",
+        "    if (crc32c(from, extra + bytes) != record_.body_crc) return false;\n",
+        "",
+        (f"{DAMAGE}::test_flipped_bits",),
+    ),
+    Mutant(
+        "put-does-not-wait-for-the-drive",
+        "durable",
+        "  pending.sync();\n",
+        "",
+        (f"{OBJECTS}::test_a_drive_that_fails",),
+    ),
+    Mutant(
+        "records-of-the-dead-count",
+        "durable",
+        "if (!named) own.mark(place, kMarkVoid);",
+        "",
+        (f"{KILLS}::test_what_the_dead_put_does_not_come_back",),
+    ),
+    Mutant(
+        "the-last-record-of-an-id-counts",
+        "durable",
+        "if (record.number < seen.number || (record.number == seen.number && (!deleted || seen.deleted))) {",
+        "if (false) {",
+        (f"{KILLS}::test_the_newest_record_counts",),
+    ),
+    Mutant(
+        "what-was-deleted-comes-back",
+        "durable",
+        "if (deleted || (",
+        "if ((",
+        (f"{OBJECTS}::test_objects_come_back",),
+    ),
+    Mutant(
+        "durable-versions-leave-with-the-others",
+        "durable",
+        "if (oldest != entry.durable.load()) retire(index, oldest);",
+        "retire(index, oldest);",
+        (f"{OBJECTS}::test_weights_come_back",),
+    ),
+]
