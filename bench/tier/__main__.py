@@ -27,12 +27,16 @@ from bench.tier.hot import hot
 from bench.tier.items import items, writes
 from bench.tier.lines import PAGE, Line, Options, Part, block, show, write_page
 from bench.tier.lookahead import lookahead
+from bench.tier.objects import objects
 from bench.tier.rivals import cache, dataset, rivals
 from bench.tier.together import everything, together
 
 PARTS: Mapping[str, Part] = {
     part.__name__: part
-    for part in (cold, rivals, hot, frames, items, writes, lookahead, dataset, cache, elastic, together, everything)
+    for part in (
+        *(cold, rivals, hot, frames, items, writes, lookahead, dataset, cache, elastic, objects),
+        *(together, everything),
+    )
 }
 
 

@@ -29,7 +29,7 @@ struct Offset {
 };
 
 constexpr u64 kMagic = 0x45524f5453494401;  // "\1DISTORE"
-constexpr u32 kLayoutVersion = 16;
+constexpr u32 kLayoutVersion = 17;
 constexpr u64 kPageBytes = 4096;
 constexpr u64 kSliceBytes = 2u << 20;
 constexpr u64 kPagesPerSlice = kSliceBytes / kPageBytes;

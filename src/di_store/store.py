@@ -187,8 +187,8 @@ class Store:
                 buffers out of band.
             id: 40 hex characters; None: a new one.
             ttl: seconds after which it is deleted; None: it stays until `delete`.
-            durability: "disk": returns when it is on disk, and it is there again when a store is opened with this folder;
-                needs a store with `disk=`. "memory": it ends with the store.
+            durability: "disk": returns when it is on disk, and it is there again when a store is opened with this
+                folder; needs a store with `disk=`. "memory": it ends with the store.
             timeout: seconds to wait for room.
 
         Raises:
@@ -273,8 +273,8 @@ class Store:
     def delete(self, refs: Ref | str | Iterable[Ref | str]) -> int:
         """Delete objects. Returns how many existed. One that is being read is freed when its last array is gone.
 
-        That durable ones are deleted is on disk after `sync` or `close`; until then they may be there again after a power
-        cut, but not after a kill.
+        That durable ones are deleted is on disk after `sync` or `close`; until then they may be there again after a
+        power cut, but not after a kill.
         """
         return self._session.writable().delete(ids_of(refs), waits.CALL_SECONDS)
 
@@ -301,8 +301,8 @@ class Store:
             tree: any value that `put` takes; None counts a version whose weights travel elsewhere.
             keep: how many of the newest versions stay readable.
             group: not in this version.
-            durability: "disk": returns when it is on disk. It is there again when a store is opened with this folder, and
-                stays readable until a newer version is durable. Needs a store with `disk=`.
+            durability: "disk": returns when it is on disk. It is there again when a store is opened with this folder,
+                and stays readable until a newer version is durable. Needs a store with `disk=`.
             timeout: seconds to wait for room.
         """
         return self._weights.publish(name, tree, keep, group, timeout, durability)

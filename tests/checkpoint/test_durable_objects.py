@@ -311,7 +311,7 @@ def test_two_stores_on_one_folder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_any_order_of_calls(seed: int, tmp_path: Path) -> None:
-    """Against a dict: objects and weights of all sizes, put, replaced, deleted, published, in stores one after the other."""
+    """Against a dict: objects and weights of all sizes, put, deleted, published, in stores one after the other."""
     rng = np.random.default_rng(seed)
     objects: dict[str, bytes] = {}
     weights: dict[str, tuple[int, bytes]] = {}
