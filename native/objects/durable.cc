@@ -73,7 +73,7 @@ void tidy_if_rolled(Arena& arena) {
   if (!log_of(arena).has_rolled()) return;
   try {
     tidy_logs(arena, Deadline::slice());
-  } catch (const Error&) {  // the call has had its effect; the next one tries again
+  } catch (const std::exception&) {  // the call has had its effect; the next one tries again
   }
 }
 
