@@ -334,7 +334,7 @@ def test_the_disk_grows_and_shrinks_in_use(tmp_path: Path) -> None:
         store.drop_table("replay")
         small = store.create_table("small", capacity=1_000, lanes=1, schema=SCHEMA)
         fill(small, 0, 1_000)
-        with pytest.raises(TypeError, match="memory= or disk_capacity="):
+        with pytest.raises(TypeError, match="memory= or disk_capacity= or write_budget="):
             store.resize()
         with pytest.raises(ValueError, match="at least"):
             store.resize(disk_capacity=1)

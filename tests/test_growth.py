@@ -88,3 +88,29 @@ def test_a_table_without_capacity_grows_past_33_million_items(full: bool) -> Non
         for start in (0, items // 2, items - 1_000):
             rows = table.peek(table.keys(start, 1_000)).data["x"]
             assert (rows == np.arange(start, start + 1_000) % 251).all()
+
+
+def test_a_smaller_table_gives_pages_back() -> None:
+    """Pages of its rows, in the background, and so do those of a dropped one. Those of rows that are replaced stay."""
+    with di_store.open(memory="256MiB") as store:
+        arena = store._session.arena
+        rows = {"x": np.ones((1_000, 4096), np.uint8), "terminated": np.zeros(1_000, bool)}
+        for shrink in ("resize", "drop"):
+            table = store.create_table("table", capacity=20_000, lanes=1)
+            with table.writer() as writer:
+                for _ in range(30):
+                    writer.extend(rows)
+            while arena.chore():
+                pass
+            assert store.stats()["present"] > 80 << 20
+            if shrink == "resize":
+                table.resize(1_000)
+                assert len(table) == 1_000
+            else:
+                store.drop_table("table")
+            while arena.chore():
+                pass
+            assert store.stats()["present"] < 60 << 20
+            assert not store.check()
+            if shrink == "resize":
+                store.drop_table("table")

@@ -77,7 +77,7 @@ MAX_RESULT_BYTES, MAX_WORKLOADS_LINES = 110_000, 1_610
 MAX_BENCH_LINES = 9_600  # of which each adapter has a file of up to 150
 KEYWORDS_BY_CONTRACT = {"create_table": 19, "needed_memory": 10, "Sequence": 10}  # what api.md gives it
 # A line for each keyword in signature, docstring and call.
-LINES_BY_CONTRACT = {"create_table": 77, "open": 65, "needed_memory": 61}
+LINES_BY_CONTRACT = {"create_table": 77, "open": 70, "needed_memory": 61}
 
 # Split, so that this file doesn't hold what it forbids.
 BANNED = {

@@ -10,7 +10,7 @@ import di_store
 from bench.scale.elements import fill, make_table
 from bench.tier.disk import process_bytes
 from bench.tier.lines import Line, Options, alone
-from bench.tier.stores import opened
+from bench.tier.stores import disk_stats, opened
 
 SIZES = (1_000_000, 10_000_000)
 ROW_MEMORY, SLOT = 256 << 20, 180
@@ -36,7 +36,7 @@ def items(options: Options) -> list[Line]:
 def amplification(remover: di_store.Fifo | di_store.Uniform, options: Options) -> float | None:
     """Bytes written to the drive by bytes of rows inserted, once the table is full: incompressible rows.
 
-    None: an insert has waited for `WAIT` seconds.
+    None: an insert has waited for `WAIT` seconds, or the table did not keep its capacity.
     """
     rows, rng = int(DATA * max(options.scale, 0.5)) // ROW // BLOCK * BLOCK, np.random.default_rng(0)
     flags, before = np.zeros(BLOCK, bool), 0
@@ -52,7 +52,11 @@ def amplification(remover: di_store.Fifo | di_store.Uniform, options: Options) -
             except (di_store.StoreFull, di_store.Timeout) as error:
                 print(f"after {done:,} rows of {3 * rows:,}: {error}", file=sys.stderr, flush=True)
                 return None
-        return (process_bytes("write_bytes") - before) / (2 * rows * ROW)
+        written, found = process_bytes("write_bytes") - before, disk_stats(store)
+        if len(table) < rows:
+            print(f"{len(table):,} of {rows:,} rows are there: {found}", file=sys.stderr, flush=True)
+            return None
+        return written / (2 * rows * ROW)
 
 
 def writes(options: Options) -> list[Line]:

@@ -95,6 +95,8 @@ void Memory::create(const std::string& name, const NewStore& fresh) {
   if (tiered_) {
     std::strncpy(tier_header_->folder, fresh.disk.c_str(), kFolderBytes - 1);
     tier_header_->capacity.store(fresh.disk_capacity);
+    tier_header_->write_budget.store(fresh.write_budget);
+    tier_header_->made_ns = os::now_ns();
     tier_header_->epoch = fresh.disk_epoch;
     // Not the numbers of the epoch before: a process may still have those files open, by their names.
     tier_header_->next_file = static_cast<u32>(fresh.disk_epoch << 16);

@@ -18,7 +18,8 @@ struct NewStore {  // what only the one who makes a store decides
   u64 seed;
   std::string disk;  // with a disk tier: the folder of its files, an absolute path; else empty
   u64 disk_capacity = 0;
-  u64 disk_epoch = 0;  // of the folder, and its uuid
+  u64 write_budget = 0;  // bytes a day; 0: no limit
+  u64 disk_epoch = 0;    // of the folder, and its uuid
   std::array<u8, 16> disk_uuid{};
   std::function<void(Arena&)> fill;  // called before others can see the store
 };

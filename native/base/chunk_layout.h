@@ -112,18 +112,24 @@ struct ChunkTier {
              // 0: there is none
   u32 pad;
   // The copy on disk. A process claims the body, writes it to a segment of its own without a lock, and then sets all of this
-  // in one hold, `stored_pages` last. A chunk that is claimed is not freed.
+  // in one hold, `stored_pages` last. A chunk that is claimed is not freed. A copy moves to another segment in the same way,
+  // but while nobody reads the chunk, as a body leaves memory: who reads has seen the old place.
   Shared<u32> claim;         // [heap] truth: lock_owner_word() of the process that writes a copy; 0: nobody does
   Shared<u32> stored_pages;  // [heap] truth: pages of the record on disk, its head included; 0: there is no copy
-  u32 segment, page;         // [heap] where the body lies on disk
-  u64 stored_bytes;          // [heap] of it there
-  u32 codec;                 // [heap] how it is packed there: BodyCodec
-  u32 crcs_offset;           // [once] CRC-32C of each page of the body on disk, from the start of the head [heap]
+  Shared<u64> place;  // [heap; once there is a copy, also the locks of all attached tables] truth: where the body lies
+                      // on disk, as stored_place(). One word, so that a kill leaves one place or the other
+  u64 stored_bytes;   // [heap] of it there
+  u32 codec;          // [heap] how it is packed there: BodyCodec
+  u32 crcs_offset;    // [once] CRC-32C of each page of the body on disk, from the start of the head [heap]
   u32 parts_offset;  // [once] of the PackParts by which it is packed, from the start of the head. Behind them a u32 for each
                      // block: where it ends in the packed body [heap]
   u32 parts;         // [once] how many; 0: never packed
 };
 enum class BodyCodec : u32 { kRaw = 0, kZstd = 1 };
+// Of ChunkTier::place: the number of the segment's entry in the TierHeader, and the body's first page in its file.
+constexpr u64 stored_place(u32 segment, u32 page) { return u64{page} << 32 | segment; }
+constexpr u32 place_segment(u64 place) { return static_cast<u32>(place); }
+constexpr u32 place_page(u64 place) { return static_cast<u32>(place >> 32); }
 
 // What lies together in a body: the records, one wide column, the heap of variable-length values, whose rows are of one byte.
 // A body is packed in blocks of `block_rows` rows of a part: tier/packing.h.

@@ -29,7 +29,7 @@ struct Offset {
 };
 
 constexpr u64 kMagic = 0x45524f5453494401;  // "\1DISTORE"
-constexpr u32 kLayoutVersion = 17;
+constexpr u32 kLayoutVersion = 18;
 constexpr u64 kPageBytes = 4096;
 constexpr u64 kSliceBytes = 2u << 20;
 constexpr u64 kPagesPerSlice = kSliceBytes / kPageBytes;
@@ -225,7 +225,8 @@ struct HeapHeader {
   u64 next_stream;
   u64 next_uid;             // the last uid given to a chunk
   Shared<u32> table_count;  // table headers ever committed
-  u32 pad0;
+  Shared<u32>
+      spare_slices;  // at most so many free slices go back to the machine: tables set aside so much less. A hint
   // derived
   Shared<u32> segment_count;  // read freely by sweeps: it only grows, and only once the new segment is ready
   u32 free_head;              // free descriptors, linked by hash_next
@@ -400,9 +401,12 @@ struct SegmentEntry {
   Shared<u32> owner;  // [heap] lock_owner_word() of the process that fills it
   Shared<u64> bytes;  // [heap] of its file; truth
   u32 file;           // [heap] number of its file, never used for another one; truth
-  Shared<u32> dirty;  // [any] of a log: 1: records in it were marked as deleted, and that may not be on disk yet
-  u64 incarnation;    // [heap] of this use of the file; truth
-  Shared<u64> live;   // [heap] derived: of its records, those whose chunk or object exists
+  union {
+    Shared<u32> dirty;   // [any] of a log: 1: records in it were marked as deleted, and that may not be on disk yet
+    Shared<u32> filled;  // [heap] of a segment: pages of the records that were ever committed in this use of it. A hint
+  };
+  u64 incarnation;   // [heap] of this use of the file; truth
+  Shared<u64> live;  // [heap] derived: of its records, those whose chunk or object exists
 };
 static_assert(sizeof(SegmentEntry) == 40);
 
@@ -422,7 +426,8 @@ struct TierHeader {
   Shared<u64> clean_bytes;  // [heap] derived: of bodies in memory that have a copy on disk
   u32 segment_high;         // [heap] entries ever used
   u32 hand, drop_hand;      // [heap] where the next search for bodies to write, and to drop, begins; any value will do
-  u32 pad;
+  Shared<u32> mover;        // [heap] lock_owner_word() of the process that copies bodies forward; 0: nobody does
+  Shared<u64> empty_bytes;  // [heap] derived: of file_bytes, those of empty segments
   Shared<u64> sync_every_ms;  // [any] how old the durable copy of tables may become; 0: there are no durable tables
   Shared<u64> next_record;    // [any] truth: the number of the last record of an object log
   Shared<u64> written_bytes;  // [any] from here on counts for stats
@@ -433,6 +438,12 @@ struct TierHeader {
   Shared<u64> loaded_batches;
   Shared<u64> loaded_ahead;
   Shared<u64> stalled_ns;
+  Shared<u64> moved_bytes;  // of written_bytes, records that were copied forward
+  Shared<u64> moved_bodies;
+  Shared<u64> drawn_cold;    // items of drawn batches that were read from disk
+  Shared<u64> write_budget;  // [any] bytes a day that may be written; 0: any number
+  Shared<u64> paid_ns;       // [any] up to when what was written is paid for (tier/write_budget.h)
+  u64 made_ns;               // [once] when the store was, by the clock of os::now_ns()
   SegmentEntry segment[kMaxSegments];
 };
 inline std::string folder_of(const TierHeader& tier) {  // also a damaged one

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstring>
 
 #include "arena/clients.h"
@@ -96,6 +97,10 @@ nb::object disk_stats(const Arena& arena) {
   all["raw"] = tier.raw_bytes.load();
   all["clean"] = tier.clean_bytes.load();
   all["written"] = tier.written_bytes.load();
+  all["drawn_cold"] = tier.drawn_cold.load();
+  all["write_budget"] = tier.write_budget.load();
+  all["seconds"] = static_cast<double>(os::now_ns() - std::min(os::now_ns(), tier.made_ns)) / 1e9;
+  all["moved"] = tier.moved_bytes.load();
   all["written_chunks"] = tier.written_bodies.load();
   all["dropped_chunks"] = tier.dropped_bodies.load();
   all["read"] = tier.read_bytes.load();
@@ -161,10 +166,11 @@ nb::dict stats(const ArenaPointer& arena) {
 }
 
 nb::object open(const std::string& name, Arena::Mode mode, u64 budget, u64 seed, Deadline deadline,
-                const std::string& disk, u64 disk_capacity) {
+                const std::string& disk, u64 disk_capacity, u64 write_budget) {
   NewStore fresh(budget, seed);
   fresh.disk = disk;
   fresh.disk_capacity = disk_capacity;
+  fresh.write_budget = write_budget;
 #ifdef DI_FAULTS
   if (const char* const folder = std::getenv("DI_STORE_TEST_DISK"); folder != nullptr && disk.empty()) {
     fresh.disk = std::string(folder) + "/" + name;
@@ -371,6 +377,13 @@ void bind_disk(nb::class_<Arena>& type) {
             if (a->tier() != nullptr) a->tier()->resize(capacity, deadline);
           },
           nb::sig("def resize_disk(self, capacity: int, timeout: float, /) -> None"))
+      .def(
+          "set_write_budget",
+          [](const ArenaPointer& a, u64 bytes_a_day) {
+            a->enter();
+            if (a->tier() != nullptr) a->tier()->set_write_budget(bytes_a_day);
+          },
+          nb::sig("def set_write_budget(self, bytes_a_day: int, /) -> None"))
       .def("write_to_disk", &write_to_disk, nb::sig("def write_to_disk(self, timeout: float, /) -> int"));
 }
 
@@ -390,9 +403,9 @@ void bind_arena(nb::module_& module) {
   nb::class_<Arena> type(module, "Arena", nb::is_weak_referenceable());
   nb::class_<Wait>(module, "Wait").def(nb::init<ArenaPointer>()).def("end", [](Wait& wait) { wait.record.end(); });
   type.def_static("open", &open, nb::arg("name"), nb::arg("mode"), nb::arg("budget"), nb::arg("seed"),
-                  nb::arg("timeout"), nb::arg("disk") = "", nb::arg("disk_capacity") = 0,
+                  nb::arg("timeout"), nb::arg("disk") = "", nb::arg("disk_capacity") = 0, nb::arg("write_budget") = 0,
                   nb::sig("def open(name: str, mode: Mode, budget: int, seed: int, timeout: float, disk: str = '', "
-                          "disk_capacity: int = 0) -> Arena"));
+                          "disk_capacity: int = 0, write_budget: int = 0) -> Arena"));
   bind_facts(type);
   bind_care(type);
   bind_disk(type);

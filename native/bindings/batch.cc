@@ -291,6 +291,10 @@ ColdGather& BatchMaker::cold(Gather& gather, Assembly* batch) const {
   Tier* const tier = table_->arena().tier();
   if (tier == nullptr) throw Error(Code::kCorruptData, "damaged store: a chunk without a body");
   batch->cold = std::make_unique<ColdGather>(gather, tier->reader(), plan_, batch->spans, batch->wanted);
+  if (!batch->with_live) {  // drawn, and not looked at by keys
+    const auto count = std::count(batch->cold->open().begin(), batch->cold->open().end(), true);
+    table_->arena().tier_header().drawn_cold.fetch_add(static_cast<u64>(count) / group_, std::memory_order_relaxed);
+  }
   return *batch->cold;
 }
 

@@ -229,8 +229,14 @@ void Budget::set_claims(u32 index, u64 reserve_bytes, u64 reserve_open, u64 held
   if (after < before) announce_room();
 }
 
+void note_spare(Memory& memory, u64 bytes) {
+  Shared<u32>& spare = memory.heap_header().spare_slices;
+  spare.store(static_cast<u32>(std::min<u64>(spare.load() + bytes / kSliceBytes, ~u32{0})));
+}
+
 void Budget::end_claims(u32 index) {
   TableHeader& table = memory_.table(index);
+  note_spare(memory_, table.reserve_bytes.load());
   Shared<u64>& charge = memory_.heap_header().table_charge;
   charge.store(charge - claim_of(table));
   table.generation.fetch_add(1);

@@ -87,6 +87,9 @@ class Budget {
   Memory& memory_;
 };
 
+// So many bytes less are set aside for good: pages of as many may go back to the machine (maintenance/chores).
+void note_spare(Memory& memory, u64 bytes);
+
 // Bytes that the files must be able to take, for what tables have set aside beside `spendable` bytes of memory.
 u64 least_disk(const Budget& budget, u64 capacity_now, u64 spendable);
 

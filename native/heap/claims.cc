@@ -44,8 +44,9 @@ bool TableClaims::reserve(u32 index, const Reserve& reserve, Deadline deadline, 
 void TableClaims::settle_reserve(u32 index, Deadline deadline) {
   HeapCore::Guard guard(heap_, deadline);
   const TableHeader& table = heap_.memory.table(index);
-  if (table.reserve_wanted < table.reserve_bytes)
-    heap_.budget.set_claims(index, table.reserve_wanted, table.reserve_open, table.held_bytes);
+  if (table.reserve_wanted >= table.reserve_bytes) return;
+  note_spare(heap_.memory, table.reserve_bytes - table.reserve_wanted);
+  heap_.budget.set_claims(index, table.reserve_wanted, table.reserve_open, table.held_bytes);
 }
 
 bool TableClaims::raise_reserve(u32 index, u64 bytes, Deadline deadline) {

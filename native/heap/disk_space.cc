@@ -20,16 +20,23 @@ SegmentEntry& DiskSpace::entry(u32 number) const {
 
 u32 DiskSpace::high() const { return std::min(memory_.tier_header().segment_high, kMaxSegments); }
 
-bool DiskSpace::is_unneeded(const SegmentEntry& of) const {
-  if (of.live.load() != 0) return false;
+bool DiskSpace::is_filled(const SegmentEntry& of) const {
   return is(of, SegmentUse::kSealed) || (is(of, SegmentUse::kOpen) && owner_gone(client_, of.owner.load()));
 }
 
 void DiskSpace::settle(SegmentEntry& of) {
-  if (is_unneeded(of)) become(of, of.bytes.load() == 0 ? SegmentUse::kAbsent : SegmentUse::kEmpty);
+  if (of.live.load() != 0 || !is_filled(of)) return;
+  become(of, of.bytes.load() == 0 ? SegmentUse::kAbsent : SegmentUse::kEmpty);
+  add_bytes(memory_.tier_header().empty_bytes, of.bytes.load());
 }
 
-bool DiskSpace::take(u64 bytes, Taken* taken, std::string* why) {
+u64 DiskSpace::room() const {
+  const TierHeader& tier = memory_.tier_header();
+  const u64 needed = tier.file_bytes.load() - std::min(tier.file_bytes.load(), tier.empty_bytes.load());
+  return tier.capacity.load() - std::min(tier.capacity.load(), needed);
+}
+
+DiskSpace::Take DiskSpace::take(u64 bytes, u64 keep, Taken* taken, std::string* why) {
   TierHeader& tier = memory_.tier_header();
   u32 unused = high();
   for (u32 number = 0; number < high(); ++number) {
@@ -42,26 +49,50 @@ bool DiskSpace::take(u64 bytes, Taken* taken, std::string* why) {
     }
   }
   const bool again = unused < high() && is(tier.segment[unused], SegmentUse::kEmpty);
-  if (!again && (tier.file_bytes.load() + bytes > tier.capacity.load() || unused == kMaxSegments)) {
+  if (room() < bytes + keep || unused == kMaxSegments) {
     *why = "the disk tier has " + std::to_string(tier.file_bytes.load() >> 20) +
            " MiB of disk_capacity=" + std::to_string(tier.capacity.load()) + " in use, " +
            std::to_string(tier.live_bytes.load() >> 20) + " MiB of them for items that are there";
-    return false;
+    return Take::kFull;
   }
+  if (!again && tier.file_bytes.load() + bytes > tier.capacity.load()) return Take::kInTheWay;
   SegmentEntry& at = tier.segment[unused];
   at.owner.store(lock_owner_word(client_));
   at.incarnation = ++tier.next_incarnation;
-  if (!again) {
+  if (again) {
+    subtract_bytes(tier.empty_bytes, bytes);
+  } else {
     at.file = ++tier.next_file;
     at.bytes.store(bytes);
     add_bytes(tier.file_bytes, bytes);
   }
   at.live.store(0);
+  at.filled.store(0);
   become(at, SegmentUse::kOpen);
   tier.segment_high = std::max(high(), unused + 1);
   *taken = {unused, at.file, at.incarnation, again};
-  return true;
+  return Take::kDone;
 }
+
+u32 DiskSpace::rename(u32 number) { return entry(number).file = ++memory_.tier_header().next_file; }
+
+std::vector<DiskSpace::Sparse> DiskSpace::sparse(double share) const {
+  std::vector<Sparse> found;
+  const auto dense = [](const Sparse& each) {
+    return static_cast<double>(each.live) / static_cast<double>(each.filled);
+  };
+  for (u32 number = 0; number < high(); ++number) {
+    const SegmentEntry& at = memory_.tier_header().segment[number];
+    // Of what was written, not of the file: what did not fit at its end would not fit elsewhere. A kill may leave some uncounted.
+    const Sparse each{number, at.incarnation, at.live.load(),
+                      std::max(u64{at.filled.load()} * kPageBytes, at.live.load())};
+    if (each.live != 0 && is_filled(at) && dense(each) <= share) found.push_back(each);
+  }
+  std::sort(found.begin(), found.end(), [&](const Sparse& a, const Sparse& b) { return dense(a) < dense(b); });
+  return found;
+}
+
+bool DiskSpace::is_use(u32 number, u64 incarnation) const { return entry(number).incarnation == incarnation; }
 
 void DiskSpace::seal(u32 number) {
   SegmentEntry& at = entry(number);
@@ -73,6 +104,12 @@ void DiskSpace::add(u32 number, u64 bytes, u64 raw_bytes) {
   add_bytes(entry(number).live, bytes);
   add_bytes(memory_.tier_header().live_bytes, bytes);
   add_bytes(memory_.tier_header().raw_bytes, raw_bytes);
+}
+
+void DiskSpace::add_fresh(u32 number, u64 bytes, u64 raw_bytes) {
+  add(number, bytes, raw_bytes);
+  Shared<u32>& filled = entry(number).filled;
+  filled.store(filled.load() + static_cast<u32>(bytes / kPageBytes));
 }
 
 void DiskSpace::remove(u32 number, u64 bytes, u64 raw_bytes) {
@@ -91,6 +128,7 @@ bool DiskSpace::take_spare(u32* file, u32 keep) {
     if (!is(at, SegmentUse::kEmpty) || ++empty <= keep) continue;
     *file = at.file;
     subtract_bytes(tier.file_bytes, at.bytes.load());
+    subtract_bytes(tier.empty_bytes, at.bytes.load());
     at.bytes.store(0);
     become(at, SegmentUse::kAbsent);
     return true;
@@ -177,12 +215,15 @@ void DiskSpace::begin_recount() {
   tier.clean_bytes.store(0);
   tier.live_bytes.store(0);
   tier.raw_bytes.store(0);
-  u64 files = 0;
+  u64 files = 0, empty = 0;
   for (u32 number = 0; number < high(); ++number) {
-    tier.segment[number].live.store(0);
-    files += tier.segment[number].bytes.load();
+    SegmentEntry& at = tier.segment[number];
+    at.live.store(0);
+    files += at.bytes.load();
+    if (is(at, SegmentUse::kEmpty)) empty += at.bytes.load();
   }
   tier.file_bytes.store(files);
+  tier.empty_bytes.store(empty);
 }
 
 void DiskSpace::end_recount() {

@@ -30,23 +30,36 @@ class DiskSpace {
   explicit DiskSpace(Client& client) : client_(client), memory_(client.memory) {}
 
   // A segment for this process to fill, of `bytes`: one whose file is to be used again, or a new one. Its bytes count from now
-  // on, so that several processes together stay below disk_capacity=. False: the files would take more (*why), and no segment
-  // of this size is empty. Killed: its owner is gone, so it counts as sealed; its file may not be there yet.
+  // on, so that several processes together stay below disk_capacity=, and leave room for `keep` bytes more. Killed: its owner
+  // is gone, so it counts as sealed; its file may not be there yet.
   struct Taken {
     u32 number = 0;
     u32 file = 0;
     u64 incarnation = 0;
     bool has_file = false;  // to be used again
   };
-  bool take(u64 bytes, Taken* taken, std::string* why);
-  void seal(u32 number);  // filled; also when its file could not be made: it is made when the segment is used again
+  // kFull: the files would take more (*why). kInTheWay: they would not, if empty ones of other sizes were removed.
+  enum class Take { kDone, kFull, kInTheWay };
+  Take take(u64 bytes, u64 keep, Taken* taken, std::string* why);
+  u32 rename(u32 number);  // a new number for the file of this process's segment, as it is to be another file
+  void seal(u32 number);   // filled; also when its file could not be made: it is made when the segment is used again
   // A record more or less, of so many bytes, and of a body that has so many in memory. An unneeded segment becomes empty.
   void add(u32 number, u64 bytes, u64 raw_bytes);
+  void add_fresh(u32 number, u64 bytes, u64 raw_bytes);  // a record that has just been written
   void remove(u32 number, u64 bytes, u64 raw_bytes);
   static constexpr u32 kMostEmpty = 4;  // segments kept to be used again
   // Of empty segments more than `keep`: one whose file is to be removed now, by its number. False: there is none. Killed after
   // it: the file stays until a store opens the folder again.
   bool take_spare(u32* file, u32 keep = kMostEmpty);
+  // Bytes that further files may take, and those of empty ones. Read freely: an old answer.
+  u64 room() const;
+  // Segments that nobody fills, of whose records' bytes some are needed, but at most `share`; the least needed first.
+  struct Sparse {
+    u32 number = 0;
+    u64 incarnation = 0, live = 0, filled = 0;
+  };
+  std::vector<Sparse> sparse(double share) const;
+  bool is_use(u32 number, u64 incarnation) const;  // whether the segment still is what it was then
   // Files of durable objects (object_log.h). Each is filled by one process, never used again, and removed when no object needs
   // it. They count as segments do.
   struct Log {
@@ -66,8 +79,8 @@ class DiskSpace {
 
  private:
   SegmentEntry& entry(u32 number) const;
-  u32 high() const;  // entries ever used
-  bool is_unneeded(const SegmentEntry& of) const;
+  u32 high() const;                              // entries ever used
+  bool is_filled(const SegmentEntry& of) const;  // and by nobody any more
   void settle(SegmentEntry& of);
 
   Client& client_;

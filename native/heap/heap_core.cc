@@ -155,7 +155,7 @@ void HeapCore::forget_copy(u32 chunk) {
   const u64 bytes = u64{tier->stored_pages.load()} * kPageBytes;
   tier->stored_pages.store(0);
   note_body(chunk);
-  disk.remove(tier->segment, bytes, tier->body_bytes);
+  disk.remove(place_segment(tier->place.load()), bytes, tier->body_bytes);
 }
 
 // The flag comes last: until then the object counts as not durable, or with a log that has its record too.

@@ -29,9 +29,10 @@ class RoomMaker {
   virtual ~RoomMaker() = default;
   // Takes shared locks: the caller holds none. False: it got nothing, and *why says what stops it.
   virtual bool make_room(u64 bytes, Deadline deadline, std::string* why) = 0;
-  // Whether a call of this process has failed since this was last asked, for no other reason than that readers keep all
-  // bodies in memory: then no room comes of evicting items.
-  virtual bool was_kept_by_readers() = 0;
+  // Whether a call of this process has failed since this was last asked, for no other reason than one of these: then whoever
+  // needs room waits, and evicts no items. Readers keep all bodies in memory; what may be written is used up for now.
+  enum class Kept { kNot, kByReaders, kByBudget };
+  virtual Kept take_kept() = 0;
 };
 
 class HeapCore {

@@ -17,6 +17,7 @@ class PageReclaim {
   };
   // Uncharges and punches up to one slice of pages that nobody uses; how many bytes, 0: there are none below the cursor.
   u64 some(Cursor* cursor);
+  u64 from_free(Cursor* cursor);   // only of free slices
   u64 from_holes(Cursor* cursor);  // only pages between blocks in use, and behind the end of runs
 
   // The pages that a free slice brings along beyond the block that was chosen in it; bytes got. Choose again afterwards.
@@ -33,7 +34,6 @@ class PageReclaim {
   void settle_filled(u64 slice, bool give_back);
 
  private:
-  u64 from_free(Cursor* cursor);
   u64 punch_pages(u64 slice, const u64* mask);
   u64 uncharge_gone(u64 slice, u64 first, u64 count);
   u64 punch_unused(u64 slice);

@@ -111,12 +111,13 @@ void HeapRecovery::relink_bodies() {
     const bool sound =
         body <= heap_.descriptor_count() && body != 0 && in_state(body - 1, ObjectKind::kBody, ObjectState::kSealed);
     if (!sound || !linked.insert(body - 1).second) tier.body.store(0);  // damaged, if it is not 0 already
-    if (tier.segment >= kMaxSegments) tier.stored_pages.store(0);       // likewise
+    const u32 segment = place_segment(tier.place.load());
+    if (segment >= kMaxSegments) tier.stored_pages.store(0);  // likewise
     heap_.note_body(index);
     if (tier.stored_pages.load() != 0 && tier.body.load() != 0)
       add_bytes(heap_.memory.tier_header().clean_bytes, tier.body_bytes);
     if (tier.stored_pages.load() != 0)
-      heap_.disk.add(tier.segment, u64{tier.stored_pages.load()} * kPageBytes, tier.body_bytes);
+      heap_.disk.add(segment, u64{tier.stored_pages.load()} * kPageBytes, tier.body_bytes);
   }
   heap_.disk.end_recount();
   for (u32 index = 0; index < heap_.descriptor_count(); ++index)

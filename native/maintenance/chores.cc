@@ -34,11 +34,14 @@ void settle_slice(Arena& arena, u64 offset, bool give_back) {
   settle_slices(arena);
 }
 
+u64 ahead_bytes(const HeapHeader& heap) {
+  return std::min({kAheadMost, heap.budget.load() / 16, heap.object_bytes + heap.chunk_bytes});
+}
+
 // Keeps as much memory committed ahead as the store uses, at most 64 MiB and a sixteenth of the budget.
 bool commit_ahead(Arena& arena) {
   const HeapHeader& heap = arena.heap_header();
-  const u64 budget = heap.budget.load(), used = heap.object_bytes + heap.chunk_bytes;
-  const u64 target = std::min({kAheadMost, budget / 16, used});
+  const u64 target = ahead_bytes(heap);
   if (heap.free_bytes.load() + kSliceBytes > target) return false;
   if (os::memory_headroom() < 4 * kSliceBytes) return false;
   u64 offset = 0;
@@ -52,6 +55,20 @@ bool commit_ahead(Arena& arena) {
   DI_FAULT("chores.committed");
   settle_slice(arena, offset, !done);  // if the machine refused, its pages must not stay charged
   return done;
+}
+
+// A slice of memory that nobody uses goes back to the machine, after tables were made smaller or dropped. Some stays, so that
+// what is committed ahead does not go and come. Without such an event all stays: whoever fills it again finds it there.
+bool give_back(Arena& arena) {
+  HeapHeader& heap = arena.heap_header();
+  if (heap.spare_slices.load() == 0) return false;
+  Heap::Guard guard(arena.heap(), Deadline::after(kPatienceSeconds));
+  const u32 spare = heap.spare_slices.load();
+  PageReclaim::Cursor cursor;
+  // mutant: pages-of-smaller-tables-stay
+  const u64 bytes = heap.free_bytes.load() <= 2 * ahead_bytes(heap) ? 0 : arena.heap().reclaim.from_free(&cursor);
+  heap.spare_slices.store(bytes == 0 || spare == 0 ? 0 : spare - 1);
+  return bytes != 0;
 }
 
 // Finds a slice in use whose pages are all present and that was not tried yet, and notes this process as its filler.
@@ -102,7 +119,7 @@ bool chore(const std::shared_ptr<Arena>& arena) {
   }
   settle_slices(*arena);
   if (arena->tier() != nullptr && arena->tier()->chore(Deadline::after(kPatienceSeconds))) return true;
-  return commit_ahead(*arena) || collapse_one(*arena);
+  return give_back(*arena) || commit_ahead(*arena) || collapse_one(*arena);
 }
 
 }  // namespace di

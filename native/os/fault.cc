@@ -77,7 +77,9 @@ void fault(const char* point) {
   remember(point);
   const Armed* armed = due(point);
   if (armed == nullptr || armed->action == Action::kRefuse) return;
-  kill(getpid(), armed->action == Action::kKill ? SIGKILL : SIGSTOP);
+  if (armed->action == Action::kKill) kill(getpid(), SIGKILL);
+  // To this thread: else another one may take the signal, and this one goes on until that runs.
+  if (armed->action == Action::kStop) raise(SIGSTOP);
 }
 
 int fault_errno(const char* point) {

@@ -109,10 +109,11 @@ bool RowRoom::make_room(u32 short_table, u64 bytes, Deadline deadline, Blocked* 
     return false;
   }
   RoomMaker* const bodies = state_.arena->heap().room_maker;
-  // mutant: items-go-though-readers-keep-their-bodies
-  if (bodies != nullptr && bodies->was_kept_by_readers()) {
+  if (const RoomMaker::Kept kept = bodies == nullptr ? RoomMaker::Kept::kNot : bodies->take_kept();
+      kept != RoomMaker::Kept::kNot) {
     blocked->why = Blocked::Why::kStoreRoom;
-    blocked->text += "; batches are being copied from all rows that are in memory";
+    if (kept == RoomMaker::Kept::kByReaders)
+      blocked->text += "; batches are being copied from all rows that are in memory";
     return false;
   }
   const std::vector<TableSink>& tables = state_.plan.tables;

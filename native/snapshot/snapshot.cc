@@ -273,9 +273,10 @@ void Snapshot::find_copies(Deadline deadline) {
   for (ChunkImage& chunk : chunks_) {
     if (chunk.entry == kNone || chunk.closed == 0) continue;
     const ChunkTier& tier = *heap_.chunk_memory.tier(chunk.chunk);
-    if (tier.stored_pages.load() == 0 || tier.segment >= kMaxSegments) continue;
-    chunk.file = header.segment[tier.segment].file;
-    chunk.page = tier.page;
+    const u64 place = tier.place.load();
+    if (tier.stored_pages.load() == 0 || place_segment(place) >= kMaxSegments) continue;
+    chunk.file = header.segment[place_segment(place)].file;
+    chunk.page = place_page(place);
     chunk.stored_bytes = tier.stored_bytes;
     chunk.codec = tier.codec;
   }

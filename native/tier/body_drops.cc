@@ -1,7 +1,8 @@
 #include "tier/body_drops.h"
 
 #include <algorithm>
-#include <memory>
+
+#include "tier/table_locks.h"
 
 namespace di {
 namespace {
@@ -10,45 +11,6 @@ constexpr u64 kPatienceNs = 50'000'000;  // for the locks of some tables
 constexpr u64 kMomentNs = 500'000;
 constexpr u64 kReadersNs = 300'000'000;  // for readers, as long as none lets go
 constexpr u64 kAgainNs = 5'000'000'000;  // after which they are waited for again
-
-// The tables that still hold the chunk, by index. An old answer is harmless: it is asked again under their locks.
-std::vector<u32> tables_of(const Heap& heap, u32 chunk) {
-  std::vector<u32> tables;
-  for (const Attachment& at : heap.chunk_memory.attachments(chunk))
-    if (at.attached.load() != 0 && at.table < heap.memory.table_count() &&
-        heap.memory.table(at.table).generation.load() == at.table_generation)
-      tables.push_back(at.table);
-  std::sort(tables.begin(), tables.end());
-  return tables;
-}
-
-// The locks of tables, in their order. What a dead owner left is for the table's next user: nothing here changes a table.
-class TableLocks {
- public:
-  TableLocks(Heap& heap, const std::vector<u32>& tables, Deadline deadline) DI_UNCHECKED {
-    try {
-      for (const u32 table : tables) {
-        locks_.push_back(std::make_unique<SharedLock>(heap.client, heap.memory.table(table).lock,
-                                                      "table '" + std::string(heap.memory.table(table).name) + "'"));
-        locks_.back()->acquire(deadline);
-        ++held_;
-      }
-    } catch (...) {
-      release();
-      throw;
-    }
-  }
-  ~TableLocks() { release(); }
-  TableLocks(const TableLocks&) = delete;
-  TableLocks& operator=(const TableLocks&) = delete;
-
- private:
-  void release() DI_UNCHECKED {  // a list of locks: the analysis sees single ones only
-    while (held_ > 0) locks_[--held_]->release();
-  }
-  std::vector<std::unique_ptr<SharedLock>> locks_;
-  std::size_t held_ = 0;
-};
 
 }  // namespace
 
@@ -61,13 +23,8 @@ BodyDrops::Keeps BodyDrops::what_keeps(u32 chunk) const {
   if (!heap_.chunk_memory.has_attachments(chunk)) return Keeps::kMore;
   const ChunkTier& tier = *heap_.chunk_memory.tier(chunk);
   if (tier.body.load() == 0 || tier.stored_pages.load() == 0) return Keeps::kMore;
-  const std::span<Attachment> all = heap_.chunk_memory.attachments(chunk);
-  for (u32 i = 0; i < all.size(); ++i)
-    // mutant: bodies-dropped-under-readers
-    if (all[i].attached.load() != 0 &&
-        readers_of(heap_.chunk_memory.uses_at(chunk, i).load(std::memory_order_acquire)) != 0)
-      return Keeps::kReaders;
-  return Keeps::kNothing;
+  // mutant: bodies-dropped-under-readers
+  return is_read(heap_, chunk) ? Keeps::kReaders : Keeps::kNothing;
 }
 
 u64 BodyDrops::drop_of(const std::vector<u32>& tables, std::vector<u32> chunks, u64 bytes, Deadline deadline) {

@@ -61,11 +61,13 @@ BodyReader::Stored BodyReader::find(u32 chunk) const {
   const std::span<u8> head = heap_.chunk_memory.head_bytes(chunk);
   const u64 bytes = tier.stored_bytes, pages = pages_of(bytes), crcs = tier.crcs_offset;
   const u32 codec = tier.codec;
-  if (tier.stored_pages.load() == 0 || codec > static_cast<u32>(BodyCodec::kZstd) || tier.segment >= kMaxSegments ||
-      crcs % sizeof(u32) != 0 || crcs > head.size() || pages > (head.size() - crcs) / sizeof(u32))
+  const u64 place = tier.place.load();
+  if (tier.stored_pages.load() == 0 || codec > static_cast<u32>(BodyCodec::kZstd) ||
+      place_segment(place) >= kMaxSegments || crcs % sizeof(u32) != 0 || crcs > head.size() ||
+      pages > (head.size() - crcs) / sizeof(u32))
     throw Error(Code::kCorruptData, "damaged store: a chunk without a body");
-  Stored found{heap_.memory.tier_header().segment[tier.segment].file,
-               tier.page,
+  Stored found{heap_.memory.tier_header().segment[place_segment(place)].file,
+               place_page(place),
                bytes,
                {reinterpret_cast<const u32*>(head.data() + crcs), pages},
                std::nullopt};

@@ -1,11 +1,9 @@
 #include "tier/body_writer.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <utility>
 
-#include "os/filesystem.h"
 #include "tier/body_packs.h"
 #include "tier/crc32c.h"
 
@@ -42,14 +40,6 @@ bool lacks_copy(const Heap& heap, u32 chunk) {
 }
 
 }  // namespace
-
-BodyWriter::~BodyWriter() {
-  if (number_ == kNone || heap_.client.is_foreign()) return;
-  try {
-    close_segment(Deadline::brief());
-  } catch (...) {  // its owner is gone soon, and then it counts as sealed
-  }
-}
 
 // Among so many chunks the ones that came last: they stay longest, and what goes soon need not be written at all.
 void BodyWriter::claim(Deadline deadline) {
@@ -88,69 +78,6 @@ void BodyWriter::claim(Deadline deadline) {
   DI_FAULT("tier.claimed");
 }
 
-bool BodyWriter::open_segment(u64 head_bytes, u64 body_bytes, Deadline deadline, std::string* why) {
-  close_segment(deadline);
-  const TierHeader& header = heap_.memory.tier_header();
-  const u64 bytes = std::max(segment_bytes(header.capacity.load()), segment_bytes_for(head_bytes, body_bytes));
-  DiskSpace::Taken taken;
-  for (u32 spare = 0;;) {
-    {
-      Heap::Guard guard(heap_, deadline);
-      if (heap_.disk.take(bytes, &taken, why)) break;
-      if (!heap_.disk.take_spare(&spare, 0)) return false;
-    }
-    // A file of another size. If it cannot be removed, there is a file too many.
-    os::remove_file(folder_of(header) + "/" + segment_name(spare));
-  }
-  why->clear();
-  number_ = taken.number;
-  DI_FAULT("tier.segment_taken");
-  SegmentOwner owner;
-  std::copy_n(header.uuid, owner.uuid.size(), owner.uuid.begin());
-  owner.epoch = header.epoch;
-  owner.incarnation = taken.incarnation;
-  owner.number = taken.file;
-  owner.writer = heap_.client.slot();
-  try {
-    make_file(owner, bytes, taken.has_file);
-  } catch (...) {
-    close_segment(deadline);
-    throw;
-  }
-  return true;
-}
-
-// A file that is to be used again may be missing: its last owner was killed, or failed, before it had made it.
-void BodyWriter::make_file(const SegmentOwner& owner, u64 bytes, bool again) {
-  const std::string folder = folder_of(heap_.memory.tier_header());
-  u64 blocks = 0;
-  const std::string path = folder + "/" + segment_name(owner.number);
-  again = again && os::blocks_of(path, &blocks) != ENOENT;
-  // A checkpoint has the file too: it keeps what lies in it, and the store takes a new one of that name.
-  // mutant: files-of-checkpoints-are-used-again
-  if (again && os::names_of(path) > 1) {
-    os::remove_file(path);
-    again = false;
-  }
-  segment_ = again ? SegmentWriter::recycle(folder, owner, bytes) : SegmentWriter::create(folder, owner, bytes);
-  segment_->lend_memory(std::move(memory_));
-}
-
-// Without its footer, should that fail, a segment is read record by record.
-void BodyWriter::close_segment(Deadline deadline) {
-  if (number_ == kNone) return;
-  try {
-    if (segment_) segment_->seal();
-  } catch (const Error&) {
-  }
-  DI_FAULT("tier.segment_sealed");
-  if (segment_) memory_ = segment_->return_memory();
-  segment_.reset();
-  Heap::Guard guard(heap_, deadline);
-  heap_.disk.seal(number_);
-  number_ = kNone;
-}
-
 std::span<const u8> BodyWriter::pack(Claimed* body) {
   const std::optional<BodyPacks> packs =
       packs_of(heap_.chunk_memory.head_bytes(body->chunk), *heap_.chunk_memory.tier(body->chunk));
@@ -172,7 +99,7 @@ std::span<const u8> BodyWriter::pack(Claimed* body) {
 }
 
 void BodyWriter::write(Claimed* body, std::span<const u8> stored) {
-  if (u8* const memory = segment_->body_memory(body->head.size(), stored.size())) {
+  if (u8* const memory = segment_.body_memory(body->head.size(), stored.size())) {
     std::memcpy(memory, stored.data(), stored.size());
     stored = {memory, stored.size()};
   }
@@ -185,11 +112,10 @@ void BodyWriter::write(Claimed* body, std::span<const u8> stored) {
   record.body = stored;
   record.raw_bytes = body->body.size();
   record.codec = static_cast<u8>(body->codec);
-  body->place = segment_->append(record);
-  body->segment = number_;
+  body->place = segment_.append(record);
+  body->segment = segment_.number();
   body->written = true;
   TierHeader& header = heap_.memory.tier_header();
-  header.written_bytes.fetch_add(u64{body->place.pages} * kPageBytes, std::memory_order_relaxed);
   header.written_bodies.fetch_add(1, std::memory_order_relaxed);
 }
 
@@ -203,14 +129,13 @@ u64 BodyWriter::commit_one(const Claimed& body) {
   if (body.written && crcs.size() >= body.crcs.size()) {
     std::copy(body.crcs.begin(), body.crcs.end(), crcs.begin());
     if (!body.ends.empty()) std::copy(body.ends.begin(), body.ends.end(), body.ends_to);
-    tier.segment = body.segment;
-    tier.page = body.place.page;
+    tier.place.store(stored_place(body.segment, body.place.page));
     tier.stored_bytes = body.stored_bytes;
     tier.codec = static_cast<u32>(body.codec);
     DI_FAULT("tier.before_commit");
     tier.stored_pages.store(body.place.pages);
     heap_.note_body(body.chunk);
-    heap_.disk.add(tier.segment, u64{body.place.pages} * kPageBytes, tier.body_bytes);
+    heap_.disk.add_fresh(body.segment, u64{body.place.pages} * kPageBytes, tier.body_bytes);
     add_bytes(heap_.memory.tier_header().clean_bytes, tier.body_bytes);
     bytes = body.body.size();
   }
@@ -261,9 +186,9 @@ u64 BodyWriter::write_some(Deadline deadline, std::string* why) {
   try {
     for (std::size_t written = 0; written < bodies_.size();) {
       const std::span<const u8> stored = pack(&bodies_[written]);
-      if (!segment_ || !segment_->has_room(bodies_[written].head.size(), stored.size())) {
+      if (!segment_.has_room(bodies_[written].head.size(), stored.size())) {
         bytes += commit(std::exchange(written, 0), deadline);
-        if (!open_segment(bodies_[0].head.size(), stored.size(), deadline, why)) break;
+        if (!segment_.open(bodies_[0].head.size(), stored.size(), deadline, why)) break;
       }
       write(&bodies_[written++], stored);
       DI_FAULT("tier.written");

@@ -8,18 +8,16 @@
 #pragma once
 
 #include <mutex>
-#include <optional>
 #include <vector>
 
 #include "heap/heap.h"
-#include "tier/segment_writer.h"
+#include "tier/own_segment.h"
 
 namespace di {
 
 class BodyWriter {
  public:
-  explicit BodyWriter(Heap& heap) : heap_(heap) {}
-  ~BodyWriter();
+  explicit BodyWriter(Heap& heap) : heap_(heap), segment_(heap, OwnSegment::For::kNewBodies) {}
   BodyWriter(const BodyWriter&) = delete;
   BodyWriter& operator=(const BodyWriter&) = delete;
 
@@ -45,14 +43,11 @@ class BodyWriter {
     bool written = false;
   };
   void claim(Deadline deadline);
-  bool open_segment(u64 head_bytes, u64 body_bytes, Deadline deadline, std::string* why);
-  void make_file(const SegmentOwner& owner, u64 bytes, bool again);
-  void close_segment(Deadline deadline);
   // Packs a body, where that is wanted and worth it. Returns what is to be stored, valid until the next call.
   std::span<const u8> pack(Claimed* body);
   void write(Claimed* body, std::span<const u8> stored);
   u64 commit(std::size_t count, Deadline deadline);  // the first ones; then they are no longer listed
-  u64 commit_one(const Claimed& body);
+  u64 commit_one(const Claimed& body) DI_REQUIRES(heap_.lock);
 
   Heap& heap_;
   std::mutex mutex_;                      // of this process
@@ -60,10 +55,8 @@ class BodyWriter {
   std::vector<u64> others_, waited_for_;  // uids of bodies that others had claimed: at the last look, when a wait began
   u64 waits_since_ns_ = 0;
   std::vector<u8> head_;  // the one that is being written, as it was when that began
-  std::optional<SegmentWriter> segment_;
+  OwnSegment segment_;
   std::vector<u8> packed_;
-  os::AlignedBuffer memory_;  // that bodies pass through, while no segment has it
-  u32 number_ = kNone;
 };
 
 }  // namespace di

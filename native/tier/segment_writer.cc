@@ -92,6 +92,7 @@ void SegmentWriter::make_room(u64 bytes) {
 
 void SegmentWriter::write(u64 page, u64 bytes) {
   if (const int number = file_.write(page * kPageBytes, memory_.data(), bytes)) fail("be written", number);
+  written_bytes_ += bytes;
 }
 
 u32 SegmentWriter::write_padded(u64 page, std::span<const u8> from) {

@@ -68,6 +68,7 @@ class SegmentWriter {
   const SegmentHeader& header() const { return header_; }
   bool is_sealed() const { return sealed_; }
   u64 used_bytes() const { return next_page_ * kPageBytes; }  // of header and records
+  u64 written_bytes() const { return written_bytes_; }        // to the file, by this writer
   const std::string& path() const { return path_; }
 
  private:
@@ -86,7 +87,7 @@ class SegmentWriter {
   os::DirectFile file_;
   os::AlignedBuffer memory_;
   std::vector<u8> footer_;
-  u64 next_page_ = 1;
+  u64 next_page_ = 1, written_bytes_ = 0;
   u32 records_ = 0;
   u32 pid_;
   bool sealed_ = false, failed_ = false, named_ = false;  // named_: the folder's entry is on disk

@@ -6,6 +6,7 @@ namespace di {
 namespace {
 
 constexpr u64 kAheadBytes = 32u << 20, kAheadShare = 8;  // of memory that is free, or clean, ahead of need
+constexpr u64 kFilesAhead = 3;                           // that have room on disk
 
 }  // namespace
 
@@ -19,18 +20,40 @@ TierFolder Tier::join(const Memory& memory, Deadline deadline) {
   return TierFolder::join(folder_of(header), uuid, header.epoch, deadline);
 }
 
+u64 Tier::write_some(Deadline deadline, std::string* why) {
+  for (;;) {
+    if (budget_.wait_ns() != 0) {
+      *why = budget_.text();
+      return 0;
+    }
+    std::string full;
+    const u64 bytes = writer_.write_some(deadline, &full);
+    if (bytes != 0 || full.empty()) return bytes;
+    const BodyMover::Result moved = mover_.move_some(deadline);
+    if (moved == BodyMover::Result::kMoved) continue;
+    if (moved == BodyMover::Result::kHeldUp && mover_.await(deadline)) continue;
+    *why = full;
+    return 0;
+  }
+}
+
 bool Tier::make_room(u64 bytes, Deadline deadline, std::string* why) {
   u64 got = 0;
   // Of tables that are drawn from most nothing goes until copies of others were written.
   for (bool last = false, writable = true, hot_too = false;; hot_too = true) {
     got += drops_.drop(bytes - got, hot_too, deadline);
     if (got >= bytes || last) {
-      if (got == 0 && writable && drops_.met_readers()) kept_.store(true, std::memory_order_relaxed);
+      // mutant: items-go-though-the-budget-comes-back
+      if (got == 0 && budget_.wait_ns() != 0)
+        kept_.store(Kept::kByBudget, std::memory_order_relaxed);
+      else if (got == 0 && writable && drops_.met_readers())
+        // mutant: items-go-though-readers-keep-their-bodies
+        kept_.store(Kept::kByReaders, std::memory_order_relaxed);
       return got != 0;
     }
     std::string stopped;
     try {
-      if (writer_.write_some(deadline, &stopped) != 0) continue;
+      if (write_some(deadline, &stopped) != 0) continue;
     } catch (const Error& error) {  // of a file: items go as if there were no disk, and who asks is told
       if (error.code() == Code::kTimeout) throw;
       stopped = error.what();
@@ -72,16 +95,29 @@ bool Tier::remove_file(Deadline deadline) {
   return true;
 }
 
+// Files have room for one or two more: the least needed ones are emptied now, so that whoever needs room finds some.
+bool Tier::move_ahead(Deadline deadline) {
+  const u64 usual = segment_bytes(heap_.memory.tier_header().capacity.load());
+  if (budget_.wait_ns() != 0) return false;
+  return heap_.disk.room() < kFilesAhead * usual && mover_.move_some(deadline) == BodyMover::Result::kMoved;
+}
+
 bool Tier::chore(Deadline deadline) {
   writer_.settle(deadline);
+  mover_.settle(deadline);
   if (remove_file(deadline)) return true;
+  try {
+    if (move_ahead(deadline)) return true;
+  } catch (const Error& error) {  // of a file, as below
+    if (error.code() == Code::kTimeout) throw;
+  }
   // Figures of others, read freely: an old one lets this run a little too early or too late.
   const u64 claimed = heap_.budget.claimed(), most = heap_.budget.spendable();
   const u64 free = most > claimed ? most - claimed : 0, clean = heap_.memory.tier_header().clean_bytes.load();
   if (free + clean >= std::max(kAheadBytes, most / kAheadShare)) return false;
   std::string why;
   try {
-    return writer_.write_some(deadline, &why) != 0;
+    return write_some(deadline, &why) != 0;
   } catch (const Error& error) {  // of a file: who needs room is told, and the next look may find it mended
     if (error.code() == Code::kTimeout) throw;
     return false;

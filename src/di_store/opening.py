@@ -12,7 +12,7 @@ from typing import Any
 from di_store import _core
 from di_store._core import Mode
 from di_store.base import config
-from di_store.base.disk import disk_folder
+from di_store.base.disk import budget_of_writes, disk_folder
 from di_store.base.errors import AccessDenied, StoreError, StoreNotFound, shown
 from di_store.base.sizes import budget_bytes, format_size, parse_size
 from di_store.runtime import waits
@@ -52,6 +52,7 @@ def open(
     disk: str | os.PathLike[str] | None = None,
     disk_capacity: int | str | None = None,
     staging: int | str | None = None,
+    write_budget: int | str | None = None,
 ) -> Store:
     """Open a store; create it if it does not exist.
 
@@ -68,6 +69,9 @@ def open(
         disk_capacity: bytes that its files may take, "100GiB", or a share of what is free there; None: half of that.
         staging: bytes of batches that the loaders of this handle hold ahead together, "1GiB"; each holds at least one.
             Only of a store with a disk tier. None: the least of 256 MiB and an eighth of its memory.
+        write_budget: bytes a day that rows may be written to disk, "100GB", to spare the drive; an hour's part of them
+            at once. When it is used up, inserts that need room wait, and no item is evicted for that. Checkpoints do
+            not wait. A store that exists keeps its own; `Store.resize` changes it. None: no limit.
 
     Raises:
         StoreNotFound: mode "r", and it does not exist. AccessDenied: it may exist, held by a process that this one may
@@ -75,6 +79,7 @@ def open(
         that name exists; or no file descriptor is left to look for it (ulimit -n).
     """
     folder, capacity = disk_folder(disk, disk_capacity)
+    writes = budget_of_writes(folder, write_budget)
     ahead = _staging_bytes(staging)
     if ahead is not None and mode == "r":
         raise ValueError('staging= is for loaders, and mode="r" has none: leave it out')
@@ -94,7 +99,7 @@ def open(
     own = secrets.randbits(63) if seed is None else seed
     try:
         seconds = LOCK_SECONDS if mode == "r" else waits.CALL_SECONDS
-        arena = _core.Arena.open(name, number, budget, own, seconds, folder, capacity)
+        arena = _core.Arena.open(name, number, budget, own, seconds, folder, capacity, writes)
     except StoreNotFound as error:
         raise _explained(error) from None
     if folder and arena.disk != folder:

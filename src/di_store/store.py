@@ -9,7 +9,7 @@ from typing import Any
 
 from di_store import _core
 from di_store.base import config
-from di_store.base.disk import new_capacity
+from di_store.base.disk import budget_of_writes, new_capacity
 from di_store.base.errors import ObjectNotFound, StoreFull, TableNotFound, Timeout, of_core
 from di_store.base.sizes import budget_bytes
 from di_store.objects import codec
@@ -89,12 +89,19 @@ class Store:
         # mutant: handles-forget-that-they-only-read
         return loaded, (Store, self.name, self._session.readonly)
 
-    def resize(self, memory: int | float | str | None = None, *, disk_capacity: int | str | None = None) -> None:
+    def resize(
+        self,
+        memory: int | float | str | None = None,
+        *,
+        disk_capacity: int | str | None = None,
+        write_budget: int | str | None = None,
+    ) -> None:
         """Change the limits of memory and disk while the store is in use.
 
         Args:
             memory: as `open`; a smaller one gives pages back. None: as it is.
             disk_capacity: as `open`, of a store with a disk tier. None: as it is.
+            write_budget: likewise. What was written before does not count any more.
 
         Raises:
             CapacityError: below what is in use or reserved, or beyond what the machine allows. StoreFull: the
@@ -102,12 +109,15 @@ class Store:
         """
         arena = self._session.writable()
         capacity = None if disk_capacity is None else new_capacity(arena.disk, disk_capacity)
-        if memory is None and capacity is None:
-            raise TypeError("resize() changes memory= or disk_capacity=: give one of them")
+        writes = budget_of_writes(arena.disk, write_budget)
+        if memory is None and capacity is None and write_budget is None:
+            raise TypeError("resize() changes memory= or disk_capacity= or write_budget=: give one of them")
         if memory is not None:
             arena.resize(budget_bytes(memory), waits.CALL_SECONDS)
         if capacity is not None:
             arena.resize_disk(capacity, waits.CALL_SECONDS)
+        if write_budget is not None:
+            arena.set_write_budget(writes)
 
     def stats(self) -> StoreStats:
         """Bytes, clients, waiters and tables as nested dicts. Takes no locks except those of `Table.stats`."""

@@ -10,8 +10,8 @@ TIER = [
     Mutant(
         "items-go-though-readers-keep-their-bodies",
         "disk",
-        "bodies != nullptr && bodies->was_kept_by_readers()",
-        "bodies != nullptr && bodies->was_kept_by_readers() && false",
+        "kept_.store(Kept::kByReaders, std::memory_order_relaxed);",
+        "kept_.store(Kept::kNot, std::memory_order_relaxed);",
         ("tests/test_disk_ahead.py::test_items_do_not_go_for_room_that_readers_keep",),
     ),
     Mutant(
@@ -46,11 +46,51 @@ TIER = [
     Mutant(
         "bodies-dropped-under-readers",
         "disk",
-        "readers_of(heap_.chunk_memory.uses_at(chunk, i).load(std::memory_order_acquire)) != 0)\n"
-        "      return Keeps::kReaders;\n",
-        "readers_of(heap_.chunk_memory.uses_at(chunk, i).load(std::memory_order_acquire)) == kNone)\n"
-        "      return Keeps::kReaders;\n",
+        "is_read(heap_, chunk) ? Keeps::kReaders : Keeps::kNothing",
+        "is_read(heap_, chunk) && false ? Keeps::kReaders : Keeps::kNothing",
         ("tests/test_disk.py::test_a_stopped_reader_keeps_its_rows",),
+    ),
+    Mutant(
+        "new-bodies-take-the-room-of-moves",
+        "disk-forward",
+        "use_ == For::kMoves ? 0 : usual",
+        "0 * usual",
+        ("tests/test_disk_forward.py::test_rows_that_leave_in_random_order_find_room",),
+    ),
+    Mutant(
+        "places-change-under-readers",
+        "disk-forward",
+        "  if (is_read(heap_, move.chunk)) {",
+        "  if (is_read(heap_, move.chunk) && false) {",
+        ("tests/crash/test_disk_moves.py::test_a_body_that_is_drawn_meanwhile_stays",),
+    ),
+    Mutant(
+        "damaged-bodies-are-copied",
+        "disk-forward",
+        "  return verify_pages(move.crcs, 0, {to, move.stored_bytes}) ? to : nullptr;\n",
+        "  return to;\n",
+        ("tests/test_disk_forward.py::test_a_damaged_body_stays_where_it_is",),
+    ),
+    Mutant(
+        "what-leaves-soon-is-moved",
+        "disk-forward",
+        "{ return uid <= soon; }",
+        "{ return uid <= soon && uid == 0; }",
+        ("tests/test_disk_forward.py::test_rows_that_leave_in_order_are_hardly_moved",),
+    ),
+    Mutant(
+        "the-write-budget-is-not-asked",
+        "disk-forward",
+        "return paid < now ? 0 : paid - now + 1;",
+        "return paid < now ? 0 : paid * 0;",
+        ("tests/test_disk_forward.py::test_the_write_budget_makes_inserts_wait",),
+    ),
+    Mutant(
+        "items-go-though-the-budget-comes-back",
+        "disk-forward",
+        "        kept_.store(Kept::kByBudget, std::memory_order_relaxed);\n",
+        "        kept_.store(Kept::kNot, std::memory_order_relaxed);\n",
+        ("tests/test_disk_forward.py::test_the_write_budget_makes_inserts_wait",),
     ),
     Mutant(
         "no-body-leaves-for-the-machine",

@@ -43,6 +43,13 @@ PAINS = [
         ("tests/test_pains_05_fragmentation.py::test_holes_that_a_table_leaves_serve_objects",),
     ),
     Mutant(
+        "pages-of-smaller-tables-stay",
+        "pain-5",
+        "heap.free_bytes.load() <= 2 * ahead_bytes(heap) ? 0 :",
+        "heap.free_bytes.load() != 0 ? 0 :",
+        ("tests/test_growth.py::test_a_smaller_table_gives_pages_back",),
+    ),
+    Mutant(
         "the-last-slice-is-none",
         "pain-5",
         "cover_slice(slice + run - 1);",

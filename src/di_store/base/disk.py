@@ -12,6 +12,9 @@ from di_store.base.sizes import format_size, parse_size
 LEAST_BYTES = 64 << 20
 """The least `disk_capacity`: sixteen files of the least size."""
 
+LEAST_WRITES = 10**9
+"""The least `write_budget`: with it, a piece of what is written at once is paid for in ten minutes."""
+
 _MOST_PATH = 1000
 
 
@@ -49,6 +52,25 @@ def new_capacity(folder: str, disk_capacity: Any) -> int:
     if not folder:
         raise ValueError("disk_capacity= is for a store with a disk tier: open it with disk=PATH")
     return _capacity(folder, disk_capacity)
+
+
+def budget_of_writes(folder: str, write_budget: Any) -> int:
+    """`write_budget` of a store whose files lie in `folder`, in bytes a day; None: 0, no limit.
+
+    Raises:
+        ValueError, TypeError: no size, less than `LEAST_WRITES`, or `folder` is "", without a disk tier.
+    """
+    if write_budget is None:
+        return 0
+    if not folder:
+        raise ValueError("write_budget= is for a store with a disk tier: open it with disk=PATH")
+    budget = parse_size(write_budget, option="write_budget")
+    if budget < LEAST_WRITES:
+        raise ValueError(
+            f"write_budget={shown(write_budget)} is {format_size(budget)} a day; the least is "
+            f"{format_size(LEAST_WRITES)}"
+        )
+    return budget
 
 
 def _capacity(folder: str, given: Any) -> int:

@@ -52,11 +52,16 @@ class DiskStats(TypedDict):
     live: int  # of them, for items that are there
     raw: int  # of the rows in `live`, as they would lie in memory: raw / live is what packing gains
     clean: int  # of rows in memory that also lie on disk, so that their memory is free at once
-    written: int  # bytes
+    written: int  # bytes, of all kinds; checkpoints are not counted
+    moved: int  # of these, rows that were copied forward, out of files of which little was needed any more
+    write_amplification: float  # how often a byte was written that had to be written once: written / (written - moved)
+    written_a_day: float  # bytes, at the rate of the store's whole life
+    write_budget: int | None  # bytes a day; None: no limit
     written_chunks: int  # chunks whose rows were written
     dropped_chunks: int  # chunks whose rows left memory
     read: int  # bytes that batches needed from disk
     reads: int  # parts that they lay in
+    hit_rate: float | None  # share of drawn items that were in memory; None: none was drawn
     loaded: int  # batches that loaders handed out
     loaded_ahead: int  # sum over these of the batches that were left ahead: divided by `loaded`, their mean
     stalled_seconds: float  # that learners waited in next() until their batches were copied
@@ -108,9 +113,20 @@ def store_stats(arena: _core.Arena, tables: dict[str, TableStats]) -> StoreStats
         mine = [waiting for waiting in found["waiters"] if waiting["slot"] == client["slot"]]
         client["waiting"] = max(mine, key=lambda waiting: waiting["since_seconds"], default=None)
         client["roles"] = [name for bit, name in ROLES if client["role"] & bit]
+    if found["disk"] is not None:
+        found["disk"] = _disk(found["disk"], sum(table["samples"] for table in tables.values()))
     found["waiters"] = [_waiter(waiting, tables) for waiting in found["waiters"]]
     found["tables"] = tables
     return cast(StoreStats, found)
+
+
+def _disk(disk: dict[str, Any], drawn: int) -> dict[str, Any]:
+    seconds, cold, first = disk.pop("seconds"), disk.pop("drawn_cold"), disk["written"] - disk["moved"]
+    disk["write_amplification"] = disk["written"] / first if first > 0 else 1.0
+    disk["written_a_day"] = disk["written"] / max(seconds, 1.0) * 86_400
+    disk["write_budget"] = disk["write_budget"] or None
+    disk["hit_rate"] = max(0.0, 1 - cold / drawn) if drawn else None
+    return disk
 
 
 def _waiter(waiting: dict[str, Any], tables: dict[str, TableStats]) -> WaiterStats:

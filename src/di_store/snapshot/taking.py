@@ -332,11 +332,20 @@ class _Checkpoint:
             )
         known = np.ones(len(chunks["uid"]), bool)
         known[fresh] = False
-        for number in np.flatnonzero(known).tolist():  # a newer copy of a file has all that the one before has
-            file, name = int(chunks["file"][number]), chunks["body_segment"][number]
-            there = chunks["stored"][number] and chunks["stored_page"][number] == chunks["body_page"][number]
-            if there and file in files and name.startswith(f"disk-{file:08x}-"):
-                chunks["body_segment"][number] = files[file]
+        for number in np.flatnonzero(known).tolist():
+            file, page, name = (
+                int(chunks["file"][number]),
+                int(chunks["stored_page"][number]),
+                chunks["body_segment"][number],
+            )
+            if not chunks["stored"][number] or not name.startswith("disk-"):
+                continue
+            if not name.startswith(f"disk-{file:08x}-"):  # it was copied forward: of the old file little is needed
+                if file not in files:
+                    files[file] = self._linked(file)
+                chunks["body_segment"][number], chunks["body_page"][number] = files[file], page
+            elif page == chunks["body_page"][number] and file in files:
+                chunks["body_segment"][number] = files[file]  # a newer copy of a file has all that the one before has
         self._release(np.flatnonzero(known).tolist())
 
     def _linked(self, number: int) -> str:

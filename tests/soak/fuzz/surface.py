@@ -302,6 +302,7 @@ VALUES: dict[str, Callable[[World, random.Random, str], Any]] = {
     "disk": NOTHING,
     "disk_capacity": NOTHING,
     "staging": NOTHING,
+    "write_budget": NOTHING,
     "drop_last": FLAG,
     "dtype": _some("f4", np.uint8, "bfloat16"),
     "durability": _some("memory"),

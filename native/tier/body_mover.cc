@@ -1,0 +1,263 @@
+#include "tier/body_mover.h"
+
+#include <algorithm>
+#include <map>
+
+#include "tier/crc32c.h"
+#include "tier/table_locks.h"
+
+namespace di {
+namespace {
+
+constexpr u64 kSliceOfMoves = 8u << 20;
+constexpr u64 kPatienceNs = 1'000'000'000;  // with another process
+constexpr u64 kReadersNs = 300'000'000;     // with readers
+constexpr u64 kAgainNs = 5'000'000'000;     // after which they are waited for again
+constexpr u64 kTablesNs = 50'000'000;       // for the locks of some tables
+constexpr u64 kMomentNs = 2'000'000;
+constexpr u64 kSlackShare = 16;  // of a segment, for its footer and what does not fit at its end
+
+}  // namespace
+
+BodyMover::~BodyMover() {
+  if (heap_.client.is_foreign()) return;
+  try {
+    end(Deadline::brief());
+  } catch (...) {  // its owner is gone soon, and then it ends
+  }
+}
+
+// ------------------------------------------------------------------------------------------------------------- turn
+// Under the heap's lock.
+bool BodyMover::take_turn() {
+  TierHeader& header = heap_.memory.tier_header();
+  const u32 own = lock_owner_word(heap_.client), other = header.mover.load();
+  const u64 moved = header.moved_bodies.load(), now = os::now_ns();
+  if (moved != seen_ || seen_ns_ == 0) {
+    seen_ = moved;
+    seen_ns_ = now;
+  }
+  if (other != 0 && other != own && !owner_gone(heap_.client, other) && now - seen_ns_ < kPatienceNs) return false;
+  header.mover.store(own);
+  return true;
+}
+
+// False: it is not this process's turn, or (bodies_ is empty) there is nothing to move.
+bool BodyMover::begin(Deadline deadline) {
+  u64 room = 0;
+  {
+    Heap::Guard guard(heap_, deadline);
+    if (!take_turn()) return false;
+    const u64 usual = segment_bytes(heap_.memory.tier_header().capacity.load());
+    room = segment_.room_bytes() + (heap_.disk.room() >= usual ? usual : 0);
+  }
+  if (next_ < bodies_.size()) return true;
+  read_ = false;
+  next_ = 0;
+  bodies_.clear();
+  bodies_ = files_.find(room - room / kSlackShare, deadline);
+  return true;
+}
+
+void BodyMover::end(Deadline deadline) {
+  bodies_.clear();
+  next_ = 0;
+  Heap::Guard guard(heap_, deadline);
+  Shared<u32>& mover = heap_.memory.tier_header().mover;
+  if (mover.load() == lock_owner_word(heap_.client)) mover.store(0);
+}
+
+bool BodyMover::await(Deadline deadline) {
+  {
+    os::LocalGuard<std::mutex> local(mutex_);
+    const u64 now = os::now_ns();
+    if (held_up_ns_ == 0 || now - held_up_ns_ > kAgainNs) held_up_ns_ = now;
+    const u64 since = std::max(held_up_ns_, seen_ns_);  // another process may go on
+    if (deadline.tries_only() || deadline.over()) return false;
+    if (now > since && now - since > (read_ ? kReadersNs : kPatienceNs)) return false;
+  }
+  const os::Blocking scope;
+  os::sleep_ns(kMomentNs);
+  return true;
+}
+
+// ------------------------------------------------------------------------------------------------------------ claims
+// Under the heap's lock. True: it is claimed, and listed.
+bool BodyMover::claim_one(const StoredBody& body) {
+  const u64 word = heap_.descriptor(body.chunk).word.load();
+  if (word_kind(word) != ObjectKind::kChunk || word_state(word) != ObjectState::kSealed) return false;
+  if (!heap_.chunk_memory.has_attachments(body.chunk)) return false;
+  ChunkTier& tier = *heap_.chunk_memory.tier(body.chunk);
+  if (tier.uid != body.uid || tier.place.load() != body.place || tier.stored_pages.load() == 0) return false;
+  if (const u32 claim = tier.claim.load(); claim != 0 && !owner_gone(heap_.client, claim)) return false;
+  if (is_read(heap_, body.chunk)) {
+    read_ = true;
+    return false;
+  }
+  const std::span<u8> head = heap_.chunk_memory.head_bytes(body.chunk);
+  const u64 pages = pages_of(tier.stored_bytes), crcs = tier.crcs_offset;
+  if (crcs % sizeof(u32) != 0 || crcs > head.size() || pages > (head.size() - crcs) / sizeof(u32) ||
+      record_pages(head.size(), tier.stored_bytes) != tier.stored_pages.load())
+    return false;  // damaged: whoever reads it says so
+  const u32* const first = reinterpret_cast<const u32*>(head.data() + crcs);
+  Move& move = moves_.emplace_back();  // first: a claim that is not listed would never end
+  tier.claim.store(lock_owner_word(heap_.client));
+  move.chunk = body.chunk;
+  move.word = word;
+  move.uid = body.uid;
+  move.place = body.place;
+  move.file = heap_.memory.tier_header().segment[place_segment(body.place)].file;
+  move.head = head;
+  move.crcs.assign(first, first + pages);
+  move.stored_bytes = tier.stored_bytes;
+  move.raw_bytes = tier.body_bytes;
+  move.codec = tier.codec;
+  return true;
+}
+
+void BodyMover::claim(Deadline deadline) {
+  Heap::Guard guard(heap_, deadline);
+  for (u64 bytes = 0; next_ < bodies_.size() && bytes < kSliceOfMoves; ++next_)
+    if (claim_one(bodies_[next_])) bytes += moves_.back().stored_bytes;
+  DI_FAULT("tier.move_claimed");
+}
+
+void BodyMover::end_claims(std::size_t count, Deadline deadline) {  // of the first ones; then they are no longer listed
+  if (count == 0) return;
+  {
+    Heap::Guard guard(heap_, deadline);
+    for (std::size_t i = 0; i < count; ++i) {
+      if (heap_.descriptor(moves_[i].chunk).word.load() != moves_[i].word) continue;
+      ChunkTier& tier = *heap_.chunk_memory.tier(moves_[i].chunk);
+      if (tier.claim.load() != lock_owner_word(heap_.client)) continue;
+      tier.claim.store(0);
+      heap_.chunks.release_if_unused(moves_[i].chunk);
+    }
+  }
+  moves_.erase(moves_.begin(), moves_.begin() + static_cast<std::ptrdiff_t>(count));
+}
+
+void BodyMover::settle(Deadline deadline) {
+  os::LocalGuard<std::mutex> local(mutex_);
+  end_claims(moves_.size(), deadline);
+}
+
+// ----------------------------------------------------------------------------------------------------------- copying
+// The body as it is stored, in memory of the segment or of this object; null: it is damaged, or cannot be read.
+const u8* BodyMover::read(const Move& move) {
+  if (!file_.is_open() || file_number_ != move.file) {
+    file_.close();
+    const std::string path = folder_of(heap_.memory.tier_header()) + "/" + segment_name(move.file);
+    if (file_.open(path, os::FileAccess::kRead) != 0) return nullptr;
+    file_number_ = move.file;
+  }
+  const u64 bytes = pages_of(move.stored_bytes) * kPageBytes;
+  u8* to = segment_.body_memory(move.head.size(), move.stored_bytes);
+  if (to == nullptr) {
+    if (large_.bytes() < bytes) {
+      large_.clear();  // first, so that there are never two
+      large_ = os::AlignedBuffer(bytes);
+    }
+    to = large_.data();
+  }
+  u64 got = 0;
+  if (file_.read(u64{place_page(move.place)} * kPageBytes, to, bytes, &got) != 0 || got < bytes) return nullptr;
+  // mutant: damaged-bodies-are-copied
+  return verify_pages(move.crcs, 0, {to, move.stored_bytes}) ? to : nullptr;
+}
+
+void BodyMover::write(Move* move, const u8* body) {
+  Record record;
+  record.uid = move->uid;
+  // Counts of uses and late columns change in it while it is written, and its checksum is to be that of what is written.
+  head_.assign(move->head.begin(), move->head.end());
+  record.head = head_;
+  record.body = {body, move->stored_bytes};
+  record.raw_bytes = move->raw_bytes;
+  record.codec = static_cast<u8>(move->codec);
+  move->to = stored_place(segment_.number(), segment_.append(record).page);
+  move->written = true;
+}
+
+u64 BodyMover::copy_claimed(Deadline deadline) {
+  u64 moved = 0;
+  std::string why;
+  for (std::size_t i = 0; i < moves_.size(); ++i) {
+    if (!segment_.has_room(moves_[i].head.size(), moves_[i].stored_bytes)) {
+      moved += commit(i, deadline);
+      i = 0;
+      if (!segment_.open(moves_[0].head.size(), moves_[0].stored_bytes, deadline, &why)) break;
+    }
+    if (const u8* const body = read(moves_[i]))
+      write(&moves_[i], body);
+    else
+      files_.leave_out(place_segment(moves_[i].place));
+    DI_FAULT("tier.move_written");
+  }
+  return moved + commit(moves_.size(), deadline);
+}
+
+// -------------------------------------------------------------------------------------------------------- committing
+// Under the locks of these tables and the heap's. Others may have taken a claim over, if they took this process for dead.
+bool BodyMover::move_held(const std::vector<u32>& tables, const Move& move) {
+  if (!move.written || heap_.descriptor(move.chunk).word.load() != move.word) return false;
+  ChunkTier& tier = *heap_.chunk_memory.tier(move.chunk);
+  if (tier.claim.load() != lock_owner_word(heap_.client) || tier.place.load() != move.place) return false;
+  if (tables_of(heap_, move.chunk) != tables) return false;
+  // mutant: places-change-under-readers
+  if (is_read(heap_, move.chunk)) {
+    read_ = true;
+    return false;
+  }
+  const u64 bytes = u64{tier.stored_pages.load()} * kPageBytes;
+  DI_FAULT("tier.before_move");
+  tier.place.store(move.to);
+  DI_FAULT("tier.moved");
+  heap_.disk.add_fresh(place_segment(move.to), bytes, tier.body_bytes);
+  heap_.disk.remove(place_segment(move.place), bytes, tier.body_bytes);
+  TierHeader& header = heap_.memory.tier_header();
+  header.moved_bytes.fetch_add(bytes, std::memory_order_relaxed);
+  header.moved_bodies.fetch_add(1, std::memory_order_relaxed);
+  return true;
+}
+
+u64 BodyMover::commit(std::size_t count, Deadline deadline) {
+  std::map<std::vector<u32>, std::vector<std::size_t>> by_tables;
+  for (std::size_t i = 0; i < count; ++i) by_tables[tables_of(heap_, moves_[i].chunk)].push_back(i);
+  u64 moved = 0;
+  for (const auto& [tables, numbers] : by_tables) {
+    try {
+      const TableLocks locks(heap_, tables, deadline.at_most(kTablesNs));
+      Heap::Guard guard(heap_, deadline);
+      for (const std::size_t i : numbers) moved += move_held(tables, moves_[i]) ? 1 : 0;
+    } catch (const Error& error) {  // a table is held up: its bodies stay where they are
+      if (error.code() != Code::kTimeout) throw;
+    }
+  }
+  end_claims(count, deadline);
+  return moved;
+}
+
+BodyMover::Result BodyMover::move_some(Deadline deadline) {
+  os::LocalGuard<std::mutex> local(mutex_);
+  end_claims(moves_.size(), deadline);
+  if (!begin(deadline)) return Result::kHeldUp;
+  if (bodies_.empty()) {
+    end(deadline);
+    return Result::kNothing;
+  }
+  claim(deadline);
+  u64 moved = 0;
+  try {
+    moved = copy_claimed(deadline);
+  } catch (...) {
+    end_claims(moves_.size(), deadline);
+    throw;
+  }
+  if (next_ == bodies_.size()) end(deadline);
+  if (moved == 0) return Result::kHeldUp;
+  held_up_ns_ = 0;
+  return Result::kMoved;
+}
+
+}  // namespace di

@@ -1,0 +1,108 @@
+#include "tier/own_segment.h"
+
+#include <algorithm>
+#include <cerrno>
+
+#include "os/filesystem.h"
+#include "tier/write_budget.h"
+
+namespace di {
+
+OwnSegment::~OwnSegment() {
+  if (number_ == kNone || heap_.client.is_foreign()) return;
+  try {
+    close(Deadline::brief());
+  } catch (...) {  // its owner is gone soon, and then it counts as sealed
+  }
+}
+
+bool OwnSegment::open(u64 head_bytes, u64 body_bytes, Deadline deadline, std::string* why) {
+  close(deadline);
+  const TierHeader& header = heap_.memory.tier_header();
+  const u64 usual = segment_bytes(header.capacity.load());
+  const u64 bytes = std::max(usual, segment_bytes_for(head_bytes, body_bytes));
+  DiskSpace::Taken taken;
+  for (u32 spare = 0;;) {
+    {
+      Heap::Guard guard(heap_, deadline);
+      // mutant: new-bodies-take-the-room-of-moves
+      const DiskSpace::Take take = heap_.disk.take(bytes, use_ == For::kMoves ? 0 : usual, &taken, why);
+      if (take == DiskSpace::Take::kDone) break;
+      if (take == DiskSpace::Take::kFull || !heap_.disk.take_spare(&spare, 0)) return false;
+    }
+    // A file of another size. If it cannot be removed, there is a file too many.
+    os::remove_file(folder_of(header) + "/" + segment_name(spare));
+  }
+  why->clear();
+  number_ = taken.number;
+  DI_FAULT("tier.segment_taken");
+  SegmentOwner owner;
+  std::copy_n(header.uuid, owner.uuid.size(), owner.uuid.begin());
+  owner.epoch = header.epoch;
+  owner.incarnation = taken.incarnation;
+  owner.number = taken.file;
+  owner.writer = heap_.client.slot();
+  try {
+    make_file(owner, bytes, taken.has_file, deadline);
+  } catch (...) {
+    close(deadline);
+    throw;
+  }
+  return true;
+}
+
+// A file that is to be used again may be missing: its last owner was killed, or failed, before it had made it.
+void OwnSegment::make_file(SegmentOwner owner, u64 bytes, bool again, Deadline deadline) {
+  const std::string folder = folder_of(heap_.memory.tier_header());
+  u64 blocks = 0;
+  const std::string path = folder + "/" + segment_name(owner.number);
+  again = again && os::blocks_of(path, &blocks) != ENOENT;
+  // A checkpoint has the file too: it keeps what lies in it, and the store takes a new one. Of another name: readers may have
+  // the old one open. Killed before it is removed: it stays until a store opens the folder again.
+  // mutant: files-of-checkpoints-are-used-again
+  if (again && os::names_of(path) > 1) {
+    {
+      Heap::Guard guard(heap_, deadline);
+      owner.number = heap_.disk.rename(number_);
+    }
+    DI_FAULT("tier.segment_renamed");
+    os::remove_file(path);
+    again = false;
+  }
+  segment_ = again ? SegmentWriter::recycle(folder, owner, bytes) : SegmentWriter::create(folder, owner, bytes);
+  segment_->lend_memory(std::move(memory_));
+  counted_ = 0;
+  count();
+}
+
+// Without its footer, should that fail, a segment is read record by record.
+void OwnSegment::close(Deadline deadline) {
+  if (number_ == kNone) return;
+  try {
+    if (segment_) segment_->seal();
+  } catch (const Error&) {
+  }
+  DI_FAULT("tier.segment_sealed");
+  count();
+  if (segment_) memory_ = segment_->return_memory();
+  segment_.reset();
+  Heap::Guard guard(heap_, deadline);
+  heap_.disk.seal(number_);
+  number_ = kNone;
+}
+
+RecordPlace OwnSegment::append(const Record& record) {
+  const RecordPlace place = segment_->append(record);
+  count();
+  return place;
+}
+
+void OwnSegment::count() {
+  if (!segment_) return;
+  const u64 written = segment_->written_bytes();
+  heap_.memory.tier_header().written_bytes.fetch_add(written - counted_, std::memory_order_relaxed);
+  WriteBudget(heap_.memory.tier_header()).charge(written - counted_);
+  counted_ = written;
+}
+
+}  // namespace di

@@ -1,0 +1,86 @@
+#include "tier/sparse_files.h"
+
+#include <algorithm>
+
+namespace di {
+namespace {
+
+// Of a file's bytes that are needed. What is moved again and again costs 1 / (1 - share) writes: docs/disk_tier.md.
+constexpr double kMostNeeded = 0.75;
+constexpr std::size_t kCandidates = 32;
+constexpr u32 kLookedAt = 4096;  // descriptors in one hold
+// Of the bodies that leave in order, the older half: one file has bodies of ages that differ by as much as memory holds, as newer
+// ones are written first.
+constexpr u64 kSoonShare = 2;
+
+}  // namespace
+
+// Under the heap's lock.
+bool SparseFiles::leaves_in_order(u32 chunk) const {
+  bool any = false;
+  for (const Attachment& at : heap_.chunk_memory.attachments(chunk)) {
+    if (at.attached.load() == 0 || at.table >= heap_.memory.table_count()) continue;
+    const TableHeader& table = heap_.memory.table(at.table);  // of these, what never changes
+    const auto fifo = [](u64 kind) { return static_cast<SamplerKind>(kind) == SamplerKind::kFifo; };
+    if (!fifo(table.remover) || (table.max_times_sampled != 0 && !fifo(table.sampler))) return false;
+    any = true;
+  }
+  return any;
+}
+
+SparseFiles::Found SparseFiles::look(const std::vector<DiskSpace::Sparse>& candidates, Deadline deadline) const {
+  Found found{std::vector<std::vector<StoredBody>>(candidates.size()),
+              std::vector<std::vector<u64>>(candidates.size())};
+  std::vector<u32> candidate(kMaxSegments, kNone);
+  for (u32 i = 0; i < candidates.size(); ++i) candidate[candidates[i].number] = i;
+  for (u32 chunk = 0, count = 1; chunk < count;) {
+    Heap::Guard guard(heap_, deadline);
+    count = heap_.descriptor_count();
+    for (const u32 end = std::min(count, chunk + kLookedAt); chunk < end; ++chunk) {
+      const u64 word = heap_.descriptor(chunk).word.load();
+      if (word_kind(word) != ObjectKind::kChunk || word_state(word) != ObjectState::kSealed) continue;
+      if (!heap_.chunk_memory.has_attachments(chunk)) continue;
+      const ChunkTier& tier = *heap_.chunk_memory.tier(chunk);
+      const bool in_order = leaves_in_order(chunk);
+      if (in_order) found.first_in_order = std::min(found.first_in_order, tier.uid);
+      const u64 place = tier.place.load();
+      if (tier.stored_pages.load() == 0 || place_segment(place) >= kMaxSegments) continue;
+      const u32 at = candidate[place_segment(place)];
+      if (at == kNone || !heap_.disk.is_use(place_segment(place), candidates[at].incarnation)) continue;
+      found.bodies[at].push_back({chunk, tier.uid, place});
+      if (in_order) found.in_order[at].push_back(tier.uid);
+    }
+  }
+  return found;
+}
+
+std::vector<StoredBody> SparseFiles::find(u64 bytes, Deadline deadline) {
+  std::vector<DiskSpace::Sparse> candidates;
+  u64 next_uid = 0;
+  {
+    Heap::Guard guard(heap_, deadline);
+    next_uid = heap_.memory.heap_header().next_uid;
+    for (const DiskSpace::Sparse& each : heap_.disk.sparse(kMostNeeded))
+      if (candidates.size() < kCandidates && !left_out_.contains(each.incarnation)) candidates.push_back(each);
+  }
+  if (candidates.empty()) return {};
+  const Found found = look(candidates, deadline);
+  const u64 soon = found.first_in_order + (next_uid - std::min(next_uid, found.first_in_order)) / kSoonShare;
+  std::vector<StoredBody> all;
+  u64 needed = 0;
+  for (u32 i = 0; i < candidates.size(); ++i) {
+    // mutant: what-leaves-soon-is-moved
+    if (std::any_of(found.in_order[i].begin(), found.in_order[i].end(), [soon](u64 uid) { return uid <= soon; }))
+      continue;
+    if (needed + candidates[i].live > bytes) break;
+    needed += candidates[i].live;
+    all.insert(all.end(), found.bodies[i].begin(), found.bodies[i].end());
+  }
+  std::sort(all.begin(), all.end(), [](const StoredBody& a, const StoredBody& b) {
+    return place_segment(a.place) != place_segment(b.place) ? place_segment(a.place) < place_segment(b.place)
+                                                            : a.place < b.place;
+  });
+  return all;
+}
+
+}  // namespace di

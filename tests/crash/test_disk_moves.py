@@ -1,0 +1,112 @@
+"""Processes that die, or stop, while they copy bodies forward: rows are what was written, and the next one goes on."""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from test_disk_forward import CAPACITY, disk, fill, make, numbers
+
+import di_store
+from di_store import _core
+from di_store.runtime import chores
+
+SPAWN = mp.get_context("spawn")
+POINTS = (
+    "tier.move_claimed:2",
+    "tier.move_written:9",
+    "tier.before_move:5",
+    "tier.moved:5",
+    "tier.segment_taken:40",
+)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[di_store.Store]:
+    with di_store.open(memory="16MiB", disk=tmp_path / "disk", disk_capacity="64MiB", seed=3) as opened:
+        yield opened
+
+
+def write(name: str, fault: str, first: int, count: int) -> None:
+    _core.arm_fault(fault)
+    with di_store.attach(name) as store:
+        fill(store.table("rows"), first, count, alone=True)  # a stopped one holds no table's lock in another thread
+
+
+def started(*args: Any) -> Any:
+    """A process that writes, and has died or stopped at its fault point. It alone moves bodies meanwhile."""
+    chores._stop()
+    child = SPAWN.Process(target=write, args=args)
+    child.start()
+    assert child.pid is not None
+    found = os.waitid(os.P_PID, child.pid, os.WEXITED | os.WSTOPPED | os.WNOWAIT)
+    assert found is not None
+    assert found.si_code == os.CLD_STOPPED or found.si_status == signal.SIGKILL, "the point was not reached"
+    return child
+
+
+def check_rows(table: di_store.Table) -> None:
+    keys = table.keys()
+    for at in range(0, len(keys), 200):
+        numbers(table.peek(keys[at : at + 200]).data["x"])
+
+
+@pytest.mark.parametrize("stop", [False, True], ids=["killed", "stopped"])
+@pytest.mark.parametrize("fault", POINTS)
+def test_a_mover_dies_at(store: di_store.Store, fault: str, stop: bool) -> None:
+    table = make(store)
+    fill(table, 0, CAPACITY)
+    child = started(store.name, fault + (":stop" if stop else ""), CAPACITY, 8 * CAPACITY)
+    if stop and not fault.startswith(("tier.move_written", "tier.segment_taken")):  # it holds the heap's lock
+        child.kill()
+        child.join(60)
+    fill(table, 10 * CAPACITY, CAPACITY)
+    check_rows(table)
+    child.kill()
+    child.join(60)
+    before = disk(store)["moved"]
+    fill(table, 11 * CAPACITY, 3 * CAPACITY)
+    assert disk(store)["moved"] > before
+    assert len(table) == CAPACITY
+    check_rows(table)
+    store.check(repair=True)
+    assert not store.check()
+
+
+def test_a_body_that_is_drawn_meanwhile_stays(store: di_store.Store) -> None:
+    """A mover stops with copies written and not committed; their chunks are drawn, and their reads begin later."""
+    table = make(store)
+    fill(table, 0, CAPACITY)
+    child = started(store.name, "tier.move_written:20:stop", CAPACITY, 8 * CAPACITY)
+    with table.loader(100, prefetch=10) as loader:
+        numbers(next(loader).data["x"])
+        os.kill(child.pid, signal.SIGCONT)
+        child.join(120)
+        assert child.exitcode == 0
+        assert disk(store)["moved"] > 0
+        for _ in range(15):
+            numbers(next(loader).data["x"])
+    check_rows(table)
+    assert not store.check()
+
+
+def test_a_learner_that_has_files_open_reads_the_new_ones(store: di_store.Store, tmp_path: Path) -> None:
+    """A process is killed when it has given a new name to the file that a checkpoint keeps, and before it makes it."""
+    table = make(store)
+    fill(table, 0, 2 * CAPACITY)
+    store.checkpoint(tmp_path / "checkpoint")
+    child = started(store.name, "tier.segment_renamed:1", 2 * CAPACITY, 8 * CAPACITY)
+    child.join(60)
+    check_rows(table)
+    fill(table, 10 * CAPACITY, 3 * CAPACITY)
+    check_rows(table)
+    store.check(repair=True)
+    assert not store.check()
+    with di_store.restore(tmp_path / "checkpoint", memory="128MiB") as again:
+        assert np.isin(numbers(again.table("rows").sample(200).data["x"]), np.arange(2 * CAPACITY)).all()
