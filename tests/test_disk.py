@@ -214,20 +214,6 @@ def test_the_files_stay_below_their_limit(tmp_path: Path) -> None:
         assert not store.check()
 
 
-@pytest.mark.parametrize("compress", ["auto", None])
-def test_a_flipped_byte_is_an_error(store: di_store.Store, tmp_path: Path, compress: str | None) -> None:
-    table = store.create_table("replay", capacity=ROWS, lanes=1, compress=compress)
-    fill(table)
-    for path in (tmp_path / "disk").glob("segment-*"):
-        data = bytearray(path.read_bytes())
-        for at in range(4096 * 3, len(data), 4096):
-            data[at + 77] ^= 1
-        path.write_bytes(bytes(data))
-    with pytest.raises(di_store.CorruptData, match="segment"):
-        for _ in range(20):
-            table.sample(256)
-
-
 def test_a_table_that_memory_and_disk_cannot_hold(store: di_store.Store) -> None:
     table = store.create_table("replay", capacity=ROWS, lanes=1)
     with pytest.raises(di_store.CapacityError, match="disk_capacity"):

@@ -224,20 +224,6 @@ def test_the_interpreter_ends_with_reads_in_flight(store: di_store.Store, table:
     assert table.stats()["samples"] == 256 * taken + 8
 
 
-def test_a_batch_that_cannot_be_read_is_one_error(store: di_store.Store, table: di_store.Table, tmp_path: Path) -> None:
-    for path in (tmp_path / "disk").glob("segment-*"):
-        data = bytearray(path.read_bytes())
-        for at in range(4096 * 3, len(data), 4096):
-            data[at + 77] ^= 1
-        path.write_bytes(bytes(data))
-    with table.loader(256, prefetch=2) as loader:
-        for _ in range(3):
-            with pytest.raises(di_store.CorruptData, match="segment"):
-                next(loader)
-    assert table.stats()["samples"] == 0, "given back"
-    assert store.stats()["pinned"] == 0
-
-
 def test_mixtures_and_values_of_variable_length(tmp_path: Path) -> None:
     with di_store.open(memory="24MiB", disk=tmp_path / "disk", disk_capacity="256MiB", staging="64MiB") as store:
         _mixed(store)

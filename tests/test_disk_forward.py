@@ -92,32 +92,26 @@ def test_batches_ahead_are_read_where_they_lay(store: di_store.Store) -> None:
     assert not store.check()
 
 
-def damaged_keys(table: di_store.Table) -> set[int]:
-    wrong = set()
-    for key in table.keys().tolist():
-        try:
-            numbers(table.peek(np.array([key])).data["x"])
-        except di_store.CorruptData:
-            wrong.add(key)
-    return wrong
-
-
-def test_a_damaged_body_stays_where_it_is(store: di_store.Store, tmp_path: Path) -> None:
-    """Its rows are errors, and no others; it is not given a new checksum."""
+@pytest.mark.filterwarnings("ignore:store .*rows on disk cannot be read:RuntimeWarning")
+def test_a_damaged_body_is_not_copied_as_if_it_were_sound(store: di_store.Store, tmp_path: Path) -> None:
+    """It gets no new checksum: each row is what was written, or its item is gone."""
     table = make(store)
     fill(table, 0, 3 * CAPACITY)
     for path in sorted((tmp_path / "disk").glob("segment-*")):
         with open(path, "r+b") as file:
             file.seek((1 << 20) + 100)
             file.write(b"\x55" * (200 << 10))
-    wrong = damaged_keys(table)
-    assert wrong
-    before = disk(store)["moved"]
+    before, lost = disk(store)["moved"], 0
     fill(table, 3 * CAPACITY, CAPACITY)
+    for key in table.keys().tolist():
+        batch = table.peek(np.array([key]))
+        if batch.live[0]:
+            numbers(batch.data["x"])
+        else:
+            lost += 1
     assert disk(store)["moved"] > before
-    left = wrong & set(table.keys().tolist())
-    assert left
-    assert damaged_keys(table) == left
+    assert lost
+    store.check(repair=True)  # pages that no row above lies in
     assert not store.check()
 
 

@@ -110,7 +110,9 @@ struct ChunkTier {
   Shared<u32>
       body;  // [heap; to 0 also the locks of all attached tables] truth: descriptor + 1 of the body's block in memory;
              // 0: there is none
-  u32 pad;
+  Shared<u32>
+      damaged;  // [any, while it holds the chunk; only to 1] truth: the body is on disk only, and cannot be read from
+                // there. Items of the chunk are to be removed: replay/lost_rows.h
   // The copy on disk. A process claims the body, writes it to a segment of its own without a lock, and then sets all of this
   // in one hold, `stored_pages` last. A chunk that is claimed is not freed. A copy moves to another segment in the same way,
   // but while nobody reads the chunk, as a body leaves memory: who reads has seen the old place.

@@ -19,6 +19,7 @@ enum class Code {
   kCapacity,
   kLayoutMismatch,
   kCorruptData,
+  kRowsLost,  // rows that lie on disk cannot be read from there: to be repeated once their items are removed
   kObjectNotFound,
   kObjectExists,
   kTableNotFound,

@@ -6,6 +6,8 @@
 #include "bindings/bindings.h"
 #include "maintenance/chores.h"
 #include "objects/reopening.h"
+#include "replay/lost_rows.h"
+#include "tier/body_check.h"
 
 namespace di::py {
 namespace {
@@ -108,6 +110,8 @@ nb::object disk_stats(const Arena& arena) {
   all["loaded"] = tier.loaded_batches.load();
   all["loaded_ahead"] = tier.loaded_ahead.load();
   all["stalled_seconds"] = static_cast<double>(tier.stalled_ns.load()) / 1e9;
+  all["damaged_chunks"] = tier.damaged_chunks.load();
+  all["damaged_items"] = tier.damaged_items.load();
   return all;
 }
 
@@ -202,6 +206,22 @@ std::vector<std::string> check(const ArenaPointer& arena, bool repair, Deadline 
   }
   arena->heap().check(repair, deadline, &findings);
   return findings;
+}
+
+LostRows drop_lost(const ArenaPointer& arena, bool marked, Deadline deadline) {
+  arena->enter();
+  const MaybeRelease release(true);
+  return drop_lost_rows(arena, marked, deadline);
+}
+
+std::vector<std::string> check_disk(const ArenaPointer& arena, bool repair, Deadline deadline) {
+  arena->enter();
+  if (arena->tier() == nullptr) return {};
+  const MaybeRelease release(true);
+  BodyCheck check(arena->heap(), arena->tier()->lost(), repair);
+  while (check.step(deadline)) {
+  }
+  return check.findings();
 }
 
 u32 declare_layout(const ArenaPointer& arena, nb::dict layout, Deadline deadline) {
@@ -321,6 +341,15 @@ void bind_care(nb::class_<Arena>& type) {
                    [](const ArenaPointer& a) { return a->tiered() ? folder_of(a->tier_header()) : std::string(); })
       .def("left_in_tiers", [](const ArenaPointer& a) { return a->heap().budget.left_in_tiers(); })
       .def("check", &check, nb::sig("def check(self, repair: bool, timeout: float, /) -> list[str]"))
+      .def("check_disk", &check_disk, nb::sig("def check_disk(self, repair: bool, timeout: float, /) -> list[str]"))
+      .def("drop_lost", &drop_lost, nb::sig("def drop_lost(self, marked: bool, timeout: float, /) -> LostRows"))
+      .def(
+          "note_lost_file",
+          [](const ArenaPointer& a, u32 file, const std::string& what) {
+            a->enter();
+            if (a->tier() != nullptr) a->tier()->lost().note_file(file, what);
+          },
+          nb::sig("def note_lost_file(self, file: int, what: str, /) -> None"))
       .def("remove", [](const ArenaPointer& a) { a->header().removed.store(1); })
       .def("note_loaded", &note_loaded, nb::sig("def note_loaded(self, ahead: int, stalled_seconds: float, /) -> None"))
       .def(
@@ -407,6 +436,7 @@ void bind_arena(nb::module_& module) {
                   nb::sig("def open(name: str, mode: Mode, budget: int, seed: int, timeout: float, disk: str = '', "
                           "disk_capacity: int = 0, write_budget: int = 0) -> Arena"));
   bind_facts(type);
+  nb::class_<LostRows>(module, "LostRows").def_ro("items", &LostRows::items).def_ro("what", &LostRows::what);
   bind_care(type);
   bind_disk(type);
   bind_waits(type);

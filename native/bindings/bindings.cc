@@ -188,6 +188,7 @@ void bind_failure(nb::module_& module) {
       .value("CAPACITY", Code::kCapacity)
       .value("LAYOUT_MISMATCH", Code::kLayoutMismatch)
       .value("CORRUPT_DATA", Code::kCorruptData)
+      .value("ROWS_LOST", Code::kRowsLost)
       .value("OBJECT_NOT_FOUND", Code::kObjectNotFound)
       .value("OBJECT_EXISTS", Code::kObjectExists)
       .value("TABLE_NOT_FOUND", Code::kTableNotFound)

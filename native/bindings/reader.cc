@@ -205,6 +205,14 @@ nb::object Reader::rows(RowList& list, nb::handle keys, u64 count, nb::handle ob
   table_->reads.peek(wanted, &draws->set(), deadline);
   const std::vector<Drawn>& items = draws->set().items;
   count = std::min<u64>(count, items.size());
+  struct Listing {
+    RowList& list;
+    bool read = false;
+    ~Listing() {
+      // mutant: rows-that-were-not-read-count-as-exported
+      if (!read) list.forget_call();
+    }
+  } listing{list};
   list.list(items, count);
   const nb::object epochs = new_array(table_->reads.epochs(wanted.subspan(0, count), deadline), NPY_UINT64);
   DrawSet whole, final;
@@ -220,6 +228,7 @@ nb::object Reader::rows(RowList& list, nb::handle keys, u64 count, nb::handle ob
     final_rows = batches_.make(final, nb::none(), observed, nb::none(), false);
     return batches_.make(whole, nb::none(), nb::none(), nb::none(), false);
   });
+  listing.read = true;
   const std::span<const Drawn> listed = std::span(items).subspan(0, count);
   const nb::object made =
       new_tuple(new_tuple(new_array(list.firsts(), NPY_INT64),

@@ -24,7 +24,8 @@ struct Armed {
   std::string name;
   std::atomic<i64> left{1};
   Action action = Action::kKill;
-  int number = 0;  // errno of kRefuse
+  int number = 0;        // errno of kRefuse
+  bool lasting = false;  // from then on every call
   Armed* before = nullptr;
   bool with_before = false;  // those armed before stay armed
 };
@@ -60,7 +61,8 @@ Armed* due(const char* point) {
   Armed* armed = g_armed.load(std::memory_order_acquire);  // pairs with the release in arm_fault
   while (armed != nullptr && armed->name != point) armed = armed->with_before ? armed->before : nullptr;
   if (armed == nullptr) return nullptr;
-  return armed->left.fetch_sub(1, std::memory_order_relaxed) == 1 ? armed : nullptr;
+  const i64 left = armed->left.fetch_sub(1, std::memory_order_relaxed);
+  return left == 1 || (left < 1 && armed->lasting) ? armed : nullptr;
 }
 
 struct FromEnvironment {
@@ -115,17 +117,21 @@ void arm_fault(const std::string& given) {
   }
   char* rest = nullptr;
   const long long left = std::strtoll(count.c_str(), &rest, 10);
+  const bool lasting = action.ends_with('+');
+  if (lasting) action.pop_back();
   const int number = errno_of(action);
-  const bool known = second == std::string::npos || action == "stop" || number != 0;
+  const bool known = second == std::string::npos || (action == "stop" && !lasting) || number != 0;
   if ((name.empty() && !spec.empty()) || *rest != 0 || left < 1 || !known) {
     throw Error(Code::kInvalid,
-                "DI_STORE_FAULT wants [+]name:count[:stop|:ENOSPC|:ENOMEM|:EIO|:EINTR|:EINVAL|:EOPNOTSUPP], got '" +
+                "DI_STORE_FAULT wants [+]name:count[:stop|:ENOSPC|:ENOMEM|:EIO|:EINTR|:EINVAL|:EOPNOTSUPP], behind the "
+                "last ones perhaps a +, got '" +
                     given + "'");
   }
   auto* armed = new Armed;
   armed->name = name;
   armed->left = left;
   armed->number = number;
+  armed->lasting = lasting;
   armed->action = number != 0 ? Action::kRefuse : action == "stop" ? Action::kStop : Action::kKill;
   armed->with_before = with_before;
   armed->before = g_armed.load(std::memory_order_acquire);

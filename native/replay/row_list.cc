@@ -86,7 +86,16 @@ u32 RowList::late_there(RowAt at) {
   return found;
 }
 
+void RowList::forget_call() {
+  run_.swap(run_before_);
+  run_first_ = run_first_before_;
+  listed_ = listed_before_;
+}
+
 void RowList::list(std::span<const Drawn> items, std::size_t count) {
+  run_before_ = run_;
+  run_first_before_ = run_first_;
+  listed_before_ = listed_;
   walked_.clear();
   covered_.clear();
   rows_.clear();

@@ -39,6 +39,8 @@ class RowList {
 
   // Lists the rows of the first `count` items; those behind them are only looked at. Throws kCorruptData.
   void list(std::span<const Drawn> items, std::size_t count);
+  // As if the last call had not been made: its rows could not be read.
+  void forget_call();
 
   const std::vector<ListedRow>& rows() const { return rows_; }  // of the last call, without those listed before
   // By item of the last call: the number of its first row among the rows of all calls; -1: the item is gone.
@@ -76,6 +78,8 @@ class RowList {
   std::deque<Row> run_;  // the listed rows that the next item may begin at; `at` means nothing in a later call
   i64 run_first_ = 0;    // number of the first of them
   i64 listed_ = 0;
+  std::deque<Row> run_before_;  // these three as they were before the last call
+  i64 run_first_before_ = 0, listed_before_ = 0;
 };
 
 }  // namespace di

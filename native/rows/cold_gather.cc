@@ -118,7 +118,18 @@ void ColdGather::copy_present(const Target* targets, const Identities& to) {
   }
 }
 
-bool ColdGather::read_ahead() {
+template <class Work>
+bool ColdGather::or_fail(Work&& work) {
+  if (error_) std::rethrow_exception(error_);
+  try {
+    return work();
+  } catch (...) {
+    error_ = std::current_exception();
+    throw;
+  }
+}
+
+bool ColdGather::begin_some() {
   while (next_ < order_.size() && (flying_.empty() || flying_bytes_ + kPortionBytes <= kMostBytes)) {
     flying_.push_back(begin_portion(outputs_));
     flying_bytes_ += flying_.back()->bytes;
@@ -126,19 +137,25 @@ bool ColdGather::read_ahead() {
   return next_ == order_.size();
 }
 
+bool ColdGather::read_ahead() {
+  return or_fail([this] { return begin_some(); });
+}
+
 bool ColdGather::copy_portion(const Target* targets, const Identities& to) {
-  read_ahead();
-  if (flying_.empty()) return false;
-  const std::unique_ptr<Portion> portion = std::move(flying_.front());
-  flying_.pop_front();
-  flying_bytes_ -= portion->bytes;
-  await(portion.get(), outputs_);
-  DI_FAULT("sample.portion_read");
-  with(*portion, [&](u32 item) {
-    gather_.run(&spans_[item], 1, item, targets, to);
-    open_[item] = false;
+  return or_fail([&] {
+    begin_some();
+    if (flying_.empty()) return false;
+    const std::unique_ptr<Portion> portion = std::move(flying_.front());
+    flying_.pop_front();
+    flying_bytes_ -= portion->bytes;
+    await(portion.get(), outputs_);
+    DI_FAULT("sample.portion_read");
+    with(*portion, [&](u32 item) {
+      gather_.run(&spans_[item], 1, item, targets, to);
+      open_[item] = false;
+    });
+    return next_ < order_.size() || !flying_.empty();
   });
-  return next_ < order_.size() || !flying_.empty();
 }
 
 }  // namespace di

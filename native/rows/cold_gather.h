@@ -5,6 +5,7 @@
 #pragma once
 
 #include <deque>
+#include <exception>
 #include <memory>
 #include <span>
 #include <vector>
@@ -33,13 +34,17 @@ class ColdGather {
   void measure(std::vector<std::vector<i64>>* offsets);
   // Copies the items that are in memory.
   void copy_present(const Target* targets, const Identities& to);
-  // Begins to read portions of the others, as many as may be read at once. True: they are the last ones.
+  // Begins to read portions of the others, as many as may be read at once. True: they are the last ones. What this throws, or
+  // copy_portion(), each later call throws again: the portion's items are not copied any more.
   bool read_ahead();
   // Copies one portion of the others, and begins to read the next ones. False: none is left.
   bool copy_portion(const Target* targets, const Identities& to);
 
  private:
   struct Portion;
+  template <class Work>
+  bool or_fail(Work&& work);
+  bool begin_some();
   std::unique_ptr<Portion> begin_portion(const std::vector<u32>& outputs);
   void await(Portion* portion, const std::vector<u32>& outputs);
   template <class Work>
@@ -56,6 +61,7 @@ class ColdGather {
   std::size_t next_ = 0;    // of them
   u64 flying_bytes_ = 0;
   std::deque<std::unique_ptr<Portion>> flying_;
+  std::exception_ptr error_;
 };
 
 }  // namespace di

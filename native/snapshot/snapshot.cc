@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "rows/saved_rows.h"
+#include "tier/lost_bodies.h"
 
 namespace di {
 namespace {
@@ -203,7 +204,7 @@ bool Snapshot::hold_chunk(u32 chunk) {
     const u32 image = at.attached.load() == 0 || at.table >= kMaxTables ? kNone : image_of_[at.table];
     if (image != kNone && images_[image].generation == at.table_generation) table = image;
   }
-  if (table == kNone) return true;
+  if (table == kNone || is_given_up(heap_, chunk)) return true;
   if (spare_.empty() || chunks_.size() == chunks_.capacity()) return false;
   const ChunkHeader& header = heap_.chunk_memory.head(chunk);
   ChunkImage& made = chunks_.emplace_back();

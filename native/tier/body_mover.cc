@@ -203,6 +203,7 @@ bool BodyMover::move_held(const std::vector<u32>& tables, const Move& move) {
   if (!move.written || heap_.descriptor(move.chunk).word.load() != move.word) return false;
   ChunkTier& tier = *heap_.chunk_memory.tier(move.chunk);
   if (tier.claim.load() != lock_owner_word(heap_.client) || tier.place.load() != move.place) return false;
+  if (tier.stored_pages.load() == 0) return false;  // it was found damaged meanwhile
   if (tables_of(heap_, move.chunk) != tables) return false;
   // mutant: places-change-under-readers
   if (is_read(heap_, move.chunk)) {

@@ -41,6 +41,7 @@ void BodyMemory::give(os::AlignedBuffer buffer) {
 
 // Where a body lies on disk, and how.
 struct BodyReader::Stored {
+  u32 chunk = 0;
   u32 file = 0;
   u64 first_page = 0, bytes = 0;   // of the body, in the segment
   std::span<const u32> checksums;  // of the body's pages
@@ -58,6 +59,10 @@ struct BodyReader::Extent {
 
 BodyReader::Stored BodyReader::find(u32 chunk) const {
   const ChunkTier& tier = *heap_.chunk_memory.tier(chunk);
+  if (tier.damaged.load() != 0) {
+    lost_.note(chunk, "");
+    throw Error(Code::kRowsLost, "rows that lay on disk are lost").told();
+  }
   const std::span<u8> head = heap_.chunk_memory.head_bytes(chunk);
   const u64 bytes = tier.stored_bytes, pages = pages_of(bytes), crcs = tier.crcs_offset;
   const u32 codec = tier.codec;
@@ -66,11 +71,8 @@ BodyReader::Stored BodyReader::find(u32 chunk) const {
       place_segment(place) >= kMaxSegments || crcs % sizeof(u32) != 0 || crcs > head.size() ||
       pages > (head.size() - crcs) / sizeof(u32))
     throw Error(Code::kCorruptData, "damaged store: a chunk without a body");
-  Stored found{heap_.memory.tier_header().segment[place_segment(place)].file,
-               place_page(place),
-               bytes,
-               {reinterpret_cast<const u32*>(head.data() + crcs), pages},
-               std::nullopt};
+  Stored found{chunk, heap_.memory.tier_header().segment[place_segment(place)].file, place_page(place),
+               bytes, {reinterpret_cast<const u32*>(head.data() + crcs), pages},     std::nullopt};
   if (static_cast<BodyCodec>(codec) == BodyCodec::kRaw) return found;
   found.packs = packs_of(head, tier);
   if (!found.packs) throw Error(Code::kCorruptData, "damaged store: a packed chunk without blocks");
@@ -159,11 +161,15 @@ u64 BodyReader::memory_for(const ColdBodies& bodies) const {
 // Threads of the pool use the extents, so that the object stays where it is until the reads have ended.
 class BodyReader::Reads : public BodyReads {
  public:
-  explicit Reads(TierHeader& header) : header_(header) {}
+  Reads(TierHeader& header, LostBodies& bodies) : header_(header), bodies_(bodies) {}
 
   void wait() override {
     fetch_.wait();
     if (reads_.empty()) return;
+    if (!lost_.empty()) {  // of all reads, so that one more try does for all of them
+      for (const Lost& each : lost_) bodies_.note(each.of->chunk, each.what, each.no_file ? each.of->file : kNone);
+      throw Error(Code::kRowsLost, lost_.front().what).told();
+    }
     for (std::size_t i = 0; i < extents_.size(); ++i)
       for (BodyPart* const part : extents_[i].parts) part->at = reads_[i].to + (part->from - extents_[i].from);
     header_.read_bytes.fetch_add(stored_bytes_, std::memory_order_relaxed);
@@ -177,20 +183,37 @@ class BodyReader::Reads : public BodyReads {
     const Extent& extent = extents_[read.tag];
     // mutant: bytes-from-disk-not-checked
     if (!verify_pages(extent.of->checksums, read.offset / kPageBytes - extent.of->first_page, pages)) return false;
-    unpack(extent, pages.subspan(read.offset % kPageBytes, read.bytes), read.to);
+    try {
+      unpack(extent, pages.subspan(read.offset % kPageBytes, read.bytes), read.to);
+    } catch (const Error& error) {  // as they were written, and yet no such blocks: nothing else can be got from them
+      if (error.code() != Code::kCorruptData) throw;
+      return false;
+    }
     return true;
+  }
+  struct Lost {
+    const Stored* of = nullptr;
+    std::string what;
+    bool no_file = false;
+  };
+  void lose(const LostRead& lost) {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    lost_.push_back({extents_[lost.read.tag].of, lost.what, lost.no_file});
   }
 
   TierHeader& header_;
+  LostBodies& bodies_;
   std::deque<Stored> stored_;  // extents point to them
   std::vector<Extent> extents_;
   std::vector<Read> reads_;  // one for each extent; empty when they are done
   u64 stored_bytes_ = 0;
+  std::mutex mutex_;  // of threads of the pool
+  std::vector<Lost> lost_;
   Fetch fetch_;  // last: it ends first
 };
 
 std::unique_ptr<BodyReads> BodyReader::begin(ColdBodies* bodies, BodyBuffers* buffers) {
-  auto made = std::make_unique<Reads>(heap_.memory.tier_header());
+  auto made = std::make_unique<Reads>(heap_.memory.tier_header(), lost_);
   u64 bytes = 0;
   for (auto& [head, body] : *bodies) {
     if (!body.wants()) continue;
@@ -212,7 +235,8 @@ std::unique_ptr<BodyReads> BodyReader::begin(ColdBodies* bodies, BodyBuffers* bu
   const auto take = [reads = made.get()](const Read& read, std::span<const u8> pages) {
     return reads->take(read, pages);
   };
-  made->fetch_ = ReadPool::of_process().begin(folder_of(heap_.memory.tier_header()), made->reads_, take);
+  const auto lose = [reads = made.get()](const LostRead& lost) { reads->lose(lost); };
+  made->fetch_ = ReadPool::of_process().begin(folder_of(heap_.memory.tier_header()), made->reads_, take, lose);
   return made;
 }
 

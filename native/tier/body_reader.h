@@ -8,6 +8,7 @@
 #include "heap/heap.h"
 #include "os/direct.h"
 #include "tier/cold_bodies.h"
+#include "tier/lost_bodies.h"
 
 namespace di {
 
@@ -53,11 +54,12 @@ class BodyReads {
 
 class BodyReader {
  public:
-  explicit BodyReader(const Heap& heap) : heap_(heap) {}
+  BodyReader(const Heap& heap, LostBodies& lost) : heap_(heap), lost_(lost) {}
 
   BodyMemory& memory() { return memory_; }
   // Reads all parts that are missing, many at a time, checks and unpacks them. The caller holds the chunks as a reader. Takes no shared
-  // lock. Throws kCorruptData when the bytes are not those that were written, kStoreError when they can't be read.
+  // lock. Throws kRowsLost when the bytes are not those that were written, or are gone: all such chunks are noted then, and
+  // their items are to be removed before the next try. kStoreError: this process cannot read them now.
   void read(ColdBodies* bodies, BodyBuffers* buffers) { begin(bodies, buffers)->wait(); }
   // The same, not waited for: the parts are there when wait() has returned. *bodies and *buffers stay where they are until
   // then, and outlive what is returned. What is damaged in memory is thrown here.
@@ -75,6 +77,7 @@ class BodyReader {
   static void unpack(const Extent& extent, std::span<const u8> stored, u8* to);
 
   const Heap& heap_;
+  LostBodies& lost_;
   BodyMemory memory_;
 };
 

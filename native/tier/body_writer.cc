@@ -181,6 +181,7 @@ bool BodyWriter::await_others(Deadline deadline) {
 u64 BodyWriter::write_some(Deadline deadline, std::string* why) {
   os::LocalGuard<std::mutex> local(mutex_);
   commit(bodies_.size(), deadline);
+  if (segment_.is_removed()) segment_.close(deadline);  // by somebody: what were written to it would be lost
   claim(deadline);
   u64 bytes = 0;
   try {

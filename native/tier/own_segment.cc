@@ -91,6 +91,8 @@ void OwnSegment::close(Deadline deadline) {
   number_ = kNone;
 }
 
+bool OwnSegment::is_removed() const { return segment_ && os::names_of(segment_->path()) == 0; }
+
 RecordPlace OwnSegment::append(const Record& record) {
   const RecordPlace place = segment_->append(record);
   count();

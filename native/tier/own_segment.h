@@ -21,6 +21,7 @@ class OwnSegment {
   OwnSegment& operator=(const OwnSegment&) = delete;
 
   bool has_room(u64 head_bytes, u64 body_bytes) const { return segment_ && segment_->has_room(head_bytes, body_bytes); }
+  bool is_removed() const;  // its file has no name any more
   u64 room_bytes() const { return segment_ ? segment_->header().bytes - segment_->used_bytes() : 0; }
   // Of its entry; kNone: there is no open one.
   u32 number() const { return number_; }

@@ -2,6 +2,7 @@
 #include "tier/read_pool.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <exception>
@@ -19,12 +20,24 @@ constexpr u64 kLookNs = 1'000'000'000;
 u64 first_page(const Read& read) { return read.offset / kPageBytes; }
 u64 last_page(const Read& read) { return pages_of(read.offset + read.bytes); }
 
+constexpr int kTries = 3;  // of a read that the drive refuses
+
+// Errors that say that these bytes are lost, not that this process may not, or cannot now, read them.
+bool is_loss(int number) {
+  return number == EIO || number == ENOENT || number == ENODATA || number == EBADMSG || number == EUCLEAN;
+}
+
+std::string place_of(const Read& read, const std::string& path) {
+  return "page " + std::to_string(first_page(read)) + " of " + path;
+}
+
 }  // namespace
 
 struct Fetch::Batch {
   std::string folder;
   std::vector<Read> reads;  // by place
   TakeRead take;
+  LoseRead lose;
   u32 pid = os::pid();
   // Under the pool's mutex:
   u64 pending = 0;  // runs
@@ -150,7 +163,7 @@ std::vector<ReadPool::Run> ReadPool::plan(const std::shared_ptr<Fetch::Batch>& b
   return runs;
 }
 
-Fetch ReadPool::begin(const std::string& folder, std::span<const Read> reads, TakeRead take) {
+Fetch ReadPool::begin(const std::string& folder, std::span<const Read> reads, TakeRead take, LoseRead lose) {
   constexpr u64 kMostBytes = u64{1} << 44;  // of a segment, whose pages have 32 bits
   if (reads.empty()) return {};
   for (const Read& read : reads)
@@ -159,6 +172,7 @@ Fetch ReadPool::begin(const std::string& folder, std::span<const Read> reads, Ta
   batch->folder = folder;
   batch->reads = take ? std::vector<Read>(reads.begin(), reads.end()) : parts_of(reads);
   batch->take = std::move(take);
+  batch->lose = std::move(lose);
   Fetch fetch(batch);
   const std::vector<Run> runs = plan(batch);
   bool look = false;
@@ -243,6 +257,32 @@ void ReadPool::wait_once(Fetch::Batch* batch, u64 most_ns) {
   batch->done.wait_for(lock, std::chrono::nanoseconds(most_ns));
 }
 
+// An error of the drive may pass: a few tries.
+int ReadPool::read(const std::string& path, u64 first_page, u8* to, u64 bytes, u64* got) {
+  int number = 0;
+  for (int tries = 0; tries < kTries; ++tries) {
+    File file;
+    number = open(path, &file);
+    if (number == 0) number = file->read(first_page * kPageBytes, to, bytes, got);
+    if (number != EIO) break;
+  }
+  return number;
+}
+
+// Of a run that could not be read each read by itself: it may be another's part of the drive that is damaged.
+void ReadPool::lose(const Run& run, const std::string& path, int number, Memory* memory) {
+  const Error error = os::file_error("the segment " + path + " cannot be read", number);
+  if (!run.batch->lose || !is_loss(number)) throw error;
+  if (number != ENOENT && run.end - run.first > 1) {
+    for (u64 i = run.first; i < run.end; ++i) perform({run.batch, i, i + 1}, memory);
+    return;
+  }
+  for (u64 i = run.first; i < run.end; ++i) {
+    const Read& read = run.batch->reads[i];
+    run.batch->lose({read, place_of(read, path) + ": " + error.what(), number == ENOENT});
+  }
+}
+
 void ReadPool::perform(const Run& run, Memory* memory) {
   const std::vector<Read>& reads = run.batch->reads;
   const u64 first = first_page(reads[run.first]);
@@ -251,11 +291,8 @@ void ReadPool::perform(const Run& run, Memory* memory) {
   const std::string path = run.batch->folder + "/" + segment_name(reads[run.first].segment);
   const u64 bytes = (last - first) * kPageBytes;
   u8* const at = memory->of(bytes);
-  File file;
   u64 got = 0;
-  int number = open(path, &file);
-  if (number == 0) number = file->read(first * kPageBytes, at, bytes, &got);
-  if (number != 0) throw os::file_error("the segment " + path + " cannot be read", number);
+  if (const int number = read(path, first, at, bytes, &got)) return lose(run, path, number, memory);
   for (u64 i = run.first; i < run.end; ++i) {
     const Read& read = reads[i];
     const u8* const pages = at + (first_page(read) - first) * kPageBytes;
@@ -265,7 +302,9 @@ void ReadPool::perform(const Run& run, Memory* memory) {
       sound = run.batch->take(read, {pages, length});
     else if (sound && read.bytes != 0)
       std::memcpy(read.to, pages + read.offset % kPageBytes, read.bytes);
-    if (!sound) throw Error(Code::kCorruptData, "page " + std::to_string(first_page(read)) + " of " + path);
+    if (sound) continue;
+    if (!run.batch->lose) throw Error(Code::kCorruptData, place_of(read, path));
+    run.batch->lose({read, place_of(read, path) + ": not what was written", false});
   }
 }
 

@@ -34,6 +34,14 @@ struct Read {
 // damaged. Runs on threads of the pool, on several at once; must not block, nor call Python. What it throws is thrown
 // again by Fetch::wait().
 using TakeRead = std::function<bool(const Read& read, std::span<const u8> pages)>;
+// What becomes of a read that cannot be had: damaged, behind the end of the file, refused by the drive, or the file is gone.
+// `what` says so, with file and page. Without it Fetch::wait() throws. Runs where a TakeRead does; must not throw.
+struct LostRead {
+  const Read& read;
+  std::string what;
+  bool no_file = false;
+};
+using LoseRead = std::function<void(const LostRead& lost)>;
 
 class ReadPool;
 
@@ -72,9 +80,9 @@ class ReadPool {
 
   // Reads from segments below `folder`. A number must name the same file as long as the process lives: a removed
   // segment's is not used again. Thread-safe, as all of the pool.
-  Fetch begin(const std::string& folder, std::span<const Read> reads, TakeRead take = {});
-  void fetch(const std::string& folder, std::span<const Read> reads, TakeRead take = {}) {
-    begin(folder, reads, std::move(take)).wait();
+  Fetch begin(const std::string& folder, std::span<const Read> reads, TakeRead take = {}, LoseRead lose = {});
+  void fetch(const std::string& folder, std::span<const Read> reads, TakeRead take = {}, LoseRead lose = {}) {
+    begin(folder, reads, std::move(take), std::move(lose)).wait();
   }
   // Closes files that somebody has removed: until then their blocks are not free. begin() does it once a second.
   void close_removed();
@@ -107,6 +115,8 @@ class ReadPool {
   void work(u8* slot);
   void perform_next(std::unique_lock<std::mutex>* lock, Memory* memory);
   void perform(const Run& run, Memory* memory);
+  int read(const std::string& path, u64 first_page, u8* to, u64 bytes, u64* got);
+  void lose(const Run& run, const std::string& path, int number, Memory* memory);
   void wait_once(Fetch::Batch* batch, u64 most_ns);
   int open(const std::string& path, File* file);
   void renew_in_child();

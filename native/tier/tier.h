@@ -22,7 +22,8 @@ class Tier : public RoomMaker {
         writer_(heap),
         mover_(heap),
         drops_(heap),
-        reader_(heap),
+        lost_(heap),
+        reader_(heap, lost_),
         log_(heap, folder_) {
     heap_.room_maker = this;
   }
@@ -45,6 +46,7 @@ class Tier : public RoomMaker {
   BodyReader& reader() { return reader_; }
   ObjectLog& log() { return log_; }
   const TierFolder& folder() const { return folder_; }
+  LostBodies& lost() { return lost_; }
   // Copies of some bodies more; 0: no body lacks one that this process may write, or *why. Throws when a file can't be written.
   // Where the files are full, bodies in them are copied forward first. Nothing is
   // written while write_budget= is used up.
@@ -63,6 +65,7 @@ class Tier : public RoomMaker {
   BodyWriter writer_;
   BodyMover mover_;
   BodyDrops drops_;
+  LostBodies lost_;
   BodyReader reader_;
   ObjectLog log_;
   std::atomic<Kept> kept_{Kept::kNot};

@@ -52,29 +52,31 @@ class Code(enum.Enum):
 
     CORRUPT_DATA = 7
 
-    OBJECT_NOT_FOUND = 8
+    ROWS_LOST = 8
 
-    OBJECT_EXISTS = 9
+    OBJECT_NOT_FOUND = 9
 
-    TABLE_NOT_FOUND = 10
+    OBJECT_EXISTS = 10
 
-    TABLE_EXISTS = 11
+    TABLE_NOT_FOUND = 11
 
-    SCHEMA_MISMATCH = 12
+    TABLE_EXISTS = 12
 
-    WRITER_CLOSED = 13
+    SCHEMA_MISMATCH = 13
 
-    END_OF_DATA = 14
+    WRITER_CLOSED = 14
 
-    ACCESS_DENIED = 15
+    END_OF_DATA = 15
 
-    TIMEOUT = 16
+    ACCESS_DENIED = 16
 
-    STORE_ERROR = 17
+    TIMEOUT = 17
 
-    COLUMN_MISSING = 18
+    STORE_ERROR = 18
 
-    COLUMN_DIFFERS = 19
+    COLUMN_MISSING = 19
+
+    COLUMN_DIFFERS = 20
 
 class Failure:
     """What an error of the core says, for `errors.of_core`."""
@@ -323,6 +325,9 @@ class Arena:
     def disk(self) -> str: ...
     def left_in_tiers(self) -> int: ...
     def check(self, repair: bool, timeout: float, /) -> list[str]: ...
+    def check_disk(self, repair: bool, timeout: float, /) -> list[str]: ...
+    def drop_lost(self, marked: bool, timeout: float, /) -> LostRows: ...
+    def note_lost_file(self, file: int, what: str, /) -> None: ...
     def remove(self) -> None: ...
     def note_loaded(self, ahead: int, stalled_seconds: float, /) -> None: ...
     def set_role(self, role: int, /) -> None: ...
@@ -366,6 +371,12 @@ class Arena:
 class Wait:
     def __init__(self, arg: Arena, /) -> None: ...
     def end(self) -> None: ...
+
+class LostRows:
+    @property
+    def items(self) -> int: ...
+    @property
+    def what(self) -> list[str]: ...
 
 class Unsealed:
     @property

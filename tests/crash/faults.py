@@ -103,7 +103,9 @@ REACHED_ELSEWHERE = {
     "tier.claimed",
     "tier.committed",
     "tier.dropped",
+    "table.lost_item",
     "tier.file_forgotten",
+    "tier.lost_marked",
     "tier.packed",
     "tier.before_move",
     "tier.move_claimed",
@@ -129,8 +131,9 @@ REACHED_ELSEWHERE = {
 } | {f"chores.{point}" for point in ("charged", "chosen", "committed", "collapsed")}
 """Points with tests of their own: who creates a store (test_open_race.py), who fills slices (test_filled_slices.py), a
 forked child that has no room for its pins (test_fork.py), who updates late columns (test_late_columns.py),
-who inserts into a table of groups (test_groups_killed.py), who moves chunks to disk (test_disk_kills.py), who puts
-durable objects (tests/checkpoint/test_durable_kills.py); of segments, folders and pieces tests/native/test_segments.cc,
+who inserts into a table of groups (test_groups_killed.py), who moves chunks to disk (test_disk_kills.py), who meets
+lost rows (test_disk_damage.py), who puts durable objects (tests/checkpoint/test_durable_kills.py); of segments, folders
+and pieces tests/native/test_segments.cc,
 test_tier_folder.cc and tests/checkpoint/test_kills.py."""
 
 # An item drawn before one of these is given back, so a consumer killed there loses nothing.

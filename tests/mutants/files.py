@@ -6,6 +6,60 @@ from mutants.mutant import Mutant
 
 FOLDER = "tests/checkpoint"
 
+DAMAGE = "tests/test_disk_damage.py::"
+
+LOST = [
+    Mutant(
+        "lost-rows-keep-their-items",
+        "disk",
+        "if (item.is(ItemState::kFree) || !needs_lost(item)) continue;",
+        "if (item.is(ItemState::kFree) || !needs_lost(item) || item.row() % 2 == 0) continue;",
+        (DAMAGE + "test_lost_rows_cost_their_items",),
+    ),
+    Mutant(
+        "items-that-end-in-a-lost-chunk-stay",
+        "disk",
+        "core_.chunks.covered(chunk, item.row(), item.rows())",
+        "1u",
+        (DAMAGE + "test_lost_rows_cost_their_items",),
+    ),
+    Mutant(
+        "a-check-of-the-disk-reads-no-heads",
+        "disk",
+        "if ((read.tag & 1) == kHead) return is_record(body, headers_.at({body.file, body.incarnation}), pages);",
+        "if ((read.tag & 1) == kHead) return true;",
+        (DAMAGE + "test_check_reads_all_files",),
+    ),
+    Mutant(
+        "a-check-of-the-disk-believes-what-it-reads",
+        "disk",
+        "return verify_pages(body.crcs, read.offset / kPageBytes - body.page, pages);",
+        "return !body.crcs.empty();",
+        (DAMAGE + "test_check_reads_all_files",),
+    ),
+    Mutant(
+        "damage-is-told-each-time",
+        "disk",
+        "        _warned = True\n",
+        "        _warned = False\n",
+        (DAMAGE + "test_lost_rows_cost_their_items",),
+    ),
+    Mutant(
+        "a-batch-of-lost-rows-is-left-out",
+        "disk",
+        "        self._queue[0] = first.again()\n",
+        "        self._queue.popleft()\n",
+        (DAMAGE + "test_loaders_go_on",),
+    ),
+    Mutant(
+        "rows-that-were-not-read-count-as-exported",
+        "disk",
+        "if (!read) list.forget_call();",
+        "",
+        (DAMAGE + "test_exports_leave_them_out",),
+    ),
+]
+
 TIER = [
     Mutant(
         "items-go-though-readers-keep-their-bodies",
@@ -41,7 +95,7 @@ TIER = [
         "    if (!verify_pages(extent.of->checksums, read.offset / kPageBytes - extent.of->first_page, pages))"
         " return false;\n",
         "",
-        ("tests/test_disk.py::test_a_flipped_byte_is_an_error",),
+        ("tests/test_disk_damage.py::test_lost_rows_cost_their_items",),
     ),
     Mutant(
         "bodies-dropped-under-readers",
@@ -69,7 +123,7 @@ TIER = [
         "disk-forward",
         "  return verify_pages(move.crcs, 0, {to, move.stored_bytes}) ? to : nullptr;\n",
         "  return to;\n",
-        ("tests/test_disk_forward.py::test_a_damaged_body_stays_where_it_is",),
+        ("tests/test_disk_forward.py::test_a_damaged_body_is_not_copied_as_if_it_were_sound",),
     ),
     Mutant(
         "what-leaves-soon-is-moved",
@@ -203,8 +257,8 @@ STORES = [
     Mutant(
         "files-of-checkpoints-are-used-again",
         "store-checkpoint",
-        "again && os::names_of(path) > 1",
-        "again && os::names_of(path) > 9",
+        "os::names_of(old) != 1",
+        "os::names_of(old) == 0",
         ("tests/checkpoint/test_store_later.py::test_linked_files_keep_their_bytes",),
     ),
     Mutant(
@@ -225,6 +279,7 @@ STORES = [
 
 MUTANTS = [
     *TIER,
+    *LOST,
     *STORES,
     Mutant(
         "pieces-are-not-verified",

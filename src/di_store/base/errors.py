@@ -111,6 +111,10 @@ class CorruptData(StoreError):
     default_remedy = "`di-store check NAME` tells the extent, store.check(repair=True) repairs what can be derived"
 
 
+class RowsLost(CorruptData):
+    """Rows on disk cannot be read. Never leaves this package: the call is repeated when their items are removed."""
+
+
 class ObjectNotFound(StoreError):
     """No sealed object of that id within the timeout."""
 
@@ -212,6 +216,7 @@ _CLASSES: dict[Code, type[StoreError]] = {
     Code.CAPACITY: CapacityError,
     Code.LAYOUT_MISMATCH: LayoutMismatch,
     Code.CORRUPT_DATA: CorruptData,
+    Code.ROWS_LOST: RowsLost,
     Code.OBJECT_NOT_FOUND: ObjectNotFound,
     Code.OBJECT_EXISTS: ObjectExists,
     Code.TABLE_NOT_FOUND: TableNotFound,

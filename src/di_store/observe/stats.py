@@ -65,6 +65,8 @@ class DiskStats(TypedDict):
     loaded: int  # batches that loaders handed out
     loaded_ahead: int  # sum over these of the batches that were left ahead: divided by `loaded`, their mean
     stalled_seconds: float  # that learners waited in next() until their batches were copied
+    damaged_chunks: int  # chunks whose rows could not be read from disk
+    damaged_items: int  # that were removed for that
 
 
 class StoreStats(TypedDict):

@@ -21,10 +21,11 @@ from typing import Any, NoReturn, Protocol
 
 from di_store import _core
 from di_store.base import config
-from di_store.base.errors import EndOfData, StoreClosed, StoreError
+from di_store.base.errors import EndOfData, RowsLost, StoreClosed, StoreError
 from di_store.replay.batch import Batch
 from di_store.replay.devices import Placer
 from di_store.replay.handle import TableHandle
+from di_store.replay.lost import drop_lost
 from di_store.replay.sampling import Copying, Draws, Stopped, Terms
 from di_store.runtime.background import LOOK_SECONDS, Background, Bell
 from di_store.runtime.staging import Staging
@@ -55,17 +56,19 @@ class Ready:
         least_bytes: of its arrays, without ragged outputs.
         begun: whether what is in memory is copied.
         done: whether `take` has something to give.
+        lost: some of its rows cannot be read; their items are removed, the draws given back, and to be made again.
     """
 
-    def __init__(self, draws: Draws, beta: float | None, placer: Placer) -> None:
+    def __init__(self, draws: Draws, beta: float | None, placer: Placer, arena: _core.Arena) -> None:
         self.draws = draws
+        self._arena = arena
         self.least_bytes = draws.least_bytes()
         self._beta = beta
         self._placer = placer
         self._copying: Copying | None = None
         self._found: tuple[Batch, Any] | None = None
         self._error: BaseException | None = None
-        self.begun = self.done = False
+        self.begun = self.done = self.lost = False
 
     @property
     def bytes(self) -> int:
@@ -85,15 +88,32 @@ class Ready:
                 batch = self._copying.batch()
                 self._found = batch, self._placer.place(batch)
                 self.done = True
-        except BaseException as error:  # the consumer raises it, whatever its type
-            with contextlib.suppress(StoreError):  # a lock is held: a later call of this process gives them back
+        except RowsLost:
+            try:
                 self.give_back()
-            self._error = error
-            self.begun = self.done = True
+                drop_lost(self._arena)
+                self.begun = self.done = self.lost = True
+            except BaseException as error:
+                self._fail(error)
+        except BaseException as error:  # the consumer raises it, whatever its type
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        with contextlib.suppress(StoreError):  # a lock is held: a later call of this process gives them back
+            self.give_back()
+        self._error = error
+        self.begun = self.done = True
+
+    def again(self) -> Ready:
+        """The same batch, after its draws were made anew."""
+        return Ready(self.draws, self._beta, self._placer, self._arena)
 
     def read_ahead(self) -> bool:
-        """Begin to read; True: the rest of this batch is being read."""
-        return self._copying is None or self._copying.read_ahead()
+        """Begin to read; True: the rest of this batch is being read, or `advance` will say why not."""
+        try:
+            return self._copying is None or self._copying.read_ahead()
+        except StoreError:
+            return True
 
     def take(self) -> tuple[Batch, Any]:
         """The batch and what the placer made of it, or the error that prevented it."""
@@ -165,6 +185,9 @@ class Ahead:
                         if not drew or not self._queue:
                             self._draw_ahead()
                             drew = True
+                        if self._queue[0].lost:
+                            self._draw_lost()
+                            continue
                         if self._queue[0].done:
                             return self._hand_out(time.monotonic() - waits_since if waits_since else 0.0)
                 if mine:
@@ -203,14 +226,17 @@ class Ahead:
             source = self._source_now()
             draws = source.begin(self._terms.n)
             ready = self._draw(draws, now=False)
+            assert ready is not None
+            began = time.monotonic()
+            while ready.lost or not ready.done:
+                if ready.lost:
+                    self._draw_all(draws, now=False)
+                    ready = ready.again()
+                ready.advance()
         except Stopped:
             raise StoreClosed("this loader was closed") from None
         except EndOfData as error:
             raise StopIteration from error
-        assert ready is not None
-        began = time.monotonic()
-        while not ready.done:
-            ready.advance()
         batch, placed = ready.take()
         source.arena.note_loaded(0, time.monotonic() - began)
         return draws, batch, placed
@@ -293,23 +319,44 @@ class Ahead:
         self._begun = None
         return True
 
+    def _draw_lost(self) -> None:
+        """Make the draws of the batch due once more, as some of its rows were lost. Those behind it stay."""
+        first = self._queue[0]
+        try:
+            self._draw_all(first.draws, now=False)
+        except EndOfData:
+            self._queue.popleft()
+            self._ended = True
+            return
+        # mutant: a-batch-of-lost-rows-is-left-out
+        self._queue[0] = first.again()
+        if self._sleeps:
+            self._wakes.put(None)
+
+    def _draw_all(self, draws: Draws, now: bool) -> bool:
+        terms = self._terms
+        own = Terms(terms.n, terms.timeout, stop=self._stopped, ours=self._held, replace=terms.replace, now=now)
+        if not draws.draw(own):
+            return False
+        if self._drop_last and draws.held < terms.n:
+            draws.give_back()
+            raise EndOfData("the rest is smaller than a batch, and drop_last=True")
+        return True
+
     def _draw(self, draws: Draws, now: bool) -> Ready | None:
         """Make the draws of one batch; None: not possible without waiting.
 
         Raises:
             EndOfData: the data has ended. Stopped: the loader is closed.
         """
-        source, terms = self._source_now(), self._terms
-        own = Terms(terms.n, terms.timeout, stop=self._stopped, ours=self._held, replace=terms.replace, now=now)
-        if not draws.draw(own):
+        source = self._source_now()
+        if not self._draw_all(draws, now):
             return None
         try:
-            if self._drop_last and draws.held < terms.n:
-                raise EndOfData("the rest is smaller than a batch, and drop_last=True")
             beta = self._beta
             if callable(beta) and (beta := beta(self._drawn)) is not None:
                 beta = config.real("beta", beta, why="it is the exponent of the importance weights")
-            ready = Ready(draws, source.beta() if beta is None else beta, self.placer)
+            ready = Ready(draws, source.beta() if beta is None else beta, self.placer, source.arena)
         except BaseException:
             draws.give_back()
             raise

@@ -6,6 +6,7 @@ import numpy as np
 
 from di_store.columns.schema import Schema
 from di_store.replay.batch import Batch, empty_batch
+from di_store.replay.lost import without_lost
 from di_store.replay.table import Table
 from di_store.runtime import waits
 
@@ -23,4 +24,5 @@ def oldest(table: Table, start: int, n: int, columns: tuple[str, ...] | None) ->
     handle = table._open()
     if handle.read_plan() is None:
         return empty_batch(np.empty(0, np.uint64))
-    return handle.batch(handle.reader().peek_oldest(start, n, handle.which(columns), waits.CALL_SECONDS))
+    read, which = handle.reader().peek_oldest, handle.which(columns)
+    return handle.batch(without_lost(handle.arena, read, start, n, which, waits.CALL_SECONDS))

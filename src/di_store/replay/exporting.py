@@ -23,6 +23,7 @@ from di_store.policy.samplers import Prioritized
 from di_store.policy.views import Group, Opaque, Step
 from di_store.replay.archive import FORMAT, ITEM_FACTS, VERSION, ArchiveWriter, Counts, Manifest, members
 from di_store.replay.handle import TableHandle
+from di_store.replay.lost import without_lost
 
 _PART_BYTES = 16 << 20
 """Rows are gathered to parts of about so many bytes, and read in pieces of at most so many."""
@@ -169,11 +170,14 @@ class _Source:
         self._late = [column.name for column in self.schema if column.late]
         self._list = _core.RowList(handle.native, native_view(view, schema), self._late)
         self._reader = _core.Reader(handle.native, plan.native)
+        self._arena = handle.arena
         self.row_bytes = plan.item_bytes
 
     def read(self, keys: Array, count: int, sink: _Sink, seconds: float) -> tuple[Array, ...]:
         """Pass on the new rows of the first `count` items. Returns these items' facts, first rows first."""
-        items, finals, late, whole, final = self._reader.rows(self._list, keys, count, self._observed, seconds)
+        items, finals, late, whole, final = without_lost(
+            self._arena, self._reader.rows, self._list, keys, count, self._observed, seconds
+        )
         columns = {
             column.name: _merged(column, finals, whole[0], final[0] if number in self._observed else None)
             for number, column in enumerate(self.schema)

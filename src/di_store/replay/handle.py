@@ -27,6 +27,7 @@ from di_store.policy.samplers import Prioritized, Sampler
 from di_store.policy.settings import Settings
 from di_store.policy.views import Group, Opaque, Step, View, check_columns
 from di_store.replay.batch import Batch, decode_blobs, wrap_ragged
+from di_store.replay.lost import without_lost
 
 Size = tuple[int, int, Reserve]
 """Capacity, least number of slots, reserve."""
@@ -278,7 +279,7 @@ class TableHandle:
 
     def episodes_of(self, keys: Array) -> Array:
         """Numbers of the episodes of these items, int64[n]; -1: not in the table."""
-        batch = self.batch(self.reader().peek(keys, None, self.which(())))
+        batch = self.batch(without_lost(self.arena, self.reader().peek, keys, None, self.which(())))
         found: Array = np.where(np.asarray(batch.live), batch.episodes, -1)
         return found
 

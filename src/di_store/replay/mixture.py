@@ -11,13 +11,23 @@ from di_store.base.errors import StoreError, shown
 from di_store.replay.batch import Batch, check_out, host_array, key_array
 from di_store.replay.keys import MOST_SHARDS, plain, shards_of
 from di_store.replay.loader import Loader
-from di_store.replay.mixture_source import Given, MixtureSource, TableChoice
+from di_store.replay.lost import without_lost
+from di_store.replay.mixture_source import Given, MixtureDraws, MixtureSource, TableChoice
 from di_store.replay.sampling import Terms, check_fits, check_n, copied
 from di_store.replay.table import Table, open_table
 from di_store.session import Session, loaded
 
 Shares: TypeAlias = "Mapping[str, float] | Mapping[Mixture, float] | Mapping[str | Mixture, float]"
 """Weights by table name or mixture. A mixture's weight is divided among its tables in proportion to their weights."""
+
+
+def _drawn(draws: MixtureDraws, terms: Terms, beta: float | None, allocate: Given | None) -> Batch:
+    draws.draw(terms)
+    try:
+        return copied(draws, beta, allocate)
+    except BaseException:
+        draws.give_back()
+        raise
 
 
 class Mixture:
@@ -83,12 +93,8 @@ class Mixture:
             check_out(out, n)
         source = whole if columns is None else whole.only(columns)
         draws = source.begin(n)
-        draws.draw(Terms(n, timeout, min_n, linger, replace=replace))
-        try:
-            batch = copied(draws, beta, None if out is None else Given(out))
-        except BaseException:
-            draws.give_back()
-            raise
+        terms = Terms(n, timeout, min_n, linger, replace=replace)
+        batch = without_lost(whole.arena, _drawn, draws, terms, beta, None if out is None else Given(out))
         draws.deliver()
         return batch if out is None or len(batch) < n else out.become(batch)
 

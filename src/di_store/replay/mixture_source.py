@@ -315,6 +315,7 @@ class Part:
         if self._draws is not None:
             self.handle.reader().give_back(self._draws)
             self._draws = None
+            self.held = 0
 
 
 def _give_back(parts: list[Part]) -> None:

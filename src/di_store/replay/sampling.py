@@ -13,12 +13,13 @@ from typing import Any, NamedTuple, Protocol
 from di_store import _core
 from di_store._core import LEDGER_ENTRY_BYTES
 from di_store.base import config
-from di_store.base.errors import CapacityError, EndOfData, Timeout
+from di_store.base.errors import CapacityError, EndOfData, RowsLost, Timeout
 from di_store.base.sizes import format_size, machine_bytes
 from di_store.policy.samplers import Once
 from di_store.policy.views import answers_of
 from di_store.replay.batch import Batch, check_out
 from di_store.replay.handle import TableHandle
+from di_store.replay.lost import drop_lost
 from di_store.replay.stream import version_column
 from di_store.runtime.waits import SLICE_SECONDS, SampleWait, check_timeout
 
@@ -109,17 +110,20 @@ def read_batch(
     reader = handle.reader()
     which = handle.which(columns)
     check_fits(handle.arena, n, handle.bytes_of(which))
-    if draws is None:
-        draws = reader.begin(not terms.replace)
-    try:
-        with terms:
-            held = collect(handle, reader, draws, terms)
-        parts = reader.finish(draws, beta, which, _given(out, held), True)
-    except BaseException:
-        reader.give_back(draws)
-        raise
-    batch = handle.batch(parts)
-    return batch if out is None or held < n else out.become(batch)
+    while True:
+        draws = draws or reader.begin(not terms.replace)
+        try:
+            with terms:
+                held = collect(handle, reader, draws, terms)
+            batch = handle.batch(reader.finish(draws, beta, which, _given(out, held), True))
+            return batch if out is None or held < n else out.become(batch)
+        except RowsLost:
+            reader.give_back(draws)
+            draws = None
+            drop_lost(handle.arena)
+        except BaseException:
+            reader.give_back(draws)
+            raise
 
 
 def _given(out: Batch | None, held: int) -> Any:
@@ -435,7 +439,7 @@ class TableDraws:
         if held < terms.n and terms.now and not (finished and held):
             reader.give_back(draws)
             return False
-        self.held, self._draws = held, draws
+        self._draws, self.held = draws, held
         return True
 
     def counts(self) -> dict[TableHandle, int]:
@@ -464,6 +468,7 @@ class TableDraws:
         if self._draws is not None:
             self._handle.reader().give_back(self._draws)
             self._draws = None
+            self.held = 0
 
 
 def may_draw(handle: TableHandle, n: int, replace: bool) -> bool:

@@ -18,8 +18,9 @@ import numpy as np
 
 from di_store import _core
 from di_store.base.dtypes import Array
-from di_store.base.errors import CorruptData, LayoutMismatch, StoreError, TableNotFound, Timeout
+from di_store.base.errors import CorruptData, LayoutMismatch, RowsLost, StoreError, TableNotFound, Timeout
 from di_store.checkpoint.folder import MANIFEST, Folder
+from di_store.replay.lost import drop_lost, without_lost
 from di_store.runtime.waits import CALL_SECONDS, Wait, lock_seconds
 from di_store.snapshot import items
 from di_store.snapshot.files import SegmentFiles, read_chunks, read_items, try_lock, unread, with_helpers
@@ -74,15 +75,28 @@ def write(
     with _cleaned(folder):
         before = _before(folder, arena)
         _clean(folder)
-        if arena.tiered:
-            _write_to_disk(arena, seconds)  # ahead: so that the snapshot holds little in memory
-        snapshot = _core.Snapshot(arena, names, seconds)
-        try:
-            made = _Checkpoint(arena, folder, snapshot, before, progress, seconds).write()
-        finally:
-            snapshot.close(CALL_SECONDS)
+        made = without_lost(arena, _files, arena, folder, before, seconds, progress, names)
         folder.write(MANIFEST, made.pack())
         _clean(folder)
+
+
+def _files(
+    arena: _core.Arena,
+    folder: Folder,
+    before: Manifest | None,
+    seconds: float,
+    progress: Progress | None,
+    names: list[str] | None,
+) -> Manifest:
+    """Write all but the manifest. RowsLost: a file of the disk tier is gone."""
+    if arena.tiered:
+        drop_lost(arena, marked=True)
+        _write_to_disk(arena, seconds)  # ahead: so that the snapshot holds little in memory
+    snapshot = _core.Snapshot(arena, names, seconds)
+    try:
+        return _Checkpoint(arena, folder, snapshot, before, progress, seconds).write()
+    finally:
+        snapshot.close(CALL_SECONDS)
 
 
 @contextmanager
@@ -325,7 +339,7 @@ class _Checkpoint:
         for number in stored:
             file = int(chunks["file"][number])
             if file not in files:
-                files[file] = self._linked(file)
+                files[file] = self._there(file)
             chunks["body_segment"][number], chunks["body_page"][number] = (
                 files[file],
                 int(chunks["stored_page"][number]),
@@ -342,14 +356,23 @@ class _Checkpoint:
                 continue
             if not name.startswith(f"disk-{file:08x}-"):  # it was copied forward: of the old file little is needed
                 if file not in files:
-                    files[file] = self._linked(file)
+                    files[file] = self._there(file)
                 chunks["body_segment"][number], chunks["body_page"][number] = files[file], page
             elif page == chunks["body_page"][number] and file in files:
                 chunks["body_segment"][number] = files[file]  # a newer copy of a file has all that the one before has
         self._release(np.flatnonzero(known).tolist())
 
-    def _linked(self, number: int) -> str:
+    def _there(self, number: int) -> str:
         path = os.path.join(self._arena.disk, f"segment-{number:08x}")
+        try:
+            return self._linked(number, path)
+        except FileNotFoundError:
+            if os.path.exists(path):
+                raise
+            self._arena.note_lost_file(number, f"the file {path} is gone")
+            raise RowsLost(f"the file {path} is gone") from None
+
+    def _linked(self, number: int, path: str) -> str:
         name = f"disk-{number:08x}-{os.stat(path).st_ino:x}"
         to = self._folder.at(name)
         if not (os.path.exists(to) and os.path.samefile(path, to)):

@@ -1,0 +1,93 @@
+#include "tier/lost_bodies.h"
+
+namespace di {
+namespace {
+
+constexpr u32 kLookedAt = 4096;  // descriptors in one hold
+
+// Whether this is a chunk that is closed, of which all can be said.
+bool is_closed(const Heap& heap, u32 chunk) {
+  const u64 word = heap.descriptor(chunk).word.load();
+  return word_kind(word) == ObjectKind::kChunk && word_state(word) == ObjectState::kSealed &&
+         heap.chunk_memory.has_attachments(chunk);
+}
+
+}  // namespace
+
+bool is_given_up(const Heap& heap, u32 chunk) {
+  const ChunkTier* const tier = heap.chunk_memory.tier(chunk);
+  if (tier == nullptr || tier->damaged.load() == 0) return false;
+  const std::span<Attachment> all = heap.chunk_memory.attachments(chunk);
+  for (u32 i = 0; i < all.size(); ++i)
+    if (all[i].attached.load() != 0 && static_cast<u32>(heap.chunk_memory.uses_at(chunk, i).load()) != 0) return false;
+  return true;
+}
+
+void LostBodies::list(u32 chunk, u64 uid, const std::string& what) {
+  os::LocalGuard<std::mutex> local(mutex_);
+  LostBody& at = lost_.try_emplace(uid, LostBody{chunk, uid, ""}).first->second;
+  if (at.what.empty()) at.what = what;
+}
+
+void LostBodies::note(u32 chunk, const std::string& what, u32 no_file) {
+  ChunkTier& tier = *heap_.chunk_memory.tier(chunk);
+  const bool first = tier.damaged.exchange(1) == 0;
+  DI_FAULT("tier.lost_marked");
+  if (first) heap_.memory.tier_header().damaged_chunks.fetch_add(1, std::memory_order_relaxed);
+  list(chunk, tier.uid, first && no_file == kNone ? what : "");
+  if (no_file != kNone) note_file(no_file, what);
+}
+
+void LostBodies::note_file(u32 file, const std::string& what) {
+  os::LocalGuard<std::mutex> local(mutex_);
+  files_.try_emplace(file, what);
+}
+
+void LostBodies::lose_copy(u32 chunk, u64 uid, const std::string& what) {
+  if (!is_closed(heap_, chunk)) return;
+  ChunkTier& tier = *heap_.chunk_memory.tier(chunk);
+  if (tier.uid != uid || tier.stored_pages.load() == 0) return;
+  if (tier.body.load() == 0) {
+    if (tier.damaged.exchange(1) == 0)
+      heap_.memory.tier_header().damaged_chunks.fetch_add(1, std::memory_order_relaxed);
+    return list(chunk, uid, what);
+  }
+  subtract_bytes(heap_.memory.tier_header().clean_bytes, tier.body_bytes);
+  heap_.forget_copy(chunk);
+}
+
+std::vector<LostBody> LostBodies::take(bool marked, Deadline deadline) {
+  std::map<u32, std::string> files;
+  {
+    os::LocalGuard<std::mutex> local(mutex_);
+    files = files_;
+  }
+  std::vector<LostBody> found;
+  for (u32 next = 0; (marked || !files.empty()) && next < heap_.descriptor_count();) {
+    Heap::Guard guard(heap_, deadline);
+    for (u32 seen = 0; seen < kLookedAt && next < heap_.descriptor_count(); ++seen, ++next) {
+      if (!is_closed(heap_, next)) continue;
+      const ChunkTier& tier = *heap_.chunk_memory.tier(next);
+      if (marked && tier.damaged.load() != 0) list(next, tier.uid, "");
+      const u32 segment = place_segment(tier.place.load());
+      if (tier.stored_pages.load() == 0 || segment >= kMaxSegments) continue;
+      if (files.contains(heap_.memory.tier_header().segment[segment].file)) lose_copy(next, tier.uid, "");
+    }
+  }
+  os::LocalGuard<std::mutex> local(mutex_);
+  for (const auto& [file, what] : files) {
+    found.push_back({kNone, 0, what});
+    files_.erase(file);
+  }
+  for (auto& [uid, body] : lost_) found.push_back(std::move(body));
+  lost_.clear();
+  return found;
+}
+
+void LostBodies::put_back(const std::vector<LostBody>& lost) {
+  os::LocalGuard<std::mutex> local(mutex_);
+  for (const LostBody& body : lost)
+    if (body.chunk != kNone) lost_.try_emplace(body.uid, body);
+}
+
+}  // namespace di

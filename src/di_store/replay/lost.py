@@ -1,0 +1,58 @@
+"""Rows on disk that cannot be read any more: their items are removed, and whoever met them goes on without."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from di_store import _core
+from di_store.base.errors import RowsLost
+from di_store.runtime.waits import CALL_SECONDS
+
+T = TypeVar("T")
+log = logging.getLogger("di_store")
+_MOST_LINES = 100
+_warned = False
+
+
+def drop_lost(arena: _core.Arena, marked: bool = False) -> None:
+    """Remove the items of chunks that this process could not read, from all tables.
+
+    A line of the log for each chunk, with file and page, and one warning in the life of the process.
+
+    Args:
+        arena: of the store.
+        marked: and of those that others could not read.
+
+    Raises:
+        Timeout: the store's lock is not available; the next call does it.
+    """
+    global _warned
+    found = arena.drop_lost(marked, CALL_SECONDS)
+    items, told = found.items, found.what
+    for what in told[:_MOST_LINES]:
+        log.warning("store %r: rows on disk are lost: %s", arena.name, what)
+    if len(told) > _MOST_LINES:
+        log.warning("store %r: rows on disk are lost: %s more chunks", arena.name, len(told) - _MOST_LINES)
+    if items and not _warned:
+        # mutant: damage-is-told-each-time
+        _warned = True
+        what = told[0] if told else f"files in {arena.disk!r}"
+        warnings.warn(
+            f"store {arena.name!r}: rows on disk cannot be read any more ({what}); {items} items that need them were "
+            "removed, and so will be others, without a further warning; store.stats()['disk'] counts them as "
+            "damaged_items, and `di-store check` reads all files",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+
+def without_lost(arena: _core.Arena, call: Callable[..., T], *args: Any) -> T:
+    """What `call` returns; it is repeated after items that it could not read were removed."""
+    while True:
+        try:
+            return call(*args)
+        except RowsLost:
+            drop_lost(arena)
