@@ -440,10 +440,10 @@ struct TierHeader {
   Shared<u64> stalled_ns;
   Shared<u64> moved_bytes;  // of written_bytes, records that were copied forward
   Shared<u64> moved_bodies;
-  Shared<u64> drawn_cold;    // items of drawn batches that were read from disk
-  Shared<u64> write_budget;  // [any] bytes a day that may be written; 0: any number
-  Shared<u64> paid_ns;       // [any] up to when what was written is paid for (tier/write_budget.h)
-  u64 made_ns;               // [once] when the store was, by the clock of os::now_ns()
+  Shared<u64> drawn_cold;      // items of drawn batches that were read from disk
+  Shared<u64> write_budget;    // [any] bytes a day that may be written; 0: any number
+  Shared<u64> paid_ns;         // [any] up to when what was written is paid for (tier/write_budget.h)
+  u64 made_ns;                 // [once] when the store was, by the clock of os::now_ns()
   Shared<u64> damaged_chunks;  // whose bodies could not be read
   Shared<u64> damaged_items;   // that were removed for that
   SegmentEntry segment[kMaxSegments];
