@@ -162,7 +162,6 @@ const u8* BodyMover::read(const Move& move) {
   }
   u64 got = 0;
   if (file_.read(u64{place_page(move.place)} * kPageBytes, to, bytes, &got) != 0 || got < bytes) return nullptr;
-  // mutant: damaged-bodies-are-copied
   return verify_pages(move.crcs, 0, {to, move.stored_bytes}) ? to : nullptr;
 }
 
@@ -205,7 +204,6 @@ bool BodyMover::move_held(const std::vector<u32>& tables, const Move& move) {
   if (tier.claim.load() != lock_owner_word(heap_.client) || tier.place.load() != move.place) return false;
   if (tier.stored_pages.load() == 0) return false;  // it was found damaged meanwhile
   if (tables_of(heap_, move.chunk) != tables) return false;
-  // mutant: places-change-under-readers
   if (is_read(heap_, move.chunk)) {
     read_ = true;
     return false;

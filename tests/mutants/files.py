@@ -112,20 +112,6 @@ TIER = [
         ("tests/test_disk_forward.py::test_rows_that_leave_in_random_order_find_room",),
     ),
     Mutant(
-        "places-change-under-readers",
-        "disk-forward",
-        "  if (is_read(heap_, move.chunk)) {",
-        "  if (is_read(heap_, move.chunk) && false) {",
-        ("tests/crash/test_disk_moves.py::test_a_body_that_is_drawn_meanwhile_stays",),
-    ),
-    Mutant(
-        "damaged-bodies-are-copied",
-        "disk-forward",
-        "  return verify_pages(move.crcs, 0, {to, move.stored_bytes}) ? to : nullptr;\n",
-        "  return to;\n",
-        ("tests/test_disk_forward.py::test_a_damaged_body_is_not_copied_as_if_it_were_sound",),
-    ),
-    Mutant(
         "what-leaves-soon-is-moved",
         "disk-forward",
         "{ return uid <= soon; }",
