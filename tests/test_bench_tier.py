@@ -37,7 +37,7 @@ def test_a_quick_look(tmp_path: Path) -> None:
 
 
 def test_a_line_that_does_not_exist() -> None:
-    done = tier("--lines", "everything")
+    done = tier("--lines", "nothing")
     assert done.returncode == 2
     assert "rivals" in done.stderr
 
