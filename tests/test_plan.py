@@ -81,6 +81,14 @@ def test_what_is_planned_suffices_and_little_less_does_not(tables: list[dict[str
             make(least.memory, disk=tmp_path / "disk", disk_capacity=least.disk_capacity * 8 // 10)
 
 
+def test_a_disk_that_is_planned_is_never_too_small_to_open(tmp_path: Path) -> None:
+    """However little is missing."""
+    whole = forecast({"tables": {"replay": FRAMES}})
+    short = forecast({"memory": whole.in_memory - (1 << 20), "tables": {"replay": FRAMES}})
+    with di_store.open(memory=short.memory, disk=tmp_path, disk_capacity=short.disk_capacity) as store:
+        store.create_table("replay", **options(FRAMES))
+
+
 def test_rates_are_of_real_rows_and_batches() -> None:
     found = forecast({"tables": {"replay": FRAMES}})
     table = found.tables[0]

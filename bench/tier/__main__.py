@@ -15,7 +15,6 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 
 from bench import RESULTS
@@ -79,7 +78,7 @@ def main() -> int:
         print(f"-- {part}", file=sys.stderr, flush=True)
         result = Result(command(part, args))
         lines = apart(PARTS[part], options)
-        result.parts = {"lines": [asdict(line) for line in lines]}
+        result.parts = {"lines": [line.plain for line in lines]}
         result.save(args.out, f"tier_{part}")
         show(lines)
         found += lines

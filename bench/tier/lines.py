@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from bench import RESULTS, ROOT
 from bench.kit import Page, Result, number, table
@@ -55,6 +56,12 @@ class Line:
     ratio: float | None = None
     bar: float | None = None
     at_most: bool = False
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """As a result keeps it: what is not as it is without being given."""
+        defaults = {each.name: each.default for each in fields(self)}
+        return {name: value for name, value in asdict(self).items() if value != defaults[name]}
 
     @property
     def met(self) -> bool:

@@ -64,7 +64,8 @@ class Plan:
     elements: int
     frame: str
     shown: Path | None
-    staging: int = field(default=0)
+    staging: int
+    """Bytes that its learner may hold ahead."""
 
     def content(self) -> Content:
         shown = None if self.shown is None or not self.target.frames else load(self.shown)
@@ -99,7 +100,7 @@ def paced(pipe: Any, rate: float, of_step: float, step: Callable[[Tally], None])
 
 
 def write(pipe: Any, table: di_store.Table, plan: Plan) -> None:
-    """Fills the table, says what of it is there, then inserts at the row's rate: by element, or 16 of them if small."""
+    """Fills the table, tells how long that took, then inserts at the row's rate, ten times a second."""
     target, content = plan.target, plan.content()
     step_bytes = target.element_bytes(plan.frame) // target.steps
     steps, stopped = plan.elements * target.steps + target.steps + 8, ""
@@ -234,9 +235,9 @@ def report(found: Run, case: str) -> list[Line]:
 
 
 def staged(target: Target, elements: int, frame: str, shown: Path | None) -> Plan:
-    """A row whose learner may hold all its batches ahead."""
-    item = target.element_bytes(frame) // target.steps * target.view.rows_spanned * 2
-    return Plan(target, elements, frame, shown, (target.ahead + 1) * target.batch * item * 5)
+    """A row whose learner may hold all its batches ahead: a batch shows each step twice at most, as now and as next."""
+    item = 2 * target.element_bytes(frame) // target.steps * target.view.rows_spanned
+    return Plan(target, elements, frame, shown, (target.ahead + 1) * target.batch * item)
 
 
 def together(options: Options) -> list[Line]:

@@ -242,7 +242,9 @@ class Reserved {
   Id id_;
 };
 
-nb::bytes put(const ArenaPointer& arena, nb::handle value, nb::handle id, double ttl) {
+// Writes a value into a new object, and has `finish` seal it.
+template <class Finish>
+nb::bytes put_with(const ArenaPointer& arena, nb::handle value, nb::handle id, double ttl, const Finish& finish) {
   arena->enter();
   Id own;
   choose_id(id, own);
@@ -250,9 +252,15 @@ nb::bytes put(const ArenaPointer& arena, nb::handle value, nb::handle id, double
   const Deadline deadline = Deadline::slice();
   Draft draft(*arena, deadline);
   write_value(arena, value, own, expires, deadline, &draft);
-  DI_FAULT("put.before_seal");
-  draft.seal();
+  finish(&draft, own);
   return nb::bytes(reinterpret_cast<const char*>(own), sizeof own);
+}
+
+nb::bytes put(const ArenaPointer& arena, nb::handle value, nb::handle id, double ttl) {
+  return put_with(arena, value, id, ttl, [](Draft* draft, const Id&) {
+    DI_FAULT("put.before_seal");
+    draft->seal();
+  });
 }
 
 // Runs `keep`, which waits for the drive, without the GIL. If it throws, the draft is given up.
@@ -268,16 +276,10 @@ auto kept(Draft* draft, const Keep& keep) {
 }
 
 nb::bytes put_durable(const ArenaPointer& arena, nb::handle value, nb::handle id, double ttl) {
-  arena->enter();
-  Id own;
-  choose_id(id, own);
-  const u64 expires = ttl > 0 ? os::boot_ns() + static_cast<u64>(ttl * 1e9) : 0;
-  const Deadline deadline = Deadline::slice();
-  Draft draft(*arena, deadline);
-  write_value(arena, value, own, expires, deadline, &draft);
-  const DurableDraft one{&draft, own};
-  kept(&draft, [&] { keep_objects(*arena, {&one, 1}); });
-  return nb::bytes(reinterpret_cast<const char*>(own), sizeof own);
+  return put_with(arena, value, id, ttl, [&](Draft* draft, const Id& own) {
+    const DurableDraft one{draft, own};
+    kept(draft, [&] { keep_objects(*arena, {&one, 1}); });
+  });
 }
 
 // Seals what was written once all of it is on disk.

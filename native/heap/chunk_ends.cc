@@ -6,7 +6,7 @@ namespace di {
 namespace {
 
 constexpr u64 kSweepNs = 100'000'000;  // a full store looks for chunks nobody uses at most this often,
-constexpr u64 kSweepShare = 100;       // and for at most this share of a process's time
+constexpr u64 kSweepRest = 100;        // and after a pause of so many times what the last look took
 constexpr u32 kSweptAtOnce = 256;      // descriptors in one hold
 
 }  // namespace
@@ -117,7 +117,7 @@ void ChunkEnds::sweep_now_and_then(Deadline deadline) {
   if (now < next || !next_sweep_ns_.compare_exchange_strong(next, now + kSweepNs, std::memory_order_relaxed)) return;
   sweep(deadline);
   const u64 end = os::now_ns();
-  next_sweep_ns_.store(end + std::max(kSweepNs, kSweepShare * (end - now)), std::memory_order_relaxed);
+  next_sweep_ns_.store(end + std::max(kSweepNs, kSweepRest * (end - now)), std::memory_order_relaxed);
 }
 
 void ChunkEnds::settle_filled(Deadline deadline) {

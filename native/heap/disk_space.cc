@@ -92,7 +92,7 @@ std::vector<DiskSpace::Sparse> DiskSpace::sparse(double share) const {
   return found;
 }
 
-bool DiskSpace::is_use(u32 number, u64 incarnation) const { return entry(number).incarnation == incarnation; }
+bool DiskSpace::is_same(u32 number, u64 incarnation) const { return entry(number).incarnation == incarnation; }
 
 void DiskSpace::seal(u32 number) {
   SegmentEntry& at = entry(number);

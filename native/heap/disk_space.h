@@ -59,7 +59,7 @@ class DiskSpace {
     u64 incarnation = 0, live = 0, filled = 0;
   };
   std::vector<Sparse> sparse(double share) const;
-  bool is_use(u32 number, u64 incarnation) const;  // whether the segment still is what it was then
+  bool is_same(u32 number, u64 incarnation) const;  // whether the segment still is what it was then
   // Files of durable objects (object_log.h). Each is filled by one process, never used again, and removed when no object needs
   // it. They count as segments do.
   struct Log {

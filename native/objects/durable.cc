@@ -1,7 +1,6 @@
 #include "objects/durable.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "objects/durable_logs.h"
 
@@ -110,9 +109,7 @@ i64 publish_durable(Arena& arena, const std::string& name, Draft* draft, u64 kee
     WeightsExtra head;
     head.version = entry.newest.load() + 1;
     head.oldest = std::max<i64>(1, head.version - static_cast<i64>(keep) + 1);
-    std::vector<u8> extra(sizeof head + name.size());
-    std::memcpy(extra.data(), &head, sizeof head);
-    std::memcpy(extra.data() + sizeof head, name.data(), name.size());
+    const std::vector<u8> extra = extra_of(head, name);
     LoggedObject object = logged(arena, *draft);
     object.kind = LogKind::kWeights;
     object.extra = extra;

@@ -96,11 +96,7 @@ void copy_log(Arena& arena, const DiskSpace::Log& log) {
     WeightsExtra head;
     std::string name;
     std::vector<u8> extra;
-    if (found.extra(&head, &name)) {
-      extra.resize(sizeof head + name.size());
-      std::memcpy(extra.data(), &head, sizeof head);
-      std::memcpy(extra.data() + sizeof head, name.data(), name.size());
-    }
+    if (found.extra(&head, &name)) extra = extra_of(head, name);
     object.extra = extra;
     if (!found.copy_to(bytes.data())) return;  // damaged: its object stays in memory, and this file with it
     const ObjectLog::Appended appended = own.append(object, Deadline::slice());

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -14,19 +13,7 @@ namespace di::os {
 int CachedFile::open(const std::string& path, FileAccess access) {
   close();
   if (const int number = refused("file.open")) return number;
-  int flags = O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | (access == FileAccess::kRead ? O_RDONLY : O_RDWR);
-  if (access == FileAccess::kCreate) flags |= O_CREAT | O_EXCL;
-  int fd = -1;
-  while ((fd = ::open(path.c_str(), flags, 0600)) < 0 && errno == EINTR) {
-  }
-  if (fd < 0) return errno;
-  struct stat info{};
-  if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
-    ::close(fd);
-    return EINVAL;
-  }
-  fd_ = fd;
-  return 0;
+  return open_plain_file(path, open_flags(access), &fd_);
 }
 
 void CachedFile::close() {
@@ -88,11 +75,7 @@ int CachedFile::truncate(u64 bytes) {
 }
 
 int CachedFile::sync() {
-  for (;;) {
-    int number = refused("file.sync");
-    if (number == 0 && fdatasync(fd_) != 0) number = errno;
-    if (number != EINTR) return number;
-  }
+  return repeated("file.sync", [this] { return fdatasync(fd_); });
 }
 
 void CachedFile::expect_one_pass() { posix_fadvise(fd_, 0, 0, POSIX_FADV_SEQUENTIAL); }

@@ -94,27 +94,19 @@ DirectFile& DirectFile::operator=(DirectFile&& other) noexcept {
   return *this;
 }
 
+int open_flags(FileAccess access) {
+  return (access == FileAccess::kRead ? O_RDONLY : O_RDWR) | (access == FileAccess::kCreate ? O_CREAT | O_EXCL : 0);
+}
+
 int DirectFile::open(const std::string& path, FileAccess access) {
   close();
   if (const int number = refused("file.open")) return number;
-  // O_NONBLOCK: a pipe put in the place of a file must not make this wait; plain files do not know it.
-  int flags = O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | (access == FileAccess::kRead ? O_RDONLY : O_RDWR);
-  if (access == FileAccess::kCreate) flags |= O_CREAT | O_EXCL;
-  int fd = -1;
-  while ((fd = ::open(path.c_str(), flags, 0600)) < 0 && errno == EINTR) {
-  }
-  if (fd < 0) return errno;
-  struct stat info{};
-  if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
-    ::close(fd);
-    return EINVAL;
-  }
-  fd_ = fd;
+  if (const int number = open_plain_file(path, open_flags(access), &fd_)) return number;
   // Afterwards and not in open(): some filesystems refuse O_DIRECT only when they have made the file.
-  const u32 alignment = direct_alignment(fd);
+  const u32 alignment = direct_alignment(fd_);
   const bool fits = alignment != 0 && alignment <= kDirectBytes;
   alignment_ = fits ? alignment : kDirectBytes;
-  direct_.store(fits && fcntl(fd, F_SETFL, O_DIRECT) == 0, std::memory_order_relaxed);
+  direct_.store(fits && fcntl(fd_, F_SETFL, O_DIRECT) == 0, std::memory_order_relaxed);
   if (!is_direct()) use_cache();
   return 0;
 }

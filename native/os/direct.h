@@ -42,6 +42,7 @@ enum class FileAccess {
   kReadWrite,
   kCreate,  // read and write; EEXIST when there is one
 };
+int open_flags(FileAccess access);  // as open() takes them
 
 // An open file. Direct where the filesystem takes that; else buffered, without readahead, and pages are dropped from
 // the cache when they have served, so that it does not crowd out what others read. read(), write(), punch() and sync()

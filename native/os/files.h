@@ -1,6 +1,7 @@
 // Small text files of /proc and /sys, for the os*.cc files only.
 #pragma once
 
+#include <cerrno>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,20 @@ inline int refused([[maybe_unused]] const char* point) {
   return 0;
 #endif
 }
+
+// The result of a system call that answers -1 and errno, repeated after EINTR.
+template <class Call>
+int repeated(const char* point, Call call) {
+  for (;;) {
+    int number = refused(point);
+    if (number == 0 && call() < 0) number = errno;
+    if (number != EINTR) return number;
+  }
+}
+
+// Opens a plain file and nothing else (EINVAL), no symbolic link (ELOOP); CLOEXEC, 0600 where it is made; again after EINTR.
+// Returns 0 or an errno.
+int open_plain_file(const std::string& path, int flags, int* fd);
 
 // A descriptor that is closed at the end of its scope.
 class ScopedFd {

@@ -22,16 +22,6 @@ namespace di::os {
 
 namespace {
 
-// The result of a system call that answers -1 and errno, repeated after EINTR.
-template <class Call>
-int repeated(const char* point, Call call) {
-  for (;;) {
-    int number = refused(point);
-    if (number == 0 && call() < 0) number = errno;
-    if (number != EINTR) return number;
-  }
-}
-
 int open_repeated(const std::string& path, int flags, int* fd) {
   while ((*fd = ::open(path.c_str(), flags | O_CLOEXEC, 0600)) < 0) {
     if (errno != EINTR) return errno;
@@ -50,6 +40,19 @@ int write_all(int fd, const std::string& text) {
 }
 
 }  // namespace
+
+int open_plain_file(const std::string& path, int flags, int* fd) {
+  int opened = -1;
+  // O_NONBLOCK: a pipe put in the place of a file must not make this wait; plain files do not know it.
+  if (const int number = open_repeated(path, flags | O_NOFOLLOW | O_NONBLOCK, &opened)) return number;
+  struct stat info{};
+  if (fstat(opened, &info) != 0 || !S_ISREG(info.st_mode)) {
+    ::close(opened);
+    return EINVAL;
+  }
+  *fd = opened;
+  return 0;
+}
 
 // -------------------------------------------------------------------------------------------------------- folders
 int make_folder(const std::string& path) {
@@ -249,15 +252,7 @@ LockFile& LockFile::operator=(LockFile&& other) noexcept {
 int LockFile::open(const std::string& path) {
   close();
   if (const int number = refused("file.open_lock")) return number;
-  int fd = -1;
-  if (const int number = open_repeated(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK, &fd)) return number;
-  struct stat info{};
-  if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
-    ::close(fd);
-    return EINVAL;
-  }
-  fd_ = fd;
-  return 0;
+  return open_plain_file(path, O_RDWR | O_CREAT, &fd_);
 }
 
 void LockFile::close() {

@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "replay/answers.h"
+#include "tier/table_locks.h"
 
 namespace di {
 namespace {
@@ -75,10 +76,7 @@ void find_tables(Heap& heap, const LostBody& lost, std::set<u32>* tables, Deadli
   const u64 word = heap.descriptor(lost.chunk).word.load();
   if (word_kind(word) != ObjectKind::kChunk || word_state(word) != ObjectState::kSealed) return;
   if (!heap.chunk_memory.has_attachments(lost.chunk) || heap.chunk_memory.tier(lost.chunk)->uid != lost.uid) return;
-  for (const Attachment& at : heap.chunk_memory.attachments(lost.chunk))
-    if (at.attached.load() != 0 && at.table < heap.memory.table_count() &&
-        heap.memory.table(at.table).generation.load() == at.table_generation)
-      tables->insert(at.table);
+  for (const u32 table : tables_of(heap, lost.chunk)) tables->insert(table);
 }
 
 }  // namespace

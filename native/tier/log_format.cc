@@ -1,10 +1,18 @@
 #include "tier/log_format.h"
 
 #include <cstdio>
+#include <cstring>
 
 #include "tier/crc32c.h"
 
 namespace di {
+
+std::vector<u8> extra_of(const WeightsExtra& weights, const std::string& name) {
+  std::vector<u8> extra(sizeof weights + name.size());
+  std::memcpy(extra.data(), &weights, sizeof weights);
+  std::memcpy(extra.data() + sizeof weights, name.data(), name.size());
+  return extra;
+}
 
 std::string log_name(u32 number) {
   char name[20];

@@ -10,6 +10,7 @@
 
 #include <bit>
 #include <string>
+#include <vector>
 
 #include "tier/segment_format.h"
 
@@ -53,6 +54,7 @@ struct WeightsExtra {
   i64 oldest = 0;  // that stays readable when this one is the newest
 };
 static_assert(sizeof(WeightsExtra) == 16);
+std::vector<u8> extra_of(const WeightsExtra& weights, const std::string& name);
 
 constexpr u32 kMarkCounts = 0;
 constexpr u32 kMarkDeleted = ~u32{0};  // the object was deleted: nor do records of a lower number count, or of this one

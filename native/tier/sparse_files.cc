@@ -46,7 +46,7 @@ SparseFiles::Found SparseFiles::look(const std::vector<DiskSpace::Sparse>& candi
       const u64 place = tier.place.load();
       if (tier.stored_pages.load() == 0 || place_segment(place) >= kMaxSegments) continue;
       const u32 at = candidate[place_segment(place)];
-      if (at == kNone || !heap_.disk.is_use(place_segment(place), candidates[at].incarnation)) continue;
+      if (at == kNone || !heap_.disk.is_same(place_segment(place), candidates[at].incarnation)) continue;
       found.bodies[at].push_back({chunk, tier.uid, place});
       if (in_order) found.in_order[at].push_back(tier.uid);
     }

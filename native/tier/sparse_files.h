@@ -19,8 +19,8 @@ class SparseFiles {
  public:
   explicit SparseFiles(Heap& heap) : heap_(heap) {}
 
-  // The bodies of some files, by place: all that must move before these are empty, at most `bytes` with their records, unless
-  // it is a single file. None: no file is sparse enough.
+  // The bodies of some files, by place: all that must move before these are empty, at most `bytes` with their records. None:
+  // no file is sparse enough.
   // A file with bodies that soon leave on their own, in the order in which they came, is waited for.
   std::vector<StoredBody> find(u64 bytes, Deadline deadline);
   // A file that cannot be emptied, as a body in it is damaged.

@@ -12,6 +12,7 @@ import msgspec
 
 from di_store import _core
 from di_store.base import calls, config
+from di_store.base.disk import LEAST_BYTES
 from di_store.base.errors import shown
 from di_store.base.sizes import parse_size
 from di_store.base.tree import did_you_mean
@@ -27,7 +28,10 @@ _DAY = 86_400
 _DISK_SHARE = 0.9
 """Of `disk_capacity` that rows may count upon: files also hold rows that have left."""
 
-_LEAST_DISK, _LEAST_MEMORY = 16 << 20, 8 << 20
+_LEAST_MEMORY = 8 << 20
+_OWN_SHARE = 64
+"""A part of a store's memory is never for rows: less than this share, and `OWN_BYTES`."""
+
 _CLASSES: Mapping[str, Mapping[str, Any]] = {
     "view": {cls.__name__: cls for cls in views.VIEWS},
     "sampler": {cls.__name__: cls for cls in samplers.SAMPLERS},
@@ -36,14 +40,15 @@ _CLASSES: Mapping[str, Mapping[str, Any]] = {
     "compress": {"Compress": compression.Compress},
 }
 _OPTIONS = ("capacity", "max_bytes", "max_times_sampled", "lanes", "columns", "schema", *_CLASSES)
-_RATES = {"inserts": 0.0, "samples": 0.0, "batch": 256, "prefetch": 2}
+_RATES = ("inserts", "samples", "batch", "prefetch")
+_BATCH, _PREFETCH = 256, 2
 _JOB = ("memory", "disk", "tables")
 _TYPE = re.compile(r"\s*([^\[\]\s]+)\s*(?:\[([\d_\s,]*)\])?\s*", re.ASCII)
 
 
 @dataclass(frozen=True)
 class TableForecast:
-    """What one table will need. Bytes; a second, where it says so.
+    """What one table will need: bytes, or bytes a second.
 
     Attributes:
         items: it holds; None: as many as `max_bytes` do.
@@ -52,8 +57,8 @@ class TableForecast:
         on_disk_bytes: the same as they lie on disk, by `Compress(expect=)`.
         fixed_bytes: that stay in memory whatever lies on disk: item slots, trees, heads, open chunks.
         fill_seconds: until it is full; None: no rate is known.
-        inserted, sampled: bytes a second: of rows as they are stored, of batches as learners get them.
-        read: bytes a second that items need of the drive if none of its rows were in memory.
+        inserted: a second, of rows as they are stored; sampled: a second, of batches as learners get them.
+        read: a second, from the drive, if none of its rows were in memory.
         ahead_bytes: of the batches that a loader holds.
     """
 
@@ -81,8 +86,8 @@ class Forecast:
         disk_capacity: that it needs beside; 0: none.
         least_memory: below which no disk helps.
         hot: share of the rows that memory holds.
-        staging: ``staging=`` for a loader of each table in one process.
-        written_a_day, read: of the drive at most: bytes a day; bytes a second.
+        staging: ``staging=`` of a process that has a loader of each table.
+        written_a_day: bytes, and read: bytes a second, of the drive, at most.
     """
 
     tables: tuple[TableForecast, ...]
@@ -123,8 +128,8 @@ def forecast(job: Any) -> Forecast:
     rows = sum(each.in_tiers for each in needed)
     disk = 0
     if memory < in_memory:
-        missing = max(0, rows - max(0, memory - OWN_BYTES) + memory // 64)
-        disk = max(_LEAST_DISK, math.ceil(missing / _DISK_SHARE))
+        for_rows = max(0, memory - OWN_BYTES - memory // _OWN_SHARE)
+        disk = max(LEAST_BYTES, math.ceil((rows - min(rows, for_rows)) / _DISK_SHARE))
     raw = sum(table.rows_bytes for table in tables)
     hot = 1.0 if disk == 0 else min(1.0, max(0, memory - fixed) / max(1, raw))
     return Forecast(
@@ -159,8 +164,8 @@ def _table(name: str, given: Any) -> tuple[TableForecast, TableNeeds]:
     try:
         settings = check_options(_options(given), 0)
         inserts, samples = (config.real(each, given.get(each, 0.0)) for each in ("inserts", "samples"))
-        batch = config.count("batch", given.get("batch", _RATES["batch"]), minimum=1)
-        prefetch = config.count("prefetch", given.get("prefetch", _RATES["prefetch"]), minimum=0)
+        batch = config.count("batch", given.get("batch", _BATCH), minimum=1)
+        prefetch = config.count("prefetch", given.get("prefetch", _PREFETCH), minimum=0)
     except (ValueError, TypeError) as error:
         raise type(error)(f"{where}: {error}") from None
     if settings.schema is None:

@@ -14,7 +14,7 @@ import numpy as np
 from di_store import _core
 from di_store.base import config
 from di_store.base.dtypes import Array
-from di_store.base.errors import RowsLost, SchemaMismatch, StoreError, TableNotFound
+from di_store.base.errors import SchemaMismatch, StoreError, TableNotFound
 from di_store.lowering.shape import UNLIMITED
 from di_store.policy.changes import UNCHANGED, Unchanged
 from di_store.policy.limiters import Limiter
@@ -168,16 +168,18 @@ class Table:
 
         Args:
             n: number of examples; may be more than the limiter allows at once.
-            timeout: seconds; None: no limit, but `Timeout` after 60 s without an open writer and an insert.
+            timeout: seconds to wait; None: no limit, but `Timeout` if for 60 s no writer is open and nothing comes.
             min_n: return at least so many, as soon as no more were drawn for `linger` seconds; None: n.
             linger: seconds; None: the rest of `timeout`.
             beta: exponent of the importance weights; None: the sampler's.
             columns: copy only these outputs; None: all.
-            out: a batch of n examples to overwrite and return; of fewer: a new batch over the front of its arrays.
+            out: a batch of n examples, which is overwritten and returned. If fewer are drawn, the result is a new
+                batch over the front of its arrays.
             replace: whether an item may come more than once. False: each draw is from the items that this batch does
                 not hold yet, with probability in proportion to p^alpha (or equal), as numpy's
                 ``Generator.choice(replace=False)``; `Fifo` and `Lifo` give the next n items, heaps the n best.
-                `probabilities` stay those of one draw from all items. Costs up to half as much again.
+                `probabilities` stay those of one draw from all items. Costs up to 1.5 times as much while n is below
+                half of the table.
 
         Raises:
             Timeout: what was drawn is given back. EndOfData: the table is finished, and nothing is left.
@@ -192,10 +194,7 @@ class Table:
             if beta is None and self._beta_default and self._closed is None:
                 beta = handle.native.beta
             plain = beta is None or (type(beta) is float and 0 <= beta < math.inf)
-            try:
-                found = self._sample(n, beta, None, not replace) if plain else None
-            except RowsLost:
-                found = without_lost(handle.arena, self._sample, n, beta, None, not replace)
+            found = without_lost(handle.arena, self._sample, n, beta, None, not replace) if plain else None
             if type(found) is tuple:
                 return handle.batch(found) if handle.special else Batch(*found)
         else:
@@ -224,7 +223,8 @@ class Table:
     def peek(self, keys: Any, *, columns: str | Iterable[str] | None = None) -> Batch:
         """What `sample` would return for these items, in the order of `keys`; items that are gone have `live` False.
 
-        Waits for nothing, and counts no samples: `times_sampled` does not change. Without columns yet `data` is empty.
+        Never waits for the limiter or for items, and counts no samples: `times_sampled` does not change. If the table
+        has no columns yet, all items are gone and `data` is empty.
 
         Args:
             keys: uint64[n].
@@ -238,10 +238,7 @@ class Table:
             return empty_batch(wanted)
         peek = handle.peek or handle.reader().peek
         which = None if columns is None else handle.which(columns)
-        try:
-            found = peek(wanted, handle.native.beta if self._beta_default else None, which)
-        except RowsLost:
-            found = without_lost(handle.arena, peek, wanted, handle.native.beta if self._beta_default else None, which)
+        found = without_lost(handle.arena, peek, wanted, handle.native.beta if self._beta_default else None, which)
         return handle.batch(found) if handle.special else Batch(*found)
 
     def keys(self, start: int = 0, n: int | None = None, *, timeout: float | None = 60) -> Array:
@@ -290,7 +287,7 @@ class Table:
             timeout: seconds to wait if a stopped process holds the table's lock; None: no limit.
 
         Raises:
-            StoreError: a loop missed keys: too many, or a process died while it removed. The next goes on from now.
+            StoreError: the loop missed keys: too many, or a process died while it removed items. The next one goes on.
         """
         return GoneKeys(self._writable().native, lock_seconds(timeout))
 
@@ -370,8 +367,9 @@ class Table:
     ) -> None:
         """Change settings while the table is in use. Arguments that are not given keep their setting.
 
-        A new limiter counts as if `min_size` of the present items had just been inserted, so a full table continues at
-        once, in the middle of the band of `SamplesPerInsert`. A queue goes on counting the items that wait in it.
+        A new limiter starts counting as if `min_size` of the present items had just been inserted, so a full table
+        continues at once, in the middle of the band of `SamplesPerInsert`. A queue goes on counting the items that
+        wait in it.
 
         Args:
             limiter: of the same kind: a queue stays a queue.
@@ -389,10 +387,10 @@ class Table:
     def finish(self, *, timeout: float | None = 60) -> None:
         """Declare that no more inserts will come.
 
-        Once nothing is left to draw, `sample` raises `EndOfData` and loaders stop: where draws use items up
-        (`max_times_sampled`, a queue, `Once` with a last epoch), whose limiter no longer makes samples wait, or all are
-        gone. Inserts raise `EndOfData`; `reset` empties the table for new ones. Before `EndOfData`, `sample` waits for
-        undelivered draws of others, which may be given back.
+        Once nothing is left to draw, `sample` raises `EndOfData` and loaders stop. That happens where draws use items
+        up (`max_times_sampled`, a queue, `Once` with a last epoch), whose limiter no longer makes samples wait, or all
+        are gone; other tables go on being sampled. Inserts raise `EndOfData`; `reset` empties the table for new ones.
+        Before `EndOfData`, `sample` waits for undelivered draws of others, which may be given back.
         """
         self._writable().native.finish(lock_seconds(timeout))
 
@@ -401,7 +399,8 @@ class Table:
 
         ``bytes_stored``: bytes of the table's chunks. ``bytes_logical``: bytes of its items if each had its own copy of
         everything that a batch shows of it. Ragged values count with their lengths, measured for up to 16,384 rows of
-        evenly spread items; if another process holds the table's lock for more than 20 ms, the rest is left out.
+        evenly spread items in some milliseconds; if another process holds the table's lock for more than 20 ms, those
+        not measured yet are left out.
         """
         handle = self._open()
         handle.warn_evicted()
@@ -445,10 +444,11 @@ class Table:
     def export(self, path: str | os.PathLike[str], *, timeout: float | None = 60) -> Exported:
         """Write the table to a file that `Store.import_table` reads, while it is in use; replaces an older file.
 
-        It holds the settings and the items that are there when the call begins, each row once, but those that leave, or
-        are lost on disk, before they are read. Priorities, counts and late values are of that moment. The file, a zip
-        of NumPy arrays, is complete or the old one: it is written as ``<path>.part`` and renamed; `StoreError` if
-        another export is doing that. Takes time in proportion to items and rows, 150 bytes an item and 64 MiB or a row.
+        It holds the settings and the items that are there when the call begins, each row once; items that leave, or are
+        lost on disk, before they are read are skipped. Priorities, counts and late values are of the moment of reading.
+        The file, a zip of NumPy arrays, is complete or the old one: it is written as ``<path>.part`` and renamed;
+        `StoreError` if another export is doing that. Takes time in proportion to items and rows, 150 bytes an item and
+        64 MiB or one row.
         """
         return export_table(self._open(), path, lock_seconds(timeout))
 

@@ -339,7 +339,7 @@ class _Checkpoint:
         for number in stored:
             file = int(chunks["file"][number])
             if file not in files:
-                files[file] = self._there(file)
+                files[file] = self._linked(file)
             chunks["body_segment"][number], chunks["body_page"][number] = (
                 files[file],
                 int(chunks["stored_page"][number]),
@@ -356,23 +356,24 @@ class _Checkpoint:
                 continue
             if not name.startswith(f"disk-{file:08x}-"):  # it was copied forward: of the old file little is needed
                 if file not in files:
-                    files[file] = self._there(file)
+                    files[file] = self._linked(file)
                 chunks["body_segment"][number], chunks["body_page"][number] = files[file], page
             elif page == chunks["body_page"][number] and file in files:
                 chunks["body_segment"][number] = files[file]  # a newer copy of a file has all that the one before has
         self._release(np.flatnonzero(known).tolist())
 
-    def _there(self, number: int) -> str:
+    def _linked(self, number: int) -> str:
+        """The name that a file of the disk tier has in the checkpoint from now on. RowsLost: it is gone."""
         path = os.path.join(self._arena.disk, f"segment-{number:08x}")
         try:
-            return self._linked(number, path)
+            return self._link_file(number, path)
         except FileNotFoundError:
             if os.path.exists(path):
                 raise
             self._arena.note_lost_file(number, f"the file {path} is gone")
             raise RowsLost(f"the file {path} is gone") from None
 
-    def _linked(self, number: int, path: str) -> str:
+    def _link_file(self, number: int, path: str) -> str:
         name = f"disk-{number:08x}-{os.stat(path).st_ino:x}"
         to = self._folder.at(name)
         if not (os.path.exists(to) and os.path.samefile(path, to)):
