@@ -16,6 +16,7 @@ import pytest
 
 import di_store
 from di_store import _core
+from di_store.runtime import chores
 
 FRAME = (32, 32)
 SCHEMA = {
@@ -50,8 +51,11 @@ def numbers(frames: np.ndarray) -> np.ndarray:
     return found
 
 
-def fill(table: di_store.Table, first: int = 0, count: int = ROWS) -> None:
+def fill(table: di_store.Table, first: int = 0, count: int = ROWS, alone: bool = False) -> None:
+    """`alone`: no thread of this process does chores meanwhile."""
     with table.writer() as writer:
+        if alone:
+            chores._stop()
         for number in range(first, first + count):
             writer.append(row(number))
 

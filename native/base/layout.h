@@ -29,7 +29,7 @@ struct Offset {
 };
 
 constexpr u64 kMagic = 0x45524f5453494401;  // "\1DISTORE"
-constexpr u32 kLayoutVersion = 18;
+constexpr u32 kLayoutVersion = 19;
 constexpr u64 kPageBytes = 4096;
 constexpr u64 kSliceBytes = 2u << 20;
 constexpr u64 kPagesPerSlice = kSliceBytes / kPageBytes;
@@ -393,12 +393,13 @@ static_assert(sizeof(TableHeader) <= kTableHeaderBytes);
 
 // ------------------------------------------------------------------------------------------------------- disk tier
 // A segment is a file that one process fills with records and then seals (docs/segment_format.md). kEmpty: its file is there,
-// and nobody needs what is in it. kLog, kSealedLog: its file is an object log (docs/object_log.md).
-enum class SegmentUse : u32 { kAbsent = 0, kOpen = 1, kSealed = 2, kEmpty = 3, kLog = 4, kSealedLog = 5 };
+// and nobody needs what is in it. kLog, kSealedLog: its file is an object log (docs/object_log.md). kLinked: its file is one of a
+// checkpoint, from which this store was restored.
+enum class SegmentUse : u32 { kAbsent = 0, kOpen = 1, kSealed = 2, kEmpty = 3, kLog = 4, kSealedLog = 5, kLinked = 6 };
 
 struct SegmentEntry {
   Shared<u32> use;    // [heap] SegmentUse; truth. kOpen of a process that is gone counts as kSealed
-  Shared<u32> owner;  // [heap] lock_owner_word() of the process that fills it
+  Shared<u32> owner;  // [heap] lock_owner_word() of the process that fills it; of a linked one that restores the store, then 0
   Shared<u64> bytes;  // [heap] of its file; truth
   u32 file;           // [heap] number of its file, never used for another one; truth
   union {

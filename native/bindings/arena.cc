@@ -389,16 +389,6 @@ void bind_disk(nb::class_<Arena>& type) {
           [](const ArenaPointer& a, u64 ms) {
             if (a->tiered()) a->tier_header().sync_every_ms.store(ms);
           })
-      .def_prop_ro("disk_uuid",
-                   [](const ArenaPointer& a) {
-                     std::string text;
-                     char digits[3];
-                     for (u32 i = 0; a->tiered() && i < 16; ++i) {
-                       std::snprintf(digits, sizeof digits, "%02x", a->tier_header().uuid[i]);
-                       text += digits;
-                     }
-                     return text;
-                   })
       .def(
           "resize_disk",
           [](const ArenaPointer& a, u64 capacity, Deadline deadline) {

@@ -1,6 +1,8 @@
 // Checkpoints of a store, and stores made from them.
 #include "snapshot/snapshot.h"
 
+#include <nanobind/stl/pair.h>
+
 #include <cstring>
 
 #include "bindings/bindings.h"
@@ -335,15 +337,17 @@ void bind_restoring(nb::module_& module) {
   bind_content(type);
   type.def(
           "__init__",
-          [](Restore* self, const ArenaPointer& arena, u64 next_stream, Deadline deadline) {
+          [](Restore* self, const ArenaPointer& arena, u64 next_stream, u64 next_uid, Deadline deadline) {
             arena->enter();
             {
               const Heap::Guard guard(arena->heap(), deadline);
-              arena->heap_header().next_stream = std::max(arena->heap_header().next_stream, next_stream);
+              HeapHeader& heap = arena->heap_header();
+              heap.next_stream = std::max(heap.next_stream, next_stream);
+              heap.next_uid = std::max(heap.next_uid, next_uid);
             }
             new (self) Restore(arena);
           },
-          nb::arg("arena"), nb::arg("next_stream"), nb::arg("timeout"))
+          nb::arg("arena"), nb::arg("next_stream"), nb::arg("next_uid"), nb::arg("timeout"))
       .def(
           "add_layout",
           [](Restore& self, const nb::bytes& bytes, Deadline deadline) {
@@ -357,6 +361,13 @@ void bind_restoring(nb::module_& module) {
           },
           nb::arg("table"), nb::arg("index"), nb::arg("generation"), nb::arg("pack_rows"))
       .def(
+          "link_files",
+          [](Restore& self, const std::vector<std::pair<SavedFile*, std::vector<u32>>>& files, Deadline deadline) {
+            const MaybeRelease release(true);
+            self.link_files(files, deadline);
+          },
+          nb::arg("files"), nb::arg("timeout"))
+      .def(
           "add_chunk",
           [](Restore& self, SavedFile& file, u32 page, SavedFile* stored, u32 body_page, u32 layout, u32 rows,
              const std::vector<u32>& tables, Deadline deadline) {
@@ -365,7 +376,8 @@ void bind_restoring(nb::module_& module) {
           },
           nb::arg("file"), nb::arg("page"), nb::arg("stored").none(), nb::arg("body_page"), nb::arg("layout"),
           nb::arg("rows"), nb::arg("tables"), nb::arg("timeout"))
-      .def("link", &Restore::link, nb::arg("chunk"), nb::arg("next"));
+      .def("link", &Restore::link, nb::arg("chunk"), nb::arg("next"))
+      .def("end_chunks", [](Restore& self, Deadline deadline) { self.end_chunks(deadline); }, nb::arg("timeout"));
 }
 
 }  // namespace

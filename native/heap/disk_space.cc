@@ -21,7 +21,9 @@ SegmentEntry& DiskSpace::entry(u32 number) const {
 u32 DiskSpace::high() const { return std::min(memory_.tier_header().segment_high, kMaxSegments); }
 
 bool DiskSpace::is_filled(const SegmentEntry& of) const {
-  return is(of, SegmentUse::kSealed) || (is(of, SegmentUse::kOpen) && owner_gone(client_, of.owner.load()));
+  if (is(of, SegmentUse::kLinked) && of.owner.load() == 0) return true;
+  const bool owned = is(of, SegmentUse::kOpen) || is(of, SegmentUse::kLinked);
+  return is(of, SegmentUse::kSealed) || (owned && owner_gone(client_, of.owner.load()));
 }
 
 void DiskSpace::settle(SegmentEntry& of) {
@@ -99,6 +101,31 @@ void DiskSpace::seal(u32 number) {
   become(at, SegmentUse::kSealed);
   settle(at);
 }
+
+u32 DiskSpace::take_link(u64 bytes, u64 filled, u32* file) {
+  TierHeader& tier = memory_.tier_header();
+  u32 unused = 0;
+  while (unused < high() && !is(tier.segment[unused], SegmentUse::kAbsent)) ++unused;
+  if (unused == kMaxSegments || tier.file_bytes.load() + bytes > tier.capacity.load()) return kNone;
+  SegmentEntry& at = tier.segment[unused];
+  at.owner.store(lock_owner_word(client_));
+  at.incarnation = ++tier.next_incarnation;
+  at.file = *file = ++tier.next_file;
+  at.bytes.store(bytes);
+  at.live.store(0);
+  at.filled.store(static_cast<u32>(filled / kPageBytes));
+  add_bytes(tier.file_bytes, bytes);
+  become(at, SegmentUse::kLinked);
+  tier.segment_high = std::max(high(), unused + 1);
+  return unused;
+}
+
+void DiskSpace::end_link(u32 number) {
+  entry(number).owner.store(0);
+  settle(entry(number));
+}
+
+bool DiskSpace::is_linked(u32 number) const { return is(entry(number), SegmentUse::kLinked); }
 
 void DiskSpace::add(u32 number, u64 bytes, u64 raw_bytes) {
   add_bytes(entry(number).live, bytes);

@@ -26,12 +26,13 @@ const u8* SavedRows::head_at(u64 offset, u64 bytes, const char* what) const {
 }
 
 const u8* SavedRows::body_at(u64 offset, u64 bytes, const char* what) const {
-  if (offset < origin_ || !lies_in(offset - origin_, bytes, body_.size())) damaged(what);
-  return body_.data() + (offset - origin_);
+  if (offset < origin_ || !lies_in(offset - origin_, bytes, body_bytes_)) damaged(what);
+  return body_ == nullptr ? nullptr : body_ + (offset - origin_);
 }
 
-SavedRows::SavedRows(std::span<const u8> head, std::span<const u8> body, u64 origin, const LayoutInfo& layout, u32 rows)
-    : head_(head), body_(body), origin_(origin), rows_(rows) {
+SavedRows::SavedRows(std::span<const u8> head, const u8* body, u64 body_bytes, u64 origin, const LayoutInfo& layout,
+                     u32 rows)
+    : head_(head), body_(body), body_bytes_(body_bytes), origin_(origin), rows_(rows) {
   std::memcpy(static_cast<void*>(&header_), head_at(0, sizeof header_, "its head is too short"), sizeof header_);
   const u64 capacity = header_.row_capacity;
   if (capacity == 0 || capacity > kMostRows || rows > capacity) damaged("its number of rows");
@@ -79,6 +80,12 @@ void SavedRows::copy_to(const OpenChunk::Places& to, const LayoutInfo& layout) c
     if (column.place == static_cast<u32>(ColumnPlace::kHeap)) move_values(to, layout, column);
   }
   if (heap_bytes() != 0) os::copy(to.body + to.header->heap_offset, heap_, heap_bytes());
+  copy_marks(to);
+  copy_late(to, layout);
+}
+
+void SavedRows::copy_head_to(const OpenChunk::Places& to, const LayoutInfo& layout) const {
+  if (header_.records_in_head != 0) std::memcpy(to.records, records_, u64{rows_} * layout.record_bytes);
   copy_marks(to);
   copy_late(to, layout);
 }

@@ -11,14 +11,17 @@ namespace di {
 
 class SavedRows {
  public:
-  // The first `rows` rows. `origin`: where in the chunk's body `body` begins. The caller keeps all three.
-  SavedRows(std::span<const u8> head, std::span<const u8> body, u64 origin, const LayoutInfo& layout, u32 rows);
+  // The first `rows` rows. `origin`: where in the chunk's body `body` begins; null: it stays on disk, and only what lies in the head
+  // can be copied. The caller keeps head and body.
+  SavedRows(std::span<const u8> head, const u8* body, u64 body_bytes, u64 origin, const LayoutInfo& layout, u32 rows);
 
   const ChunkHeader& header() const { return header_; }
   u32 rows() const { return rows_; }
   u64 heap_bytes() const { return header_.heap_end - header_.heap_offset; }
   // Copies the rows to a chunk that has room for as many and shows none yet.
   void copy_to(const OpenChunk::Places& to, const LayoutInfo& layout) const;
+  // Likewise what lies in the head: for a chunk whose body is that of the saved one.
+  void copy_head_to(const OpenChunk::Places& to, const LayoutInfo& layout) const;
   // An attachment of the chunk, that of a table by its number and generation; null: it was never attached.
   const Attachment* attachment_of(u32 table, u32 generation) const;
 
@@ -29,8 +32,9 @@ class SavedRows {
   void copy_marks(const OpenChunk::Places& to) const;
   void copy_late(const OpenChunk::Places& to, const LayoutInfo& layout) const;
 
-  std::span<const u8> head_, body_;
-  u64 origin_;
+  std::span<const u8> head_;
+  const u8* body_;
+  u64 body_bytes_, origin_;
   u32 rows_;
   ChunkHeader header_;  // a copy, aligned
   std::vector<Attachment> attachments_;

@@ -6,7 +6,6 @@
 #include "objects/draft.h"
 #include "objects/weights.h"
 #include "replay/recovery.h"
-#include "rows/saved_rows.h"
 #include "tier/body_packs.h"
 
 namespace di {
@@ -20,49 +19,6 @@ constexpr u64 kMostVersions = u64{1} << 40;  // none goes
 }
 
 }  // namespace
-
-// ---------------------------------------------------------------------------------------------------------------- files
-
-void SavedFile::damaged(const std::string& what) const {
-  throw Error(Code::kCorruptData, "the file " + path_ + " of the checkpoint is damaged: " + what).told();
-}
-
-SavedFile::SavedFile(const std::string& path, const Uuid& uuid) : path_(path) {
-  switch (reader_.open(path, uuid)) {
-    case SegmentState::kSound: break;
-    case SegmentState::kOtherVersion:
-      throw Error(Code::kLayoutMismatch, "the file " + path +
-                                             " has another version of the format; use the version of "
-                                             "Di-store that wrote it")
-          .told();
-    case SegmentState::kForeign: damaged("it belongs to another one");
-    case SegmentState::kDamaged: damaged("its first page is not what was written");
-  }
-  reader_.walk([this](const FoundRecord& found) {
-    records_.emplace(found.header.page, Found{found.header, {found.head.begin(), found.head.end()}});
-    if (found.header.stored_bytes != 0)
-      by_body_page_.emplace(static_cast<u32>(body_page(found.header)), found.header.page);
-  });
-}
-
-const std::vector<u8>& SavedFile::head(u32 page, RecordHeader* header) const {
-  const auto found = records_.find(page);
-  if (found == records_.end()) damaged("page " + std::to_string(page) + " holds no record");
-  *header = found->second.header;
-  return found->second.head;
-}
-
-RecordHeader SavedFile::with_body_at(u32 page) const {
-  const auto found = by_body_page_.find(page);
-  if (found == by_body_page_.end()) damaged("page " + std::to_string(page) + " holds no rows");
-  return records_.at(found->second).header;
-}
-
-std::vector<u8> SavedFile::body(const RecordHeader& header) {
-  std::vector<u8> bytes(header.stored_bytes);
-  if (!reader_.read_body(header, bytes)) damaged("page " + std::to_string(header.page) + " differs from its checksum");
-  return bytes;
-}
 
 // --------------------------------------------------------------------------------------------------------------- chunks
 
@@ -95,23 +51,26 @@ std::vector<u8> Restore::unpacked(SavedFile& file, const RecordHeader& record, s
   return body;
 }
 
-u32 Restore::add_chunk(SavedFile& file, u32 page, SavedFile* stored, u32 body_page, u32 layout_number, u32 rows,
-                       const std::vector<u32>& tables, Deadline deadline) {
-  RecordHeader record;
-  std::vector<u8> head = file.head(page, &record);
-  if (record.kind != RecordKind::kChunk || head.size() < sizeof(ChunkHeader)) damaged("a record is no chunk");
-  const bool apart = (record.flags & kHeadApart) != 0;
-  SavedFile& bodies = stored == nullptr ? file : *stored;
-  const RecordHeader with_body = stored == nullptr ? record : stored->with_body_at(body_page);
-  if (with_body.uid != record.uid) damaged("head and body of a chunk do not belong together");
-  const std::vector<u8> body = unpacked(bodies, with_body, &head, apart);
-  const LayoutInfo& layout = layouts_.at(layout_number);
-  const SavedRows saved(head, body, apart ? 0 : head.size(), layout, rows);
+void Restore::link_files(const std::vector<std::pair<SavedFile*, std::vector<u32>>>& files, Deadline deadline) {
+  if (!arena_->tiered()) return;
+  std::vector<LinkedBodies::Wanted> wanted;
+  for (const auto& [file, pages] : files) {
+    LinkedBodies::Wanted& each = wanted.emplace_back(LinkedBodies::Wanted{file, 0});
+    for (const u32 page : pages) {
+      const RecordHeader record = file->with_body_at(page);
+      each.needed += (end_page(record) - record.page) * kPageBytes;
+    }
+  }
+  linked_.link(std::move(wanted), deadline);
+}
+
+ChunkPlan Restore::plan_for(const SavedRows& saved, u64 uid, const std::vector<u32>& tables) const {
   ChunkPlan plan;
   plan.rows = saved.header().row_capacity;
   plan.heap_bytes = saved.heap_bytes();
   plan.tiered = arena_->tiered();
   plan.stream = saved.header().stream;
+  plan.uid = uid;
   for (const u32 number : tables) {
     const RestoredTable& to = tables_.at(number);
     const Attachment* const at = saved.attachment_of(to.index, to.generation);
@@ -122,25 +81,50 @@ u32 Restore::add_chunk(SavedFile& file, u32 page, SavedFile* stored, u32 body_pa
     plan.group_columns.push_back(at->group_column);
     if (plan.tiered) plan.pack_rows = std::max(plan.pack_rows, to.pack_rows);
   }
+  return plan;
+}
+
+u32 Restore::add_chunk(SavedFile& file, u32 page, SavedFile* stored, u32 body_page, u32 layout_number, u32 rows,
+                       const std::vector<u32>& tables, Deadline deadline) {
+  RecordHeader record;
+  std::vector<u8> head = file.head(page, &record);
+  if (record.kind != RecordKind::kChunk || head.size() < sizeof(ChunkHeader)) damaged("a record is no chunk");
+  const bool apart = (record.flags & kHeadApart) != 0;
+  const RecordHeader with_body = stored == nullptr ? record : stored->with_body_at(body_page);
+  if (with_body.uid != record.uid) damaged("head and body of a chunk do not belong together");
+  const LayoutInfo& layout = layouts_.at(layout_number);
+  const SavedRows saved(head, nullptr, with_body.raw_bytes, apart ? 0 : head.size(), layout, rows);
+  const ChunkPlan plan = plan_for(saved, record.uid, tables);
   OpenChunk chunk;
   std::string why;
   const MakeResult made = OpenChunk::open(*arena_, layout, plan, deadline, &chunk, &why, nullptr);
   if (made != MakeResult::kMade)
     throw Error(Code::kCapacity, "the rows do not fit: " + why + "; give more memory=, or disk=, or a smaller capacity")
         .told();
+  const u32 number = chunk.descriptor();
+  u32 entry = kNone;
   try {
-    saved.copy_to(chunk.places(), layout);
+    if (plan.tiered && apart && stored != nullptr && linked_.fits(number, head, with_body))
+      entry = linked_.entry_of(*stored);
+    if (entry != kNone) {
+      saved.copy_head_to(chunk.places(), layout);
+      linked_.adopt(number, head, with_body, entry, body_page, deadline);
+    } else {
+      const std::vector<u8> body = unpacked(stored == nullptr ? file : *stored, with_body, &head, apart);
+      const SavedRows whole(head, body.data(), body.size(), apart ? 0 : head.size(), layout, rows);
+      whole.copy_to(chunk.places(), layout);
+    }
     chunk.publish(rows);
     // A use for items to come, so that the chunk stays; fill() counts them.
-    for (u32 i = 0; i < plan.tables.size(); ++i)
-      arena_->heap().chunk_memory.uses_at(chunk.descriptor(), i).fetch_add(kUseOfItem);
+    for (u32 i = 0; i < plan.tables.size(); ++i) arena_->heap().chunk_memory.uses_at(number, i).fetch_add(kUseOfItem);
   } catch (...) {
-    arena_->heap().chunks.close(chunk.descriptor(), kNone, chunk.entry(), deadline);
+    arena_->heap().chunks.close(number, kNone, chunk.entry(), deadline);
     throw;
   }
-  arena_->heap().chunks.close(chunk.descriptor(), kNone, chunk.entry(), deadline);
-  chunks_.insert(std::upper_bound(chunks_.begin(), chunks_.end(), chunk.descriptor()), chunk.descriptor());
-  return chunk.descriptor();
+  arena_->heap().chunks.close(number, kNone, chunk.entry(), deadline);
+  const std::lock_guard<std::mutex> guard(mutex_);
+  chunks_.push_back(number);
+  return number;
 }
 
 void Restore::link(u32 chunk, u32 next) {
@@ -160,6 +144,7 @@ void Restore::fill(u32 number, const TableImage& image, Deadline deadline) {
   Table& table = *tables_.at(number).table;
   TableCore& core = table.core;
   TableHeader& header = core.header;
+  std::sort(chunks_.begin(), chunks_.end());
   {
     TableCore::Guard guard(core, deadline);
     const u64 slots = core.items.slots();

@@ -8,8 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "rows/chunks.h"
+#include "rows/saved_rows.h"
 #include "snapshot/chunk_file.h"
+#include "snapshot/linked_bodies.h"
 
 namespace di {
 
@@ -19,39 +20,21 @@ struct RestoredTable {
   u32 pack_rows = 0;              // ChunkPlan::pack_rows
 };
 
-// A file of a checkpoint, open for reading: where its records lie.
-class SavedFile {
- public:
-  SavedFile(const std::string& path, const Uuid& uuid);
-  // The head of the record at this page; *header: of it.
-  const std::vector<u8>& head(u32 page, RecordHeader* header) const;
-  std::vector<u8> body(const RecordHeader& header);
-  RecordHeader with_body_at(u32 page) const;  // the record whose body begins there
-
- private:
-  struct Found {
-    RecordHeader header;
-    std::vector<u8> head;
-  };
-  [[noreturn]] void damaged(const std::string& what) const;
-
-  std::string path_;
-  SegmentReader reader_;
-  std::map<u32, Found> records_;  // by page
-  std::map<u32, u32> by_body_page_;
-};
-
 class Restore {
  public:
-  explicit Restore(std::shared_ptr<Arena> arena) : arena_(std::move(arena)) {}
+  explicit Restore(std::shared_ptr<Arena> arena) : arena_(std::move(arena)), linked_(arena_->heap()) {}
 
   u32 add_layout(const std::string& bytes, Deadline deadline);  // as the meta block of a layout lies in a store
   void add_table(RestoredTable table) { tables_.push_back(std::move(table)); }
+  // Files, and the pages of them at which bodies of chunks to come begin: the disk tier takes them as they are, where it can.
+  void link_files(const std::vector<std::pair<SavedFile*, std::vector<u32>>>& files, Deadline deadline);
   // A chunk of `rows` rows for these tables, by their numbers here. Its head is the record at `page` of `file`; so is its body,
-  // or it is the record of `stored` whose body begins at `body_page`. Returns its descriptor.
+  // or it is the record of `stored` whose body begins at `body_page`. It stays on disk if `stored` was linked. Returns its
+  // descriptor. May run in several threads, if each has `stored` for itself, or without it `file`.
   u32 add_chunk(SavedFile& file, u32 page, SavedFile* stored, u32 body_page, u32 layout, u32 rows,
                 const std::vector<u32>& tables, Deadline deadline);
   void link(u32 chunk, u32 next);
+  void end_chunks(Deadline deadline) { linked_.end(deadline); }  // no chunk comes any more, and items were filled in
   // The items of a table, whose places name chunks of this store; and what else the image has.
   void fill(u32 table, const TableImage& image, Deadline deadline);
   void open(u32 table, i64 min_size, Deadline deadline);  // from now on it lets items pass, as its limiter says
@@ -64,11 +47,14 @@ class Restore {
   void restore_orders(TableCore& core, const TableImage& image);
   void add_object(const SavedObject& saved, const u8* bytes, const std::pair<u32, i64>* version, Deadline deadline);
   std::vector<u8> unpacked(SavedFile& file, const RecordHeader& record, std::vector<u8>* head, bool apart);
+  ChunkPlan plan_for(const SavedRows& saved, u64 uid, const std::vector<u32>& tables) const;
 
   std::shared_ptr<Arena> arena_;
+  LinkedBodies linked_;
   std::vector<LayoutInfo> layouts_;
   std::vector<RestoredTable> tables_;
-  std::vector<u32> chunks_;  // descriptors of those that were made, sorted
+  std::mutex mutex_;         // of chunks_
+  std::vector<u32> chunks_;  // descriptors of those that were made, sorted by fill()
 };
 
 }  // namespace di

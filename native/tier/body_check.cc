@@ -41,7 +41,8 @@ void BodyCheck::list(Deadline deadline) {
                        tier.uid,
                        tier.stored_bytes,
                        segment.incarnation,
-                       {crcs, crcs + pages}});
+                       {crcs, crcs + pages},
+                       heap_.disk.is_linked(place_segment(place))});
     bytes += tier.stored_bytes;
   }
 }
@@ -73,9 +74,9 @@ void BodyCheck::read_headers() {
     std::memcpy(&header, pages.data(), sizeof header);
     const Listed& body = bodies_[read.tag];
     const TierHeader& tier = heap_.memory.tier_header();
-    if (!is_sound(header) || std::memcmp(header.uuid.data(), tier.uuid, sizeof tier.uuid) != 0) return false;
-    if (header.epoch != tier.epoch || header.number != body.file || header.incarnation != body.incarnation)
-      return false;
+    const bool own = std::memcmp(header.uuid.data(), tier.uuid, sizeof tier.uuid) == 0 && header.epoch == tier.epoch &&
+                     header.number == body.file && header.incarnation == body.incarnation;
+    if (!is_sound(header) || (!own && !body.linked)) return false;
     const std::lock_guard<std::mutex> guard(mutex_);
     headers_[{body.file, body.incarnation}] = header;
     return true;
@@ -108,7 +109,7 @@ void BodyCheck::read_records() {
     if (bad_.contains(i)) continue;
     const u64 bytes = pages_of(body.stored_bytes) * kPageBytes, head = u64{body.pages} * kPageBytes - bytes;
     const u64 at = u64{body.page} * kPageBytes;
-    reads.push_back({body.file, at - head, head, nullptr, i << 1 | kHead});
+    if (!body.linked) reads.push_back({body.file, at - head, head, nullptr, i << 1 | kHead});
     for (u64 done = 0; done < bytes; done += ReadPool::kRunBytes)
       reads.push_back({body.file, at + done, std::min(bytes - done, ReadPool::kRunBytes), nullptr, i << 1 | kBody});
   }

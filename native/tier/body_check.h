@@ -31,6 +31,7 @@ class BodyCheck {
     u32 chunk = 0, file = 0, page = 0, pages = 0;  // page: of the body; pages: of the record
     u64 uid = 0, stored_bytes = 0, incarnation = 0;
     std::vector<u32> crcs;
+    bool linked = false;  // its file is one of a checkpoint, which another store has written
   };
   struct Bad {
     std::string what;

@@ -89,6 +89,8 @@ REACHED_ELSEWHERE = {
     "late.item_went_on",
     "table.insert_answer",
     "snapshot.taken",
+    "restore.link_counted",
+    "restore.before_adopt",
     "segment.before_write",
     "segment.body_written",
     "segment.footer_written",

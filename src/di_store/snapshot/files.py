@@ -5,9 +5,9 @@ from __future__ import annotations
 import fcntl
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from di_store import _core
 from di_store.base.dtypes import Array
@@ -18,8 +18,12 @@ from di_store.runtime.waits import CALL_SECONDS, Wait
 from di_store.snapshot import items
 from di_store.snapshot.form import CHUNKS, Manifest, Segment, State, damaged, unpack_arrays
 
+THREADS = 4
+"""Each copies and sums up the next rows while others wait for the disk."""
 READING = "restore.lock"
 """Locked, shared, by who reads the checkpoint: its files stay until then, though newer ones are made."""
+
+Part = TypeVar("Part")
 
 
 @contextmanager
@@ -133,13 +137,28 @@ def read_items(folder: Folder, states: list[State]) -> dict[str, Array]:
     return image
 
 
-def with_helpers(work: Callable[[], None], threads: int) -> None:
-    """Do the work in this thread and in others beside it, where they can be started: not while the interpreter ends."""
+def with_helpers(parts: Iterable[Part], work: Callable[[Iterator[Part]], None], threads: int) -> None:
+    """Call `work` in this thread and in others beside it, where they can be started: not while the interpreter ends.
+
+    Each takes the parts that it does from its argument, one by one; when one has failed, there are no more.
+    """
+    waiting, lock = iter(parts), threading.Lock()
     failed: list[BaseException] = []
+
+    def following() -> Iterator[Part]:
+        while True:
+            with lock:
+                if failed:
+                    return
+                try:
+                    part = next(waiting)
+                except StopIteration:
+                    return
+            yield part
 
     def guarded() -> None:
         try:
-            work()
+            work(following())
         except BaseException as error:
             failed.append(error)
 

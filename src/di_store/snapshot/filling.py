@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -29,7 +30,7 @@ from di_store.replay.handle import TableHandle
 from di_store.replay.importing import closed_limiter
 from di_store.runtime.waits import CALL_SECONDS
 from di_store.session import Session
-from di_store.snapshot.files import read_chunks, read_items
+from di_store.snapshot.files import THREADS, read_chunks, read_items, with_helpers
 from di_store.snapshot.form import NOWHERE, Manifest, TableState, damaged
 from di_store.snapshot.items import ITEM_WORDS
 from di_store.snapshot.taking import Progress
@@ -224,11 +225,13 @@ class Filling:
         self._tables = [_Table(folder, state, tables.get(state.name, {})) for state in manifest.tables]
         self._chunks = read_chunks(folder, manifest)
         self._files: dict[int, _core.SavedFile] = {}
+        self._lock = threading.Lock()  # of what the reading threads share
+        self._done = 0
 
     def fill(self, session: Session, progress: Progress | None) -> None:
         """Make tables, rows, items, objects and weights."""
         seconds = CALL_SECONDS
-        restore = _core.Restore(session.arena, self._manifest.next_stream, seconds)
+        restore = _core.Restore(session.arena, self._manifest.next_stream, self._manifest.next_uid, seconds)
         self._objects(restore, seconds)
         handles = [table.create(session, seconds) for table in self._tables]
         for handle, table in zip(handles, self._tables, strict=True):
@@ -243,15 +246,17 @@ class Filling:
                 handle.native.configure(limiter_numbers(table.settings.limiter), None, ..., None, seconds)
             else:
                 restore.open(number, table.state.limiter.min_size, seconds)
+        restore.end_chunks(seconds)
 
     def _file(self, number: int) -> _core.SavedFile:
-        if number not in self._files:
-            segments = self._manifest.segments
-            if number >= len(segments):
-                raise damaged(self._folder.path, "names files that it does not have")
-            segment = segments[number]
-            self._files[number] = _core.SavedFile(self._folder.at(segment.file), bytes.fromhex(segment.uuid))
-        return self._files[number]
+        with self._lock:
+            if number not in self._files:
+                segments = self._manifest.segments
+                if number >= len(segments):
+                    raise damaged(self._folder.path, "names files that it does not have")
+                segment = segments[number]
+                self._files[number] = _core.SavedFile(self._folder.at(segment.file), bytes.fromhex(segment.uuid))
+            return self._files[number]
 
     # -- rows ---------------------------------------------------------------------------------------------------
 
@@ -260,31 +265,58 @@ class Filling:
         chunks = self._chunks
         used = self._used()
         made = np.full(len(chunks["uid"]), NOWHERE, np.uint32)
-        order = [number for number in np.argsort(chunks["uid"], kind="stable").tolist() if used[number]]
-        for done, number in enumerate(order):
-            body = int(chunks["body_segment"][number])
-            layout = int(chunks["layout"][number])
-            if layout >= len(layouts):
-                raise damaged(self._folder.path, "has rows of an unknown layout")
-            made[number] = restore.add_chunk(
-                self._file(int(chunks["segment"][number])),
-                int(chunks["page"][number]),
-                None if body == NOWHERE else self._file(body),
-                int(chunks["body_page"][number]),
-                layouts[layout],
-                int(chunks["rows"][number]),
-                used[number],
-                seconds,
-            )
-            if progress is not None:
-                progress(done + 1, len(order))
+        by_file: dict[int, list[int]] = {}  # each is read by one thread
+        wanted = [number for number, tables in enumerate(used) if tables]
+        for number in wanted:
+            by_file.setdefault(self._body_file(number), []).append(number)
+
+        def make(some: Iterator[list[int]]) -> None:
+            for numbers in some:
+                for number in numbers:
+                    made[number] = self._chunk(restore, layouts, number, used[number], seconds)
+                    if progress is not None:
+                        with self._lock:
+                            self._done += 1
+                            progress(self._done, len(wanted))
+
+        self._link_files(restore, wanted, seconds)
+        with_helpers(by_file.values(), make, THREADS if len(by_file) > 1 else 1)
         descriptors = np.full(int(chunks["chunk"].max(initial=0)) + 1, NOWHERE, np.uint32)
         descriptors[chunks["chunk"]] = made
-        for number in order:
+        for number in wanted:
             following = int(chunks["next"][number])
             if following < len(descriptors) and descriptors[following] != NOWHERE:
                 restore.link(int(made[number]), int(descriptors[following]))
         return descriptors
+
+    def _link_files(self, restore: _core.Restore, wanted: list[int], seconds: float) -> None:
+        """Have the disk tier take over the files of the saved one."""
+        pages: dict[int, list[int]] = {}
+        for number in wanted:
+            if (body := int(self._chunks["body_segment"][number])) != NOWHERE:
+                pages.setdefault(body, []).append(int(self._chunks["body_page"][number]))
+        restore.link_files([(self._file(body), at) for body, at in pages.items()], seconds)
+
+    def _body_file(self, number: int) -> int:
+        body = int(self._chunks["body_segment"][number])
+        return int(self._chunks["segment"][number]) if body == NOWHERE else body
+
+    def _chunk(self, restore: _core.Restore, layouts: list[int], number: int, tables: list[int], seconds: float) -> int:
+        chunks = self._chunks
+        layout = int(chunks["layout"][number])
+        if layout >= len(layouts):
+            raise damaged(self._folder.path, "has rows of an unknown layout")
+        body = int(chunks["body_segment"][number])
+        return restore.add_chunk(
+            self._file(int(chunks["segment"][number])),
+            int(chunks["page"][number]),
+            None if body == NOWHERE else self._file(body),
+            int(chunks["body_page"][number]),
+            layouts[layout],
+            int(chunks["rows"][number]),
+            tables,
+            seconds,
+        )
 
     def _used(self) -> list[list[int]]:
         """By chunk: the tables that have items in it."""

@@ -23,7 +23,7 @@ from di_store.checkpoint.folder import MANIFEST, Folder
 from di_store.replay.lost import drop_lost, without_lost
 from di_store.runtime.waits import CALL_SECONDS, Wait, lock_seconds
 from di_store.snapshot import items
-from di_store.snapshot.files import SegmentFiles, read_chunks, read_items, try_lock, unread, with_helpers
+from di_store.snapshot.files import THREADS, SegmentFiles, read_chunks, read_items, try_lock, unread, with_helpers
 from di_store.snapshot.form import (
     CHUNKS,
     FILE,
@@ -38,10 +38,10 @@ from di_store.snapshot.form import (
 
 LOCK = "checkpoint.lock"
 SEGMENT_BYTES = 64 << 20
-THREADS = 4
-"""Each copies and sums up the next rows while others wait for the disk."""
 _BATCH_BYTES = 8 << 20
 """Of objects that are written together; and of rows that are let go together once they are written."""
+_UUID = slice(16, 32)
+"""Where a segment says of which folder, or checkpoint, it is (docs/segment_format.md)."""
 _TIER = ("epoch", "alive.lock")
 """What lies in the folder of a disk tier (native/tier/folder.h), whose segments have such names too."""
 
@@ -195,7 +195,6 @@ class _Checkpoint:
         self._segments: dict[str, Segment] = {}
         self._done = self._bytes = 0
         self._lock = threading.Lock()  # of what the writing threads share
-        self._stopped = False  # one of them has failed
 
     def write(self) -> Manifest:
         """Write all files but the manifest."""
@@ -385,12 +384,10 @@ class _Checkpoint:
                 to = self._folder.at(name)
                 shutil.copyfile(path, to + ".partial")
                 os.replace(to + ".partial", to)
-        descriptor = os.open(to, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fdatasync(descriptor)
-        finally:
-            os.close(descriptor)
-        self._segments[name] = Segment(name, self._arena.disk_uuid, 0, 0)
+        with open(to, "rb", buffering=0) as file:
+            os.fdatasync(file.fileno())
+            uuid = file.read(_UUID.stop)[_UUID]  # not always this store's own: of one from which it was restored
+        self._segments[name] = Segment(name, uuid.hex(), 0, 0)
         return name
 
     def _write_chunks(self, chunks: dict[str, Any], fresh: list[int]) -> None:
@@ -417,25 +414,17 @@ class _Checkpoint:
         threads = min(THREADS, len(parts))
         if not threads:
             return
-        waiting = iter(parts)
         most = min(SEGMENT_BYTES, total // threads)
 
-        def work() -> None:
+        def work(some: Iterator[slice]) -> None:
             file = SegmentFiles(self._folder.path, self._uuid, self._segments, self._number_file, most)
             try:
-                while (part := self._following(waiting)) is not None:
+                for part in some:
                     write(file, part)
-            except BaseException:
-                self._stopped = True
-                raise
             finally:
                 file.end()
 
-        with_helpers(work, threads)
-
-    def _following(self, parts: Iterator[slice]) -> slice | None:
-        with self._lock:
-            return None if self._stopped else next(parts, None)
+        with_helpers(parts, work, threads)
 
     def _number_file(self) -> int:
         with self._lock:

@@ -1,0 +1,37 @@
+// A file of a checkpoint, open for reading: where its records lie. Damage raises kCorruptData.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tier/segment_reader.h"
+
+namespace di {
+
+class SavedFile {
+ public:
+  SavedFile(const std::string& path, const Uuid& uuid);
+  // The head of the record at this page; *header: of it.
+  const std::vector<u8>& head(u32 page, RecordHeader* header) const;
+  std::vector<u8> body(const RecordHeader& header);
+  RecordHeader with_body_at(u32 page) const;  // the record whose body begins there
+  const std::string& path() const { return path_; }
+  u64 bytes() const { return reader_.header().bytes; }
+  u64 filled_bytes() const { return filled_bytes_; }  // of it, in records
+
+ private:
+  struct Found {
+    RecordHeader header;
+    std::vector<u8> head;
+  };
+  [[noreturn]] void damaged(const std::string& what) const;
+
+  std::string path_;
+  SegmentReader reader_;
+  std::map<u32, Found> records_;  // by page
+  std::map<u32, u32> by_body_page_;
+  u64 filled_bytes_ = 0;
+};
+
+}  // namespace di

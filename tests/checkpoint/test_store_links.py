@@ -1,0 +1,226 @@
+"""A store with a disk tier is restored without its rows: files of the checkpoint are linked into its folder."""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing as mp
+import os
+import shutil
+import signal
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from test_disk_forward import disk, numbers
+
+import di_store
+from di_store import Spec, Uniform, _core
+
+SPAWN = mp.get_context("spawn")
+BYTES = 8_192
+ROWS = 4_000
+SCHEMA = {"x": Spec((BYTES,), "uint8"), "label": Spec((), "int64"), "seen": Spec((), "float32")}
+TIER: dict[str, Any] = {"memory": "16MiB", "disk_capacity": "160MiB"}
+
+
+def fill(table: di_store.Table, first: int, count: int) -> None:
+    with table.writer() as writer:
+        for number in range(first, first + count):
+            row = np.full(BYTES, number % 251, np.uint8)
+            row[:4] = np.array([number], "<u4").view(np.uint8)
+            writer.append({"x": row, "label": number, "seen": number / 2})
+
+
+def read(table: di_store.Table, keys: Any = None) -> dict[int, int]:
+    """Numbers of rows by their keys; all bytes of them are checked."""
+    found: dict[int, int] = {}
+    keys = table.keys() if keys is None else keys
+    for at in range(0, len(keys), 200):
+        data = table.peek(keys[at : at + 200]).data
+        rows = numbers(data["x"])
+        assert (rows == data["label"]).all()
+        assert (data["seen"] == rows / 2).all()
+        found |= dict(zip((int(key) for key in keys[at : at + 200]), rows.tolist(), strict=True))
+    return found
+
+
+@pytest.fixture(params=[None, "auto"], ids=["raw", "packed"])
+def compress(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+def saved(tmp_path: Path, compress: Any, times: int) -> Path:
+    """A checkpoint of a table that was filled so many times, whose store and folder are gone."""
+    with di_store.open(disk=tmp_path / "first", **TIER) as store:
+        table = store.create_table("t", capacity=ROWS, lanes=1, compress=compress, remover=Uniform(), schema=SCHEMA)
+        fill(table, 0, ROWS * times)
+        store.checkpoint(tmp_path / "c")
+    shutil.rmtree(tmp_path / "first")
+    return tmp_path / "c"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, compress: Any) -> Path:
+    return saved(tmp_path, compress, 1)
+
+
+@pytest.fixture
+def again(folder: Path, tmp_path: Path) -> Iterator[di_store.Store]:
+    with di_store.restore(folder, disk=tmp_path / "disk", **TIER) as store:
+        yield store
+
+
+def links(folder: Path) -> int:
+    return sum(os.stat(path).st_nlink > 1 for path in folder.glob("segment-*"))
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.glob("*-*")}
+
+
+def test_nothing_is_written_or_loaded(again: di_store.Store, tmp_path: Path) -> None:
+    assert links(tmp_path / "disk") > 0
+    assert disk(again)["written"] == 0
+    assert disk(again)["live"] > 0
+    assert again.check() == []
+    assert sorted(read(again.table("t")).values()) == list(range(ROWS))
+
+
+def test_the_store_goes_on(again: di_store.Store, folder: Path, tmp_path: Path) -> None:
+    """Its rows are replaced, copied forward and written to files that are used again: the checkpoint is what it was."""
+    before, table = hashes(folder), again.table("t")
+    there = set(read(table).values())
+    for turn in range(1, 5):
+        fill(table, turn * ROWS, ROWS)
+        for _ in range(10):
+            numbers(table.sample(100).data["x"])
+        there |= set(range(turn * ROWS, (turn + 1) * ROWS))
+        assert set(read(table).values()) <= there
+        assert len(table) == ROWS
+    assert again.check() == []
+    assert disk(again)["files"] <= 160 << 20
+    assert hashes(folder) == before
+    with di_store.restore(folder, disk=tmp_path / "other", **TIER) as other:
+        assert sorted(read(other.table("t")).values()) == list(range(ROWS))
+
+
+def test_the_checkpoint_may_go(again: di_store.Store, folder: Path) -> None:
+    shutil.rmtree(folder)
+    table = again.table("t")
+    assert sorted(read(table).values()) == list(range(ROWS))
+    fill(table, ROWS, 3 * ROWS)
+    read(table)
+    assert again.check() == []
+
+
+def test_a_checkpoint_of_a_restored_store(again: di_store.Store, folder: Path, tmp_path: Path, compress: Any) -> None:
+    """It has the linked files too, whoever wrote them; in the folder from which they came, and in another one."""
+    table = again.table("t")
+    for turn, name in enumerate(("c", "other", "other")):
+        fill(table, ROWS * (turn + 1), ROWS // 4)
+        again.checkpoint(tmp_path / name)
+        expected, drawn = read(table), table.sample(64).keys
+        with di_store.restore(tmp_path / name, disk=tmp_path / f"disk-{turn}", **TIER) as third:
+            assert (third.table("t").sample(64).keys == drawn).all()
+            assert read(third.table("t")) == expected
+            assert disk(third)["written"] == 0
+            assert third.check() == []
+        with di_store.restore(tmp_path / name, memory="128MiB") as third:
+            assert read(third.table("t")) == expected
+
+
+def test_another_packing_is_loaded(folder: Path, tmp_path: Path, compress: Any) -> None:
+    other = "auto" if compress is None else None
+    tables = {"t": {"compress": other}}
+    with di_store.restore(folder, disk=tmp_path / "disk", tables=tables, **TIER) as store:
+        assert sorted(read(store.table("t")).values()) == list(range(ROWS))
+        assert store.check() == []
+        # A raw body can stay: one that is not packed needs no blocks.
+        assert (disk(store)["written"] > 0) == (compress is not None)
+
+
+def test_what_cannot_be_linked_is_loaded(folder: Path, tmp_path: Path) -> None:
+    _core.arm_fault("file.link:1:EIO+")
+    try:
+        with di_store.restore(folder, disk=tmp_path / "disk", **TIER) as store:
+            _core.arm_fault("")
+            assert links(tmp_path / "disk") == 0
+            assert sorted(read(store.table("t")).values()) == list(range(ROWS))
+            assert store.check() == []
+    finally:
+        _core.arm_fault("")
+
+
+def test_there_is_room_for_some_files(tmp_path: Path) -> None:
+    """Little of each is needed; of those that are linked the rest is written elsewhere in time."""
+    folder = saved(tmp_path, None, 4)
+    assert sum(path.stat().st_size for path in folder.glob("disk-*")) > 96 << 20
+    tier = TIER | {"disk_capacity": "96MiB"}
+    with di_store.restore(folder, disk=tmp_path / "disk", tables={"t": {"capacity": 2_000}}, **tier) as store:
+        table = store.table("t")
+        assert links(tmp_path / "disk") > 0
+        assert len(read(table)) == 2_000
+        for turn in range(4, 8):
+            fill(table, turn * ROWS, ROWS)
+            assert disk(store)["files"] <= 96 << 20
+        assert len(read(table)) == 2_000
+        assert disk(store)["moved"] > 0
+        assert store.check() == []
+
+
+def test_a_damaged_file_costs_its_items(tmp_path: Path) -> None:
+    """Nothing of it is read before its rows are."""
+    folder = saved(tmp_path, None, 1)
+    path = max(folder.glob("disk-*"), key=lambda path: path.stat().st_size)
+    with open(path, "r+b") as file:
+        for at in range(1 << 20, os.stat(path).st_size - (1 << 20), 4_096):
+            file.seek(at)
+            file.write(b"\xa5" * 4_096)
+    with di_store.restore(folder, disk=tmp_path / "disk", **TIER) as store:
+        table = store.table("t")
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            for _ in range(100):
+                numbers(table.sample(100).data["x"])
+        assert [each.category for each in told] == [RuntimeWarning]
+        store.check(repair=True)
+        assert 0 < disk(store)["damaged_items"] == ROWS - len(table) < ROWS
+        assert store.check() == []
+        read(table)
+
+
+def bring(folder: str, disk: str, fault: str) -> None:
+    _core.arm_fault(fault)
+    with di_store.restore(folder, disk=disk, **TIER):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("fault", ["restore.link_counted:1", "restore.link_counted:3", "restore.before_adopt:9", ""])
+def test_a_killed_restore_leaves_a_folder_for_the_next_one(fault: str, folder: Path, tmp_path: Path) -> None:
+    before = hashes(folder)
+    child = SPAWN.Process(target=bring, args=(str(folder), str(tmp_path / "disk"), fault))
+    child.start()
+    child.join(60)
+    assert child.exitcode == -signal.SIGKILL
+    with di_store.restore(folder, disk=tmp_path / "disk", **TIER) as store:
+        assert sorted(read(store.table("t")).values()) == list(range(ROWS))
+        assert links(tmp_path / "disk") == sum(1 for _ in (tmp_path / "disk").glob("segment-*"))
+        assert store.check() == []
+    assert hashes(folder) == before
+
+
+def test_durable_tables_are_linked(tmp_path: Path) -> None:
+    """Opened again and again: each time rows of all stores before are there, and none is written twice."""
+    for turn in range(4):
+        with di_store.open(disk=tmp_path / "disk", **TIER) as store:
+            if turn == 0:
+                store.create_table("t", capacity=ROWS, lanes=1, compress=None, schema=SCHEMA, durability="disk")
+            table = store.table("t")
+            assert len(table) == turn * 1_000
+            assert sorted(read(table).values()) == list(range(turn * 1_000))
+            assert disk(store)["written"] < 4 << 20
+            fill(table, turn * 1_000, 1_000)
+            store.sync()
