@@ -15,7 +15,7 @@ SHELL := /bin/bash
 PYTEST := $(BIN)/python -m pytest
 CMAKE := $(BIN)/cmake -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja)
 
-.PHONY: help build demo test adapters wheels soak full mutants check native tsan aarch64 bench docs format stubs clean
+.PHONY: help build demo test adapters wheels soak full mutants check lint native tsan aarch64 bench docs format stubs clean
 
 help:  ## this list
 	@grep -hE '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -31,7 +31,7 @@ $(STAMP)-venv: tools/need_python.sh
 # The tools to build and check; a small download.
 $(STAMP)-build: $(STAMP)-venv pyproject.toml constraints.txt tools/requires.py
 	$(BIN)/python tools/requires.py build runtime dev > $(VENV)/requires-build.txt
-	$(PIP) install -q -c constraints.txt -r $(VENV)/requires-build.txt cmake ninja pytest pytest-timeout hypothesis scipy
+	$(PIP) install -q -c constraints.txt -r $(VENV)/requires-build.txt cmake ninja pytest pytest-timeout pytest-xdist hypothesis scipy
 	touch $@
 
 # What the tests and the demo need: torch, Gymnasium, ALE.
@@ -67,7 +67,7 @@ demo: $(STAMP)-test $(RELEASE)/.stamp  ## actors and a learner train on CartPole
 	PYTHONPATH=$(abspath $(RELEASE)) $(BIN)/di-store demo $(ARGS)
 
 test: $(STAMP)-test build  ## all tests with small counts (ARGS="-k name")
-	DI_STORE_TEST_SCALE=small $(PYTEST) $(ARGS)
+	DI_STORE_TEST_SCALE=small $(PYTEST) -n $(JOBS) --dist loadfile $(ARGS)
 
 adapters: build  ## tests of each adapter with the versions of requirements/<name>.txt (ADAPTER=sb3: one)
 	tools/adapters.sh $(BIN)/python $(ADAPTER)
@@ -92,12 +92,14 @@ bench: $(STAMP)-test $(RELEASE)/.stamp  ## the benchmarks without the peers (ARG
 
 # -- what a developer runs ------------------------------------------------------------------------------------------
 
-check: $(STAMP)-test build  ## lint, format, types, clang's warnings, house rules, blocks of the docs
+check: lint  ## lint, format, types, clang's warnings, house rules, blocks of the docs
+	$(PYTEST) -q tests/test_tidy.py tests/test_docs.py
+
+lint: $(STAMP)-test build
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	clang=$$(tools/need_clang.sh) && tools/check_native.sh $$clang $(BIN)/python
-	$(PYTEST) -q tests/test_tidy.py tests/test_docs.py
 
 docs: $(STAMP)-test build  ## runs every block of README and docs, follows their links
 	$(PYTEST) tests/test_docs.py $(ARGS)

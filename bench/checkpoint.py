@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import mmap
 import os
 import shutil
 import statistics
 import subprocess
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,31 +23,11 @@ from typing import Any
 import torch
 
 import di_store
+from bench.tier.disk import direct
 
-TENSOR_BYTES, PIECE, THREADS = 32 << 20, 4 << 20, 4
+TENSOR_BYTES = 32 << 20
 FRESH = "fresh"
 """Removed before each turn: a save that replaces another also frees the blocks of its file."""
-
-
-def disk(path: Path, size: int, *, write: bool) -> None:
-    """Direct I/O of so many bytes by threads, and nothing else."""
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_DIRECT, 0o600)
-
-    def move(first: int) -> None:
-        piece = mmap.mmap(-1, PIECE)
-        for place in range(first * PIECE, size, THREADS * PIECE):
-            if write:
-                os.pwrite(file, piece, place)
-            else:
-                os.preadv(file, [piece], place)
-
-    threads = [threading.Thread(target=move, args=(first,)) for first in range(THREADS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    os.fdatasync(file)
-    os.close(file)
 
 
 def synced(path: Path, write: Callable[[Path], Any]) -> None:
@@ -68,11 +46,11 @@ def ways(folder: Path, tree: dict[str, Any], into: dict[str, Any], size: int) ->
 
     raw, ours, pt, st = (folder / name for name in ("raw", "ours", "pt", "st"))
     found: dict[str, Callable[[], Any]] = {
-        "disk, direct write": lambda: disk(raw, size, write=True),
+        "disk, direct write": lambda: direct(raw, size, write=True),
         "di_store.save": lambda: di_store.save(folder / FRESH, tree),
         "di_store.save, replaces one": lambda: di_store.save(ours, tree),
         "torch.save": lambda: synced(pt, lambda path: torch.save(tree, path)),
-        "disk, direct read": lambda: disk(raw, size, write=False),
+        "disk, direct read": lambda: direct(raw, size, write=False),
         "di_store.load(into=)": lambda: di_store.load(ours, into=into),
         "di_store.load": lambda: di_store.load(ours),
         "torch.load": lambda: torch.load(pt),

@@ -18,5 +18,11 @@ PY
 flags=(-std=c++20 -fsyntax-only -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wthread-safety -Werror -DDI_FAULTS=1
        -Inative -isystem third_party -Itests/native "${system[@]}"
        '-DDI_GOLDEN="tests/golden"')
+# Parsed once; what a file lacks of them shows in `make native`.
+common=$(mktemp -d)
+trap 'rm -rf "$common"' EXIT
+printf '#include <%s>\n' algorithm functional map memory mutex optional set span string unordered_map vector >"$common/std.h"
+"$clang" -std=c++20 -x c++-header "$common/std.h" -o "$common/std.pch"
+flags+=(-include-pch "$common/std.pch")
 printf '%s\n' "${files[@]}" | grep '\.cc$' | xargs -P "$(nproc)" -n 1 "$clang" "${flags[@]}"
 echo "native: ${#files[@]} files clean"

@@ -13,7 +13,8 @@ build=build/$name
 mkdir -p "$build"
 "$bin/cmake" -G Ninja -S . -B "$build" -DCMAKE_MAKE_PROGRAM="$bin/ninja" -DCMAKE_CXX_COMPILER="$clang" \
     -DCMAKE_C_COMPILER="${clang/clang++/clang}" -DPython_EXECUTABLE="$bin/python" \
-    -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1 -g" -DCMAKE_C_FLAGS_RELWITHDEBINFO="-O1 -g" \
+    -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1" -DCMAKE_C_FLAGS_RELWITHDEBINFO="-O1" \
+    -DCMAKE_DISABLE_PRECOMPILE_HEADERS="$([ "$target" = all ] && echo ON || echo OFF)" \
     -DDI_STORE_SANITIZE="$sanitizers" \
     -DDI_STORE_PYTHON=OFF -DDI_STORE_TESTS=ON -DDI_STORE_FAULTS=ON >"$build/configure.log" ||
     { cat "$build/configure.log" >&2; exit 1; }
@@ -26,4 +27,4 @@ symbolizer=$(find /usr/bin /usr/lib/llvm-*/bin -name 'llvm-symbolizer*' 2>/dev/n
 export DI_STORE_DIR=$folder
 options="halt_on_error=1${symbolizer:+:external_symbolizer_path=$symbolizer}"
 export ASAN_OPTIONS=$options UBSAN_OPTIONS=$options:print_stacktrace=1 TSAN_OPTIONS=$options:second_deadlock_stack=1
-"$bin/ctest" --test-dir "$build" --no-tests=error --output-on-failure "$@"
+"$bin/ctest" --test-dir "$build" -j "$(nproc)" --no-tests=error --output-on-failure "$@"

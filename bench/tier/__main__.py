@@ -19,6 +19,7 @@ from pathlib import Path
 
 from bench import RESULTS
 from bench.kit import Result, apart
+from bench.tier.checkpoints import checkpoints
 from bench.tier.cold import cold
 from bench.tier.elastic import elastic
 from bench.tier.frames import frames
@@ -33,7 +34,7 @@ from bench.tier.together import everything, together
 PARTS: Mapping[str, Part] = {
     part.__name__: part
     for part in (
-        *(cold, rivals, hot, frames, items, writes, lookahead, dataset, cache, elastic, objects),
+        *(cold, rivals, hot, frames, items, writes, lookahead, dataset, cache, elastic, objects, checkpoints),
         *(together, everything),
     )
 }

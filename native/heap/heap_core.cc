@@ -1,6 +1,7 @@
 #include "heap/heap_core.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <exception>
 
@@ -220,8 +221,9 @@ u32 HeapCore::own_meta(u64 bytes, u32 owner, u64 limit) {
 
 // -------------------------------------------------------------------------------------------------------- index of ids
 
-void HeapCore::grow_index() {
-  const u64 buckets = std::max<u64>(1024, memory.heap_header().index_buckets * 2), bytes = IdIndex::bytes(buckets);
+void HeapCore::grow_index(u64 objects) {
+  const u64 buckets = std::max({u64{1024}, memory.heap_header().index_buckets * 2, std::bit_ceil(objects)});
+  const u64 bytes = IdIndex::bytes(buckets);
   const u64 limit = ids.exists() ? budget.spendable() : budget.limit();
   if (ids.exists() && budget.claimed() + bytes > budget.limit()) return;  // longer chains, still right
   const u32 number = own_meta(bytes, kOwnerIndex, limit);

@@ -76,7 +76,7 @@ class HeapCore {
   u32 own_meta(u64 bytes, u32 owner, u64 limit) DI_REQUIRES(lock);
   void require_index() DI_REQUIRES(lock);               // makes the index of ids; throws kStoreFull: no room for it
   void index_object(u32 descriptor) DI_REQUIRES(lock);  // likewise, if there is no index yet
-  void grow_index() DI_REQUIRES(lock);                  // where there is room for it
+  void grow_index(u64 objects = 0) DI_REQUIRES(lock);   // where there is room for it; at least for so many
 
   Blocks::Choice choose(u64 bytes, BlockUse use, bool ahead) DI_REQUIRES(lock);
   static bool has_tables_headroom(const Blocks::Choice& choice, std::string* why);

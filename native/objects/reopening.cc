@@ -46,6 +46,7 @@ class Reopening {
     u64 expires_ns = 0;
     DurablePlace place;
   };
+  void expect(u64 objects);
   void read(const SegmentFile& file);
   void meet(const LogReader::Found& found, const DurablePlace& place);
   void meet_weights(const LogReader::Found& found, const DurablePlace& place);
@@ -205,8 +206,24 @@ void Reopening::make_weights(const std::string& name, const std::map<i64, Versio
   if (there != newest) at.lost.store(newest);  // it was damaged
 }
 
+// So many objects come: what they are found by is made once, of the right size.
+void Reopening::expect(u64 objects) {
+  seen_.reserve(objects);
+  Heap::Guard guard(heap_, Deadline::none());
+  if (objects > heap_.memory.heap_header().index_buckets) heap_.grow_index(objects);
+}
+
 Reopened Reopening::run() {
-  for (const SegmentFile& file : arena_.tier()->folder().logs()) read(file);
+  const std::vector<SegmentFile> files = arena_.tier()->folder().logs();
+  u64 done = 0, left = 0;
+  for (const SegmentFile& file : files) left += file.bytes;
+  for (const SegmentFile& file : files) {
+    read(file);
+    done += file.bytes;
+    left -= file.bytes;
+    // As many more in each of the other files as in these, on average.
+    if (const u64 more = seen_.size() * left / std::max<u64>(done, 1); more > seen_.size()) expect(seen_.size() + more);
+  }
   for (const auto& [name, versions] : weights_) make_weights(name, versions);
   arena_.tier_header().next_record.store(highest_);
   // The last one of a file was being written when its process died.
