@@ -398,8 +398,9 @@ static_assert(sizeof(TableHeader) <= kTableHeaderBytes);
 enum class SegmentUse : u32 { kAbsent = 0, kOpen = 1, kSealed = 2, kEmpty = 3, kLog = 4, kSealedLog = 5, kLinked = 6 };
 
 struct SegmentEntry {
-  Shared<u32> use;    // [heap] SegmentUse; truth. kOpen of a process that is gone counts as kSealed
-  Shared<u32> owner;  // [heap] lock_owner_word() of the process that fills it; of a linked one that restores the store, then 0
+  Shared<u32> use;  // [heap] SegmentUse; truth. kOpen of a process that is gone counts as kSealed
+  Shared<u32>
+      owner;  // [heap] lock_owner_word() of the process that fills it; of a linked one that restores the store, then 0
   Shared<u64> bytes;  // [heap] of its file; truth
   u32 file;           // [heap] number of its file, never used for another one; truth
   union {

@@ -353,6 +353,7 @@ MakeResult OpenChunk::open(Arena& arena, const LayoutInfo& layout, const ChunkPl
   request.kind = ObjectKind::kChunk;
   const auto format = [&](u8* at) {  // under the heap's lock, so that others never see the chunk without its header
     format_head(at, layout, plan, parts, arena.slot());
+    // mutant: restored-chunks-get-new-uids
     const u64 uid = plan.uid != 0 ? plan.uid : ++arena.heap_header().next_uid;
     reinterpret_cast<ChunkHeader*>(at)->attachment[0].serial = static_cast<u32>(uid);
     if (!plan.tiered) return;

@@ -53,6 +53,7 @@ void LinkedBodies::link(std::vector<Wanted> files, Deadline deadline) {
   const u64 own = 2 * segment_bytes(header.capacity.load());
   u64 linked = header.file_bytes.load() + own, rest = 0;
   for (const Wanted& each : files) linked += each.file->bytes();
+  // mutant: files-are-linked-until-the-disk-is-full
   while (!files.empty() && linked + rest + rest / kSlackShare > header.capacity.load()) {
     linked -= files.back().file->bytes();
     rest += files.back().needed;

@@ -37,8 +37,9 @@ u32 Restore::add_layout(const std::string& bytes, Deadline deadline) {
   return static_cast<u32>(layouts_.size() - 1);
 }
 
-std::vector<u8> Restore::unpacked(SavedFile& file, const RecordHeader& record, std::vector<u8>* head, bool apart) {
-  std::vector<u8> stored = file.body(record);
+std::span<const u8> Restore::unpacked(SavedFile& file, const RecordHeader& record, std::vector<u8>* head, bool apart,
+                                      std::vector<u8>* room) {
+  const std::span<const u8> stored = file.body(record);
   if (record.codec == static_cast<u8>(BodyCodec::kRaw)) return stored;
   const ChunkTier* const tier = apart ? find_tier(head->data(), head->size()) : nullptr;
   if (tier == nullptr || record.codec != static_cast<u8>(BodyCodec::kZstd))
@@ -46,9 +47,9 @@ std::vector<u8> Restore::unpacked(SavedFile& file, const RecordHeader& record, s
   if (tier->body_bytes > std::min(record.raw_bytes, kMostBodyBytes)) damaged("the size of a chunk");
   const std::optional<BodyPacks> packs = packs_of(*head, *tier);
   if (!packs) damaged("a chunk does not say how it is packed");
-  std::vector<u8> body(packs->plan.body_bytes());
-  PackedBody(packs->plan, packs->ends, stored).body(body.data());
-  return body;
+  room->resize(packs->plan.body_bytes());
+  PackedBody(packs->plan, packs->ends, stored).body(room->data());
+  return *room;
 }
 
 void Restore::link_files(const std::vector<std::pair<SavedFile*, std::vector<u32>>>& files, Deadline deadline) {
@@ -110,7 +111,8 @@ u32 Restore::add_chunk(SavedFile& file, u32 page, SavedFile* stored, u32 body_pa
       saved.copy_head_to(chunk.places(), layout);
       linked_.adopt(number, head, with_body, entry, body_page, deadline);
     } else {
-      const std::vector<u8> body = unpacked(stored == nullptr ? file : *stored, with_body, &head, apart);
+      std::vector<u8> room;
+      const std::span<const u8> body = unpacked(stored == nullptr ? file : *stored, with_body, &head, apart, &room);
       const SavedRows whole(head, body.data(), body.size(), apart ? 0 : head.size(), layout, rows);
       whole.copy_to(chunk.places(), layout);
     }
@@ -252,7 +254,7 @@ void Restore::add_objects(SavedFile& file, u32 page, const std::map<std::string,
   const std::vector<u8>& head = file.head(page, &record);
   if (record.kind != RecordKind::kObject || record.codec != 0 || head.size() % sizeof(SavedObject) != 0)
     damaged("a record holds no objects");
-  const std::vector<u8> body = file.body(record);
+  const std::span<const u8> body = file.body(record);
   u64 done = 0;
   for (u64 at = 0; at < head.size(); at += sizeof(SavedObject)) {
     SavedObject saved;

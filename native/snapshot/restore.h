@@ -46,7 +46,9 @@ class Restore {
  private:
   void restore_orders(TableCore& core, const TableImage& image);
   void add_object(const SavedObject& saved, const u8* bytes, const std::pair<u32, i64>* version, Deadline deadline);
-  std::vector<u8> unpacked(SavedFile& file, const RecordHeader& record, std::vector<u8>* head, bool apart);
+  // In memory of the file, or in *room.
+  static std::span<const u8> unpacked(SavedFile& file, const RecordHeader& record, std::vector<u8>* head, bool apart,
+                                      std::vector<u8>* room);
   ChunkPlan plan_for(const SavedRows& saved, u64 uid, const std::vector<u32>& tables) const;
 
   std::shared_ptr<Arena> arena_;

@@ -40,8 +40,9 @@ RecordHeader SavedFile::with_body_at(u32 page) const {
   return records_.at(found->second).header;
 }
 
-std::vector<u8> SavedFile::body(const RecordHeader& header) {
-  std::vector<u8> bytes(header.stored_bytes);
+std::span<const u8> SavedFile::body(const RecordHeader& header) {
+  if (body_.size() < header.stored_bytes) body_.resize(header.stored_bytes);
+  const std::span<u8> bytes{body_.data(), header.stored_bytes};
   if (!reader_.read_body(header, bytes)) damaged("page " + std::to_string(header.page) + " differs from its checksum");
   return bytes;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -14,8 +15,8 @@ class SavedFile {
   SavedFile(const std::string& path, const Uuid& uuid);
   // The head of the record at this page; *header: of it.
   const std::vector<u8>& head(u32 page, RecordHeader* header) const;
-  std::vector<u8> body(const RecordHeader& header);
-  RecordHeader with_body_at(u32 page) const;  // the record whose body begins there
+  std::span<const u8> body(const RecordHeader& header);  // as it lies there; until the next call
+  RecordHeader with_body_at(u32 page) const;             // the record whose body begins there
   const std::string& path() const { return path_; }
   u64 bytes() const { return reader_.header().bytes; }
   u64 filled_bytes() const { return filled_bytes_; }  // of it, in records
@@ -31,6 +32,7 @@ class SavedFile {
   SegmentReader reader_;
   std::map<u32, Found> records_;  // by page
   std::map<u32, u32> by_body_page_;
+  std::vector<u8> body_;  // kept: fresh pages cost as much as reading them from a drive
   u64 filled_bytes_ = 0;
 };
 

@@ -248,6 +248,20 @@ STORES = [
         ("tests/checkpoint/test_store_later.py::test_linked_files_keep_their_bytes",),
     ),
     Mutant(
+        "files-are-linked-until-the-disk-is-full",
+        "store-checkpoint",
+        "linked + rest + rest / kSlackShare > header.capacity.load()",
+        "linked - own > header.capacity.load()",
+        ("tests/checkpoint/test_store_links.py",),
+    ),
+    Mutant(
+        "restored-chunks-get-new-uids",
+        "store-checkpoint",
+        "plan.uid != 0 ? plan.uid : ++arena.heap_header().next_uid",
+        "++arena.heap_header().next_uid",
+        ("tests/checkpoint/test_store_links.py",),
+    ),
+    Mutant(
         "restored-sets-in-another-order",
         "store-checkpoint",
         "for (const u32 slot : order) set.insert(slot, true);",
