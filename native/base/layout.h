@@ -414,6 +414,7 @@ static_assert(sizeof(SegmentEntry) == 40);
 
 constexpr u32 kFolderBytes = 1024;
 constexpr u32 kMaxSegments = 32768;
+constexpr u32 kLinkedFile = 1u << 31;  // in SegmentEntry::file: another store has written it, and it is not used again
 struct TierHeader {
   char folder[kFolderBytes];  // [once] absolute path; a 0 at its end
   Shared<u64> capacity;       // [heap] truth: bytes that the files of the store may take

@@ -356,17 +356,17 @@ void bind_restoring(nb::module_& module) {
           nb::arg("layout"), nb::arg("timeout"))
       .def(
           "add_table",
-          [](Restore& self, const TablePointer& table, u32 index, u32 generation, u32 pack_rows) {
-            self.add_table({table, index, generation, pack_rows});
+          [](Restore& self, const TablePointer& table, u32 index, u32 generation, u32 pack_rows, bool packed_anew) {
+            self.add_table({table, index, generation, pack_rows, packed_anew});
           },
-          nb::arg("table"), nb::arg("index"), nb::arg("generation"), nb::arg("pack_rows"))
+          nb::arg("table"), nb::arg("index"), nb::arg("generation"), nb::arg("pack_rows"), nb::arg("packed_anew"))
       .def(
           "link_files",
-          [](Restore& self, const std::vector<std::pair<SavedFile*, std::vector<u32>>>& files, Deadline deadline) {
+          [](Restore& self, const Restore::FilePages& files, const Restore::FilePages& loaded, Deadline deadline) {
             const MaybeRelease release(true);
-            self.link_files(files, deadline);
+            self.link_files(files, loaded, deadline);
           },
-          nb::arg("files"), nb::arg("timeout"))
+          nb::arg("files"), nb::arg("loaded"), nb::arg("timeout"))
       .def(
           "add_chunk",
           [](Restore& self, SavedFile& file, u32 page, SavedFile* stored, u32 body_page, u32 layout, u32 rows,

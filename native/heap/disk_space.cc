@@ -110,7 +110,7 @@ u32 DiskSpace::take_link(u64 bytes, u64 filled, u32* file) {
   SegmentEntry& at = tier.segment[unused];
   at.owner.store(lock_owner_word(client_));
   at.incarnation = ++tier.next_incarnation;
-  at.file = *file = ++tier.next_file;
+  at.file = *file = ++tier.next_file | kLinkedFile;
   at.bytes.store(bytes);
   at.live.store(0);
   at.filled.store(static_cast<u32>(filled / kPageBytes));

@@ -25,8 +25,8 @@ struct Parts {
 // Records that are small beside the rest stay in the head, so that to read a row from disk only its columns are read. Those
 // by which a table groups its items are also read to recover it.
 bool keeps_records(const LayoutInfo& layout, const ChunkPlan& plan) {
-  const bool groups =
-      std::any_of(plan.group_columns.begin(), plan.group_columns.end(), [](u32 column) { return column; });
+  const bool groups = plan.groups || std::any_of(plan.group_columns.begin(), plan.group_columns.end(),
+                                                 [](u32 column) { return column; });
   const u64 rest = layout.column_bytes + plan.heap_bytes / std::max<u32>(plan.rows, 1);
   return plan.tiered && (groups || layout.record_bytes <= rest / kSmallRecord);
 }

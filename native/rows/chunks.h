@@ -55,7 +55,8 @@ struct ChunkPlan {
   std::vector<u32> table_needs;    // Attachment::needs
   std::vector<u32> group_columns;  // Attachment::group_column
   u32 stream = 0;
-  u64 uid = 0;  // of a chunk that was saved, not above HeapHeader::next_uid; 0: a new one
+  bool groups = false;  // some table groups its items by rows, perhaps one that is attached no more
+  u64 uid = 0;          // of a chunk that was saved, not above HeapHeader::next_uid; 0: a new one
 };
 // As many rows as fit a block of `target_bytes` rounded up to its size class, but at least `least_rows`. With `tiered` this
 // block holds the body alone.

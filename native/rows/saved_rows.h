@@ -24,6 +24,7 @@ class SavedRows {
   void copy_head_to(const OpenChunk::Places& to, const LayoutInfo& layout) const;
   // An attachment of the chunk, that of a table by its number and generation; null: it was never attached.
   const Attachment* attachment_of(u32 table, u32 generation) const;
+  std::span<const Attachment> attachments() const { return attachments_; }
 
  private:
   const u8* body_at(u64 offset, u64 bytes, const char* what) const;

@@ -43,7 +43,7 @@ u32 LinkedBodies::link_one(const SavedFile& file, Deadline deadline) {
   return kNone;
 }
 
-void LinkedBodies::link(std::vector<Wanted> files, Deadline deadline) {
+void LinkedBodies::link(std::vector<Wanted> files, u64 beside, Deadline deadline) {
   const TierHeader& header = heap_.memory.tier_header();
   const auto dense = [](const Wanted& each) {
     return static_cast<double>(each.needed) / static_cast<double>(each.file->bytes());
@@ -51,7 +51,7 @@ void LinkedBodies::link(std::vector<Wanted> files, Deadline deadline) {
   std::sort(files.begin(), files.end(), [&](const Wanted& a, const Wanted& b) { return dense(a) > dense(b); });
   // Beside them: the rest, in files that do not get quite full, one that is being filled and one for copying forward.
   const u64 own = 2 * segment_bytes(header.capacity.load());
-  u64 linked = header.file_bytes.load() + own, rest = 0;
+  u64 linked = header.file_bytes.load() + own, rest = beside;
   for (const Wanted& each : files) linked += each.file->bytes();
   // mutant: files-are-linked-until-the-disk-is-full
   while (!files.empty() && linked + rest + rest / kSlackShare > header.capacity.load()) {

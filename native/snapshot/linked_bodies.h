@@ -20,9 +20,9 @@ class LinkedBodies {
     const SavedFile* file = nullptr;
     u64 needed = 0;  // bytes of it
   };
-  // Links these files, if there is room for all. Else, the more of it is needed, the sooner a file is linked; what is needed of the
+  // Links these files, if there is room for all, and `beside` bytes that are loaded. Else, the more of it is needed, the sooner a file is linked; what is needed of the
   // others finds room beside those. None of another filesystem.
-  void link(std::vector<Wanted> files, Deadline deadline);
+  void link(std::vector<Wanted> files, u64 beside, Deadline deadline);
   // What follows may run in several threads.
   u32 entry_of(
       const SavedFile& file) const;  // in the store's folder; kNone: it was not linked, and its rows are to be loaded

@@ -52,7 +52,7 @@ std::span<const u8> Restore::unpacked(SavedFile& file, const RecordHeader& recor
   return *room;
 }
 
-void Restore::link_files(const std::vector<std::pair<SavedFile*, std::vector<u32>>>& files, Deadline deadline) {
+void Restore::link_files(const FilePages& files, const FilePages& loaded, Deadline deadline) {
   if (!arena_->tiered()) return;
   std::vector<LinkedBodies::Wanted> wanted;
   for (const auto& [file, pages] : files) {
@@ -62,10 +62,31 @@ void Restore::link_files(const std::vector<std::pair<SavedFile*, std::vector<u32
       each.needed += (end_page(record) - record.page) * kPageBytes;
     }
   }
-  linked_.link(std::move(wanted), deadline);
+  u64 beside = 0;
+  for (const auto& [file, pages] : loaded)
+    for (const u32 page : pages) beside += file->with_body_at(page).raw_bytes;
+  linked_.link(std::move(wanted), beside, deadline);
 }
 
-ChunkPlan Restore::plan_for(const SavedRows& saved, u64 uid, const std::vector<u32>& tables) const {
+namespace {
+
+// The rows that an item spans, for which a body was packed as the saved head says; 0: it never is. nullopt: not known.
+std::optional<u32> saved_pack_rows(std::span<u8> head) {
+  constexpr u32 kMost = 64;  // more make no difference
+  const ChunkTier* const tier = find_tier(head.data(), head.size());
+  if (tier == nullptr) return std::nullopt;
+  const std::optional<BodyPacks> packs = packs_of(head, *tier);
+  if (!packs) return 0;
+  for (u32 rows = 1; rows <= kMost; ++rows) {
+    const auto fits = [rows](const PackPart& part) { return block_rows(part.row_bytes, rows) == part.block_rows; };
+    if (std::all_of(packs->plan.parts().begin(), packs->plan.parts().end(), fits)) return rows;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+ChunkPlan Restore::plan_for(const SavedRows& saved, std::span<u8> head, u64 uid, const std::vector<u32>& tables) const {
   ChunkPlan plan;
   plan.rows = saved.header().row_capacity;
   plan.heap_bytes = saved.heap_bytes();
@@ -82,6 +103,11 @@ ChunkPlan Restore::plan_for(const SavedRows& saved, u64 uid, const std::vector<u
     plan.group_columns.push_back(at->group_column);
     if (plan.tiered) plan.pack_rows = std::max(plan.pack_rows, to.pack_rows);
   }
+  // As it was written: tables that need nothing of it any more had their say in it.
+  const auto anew = [this](u32 number) { return tables_[number].packed_anew; };
+  for (const Attachment& at : saved.attachments()) plan.groups = plan.groups || at.group_column != 0;
+  if (plan.tiered && std::none_of(tables.begin(), tables.end(), anew))
+    plan.pack_rows = saved_pack_rows(head).value_or(plan.pack_rows);
   return plan;
 }
 
@@ -95,7 +121,7 @@ u32 Restore::add_chunk(SavedFile& file, u32 page, SavedFile* stored, u32 body_pa
   if (with_body.uid != record.uid) damaged("head and body of a chunk do not belong together");
   const LayoutInfo& layout = layouts_.at(layout_number);
   const SavedRows saved(head, nullptr, with_body.raw_bytes, apart ? 0 : head.size(), layout, rows);
-  const ChunkPlan plan = plan_for(saved, record.uid, tables);
+  const ChunkPlan plan = plan_for(saved, head, record.uid, tables);
   OpenChunk chunk;
   std::string why;
   const MakeResult made = OpenChunk::open(*arena_, layout, plan, deadline, &chunk, &why, nullptr);

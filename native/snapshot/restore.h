@@ -18,6 +18,7 @@ struct RestoredTable {
   std::shared_ptr<Table> table;
   u32 index = 0, generation = 0;  // of the table that was saved
   u32 pack_rows = 0;              // ChunkPlan::pack_rows
+  bool packed_anew = false;       // by other rules than those by which it was saved
 };
 
 class Restore {
@@ -27,7 +28,9 @@ class Restore {
   u32 add_layout(const std::string& bytes, Deadline deadline);  // as the meta block of a layout lies in a store
   void add_table(RestoredTable table) { tables_.push_back(std::move(table)); }
   // Files, and the pages of them at which bodies of chunks to come begin: the disk tier takes them as they are, where it can.
-  void link_files(const std::vector<std::pair<SavedFile*, std::vector<u32>>>& files, Deadline deadline);
+  // `loaded`: bodies that are to lie there in another way.
+  using FilePages = std::vector<std::pair<SavedFile*, std::vector<u32>>>;
+  void link_files(const FilePages& files, const FilePages& loaded, Deadline deadline);
   // A chunk of `rows` rows for these tables, by their numbers here. Its head is the record at `page` of `file`; so is its body,
   // or it is the record of `stored` whose body begins at `body_page`. It stays on disk if `stored` was linked. Returns its
   // descriptor. May run in several threads, if each has `stored` for itself, or without it `file`.
@@ -49,7 +52,7 @@ class Restore {
   // In memory of the file, or in *room.
   static std::span<const u8> unpacked(SavedFile& file, const RecordHeader& record, std::vector<u8>* head, bool apart,
                                       std::vector<u8>* room);
-  ChunkPlan plan_for(const SavedRows& saved, u64 uid, const std::vector<u32>& tables) const;
+  ChunkPlan plan_for(const SavedRows& saved, std::span<u8> head, u64 uid, const std::vector<u32>& tables) const;
 
   std::shared_ptr<Arena> arena_;
   LinkedBodies linked_;

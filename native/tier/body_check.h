@@ -1,5 +1,5 @@
 // Reads all copies of bodies on disk, and compares them with their checksums: the first page of each file, and of each record its
-// header, head and body.
+// header, head and body; of records in files that another store has written, the bodies.
 //
 // Beside everybody: chunks are listed under the heap's lock, and read without a lock or a hold. What differs is looked at again
 // under the lock: if its chunk is gone, or lies elsewhere by now, the file was used again, and nothing is wrong.

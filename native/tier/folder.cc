@@ -8,6 +8,7 @@
 #include "os/direct.h"
 #include "tier/crc32c.h"
 #include "tier/log_format.h"
+#include "tier/read_pool.h"
 #include "tier/segment_reader.h"
 
 namespace di {
@@ -156,6 +157,7 @@ TierFolder TierFolder::open(const std::string& path, Deadline deadline) {
   DI_FAULT("folder.after_epoch");
   // Not in one step: whoever else asks for alive.lock holds open.lock.
   folder.require(folder.alive_.lock_shared());
+  ReadPool::of_process().close_all(path);  // numbers of files begin anew
   return folder;
 }
 
@@ -170,6 +172,7 @@ TierFolder TierFolder::join(const std::string& path, const Uuid& uuid, u64 epoch
     throw Error(Code::kStoreError,
                 "the folder " + path + " does not belong to this store any more; open the store anew")
         .told();
+  ReadPool::of_process().close_all(path);
   return folder;
 }
 
@@ -256,11 +259,13 @@ Swept TierFolder::sweep(const std::function<bool(const SegmentHeader&)>& keep) c
   for (const SegmentFile& file : segments()) {
     SegmentReader reader;
     const SegmentState state = reader.open(segment_path(file.number), uuid_);
-    if (state == SegmentState::kForeign || state == SegmentState::kOtherVersion) {
+    // mutant: linked-files-stay-in-the-folder
+    const bool linked = (file.number & kLinkedFile) != 0;
+    if (!linked && (state == SegmentState::kForeign || state == SegmentState::kOtherVersion)) {
       ++swept.foreign;
       continue;
     }
-    const bool named = state == SegmentState::kSound && reader.header().number == file.number;
+    const bool named = !linked && state == SegmentState::kSound && reader.header().number == file.number;
     if (named && keep(reader.header())) continue;
     remove_segment(file.number);
     ++swept.removed;

@@ -336,6 +336,19 @@ int ReadPool::open(const std::string& path, File* file) {
   return 0;
 }
 
+void ReadPool::close_all(const std::string& folder) {
+  std::vector<File> gone;  // closed without the lock
+  const std::lock_guard<std::mutex> guard(mutex_);
+  for (auto at = files_.begin(); at != files_.end();) {
+    if (at->first.starts_with(folder + "/")) {
+      gone.push_back(std::move(at->second.file));
+      at = files_.erase(at);
+    } else {
+      ++at;
+    }
+  }
+}
+
 void ReadPool::close_removed() {
   std::vector<File> gone;  // closed without the lock
   const std::lock_guard<std::mutex> guard(mutex_);

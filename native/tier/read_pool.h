@@ -78,14 +78,15 @@ class ReadPool {
 
   static ReadPool& of_process();
 
-  // Reads from segments below `folder`. A number must name the same file as long as the process lives: a removed
-  // segment's is not used again. Thread-safe, as all of the pool.
+  // Reads from segments below `folder`. A number must name the same file until close_all(). Thread-safe, as all of the pool.
   Fetch begin(const std::string& folder, std::span<const Read> reads, TakeRead take = {}, LoseRead lose = {});
   void fetch(const std::string& folder, std::span<const Read> reads, TakeRead take = {}, LoseRead lose = {}) {
     begin(folder, reads, std::move(take), std::move(lose)).wait();
   }
   // Closes files that somebody has removed: until then their blocks are not free. begin() does it once a second.
   void close_removed();
+  void close_all(
+      const std::string& folder);  // a store is opened or joined there, whose files may have the names of earlier ones
 
  private:
   friend class Fetch;

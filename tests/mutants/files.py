@@ -243,8 +243,8 @@ STORES = [
     Mutant(
         "files-of-checkpoints-are-used-again",
         "store-checkpoint",
-        "again && os::names_of(path) > 1",
-        "again && os::names_of(path) > 9",
+        "again && (os::names_of(path) > 1 ||",
+        "again && (os::names_of(path) > 9 ||",
         ("tests/checkpoint/test_store_later.py::test_linked_files_keep_their_bytes",),
     ),
     Mutant(
@@ -252,6 +252,13 @@ STORES = [
         "store-checkpoint",
         "linked + rest + rest / kSlackShare > header.capacity.load()",
         "linked - own > header.capacity.load()",
+        ("tests/checkpoint/test_store_links.py",),
+    ),
+    Mutant(
+        "linked-files-stay-in-the-folder",
+        "store-checkpoint",
+        "const bool linked = (file.number & kLinkedFile) != 0;",
+        "const bool linked = false;",
         ("tests/checkpoint/test_store_links.py",),
     ),
     Mutant(

@@ -172,6 +172,13 @@ def with_helpers(parts: Iterable[Part], work: Callable[[Iterator[Part]], None], 
         started.append(helper)
     guarded()
     for helper in started:
-        helper.join()
-    if failed:
-        raise failed[0]
+        while helper.is_alive():
+            try:
+                helper.join()
+            except BaseException as error:  # Ctrl-C: they end with the part that each is at
+                failed.append(error)
+    try:
+        if failed:
+            raise failed[0]
+    finally:
+        failed.clear()  # an error keeps its frames, and they the list: all would stay until the collector comes

@@ -95,6 +95,11 @@ class _Table:
         self._evict()
 
     @property
+    def packed_anew(self) -> bool:
+        """Whether its rows are to be packed in another way than they were saved."""
+        return "compress" in self.chosen
+
+    @property
     def present(self) -> Array:
         """Slots of the items that are not free."""
         return np.flatnonzero(self.items[:, _STATE] & _KINDS)
@@ -235,8 +240,8 @@ class Filling:
         self._objects(restore, seconds)
         handles = [table.create(session, seconds) for table in self._tables]
         for handle, table in zip(handles, self._tables, strict=True):
-            pack_rows = table.settings.pack_rows
-            restore.add_table(handle.native, table.state.index, table.state.generation, pack_rows)
+            index, generation, pack_rows = table.state.index, table.state.generation, table.settings.pack_rows
+            restore.add_table(handle.native, index, generation, pack_rows, table.packed_anew)
         layouts = [restore.add_layout(layout, seconds) for layout in self._manifest.layouts]
         descriptors = self._rows(restore, layouts, progress, seconds)
         for number, (handle, table) in enumerate(zip(handles, self._tables, strict=True)):
@@ -279,7 +284,7 @@ class Filling:
                             self._done += 1
                             progress(self._done, len(wanted))
 
-        self._link_files(restore, wanted, seconds)
+        self._link_files(restore, wanted, used, seconds)
         with_helpers(by_file.values(), make, THREADS if len(by_file) > 1 else 1)
         descriptors = np.full(int(chunks["chunk"].max(initial=0)) + 1, NOWHERE, np.uint32)
         descriptors[chunks["chunk"]] = made
@@ -289,13 +294,16 @@ class Filling:
                 restore.link(int(made[number]), int(descriptors[following]))
         return descriptors
 
-    def _link_files(self, restore: _core.Restore, wanted: list[int], seconds: float) -> None:
+    def _link_files(self, restore: _core.Restore, wanted: list[int], used: list[list[int]], seconds: float) -> None:
         """Have the disk tier take over the files of the saved one."""
-        pages: dict[int, list[int]] = {}
+        chunks, kept, loaded = self._chunks, dict[int, list[int]](), dict[int, list[int]]()
+        packed_anew = {number for number, table in enumerate(self._tables) if table.packed_anew}
         for number in wanted:
-            if (body := int(self._chunks["body_segment"][number])) != NOWHERE:
-                pages.setdefault(body, []).append(int(self._chunks["body_page"][number]))
-        restore.link_files([(self._file(body), at) for body, at in pages.items()], seconds)
+            if (body := int(chunks["body_segment"][number])) != NOWHERE:
+                to = kept if packed_anew.isdisjoint(used[number]) else loaded
+                to.setdefault(body, []).append(int(chunks["body_page"][number]))
+        files = [[(self._file(body), at) for body, at in pages.items()] for pages in (kept, loaded)]
+        restore.link_files(files[0], files[1], seconds)
 
     def _body_file(self, number: int) -> int:
         body = int(self._chunks["body_segment"][number])
