@@ -37,13 +37,14 @@ class Rows:
         return time.perf_counter() - began
 
 
-def filled(store: di_store.Store, count: int) -> tuple[di_store.Table, Rows]:
+def filled(store: di_store.Store, count: int) -> di_store.Table:
     sampler = di_store.Prioritized(alpha=0.6, beta=0.4)
     table = store.create_table("rows", capacity=count, lanes=1, compress=None, sampler=sampler)
     rows = Rows(table)
     for _ in range(count // BLOCK):
         rows.write()
-    return table, rows
+    rows.writer.close()  # a chunk that is open is written each time
+    return table
 
 
 def size_of(folder: Path, known: set[str]) -> int:
@@ -66,7 +67,7 @@ def once(options: Options, folder: Path, found: dict[str, list[Any]]) -> None:
     count = int(2e9 * options.scale) // ROW_BYTES // BLOCK * BLOCK
     size = count * ROW_BYTES
     with di_store.open(memory=int(size * 1.3) + COMMITTED) as store:
-        table, rows = filled(store, count)
+        table = filled(store, count)
         began = time.perf_counter()
         direct(folder / "drive", size, write=True)
         found["drive"].append(size / (time.perf_counter() - began) / 1e9)
@@ -79,15 +80,15 @@ def once(options: Options, folder: Path, found: dict[str, list[Any]]) -> None:
         store.checkpoint(folder / "c")
         chunks = sum(path.stat().st_size for path in (folder / "c").glob("chunks-*"))
         found["delta"].append((size_of(folder / "c", {*known, "manifest.json"}) - chunks) / len(keys) / ITEM_BYTES)
+        rows = Rows(table)
         found["stall"] += beside_writer(store, rows, folder / "busy")
         rows.writer.close()
     began = time.perf_counter()
     with di_store.restore(folder / "c", memory=int(size * 1.3) + COMMITTED) as store:
         store.table("rows").sample(64)
         found["loaded"].append(size / (time.perf_counter() - began) / 1e9)
-    with open_in(folder / "tier", COMMITTED, int(size * 1.5) + COMMITTED) as store:
-        _, rows = filled(store, count)
-        rows.writer.close()
+    with open_in(folder, COMMITTED, int(size * 1.5) + COMMITTED) as store:
+        filled(store, count)
         store.checkpoint(folder / "d")
     began = time.perf_counter()
     more = {"disk": folder / "again", "disk_capacity": int(size * 1.5) + COMMITTED}
