@@ -113,13 +113,12 @@ def test_stacks_reach_over_chunks(store: di_store.Store, prioritized: bool) -> N
 @pytest.mark.parametrize("capacity", [500, 1_000, 1_500, 2_000, 3_000, 5_000, 9_000, 20_000])
 def test_chunks_of_every_size(store: di_store.Store, capacity: int) -> None:
     """Small tables cut small chunks; their blocks lie at all multiples of 64 bytes."""
-    flags = {"terminated": di_store.Spec((), "?"), "truncated": di_store.Spec((), "?")}
+    schema = {"x": di_store.Spec((), "i4"), "terminated": di_store.Spec((), "?")}
     view = di_store.Sequence(4, period=20)
-    table = store.create_table("replay", capacity=capacity, schema={"x": di_store.Spec((), "i4")} | flags, view=view)
+    table = store.create_table("replay", capacity=capacity, schema=schema, view=view)
     with table.writer() as writer:
         for number in range(0, 20 * capacity, 100):
-            rows = {"x": np.arange(number, number + 100, dtype="i4"), "terminated": np.zeros(100, bool)}
-            writer.extend(rows | {"truncated": np.zeros(100, bool)})
+            writer.extend({"x": np.arange(number, number + 100, dtype="i4"), "terminated": np.zeros(100, bool)})
         writer.end_episode()
     batch = table.peek(table.keys())
     assert (batch.data["x"] == batch.starts[:, None] + np.arange(4)).all()

@@ -10,55 +10,33 @@ from typing import Any
 import numpy as np
 
 import di_store
+from bench.tier.cold import fill
 from bench.tier.disk import direct, fresh
 from bench.tier.lines import Line, Options, alone, beside
 from bench.tier.stores import open_in
 
-ROW, BLOCK, CHANGED = (84, 84), 256, 0.01
-ROW_BYTES = int(np.prod(ROW))
+ROW_BYTES, BLOCK, CHANGED = 84 * 84, 256, 0.01
 ITEM_BYTES = 56
 COMMITTED = 512 << 20
 """Of memory, for a store with a disk tier."""
-FLAGS = np.zeros(BLOCK, bool)
-
-
-class Rows:
-    """Writes blocks of random rows to a table."""
-
-    def __init__(self, table: di_store.Table) -> None:
-        self.writer, self.seed = table.writer(), 0
-
-    def write(self) -> float:
-        """A block; seconds of the call."""
-        self.seed += 1
-        obs = np.random.default_rng(self.seed).integers(0, 256, (BLOCK, *ROW), dtype=np.uint8)
-        began = time.perf_counter()
-        self.writer.extend({"obs": obs, "terminated": FLAGS, "truncated": FLAGS})
-        return time.perf_counter() - began
 
 
 def filled(store: di_store.Store, count: int) -> di_store.Table:
     sampler = di_store.Prioritized(alpha=0.6, beta=0.4)
     table = store.create_table("rows", capacity=count, lanes=1, compress=None, sampler=sampler)
-    rows = Rows(table)
-    for _ in range(count // BLOCK):
-        rows.write()
-    rows.writer.close()  # a chunk that is open is written each time
+    fill(table, count, ROW_BYTES)
     return table
 
 
-def size_of(folder: Path, known: set[str]) -> int:
-    return sum(path.stat().st_size for path in folder.iterdir() if path.name not in known)
-
-
-def beside_writer(store: di_store.Store, rows: Rows, folder: Path) -> list[float]:
+def beside_writer(store: di_store.Store, table: di_store.Table, folder: Path) -> list[float]:
     """Milliseconds of each block written while checkpoints are made."""
     taken: list[float] = []
     maker = threading.Thread(target=lambda: [store.checkpoint(folder) for _ in range(3)])
     maker.start()
     while maker.is_alive():
-        taken.append(rows.write() * 1e3)
-        time.sleep(0.005)
+        began = time.perf_counter()
+        fill(table, BLOCK, ROW_BYTES)
+        taken.append((time.perf_counter() - began) * 1e3)
     maker.join()
     return taken
 
@@ -74,15 +52,13 @@ def once(options: Options, folder: Path, found: dict[str, list[Any]]) -> None:
         began = time.perf_counter()
         store.checkpoint(folder / "c")
         found["ours"].append(size / (time.perf_counter() - began) / 1e9)
-        known = {path.name for path in (folder / "c").iterdir()}
+        known = set((folder / "c").iterdir())
         keys = table.keys()[:: int(1 / CHANGED)]
         table.update_priorities(keys, np.random.default_rng(0).random(len(keys)) + 0.01)
         store.checkpoint(folder / "c")
-        chunks = sum(path.stat().st_size for path in (folder / "c").glob("chunks-*"))
-        found["delta"].append((size_of(folder / "c", {*known, "manifest.json"}) - chunks) / len(keys) / ITEM_BYTES)
-        rows = Rows(table)
-        found["stall"] += beside_writer(store, rows, folder / "busy")
-        rows.writer.close()
+        fresh_items = sum(path.stat().st_size for path in set((folder / "c").glob("[is]*-*")) - known)
+        found["delta"].append(fresh_items / len(keys) / ITEM_BYTES)
+        found["stall"] += beside_writer(store, table, folder / "busy")
     began = time.perf_counter()
     with di_store.restore(folder / "c", memory=int(size * 1.3) + COMMITTED) as store:
         store.table("rows").sample(64)

@@ -285,7 +285,7 @@ class Filling:
                             progress(self._done, len(wanted))
 
         self._link_files(restore, wanted, used, seconds)
-        with_helpers(by_file.values(), make, THREADS if len(by_file) > 1 else 1)
+        with_helpers(by_file.values(), make, min(THREADS, len(by_file)))
         descriptors = np.full(int(chunks["chunk"].max(initial=0)) + 1, NOWHERE, np.uint32)
         descriptors[chunks["chunk"]] = made
         for number in wanted:
