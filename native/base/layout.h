@@ -29,7 +29,7 @@ struct Offset {
 };
 
 constexpr u64 kMagic = 0x45524f5453494401;  // "\1DISTORE"
-constexpr u32 kLayoutVersion = 19;
+constexpr u32 kLayoutVersion = 20;
 constexpr u64 kPageBytes = 4096;
 constexpr u64 kSliceBytes = 2u << 20;
 constexpr u64 kPagesPerSlice = kSliceBytes / kPageBytes;
@@ -100,11 +100,12 @@ static_assert(sizeof(WaitSlot) == 32);
 // One ledger entry justifies one count, so that others can lower the count if the process dies. what == 0: free.
 // The owner writes `ref` first, then `what`.
 // kPin: an object is being read; kOwn: an object is being written (creating) or a chunk is open; kDraw: an item was
-// drawn and not yet delivered; kWriter: a writer of that table is open; kRead: rows of an item are being peeked at.
+// drawn and not yet delivered; kWriter: a writer of that table is open; kRead: rows of an item are being peeked at; kImport: a
+// chunk was made for items that are still to come.
 // Entries of kind pin and own change under the heap lock, the others under their table's lock; only the `dropped` bit
 // is also set without a lock, by destructors. A client slot keeps its ledger blocks for ever, so any process may walk
 // them.
-enum class LedgerKind : u32 { kFree = 0, kPin = 1, kOwn = 2, kDraw = 3, kWriter = 4, kRead = 5 };
+enum class LedgerKind : u32 { kFree = 0, kPin = 1, kOwn = 2, kDraw = 3, kWriter = 4, kRead = 5, kImport = 6 };
 struct LedgerEntry {
   Shared<u64> what;  // kind 3 | dropped 1 | table 8 | chunks 20 | descriptor 32 (draw: first chunk; kNone once copied)
   Shared<u64> ref;   // pin, own: the descriptor's generation; draw: the item's key
@@ -114,12 +115,18 @@ struct LedgerEntry {
 constexpr u32 kMostChunks = (1u << 20) - 1;
 constexpr u32 kMostEmptyChunks = 1024;
 constexpr u64 kLedgerDropped = 8;
-static_assert(static_cast<u32>(LedgerKind::kRead) < 8 && kMaxTables <= 256);
+static_assert(static_cast<u32>(LedgerKind::kImport) < 8 && kMaxTables <= 256);
 inline u64 ledger_what(LedgerKind kind, u32 table, u32 descriptor, u32 chunks = 0) {
   // mutant: entries-count-few-chunks
   return u64{static_cast<u32>(kind)} | u64{table} << 4 | u64{chunks} << 12 | u64{descriptor} << 32;
 }
 inline LedgerKind ledger_kind(u64 what) { return static_cast<LedgerKind>(what & 7); }
+// Whether entries of the kind hold chunks of a table.
+inline bool holds_chunks(LedgerKind kind) {
+  return kind == LedgerKind::kDraw || kind == LedgerKind::kRead || kind == LedgerKind::kImport;
+}
+// What an entry of a kind that holds chunks counts as in each of them.
+inline u64 use_of(LedgerKind kind) { return kind == LedgerKind::kImport ? kUseOfItem : kUseOfReader; }
 inline u32 ledger_table(u64 what) { return static_cast<u32>(what >> 4 & 0xff); }
 inline u32 ledger_chunks(u64 what) { return static_cast<u32>(what >> 12 & kMostChunks); }
 inline u32 ledger_descriptor(u64 what) { return static_cast<u32>(what >> 32); }
@@ -393,14 +400,12 @@ static_assert(sizeof(TableHeader) <= kTableHeaderBytes);
 
 // ------------------------------------------------------------------------------------------------------- disk tier
 // A segment is a file that one process fills with records and then seals (docs/segment_format.md). kEmpty: its file is there,
-// and nobody needs what is in it. kLog, kSealedLog: its file is an object log (docs/object_log.md). kLinked: its file is one of a
-// checkpoint, from which this store was restored.
-enum class SegmentUse : u32 { kAbsent = 0, kOpen = 1, kSealed = 2, kEmpty = 3, kLog = 4, kSealedLog = 5, kLinked = 6 };
+// and nobody needs what is in it. kLog, kSealedLog: its file is an object log (docs/object_log.md).
+enum class SegmentUse : u32 { kAbsent = 0, kOpen = 1, kSealed = 2, kEmpty = 3, kLog = 4, kSealedLog = 5 };
 
 struct SegmentEntry {
-  Shared<u32> use;  // [heap] SegmentUse; truth. kOpen of a process that is gone counts as kSealed
-  Shared<u32>
-      owner;  // [heap] lock_owner_word() of the process that fills it; of a linked one that restores the store, then 0
+  Shared<u32> use;    // [heap] SegmentUse; truth. kOpen of a process that is gone counts as kSealed
+  Shared<u32> owner;  // [heap] lock_owner_word() of the process that fills it, or restores the store of a linked one
   Shared<u64> bytes;  // [heap] of its file; truth
   u32 file;           // [heap] number of its file, never used for another one; truth
   union {

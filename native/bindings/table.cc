@@ -353,7 +353,7 @@ std::vector<u32> concerned(const TablePointer& table) {
       for (const LedgerEntry& entry : block.entries) {
         const u64 what = entry.what.load(std::memory_order_acquire);
         const LedgerKind kind = ledger_kind(what);
-        const bool of_table = kind == LedgerKind::kWriter || kind == LedgerKind::kDraw || kind == LedgerKind::kRead;
+        const bool of_table = kind == LedgerKind::kWriter || holds_chunks(kind);
         found = found || (of_table && ledger_table(what) == index);
       }
     });
@@ -401,6 +401,7 @@ void bind_table(nb::module_& module) {
   module.attr("ITEM_FINISHED") = kItemFinished;  // flags of items that are inserted whole
   module.attr("ITEM_NO_NEXT") = kItemNoNext;
   module.attr("BEING_IMPORTED") = kBeingImported;  // min_size of a table that is being filled
+  module.attr("BEING_RESTORED") = kBeingRestored;
   nb::class_<Table> type(module, "Table", nb::is_weak_referenceable());
   type.def_static("create", &create,
                   nb::sig("def create(arena: Arena, shape: dict[str, typing.Any], timeout: float, /) -> Table"));

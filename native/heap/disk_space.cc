@@ -21,9 +21,7 @@ SegmentEntry& DiskSpace::entry(u32 number) const {
 u32 DiskSpace::high() const { return std::min(memory_.tier_header().segment_high, kMaxSegments); }
 
 bool DiskSpace::is_filled(const SegmentEntry& of) const {
-  if (is(of, SegmentUse::kLinked) && of.owner.load() == 0) return true;
-  const bool owned = is(of, SegmentUse::kOpen) || is(of, SegmentUse::kLinked);
-  return is(of, SegmentUse::kSealed) || (owned && owner_gone(client_, of.owner.load()));
+  return is(of, SegmentUse::kSealed) || (is(of, SegmentUse::kOpen) && owner_gone(client_, of.owner.load()));
 }
 
 void DiskSpace::settle(SegmentEntry& of) {
@@ -58,22 +56,33 @@ DiskSpace::Take DiskSpace::take(u64 bytes, u64 keep, Taken* taken, std::string* 
     return Take::kFull;
   }
   if (!again && tier.file_bytes.load() + bytes > tier.capacity.load()) return Take::kInTheWay;
-  SegmentEntry& at = tier.segment[unused];
-  at.owner.store(lock_owner_word(client_));
-  at.incarnation = ++tier.next_incarnation;
-  if (again) {
+  if (again)
     subtract_bytes(tier.empty_bytes, bytes);
-  } else {
-    at.file = ++tier.next_file;
-    at.bytes.store(bytes);
-    add_bytes(tier.file_bytes, bytes);
-  }
-  at.live.store(0);
-  at.filled.store(0);
-  become(at, SegmentUse::kOpen);
-  tier.segment_high = std::max(high(), unused + 1);
+  else
+    add_file(unused, ++tier.next_file, bytes);
+  const SegmentEntry& at = begin(unused, SegmentUse::kOpen, 0);
   *taken = {unused, at.file, at.incarnation, again};
   return Take::kDone;
+}
+
+void DiskSpace::add_file(u32 number, u32 file, u64 bytes) {
+  SegmentEntry& at = entry(number);
+  at.file = file;
+  at.bytes.store(bytes);
+  add_bytes(memory_.tier_header().file_bytes, bytes);
+}
+
+// A use of the entry by this process.
+SegmentEntry& DiskSpace::begin(u32 number, SegmentUse use, u32 filled) {
+  TierHeader& tier = memory_.tier_header();
+  SegmentEntry& at = entry(number);
+  at.owner.store(lock_owner_word(client_));
+  at.incarnation = ++tier.next_incarnation;
+  at.live.store(0);
+  at.filled.store(filled);
+  become(at, use);
+  tier.segment_high = std::max(high(), number + 1);
+  return at;
 }
 
 u32 DiskSpace::rename(u32 number) { return entry(number).file = ++memory_.tier_header().next_file; }
@@ -107,25 +116,11 @@ u32 DiskSpace::take_link(u64 bytes, u64 filled, u32* file) {
   u32 unused = 0;
   while (unused < high() && !is(tier.segment[unused], SegmentUse::kAbsent)) ++unused;
   if (unused == kMaxSegments || tier.file_bytes.load() + bytes > tier.capacity.load()) return kNone;
-  SegmentEntry& at = tier.segment[unused];
-  at.owner.store(lock_owner_word(client_));
-  at.incarnation = ++tier.next_incarnation;
-  at.file = *file = ++tier.next_file | kLinkedFile;
-  at.bytes.store(bytes);
-  at.live.store(0);
-  at.filled.store(static_cast<u32>(filled / kPageBytes));
-  add_bytes(tier.file_bytes, bytes);
-  become(at, SegmentUse::kLinked);
-  tier.segment_high = std::max(high(), unused + 1);
+  *file = ++tier.next_file | kLinkedFile;
+  add_file(unused, *file, bytes);
+  begin(unused, SegmentUse::kOpen, static_cast<u32>(filled / kPageBytes));
   return unused;
 }
-
-void DiskSpace::end_link(u32 number) {
-  entry(number).owner.store(0);
-  settle(entry(number));
-}
-
-bool DiskSpace::is_linked(u32 number) const { return is(entry(number), SegmentUse::kLinked); }
 
 void DiskSpace::add(u32 number, u64 bytes, u64 raw_bytes) {
   add_bytes(entry(number).live, bytes);
@@ -174,16 +169,8 @@ bool DiskSpace::take_log(u64 bytes, Taken* taken, std::string* why) {
            std::to_string(tier.live_bytes.load() >> 20) + " MiB of them for items and objects that are there";
     return false;
   }
-  SegmentEntry& at = tier.segment[unused];
-  at.owner.store(lock_owner_word(client_));
-  at.incarnation = ++tier.next_incarnation;
-  at.file = ++tier.next_file;
-  at.bytes.store(bytes);
-  at.live.store(0);
-  at.dirty.store(0);
-  add_bytes(tier.file_bytes, bytes);
-  become(at, SegmentUse::kLog);
-  tier.segment_high = std::max(high(), unused + 1);
+  add_file(unused, ++tier.next_file, bytes);
+  const SegmentEntry& at = begin(unused, SegmentUse::kLog, 0);
   *taken = {unused, at.file, at.incarnation, false};
   return true;
 }
@@ -192,11 +179,8 @@ u32 DiskSpace::adopt_log(u32 file, u64 bytes) {
   TierHeader& tier = memory_.tier_header();
   const u32 number = high();
   if (number == kMaxSegments) return kNone;
-  SegmentEntry& at = tier.segment[number];
-  at.file = file;
-  at.bytes.store(bytes);
-  add_bytes(tier.file_bytes, bytes);
-  become(at, SegmentUse::kSealedLog);
+  add_file(number, file, bytes);
+  become(entry(number), SegmentUse::kSealedLog);
   tier.segment_high = number + 1;
   return number;
 }

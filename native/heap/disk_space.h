@@ -47,11 +47,9 @@ class DiskSpace {
   void add(u32 number, u64 bytes, u64 raw_bytes);
   void add_fresh(u32 number, u64 bytes, u64 raw_bytes);  // a record that has just been written
   void remove(u32 number, u64 bytes, u64 raw_bytes);
-  // A file of a checkpoint that gets a name in the folder, the number *file: `bytes` long, `filled` of them in records. It is of use
-  // while this process lives, until end_link(); then as long as somebody needs a body in it. kNone: there is no room.
+  // A file of a checkpoint that gets a name in the folder, the number *file: `bytes` long, `filled` of them in records. As one
+  // that this process fills, until seal(). kNone: there is no room.
   u32 take_link(u64 bytes, u64 filled, u32* file);
-  void end_link(u32 number);
-  bool is_linked(u32 number) const;
   static constexpr u32 kMostEmpty = 4;  // segments kept to be used again
   // Of empty segments more than `keep`: one whose file is to be removed now, by its number. False: there is none. Killed after
   // it: the file stays until a store opens the folder again.
@@ -86,6 +84,8 @@ class DiskSpace {
   SegmentEntry& entry(u32 number) const;
   u32 high() const;                              // entries ever used
   bool is_filled(const SegmentEntry& of) const;  // and by nobody any more
+  void add_file(u32 number, u32 file, u64 bytes);
+  SegmentEntry& begin(u32 number, SegmentUse use, u32 filled);
   void settle(SegmentEntry& of);
 
   Client& client_;

@@ -67,13 +67,13 @@ void Sweeper::settle_entry(LedgerEntry& entry, Deadline deadline) {
   entry.what.store(0, std::memory_order_release);
 }
 
-// A live client whose draws or reads of the table hold chunks, by its slot; kNone: there is none. It may be this process.
+// A live client whose entries hold chunks of the table, by its slot; kNone: there is none. It may be this process.
 u32 Sweeper::reader_of(u32 table) const {
   u32 reader = kNone;
   for_ledgers(heap_, [&](u32 slot, const LedgerEntry& entry) {
     const u64 what = entry.what.load(std::memory_order_acquire);
     const LedgerKind kind = ledger_kind(what);
-    if (ledger_table(what) != table || (kind != LedgerKind::kDraw && kind != LedgerKind::kRead)) return;
+    if (ledger_table(what) != table || !holds_chunks(kind)) return;
     if (ledger_descriptor(what) != kNone && !is_dead(heap_.client, slot)) reader = slot;
   });
   return reader;
@@ -101,8 +101,7 @@ void Sweeper::wait_readers(u32 table, Deadline deadline) {
     const u64 what = entry.what.load();
     const LedgerKind kind = ledger_kind(what);
     u64 seen = what;  // by exchange: its owner may have ended it by now, and used the entry for something else
-    if (ledger_table(what) == table &&
-        (kind == LedgerKind::kDraw || kind == LedgerKind::kRead || kind == LedgerKind::kWriter))
+    if (ledger_table(what) == table && (holds_chunks(kind) || kind == LedgerKind::kWriter))
       entry.what.compare_exchange_strong(seen, 0, std::memory_order_release);
   });
 }

@@ -176,7 +176,7 @@ u64 right_summary(const Heap& heap, u32 chunk) {
 }
 }  // namespace
 
-// Counts this table's uses of chunks by items, and by the draws and reads in all ledgers. Each count is stored once,
+// Counts this table's uses of chunks by items, and by the entries in all ledgers. Each count is stored once,
 // when it is complete: if a count were too low for a moment, a sweep of another process could detach the chunk.
 u64 TableRecovery::count_uses(Deadline deadline) {
   const Heap& heap = core_.arena->heap();
@@ -200,8 +200,9 @@ u64 TableRecovery::count_uses(Deadline deadline) {
         const LedgerKind kind = ledger_kind(what);
         if (what == 0 || ledger_table(what) != core_.index) continue;
         if (kind == LedgerKind::kWriter) ++header_.writers;
-        if ((kind == LedgerKind::kDraw || kind == LedgerKind::kRead) && ledger_descriptor(what) != kNone)
-          walk(ledger_descriptor(what), ledger_chunks(what), kUseOfReader);
+        // mutant: a-recount-forgets-items-to-come
+        if (holds_chunks(kind) && ledger_descriptor(what) != kNone)
+          walk(ledger_descriptor(what), ledger_chunks(what), use_of(kind));
       }
     });
   DI_FAULT("table.rebuild_middle");

@@ -12,13 +12,6 @@ namespace {
 
 constexpr u64 kSlackShare = 8;
 
-// Checksums in a head of the pages of a body that takes so many bytes on disk; empty: they do not lie in it.
-std::span<u32> checksums(std::span<u8> head, const ChunkTier& tier, u64 stored_bytes) {
-  const u64 pages = pages_of(stored_bytes), at = tier.crcs_offset;
-  if (at % sizeof(u32) != 0 || at > head.size() || pages > (head.size() - at) / sizeof(u32)) return {};
-  return {reinterpret_cast<u32*>(head.data() + at), pages};
-}
-
 bool same_parts(const PackPlan& a, const PackPlan& b) {
   const auto same = [](const PackPart& x, const PackPart& y) {
     return x.offset == y.offset && x.row_bytes == y.row_bytes && x.rows == y.rows && x.block_rows == y.block_rows;
@@ -39,7 +32,7 @@ u32 LinkedBodies::link_one(const SavedFile& file, Deadline deadline) {
   DI_FAULT("restore.link_counted");
   if (os::link_file(file.path(), folder_of(header) + "/" + segment_name(name)) == 0) return entry;
   Heap::Guard guard(heap_, deadline);
-  heap_.disk.end_link(entry);  // an entry of an empty file, which is not there
+  heap_.disk.seal(entry);  // of an empty file, which is not there
   return kNone;
 }
 
@@ -80,8 +73,8 @@ bool LinkedBodies::fits(u32 chunk, std::span<u8> head, const RecordHeader& recor
   if (!records || from.row_capacity != to.row_capacity || from.columns_offset != to.columns_offset) return false;
   if (from.heap_offset != to.heap_offset || from.heap_end != to.heap_end) return false;
   if (saved->body_bytes != made.body_bytes || record.raw_bytes != made.body_bytes) return false;
-  if (checksums(head, *saved, record.stored_bytes).empty()) return false;
-  if (checksums(made_head, made, record.stored_bytes).empty()) return false;
+  if (page_checksums(head, *saved, record.stored_bytes).empty()) return false;
+  if (page_checksums(made_head, made, record.stored_bytes).empty()) return false;
   if (record.codec == static_cast<u8>(BodyCodec::kRaw)) return record.stored_bytes == record.raw_bytes;
   if (record.codec != static_cast<u8>(BodyCodec::kZstd)) return false;
   const std::optional<BodyPacks> before = packs_of(head, *saved), after = packs_of(made_head, made);
@@ -95,8 +88,8 @@ void LinkedBodies::adopt(u32 chunk, std::span<u8> head, const RecordHeader& reco
   ChunkTier& tier = *heap_.chunk_memory.tier(chunk);
   const std::span<u8> made = heap_.chunk_memory.head_bytes(chunk);
   const ChunkTier& saved = *find_tier(head.data(), head.size());
-  const std::span<const u32> crcs = checksums(head, saved, record.stored_bytes);
-  std::copy(crcs.begin(), crcs.end(), checksums(made, tier, record.stored_bytes).begin());
+  const std::span<const u32> crcs = page_checksums(head, saved, record.stored_bytes);
+  std::copy(crcs.begin(), crcs.end(), page_checksums(made, tier, record.stored_bytes).begin());
   if (record.codec == static_cast<u8>(BodyCodec::kZstd)) {
     const std::optional<BodyPacks> packs = packs_of(head, saved);
     std::copy_n(packs->ends, packs->plan.blocks(), packs_of(made, tier)->ends);
@@ -117,7 +110,7 @@ void LinkedBodies::adopt(u32 chunk, std::span<u8> head, const RecordHeader& reco
 
 void LinkedBodies::end(Deadline deadline) {
   Heap::Guard guard(heap_, deadline);
-  for (const auto& [file, entry] : entries_) heap_.disk.end_link(entry);
+  for (const auto& [file, entry] : entries_) heap_.disk.seal(entry);
   entries_.clear();
 }
 

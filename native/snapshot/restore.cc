@@ -143,8 +143,7 @@ u32 Restore::add_chunk(SavedFile& file, u32 page, SavedFile* stored, u32 body_pa
       whole.copy_to(chunk.places(), layout);
     }
     chunk.publish(rows);
-    // A use for items to come, so that the chunk stays; fill() counts them.
-    for (u32 i = 0; i < plan.tables.size(); ++i) arena_->heap().chunk_memory.uses_at(number, i).fetch_add(kUseOfItem);
+    hold(number, tables, deadline);
   } catch (...) {
     arena_->heap().chunks.close(number, kNone, chunk.entry(), deadline);
     throw;
@@ -155,6 +154,40 @@ u32 Restore::add_chunk(SavedFile& file, u32 page, SavedFile* stored, u32 body_pa
   return number;
 }
 
+// Keeps the chunk for items to come, as they would. A recount by another process, and the reaper, see it in the ledger.
+void Restore::hold(u32 chunk, const std::vector<u32>& tables, Deadline deadline) {
+  std::vector<u32> entries;
+  arena_->ledger().take(static_cast<u32>(tables.size()), &entries, deadline);
+  {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    for (std::size_t i = 0; i < tables.size(); ++i) held_[tables[i]].push_back(entries[i]);
+  }
+  for (std::size_t i = 0; i < tables.size(); ++i) {
+    TableCore& core = tables_.at(tables[i]).table->core;
+    TableCore::Guard guard(core, deadline);
+    core.change();
+    core.chunks.use(chunk, 1, kUseOfItem);
+    DI_FAULT("restore.before_hold");
+    LedgerEntry& entry = arena_->ledger().entry(entries[i]);
+    entry.ref.store(0, std::memory_order_relaxed);
+    entry.what.store(ledger_what(LedgerKind::kImport, core.index, chunk, 1), std::memory_order_release);
+  }
+}
+
+// Of a restore that failed: what it made goes. What can't be let go now the reaper ends, once this process is gone.
+Restore::~Restore() {
+  if (!arena_->owns(fork_generation_)) return;
+  try {
+    for (auto& [number, entries] : held_) {
+      for (const u32 entry : entries)
+        if (arena_->ledger().entry(entry).what.load() != 0)
+          tables_[number].table->draws.settle_entry(arena_->ledger().entry(entry), Deadline::brief());
+      arena_->ledger().give(entries);
+    }
+  } catch (...) {
+  }
+}
+
 void Restore::link(u32 chunk, u32 next) {
   arena_->heap().chunk_memory.head(chunk).next.store(next + 1, std::memory_order_release);
 }
@@ -162,6 +195,31 @@ void Restore::link(u32 chunk, u32 next) {
 // ---------------------------------------------------------------------------------------------------------------- items
 
 namespace {
+
+// What the items do not give.
+void set_counts(TableHeader& header, const TableImage& image) {
+  const TableCounts& counts = image.counts;
+  header.next_number = counts.next_number;
+  header.rng_counter = counts.rng_counter;
+  header.epoch = counts.epoch;
+  header.latest_epoch = counts.latest_epoch;
+  header.finished = counts.finished;
+  header.total_inserts = counts.total_inserts;
+  header.total_samples = counts.total_samples;
+  header.total_removed = counts.total_removed;
+  header.total_updates = counts.total_updates;
+  header.stale_updates = counts.stale_updates;
+  header.evicted_for_room = counts.evicted_for_room;
+  header.stale_dropped = counts.stale_dropped;
+  header.episodes_cut = counts.episodes_cut;
+  header.groups_dropped = counts.groups_dropped;
+  header.max_priority = counts.max_priority;
+  header.alpha = image.alpha;
+  header.beta = image.beta;
+  header.max_staleness = image.max_staleness;
+  header.limiter = image.limiter;
+  header.limiter.min_size = kBeingRestored;
+}
 
 // Derives all else from the items, as after a death. The caller holds the table's lock.
 void recover(TableCore& core, Deadline deadline) DI_UNCHECKED { TableRecovery(core).recover(deadline); }
@@ -172,6 +230,7 @@ void Restore::fill(u32 number, const TableImage& image, Deadline deadline) {
   Table& table = *tables_.at(number).table;
   TableCore& core = table.core;
   TableHeader& header = core.header;
+  std::vector<u32>& held = held_[number];
   std::sort(chunks_.begin(), chunks_.end());
   {
     TableCore::Guard guard(core, deadline);
@@ -187,32 +246,16 @@ void Restore::fill(u32 number, const TableImage& image, Deadline deadline) {
         damaged("an item's rows are not in it");
     core.change();
     for (u32 slot = 0; slot < slots; ++slot) core.items[slot] = image.items[slot];
-    const TableCounts& counts = image.counts;
-    header.next_number = counts.next_number;
-    header.rng_counter = counts.rng_counter;
-    header.epoch = counts.epoch;
-    header.latest_epoch = counts.latest_epoch;
-    header.finished = counts.finished;
-    header.total_inserts = counts.total_inserts;
-    header.total_samples = counts.total_samples;
-    header.total_removed = counts.total_removed;
-    header.total_updates = counts.total_updates;
-    header.stale_updates = counts.stale_updates;
-    header.evicted_for_room = counts.evicted_for_room;
-    header.stale_dropped = counts.stale_dropped;
-    header.episodes_cut = counts.episodes_cut;
-    header.groups_dropped = counts.groups_dropped;
-    header.max_priority = counts.max_priority;
-    header.alpha = image.alpha;
-    header.beta = image.beta;
-    header.max_staleness = image.max_staleness;
-    header.limiter = image.limiter;
-    header.limiter.min_size = kBeingImported;
+    set_counts(header, image);
+    // From here on items hold the chunks.
+    for (const u32 entry : held) arena_->ledger().entry(entry).what.store(0, std::memory_order_release);
+    DI_FAULT("restore.before_count");
     recover(core, deadline);
     core.change();
     restore_orders(core, image);
     core.commit();
   }
+  arena_->ledger().give(std::exchange(held, {}));
   // Draws that were not delivered are given back, as those of processes that died.
   // mutant: draws-under-way-stay-drawn
   for (const u64 key : image.draws) {

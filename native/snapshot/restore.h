@@ -1,5 +1,5 @@
 // Makes a store again from what a checkpoint holds: chunks, then the items of each table, objects and weights. The store is new,
-// and its tables let nothing pass until open() (kBeingImported): only this process works on it. What a file says is checked
+// and its tables let nothing pass until open() (kBeingRestored), so only this process works on it; others may attach, count again and check. What a file says is checked
 // before it is used; damage raises kCorruptData.
 #pragma once
 
@@ -23,7 +23,11 @@ struct RestoredTable {
 
 class Restore {
  public:
-  explicit Restore(std::shared_ptr<Arena> arena) : arena_(std::move(arena)), linked_(arena_->heap()) {}
+  explicit Restore(std::shared_ptr<Arena> arena)
+      : arena_(std::move(arena)), linked_(arena_->heap()), fork_generation_(arena_->fork_generation()) {}
+  ~Restore();
+  Restore(const Restore&) = delete;
+  Restore& operator=(const Restore&) = delete;
 
   u32 add_layout(const std::string& bytes, Deadline deadline);  // as the meta block of a layout lies in a store
   void add_table(RestoredTable table) { tables_.push_back(std::move(table)); }
@@ -47,6 +51,7 @@ class Restore {
   u32 add_weights(const std::string& name, i64 newest, i64 oldest, Deadline deadline);  // its entry
 
  private:
+  void hold(u32 chunk, const std::vector<u32>& tables, Deadline deadline);
   void restore_orders(TableCore& core, const TableImage& image);
   void add_object(const SavedObject& saved, const u8* bytes, const std::pair<u32, i64>* version, Deadline deadline);
   // In memory of the file, or in *room.
@@ -58,8 +63,11 @@ class Restore {
   LinkedBodies linked_;
   std::vector<LayoutInfo> layouts_;
   std::vector<RestoredTable> tables_;
-  std::mutex mutex_;         // of chunks_
+  std::mutex mutex_;         // of what follows
   std::vector<u32> chunks_;  // descriptors of those that were made, sorted by fill()
+  std::map<u32, std::vector<u32>>
+      held_;  // by number of the table: entries of the ledger that hold chunks for its items
+  u64 fork_generation_;
 };
 
 }  // namespace di

@@ -84,12 +84,22 @@ Snapshot::~Snapshot() {
   }
 }
 
+// What is being filled is no table yet. But while all is being restored, a checkpoint of it would be empty.
+// mutant: half-a-store-is-in-a-checkpoint
+bool Snapshot::is_complete(const Table& table) const {
+  const LimiterState& limiter = table.header().limiter;
+  if (all_ && limiter.min_size == kBeingRestored)
+    throw Error(Code::kStoreError, "table '" + table.name() + "': " + filling_text(limiter)).told();
+  return !is_being_filled(limiter);
+}
+
 // Room for what is about to be copied, so that little is allocated while everybody waits.
 void Snapshot::reserve(Deadline deadline) {
   const TableDirectory directory(arena_);
   tables_.clear();
   for (const std::string& name : all_ ? directory.names() : names_)
-    if (std::shared_ptr<Table> table = directory.find(name)) tables_.push_back(std::move(table));
+    if (std::shared_ptr<Table> table = directory.find(name); table != nullptr && is_complete(*table))
+      tables_.push_back(std::move(table));
   std::sort(tables_.begin(), tables_.end(), [](const auto& a, const auto& b) { return a->index() < b->index(); });
   images_.assign(tables_.size(), {});
   image_of_.assign(kMaxTables, kNone);

@@ -30,10 +30,9 @@ void BodyCheck::list(Deadline deadline) {
     const u64 place = tier.place.load();
     if (tier.stored_pages.load() == 0 || place_segment(place) >= kMaxSegments || is_given_up(heap_, next_)) continue;
     const std::span<u8> head = heap_.chunk_memory.head_bytes(next_);
-    const u64 pages = pages_of(tier.stored_bytes), at = tier.crcs_offset;
-    if (at % sizeof(u32) != 0 || at > head.size() || pages > (head.size() - at) / sizeof(u32)) continue;
+    const std::span<const u32> crcs = page_checksums(head, tier, tier.stored_bytes);
+    if (crcs.empty()) continue;
     const SegmentEntry& segment = tier_header.segment[place_segment(place)];
-    const u32* const crcs = reinterpret_cast<const u32*>(head.data() + at);
     bodies_.push_back({next_,
                        segment.file,
                        place_page(place),
@@ -41,8 +40,8 @@ void BodyCheck::list(Deadline deadline) {
                        tier.uid,
                        tier.stored_bytes,
                        segment.incarnation,
-                       {crcs, crcs + pages},
-                       heap_.disk.is_linked(place_segment(place))});
+                       {crcs.begin(), crcs.end()},
+                       (segment.file & kLinkedFile) != 0});
     bytes += tier.stored_bytes;
   }
 }

@@ -95,11 +95,9 @@ bool BodyMover::claim_one(const StoredBody& body) {
     return false;
   }
   const std::span<u8> head = heap_.chunk_memory.head_bytes(body.chunk);
-  const u64 pages = pages_of(tier.stored_bytes), crcs = tier.crcs_offset;
-  if (crcs % sizeof(u32) != 0 || crcs > head.size() || pages > (head.size() - crcs) / sizeof(u32) ||
-      record_pages(head.size(), tier.stored_bytes) != tier.stored_pages.load())
-    return false;  // damaged: whoever reads it says so
-  const u32* const first = reinterpret_cast<const u32*>(head.data() + crcs);
+  const std::span<const u32> crcs = page_checksums(head, tier, tier.stored_bytes);
+  if (crcs.empty() || record_pages(head.size(), tier.stored_bytes) != tier.stored_pages.load())
+    return false;                      // damaged: whoever reads it says so
   Move& move = moves_.emplace_back();  // first: a claim that is not listed would never end
   tier.claim.store(lock_owner_word(heap_.client));
   move.chunk = body.chunk;
@@ -108,7 +106,7 @@ bool BodyMover::claim_one(const StoredBody& body) {
   move.place = body.place;
   move.file = heap_.memory.tier_header().segment[place_segment(body.place)].file;
   move.head = head;
-  move.crcs.assign(first, first + pages);
+  move.crcs.assign(crcs.begin(), crcs.end());
   move.stored_bytes = tier.stored_bytes;
   move.raw_bytes = tier.body_bytes;
   move.codec = tier.codec;

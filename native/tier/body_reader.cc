@@ -64,15 +64,16 @@ BodyReader::Stored BodyReader::find(u32 chunk) const {
     throw Error(Code::kRowsLost, "rows that lay on disk are lost").told();
   }
   const std::span<u8> head = heap_.chunk_memory.head_bytes(chunk);
-  const u64 bytes = tier.stored_bytes, pages = pages_of(bytes), crcs = tier.crcs_offset;
+  const u64 bytes = tier.stored_bytes;
+  const std::span<const u32> crcs = page_checksums(head, tier, bytes);
   const u32 codec = tier.codec;
   const u64 place = tier.place.load();
   if (tier.stored_pages.load() == 0 || codec > static_cast<u32>(BodyCodec::kZstd) ||
-      place_segment(place) >= kMaxSegments || crcs % sizeof(u32) != 0 || crcs > head.size() ||
-      pages > (head.size() - crcs) / sizeof(u32))
+      place_segment(place) >= kMaxSegments || crcs.empty())
     throw Error(Code::kCorruptData, "damaged store: a chunk without a body");
-  Stored found{chunk, heap_.memory.tier_header().segment[place_segment(place)].file, place_page(place),
-               bytes, {reinterpret_cast<const u32*>(head.data() + crcs), pages},     std::nullopt};
+  Stored found{
+      chunk,       heap_.memory.tier_header().segment[place_segment(place)].file, place_page(place), bytes, crcs,
+      std::nullopt};
   if (static_cast<BodyCodec>(codec) == BodyCodec::kRaw) return found;
   found.packs = packs_of(head, tier);
   if (!found.packs) throw Error(Code::kCorruptData, "damaged store: a packed chunk without blocks");

@@ -20,13 +20,10 @@ constexpr u64 kPatienceNs = 1'000'000'000, kMomentNs = 2'000'000;
 // Where the checksums of a body go, of as many pages as it has unpacked; empty: what the chunk says of its body is damaged.
 std::span<u32> checksums(const Heap& heap, u32 chunk) {
   const ChunkTier& tier = *heap.chunk_memory.tier(chunk);
-  const std::span<u8> head = heap.chunk_memory.head_bytes(chunk);
-  const u64 pages = pages_of(tier.body_bytes), at = tier.crcs_offset;
   if (tier.body.load() == 0 || tier.body.load() > heap.descriptor_count()) return {};
   const Descriptor& body = heap.descriptor(tier.body.load() - 1);
   if (word_kind(body.word.load()) != ObjectKind::kBody || tier.body_bytes > body.bytes) return {};
-  if (at % sizeof(u32) != 0 || at > head.size() || pages > (head.size() - at) / sizeof(u32)) return {};
-  return {reinterpret_cast<u32*>(head.data() + at), pages};
+  return page_checksums(heap.chunk_memory.head_bytes(chunk), tier, tier.body_bytes);
 }
 
 // Whether the chunk is closed, and its body only in memory.

@@ -85,6 +85,13 @@ constexpr u64 footer_entry_bytes(u64 head_bytes) { return sizeof(RecordHeader) +
 inline u64 body_page(const RecordHeader& record) { return record.page + head_pages(record.head_bytes); }
 inline u64 end_page(const RecordHeader& record) { return body_page(record) + pages_of(record.stored_bytes); }
 
+// CRC-32C of the pages of a body that takes so many bytes on disk, in its chunk's head; empty: they do not lie in it.
+inline std::span<u32> page_checksums(std::span<u8> head, const ChunkTier& tier, u64 stored_bytes) {
+  const u64 pages = pages_of(stored_bytes), at = tier.crcs_offset;
+  if (at % sizeof(u32) != 0 || at > head.size() || pages > (head.size() - at) / sizeof(u32)) return {};
+  return {reinterpret_cast<u32*>(head.data() + at), pages};
+}
+
 // Of the segments of a store: a 64th of what it may have on disk, 4 to 64 MiB.
 u64 segment_bytes(u64 disk_capacity);
 // Of a segment that holds one record and no more.

@@ -397,6 +397,8 @@ ITEM_NO_NEXT: int = 1
 
 BEING_IMPORTED: int = 4611686018427387904
 
+BEING_RESTORED: int = 4611686018427387905
+
 class Table:
     @staticmethod
     def create(arena: Arena, shape: dict[str, Any], timeout: float, /) -> Table: ...

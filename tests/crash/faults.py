@@ -91,6 +91,8 @@ REACHED_ELSEWHERE = {
     "snapshot.taken",
     "restore.link_counted",
     "restore.before_adopt",
+    "restore.before_hold",
+    "restore.before_count",
     "segment.before_write",
     "segment.body_written",
     "segment.footer_written",

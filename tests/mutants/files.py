@@ -276,6 +276,20 @@ STORES = [
         ("tests/checkpoint/test_store.py",),
     ),
     Mutant(
+        "a-recount-forgets-items-to-come",
+        "store-checkpoint",
+        "if (holds_chunks(kind) && ledger_descriptor(what) != kNone)",
+        "if (holds_chunks(kind) && kind != LedgerKind::kImport && ledger_descriptor(what) != kNone)",
+        ("tests/checkpoint/test_store_beside.py",),
+    ),
+    Mutant(
+        "half-a-store-is-in-a-checkpoint",
+        "store-checkpoint",
+        "if (all_ && limiter.min_size == kBeingRestored)",
+        "if (false)",
+        ("tests/checkpoint/test_store_beside.py",),
+    ),
+    Mutant(
         "draws-under-way-stay-drawn",
         "store-checkpoint",
         "for (const u64 key : image.draws) {",

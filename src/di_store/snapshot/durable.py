@@ -92,8 +92,9 @@ def reopen(session: Session) -> None:
     if not arena.tiered or not os.path.exists(folder_of(arena.disk).at(MANIFEST)):
         return
     try:
-        folder, manifest = read_manifest(folder_of(arena.disk).path)
-        Filling(folder, manifest, {}).fill(session, None)
+        with taking.locked(folder_of(arena.disk), LEAVING_SECONDS):  # nobody writes it anew before all of it is read
+            folder, manifest = read_manifest(folder_of(arena.disk).path)
+            Filling(folder, manifest, {}).fill(session, None)
     except BaseException:
         session.close()
         raise

@@ -164,7 +164,7 @@ class _Table:
         make_room(arena, state.name, needed, seconds)
         shape = table_shape(settings, state.name, needed.reserve, needed.item_bytes)
         shape["slots"] = max(shape["slots"], len(self.items))
-        shape["limiter"] = closed_limiter(settings.limiter)
+        shape["limiter"] = closed_limiter(settings.limiter, restored=True)
         handle = TableHandle(arena, _core.Table.create(arena, shape, seconds), session.versions)
         if settings.schema is None and state.schema:
             self._declare(handle, seconds)
@@ -260,6 +260,8 @@ class Filling:
                 if number >= len(segments):
                     raise damaged(self._folder.path, "names files that it does not have")
                 segment = segments[number]
+                if not os.path.exists(self._folder.at(segment.file)):
+                    raise damaged(self._folder.path, f"lacks the file {segment.file}")
                 self._files[number] = _core.SavedFile(self._folder.at(segment.file), bytes.fromhex(segment.uuid))
             return self._files[number]
 

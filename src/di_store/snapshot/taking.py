@@ -199,9 +199,7 @@ class _Checkpoint:
     def write(self) -> Manifest:
         """Write all files but the manifest."""
         snapshot = self._snapshot
-        # What is being filled by import_table() or restore() is no table yet.
-        images = [image for image in snapshot.tables() if image["limiter"]["min_size"] != _core.BEING_IMPORTED]
-        tables = [self._table(image) for image in images]
+        tables = [self._table(image) for image in snapshot.tables()]
         chunks, layouts = self._chunks()
         objects = self._objects()
         used = {*chunks["segment"], *chunks["body_segment"], *(file for file, _ in objects)}
