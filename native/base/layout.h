@@ -170,11 +170,14 @@ enum class ObjectKind : u8 { kData = 0, kChunk = 1, kMeta = 2, kBody = 3 };  // 
 // What a draw needs to know of a chunk, kept in its descriptor. Descriptors lie close together, while the headers of
 // chunks of one size map to the same sets of the caches and evict each other.
 struct ChunkSummary {
-  Uses first_uses;   // of the first table, mostly the only one
-  u32 first_table;   // [once] copy of attachment[0].table
-  Shared<u32> rows;  // [heap] published rows, set when the chunk is closed; 0: read the header's `published`
-  Shared<u64> body;  // derived; in stores with a disk tier: body_word(); 0: the body is not in memory
+  Uses first_uses;    // of the first table, mostly the only one
+  u16 first_table;    // [once] copy of attachment[0].table
+  Shared<u16> reads;  // [any] in stores with a disk tier: lately, see tier/body_drops.h; a hint
+  Shared<u32> rows;   // [heap] published rows, set when the chunk is closed; 0: read the header's `published`
+  Shared<u64> body;   // derived; in stores with a disk tier: body_word(); 0: the body is not in memory
 };
+
+constexpr u16 kMostReads = 0xffff;
 
 // Where a body begins, how many bytes it has at most, and whether it has a copy on disk: so a batch reads neither the chunk's
 // ChunkTier nor the body's descriptor, and who looks for bodies to write or to drop passes by the others without touching their

@@ -48,6 +48,12 @@ class ChunkMemory {
     if (summary.first_table == table) return &summary.first_uses;
     return uses_behind_first(chunk, table);
   }
+  // Counts a read of it. A hint: where several processes count at once, some are lost.
+  void note_read(u32 chunk) const {
+    Shared<u16>& reads = descriptors_[chunk].summary.reads;
+    const u16 before = reads.load(std::memory_order_relaxed);
+    if (before != kMostReads) reads.store(before + 1, std::memory_order_relaxed);
+  }
 
  private:
   ChunkTier* find_tier(u32 chunk) const;

@@ -95,7 +95,8 @@ void Maker::place(const MakeRequest& request, u32 entry, const Attempt& attempt,
   made.flags = request.id != nullptr ? kFlagHasId : 0;
   if (request.id != nullptr) std::memcpy(made.name.id, request.id, sizeof(Id));
   if (request.kind == ObjectKind::kChunk) {
-    made.summary.first_table = request.tables.empty() ? kNone : request.tables.front();
+    made.summary.first_table = static_cast<u16>(request.tables.empty() ? kNone : request.tables.front());
+    made.summary.reads.store(0, std::memory_order_relaxed);
     made.summary.first_uses.store(0, std::memory_order_relaxed);
     made.summary.rows.store(0, std::memory_order_relaxed);
     made.summary.body.store(0, std::memory_order_relaxed);

@@ -164,8 +164,9 @@ u64 right_summary(const Heap& heap, u32 chunk) {
   const bool closed = word_state(heap.descriptor(chunk).word.load()) == ObjectState::kSealed;
   const u32 published = header.published.load(), rows = summary.rows.load(std::memory_order_relaxed);
   u64 wrong = 0;
-  if (summary.first_table != header.attachment[0].table) {  // written only if wrong: others read it without a lock
-    summary.first_table = header.attachment[0].table;
+  const u16 first_table = static_cast<u16>(header.attachment[0].table);
+  if (summary.first_table != first_table) {  // written only if wrong: others read it without a lock
+    summary.first_table = first_table;
     ++wrong;
   }
   if (rows != published && (closed || rows != 0)) {  // open and not 0: a process was killed while it closed the chunk

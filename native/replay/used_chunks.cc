@@ -26,6 +26,15 @@ void UsedChunks::change(u32 chunk, u32 count, u64 delta) {
   }
 }
 
+void UsedChunks::note_read(u32 chunk, u32 count) {
+  if (!tiered_) return;
+  const ChunkMemory& memory = arena_.heap().chunk_memory;
+  for (u32 i = 0; i < count && chunk != kNone; ++i) {
+    memory.note_read(chunk);
+    if (i + 1 < count) chunk = memory.head(chunk).next.load(std::memory_order_acquire) - 1;
+  }
+}
+
 void UsedChunks::end_now() {
   for (std::size_t i = 0; i < ending_.size();) {  // consecutive uses of the same chunks end in one step
     const Use& use = ending_[i];

@@ -12,12 +12,17 @@ namespace di {
 
 class UsedChunks {
  public:
-  UsedChunks(Arena& arena, u32 table) : arena_(arena), table_(table) {}
+  UsedChunks(Arena& arena, u32 table) : arena_(arena), table_(table), tiered_(arena.tiered()) {}
 
   // How many chunks these rows cover.
   u32 covered(u32 chunk, u32 row, u32 rows) const;
   // `unit`: kUseOfItem or kUseOfReader. Under the table's lock.
-  void use(u32 chunk, u32 count, u64 unit) { change(chunk, count, unit); }
+  void use(u32 chunk, u32 count, u64 unit) {
+    change(chunk, count, unit);
+    if (unit == kUseOfReader) note_read(chunk, count);
+  }
+  // These chunks are read, so their bodies are to stay in memory (tier/body_drops.h). Nothing without a disk tier.
+  void note_read(u32 chunk, u32 count);
 
   // Under the table's lock: uses that end with this hold's commit. reserve() comes first: end_later() must not fail.
   void reserve(u32 more) { ending_.reserve(more); }
@@ -48,6 +53,7 @@ class UsedChunks {
 
   Arena& arena_;
   u32 table_;
+  bool tiered_;
   std::vector<Use> ending_;    // [table]
   std::vector<u32> unused_;    // [table]
   std::vector<u32> put_back_;  // not detached, as the heap's lock was not available; guarded by Arena::local()

@@ -10,6 +10,9 @@ namespace {
 constexpr u64 kPatienceNs = 50'000'000;  // for the locks of some tables
 constexpr u64 kMomentNs = 500'000;
 constexpr u64 kReadersNs = 300'000'000;  // for readers, as long as none lets go
+constexpr std::size_t kLookedAt = 1024;  // bodies in one hold
+constexpr u64 kMostBytes = u64{1} << 50;
+constexpr u32 kChoice = 16;              // of so many bodies the one goes that was read least
 constexpr u64 kAgainNs = 5'000'000'000;  // after which they are waited for again
 
 }  // namespace
@@ -51,23 +54,41 @@ bool BodyDrops::Search::passes(const std::vector<u32>& tables) const {
   return !hot && !held_up.contains(tables);
 }
 
-// The next ones on the way round all descriptors, of which *left are still to be looked at.
-BodyDrops::ByTables BodyDrops::find(u64 bytes, u32* left, Search* search, Deadline deadline) {
-  ByTables found;
-  Heap::Guard guard(heap_, deadline);
-  u32& chunk = heap_.memory.tier_header().drop_hand;
+// The next ones on the way round all descriptors, of which *left are still to be looked at. Under the heap's lock.
+std::vector<BodyDrops::Found> BodyDrops::look(u64 bytes, u32* left, Search* search) {
+  std::vector<Found> found;
+  TierHeader& header = heap_.memory.tier_header();
+  u32& chunk = header.drop_hand;
   const u32 count = heap_.descriptor_count();
-  for (u64 seen = 0; *left != 0 && seen < bytes; --*left) {
+  for (u64 seen = 0; *left != 0 && seen < bytes && found.size() < kLookedAt; --*left) {
     chunk = chunk + 1 < count ? chunk + 1 : 0;
     const Keeps keeps = what_keeps(chunk);
     if (keeps == Keeps::kReaders) search->read = true;
-    if (keeps != Keeps::kNothing) continue;
-    std::vector<u32> tables = tables_of(heap_, chunk);
-    if (!search->passes(tables)) continue;
-    found[std::move(tables)].push_back(chunk);
-    seen += heap_.chunk_memory.tier(chunk)->body_bytes;
+    if (keeps != Keeps::kNothing || !search->passes(tables_of(heap_, chunk))) continue;
+    const u64 body = heap_.chunk_memory.tier(chunk)->body_bytes;
+    Shared<u16>& reads = heap_.descriptor(chunk).summary.reads;
+    const u16 lately = reads.load(std::memory_order_relaxed);
+    reads.store(lately / 2, std::memory_order_relaxed);
+    found.push_back({static_cast<double>(lately) / static_cast<double>(body), chunk, body});
+    seen += body;
   }
   return found;
+}
+
+// The ones that were read least, of `search->choice` times as many.
+BodyDrops::ByTables BodyDrops::find(u64 bytes, u32* left, Search* search, Deadline deadline) {
+  ByTables all;
+  Heap::Guard guard(heap_, deadline);
+  std::vector<Found> found = look(std::min(bytes, kMostBytes) * search->choice, left, search);
+  // mutant: what-is-drawn-most-of-a-table-goes-first
+  std::sort(found.begin(), found.end(), [](const Found& a, const Found& b) {
+    return a.warmth != b.warmth ? a.warmth < b.warmth : a.chunk < b.chunk;
+  });
+  const std::size_t most = *left == 0 ? found.size() : (found.size() + search->choice - 1) / search->choice;
+  u64 seen = 0;
+  for (std::size_t i = 0; i < most && seen < bytes; seen += found[i++].bytes)
+    all[tables_of(heap_, found[i].chunk)].push_back(found[i].chunk);
+  return all;
 }
 
 u64 BodyDrops::drop_some(u64 bytes, Search* search, Deadline deadline) {
@@ -87,11 +108,14 @@ u64 BodyDrops::drop_some(u64 bytes, Search* search, Deadline deadline) {
 
 u64 BodyDrops::drop(u64 bytes, bool hot_too, Deadline deadline) {
   Search search;
+  search.choice = kChoice;
   {
     os::LocalGuard<std::mutex> local(mutex_);
     search.spared = heat_.hot();
   }
   u64 got = drop_some(bytes, &search, deadline);
+  search.choice = 1;  // a round ends with all of it looked at, and some of it dropped
+  if (got < bytes) got += drop_some(bytes - got, &search, deadline);
   if (got < bytes && hot_too && search.spared.any()) {
     search.spared.reset();
     got += drop_some(bytes - got, &search, deadline);

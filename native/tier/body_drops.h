@@ -3,6 +3,8 @@
 // Under the locks of all tables that are attached to the chunk, by index, and then the heap's. So no draw, read or copy of a
 // small batch is under way that found the body in memory and still needs it: the first two count as readers, the last holds its
 // table's lock. A kill in between leaves the heap's lock dirty, and the body with its chunk or freed.
+// Which of them go: each draw or read counts in the chunk's descriptor, and the count is halved whenever the body is looked at. Of
+// sixteen bodies the one goes that was read least, byte for byte.
 #pragma once
 
 #include <map>
@@ -33,11 +35,18 @@ class BodyDrops {
   using ByTables = std::map<std::vector<u32>, std::vector<u32>>;  // chunks by their tables
   struct Search {
     TableHeat::Tables spared;
+    u32 choice = 1;  // of so many bodies one goes
     std::set<std::vector<u32>> held_up;
     bool read = false;  // it met bodies that only readers keep
     bool passes(const std::vector<u32>& tables) const;
   };
   u64 drop_some(u64 bytes, Search* search, Deadline deadline);
+  struct Found {
+    double warmth;  // reads a byte
+    u32 chunk;
+    u64 bytes;
+  };
+  std::vector<Found> look(u64 bytes, u32* left, Search* search);
   ByTables find(u64 bytes, u32* left, Search* search, Deadline deadline);
   u64 drop_of(const std::vector<u32>& tables, std::vector<u32> chunks, u64 bytes, Deadline deadline);
   enum class Keeps { kNothing, kReaders, kMore };

@@ -15,7 +15,7 @@ from checkpoint.test_store_links import ROWS, TIER, fill, read, saved
 from di_store import StoreError, Uniform, _core
 
 SPAWN = mp.get_context("spawn")
-NAME = "restored-beside"
+NAME = f"restored-beside-{os.getpid()}"
 DISKS = pytest.mark.parametrize("disk", [True, False], ids=["disk", "memory"])
 
 
@@ -62,7 +62,7 @@ def test_others_may_check_it(tmp_path: Path, disk: bool) -> None:
         store.checkpoint(tmp_path / "other")
 
 
-def bring(folder: str, options: dict[str, Any], ready: Any, go: Any, fault: str) -> None:
+def bring(folder: str, name: str, options: dict[str, Any], ready: Any, go: Any, fault: str) -> None:
     seen = []
 
     def wait(done: int, _of: int) -> None:
@@ -72,7 +72,7 @@ def bring(folder: str, options: dict[str, Any], ready: Any, go: Any, fault: str)
             assert go.wait(60)
             _core.arm_fault(fault)
 
-    with di_store.restore(folder, NAME, progress=wait, **options):
+    with di_store.restore(folder, name, progress=wait, **options):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -82,7 +82,7 @@ def test_a_restore_is_killed_beside_another_process(tmp_path: Path, fault: str, 
     """What it made goes with it, but for its tables, which say what to do with them."""
     folder = saved(tmp_path, None, 1)
     ready, go = SPAWN.Event(), SPAWN.Event()
-    child = SPAWN.Process(target=bring, args=(str(folder), options(tmp_path, disk), ready, go, fault))
+    child = SPAWN.Process(target=bring, args=(str(folder), NAME, options(tmp_path, disk), ready, go, fault))
     child.start()
     assert ready.wait(60)
     with di_store.attach(NAME) as store:

@@ -155,6 +155,16 @@ def test_what_cannot_be_linked_is_loaded(folder: Path, tmp_path: Path) -> None:
         _core.arm_fault("")
 
 
+def test_what_is_not_linked_has_room(tmp_path: Path) -> None:
+    """It does not fit into memory, so not so many files are linked that it would not fit on disk."""
+    folder = saved(tmp_path, None, 4)
+    tier = {"memory": "12MiB", "disk_capacity": "112MiB"}
+    with di_store.restore(folder, disk=tmp_path / "disk", **tier) as store:
+        assert links(tmp_path / "disk") > 0
+        assert len(read(store.table("t"))) == ROWS
+        assert store.check() == []
+
+
 def test_there_is_room_for_some_files(tmp_path: Path) -> None:
     """Little of each is needed; of those that are linked the rest is written elsewhere in time."""
     folder = saved(tmp_path, None, 4)

@@ -234,6 +234,13 @@ STORES = [
         ("tests/test_disk.py::test_what_is_drawn_stays_in_memory",),
     ),
     Mutant(
+        "what-is-drawn-most-of-a-table-goes-first",
+        "disk",
+        "? a.warmth < b.warmth :",
+        "? a.warmth > b.warmth :",
+        ("tests/test_disk_warm.py",),
+    ),
+    Mutant(
         "disks-shrink-below-what-tables-need",
         "disk",
         "capacity < least",
