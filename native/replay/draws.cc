@@ -309,7 +309,7 @@ bool Draws::take(DrawSet* set, u32 n, const std::function<bool()>& copy, Deadlin
       // mutant: taken-items-count-no-use
       core_.uses.count(item);
       drawn.uses = item.uses();
-      core_.chunks.note_read(drawn.chunk, core_.chunks.covered(drawn.chunk, drawn.row, drawn.rows));
+      if (i % UsedChunks::kReadsOf == 0) core_.chunks.note_read(drawn.chunk, drawn.row, drawn.rows);
       DI_FAULT("table.draw_item");
     }
     core_.undo.set(header_.limiter.samples, static_cast<u64>(header_.limiter.samples + n));

@@ -26,8 +26,7 @@ void UsedChunks::change(u32 chunk, u32 count, u64 delta) {
   }
 }
 
-void UsedChunks::note_read(u32 chunk, u32 count) {
-  if (!tiered_) return;
+void UsedChunks::note_reads(u32 chunk, u32 count) {
   const ChunkMemory& memory = arena_.heap().chunk_memory;
   for (u32 i = 0; i < count && chunk != kNone; ++i) {
     memory.note_read(chunk);

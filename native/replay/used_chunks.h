@@ -19,10 +19,14 @@ class UsedChunks {
   // `unit`: kUseOfItem or kUseOfReader. Under the table's lock.
   void use(u32 chunk, u32 count, u64 unit) {
     change(chunk, count, unit);
-    if (unit == kUseOfReader) note_read(chunk, count);
+    if (tiered_ && unit == kUseOfReader) note_reads(chunk, count);
   }
-  // These chunks are read, so their bodies are to stay in memory (tier/body_drops.h). Nothing without a disk tier.
-  void note_read(u32 chunk, u32 count);
+  // These rows are read, so the bodies that they lie in are to stay in memory (tier/body_drops.h).
+  // Of a small batch one of kReadsOf items is enough: what each costs shows there.
+  static constexpr std::size_t kReadsOf = 4;
+  void note_read(u32 chunk, u32 row, u32 rows) {
+    if (tiered_) note_reads(chunk, covered(chunk, row, rows));
+  }
 
   // Under the table's lock: uses that end with this hold's commit. reserve() comes first: end_later() must not fail.
   void reserve(u32 more) { ending_.reserve(more); }
@@ -50,6 +54,7 @@ class UsedChunks {
     u64 unit;
   };
   void change(u32 chunk, u32 count, u64 delta);
+  void note_reads(u32 chunk, u32 count);
 
   Arena& arena_;
   u32 table_;
