@@ -1,6 +1,7 @@
 #include "snapshot/restore.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "objects/draft.h"
@@ -174,15 +175,15 @@ void Restore::hold(u32 chunk, const std::vector<u32>& tables, Deadline deadline)
   }
 }
 
-// Of a restore that failed: what it made goes. What can't be let go now the reaper ends, once this process is gone.
-Restore::~Restore() {
+// What can't be let go now the reaper ends, once this process is gone.
+void Restore::close() {
   if (!arena_->owns(fork_generation_)) return;
   try {
     for (auto& [number, entries] : held_) {
       for (const u32 entry : entries)
         if (arena_->ledger().entry(entry).what.load() != 0)
           tables_[number].table->draws.settle_entry(arena_->ledger().entry(entry), Deadline::brief());
-      arena_->ledger().give(entries);
+      arena_->ledger().give(std::exchange(entries, {}));
     }
   } catch (...) {
   }
@@ -221,6 +222,21 @@ void set_counts(TableHeader& header, const TableImage& image) {
   header.limiter.min_size = kBeingRestored;
 }
 
+// Killed in between, the slot is free: what follows its state never counts half copied.
+// mutant: half-a-restored-item
+void copy_item(const Item& from, Item* to) {
+  to->state = Item::free_state(from.generation());
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  to->number = from.number;
+  to->priority = from.priority;
+  to->version = from.version;
+  DI_FAULT("restore.item_half");
+  to->place = from.place;
+  to->span = from.span;
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  to->state = from.state;
+}
+
 // Derives all else from the items, as after a death. The caller holds the table's lock.
 void recover(TableCore& core, Deadline deadline) DI_UNCHECKED { TableRecovery(core).recover(deadline); }
 
@@ -245,7 +261,7 @@ void Restore::fill(u32 number, const TableImage& image, Deadline deadline) {
       if (!item.is(ItemState::kFree) && !std::binary_search(chunks_.begin(), chunks_.end(), item.chunk()))
         damaged("an item's rows are not in it");
     core.change();
-    for (u32 slot = 0; slot < slots; ++slot) core.items[slot] = image.items[slot];
+    for (u32 slot = 0; slot < slots; ++slot) copy_item(image.items[slot], &core.items[slot]);
     set_counts(header, image);
     // From here on items hold the chunks.
     for (const u32 entry : held) arena_->ledger().entry(entry).what.store(0, std::memory_order_release);

@@ -25,7 +25,7 @@ class Restore {
  public:
   explicit Restore(std::shared_ptr<Arena> arena)
       : arena_(std::move(arena)), linked_(arena_->heap()), fork_generation_(arena_->fork_generation()) {}
-  ~Restore();
+  ~Restore() { close(); }
   Restore(const Restore&) = delete;
   Restore& operator=(const Restore&) = delete;
 
@@ -45,6 +45,7 @@ class Restore {
   // The items of a table, whose places name chunks of this store; and what else the image has.
   void fill(u32 table, const TableImage& image, Deadline deadline);
   void open(u32 table, i64 min_size, Deadline deadline);  // from now on it lets items pass, as its limiter says
+  void close();                                           // of a restore that failed: what it made goes
   // The objects of the record at `page`; of weights: `versions` has the entry and version of each object by its saved id.
   void add_objects(SavedFile& file, u32 page, const std::map<std::string, std::pair<u32, i64>>& versions,
                    Deadline deadline);

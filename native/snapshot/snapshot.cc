@@ -84,11 +84,12 @@ Snapshot::~Snapshot() {
   }
 }
 
-// What is being filled is no table yet. But while all is being restored, a checkpoint of it would be empty.
+// What is being imported is no table yet. But a restore fills all tables: without them a checkpoint would take the place of the one
+// from which they come.
 // mutant: half-a-store-is-in-a-checkpoint
 bool Snapshot::is_complete(const Table& table) const {
   const LimiterState& limiter = table.header().limiter;
-  if (all_ && limiter.min_size == kBeingRestored)
+  if (limiter.min_size == kBeingRestored)
     throw Error(Code::kStoreError, "table '" + table.name() + "': " + filling_text(limiter)).told();
   return !is_being_filled(limiter);
 }

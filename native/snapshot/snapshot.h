@@ -65,7 +65,7 @@ struct WeightsImage {
 
 class Snapshot {
  public:
-  // `names`: of some tables only, and no objects; null: all, or kStoreError while the store is being restored.
+  // `names`: of some tables only, and no objects; null: all. kStoreError while they are being restored.
   Snapshot(std::shared_ptr<Arena> arena, const std::vector<std::string>* names, Deadline deadline);
   ~Snapshot();  // lets go of what is still held, if the locks are soon available; else it stays until this process ends
   Snapshot(const Snapshot&) = delete;

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing as mp
 import os
 import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 import di_store
 from checkpoint.test_store_links import ROWS, TIER, fill, read, saved
 from di_store import StoreError, Uniform, _core
+from di_store.snapshot.filling import Filling
 
 SPAWN = mp.get_context("spawn")
 NAME = f"restored-beside-{os.getpid()}"
@@ -36,7 +38,6 @@ def look(name: str, folder: str) -> None:
             assert store.check(repair=True) == []
         with pytest.raises(StoreError, match=r"table 't'.*restore"):
             store.checkpoint(folder)
-        store.sync()
         assert len(store.table("t")) == 0
         with pytest.raises(di_store.Timeout, match="restore"):
             store.table("t").sample(1, timeout=0)
@@ -76,7 +77,10 @@ def bring(folder: str, name: str, options: dict[str, Any], ready: Any, go: Any, 
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-@pytest.mark.parametrize("fault", ["restore.before_hold:1", "restore.before_hold:20", "restore.before_count:1"])
+FAULTS = ["restore.before_hold:1", "restore.before_hold:20", "restore.item_half:1500", "restore.before_count:1"]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
 @DISKS
 def test_a_restore_is_killed_beside_another_process(tmp_path: Path, fault: str, disk: bool) -> None:
     """What it made goes with it, but for its tables, which say what to do with them."""
@@ -91,7 +95,7 @@ def test_a_restore_is_killed_beside_another_process(tmp_path: Path, fault: str, 
         assert child.exitcode == -signal.SIGKILL
         assert store.check() == []
         table = store.table("t")
-        if "count" not in fault:
+        if "hold" in fault:
             assert len(table) == 0
             assert not held(store)
         with pytest.raises(StoreError, match=r"table 't'.*drop_table"):
@@ -102,6 +106,61 @@ def test_a_restore_is_killed_beside_another_process(tmp_path: Path, fault: str, 
         assert len(read(store.table("t"))) == 100
         assert store.check() == []
         store.checkpoint(tmp_path / "other")
+
+
+def reopen(name: str, disk: str, ready: Any) -> None:
+    made = Filling._chunk
+
+    def wait(*arguments: Any) -> int:
+        chunk = made(*arguments)
+        ready.set()
+        threading.Event().wait()
+        return chunk
+
+    Filling._chunk = wait  # type: ignore[method-assign]
+    di_store.open(name, disk=disk, **TIER)
+
+
+def test_durable_tables_stay_when_their_reopening_is_killed(tmp_path: Path) -> None:
+    """Nobody writes what is there of them over what they were."""
+    disk = tmp_path / "disk"
+    with di_store.open(disk=disk, **TIER) as store:
+        fill(store.create_table("t", capacity=ROWS, lanes=1, durability="disk"), 0, ROWS)
+    ready = SPAWN.Event()
+    child = SPAWN.Process(target=reopen, args=(NAME, str(disk), ready))
+    child.start()
+    assert ready.wait(60)
+    with di_store.attach(NAME) as store:
+        store.create_table("eval", capacity=10, lanes=1, durability="disk")
+        with pytest.raises(di_store.Timeout, match="checkpoint"):
+            store.sync(timeout=0)
+        child.kill()
+        child.join()
+        with pytest.raises(StoreError, match=r"table 't'.*drop_table"):
+            store.sync()
+        with pytest.warns(RuntimeWarning, match="restore"):
+            store.close()
+    with di_store.open(disk=disk, **TIER) as store:
+        assert sorted(read(store.table("t")).values()) == list(range(ROWS))
+
+
+@DISKS
+def test_a_restore_that_failed_keeps_nothing(tmp_path: Path, disk: bool) -> None:
+    """Also while its error, and so all that it used, is kept."""
+    folder = saved(tmp_path, None, 1)
+    others = []
+
+    def fail(done: int, of: int) -> None:
+        if done == of // 2:
+            others.append(di_store.attach(NAME))
+            raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        di_store.restore(folder, NAME, progress=fail, **options(tmp_path, disk))
+    with others[0] as store:
+        assert not held(store)
+        store.drop_table("t")
+        assert store.check() == []
 
 
 @DISKS

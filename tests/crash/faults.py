@@ -93,6 +93,7 @@ REACHED_ELSEWHERE = {
     "restore.before_adopt",
     "restore.before_hold",
     "restore.before_count",
+    "restore.item_half",
     "segment.before_write",
     "segment.body_written",
     "segment.footer_written",

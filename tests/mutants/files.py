@@ -290,9 +290,16 @@ STORES = [
         ("tests/checkpoint/test_store_beside.py",),
     ),
     Mutant(
+        "half-a-restored-item",
+        "store-checkpoint",
+        "to->state = Item::free_state(from.generation());",
+        "to->state = from.state;",
+        ("tests/checkpoint/test_store_beside.py",),
+    ),
+    Mutant(
         "half-a-store-is-in-a-checkpoint",
         "store-checkpoint",
-        "if (all_ && limiter.min_size == kBeingRestored)",
+        "if (limiter.min_size == kBeingRestored)",
         "if (false)",
         ("tests/checkpoint/test_store_beside.py",),
     ),

@@ -237,6 +237,13 @@ class Filling:
         """Make tables, rows, items, objects and weights."""
         seconds = CALL_SECONDS
         restore = _core.Restore(session.arena, self._manifest.next_stream, self._manifest.next_uid, seconds)
+        try:
+            self._fill(session, restore, progress, seconds)
+        except BaseException:
+            restore.close()  # the traceback may keep it
+            raise
+
+    def _fill(self, session: Session, restore: _core.Restore, progress: Progress | None, seconds: float) -> None:
         self._objects(restore, seconds)
         handles = [table.create(session, seconds) for table in self._tables]
         for handle, table in zip(handles, self._tables, strict=True):
