@@ -1,6 +1,6 @@
 // Makes a store again from what a checkpoint holds: chunks, then the items of each table, objects and weights. The store is new,
-// and its tables let nothing pass until open() (kBeingRestored), so only this process works on it; others may attach, count again and check. What a file says is checked
-// before it is used; damage raises kCorruptData.
+// and its tables let nothing pass until open() (kBeingRestored), so only this process works on them; others may attach, count
+// again and check. What a file says is checked before it is used; damage raises kCorruptData.
 #pragma once
 
 #include <map>

@@ -69,7 +69,8 @@ std::vector<BodyDrops::Found> BodyDrops::look(u64 bytes, u32* left, Search* sear
     Shared<u16>& reads = heap_.descriptor(chunk).summary.reads;
     const u16 lately = reads.load(std::memory_order_relaxed);
     reads.store(lately / 2, std::memory_order_relaxed);
-    found.push_back({static_cast<double>(lately) / static_cast<double>(body), chunk, body});
+    // + 1: a damaged one may have 0.
+    found.push_back({static_cast<double>(lately) / static_cast<double>(body + 1), chunk, body});
     seen += body;
   }
   return found;

@@ -3,6 +3,7 @@
 // Under the locks of all tables that are attached to the chunk, by index, and then the heap's. So no draw, read or copy of a
 // small batch is under way that found the body in memory and still needs it: the first two count as readers, the last holds its
 // table's lock. A kill in between leaves the heap's lock dirty, and the body with its chunk or freed.
+//
 // Which of them go: each draw or read counts in the chunk's descriptor, and the count is halved whenever the body is looked at. Of
 // sixteen bodies the one goes that was read least, byte for byte.
 #pragma once
