@@ -376,7 +376,11 @@ void bind_restoring(nb::module_& module) {
           },
           nb::arg("file"), nb::arg("page"), nb::arg("stored").none(), nb::arg("body_page"), nb::arg("layout"),
           nb::arg("rows"), nb::arg("tables"), nb::arg("timeout"))
-      .def("close", &Restore::close)
+      .def("close",
+           [](Restore& self) {
+             const MaybeRelease release(true);
+             self.close();
+           })
       .def("link", &Restore::link, nb::arg("chunk"), nb::arg("next"))
       .def("end_chunks", [](Restore& self, Deadline deadline) { self.end_chunks(deadline); }, nb::arg("timeout"));
 }

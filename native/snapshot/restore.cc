@@ -175,17 +175,30 @@ void Restore::hold(u32 chunk, const std::vector<u32>& tables, Deadline deadline)
   }
 }
 
-// What can't be let go now the reaper ends, once this process is gone.
+// Each entry by itself: a table may be gone. What can't be let go now the reaper ends, once this process is gone.
 void Restore::close() {
   if (!arena_->owns(fork_generation_)) return;
-  try {
-    for (auto& [number, entries] : held_) {
-      for (const u32 entry : entries)
-        if (arena_->ledger().entry(entry).what.load() != 0)
-          tables_[number].table->draws.settle_entry(arena_->ledger().entry(entry), Deadline::brief());
-      arena_->ledger().give(std::exchange(entries, {}));
+  for (auto& [number, entries] : held_) {
+    std::vector<u32> ended;
+    for (const u32 entry : entries) {
+      try {
+        settle(tables_[number], arena_->ledger().entry(entry));
+        ended.push_back(entry);
+      } catch (const Error&) {
+      }
     }
-  } catch (...) {
+    entries.clear();
+    arena_->ledger().give(ended);
+  }
+}
+
+void Restore::settle(const RestoredTable& to, LedgerEntry& entry) {
+  if (entry.what.load() == 0) return;
+  try {
+    to.table->draws.settle_entry(entry, Deadline::brief());
+  } catch (const Error& error) {
+    if (error.code() != Code::kTableNotFound) throw;
+    entry.what.store(0, std::memory_order_release);  // as the reaper does
   }
 }
 

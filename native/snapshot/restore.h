@@ -53,6 +53,7 @@ class Restore {
 
  private:
   void hold(u32 chunk, const std::vector<u32>& tables, Deadline deadline);
+  static void settle(const RestoredTable& to, LedgerEntry& entry);
   void restore_orders(TableCore& core, const TableImage& image);
   void add_object(const SavedObject& saved, const u8* bytes, const std::pair<u32, i64>* version, Deadline deadline);
   // In memory of the file, or in *room.

@@ -96,8 +96,8 @@ bool BodyMover::claim_one(const StoredBody& body) {
   }
   const std::span<u8> head = heap_.chunk_memory.head_bytes(body.chunk);
   const std::span<const u32> crcs = page_checksums(head, tier, tier.stored_bytes);
-  if (crcs.empty() || record_pages(head.size(), tier.stored_bytes) != tier.stored_pages.load())
-    return false;                      // damaged: whoever reads it says so
+  // Damaged: whoever reads it says so.
+  if (crcs.empty() || record_pages(head.size(), tier.stored_bytes) != tier.stored_pages.load()) return false;
   Move& move = moves_.emplace_back();  // first: a claim that is not listed would never end
   tier.claim.store(lock_owner_word(heap_.client));
   move.chunk = body.chunk;

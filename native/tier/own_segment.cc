@@ -57,8 +57,8 @@ void OwnSegment::make_file(SegmentOwner owner, u64 bytes, bool again, Deadline d
   u64 blocks = 0;
   const std::string path = folder + "/" + segment_name(owner.number);
   again = again && os::blocks_of(path, &blocks) != ENOENT;
-  // A checkpoint has the file too, or had it: it keeps what lies in it, and the store takes a new one. Of another name: readers may have
-  // the old one open. Killed before it is removed: it stays until a store opens the folder again.
+  // A checkpoint has the file too, or had it: it keeps what lies in it, and the store takes a new one. Of another name: readers
+  // may have the old one open. Killed before it is removed: it stays until a store opens the folder again.
   // mutant: files-of-checkpoints-are-used-again
   if (again && (os::names_of(path) > 1 || (owner.number & kLinkedFile) != 0)) {
     {

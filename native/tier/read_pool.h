@@ -85,8 +85,8 @@ class ReadPool {
   }
   // Closes files that somebody has removed: until then their blocks are not free. begin() does it once a second.
   void close_removed();
-  void close_all(
-      const std::string& folder);  // a store is opened or joined there, whose files may have the names of earlier ones
+  // A store is opened or joined there, whose files may have the names of earlier ones.
+  void close_all(const std::string& folder);
 
  private:
   friend class Fetch;
