@@ -12,6 +12,7 @@
 
 #include <array>
 #include <bit>
+#include <span>
 #include <string>
 
 #include "base/layout.h"
