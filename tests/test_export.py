@@ -332,6 +332,15 @@ def test_nothing_is_drawn_from_a_table_that_is_not_complete(store: di_store.Stor
     for call in (lambda: half.sample(1, timeout=0), lambda: half.insert({"x": 1}, timeout=0)):
         with pytest.raises(di_store.Timeout, match="drop_table"):
             call()
+    changes = (
+        lambda: half.configure(limiter=di_store.MinSize(1)),
+        half.finish,
+        half.reset,
+        lambda: half.resize(10),
+    )
+    for change in changes:
+        with pytest.raises(di_store.StoreError, match=r"import_table.*drop_table"):
+            change()
     store.drop_table("u")
     assert content(store.import_table(path, "u")) == content(table)
     assert store.check() == []

@@ -106,6 +106,11 @@ void Memory::create(const std::string& name, const NewStore& fresh) {
   heap_header_->fixed_bytes.store(plan.tables.value);
 }
 
+bool is_announced(int fd) {
+  u64 magic = 0;
+  return !os::read_at(fd, offsetof(ArenaHeader, magic), &magic, sizeof magic) || magic != 0;
+}
+
 void Memory::adopt(int fd, os::FileId id) {
   adopt_file(fd, id);
   if (file_bytes() < sizeof(ArenaHeader)) throw Error(Code::kCorruptData, "the store's file is too short");

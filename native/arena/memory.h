@@ -22,7 +22,11 @@ struct NewStore {  // what only the one who makes a store decides
   u64 disk_epoch = 0;    // of the folder, and its uuid
   std::array<u8, 16> disk_uuid{};
   std::function<void(Arena&)> fill;  // called before others can see the store
+  bool hidden = false;               // Arena::announce() will be called later
 };
+
+// Whether a store's file says that others may attach to it; true also where that cannot be read.
+bool is_announced(int fd);
 
 class Memory : public Mapping {
  public:

@@ -46,7 +46,8 @@ Registry& registry() {
 
 // ------------------------------------------------------------------------------------------------ create and attach
 
-// A live store of that name, attached; nullptr: none. Under the registry's mutex.
+// A live store of that name, attached; nullptr: none. Under the registry's mutex and the folder lock of the name: so whoever
+// made a store that is not announced has failed, or died and left it to a forked child, and nobody will announce it.
 std::shared_ptr<Arena> Arena::find(const std::string& name, Deadline deadline, int* refused, bool* leaving) {
   *refused = 0;
   for (const os::Holder& holder : os::find_holders()) {
@@ -56,6 +57,7 @@ std::shared_ptr<Arena> Arena::find(const std::string& name, Deadline deadline, i
     const auto already = [&](os::FileId file) {
       for (Arena* arena : registry().arenas) {
         if (arena->id() != file) continue;
+        if (!arena->announced()) return true;
         known = arena->weak_from_this().lock();
         *leaving = *leaving || known == nullptr;
         return true;
@@ -68,6 +70,10 @@ std::shared_ptr<Arena> Arena::find(const std::string& name, Deadline deadline, i
       if (errno == EACCES || errno == EPERM) ++*refused;
       continue;
     }
+    if (!is_announced(fd)) {
+      os::close_fd(fd);
+      continue;
+    }
     std::shared_ptr<Arena> arena = attach(fd, id, deadline);
     if (!arena->header().removed.load()) return arena;
   }
@@ -76,8 +82,7 @@ std::shared_ptr<Arena> Arena::find(const std::string& name, Deadline deadline, i
 
 std::shared_ptr<Arena> Arena::open(const std::string& name, Mode mode, const NewStore& fresh, Deadline deadline) {
   os::hold_store_folder();
-  // mutant: names-without-a-lock
-  os::FolderLock folder(name, deadline);
+  auto folder = std::make_unique<os::FolderLock>(name, deadline);
   int refused = 0;
   for (;;) {
     os::lock_aside(registry().mutex);
@@ -101,7 +106,10 @@ std::shared_ptr<Arena> Arena::open(const std::string& name, Mode mode, const New
         .told();
   if (mode == Mode::kAttach) throw Error(Code::kStoreNotFound, "no live process holds a store named '" + name + "'");
   if (mode != Mode::kFresh) refuse_unseen(name);
-  return make_new(name, fresh, deadline);
+  std::shared_ptr<Arena> made = make_new(name, fresh, deadline);
+  made->hidden_ = std::move(folder);
+  if (!fresh.hidden) made->announce();
+  return made;
 }
 
 std::shared_ptr<Arena> Arena::make_new(const std::string& name, const NewStore& fresh, Deadline deadline) {
@@ -123,11 +131,17 @@ std::shared_ptr<Arena> Arena::make_new(const std::string& name, const NewStore& 
   if (folder) arena->tier_ = std::make_unique<Tier>(arena->heap(), std::move(*folder));
   arena->heap().format();
   if (fresh.fill) fresh.fill(*arena);
-  DI_FAULT("arena.before_magic");
-  arena->header().magic.store(kMagic, std::memory_order_release);  // pairs with the acquire in Memory::adopt()
   arena->created_ = true;
   registry().arenas.push_back(arena.get());
   return arena;
+}
+
+void Arena::announce() {
+  if (hidden_ == nullptr || !hidden_->held())  // in a forked child
+    throw Error(Code::kStoreError, "store '" + name() + "' is being made by another process").told();
+  DI_FAULT("arena.before_magic");
+  header().magic.store(kMagic, std::memory_order_release);  // pairs with the acquire in Memory::adopt()
+  hidden_.reset();
 }
 
 std::shared_ptr<Arena> Arena::attach(int fd, os::FileId id, Deadline deadline) {

@@ -19,8 +19,8 @@ class Arena : public std::enable_shared_from_this<Arena>, public Memory, public 
  public:
   enum class Mode { kOpen, kNew, kAttach, kFresh };
   // kOpen: attach or create; kNew: must not exist; kAttach: must exist; kFresh: a name that nobody else can know.
-  // Serialised by the folder lock of the name. A kill while the store is made leaves no store: its file goes with the
-  // process.
+  // Serialised by the folder lock of the name. A store that is made with NewStore::hidden keeps that lock until announce():
+  // until then nobody else can attach to it. A kill before leaves no store: its file goes with the process.
   static std::shared_ptr<Arena> open(const std::string& name, Mode mode, const NewStore& fresh, Deadline deadline);
   ~Arena();
   Arena(const Arena&) = delete;
@@ -39,6 +39,8 @@ class Arena : public std::enable_shared_from_this<Arena>, public Memory, public 
   Ledger& ledger() const { return heap_->ledger; }
   Tier* tier() const { return tier_.get(); }  // null: the store has no disk tier
   bool created() const { return created_; }
+  void announce();  // of a store that this process has made: from now on others find it
+  bool announced() const { return header().magic.load(std::memory_order_acquire) != 0; }
   // Of the one that made the store: what could not be read of the durable objects that lay in its folder.
   void note_lost(u64 damaged, u64 foreign) { lost_ = {damaged, foreign}; }
   u64 damaged_objects() const { return lost_[0]; }
@@ -64,6 +66,7 @@ class Arena : public std::enable_shared_from_this<Arena>, public Memory, public 
 
   std::atomic<u64> entered_tick_{0};
   bool created_ = false;
+  std::unique_ptr<os::FolderLock> hidden_;  // held until announce()
   std::array<u64, 2> lost_{};
   mutable std::atomic<u64> reap_tick_{0};
   std::unique_ptr<Heap> heap_;

@@ -64,6 +64,8 @@ Registry::Registry() { watch_forks(); }
 void Arena::renew_mutexes() {
   renew_mutex();
   new (&renewal_) std::mutex;
+  // mutant: a-forked-child-keeps-the-name
+  if (hidden_ != nullptr) hidden_->forget();
   // mutant: mutexes-stay-locked-in-a-child
   ledger().renew_mutex();
 }

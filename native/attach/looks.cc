@@ -11,7 +11,7 @@ namespace di {
 std::vector<StoreHolder> list_holders() {
   struct Facts {
     u64 bytes;
-    bool removed;
+    bool removed, announced;
   };
   std::map<std::string, Facts> known;
   std::vector<StoreHolder> all;
@@ -20,11 +20,11 @@ std::vector<StoreHolder> list_holders() {
     if (found == known.end()) {
       os::lock_aside(registry().mutex);
       const std::lock_guard<std::recursive_mutex> guard(registry().mutex, std::adopt_lock);
-      Facts facts{0, false};
+      Facts facts{0, false, true};
       const auto own = [&](os::FileId file) {
         for (const Arena* arena : registry().arenas) {
           if (arena->id() != file) continue;
-          facts = {os::file_blocks_bytes(arena->fd()), arena->header().removed.load() != 0};
+          facts = {os::file_blocks_bytes(arena->fd()), arena->header().removed.load() != 0, arena->announced()};
           return true;
         }
         return false;
@@ -36,12 +36,13 @@ std::vector<StoreHolder> list_holders() {
       } else if (fd >= 0) {
         u32 removed = 0;
         os::read_at(fd, offsetof(ArenaHeader, removed), &removed, sizeof removed);
-        facts = {os::file_blocks_bytes(fd), removed != 0};
+        facts = {os::file_blocks_bytes(fd), removed != 0, is_announced(fd)};
         os::close_fd(fd);
       }
       found = known.emplace(holder.uuid, facts).first;
     }
-    all.push_back({holder.pid, holder.name, holder.uuid, found->second.bytes, found->second.removed});
+    if (found->second.announced)
+      all.push_back({holder.pid, holder.name, holder.uuid, found->second.bytes, found->second.removed});
   }
   return all;
 }

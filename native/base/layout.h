@@ -100,12 +100,11 @@ static_assert(sizeof(WaitSlot) == 32);
 // One ledger entry justifies one count, so that others can lower the count if the process dies. what == 0: free.
 // The owner writes `ref` first, then `what`.
 // kPin: an object is being read; kOwn: an object is being written (creating) or a chunk is open; kDraw: an item was
-// drawn and not yet delivered; kWriter: a writer of that table is open; kRead: rows of an item are being peeked at; kImport: a
-// chunk was made for items that are still to come.
+// drawn and not yet delivered; kWriter: a writer of that table is open; kRead: rows of an item are being peeked at.
 // Entries of kind pin and own change under the heap lock, the others under their table's lock; only the `dropped` bit
 // is also set without a lock, by destructors. A client slot keeps its ledger blocks for ever, so any process may walk
 // them.
-enum class LedgerKind : u32 { kFree = 0, kPin = 1, kOwn = 2, kDraw = 3, kWriter = 4, kRead = 5, kImport = 6 };
+enum class LedgerKind : u32 { kFree = 0, kPin = 1, kOwn = 2, kDraw = 3, kWriter = 4, kRead = 5 };
 struct LedgerEntry {
   Shared<u64> what;  // kind 3 | dropped 1 | table 8 | chunks 20 | descriptor 32 (draw: first chunk; kNone once copied)
   Shared<u64> ref;   // pin, own: the descriptor's generation; draw: the item's key
@@ -115,18 +114,14 @@ struct LedgerEntry {
 constexpr u32 kMostChunks = (1u << 20) - 1;
 constexpr u32 kMostEmptyChunks = 1024;
 constexpr u64 kLedgerDropped = 8;
-static_assert(static_cast<u32>(LedgerKind::kImport) < 8 && kMaxTables <= 256);
+static_assert(static_cast<u32>(LedgerKind::kRead) < 8 && kMaxTables <= 256);
 inline u64 ledger_what(LedgerKind kind, u32 table, u32 descriptor, u32 chunks = 0) {
   // mutant: entries-count-few-chunks
   return u64{static_cast<u32>(kind)} | u64{table} << 4 | u64{chunks} << 12 | u64{descriptor} << 32;
 }
 inline LedgerKind ledger_kind(u64 what) { return static_cast<LedgerKind>(what & 7); }
 // Whether entries of the kind hold chunks of a table.
-inline bool holds_chunks(LedgerKind kind) {
-  return kind == LedgerKind::kDraw || kind == LedgerKind::kRead || kind == LedgerKind::kImport;
-}
-// What an entry of a kind that holds chunks counts as in each of them.
-inline u64 use_of(LedgerKind kind) { return kind == LedgerKind::kImport ? kUseOfItem : kUseOfReader; }
+inline bool holds_chunks(LedgerKind kind) { return kind == LedgerKind::kDraw || kind == LedgerKind::kRead; }
 inline u32 ledger_table(u64 what) { return static_cast<u32>(what >> 4 & 0xff); }
 inline u32 ledger_chunks(u64 what) { return static_cast<u32>(what >> 12 & kMostChunks); }
 inline u32 ledger_descriptor(u64 what) { return static_cast<u32>(what >> 32); }

@@ -311,10 +311,6 @@ void bind_content(nb::class_<Restore>& type) {
           nb::arg("table"), nb::arg("image"), nb::arg("timeout"),
           nb::sig("def fill(self, table: int, image: dict[str, typing.Any], timeout: float) -> None"))
       .def(
-          "open",
-          [](Restore& self, u32 table, i64 min_size, Deadline deadline) { self.open(table, min_size, deadline); },
-          nb::arg("table"), nb::arg("min_size"), nb::arg("timeout"))
-      .def(
           "add_weights",
           [](Restore& self, const std::string& name, i64 newest, i64 oldest, Deadline deadline) {
             return self.add_weights(name, newest, oldest, deadline);
@@ -376,11 +372,6 @@ void bind_restoring(nb::module_& module) {
           },
           nb::arg("file"), nb::arg("page"), nb::arg("stored").none(), nb::arg("body_page"), nb::arg("layout"),
           nb::arg("rows"), nb::arg("tables"), nb::arg("timeout"))
-      .def("close",
-           [](Restore& self) {
-             const MaybeRelease release(true);
-             self.close();
-           })
       .def("link", &Restore::link, nb::arg("chunk"), nb::arg("next"))
       .def("end_chunks", [](Restore& self, Deadline deadline) { self.end_chunks(deadline); }, nb::arg("timeout"));
 }

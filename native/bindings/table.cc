@@ -143,7 +143,7 @@ u64 update(const TablePointer& table, nb::handle keys, nb::handle priorities, De
 
 // None leaves a setting unchanged. For beta None is a value (all weights are 1), and Ellipsis leaves it unchanged.
 void configure(const TablePointer& table, nb::handle limiter, nb::handle alpha, nb::handle beta, nb::handle staleness,
-               Deadline deadline) {
+               Deadline deadline, bool opens) {
   LimiterState state{};
   double new_alpha = 0, new_beta = 0;
   i64 new_staleness = 0;
@@ -154,7 +154,7 @@ void configure(const TablePointer& table, nb::handle limiter, nb::handle alpha, 
   if (!staleness.is_none()) new_staleness = nb::cast<i64>(staleness);
   enter(table).settings.configure(limiter.is_none() ? nullptr : &state, alpha.is_none() ? nullptr : &new_alpha,
                                   set_beta ? &new_beta : nullptr, staleness.is_none() ? nullptr : &new_staleness,
-                                  deadline);
+                                  deadline, opens);
 }
 
 u64 size(const TablePointer& table) {
@@ -325,9 +325,11 @@ void bind_settings(nb::class_<Table>& type) {
           },
           nb::sig("def restore(self, counts: tuple[int, int, int, float, int], timeout: float, /) -> None"))
       .def("configure", &configure, nb::arg("limiter").none(), nb::arg("alpha").none(), nb::arg("beta").none(),
-           nb::arg("max_staleness").none(), nb::arg("timeout"),
+           nb::arg("max_staleness").none(), nb::arg("timeout"), nb::arg("opens") = false,
            nb::sig("def configure(self, limiter: tuple[float, float, float, int, bool] | None, alpha: float | None, "
-                   "beta: float | types.EllipsisType | None, max_staleness: int | None, timeout: float) -> None"));
+                   "beta: float | types.EllipsisType | None, max_staleness: int | None, timeout: float, "
+                   "opens: bool = False) -> None"))
+      .def("require_filled", [](const TablePointer& t) { enter(t).settings.require_filled(); });
 }
 
 void await(const TablePointer& table, Wait& wait, bool items, u32 seen, double seconds, WaitKind kind,
@@ -401,7 +403,6 @@ void bind_table(nb::module_& module) {
   module.attr("ITEM_FINISHED") = kItemFinished;  // flags of items that are inserted whole
   module.attr("ITEM_NO_NEXT") = kItemNoNext;
   module.attr("BEING_IMPORTED") = kBeingImported;  // min_size of a table that is being filled
-  module.attr("BEING_RESTORED") = kBeingRestored;
   nb::class_<Table> type(module, "Table", nb::is_weak_referenceable());
   type.def_static("create", &create,
                   nb::sig("def create(arena: Arena, shape: dict[str, typing.Any], timeout: float, /) -> Table"));

@@ -67,7 +67,7 @@ void Sweeper::settle_entry(LedgerEntry& entry, Deadline deadline) {
   entry.what.store(0, std::memory_order_release);
 }
 
-// A live client whose entries hold chunks of the table, by its slot; kNone: there is none. It may be this process.
+// A live client whose draws or reads of the table hold chunks, by its slot; kNone: there is none. It may be this process.
 u32 Sweeper::reader_of(u32 table) const {
   u32 reader = kNone;
   for_ledgers(heap_, [&](u32 slot, const LedgerEntry& entry) {

@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <string_view>
+#include <utility>
 
 #include "base/status.h"
 #include "os/files.h"
@@ -388,6 +389,7 @@ FolderLock::FolderLock(const std::string& store_name, Deadline deadline)
       refuse_folder(path_, errno == ELOOP ? "it is a symbolic link; remove it" : errno_text(errno));
     }
     check_lock_file(file.get(), path_);
+    // mutant: names-without-a-lock
     const Flock result = flock_until(file.get(), path_, deadline);
     if (result == Flock::kReplaced) continue;
     if (result == Flock::kLate) {
@@ -398,7 +400,7 @@ FolderLock::FolderLock(const std::string& store_name, Deadline deadline)
       const std::string culprit = holder == 0 ? "" : "pid " + std::to_string(holder) + stopped;
       throw Error(Code::kTimeout,
                   "waited for the file " + path_ + ", locked by " + (culprit.empty() ? "another process" : culprit) +
-                      " that creates or attaches to the store '" + store_name + "'; raise timeout=",
+                      " that creates, restores or attaches to the store '" + store_name + "'",
                   culprit);
     }
     fd_ = file.release();
@@ -406,7 +408,12 @@ FolderLock::FolderLock(const std::string& store_name, Deadline deadline)
   }
 }
 
+void FolderLock::forget() {
+  if (fd_ >= 0) close(std::exchange(fd_, -1));
+}
+
 FolderLock::~FolderLock() {
+  if (fd_ < 0) return;
   // mutant: files-stay-in-the-folder
   unlink(path_.c_str());
   // Unlocked, not only closed: a child forked meanwhile by another thread has the same open file.

@@ -115,6 +115,8 @@ class FolderLock {           // flock on a file in the folder, per store name; t
  public:
   FolderLock(const std::string& store_name, Deadline deadline);
   ~FolderLock();
+  bool held() const { return fd_ >= 0; }
+  void forget();  // in a forked child: the lock is the parent's alone
   FolderLock(const FolderLock&) = delete;
   FolderLock& operator=(const FolderLock&) = delete;
 

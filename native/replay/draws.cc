@@ -442,7 +442,7 @@ void Draws::settle_entry(LedgerEntry& entry, Deadline deadline) {
       core_.undo.set(header_.total_samples, header_.total_samples - 1);
     }
     if (holds_chunks(kind) && ledger_descriptor(what) != kNone)
-      core_.chunks.end_later(ledger_descriptor(what), ledger_chunks(what), use_of(kind));
+      core_.chunks.end_later(ledger_descriptor(what), ledger_chunks(what), kUseOfReader);
     core_.undo.set(entry.what, 0);
     DI_FAULT("reap.draw_before_commit");
     core_.commit();

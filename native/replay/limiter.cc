@@ -106,14 +106,9 @@ std::string waiting_text(u64 waiting) {
   return ", and " + std::to_string(waiting) + " items wait for late columns (table.update)";
 }
 
-std::string filling_text(const LimiterState& state) {
-  const std::string who = state.min_size == kBeingRestored ? "restore()" : "store.import_table()";
-  return who + " is still filling the table; if the process that called it died, drop_table() and begin again";
-}
-
 std::string why_no_sample(const LimiterState& state, i64 size) {
   if (may_sample(state, size)) return "";
-  if (is_being_filled(state)) return filling_text(state);
+  if (state.min_size == kBeingImported) return kImportText;
   if (state.queue != 0 && size < state.min_size) return "empty: no item to sample (Queue or Stack)";
   if (size < state.min_size) {
     return std::to_string(size) + " of min_size=" + std::to_string(state.min_size) + " items";

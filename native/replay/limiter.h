@@ -14,10 +14,11 @@
 
 namespace di {
 
-// LimiterState::min_size while store.import_table() or restore() fills a table: nothing is drawn, and only that inserts.
-constexpr i64 kBeingImported = i64{1} << 62, kBeingRestored = kBeingImported + 1;
-inline bool is_being_filled(const LimiterState& state) { return state.min_size >= kBeingImported; }
-std::string filling_text(const LimiterState& state);
+// LimiterState::min_size while store.import_table() fills a table: nothing is drawn, and only the import inserts.
+constexpr i64 kBeingImported = i64{1} << 62;
+constexpr const char* kImportText =
+    "store.import_table() is still filling the table; if the process that called it died, drop_table() and import "
+    "again";
 
 bool may_insert(const LimiterState& state, i64 size, i64 count = 1);
 bool may_sample(const LimiterState& state, i64 size);  // one sample

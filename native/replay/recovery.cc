@@ -177,7 +177,7 @@ u64 right_summary(const Heap& heap, u32 chunk) {
 }
 }  // namespace
 
-// Counts this table's uses of chunks by items, and by the entries in all ledgers. Each count is stored once,
+// Counts this table's uses of chunks by items, and by the draws and reads in all ledgers. Each count is stored once,
 // when it is complete: if a count were too low for a moment, a sweep of another process could detach the chunk.
 u64 TableRecovery::count_uses(Deadline deadline) {
   const Heap& heap = core_.arena->heap();
@@ -201,9 +201,8 @@ u64 TableRecovery::count_uses(Deadline deadline) {
         const LedgerKind kind = ledger_kind(what);
         if (what == 0 || ledger_table(what) != core_.index) continue;
         if (kind == LedgerKind::kWriter) ++header_.writers;
-        // mutant: a-recount-forgets-items-to-come
         if (holds_chunks(kind) && ledger_descriptor(what) != kNone)
-          walk(ledger_descriptor(what), ledger_chunks(what), use_of(kind));
+          walk(ledger_descriptor(what), ledger_chunks(what), kUseOfReader);
       }
     });
   DI_FAULT("table.rebuild_middle");

@@ -68,6 +68,7 @@ void TableSettings::reset(Deadline deadline) {
   for (bool more = true; more;) {
     {
       TableCore::Guard guard(core_, deadline);
+      require_filled();
       core_.change();
       const OrderList& order = core_.items.order();
       const auto any = [&order] { return order.first() != kNone ? order.first() : order.first_waiting(); };
@@ -122,8 +123,9 @@ void TableSettings::announce() {
 }
 
 void TableSettings::configure(const LimiterState* limiter, const double* alpha, const double* beta,
-                              const i64* max_staleness, Deadline deadline) {
+                              const i64* max_staleness, Deadline deadline, bool opens) {
   TableCore::Guard guard(core_, deadline);
+  if (!opens) require_filled();
   if (alpha != nullptr && *alpha != header_.alpha) require_alpha(*alpha);
   core_.change();
   if (limiter != nullptr) {
@@ -141,8 +143,15 @@ void TableSettings::configure(const LimiterState* limiter, const double* alpha, 
   announce();
 }
 
+// mutant: others-change-what-is-being-imported
+void TableSettings::require_filled() const {
+  if (header_.limiter.min_size == kBeingImported)
+    throw Error(Code::kStoreError, "table '" + std::string(header_.name) + "': " + kImportText).told();
+}
+
 void TableSettings::finish(Deadline deadline) {
   TableCore::Guard guard(core_, deadline);
+  require_filled();
   header_.finished = 1;
   announce();
 }

@@ -25,9 +25,11 @@ class TableSettings {
   std::string schema() const { return text(header_.schema_block); }  // "" until declared
   // Declares the columns. False: the table has columns already.
   bool declare_schema(const std::string& text, const Reserve& reserve, u64 item_bytes, Deadline deadline);
-  // Null leaves a setting unchanged; beta NaN: all weights are 1.
+  // Null leaves a setting unchanged; beta NaN: all weights are 1. `opens`: the table was filled by an import. Until then
+  // kStoreError, as from finish(), reset() and require_filled().
   void configure(const LimiterState* limiter, const double* alpha, const double* beta, const i64* max_staleness,
-                 Deadline deadline);
+                 Deadline deadline, bool opens = false);
+  void require_filled() const;
   void finish(Deadline deadline);
   void restore(const RestoredCounts& counts, Deadline deadline);  // of a table that has no items yet
   u64 keep_gone_keys(Deadline deadline);                          // from now on; returns how many there were before

@@ -28,7 +28,7 @@ std::string Table::why_no_insert() {
         .told();
   }
   const i64 size = static_cast<i64>(header_.size);
-  if (is_being_filled(header_.limiter)) return filling_text(header_.limiter);
+  if (header_.limiter.min_size == kBeingImported) return kImportText;
   if (core.groups.on()) return why_no_group();
   LimiterState limiter = header_.limiter;  // items that wait for late columns count as inserted here, and only here
   limiter.inserts += static_cast<i64>(header_.waiting);

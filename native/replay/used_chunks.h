@@ -1,4 +1,4 @@
-// Counts the uses of chunks by a table's items and entries of ledgers, in Uses of each chunk (base/layout.h). A use is
+// Counts the uses of chunks by a table's items, draws and reads, in Uses of each chunk (base/layout.h). A use is
 // counted before its record (an item, a ledger entry) is written, and ended after the record is gone. So a kill may
 // leave a count too high, never too low; the next owner of the table's lock counts again.
 #pragma once

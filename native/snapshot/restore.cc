@@ -1,7 +1,6 @@
 #include "snapshot/restore.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 
 #include "objects/draft.h"
@@ -144,7 +143,8 @@ u32 Restore::add_chunk(SavedFile& file, u32 page, SavedFile* stored, u32 body_pa
       whole.copy_to(chunk.places(), layout);
     }
     chunk.publish(rows);
-    hold(number, tables, deadline);
+    // A use for items to come, so that the chunk stays; fill() counts them.
+    for (u32 i = 0; i < plan.tables.size(); ++i) arena_->heap().chunk_memory.uses_at(number, i).fetch_add(kUseOfItem);
   } catch (...) {
     arena_->heap().chunks.close(number, kNone, chunk.entry(), deadline);
     throw;
@@ -153,53 +153,6 @@ u32 Restore::add_chunk(SavedFile& file, u32 page, SavedFile* stored, u32 body_pa
   const std::lock_guard<std::mutex> guard(mutex_);
   chunks_.push_back(number);
   return number;
-}
-
-// Keeps the chunk for items to come, as they would. A recount by another process, and the reaper, see it in the ledger.
-void Restore::hold(u32 chunk, const std::vector<u32>& tables, Deadline deadline) {
-  std::vector<u32> entries;
-  arena_->ledger().take(static_cast<u32>(tables.size()), &entries, deadline);
-  {
-    const std::lock_guard<std::mutex> guard(mutex_);
-    for (std::size_t i = 0; i < tables.size(); ++i) held_[tables[i]].push_back(entries[i]);
-  }
-  for (std::size_t i = 0; i < tables.size(); ++i) {
-    TableCore& core = tables_.at(tables[i]).table->core;
-    TableCore::Guard guard(core, deadline);
-    core.change();
-    core.chunks.use(chunk, 1, kUseOfItem);
-    DI_FAULT("restore.before_hold");
-    LedgerEntry& entry = arena_->ledger().entry(entries[i]);
-    entry.ref.store(0, std::memory_order_relaxed);
-    entry.what.store(ledger_what(LedgerKind::kImport, core.index, chunk, 1), std::memory_order_release);
-  }
-}
-
-// Each entry by itself: a table may be gone. What can't be let go now the reaper ends, once this process is gone.
-void Restore::close() {
-  if (!arena_->owns(fork_generation_)) return;
-  for (auto& [number, entries] : held_) {
-    std::vector<u32> ended;
-    for (const u32 entry : entries) {
-      try {
-        settle(tables_[number], arena_->ledger().entry(entry));
-        ended.push_back(entry);
-      } catch (const Error&) {
-      }
-    }
-    entries.clear();
-    arena_->ledger().give(ended);
-  }
-}
-
-void Restore::settle(const RestoredTable& to, LedgerEntry& entry) {
-  if (entry.what.load() == 0) return;
-  try {
-    to.table->draws.settle_entry(entry, Deadline::brief());
-  } catch (const Error& error) {
-    if (error.code() != Code::kTableNotFound) throw;
-    entry.what.store(0, std::memory_order_release);  // as the reaper does
-  }
 }
 
 void Restore::link(u32 chunk, u32 next) {
@@ -232,22 +185,6 @@ void set_counts(TableHeader& header, const TableImage& image) {
   header.beta = image.beta;
   header.max_staleness = image.max_staleness;
   header.limiter = image.limiter;
-  header.limiter.min_size = kBeingRestored;
-}
-
-// Killed in between, the slot is free: what follows its state never counts half copied.
-// mutant: half-a-restored-item
-void copy_item(const Item& from, Item* to) {
-  to->state = Item::free_state(from.generation());
-  std::atomic_signal_fence(std::memory_order_seq_cst);
-  to->number = from.number;
-  to->priority = from.priority;
-  to->version = from.version;
-  DI_FAULT("restore.item_half");
-  to->place = from.place;
-  to->span = from.span;
-  std::atomic_signal_fence(std::memory_order_seq_cst);
-  to->state = from.state;
 }
 
 // Derives all else from the items, as after a death. The caller holds the table's lock.
@@ -259,7 +196,6 @@ void Restore::fill(u32 number, const TableImage& image, Deadline deadline) {
   Table& table = *tables_.at(number).table;
   TableCore& core = table.core;
   TableHeader& header = core.header;
-  std::vector<u32>& held = held_[number];
   std::sort(chunks_.begin(), chunks_.end());
   {
     TableCore::Guard guard(core, deadline);
@@ -274,17 +210,13 @@ void Restore::fill(u32 number, const TableImage& image, Deadline deadline) {
       if (!item.is(ItemState::kFree) && !std::binary_search(chunks_.begin(), chunks_.end(), item.chunk()))
         damaged("an item's rows are not in it");
     core.change();
-    for (u32 slot = 0; slot < slots; ++slot) copy_item(image.items[slot], &core.items[slot]);
+    for (u32 slot = 0; slot < slots; ++slot) core.items[slot] = image.items[slot];
     set_counts(header, image);
-    // From here on items hold the chunks.
-    for (const u32 entry : held) arena_->ledger().entry(entry).what.store(0, std::memory_order_release);
-    DI_FAULT("restore.before_count");
     recover(core, deadline);
     core.change();
     restore_orders(core, image);
     core.commit();
   }
-  arena_->ledger().give(std::exchange(held, {}));
   // Draws that were not delivered are given back, as those of processes that died.
   // mutant: draws-under-way-stay-drawn
   for (const u64 key : image.draws) {
@@ -334,14 +266,6 @@ void Restore::restore_orders(TableCore& core, const TableImage& image) {
   std::sort(wanted.begin(), wanted.end());
   for (const u32 slot : free == wanted ? image.free : free) order.free_push(slot);
   if (free != wanted) damaged("the order of free slots");
-}
-
-void Restore::open(u32 number, i64 min_size, Deadline deadline) {
-  TableCore& core = tables_.at(number).table->core;
-  TableCore::Guard guard(core, deadline);
-  core.header.limiter.min_size = min_size;
-  core.items_came().signal(kMaxClients);
-  core.room_came().signal(kMaxClients);
 }
 
 // -------------------------------------------------------------------------------------------------------------- objects

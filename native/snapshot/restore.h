@@ -1,6 +1,6 @@
-// Makes a store again from what a checkpoint holds: chunks, then the items of each table, objects and weights. The store is new,
-// and its tables let nothing pass until open() (kBeingRestored), so only this process works on them; others may attach, count
-// again and check. What a file says is checked before it is used; damage raises kCorruptData.
+// Makes a store again from what a checkpoint holds: chunks, then the items of each table, objects and weights. The store is new
+// and not yet announced (attach/arena.h): only this process works on it, and if it dies nothing is left. What a file says is
+// checked before it is used; damage raises kCorruptData.
 #pragma once
 
 #include <map>
@@ -23,11 +23,7 @@ struct RestoredTable {
 
 class Restore {
  public:
-  explicit Restore(std::shared_ptr<Arena> arena)
-      : arena_(std::move(arena)), linked_(arena_->heap()), fork_generation_(arena_->fork_generation()) {}
-  ~Restore() { close(); }
-  Restore(const Restore&) = delete;
-  Restore& operator=(const Restore&) = delete;
+  explicit Restore(std::shared_ptr<Arena> arena) : arena_(std::move(arena)), linked_(arena_->heap()) {}
 
   u32 add_layout(const std::string& bytes, Deadline deadline);  // as the meta block of a layout lies in a store
   void add_table(RestoredTable table) { tables_.push_back(std::move(table)); }
@@ -44,16 +40,12 @@ class Restore {
   void end_chunks(Deadline deadline) { linked_.end(deadline); }  // no chunk comes any more, and items were filled in
   // The items of a table, whose places name chunks of this store; and what else the image has.
   void fill(u32 table, const TableImage& image, Deadline deadline);
-  void open(u32 table, i64 min_size, Deadline deadline);  // from now on it lets items pass, as its limiter says
-  void close();                                           // of a restore that failed: what it made goes
   // The objects of the record at `page`; of weights: `versions` has the entry and version of each object by its saved id.
   void add_objects(SavedFile& file, u32 page, const std::map<std::string, std::pair<u32, i64>>& versions,
                    Deadline deadline);
   u32 add_weights(const std::string& name, i64 newest, i64 oldest, Deadline deadline);  // its entry
 
  private:
-  void hold(u32 chunk, const std::vector<u32>& tables, Deadline deadline);
-  static void settle(const RestoredTable& to, LedgerEntry& entry);
   void restore_orders(TableCore& core, const TableImage& image);
   void add_object(const SavedObject& saved, const u8* bytes, const std::pair<u32, i64>* version, Deadline deadline);
   // In memory of the file, or in *room.
@@ -65,11 +57,8 @@ class Restore {
   LinkedBodies linked_;
   std::vector<LayoutInfo> layouts_;
   std::vector<RestoredTable> tables_;
-  std::mutex mutex_;         // of what follows
+  std::mutex mutex_;         // of chunks_
   std::vector<u32> chunks_;  // descriptors of those that were made, sorted by fill()
-  std::map<u32, std::vector<u32>>
-      held_;  // by number of the table: entries of the ledger that hold chunks for its items
-  u64 fork_generation_;
 };
 
 }  // namespace di

@@ -84,22 +84,14 @@ Snapshot::~Snapshot() {
   }
 }
 
-// What is being imported is no table yet. But a restore fills all tables: without them a checkpoint would take the place of the one
-// from which they come.
-// mutant: half-a-store-is-in-a-checkpoint
-bool Snapshot::is_complete(const Table& table) const {
-  const LimiterState& limiter = table.header().limiter;
-  if (limiter.min_size == kBeingRestored)
-    throw Error(Code::kStoreError, "table '" + table.name() + "': " + filling_text(limiter)).told();
-  return !is_being_filled(limiter);
-}
-
 // Room for what is about to be copied, so that little is allocated while everybody waits.
 void Snapshot::reserve(Deadline deadline) {
   const TableDirectory directory(arena_);
   tables_.clear();
   for (const std::string& name : all_ ? directory.names() : names_)
-    if (std::shared_ptr<Table> table = directory.find(name); table != nullptr && is_complete(*table))
+    // What is being imported is no table yet.
+    if (std::shared_ptr<Table> table = directory.find(name);
+        table != nullptr && table->header().limiter.min_size != kBeingImported)
       tables_.push_back(std::move(table));
   std::sort(tables_.begin(), tables_.end(), [](const auto& a, const auto& b) { return a->index() < b->index(); });
   images_.assign(tables_.size(), {});

@@ -65,7 +65,7 @@ struct WeightsImage {
 
 class Snapshot {
  public:
-  // `names`: of some tables only, and no objects; null: all. kStoreError while they are being restored.
+  // `names`: of some tables only, and no objects; null: all.
   Snapshot(std::shared_ptr<Arena> arena, const std::vector<std::string>* names, Deadline deadline);
   ~Snapshot();  // lets go of what is still held, if the locks are soon available; else it stays until this process ends
   Snapshot(const Snapshot&) = delete;
@@ -91,7 +91,6 @@ class Snapshot {
   using Tables = std::vector<std::shared_ptr<Table>>;
   bool take(Deadline deadline);  // false: there was too little room for what is there now
   void reserve(Deadline deadline);
-  bool is_complete(const Table& table) const;
   void copy_table(Table& table, TableImage* image) DI_UNCHECKED;
   void copy_draws();
   bool hold_all() DI_UNCHECKED;

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 import secrets
-from collections.abc import Iterable
+import traceback
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ from di_store import _core
 from di_store._core import Mode
 from di_store.base import config
 from di_store.base.disk import budget_of_writes, disk_folder
-from di_store.base.errors import AccessDenied, StoreError, StoreNotFound, shown
+from di_store.base.errors import AccessDenied, StoreError, StoreNotFound, Timeout, shown
 from di_store.base.sizes import budget_bytes, format_size, parse_size
 from di_store.runtime import waits
 from di_store.runtime.waits import Wait, check_timeout, core_seconds
@@ -73,11 +74,40 @@ def open(
             at once. When it is used up, inserts that need room wait, and no item is evicted for that. Checkpoints do
             not wait. A store that exists keeps its own; `Store.resize` changes it. None: no limit.
 
+    While another process makes the store, `restore` of a large checkpoint included, this waits as long as it runs.
+
     Raises:
         StoreNotFound: mode "r", and it does not exist. AccessDenied: it may exist, held by a process that this one may
         not look into. CapacityError: the machine does not have so much memory. StoreError: mode "x", and a store of
-        that name exists; or no file descriptor is left to look for it (ulimit -n).
+        that name exists; or no file descriptor is left to look for it (ulimit -n). Timeout: the process that makes the
+        store is stopped.
     """
+    return open_filled(
+        durable.reopen,
+        name,
+        memory=memory,
+        mode=mode,
+        seed=seed,
+        disk=disk,
+        disk_capacity=disk_capacity,
+        staging=staging,
+        write_budget=write_budget,
+    )
+
+
+def open_filled(
+    fill: Callable[[Session], None],
+    name: str | None,
+    *,
+    memory: int | float | str,
+    mode: str,
+    seed: int | None,
+    disk: str | os.PathLike[str] | None,
+    disk_capacity: int | str | None,
+    staging: int | str | None = None,
+    write_budget: int | str | None = None,
+) -> Store:
+    """`open`; if that makes the store, `fill` brings what it holds before others can find it."""
     folder, capacity = disk_folder(disk, disk_capacity)
     writes = budget_of_writes(folder, write_budget)
     ahead = _staging_bytes(staging)
@@ -97,22 +127,56 @@ def open(
         durable.refuse_old(folder)
     budget = 0 if isinstance(memory, str) and memory == "fit" else budget_bytes(memory)
     own = secrets.randbits(63) if seed is None else seed
+
+    def attempt(seconds: float) -> _core.Arena:
+        return _core.Arena.open(name, number, budget, own, seconds, folder, capacity, writes, True)
+
+    def session() -> Session:
+        try:
+            arena = _once_made(attempt, LOCK_SECONDS if mode == "r" else waits.CALL_SECONDS)
+        except StoreNotFound as error:
+            raise _explained(error) from None
+        if folder and arena.disk != folder:
+            there = f"its files in {arena.disk}" if arena.disk else "no disk tier"
+            raise StoreError(
+                f"store {name!r} exists already, with {there}",
+                remedy="leave disk= out to attach to it, or choose another name",
+            )
+        _check_staging(ahead, arena)
+        return Session(arena, seed=seed, readonly=mode == "r", staging=ahead)
+
+    found = session()
+    if found.arena.created:
+        _announce(found, fill)
+    return Store(found)
+
+
+def _once_made(attempt: Callable[[float], _core.Arena], seconds: float) -> _core.Arena:
+    """The store, once the process that makes it has done so: that may take minutes.
+
+    Raises:
+        Timeout: that process is stopped, this one, or not known.
+    """
+    while True:
+        try:
+            return attempt(seconds)
+        except Timeout as error:
+            if error.culprit in (None, f"pid {_core.proc_pid()}") or "stopped" in error.culprit:
+                raise
+            waits.logger.warning("the store is not there yet: %s still makes it", error.culprit)
+
+
+def _announce(session: Session, fill: Callable[[Session], None]) -> None:
+    """Fill a new store, and let others find it."""
     try:
-        seconds = LOCK_SECONDS if mode == "r" else waits.CALL_SECONDS
-        arena = _core.Arena.open(name, number, budget, own, seconds, folder, capacity, writes)
-    except StoreNotFound as error:
-        raise _explained(error) from None
-    if folder and arena.disk != folder:
-        there = f"its files in {arena.disk}" if arena.disk else "no disk tier"
-        raise StoreError(
-            f"store {name!r} exists already, with {there}",
-            remedy="leave disk= out to attach to it, or choose another name",
-        )
-    _check_staging(ahead, arena)
-    session = Session(arena, seed=seed, readonly=mode == "r", staging=ahead)
-    if arena.created:
-        durable.reopen(session)
-    return Store(session)
+        # mutant: a-store-is-found-before-it-is-whole
+        fill(session)
+        session.arena.announce()
+    except BaseException as error:
+        session.close()
+        # mutant: what-failed-stays-with-its-error
+        traceback.clear_frames(error.__traceback__)  # else its memory and name stay as long as the error
+        raise
 
 
 def attach(name: str, *, timeout: float | None = 0, staging: int | str | None = None) -> Store:
@@ -124,7 +188,8 @@ def attach(name: str, *, timeout: float | None = 0, staging: int | str | None = 
         staging: of this handle's loaders, as `open` takes it.
 
     Raises:
-        StoreNotFound: it does not exist within `timeout` seconds. LayoutMismatch: another version made it.
+        StoreNotFound: it does not exist within `timeout` seconds. Timeout: another process is still making it, from a
+        checkpoint for example. LayoutMismatch: another version made it.
         AccessDenied: it may exist, held by a process that this one may not look into.
     """
     check_name(name)

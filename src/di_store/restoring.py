@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from di_store.checkpoint.folder import Folder
-from di_store.opening import open as open_store
+from di_store.opening import open_filled
+from di_store.session import Session
 from di_store.snapshot import durable
 from di_store.snapshot.files import reading
 from di_store.snapshot.filling import Filling, read_manifest
@@ -44,15 +45,17 @@ def restore(
     Raises:
         CorruptData: no checkpoint is there, or a file is damaged or missing. LayoutMismatch: of another
         version. CapacityError: it does not fit `memory` and `disk`. StoreError: the store exists.
+
+    Other processes find the store once all is there: `attach(timeout=)` and `open` wait for that.
     """
     with reading(Folder(path)):
         folder, manifest = read_manifest(path)
         filling = Filling(folder, manifest, {} if tables is None else tables)
-        store = open_store(name, memory=memory, mode="x", seed=manifest.seed, disk=disk, disk_capacity=disk_capacity)
-        try:
-            filling.fill(store._session, progress)
-            durable.begin(store._session.arena)
-        except BaseException:
-            store.close()
-            raise
-        return store
+
+        def fill(session: Session) -> None:
+            filling.fill(session, progress)
+            durable.begin(session.arena)
+
+        return open_filled(
+            fill, name, memory=memory, mode="x", seed=manifest.seed, disk=disk, disk_capacity=disk_capacity
+        )

@@ -182,7 +182,7 @@ class Store:
 
         Raises:
             StoreFull: the filesystem has no room. Timeout: another process is making a checkpoint there. AccessDenied,
-            StoreError, OSError: the folder cannot be written. StoreError: it is still being restored.
+            StoreError, OSError: the folder cannot be written.
         """
         taking.checkpoint(self._session.arena, path, timeout, progress)
 

@@ -1,4 +1,4 @@
-"""Other processes have a store open while it is restored."""
+"""Nobody finds a store before all is in it, whoever waits for it, and whatever ends the process that makes it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pains import until
 
 import di_store
+from checkpoint.test_store_kills import children
 from checkpoint.test_store_links import ROWS, TIER, fill, read, saved
-from di_store import StoreError, Uniform, _core
+from di_store import StoreNotFound, Timeout, _core
 from di_store.snapshot.filling import Filling
 
 SPAWN = mp.get_context("spawn")
@@ -25,153 +27,190 @@ def options(tmp_path: Path, disk: bool) -> dict[str, Any]:
     return {"disk": tmp_path / "disk", **TIER} if disk else {"memory": "192MiB"}
 
 
-def held(store: di_store.Store) -> int:
-    """Bytes of chunks in memory and on disk."""
-    stats = store.stats()
-    return int(stats["chunk_pages"] + (stats["disk"] or {}).get("live", 0))
+def is_listed() -> bool:
+    return any(store.name == NAME for store in di_store.list_stores())
 
 
-def look(name: str, folder: str) -> None:
-    """All that another process may do meanwhile."""
-    with di_store.attach(name) as store:
-        for _ in range(2):
-            assert store.check(repair=True) == []
-        with pytest.raises(StoreError, match=r"table 't'.*restore"):
-            store.checkpoint(folder)
-        assert len(store.table("t")) == 0
-        with pytest.raises(di_store.Timeout, match="restore"):
-            store.table("t").sample(1, timeout=0)
+def rows_of(store: di_store.Store) -> list[int]:
+    return sorted(read(store.table("t")).values())
+
+
+def attach_whole(name: str, waits: Any) -> None:
+    waits.set()
+    with di_store.attach(name, timeout=60) as store:
+        assert len(store.table("t")) == ROWS
+        assert store.check() == []
+
+
+def open_whole(name: str, waits: Any) -> None:
+    waits.set()
+    with di_store.open(name) as store:
+        assert len(store.table("t")) == ROWS
+        assert rows_of(store) == list(range(ROWS))
 
 
 @DISKS
-def test_others_may_check_it(tmp_path: Path, disk: bool) -> None:
-    """Chunks whose items are still to come stay, also when somebody counts all uses again."""
+def test_others_wait_for_it(tmp_path: Path, disk: bool) -> None:
     folder = saved(tmp_path, None, 1)
-    codes = []
+    children = []
 
     def beside(done: int, of: int) -> None:
-        if done in (1, of // 2, of):
-            child = SPAWN.Process(target=look, args=(NAME, str(tmp_path / "other")))
-            child.start()
-            child.join(60)
-            codes.append(child.exitcode)
+        assert not is_listed()
+        if done in (1, of):
+            with pytest.raises(Timeout, match=f"pid {_core.proc_pid()} that creates, restores"):
+                di_store.attach(NAME, timeout=0.01)
+        if done == 1:
+            for wait in (attach_whole, open_whole):
+                waits = SPAWN.Event()
+                children.append(SPAWN.Process(target=wait, args=(NAME, waits)))
+                children[-1].start()
+                assert waits.wait(60)
 
     with di_store.restore(folder, NAME, progress=beside, **options(tmp_path, disk)) as store:
-        assert codes == [0, 0, 0]
-        assert sorted(read(store.table("t")).values()) == list(range(ROWS))
+        assert is_listed()
+        for child in children:
+            child.join(60)
+        assert [child.exitcode for child in children] == [0, 0]
+        assert rows_of(store) == list(range(ROWS))
         assert store.check() == []
-        store.checkpoint(tmp_path / "other")
 
 
-def bring(folder: str, name: str, options: dict[str, Any], ready: Any, go: Any, fault: str) -> None:
-    seen = []
-
-    def wait(done: int, _of: int) -> None:
-        if not seen:
-            seen.append(done)
+def bring(folder: str, name: str, options: dict[str, Any], ready: Any, fork: bool) -> None:
+    def wait(done: int, of: int) -> None:
+        if done == of // 2:
+            if fork and os.fork() == 0:
+                threading.Event().wait()
             ready.set()
-            assert go.wait(60)
-            _core.arm_fault(fault)
+            threading.Event().wait()
 
-    with di_store.restore(folder, name, progress=wait, **options):
-        os.kill(os.getpid(), signal.SIGKILL)
+    di_store.restore(folder, name, progress=wait, **options)
 
 
-FAULTS = ["restore.before_hold:1", "restore.before_hold:20", "restore.item_half:1500", "restore.before_count:1"]
+def open_new(name: str, waits: Any) -> None:
+    waits.set()
+    with di_store.open(name, memory="64MiB") as store:
+        assert store.stats()["tables"] == {}
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fork", [False, True], ids=["alone", "forked"])
 @DISKS
-def test_a_restore_is_killed_beside_another_process(tmp_path: Path, fault: str, disk: bool) -> None:
-    """What it made goes with it, but for its tables, which say what to do with them."""
+def test_a_restore_is_killed(tmp_path: Path, disk: bool, fork: bool) -> None:
+    """Nothing is left of it, also while a child that it has forked lives on; who waits makes a new store."""
     folder = saved(tmp_path, None, 1)
-    ready, go = SPAWN.Event(), SPAWN.Event()
-    child = SPAWN.Process(target=bring, args=(str(folder), NAME, options(tmp_path, disk), ready, go, fault))
+    ready, waits = SPAWN.Event(), SPAWN.Event()
+    child = SPAWN.Process(target=bring, args=(str(folder), NAME, options(tmp_path, disk), ready, fork))
     child.start()
     assert ready.wait(60)
-    with di_store.attach(NAME) as store:
-        go.set()
-        child.join(60)
-        assert child.exitcode == -signal.SIGKILL
-        assert store.check() == []
-        table = store.table("t")
-        if "hold" in fault:
-            assert len(table) == 0
-            assert not held(store)
-        with pytest.raises(StoreError, match=r"table 't'.*drop_table"):
-            store.checkpoint(tmp_path / "other")
-        store.drop_table("t")
-        assert not held(store)
-        fill(store.create_table("t", capacity=100, lanes=1, remover=Uniform()), 0, 200)
-        assert len(read(store.table("t"))) == 100
-        assert store.check() == []
-        store.checkpoint(tmp_path / "other")
+    waiting = SPAWN.Process(target=open_new, args=(NAME, waits))
+    waiting.start()
+    assert waits.wait(60)
+    forked = children(child.pid)
+    assert len(forked) == fork
+    os.kill(child.pid, signal.SIGKILL)  # type: ignore[arg-type]
+    child.join()
+    waiting.join(60)
+    assert waiting.exitcode == 0
+    try:
+        assert not is_listed()
+        with pytest.raises(StoreNotFound):
+            di_store.attach(NAME)
+    finally:
+        for pid in forked:
+            os.kill(pid, signal.SIGKILL)
+            until(lambda pid=pid: is_gone(pid), "its end")
+    with di_store.restore(folder, NAME, **options(tmp_path, disk)) as store:
+        assert rows_of(store) == list(range(ROWS))
 
 
-def reopen(name: str, disk: str, ready: Any) -> None:
-    made = Filling._chunk
-
-    def wait(*arguments: Any) -> int:
-        chunk = made(*arguments)
-        ready.set()
-        threading.Event().wait()
-        return chunk
-
-    Filling._chunk = wait  # type: ignore[method-assign]
-    di_store.open(name, disk=disk, **TIER)
-
-
-def test_durable_tables_stay_when_their_reopening_is_killed(tmp_path: Path) -> None:
-    """Nobody writes what is there of them over what they were."""
-    disk = tmp_path / "disk"
-    with di_store.open(disk=disk, **TIER) as store:
-        fill(store.create_table("t", capacity=ROWS, lanes=1, durability="disk"), 0, ROWS)
-    ready = SPAWN.Event()
-    child = SPAWN.Process(target=reopen, args=(NAME, str(disk), ready))
-    child.start()
-    assert ready.wait(60)
-    with di_store.attach(NAME) as store:
-        store.create_table("eval", capacity=10, lanes=1, durability="disk")
-        with pytest.raises(di_store.Timeout, match="checkpoint"):
-            store.sync(timeout=0)
-        child.kill()
-        child.join()
-        with pytest.raises(StoreError, match=r"table 't'.*drop_table"):
-            store.sync()
-        with pytest.warns(RuntimeWarning, match="restore"):
-            store.close()
-    with di_store.open(disk=disk, **TIER) as store:
-        assert sorted(read(store.table("t")).values()) == list(range(ROWS))
+def is_gone(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
 
 
 @DISKS
 def test_a_restore_that_failed_keeps_nothing(tmp_path: Path, disk: bool) -> None:
     """Also while its error, and so all that it used, is kept."""
     folder = saved(tmp_path, None, 1)
-    others = []
 
     def fail(done: int, of: int) -> None:
         if done == of // 2:
-            others.append(di_store.attach(NAME))
             raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
         di_store.restore(folder, NAME, progress=fail, **options(tmp_path, disk))
-    with others[0] as store:
-        assert not held(store)
-        store.drop_table("t")
-        assert store.check() == []
+    assert not [link for link in _files() if NAME in link]
+    with di_store.restore(folder, NAME, **options(tmp_path, disk)) as store:
+        assert rows_of(store) == list(range(ROWS))
 
 
-@DISKS
-def test_a_table_is_dropped_while_it_is_restored(tmp_path: Path, disk: bool) -> None:
-    """Whoever drops it waits for the restore, which fails."""
-    folder = saved(tmp_path, None, 1)
+def _files() -> list[str]:
+    """What the descriptors of this process are of."""
+    found = []
+    for each in os.listdir("/proc/self/fd"):
+        try:
+            found.append(os.readlink(f"/proc/self/fd/{each}"))
+        except FileNotFoundError:
+            pass
+    return found
 
-    def drop(done: int, of: int) -> None:
-        if done == of:
-            with di_store.attach(NAME) as store, pytest.raises(di_store.Timeout, match="read by"):
-                store.drop_table("t", timeout=0.1)
 
-    with pytest.raises(di_store.TableNotFound):
-        di_store.restore(folder, NAME, progress=drop, **options(tmp_path, disk))
+def use(name: str, disk: str, begins: Any) -> None:
+    """What every process of a job does."""
+    begins.set()
+    with di_store.open(name, disk=disk, **TIER) as store:
+        table = store.create_table("t", capacity=ROWS, lanes=1, durability="disk", exist_ok=True)
+        assert sorted(read(table).values()) == list(range(ROWS))
+        store.sync()
+
+
+def use_slowly(name: str, disk: str, makes: Any, go: Any) -> None:
+    made = Filling._chunk
+
+    def chunk(*arguments: Any) -> int:
+        makes.set()
+        assert go.wait(60)
+        return made(*arguments)
+
+    Filling._chunk = chunk  # type: ignore[method-assign]
+    use(name, disk, SPAWN.Event())
+
+
+def reopened_by(target: Any, *more: Any) -> Any:
+    """A process that is just making durable tables again."""
+    makes = SPAWN.Event()
+    child = SPAWN.Process(target=target, args=(*more[:2], makes, *more[2:]))
+    child.start()
+    assert makes.wait(60)
+    return child
+
+
+def with_durable_rows(disk: Path) -> None:
+    with di_store.open(disk=disk, **TIER) as store:
+        fill(store.create_table("t", capacity=ROWS, lanes=1, durability="disk"), 0, ROWS)
+
+
+def test_processes_that_start_at_once_all_find_durable_tables(tmp_path: Path) -> None:
+    """None comes before the tables are there, makes an empty one, and writes it over what there was."""
+    disk, go = tmp_path / "disk", SPAWN.Event()
+    with_durable_rows(disk)
+    children = [reopened_by(use_slowly, NAME, str(disk), go)]
+    children += [reopened_by(use, NAME, str(disk)) for _ in range(2)]
+    go.set()
+    for child in children:
+        child.join(60)
+    assert [child.exitcode for child in children] == [0, 0, 0]
+    with di_store.open(disk=disk, **TIER) as store:
+        assert rows_of(store) == list(range(ROWS))
+
+
+def test_durable_tables_stay_when_their_reopening_is_killed(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    with_durable_rows(disk)
+    child = reopened_by(use_slowly, NAME, str(disk), SPAWN.Event())
+    child.kill()
+    child.join()
+    with di_store.open(NAME, disk=disk, **TIER) as store:
+        assert rows_of(store) == list(range(ROWS))

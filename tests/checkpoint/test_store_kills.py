@@ -6,7 +6,9 @@ import multiprocessing as mp
 import os
 import random
 import signal
+import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -37,6 +39,40 @@ def newest(folder: Path) -> int:
         rewards = table.peek(table.keys(0, len(table))).data["reward"]
         assert (np.diff(rewards) == 1).all()
         return int(rewards[-1])
+
+
+def test_a_child_that_is_forked_meanwhile_keeps_no_lock(tmp_path: Path) -> None:
+    """It may live as long as it likes: the next checkpoint does not wait for it, nor one beside a killed process."""
+    ready = SPAWN.Event()
+    with di_store.open(memory=MEMORY) as store:
+        write(store.create_table("t", capacity=500), 500)
+        child = SPAWN.Process(target=fork_in_checkpoint, args=(store.name, str(tmp_path / "c"), ready))
+        child.start()
+        assert ready.wait(60)
+        (forked,) = children(child.pid)
+        child.kill()
+        child.join()
+        try:
+            store.checkpoint(tmp_path / "c", timeout=0)
+            store.checkpoint(tmp_path / "c", timeout=0)
+        finally:
+            os.kill(forked, signal.SIGKILL)
+    assert newest(tmp_path / "c") == 499
+
+
+def fork_in_checkpoint(name: str, folder: str, ready: Any) -> None:
+    def fork(*_: Any) -> None:
+        if os.fork() != 0:
+            ready.set()
+        threading.Event().wait()
+
+    with di_store.attach(name) as store:
+        store.checkpoint(folder, progress=fork)
+
+
+def children(pid: int | None) -> list[int]:
+    """Those that its threads have forked."""
+    return [int(each) for path in Path(f"/proc/{pid}/task").glob("*/children") for each in path.read_text().split()]
 
 
 @pytest.mark.parametrize("disk", [False, True], ids=["memory", "disk"])

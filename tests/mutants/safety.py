@@ -289,8 +289,8 @@ ALIVE = [
     Mutant(
         "names-without-a-lock",
         "liveness",
-        "  os::FolderLock folder(name, deadline);\n",
-        "  (void)deadline;\n",
+        "const Flock result = flock_until(file.get(), path_, deadline);",
+        "const Flock result = (void(flock_until), Flock::kLocked);",
         ("tests/crash/test_open_race.py::test_two_open_one_name_at_once",),
     ),
 ]

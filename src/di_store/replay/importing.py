@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from di_store import _core
-from di_store._core import BEING_IMPORTED, BEING_RESTORED, ITEM_FINISHED, ITEM_NO_NEXT
+from di_store._core import BEING_IMPORTED, ITEM_FINISHED, ITEM_NO_NEXT
 from di_store.base import tree
 from di_store.base.dtypes import Array
 from di_store.base.errors import CapacityError, CorruptData, SchemaMismatch
@@ -40,10 +40,10 @@ _AT_ONCE = 65_536
 """Items that are inserted in one call."""
 
 
-def closed_limiter(limiter: Limiter, restored: bool = False) -> LimiterNumbers:
-    """The limiter with which a table is made that will be filled, by an import or a restore."""
+def closed_limiter(limiter: Limiter) -> LimiterNumbers:
+    """The limiter with which a table is made that will be filled."""
     ratio, low, high, _, queued = limiter_numbers(limiter)
-    return ratio, low, high, BEING_RESTORED if restored else BEING_IMPORTED, queued
+    return ratio, low, high, BEING_IMPORTED, queued
 
 
 class Import:
@@ -124,7 +124,7 @@ class Import:
             )
         _, new_alpha, new_beta, _ = native_changes(changes)
         limiter = limiter_numbers(handle.settings.limiter)
-        handle.native.configure(limiter, new_alpha, new_beta, None, seconds)
+        handle.native.configure(limiter, new_alpha, new_beta, None, seconds, True)
 
     def _insert(self, handle: TableHandle, kinds: list[_Kind], timeout: float | None) -> None:
         """Insert the items in their order: as many at once as are of one kind."""

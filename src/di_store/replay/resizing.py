@@ -19,6 +19,7 @@ from di_store.runtime.waits import lock_seconds
 def resize_table(handle: TableHandle, capacity: int, seconds: float) -> None:
     """`Table.resize`; `seconds`: to wait for locks, negative: no limit."""
     settings = handle.settings
+    handle.native.require_filled()
     most = MAX_CAPACITY // answers_of(settings.view)
     wanted = config.count("capacity", capacity, minimum=1, maximum=most, why="a table holds an item")
     stats = handle.native.stats()

@@ -78,26 +78,21 @@ def reopen(session: Session) -> None:
     Objects and weights are there already. One warning says how many of them were damaged.
 
     Raises:
-        CapacityError: they do not fit. CorruptData: what lies there is damaged. The session is closed then.
+        CapacityError: they do not fit. CorruptData: what lies there is damaged.
     """
     arena = session.arena
     if arena.damaged_objects:
         text = f"{arena.damaged_objects} durable objects in {arena.disk!r} are damaged, and were left out"
-        warnings.warn(text, RuntimeWarning, stacklevel=3)
+        warnings.warn(text, RuntimeWarning, stacklevel=6)
     if arena.foreign_logs:
         text = (
             f"{arena.foreign_logs} files of durable objects in {arena.disk!r} are of another folder, and were left out"
         )
-        warnings.warn(text, RuntimeWarning, stacklevel=3)
+        warnings.warn(text, RuntimeWarning, stacklevel=6)
     if not arena.tiered or not os.path.exists(folder_of(arena.disk).at(MANIFEST)):
         return
-    try:
-        with taking.locked(folder_of(arena.disk), LEAVING_SECONDS):  # nobody writes it anew before all of it is read
-            folder, manifest = read_manifest(folder_of(arena.disk).path)
-            Filling(folder, manifest, {}).fill(session, None)
-    except BaseException:
-        session.close()
-        raise
+    folder, manifest = read_manifest(folder_of(arena.disk).path)
+    Filling(folder, manifest, {}).fill(session, None)
     begin(arena)
 
 

@@ -6,7 +6,7 @@ import fcntl
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
 from di_store import _core
@@ -29,28 +29,50 @@ Part = TypeVar("Part")
 @contextmanager
 def reading(folder: Folder) -> Iterator[None]:
     """What the manifest names stays there. A folder without the file is a copy, in which nobody makes checkpoints."""
-    try:
-        descriptor = os.open(folder.at(READING), os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
+    with ExitStack() as stack:
+        try:
+            file = stack.enter_context(lock_file(folder.at(READING), os.O_RDONLY))
+        except OSError:
+            pass
+        else:
+            wait = Wait(None, CALL_SECONDS, "restore")
+            while not try_lock(file, fcntl.LOCK_SH) and wait.left > 0:  # one that was stopped as it cleaned: go on
+                wait.sleep(0.01, "another process removes old files there")
         yield
-        return
-    try:
-        wait = Wait(None, CALL_SECONDS, "restore")
-        while not try_lock(descriptor, fcntl.LOCK_SH) and wait.left > 0:  # one that was stopped as it cleaned: go on
-            wait.sleep(0.01, "another process removes old files there")
-        yield
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager
 def unread(folder: Folder) -> Iterator[bool]:
     """Whether nobody reads there, and nobody begins to."""
-    descriptor = os.open(folder.at(READING), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    with lock_file(folder.at(READING), os.O_RDWR | os.O_CREAT) as file:
+        yield try_lock(file, fcntl.LOCK_EX)
+
+
+_lock_files: set[int] = set()
+"""Descriptors of those that this process has open."""
+
+
+@contextmanager
+def lock_file(path: str, flags: int) -> Iterator[int]:
+    """A file to lock, open. A child that is forked meanwhile has no part in the lock: it may live on for long."""
+    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
+    _lock_files.add(descriptor)
     try:
-        yield try_lock(descriptor, fcntl.LOCK_EX)
+        yield descriptor
     finally:
-        os.close(descriptor)
+        if descriptor in _lock_files:  # not in a child
+            _lock_files.discard(descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # of a child too that was forked before it was listed
+            os.close(descriptor)
+
+
+def _close_lock_files() -> None:
+    # mutant: children-keep-locks-of-folders
+    while _lock_files:
+        os.close(_lock_files.pop())
+
+
+os.register_at_fork(after_in_child=_close_lock_files)
 
 
 def try_lock(descriptor: int, how: int) -> bool:

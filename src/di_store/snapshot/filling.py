@@ -27,7 +27,6 @@ from di_store.policy.samplers import Fifo, Lifo, MaxHeap, MinHeap
 from di_store.policy.settings import Settings
 from di_store.policy.views import Group, answers_of
 from di_store.replay.handle import TableHandle
-from di_store.replay.importing import closed_limiter
 from di_store.runtime.waits import CALL_SECONDS
 from di_store.session import Session
 from di_store.snapshot.files import THREADS, read_chunks, read_items, with_helpers
@@ -152,7 +151,7 @@ class _Table:
         self.image["free"] = np.concatenate([self.image["free"], gone.astype(np.uint32)])
 
     def create(self, session: Session, seconds: float) -> TableHandle:
-        """Make the table. Nothing passes its limiter until it is filled."""
+        """Make the table."""
         arena, state = session.arena, self.state
         if not arena.tiered:
             self.settings = replace(self.settings, compress="auto", durability="memory")
@@ -164,7 +163,6 @@ class _Table:
         make_room(arena, state.name, needed, seconds)
         shape = table_shape(settings, state.name, needed.reserve, needed.item_bytes)
         shape["slots"] = max(shape["slots"], len(self.items))
-        shape["limiter"] = closed_limiter(settings.limiter, restored=True)
         handle = TableHandle(arena, _core.Table.create(arena, shape, seconds), session.versions)
         if settings.schema is None and state.schema:
             self._declare(handle, seconds)
@@ -237,13 +235,6 @@ class Filling:
         """Make tables, rows, items, objects and weights."""
         seconds = CALL_SECONDS
         restore = _core.Restore(session.arena, self._manifest.next_stream, self._manifest.next_uid, seconds)
-        try:
-            self._fill(session, restore, progress, seconds)
-        except BaseException:
-            restore.close()  # the traceback may keep it
-            raise
-
-    def _fill(self, session: Session, restore: _core.Restore, progress: Progress | None, seconds: float) -> None:
         self._objects(restore, seconds)
         handles = [table.create(session, seconds) for table in self._tables]
         for handle, table in zip(handles, self._tables, strict=True):
@@ -256,8 +247,6 @@ class Filling:
             restore.fill(number, image, seconds)
             if "limiter" in table.chosen:
                 handle.native.configure(limiter_numbers(table.settings.limiter), None, ..., None, seconds)
-            else:
-                restore.open(number, table.state.limiter.min_size, seconds)
         restore.end_chunks(seconds)
 
     def _file(self, number: int) -> _core.SavedFile:

@@ -23,7 +23,16 @@ from di_store.checkpoint.folder import MANIFEST, Folder
 from di_store.replay.lost import drop_lost, without_lost
 from di_store.runtime.waits import CALL_SECONDS, Wait, lock_seconds
 from di_store.snapshot import items
-from di_store.snapshot.files import THREADS, SegmentFiles, read_chunks, read_items, try_lock, unread, with_helpers
+from di_store.snapshot.files import (
+    THREADS,
+    SegmentFiles,
+    lock_file,
+    read_chunks,
+    read_items,
+    try_lock,
+    unread,
+    with_helpers,
+)
 from di_store.snapshot.form import (
     CHUNKS,
     FILE,
@@ -113,17 +122,14 @@ def _cleaned(folder: Folder) -> Iterator[None]:
 @contextmanager
 def locked(folder: Folder, timeout: float | None) -> Iterator[None]:
     """Hold the folder's lock: one checkpoint at a time is made there."""
-    descriptor = os.open(folder.at(LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    try:
+    with lock_file(folder.at(LOCK), os.O_RDWR | os.O_CREAT) as file:
         wait = Wait(None, timeout, "checkpoint")
-        while not try_lock(descriptor, fcntl.LOCK_EX):
+        while not try_lock(file, fcntl.LOCK_EX):
             if wait.left <= 0:
                 why = f"it holds the file {LOCK}; raise timeout=, or choose another folder"
                 raise Timeout(f"another process makes a checkpoint in {folder.path!r}", why)
             wait.sleep(0.05, "another process makes a checkpoint there")
         yield
-    finally:
-        os.close(descriptor)
 
 
 def _before(folder: Folder, arena: _core.Arena) -> Manifest | None:
