@@ -92,7 +92,7 @@ bench: $(STAMP)-test $(RELEASE)/.stamp  ## the benchmarks without the peers (ARG
 
 # -- what a developer runs ------------------------------------------------------------------------------------------
 
-check: lint  ## lint, format, types, clang's warnings, house rules, blocks of the docs
+check: lint  ## lint, format, types, house rules, blocks of the docs
 	$(PYTEST) -q tests/test_tidy.py tests/test_docs.py
 
 lint: $(STAMP)-test build

@@ -1,6 +1,7 @@
 #!/bin/bash
 # Builds native/ and programs of tests/native under a sanitizer and runs them:
-# run_native.sh NAME SANITIZERS TARGET BIN [ctest options]. TARGET: all, or stress for the stress programs alone.
+# run_native.sh NAME SANITIZERS TARGET BIN [ctest options]. TARGET: all, or stress for the stress programs alone. With all,
+# a warning of the compiler is an error.
 set -euo pipefail
 name=$1
 sanitizers=$2
@@ -14,6 +15,7 @@ mkdir -p "$build"
 "$bin/cmake" -G Ninja -S . -B "$build" -DCMAKE_MAKE_PROGRAM="$bin/ninja" -DCMAKE_CXX_COMPILER="$clang" \
     -DCMAKE_C_COMPILER="${clang/clang++/clang}" -DPython_EXECUTABLE="$bin/python" \
     -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1" -DCMAKE_C_FLAGS_RELWITHDEBINFO="-O1" \
+    -DCMAKE_CXX_FLAGS="$([ "$target" = all ] && echo -Werror)" \
     -DCMAKE_DISABLE_PRECOMPILE_HEADERS="$([ "$target" = all ] && echo ON || echo OFF)" \
     -DDI_STORE_SANITIZE="$sanitizers" \
     -DDI_STORE_PYTHON=OFF -DDI_STORE_TESTS=ON -DDI_STORE_FAULTS=ON >"$build/configure.log" ||

@@ -40,6 +40,7 @@ class Arena : public std::enable_shared_from_this<Arena>, public Memory, public 
   Tier* tier() const { return tier_.get(); }  // null: the store has no disk tier
   bool created() const { return created_; }
   void announce();  // of a store that this process has made: from now on others find it
+  bool is_hidden() const { return hidden_ != nullptr; }  // to be announced by this handle's process
   bool announced() const { return header().magic.load(std::memory_order_acquire) != 0; }
   // Of the one that made the store: what could not be read of the durable objects that lay in its folder.
   void note_lost(u64 damaged, u64 foreign) { lost_ = {damaged, foreign}; }

@@ -248,6 +248,7 @@ void bind_facts(nb::class_<Arena>& type) {
       .def_prop_ro("pid", [](const ArenaPointer&) { return os::pid(); })
       .def_prop_ro("slot", [](const ArenaPointer& a) { return a->slot(); })
       .def_prop_ro("created", [](const ArenaPointer& a) { return a->created(); })
+      .def_prop_ro("hidden", [](const ArenaPointer& a) { return a->is_hidden(); })
       .def("announce", [](const ArenaPointer& a) { a->announce(); })
       .def_prop_ro("damaged_objects", [](const ArenaPointer& a) { return a->damaged_objects(); })
       .def_prop_ro("foreign_logs", [](const ArenaPointer& a) { return a->foreign_logs(); })

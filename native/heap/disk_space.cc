@@ -72,6 +72,13 @@ void DiskSpace::add_file(u32 number, u32 file, u64 bytes) {
   add_bytes(memory_.tier_header().file_bytes, bytes);
 }
 
+void DiskSpace::remove_file(u32 number) {
+  SegmentEntry& at = entry(number);
+  subtract_bytes(memory_.tier_header().file_bytes, at.bytes.load());
+  at.bytes.store(0);
+  become(at, SegmentUse::kAbsent);
+}
+
 // A use of the entry by this process.
 SegmentEntry& DiskSpace::begin(u32 number, SegmentUse use, u32 filled) {
   TierHeader& tier = memory_.tier_header();
@@ -149,10 +156,8 @@ bool DiskSpace::take_spare(u32* file, u32 keep) {
     SegmentEntry& at = tier.segment[number];
     if (!is(at, SegmentUse::kEmpty) || ++empty <= keep) continue;
     *file = at.file;
-    subtract_bytes(tier.file_bytes, at.bytes.load());
     subtract_bytes(tier.empty_bytes, at.bytes.load());
-    at.bytes.store(0);
-    become(at, SegmentUse::kAbsent);
+    remove_file(number);
     return true;
   }
   return false;
@@ -197,9 +202,7 @@ void DiskSpace::seal_log(u32 number, u64 bytes) {
 bool DiskSpace::forget_log(u32 number, u32 file) {
   SegmentEntry& at = entry(number);
   if (!is(at, SegmentUse::kSealedLog) || at.file != file || at.live.load() != 0) return false;
-  subtract_bytes(memory_.tier_header().file_bytes, at.bytes.load());
-  at.bytes.store(0);
-  become(at, SegmentUse::kAbsent);
+  remove_file(number);
   return true;
 }
 

@@ -50,6 +50,8 @@ class DiskSpace {
   // A file of a checkpoint that gets a name in the folder, the number *file: `bytes` long, `filled` of them in records. As one
   // that this process fills, until seal(). kNone: there is no room.
   u32 take_link(u64 bytes, u64 filled, u32* file);
+  void remove_file(
+      u32 number);  // of an entry in which nothing lies, and that does not count as empty: there is none, or it goes
   static constexpr u32 kMostEmpty = 4;  // segments kept to be used again
   // Of empty segments more than `keep`: one whose file is to be removed now, by its number. False: there is none. Killed after
   // it: the file stays until a store opens the folder again.

@@ -21,6 +21,7 @@ class UsedChunks {
     change(chunk, count, unit);
     if (tiered_ && unit == kUseOfReader) note_reads(chunk, count);
   }
+  void hold(u32 chunk) { change(chunk, 1, kUseOfReader); }  // for a checkpoint, which tells nothing of what is drawn
   // These rows are read, so the bodies that they lie in are to stay in memory (tier/body_drops.h).
   // Of a small batch one of kReadsOf items is enough: what each costs shows there.
   static constexpr std::size_t kReadsOf = 4;

@@ -221,7 +221,7 @@ bool Snapshot::hold_chunk(u32 chunk) {
   made.table = table;
   made.late = header.late_offset != 0 ? 1 : 0;
   made.entry = take_entry();
-  tables_[table]->core.chunks.use(chunk, 1, kUseOfReader);
+  tables_[table]->core.chunks.hold(chunk);
   LedgerEntry& ledger = heap_.ledger.entry(made.entry);
   ledger.ref.store(0, std::memory_order_relaxed);
   ledger.what.store(ledger_what(LedgerKind::kRead, images_[table].index, chunk, 1), std::memory_order_release);

@@ -60,11 +60,14 @@ std::vector<BodyDrops::Found> BodyDrops::look(u64 bytes, u32* left, Search* sear
   TierHeader& header = heap_.memory.tier_header();
   u32& chunk = header.drop_hand;
   const u32 count = heap_.descriptor_count();
-  for (u64 seen = 0; *left != 0 && seen < bytes && found.size() < kLookedAt; --*left) {
+  u64 seen = 0;
+  const auto enough = [&] { return found.size() == kLookedAt || (seen >= bytes && found.size() >= search->choice); };
+  for (; *left != 0 && !enough(); --*left) {
     chunk = chunk + 1 < count ? chunk + 1 : 0;
     const Keeps keeps = what_keeps(chunk);
     if (keeps == Keeps::kReaders) search->read = true;
     if (keeps != Keeps::kNothing || !search->passes(tables_of(heap_, chunk))) continue;
+    search->any = true;
     const u64 body = heap_.chunk_memory.tier(chunk)->body_bytes;
     Shared<u16>& reads = heap_.descriptor(chunk).summary.reads;
     const u16 lately = reads.load(std::memory_order_relaxed);
@@ -116,7 +119,7 @@ u64 BodyDrops::drop(u64 bytes, bool hot_too, Deadline deadline) {
   }
   u64 got = drop_some(bytes, &search, deadline);
   search.choice = 1;  // a round ends with all of it looked at, and some of it dropped
-  if (got < bytes) got += drop_some(bytes - got, &search, deadline);
+  if (got < bytes && search.any) got += drop_some(bytes - got, &search, deadline);
   if (got < bytes && hot_too && search.spared.any()) {
     search.spared.reset();
     got += drop_some(bytes - got, &search, deadline);

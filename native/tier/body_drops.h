@@ -39,6 +39,7 @@ class BodyDrops {
     u32 choice = 1;  // of so many bodies one goes
     std::set<std::vector<u32>> held_up;
     bool read = false;  // it met bodies that only readers keep
+    bool any = false;   // it met bodies that may go
     bool passes(const std::vector<u32>& tables) const;
   };
   u64 drop_some(u64 bytes, Search* search, Deadline deadline);
@@ -47,7 +48,7 @@ class BodyDrops {
     u32 chunk;
     u64 bytes;
   };
-  std::vector<Found> look(u64 bytes, u32* left, Search* search);
+  std::vector<Found> look(u64 bytes, u32* left, Search* search);  // at least `search->choice`, of `bytes` and more
   ByTables find(u64 bytes, u32* left, Search* search, Deadline deadline);
   u64 drop_of(const std::vector<u32>& tables, std::vector<u32> chunks, u64 bytes, Deadline deadline);
   enum class Keeps { kNothing, kReaders, kMore };

@@ -146,7 +146,7 @@ def open_filled(
         return Session(arena, seed=seed, readonly=mode == "r", staging=ahead)
 
     found = session()
-    if found.arena.created:
+    if found.arena.hidden:
         _announce(found, fill)
     return Store(found)
 

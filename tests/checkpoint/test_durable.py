@@ -70,6 +70,16 @@ def test_a_store_is_opened_again(tmp_path: Path) -> None:
                 sound(again)
 
 
+def test_it_is_opened_twice_by_one_process(tmp_path: Path) -> None:
+    """The second time it is only attached to."""
+    with opened(tmp_path) as store:
+        write(durable(store), 10)
+    name = f"twice-{os.getpid()}"
+    with opened(tmp_path, name) as store, opened(tmp_path, name) as again:
+        assert rewards(again.table("t")) == rewards(store.table("t"))
+        assert len(again.table("t")) == 10
+
+
 def test_rows_from_disk_come_back(tmp_path: Path) -> None:
     """Ten times the rows that memory holds."""
     rng = np.random.default_rng(0)
