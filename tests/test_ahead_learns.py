@@ -1,4 +1,4 @@
-"""What a loader draws ahead changes nothing that one can see in what a learner learns: DQN on CartPole, rows on disk."""
+"""Batches drawn ahead change nothing that one can see in what a learner learns: DQN on CartPole, rows on disk."""
 
 from __future__ import annotations
 

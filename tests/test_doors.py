@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from cli_run import command
 from pains import Program
@@ -259,6 +260,27 @@ def test_no_second_store_of_a_name_whose_holder_hides(store_name: Callable[[], s
         assert f"pid {program.pid} of this user" in line
         assert "di-store hold" in line
     assert own == "own 1"
+
+
+def test_files_go_though_another_store_has_a_holder_that_hides(tmp_path: Path, store_name: Callable[[], str]) -> None:
+    """It holds another file: the last process of a store with a disk tier removes its files."""
+    uid = STRANGER_UID if ROOT else 0
+    folder = tempfile.mkdtemp(prefix="ds-", dir="/tmp")
+    if uid:
+        os.chown(folder, uid, uid)
+    try:
+        with Program(HIDDEN, store_name(), uid, env={**os.environ, "DI_STORE_DIR": folder}) as program:
+            assert program.line() == "there"
+            with di_store.open(memory="16MiB", disk=tmp_path / "disk", disk_capacity="64MiB") as store:
+                table = store.create_table("t", capacity=20_000, lanes=1)
+                with table.writer() as writer:
+                    for _ in range(20_000):
+                        writer.append({"x": np.zeros(2_000, np.uint8)})
+                assert list((tmp_path / "disk").glob("segment-*"))
+            del store, table, writer
+            assert not list((tmp_path / "disk").glob("segment-*"))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 BUDGET = """

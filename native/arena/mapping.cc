@@ -63,6 +63,11 @@ void Mapping::close() {
   fd_ = -1;
 }
 
+void Mapping::leave_descriptor() {
+  if (has_descriptor()) os::close_fd(fd_);
+  fd_ = -1;
+}
+
 bool Mapping::commit(u64 offset, u64 bytes, std::string* why) {
   u64 at = offset / kPageBytes * kPageBytes;
   const u64 end = align_up(offset + bytes, kPageBytes);

@@ -106,9 +106,13 @@ void Memory::create(const std::string& name, const NewStore& fresh) {
   heap_header_->fixed_bytes.store(plan.tables.value);
 }
 
-bool is_announced(int fd) {
+FirstLook look_into(int fd) {
   u64 magic = 0;
-  return !os::read_at(fd, offsetof(ArenaHeader, magic), &magic, sizeof magic) || magic != 0;
+  u32 removed = 0;
+  FirstLook found;
+  if (os::read_at(fd, offsetof(ArenaHeader, magic), &magic, sizeof magic)) found.announced = magic != kBeingMade;
+  if (os::read_at(fd, offsetof(ArenaHeader, removed), &removed, sizeof removed)) found.removed = removed != 0;
+  return found;
 }
 
 void Memory::adopt(int fd, os::FileId id) {
@@ -127,7 +131,7 @@ void Memory::copy(const Memory& of) {
 // The offsets in the header are never trusted: they must be those that a store of this size has.
 void Memory::validate() const {
   const ArenaHeader& header = *reinterpret_cast<const ArenaHeader*>(base());
-  if (header.magic.load(std::memory_order_acquire) != kMagic)  // pairs with the release in Arena::open()
+  if (header.magic.load(std::memory_order_acquire) != kMagic)  // pairs with the release in Arena::announce()
     throw Error(Code::kCorruptData, "not a Di-store, or its creator died while making it; choose another name").told();
   if (header.layout_version != kLayoutVersion || header.header_bytes != sizeof(ArenaHeader))
     throw Error(Code::kLayoutMismatch, "the store was made by another Di-store version (layout " +

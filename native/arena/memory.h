@@ -21,12 +21,15 @@ struct NewStore {  // what only the one who makes a store decides
   u64 write_budget = 0;  // bytes a day; 0: no limit
   u64 disk_epoch = 0;    // of the folder, and its uuid
   std::array<u8, 16> disk_uuid{};
-  std::function<void(Arena&)> fill;  // called before others can see the store
-  bool hidden = false;               // Arena::announce() will be called later
+  bool hidden = false;  // Arena::announce() will be called later
 };
 
-// Whether a store's file says that others may attach to it; true also where that cannot be read.
-bool is_announced(int fd);
+// What a store's file says without being mapped; where that cannot be read, that others may attach to it.
+struct FirstLook {
+  bool announced = true;
+  bool removed = false;
+};
+FirstLook look_into(int fd);
 
 class Memory : public Mapping {
  public:

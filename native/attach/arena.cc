@@ -6,8 +6,9 @@ namespace di {
 namespace {
 
 constexpr u64 kMinBudget = 8u << 20;
-constexpr u64 kLeavingNs = 100'000;      // between two looks at a store that another thread is leaving
-constexpr u64 kSweepNs = 1'000'000'000;  // for the heap's lock, when the last handle goes
+constexpr u64 kLeavingNs = 100'000;        // between two looks at a store that another thread is leaving
+constexpr u64 kMostPauseNs = 200'000'000;  // between two looks at one that is being made
+constexpr u64 kSweepNs = 1'000'000'000;    // for the heap's lock, when the last handle goes
 
 // A process of this user holds a store that nobody can look into: it may be just the one that is to be made, and then
 // there would be two of one name.
@@ -31,7 +32,8 @@ bool is_last(const Memory& store) {
   try {
     for (const os::Holder& holder : os::find_holders())
       if (os::memfd_name(holder.name, holder.uuid) == store.file_name() && holder.pid != os::proc_pid()) return false;
-    return os::hidden_holders(kClientLockBase, kMaxClients).empty();
+    const os::FileId file = store.id();
+    return os::hidden_holders(kClientLockBase, kMaxClients, &file).empty();
   } catch (...) {
     return false;
   }
@@ -46,59 +48,90 @@ Registry& registry() {
 
 // ------------------------------------------------------------------------------------------------ create and attach
 
-// A live store of that name, attached; nullptr: none. Under the registry's mutex and the folder lock of the name: so whoever
-// made a store that is not announced has failed, or died and left it to a forked child, and nobody will announce it.
-std::shared_ptr<Arena> Arena::find(const std::string& name, Deadline deadline, int* refused, bool* leaving) {
-  *refused = 0;
+struct Arena::Found {
+  std::shared_ptr<Arena> arena;  // nullptr: there is no such store, or not yet
+  int refused = 0;               // processes that hold one and cannot be looked into
+  u32 maker = 0;                 // pid of a process that is making it
+  bool leaving = false;          // another thread drops its last handle
+};
+
+// Whether this process has that store open. One that is not announced is being made by this process, or by the one that forked
+// it.
+bool Arena::in_registry(os::FileId file, Found* found) {
+  for (Arena* arena : registry().arenas) {
+    if (arena->id() != file) continue;
+    if (!arena->announced()) {
+      if (arena->is_hidden()) found->maker = os::proc_pid();
+      return true;
+    }
+    found->arena = arena->weak_from_this().lock();
+    found->leaving = found->leaving || found->arena == nullptr;
+    if (found->arena && found->arena->header().removed.load()) found->arena = nullptr;
+    return true;
+  }
+  return false;
+}
+
+// A live store of that name, attached. Under the registry's mutex and the folder lock of the name, under which a store gets the
+// record lock of its maker: one that is being made and lacks it was left to forked children by a maker that died.
+Arena::Found Arena::find(const std::string& name, Deadline deadline) {
+  Found found;
   for (const os::Holder& holder : os::find_holders()) {
     if (holder.name != name) continue;
-    std::shared_ptr<Arena> known;
     os::FileId id;
-    const auto already = [&](os::FileId file) {
-      for (Arena* arena : registry().arenas) {
-        if (arena->id() != file) continue;
-        if (!arena->announced()) return true;
-        known = arena->weak_from_this().lock();
-        *leaving = *leaving || known == nullptr;
-        return true;
-      }
-      return false;
-    };
-    const int fd = os::open_holder(holder, already, &id);
-    if (known && !known->header().removed.load()) return known;
+    const int fd = os::open_holder(holder, [&found](os::FileId file) { return in_registry(file, &found); }, &id);
+    if (found.arena) return found;
     if (fd < 0) {
-      if (errno == EACCES || errno == EPERM) ++*refused;
+      if (errno == EACCES || errno == EPERM) ++found.refused;
       continue;
     }
-    if (!is_announced(fd)) {
+    if (const FirstLook look = look_into(fd); !look.announced) {
+      // mutant: a-store-that-is-being-made-is-made-twice
+      if (const u32 maker = look.removed ? 0 : os::byte_locker(fd, kClientLockBase); maker != 0) found.maker = maker;
       os::close_fd(fd);
       continue;
     }
-    std::shared_ptr<Arena> arena = attach(fd, id, deadline);
-    if (!arena->header().removed.load()) return arena;
+    found.arena = attach(fd, id, deadline);
+    if (!found.arena->header().removed.load()) return found;
+    found.arena = nullptr;
   }
-  return nullptr;
+  return found;
+}
+
+void Arena::still_made(const std::string& name, u32 pid) {
+  const char state = os::look_at(pid).state;
+  const bool stopped = state == 'T' || state == 't';
+  const std::string who = "pid " + std::to_string(pid);
+  const std::string end = stopped ? ", which is stopped: `kill -CONT " + std::to_string(pid) + "` lets it go on"
+                                  : ", from a checkpoint or what is durable in its folder";
+  throw Error(Code::kTimeout, "store '" + name + "' is still being made by " + who + end,
+              stopped ? who + ", stopped" : who)
+      .told();
 }
 
 std::shared_ptr<Arena> Arena::open(const std::string& name, Mode mode, const NewStore& fresh, Deadline deadline) {
   os::hold_store_folder();
-  auto folder = std::make_unique<os::FolderLock>(name, deadline);
-  int refused = 0;
-  for (;;) {
-    os::lock_aside(registry().mutex);
-    std::unique_lock<std::recursive_mutex> guard(registry().mutex, std::adopt_lock);
-    bool leaving = false;
-    if (std::shared_ptr<Arena> found = find(name, deadline, &refused, &leaving)) {
+  std::optional<os::FolderLock> folder;
+  Found found;
+  for (u64 pause = kLeavingNs;; pause = std::min(2 * pause, kMostPauseNs)) {
+    folder.emplace(name, deadline);
+    {
+      os::lock_aside(registry().mutex);
+      const std::lock_guard<std::recursive_mutex> guard(registry().mutex, std::adopt_lock);
+      found = find(name, deadline);
+    }
+    if (found.arena) {
       if (mode == Mode::kNew)
         throw Error(Code::kStoreError, "store '" + name + "' exists already; mode=\"rw\" attaches to it").told();
-      return found;
+      return found.arena;
     }
-    if (!leaving) break;
-    guard.unlock();
-    const os::Aside aside;  // the last handle is just being dropped in another thread, which may need the GIL for it
-    os::sleep_ns(kLeavingNs);
+    if (!found.leaving && found.maker == 0) break;
+    folder.reset();
+    if (found.maker != 0 && deadline.over()) still_made(name, found.maker);
+    const os::Blocking scope;  // the thread that drops the last handle, or makes the store, may need the GIL for it
+    os::sleep_ns(pause);
   }
-  if (refused > 0)
+  if (found.refused > 0)
     throw Error(Code::kAccessDenied, "every process that holds store '" + name +
                                          "' refuses access (another group, or not dumpable): run as the same user and "
                                          "group, or let `di-store hold " +
@@ -107,7 +140,6 @@ std::shared_ptr<Arena> Arena::open(const std::string& name, Mode mode, const New
   if (mode == Mode::kAttach) throw Error(Code::kStoreNotFound, "no live process holds a store named '" + name + "'");
   if (mode != Mode::kFresh) refuse_unseen(name);
   std::shared_ptr<Arena> made = make_new(name, fresh, deadline);
-  made->hidden_ = std::move(folder);
   if (!fresh.hidden) made->announce();
   return made;
 }
@@ -130,24 +162,49 @@ std::shared_ptr<Arena> Arena::make_new(const std::string& name, const NewStore& 
   arena->join();
   if (folder) arena->tier_ = std::make_unique<Tier>(arena->heap(), std::move(*folder));
   arena->heap().format();
-  if (fresh.fill) fresh.fill(*arena);
-  arena->created_ = true;
+  arena->created_ = arena->hidden_ = true;
+  arena->header().magic.store(kBeingMade, std::memory_order_release);
+  os::lock_aside(registry().mutex);
+  const std::lock_guard<std::recursive_mutex> guard(registry().mutex, std::adopt_lock);
   registry().arenas.push_back(arena.get());
   return arena;
 }
 
 void Arena::announce() {
-  if (hidden_ == nullptr || !hidden_->held())  // in a forked child
-    throw Error(Code::kStoreError, "store '" + name() + "' is being made by another process").told();
+  if (!hidden_)  // a forked child
+    throw Error(Code::kStoreError, "store '" + name() + "' is not being made by this process").told();
   DI_FAULT("arena.before_magic");
   header().magic.store(kMagic, std::memory_order_release);  // pairs with the acquire in Memory::adopt()
-  hidden_.reset();
+  hidden_ = false;
+  announced_ = true;
+}
+
+// Handles of it may live on, in the frames of an error: their calls find it removed.
+void Arena::abandon() noexcept {
+  if (!hidden_) return;
+  hidden_ = false;
+  header().removed.store(1);
+  if (tier_ != nullptr) {
+    tier_->end_as_last();
+    tier_->leave_folder();
+  }
+  // mutant: what-failed-stays-with-its-error
+  os::punch(fd(), header().data.value, header().range_bytes);
+}
+
+bool Arena::disown() {
+  if (!hidden_) return false;
+  hidden_ = false;
+  leave_descriptor();
+  if (tier_ != nullptr) tier_->leave_folder();
+  return true;
 }
 
 std::shared_ptr<Arena> Arena::attach(int fd, os::FileId id, Deadline deadline) {
   std::shared_ptr<Arena> arena(new Arena);
   arena->adopt(fd, id);
   arena->join();
+  arena->announced_ = true;
   if (arena->tiered()) arena->tier_ = std::make_unique<Tier>(arena->heap(), Tier::join(*arena, deadline));
   registry().arenas.push_back(arena.get());
   return arena;
@@ -200,7 +257,7 @@ void Arena::enter_slow(u64 tick) {
 // swept keeps the slot taken; others find its owner dead and settle it, as after a kill.
 Arena::~Arena() {
   const os::Quiet quiet;
-  const bool own = slot() != kNone && !is_foreign() && has_descriptor();
+  const bool own = slot() != kNone && !is_foreign() && has_descriptor() && (hidden_ || announced_);
   bool empty = false;
   try {
     if (own) ledger().sweep(os::ending() ? Deadline::only_try() : Deadline::in(kSweepNs));

@@ -19,8 +19,9 @@ class Arena : public std::enable_shared_from_this<Arena>, public Memory, public 
  public:
   enum class Mode { kOpen, kNew, kAttach, kFresh };
   // kOpen: attach or create; kNew: must not exist; kAttach: must exist; kFresh: a name that nobody else can know.
-  // Serialised by the folder lock of the name. A store that is made with NewStore::hidden keeps that lock until announce():
-  // until then nobody else can attach to it. A kill before leaves no store: its file goes with the process.
+  // Serialised by the folder lock of the name. Nobody can attach to a store that is made with NewStore::hidden before its maker
+  // calls announce(): open() waits for that, as long as the maker holds the record lock of its client slot, which is the
+  // first. A kill before leaves no store: nobody finds its file, which goes with the process and the children it has forked.
   static std::shared_ptr<Arena> open(const std::string& name, Mode mode, const NewStore& fresh, Deadline deadline);
   ~Arena();
   Arena(const Arena&) = delete;
@@ -39,9 +40,13 @@ class Arena : public std::enable_shared_from_this<Arena>, public Memory, public 
   Ledger& ledger() const { return heap_->ledger; }
   Tier* tier() const { return tier_.get(); }  // null: the store has no disk tier
   bool created() const { return created_; }
-  void announce();  // of a store that this process has made: from now on others find it
-  bool is_hidden() const { return hidden_ != nullptr; }  // to be announced by this handle's process
-  bool announced() const { return header().magic.load(std::memory_order_acquire) != 0; }
+  // Of a store that this process makes: from now on others find it; or there is no store, and its name, memory and folder are
+  // free at once.
+  void announce();
+  void abandon() noexcept;
+  bool is_hidden() const { return hidden_; }  // this process is to call one of them
+  bool announced() const { return announced_; }
+  bool disown();  // right after fork(), in the child: false, unless the parent was making the store
   // Of the one that made the store: what could not be read of the durable objects that lay in its folder.
   void note_lost(u64 damaged, u64 foreign) { lost_ = {damaged, foreign}; }
   u64 damaged_objects() const { return lost_[0]; }
@@ -59,7 +64,10 @@ class Arena : public std::enable_shared_from_this<Arena>, public Memory, public 
 
  private:
   Arena() : Client(static_cast<Memory&>(*this)) {}
-  static std::shared_ptr<Arena> find(const std::string& name, Deadline deadline, int* refused, bool* leaving);
+  struct Found;
+  static Found find(const std::string& name, Deadline deadline);
+  static bool in_registry(os::FileId file, Found* found);
+  [[noreturn]] static void still_made(const std::string& name, u32 pid);
   static std::shared_ptr<Arena> make_new(const std::string& name, const NewStore& fresh, Deadline deadline);
   static std::shared_ptr<Arena> attach(int fd, os::FileId id, Deadline deadline);
   void join();
@@ -67,7 +75,7 @@ class Arena : public std::enable_shared_from_this<Arena>, public Memory, public 
 
   std::atomic<u64> entered_tick_{0};
   bool created_ = false;
-  std::unique_ptr<os::FolderLock> hidden_;  // held until announce()
+  bool hidden_ = false, announced_ = false;
   std::array<u64, 2> lost_{};
   mutable std::atomic<u64> reap_tick_{0};
   std::unique_ptr<Heap> heap_;

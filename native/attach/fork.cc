@@ -48,6 +48,8 @@ void forked_in_parent() {
 void forked_in_child() {
   // A recursive mutex knows its owner's thread id, which the child has not: it cannot be unlocked here.
   new (&registry().mutex) std::recursive_mutex;
+  // mutant: a-forked-child-keeps-the-folder
+  std::erase_if(registry().arenas, [](Arena* arena) { return arena->disown(); });
   for (Arena* arena : registry().arenas) arena->renew_mutexes();
   // An arena that another thread of the parent was closing has no handle in the child.
   std::erase_if(registry().arenas, [](Arena* arena) { return arena->weak_from_this().expired(); });
@@ -64,8 +66,6 @@ Registry::Registry() { watch_forks(); }
 void Arena::renew_mutexes() {
   renew_mutex();
   new (&renewal_) std::mutex;
-  // mutant: a-forked-child-keeps-the-name
-  if (hidden_ != nullptr) hidden_->forget();
   // mutant: mutexes-stay-locked-in-a-child
   ledger().renew_mutex();
 }

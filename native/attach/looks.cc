@@ -1,6 +1,5 @@
 #include "attach/looks.h"
 
-#include <cstddef>
 #include <map>
 
 #include "attach/arena.h"
@@ -34,9 +33,8 @@ std::vector<StoreHolder> list_holders() {
       if (fd < 0 && errno != EEXIST) {
         if (errno == ENOENT) continue;  // it has gone meanwhile; another holder may tell
       } else if (fd >= 0) {
-        u32 removed = 0;
-        os::read_at(fd, offsetof(ArenaHeader, removed), &removed, sizeof removed);
-        facts = {os::file_blocks_bytes(fd), removed != 0, is_announced(fd)};
+        const FirstLook look = look_into(fd);
+        facts = {os::file_blocks_bytes(fd), look.removed, look.announced};
         os::close_fd(fd);
       }
       found = known.emplace(holder.uuid, facts).first;

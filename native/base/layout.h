@@ -28,7 +28,8 @@ struct Offset {
   bool operator==(const Offset&) const = default;
 };
 
-constexpr u64 kMagic = 0x45524f5453494401;  // "\1DISTORE"
+constexpr u64 kMagic = 0x45524f5453494401;      // "\1DISTORE"
+constexpr u64 kBeingMade = 0x45524f5453494400;  // in its place until all is in the store
 constexpr u32 kLayoutVersion = 20;
 constexpr u64 kPageBytes = 4096;
 constexpr u64 kSliceBytes = 2u << 20;
@@ -460,7 +461,7 @@ inline std::string folder_of(const TierHeader& tier) {  // also a damaged one
 
 // ---------------------------------------------------------------------------------------------------------- arena
 struct ArenaHeader {
-  Shared<u64> magic;   // written last
+  Shared<u64> magic;   // kBeingMade, last kMagic
   u32 layout_version;  // [once] from here
   u32 header_bytes;
   char name[kNameBytes];

@@ -170,27 +170,30 @@ nb::dict stats(const ArenaPointer& arena) {
 }
 
 nb::object open(const std::string& name, Arena::Mode mode, u64 budget, u64 seed, Deadline deadline,
-                const std::string& disk, u64 disk_capacity, u64 write_budget, bool hidden) {
+                const std::string& disk, u64 disk_capacity, u64 write_budget) {
   NewStore fresh(budget, seed);
   fresh.disk = disk;
   fresh.disk_capacity = disk_capacity;
   fresh.write_budget = write_budget;
-  fresh.hidden = hidden;
+  fresh.hidden = true;
 #ifdef DI_FAULTS
   if (const char* const folder = std::getenv("DI_STORE_TEST_DISK"); folder != nullptr && disk.empty()) {
     fresh.disk = std::string(folder) + "/" + name;
     fresh.disk_capacity = u64{1} << 30;
   }
 #endif
-  Reopened reopened;
-  if (!fresh.disk.empty()) fresh.fill = [&](Arena& made) { reopened = reopen_objects(made); };
-  ArenaPointer arena;
-  {
-    const MaybeRelease release(!fresh.disk.empty());  // durable objects are read
-    arena = Arena::open(name, mode, fresh, deadline);
+  ArenaPointer arena = Arena::open(name, mode, fresh, deadline);
+  if (arena->is_hidden() && arena->tiered()) {
+    const MaybeRelease release(true);
+    try {
+      const Reopened reopened = reopen_objects(*arena);
+      arena->note_lost(reopened.damaged, reopened.foreign);
+    } catch (...) {
+      arena->abandon();
+      throw;
+    }
   }
   reap_soon(arena);
-  arena->note_lost(reopened.damaged, reopened.foreign);
   return share(arena);
 }
 
@@ -250,6 +253,7 @@ void bind_facts(nb::class_<Arena>& type) {
       .def_prop_ro("created", [](const ArenaPointer& a) { return a->created(); })
       .def_prop_ro("hidden", [](const ArenaPointer& a) { return a->is_hidden(); })
       .def("announce", [](const ArenaPointer& a) { a->announce(); })
+      .def("abandon", [](const ArenaPointer& a) { a->abandon(); })
       .def_prop_ro("damaged_objects", [](const ArenaPointer& a) { return a->damaged_objects(); })
       .def_prop_ro("foreign_logs", [](const ArenaPointer& a) { return a->foreign_logs(); })
       .def_prop_ro("fd_number", [](const ArenaPointer& a) { return a->fd(); })
@@ -426,9 +430,8 @@ void bind_arena(nb::module_& module) {
   nb::class_<Wait>(module, "Wait").def(nb::init<ArenaPointer>()).def("end", [](Wait& wait) { wait.record.end(); });
   type.def_static("open", &open, nb::arg("name"), nb::arg("mode"), nb::arg("budget"), nb::arg("seed"),
                   nb::arg("timeout"), nb::arg("disk") = "", nb::arg("disk_capacity") = 0, nb::arg("write_budget") = 0,
-                  nb::arg("hidden") = false,
                   nb::sig("def open(name: str, mode: Mode, budget: int, seed: int, timeout: float, disk: str = '', "
-                          "disk_capacity: int = 0, write_budget: int = 0, hidden: bool = False) -> Arena"));
+                          "disk_capacity: int = 0, write_budget: int = 0) -> Arena"));
   bind_facts(type);
   nb::class_<LostRows>(module, "LostRows").def_ro("items", &LostRows::items).def_ro("what", &LostRows::what);
   bind_care(type);

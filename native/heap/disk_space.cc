@@ -11,6 +11,13 @@ namespace {
 bool is(const SegmentEntry& entry, SegmentUse use) { return entry.use.load() == static_cast<u32>(use); }
 void become(SegmentEntry& entry, SegmentUse use) { entry.use.store(static_cast<u32>(use)); }
 
+// There is none, or it goes; nothing lies in it, and it does not count as empty.
+void lose_file(TierHeader& tier, SegmentEntry& at) {
+  subtract_bytes(tier.file_bytes, at.bytes.load());
+  at.bytes.store(0);
+  become(at, SegmentUse::kAbsent);
+}
+
 }  // namespace
 
 SegmentEntry& DiskSpace::entry(u32 number) const {
@@ -72,13 +79,6 @@ void DiskSpace::add_file(u32 number, u32 file, u64 bytes) {
   add_bytes(memory_.tier_header().file_bytes, bytes);
 }
 
-void DiskSpace::remove_file(u32 number) {
-  SegmentEntry& at = entry(number);
-  subtract_bytes(memory_.tier_header().file_bytes, at.bytes.load());
-  at.bytes.store(0);
-  become(at, SegmentUse::kAbsent);
-}
-
 // A use of the entry by this process.
 SegmentEntry& DiskSpace::begin(u32 number, SegmentUse use, u32 filled) {
   TierHeader& tier = memory_.tier_header();
@@ -112,8 +112,9 @@ std::vector<DiskSpace::Sparse> DiskSpace::sparse(double share) const {
 
 bool DiskSpace::is_same(u32 number, u64 incarnation) const { return entry(number).incarnation == incarnation; }
 
-void DiskSpace::seal(u32 number) {
+void DiskSpace::seal(u32 number, bool failed_link) {
   SegmentEntry& at = entry(number);
+  if (failed_link) return lose_file(memory_.tier_header(), at);
   become(at, SegmentUse::kSealed);
   settle(at);
 }
@@ -157,7 +158,7 @@ bool DiskSpace::take_spare(u32* file, u32 keep) {
     if (!is(at, SegmentUse::kEmpty) || ++empty <= keep) continue;
     *file = at.file;
     subtract_bytes(tier.empty_bytes, at.bytes.load());
-    remove_file(number);
+    lose_file(tier, at);
     return true;
   }
   return false;
@@ -202,7 +203,7 @@ void DiskSpace::seal_log(u32 number, u64 bytes) {
 bool DiskSpace::forget_log(u32 number, u32 file) {
   SegmentEntry& at = entry(number);
   if (!is(at, SegmentUse::kSealedLog) || at.file != file || at.live.load() != 0) return false;
-  remove_file(number);
+  lose_file(memory_.tier_header(), at);
   return true;
 }
 

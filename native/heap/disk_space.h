@@ -42,7 +42,8 @@ class DiskSpace {
   enum class Take { kDone, kFull, kInTheWay };
   Take take(u64 bytes, u64 keep, Taken* taken, std::string* why);
   u32 rename(u32 number);  // a new number for the file of this process's segment, as it is to be another file
-  void seal(u32 number);   // filled; also when its file could not be made: it is made when the segment is used again
+  // Filled; also when its file could not be made: it is made when the segment is used again, unless it was to be a link.
+  void seal(u32 number, bool failed_link = false);
   // A record more or less, of so many bytes, and of a body that has so many in memory. An unneeded segment becomes empty.
   void add(u32 number, u64 bytes, u64 raw_bytes);
   void add_fresh(u32 number, u64 bytes, u64 raw_bytes);  // a record that has just been written
@@ -50,8 +51,6 @@ class DiskSpace {
   // A file of a checkpoint that gets a name in the folder, the number *file: `bytes` long, `filled` of them in records. As one
   // that this process fills, until seal(). kNone: there is no room.
   u32 take_link(u64 bytes, u64 filled, u32* file);
-  void remove_file(
-      u32 number);  // of an entry in which nothing lies, and that does not count as empty: there is none, or it goes
   static constexpr u32 kMostEmpty = 4;  // segments kept to be used again
   // Of empty segments more than `keep`: one whose file is to be removed now, by its number. False: there is none. Killed after
   // it: the file stays until a store opens the folder again.

@@ -9,7 +9,7 @@
 namespace di {
 namespace {
 
-constexpr u64 kAheadMost = 64u << 20;  // the most bytes of free memory kept committed
+constexpr u64 kAheadMost = 32u << 20;  // the most bytes of free memory kept committed
 constexpr u64 kReapEveryNs = 500'000'000;
 constexpr double kPatienceSeconds = 1;  // how long to wait for a lock; then the chore is left for the next call
 
@@ -38,7 +38,7 @@ u64 ahead_bytes(const HeapHeader& heap) {
   return std::min({kAheadMost, heap.budget.load() / 16, heap.object_bytes + heap.chunk_bytes});
 }
 
-// Keeps as much memory committed ahead as the store uses, at most 64 MiB and a sixteenth of the budget.
+// Keeps as much memory committed ahead as the store uses, at most 32 MiB and a sixteenth of the budget.
 bool commit_ahead(Arena& arena) {
   const HeapHeader& heap = arena.heap_header();
   const u64 target = ahead_bytes(heap);
@@ -57,8 +57,8 @@ bool commit_ahead(Arena& arena) {
   return done;
 }
 
-// A slice of memory that nobody uses goes back to the machine, after tables were made smaller or dropped. Some stays, so that
-// what is committed ahead does not go and come. Without such an event all stays: whoever fills it again finds it there.
+// A slice of memory that nobody uses goes back to the machine, after tables were made smaller or dropped. What is
+// committed ahead stays. Without such an event all stays: whoever fills it again finds it there.
 bool give_back(Arena& arena) {
   HeapHeader& heap = arena.heap_header();
   if (heap.spare_slices.load() == 0) return false;
@@ -66,7 +66,8 @@ bool give_back(Arena& arena) {
   const u32 spare = heap.spare_slices.load();
   PageReclaim::Cursor cursor;
   // mutant: pages-of-smaller-tables-stay
-  const u64 bytes = heap.free_bytes.load() <= 2 * ahead_bytes(heap) ? 0 : arena.heap().reclaim.from_free(&cursor);
+  const u64 bytes =
+      heap.free_bytes.load() <= ahead_bytes(heap) + kSliceBytes ? 0 : arena.heap().reclaim.from_free(&cursor);
   heap.spare_slices.store(bytes == 0 || spare == 0 ? 0 : spare - 1);
   return bytes != 0;
 }

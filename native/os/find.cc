@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,7 +13,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <string_view>
-#include <utility>
 
 #include "base/status.h"
 #include "os/files.h"
@@ -180,7 +180,7 @@ std::vector<Holder> find_holders() {
   return found;
 }
 
-std::vector<HiddenHolder> hidden_holders(u64 base, u64 count) {
+std::vector<HiddenHolder> hidden_holders(u64 base, u64 count, const FileId* of) {
   std::vector<HiddenHolder> hidden;
   std::string text;
   if (!read_text("/proc/locks", &text)) {
@@ -191,9 +191,14 @@ std::vector<HiddenHolder> hidden_holders(u64 base, u64 count) {
   for (const Holder& holder : find_holders()) seen.push_back(holder.pid);
   for (const std::string& line : lines_of(text)) {
     int pid = 0;
-    unsigned long long first = 0;
+    unsigned major = 0, minor = 0;
+    unsigned long long inode = 0, first = 0;
     // "3: POSIX  ADVISORY  WRITE 123 00:01:4567 4611686018427387904 4611686018427387904"
-    if (std::sscanf(line.c_str(), "%*d: POSIX %*s %*s %d %*x:%*x:%*u %llu", &pid, &first) != 2 || pid <= 0) continue;
+    const int read =
+        std::sscanf(line.c_str(), "%*d: POSIX %*s %*s %d %x:%x:%llu %llu", &pid, &major, &minor, &inode, &first);
+    if (read != 5 || pid <= 0) continue;
+    // mutant: who-holds-another-store-is-asked
+    if (of != nullptr && *of != FileId{makedev(major, minor), inode}) continue;
     const u32 holder = static_cast<u32>(pid);
     if (first < base || first - base >= count || std::find(seen.begin(), seen.end(), holder) != seen.end()) continue;
     seen.push_back(holder);
@@ -400,7 +405,7 @@ FolderLock::FolderLock(const std::string& store_name, Deadline deadline)
       const std::string culprit = holder == 0 ? "" : "pid " + std::to_string(holder) + stopped;
       throw Error(Code::kTimeout,
                   "waited for the file " + path_ + ", locked by " + (culprit.empty() ? "another process" : culprit) +
-                      " that creates, restores or attaches to the store '" + store_name + "'",
+                      " that creates or attaches to the store '" + store_name + "'",
                   culprit);
     }
     fd_ = file.release();
@@ -408,12 +413,7 @@ FolderLock::FolderLock(const std::string& store_name, Deadline deadline)
   }
 }
 
-void FolderLock::forget() {
-  if (fd_ >= 0) close(std::exchange(fd_, -1));
-}
-
 FolderLock::~FolderLock() {
-  if (fd_ < 0) return;
   // mutant: files-stay-in-the-folder
   unlink(path_.c_str());
   // Unlocked, not only closed: a child forked meanwhile by another thread has the same open file.

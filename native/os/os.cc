@@ -300,6 +300,11 @@ bool byte_is_locked(int fd, u64 offset) {
   return fcntl(fd, F_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
 
+u32 byte_locker(int fd, u64 offset) {
+  struct flock lock = one_byte(offset, F_WRLCK);
+  return fcntl(fd, F_GETLK, &lock) != 0 || lock.l_type == F_UNLCK ? 0 : static_cast<u32>(lock.l_pid);
+}
+
 // --------------------------------------------------------------------------------------------------------- futex
 void futex_wait(std::atomic<u32>& word, u32 expected, u64 timeout_ns) {
   timespec span{};

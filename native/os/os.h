@@ -63,6 +63,7 @@ u8* map_wiped_on_fork();  // one page that reads 0 in a forked child
 // --- record locks: one byte per client slot, dropped by the kernel at death
 bool lock_byte(int fd, u64 offset);  // false: somebody else holds it; throws kStoreError when there are no locks
 void unlock_byte(int fd, u64 offset);
+u32 byte_locker(int fd, u64 offset);      // pid of another process that holds it, as its namespace has it; 0: nobody
 bool byte_is_locked(int fd, u64 offset);  // by another process; never ask for one's own. True also when
                                           // the question fails: nobody is declared dead by mistake
 
@@ -96,7 +97,7 @@ struct HiddenHolder {
   u32 pid;
   u32 uid;  // effective; ~0: cannot be told
 };
-std::vector<HiddenHolder> hidden_holders(u64 base, u64 count);
+std::vector<HiddenHolder> hidden_holders(u64 base, u64 count, const FileId* of = nullptr);  // `of`: of that file
 // Opens the holder's memfd read-write. Identity is checked through O_PATH before the real open, and `already` is asked
 // first: closing any other descriptor of the file would drop this process's record lock. Returns -1 with errno set:
 // EEXIST when `already` said yes (*id is set), ENOENT when the holder has gone or its file belongs to another user,
@@ -115,8 +116,6 @@ class FolderLock {           // flock on a file in the folder, per store name; t
  public:
   FolderLock(const std::string& store_name, Deadline deadline);
   ~FolderLock();
-  bool held() const { return fd_ >= 0; }
-  void forget();  // in a forked child: the lock is the parent's alone
   FolderLock(const FolderLock&) = delete;
   FolderLock& operator=(const FolderLock&) = delete;
 

@@ -32,7 +32,7 @@ u32 LinkedBodies::link_one(const SavedFile& file, Deadline deadline) {
   DI_FAULT("restore.link_counted");
   if (os::link_file(file.path(), folder_of(header) + "/" + segment_name(name)) == 0) return entry;
   Heap::Guard guard(heap_, deadline);
-  heap_.disk.remove_file(entry);
+  heap_.disk.seal(entry, true);
   return kNone;
 }
 

@@ -57,6 +57,7 @@ class TierFolder {
   void leave() noexcept;
   // Before the store is used: removes segments of this store that `keep` does not want, and those without a sound header,
   // which a process left that was killed while it made them.
+  void unlock() noexcept { alive_.close(); }  // a child, whose parent keeps the lock; and after leave()
   Swept sweep(const std::function<bool(const SegmentHeader&)>& keep) const;
 
  private:

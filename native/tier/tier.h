@@ -30,6 +30,7 @@ class Tier : public RoomMaker {
   ~Tier() override;
   // No other process has the store, and this one is about to leave it: nothing needs the files any more.
   void end_as_last() noexcept { folder_.leave(); }
+  void leave_folder() noexcept { folder_.unlock(); }  // to another store; this one reads and writes nothing any more
 
   static TierFolder join(const Memory& memory, Deadline deadline);
 

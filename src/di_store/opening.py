@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import secrets
-import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +16,7 @@ from di_store.base.disk import budget_of_writes, disk_folder
 from di_store.base.errors import AccessDenied, StoreError, StoreNotFound, Timeout, shown
 from di_store.base.sizes import budget_bytes, format_size, parse_size
 from di_store.runtime import waits
-from di_store.runtime.waits import Wait, check_timeout, core_seconds
+from di_store.runtime.waits import Wait, check_timeout
 from di_store.session import Session
 from di_store.snapshot import durable
 from di_store.store import Store
@@ -26,7 +25,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _MODES = {"rw": Mode.OPEN, "x": Mode.NEW, "r": Mode.ATTACH}
 _LOOK_SECONDS = 0.05
 LOCK_SECONDS = 5.0
-"""How long attaching with a timeout of 0 may still wait for the lock of the folder, which is only held briefly."""
+"""How long attaching with a timeout of 0 may still wait for the folder's lock, or a store that is being made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +79,7 @@ def open(
         StoreNotFound: mode "r", and it does not exist. AccessDenied: it may exist, held by a process that this one may
         not look into. CapacityError: the machine does not have so much memory. StoreError: mode "x", and a store of
         that name exists; or no file descriptor is left to look for it (ulimit -n). Timeout: the process that makes the
-        store is stopped.
+        store is stopped, or it is this one, and takes longer than 30 s.
     """
     return open_filled(
         durable.reopen,
@@ -129,13 +128,10 @@ def open_filled(
     own = secrets.randbits(63) if seed is None else seed
 
     def attempt(seconds: float) -> _core.Arena:
-        return _core.Arena.open(name, number, budget, own, seconds, folder, capacity, writes, True)
+        return _core.Arena.open(name, number, budget, own, seconds, folder, capacity, writes)
 
-    def session() -> Session:
-        try:
-            arena = _once_made(attempt, LOCK_SECONDS if mode == "r" else waits.CALL_SECONDS)
-        except StoreNotFound as error:
-            raise _explained(error) from None
+    arena = _once_made(attempt)
+    try:
         if folder and arena.disk != folder:
             there = f"its files in {arena.disk}" if arena.disk else "no disk tier"
             raise StoreError(
@@ -143,40 +139,33 @@ def open_filled(
                 remedy="leave disk= out to attach to it, or choose another name",
             )
         _check_staging(ahead, arena)
-        return Session(arena, seed=seed, readonly=mode == "r", staging=ahead)
+        session = Session(arena, seed=seed, readonly=mode == "r", staging=ahead)
+        if arena.hidden:
+            # mutant: a-store-is-found-before-it-is-whole
+            fill(session)
+            arena.announce()
+    except BaseException:
+        if arena.hidden:
+            arena.abandon()
+        raise
+    return Store(session)
 
-    found = session()
-    if found.arena.hidden:
-        _announce(found, fill)
-    return Store(found)
 
-
-def _once_made(attempt: Callable[[float], _core.Arena], seconds: float) -> _core.Arena:
+def _once_made(attempt: Callable[[float], _core.Arena]) -> _core.Arena:
     """The store, once the process that makes it has done so: that may take minutes.
 
     Raises:
-        Timeout: that process is stopped, this one, or not known.
+        Timeout: that process is stopped, or this one. StoreNotFound, AccessDenied: there is none.
     """
     while True:
         try:
-            return attempt(seconds)
+            return attempt(waits.LOG_SECONDS)
+        except StoreNotFound as error:
+            raise _explained(error) from None
         except Timeout as error:
-            if error.culprit in (None, f"pid {_core.proc_pid()}") or "stopped" in error.culprit:
+            if error.culprit == f"pid {_core.proc_pid()}" or "stopped" in (error.culprit or ""):
                 raise
-            waits.logger.warning("the store is not there yet: %s still makes it", error.culprit)
-
-
-def _announce(session: Session, fill: Callable[[Session], None]) -> None:
-    """Fill a new store, and let others find it."""
-    try:
-        # mutant: a-store-is-found-before-it-is-whole
-        fill(session)
-        session.arena.announce()
-    except BaseException as error:
-        session.close()
-        # mutant: what-failed-stays-with-its-error
-        traceback.clear_frames(error.__traceback__)  # else its memory and name stay as long as the error
-        raise
+            waits.logger.warning("%s", error.message)
 
 
 def attach(name: str, *, timeout: float | None = 0, staging: int | str | None = None) -> Store:
@@ -197,15 +186,20 @@ def attach(name: str, *, timeout: float | None = 0, staging: int | str | None = 
     seconds = check_timeout(timeout)
     wait = Wait(None, seconds, "attach")
     while True:
-        left = None if seconds is None else max(0.0, wait.left) or LOCK_SECONDS
         try:
-            arena = _core.Arena.open(name, Mode.ATTACH, 0, 0, core_seconds(left))
+            left = min(max(0.0, wait.left) or LOCK_SECONDS, waits.LOG_SECONDS)
+            arena = _core.Arena.open(name, Mode.ATTACH, 0, 0, left)
             _check_staging(ahead, arena)
             return Store(Session(arena, staging=ahead))
         except StoreNotFound as error:
             if wait.left <= 0:
                 raise _explained(error) from None
-        wait.sleep(_LOOK_SECONDS, f"no live process holds a store named {name!r}")
+            why = f"no live process holds a store named {name!r}"
+        except Timeout as error:
+            if wait.left <= 0:
+                raise
+            why = error.message
+        wait.sleep(_LOOK_SECONDS, why)
 
 
 def _staging_bytes(staging: Any) -> int | None:
@@ -257,6 +251,11 @@ def list_stores() -> list[StoreInfo]:
 def remove(store: Store) -> None:
     """Remove a store that other processes may still hold: their calls raise `StoreClosed`."""
     store._session.arena.remove()
+
+
+def is_made_here(store: Store) -> bool:
+    """Whether this process has made the store."""
+    return store._session.arena.created
 
 
 def check_held(store: Store) -> None:

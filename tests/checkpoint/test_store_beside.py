@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pains import until
 
 import di_store
 from checkpoint.test_store_kills import children
@@ -57,8 +56,8 @@ def test_others_wait_for_it(tmp_path: Path, disk: bool) -> None:
     def beside(done: int, of: int) -> None:
         assert not is_listed()
         if done in (1, of):
-            with pytest.raises(Timeout, match=f"pid {_core.proc_pid()} that creates, restores"):
-                di_store.attach(NAME, timeout=0.01)
+            with pytest.raises(Timeout, match=f"still being made by pid {_core.proc_pid()}"):
+                di_store.attach(NAME, timeout=1)
         if done == 1:
             for wait in (attach_whole, open_whole):
                 waits = SPAWN.Event()
@@ -114,47 +113,72 @@ def test_a_restore_is_killed(tmp_path: Path, disk: bool, fork: bool) -> None:
         assert not is_listed()
         with pytest.raises(StoreNotFound):
             di_store.attach(NAME)
+        with di_store.restore(folder, NAME, **options(tmp_path, disk)) as store:
+            assert rows_of(store) == list(range(ROWS))
     finally:
         for pid in forked:
             os.kill(pid, signal.SIGKILL)
-            until(lambda pid=pid: is_gone(pid), "its end")
-    with di_store.restore(folder, NAME, **options(tmp_path, disk)) as store:
-        assert rows_of(store) == list(range(ROWS))
-
-
-def is_gone(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
 
 
 @DISKS
 def test_a_restore_that_failed_keeps_nothing(tmp_path: Path, disk: bool) -> None:
-    """Also while its error, and so all that it used, is kept."""
+    """Also while its error, and so all that it used, is kept; and its frames keep what they had."""
     folder = saved(tmp_path, None, 1)
+    before = shared_bytes()
 
     def fail(done: int, of: int) -> None:
+        mine = "seen"
         if done == of // 2:
-            raise ValueError("no")
+            raise ValueError("no " + mine)
 
-    with pytest.raises(ValueError, match="no"):
+    with pytest.raises(ValueError, match="no seen") as kept:
         di_store.restore(folder, NAME, progress=fail, **options(tmp_path, disk))
-    assert not [link for link in _files() if NAME in link]
+    assert not is_listed()
+    assert shared_bytes() - before < 4 << 20  # headers, and what was committed ahead
     with di_store.restore(folder, NAME, **options(tmp_path, disk)) as store:
         assert rows_of(store) == list(range(ROWS))
+    del store
+    assert kept.traceback[-1].frame.f_locals["mine"] == "seen"
+    with di_store.open(NAME, **options(tmp_path, disk)) as store:
+        assert store.stats()["tables"] == {}
 
 
-def _files() -> list[str]:
-    """What the descriptors of this process are of."""
-    found = []
-    for each in os.listdir("/proc/self/fd"):
+def shared_bytes() -> int:
+    """Bytes of stores that this process keeps in memory."""
+    stores = {}
+    for each in Path("/proc/self/fd").iterdir():
         try:
-            found.append(os.readlink(f"/proc/self/fd/{each}"))
+            if "di-store:" in os.readlink(each):
+                stores[each.stat().st_ino] = each.stat().st_blocks * 512
         except FileNotFoundError:
             pass
-    return found
+    return sum(stores.values())
+
+
+def test_what_open_refuses_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="staging") as kept:
+        di_store.open(NAME, memory="64MiB", staging="1GiB")
+    with pytest.raises(StoreNotFound):
+        di_store.attach(NAME)
+    assert kept.value is not None
+
+
+def test_a_child_that_was_forked_meanwhile_opens_it(tmp_path: Path) -> None:
+    folder = saved(tmp_path, None, 1)
+    ends = []
+
+    def fork(done: int, of: int) -> None:
+        if done == of // 2:
+            child = mp.get_context("fork").Process(target=open_whole, args=(NAME, SPAWN.Event()))
+            child.start()
+            ends.append(child)
+
+    with di_store.restore(folder, NAME, progress=fork, **options(tmp_path, True)) as store:
+        ends[0].join(60)
+        assert ends[0].exitcode == 0
+        assert rows_of(store) == list(range(ROWS))
+        with di_store.open(NAME) as again:
+            assert again.name == NAME
 
 
 def use(name: str, disk: str, begins: Any) -> None:

@@ -9,7 +9,7 @@ import click
 import di_store
 from di_store.base.errors import StoreClosed
 from di_store.cli.common import Stop, json_option, print_json, usage_errors
-from di_store.opening import check_held
+from di_store.opening import check_held, is_made_here
 
 LOOK_SECONDS = 0.5
 
@@ -23,13 +23,13 @@ def hold(name: str, memory: str, as_json: bool) -> None:
 
     A store lives as long as some process holds it; this one does nothing else.
     """
+    with usage_errors():
+        store = di_store.open(name, memory=memory)
     with Stop().installed() as stop:
-        with usage_errors():
-            known = any(info.name == name for info in di_store.list_stores())
-            store = di_store.open(name, memory=memory)
-        did = "attached to" if known else "made"
+        made = is_made_here(store)
+        did = "made" if made else "attached to"
         if as_json:
-            print_json({"name": store.name, "pid": os.getpid(), "made": not known})
+            print_json({"name": store.name, "pid": os.getpid(), "made": made})
         else:
             click.echo(f"{did} store {name!r}; pid {os.getpid()} holds it until Ctrl-C or SIGTERM")
         hold_until(stop, store)

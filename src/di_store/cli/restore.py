@@ -23,9 +23,9 @@ def restore(path: str, name: str, memory: str, disk: str | None, disk_capacity: 
 
     Programs attach to it as to any other; it lives as long as some process holds it.
     """
+    with usage_errors(), progress_bar("reading", as_json) as show:
+        store = di_store.restore(path, name, memory=memory, disk=disk, disk_capacity=disk_capacity, progress=show)
     with Stop().installed() as stop:
-        with usage_errors(), progress_bar("reading", as_json) as show:
-            store = di_store.restore(path, name, memory=memory, disk=disk, disk_capacity=disk_capacity, progress=show)
         tables = store.stats()["tables"]
         if as_json:
             print_json(

@@ -83,12 +83,12 @@ def reopen(session: Session) -> None:
     arena = session.arena
     if arena.damaged_objects:
         text = f"{arena.damaged_objects} durable objects in {arena.disk!r} are damaged, and were left out"
-        warnings.warn(text, RuntimeWarning, stacklevel=6)
+        warnings.warn(text, RuntimeWarning, stacklevel=4)
     if arena.foreign_logs:
         text = (
             f"{arena.foreign_logs} files of durable objects in {arena.disk!r} are of another folder, and were left out"
         )
-        warnings.warn(text, RuntimeWarning, stacklevel=6)
+        warnings.warn(text, RuntimeWarning, stacklevel=4)
     if not arena.tiered or not os.path.exists(folder_of(arena.disk).at(MANIFEST)):
         return
     folder, manifest = read_manifest(folder_of(arena.disk).path)

@@ -185,15 +185,15 @@ def with_helpers(parts: Iterable[Part], work: Callable[[Iterator[Part]], None], 
             failed.append(error)
 
     helpers = [threading.Thread(target=guarded, daemon=True) for _ in range(threads - 1)]
-    started = []
-    for helper in helpers:
-        try:
+    try:
+        for helper in helpers:
             helper.start()
-        except RuntimeError:
-            break
-        started.append(helper)
+    except RuntimeError:
+        pass
+    except BaseException as error:  # Ctrl-C
+        failed.append(error)
     guarded()
-    for helper in started:
+    for helper in helpers:
         while helper.is_alive():
             try:
                 helper.join()
