@@ -242,6 +242,34 @@ def test_native_arrows() -> None:
     assert not unused, f"no longer needed in NATIVE_UP: {unused}"
 
 
+def test_files_include_what_they_name() -> None:
+    """Also of the headers that every build parses once and gives to all files (CMakeLists.txt)."""
+    texts = {
+        str(path.relative_to(ROOT / "native")): path.read_text() for path in _files(".h", ".cc", under=("native",))
+    }
+
+    def seen_by(name: str, passed: set[str]) -> set[str]:
+        passed.add(name)
+        found = set(re.findall(r"^#include <(\w+)>", texts[name], re.M))
+        for other in re.findall(r'^#include "([^"]+)"', texts[name], re.M):
+            found |= seen_by(other, passed) if other not in passed else set()
+        return found
+
+    names = "span function map mutex optional set string unordered_map vector"
+    of = {name: name for name in names.split()} | {
+        "function": "functional",
+        "unique_ptr": "memory",
+        "sort": "algorithm",
+    }
+    wanted = re.compile(rf"std::({'|'.join(of)})\b")
+    faults = [
+        f"{name}: {header}"
+        for name, text in texts.items()
+        for header in sorted({of[found] for found in wanted.findall(text)} - seen_by(name, set()))
+    ]
+    assert not faults, faults
+
+
 def test_no_lock_of_a_property() -> None:
     """No functools.cached_property: until Python 3.11 it holds a lock, which a forked child may inherit taken."""
     word = "cached" + "_property"

@@ -16,7 +16,6 @@ mkdir -p "$build"
     -DCMAKE_C_COMPILER="${clang/clang++/clang}" -DPython_EXECUTABLE="$bin/python" \
     -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1" -DCMAKE_C_FLAGS_RELWITHDEBINFO="-O1" \
     -DCMAKE_CXX_FLAGS="$([ "$target" = all ] && echo -Werror)" \
-    -DCMAKE_DISABLE_PRECOMPILE_HEADERS="$([ "$target" = all ] && echo ON || echo OFF)" \
     -DDI_STORE_SANITIZE="$sanitizers" \
     -DDI_STORE_PYTHON=OFF -DDI_STORE_TESTS=ON -DDI_STORE_FAULTS=ON >"$build/configure.log" ||
     { cat "$build/configure.log" >&2; exit 1; }

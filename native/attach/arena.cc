@@ -99,9 +99,10 @@ Arena::Found Arena::find(const std::string& name, Deadline deadline) {
 }
 
 void Arena::still_made(const std::string& name, u32 pid) {
-  const char state = os::look_at(pid).state;
+  const bool known = pid != os::kUnknownPid;
+  const char state = known ? os::look_at(pid).state : char{0};
   const bool stopped = state == 'T' || state == 't';
-  const std::string who = "pid " + std::to_string(pid);
+  const std::string who = known ? "pid " + std::to_string(pid) : "a process of another pid namespace";
   const std::string end = stopped ? ", which is stopped: `kill -CONT " + std::to_string(pid) + "` lets it go on"
                                   : ", from a checkpoint or what is durable in its folder";
   throw Error(Code::kTimeout, "store '" + name + "' is still being made by " + who + end,
@@ -126,6 +127,8 @@ std::shared_ptr<Arena> Arena::open(const std::string& name, Mode mode, const New
       return found.arena;
     }
     if (!found.leaving && found.maker == 0) break;
+    if (found.maker != 0 && mode == Mode::kNew)
+      throw Error(Code::kStoreError, "store '" + name + "' is being made already; choose another name").told();
     folder.reset();
     if (found.maker != 0 && deadline.over()) still_made(name, found.maker);
     const os::Blocking scope;  // the thread that drops the last handle, or makes the store, may need the GIL for it
@@ -162,7 +165,8 @@ std::shared_ptr<Arena> Arena::make_new(const std::string& name, const NewStore& 
   arena->join();
   if (folder) arena->tier_ = std::make_unique<Tier>(arena->heap(), std::move(*folder));
   arena->heap().format();
-  arena->created_ = arena->hidden_ = true;
+  arena->created_ = true;
+  arena->hidden_ = true;
   arena->header().magic.store(kBeingMade, std::memory_order_release);
   os::lock_aside(registry().mutex);
   const std::lock_guard<std::recursive_mutex> guard(registry().mutex, std::adopt_lock);

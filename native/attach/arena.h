@@ -75,7 +75,7 @@ class Arena : public std::enable_shared_from_this<Arena>, public Memory, public 
 
   std::atomic<u64> entered_tick_{0};
   bool created_ = false;
-  bool hidden_ = false, announced_ = false;
+  std::atomic<bool> hidden_{false}, announced_{false};
   std::array<u64, 2> lost_{};
   mutable std::atomic<u64> reap_tick_{0};
   std::unique_ptr<Heap> heap_;

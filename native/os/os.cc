@@ -302,7 +302,8 @@ bool byte_is_locked(int fd, u64 offset) {
 
 u32 byte_locker(int fd, u64 offset) {
   struct flock lock = one_byte(offset, F_WRLCK);
-  return fcntl(fd, F_GETLK, &lock) != 0 || lock.l_type == F_UNLCK ? 0 : static_cast<u32>(lock.l_pid);
+  if (fcntl(fd, F_GETLK, &lock) == 0 && lock.l_type == F_UNLCK) return 0;
+  return lock.l_pid > 0 ? static_cast<u32>(lock.l_pid) : kUnknownPid;
 }
 
 // --------------------------------------------------------------------------------------------------------- futex

@@ -63,7 +63,9 @@ u8* map_wiped_on_fork();  // one page that reads 0 in a forked child
 // --- record locks: one byte per client slot, dropped by the kernel at death
 bool lock_byte(int fd, u64 offset);  // false: somebody else holds it; throws kStoreError when there are no locks
 void unlock_byte(int fd, u64 offset);
-u32 byte_locker(int fd, u64 offset);      // pid of another process that holds it, as its namespace has it; 0: nobody
+constexpr u32 kUnknownPid = ~u32{0};
+// Pid of another process that holds it; kUnknownPid: of another pid namespace, or that cannot be told; 0: nobody does.
+u32 byte_locker(int fd, u64 offset);
 bool byte_is_locked(int fd, u64 offset);  // by another process; never ask for one's own. True also when
                                           // the question fails: nobody is declared dead by mistake
 

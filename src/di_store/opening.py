@@ -130,7 +130,7 @@ def open_filled(
     def attempt(seconds: float) -> _core.Arena:
         return _core.Arena.open(name, number, budget, own, seconds, folder, capacity, writes)
 
-    arena = _once_made(attempt)
+    arena = _once_made(attempt, LOCK_SECONDS if mode == "r" else waits.LOG_SECONDS)
     try:
         if folder and arena.disk != folder:
             there = f"its files in {arena.disk}" if arena.disk else "no disk tier"
@@ -151,7 +151,7 @@ def open_filled(
     return Store(session)
 
 
-def _once_made(attempt: Callable[[float], _core.Arena]) -> _core.Arena:
+def _once_made(attempt: Callable[[float], _core.Arena], seconds: float) -> _core.Arena:
     """The store, once the process that makes it has done so: that may take minutes.
 
     Raises:
@@ -159,7 +159,7 @@ def _once_made(attempt: Callable[[float], _core.Arena]) -> _core.Arena:
     """
     while True:
         try:
-            return attempt(waits.LOG_SECONDS)
+            return attempt(seconds)
         except StoreNotFound as error:
             raise _explained(error) from None
         except Timeout as error:

@@ -14,7 +14,7 @@ import pytest
 import di_store
 from checkpoint.test_store_kills import children
 from checkpoint.test_store_links import ROWS, TIER, fill, read, saved
-from di_store import StoreNotFound, Timeout, _core
+from di_store import StoreError, StoreNotFound, Timeout, _core
 from di_store.snapshot.filling import Filling
 
 SPAWN = mp.get_context("spawn")
@@ -58,6 +58,8 @@ def test_others_wait_for_it(tmp_path: Path, disk: bool) -> None:
         if done in (1, of):
             with pytest.raises(Timeout, match=f"still being made by pid {_core.proc_pid()}"):
                 di_store.attach(NAME, timeout=1)
+            with pytest.raises(StoreError, match="being made already"):
+                di_store.restore(folder, NAME, **options(tmp_path, False))
         if done == 1:
             for wait in (attach_whole, open_whole):
                 waits = SPAWN.Event()

@@ -128,7 +128,7 @@ class _Keeper:
     """Holds the store, so that it lives as long as TransferQueue does."""
 
     def __init__(self, name: str, memory: Any) -> None:
-        self._store = di_store.open(name, memory=memory)
+        self._store = di_store.open(name, memory=memory, mode="x")
 
     def ready(self) -> str:
         """The name of the store, which now exists."""
