@@ -268,3 +268,11 @@ def test_a_batch_of_no_columns_of_values(store: Any) -> None:
     table = store.create_table("values", capacity=10, view=di_store.Opaque())
     table.extend([{"a": 1}, [2]])
     assert table.peek(table.keys(), columns=()).data == table.sample(2, columns=()).data == []
+
+
+def test_more_batches_ahead_than_there_is_use_for() -> None:
+    with di_store.open(memory="16MiB") as store:
+        table = store.create_table("t", capacity=8)
+        with pytest.raises(ValueError, match="prefetch=1025 is above 1024"):
+            table.loader(2, prefetch=1025)
+        table.loader(2, prefetch=1024).close()

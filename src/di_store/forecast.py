@@ -23,6 +23,7 @@ from di_store.planning import OWN_BYTES
 from di_store.policy import compression, limiters, samplers, views
 from di_store.policy.options import NOT_GIVEN, TableOptions, check_options
 from di_store.policy.settings import Settings
+from di_store.replay.loader import MAX_PREFETCH
 
 _DAY = 86_400
 _DISK_SHARE = 0.9
@@ -165,7 +166,7 @@ def _table(name: str, given: Any) -> tuple[TableForecast, TableNeeds]:
         settings = check_options(_options(given), 0)
         inserts, samples = (config.real(each, given.get(each, 0.0)) for each in ("inserts", "samples"))
         batch = config.count("batch", given.get("batch", _BATCH), minimum=1)
-        prefetch = config.count("prefetch", given.get("prefetch", _PREFETCH), minimum=0)
+        prefetch = config.count("prefetch", given.get("prefetch", _PREFETCH), minimum=0, maximum=MAX_PREFETCH)
     except (ValueError, TypeError) as error:
         raise type(error)(f"{where}: {error}") from None
     if settings.schema is None:

@@ -24,6 +24,8 @@ from di_store.session import Session
 LEARNER_ROLE = 2
 CLOSE_SECONDS = 60.0
 """How long `close` waits for the thread. Only code of the user (`beta=`) can delay the thread by more than 0.1 s."""
+MAX_PREFETCH = 1024
+"""Batches drawn ahead at most: each is older by as many steps when it is used, and all are held for it."""
 END_SECONDS = 5.0
 """How long the end of the interpreter waits for the threads of all loaders together."""
 
@@ -64,7 +66,7 @@ class Loader:
         terms = Terms(check_n(batch_size, "batch_size"), timeout, replace=replace)
         source.check_replace(terms.n, replace)
         check_fits(source.arena, terms.n)
-        prefetch = config.count("prefetch", prefetch, minimum=0)
+        prefetch = config.count("prefetch", prefetch, minimum=0, maximum=MAX_PREFETCH)
         if not callable(beta) and beta is not None:
             beta = config.real("beta", beta, why="it is the exponent of the importance weights")
         drop_last = config.flag("drop_last", drop_last)

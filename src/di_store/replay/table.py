@@ -423,7 +423,7 @@ class Table:
 
         Args:
             batch_size: examples per batch.
-            prefetch: batches drawn ahead, as far as the table gives them without waiting; 0: no thread, no batch ahead.
+            prefetch: batches drawn ahead, at most 1,024, as far as the table gives them without waiting; 0: no thread.
             device: torch device for `data` and `weights`, which are ready on the current stream; None: numpy arrays.
             pin_memory: put the buffers in page-locked memory.
             beta: a number, or a function that returns it for the batch's number (from 0); None: the sampler's.
