@@ -48,9 +48,9 @@ void forked_in_parent() {
 void forked_in_child() {
   // A recursive mutex knows its owner's thread id, which the child has not: it cannot be unlocked here.
   new (&registry().mutex) std::recursive_mutex;
+  for (Arena* arena : registry().arenas) arena->renew_mutexes();
   // mutant: a-forked-child-keeps-the-folder
   std::erase_if(registry().arenas, [](Arena* arena) { return arena->disown(); });
-  for (Arena* arena : registry().arenas) arena->renew_mutexes();
   // An arena that another thread of the parent was closing has no handle in the child.
   std::erase_if(registry().arenas, [](Arena* arena) { return arena->weak_from_this().expired(); });
   Ledger::forget_freezes();

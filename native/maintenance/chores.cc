@@ -9,7 +9,7 @@
 namespace di {
 namespace {
 
-constexpr u64 kAheadMost = 32u << 20;  // the most bytes of free memory kept committed
+constexpr u64 kAheadMost = 24u << 20;  // the most bytes of free memory kept committed
 constexpr u64 kReapEveryNs = 500'000'000;
 constexpr double kPatienceSeconds = 1;  // how long to wait for a lock; then the chore is left for the next call
 
@@ -38,7 +38,7 @@ u64 ahead_bytes(const HeapHeader& heap) {
   return std::min({kAheadMost, heap.budget.load() / 16, heap.object_bytes + heap.chunk_bytes});
 }
 
-// Keeps as much memory committed ahead as the store uses, at most 32 MiB and a sixteenth of the budget.
+// Keeps as much memory committed ahead as the store uses, at most 24 MiB and a sixteenth of the budget.
 bool commit_ahead(Arena& arena) {
   const HeapHeader& heap = arena.heap_header();
   const u64 target = ahead_bytes(heap);

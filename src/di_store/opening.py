@@ -79,7 +79,7 @@ def open(
         StoreNotFound: mode "r", and it does not exist. AccessDenied: it may exist, held by a process that this one may
         not look into. CapacityError: the machine does not have so much memory. StoreError: mode "x", and a store of
         that name exists; or no file descriptor is left to look for it (ulimit -n). Timeout: the process that makes the
-        store is stopped, or it is this one, and takes longer than 30 s.
+        store is stopped, or it is this one, and takes longer than 60 s.
     """
     return open_filled(
         durable.reopen,
@@ -130,7 +130,7 @@ def open_filled(
     def attempt(seconds: float) -> _core.Arena:
         return _core.Arena.open(name, number, budget, own, seconds, folder, capacity, writes)
 
-    arena = _once_made(attempt, LOCK_SECONDS if mode == "r" else waits.LOG_SECONDS)
+    arena = _once_made(attempt, LOCK_SECONDS if mode == "r" else waits.CALL_SECONDS)
     try:
         if folder and arena.disk != folder:
             there = f"its files in {arena.disk}" if arena.disk else "no disk tier"
@@ -163,7 +163,8 @@ def _once_made(attempt: Callable[[float], _core.Arena], seconds: float) -> _core
         except StoreNotFound as error:
             raise _explained(error) from None
         except Timeout as error:
-            if error.culprit == f"pid {_core.proc_pid()}" or "stopped" in (error.culprit or ""):
+            mine = error.culprit == f"pid {_core.proc_pid()}"
+            if mine or "is still being made by" not in error.message or "stopped" in (error.culprit or ""):
                 raise
             waits.logger.warning("%s", error.message)
 

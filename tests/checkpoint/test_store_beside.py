@@ -183,6 +183,31 @@ def test_a_child_that_was_forked_meanwhile_opens_it(tmp_path: Path) -> None:
             assert again.name == NAME
 
 
+def fork_and_go_on(folder: str, options: dict[str, Any]) -> None:
+    children = []
+
+    def fork(*_: int) -> None:
+        if not children and threading.current_thread() is threading.main_thread():
+            children.append(os.fork())
+
+    try:
+        di_store.restore(folder, NAME, progress=fork, **options).close()
+    except StoreError:
+        os._exit(7)
+    assert children[0] != 0
+    _, status = os.waitpid(children[0], 0)
+    assert os.waitstatus_to_exitcode(status) == 7
+
+
+@DISKS
+def test_a_child_that_goes_on_with_it_gets_an_error(tmp_path: Path, disk: bool) -> None:
+    """It finds no lock taken by threads that it has not."""
+    child = SPAWN.Process(target=fork_and_go_on, args=(str(saved(tmp_path, None, 1)), options(tmp_path, disk)))
+    child.start()
+    child.join(60)
+    assert child.exitcode == 0
+
+
 def use(name: str, disk: str, begins: Any) -> None:
     """What every process of a job does."""
     begins.set()
