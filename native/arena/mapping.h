@@ -45,8 +45,8 @@ class Mapping {
   // In a forked child. Arrays that it inherited keep the old read-only mapping, which is never unmapped; without one yet,
   // the child maps another. False: there is no address space for it.
   void leave_readonly() { readonly_ = nullptr; }
-  void leave_descriptor();  // the store's file is no longer this process's
   bool renew_readonly();
+  void leave_descriptor();  // the store's file is no longer this process's
 
   [[noreturn]] void no_addresses() const;  // throws kCapacity: mapping failed
 

@@ -3,13 +3,10 @@
 #pragma once
 
 #include <array>
-#include <functional>
 
 #include "arena/mapping.h"
 
 namespace di {
-
-class Arena;
 
 struct NewStore {  // what only the one who makes a store decides
   NewStore(u64 budget, u64 random_seed) : budget_bytes(budget), seed(random_seed) {}

@@ -55,8 +55,7 @@ struct Arena::Found {
   bool leaving = false;          // another thread drops its last handle
 };
 
-// Whether this process has that store open. One that is not announced is being made by this process, or by the one that forked
-// it.
+// Whether this process has that store open. One that is neither announced nor hidden was given up (abandon()).
 bool Arena::in_registry(os::FileId file, Found* found) {
   for (Arena* arena : registry().arenas) {
     if (arena->id() != file) continue;
