@@ -184,12 +184,23 @@ def test_a_child_that_was_forked_meanwhile_opens_it(tmp_path: Path) -> None:
 
 
 def fork_and_go_on(folder: str, options: dict[str, Any]) -> None:
-    children = []
+    children: list[int] = []
+    forked = threading.Event()
+    add_chunk = Filling._chunk
 
     def fork(*_: int) -> None:
         if not children and threading.current_thread() is threading.main_thread():
             children.append(os.fork())
+            if children[0] != 0:
+                forked.set()
 
+    def once_forked(*args: Any) -> int:
+        """Leaves the main thread something to do: the others could be done before it begins."""
+        if threading.current_thread() is not threading.main_thread():
+            assert forked.wait(60)
+        return add_chunk(*args)
+
+    Filling._chunk = once_forked  # type: ignore[method-assign]
     try:
         di_store.restore(folder, NAME, progress=fork, **options).close()
     except StoreError:
