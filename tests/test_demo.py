@@ -284,10 +284,18 @@ class Running:
         self.lines.put(None)
 
 
+OFTEN = """import sys
+from di_store.cli import main
+from di_store.demo import screen
+screen.LINE_SECONDS = 1.0
+sys.exit(main())"""
+"""A demo that reports five times as often: its processes take all of the machine meanwhile."""
+
+
 @contextmanager
-def running(*options: str) -> Iterator[Running]:
+def running(*options: str, often: bool = False) -> Iterator[Running]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "di_store", "demo", *options],
+        [sys.executable, *(("-c", OFTEN) if often else ("-m", "di_store")), "demo", *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -343,7 +351,7 @@ def test_run_until_ctrl_c(tmp_path: Path, env: str, autoreset: str) -> None:
     """A run trains; Ctrl-C, which reaches the whole terminal group, ends it with summary, chart and no process left."""
     out = tmp_path / "charts" / "demo.png"
     options = ["--env", env, "--autoreset", autoreset, "--seconds", "600", "--envs-per-actor", "4", "--out", str(out)]
-    with running(*options, "--json") as demo:
+    with running(*options, "--json", often=True) as demo:
         demo.until(r"samples [1-9].* loss \d")
         os.killpg(demo.process.pid, signal.SIGINT)
         assert demo.end() == 0, demo.text
@@ -392,7 +400,7 @@ def test_ctrl_c_while_importing(tmp_path: Path) -> None:
 
 
 def test_killed_actor_is_named_and_the_rest_go_on(tmp_path: Path) -> None:
-    with running(*cartpole(tmp_path / "demo.png", "600")) as demo:
+    with running(*cartpole(tmp_path / "demo.png", "600"), often=True) as demo:
         first, _ = demo.pids()
         demo.until(r"samples [1-9]")
         assert first in group_pids(demo.process.pid), demo.text
@@ -406,7 +414,7 @@ def test_killed_actor_is_named_and_the_rest_go_on(tmp_path: Path) -> None:
 
 
 def test_run_ends_when_no_actor_is_left(tmp_path: Path) -> None:
-    with running(*cartpole(tmp_path / "demo.png", "600")) as demo:
+    with running(*cartpole(tmp_path / "demo.png", "600"), often=True) as demo:
         pids = demo.pids()
         demo.until(r"samples [1-9]")
         for pid in pids:
@@ -418,7 +426,7 @@ def test_run_ends_when_no_actor_is_left(tmp_path: Path) -> None:
 
 def test_actors_end_with_the_learner(tmp_path: Path) -> None:
     """SIGKILL of the main process, which can tell nobody."""
-    with running(*cartpole(tmp_path / "demo.png", "600")) as demo:
+    with running(*cartpole(tmp_path / "demo.png", "600"), often=True) as demo:
         demo.until(r"samples [1-9]")
         demo.process.kill()
         wait_gone(demo.process.pid)

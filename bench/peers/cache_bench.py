@@ -1,8 +1,7 @@
 """P16: gets under skewed popularity from memory over a drive, and sets on a miss: ours and others, one a process.
 
 Environment: bench/peers/tier.txt, for ours that of the package. Prints one JSON line. Values are lognormal (median 400
-B, at most 512 KB), keys follow Zipf's law with exponent 0.9, two threads get. Our objects stay in memory, so what is
-measured is a table of rows of any length: `insert` gives a key, `peek` reads by key.
+B, at most 512 KB), keys follow Zipf's law with exponent 0.9, two threads get.
 """
 
 from __future__ import annotations
@@ -10,9 +9,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,8 @@ import numpy as np
 MEDIAN, SIGMA, MOST, ZIPF, THREADS = 400, 2.0, 512 << 10, 0.9, 2
 MEAN = 2_900
 """Bytes of a value."""
-SPARE, MORE = 192 << 20, 200
-"""Bytes beyond the cap for the process; for each key of ours, as its items are in memory whatever lies on disk."""
+SPARE, MORE = 192 << 20, 100
+"""Bytes beyond the cap for the process; for each key of ours, as what it is found by stays in memory."""
 Get = Callable[[int], Any]
 Set = Callable[[int, Any], Any]
 
@@ -30,24 +29,17 @@ Set = Callable[[int, Any], Any]
 def ours(folder: Path, keys: int, cap: int) -> tuple[Get, Set]:
     import di_store
 
-    slots = MORE * keys + SPARE // 6
-    store = di_store.open(memory=cap + slots, disk=str(folder / "store"), disk_capacity=keys * MEAN * 2, seed=1)
-    schema = {"v": di_store.Spec((None,), "u1")}
-    table = store.create_table("cache", capacity=keys, schema=schema, lanes=1, max_bytes=keys * MEAN * 3 // 2)
-    names = np.zeros(keys, np.uint64)
-    there = np.zeros(keys, bool)
+    store = di_store.open(
+        memory=cap + SPARE // 4 + MORE * keys, disk=str(folder / "store"), disk_capacity=keys * MEAN * 2
+    )
 
     def get(key: int) -> Any:
-        if not there[key]:
+        try:
+            return store.get(f"{key:040x}")
+        except di_store.ObjectNotFound:
             return None
-        batch = table.peek(names[key : key + 1])
-        return batch.data["v"].values if batch.live[0] else None
 
-    def put(key: int, value: Any) -> None:
-        names[key] = table.insert({"v": value})[0]
-        there[key] = True
-
-    return get, put
+    return get, lambda key, value: store.put(value, id=f"{key:040x}")
 
 
 def rocksdict(folder: Path, keys: int, cap: int) -> tuple[Get, Set]:
@@ -107,11 +99,9 @@ def run(get: Get, put: Set, drawn: Any, sizes: Any, random: Any) -> tuple[float,
             else:
                 hits[thread] += 1
 
-    threads, begin = [threading.Thread(target=work, args=(thread,)) for thread in range(THREADS)], time.perf_counter()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    begin = time.perf_counter()
+    with ThreadPoolExecutor(THREADS) as pool:
+        list(pool.map(work, range(THREADS)))
     count = sum(map(len, drawn))
     return (
         count / (time.perf_counter() - begin),
@@ -142,7 +132,7 @@ def main() -> None:
     if args.group:
         from bench.tier.disk import Cap
 
-        Cap(args.group).limit(args.cap + SPARE + (MORE * args.keys + SPARE if args.system == "di-store" else 0))
+        Cap(args.group).limit(args.cap + SPARE + (MORE * args.keys if args.system == "di-store" else 0))
     for key in range(args.keys):
         put(key, random[: sizes[key]])
     run(get, put, first, sizes, random)

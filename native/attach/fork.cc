@@ -119,6 +119,7 @@ void keep_inherited(Arena& arena) noexcept {
       if (i > 0 && pin.what == left[i - 1].what) continue;  // one more array over the same object
       try {
         const Descriptor& object = arena.heap().descriptor(ledger_descriptor(pin.what));
+        if (is_away(object)) continue;  // it was not pinned for its bytes: there is no array
         const u64 first = object.offset / kPageBytes * kPageBytes;
         const u64 bytes = align_up(object.offset + object.bytes, kPageBytes) - first;
         work(pin, object, const_cast<u8*>(arena.readonly_at(first, bytes)), bytes);

@@ -30,7 +30,7 @@ struct Offset {
 
 constexpr u64 kMagic = 0x45524f5453494401;      // "\1DISTORE"
 constexpr u64 kBeingMade = 0x45524f5453494400;  // in its place until all is in the store
-constexpr u32 kLayoutVersion = 20;
+constexpr u32 kLayoutVersion = 21;
 constexpr u64 kPageBytes = 4096;
 constexpr u64 kSliceBytes = 2u << 20;
 constexpr u64 kPagesPerSlice = kSliceBytes / kPageBytes;
@@ -196,22 +196,24 @@ struct NameLink {
 
 struct Descriptor {  // truth unless said otherwise [heap]
   Shared<u64> word;  // pins 32 | generation 16 | kind 8 | state 8 (pins derived: pin entries of all ledgers)
-  u64 offset;
+  u64 offset;        // 0: an object that is in its log alone
   u64 bytes;
   union {
     NameLink name;
     ChunkSummary summary;  // of a chunk
   };
-  u32 owner;       // creating: client slot; meta: table index, or one of kOwner…; durable: where its record lies
-  u32 flags;       // kFlag…; durable: the entry of its log from bit kLogShift on
+  u32 owner;       // creating: client slot; meta: table index, or one of kOwner…; logged: where its record lies
+  u32 flags;       // kFlag…; logged: the entry of its log from bit kLogShift on
   u64 expires_ns;  // 0 = never (CLOCK_BOOTTIME)
 };
 static_assert(sizeof(Descriptor) == 64);
 constexpr u32 kFlagHasId = 1;
 constexpr u32 kFlagWeights = 2;  // a version of published weights: not listed by keys()
 // Its record lies in an object log (docs/object_log.md): in that of SegmentEntry `flags >> kLogShift`, `owner` units from the
-// start of the file.
-constexpr u32 kFlagDurable = 4;
+// start of the file. kFlagDurable: also for the next store that has the folder.
+constexpr u32 kFlagLogged = 4;
+constexpr u32 kFlagDurable = 8;
+constexpr u32 kFlagRead = 16;  // lately (tier/object_drops.h); a hint
 constexpr u32 kLogShift = 16;
 constexpr u64 kLogUnit = 64;
 
@@ -399,8 +401,9 @@ static_assert(sizeof(TableHeader) <= kTableHeaderBytes);
 
 // ------------------------------------------------------------------------------------------------------- disk tier
 // A segment is a file that one process fills with records and then seals (docs/segment_format.md). kEmpty: its file is there,
-// and nobody needs what is in it. kLog, kSealedLog: its file is an object log (docs/object_log.md).
-enum class SegmentUse : u32 { kAbsent = 0, kOpen = 1, kSealed = 2, kEmpty = 3, kLog = 4, kSealedLog = 5 };
+// and nobody needs what is in it. The others: its file is an object log (docs/object_log.md); a passing one is of objects that
+// left memory, and ends with the store.
+enum class SegmentUse : u32 { kAbsent, kOpen, kSealed, kEmpty, kLog, kSealedLog, kPassingLog, kSealedPassingLog };
 
 struct SegmentEntry {
   Shared<u32> use;    // [heap] SegmentUse; truth. kOpen of a process that is gone counts as kSealed
@@ -453,6 +456,13 @@ struct TierHeader {
   u64 made_ns;                 // [once] when the store was, by the clock of os::now_ns()
   Shared<u64> damaged_chunks;  // whose bodies could not be read
   Shared<u64> damaged_items;   // that were removed for that
+  u32 object_hand;             // [heap] as drop_hand, of objects
+  Shared<u32> ended;           // [any] 1: the last process leaves, and removes the files: nobody makes new ones
+  Shared<u32> idle_logs;       // [any] 1: a log was found that nobody needs; a hint
+  u32 pad1;
+  Shared<u64> away_objects;    // [heap] derived: objects that are not in memory
+  Shared<u64> away_bytes;      // [heap] derived: of those
+  Shared<u64> loaded_objects;  // that came back, ever
   SegmentEntry segment[kMaxSegments];
 };
 inline std::string folder_of(const TierHeader& tier) {  // also a damaged one

@@ -112,6 +112,9 @@ nb::object disk_stats(const Arena& arena) {
   all["stalled_seconds"] = static_cast<double>(tier.stalled_ns.load()) / 1e9;
   all["damaged_chunks"] = tier.damaged_chunks.load();
   all["damaged_items"] = tier.damaged_items.load();
+  all["objects"] = tier.away_objects.load();
+  all["object_bytes"] = tier.away_bytes.load();
+  all["loaded_objects"] = tier.loaded_objects.load();
   return all;
 }
 

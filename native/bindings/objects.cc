@@ -4,10 +4,12 @@
 
 #include "bindings/bindings.h"
 #include "objects/durable.h"
+#include "objects/durable_logs.h"
 #include "objects/forms.h"
 #include "objects/ids.h"
 #include "objects/pin.h"
 #include "objects/weights.h"
+#include "rows/buffers.h"
 
 namespace di::py {
 namespace {
@@ -54,12 +56,16 @@ nb::object hold(const ArenaPointer& arena, u32 entry) {
   });
 }
 
-// As Draft::make_block(), but reaps and tries again if the id is taken: its writer may have died before it sealed it.
+// As Draft::make_block(), but tries again once there is reason to: if the id is taken its writer may have died before it
+// sealed it, and if there is no room, files that nobody needs may take the disk's.
 u8* make_block(const ArenaPointer& arena, const DraftRequest& request, Deadline deadline, Draft* draft) {
   try {
     return draft->make_block(request, deadline);
   } catch (const Error& error) {
-    if (error.code() != Code::kObjectExists || reap_soon(arena) == 0) throw;
+    const bool full = error.code() == Code::kStoreFull && arena->tier() != nullptr;
+    if (full ? !remove_unneeded_logs(*arena, Deadline::slice())
+             : error.code() != Code::kObjectExists || reap_soon(arena) == 0)
+      throw;
   }
   return draft->make_block(request, Deadline::slice());
 }
@@ -134,18 +140,45 @@ nb::object read_array(const u8* block, u64 bytes, const nb::object& pin, bool co
   return checked(in_python([&] { return PyArray_NewCopy(array, NPY_CORDER); }));
 }
 
-nb::object read_value(const ArenaPointer& arena, const Pin& pinned, nb::handle copy) {
-  const nb::object pin = hold(arena, pinned.entry);
-  const Descriptor& found = arena->heap().descriptor(pinned.descriptor);
-  const u64 bytes = found.bytes;
-  // mutant: views-over-writable-pages
-  const u8* block = arena->readonly_at(found.offset, bytes);
+nb::object read_bytes(const u8* block, u64 bytes, const nb::object& pin, nb::handle copy) {
   if (holds_array(block, bytes)) return read_array(block, bytes, pin, copy.ptr() == Py_True);
   const PackedValue value = read_packed(block, bytes);
   npy_intp size = static_cast<npy_intp>(value.payload.size());
   const nb::object payload = wrap_array(NPY_UINT8, 1, &size, value.payload.data(), pin, false);
   const nb::bytes header(value.header.data(), value.header.size());
   return decode(header, payload, copy);
+}
+
+// Memory of this process for objects that shared memory has no room for.
+struct AsideBuffer {
+  BufferPool::Buffer* buffer = nullptr;
+  AsideBuffer() = default;
+  ~AsideBuffer() {
+    if (buffer != nullptr) BufferPool::give(buffer);
+  }
+  AsideBuffer(const AsideBuffer&) = delete;
+  AsideBuffer& operator=(const AsideBuffer&) = delete;
+
+  u8* take(u64 bytes) {
+    static const auto* const pool = new std::shared_ptr<BufferPool>(std::make_shared<BufferPool>());  // for good
+    if (buffer != nullptr) BufferPool::give(std::exchange(buffer, nullptr));
+    buffer = (*pool)->take(bytes);
+    return buffer->data;
+  }
+  nb::object owner() {
+    return nb::capsule(std::exchange(buffer, nullptr),
+                       [](void* at) noexcept { BufferPool::give(static_cast<BufferPool::Buffer*>(at)); });
+  }
+};
+
+nb::object read_object(const ArenaPointer& arena, const Id& id, nb::handle copy) {
+  AsideBuffer aside;
+  const Pin pinned = pin_object(*arena, id, [&](u64 bytes) { return aside.take(bytes); }, Deadline::slice());
+  if (!pinned.aside.empty()) return read_bytes(pinned.aside.data(), pinned.aside.size(), aside.owner(), copy);
+  const nb::object pin = hold(arena, pinned.entry);
+  const Descriptor& found = arena->heap().descriptor(pinned.descriptor);
+  // mutant: views-over-writable-pages
+  return read_bytes(arena->readonly_at(found.offset, found.bytes), found.bytes, pin, copy);
 }
 
 // -------------------------------------------------------------------------------------------------------------- calls
@@ -257,10 +290,12 @@ nb::bytes put_with(const ArenaPointer& arena, nb::handle value, nb::handle id, d
 }
 
 nb::bytes put(const ArenaPointer& arena, nb::handle value, nb::handle id, double ttl) {
-  return put_with(arena, value, id, ttl, [](Draft* draft, const Id&) {
+  const nb::bytes made = put_with(arena, value, id, ttl, [](Draft* draft, const Id&) {
     DI_FAULT("put.before_seal");
     draft->seal();
   });
+  tidy_if_rolled(*arena);
+  return made;
 }
 
 // Runs `keep`, which waits for the drive, without the GIL. If it throws, the draft is given up.
@@ -311,7 +346,7 @@ u64 remove_objects(const ArenaPointer& arena, const nb::list& ids, Deadline dead
 
 nb::object get(const ArenaPointer& arena, const nb::bytes& id, nb::handle copy) {
   arena->enter();
-  return read_value(arena, pin_object(*arena, id_of(id), Deadline::slice()), copy);
+  return read_object(arena, id_of(id), copy);
 }
 
 i64 publish(const ArenaPointer& arena, const std::string& name, nb::handle value, u64 keep) {
@@ -331,7 +366,7 @@ nb::object latest(const ArenaPointer& arena, const std::string& name, i64 versio
   if (index == kNone) throw Error(Code::kObjectNotFound, "no weights named '" + name + "' were published");
   Id id;
   Weights::version_id(*arena, index, version, id);
-  return read_value(arena, pin_object(*arena, id, Deadline::slice()), copy);
+  return read_object(arena, id, copy);
 }
 
 i64 newest(const ArenaPointer& arena, const std::string& name) {

@@ -10,6 +10,12 @@ namespace {
 
 bool is(const SegmentEntry& entry, SegmentUse use) { return entry.use.load() == static_cast<u32>(use); }
 void become(SegmentEntry& entry, SegmentUse use) { entry.use.store(static_cast<u32>(use)); }
+bool is_passing(const SegmentEntry& at) {
+  return is(at, SegmentUse::kPassingLog) || is(at, SegmentUse::kSealedPassingLog);
+}
+bool is_sealed_log(const SegmentEntry& at) {
+  return is(at, SegmentUse::kSealedLog) || is(at, SegmentUse::kSealedPassingLog);
+}
 
 // There is none, or it goes; nothing lies in it, and it does not count as empty.
 void lose_file(TierHeader& tier, SegmentEntry& at) {
@@ -32,6 +38,7 @@ bool DiskSpace::is_filled(const SegmentEntry& of) const {
 }
 
 void DiskSpace::settle(SegmentEntry& of) {
+  if (is_sealed_log(of) && of.live.load() == 0) memory_.tier_header().idle_logs.store(1);
   if (of.live.load() != 0 || !is_filled(of)) return;
   become(of, of.bytes.load() == 0 ? SegmentUse::kAbsent : SegmentUse::kEmpty);
   add_bytes(memory_.tier_header().empty_bytes, of.bytes.load());
@@ -164,7 +171,7 @@ bool DiskSpace::take_spare(u32* file, u32 keep) {
   return false;
 }
 
-bool DiskSpace::take_log(u64 bytes, Taken* taken, std::string* why) {
+bool DiskSpace::take_log(u64 bytes, bool passing, Taken* taken, std::string* why) {
   TierHeader& tier = memory_.tier_header();
   u32 unused = high();
   for (u32 number = high(); number-- > 0;)
@@ -176,7 +183,7 @@ bool DiskSpace::take_log(u64 bytes, Taken* taken, std::string* why) {
     return false;
   }
   add_file(unused, ++tier.next_file, bytes);
-  const SegmentEntry& at = begin(unused, SegmentUse::kLog, 0);
+  const SegmentEntry& at = begin(unused, passing ? SegmentUse::kPassingLog : SegmentUse::kLog, 0);
   *taken = {unused, at.file, at.incarnation, false};
   return true;
 }
@@ -197,12 +204,13 @@ void DiskSpace::seal_log(u32 number, u64 bytes) {
   subtract_bytes(tier.file_bytes, at.bytes.load());
   at.bytes.store(bytes);
   add_bytes(tier.file_bytes, bytes);
-  become(at, SegmentUse::kSealedLog);
+  become(at, is_passing(at) ? SegmentUse::kSealedPassingLog : SegmentUse::kSealedLog);
+  settle(at);
 }
 
 bool DiskSpace::forget_log(u32 number, u32 file) {
   SegmentEntry& at = entry(number);
-  if (!is(at, SegmentUse::kSealedLog) || at.file != file || at.live.load() != 0) return false;
+  if (!is_sealed_log(at) || at.file != file || at.live.load() != 0) return false;
   lose_file(memory_.tier_header(), at);
   return true;
 }
@@ -211,16 +219,16 @@ std::vector<DiskSpace::Log> DiskSpace::logs() const {
   std::vector<Log> found;
   for (u32 number = 0; number < high(); ++number) {
     const SegmentEntry& at = memory_.tier_header().segment[number];
-    const bool sealed = is(at, SegmentUse::kSealedLog);
-    if (!sealed && !is(at, SegmentUse::kLog)) continue;
+    const bool sealed = is_sealed_log(at), passing = is_passing(at);
+    if (!sealed && !passing && !is(at, SegmentUse::kLog)) continue;
     const bool left = !sealed && owner_gone(client_, at.owner.load());
-    found.push_back({number, at.file, at.bytes.load(), at.live.load(), sealed, left});
+    found.push_back({number, at.file, at.bytes.load(), at.live.load(), sealed, passing, left});
   }
   return found;
 }
 
 DurablePlace DiskSpace::place_of(const Descriptor& object) const {
-  if (!is_durable(object)) return {};
+  if (!is_logged(object)) return {};
   const u32 number = object.flags >> kLogShift;
   return {number, entry(number).file, u64{object.owner} * kLogUnit};
 }

@@ -12,18 +12,20 @@
 
 namespace di {
 
-// Where the record of a durable object lies.
+// Where the record of an object lies.
 struct DurablePlace {
   u32 segment = kNone;  // number of the log's entry; kNone: nowhere
   u32 file = 0;         // number of the log's file
   u64 offset = 0;       // of the record in it, a multiple of kLogUnit
   bool operator==(const DurablePlace&) const = default;
 };
-// What a durable object counts in its log.
-inline u64 durable_bytes(const Descriptor& object) {
+// What an object counts in its log.
+inline u64 logged_bytes(const Descriptor& object) {
   return (kLogUnit + object.bytes + kLogUnit - 1) / kLogUnit * kLogUnit;
 }
+inline bool is_logged(const Descriptor& object) { return (object.flags & kFlagLogged) != 0; }
 inline bool is_durable(const Descriptor& object) { return (object.flags & kFlagDurable) != 0; }
+inline bool is_away(const Descriptor& object) { return object.offset == 0; }  // its bytes are not in memory
 
 class DiskSpace {
  public:
@@ -64,20 +66,21 @@ class DiskSpace {
   };
   std::vector<Sparse> sparse(double share) const;
   bool is_same(u32 number, u64 incarnation) const;  // whether the segment still is what it was then
-  // Files of durable objects (object_log.h). Each is filled by one process, never used again, and removed when no object needs
+  // Files of objects (object_log.h). Each is filled by one process, never used again, and removed when no object needs
   // it. They count as segments do.
   struct Log {
     u32 number = 0, file = 0;
     u64 bytes = 0, live = 0;
     bool sealed = false;
-    bool left = false;  // its owner is gone, and did not seal it
+    bool passing = false;  // it ends with the store
+    bool left = false;     // its owner is gone, and did not seal it
   };
-  bool take_log(u64 bytes, Taken* taken, std::string* why);  // as take(), always a new file
+  bool take_log(u64 bytes, bool passing, Taken* taken, std::string* why);  // as take(), always a new file
   u32 adopt_log(u32 file, u64 bytes);     // one of an earlier store, sealed; kNone: there are too many
   void seal_log(u32 number, u64 bytes);   // it has so many
   bool forget_log(u32 number, u32 file);  // sealed, and nobody needs it: its file may go; false: it stays
   std::vector<Log> logs() const;
-  DurablePlace place_of(const Descriptor& object) const;  // of one that is not durable: nowhere
+  DurablePlace place_of(const Descriptor& object) const;  // of one that has no record: nowhere
   void begin_recount();
   void end_recount();
 

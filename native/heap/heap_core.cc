@@ -159,14 +159,43 @@ void HeapCore::forget_copy(u32 chunk) {
   disk.remove(place_segment(tier->place.load()), bytes, tier->body_bytes);
 }
 
-// The flag comes last: until then the object counts as not durable, or with a log that has its record too.
-void HeapCore::note_durable(u32 number, const DurablePlace& place) {
+// The flags come last: until then the object counts as one without a record, or with a log that has its record too.
+void HeapCore::note_record(u32 number, const DurablePlace& place, bool durable) {
   Descriptor& entry = descriptor(number);
-  const u64 bytes = durable_bytes(entry);
-  if (is_durable(entry)) disk.remove(entry.flags >> kLogShift, bytes, bytes);
-  entry.owner = static_cast<u32>(place.offset / kLogUnit);
-  entry.flags = (entry.flags & ((1u << kLogShift) - 1)) | kFlagDurable | place.segment << kLogShift;
+  const u64 bytes = logged_bytes(entry);
+  if (is_logged(entry)) disk.remove(entry.flags >> kLogShift, bytes, bytes);
+  __atomic_store_n(&entry.owner, static_cast<u32>(place.offset / kLogUnit), __ATOMIC_RELEASE);
+  const u32 kept = entry.flags & ((1u << kLogShift) - 1);
+  entry.flags = kept | kFlagLogged | (durable ? kFlagDurable : 0) | place.segment << kLogShift;
   disk.add(place.segment, bytes, bytes);
+}
+
+// The store to `offset` is what counts: killed after it, the block belongs to nobody, and the rebuild finds it free.
+void HeapCore::drop_bytes(u32 number) {
+  Descriptor& entry = descriptor(number);
+  const u64 at = entry.offset, bytes = Blocks::block_bytes(entry.bytes);
+  __atomic_store_n(&entry.offset, 0, __ATOMIC_RELEASE);
+  DI_FAULT("heap.bytes_dropped");
+  subtract_bytes(memory.heap_header().live_bytes, bytes);
+  add_bytes(memory.tier_header().away_objects, 1);
+  add_bytes(memory.tier_header().away_bytes, entry.bytes);
+  blocks.release(at, entry.bytes);
+}
+
+// Never two that name one block: killed in between, it belongs to nobody.
+void HeapCore::give_block(u32 from, u32 to) {
+  Descriptor& giver = descriptor(from);
+  Descriptor& taker = descriptor(to);
+  const u64 at = giver.offset;
+  __atomic_store_n(&giver.offset, 0, __ATOMIC_RELEASE);
+  DI_FAULT("heap.block_given");
+  __atomic_store_n(&taker.offset, at, __ATOMIC_RELEASE);
+  DI_FAULT("heap.block_taken");
+  TierHeader& tier = memory.tier_header();
+  subtract_bytes(tier.away_objects, 1);
+  subtract_bytes(tier.away_bytes, taker.bytes);
+  // Its live bytes are those of `to` now.
+  free_descriptor(from, false);
 }
 
 void HeapCore::free_descriptor(u32 number, bool punch) {
@@ -178,8 +207,9 @@ void HeapCore::free_descriptor(u32 number, bool punch) {
     free_body(number);
     forget_copy(number);
   }
-  if (kind == ObjectKind::kData && is_durable(entry))
-    disk.remove(entry.flags >> kLogShift, durable_bytes(entry), durable_bytes(entry));
+  if (kind == ObjectKind::kData && is_logged(entry))
+    disk.remove(entry.flags >> kLogShift, logged_bytes(entry), logged_bytes(entry));
+  const bool away = is_away(entry);
   if ((entry.flags & kFlagHasId) && word_state(word) != ObjectState::kDoomed) ids.erase(number);
   if (entry.expires_ns != 0 && heap.expiring != 0) --heap.expiring;
   entry.word.store(make_word(ObjectState::kFree, ObjectKind::kData, word_generation(word) + 1),
@@ -187,14 +217,19 @@ void HeapCore::free_descriptor(u32 number, bool punch) {
   DI_FAULT("heap.freed");
   const u64 bytes = Blocks::block_bytes(entry.bytes);
   if (kind == ObjectKind::kData) {
-    subtract_bytes(heap.live_bytes, bytes);
+    if (!away) subtract_bytes(heap.live_bytes, bytes);
     if (word_state(word) == ObjectState::kDoomed) subtract_bytes(heap.pending_bytes, bytes);
     --heap.live_objects;
   }
-  blocks.release(entry.offset, entry.bytes);
-  // mutant: freed-meta-stays-charged
-  const bool shares_slice = kind == ObjectKind::kMeta && block_class(entry.bytes) != kNone;  // see choose()
-  if (punch || shares_slice) reclaim.punch_block(entry.offset, entry.bytes);
+  if (!away) {
+    blocks.release(entry.offset, entry.bytes);
+    // mutant: freed-meta-stays-charged
+    const bool shares_slice = kind == ObjectKind::kMeta && block_class(entry.bytes) != kNone;  // see choose()
+    if (punch || shares_slice) reclaim.punch_block(entry.offset, entry.bytes);
+  } else if (is_logged(entry)) {
+    subtract_bytes(memory.tier_header().away_objects, 1);
+    subtract_bytes(memory.tier_header().away_bytes, entry.bytes);
+  }
   entry.flags = 0;
   descriptors.push_free(number);
 }

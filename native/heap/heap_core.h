@@ -44,7 +44,7 @@ class HeapCore {
 
   // One hold of the lock. After a death it rebuilds first. Leaving by an exception keeps `dirty` set, so the next owner
   // rebuilds, as it does after a kill. Order: after the directory's and tables' locks. No other shared lock is taken
-  // inside; of this process's mutexes only Client::local() and that of the dropped entries.
+  // inside; of this process's mutexes only Client::local(), that of the dropped entries, and that of the list of ObjectDrops.
   class DI_SCOPED_CAPABILITY Guard {
    public:
     Guard(HeapCore& heap, Deadline deadline) DI_ACQUIRE(heap.lock);
@@ -70,8 +70,12 @@ class HeapCore {
   void note_body(u32 chunk) DI_REQUIRES(lock);
   void free_body(u32 chunk) DI_REQUIRES(lock);
   void forget_copy(u32 chunk) DI_REQUIRES(lock);  // the one on disk
-  // The record of an object lies there; it was not durable, or its record lay elsewhere.
-  void note_durable(u32 descriptor, const DurablePlace& place) DI_REQUIRES(lock);
+  // The record of an object lies there; it had none, or it lay elsewhere. A durable one stays that.
+  void note_record(u32 descriptor, const DurablePlace& place, bool durable) DI_REQUIRES(lock);
+  // The bytes of a sealed object that has a record and no pin leave memory.
+  void drop_bytes(u32 descriptor) DI_REQUIRES(lock);
+  // An object that is away gets the block of one of as many bytes, which ends.
+  void give_block(u32 from, u32 to) DI_REQUIRES(lock);
   // A zeroed, sealed meta block, made inside one hold; kNone: no room below `limit`.
   u32 own_meta(u64 bytes, u32 owner, u64 limit) DI_REQUIRES(lock);
   void require_index() DI_REQUIRES(lock);               // makes the index of ids; throws kStoreFull: no room for it

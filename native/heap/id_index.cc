@@ -3,18 +3,21 @@
 #include <cstring>
 
 namespace di {
-namespace {
 
+// The last steps are those of splitmix64 (Steele, Lea, Flood 2014): its low bits depend on all bits of the id.
 u64 hash_id(const u8* id) {
   u64 a, b;
   std::memcpy(&a, id, 8);
   std::memcpy(&b, id + 8, 8);
   u32 c;
   std::memcpy(&c, id + 16, 4);
-  u64 h = a ^ (b * 0x9e3779b97f4a7c15u) ^ c;
-  h ^= h >> 29;
-  return h * 0xbf58476d1ce4e5b9u;
+  u64 h = a ^ (b * 0x9e3779b97f4a7c15u) ^ (c * 0xd6e8feb86659fd93u);
+  h = (h ^ (h >> 30)) * 0xbf58476d1ce4e5b9u;
+  h = (h ^ (h >> 27)) * 0x94d049bb133111ebu;
+  return h ^ (h >> 31);
 }
+
+namespace {
 
 [[noreturn]] void damaged() { throw Error(Code::kCorruptData, "the index of ids is damaged"); }
 

@@ -8,6 +8,8 @@ namespace di {
 
 using Id = u8[20];
 
+u64 hash_id(const u8* id);  // of which any low bits serve, whatever pattern ids have
+
 class IdIndex {
  public:
   IdIndex(Memory& memory, const Descriptors& descriptors) : memory_(memory), descriptors_(descriptors) {}

@@ -10,32 +10,47 @@ bool is_listed(const Descriptor& object) { return (object.flags & (kFlagHasId | 
 
 }  // namespace
 
-PinResult IdObjects::pin(const Id& id, u32 entry, u32* out, Deadline deadline) {
-  HeapCore::Guard guard(heap_, deadline);
+PinResult IdObjects::look(const Id& id, u32* index) {
   sweeper_.settle_dropped();
-  HeapHeader& heap = heap_.memory.heap_header();
-  const u32 index = heap_.ids.find(id);
-  if (index == kNone) return PinResult::kMissing;
-  Descriptor& found = heap_.descriptor(index);
-  const u64 word = found.word.load(std::memory_order_acquire);
-  if (word_state(word) == ObjectState::kCreating) {
-    *out = index;
-    return PinResult::kCreating;
-  }
+  *index = heap_.ids.find(id);
+  if (*index == kNone) return PinResult::kMissing;
+  Descriptor& found = heap_.descriptor(*index);
+  if (word_state(found.word.load(std::memory_order_acquire)) == ObjectState::kCreating) return PinResult::kCreating;
   if (has_expired(found)) {
     ends_.expire();
     return PinResult::kMissing;
   }
-  // mutant: pinned-bytes-counted-twice
-  if (word_pins(word) == 0) add_bytes(heap.pinned_bytes, Blocks::block_bytes(found.bytes));
-  // mutant: views-are-not-pinned
-  found.word.fetch_add(1);
-  DI_FAULT("heap.pinned");
-  LedgerEntry& mine = heap_.ledger.entry(entry);
-  mine.ref.store(word_generation(word), std::memory_order_relaxed);
-  mine.what.store(ledger_what(LedgerKind::kPin, 0, index), std::memory_order_release);
-  *out = index;
-  return PinResult::kPinned;
+  found.flags |= kFlagRead;
+  return is_away(found) ? PinResult::kAway : PinResult::kPinned;
+}
+
+PinResult IdObjects::pin(const Id& id, u32 entry, u32* out, AwayObject* away, Deadline deadline) {
+  HeapCore::Guard guard(heap_, deadline);
+  const PinResult result = look(id, out);
+  if (result == PinResult::kPinned) ends_.pin(*out, entry);
+  if (result == PinResult::kAway) {
+    const Descriptor& found = heap_.descriptor(*out);
+    *away = {heap_.disk.place_of(found), found.bytes, word_generation(found.word.load())};
+  }
+  return result;
+}
+
+PinResult IdObjects::pin_with(const Id& id, u32 entry, Loaded* loaded, u32* out, Deadline deadline) {
+  HeapCore::Guard guard(heap_, deadline);
+  PinResult result = look(id, out);
+  if (result == PinResult::kAway) {
+    const Descriptor& found = heap_.descriptor(*out);
+    // Deleted meanwhile, and put again, it may have other bytes.
+    const AwayObject& read = loaded->object;
+    if (word_generation(found.word.load()) != read.generation || found.bytes != read.bytes) return result;
+    heap_.give_block(loaded->draft, *out);
+    loaded->draft = kNone;
+    heap_.ledger.entry(loaded->entry).what.store(0, std::memory_order_release);
+    heap_.memory.tier_header().loaded_objects.fetch_add(1, std::memory_order_relaxed);
+    result = PinResult::kPinned;
+  }
+  if (result == PinResult::kPinned) ends_.pin(*out, entry);
+  return result;
 }
 
 void IdObjects::repeat_pins(std::span<const PinCopy> pins, Deadline deadline) {

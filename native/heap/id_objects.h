@@ -12,7 +12,14 @@
 
 namespace di {
 
-enum class PinResult { kPinned, kMissing, kCreating };
+enum class PinResult { kPinned, kMissing, kCreating, kAway };
+
+// One whose bytes are not in memory, as it was found.
+struct AwayObject {
+  DurablePlace place;
+  u64 bytes = 0;
+  u32 generation = 0;
+};
 
 struct PinCopy {
   LedgerEntry* entry;
@@ -23,7 +30,15 @@ class IdObjects {
  public:
   IdObjects(HeapCore& heap, ObjectEnds& ends, Sweeper& sweeper) : heap_(heap), ends_(ends), sweeper_(sweeper) {}
 
-  PinResult pin(const Id& id, u32 entry, u32* descriptor, Deadline deadline);
+  // kAway: it is not pinned, and *away says where its bytes are.
+  PinResult pin(const Id& id, u32 entry, u32* descriptor, AwayObject* away, Deadline deadline);
+  // The same once these bytes were read into an unsealed object without an id: if it still is away, it gets their block, and
+  // `draft` ends, with its ledger entry. kAway: it is another one by now.
+  struct Loaded {
+    AwayObject object;
+    u32 draft = kNone, entry = kNone;
+  };
+  PinResult pin_with(const Id& id, u32 entry, Loaded* loaded, u32* descriptor, Deadline deadline);
   // In a forked child, while the parent still holds them. A pin whose object is gone is left out: the parent died.
   void repeat_pins(std::span<const PinCopy> pins, Deadline deadline);
   bool contains(const Id& id, Deadline deadline);
@@ -37,6 +52,8 @@ class IdObjects {
       DI_UNCHECKED;  // under the heap's lock; kNone: it is free; one that has expired makes room
 
  private:
+  PinResult look(const Id& id, u32* index) DI_UNCHECKED;  // kPinned: it can be
+
   HeapCore& heap_;
   ObjectEnds& ends_;
   Sweeper& sweeper_;

@@ -1,6 +1,7 @@
 #include "heap/maker.h"
 
 #include <cstring>
+#include <utility>
 
 #include "heap/recovery.h"
 
@@ -147,7 +148,7 @@ bool Maker::find_pages(u64 bytes, Deadline deadline, std::string* why) {
 MakeResult Maker::make(const MakeRequest& request, u32 entry, Deadline deadline, u32* out, std::string* why,
                        u32* short_table, const Format& format) {
   *out = kNone;
-  bool swept = false, chunks_swept = false;
+  bool swept = false, chunks_swept = false, roomier = false;
   for (int moves = 0;;) {
     Attempt attempt;
     {
@@ -190,6 +191,8 @@ MakeResult Maker::make(const MakeRequest& request, u32 entry, Deadline deadline,
       swept = true;
       sweeper_.sweep_all(deadline);
     } else if (bodies_help && heap_.room_maker->make_room(shortage.bytes, deadline, why)) {
+      // Blocks of objects that left may have other sizes: then their pages move.
+      if (std::exchange(roomier, true)) heap_.free_holes(shortage.bytes, deadline);
       continue;
     } else if (!chunks_swept) {  // last: with a disk tier memory is full as a rule, and there are many chunks
       chunks_swept = true;
@@ -228,15 +231,28 @@ u32 Maker::begin_meta(u64 bytes, u32 owner, u32 entry, Deadline deadline) {
   return index;
 }
 
-u32 Maker::grow_ledger(Deadline deadline) {
+u32 Maker::try_grow_ledger(Deadline deadline) {
   HeapCore::Guard guard(heap_, deadline);
   const u32 index = heap_.own_meta(sizeof(LedgerBlock), kOwnerLedger, heap_.budget.limit());
-  if (index == kNone) throw Error(Code::kStoreFull, heap_.budget.room_text());
+  if (index == kNone) return kNone;
   LedgerBlock& fresh = *reinterpret_cast<LedgerBlock*>(heap_.block(index));
   fresh.next.store(heap_.client.self().ledger.load());
   DI_FAULT("heap.ledger_before_link");
   heap_.client.self().ledger.store(index + 1, std::memory_order_release);  // pairs with walks of other processes
   return index;
+}
+
+u32 Maker::grow_ledger(Deadline deadline) {
+  for (int tries = 0; tries < kMostMoves; ++tries) {
+    const u32 index = try_grow_ledger(deadline);
+    if (index != kNone) return index;
+    std::string why;
+    // mutant: ledgers-find-no-room-on-disk
+    if (heap_.room_maker == nullptr || !heap_.room_maker->make_room(kSliceBytes, deadline, &why)) break;
+    heap_.free_holes(sizeof(LedgerBlock), deadline);
+  }
+  HeapCore::Guard guard(heap_, deadline);
+  throw Error(Code::kStoreFull, heap_.budget.room_text());
 }
 
 // ------------------------------------------------------------------------------------------------------ the end of making

@@ -39,8 +39,8 @@ class Maker {
   // The same in two steps: held by `entry` until seal() or abandon(). Take the lock under which it will be linked, seal it,
   // then link it: so a sealed block without a link is a dead process's, and the lock's next owner frees it.
   u32 begin_meta(u64 bytes, u32 owner, u32 entry, Deadline deadline);
-  // One more block on this process's chain; its descriptor. One hold: a kill before the link leaves a stray, which the
-  // lock's next owner frees; after it the block stays with the client slot.
+  // One more block on this process's chain; its descriptor. One hold for each look: a kill before the link leaves a stray, which
+  // the lock's next owner frees; after it the block stays with the client slot. Throws kStoreFull.
   u32 grow_ledger(Deadline deadline);
 
   void seal(u32 descriptor, u32 entry);     // without a lock: one atomic add
@@ -54,6 +54,7 @@ class Maker {
     Shortage shortage;
   };
   using Format = std::function<void(u8*)>;
+  u32 try_grow_ledger(Deadline deadline);  // kNone: there is no room
   Attempt try_make(const MakeRequest& request, u32 entry, const Format& format) DI_REQUIRES(heap_.lock);
   void no_descriptor(const MakeRequest& request, Attempt* attempt) const;
   bool choose(const MakeRequest& request, bool ahead, Attempt* attempt) DI_REQUIRES(heap_.lock);

@@ -45,11 +45,11 @@ void HeapRecovery::relist_descriptors() {
       heap_.descriptors.push_free(index);
       continue;
     }
-    heap_.blocks.mark(entry.offset, entry.bytes, use_of(word_kind(word)));
+    if (!is_away(entry)) heap_.blocks.mark(entry.offset, entry.bytes, use_of(word_kind(word)));
     if (entry.expires_ns != 0) ++heap.expiring;
     if (word_kind(word) == ObjectKind::kData) {
       ++heap.live_objects;
-      live += Blocks::block_bytes(entry.bytes);
+      if (!is_away(entry)) live += Blocks::block_bytes(entry.bytes);
     }
     if (index + 1 == heap.index_block) index_block = index + 1;
   }
@@ -91,6 +91,9 @@ void HeapRecovery::relink_bodies() {
   if (!heap_.memory.tiered()) return;
   std::unordered_set<u32> linked;
   heap_.disk.begin_recount();
+  TierHeader& counts = heap_.memory.tier_header();
+  counts.away_objects.store(0);
+  counts.away_bytes.store(0);
   const auto in_state = [&](u32 index, ObjectKind kind, ObjectState state) {
     const u64 word = heap_.descriptor(index).word.load();
     return word_kind(word) == kind && word_state(word) == state;
@@ -98,11 +101,15 @@ void HeapRecovery::relink_bodies() {
   for (u32 index = 0; index < heap_.descriptor_count(); ++index) {
     Descriptor& entry = heap_.descriptor(index);
     const u64 word = entry.word.load();
-    if (word_kind(word) == ObjectKind::kData && word_state(word) != ObjectState::kFree && is_durable(entry)) {
+    if (word_kind(word) == ObjectKind::kData && word_state(word) != ObjectState::kFree && is_logged(entry)) {
       if (entry.flags >> kLogShift < kMaxSegments)
-        heap_.disk.add(entry.flags >> kLogShift, durable_bytes(entry), durable_bytes(entry));
+        heap_.disk.add(entry.flags >> kLogShift, logged_bytes(entry), logged_bytes(entry));
       else
         entry.flags &= kFlagHasId | kFlagWeights;  // damaged
+      if (is_away(entry) && is_logged(entry)) {
+        counts.away_objects.store(counts.away_objects.load() + 1);
+        counts.away_bytes.store(counts.away_bytes.load() + entry.bytes);
+      }
     }
     if (word_kind(word) != ObjectKind::kChunk || word_state(word) == ObjectState::kFree) continue;
     if (!heap_.chunk_memory.has_attachments(index)) continue;  // damaged: its body is taken for none
@@ -221,7 +228,10 @@ void HeapRecovery::check_descriptors(std::vector<std::string>* findings) const {
     const Descriptor& entry = heap_.descriptor(index);
     const u64 word = entry.word.load();
     if (word_state(word) == ObjectState::kFree) continue;
-    if (entry.offset < data || entry.offset + entry.bytes > heap_.memory.file_bytes())
+    // One that is not in memory has a record; or its maker died while it gave its block away.
+    const bool away = word_kind(word) == ObjectKind::kData && is_away(entry) &&
+                      (is_logged(entry) || word_state(word) == ObjectState::kCreating);
+    if (!away && (entry.offset < data || entry.offset + entry.bytes > heap_.memory.file_bytes()))
       findings->push_back("descriptor " + std::to_string(index) + " points outside the store");
     if ((entry.flags & kFlagHasId) && word_state(word) != ObjectState::kDoomed &&
         heap_.ids.find(entry.name.id) != index)

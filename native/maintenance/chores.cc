@@ -5,6 +5,7 @@
 
 #include "arena/waits.h"
 #include "maintenance/reaper.h"
+#include "objects/durable.h"
 
 namespace di {
 namespace {
@@ -119,6 +120,7 @@ bool chore(const std::shared_ptr<Arena>& arena) {
     arena->heap().sweeper.sweep_all(Deadline::after(kPatienceSeconds));
   }
   settle_slices(*arena);
+  tidy_if_rolled(*arena);
   if (arena->tier() != nullptr && arena->tier()->chore(Deadline::after(kPatienceSeconds))) return true;
   return give_back(*arena) || commit_ahead(*arena) || collapse_one(*arena);
 }

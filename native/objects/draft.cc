@@ -43,20 +43,18 @@ u8* Draft::make_block(const DraftRequest& wanted, Deadline deadline) {
   return arena_.at(arena_.heap().descriptor(made).offset, wanted.bytes);
 }
 
-void Draft::seal() { arena_.heap().maker.seal(descriptor_, std::exchange(entry_, kNone)); }
+void Draft::seal() {
+  if (arena_.tier() != nullptr) arena_.tier()->object_drops().note(descriptor_);
+  arena_.heap().maker.seal(descriptor_, std::exchange(entry_, kNone));
+}
 
 u32 Draft::seal_pinned(Deadline deadline) {
   const u32 pin = arena_.ledger().take_one(deadline);
   try {
     Heap& heap = arena_.heap();
     HeapCore::Guard guard(heap, deadline);
-    Descriptor& mine = heap.descriptor(descriptor_);
-    add_bytes(heap.memory.heap_header().pinned_bytes, Blocks::block_bytes(mine.bytes));
     seal();
-    mine.word.fetch_add(1);
-    LedgerEntry& entry = heap.ledger.entry(pin);
-    entry.ref.store(word_generation(mine.word.load()), std::memory_order_relaxed);
-    entry.what.store(ledger_what(LedgerKind::kPin, 0, descriptor_), std::memory_order_release);
+    heap.object_ends.pin(descriptor_, pin);
   } catch (...) {
     if (entry_ != kNone) arena_.ledger().give(pin);
     throw;
@@ -65,7 +63,7 @@ u32 Draft::seal_pinned(Deadline deadline) {
 }
 
 void Draft::abandon() {
-  if (descriptor_ != kNone) arena_.heap().maker.abandon(descriptor_, std::exchange(entry_, kNone));
+  if (descriptor_ != kNone && entry_ != kNone) arena_.heap().maker.abandon(descriptor_, std::exchange(entry_, kNone));
 }
 
 std::string describe_taken(const Arena& arena, const Id& id, u32 descriptor) {

@@ -67,16 +67,15 @@ void append_or_compact(Arena& arena, const Append& append) {
   }
 }
 
-// Whoever begins a file also looks after those that are full.
+}  // namespace
+
 void tidy_if_rolled(Arena& arena) {
-  if (!log_of(arena).has_rolled()) return;
+  if (arena.tier() == nullptr || !arena.tier()->take_rolled()) return;
   try {
     tidy_logs(arena, Deadline::slice());
   } catch (const std::exception&) {  // the call has had its effect; the next one tries again
   }
 }
-
-}  // namespace
 
 void keep_objects(Arena& arena, std::span<const DurableDraft> drafts) {
   Pending pending(log_of(arena));
@@ -92,7 +91,7 @@ void keep_objects(Arena& arena, std::span<const DurableDraft> drafts) {
   {
     Heap::Guard guard(arena.heap(), Deadline::slice());
     for (u64 i = 0; i < drafts.size(); ++i) {
-      arena.heap().note_durable(drafts[i].draft->descriptor(), pending.place(i));
+      arena.heap().note_record(drafts[i].draft->descriptor(), pending.place(i), true);
       DI_FAULT("durable.noted");
       drafts[i].draft->seal();
     }
@@ -133,6 +132,7 @@ bool remove_object(Arena& arena, const Id& id, Deadline deadline) {
     const bool gone = arena.heap().objects.remove(id, deadline, &place);
     if (place == marked) {
       if (marked.segment != kNone) remove_unneeded_logs(arena, deadline);
+      tidy_if_rolled(arena);
       return gone;
     }
     log_of(arena).mark(place, kMarkDeleted);

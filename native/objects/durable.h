@@ -24,5 +24,7 @@ i64 publish_durable(Arena& arena, const std::string& name, Draft* draft, u64 kee
 // False: missing. The record of a durable one is marked first; sync_objects() has the mark on disk.
 bool remove_object(Arena& arena, const Id& id, Deadline deadline);
 void sync_objects(Arena& arena, Deadline deadline);
+// Whoever begins a file of records, of durable objects or others, also looks after those that are full. Between two calls.
+void tidy_if_rolled(Arena& arena);
 
 }  // namespace di

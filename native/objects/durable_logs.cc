@@ -66,21 +66,23 @@ void settle_log(Arena& arena, const DiskSpace::Log& log, Deadline deadline) {
   if (still) arena.heap().disk.seal_log(log.number, log.bytes);
 }
 
-// Copies what is needed of a log to the log of this process; the copy counts when its object names it.
+// Copies what is needed of a log to that of this process; the copy counts when its object names it.
 void copy_log(Arena& arena, const DiskSpace::Log& log) {
   struct Copy {
     Id id;
     DurablePlace from, to;
+    bool durable = false;  // else of one that left memory
   };
-  ObjectLog& own = arena.tier()->log();
   std::vector<Copy> copies;
   std::vector<u8> bytes;
   u64 ticket = 0;
   LogReader reader;
-  reader.open(own.path_of(log.file), own.uuid(), log.file);
+  const ObjectLog& any = arena.tier()->log();
+  reader.open(any.path_of(log.file), any.uuid(), log.file);
   reader.walk([&](const LogReader::Found& found) {
-    if (!counts(found.record())) return;
-    Copy copy{{}, {log.number, log.file, found.offset()}, {}};
+    const u32 mark = mark_of(found.record());
+    if (mark == kMarkDeleted) return;
+    Copy copy{{}, {log.number, log.file, found.offset()}, {}, mark == kMarkCounts};
     if (!id_of(arena, found, &copy.id)) return;
     {
       Heap::Guard guard(arena.heap(), Deadline::slice());
@@ -98,22 +100,23 @@ void copy_log(Arena& arena, const DiskSpace::Log& log) {
     std::vector<u8> extra;
     if (found.extra(&head, &name)) extra = extra_of(head, name);
     object.extra = extra;
-    if (!found.copy_to(bytes.data())) return;  // damaged: its object stays in memory, and this file with it
-    const ObjectLog::Appended appended = own.append(object, Deadline::slice());
+    if (!found.copy_to(bytes.data())) return;  // damaged: the file stays
+    ObjectLog& to = copy.durable ? arena.tier()->log() : arena.tier()->passing_log();
+    const ObjectLog::Appended appended = to.append(object, Deadline::slice());
     copy.to = appended.place;
-    ticket = appended.ticket;
+    if (copy.durable) ticket = appended.ticket;
     copies.push_back(copy);
   });
-  own.sync(ticket);
+  arena.tier()->log().sync(ticket);
   DI_FAULT("log.copied");
   for (const Copy& copy : copies) {
     u32 object = kNone;
     {
       Heap::Guard guard(arena.heap(), Deadline::slice());
       object = owner_of(arena.heap(), copy.id, copy.from);
-      if (object != kNone) arena.heap().note_durable(object, copy.to);
+      if (object != kNone) arena.heap().note_record(object, copy.to, copy.durable);
     }
-    if (object == kNone) own.mark(copy.to, kMarkVoid);  // deleted meanwhile
+    if (object == kNone && copy.durable) arena.tier()->log().mark(copy.to, kMarkVoid);  // deleted meanwhile
   }
 }
 

@@ -4,21 +4,92 @@
 #include "objects/ids.h"
 
 namespace di {
+namespace {
 
-Pin pin_object(Arena& arena, const Id& id, Deadline deadline) {
+constexpr int kMostMoves = 16;  // of a record, while it is read
+
+// One read of an object that is not in memory. `away`: as it was found.
+class Loading {
+ public:
+  Loading(Arena& arena, const Id& id, const AwayObject& away, Deadline deadline)
+      : arena_(arena), id_(id), away_(away), deadline_(deadline), draft_(arena, deadline) {
+    if (arena.tier() == nullptr || away.place.segment == kNone)
+      throw Error(Code::kCorruptData, "damaged store: object " + id_text(id) + " is neither in memory nor on disk");
+  }
+  ~Loading() { draft_.abandon(); }
+  Loading(const Loading&) = delete;
+  Loading& operator=(const Loading&) = delete;
+
+  // Into a block of its own, and pinned; where there is no room, into the memory that `aside` gives. kAway: its record lies
+  // elsewhere by now, or what was read is another object.
+  PinResult load(u32 entry, const Aside& aside, Pin* pin) {
+    DraftRequest request;
+    request.bytes = away_.bytes;
+    u8* to = nullptr;
+    try {
+      to = draft_.make_block(request, deadline_);
+    } catch (const Error& error) {
+      if (error.code() != Code::kStoreFull) throw;
+      to = aside(away_.bytes);
+      if (read(to)) pin->aside = {to, away_.bytes};
+      return PinResult::kAway;
+    }
+    return read(to) ? adopt(entry, pin) : PinResult::kAway;
+  }
+
+ private:
+  bool read(u8* to) { return arena_.tier()->object_reader().read(away_.place, id_, {to, away_.bytes}); }
+
+  PinResult adopt(u32 entry, Pin* pin) {
+    DI_FAULT("get.loaded");
+    IdObjects::Loaded loaded{away_, draft_.descriptor(), draft_.entry()};
+    const PinResult result = arena_.heap().objects.pin_with(id_, entry, &loaded, &pin->descriptor, Deadline::slice());
+    if (loaded.draft != kNone) return result;  // another thread was faster, or it is gone
+    arena_.ledger().give(draft_.entry());
+    draft_.hand_over();
+    arena_.tier()->object_drops().note(pin->descriptor);
+    return result;
+  }
+
+  Arena& arena_;
+  const Id& id_;
+  AwayObject away_;
+  Deadline deadline_;
+  Draft draft_;
+};
+
+PinResult find(Arena& arena, const Id& id, u32 entry, const Aside& aside, Pin* pin, Deadline deadline) {
+  for (int moves = 0; moves < kMostMoves; ++moves) {
+    AwayObject away;
+    PinResult result = arena.heap().objects.pin(id, entry, &pin->descriptor, &away, deadline);
+    if (result == PinResult::kAway) result = Loading(arena, id, away, deadline).load(entry, aside, pin);
+    if (result != PinResult::kAway || !pin->aside.empty()) return result;
+  }
+  throw Error(Code::kStoreError, "the file of object " + id_text(id) + " is not there: was the folder " +
+                                     folder_of(arena.tier_header()) + " emptied?")
+      .told();
+}
+
+}  // namespace
+
+Pin pin_object(Arena& arena, const Id& id, const Aside& aside, Deadline deadline) {
+  Pin pin;
   const u32 entry = arena.ledger().take_one(deadline);
-  u32 descriptor = kNone;
   PinResult result;
   try {
-    result = arena.heap().objects.pin(id, entry, &descriptor, deadline);
+    result = find(arena, id, entry, aside, &pin, deadline);
   } catch (...) {
     arena.ledger().give(entry);
     throw;
   }
-  if (result == PinResult::kPinned) return {descriptor, entry};
+  if (result == PinResult::kPinned) {
+    pin.entry = entry;
+    return pin;
+  }
   arena.ledger().give(entry);
+  if (!pin.aside.empty()) return pin;
   throw Error(Code::kObjectNotFound, result == PinResult::kMissing ? "object " + id_text(id) + " is not there"
-                                                                   : describe_taken(arena, id, descriptor));
+                                                                   : describe_taken(arena, id, pin.descriptor));
 }
 
 }  // namespace di

@@ -99,7 +99,7 @@ u32 Reopening::make(const LogReader::Found& found, const DurablePlace& place, co
     return made;
   }
   Heap::Guard guard(heap_, Deadline::none());
-  heap_.note_durable(made, place);
+  heap_.note_record(made, place, true);
   draft.seal();
   return made;
 }

@@ -83,7 +83,7 @@ i64 Weights::publish(u32 index, Draft* draft, u64 keep, Deadline deadline, const
       Descriptor& fresh = heap_.descriptor(draft->descriptor());
       std::memcpy(fresh.name.id, id, sizeof(Id));
       fresh.flags |= kFlagHasId | kFlagWeights;
-      if (durable != nullptr) heap_.note_durable(draft->descriptor(), durable->place);
+      if (durable != nullptr) heap_.note_record(draft->descriptor(), durable->place, true);
       DI_FAULT("heap.publish_before_seal");
       fresh.word.fetch_add(kSealStep, std::memory_order_acq_rel);
       DI_FAULT("heap.publish_sealed");

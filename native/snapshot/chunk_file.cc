@@ -19,6 +19,27 @@ std::span<const u8> body_of(const Snapshot& from, const ChunkImage& chunk, u64 h
   return body.first(std::min<u64>(heap.chunk_memory.tier(chunk.chunk)->body_bytes, body.size()));
 }
 
+constexpr int kMostMoves = 16;  // of an object's record, while it is read
+
+// The snapshot's pin keeps bytes that are in memory there, and others in their log; those may come back meanwhile.
+std::span<const u8> bytes_of(const Snapshot& from, const ObjectImage& object, std::vector<u8>* read) {
+  Heap& heap = from.arena().heap();
+  for (int moves = 0; moves < kMostMoves; ++moves) {
+    DurablePlace place;
+    {
+      const Heap::Guard guard(heap, Deadline::slice());
+      const Descriptor& there = heap.descriptor(object.descriptor);
+      if (!is_away(there)) return {heap.block(object.descriptor), object.bytes};
+      place = heap.disk.place_of(there);
+    }
+    read->resize(object.bytes);
+    if (from.arena().tier()->object_reader().read(place, object.id, *read)) return *read;
+  }
+  throw Error(Code::kStoreError, "the file of an object is not there: was the folder " +
+                                     folder_of(from.arena().tier_header()) + " emptied?")
+      .told();
+}
+
 }  // namespace
 
 u64 ChunkFile::bytes_of_chunk(const Snapshot& from, u32 number, bool body) {
@@ -63,7 +84,6 @@ u32 ChunkFile::add_chunk(const Snapshot& from, u32 number, bool body) {
 
 u32 ChunkFile::add_objects(const Snapshot& from, u64 first, u64 count) {
   std::vector<SavedObject> heads;
-  const Heap& heap = from.arena().heap();
   const u64 now = os::boot_ns();
   body_.clear();
   Record record;
@@ -76,11 +96,11 @@ u32 ChunkFile::add_objects(const Snapshot& from, u64 first, u64 count) {
     saved.flags = object.flags;
     saved.bytes = object.bytes;
     saved.left_ns = object.expires_ns == 0 ? 0 : std::max<u64>(object.expires_ns, now + 1) - now;
-    const u8* const at = heap.block(object.descriptor);
+    const std::span<const u8> bytes = bytes_of(from, object, &read_);
     if (count == 1)
-      record.body = {at, object.bytes};
+      record.body = bytes;
     else
-      body_.insert(body_.end(), at, at + object.bytes);
+      body_.insert(body_.end(), bytes.begin(), bytes.end());
   }
   if (count != 1) record.body = body_;
   record.head = {reinterpret_cast<const u8*>(heads.data()), heads.size() * sizeof(SavedObject)};

@@ -44,6 +44,7 @@ class ChunkFile {
 
   SegmentWriter writer_;
   std::vector<u8> body_;  // of an open chunk, or of objects: a copy
+  std::vector<u8> read_;  // an object that is not in memory
 };
 
 }  // namespace di

@@ -240,12 +240,7 @@ bool Snapshot::hold_object(u32 descriptor) {
   made.flags = object.flags & (kFlagHasId | kFlagWeights);
   made.descriptor = descriptor;
   made.entry = take_entry();
-  const u64 word = object.word.load();
-  if (word_pins(word) == 0) add_bytes(arena_->heap_header().pinned_bytes, Blocks::block_bytes(object.bytes));
-  object.word.fetch_add(1);
-  LedgerEntry& ledger = heap_.ledger.entry(made.entry);
-  ledger.ref.store(word_generation(word), std::memory_order_relaxed);
-  ledger.what.store(ledger_what(LedgerKind::kPin, 0, descriptor), std::memory_order_release);
+  heap_.object_ends.pin(descriptor, made.entry);
   return true;
 }
 

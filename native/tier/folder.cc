@@ -245,11 +245,13 @@ void TierFolder::remove_segment(u32 number) const {
     throw os::file_error("the segment " + segment_path(number) + " cannot be removed", failed);
 }
 
-void TierFolder::leave() noexcept {
+void TierFolder::leave(const std::vector<u32>& logs) noexcept {
   try {
     OpenLock opening;  // so that nobody joins meanwhile
     lock_open(&opening.file, Deadline::only_try());
-    if (alive_.lock_exclusive() == 0) sweep([](const SegmentHeader&) { return false; });
+    if (alive_.lock_exclusive() != 0) return;
+    sweep([](const SegmentHeader&) { return false; });
+    for (const u32 log : logs) os::remove_file(path_ + "/" + log_name(log));
   } catch (...) {  // they stay until a store opens the folder again
   }
 }

@@ -52,9 +52,9 @@ class TierFolder {
   std::vector<SegmentFile> segments() const;  // by number
   std::vector<SegmentFile> logs() const;      // files of durable objects, by number
   void remove_segment(u32 number) const;      // nothing happens when it is gone
-  // By the last process that has the store, when it leaves: removes the segments. If it dies instead, the next store of the
+  // By the last process that has the store, when it leaves: removes the segments, and these logs. If it dies instead, the next store of the
   // folder does. Throws nothing, waits for nothing.
-  void leave() noexcept;
+  void leave(const std::vector<u32>& logs) noexcept;
   // Before the store is used: removes segments of this store that `keep` does not want, and those without a sound header,
   // which a process left that was killed while it made them.
   void unlock() noexcept { alive_.close(); }  // a child, whose parent keeps the lock; and after leave()

@@ -38,7 +38,7 @@ DiskSpace::Taken ObjectLog::take(u64 least, u64* bytes, Deadline deadline) {
     u32 spare = 0;
     {
       Heap::Guard guard(heap_, deadline);
-      if (heap_.disk.take_log(*bytes, &taken, &why)) return taken;
+      if (heap_.disk.take_log(*bytes, passing_, &taken, &why)) return taken;
       if (!heap_.disk.take_spare(&spare, 0)) spare = kNone;
     }
     if (spare != kNone)
@@ -69,6 +69,10 @@ bool ObjectLog::make_file(const DiskSpace::Taken& taken, u64 bytes) {
   if (const int number = made->write(0, &header, sizeof header)) fail(taken.file, "written", number);
   if (const int number = made->sync()) fail(taken.file, "synced", number);
   if (const int number = os::sync_folder(folder_.path())) fail(taken.file, "synced in its folder", number);
+  if (heap_.memory.tier_header().ended.load() != 0) {  // as in OwnSegment::make_file()
+    os::remove_file(path_of(taken.file));
+    throw Error(Code::kStoreClosed, "the store has ended");
+  }
   file_ = std::move(made);
   return true;
 }
@@ -100,6 +104,7 @@ void ObjectLog::begin_file(u64 record_bytes, Deadline deadline) {
 // What is in it was synced, or has failed to be. Killed before it is sealed: a log whose owner is gone.
 void ObjectLog::end_file(Deadline deadline) {
   const u64 bytes = whole_pages(end_);
+  file_->drop_cache(0, bytes);  // who reads it goes past the cache
   const u64 kept = file_->truncate(bytes) == 0 ? bytes : size_;
   bool unneeded = false;
   DI_FAULT("log.before_seal");
@@ -155,6 +160,7 @@ ObjectLog::Appended ObjectLog::append(const LoggedObject& object, Deadline deadl
   record.expires_ns = object.expires_ns;
   if (object.id != nullptr) std::memcpy(record.id, object.id, sizeof record.id);
   record.body_crc = crc32c(object.bytes.data(), object.bytes.size(), crc32c(object.extra.data(), object.extra.size()));
+  record.mark = passing_ ? kMarkVoid : kMarkCounts;
   record.crc = LogSeal(folder_.uuid(), taken_.file).of(record, end_);
   write(record, object);
   DI_FAULT("log.appended");

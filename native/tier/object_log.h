@@ -1,4 +1,5 @@
-// The object log that this process writes: records of durable objects, one after the other, in files of its own.
+// An object log that this process writes: records of objects, one after the other, in files of its own. It has one for durable
+// objects, and a passing one for those that left memory, whose records say that they are nothing to the next store.
 //
 // Threads append under a mutex of this process, and wait for one fdatasync together: the first that finds none running does it
 // for all that was appended before. A file that is full is sealed and another one begun. A forked child has a log of its own.
@@ -31,7 +32,7 @@ struct LoggedObject {
 
 class ObjectLog {
  public:
-  ObjectLog(Heap& heap, const TierFolder& folder) : heap_(heap), folder_(folder) {}
+  ObjectLog(Heap& heap, const TierFolder& folder, bool passing) : heap_(heap), folder_(folder), passing_(passing) {}
   ~ObjectLog();  // seals the file, if the heap's lock is soon available; else its owner is gone soon
   ObjectLog(const ObjectLog&) = delete;
   ObjectLog& operator=(const ObjectLog&) = delete;
@@ -49,7 +50,9 @@ class ObjectLog {
   void sync_marks(Deadline deadline);
   void remove_file(u32 file);  // if it is there
   // Whether files were begun since this was last asked.
-  bool has_rolled() { return rolled_.exchange(false, std::memory_order_relaxed); }
+  bool has_rolled() {
+    return rolled_.load(std::memory_order_relaxed) && rolled_.exchange(false, std::memory_order_relaxed);
+  }
 
   std::string path_of(u32 file) const { return folder_.path() + "/" + log_name(file); }
   const Uuid& uuid() const { return folder_.uuid(); }
@@ -70,6 +73,7 @@ class ObjectLog {
 
   Heap& heap_;
   const TierFolder& folder_;
+  const bool passing_;
   std::mutex mutex_;
   std::condition_variable synced_some_;
   std::shared_ptr<os::CachedFile> file_;  // null: none is open; shared with the thread that syncs it

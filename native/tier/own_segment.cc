@@ -70,6 +70,11 @@ void OwnSegment::make_file(SegmentOwner owner, u64 bytes, bool again, Deadline d
     again = false;
   }
   segment_ = again ? SegmentWriter::recycle(folder, owner, bytes) : SegmentWriter::create(folder, owner, bytes);
+  // A thread that goes on while its process ends. Whoever removes the files has set this before.
+  if (heap_.memory.tier_header().ended.load() != 0) {
+    os::remove_file(segment_->path());
+    throw Error(Code::kStoreClosed, "the store has ended");
+  }
   segment_->lend_memory(std::move(memory_));
   counted_ = 0;
   count();

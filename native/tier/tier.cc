@@ -13,6 +13,24 @@ constexpr u64 kFilesAhead = 3;                           // that have room on di
 // A forked child's copy of its parent's tier is never destroyed.
 Tier::~Tier() { heap_.room_maker = nullptr; }
 
+bool Tier::take_rolled() {
+  Shared<u32>& idle = heap_.memory.tier_header().idle_logs;
+  const bool rolled = log_.has_rolled(), others = passing_log_.has_rolled();
+  return (idle.load(std::memory_order_relaxed) != 0 && idle.exchange(0) != 0) || rolled || others;
+}
+
+void Tier::end_as_last() noexcept {
+  heap_.memory.tier_header().ended.store(1);
+  std::vector<u32> passing;
+  try {
+    Heap::Guard guard(heap_, Deadline::brief());
+    for (const DiskSpace::Log& log : heap_.disk.logs())
+      if (log.passing) passing.push_back(log.file);
+  } catch (...) {  // they stay until a store opens the folder again
+  }
+  folder_.leave(passing);
+}
+
 TierFolder Tier::join(const Memory& memory, Deadline deadline) {
   const TierHeader& header = memory.tier_header();
   Uuid uuid;
@@ -37,11 +55,30 @@ u64 Tier::write_some(Deadline deadline, std::string* why) {
   }
 }
 
+u64 Tier::drop_objects(u64 bytes, Deadline deadline, std::string* why) {
+  try {
+    return object_drops_.drop(bytes, deadline);
+  } catch (const Error& error) {  // of a file, or a full disk
+    if (error.code() == Code::kTimeout) throw;
+    *why += std::string("; ") + error.what();
+    return 0;
+  }
+}
+
 bool Tier::make_room(u64 bytes, Deadline deadline, std::string* why) {
-  u64 got = 0;
+  // Who makes room may itself need a little, for its ledger.
+  static thread_local bool inside = false;
+  if (inside) return false;
+  struct Scope {
+    Scope() { inside = true; }
+    ~Scope() { inside = false; }
+  } scope;
+  u64 got = object_drops_.take_most() ? drop_objects(bytes, deadline, why) : 0;
+  if (got >= bytes) return true;
   // Of tables that are drawn from most nothing goes until copies of others were written.
   for (bool last = false, writable = true, hot_too = false;; hot_too = true) {
     got += drops_.drop(bytes - got, hot_too, deadline);
+    if (got < bytes && last) got += drop_objects(bytes - got, deadline, why);
     if (got >= bytes || last) {
       // mutant: items-go-though-the-budget-comes-back
       if (got == 0 && budget_.wait_ns() != 0)

@@ -8,7 +8,9 @@
 #include "tier/body_reader.h"
 #include "tier/body_writer.h"
 #include "tier/folder.h"
+#include "tier/object_drops.h"
 #include "tier/object_log.h"
+#include "tier/object_reader.h"
 #include "tier/write_budget.h"
 
 namespace di {
@@ -24,17 +26,21 @@ class Tier : public RoomMaker {
         drops_(heap),
         lost_(heap),
         reader_(heap, lost_),
-        log_(heap, folder_) {
+        log_(heap, folder_, false),
+        passing_log_(heap, folder_, true),
+        object_drops_(heap, passing_log_, budget_),
+        object_reader_(heap, folder_) {
     heap_.room_maker = this;
   }
   ~Tier() override;
   // No other process has the store, and this one is about to leave it: nothing needs the files any more.
-  void end_as_last() noexcept { folder_.leave(); }
+  void end_as_last() noexcept;
   void leave_folder() noexcept { folder_.unlock(); }  // to another store; this one reads and writes nothing any more
 
   static TierFolder join(const Memory& memory, Deadline deadline);
 
-  // Drops bodies that have a copy on disk; writes copies of others when these don't suffice.
+  // Drops bodies that have a copy on disk; writes copies of others when these don't suffice. Objects go before bodies while
+  // they take more memory than these, else when no body can go.
   bool make_room(u64 bytes, Deadline deadline, std::string* why) override;
   Kept take_kept() override { return kept_.exchange(Kept::kNot, std::memory_order_relaxed); }
   // Bytes that the files may take from now on. Throws kStoreFull: the filesystem has no room for so many; kCapacity: tables
@@ -45,7 +51,12 @@ class Tier : public RoomMaker {
     heap_.budget.announce_room();
   }
   BodyReader& reader() { return reader_; }
-  ObjectLog& log() { return log_; }
+  ObjectLog& log() { return log_; }                  // of durable objects
+  ObjectLog& passing_log() { return passing_log_; }  // of objects that left memory
+  // Whether either has begun a file, or any process found one that nobody needs, since this was last asked.
+  bool take_rolled();
+  ObjectReader& object_reader() { return object_reader_; }
+  ObjectDrops& object_drops() { return object_drops_; }
   const TierFolder& folder() const { return folder_; }
   LostBodies& lost() { return lost_; }
   // Copies of some bodies more; 0: no body lacks one that this process may write, or *why. Throws when a file can't be written.
@@ -56,6 +67,7 @@ class Tier : public RoomMaker {
   bool chore(Deadline deadline);
 
  private:
+  u64 drop_objects(u64 bytes, Deadline deadline, std::string* why);
   bool remove_file(Deadline deadline);
   bool move_ahead(Deadline deadline);
 
@@ -67,7 +79,9 @@ class Tier : public RoomMaker {
   BodyDrops drops_;
   LostBodies lost_;
   BodyReader reader_;
-  ObjectLog log_;
+  ObjectLog log_, passing_log_;
+  ObjectDrops object_drops_;
+  ObjectReader object_reader_;
   std::atomic<Kept> kept_{Kept::kNot};
 };
 

@@ -256,7 +256,7 @@ class Store:
             check_timeout(timeout)
         try:
             return self._get(ref.raw if type(ref) is Ref else id_of(ref), copy)
-        except (ObjectNotFound, Timeout):
+        except (ObjectNotFound, StoreFull, Timeout):
             seconds = check_timeout(timeout)
             if seconds == 0:
                 raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 from mutants.mutant import Mutant
 
 OBJECTS, KILLS, DAMAGE = (f"tests/checkpoint/test_durable_{name}.py" for name in ("objects", "kills", "damage"))
+AWAY = "tests/test_objects_away.py"
 
 DURABLE = [
     Mutant(
@@ -27,6 +28,27 @@ DURABLE = [
         "  pending.sync();\n",
         "",
         (f"{OBJECTS}::test_a_drive_that_fails",),
+    ),
+    Mutant(
+        "pinned-objects-leave",
+        "objects-away",
+        "  return word_pins(word) != 0 ? Look::kRead : Look::kMayGo;\n",
+        "  return Look::kMayGo;\n",
+        (f"{AWAY}::test_arrays_keep_their_objects",),
+    ),
+    Mutant(
+        "objects-from-disk-are-not-verified",
+        "objects-away",
+        "  if (crc32c(to.data(), to.size()) != record.body_crc) throw damaged();\n",
+        "",
+        (f"{AWAY}::test_a_damaged_record_costs_its_object",),
+    ),
+    Mutant(
+        "ledgers-find-no-room-on-disk",
+        "objects-away",
+        "    if (heap_.room_maker == nullptr || !heap_.room_maker->make_room(kSliceBytes, deadline, &why)) break;\n",
+        "    break;\n",
+        (f"{AWAY}::test_beside_a_table",),
     ),
     Mutant(
         "records-of-the-dead-count",

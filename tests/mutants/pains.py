@@ -135,14 +135,14 @@ PAINS = [
     Mutant(
         "views-over-writable-pages",
         "pain-15",
-        "  const u8* block = arena->readonly_at(found.offset, bytes);\n",
-        "  const u8* block = arena->at(found.offset, bytes);\n",
+        "  return read_bytes(arena->readonly_at(found.offset, found.bytes), found.bytes, pin, copy);\n",
+        "  return read_bytes(arena->at(found.offset, found.bytes), found.bytes, pin, copy);\n",
         ("tests/test_pains_15_copies.py::test_writing_past_the_flag_faults",),
     ),
     Mutant(
         "views-are-not-pinned",
         "pain-16",
-        '  found.word.fetch_add(1);\n  DI_FAULT("heap.pinned");\n',
+        '  object.word.fetch_add(1);\n  DI_FAULT("heap.pinned");\n',
         '  DI_FAULT("heap.pinned");\n',
         ("native:test_heap", "tests/test_torn.py::test_views_of_objects_stay_while_the_arena_is_reused"),
     ),
@@ -171,8 +171,9 @@ PAINS = [
     Mutant(
         "pinned-bytes-counted-twice",
         "pain-20",
-        "  if (word_pins(word) == 0) add_bytes(heap.pinned_bytes, Blocks::block_bytes(found.bytes));\n",
-        "  add_bytes(heap.pinned_bytes, Blocks::block_bytes(found.bytes));\n",
+        "  if (word_pins(word) == 0) "
+        "add_bytes(heap_.memory.heap_header().pinned_bytes, Blocks::block_bytes(object.bytes));\n",
+        "  add_bytes(heap_.memory.heap_header().pinned_bytes, Blocks::block_bytes(object.bytes));\n",
         ("tests/test_pains_20_numbers.py::test_bytes_by_owner",),
     ),
     Mutant(

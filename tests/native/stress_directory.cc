@@ -101,7 +101,9 @@ void use_weights(Field& field, Random& random) {
   Weights::version_id(arena, entry, arena.weights(entry).newest.load(std::memory_order_acquire), id);
   const u32 pin = arena.ledger().take_one(Deadline::none());
   u32 descriptor = kNone;
-  if (arena.heap().objects.pin(id, pin, &descriptor, soon()) != PinResult::kPinned) return arena.ledger().give(pin);
+  AwayObject away;
+  if (arena.heap().objects.pin(id, pin, &descriptor, &away, soon()) != PinResult::kPinned)
+    return arena.ledger().give(pin);
   const Descriptor& found = arena.heap().descriptor(descriptor);
   CHECK(found.bytes == 512 + which && stamped(arena.at(found.offset, found.bytes), found.bytes, which));
   arena.ledger().drop(pin);

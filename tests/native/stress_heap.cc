@@ -40,7 +40,9 @@ void latest(Field& field) {
   Weights::version_id(arena, field.weights, arena.weights(field.weights).newest.load(), id);
   const u32 entry = arena.ledger().take_one(Deadline::none());
   u32 descriptor = kNone;
-  if (arena.heap().objects.pin(id, entry, &descriptor, soon()) != PinResult::kPinned) return arena.ledger().give(entry);
+  AwayObject away;
+  if (arena.heap().objects.pin(id, entry, &descriptor, &away, soon()) != PinResult::kPinned)
+    return arena.ledger().give(entry);
   const Descriptor& found = arena.heap().descriptor(descriptor);
   CHECK(stamped(arena.at(found.offset, found.bytes), found.bytes, found.bytes));
   arena.ledger().drop(entry);

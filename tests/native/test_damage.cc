@@ -117,7 +117,9 @@ void read_all(Arena& arena) {
     attempt([&] {
       const u32 entry = arena.ledger().take_one(Deadline::none());
       u32 descriptor = kNone;
-      if (arena.heap().objects.pin(ObjectId(number).bytes, entry, &descriptor, shortly()) != PinResult::kPinned) return;
+      AwayObject away;
+      if (arena.heap().objects.pin(ObjectId(number).bytes, entry, &descriptor, &away, shortly()) != PinResult::kPinned)
+        return;
       const Descriptor& found = arena.heap().descriptor(descriptor);
       const volatile u8* at = arena.readonly_at(found.offset, found.bytes);
       if (found.bytes != 0) static_cast<void>(at[0] + at[found.bytes - 1]);

@@ -113,7 +113,8 @@ PinResult pin_version(Arena& arena, u32 index, i64 version, bool* right) {
   Weights::version_id(arena, index, version, id);
   const u32 entry = arena.ledger().take_one(Deadline::none());
   u32 descriptor = kNone;
-  const PinResult result = arena.heap().objects.pin(id, entry, &descriptor, soon());
+  AwayObject away;
+  const PinResult result = arena.heap().objects.pin(id, entry, &descriptor, &away, soon());
   if (result != PinResult::kPinned) {
     arena.ledger().give(entry);
     return result;

@@ -66,12 +66,15 @@ class Objects:
 
         Raises:
             ObjectNotFound: it was not there and sealed within `timeout` seconds. Timeout: another process held a lock.
+            StoreFull: it lies on disk, and memory has had no room for it.
         """
 
         def look(arena: _core.Arena) -> Any:
-            seen = arena.sealed_seq()
+            seen, room = arena.sealed_seq(), arena.room_seq()
             try:
                 return arena.get(raw, copy)
+            except StoreFull as error:
+                return Missing(arena.wait_room, room, error.message, full=True)
             except (ObjectNotFound, Timeout) as error:
                 reason = error.reason if isinstance(error, Timeout) else error.message
                 return Missing(arena.wait_sealed, seen, reason, holder=error.holder, error=error)
@@ -85,7 +88,7 @@ class Objects:
             raw = id_of(ref)
             try:
                 found.append(self._session.arena.get(raw, copy))
-            except (ObjectNotFound, Timeout):
+            except (ObjectNotFound, StoreFull, Timeout):
                 found.append(self.get(raw, left(), copy))
         return found
 

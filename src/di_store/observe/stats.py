@@ -67,6 +67,9 @@ class DiskStats(TypedDict):
     stalled_seconds: float  # that learners waited in next() until their batches were copied
     damaged_chunks: int  # chunks whose rows could not be read from disk
     damaged_items: int  # that were removed for that
+    objects: int  # that are on disk alone
+    object_bytes: int  # of these
+    loaded_objects: int  # that came back into memory
 
 
 class StoreStats(TypedDict):

@@ -1,0 +1,79 @@
+#include "tier/object_reader.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "tier/crc32c.h"
+#include "tier/log_format.h"
+
+namespace di {
+namespace {
+
+constexpr u64 kPieceBytes = u64{1} << 20;
+
+// A buffer of the pool, for a scope.
+class Borrowed {
+ public:
+  Borrowed(BodyMemory& memory, u64 bytes) : memory_(memory), buffer_(memory.take(bytes)) {}
+  ~Borrowed() {
+    if (pid_ == os::pid()) memory_.give(std::move(buffer_));
+  }
+  Borrowed(const Borrowed&) = delete;
+  Borrowed& operator=(const Borrowed&) = delete;
+  u8* data() const { return buffer_.data(); }
+
+ private:
+  BodyMemory& memory_;
+  os::AlignedBuffer buffer_;
+  u32 pid_ = os::pid();
+};
+
+bool is_of(const LogRecord& record, const u8* id, u64 bytes) {
+  return record.kind == LogKind::kObject && record.extra_bytes == 0 && record.bytes == bytes &&
+         std::memcmp(record.id, id, sizeof record.id) == 0;
+}
+
+}  // namespace
+
+bool ObjectReader::read(const DurablePlace& place, const u8* id, std::span<u8> to) {
+  const std::string path = folder_.path() + "/" + log_name(place.file);
+  const auto damaged = [&] {
+    return Error(Code::kCorruptData, "an object that lay on disk is lost: its record in " + path + " at " +
+                                         std::to_string(place.offset) + " is damaged; delete it, and put it again")
+        .told();
+  };
+  const os::Blocking scope;
+  os::DirectFile file;
+  if (const int number = file.open(path, os::FileAccess::kRead)) {
+    if (number == ENOENT) return false;
+    throw os::file_error("the file " + path + " cannot be read", number);
+  }
+  const u64 first = place.offset + sizeof(LogRecord), end = first + to.size();
+  const Borrowed pages(memory_,
+                       std::min(pages_of(end) * kPageBytes - place.offset / kPageBytes * kPageBytes, kPieceBytes));
+  LogRecord record;
+  for (u64 at = place.offset / kPageBytes * kPageBytes; at < end; at += kPieceBytes) {
+    const u64 wanted = std::min(pages_of(end) * kPageBytes - at, kPieceBytes);
+    u64 got = 0;
+    if (const int number = file.read(at, pages.data(), wanted, &got))
+      throw os::file_error("the file " + path + " cannot be read", number);
+    if (at + got < std::min(end, at + wanted)) throw damaged();
+    // The record's 64 bytes lie in one page, as pages are multiples of them.
+    if (at <= place.offset) {
+      std::memcpy(&record, pages.data() + (place.offset - at), sizeof record);
+      if (!LogSeal(folder_.uuid(), place.file).is_sound(record, place.offset) || !is_of(record, id, to.size()))
+        throw damaged();
+    }
+    const u64 from = std::max(at, first), until = std::min(at + wanted, end);
+    if (from < until) std::memcpy(to.data() + (from - first), pages.data() + (from - at), until - from);
+    TierHeader& tier = heap_.memory.tier_header();
+    tier.read_bytes.fetch_add(wanted, std::memory_order_relaxed);
+    tier.read_calls.fetch_add(1, std::memory_order_relaxed);
+  }
+  // mutant: objects-from-disk-are-not-verified
+  if (crc32c(to.data(), to.size()) != record.body_crc) throw damaged();
+  return true;
+}
+
+}  // namespace di

@@ -1,0 +1,26 @@
+// Reads objects that are not in memory, each from its record in an object log, past the page cache.
+#pragma once
+
+#include <span>
+
+#include "tier/body_reader.h"
+#include "tier/folder.h"
+
+namespace di {
+
+class ObjectReader {
+ public:
+  ObjectReader(const Heap& heap, const TierFolder& folder) : heap_(heap), folder_(folder) {}
+
+  // Fills `to` with all bytes of the object whose record lies there. Takes no shared lock; leaves the GIL. False: the file was
+  // removed, so the record lies elsewhere by now, or the object is gone. Throws kCorruptData: the record is damaged, or what
+  // file_error() makes.
+  bool read(const DurablePlace& place, const u8* id, std::span<u8> to);
+
+ private:
+  const Heap& heap_;
+  const TierFolder& folder_;
+  BodyMemory memory_;
+};
+
+}  // namespace di
