@@ -19,6 +19,7 @@
 #include "heap/heap.h"
 #include "heap/ledger.h"
 #include "maintenance/reaper.h"
+#include "objects/pin.h"
 #include "objects/weights.h"
 
 namespace di {
@@ -108,8 +109,10 @@ inline MakeResult put_number(Arena& arena, u64 number, u64 bytes, u64 expires_ns
 class Pinned {
  public:
   Pinned(Arena& arena, u64 number) : arena_(&arena), entry_(arena.ledger().take_one(Deadline::none())) {
-    result_ = arena.heap().objects.pin(ObjectId(number).bytes, entry_, &descriptor_, soon());
+    AwayObject away;
+    result_ = arena.heap().objects.pin(ObjectId(number).bytes, entry_, &descriptor_, &away, soon());
     if (result_ != PinResult::kPinned) arena.ledger().give(entry_);
+    if (result_ == PinResult::kAway) load(number);
   }
   ~Pinned() { drop(); }
   Pinned(Pinned&& other) noexcept { *this = std::move(other); }
@@ -118,21 +121,43 @@ class Pinned {
     std::swap(entry_, other.entry_);
     std::swap(descriptor_, other.descriptor_);
     std::swap(result_, other.result_);
+    std::swap(aside_, other.aside_);
     return *this;
   }
   explicit operator bool() const { return result_ == PinResult::kPinned; }
   PinResult result() const { return result_; }
   u32 descriptor() const { return descriptor_; }
-  const u8* data() const { return arena_->readonly_at(arena_->heap().descriptor(descriptor_).offset, size()); }
-  u64 size() const { return arena_->heap().descriptor(descriptor_).bytes; }
+  const u8* data() const {
+    return aside_.empty() ? arena_->readonly_at(arena_->heap().descriptor(descriptor_).offset, size()) : aside_.data();
+  }
+  u64 size() const { return aside_.empty() ? arena_->heap().descriptor(descriptor_).bytes : aside_.size(); }
   void drop() {
-    if (std::exchange(result_, PinResult::kMissing) == PinResult::kPinned) arena_->ledger().drop(entry_);
+    if (std::exchange(result_, PinResult::kMissing) == PinResult::kPinned && aside_.empty())
+      arena_->ledger().drop(entry_);
   }
 
  private:
+  void load(u64 number) {
+    result_ = PinResult::kMissing;
+    const auto aside = [this](u64 bytes) {
+      aside_.resize(bytes);
+      return aside_.data();
+    };
+    try {
+      const Pin pin = pin_object(*arena_, ObjectId(number).bytes, aside, soon());
+      if (pin.aside.empty()) aside_.clear();
+      entry_ = pin.entry;
+      descriptor_ = pin.descriptor;
+      result_ = PinResult::kPinned;
+    } catch (const Error& error) {
+      CHECK(error.code() == Code::kObjectNotFound);
+    }
+  }
+
   Arena* arena_ = nullptr;
   u32 entry_ = kNone, descriptor_ = kNone;
   PinResult result_ = PinResult::kMissing;
+  std::vector<u8> aside_;  // its bytes, where shared memory had no room for them
 };
 
 inline bool holds_number(Arena& arena, u64 number) {
