@@ -1,5 +1,6 @@
 // Objects: index, pins, ttl, weights, deletion, fork; every operation killed at each of its fault points.
 #include <algorithm>
+#include <set>
 #include <thread>
 
 #include "store_fixture.h"
@@ -26,6 +27,27 @@ void many_descriptors_and_the_index() {
   for (u64 i = 1; i <= count; ++i) CHECK(arena->heap().objects.remove(ObjectId(i).bytes, soon()));
   CHECK(heap_counts(*arena) == start);
   check_heap(arena);
+}
+
+// Ids that count up, or differ in one byte, are found as soon as random ones.
+void ids_of_any_pattern_spread() {
+  for (u32 byte = 0; byte < sizeof(Id); ++byte) {
+    std::set<u64> chains;
+    for (u32 value = 0; value < 256; ++value) {
+      Id id{};
+      id[byte] = static_cast<u8>(value);
+      chains.insert(hash_id(id) & 1023);
+    }
+    CHECK(chains.size() > 200);  // 227 of random ones
+  }
+  std::vector<u32> lengths(1 << 16);
+  for (u32 number = 0; number < lengths.size(); ++number) {
+    Id id{};
+    id[18] = static_cast<u8>(number >> 8);
+    id[19] = static_cast<u8>(number);
+    ++lengths[hash_id(id) & (lengths.size() - 1)];
+  }
+  CHECK(*std::max_element(lengths.begin(), lengths.end()) < 16);  // 8 of random ones
 }
 
 void keys_in_order() {
@@ -266,6 +288,7 @@ void a_full_store_can_be_read() {
 
 int main() {
   many_descriptors_and_the_index();
+  ids_of_any_pattern_spread();
   keys_in_order();
   pinned_objects_outlive_their_deletion();
   dropped_pins_are_settled_by_others();
