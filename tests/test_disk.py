@@ -286,6 +286,39 @@ def test_the_last_process_removes_the_files(tmp_path: Path, end: str) -> None:
     assert bool(left) == (end == "has a child that goes on")
 
 
+def fill_and_close(folder: str, begins: Any, goes_on: Any) -> None:
+    store = di_store.open(memory="16MiB", disk=folder, disk_capacity="64MiB")
+    table = store.create_table("replay", capacity=30_000, lanes=1)
+    fill(table, 0, 20_000)
+    begins.set()
+    assert goes_on.wait(60)
+    _core.arm_fault("arena.looked_at:1:stop")
+    del table
+    store.close()
+
+
+def test_who_only_looks_keeps_no_files(tmp_path: Path) -> None:
+    """`di-store ls` has each store's file open for a moment: its process may be leaving just then."""
+    spawn = mp.get_context("spawn")
+    begins, goes_on = spawn.Event(), spawn.Event()
+    child = spawn.Process(target=fill_and_close, args=(str(tmp_path), begins, goes_on))
+    child.start()
+    assert begins.wait(60)
+    assert list(tmp_path.glob("segment-*"))
+    files = [path for path in Path(f"/proc/{child.pid}/fd").iterdir() if "di-store:" in os.readlink(path)]
+    looked_at = [os.open(path, os.O_PATH) for path in files]
+    goes_on.set()
+    assert child.pid is not None
+    _, status = os.waitpid(child.pid, os.WUNTRACED)
+    assert os.WIFSTOPPED(status)
+    for file in looked_at:
+        os.close(file)
+    os.kill(child.pid, signal.SIGCONT)
+    child.join(60)
+    assert child.exitcode == 0
+    assert not list(tmp_path.glob("segment-*"))
+
+
 def test_a_store_that_fits_grows_by_heads_only(tmp_path: Path) -> None:
     with di_store.open(memory="fit", disk=tmp_path / "disk", disk_capacity="2GiB") as store:
         before = store.stats()["memory"]

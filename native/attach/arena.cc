@@ -1,5 +1,6 @@
 #include "attach/arena.h"
 
+#include "arena/clients.h"
 #include "attach/registry.h"
 
 namespace di {
@@ -8,7 +9,9 @@ namespace {
 constexpr u64 kMinBudget = 8u << 20;
 constexpr u64 kLeavingNs = 100'000;        // between two looks at a store that another thread is leaving
 constexpr u64 kMostPauseNs = 200'000'000;  // between two looks at one that is being made
-constexpr u64 kSweepNs = 1'000'000'000;    // for the heap's lock, when the last handle goes
+constexpr int kLeavingLooks = 6;
+constexpr u64 kLeavingPauseNs = 10'000'000;
+constexpr u64 kSweepNs = 1'000'000'000;  // for the heap's lock, when the last handle goes
 
 // A process of this user holds a store that nobody can look into: it may be just the one that is to be made, and then
 // there would be two of one name.
@@ -37,6 +40,26 @@ bool is_last(const Memory& store) {
   } catch (...) {
     return false;
   }
+}
+
+// Whether another process lives that has joined the store.
+bool is_shared(const Client& self) {
+  for (u32 slot = 0; slot < kMaxClients; ++slot) {
+    const u32 state = self.memory.client(slot).state.load(std::memory_order_acquire);
+    if (slot != self.slot() && state != static_cast<u32>(ClientState::kFree) && !is_dead(self, slot)) return true;
+  }
+  return false;
+}
+
+// As is_last(). Who looks which stores there are has each open for a moment: that is waited for.
+bool is_soon_last(const Memory& store, const Client& self) {
+  for (int looks = 0; looks < kLeavingLooks; ++looks) {
+    if (is_last(store)) return true;
+    if (is_shared(self)) return false;
+    DI_FAULT("arena.looked_at");
+    os::sleep_ns(kLeavingPauseNs);
+  }
+  return false;
 }
 
 }  // namespace
@@ -271,7 +294,7 @@ Arena::~Arena() {
   // closed here it may open it again; before, closing would drop the record lock of the new attachment.
   os::LocalGuard<std::recursive_mutex> guard(registry().mutex);
   std::erase(registry().arenas, this);
-  if (tier_ != nullptr && empty && is_last(*this)) tier_->end_as_last();
+  if (tier_ != nullptr && empty && is_soon_last(*this, *this)) tier_->end_as_last();
   tier_.reset();
   if (empty) leave();
   heap_.reset();

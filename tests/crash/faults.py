@@ -136,6 +136,7 @@ REACHED_ELSEWHERE = {
     "objects.noted",
     "objects.written",
     "get.loaded",
+    "arena.looked_at",
 } | {f"chores.{point}" for point in ("charged", "chosen", "committed", "collapsed")}
 """Points with tests of their own: who creates a store (test_open_race.py), who fills slices (test_filled_slices.py), a
 forked child that has no room for its pins (test_fork.py), who updates late columns (test_late_columns.py),

@@ -154,6 +154,7 @@ inline void stress_heap(u64 budget, const std::string& folder) {
   check_heap(field.arena);
   field.arena->heap().sweeper.sweep_all(soon());
   CHECK(heap_counts(*field.arena) == start);
+  if (!folder.empty()) CHECK(field.arena->tier_header().loaded_objects.load() > 0);
   std::printf("heap stress ok: %lu kills, %ld versions, %lu rebuilds\n", kills,
               field.arena->weights(field.weights).newest.load(), field.arena->heap_header().rebuilds.load());
 }
