@@ -95,7 +95,7 @@ def test_a_store_that_fits() -> None:
         base = store.stats()["memory"]
         assert 200 * MIB < base <= 256 * MIB
         for number, options in enumerate(TABLES.values()):
-            before, available = store.stats()["memory"], store._session.arena.available(10)
+            before, available = store.stats()["memory"], store._session.arena.available(0, 10)
             table = store.create_table(f"t{number}", **options)
             grown = store.stats()["memory"] - before
             assert grown == 0 or grown + available <= 1.05 * di_store.needed_memory(**options) + available

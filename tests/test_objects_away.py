@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import di_store
-from di_store import CorruptData, ObjectNotFound, StoreFull, Timeout, _core
+from di_store import CapacityError, CorruptData, ObjectNotFound, StoreFull, Timeout, _core
 
 SPAWN = mp.get_context("spawn")
 SIZES = (3, 900, 5_000, 40_000, 300_000)
@@ -236,6 +236,28 @@ def test_beside_a_table(tmp_path: Path) -> None:
             assert same(store.get(id_of(number)), number)
         batch = table.peek(table.keys(n=len(table)))
         assert np.array_equal(batch.data["x"], rows[: COUNT * 13])
+        assert store.check() == []
+
+
+def test_a_table_finds_room(tmp_path: Path) -> None:
+    """Also for what it keeps in memory; and so does a smaller limit. What can't fit moves nothing."""
+    with opened(tmp_path, memory="32MiB") as store:
+        fill(store, range(COUNT))
+        before = away(store)
+        schema = {"x": di_store.Spec((100,), "u1")}
+        with pytest.raises(CapacityError, match="in memory"):
+            store.create_table("larger", capacity=2_000_000, lanes=1, schema=schema)
+        assert away(store) == before
+        table = store.create_table("rows", capacity=100_000, lanes=1, schema=schema)
+        assert away(store) > before
+        before = away(store)
+        store.resize(memory="20MiB")
+        assert away(store) > before
+        with table.writer() as writer:
+            for number in range(1_000):
+                writer.append({"x": np.full(100, number % 251, np.uint8)})
+        for number in range(COUNT):
+            assert same(store.get(id_of(number)), number)
         assert store.check() == []
 
 

@@ -341,11 +341,11 @@ void bind_care(nb::class_<Arena>& type) {
           nb::sig("def grow(self, more: int, timeout: float, /) -> None"))
       .def(
           "available",
-          [](const ArenaPointer& a, Deadline deadline) {
+          [](const ArenaPointer& a, u64 wanted, Deadline deadline) {
             a->enter();
-            return a->heap().available(deadline);
+            return a->heap().available(wanted, deadline);
           },
-          nb::sig("def available(self, timeout: float, /) -> int"))
+          nb::sig("def available(self, wanted: int, timeout: float, /) -> int"))
       .def_prop_ro("tiered", [](const ArenaPointer& a) { return a->tiered(); })
       .def_prop_ro("disk",
                    [](const ArenaPointer& a) { return a->tiered() ? folder_of(a->tier_header()) : std::string(); })

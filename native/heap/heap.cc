@@ -23,12 +23,21 @@ void Heap::free_meta_of(u32 table, std::span<const u32> linked, Deadline deadlin
   budget.announce_room();
 }
 
-u64 Heap::available(Deadline deadline) {
+u64 Heap::available(u64 wanted, Deadline deadline) {
   sweeper.settle(deadline);
-  if (free_holes(kSliceBytes, deadline)) move_pages(~u64{0}, true, deadline);  // asked for seldom: exact
-  Guard guard(*this, deadline);
-  const u64 claimed = budget.claimed(), most = budget.spendable();
-  return most > claimed ? most - claimed : 0;
+  for (std::string why;;) {
+    if (free_holes(kSliceBytes, deadline)) move_pages(~u64{0}, true, deadline);  // asked for seldom: exact
+    u64 free = 0;
+    {
+      Guard guard(*this, deadline);
+      const u64 claimed = budget.claimed(), most = budget.spendable();
+      free = most > claimed ? most - claimed : 0;
+    }
+    if (free >= wanted || room_maker == nullptr) return free;
+    // mutant: nothing-leaves-for-a-table
+    if (free + memory.heap_header().object_bytes.load() < wanted) return free;
+    if (!room_maker->make_room(wanted - free, deadline, &why)) return free;
+  }
 }
 
 bool Heap::set_budget(u64 bytes, std::string* why) {
@@ -58,7 +67,7 @@ bool Heap::set_budget(u64 bytes, std::string* why) {
 }
 
 bool Heap::resize(u64 bytes, Deadline deadline, std::string* why) {
-  const u64 in_use = budget.limit() - available(deadline);
+  const u64 limit = budget.limit(), in_use = limit - available(limit - std::min(limit, bytes), deadline);
   if (in_use > bytes) free_holes(in_use - bytes, deadline);
   {
     Guard guard(*this, deadline);

@@ -33,8 +33,9 @@ class Heap : public HeapCore {
   // The sealed blocks of a table that are not among these. One hold; a kill leaves the rest, and the table's recovery or
   // its drop calls this again.
   void free_meta_of(u32 table, std::span<const u32> linked, Deadline deadline);
-  // Bytes that a new object or reserve may take. Several holds; a kill between them leaves pages given back.
-  u64 available(Deadline deadline);
+  // Bytes that a new object or reserve may take. Several holds; a kill between them leaves pages given back. Where that is less
+  // than `wanted`, objects leave for the disk tier, if they may suffice.
+  u64 available(u64 wanted, Deadline deadline);
   // One hold sets the budget, then pages beyond it go back, a slice per hold. A kill in between leaves the new budget, and
   // the next call that needs room gives the pages back.
   bool resize(u64 budget, Deadline deadline, std::string* why);

@@ -94,7 +94,7 @@ u32 TableDirectory::free_index(Deadline deadline) const {
   }
   std::string why;
   const u64 offset = arena.header().tables.value + u64{index} * kTableHeaderBytes;
-  if (arena.heap().available(deadline) < kTableHeaderBytes)
+  if (arena.heap().available(kTableHeaderBytes, deadline) < kTableHeaderBytes)
     throw Error(Code::kCapacity, "no room for another table; delete objects, or store.resize(memory=…)");
   if (!arena.commit(offset, kTableHeaderBytes, &why)) throw Error(Code::kCapacity, "no memory for the table: " + why);
   Heap::Guard guard(arena.heap(), deadline);

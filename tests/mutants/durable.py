@@ -51,6 +51,13 @@ DURABLE = [
         (f"{AWAY}::test_beside_a_table",),
     ),
     Mutant(
+        "nothing-leaves-for-a-table",
+        "objects-away",
+        "    if (free + memory.heap_header().object_bytes.load() < wanted) return free;\n",
+        "    return free;\n",
+        (f"{AWAY}::test_a_table_finds_room",),
+    ),
+    Mutant(
         "records-of-the-dead-count",
         "durable",
         "if (!named) own.mark(place, kMarkVoid);",

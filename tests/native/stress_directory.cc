@@ -113,7 +113,7 @@ void change_store(Field& field, Random& random) {
   std::string why;
   switch (random.below(4)) {
     case 0: field.arena->heap().resize((160 + random.below(40)) * kMiB, soon(), &why); return;
-    case 1: field.arena->heap().available(soon()); return;
+    case 1: field.arena->heap().available(0, soon()); return;
     case 2: chore(field.arena); return;
     default: reap(field.arena, soon());
   }

@@ -383,7 +383,7 @@ def make_room(arena: _core.Arena, name: str, needed: TableNeeds, seconds: float,
         return
     total = needed.total
     # mutant: tables-beyond-the-budget
-    while total > (available := arena.available(seconds)) + held:
+    while total > (available := arena.available(0, seconds)) + held:
         if not arena.fit:
             raise _short(name, needed, available + held)
         grow(arena, total - available - held, seconds)
@@ -392,7 +392,8 @@ def make_room(arena: _core.Arena, name: str, needed: TableNeeds, seconds: float,
 def _check_tiers(arena: _core.Arena, name: str, needed: TableNeeds, seconds: float, held: int) -> None:
     """The same for a store with a disk tier: memory for heads and open chunks, the rest in memory or on disk."""
     in_memory = needed.reserve.in_memory + needed.meta_bytes
-    while in_memory > (available := arena.available(seconds)) + held:
+    wanted = 0 if arena.fit else max(0, in_memory - held)
+    while in_memory > (available := arena.available(wanted, seconds)) + held:
         if arena.fit:
             grow(arena, in_memory - available - held, seconds)
             continue
