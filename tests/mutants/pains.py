@@ -11,7 +11,7 @@ PAINS = [
         "tables-beyond-the-budget",
         "pain-2",
         "    while total > (available := arena.available(0, seconds)) + held:\n",
-        "    while total < (available := arena.available(seconds)) * 0:\n",
+        "    while total < (available := arena.available(0, seconds)) * 0:\n",
         ("tests/test_table.py::test_a_table_beyond_the_budget_is_refused_at_once",),
     ),
     Mutant(
