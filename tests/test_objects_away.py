@@ -40,9 +40,9 @@ def opened(folder: Path, name: str | None = None, **more: Any) -> di_store.Store
     return di_store.open(name, disk=folder, **{**OPTIONS, **more})
 
 
-def fill(store: di_store.Store, numbers: range, **options: Any) -> None:
+def fill(store: di_store.Store, numbers: range, wait: float = 60, **options: Any) -> None:
     for number in numbers:
-        store.put(value_of(number), id=id_of(number), timeout=60, **options)
+        store.put(value_of(number), id=id_of(number), timeout=wait, **options)
 
 
 def disk_of(store: di_store.Store) -> Any:
@@ -259,6 +259,45 @@ def test_a_table_finds_room(tmp_path: Path) -> None:
         for number in range(COUNT):
             assert same(store.get(id_of(number)), number)
         assert store.check() == []
+
+
+def test_a_table_keeps_its_room_on_disk(tmp_path: Path) -> None:
+    """Objects take none of what its rows were promised."""
+    with opened(tmp_path, memory="24MiB", disk_capacity="96MiB") as store:
+        table = store.create_table("rows", capacity=8_000, lanes=1, compress=None)
+        rows = np.random.default_rng(0).integers(0, 256, (8_000, 4_000), np.uint8)
+        with table.writer() as writer:
+            writer.append({"x": rows[0]})  # says what rows take
+            with pytest.raises(StoreFull, match="for rows of tables"):
+                fill(store, range(3 * COUNT), wait=0)
+            for row in rows[1:]:
+                writer.append({"x": row})
+        assert len(table) == 8_000
+        assert store.check() == []
+
+
+def test_a_full_disk_has_room_again(tmp_path: Path) -> None:
+    """Where most objects of each file were deleted, also without a file that nobody needs."""
+    with opened(tmp_path, disk_capacity="64MiB") as store:
+        put = 0
+        with pytest.raises(StoreFull):
+            for put in range(10 * COUNT):
+                store.put(value_of(put), id=id_of(put), timeout=0)
+        gone = [number for number in range(put) if number % 5 > 1]
+        assert store.delete([id_of(number) for number in gone]) == len(gone)
+        fill(store, range(put + 1, put + 1 + len(gone) // 2))
+        for number in set(range(put)) - set(gone):
+            assert same(store.get(id_of(number)), number)
+
+
+def test_a_checkpoint_lets_go_what_it_has_written(tmp_path: Path) -> None:
+    with opened(tmp_path / "disk") as store:
+        fill(store, range(COUNT))
+        seen = []
+        progress = lambda done, of: seen.append((done, of, store.stats()["pinned"]))  # noqa: E731
+        store.checkpoint(tmp_path / "saved", progress=progress)
+        assert seen[-1][0] == seen[-1][1]
+        assert seen[-1][2] < seen[0][2] / 2
 
 
 def test_a_damaged_record_costs_its_object(tmp_path: Path) -> None:

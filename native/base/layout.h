@@ -126,6 +126,7 @@ inline bool holds_chunks(LedgerKind kind) { return kind == LedgerKind::kDraw || 
 inline u32 ledger_table(u64 what) { return static_cast<u32>(what >> 4 & 0xff); }
 inline u32 ledger_chunks(u64 what) { return static_cast<u32>(what >> 12 & kMostChunks); }
 inline u32 ledger_descriptor(u64 what) { return static_cast<u32>(what >> 32); }
+constexpr u32 kBriefPin = 1;  // in the table's place of a kPin: forked children do not repeat it
 constexpr u32 kLedgerEntries = 255;
 struct LedgerBlock {
   Shared<u32> next;  // descriptor + 1 of the next block [owner, heap]

@@ -4,7 +4,6 @@
 
 #include "bindings/bindings.h"
 #include "objects/durable.h"
-#include "objects/durable_logs.h"
 #include "objects/forms.h"
 #include "objects/ids.h"
 #include "objects/pin.h"
@@ -56,16 +55,22 @@ nb::object hold(const ArenaPointer& arena, u32 entry) {
   });
 }
 
+// Without the GIL.
+void tidy(const ArenaPointer& arena) {
+  if (arena->tier() == nullptr || !arena->tier()->has_rolled()) return;
+  const MaybeRelease release(true);
+  tidy_if_rolled(*arena);
+}
+
 // As Draft::make_block(), but tries again once there is reason to: if the id is taken its writer may have died before it
 // sealed it, and if there is no room, files that nobody needs may take the disk's.
 u8* make_block(const ArenaPointer& arena, const DraftRequest& request, Deadline deadline, Draft* draft) {
   try {
     return draft->make_block(request, deadline);
   } catch (const Error& error) {
-    const bool full = error.code() == Code::kStoreFull && arena->tier() != nullptr;
-    if (full ? !remove_unneeded_logs(*arena, Deadline::slice())
-             : error.code() != Code::kObjectExists || reap_soon(arena) == 0)
-      throw;
+    const bool full = error.code() == Code::kStoreFull && arena->tier() != nullptr && arena->tier()->has_rolled();
+    if (!full && (error.code() != Code::kObjectExists || reap_soon(arena) == 0)) throw;
+    if (full) tidy(arena);
   }
   return draft->make_block(request, Deadline::slice());
 }
@@ -294,7 +299,7 @@ nb::bytes put(const ArenaPointer& arena, nb::handle value, nb::handle id, double
     DI_FAULT("put.before_seal");
     draft->seal();
   });
-  tidy_if_rolled(*arena);
+  tidy(arena);
   return made;
 }
 
@@ -341,6 +346,7 @@ u64 remove_objects(const ArenaPointer& arena, const nb::list& ids, Deadline dead
   arena->enter();
   u64 gone = 0;
   for (nb::handle id : ids) gone += remove_object(*arena, id_of(nb::cast<nb::bytes>(id)), deadline) ? 1 : 0;
+  tidy(arena);
   return gone;
 }
 

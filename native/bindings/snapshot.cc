@@ -270,9 +270,12 @@ void bind_files(nb::module_& module) {
           "Page of its record; None: it does not fit any more.")
       .def(
           "add_objects",
-          [](ChunkFile& self, const Snapshot& snapshot, u64 first, u64 count) {
+          [](ChunkFile& self, Snapshot& snapshot, u64 first, u64 count) {
             const MaybeRelease release(true);
-            return number_or_none(self.add_objects(snapshot, first, count));
+            const u32 page = self.add_objects(snapshot, first, count);
+            // mutant: checkpoints-hold-objects-to-their-end
+            if (page != ChunkFile::kFull) snapshot.release_objects(first, count);
+            return number_or_none(page);
           },
           nb::arg("snapshot"), nb::arg("first"), nb::arg("count"))
       .def("end", [](ChunkFile& self) {

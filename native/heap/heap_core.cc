@@ -159,14 +159,15 @@ void HeapCore::forget_copy(u32 chunk) {
   disk.remove(place_segment(tier->place.load()), bytes, tier->body_bytes);
 }
 
-// The flags come last: until then the object counts as one without a record, or with a log that has its record too.
+// One store says where: killed before it, the object counts as before.
 void HeapCore::note_record(u32 number, const DurablePlace& place, bool durable) {
   Descriptor& entry = descriptor(number);
   const u64 bytes = logged_bytes(entry);
   if (is_logged(entry)) disk.remove(entry.flags >> kLogShift, bytes, bytes);
-  __atomic_store_n(&entry.owner, static_cast<u32>(place.offset / kLogUnit), __ATOMIC_RELEASE);
+  static_assert(offsetof(Descriptor, owner) % 8 == 0 && offsetof(Descriptor, flags) == offsetof(Descriptor, owner) + 4);
   const u32 kept = entry.flags & ((1u << kLogShift) - 1);
-  entry.flags = kept | kFlagLogged | (durable ? kFlagDurable : 0) | place.segment << kLogShift;
+  const u32 flags = kept | kFlagLogged | (durable ? kFlagDurable : 0) | place.segment << kLogShift;
+  __atomic_store_n(reinterpret_cast<u64*>(&entry.owner), u64{flags} << 32 | place.offset / kLogUnit, __ATOMIC_RELEASE);
   disk.add(place.segment, bytes, bytes);
 }
 
@@ -194,6 +195,7 @@ void HeapCore::give_block(u32 from, u32 to) {
   TierHeader& tier = memory.tier_header();
   subtract_bytes(tier.away_objects, 1);
   subtract_bytes(tier.away_bytes, taker.bytes);
+  if (word_pins(taker.word.load()) != 0) add_bytes(memory.heap_header().pinned_bytes, Blocks::block_bytes(taker.bytes));
   // Its live bytes are those of `to` now.
   free_descriptor(from, false);
 }
@@ -218,7 +220,7 @@ void HeapCore::free_descriptor(u32 number, bool punch) {
   const u64 bytes = Blocks::block_bytes(entry.bytes);
   if (kind == ObjectKind::kData) {
     if (!away) subtract_bytes(heap.live_bytes, bytes);
-    if (word_state(word) == ObjectState::kDoomed) subtract_bytes(heap.pending_bytes, bytes);
+    if (!away && word_state(word) == ObjectState::kDoomed) subtract_bytes(heap.pending_bytes, bytes);
     --heap.live_objects;
   }
   if (!away) {

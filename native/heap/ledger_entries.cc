@@ -58,7 +58,7 @@ std::vector<InheritedPin> LedgerEntries::pins() const {
   std::vector<InheritedPin> all;
   for (u32 number = 0; number < size(); ++number) {
     const u64 what = entry(number).what.load();
-    if (ledger_kind(what) == LedgerKind::kPin && !(what & kLedgerDropped))
+    if (ledger_kind(what) == LedgerKind::kPin && ledger_table(what) != kBriefPin && !(what & kLedgerDropped))
       all.push_back({number, what, entry(number).ref.load()});
   }
   return all;

@@ -1,5 +1,6 @@
 #include "heap/maker.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -18,7 +19,16 @@ void Maker::no_descriptor(const MakeRequest& request, Attempt* attempt) const {
   Shortage& shortage = attempt->shortage;
   shortage.why = heap_.budget.room_text();
   shortage.bytes = kPageBytes;
-  if (!is_of_chunk(request.kind)) return;
+  if (!is_of_chunk(request.kind)) {
+    // What leaves memory keeps its descriptor: that helps if a further segment of them fits then.
+    const u64 wanted = heap_.descriptors.next_segment_bytes(), most = heap_.budget.spendable();
+    const u64 claimed = heap_.budget.claimed(), movable = heap_.memory.heap_header().object_bytes.load();
+    shortage.bytes = wanted != 0 && claimed - std::min(claimed, movable) + wanted <= most ? wanted : ~u64{0};
+    if (shortage.bytes == ~u64{0})
+      shortage.why += "; what " + std::to_string(heap_.memory.heap_header().live_objects) +
+                      " objects are found by would take " + std::to_string(wanted >> 10) + " KiB more";
+    return;
+  }
   shortage.short_table = heap_.budget.evictable(request.tables, 0);  // it may come of another chunk
   shortage.never = shortage.short_table == kNone && heap_.memory.heap_header().live_objects == 0;
 }

@@ -10,26 +10,28 @@ void ObjectEnds::retire(u32 index) {
   }
   heap_.ids.erase(index);
   entry.word.fetch_add(kSealStep);  // doomed
-  add_bytes(heap_.memory.heap_header().pending_bytes, Blocks::block_bytes(entry.bytes));
+  if (!is_away(entry)) add_bytes(heap_.memory.heap_header().pending_bytes, Blocks::block_bytes(entry.bytes));
 }
 
-void ObjectEnds::pin(u32 index, u32 entry) {
+void ObjectEnds::pin(u32 index, u32 entry, bool brief) {
   Descriptor& object = heap_.descriptor(index);
   const u64 word = object.word.load(std::memory_order_acquire);
+  const u64 bytes = is_away(object) ? 0 : Blocks::block_bytes(object.bytes);
   // mutant: pinned-bytes-counted-twice
-  if (word_pins(word) == 0) add_bytes(heap_.memory.heap_header().pinned_bytes, Blocks::block_bytes(object.bytes));
+  if (word_pins(word) == 0) add_bytes(heap_.memory.heap_header().pinned_bytes, bytes);
   // mutant: views-are-not-pinned
   object.word.fetch_add(1);
   DI_FAULT("heap.pinned");
   LedgerEntry& mine = heap_.ledger.entry(entry);
   mine.ref.store(word_generation(word), std::memory_order_relaxed);
-  mine.what.store(ledger_what(LedgerKind::kPin, 0, index), std::memory_order_release);
+  mine.what.store(ledger_what(LedgerKind::kPin, brief ? kBriefPin : 0, index), std::memory_order_release);
 }
 
 void ObjectEnds::unpin(u32 index) {
   const u64 word = heap_.descriptor(index).word.fetch_sub(1) - 1;
   if (word_pins(word) != 0) return;
-  subtract_bytes(heap_.memory.heap_header().pinned_bytes, Blocks::block_bytes(heap_.descriptor(index).bytes));
+  const Descriptor& object = heap_.descriptor(index);
+  if (!is_away(object)) subtract_bytes(heap_.memory.heap_header().pinned_bytes, Blocks::block_bytes(object.bytes));
   if (word_state(word) == ObjectState::kDoomed) heap_.free_descriptor(index, false);
 }
 

@@ -17,8 +17,9 @@ class ObjectEnds {
 
   void retire(u32 descriptor) DI_UNCHECKED;  // frees a sealed object, now or at its last unpin
   // One pin more, for a ledger entry of this process. It is counted before the entry names it: killed in between, the count
-  // is too high, and the lock's next owner recounts. Who reads the bytes looks before whether they are in memory.
-  void pin(u32 descriptor, u32 entry) DI_UNCHECKED;
+  // is too high, and the lock's next owner recounts. Who reads the bytes looks before whether they are in memory. `brief`: for
+  // what this process is at, and of no use to a forked child.
+  void pin(u32 descriptor, u32 entry, bool brief = false) DI_UNCHECKED;
   void unpin(u32 descriptor) DI_UNCHECKED;
   void expire() DI_UNCHECKED;  // retires all objects whose ttl is over
 

@@ -167,10 +167,10 @@ void HeapRecovery::recount_pins() {
     if (word_state(word) == ObjectState::kDoomed) {
       if (right == 0)
         heap_.free_descriptor(index, false);
-      else
+      else if (!is_away(entry))
         pending += Blocks::block_bytes(entry.bytes);
     }
-    if (right != 0) pinned += Blocks::block_bytes(entry.bytes);
+    if (right != 0 && !is_away(entry)) pinned += Blocks::block_bytes(entry.bytes);
   }
   heap.pinned_bytes.store(pinned);
   heap.pending_bytes.store(pending);

@@ -18,10 +18,13 @@ class Pending {
  public:
   explicit Pending(ObjectLog& log) : log_(log) {}
   ~Pending() {
-    for (const DurablePlace& place : places_) try {
-        log_.mark(place, kMarkVoid);
-      } catch (...) {
-      }
+    for (const DurablePlace& place : places_) {
+      if (!kept_) try {
+          log_.mark(place, kMarkVoid);
+        } catch (...) {
+        }
+      log_.settle(place);
+    }
   }
   Pending(const Pending&) = delete;
   Pending& operator=(const Pending&) = delete;
@@ -34,11 +37,12 @@ class Pending {
   }
   void sync() { log_.sync(ticket_); }
   const DurablePlace& place(u64 number) const { return places_[number]; }
-  void keep() { places_.clear(); }
+  void keep() { kept_ = true; }
 
  private:
   ObjectLog& log_;
   std::vector<DurablePlace> places_;
+  bool kept_ = false;
   u64 ticket_ = 0;
 };
 
@@ -74,10 +78,13 @@ void tidy_if_rolled(Arena& arena) {
   try {
     tidy_logs(arena, Deadline::slice());
   } catch (const std::exception&) {  // the call has had its effect; the next one tries again
+    arena.tier_header().idle_logs.store(1);
   }
 }
 
-void keep_objects(Arena& arena, std::span<const DurableDraft> drafts) {
+namespace {
+
+void keep_all(Arena& arena, std::span<const DurableDraft> drafts) {
   Pending pending(log_of(arena));
   pending.reserve(drafts.size());
   for (const DurableDraft& each : drafts) {
@@ -97,6 +104,12 @@ void keep_objects(Arena& arena, std::span<const DurableDraft> drafts) {
     }
     pending.keep();
   }
+}
+
+}  // namespace
+
+void keep_objects(Arena& arena, std::span<const DurableDraft> drafts) {
+  keep_all(arena, drafts);
   tidy_if_rolled(arena);
 }
 
@@ -132,7 +145,6 @@ bool remove_object(Arena& arena, const Id& id, Deadline deadline) {
     const bool gone = arena.heap().objects.remove(id, deadline, &place);
     if (place == marked) {
       if (marked.segment != kNone) remove_unneeded_logs(arena, deadline);
-      tidy_if_rolled(arena);
       return gone;
     }
     log_of(arena).mark(place, kMarkDeleted);

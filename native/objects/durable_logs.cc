@@ -66,14 +66,41 @@ void settle_log(Arena& arena, const DiskSpace::Log& log, Deadline deadline) {
   if (still) arena.heap().disk.seal_log(log.number, log.bytes);
 }
 
+struct Copy {
+  Id id;
+  DurablePlace from, to;
+  bool durable = false;  // else of one that left memory
+};
+
+ObjectLog& log_of(Arena& arena, const Copy& copy) {
+  return copy.durable ? arena.tier()->log() : arena.tier()->passing_log();
+}
+
+// The copies that were made so far: however that ends, their logs may be sealed then.
+struct Copies {
+  explicit Copies(Arena& of) : arena(of) {}
+  ~Copies() {
+    for (const Copy& copy : all) log_of(arena, copy).settle(copy.to);
+  }
+  Copies(const Copies&) = delete;
+  Copies& operator=(const Copies&) = delete;
+
+  Arena& arena;
+  std::vector<Copy> all;
+};
+
+// Records in a file that stays after all would count once those that were copied are gone.
+void void_copied(Arena& arena, const Copies& copies, u32 log, Deadline deadline) {
+  bool stays = false;
+  for (const DiskSpace::Log& each : logs_of(arena, deadline)) stays = stays || (each.number == log && each.live != 0);
+  if (!stays) return;
+  for (const Copy& copy : copies.all)
+    if (copy.durable) arena.tier()->log().mark(copy.from, kMarkVoid);
+}
+
 // Copies what is needed of a log to that of this process; the copy counts when its object names it.
 void copy_log(Arena& arena, const DiskSpace::Log& log) {
-  struct Copy {
-    Id id;
-    DurablePlace from, to;
-    bool durable = false;  // else of one that left memory
-  };
-  std::vector<Copy> copies;
+  Copies copies(arena);
   std::vector<u8> bytes;
   u64 ticket = 0;
   LogReader reader;
@@ -101,15 +128,15 @@ void copy_log(Arena& arena, const DiskSpace::Log& log) {
     if (found.extra(&head, &name)) extra = extra_of(head, name);
     object.extra = extra;
     if (!found.copy_to(bytes.data())) return;  // damaged: the file stays
-    ObjectLog& to = copy.durable ? arena.tier()->log() : arena.tier()->passing_log();
-    const ObjectLog::Appended appended = to.append(object, Deadline::slice());
+    object.copy = true;
+    const ObjectLog::Appended appended = log_of(arena, copy).append(object, Deadline::slice());
     copy.to = appended.place;
     if (copy.durable) ticket = appended.ticket;
-    copies.push_back(copy);
+    copies.all.push_back(copy);
   });
   arena.tier()->log().sync(ticket);
   DI_FAULT("log.copied");
-  for (const Copy& copy : copies) {
+  for (const Copy& copy : copies.all) {
     u32 object = kNone;
     {
       Heap::Guard guard(arena.heap(), Deadline::slice());
@@ -118,6 +145,7 @@ void copy_log(Arena& arena, const DiskSpace::Log& log) {
     }
     if (object == kNone && copy.durable) arena.tier()->log().mark(copy.to, kMarkVoid);  // deleted meanwhile
   }
+  void_copied(arena, copies, log.number, Deadline::slice());
 }
 
 }  // namespace

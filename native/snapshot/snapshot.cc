@@ -240,7 +240,7 @@ bool Snapshot::hold_object(u32 descriptor) {
   made.flags = object.flags & (kFlagHasId | kFlagWeights);
   made.descriptor = descriptor;
   made.entry = take_entry();
-  heap_.object_ends.pin(descriptor, made.entry);
+  heap_.object_ends.pin(descriptor, made.entry, true);
   return true;
 }
 
@@ -307,6 +307,11 @@ void Snapshot::release(std::span<const u32> numbers, Deadline deadline) {
     }
     note_ended();
   }
+}
+
+void Snapshot::release_objects(u64 first, u64 count) {
+  for (u64 i = first; i < first + count; ++i)
+    if (objects_.at(i).entry != kNone) heap_.ledger.drop(std::exchange(objects_[i].entry, kNone));
 }
 
 void Snapshot::release_all(Deadline deadline) {

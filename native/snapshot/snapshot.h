@@ -83,6 +83,7 @@ class Snapshot {
   void find_copies(Deadline deadline);
   // Lets go of these chunks, by their numbers. When it throws, some of them are still held.
   void release(std::span<const u32> numbers, Deadline deadline);
+  void release_objects(u64 first, u64 count);  // likewise; without a lock
   void release_all(Deadline deadline);
   // The head of a chunk as of the instant.
   std::vector<u8> head_of(const ChunkImage& chunk) const;

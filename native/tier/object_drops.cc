@@ -7,7 +7,7 @@ namespace {
 
 constexpr u32 kLookedAt = 256;  // in one hold
 constexpr u32 kOthers = 4;      // descriptors on the walk, for each of the list
-constexpr std::size_t kMostListed = std::size_t{1} << 20;
+constexpr std::size_t kMostListed = std::size_t{1} << 18;
 constexpr std::size_t kAtOnce = 64;
 constexpr u64 kWrittenAtOnce = u64{8} << 20;  // more, if it is one
 constexpr u64 kLeastBytes = u64{256} << 10;   // a little more than is asked for: the next ones find room
@@ -16,10 +16,14 @@ constexpr u64 kRounds = 2;                    // the first may clear all bits
 
 }  // namespace
 
-void ObjectDrops::note(u32 index) {
-  const u64 generation = word_generation(heap_.descriptor(index).word.load(std::memory_order_relaxed));
-  os::LocalGuard<std::mutex> local(list_mutex_);
-  if (list_.size() < kMostListed) list_.push_back(generation << 32 | index);
+void ObjectDrops::note(u32 index) noexcept {
+  try {
+    const u64 generation = word_generation(heap_.descriptor(index).word.load(std::memory_order_relaxed));
+    os::LocalGuard<std::mutex> local(list_mutex_);
+    if (list_.size() == kMostListed) list_.pop_front();
+    list_.push_back(generation << 32 | index);
+  } catch (...) {  // the walk meets it
+  }
 }
 
 bool ObjectDrops::take_most() const {
@@ -50,7 +54,7 @@ bool ObjectDrops::take(u32 index, Search* search) {
     return true;
   }
   if (entries_.empty() || (search->chosen != 0 && search->chosen + block > kWrittenAtOnce)) return false;
-  heap_.object_ends.pin(index, entries_.back());
+  heap_.object_ends.pin(index, entries_.back(), true);
   chosen_.push_back({index, entries_.back(), {}});
   entries_.pop_back();
   search->chosen += block;
@@ -93,10 +97,8 @@ void ObjectDrops::choose(Search* search, Deadline deadline) {
   if (search->got != before) heap_.budget.announce_room();
 }
 
-// Their pins end, and those whose record was written leave.
-void ObjectDrops::end_chosen(Search* search, Deadline deadline) {
-  search->chosen = 0;
-  if (chosen_.empty()) return;
+// Their pins end, and those whose record was written leave; the others are listed anew.
+void ObjectDrops::settle_chosen(Search* search, Deadline deadline) {
   Heap::Guard guard(heap_, deadline);
   for (const Chosen& each : chosen_) {
     const bool written = each.place.segment != kNone;
@@ -106,17 +108,31 @@ void ObjectDrops::end_chosen(Search* search, Deadline deadline) {
     heap_.ledger.entry(each.entry).what.store(0, std::memory_order_release);
     heap_.object_ends.unpin(each.descriptor);
     entries_.push_back(each.entry);
-    if (!written || look(each.descriptor) != Look::kMayGo) continue;
+    const Look found = look(each.descriptor);
+    if (found == Look::kStays) continue;
+    if (!written || found == Look::kRead) {
+      note(each.descriptor);
+      continue;
+    }
     search->got += Blocks::block_bytes(object.bytes);
     heap_.drop_bytes(each.descriptor);
   }
-  chosen_.clear();
   if (search->got != 0) heap_.budget.announce_room();
+}
+
+void ObjectDrops::end_chosen(Search* search, Deadline deadline) {
+  search->chosen = 0;
+  if (chosen_.empty()) return;
+  settle_chosen(search, deadline);
+  for (const Chosen& each : chosen_)
+    if (each.place.segment != kNone) log_.settle(each.place);
+  chosen_.clear();
 }
 
 void ObjectDrops::write_chosen(Search* search, Deadline deadline) {
   TierHeader& tier = heap_.memory.tier_header();
   try {
+    const os::Blocking scope;
     for (Chosen& each : chosen_) {
       const Descriptor& object = heap_.descriptor(each.descriptor);
       LoggedObject record;

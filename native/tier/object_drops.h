@@ -23,8 +23,8 @@ class ObjectDrops {
  public:
   ObjectDrops(Heap& heap, ObjectLog& log, WriteBudget& budget) : heap_(heap), log_(log), budget_(budget) {}
 
-  // An object that this process has put or loaded.
-  void note(u32 descriptor);
+  // An object that this process has put or loaded. A hint.
+  void note(u32 descriptor) noexcept;
   // Bytes that became free, of so many. Throws when a file cannot be written, or the disk is full; what was dropped before
   // that is. Without a lock at the call.
   u64 drop(u64 bytes, Deadline deadline);
@@ -50,6 +50,7 @@ class ObjectDrops {
   void choose(Search* search, Deadline deadline);
   void write_chosen(Search* search, Deadline deadline);
   void end_chosen(Search* search, Deadline deadline);
+  void settle_chosen(Search* search, Deadline deadline);
 
   Heap& heap_;
   ObjectLog& log_;

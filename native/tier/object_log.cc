@@ -30,15 +30,32 @@ void ObjectLog::fail(u32 file, const char* what, int number) const {
 
 // ----------------------------------------------------------------------------------------------------------- the files
 
+// Passing logs take what the rows of tables do not need, were all of them on disk.
+bool ObjectLog::leaves_room(u64 bytes, bool copy, std::string* why) {
+  if (!passing_) return true;
+  const TierHeader& tier = heap_.memory.tier_header();
+  const u64 capacity = tier.capacity.load();
+  u64 logs = 0;
+  for (const DiskSpace::Log& log : heap_.disk.logs()) logs += log.bytes;
+  const u64 segments = tier.file_bytes.load() - std::min(tier.file_bytes.load(), logs);
+  // mutant: objects-take-the-room-of-rows
+  const u64 rows = std::max(segments, least_disk(heap_.budget, capacity, 0));
+  if (logs + rows + bytes + (copy ? 0 : segment_bytes(capacity)) <= capacity) return true;
+  *why = "the disk tier has " + std::to_string(logs >> 20) + " MiB of disk_capacity=" + std::to_string(capacity) +
+         " in use for objects, and keeps " + std::to_string(rows >> 20) + " MiB for rows of tables";
+  heap_.memory.tier_header().idle_logs.store(1);  // files may be copied, and go
+  return false;
+}
+
 // Room for a file of *bytes, or of less, `least` at least: files that are kept to be used again go first.
-DiskSpace::Taken ObjectLog::take(u64 least, u64* bytes, Deadline deadline) {
+DiskSpace::Taken ObjectLog::take(u64 least, bool copy, u64* bytes, Deadline deadline) {
   for (;;) {
     DiskSpace::Taken taken;
     std::string why;
     u32 spare = 0;
     {
       Heap::Guard guard(heap_, deadline);
-      if (heap_.disk.take_log(*bytes, passing_, &taken, &why)) return taken;
+      if (leaves_room(*bytes, copy, &why) && heap_.disk.take_log(*bytes, passing_, &taken, &why)) return taken;
       if (!heap_.disk.take_spare(&spare, 0)) spare = kNone;
     }
     if (spare != kNone)
@@ -78,10 +95,10 @@ bool ObjectLog::make_file(const DiskSpace::Taken& taken, u64 bytes) {
 }
 
 // Killed after take(): a log whose owner is gone, and whose file may not be there.
-void ObjectLog::begin_file(u64 record_bytes, Deadline deadline) {
+void ObjectLog::begin_file(u64 record_bytes, bool copy, Deadline deadline) {
   const u64 least = whole_pages(std::max(kLeastFile, sizeof(LogHeader) + record_bytes));
   u64 bytes = std::max(least, segment_bytes(heap_.memory.tier_header().capacity.load()));
-  const DiskSpace::Taken taken = take(least, &bytes, deadline);
+  const DiskSpace::Taken taken = take(least, copy, &bytes, deadline);
   DI_FAULT("log.file_taken");
   const auto forget = [&] {
     Heap::Guard guard(heap_, deadline);
@@ -95,27 +112,54 @@ void ObjectLog::begin_file(u64 record_bytes, Deadline deadline) {
     forget();
     throw;
   }
+  open_[taken.number] = {};
   taken_ = taken;
   size_ = bytes;
   end_ = sizeof(LogHeader);
   rolled_.store(true, std::memory_order_relaxed);
 }
 
-// What is in it was synced, or has failed to be. Killed before it is sealed: a log whose owner is gone.
-void ObjectLog::end_file(Deadline deadline) {
-  const u64 bytes = whole_pages(end_);
-  file_->drop_cache(0, bytes);  // who reads it goes past the cache
-  const u64 kept = file_->truncate(bytes) == 0 ? bytes : size_;
-  bool unneeded = false;
+// Killed before it: a log whose owner is gone.
+bool ObjectLog::seal(u32 number, Deadline deadline) {
+  const auto found = open_.find(number);
+  // mutant: logs-are-sealed-before-their-records-count
+  if (found == open_.end() || found->second.records != 0 || found->second.bytes == 0) return false;
   DI_FAULT("log.before_seal");
   {
     Heap::Guard guard(heap_, deadline);
-    heap_.disk.seal_log(taken_.number, kept);
-    // Nothing in it was acknowledged that is not marked as deleted, or of no use without it.
-    unneeded = end_ == sizeof(LogHeader) && heap_.disk.forget_log(taken_.number, taken_.file);
+    heap_.disk.seal_log(number, found->second.bytes);
   }
+  open_.erase(found);
+  return true;
+}
+
+void ObjectLog::settle(const DurablePlace& place) noexcept {
+  try {
+    os::LocalGuard<std::mutex> lock(mutex_);
+    const auto found = open_.find(place.segment);
+    if (found == open_.end() || found->second.records == 0) return;
+    --found->second.records;
+    seal(place.segment, Deadline::slice());
+  } catch (...) {  // its owner is gone one day
+  }
+}
+
+// What is in it was synced, or has failed to be.
+void ObjectLog::end_file(Deadline deadline) {
+  const u64 bytes = whole_pages(end_);
+  file_->drop_cache(0, bytes);  // who reads it goes past the cache
+  open_[taken_.number].bytes = file_->truncate(bytes) == 0 ? bytes : size_;
   file_.reset();
-  if (unneeded) remove_file(taken_.file);
+  std::vector<u32> others;  // that a busy lock kept
+  for (const auto& [number, open] : open_)
+    if (number != taken_.number) others.push_back(number);
+  for (const u32 number : others) seal(number, deadline);
+  if (!seal(taken_.number, deadline) || end_ != sizeof(LogHeader)) return;
+  {
+    Heap::Guard guard(heap_, deadline);
+    if (!heap_.disk.forget_log(taken_.number, taken_.file)) return;
+  }
+  remove_file(taken_.file);
 }
 
 void ObjectLog::remove_file(u32 file) {
@@ -144,7 +188,7 @@ ObjectLog::Appended ObjectLog::append(const LoggedObject& object, Deadline deadl
   const u64 bytes = log_record_bytes(object.extra.size(), object.bytes.size());
   while (file_ == nullptr || bytes > size_ - end_) {
     if (file_ == nullptr) {
-      begin_file(bytes, deadline);
+      begin_file(bytes, object.copy, deadline);
     } else if (synced_ < appended_) {
       sync_some(&lock);
     } else {
@@ -165,6 +209,7 @@ ObjectLog::Appended ObjectLog::append(const LoggedObject& object, Deadline deadl
   write(record, object);
   DI_FAULT("log.appended");
   const DurablePlace place{taken_.number, taken_.file, end_};
+  ++open_[taken_.number].records;
   end_ += bytes;
   appended_ += bytes;
   return {place, appended_};

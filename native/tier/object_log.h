@@ -9,6 +9,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -27,6 +28,7 @@ struct LoggedObject {
   u64 number = 0;  // 0: the next one
   u64 expires_ns = 0;
   const u8* id = nullptr;  // null: zeros
+  bool copy = false;       // of a record in a file that is to go
   std::span<const u8> extra, bytes;
 };
 
@@ -37,12 +39,16 @@ class ObjectLog {
   ObjectLog(const ObjectLog&) = delete;
   ObjectLog& operator=(const ObjectLog&) = delete;
 
-  // Appends a record. On disk only after sync(ticket). kStoreFull: disk_capacity= or the filesystem has no room.
+  // Appends a record. On disk only after sync(ticket). kStoreFull: disk_capacity= or the filesystem has no room; of a passing log
+  // also what tables were promised, and, unless it is a copy, what the next copies need.
   struct Appended {
     DurablePlace place;
     u64 ticket = 0;
   };
   Appended append(const LoggedObject& object, Deadline deadline);
+  // An object names the record that was appended there, or none ever will. Until then its file is not sealed, so that nobody
+  // takes it for one that is not needed. Without the heap's lock.
+  void settle(const DurablePlace& place) noexcept;
   void sync(u64 ticket);  // after an error, records up to the ticket may be on disk or not
   // Marks a record in its file (kMark…); on disk after sync_marks(). A file that is gone needs no mark.
   void mark(const DurablePlace& place, u32 mark);
@@ -50,9 +56,8 @@ class ObjectLog {
   void sync_marks(Deadline deadline);
   void remove_file(u32 file);  // if it is there
   // Whether files were begun since this was last asked.
-  bool has_rolled() {
-    return rolled_.load(std::memory_order_relaxed) && rolled_.exchange(false, std::memory_order_relaxed);
-  }
+  bool has_rolled() { return may_have_rolled() && rolled_.exchange(false, std::memory_order_relaxed); }
+  bool may_have_rolled() const { return rolled_.load(std::memory_order_relaxed); }
 
   std::string path_of(u32 file) const { return folder_.path() + "/" + log_name(file); }
   const Uuid& uuid() const { return folder_.uuid(); }
@@ -63,10 +68,16 @@ class ObjectLog {
     u64 from, to;  // tickets
     int number;
   };
-  void begin_file(u64 bytes, Deadline deadline);
+  struct Open {
+    u64 records = 0;  // that are not settled
+    u64 bytes = 0;    // of a file that is full; 0: it is still filled
+  };
+  void begin_file(u64 bytes, bool copy, Deadline deadline);
+  bool seal(u32 number, Deadline deadline);
   void end_file(Deadline deadline);
   bool make_file(const DiskSpace::Taken& taken, u64 bytes);  // false: one of that name is there, of another folder
-  DiskSpace::Taken take(u64 least, u64* bytes, Deadline deadline);
+  DiskSpace::Taken take(u64 least, bool copy, u64* bytes, Deadline deadline);
+  bool leaves_room(u64 bytes, bool copy, std::string* why) DI_UNCHECKED;  // under the heap's lock
   void write(const LogRecord& record, const LoggedObject& object);
   void sync_some(Lock* lock);
   [[noreturn]] void fail(u32 file, const char* what, int number) const;
@@ -82,6 +93,7 @@ class ObjectLog {
   u64 appended_ = 0, synced_ = 0;  // tickets: units ever appended
   bool syncing_ = false;
   std::vector<Failed> failed_;
+  std::map<u32, Open> open_;  // by number of the log
   std::vector<u8> buffer_;
   std::atomic<bool> rolled_{false};
 };

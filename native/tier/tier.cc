@@ -13,6 +13,11 @@ constexpr u64 kFilesAhead = 3;                           // that have room on di
 // A forked child's copy of its parent's tier is never destroyed.
 Tier::~Tier() { heap_.room_maker = nullptr; }
 
+bool Tier::has_rolled() const {
+  const bool idle = heap_.memory.tier_header().idle_logs.load(std::memory_order_relaxed) != 0;
+  return idle || log_.may_have_rolled() || passing_log_.may_have_rolled();
+}
+
 bool Tier::take_rolled() {
   Shared<u32>& idle = heap_.memory.tier_header().idle_logs;
   const bool rolled = log_.has_rolled(), others = passing_log_.has_rolled();
@@ -60,7 +65,7 @@ u64 Tier::drop_objects(u64 bytes, Deadline deadline, std::string* why) {
     return object_drops_.drop(bytes, deadline);
   } catch (const Error& error) {  // of a file, or a full disk
     if (error.code() == Code::kTimeout) throw;
-    *why += std::string("; ") + error.what();
+    if (why->find(error.what()) == std::string::npos) *why += std::string("; ") + error.what();
     return 0;
   }
 }

@@ -55,6 +55,7 @@ class Tier : public RoomMaker {
   ObjectLog& passing_log() { return passing_log_; }  // of objects that left memory
   // Whether either has begun a file, or any process found one that nobody needs, since this was last asked.
   bool take_rolled();
+  bool has_rolled() const;  // likewise, without asking
   ObjectReader& object_reader() { return object_reader_; }
   ObjectDrops& object_drops() { return object_drops_; }
   const TierFolder& folder() const { return folder_; }

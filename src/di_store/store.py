@@ -239,7 +239,7 @@ class Store:
         return reserve(self._session, spec, id, ttl, timeout)
 
     def get(self, ref: Ref | str, *, timeout: float | None = 0, copy: bool | None = None) -> Any:
-        """The value of an object, its leaves as they were put.
+        """The value of an object, its leaves as they were put; read from disk if it left memory.
 
         Args:
             ref: as `put` gave it.
@@ -249,6 +249,7 @@ class Store:
 
         Raises:
             ObjectNotFound: it does not exist in time.
+            CorruptData, StoreFull: it left memory, and is damaged on disk; or nothing has room for it.
         """
         if copy is not None:
             copy = config.flag("copy", copy)

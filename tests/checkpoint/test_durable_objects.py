@@ -234,6 +234,31 @@ def test_checkpoints_keep_objects_and_not_their_durability(tmp_path: Path) -> No
         assert store.latest("w") is None
 
 
+def test_a_large_call_beside_deletions(tmp_path: Path) -> None:
+    """Its first records lie in files that are full before it is done; nobody takes these for unneeded."""
+    ends = threading.Event()
+    rng = np.random.default_rng(0)
+    with opened(tmp_path, memory="64MiB", disk_capacity="256MiB") as store:
+
+        def put_and_delete() -> None:
+            while not ends.is_set():
+                store.delete(store.put(1, durability="disk"))
+
+        thread = threading.Thread(target=put_and_delete)
+        thread.start()
+        try:
+            values = [rng.integers(0, 256, 1 << 20, np.uint8) for _ in range(30)]
+            refs = store.put_many(values, durability="disk")
+        finally:
+            ends.set()
+            thread.join(60)
+        files = sum(path.stat().st_size for path in logs(tmp_path))
+        assert files > 30 << 20
+    with opened(tmp_path, memory="64MiB", disk_capacity="256MiB") as store:
+        for ref, value in zip(refs, values, strict=True):
+            assert np.array_equal(store.get(ref), value)
+
+
 def test_threads_put_at_once(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
 

@@ -58,6 +58,27 @@ DURABLE = [
         (f"{AWAY}::test_a_table_finds_room",),
     ),
     Mutant(
+        "objects-take-the-room-of-rows",
+        "objects-away",
+        "  const u64 rows = std::max(segments, least_disk(heap_.budget, capacity, 0));\n",
+        "  const u64 rows = 0 * segments;\n",
+        (f"{AWAY}::test_a_table_keeps_its_room_on_disk",),
+    ),
+    Mutant(
+        "checkpoints-hold-objects-to-their-end",
+        "objects-away",
+        "            if (page != ChunkFile::kFull) snapshot.release_objects(first, count);\n",
+        "",
+        (f"{AWAY}::test_a_checkpoint_lets_go_what_it_has_written",),
+    ),
+    Mutant(
+        "logs-are-sealed-before-their-records-count",
+        "durable",
+        "  if (found == open_.end() || found->second.records != 0 || found->second.bytes == 0) return false;\n",
+        "  if (found == open_.end() || found->second.bytes == 0) return false;\n",
+        (f"{OBJECTS}::test_a_large_call_beside_deletions",),
+    ),
+    Mutant(
         "records-of-the-dead-count",
         "durable",
         "if (!named) own.mark(place, kMarkVoid);",

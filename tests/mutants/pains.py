@@ -171,9 +171,8 @@ PAINS = [
     Mutant(
         "pinned-bytes-counted-twice",
         "pain-20",
-        "  if (word_pins(word) == 0) "
-        "add_bytes(heap_.memory.heap_header().pinned_bytes, Blocks::block_bytes(object.bytes));\n",
-        "  add_bytes(heap_.memory.heap_header().pinned_bytes, Blocks::block_bytes(object.bytes));\n",
+        "  if (word_pins(word) == 0) add_bytes(heap_.memory.heap_header().pinned_bytes, bytes);\n",
+        "  add_bytes(heap_.memory.heap_header().pinned_bytes, bytes);\n",
         ("tests/test_pains_20_numbers.py::test_bytes_by_owner",),
     ),
     Mutant(

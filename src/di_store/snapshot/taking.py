@@ -399,19 +399,22 @@ class _Checkpoint:
         snapshot = self._snapshot
         bodies = [not chunks["body_segment"][number] for number in fresh]
         sizes = [_core.ChunkFile.bytes_of_chunk(snapshot, *each) for each in zip(fresh, bodies, strict=True)]
-        self._bytes, self._done = sum(sizes), 0
+        self._bytes, self._done = sum(sizes) + sum(snapshot.objects().tolist()), 0
 
         def write(file: SegmentFiles, part: slice) -> None:
             for number, body, size in zip(fresh[part], bodies[part], sizes[part], strict=True):
                 add = partial(_core.ChunkFile.add_chunk, snapshot=snapshot, number=number, body=body)
                 chunks["segment"][number], chunks["page"][number] = file.add(add, size)
             self._release(fresh[part])
-            with self._lock:
-                self._done += sum(sizes[part])
-                if self._progress is not None:
-                    self._progress(self._done, self._bytes)
+            self._note_written(sum(sizes[part]))
 
         self._write_parts(list(_parts(sizes)), sum(sizes), write)
+
+    def _note_written(self, more: int) -> None:
+        with self._lock:
+            self._done += more
+            if self._progress is not None:
+                self._progress(self._done, self._bytes)
 
     def _write_parts(self, parts: list[slice], total: int, write: Callable[[SegmentFiles, slice], None]) -> None:
         """Call `write` for each part, in their order, from `THREADS` threads with a file each."""
@@ -451,6 +454,7 @@ class _Checkpoint:
             size = _core.ChunkFile.bytes_of_objects(snapshot, first, count)
             add = partial(_core.ChunkFile.add_objects, snapshot=snapshot, first=first, count=count)
             records.append(file.add(add, size))
+            self._note_written(sum(sizes[part]))
 
         sizes = snapshot.objects().tolist()
         self._write_parts(list(_parts(sizes)), sum(sizes), write)
