@@ -144,7 +144,7 @@ class Scene:
             self.store.delete(refs.pop())
         # Tables that were emptied a moment ago keep the room that is set aside for them: objects may get less.
         arena = self.store._session.arena
-        while (room := min(goal - words.in_use(self.store), arena.available(self.plan.bound))) > LEVEL:
+        while (room := min(goal - words.in_use(self.store), arena.available(0, self.plan.bound))) > LEVEL:
             self._serial += 1
             size = min(some_size(self.rng, self.terms.largest), room - LEVEL // 2)
             name = object_id(self.rng.randrange(PLACES), 0, self._serial, size)
