@@ -62,7 +62,7 @@ def test_a_child_that_is_forked_meanwhile_keeps_no_lock(tmp_path: Path) -> None:
 
 def fork_in_checkpoint(name: str, folder: str, ready: Any) -> None:
     def fork(*_: Any) -> None:
-        if os.fork() != 0:
+        if os.fork() == 0:  # in the child, where what follows a fork is done by now
             ready.set()
         threading.Event().wait()
 
