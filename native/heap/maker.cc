@@ -20,6 +20,7 @@ void Maker::no_descriptor(const MakeRequest& request, Attempt* attempt) const {
   shortage.why = heap_.budget.room_text();
   shortage.bytes = kPageBytes;
   if (!is_of_chunk(request.kind)) {
+    if (heap_.room_maker == nullptr) return;
     // What leaves memory keeps its descriptor: that helps if a further segment of them fits then.
     const u64 wanted = heap_.descriptors.next_segment_bytes(), most = heap_.budget.spendable();
     const u64 claimed = heap_.budget.claimed(), movable = heap_.memory.heap_header().object_bytes.load();
