@@ -19,10 +19,7 @@ class Pending {
   explicit Pending(ObjectLog& log) : log_(log) {}
   ~Pending() {
     for (const DurablePlace& place : places_) {
-      if (!kept_) try {
-          log_.mark(place, kMarkVoid);
-        } catch (...) {
-        }
+      if (!kept_) give_up(place);
       log_.settle(place);
     }
   }
@@ -40,6 +37,13 @@ class Pending {
   void keep() { kept_ = true; }
 
  private:
+  void give_up(const DurablePlace& place) noexcept {
+    try {
+      log_.mark(place, kMarkVoid);
+    } catch (...) {
+    }
+  }
+
   ObjectLog& log_;
   std::vector<DurablePlace> places_;
   bool kept_ = false;

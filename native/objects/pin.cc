@@ -6,8 +6,6 @@
 namespace di {
 namespace {
 
-constexpr int kMostMoves = 16;  // of a record, while it is read
-
 // One read of an object that is not in memory. `away`: as it was found.
 class Loading {
  public:
@@ -59,15 +57,13 @@ class Loading {
 };
 
 PinResult find(Arena& arena, const Id& id, u32 entry, const Aside& aside, Pin* pin, Deadline deadline) {
-  for (int moves = 0; moves < kMostMoves; ++moves) {
+  for (int moves = 0; moves < ObjectReader::kMostMoves; ++moves) {
     AwayObject away;
     PinResult result = arena.heap().objects.pin(id, entry, &pin->descriptor, &away, deadline);
     if (result == PinResult::kAway) result = Loading(arena, id, away, deadline).load(entry, aside, pin);
     if (result != PinResult::kAway || !pin->aside.empty()) return result;
   }
-  throw Error(Code::kStoreError, "the file of object " + id_text(id) + " is not there: was the folder " +
-                                     folder_of(arena.tier_header()) + " emptied?")
-      .told();
+  throw arena.tier()->object_reader().not_found();
 }
 
 }  // namespace

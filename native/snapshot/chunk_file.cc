@@ -19,12 +19,10 @@ std::span<const u8> body_of(const Snapshot& from, const ChunkImage& chunk, u64 h
   return body.first(std::min<u64>(heap.chunk_memory.tier(chunk.chunk)->body_bytes, body.size()));
 }
 
-constexpr int kMostMoves = 16;  // of an object's record, while it is read
-
 // The snapshot's pin keeps bytes that are in memory there, and others in their log; those may come back meanwhile.
 std::span<const u8> bytes_of(const Snapshot& from, const ObjectImage& object, std::vector<u8>* read) {
   Heap& heap = from.arena().heap();
-  for (int moves = 0; moves < kMostMoves; ++moves) {
+  for (int moves = 0; moves < ObjectReader::kMostMoves; ++moves) {
     DurablePlace place;
     {
       const Heap::Guard guard(heap, Deadline::slice());
@@ -35,9 +33,7 @@ std::span<const u8> bytes_of(const Snapshot& from, const ObjectImage& object, st
     read->resize(object.bytes);
     if (from.arena().tier()->object_reader().read(place, object.id, *read)) return *read;
   }
-  throw Error(Code::kStoreError, "the file of an object is not there: was the folder " +
-                                     folder_of(from.arena().tier_header()) + " emptied?")
-      .told();
+  throw from.arena().tier()->object_reader().not_found();
 }
 
 }  // namespace

@@ -16,9 +16,7 @@ constexpr u64 kPieceBytes = u64{1} << 20;
 class Borrowed {
  public:
   Borrowed(BodyMemory& memory, u64 bytes) : memory_(memory), buffer_(memory.take(bytes)) {}
-  ~Borrowed() {
-    if (pid_ == os::pid()) memory_.give(std::move(buffer_));
-  }
+  ~Borrowed() { memory_.give(std::move(buffer_)); }
   Borrowed(const Borrowed&) = delete;
   Borrowed& operator=(const Borrowed&) = delete;
   u8* data() const { return buffer_.data(); }
@@ -26,7 +24,6 @@ class Borrowed {
  private:
   BodyMemory& memory_;
   os::AlignedBuffer buffer_;
-  u32 pid_ = os::pid();
 };
 
 bool is_of(const LogRecord& record, const u8* id, u64 bytes) {
@@ -35,6 +32,11 @@ bool is_of(const LogRecord& record, const u8* id, u64 bytes) {
 }
 
 }  // namespace
+
+Error ObjectReader::not_found() const {
+  return Error(Code::kStoreError, "the file of an object is not there: was the folder " + folder_.path() + " emptied?")
+      .told();
+}
 
 bool ObjectReader::read(const DurablePlace& place, const u8* id, std::span<u8> to) {
   const std::string path = folder_.path() + "/" + log_name(place.file);

@@ -16,6 +16,8 @@ class ObjectReader {
   // removed, so the record lies elsewhere by now, or the object is gone. Throws kCorruptData: the record is damaged, or what
   // file_error() makes.
   bool read(const DurablePlace& place, const u8* id, std::span<u8> to);
+  static constexpr int kMostMoves = 16;  // of a record, while it is looked for
+  Error not_found() const;               // that it moved more often
 
  private:
   const Heap& heap_;
