@@ -17,7 +17,7 @@ u64 element_bytes(const ArrayForm& form) {
   return bytes;
 }
 
-void require_sound(bool sound) {
+void require_form(bool sound) {
   if (!sound) throw Error(Code::kCorruptData, "an object's header is damaged");
 }
 
@@ -45,8 +45,8 @@ bool holds_array(const u8* block, u64 bytes) {
 ArrayForm read_array_form(const u8* block, u64 bytes) {
   ArrayForm form;
   std::memcpy(&form, block, sizeof form);
-  require_sound(is_plain_element(form.kind, form.item_bytes) && form.ndim <= kFormDims);
-  require_sound(form.bytes <= bytes - sizeof form && element_bytes(form) == form.bytes);
+  require_form(is_plain_element(form.kind, form.item_bytes) && form.ndim <= kFormDims);
+  require_form(form.bytes <= bytes - sizeof form && element_bytes(form) == form.bytes);
   return form;
 }
 
@@ -54,7 +54,7 @@ PackedValue read_packed(const u8* block, u64 bytes) {
   PackedForm form{};
   if (bytes >= sizeof form) std::memcpy(&form, block, sizeof form);
   const u64 start = packed_payload_at(form.header_bytes);
-  require_sound(form.form == kFormPacked && start <= bytes && form.payload_bytes <= bytes - start);
+  require_form(form.form == kFormPacked && start <= bytes && form.payload_bytes <= bytes - start);
   return {{block + sizeof form, form.header_bytes}, {block + start, form.payload_bytes}};
 }
 

@@ -317,7 +317,7 @@ Flock flock_until(int fd, const std::string& path, Deadline deadline) {
 }
 
 // The folder, made if need be. False: a cleaner took it meanwhile.
-bool make_folder(const std::string& folder) {
+bool make_runtime_folder(const std::string& folder) {
   if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
     refuse_folder(folder, "it cannot be made: " + errno_text(errno));
   }
@@ -351,7 +351,7 @@ std::string store_folder() {
   const std::string folder = folder_path();
   if (folder[0] != '/') refuse_folder(folder, "its path is relative, other processes would look elsewhere");
   for (u32 i = 0; i < kTries; ++i)
-    if (make_folder(folder)) return folder;
+    if (make_runtime_folder(folder)) return folder;
   refuse_folder(folder, "it is removed again and again");
 }
 

@@ -6,6 +6,7 @@ store, and none starts anything in the background. Exit status: 0 success, 1 fai
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Sequence
 from importlib import metadata
@@ -13,30 +14,32 @@ from importlib import metadata
 import click
 
 from di_store.base.errors import StoreError
-from di_store.cli.bench import bench
-from di_store.cli.check import check
-from di_store.cli.checkpoint import checkpoint
-from di_store.cli.demo import demo
-from di_store.cli.hold import hold
-from di_store.cli.inspect import inspect
-from di_store.cli.plan import plan
-from di_store.cli.restore import restore
-from di_store.cli.rm import rm
-from di_store.cli.status import status
-from di_store.cli.top import top
+
+COMMANDS = ("demo", "status", "top", "inspect", "check", "hold", "checkpoint", "restore", "plan", "bench", "rm")
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class Commands(click.Group):
+    """The commands; the file of one is imported when it is asked for, so that `status` does not wait for `bench`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Name all of them, in the order of the help."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import one; None if there is none of that name."""
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = getattr(importlib.import_module(f"di_store.cli.{cmd_name}"), cmd_name)
+        return command
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(metadata.version("di-store"), prog_name="di-store")
 def group() -> None:
     """One store for everything a reinforcement-learning job moves.
 
     Stores live in shared memory for as long as some process holds them; these commands look at those of this machine.
     """
-
-
-for _command in (demo, status, top, inspect, check, hold, checkpoint, restore, plan, bench, rm):
-    group.add_command(_command)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
