@@ -80,3 +80,22 @@ def test_bench_measures_every_workload() -> None:
     assert table.returncode == 0
     assert "memcpy GB/s" in table.stdout
     assert "update" in table.stdout
+
+
+SIGNALLED = """
+import signal, time
+from di_store.cli.common import Stop
+with Stop().installed() as stop:
+    signal.signal(signal.SIGALRM, signal.getsignal(signal.SIGINT))
+    signal.setitimer(signal.ITIMER_REAL, 5e-3, 5e-4)
+    end = time.monotonic() + 2
+    while time.monotonic() < end:
+        asked = stop.wait(0)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    assert asked
+"""
+
+
+def test_signals_at_any_moment_of_a_wait() -> None:
+    """The handler never waits for what the code that it interrupts holds: Ctrl-C would hang."""
+    subprocess.run([sys.executable, "-c", SIGNALLED], timeout=60, check=True)

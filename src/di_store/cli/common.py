@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import select
 import signal
 import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
@@ -140,24 +141,28 @@ class Stop:
     """Ends a command that runs until Ctrl-C or SIGTERM, without an exception."""
 
     def __init__(self) -> None:
-        self._asked = threading.Event()
+        # Not a threading.Event: a handler that came while its lock is held would wait for the code that it interrupts.
+        self._asked, self._ask = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 
     def wait(self, seconds: float) -> bool:
         """Wait for a signal, at most `seconds`. Returns whether one has arrived."""
-        return self._asked.wait(seconds)
+        return bool(select.select([self._asked], [], [], seconds)[0])
 
     @contextmanager
     def installed(self) -> Iterator[Stop]:
         """Handle the signals inside the block; the former handlers return after it."""
-        before = {number: signal.signal(number, self._ask) for number in (signal.SIGINT, signal.SIGTERM)}
+        before = {number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield self
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+            os.close(self._asked)
+            os.close(self._ask)
 
-    def _ask(self, number: int, frame: FrameType | None) -> None:
-        self._asked.set()
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        with suppress(BlockingIOError):  # one byte is as good as many
+            os.write(self._ask, b"!")
 
 
 @contextmanager
