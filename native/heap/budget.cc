@@ -229,6 +229,10 @@ void Budget::set_claims(u32 index, u64 reserve_bytes, u64 reserve_open, u64 held
   if (after < before) announce_room();
 }
 
+u64 share_of(const TableHeader& table) {
+  return in_tiers(table, relaxed(table.reserve_bytes)) + relaxed(table.held_bytes);
+}
+
 void note_spare(Memory& memory, u64 bytes) {
   Shared<u32>& spare = memory.heap_header().spare_slices;
   spare.store(static_cast<u32>(std::min<u64>(spare.load() + bytes / kSliceBytes, ~u32{0})));

@@ -26,6 +26,11 @@ struct MakeRequest {
   std::span<const u32> generations;  // of those tables: kGone when one was dropped
 };
 
+struct ShortOf {       // what a chunk found no room in
+  u32 table = kNone;   // one of its tables that can evict items to make room; kNone: the store is full
+  bool tiers = false;  // memory and disk are full, so items of any table would make room
+};
+
 struct Shortage {
   u64 bytes = 0;            // of budget; ~0: no deletion of objects would help
   u64 pages = 0;            // of pages, where the budget is there
@@ -86,6 +91,9 @@ class Budget {
 
   Memory& memory_;
 };
+
+// With a disk tier: what a table has set aside of memory and disk together.
+u64 share_of(const TableHeader& table);
 
 // So many bytes less are set aside for good: pages of as many may go back to the machine (maintenance/chores).
 void note_spare(Memory& memory, u64 bytes);

@@ -33,6 +33,9 @@ class RoomMaker {
   // needs room waits, and evicts no items. Readers keep all bodies in memory; what may be written is used up for now.
   enum class Kept { kNot, kByReaders, kByBudget };
   virtual Kept take_kept() = 0;
+  // Where memory and disk are full: the table that exceeds what was set aside for it by the largest factor, and by clearly
+  // more than `own`; kNone: none does. Takes the heap's lock.
+  virtual u32 most_over(u32 own, Deadline deadline) = 0;
 };
 
 class HeapCore {

@@ -157,7 +157,7 @@ bool Maker::find_pages(u64 bytes, Deadline deadline, std::string* why) {
 // -------------------------------------------------------------------------------------------------------------- making
 
 MakeResult Maker::make(const MakeRequest& request, u32 entry, Deadline deadline, u32* out, std::string* why,
-                       u32* short_table, const Format& format) {
+                       ShortOf* short_of, const Format& format) {
   *out = kNone;
   bool swept = false, chunks_swept = false, roomier = false;
   for (int moves = 0;;) {
@@ -168,7 +168,7 @@ MakeResult Maker::make(const MakeRequest& request, u32 entry, Deadline deadline,
     }
     const Shortage& shortage = attempt.shortage;
     const bool bodies_help = shortage.bytes != ~u64{0} && !shortage.never && heap_.room_maker != nullptr;
-    if (short_table != nullptr) *short_table = shortage.short_table;
+    if (short_of != nullptr) *short_of = {shortage.short_table, bodies_help};
     if (why != nullptr && !shortage.why.empty()) *why = shortage.why;
     if (attempt.result == MakeResult::kExists || attempt.result == MakeResult::kGone) {
       *out = attempt.descriptor;
@@ -191,10 +191,10 @@ MakeResult Maker::make(const MakeRequest& request, u32 entry, Deadline deadline,
       if (heap_.room_maker != nullptr && heap_.room_maker->make_room(shortage.pages, deadline, why)) continue;
       if (++moves > kMostMoves) {
         if (why != nullptr) *why = heap_.budget.room_text();
-        if (short_table != nullptr && is_of_chunk(request.kind)) {  // as with a full disk: items go
+        if (short_of != nullptr && is_of_chunk(request.kind)) {  // as with a full disk: items go
           HeapCore::Guard guard(heap_, deadline);
           // mutant: nothing-goes-for-pages
-          *short_table = heap_.budget.evictable(request.tables, 0);
+          *short_of = {heap_.budget.evictable(request.tables, 0), heap_.room_maker != nullptr};
         }
         return MakeResult::kFull;
       }

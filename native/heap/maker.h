@@ -27,12 +27,12 @@ class Maker {
   //   4. pages of free blocks are given back (free_holes), until there are no more
   // Where machine or cgroup refuse pages that the budget has, pages that are charged and unused move to the block, or
   // bodies go to disk and leave theirs. kAgain then, if `format` had linked the body of a chunk: make both anew.
-  // kFull then: `why` says what is short, `short_table` names a table that can evict items to make room; the caller does
-  // that (RowRoom) or waits. kNone: the store is full. kNever: nothing that others free would help. kGone: one of
+  // kFull then: `why` says what is short, `short_of` a table that can evict items to make room; the caller does
+  // that (RowRoom) or waits. kNever: nothing that others free would help. kGone: one of
   // request.tables was dropped. kExists: the id is taken.
   // `format` fills what others must never see unfilled (a chunk's header), under the lock.
   MakeResult make(const MakeRequest& request, u32 entry, Deadline deadline, u32* descriptor, std::string* why,
-                  u32* short_table = nullptr, const std::function<void(u8*)>& format = {});
+                  ShortOf* short_of = nullptr, const std::function<void(u8*)>& format = {});
   // Meta blocks: made and handed over to their owner in one go. Takes a ledger entry, so the caller holds no shared lock
   // but the directory's. A kill before the block is linked leaves a stray, which its owner's recovery frees.
   u32 make_meta(u64 bytes, u32 owner, Deadline deadline);

@@ -7,6 +7,8 @@
 namespace di {
 namespace {
 
+constexpr u64 kOthersNs = 50'000'000;  // for the lock of a table that this writer does not write
+
 // Whether the table's reserve may grow. That of a table of values of any size was estimated from the first value, so it
 // grows while there is memory.
 bool grows(const TableSink& sink) {
@@ -14,9 +16,17 @@ bool grows(const TableSink& sink) {
          __atomic_load_n(&sink.table->header().max_bytes, __ATOMIC_RELAXED) >= kNoMaxBytes;
 }
 
+// The chunk size in bytes that the tables' reserves were computed with, the least of them; 0: not known.
+u64 least_block(const WriterPlan& plan) {
+  u64 least = ~u64{0};
+  for (const TableSink& sink : plan.tables) least = std::min(least, sink.table->header().chunk_block.load());
+  return least;
+}
+
 }  // namespace
 
-RowRoom::RowRoom(WriterState& state) : state_(state), planned_block_(tables_block()), block_(planned_block_) {}
+RowRoom::RowRoom(WriterState& state)
+    : state_(state), planned_block_(least_block(state_.plan)), block_(planned_block_) {}
 
 // -------------------------------------------------------------------------------------------------------- refused rows
 
@@ -68,15 +78,8 @@ void RowRoom::refuse_larger_call(u64 bytes) const {
 
 // -------------------------------------------------------------------------------------------------------- chunk sizes
 
-// The chunk size in bytes that the tables' reserves were computed with, the least of them; 0: not known.
-u64 RowRoom::tables_block() const {
-  u64 least = ~u64{0};
-  for (const TableSink& sink : state_.plan.tables) least = std::min(least, sink.table->header().chunk_block.load());
-  return least;
-}
-
 void RowRoom::follow_resize() {
-  const u64 now = tables_block();
+  const u64 now = least_block(state_.plan);
   if (now == block_ || now == 0 || planned_block_ == 0) return;
   block_ = now;
   const WriterPlan& plan = state_.plan;
@@ -102,40 +105,52 @@ ChunkPlan RowRoom::plan_for(u64 heap_bytes) {
 
 // --------------------------------------------------------------------------------------------------------- new chunks
 
-// Called when a new chunk found no room. True: try again. False: only others can make room; *blocked says where.
-bool RowRoom::make_room(u32 short_table, u64 bytes, Deadline deadline, Blocked* blocked) {
-  if (short_table == kNone) {
-    blocked->why = Blocked::Why::kStoreRoom;
+// Memory and disk are full, and another table takes more than was set aside for it: some of its items go. False: there is no
+// such table, or not now.
+bool RowRoom::evict_of_others(u32 own, Deadline deadline) {
+  const u32 index = state_.arena->heap().room_maker->most_over(own, deadline);
+  if (index == kNone) return false;
+  try {
+    if (other_ == nullptr || other_->index() != index || !other_->live())
+      other_ = std::make_shared<Table>(state_.arena, index);
+    return other_->evict_for_room(deadline.at_most(kOthersNs));
+  } catch (const Error& error) {
+    if (error.code() != Code::kTimeout && error.code() != Code::kTableNotFound) throw;
     return false;
   }
-  RoomMaker* const bodies = state_.arena->heap().room_maker;
-  if (const RoomMaker::Kept kept = bodies == nullptr ? RoomMaker::Kept::kNot : bodies->take_kept();
-      kept != RoomMaker::Kept::kNot) {
-    blocked->why = Blocked::Why::kStoreRoom;
+}
+
+// Called when a new chunk found no room. True: try again. False: only others can make room; *blocked says where.
+bool RowRoom::make_room(const ShortOf& short_of, u64 bytes, Deadline deadline, Blocked* blocked) {
+  blocked->why = Blocked::Why::kStoreRoom;
+  const std::vector<TableSink>& tables = state_.plan.tables;
+  const auto own = std::find_if(tables.begin(), tables.end(),
+                                [&](const TableSink& sink) { return sink.table->index() == short_of.table; });
+  if (own != tables.end() && state_.arena->heap().room_maker != nullptr) {
+    const RoomMaker::Kept kept = state_.arena->heap().room_maker->take_kept();
     if (kept == RoomMaker::Kept::kByReaders)
       blocked->text += "; batches are being copied from all rows that are in memory";
-    return false;
+    if (kept != RoomMaker::Kept::kNot) return false;
   }
-  const std::vector<TableSink>& tables = state_.plan.tables;
-  for (u32 i = 0; i < tables.size(); ++i) {
-    Table& table = *tables[i].table;
-    if (table.index() != short_table) continue;
-    if (grows(tables[i]) && state_.arena->heap().claims.raise_reserve(short_table, bytes, deadline)) return true;
-    blocked->table = i;
-    blocked->seq = table.header().room_seq.load(std::memory_order_seq_cst);
-    if (table.evict_for_room(deadline)) return true;
-  }
+  if (own != tables.end() && grows(*own) && state_.arena->heap().claims.raise_reserve(short_of.table, bytes, deadline))
+    return true;
+  if (short_of.tiers && evict_of_others(short_of.table, deadline)) return true;
+  if (own == tables.end()) return false;
+  blocked->table = static_cast<u32>(own - tables.begin());
+  blocked->seq = own->table->header().room_seq.load(std::memory_order_seq_cst);
+  if (own->table->evict_for_room(deadline)) return true;
   blocked->why = Blocked::Why::kTableRoom;
   return false;
 }
 
 // Makes the chunk's place in the lane's list first: if that allocation failed later, nobody would close the chunk.
-MakeResult RowRoom::add_chunk(u32 index, const ChunkPlan& plan, Deadline deadline, std::string* why, u32* short_table) {
+MakeResult RowRoom::add_chunk(u32 index, const ChunkPlan& plan, Deadline deadline, std::string* why,
+                              ShortOf* short_of) {
   std::deque<OpenChunk>& chunks = state_.lanes[index].chunks;
   chunks.emplace_back();
   MakeResult made = MakeResult::kFull;
   try {
-    made = OpenChunk::open(*state_.arena, state_.plan.layout, plan, deadline, &chunks.back(), why, short_table);
+    made = OpenChunk::open(*state_.arena, state_.plan.layout, plan, deadline, &chunks.back(), why, short_of);
   } catch (...) {
     chunks.pop_back();
     throw;
@@ -152,9 +167,9 @@ bool RowRoom::open_chunk(u32 index, u64 heap_bytes, Deadline deadline, Blocked* 
   const u64 bytes = block_of(plan);
   if (state_.several) refuse_larger_call(call_bytes_ + bytes);
   for (bool reaped = false;;) {
-    u32 short_table = kNone;
+    ShortOf short_of;
     blocked->seq = state_.arena->heap_header().room_seq.load();
-    const MakeResult made = add_chunk(index, plan, deadline, &blocked->text, &short_table);
+    const MakeResult made = add_chunk(index, plan, deadline, &blocked->text, &short_of);
     if (made == MakeResult::kMade) return true;
     if (made == MakeResult::kAgain) continue;
     if (made == MakeResult::kNever) {
@@ -163,7 +178,7 @@ bool RowRoom::open_chunk(u32 index, u64 heap_bytes, Deadline deadline, Blocked* 
             .told();
       reap(state_.arena, deadline);  // may free chunks that dead writers had open
       reaped = true;
-    } else if (!make_room(short_table, bytes, deadline, blocked)) {
+    } else if (!make_room(short_of, bytes, deadline, blocked)) {
       return false;
     }
   }

@@ -1,5 +1,5 @@
 // Finds room for a lane's rows: in its open chunks, or in new ones, for which a table may have to evict items. Which
-// table: Budget::evictable(); which items: Table::evict_for_room(). Throws for rows that can never get room, whatever is
+// table: Budget::evictable() or TableShares::most_over(); which items: Table::evict_for_room(). Throws for rows that can never get room, whatever is
 // evicted or deleted.
 #pragma once
 
@@ -59,17 +59,18 @@ class RowRoom {
   void enter(Lane& lane, u32 chunk);
   ChunkPlan plan_for(u64 heap_bytes);
   bool open_chunk(u32 lane, u64 heap_bytes, Deadline deadline, Blocked* blocked);
-  MakeResult add_chunk(u32 lane, const ChunkPlan& plan, Deadline deadline, std::string* why, u32* short_table);
-  bool make_room(u32 short_table, u64 bytes, Deadline deadline, Blocked* blocked);
+  MakeResult add_chunk(u32 lane, const ChunkPlan& plan, Deadline deadline, std::string* why, ShortOf* short_of);
+  bool make_room(const ShortOf& short_of, u64 bytes, Deadline deadline, Blocked* blocked);
+  bool evict_of_others(u32 own, Deadline deadline);
   void refuse_larger_than_table(const ChunkPlan& plan) const;
   void refuse_unaddressable(const ChunkPlan& plan) const;
   u64 block_of(const ChunkPlan& plan) const { return chunk_block_bytes(state_.plan.layout, plan); }
-  u64 tables_block() const;
 
   WriterState& state_;
   u64 call_bytes_ = 0;                 // bytes of the chunks that this call has begun to fill
-  u64 planned_block_ = 0, block_ = 0;  // tables_block() when the writer was opened, and for the current chunk plan
+  u64 planned_block_ = 0, block_ = 0;  // least_block() when the writer was opened, and for the current chunk plan
   std::optional<Rehearsal> rehearsal_;
+  std::shared_ptr<Table> other_;  // whose items went last, to make room for rows of these
 };
 
 }  // namespace di

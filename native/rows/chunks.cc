@@ -263,13 +263,13 @@ class NewBody {
   NewBody(const NewBody&) = delete;
   NewBody& operator=(const NewBody&) = delete;
 
-  MakeResult make(MakeRequest request, u64 bytes, Deadline deadline, std::string* why, u32* short_table) {
+  MakeResult make(MakeRequest request, u64 bytes, Deadline deadline, std::string* why, ShortOf* short_of) {
     request.bytes = bytes;
     request.kind = ObjectKind::kBody;
     entry_ = arena_.ledger().take_one(deadline);
     MakeResult result = MakeResult::kFull;
     try {
-      result = arena_.heap().maker.make(request, entry_, deadline, &descriptor_, why, short_table);
+      result = arena_.heap().maker.make(request, entry_, deadline, &descriptor_, why, short_of);
     } catch (...) {
       arena_.ledger().give_unused(entry_);
       throw;
@@ -336,14 +336,14 @@ ChunkTier& format_tier(u8* head, const LayoutInfo& layout, const ChunkPlan& plan
 }  // namespace
 
 MakeResult OpenChunk::open(Arena& arena, const LayoutInfo& layout, const ChunkPlan& plan, Deadline deadline,
-                           OpenChunk* out, std::string* why, u32* short_table) {
+                           OpenChunk* out, std::string* why, ShortOf* short_of) {
   const Parts parts = parts_of(layout, plan);
   MakeRequest request;
   request.tables = plan.tables;
   request.generations = plan.table_generations;
   NewBody body(arena);
   if (plan.tiered) {
-    const MakeResult made = body.make(request, parts.end, deadline, why, short_table);
+    const MakeResult made = body.make(request, parts.end, deadline, why, short_of);
     if (made != MakeResult::kMade) return made;
   }
   OpenChunk chunk;
@@ -363,7 +363,7 @@ MakeResult OpenChunk::open(Arena& arena, const LayoutInfo& layout, const ChunkPl
   };
   MakeResult result = MakeResult::kFull;
   try {
-    result = arena.heap().maker.make(request, chunk.entry_, deadline, &chunk.descriptor_, why, short_table, format);
+    result = arena.heap().maker.make(request, chunk.entry_, deadline, &chunk.descriptor_, why, short_of, format);
   } catch (...) {
     arena.ledger().give_unused(chunk.entry_);
     throw;

@@ -72,7 +72,7 @@ class OpenChunk {
   // plan was dropped.
   // With a disk tier the body is made first, in a hold of its own; the head's hold links it.
   static MakeResult open(Arena& arena, const LayoutInfo& layout, const ChunkPlan& plan, Deadline deadline,
-                         OpenChunk* out, std::string* why, u32* short_table);
+                         OpenChunk* out, std::string* why, ShortOf* short_of);
 
   u32 descriptor() const { return descriptor_; }
   u32 entry() const { return entry_; }

@@ -11,6 +11,7 @@
 #include "tier/object_drops.h"
 #include "tier/object_log.h"
 #include "tier/object_reader.h"
+#include "tier/table_shares.h"
 #include "tier/write_budget.h"
 
 namespace di {
@@ -24,6 +25,7 @@ class Tier : public RoomMaker {
         writer_(heap),
         mover_(heap),
         drops_(heap),
+        shares_(heap),
         lost_(heap),
         reader_(heap, lost_),
         log_(heap, folder_, false),
@@ -43,6 +45,7 @@ class Tier : public RoomMaker {
   // they take more memory than these, else when no body can go.
   bool make_room(u64 bytes, Deadline deadline, std::string* why) override;
   Kept take_kept() override { return kept_.exchange(Kept::kNot, std::memory_order_relaxed); }
+  u32 most_over(u32 own, Deadline deadline) override { return shares_.most_over(own, deadline); }
   // Bytes that the files may take from now on. Throws kStoreFull: the filesystem has no room for so many; kCapacity: tables
   // need more, or the files take more already. Killed: done or not.
   void resize(u64 capacity, Deadline deadline);
@@ -78,6 +81,7 @@ class Tier : public RoomMaker {
   BodyWriter writer_;
   BodyMover mover_;
   BodyDrops drops_;
+  TableShares shares_;
   LostBodies lost_;
   BodyReader reader_;
   ObjectLog log_, passing_log_;

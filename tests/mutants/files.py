@@ -142,8 +142,8 @@ TIER = [
     Mutant(
         "nothing-goes-for-pages",
         "disk",
-        "          *short_table = heap_.budget.evictable(request.tables, 0);\n",
-        "",
+        "          *short_of = {heap_.budget.evictable(request.tables, 0), heap_.room_maker != nullptr};\n",
+        "          *short_of = {};\n",
         ("tests/test_disk.py::test_items_go_when_files_are_full_of_dead_rows",),
     ),
     Mutant(
@@ -232,6 +232,13 @@ STORES = [
         "return !hot && !held_up",
         "return !held_up",
         ("tests/test_disk.py::test_what_is_drawn_stays_in_memory",),
+    ),
+    Mutant(
+        "tables-evict-only-their-own-items",
+        "disk",
+        "double most = std::max(1.0, own == kNone ? 0 : factor(own) * kAlike);",
+        "double most = 1e300;",
+        ("tests/test_disk_shares.py",),
     ),
     Mutant(
         "what-is-drawn-most-of-a-table-goes-first",

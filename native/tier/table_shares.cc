@@ -1,0 +1,75 @@
+#include "tier/table_shares.h"
+
+#include <algorithm>
+
+#include "tier/table_locks.h"
+
+namespace di {
+namespace {
+
+constexpr u32 kLookedAt = 256, kLookedAtFirst = 8192;  // descriptors in one hold
+constexpr double kAlike = 1.05;                        // factors that differ by less are the same
+
+}  // namespace
+
+void TableShares::look(u32 chunk) {
+  const u64 word = heap_.descriptor(chunk).word.load();
+  if (word_kind(word) != ObjectKind::kChunk || word_state(word) != ObjectState::kSealed) return;
+  if (!heap_.chunk_memory.has_attachments(chunk)) return;
+  const ChunkTier& tier = *heap_.chunk_memory.tier(chunk);
+  const double bytes = static_cast<double>(heap_.chunk_memory.block_bytes(chunk));
+  const u32 pages = tier.stored_pages.load();
+  for (const u32 table : tables_of(heap_, chunk)) {
+    Seen& seen = seen_[table];
+    const u32 generation = heap_.memory.table(table).generation.load();
+    if (seen.generation != generation) seen = {.generation = generation};
+    seen.bytes += bytes;
+    seen.taken += pages == 0 ? bytes : static_cast<double>(u64{pages} * kPageBytes);
+  }
+}
+
+// The next ones on the way round. What was seen in earlier rounds counts half as much.
+void TableShares::look_at_some() {
+  const u32 count = heap_.descriptor_count();
+  for (u32 left = std::min(count, all_seen_ ? kLookedAt : kLookedAtFirst); left != 0; --left) {
+    if (++hand_ >= count) {
+      hand_ = 0;
+      all_seen_ = true;
+      for (Seen& seen : seen_) {
+        seen.bytes /= 2;
+        seen.taken /= 2;
+      }
+    }
+    look(hand_);
+  }
+}
+
+// What the table takes of memory and disk together, by what was set aside there. 0: its items may not be evicted.
+double TableShares::factor(u32 index) const {
+  const TableHeader& table = heap_.memory.table(index);
+  const Seen& seen = seen_[index];
+  const u64 used = table.used_bytes.load();
+  // [table], but never changed
+  if (!table.is(TableState::kLive) || __atomic_load_n(&table.limiter.queue, __ATOMIC_RELAXED) != 0) return 0;
+  if (used == table.open_bytes.load()) return 0;
+  const double part = seen.generation == table.generation.load() && seen.bytes > 0 ? seen.taken / seen.bytes : 1;
+  return static_cast<double>(used) * part / static_cast<double>(std::max<u64>(1, share_of(table)));
+}
+
+u32 TableShares::most_over(u32 own, Deadline deadline) {
+  os::LocalGuard<std::mutex> local(mutex_);
+  Heap::Guard guard(heap_, deadline);
+  look_at_some();
+  u32 found = kNone;
+  // mutant: tables-evict-only-their-own-items
+  double most = std::max(1.0, own == kNone ? 0 : factor(own) * kAlike);
+  for (u32 i = 0; i < heap_.memory.table_count(); ++i) {
+    const double at = i == own ? 0 : factor(i);
+    if (at <= most) continue;
+    most = at;
+    found = i;
+  }
+  return found;
+}
+
+}  // namespace di

@@ -1,0 +1,113 @@
+"""Where memory and disk are full, items go of the table that takes most over what was set aside for it."""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import di_store
+from di_store import Compress, Queue, Spec, Uniform, _core
+
+BYTES = 16_384
+PROMISED = 2_000  # rows that do not shrink and fill what is set aside for a table
+RANDOM = np.random.default_rng(3)
+
+pytestmark = pytest.mark.filterwarnings("ignore:table .* items were evicted before capacity:RuntimeWarning")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[di_store.Store]:
+    with di_store.open(memory="32MiB", disk=tmp_path / "disk", disk_capacity="96MiB") as opened:
+        yield opened
+
+
+def made(store: di_store.Store, name: str, **options: object) -> di_store.Table:
+    """A table whose rows are expected to become an eighth on disk."""
+    schema = {"number": Spec((), "int64"), "noise": Spec((BYTES,), "uint8")}
+    options = {"sampler": Uniform(), "capacity": 8 * PROMISED} | options
+    return store.create_table(name, schema=schema, lanes=1, compress=Compress(expect=8), **options)  # type: ignore[arg-type]
+
+
+def add(table: di_store.Table, first: int, count: int) -> None:
+    with table.writer() as writer:
+        for at in range(first, first + count, 100):
+            numbers = np.arange(at, min(at + 100, first + count))
+            writer.extend(
+                {"number": numbers, "noise": RANDOM.integers(0, 256, (len(numbers), BYTES), np.uint8)}, timeout=60
+            )
+
+
+def sound(store: di_store.Store, *tables: di_store.Table) -> None:
+    assert store.check() == []
+    for table in tables:
+        numbers = table.sample(64).data["number"]
+        assert len(numbers) == 64
+
+
+def test_what_is_over_its_share_goes_first(store: di_store.Store) -> None:
+    """The first fills memory and disk; the second gets what was set aside for it, and then as much as the first."""
+    first, second = made(store, "first"), made(store, "second")
+    add(first, 0, 8_000)
+    full = len(first)
+    assert full > 2 * PROMISED
+    add(second, 0, PROMISED)
+    assert len(second) == PROMISED
+    assert second.stats()["evicted_for_room"] == 0
+    add(second, PROMISED, 6_000)
+    assert 0.6 < len(second) / len(first) < 1.6
+    assert len(first) + len(second) > 0.8 * full
+    add(first, 8_000, 500)
+    assert 0.6 < len(second) / len(first) < 1.6
+    sound(store, first, second)
+
+
+def test_what_is_within_its_share_stays(store: di_store.Store) -> None:
+    """Nobody who writes more takes what was set aside for others."""
+    first, second = made(store, "first"), made(store, "second")
+    add(second, 0, PROMISED // 2)
+    add(first, 0, 10_000)
+    assert len(second) == PROMISED // 2
+    sound(store, first, second)
+
+
+def test_a_queue_gets_its_share(store: di_store.Store) -> None:
+    """It evicts nothing of its own: it would wait for its reader."""
+    first = made(store, "first")
+    queue = made(store, "queue", sampler=di_store.Fifo(), limiter=Queue(8 * PROMISED), max_times_sampled=1)
+    add(first, 0, 8_000)
+    add(queue, 0, PROMISED)
+    assert len(queue) == PROMISED
+    assert queue.sample(100).data["number"].tolist() == list(range(100))
+
+
+def hold_its_lock(name: str) -> None:
+    with di_store.attach(name) as store:
+        _core.arm_fault("table.insert_item:1:stop")
+        add(store.table("first"), 0, 1)
+
+
+def test_a_stopped_process_holds_up_nobody_else(store: di_store.Store) -> None:
+    """Items of the other table can't go: then those of its own do."""
+    first, second = made(store, "first"), made(store, "second")
+    add(first, 0, 8_000)
+    add(second, 0, 1_000)
+    child = mp.get_context("spawn").Process(target=hold_its_lock, args=(store.name,))
+    child.start()
+    assert child.pid is not None
+    try:
+        found = os.waitid(os.P_PID, child.pid, os.WEXITED | os.WSTOPPED | os.WNOWAIT)
+        assert found is not None
+        assert found.si_code == os.CLD_STOPPED
+        add(second, 1_000, 1_000)
+    finally:
+        child.kill()
+        child.join(60)
+    assert len(second) > 0
+    add(second, 2_000, PROMISED)
+    assert len(second) >= PROMISED
+    sound(store, first, second)
