@@ -170,6 +170,21 @@ def test_items_go_when_files_are_full_of_dead_rows(tmp_path: Path) -> None:
         assert not store.check()
 
 
+def test_its_files_are_gone_once_it_is_closed(tmp_path: Path) -> None:
+    """Also where the background thread was at work: the folder can be removed at once."""
+    rows, size, block = 400, 110 << 10, 50
+    obs = np.random.default_rng(0).integers(0, 255, (block, size), np.uint8)
+    for turn in range(6):
+        folder = tmp_path / str(turn)
+        with di_store.open(memory="16MiB", disk=folder, disk_capacity=3 * rows * size) as store:
+            table = store.create_table("replay", capacity=rows, lanes=1, remover=di_store.Uniform())
+            with table.writer() as writer:
+                for _ in range(0, 3 * rows, block):
+                    writer.extend({"obs": obs}, timeout=60)
+            assert list(folder.glob("segment-*"))
+        assert not list(folder.glob("segment-*"))
+
+
 def test_another_process_reads_them(store: di_store.Store) -> None:
     table = store.create_table("replay", capacity=ROWS, lanes=1)
     fill(table)

@@ -11,7 +11,7 @@ from typing import Any, NoReturn, TypeVar
 
 from di_store import _core
 from di_store.base.errors import AccessDenied, StoreClosed, StoreError
-from di_store.runtime import waits
+from di_store.runtime import chores, waits
 from di_store.runtime.staging import Staging
 
 H = TypeVar("H")
@@ -99,10 +99,12 @@ class Session:
 
     def close(self) -> None:
         """End the session and every handle that follows it. The memory is unmapped with the last handle and array."""
+        key = id(self._arena)
         self._arena = None  # first: `follow` checks this after it registers, so no handle is missed
         for reference, end in list(self._followers.values()):
             if (handle := reference()) is not None:
                 end(handle, self._closed())
+        chores.let_go(key)
 
     def _closed(self) -> StoreError:
         return StoreClosed(f"this handle of store {self.name!r} was closed")

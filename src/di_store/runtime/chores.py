@@ -31,6 +31,22 @@ def run_ahead(arena: _core.Arena) -> None:
         known.thread.start()
 
 
+def let_go(key: int) -> None:
+    """Have the thread end what it does for the arena with this id(), so that it is not the last to leave the store.
+
+    It starts again where others of this process have the store.
+    """
+    known = _all.get(key)
+    if known is None or not known.thread.lives():
+        return
+    known.end()
+    if not known.thread.join(END_SECONDS):
+        known.go_on()  # a stopped process holds it up
+    elif _all.get(key) is known:
+        with contextlib.suppress(RuntimeError):
+            known.thread.start()
+
+
 def on_look(look: Callable[[_core.Arena], None]) -> None:
     """Have the background thread of every store call this too, several times a second. It must be quick."""
     _looks.append(look)
@@ -51,6 +67,10 @@ class _Chores:
     def end(self) -> None:
         """Let the thread end; waits for nothing."""
         self._end.ring()
+
+    def go_on(self) -> None:
+        """Take `end` back."""
+        self._end.wait(0)
 
     def _run(self) -> None:
         while self._slice() and not self._end.wait(IDLE_SECONDS):
