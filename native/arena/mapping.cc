@@ -43,6 +43,11 @@ void Mapping::map_file() {
   if (base_ == nullptr || !renew_readonly()) no_addresses();
 }
 
+void Mapping::fill(u8* to, const u8* from, u64 bytes) const {
+  const u64 done = has_descriptor() ? os::write_at(fd_, static_cast<u64>(to - base_), from, bytes) : 0;
+  os::copy(to + done, from + done, bytes - done);
+}
+
 bool Mapping::renew_readonly() {
   if (readonly_ == nullptr) readonly_ = os::map(fd_, file_bytes_, false);
   return readonly_ != nullptr;

@@ -42,6 +42,10 @@ class Mapping {
   // there is too little memory; what was committed before stays.
   bool commit(u64 offset, u64 bytes, std::string* why);
 
+  // Copies to pages that this process has not touched yet, through the file: a page fault for each would take as long as
+  // the copy.
+  void fill(u8* to, const u8* from, u64 bytes) const;
+
   // In a forked child. Arrays that it inherited keep the old read-only mapping, which is never unmapped; without one yet,
   // the child maps another. False: there is no address space for it.
   void leave_readonly() { readonly_ = nullptr; }

@@ -245,6 +245,18 @@ u8* map_copy(int fd, u64 bytes) {
   return static_cast<u8*>(at);
 }
 
+u64 write_at(int fd, u64 offset, const void* from, u64 bytes) {
+  u64 done = 0;
+  while (done < bytes) {
+    const ssize_t put =
+        pwrite(fd, static_cast<const u8*>(from) + done, bytes - done, static_cast<off_t>(offset + done));
+    if (put < 0 && errno == EINTR) continue;
+    if (put <= 0) break;
+    done += static_cast<u64>(put);
+  }
+  return done;
+}
+
 bool read_at(int fd, u64 offset, void* to, u64 bytes) {
   return pread(fd, to, bytes, static_cast<off_t>(offset)) == static_cast<ssize_t>(bytes);
 }

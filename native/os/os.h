@@ -57,8 +57,9 @@ void touch_private(u8* at, u64 bytes);        // commits pages of it, in huge pa
 void unmap_private(u8* at, u64 bytes, u64 touched);
 u8* map_copy(int fd, u64 bytes);  // all of a file as it is now: what is written stays this process's own; nullptr
 bool read_at(int fd, u64 offset, void* to, u64 bytes);
-void close_fd(int fd);    // drops every record lock of this process on that file
-u8* map_wiped_on_fork();  // one page that reads 0 in a forked child
+u64 write_at(int fd, u64 offset, const void* from, u64 bytes);  // bytes that were written
+void close_fd(int fd);                                          // drops every record lock of this process on that file
+u8* map_wiped_on_fork();                                        // one page that reads 0 in a forked child
 
 // --- record locks: one byte per client slot, dropped by the kernel at death
 bool lock_byte(int fd, u64 offset);  // false: somebody else holds it; throws kStoreError when there are no locks

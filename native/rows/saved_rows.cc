@@ -68,18 +68,19 @@ const Attachment* SavedRows::attachment_of(u32 table, u32 generation) const {
 }
 
 // Rows lie there as in the saved chunk, but for where the parts begin: a store with a disk tier keeps head and body apart.
-void SavedRows::copy_to(const OpenChunk::Places& to, const LayoutInfo& layout) const {
+void SavedRows::copy_to(const OpenChunk::Places& to, const LayoutInfo& layout, const Mapping& memory) const {
   const u64 rows = rows_;
   if (header_.row_capacity != to.header->row_capacity || heap_bytes() != to.header->heap_end - to.header->heap_offset)
     throw Error(Code::kStoreError, "a chunk was made for other rows");
   std::memcpy(to.records, records_, rows * layout.record_bytes);
   for (const ColumnLayout& column : layout.columns) {
     if (column.place == static_cast<u32>(ColumnPlace::kColumn))
-      os::copy(to.body + column_base(*to.header, column),
-               body_at(column_base(header_, column), rows * column.row_bytes, "its columns"), rows * column.row_bytes);
+      memory.fill(to.body + column_base(*to.header, column),
+                  body_at(column_base(header_, column), rows * column.row_bytes, "its columns"),
+                  rows * column.row_bytes);
     if (column.place == static_cast<u32>(ColumnPlace::kHeap)) move_values(to, layout, column);
   }
-  if (heap_bytes() != 0) os::copy(to.body + to.header->heap_offset, heap_, heap_bytes());
+  if (heap_bytes() != 0) memory.fill(to.body + to.header->heap_offset, heap_, heap_bytes());
   copy_marks(to);
   copy_late(to, layout);
 }

@@ -19,7 +19,7 @@ class SavedRows {
   u32 rows() const { return rows_; }
   u64 heap_bytes() const { return header_.heap_end - header_.heap_offset; }
   // Copies the rows to a chunk that has room for as many and shows none yet.
-  void copy_to(const OpenChunk::Places& to, const LayoutInfo& layout) const;
+  void copy_to(const OpenChunk::Places& to, const LayoutInfo& layout, const Mapping& memory) const;
   // Likewise what lies in the head: for a chunk whose body is that of the saved one.
   void copy_head_to(const OpenChunk::Places& to, const LayoutInfo& layout) const;
   // An attachment of the chunk, that of a table by its number and generation; null: it was never attached.

@@ -140,7 +140,7 @@ u32 Restore::add_chunk(SavedFile& file, u32 page, SavedFile* stored, u32 body_pa
       std::vector<u8> room;
       const std::span<const u8> body = unpacked(stored == nullptr ? file : *stored, with_body, &head, apart, &room);
       const SavedRows whole(head, body.data(), body.size(), apart ? 0 : head.size(), layout, rows);
-      whole.copy_to(chunk.places(), layout);
+      whole.copy_to(chunk.places(), layout, *arena_);
     }
     chunk.publish(rows);
     // A use for items to come, so that the chunk stays; fill() counts them.
