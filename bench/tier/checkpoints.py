@@ -60,6 +60,9 @@ def once(options: Options, folder: Path, found: dict[str, list[Any]]) -> None:
         found["delta"].append(fresh_items / len(keys) / ITEM_BYTES)
         found["stall"] += beside_writer(store, table, folder / "busy")
     began = time.perf_counter()
+    direct(folder / "drive", size, write=False)
+    found["read"].append(size / (time.perf_counter() - began) / 1e9)
+    began = time.perf_counter()
     with di_store.restore(folder / "c", memory=int(size * 1.3) + COMMITTED) as store:
         store.table("rows").sample(64)
         found["loaded"].append(size / (time.perf_counter() - began) / 1e9)
@@ -75,7 +78,7 @@ def once(options: Options, folder: Path, found: dict[str, list[Any]]) -> None:
 
 def checkpoints(options: Options) -> list[Line]:
     """2 GB of rows that cannot be packed."""
-    found: dict[str, list[Any]] = {name: [] for name in ("drive", "ours", "delta", "stall", "loaded", "linked")}
+    found: dict[str, list[Any]] = {name: [] for name in ("drive", "ours", "delta", "stall", "read", "loaded", "linked")}
     for _ in range(options.rounds):
         with fresh(options.folder) as folder:
             once(options, folder, found)
@@ -85,5 +88,6 @@ def checkpoints(options: Options) -> list[Line]:
         alone(f"{BLOCK} rows written beside checkpoints, p99", "ms", [stall], 20, most=True),
         alone(f"a later one: bytes by {ITEM_BYTES} for each changed item", "", found["delta"], 1.2, most=True),
         alone("restore into memory, to the first batch", "GB/s", found["loaded"], 1.0),
+        beside("… beside as many bytes read", "GB/s", found["loaded"], found["read"], "the drive", None),
         alone("restore with disk=, to the first batch", "s", found["linked"], 2, most=True),
     ]
