@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import multiprocessing as mp
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -33,13 +34,17 @@ def made(store: di_store.Store, name: str, **options: object) -> di_store.Table:
     return store.create_table(name, schema=schema, lanes=1, compress=Compress(expect=8), **options)  # type: ignore[arg-type]
 
 
-def add(table: di_store.Table, first: int, count: int) -> None:
+def add(table: di_store.Table, first: int, count: int, timeout: float = 60) -> None:
     with table.writer() as writer:
         for at in range(first, first + count, 100):
             numbers = np.arange(at, min(at + 100, first + count))
             writer.extend(
-                {"number": numbers, "noise": RANDOM.integers(0, 256, (len(numbers), BYTES), np.uint8)}, timeout=60
+                {"number": numbers, "noise": RANDOM.integers(0, 256, (len(numbers), BYTES), np.uint8)}, timeout=timeout
             )
+
+
+def row() -> dict[str, object]:
+    return {"number": 0, "noise": RANDOM.integers(0, 256, BYTES, np.uint8)}
 
 
 def sound(store: di_store.Store, *tables: di_store.Table) -> None:
@@ -85,29 +90,69 @@ def test_a_queue_gets_its_share(store: di_store.Store) -> None:
     assert queue.sample(100).data["number"].tolist() == list(range(100))
 
 
+def read_and_stop(name: str) -> None:
+    _core.arm_fault("sample.before_copy:1:stop")
+    with di_store.attach(name) as store:
+        store.table("first").sample(2_000)
+
+
 def hold_its_lock(name: str) -> None:
     with di_store.attach(name) as store:
         _core.arm_fault("table.insert_item:1:stop")
         add(store.table("first"), 0, 1)
 
 
-def test_a_stopped_process_holds_up_nobody_else(store: di_store.Store) -> None:
-    """Items of the other table can't go: then those of its own do."""
-    first, second = made(store, "first"), made(store, "second")
-    add(first, 0, 8_000)
-    add(second, 0, 1_000)
-    child = mp.get_context("spawn").Process(target=hold_its_lock, args=(store.name,))
+def stopped(target: Callable[[str], None], name: str) -> mp.process.BaseProcess:
+    child = mp.get_context("spawn").Process(target=target, args=(name,))
     child.start()
     assert child.pid is not None
-    try:
-        found = os.waitid(os.P_PID, child.pid, os.WEXITED | os.WSTOPPED | os.WNOWAIT)
-        assert found is not None
-        assert found.si_code == os.CLD_STOPPED
-        add(second, 1_000, 1_000)
-    finally:
-        child.kill()
-        child.join(60)
-    assert len(second) > 0
-    add(second, 2_000, PROMISED)
+    found = os.waitid(os.P_PID, child.pid, os.WEXITED | os.WSTOPPED | os.WNOWAIT)
+    assert found is not None
+    assert found.si_code == os.CLD_STOPPED
+    return child
+
+
+def test_a_stopped_process_holds_up_nobody_for_ever(store: di_store.Store) -> None:
+    """Items of the other table can't go now: a call ends by its deadline, and room comes once it may."""
+    first, second = made(store, "first"), made(store, "second")
+    add(first, 0, 8_000)
+    child = stopped(hold_its_lock, store.name)
+    with suppress(di_store.StoreFull):
+        add(second, 0, 1_000, timeout=2)
+    child.kill()
+    child.join(60)
+    add(second, 1_000, PROMISED)
     assert len(second) >= PROMISED
     sound(store, first, second)
+
+
+def test_what_is_read_does_not_drain_its_table(store: di_store.Store) -> None:
+    """Chunks that a stopped process reads stay when their items go; few items go for nothing."""
+    first, second = made(store, "first"), made(store, "second")
+    add(first, 0, 8_000)
+    child = stopped(read_and_stop, store.name)
+    with suppress(di_store.StoreFull):
+        add(second, 0, PROMISED, timeout=2)
+    assert len(first) > 1.5 * PROMISED
+    child.kill()
+    child.join(60)
+    add(second, 0, PROMISED)
+    assert len(second) >= PROMISED
+    sound(store, first, second)
+
+
+def test_nothing_goes_while_the_drive_is_spared(tmp_path: Path) -> None:
+    """The disk has room: who needs some waits until more may be written."""
+    more = {"disk": tmp_path / "disk", "disk_capacity": "256MiB", "write_budget": "1GB"}
+    with di_store.open(memory="32MiB", **more) as store:
+        first, second = made(store, "first"), made(store, "second", capacity=PROMISED)
+        with pytest.raises(di_store.StoreFull, match="write_budget"), first.writer() as writer:
+            for _ in range(8_000):
+                writer.append(row(), timeout=0.5)
+        before = len(first)
+        assert before > PROMISED
+        with pytest.raises(di_store.StoreFull, match="write_budget"), second.writer() as writer:
+            for _ in range(8_000):
+                writer.append(row(), timeout=0.5)
+        assert len(first) == before
+        sound(store, first)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,8 @@ from bench.tier.targets import GB, MB, TARGETS, Content, Target, blocks
 BLOCK = 16 * MB
 """Bytes of steps that are written at once to fill a table."""
 CAPACITY, HOT = 16 * GB, 4 * GB
-"""Of P17 (`box_tier`): bytes of steps in all, and those of them that memory holds."""
+ONE_CAPACITY, ONE_HOT = 12 * GB, 3 * GB
+"""Of P17, S3 and S4 (`box_tier`): bytes of steps in all, and those of them that memory holds."""
 LEFT, HEADROOM, MEMORY = 10 * GB, 1 * GB, 12 * GB
 """Of the drive that the whole table leaves free; memory beside bodies; memory for the whole table."""
 WARM, SECONDS = 15.0, 60.0
@@ -240,17 +241,23 @@ def staged(target: Target, elements: int, frame: str, shown: Path | None) -> Pla
     return Plan(target, elements, frame, shown, (target.ahead + 1) * target.batch * item)
 
 
-def together(options: Options) -> list[Line]:
-    """P17: frames as float32, a share of the bytes in proportion to each row's."""
-    total = sum(target.elements * target.size for target in TARGETS)
-    plans = []
-    for target in TARGETS:
-        quota = CAPACITY * options.scale * target.elements * target.size / total
+def sized(case: str, targets: Sequence[Target], capacity: float, hot: float, options: Options) -> list[Line]:
+    """Frames as float32; each row has a share of the bytes in proportion to its own."""
+    total, plans = sum(target.elements * target.size for target in targets), list[Plan]()
+    for target in targets:
+        quota = capacity * options.scale * target.elements * target.size / total
         elements = min(target.elements, max(4 * target.batch, round(quota / target.element_bytes("f4"))))
         plans.append(staged(target, elements, "f4", None))
     stored = sum(plan.elements * plan.target.element_bytes("f4") for plan in plans)
-    memory = round(HOT * options.scale) + HEADROOM
-    return report(run(plans, memory, round(stored * 1.4), options.folder, SECONDS), "P17")
+    memory = round(hot * options.scale) + HEADROOM
+    return report(run(plans, memory, round(stored * 1.4), options.folder, SECONDS), case)
+
+
+def together(options: Options) -> list[Line]:
+    """P17; then R2D2 and IMPALA by themselves."""
+    one = (ONE_CAPACITY, ONE_HOT, options)
+    lines = sized("P17", TARGETS, CAPACITY, HOT, options)
+    return lines + sized("S3", TARGETS[2:3], *one) + sized("S4", TARGETS[3:4], *one)
 
 
 def everything(options: Options) -> list[Line]:

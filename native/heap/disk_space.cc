@@ -227,7 +227,7 @@ std::vector<DiskSpace::Log> DiskSpace::logs() const {
   return found;
 }
 
-DurablePlace DiskSpace::place_of(const Descriptor& object) const {
+LogPlace DiskSpace::place_of(const Descriptor& object) const {
   if (!is_logged(object)) return {};
   const u32 number = object.flags >> kLogShift;
   return {number, entry(number).file, u64{object.owner} * kLogUnit};

@@ -13,11 +13,11 @@
 namespace di {
 
 // Where the record of an object lies.
-struct DurablePlace {
+struct LogPlace {
   u32 segment = kNone;  // number of the log's entry; kNone: nowhere
   u32 file = 0;         // number of the log's file
   u64 offset = 0;       // of the record in it, a multiple of kLogUnit
-  bool operator==(const DurablePlace&) const = default;
+  bool operator==(const LogPlace&) const = default;
 };
 // What an object counts in its log.
 inline u64 logged_bytes(const Descriptor& object) {
@@ -80,7 +80,7 @@ class DiskSpace {
   void seal_log(u32 number, u64 bytes);   // it has so many
   bool forget_log(u32 number, u32 file);  // sealed, and nobody needs it: its file may go; false: it stays
   std::vector<Log> logs() const;
-  DurablePlace place_of(const Descriptor& object) const;  // of one that has no record: nowhere
+  LogPlace place_of(const Descriptor& object) const;  // of one that has no record: nowhere
   void begin_recount();
   void end_recount();
 

@@ -160,7 +160,7 @@ void HeapCore::forget_copy(u32 chunk) {
 }
 
 // One store says where: killed before it, the object counts as before.
-void HeapCore::note_record(u32 number, const DurablePlace& place, bool durable) {
+void HeapCore::note_record(u32 number, const LogPlace& place, bool durable) {
   Descriptor& entry = descriptor(number);
   const u64 bytes = logged_bytes(entry);
   if (is_logged(entry)) disk.remove(entry.flags >> kLogShift, bytes, bytes);

@@ -47,7 +47,7 @@ class HeapCore {
 
   // One hold of the lock. After a death it rebuilds first. Leaving by an exception keeps `dirty` set, so the next owner
   // rebuilds, as it does after a kill. Order: after the directory's and tables' locks. No other shared lock is taken
-  // inside; of this process's mutexes only Client::local(), that of the dropped entries, and that of the list of ObjectDrops.
+  // inside; of this process's mutexes only Client::local(), that of the dropped entries, of the list of ObjectDrops and of TableShares.
   class DI_SCOPED_CAPABILITY Guard {
    public:
     Guard(HeapCore& heap, Deadline deadline) DI_ACQUIRE(heap.lock);
@@ -74,7 +74,7 @@ class HeapCore {
   void free_body(u32 chunk) DI_REQUIRES(lock);
   void forget_copy(u32 chunk) DI_REQUIRES(lock);  // the one on disk
   // The record of an object lies there; it had none, or it lay elsewhere. A durable one stays that.
-  void note_record(u32 descriptor, const DurablePlace& place, bool durable) DI_REQUIRES(lock);
+  void note_record(u32 descriptor, const LogPlace& place, bool durable) DI_REQUIRES(lock);
   // The bytes of a sealed object that has a record and no pin leave memory.
   void drop_bytes(u32 descriptor) DI_REQUIRES(lock);
   // An object that is away gets the block of one of as many bytes, which ends.

@@ -75,7 +75,7 @@ bool IdObjects::contains(const Id& id, Deadline deadline) {
   return word_state(found.word.load()) == ObjectState::kSealed && !has_expired(found);
 }
 
-bool IdObjects::remove(const Id& id, Deadline deadline, DurablePlace* place) {
+bool IdObjects::remove(const Id& id, Deadline deadline, LogPlace* place) {
   HeapCore::Guard guard(heap_, deadline);
   sweeper_.settle_dropped();
   const u32 index = heap_.ids.find(id);
@@ -84,7 +84,7 @@ bool IdObjects::remove(const Id& id, Deadline deadline, DurablePlace* place) {
   if (word_state(found.word.load()) != ObjectState::kSealed) return false;
   const bool gone = has_expired(found);
   if (place != nullptr && !gone && is_durable(found)) {
-    const DurablePlace there = heap_.disk.place_of(found);
+    const LogPlace there = heap_.disk.place_of(found);
     if (there != *place) {
       *place = there;
       return false;

@@ -16,7 +16,7 @@ enum class PinResult { kPinned, kMissing, kCreating, kAway };
 
 // One whose bytes are not in memory, as it was found.
 struct AwayObject {
-  DurablePlace place;
+  LogPlace place;
   u64 bytes = 0;
   u32 generation = 0;
 };
@@ -44,7 +44,7 @@ class IdObjects {
   bool contains(const Id& id, Deadline deadline);
   // False: missing. With `place`: a durable object stays whose record lies elsewhere than *place, and *place then says where.
   // So its record is marked as deleted first: a kill never leaves one that nobody would mark.
-  bool remove(const Id& id, Deadline deadline, DurablePlace* place = nullptr);
+  bool remove(const Id& id, Deadline deadline, LogPlace* place = nullptr);
   // The `count` smallest ids behind `after`; null: from the first.
   std::vector<std::string> keys(const u8* after, u64 count, Deadline deadline);
 

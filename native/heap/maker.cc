@@ -168,7 +168,7 @@ MakeResult Maker::make(const MakeRequest& request, u32 entry, Deadline deadline,
     }
     const Shortage& shortage = attempt.shortage;
     const bool bodies_help = shortage.bytes != ~u64{0} && !shortage.never && heap_.room_maker != nullptr;
-    if (short_of != nullptr) *short_of = {shortage.short_table, bodies_help};
+    if (short_of != nullptr) *short_of = {shortage.short_table, bodies_help && shortage.bytes != 0};
     if (why != nullptr && !shortage.why.empty()) *why = shortage.why;
     if (attempt.result == MakeResult::kExists || attempt.result == MakeResult::kGone) {
       *out = attempt.descriptor;

@@ -18,7 +18,7 @@ class Pending {
  public:
   explicit Pending(ObjectLog& log) : log_(log) {}
   ~Pending() {
-    for (const DurablePlace& place : places_) {
+    for (const LogPlace& place : places_) {
       if (!kept_) give_up(place);
       log_.settle(place);
     }
@@ -33,11 +33,11 @@ class Pending {
     ticket_ = appended.ticket;
   }
   void sync() { log_.sync(ticket_); }
-  const DurablePlace& place(u64 number) const { return places_[number]; }
+  const LogPlace& place(u64 number) const { return places_[number]; }
   void keep() { kept_ = true; }
 
  private:
-  void give_up(const DurablePlace& place) noexcept {
+  void give_up(const LogPlace& place) noexcept {
     try {
       log_.mark(place, kMarkVoid);
     } catch (...) {
@@ -45,7 +45,7 @@ class Pending {
   }
 
   ObjectLog& log_;
-  std::vector<DurablePlace> places_;
+  std::vector<LogPlace> places_;
   bool kept_ = false;
   u64 ticket_ = 0;
 };
@@ -143,9 +143,9 @@ i64 publish_durable(Arena& arena, const std::string& name, Draft* draft, u64 kee
 
 bool remove_object(Arena& arena, const Id& id, Deadline deadline) {
   if (arena.tier() == nullptr) return arena.heap().objects.remove(id, deadline);
-  DurablePlace marked;
+  LogPlace marked;
   for (;;) {
-    DurablePlace place = marked;
+    LogPlace place = marked;
     const bool gone = arena.heap().objects.remove(id, deadline, &place);
     if (place == marked) {
       if (marked.segment != kNone) remove_unneeded_logs(arena, deadline);

@@ -32,7 +32,7 @@ bool id_of(Arena& arena, const LogReader::Found& found, Id* id) {
 }
 
 // The object whose record this is; kNone: there is none. A doomed one is not found, and needs its record no more.
-u32 owner_of(Heap& heap, const Id& id, const DurablePlace& place) DI_UNCHECKED {  // under the heap's lock
+u32 owner_of(Heap& heap, const Id& id, const LogPlace& place) DI_UNCHECKED {  // under the heap's lock
   const u32 found = heap.ids.find(id);
   if (found == kNone || word_state(heap.descriptor(found).word.load()) != ObjectState::kSealed) return kNone;
   return heap.disk.place_of(heap.descriptor(found)) == place ? found : kNone;
@@ -46,7 +46,7 @@ void settle_log(Arena& arena, const DiskSpace::Log& log, Deadline deadline) {
     reader.open(own.path_of(log.file), own.uuid(), log.file);
     reader.walk([&](const LogReader::Found& found) {
       if (!counts(found.record())) return;
-      const DurablePlace place{log.number, log.file, found.offset()};
+      const LogPlace place{log.number, log.file, found.offset()};
       Id id;
       bool named = false;
       if (id_of(arena, found, &id)) {
@@ -68,7 +68,7 @@ void settle_log(Arena& arena, const DiskSpace::Log& log, Deadline deadline) {
 
 struct Copy {
   Id id;
-  DurablePlace from, to;
+  LogPlace from, to;
   bool durable = false;  // else of one that left memory
 };
 

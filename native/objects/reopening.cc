@@ -37,22 +37,22 @@ class Reopening {
     u64 number = 0;
     bool deleted = false;
     u32 descriptor = kNone;
-    DurablePlace place;
+    LogPlace place;
   };
   struct Version {
     u64 number = 0;
     bool deleted = false;
     i64 oldest = 0;
     u64 expires_ns = 0;
-    DurablePlace place;
+    LogPlace place;
   };
   void expect(u64 objects);
   void read(const SegmentFile& file);
-  void meet(const LogReader::Found& found, const DurablePlace& place);
-  void meet_weights(const LogReader::Found& found, const DurablePlace& place);
+  void meet(const LogReader::Found& found, const LogPlace& place);
+  void meet_weights(const LogReader::Found& found, const LogPlace& place);
   void make_weights(const std::string& name, const std::map<i64, Version>& versions);
   // The object of a record, sealed; kNone: its bytes are damaged. With `weights` that version of the entry.
-  u32 make(const LogReader::Found& found, const DurablePlace& place, const u32* weights, i64 version);
+  u32 make(const LogReader::Found& found, const LogPlace& place, const u32* weights, i64 version);
   void retire(u32 descriptor) {
     Heap::Guard guard(heap_, Deadline::none());
     heap_.object_ends.retire(descriptor);
@@ -63,13 +63,13 @@ class Reopening {
   ObjectLog& log_;
   Reopened result_;
   u64 highest_ = 0;
-  std::vector<DurablePlace> damaged_;  // records whose bytes are others
+  std::vector<LogPlace> damaged_;      // records whose bytes are others
   std::unordered_map<u32, u64> last_;  // by file: place of its last record
   std::unordered_map<IdKey, Seen, IdHash> seen_;
   std::map<std::string, std::map<i64, Version>> weights_;
 };
 
-u32 Reopening::make(const LogReader::Found& found, const DurablePlace& place, const u32* weights, i64 version) {
+u32 Reopening::make(const LogReader::Found& found, const LogPlace& place, const u32* weights, i64 version) {
   const LogRecord& record = found.record();
   Draft draft(arena_, Deadline::none());
   DraftRequest request;
@@ -104,7 +104,7 @@ u32 Reopening::make(const LogReader::Found& found, const DurablePlace& place, co
   return made;
 }
 
-void Reopening::meet(const LogReader::Found& found, const DurablePlace& place) {
+void Reopening::meet(const LogReader::Found& found, const LogPlace& place) {
   const LogRecord& record = found.record();
   const u32 mark = mark_of(record);
   if (mark == kMarkVoid) return;
@@ -131,7 +131,7 @@ void Reopening::meet(const LogReader::Found& found, const DurablePlace& place) {
   seen.descriptor = make(found, place, nullptr, 0);
 }
 
-void Reopening::meet_weights(const LogReader::Found& found, const DurablePlace& place) {
+void Reopening::meet_weights(const LogReader::Found& found, const LogPlace& place) {
   WeightsExtra extra;
   std::string name;
   if (mark_of(found.record()) == kMarkVoid) return;
@@ -164,7 +164,7 @@ void Reopening::read(const SegmentFile& file) {
   if (number == kNone) throw Error(Code::kCapacity, "the folder holds too many files of durable objects").told();
   const LogWalk walk = reader.walk([&](const LogReader::Found& found) {
     highest_ = std::max(highest_, found.record().number);
-    const DurablePlace place{number, file.number, found.offset()};
+    const LogPlace place{number, file.number, found.offset()};
     last_[file.number] = found.offset();
     if (found.record().kind == LogKind::kWeights)
       meet_weights(found, place);
@@ -227,7 +227,7 @@ Reopened Reopening::run() {
   for (const auto& [name, versions] : weights_) make_weights(name, versions);
   arena_.tier_header().next_record.store(highest_);
   // The last one of a file was being written when its process died.
-  for (const DurablePlace& place : damaged_) result_.damaged += place.offset != last_.at(place.file) ? 1 : 0;
+  for (const LogPlace& place : damaged_) result_.damaged += place.offset != last_.at(place.file) ? 1 : 0;
   remove_unneeded_logs(arena_, Deadline::none());
   return result_;
 }

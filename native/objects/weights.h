@@ -12,8 +12,8 @@
 namespace di {
 
 struct DurableVersion {
-  i64 version = 0;     // that its record says
-  DurablePlace place;  // of the record
+  i64 version = 0;  // that its record says
+  LogPlace place;   // of the record
 };
 
 class Weights {

@@ -8,6 +8,7 @@ namespace di {
 namespace {
 
 constexpr u64 kOthersNs = 50'000'000;  // for the lock of a table that this writer does not write
+constexpr u64 kReadersNs = 300'000'000, kMomentNs = 500'000;
 
 // Whether the table's reserve may grow. That of a table of values of any size was estimated from the first value, so it
 // grows while there is memory.
@@ -105,15 +106,25 @@ ChunkPlan RowRoom::plan_for(u64 heap_bytes) {
 
 // --------------------------------------------------------------------------------------------------------- new chunks
 
-// Memory and disk are full, and another table takes more than was set aside for it: some of its items go. False: there is no
-// such table, or not now.
+// Memory and disk are full, and another table takes more than was set aside for it: its oldest items go, until it lets a
+// chunk go. What is being read goes with its last reader, for whom this waits a moment. False: nothing went.
 bool RowRoom::evict_of_others(u32 own, Deadline deadline) {
   const u32 index = state_.arena->heap().room_maker->most_over(own, deadline);
   if (index == kNone) return false;
   try {
     if (other_ == nullptr || other_->index() != index || !other_->live())
       other_ = std::make_shared<Table>(state_.arena, index);
-    return other_->evict_for_room(deadline.at_most(kOthersNs));
+    const TableHeader& table = other_->header();
+    const u64 before = table.used_bytes.load();
+    const auto fewer = [&] { return table.used_bytes.load() < before; };
+    const u64 calls = 1 + 2 * table.chunk_block.load() / (std::max<u64>(1, table.item_bytes) * kBatchStep);
+    for (u64 i = 0; i < calls && !fewer(); ++i)
+      if (!other_->evict_for_room(deadline.at_most(kOthersNs))) break;
+    const os::Blocking scope;
+    // mutant: items-of-others-go-at-once
+    for (const u64 begin = os::now_ns(); !fewer() && !deadline.over() && os::now_ns() - begin < kReadersNs;)
+      os::sleep_ns(kMomentNs);
+    return fewer();
   } catch (const Error& error) {
     if (error.code() != Code::kTimeout && error.code() != Code::kTableNotFound) throw;
     return false;
@@ -126,8 +137,9 @@ bool RowRoom::make_room(const ShortOf& short_of, u64 bytes, Deadline deadline, B
   const std::vector<TableSink>& tables = state_.plan.tables;
   const auto own = std::find_if(tables.begin(), tables.end(),
                                 [&](const TableSink& sink) { return sink.table->index() == short_of.table; });
-  if (own != tables.end() && state_.arena->heap().room_maker != nullptr) {
-    const RoomMaker::Kept kept = state_.arena->heap().room_maker->take_kept();
+  if (RoomMaker* const bodies = state_.arena->heap().room_maker; bodies != nullptr) {
+    // mutant: items-of-others-go-though-the-budget-comes-back
+    const RoomMaker::Kept kept = bodies->take_kept();
     if (kept == RoomMaker::Kept::kByReaders)
       blocked->text += "; batches are being copied from all rows that are in memory";
     if (kept != RoomMaker::Kept::kNot) return false;

@@ -1,6 +1,6 @@
-// Finds room for a lane's rows: in its open chunks, or in new ones, for which a table may have to evict items. Which
-// table: Budget::evictable() or TableShares::most_over(); which items: Table::evict_for_room(). Throws for rows that can never get room, whatever is
-// evicted or deleted.
+// Finds room for a lane's rows: in its open chunks, or in new ones, for which a table may have to evict items. Which table:
+// Budget::evictable() or TableShares::most_over(); which items: Table::evict_for_room(). Throws for rows that can never get
+// room, whatever is evicted or deleted.
 #pragma once
 
 #include <optional>

@@ -23,7 +23,7 @@ std::span<const u8> body_of(const Snapshot& from, const ChunkImage& chunk, u64 h
 std::span<const u8> bytes_of(const Snapshot& from, const ObjectImage& object, std::vector<u8>* read) {
   Heap& heap = from.arena().heap();
   for (int moves = 0; moves < ObjectReader::kMostMoves; ++moves) {
-    DurablePlace place;
+    LogPlace place;
     {
       const Heap::Guard guard(heap, Deadline::slice());
       const Descriptor& there = heap.descriptor(object.descriptor);

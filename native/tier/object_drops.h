@@ -34,7 +34,7 @@ class ObjectDrops {
  private:
   struct Chosen {
     u32 descriptor = kNone, entry = kNone;
-    DurablePlace place;
+    LogPlace place;
   };
   // How many are still to be looked at, and for what.
   struct Search {

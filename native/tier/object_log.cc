@@ -133,7 +133,7 @@ bool ObjectLog::seal(u32 number, Deadline deadline) {
   return true;
 }
 
-void ObjectLog::settle(const DurablePlace& place) noexcept {
+void ObjectLog::settle(const LogPlace& place) noexcept {
   try {
     os::LocalGuard<std::mutex> lock(mutex_);
     const auto found = open_.find(place.segment);
@@ -208,7 +208,7 @@ ObjectLog::Appended ObjectLog::append(const LoggedObject& object, Deadline deadl
   record.crc = LogSeal(folder_.uuid(), taken_.file).of(record, end_);
   write(record, object);
   DI_FAULT("log.appended");
-  const DurablePlace place{taken_.number, taken_.file, end_};
+  const LogPlace place{taken_.number, taken_.file, end_};
   ++open_[taken_.number].records;
   end_ += bytes;
   appended_ += bytes;
@@ -251,7 +251,7 @@ void ObjectLog::sync(u64 ticket) {
 // ------------------------------------------------------------------------------------------------------------- deletions
 
 // `dirty` comes first: a sync that follows the mark finds it.
-void ObjectLog::mark(const DurablePlace& place, u32 mark) {
+void ObjectLog::mark(const LogPlace& place, u32 mark) {
   heap_.memory.tier_header().segment[place.segment % kMaxSegments].dirty.store(1);
   os::CachedFile file;
   int number = file.open(path_of(place.file), os::FileAccess::kReadWrite);

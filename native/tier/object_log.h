@@ -42,16 +42,16 @@ class ObjectLog {
   // Appends a record. On disk only after sync(ticket). kStoreFull: disk_capacity= or the filesystem has no room; of a passing log
   // also what tables were promised, and, unless it is a copy, what the next copies need.
   struct Appended {
-    DurablePlace place;
+    LogPlace place;
     u64 ticket = 0;
   };
   Appended append(const LoggedObject& object, Deadline deadline);
   // An object names the record that was appended there, or none ever will. Until then its file is not sealed, so that nobody
   // takes it for one that is not needed. Without the heap's lock.
-  void settle(const DurablePlace& place) noexcept;
+  void settle(const LogPlace& place) noexcept;
   void sync(u64 ticket);  // after an error, records up to the ticket may be on disk or not
   // Marks a record in its file (kMark…); on disk after sync_marks(). A file that is gone needs no mark.
-  void mark(const DurablePlace& place, u32 mark);
+  void mark(const LogPlace& place, u32 mark);
   // All marks that any process made before are on disk.
   void sync_marks(Deadline deadline);
   void remove_file(u32 file);  // if it is there

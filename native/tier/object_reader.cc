@@ -38,7 +38,7 @@ Error ObjectReader::not_found() const {
       .told();
 }
 
-bool ObjectReader::read(const DurablePlace& place, const u8* id, std::span<u8> to) {
+bool ObjectReader::read(const LogPlace& place, const u8* id, std::span<u8> to) {
   const std::string path = folder_.path() + "/" + log_name(place.file);
   const auto damaged = [&] {
     return Error(Code::kCorruptData, "an object that lay on disk is lost: its record in " + path + " at " +

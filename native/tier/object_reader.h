@@ -15,7 +15,7 @@ class ObjectReader {
   // Fills `to` with all bytes of the object whose record lies there. Takes no shared lock; leaves the GIL. False: the file was
   // removed, so the record lies elsewhere by now, or the object is gone. Throws kCorruptData: the record is damaged, or what
   // file_error() makes.
-  bool read(const DurablePlace& place, const u8* id, std::span<u8> to);
+  bool read(const LogPlace& place, const u8* id, std::span<u8> to);
   static constexpr int kMostMoves = 16;  // of a record, while it is looked for
   Error not_found() const;               // that it moved more often
 

@@ -44,21 +44,25 @@ void TableShares::look_at_some() {
   }
 }
 
-// What the table takes of memory and disk together, by what was set aside there. 0: its items may not be evicted.
+// What the table's items take of memory and disk together, by what was set aside there; 0: they may not go. Of items, not of
+// chunks: a chunk stays while it is read, and what has left already must not be asked for again. Not where items leave in any
+// order, as chunks then go when nearly all items have.
 double TableShares::factor(u32 index) const {
   const TableHeader& table = heap_.memory.table(index);
   const Seen& seen = seen_[index];
-  const u64 used = table.used_bytes.load();
-  // [table], but never changed
-  if (!table.is(TableState::kLive) || __atomic_load_n(&table.limiter.queue, __ATOMIC_RELAXED) != 0) return 0;
-  if (used == table.open_bytes.load()) return 0;
+  const u64 used = std::min(table.used_bytes.load(), table.stat_size.load() * table.item_bytes);
+  if (!table.is(TableState::kLive) || used == 0 || table.used_bytes.load() == table.open_bytes.load()) return 0;
+  const SamplerKind remover = static_cast<SamplerKind>(table.remover);
+  if (remover != SamplerKind::kFifo && remover != SamplerKind::kLifo) return 0;
+  // Under the table's lock, but never changed once it is live.
+  if (__atomic_load_n(&table.limiter.queue, __ATOMIC_RELAXED) != 0) return 0;
   const double part = seen.generation == table.generation.load() && seen.bytes > 0 ? seen.taken / seen.bytes : 1;
   return static_cast<double>(used) * part / static_cast<double>(std::max<u64>(1, share_of(table)));
 }
 
 u32 TableShares::most_over(u32 own, Deadline deadline) {
-  os::LocalGuard<std::mutex> local(mutex_);
   Heap::Guard guard(heap_, deadline);
+  os::LocalGuard<std::mutex> local(mutex_);  // after it: nobody waits for another process with it in hand
   look_at_some();
   u32 found = kNone;
   // mutant: tables-evict-only-their-own-items

@@ -1,6 +1,9 @@
-// Which table takes most of memory and disk, by what was set aside for it. Where both are full, items of that one go, whoever
-// needs the room: a table whose rows take more than was expected must not take what was set aside for others. For one
-// process: it looks at some chunks each time. A wrong answer costs items of a table that exceeds its own share.
+// Which table's items take most of memory and disk, by what was set aside for it. Where both are full, items of that one go,
+// whoever needs the room: a table whose rows take more than was expected must not take what was set aside for others.
+//
+// For one process: it looks at some chunks each time, under the heap's lock, which guards all that it reads but the sizes of
+// tables; these are read freely. mutex_ guards what it has seen. A wrong answer costs items of a table that takes more than
+// the estimate of its share.
 #pragma once
 
 #include <array>
@@ -13,8 +16,8 @@ class TableShares {
  public:
   explicit TableShares(Heap& heap) : heap_(heap) {}
 
-  // Of the tables that may evict items, the one that exceeds its share by the largest factor, if `own` doesn't exceed its by
-  // about as much. kNone: none does. Takes the heap's lock. `own` may be kNone.
+  // Of the tables whose items leave in order, the one that exceeds its share by the largest factor. kNone: none does, or `own`
+  // does by a factor as large, or nearly. Takes the heap's lock. `own` may be kNone.
   u32 most_over(u32 own, Deadline deadline);
 
  private:

@@ -241,6 +241,20 @@ STORES = [
         ("tests/test_disk_shares.py",),
     ),
     Mutant(
+        "items-of-others-go-at-once",
+        "disk",
+        "os::now_ns() - begin < kReadersNs;)",
+        "os::now_ns() < begin;)",
+        ("tests/test_disk_shares.py::test_what_is_read_does_not_drain_its_table",),
+    ),
+    Mutant(
+        "items-of-others-go-though-the-budget-comes-back",
+        "disk",
+        "bodies->take_kept();",
+        "short_of.table == kNone ? RoomMaker::Kept::kNot : bodies->take_kept();",
+        ("tests/test_disk_shares.py::test_nothing_goes_while_the_drive_is_spared",),
+    ),
+    Mutant(
         "what-is-drawn-most-of-a-table-goes-first",
         "disk",
         "? a.warmth < b.warmth :",

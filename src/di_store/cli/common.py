@@ -138,15 +138,17 @@ def _late(message: str, pid: int | None, name: str | None) -> Timeout:
 
 
 class Stop:
-    """Ends a command that runs until Ctrl-C or SIGTERM, without an exception."""
+    """Ends a command that runs until Ctrl-C or SIGTERM, without an exception. For one use of `installed`."""
 
     def __init__(self) -> None:
         # Not a threading.Event: a handler that came while its lock is held would wait for the code that it interrupts.
         self._asked, self._ask = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._look = select.poll()
+        self._look.register(self._asked, select.POLLIN)
 
     def wait(self, seconds: float) -> bool:
         """Wait for a signal, at most `seconds`. Returns whether one has arrived."""
-        return bool(select.select([self._asked], [], [], seconds)[0])
+        return bool(self._look.poll(seconds * 1000))
 
     @contextmanager
     def installed(self) -> Iterator[Stop]:

@@ -10,6 +10,7 @@ import atexit
 import contextlib
 import logging
 import os
+import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -34,17 +35,24 @@ def run_ahead(arena: _core.Arena) -> None:
 def let_go(key: int) -> None:
     """Have the thread end what it does for the arena with this id(), so that it is not the last to leave the store.
 
-    It starts again where others of this process have the store.
+    Waits for that, `END_SECONDS` at most. It starts again where others of this process have the store.
     """
-    known = _all.get(key)
-    if known is None or not known.thread.lives():
+    if not _letting_go.acquire(timeout=END_SECONDS):
         return
-    known.end()
-    if not known.thread.join(END_SECONDS):
-        known.go_on()  # a stopped process holds it up
-    elif _all.get(key) is known:
-        with contextlib.suppress(RuntimeError):
-            known.thread.start()
+    try:
+        known = _all.get(key)
+        if known is None or not known.thread.lives():
+            return
+        known.end()
+        try:
+            known.thread.join(END_SECONDS)
+        finally:  # also after Ctrl-C, and where a stopped process holds the thread up
+            known.go_on()
+            if _all.get(key) is known:
+                with contextlib.suppress(RuntimeError):
+                    known.thread.start()
+    finally:
+        _letting_go.release()
 
 
 def on_look(look: Callable[[_core.Arena], None]) -> None:
@@ -52,6 +60,7 @@ def on_look(look: Callable[[_core.Arena], None]) -> None:
     _looks.append(look)
 
 
+_letting_go = threading.Lock()  # one at a time: the next one would wait for the thread that was started again
 _looks: list[Callable[[_core.Arena], None]] = []
 
 
@@ -97,6 +106,12 @@ class _Chores:
 _all: dict[int, _Chores] = {}  # by id of the arena
 
 
+def _after_fork() -> None:
+    global _letting_go
+    _all.clear()
+    _letting_go = threading.Lock()
+
+
 def _stop() -> None:
     """Called before the interpreter ends: no thread may be inside the core then."""
     running = list(_all.values())
@@ -109,4 +124,4 @@ def _stop() -> None:
 
 
 atexit.register(_stop)
-os.register_at_fork(after_in_child=_all.clear)
+os.register_at_fork(after_in_child=_after_fork)

@@ -256,8 +256,12 @@ class Filling:
                 if number >= len(segments):
                     raise damaged(self._folder.path, "names files that it does not have")
                 segment = segments[number]
-                if not os.path.exists(self._folder.at(segment.file)):
-                    raise damaged(self._folder.path, f"lacks the file {segment.file}")
+                try:
+                    os.stat(self._folder.at(segment.file))
+                except FileNotFoundError:
+                    raise damaged(self._folder.path, f"lacks the file {segment.file}") from None
+                except OSError:
+                    pass  # what opens it says why that fails
                 self._files[number] = _core.SavedFile(self._folder.at(segment.file), bytes.fromhex(segment.uuid))
             return self._files[number]
 
