@@ -47,7 +47,8 @@ class HeapCore {
 
   // One hold of the lock. After a death it rebuilds first. Leaving by an exception keeps `dirty` set, so the next owner
   // rebuilds, as it does after a kill. Order: after the directory's and tables' locks. No other shared lock is taken
-  // inside; of this process's mutexes only Client::local(), that of the dropped entries, of the list of ObjectDrops and of TableShares.
+  // inside; of this process's mutexes only Client::local(), that of the dropped entries, that of the list of ObjectDrops and
+  // that of TableShares.
   class DI_SCOPED_CAPABILITY Guard {
    public:
     Guard(HeapCore& heap, Deadline deadline) DI_ACQUIRE(heap.lock);

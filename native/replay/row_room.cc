@@ -117,7 +117,8 @@ bool RowRoom::evict_of_others(u32 own, Deadline deadline) {
     const TableHeader& table = other_->header();
     const u64 before = table.used_bytes.load();
     const auto fewer = [&] { return table.used_bytes.load() < before; };
-    const u64 calls = 1 + 2 * table.chunk_block.load() / (std::max<u64>(1, table.item_bytes) * kBatchStep);
+    const u64 item_bytes = std::max<u64>(1, __atomic_load_n(&table.item_bytes, __ATOMIC_RELAXED));
+    const u64 calls = 1 + 2 * table.chunk_block.load() / (item_bytes * kBatchStep);
     for (u64 i = 0; i < calls && !fewer(); ++i)
       if (!other_->evict_for_room(deadline.at_most(kOthersNs))) break;
     const os::Blocking scope;

@@ -50,7 +50,8 @@ void TableShares::look_at_some() {
 double TableShares::factor(u32 index) const {
   const TableHeader& table = heap_.memory.table(index);
   const Seen& seen = seen_[index];
-  const u64 used = std::min(table.used_bytes.load(), table.stat_size.load() * table.item_bytes);
+  const u64 item_bytes = __atomic_load_n(&table.item_bytes, __ATOMIC_RELAXED);
+  const u64 used = std::min(table.used_bytes.load(), table.stat_size.load() * item_bytes);
   if (!table.is(TableState::kLive) || used == 0 || table.used_bytes.load() == table.open_bytes.load()) return 0;
   const SamplerKind remover = static_cast<SamplerKind>(table.remover);
   if (remover != SamplerKind::kFifo && remover != SamplerKind::kLifo) return 0;
