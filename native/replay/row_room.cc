@@ -123,8 +123,10 @@ bool RowRoom::evict_of_others(u32 own, Deadline deadline) {
       if (!other_->evict_for_room(deadline.at_most(kOthersNs))) break;
     const os::Blocking scope;
     // mutant: items-of-others-go-at-once
-    for (const u64 begin = os::now_ns(); !fewer() && !deadline.over() && os::now_ns() - begin < kReadersNs;)
+    for (const u64 begin = os::now_ns(); !fewer() && !deadline.over() && os::now_ns() - begin < kReadersNs;) {
+      reap_when_due(*state_.arena);  // a reader may have died
       os::sleep_ns(kMomentNs);
+    }
     return fewer();
   } catch (const Error& error) {
     if (error.code() != Code::kTimeout && error.code() != Code::kTableNotFound) throw;

@@ -61,6 +61,27 @@ def test_a_later_one_adds_what_changed(options: Callable[[], Options], tmp_path:
             sound(again)
 
 
+@pytest.mark.parametrize("remover", [Fifo(), Uniform()])
+def test_little_is_written_again(remover: Any, tmp_path: Path) -> None:
+    """Rows are written once, and files of which little is needed go before they take more than is needed."""
+    folder, rng, wide = tmp_path / "c", np.random.default_rng(0), 4_096
+    with di_store.open(memory="192MiB") as store:
+        schema = {"x": Spec((wide,), "uint8")}
+        table = store.create_table("t", capacity=4_000, schema=schema, remover=remover, lanes=1, max_bytes="96MiB")
+        lying: dict[str, int] = {}
+        written = 0
+        with table.writer() as writer:
+            for turn in range(40):
+                writer.extend({"x": rng.integers(0, 256, (1_000, wide), np.uint8)})
+                store.checkpoint(folder)
+                before = lying
+                lying = {path.name: path.stat().st_size for path in folder.glob("segment-*")}
+                written += sum(size for name, size in lying.items() if name not in before)
+                needed = table.stats()["used_bytes"]
+                assert sum(lying.values()) <= 2.5 * needed + 4_000 * wide, turn
+        assert written <= 1.5 * 40_000 * wide
+
+
 def test_files_that_little_is_left_of_are_written_anew(tmp_path: Path) -> None:
     """So a folder of many checkpoints holds at most twice the rows."""
     folder = tmp_path / "c"

@@ -276,6 +276,13 @@ STORES = [
         ("tests/checkpoint/test_store_later.py::test_linked_files_keep_their_bytes",),
     ),
     Mutant(
+        "sparse-files-of-checkpoints-stay",
+        "store-checkpoint",
+        "if lying <= 2 * needed:",
+        "if lying <= 9 * needed:",
+        ("tests/checkpoint/test_store_later.py::test_little_is_written_again",),
+    ),
+    Mutant(
         "files-are-linked-until-the-disk-is-full",
         "store-checkpoint",
         "linked + rest + rest / kSlackShare > header.capacity.load()",

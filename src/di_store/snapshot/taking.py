@@ -316,12 +316,7 @@ class _Checkpoint:
                 continue
             if all(old[name][at] == chunks[name][number] for name in ("rows", "closed", "head_crc")):
                 same[number] = at
-        used = np.bincount(old["segment"][list(same.values())], minlength=len(names)) if same else ()
-        sparse = {
-            number
-            for number, segment in enumerate(before.segments)
-            if segment.records and len(used) and used[number] * 2 < segment.records
-        }
+        sparse = _sparse(before.segments, old["segment"][list(same.values())])
         for number, at in list(same.items()):
             segment, body = int(old["segment"][at]), int(old["body_segment"][at])
             if segment in sparse:
@@ -459,6 +454,26 @@ class _Checkpoint:
         sizes = snapshot.objects().tolist()
         self._write_parts(list(_parts(sizes)), sum(sizes), write)
         return records
+
+
+def _sparse(segments: list[Segment], used: Array) -> set[int]:
+    """Files of which the chunks are written again, given the file of each chunk that is still there.
+
+    The emptiest ones, while more than half of all that lies there is of chunks that are gone: no file of a table whose
+    rows leave in their order, as its oldest files soon go whole.
+    """
+    counts = np.bincount(used, minlength=len(segments))
+    full = {n: counts[n] / segment.records for n, segment in enumerate(segments) if segment.records and counts[n]}
+    lying = sum(segments[n].bytes for n in full)
+    needed = sum(segments[n].bytes * full[n] for n in full)
+    sparse: set[int] = set()
+    for number in sorted(full, key=full.__getitem__):
+        # mutant: sparse-files-of-checkpoints-stay
+        if lying <= 2 * needed:
+            break
+        sparse.add(number)
+        lying -= int(segments[number].bytes * (1 - full[number]))
+    return sparse
 
 
 def _parts(sizes: list[int]) -> Iterator[slice]:
