@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest
 CMAKE := $(BIN)/cmake -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja)
 
-.PHONY: help build demo test adapters wheels soak full mutants check lint native tsan aarch64 bench docs format stubs clean
+.PHONY: help build demo test adapters wheels soak full dropped mutants check lint native tsan aarch64 bench docs format stubs clean
 
 help:  ## this list
 	@grep -hE '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -82,6 +82,9 @@ soak: $(STAMP)-test build  ## hard use of one store for 30 minutes, then calls w
 
 full: $(STAMP)-test build  ## all tests with full counts, and the long ones: hours (ARGS="tests/crash/test_kills.py")
 	DI_STORE_TEST_SCALE=full $(PYTEST) --timeout 3600 -o faulthandler_timeout=3660 $(ARGS)
+
+dropped: $(STAMP)-test build  ## all tests with a disk under every store, and each row read from it (ARGS="tests/test_table.py")
+	DI_STORE_TEST_SCALE=small DI_STORE_TEST_DROP=1 $(PYTEST) -n $(JOBS) --dist loadfile $(ARGS)
 
 mutants: $(STAMP)-test  ## breaks one mechanism at a time in a copy: a test must fail (ARGS="kills", see docs/testing.md)
 	PYTHONPATH=tests $(BIN)/python -m mutants --jobs $(JOBS) $(ARGS)

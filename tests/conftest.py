@@ -1,6 +1,7 @@
 """What every test gets: a folder of its own for stores, a scale, and processes that end with the test.
 
-DI_STORE_TEST_SCALE chooses between "small" (make test) and "full" (make full, make soak).
+DI_STORE_TEST_SCALE chooses between "small" (make test) and "full" (make full, make soak). With DI_STORE_TEST_DROP
+every store has a disk, and what is read lies there alone (make dropped).
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ SCALE = os.environ.get("DI_STORE_TEST_SCALE", "small")
 if SCALE not in ("small", "full"):
     raise pytest.UsageError(f"DI_STORE_TEST_SCALE must be small or full, not {SCALE!r}")
 
+DROPPED = "DI_STORE_TEST_DROP" in os.environ
+
 QUIET = [hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.function_scoped_fixture]
 hypothesis.settings.register_profile(
     "small", max_examples=25, stateful_step_count=40, deadline=None, derandomize=True, suppress_health_check=QUIET
@@ -35,6 +38,11 @@ def pytest_configure(config: pytest.Config) -> None:
         root = tempfile.mkdtemp(prefix="ds-")
         os.environ["DI_STORE_TEST_ROOT"] = root
         config.add_cleanup(lambda: shutil.rmtree(root, ignore_errors=True))
+    if DROPPED and "DI_STORE_TEST_DISK" not in os.environ:
+        disk = tempfile.mkdtemp(prefix="dd-")
+        os.chmod(disk, 0o1777)  # some tests have programs of other users
+        os.environ["DI_STORE_TEST_DISK"] = disk
+        config.add_cleanup(lambda: shutil.rmtree(disk, ignore_errors=True))
     stores = os.path.join(os.environ["DI_STORE_TEST_ROOT"], "stores")
     os.makedirs(stores, mode=0o700, exist_ok=True)
     os.environ["DI_STORE_DIR"] = stores
@@ -46,13 +54,12 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave long tests to the full scale; they are counted as deselected, not skipped."""
-    if SCALE == "full":
-        return
-    long = [item for item in items if item.get_closest_marker("long")]
-    if long:
-        config.hook.pytest_deselected(items=long)
-        items[:] = [item for item in items if not item.get_closest_marker("long")]
+    """Leave out tests of another scale, or of stores without a disk; they are counted as deselected, not skipped."""
+    others = ["long"] * (SCALE != "full") + ["memory_only"] * DROPPED
+    left = {item for item in items if any(item.get_closest_marker(name) for name in others)}
+    if left:
+        config.hook.pytest_deselected(items=list(left))
+        items[:] = [item for item in items if item not in left]
 
 
 @pytest.fixture(scope="session")

@@ -59,7 +59,7 @@ def make_calls(store: di_store.Store) -> dict[str, Callable[[], Any]]:
     table = store.create_table("t", capacity=150, view=view, sampler=di_store.Prioritized(alpha=0.6), schema=schema)
     rows = store.create_table("rows", capacity=50, schema={"x": di_store.Spec((3_000,), "f4")})
     queue = store.create_table(
-        "queue", capacity=500, limiter=di_store.Queue(500), schema={"x": di_store.Spec((8,), "f4")}
+        "queue", capacity=5_000, limiter=di_store.Queue(5_000), schema={"x": di_store.Spec((8,), "f4")}
     )
     both = [store.create_table(name, capacity=100, view=view, schema=schema) for name in ("left", "right")]
     writer = table.writer()

@@ -166,7 +166,7 @@ REFUSED: list[tuple[dict[str, Any], Any, str]] = [
     ({"initial_priority": float("nan")}, ValueError, "initial_priority"),
     ({"initial_priority": "min"}, ValueError, "initial_priority"),
     ({"columns": ("nothing",)}, ValueError, "nothing"),
-    ({"durability": "disk"}, ValueError, "durability"),
+    pytest.param({"durability": "disk"}, ValueError, "durability", marks=pytest.mark.memory_only),
     ({"schema": {"x": "text"}}, (ValueError, TypeError), "x"),
     ({"schema": {}}, ValueError, "column"),
     ({"view": "Opaque()"}, ValueError, "schema"),

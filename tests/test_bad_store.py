@@ -29,6 +29,7 @@ def create(store: Any) -> Any:
     return store.create_table("new", capacity=10, schema={"x": di_store.Spec((), "f4")})
 
 
+@pytest.mark.memory_only
 def test_objects_too_large_and_a_full_store(store: Any) -> None:
     with pytest.raises((di_store.StoreFull, di_store.CapacityError)) as caught:
         store.put(np.zeros(100 * MIB, np.uint8), timeout=0.1)
@@ -99,6 +100,7 @@ def test_closed_handles() -> None:
         writer.append({"x": np.float32(0)})
 
 
+@pytest.mark.memory_only
 def test_options_of_later_issues(store: Any) -> None:
     later: list[tuple[Callable[[], Any], str]] = [
         (lambda: store.put(1, durability="disk"), "durability"),

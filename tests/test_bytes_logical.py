@@ -184,6 +184,7 @@ def test_a_table_that_is_held_up_counts_without_its_ragged_values(store: Any) ->
     assert logical(table) == held(table.peek(table.keys()).data) >= 20 * 88
 
 
+@pytest.mark.memory_only
 def test_damaged_lengths_count_nothing(store: Any) -> None:
     """Items whose values lie outside their chunk are left out; the others tell the size of all."""
     schema = {"x": di_store.Spec((None,), "u1", max=64), "n": di_store.Spec((), "i8")}

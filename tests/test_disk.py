@@ -351,6 +351,7 @@ def test_a_folder_serves_one_store_after_the_other(tmp_path: Path) -> None:
         del table, store
 
 
+@pytest.mark.memory_only
 def test_the_disk_grows_and_shrinks_in_use(tmp_path: Path) -> None:
     """A table that does not fit fits after it; a disk that tables need is not made smaller."""
     with di_store.open(memory="32MiB", disk=tmp_path / "disk", disk_capacity="64MiB") as store:
@@ -383,6 +384,7 @@ def test_the_disk_grows_and_shrinks_in_use(tmp_path: Path) -> None:
         store.resize(disk_capacity="1GiB")
 
 
+@pytest.mark.memory_only
 def test_what_is_drawn_stays_in_memory(tmp_path: Path) -> None:
     """A table that is drawn all the time, beside one that is only written and does not fit."""
     with di_store.open(memory="24MiB", disk=tmp_path / "disk", disk_capacity="256MiB") as store:

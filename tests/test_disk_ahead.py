@@ -88,6 +88,7 @@ def test_the_budget_holds_fewer_batches_ahead_and_says_so_once(tmp_path: Path) -
             assert f"{ahead} batches" in texts[0]
 
 
+@pytest.mark.memory_only
 def test_where_a_budget_has_no_meaning(tmp_path: Path, store: di_store.Store) -> None:
     with pytest.raises(ValueError, match="no disk tier"):
         di_store.open(memory="16MiB", staging="1MiB")
@@ -139,6 +140,7 @@ def read_and_stop(name: str) -> None:
         store.table("replay").sample(4_000)
 
 
+@pytest.mark.memory_only
 def test_items_do_not_go_for_room_that_readers_keep(store: di_store.Store, table: di_store.Table) -> None:
     """A stopped process reads from all chunks in memory. Evicting items would free nothing: writers wait."""
     child = SPAWN.Process(target=read_and_stop, args=(store.name,))

@@ -121,6 +121,7 @@ def follow(batch: di_store.Batch) -> None:
     assert (np.diff(found, axis=1) == 1)[there[:, 1:]].all()
 
 
+@pytest.mark.memory_only
 @pytest.mark.parametrize("compress", [None, "auto"])
 @pytest.mark.parametrize("harm", [flip_bodies, cut, remove])
 def test_lost_rows_cost_their_items(
@@ -255,6 +256,7 @@ def test_an_error_that_passes_loses_nothing(store: di_store.Store, call: str) ->
     assert len(steps) == ROWS
 
 
+@pytest.mark.memory_only
 @pytest.mark.filterwarnings("ignore:.*rows on disk:RuntimeWarning")
 def test_a_drive_that_refuses(store: di_store.Store) -> None:
     """What is in memory is served. One that may only not be opened now is an error, and nothing is lost."""

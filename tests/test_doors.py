@@ -101,6 +101,7 @@ if ROOT:
         seen = subprocess.run(command("status"), capture_output=True, text=True, timeout=120, check=True)
         assert name not in seen.stdout
 
+    @pytest.mark.memory_only
     def test_a_store_of_the_name_that_another_user_took_is_ones_own(theirs: Program) -> None:
         """`open` and `hold` make a store of their own; neither sees anything of the other."""
         name = name_of(theirs)

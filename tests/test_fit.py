@@ -46,6 +46,7 @@ def fill(table: Any, schema: dict[str, Any], steps: int) -> None:
             writer.append(step, next={"obs": step["obs"]} if ended and "obs" in schema else None, timeout=60)
 
 
+@pytest.mark.memory_only
 @pytest.mark.parametrize("name", TABLES)
 def test_what_a_table_needs(name: str) -> None:
     """The least memory in which it can be made, within 5 %; and it holds its capacity there."""
@@ -90,6 +91,7 @@ def learn(table: Any) -> None:
             table.update_priorities(batch.keys, np.ones(len(batch)))
 
 
+@pytest.mark.memory_only
 def test_a_store_that_fits() -> None:
     with di_store.open(memory="fit") as store:
         base = store.stats()["memory"]
@@ -103,6 +105,7 @@ def test_a_store_that_fits() -> None:
         assert store.stats()["memory"] >= sum(di_store.needed_memory(**each) for each in TABLES.values()) * 0.9
 
 
+@pytest.mark.memory_only
 def test_columns_that_come_later() -> None:
     """A table without a schema asks for its memory at its first step, in whichever process."""
     with di_store.open(memory="fit") as store:
@@ -134,6 +137,7 @@ def test_two_tables_of_one_stream() -> None:
         assert store.check() == []
 
 
+@pytest.mark.memory_only
 def test_more_than_the_machine() -> None:
     with di_store.open(memory="fit") as store:
         before = store.stats()["memory"]
@@ -146,6 +150,7 @@ def test_more_than_the_machine() -> None:
         assert table.capacity == 100
 
 
+@pytest.mark.memory_only
 def test_attached_handles_and_resizes() -> None:
     with di_store.open("fitting-store", memory="fit") as store, di_store.attach("fitting-store") as other:
         other.create_table("t", capacity=100_000, schema=FRAMES)

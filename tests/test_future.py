@@ -197,7 +197,7 @@ def _draw_and_die(name: str, point: str) -> None:
     [
         (_write_and_die, "writer.between_slices:2"),
         (_write_and_die, "table.insert_item:150"),
-        (_draw_and_die, "table.take_copied:1"),
+        pytest.param(_draw_and_die, "table.take_copied:1", marks=pytest.mark.memory_only),
         (_draw_and_die, "table.draw_item:60"),
         (_draw_and_die, "sample.before_deliver:1"),
     ],

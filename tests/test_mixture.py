@@ -182,6 +182,7 @@ print(len(store.mix({"t": 1}).sample(4)))
 """
 
 
+@pytest.mark.memory_only
 def test_a_mixture_needs_no_descriptor() -> None:
     """Nothing is imported late."""
     done = subprocess.run([sys.executable, "-c", NO_DESCRIPTORS], capture_output=True, text=True, timeout=120)

@@ -147,6 +147,7 @@ def test_keys_are_paged(store: Any) -> None:
     assert [ref.id for ref in seen] == sorted(ref.id for ref in seen)
 
 
+@pytest.mark.memory_only
 def test_put_waits_for_room(store: Any) -> None:
     refs = [store.put(np.zeros(10 << 20, np.uint8)) for _ in range(5)]
     with pytest.raises(di_store.StoreFull):

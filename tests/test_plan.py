@@ -56,6 +56,7 @@ def options(table: dict[str, Any]) -> dict[str, Any]:
     return {"capacity": table["capacity"], "lanes": table["lanes"], **made}
 
 
+@pytest.mark.memory_only
 @pytest.mark.parametrize("tables", [[FRAMES], [SEQUENCES], [RAGGED], [FRAMES, SEQUENCES, RAGGED]], ids=range(4))
 def test_what_is_planned_suffices_and_little_less_does_not(tables: list[dict[str, Any]], tmp_path: Path) -> None:
     job = {"tables": {str(number): table for number, table in enumerate(tables)}}

@@ -51,6 +51,7 @@ def test_more_rows_than_capacity_evict_nothing(lanes: int | None) -> None:
         assert store.check() == []
 
 
+@pytest.mark.memory_only
 def test_rows_that_end_episodes_are_counted_as_they_will_be() -> None:
     """Final observations take rows of their own, which bounds on the number of rows leave out."""
     with di_store.open(memory="32MiB") as store:

@@ -137,6 +137,7 @@ def test_a_reading_handle_refuses_to_write() -> None:
                     call()
 
 
+@pytest.mark.memory_only
 def test_resize_gives_and_takes_room() -> None:
     with di_store.open(memory="16MiB") as store:
         with pytest.raises((di_store.StoreFull, di_store.CapacityError)):

@@ -190,6 +190,7 @@ def test_open_episodes_that_no_eviction_makes_fit_are_refused_at_once() -> None:
     assert at > 900
 
 
+@pytest.mark.memory_only
 def test_an_append_waits_for_objects_and_says_so() -> None:
     """Beyond its reserve a table takes free memory: where objects have it, it waits for their end."""
     with di_store.open(memory="48MiB") as store:

@@ -317,6 +317,7 @@ SHAPES = [
 ]
 
 
+@pytest.mark.memory_only
 @pytest.mark.parametrize(("schema", "least"), SHAPES)
 @pytest.mark.parametrize("capacity", [8, 3_000])
 def test_chunks_are_planned_as_writers_cut_them(store: Any, schema: Any, least: int, capacity: int) -> None:
@@ -404,6 +405,7 @@ def test_one_warning_when_rows_need_more_than_estimated(store: Any) -> None:
     assert 80 <= len(table) <= 200, "episodes of one step need two rows each"
 
 
+@pytest.mark.memory_only
 def test_a_table_beyond_the_budget_is_refused_at_once(store: Any) -> None:
     before = store.stats()
     schema = {"frame": di_store.Spec((84, 84), "u1"), "action": di_store.Spec((), "i8")}

@@ -101,6 +101,7 @@ def lasting(store: Any) -> set[int]:
     return {each["pid"] for each in store.stats()["waiters"] if each["seconds"] > 0.3 and each["kind"] == "limiter"}
 
 
+@pytest.mark.memory_only
 def test_no_wait_is_shown_once_its_call_has_ended(store: Any) -> None:
     """However it ended; also while its error is still held by somebody."""
     table = store.create_table("t", capacity=10, schema={"x": di_store.Spec((), "i8")}, limiter=di_store.Queue(1))

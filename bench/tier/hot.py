@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import numpy as np
 
 import di_store
 from bench import ROOT, import_path
-from bench.kit import Worker, records_of, start_module, time_alone, turns
+from bench.kit import Worker, output_of, start_module, time_alone, turns
 from bench.tier.disk import fresh
 from bench.tier.lines import Line, Options, beside
 
+BURSTS = 40
 BARS = {"without disk=": 1.03, "disk=, all in memory": 1.10}
 TAIL_BAR, TAIL_SECONDS = 2.0, 4.0
 FULL_SECONDS = 3.0
@@ -45,27 +49,26 @@ def built(revision: str) -> Iterator[Path]:
 
 
 def rates(options: Options) -> list[Line]:
-    """Processor time of `bench.tier.paths`, three processes one after the other, in turns."""
+    """Processor time of `bench.tier.paths`: bursts of three processes in turns, of fresh ones in each round."""
     ours = import_path(sys.executable)[0]
-    taken: dict[str, list[dict[str, float]]] = {}
+    taken: defaultdict[str, dict[str, list[float]]] = defaultdict(dict)
     with built(options.base) as base, fresh(options.folder) as folder:
         cases = {"before": (base, []), "without disk=": (ours, []), "disk=, all in memory": (ours, [str(folder)])}
-        for name in turns(list(cases), options.rounds):
-            build, words = cases[name]
-            started = start_module(sys.executable, "bench.tier.paths", words, [build, ROOT], cwd=folder)
-            taken.setdefault(name, []).extend(records_of(started))
+        for _ in range(options.rounds):
+            started = {
+                name: start_module(sys.executable, "bench.tier.paths", words, [build, ROOT], cwd=folder, stdin=PIPE)
+                for name, (build, words) in cases.items()
+            }
+            calls, *_ = (json.loads(process.stdout.readline()) for process in started.values())
+            for call, name in ((call, name) for call in calls for name in turns(list(cases), BURSTS)):
+                print(call, file=started[name].stdin, flush=True)
+                taken[name].setdefault(call, []).append(float(started[name].stdout.readline()))
+            for process in started.values():
+                output_of(process)
     return [
-        beside(
-            f"{call}, {name}",
-            "µs",
-            [r[call] for r in taken[name]],
-            [r[call] for r in taken["before"]],
-            "before",
-            bar,
-            True,
-        )
+        beside(f"{call}, {name}", "µs", taken[name][call], theirs, "before", bar, True)
         for name, bar in BARS.items()
-        for call in taken["before"][0]
+        for call, theirs in taken["before"].items()
     ]
 
 

@@ -431,14 +431,14 @@ struct TierHeader {
   u64 next_incarnation;       // [heap] truth
   u32 next_file;              // [heap] truth
   u32 pad0;
-  Shared<u64> file_bytes;   // [heap] derived: of all segments
-  Shared<u64> live_bytes;   // [heap] derived: likewise
-  Shared<u64> raw_bytes;    // [heap] derived: of the bodies in them, unpacked
-  Shared<u64> clean_bytes;  // [heap] derived: of bodies in memory that have a copy on disk
-  u32 segment_high;         // [heap] entries ever used
-  u32 hand, drop_hand;      // [heap] where the next search for bodies to write, and to drop, begins; any value will do
-  Shared<u32> mover;        // [heap] lock_owner_word() of the process that copies bodies forward; 0: nobody does
-  Shared<u64> empty_bytes;  // [heap] derived: of file_bytes, those of empty segments
+  Shared<u64> file_bytes;    // [heap] derived: of all segments
+  Shared<u64> live_bytes;    // [heap] derived: likewise
+  Shared<u64> raw_bytes;     // [heap] derived: of the bodies in them, unpacked
+  Shared<u64> clean_bytes;   // [heap] derived: of bodies in memory that have a copy on disk
+  Shared<u32> segment_high;  // [heap] entries ever used
+  u32 hand, drop_hand;       // [heap] where the next search for bodies to write, and to drop, begins; any value will do
+  Shared<u32> mover;         // [heap] lock_owner_word() of the process that copies bodies forward; 0: nobody does
+  Shared<u64> empty_bytes;   // [heap] derived: of file_bytes, those of empty segments
   Shared<u64> sync_every_ms;  // [any] how old the durable copy of tables may become; 0: there are no durable tables
   Shared<u64> next_record;    // [any] truth: the number of the last record of an object log
   Shared<u64> written_bytes;  // [any] from here on counts for stats

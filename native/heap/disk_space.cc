@@ -31,7 +31,7 @@ SegmentEntry& DiskSpace::entry(u32 number) const {
   return memory_.tier_header().segment[number];
 }
 
-u32 DiskSpace::high() const { return std::min(memory_.tier_header().segment_high, kMaxSegments); }
+u32 DiskSpace::high() const { return std::min(memory_.tier_header().segment_high.load(), kMaxSegments); }
 
 bool DiskSpace::is_filled(const SegmentEntry& of) const {
   return is(of, SegmentUse::kSealed) || (is(of, SegmentUse::kOpen) && owner_gone(client_, of.owner.load()));
@@ -95,7 +95,7 @@ SegmentEntry& DiskSpace::begin(u32 number, SegmentUse use, u32 filled) {
   at.live.store(0);
   at.filled.store(filled);
   become(at, use);
-  tier.segment_high = std::max(high(), number + 1);
+  tier.segment_high.store(std::max(high(), number + 1));
   return at;
 }
 
@@ -194,7 +194,7 @@ u32 DiskSpace::adopt_log(u32 file, u64 bytes) {
   if (number == kMaxSegments) return kNone;
   add_file(number, file, bytes);
   become(entry(number), SegmentUse::kSealedLog);
-  tier.segment_high = number + 1;
+  tier.segment_high.store(number + 1);
   return number;
 }
 

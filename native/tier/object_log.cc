@@ -14,6 +14,14 @@ constexpr u64 kAtOnce = u64{1} << 20;  // records up to so many bytes are writte
 
 u64 whole_pages(u64 bytes) { return pages_of(bytes) * kPageBytes; }
 
+// Whether records were marked that may not be on disk yet. Without the heap's lock.
+bool has_marked_logs(const TierHeader& tier) {
+  const SegmentEntry* const end = tier.segment + std::min(tier.segment_high.load(), kMaxSegments);
+  return std::any_of(tier.segment, end, [](const SegmentEntry& at) {
+    return static_cast<SegmentUse>(at.use.load()) >= SegmentUse::kLog && at.dirty.load() != 0;
+  });
+}
+
 }  // namespace
 
 ObjectLog::~ObjectLog() {
@@ -262,6 +270,7 @@ void ObjectLog::mark(const LogPlace& place, u32 mark) {
 }
 
 void ObjectLog::sync_marks(Deadline deadline) {
+  if (!has_marked_logs(heap_.memory.tier_header())) return;  // mostly; and a stopped process may hold the heap's lock
   std::vector<DiskSpace::Log> logs;
   {
     Heap::Guard guard(heap_, deadline);

@@ -178,6 +178,7 @@ def test_dropped_and_memory_tables_do_not_come_back(tmp_path: Path) -> None:
         assert not store.stats()["tables"]
 
 
+@pytest.mark.memory_only
 def test_what_is_refused(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         table = durable(store, capacity=12_000)

@@ -196,6 +196,7 @@ def test_a_drive_that_fails(fault: str, error: type[Exception], tmp_path: Path) 
         assert found(store) == {IDS[1]}
 
 
+@pytest.mark.memory_only
 def test_what_is_refused(tmp_path: Path) -> None:
     with di_store.open(memory="16MiB") as store:
         for call in (

@@ -157,6 +157,7 @@ def shared_bytes() -> int:
     return sum(stores.values())
 
 
+@pytest.mark.memory_only
 def test_what_open_refuses_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="staging") as kept:
         di_store.open(NAME, memory="64MiB", staging="1GiB")

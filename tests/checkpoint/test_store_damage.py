@@ -42,6 +42,7 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         yield folder / "c"
 
 
+@pytest.mark.memory_only
 def test_damaged_files(made: Path, tmp_path: Path) -> None:
     """Every file, cut and with bytes changed: a typed error, or the rows that were written."""
     with di_store.restore(made, memory=MEMORY) as store:

@@ -302,6 +302,7 @@ def test_python_values_need_what_they_needed(tmp_path: Path) -> None:
             same_draws(table, again.table("t"))
 
 
+@pytest.mark.memory_only
 def test_into_less_memory(tmp_path: Path) -> None:
     """What does not fit is refused with both figures; with a disk tier it fits."""
     with di_store.open(memory="128MiB") as store:

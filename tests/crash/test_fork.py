@@ -274,6 +274,7 @@ def fork_without_room(name: str) -> None:
     assert store.stats()["pinned"] == 0
 
 
+@pytest.mark.memory_only
 def test_a_child_without_room_keeps_its_views(crew: Crew, name: str) -> None:
     crew.start("crash.test_fork:fork_without_room", name).finish()
 
@@ -293,6 +294,7 @@ def fork_dies_copying(name: str) -> None:
     assert store.stats()["pinned"] == 0
 
 
+@pytest.mark.memory_only
 def test_a_child_killed_while_it_copies_leaves_nothing(crew: Crew, name: str) -> None:
     crew.start("crash.test_fork:fork_dies_copying", name).finish()
 

@@ -14,7 +14,7 @@ import numpy as np
 from di_store import _core
 from di_store.base import config
 from di_store.base.dtypes import Array
-from di_store.base.errors import SchemaMismatch, StoreError, TableNotFound
+from di_store.base.errors import RowsLost, SchemaMismatch, StoreError, TableNotFound
 from di_store.lowering.shape import UNLIMITED
 from di_store.policy.changes import UNCHANGED, Unchanged
 from di_store.policy.limiters import Limiter
@@ -28,7 +28,7 @@ from di_store.replay.inserter import Inserter
 from di_store.replay.keys import GoneKeys, keys_at, positions_of
 from di_store.replay.late import update_late
 from di_store.replay.loader import LEARNER_ROLE, Loader
-from di_store.replay.lost import without_lost
+from di_store.replay.lost import drop_lost, without_lost
 from di_store.replay.resizing import configure_table, resize_table
 from di_store.replay.sampling import TableSource, check_terms, read_batch
 from di_store.replay.stats import TableStats, table_stats
@@ -184,21 +184,21 @@ class Table:
         Raises:
             Timeout: what was drawn is given back. EndOfData: the table is finished, and nothing is left.
             CapacityError: the batch does not fit in memory. StoreFull: not in what of it is free now; what was drawn is
-                given back. ValueError: an argument is wrong; with replace=False also: n is above the capacity, or the
-                sampler is `Once`, which draws without replacement by itself.
+                given back. ValueError: an argument is wrong; with replace=False also: n above the capacity, `Once`.
         """
-        handle = self._handle
+        handle, found = self._handle, None
         now = min_n is None and columns is None and out is None and type(n) is int and 0 < n <= _AT_ONCE
         now = now and (replace is True or (replace is False and self._repeats))
         if now and handle is not None and (timeout is None or (type(timeout) in (float, int) and timeout >= 0)):
             if beta is None and self._beta_default and self._closed is None:
                 beta = handle.native.beta
-            plain = beta is None or (type(beta) is float and 0 <= beta < math.inf)
-            found = without_lost(handle.arena, self._sample, n, beta, None, not replace) if plain else None
+            if beta is None or (type(beta) is float and 0 <= beta < math.inf):
+                try:
+                    found = self._sample(n, beta, None, not replace)
+                except RowsLost:
+                    drop_lost(handle.arena)
             if type(found) is tuple:
                 return handle.batch(found) if handle.special else Batch(*found)
-        else:
-            found = None
         handle = self._writable()
         terms = check_terms(handle, n, timeout, min_n, linger, replace)
         return read_batch(handle, found, terms, self._beta(handle, beta), columns, out)
