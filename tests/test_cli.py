@@ -326,6 +326,7 @@ def test_a_waiting_call_ends_when_the_store_is_removed(name: str) -> None:
         assert child.communicate(timeout=WAIT_SECONDS)[0] == "closed\n"
 
 
+@pytest.mark.memory_only
 def test_a_new_store_may_take_the_name_of_a_removed_one(holder: subprocess.Popen[str], name: str) -> None:
     assert run("rm", name, "--force").returncode == 0
     with di_store.open(name, memory="64MiB") as store:

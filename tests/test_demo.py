@@ -173,6 +173,7 @@ def test_target_follows_and_beta_rises() -> None:
     assert learner.beta == 1.0
 
 
+@pytest.mark.memory_only
 def test_capacity_follows_memory() -> None:
     """--memory too small for the usual capacity gives a smaller table; far too small is refused."""
     config = DemoConfig(env=QBERT)

@@ -167,6 +167,7 @@ def test_a_file_that_a_checkpoint_keeps_gets_another_name(store: di_store.Store,
     assert not store.check()
 
 
+@pytest.mark.memory_only
 def test_the_write_budget_makes_inserts_wait(tmp_path: Path) -> None:
     """An hour's part of it at once; then nothing is evicted, and the error says what is waited for."""
     with di_store.open(
@@ -192,6 +193,7 @@ def test_the_write_budget_makes_inserts_wait(tmp_path: Path) -> None:
         di_store.open(memory="16MiB", write_budget="1TB")
 
 
+@pytest.mark.memory_only
 def test_the_share_of_items_that_were_in_memory(store: di_store.Store) -> None:
     table = make(store, Fifo())
     fill(table, 0, 100)

@@ -122,6 +122,7 @@ def test_expect_counts_upon_it(store: di_store.Store) -> None:
     assert not store.check()
 
 
+@pytest.mark.memory_only
 def test_what_cannot_be_asked_for(store: di_store.Store, tmp_path: Path) -> None:
     with di_store.open(memory="16MiB") as plain:
         with pytest.raises(ValueError, match="disk="):

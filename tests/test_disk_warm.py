@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import di_store
 from di_store import Prioritized, Spec
@@ -12,6 +13,7 @@ from di_store import Prioritized, Spec
 BYTES, ROWS, EPISODE = 8_192, 8_192, 100
 
 
+@pytest.mark.memory_only
 def test_what_is_drawn_stays(tmp_path: Path) -> None:
     """One episode in ten has nine of ten draws, and more than it fits into memory."""
     random = np.random.default_rng(5)

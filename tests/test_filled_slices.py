@@ -33,6 +33,7 @@ def sweep(store: di_store.Store) -> None:
     assert store.check() == []
 
 
+@pytest.mark.memory_only
 @pytest.mark.parametrize("points", [COMMITS, COLLAPSES])
 @pytest.mark.parametrize("killed", [False, True])
 def test_pages_punched_while_a_slice_is_filled(

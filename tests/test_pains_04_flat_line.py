@@ -103,6 +103,7 @@ class Reading:
         )
 
 
+@pytest.mark.memory_only
 @pytest.mark.timeout(2_400)
 def test_steady_use_stays_flat(count: Callable[[int, int], int], store_name: Callable[[], str]) -> None:
     """Two processes put, delete and append at 80 % occupancy, one learns and publishes, for half an hour in full."""

@@ -88,6 +88,7 @@ def test_stats_answer_on_a_full_store(full_store: tuple[Any, int]) -> None:
     assert min(spans) < 0.2
 
 
+@pytest.mark.memory_only
 def test_bytes_by_owner(full_store: tuple[Any, int]) -> None:
     """What each client pins adds up to what is pinned; it comes free with the client."""
     store, _ = full_store

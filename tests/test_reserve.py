@@ -43,6 +43,7 @@ def write(table: Any, steps: int, lanes: int = 8) -> None:
             writer.append(step, next={"obs": obs + 1}, timeout=1)
 
 
+@pytest.mark.memory_only
 @pytest.mark.parametrize("size", [1 << 20, 256])
 @pytest.mark.parametrize("kind", TABLES)
 def test_a_table_holds_its_capacity_in_a_store_full_of_objects(store: Any, kind: str, size: int) -> None:

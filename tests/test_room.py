@@ -94,6 +94,7 @@ def test_an_opaque_table_uses_the_memory_there_is(count: Callable[[int, int], in
         assert table.stats()["reserve_bytes"] < stats["reserve_bytes"] // 2
 
 
+@pytest.mark.memory_only
 def test_an_opaque_table_leaves_objects_theirs_and_then_evicts() -> None:
     """What is set aside grows by free memory only: in a store full of objects the table keeps what it can."""
     with di_store.open(memory="32MiB") as store:

@@ -190,6 +190,7 @@ def test_object_forms_as_the_page_says(store: di_store.Store) -> None:
     assert block[start + text[1] : start + text[1] + text[2]] == b"x" * 2000
 
 
+@pytest.mark.memory_only
 def test_chunk_and_items(store: di_store.Store) -> None:
     """Rows of a stream, their marks, wide and small columns, and the items over them."""
     table = store.create_table("t", capacity=100, view=di_store.Step())

@@ -105,6 +105,7 @@ def test_roles(store: Any) -> None:
     assert client["alive"]
 
 
+@pytest.mark.memory_only
 def test_every_waiting_thread_is_listed(store: Any) -> None:
     """Threads of one process too, each with what it waits for, why, and since when."""
     full = store.create_table("full", capacity=10, limiter=di_store.Queue(1))

@@ -104,6 +104,7 @@ def test_one_line_a_look(store: Any) -> None:
         assert len(line.split()) >= 8
 
 
+@pytest.mark.memory_only
 def test_inspect_shows_as_many_items_as_it_was_told(store: Any) -> None:
     """Also where the oldest go faster than one can look at them."""
     table = store.create_table("t", capacity=2_000, schema=X)

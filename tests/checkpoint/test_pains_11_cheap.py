@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pytest
 from soak.figures import Process
 
 import di_store
@@ -19,6 +20,7 @@ STALL_SECONDS = 1.0
 """Ten times what `pains.md` asks for: the machine may be busy."""
 
 
+@pytest.mark.memory_only
 def test_cheap(tmp_path: Path, count: Callable[[int, int], int]) -> None:
     rows = count(64, 2_048) * MIB // BYTES // 100 * 100
     rng = np.random.default_rng(0)

@@ -300,6 +300,7 @@ def test_a_member_in_a_smaller_group(crew: Crew, group: Group | None, store_name
         assert store.check() == []
 
 
+@pytest.mark.memory_only
 @pytest.mark.parametrize("work", ["fill", "fill_table", "fill_disk", "hold_batches"])
 def test_a_typed_error_and_no_kill(
     crew: Crew, group: Group | None, store_dir: str, store_name: object, work: str

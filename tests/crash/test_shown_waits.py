@@ -105,6 +105,7 @@ CALLS: dict[str, dict[str, Callable[[Field], Any]]] = {
 """By lock, calls that cannot do without it."""
 
 
+@pytest.mark.memory_only
 @pytest.mark.parametrize("lock", CALLS)
 def test_a_call_that_waits_for_a_lock_is_shown_once_with_its_reason_and_age(field: Field, lock: str) -> None:
     hand = held_up(field, lock)

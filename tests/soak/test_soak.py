@@ -85,6 +85,7 @@ def soak(scene: Scene, seconds: float, calls: int) -> None:
     end(scene)
 
 
+@pytest.mark.memory_only
 @pytest.mark.timeout(3_000)
 def test_everything_stays_flat(
     crew: Crew, count: Callable[[int, int], int], tmp_path: Path, store_name: Callable[[], str]
@@ -118,6 +119,7 @@ PLANTS = {
 """What a process does wrong, which one, and what the soak says of it."""
 
 
+@pytest.mark.memory_only
 @pytest.mark.parametrize("plant", PLANTS)
 def test_the_soak_notices(crew: Crew, tmp_path: Path, store_name: Callable[[], str], plant: str) -> None:
     """A soak that can't fail would tell nothing: each check finds the fault it is there for."""
