@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -140,36 +139,6 @@ def test_what_is_read_does_not_drain_its_table(store: di_store.Store) -> None:
     add(second, 0, PROMISED)
     assert len(second) >= PROMISED
     sound(store, first, second)
-
-
-def learn(name: str, ready: Any) -> None:
-    with di_store.attach(name) as store:
-        table = store.table("first")
-        while True:
-            table.sample(256)
-            ready.set()
-
-
-def test_learners_do_not_drain_the_table_that_is_written(store: di_store.Store) -> None:
-    """What its writer evicts stays while batches are copied from it: it waits for these, and not more goes."""
-    table = made(store, "first")
-    add(table, 0, 8_000)
-    full, spawn = len(table), mp.get_context("spawn")
-    events = [spawn.Event() for _ in range(2)]
-    learners = [spawn.Process(target=learn, args=(store.name, event)) for event in events]
-    for learner in learners:
-        learner.start()
-    for event in events:
-        assert event.wait(60)
-    least = full
-    for first in range(8_000, 14_000, 100):
-        add(table, first, 100)
-        least = min(least, len(table))
-    for learner in learners:
-        learner.kill()
-        learner.join(60)
-    assert least > 0.4 * full
-    sound(store, table)
 
 
 def test_nothing_goes_while_the_drive_is_spared(tmp_path: Path) -> None:

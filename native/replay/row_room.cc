@@ -24,36 +24,6 @@ u64 least_block(const WriterPlan& plan) {
   return least;
 }
 
-bool leave_in_order(const TableHeader& table) {
-  const SamplerKind remover = static_cast<SamplerKind>(table.remover);
-  return remover == SamplerKind::kFifo || remover == SamplerKind::kLifo;
-}
-
-// Items of the table go until it lets a chunk go, or as many have gone as a chunk has. False: none may go. Where they leave in any
-// order chunks go when nearly all items have, so only a few go in one call.
-bool evict_a_chunk(Table& table, Deadline deadline) {
-  const TableHeader& header = table.header();
-  const u64 before = header.used_bytes.load();
-  const u64 item_bytes = std::max<u64>(1, __atomic_load_n(&header.item_bytes, __ATOMIC_RELAXED));
-  const u64 calls = leave_in_order(header) ? 1 + 2 * header.chunk_block.load() / (item_bytes * kBatchStep) : 1;
-  for (u64 i = 0; i < calls; ++i) {
-    if (!table.evict_for_room(deadline)) return i != 0;
-    if (header.used_bytes.load() < before) break;
-  }
-  return true;
-}
-
-// Waits for what is read to be let go: until `came`, or the time or the deadline is over. Returns whether it came.
-template <class Came>
-bool await_readers(Arena& arena, u64 end_ns, Deadline deadline, const Came& came) {
-  const os::Blocking scope;
-  while (!came() && !deadline.over() && os::now_ns() < end_ns) {
-    reap_when_due(arena);  // a reader may have died
-    os::sleep_ns(kMomentNs);
-  }
-  return came();
-}
-
 }  // namespace
 
 RowRoom::RowRoom(WriterState& state)
@@ -137,7 +107,7 @@ ChunkPlan RowRoom::plan_for(u64 heap_bytes) {
 // --------------------------------------------------------------------------------------------------------- new chunks
 
 // Memory and disk are full, and another table takes more than was set aside for it: its oldest items go, until it lets a
-// chunk go. What is being read goes with its last reader, for whom this waits a moment. False: no chunk went.
+// chunk go. What is being read goes with its last reader, for whom this waits a moment. False: nothing went.
 bool RowRoom::evict_of_others(u32 own, Deadline deadline) {
   const u32 index = state_.arena->heap().room_maker->most_over(own, deadline);
   if (index == kNone) return false;
@@ -146,10 +116,18 @@ bool RowRoom::evict_of_others(u32 own, Deadline deadline) {
       other_ = std::make_shared<Table>(state_.arena, index);
     const TableHeader& table = other_->header();
     const u64 before = table.used_bytes.load();
-    evict_a_chunk(*other_, deadline.at_most(kOthersNs));
+    const auto fewer = [&] { return table.used_bytes.load() < before; };
+    const u64 item_bytes = std::max<u64>(1, __atomic_load_n(&table.item_bytes, __ATOMIC_RELAXED));
+    const u64 calls = 1 + 2 * table.chunk_block.load() / (item_bytes * kBatchStep);
+    for (u64 i = 0; i < calls && !fewer(); ++i)
+      if (!other_->evict_for_room(deadline.at_most(kOthersNs))) break;
+    const os::Blocking scope;
     // mutant: items-of-others-go-at-once
-    const u64 end = os::now_ns() + kReadersNs;
-    return await_readers(*state_.arena, end, deadline, [&] { return table.used_bytes.load() < before; });
+    for (const u64 begin = os::now_ns(); !fewer() && !deadline.over() && os::now_ns() - begin < kReadersNs;) {
+      reap_when_due(*state_.arena);  // a reader may have died
+      os::sleep_ns(kMomentNs);
+    }
+    return fewer();
   } catch (const Error& error) {
     if (error.code() != Code::kTimeout && error.code() != Code::kTableNotFound) throw;
     return false;
@@ -171,21 +149,11 @@ bool RowRoom::make_room(const ShortOf& short_of, u64 bytes, Deadline deadline, B
   }
   if (own != tables.end() && grows(*own) && state_.arena->heap().claims.raise_reserve(short_of.table, bytes, deadline))
     return true;
-  if (short_of.tiers) {
-    // Room comes of what this writer has evicted for the chunk, once it is read no more: other items need not go.
-    const auto came = [&] { return state_.arena->heap_header().room_seq.load() != blocked->seq; };
-    // mutant: items-go-at-once-though-they-are-read
-    const bool again = await_readers(*state_.arena, room_due_ns_, deadline, came);
-    if (os::now_ns() < room_due_ns_) return again;
-    if (evict_of_others(short_of.table, deadline)) return true;
-  }
+  if (short_of.tiers && evict_of_others(short_of.table, deadline)) return true;
   if (own == tables.end()) return false;
   blocked->table = static_cast<u32>(own - tables.begin());
   blocked->seq = own->table->header().room_seq.load(std::memory_order_seq_cst);
-  if (short_of.tiers ? evict_a_chunk(*own->table, deadline) : own->table->evict_for_room(deadline)) {
-    room_due_ns_ = short_of.tiers && leave_in_order(own->table->header()) ? os::now_ns() + kReadersNs : 0;
-    return true;
-  }
+  if (own->table->evict_for_room(deadline)) return true;
   blocked->why = Blocked::Why::kTableRoom;
   return false;
 }
@@ -217,10 +185,7 @@ bool RowRoom::open_chunk(u32 index, u64 heap_bytes, Deadline deadline, Blocked* 
     ShortOf short_of;
     blocked->seq = state_.arena->heap_header().room_seq.load();
     const MakeResult made = add_chunk(index, plan, deadline, &blocked->text, &short_of);
-    if (made == MakeResult::kMade) {
-      room_due_ns_ = 0;
-      return true;
-    }
+    if (made == MakeResult::kMade) return true;
     if (made == MakeResult::kAgain) continue;
     if (made == MakeResult::kNever) {
       if (reaped)

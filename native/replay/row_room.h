@@ -70,7 +70,6 @@ class RowRoom {
   u64 call_bytes_ = 0;                 // bytes of the chunks that this call has begun to fill
   u64 planned_block_ = 0, block_ = 0;  // least_block() when the writer was opened, and for the current chunk plan
   std::optional<Rehearsal> rehearsal_;
-  u64 room_due_ns_ = 0;           // until then room may come of items that went for the chunk that is being made
   std::shared_ptr<Table> other_;  // whose items went last, to make room for rows of these
 };
 

@@ -100,7 +100,6 @@ class Scene:
         make("plain", capacity=6_000, compress=None, remover=Uniform())
         make("packed", capacity=20_000, compress=Compress(expect=2))
         self._durable: set[str] = set()
-        self._doubtful: set[str] = set()
 
     def kill(self, victim: int, fault: str, others: list[Hand]) -> bool:
         """One process dies at the fault; False: it did not come there, and was killed somewhere. All is well then."""
@@ -128,7 +127,6 @@ class Scene:
             if number % KEPT == 1 and number not in begun:
                 self._durable.add(id)
             else:
-                self._doubtful.add(id)
                 self.store.delete(id)
 
     def close(self) -> None:

@@ -243,16 +243,9 @@ STORES = [
     Mutant(
         "items-of-others-go-at-once",
         "disk",
-        "const u64 end = os::now_ns() + kReadersNs;",
-        "const u64 end = 0;",
+        "os::now_ns() - begin < kReadersNs;)",
+        "os::now_ns() < begin;)",
         ("tests/test_disk_shares.py::test_what_is_read_does_not_drain_its_table",),
-    ),
-    Mutant(
-        "items-go-at-once-though-they-are-read",
-        "disk",
-        "if (os::now_ns() < room_due_ns_) return again;",
-        "if (again && os::now_ns() == 0) return again;",
-        ("tests/test_disk_shares.py::test_learners_do_not_drain_the_table_that_is_written",),
     ),
     Mutant(
         "items-of-others-go-though-the-budget-comes-back",
