@@ -60,9 +60,10 @@ def rates(options: Options) -> list[Line]:
                 for name, (build, words) in cases.items()
             }
             calls, *_ = (json.loads(process.stdout.readline()) for process in started.values())
-            for call, name in ((call, name) for call in calls for name in turns(list(cases), BURSTS)):
-                print(call, file=started[name].stdin, flush=True)
-                taken[name].setdefault(call, []).append(float(started[name].stdout.readline()))
+            for call in calls:
+                for name in turns(list(cases), BURSTS):
+                    print(call, file=started[name].stdin, flush=True)
+                    taken[name].setdefault(call, []).append(float(started[name].stdout.readline()))
             for process in started.values():
                 output_of(process)
     return [

@@ -7,8 +7,8 @@
 namespace di {
 namespace {
 
-constexpr u64 kOthersNs = 50'000'000;  // for the lock of a table that this writer does not write
-constexpr u64 kReadersNs = 300'000'000, kMomentNs = 500'000;
+constexpr u64 kOthersNs = 50'000'000;                         // for the lock of a table that this writer does not write
+constexpr u64 kReadersNs = 300'000'000, kMomentNs = 500'000;  // for readers of what was evicted; between two looks
 
 // Whether the table's reserve may grow. That of a table of values of any size was estimated from the first value, so it
 // grows while there is memory.
@@ -107,7 +107,7 @@ ChunkPlan RowRoom::plan_for(u64 heap_bytes) {
 // --------------------------------------------------------------------------------------------------------- new chunks
 
 // Memory and disk are full, and another table takes more than was set aside for it: its oldest items go, until it lets a
-// chunk go. What is being read goes with its last reader, for whom this waits a moment. False: nothing went.
+// chunk go. What is being read goes with its last reader, for whom this waits a moment. False: no chunk went.
 bool RowRoom::evict_of_others(u32 own, Deadline deadline) {
   const u32 index = state_.arena->heap().room_maker->most_over(own, deadline);
   if (index == kNone) return false;

@@ -270,7 +270,7 @@ void ObjectLog::mark(const LogPlace& place, u32 mark) {
 }
 
 void ObjectLog::sync_marks(Deadline deadline) {
-  if (!has_marked_logs(heap_.memory.tier_header())) return;  // usually; close() must not wait for the heap then
+  if (!has_marked_logs(heap_.memory.tier_header())) return;  // as usual: close() then waits for no lock
   std::vector<DiskSpace::Log> logs;
   {
     Heap::Guard guard(heap_, deadline);

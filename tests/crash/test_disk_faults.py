@@ -6,7 +6,6 @@ import multiprocessing as mp
 import os
 import shutil
 import signal
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -236,14 +235,10 @@ def test_claims_end_though_the_heap_was_held_up(store: di_store.Store) -> None:
     end(child)
 
 
+@pytest.mark.filterwarnings("error")
 def test_a_close_does_not_wait_for_the_heap(store: di_store.Store) -> None:
-    """Nothing is durable, so nothing has to be written first: it waited for 60 s."""
+    """Nothing is durable, so nothing has to be written first: it waited, and warned that this had failed."""
     other = di_store.attach(store.name)
     child = stopped(hold_the_heap, store.name)
-    closer = threading.Thread(target=other.close)
-    closer.start()
-    closer.join(40)
-    held = closer.is_alive()
+    other.close()
     end(child)
-    closer.join(60)
-    assert not held

@@ -184,7 +184,7 @@ class Table:
         Raises:
             Timeout: what was drawn is given back. EndOfData: the table is finished, and nothing is left.
             CapacityError: the batch does not fit in memory. StoreFull: not in what of it is free now; what was drawn is
-                given back. ValueError: an argument is wrong; also, with replace=False, n above the capacity.
+                given back. ValueError: a wrong argument; with replace=False also n above capacity, or sampler=Once().
         """
         handle, found = self._handle, None
         now = min_n is None and columns is None and out is None and type(n) is int and 0 < n <= _AT_ONCE
