@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -90,10 +91,10 @@ def test_a_queue_gets_its_share(store: di_store.Store) -> None:
     assert queue.sample(100).data["number"].tolist() == list(range(100))
 
 
-def read_and_stop(name: str) -> None:
+def read_and_stop(name: str, draws: int) -> None:
     _core.arm_fault("sample.before_copy:1:stop")
     with di_store.attach(name) as store:
-        store.table("first").sample(2_000)
+        store.table("first").sample(draws)
 
 
 def hold_its_lock(name: str) -> None:
@@ -102,8 +103,8 @@ def hold_its_lock(name: str) -> None:
         add(store.table("first"), 0, 1)
 
 
-def stopped(target: Callable[[str], None], name: str) -> mp.process.BaseProcess:
-    child = mp.get_context("spawn").Process(target=target, args=(name,))
+def stopped(target: Callable[..., None], *args: object) -> mp.process.BaseProcess:
+    child = mp.get_context("spawn").Process(target=target, args=args)
     child.start()
     assert child.pid is not None
     found = os.waitid(os.P_PID, child.pid, os.WEXITED | os.WSTOPPED | os.WNOWAIT)
@@ -130,7 +131,7 @@ def test_what_is_read_does_not_drain_its_table(store: di_store.Store) -> None:
     """Chunks that a stopped process reads stay when their items go; few items go for nothing."""
     first, second = made(store, "first"), made(store, "second")
     add(first, 0, 8_000)
-    child = stopped(read_and_stop, store.name)
+    child = stopped(read_and_stop, store.name, 2_000)
     with suppress(di_store.StoreFull):
         add(second, 0, PROMISED, timeout=2)
     assert len(first) > 1.5 * PROMISED
@@ -139,6 +140,49 @@ def test_what_is_read_does_not_drain_its_table(store: di_store.Store) -> None:
     add(second, 0, PROMISED)
     assert len(second) >= PROMISED
     sound(store, first, second)
+
+
+def learn(name: str, ready: Any) -> None:
+    with di_store.attach(name) as store:
+        table = store.table("first")
+        while True:
+            table.sample(256)
+            ready.set()
+
+
+def test_learners_do_not_drain_the_table_that_is_written(store: di_store.Store) -> None:
+    """What its writer evicts stays while batches are copied from it: it waits for these, and not more goes."""
+    table = made(store, "first")
+    add(table, 0, 8_000)
+    full, spawn = len(table), mp.get_context("spawn")
+    events = [spawn.Event() for _ in range(2)]
+    learners = [spawn.Process(target=learn, args=(store.name, event)) for event in events]
+    for learner in learners:
+        learner.start()
+    for event in events:
+        assert event.wait(60)
+    least = full
+    for first in range(8_000, 14_000, 100):
+        add(table, first, 100)
+        least = min(least, len(table))
+    for learner in learners:
+        learner.kill()
+        learner.join(60)
+    assert least > 0.4 * full
+    sound(store, table)
+
+
+def test_a_stopped_learner_does_not_hold_up_the_writer_of_its_table(store: di_store.Store) -> None:
+    """Its writer waits for it a few seconds at most, then other items go."""
+    table = made(store, "first")
+    add(table, 0, 8_000)
+    child = stopped(read_and_stop, store.name, 32)
+    add(table, 8_000, 500)
+    assert table.sample(1).data["number"].shape == (1,)
+    child.kill()
+    child.join(60)
+    add(table, 8_500, 500)
+    sound(store, table)
 
 
 def test_nothing_goes_while_the_drive_is_spared(tmp_path: Path) -> None:

@@ -412,7 +412,7 @@ struct SegmentEntry {
   Shared<u64> bytes;  // [heap] of its file; truth
   u32 file;           // [heap] number of its file, never used for another one; truth
   union {
-    Shared<u32> dirty;   // [any] of a log: 1: records in it were marked as deleted, and that may not be on disk yet
+    Shared<u32> dirty;   // [any] of a log: not 0: records in it were marked as deleted, and that may not be on disk yet
     Shared<u32> filled;  // [heap] of a segment: pages of the records that were ever committed in this use of it. A hint
   };
   u64 incarnation;   // [heap] of this use of the file; truth

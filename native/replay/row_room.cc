@@ -7,16 +7,6 @@
 namespace di {
 namespace {
 
-constexpr u64 kOthersNs = 50'000'000;                         // for the lock of a table that this writer does not write
-constexpr u64 kReadersNs = 300'000'000, kMomentNs = 500'000;  // for readers of what was evicted; between two looks
-
-// Whether the table's reserve may grow. That of a table of values of any size was estimated from the first value, so it
-// grows while there is memory.
-bool grows(const TableSink& sink) {
-  return sink.spec.kind == ViewKind::kOpaque &&
-         __atomic_load_n(&sink.table->header().max_bytes, __ATOMIC_RELAXED) >= kNoMaxBytes;
-}
-
 // The chunk size in bytes that the tables' reserves were computed with, the least of them; 0: not known.
 u64 least_block(const WriterPlan& plan) {
   u64 least = ~u64{0};
@@ -27,7 +17,7 @@ u64 least_block(const WriterPlan& plan) {
 }  // namespace
 
 RowRoom::RowRoom(WriterState& state)
-    : state_(state), planned_block_(least_block(state_.plan)), block_(planned_block_) {}
+    : state_(state), evictions_(state), planned_block_(least_block(state_.plan)), block_(planned_block_) {}
 
 // -------------------------------------------------------------------------------------------------------- refused rows
 
@@ -58,7 +48,7 @@ void RowRoom::refuse_unaddressable(const ChunkPlan& plan) const {
 // What the table could hold if the rows of the call were all that it has. Chunks that windows keep open don't count
 // here: they may use free memory beyond the reserve (Budget::admit).
 u64 RowRoom::most_of_call(const TableSink& sink) const {
-  if (grows(sink)) return ~u64{0};
+  if (RowEvictions::grows(sink)) return ~u64{0};
   const TableHeader& table = sink.table->header();
   const u64 own = table.reserve_bytes.load() + table.held_bytes.load();
   return std::min(__atomic_load_n(&table.max_bytes, __ATOMIC_RELAXED), 2 * own + plan_block());
@@ -106,58 +96,6 @@ ChunkPlan RowRoom::plan_for(u64 heap_bytes) {
 
 // --------------------------------------------------------------------------------------------------------- new chunks
 
-// Memory and disk are full, and another table takes more than was set aside for it: its oldest items go, until it lets a
-// chunk go. What is being read goes with its last reader, for whom this waits a moment. False: no chunk went.
-bool RowRoom::evict_of_others(u32 own, Deadline deadline) {
-  const u32 index = state_.arena->heap().room_maker->most_over(own, deadline);
-  if (index == kNone) return false;
-  try {
-    if (other_ == nullptr || other_->index() != index || !other_->live())
-      other_ = std::make_shared<Table>(state_.arena, index);
-    const TableHeader& table = other_->header();
-    const u64 before = table.used_bytes.load();
-    const auto fewer = [&] { return table.used_bytes.load() < before; };
-    const u64 item_bytes = std::max<u64>(1, __atomic_load_n(&table.item_bytes, __ATOMIC_RELAXED));
-    const u64 calls = 1 + 2 * table.chunk_block.load() / (item_bytes * kBatchStep);
-    for (u64 i = 0; i < calls && !fewer(); ++i)
-      if (!other_->evict_for_room(deadline.at_most(kOthersNs))) break;
-    const os::Blocking scope;
-    // mutant: items-of-others-go-at-once
-    for (const u64 begin = os::now_ns(); !fewer() && !deadline.over() && os::now_ns() - begin < kReadersNs;) {
-      reap_when_due(*state_.arena);  // a reader may have died
-      os::sleep_ns(kMomentNs);
-    }
-    return fewer();
-  } catch (const Error& error) {
-    if (error.code() != Code::kTimeout && error.code() != Code::kTableNotFound) throw;
-    return false;
-  }
-}
-
-// Called when a new chunk found no room. True: try again. False: only others can make room; *blocked says where.
-bool RowRoom::make_room(const ShortOf& short_of, u64 bytes, Deadline deadline, Blocked* blocked) {
-  blocked->why = Blocked::Why::kStoreRoom;
-  const std::vector<TableSink>& tables = state_.plan.tables;
-  const auto own = std::find_if(tables.begin(), tables.end(),
-                                [&](const TableSink& sink) { return sink.table->index() == short_of.table; });
-  if (RoomMaker* const bodies = state_.arena->heap().room_maker; bodies != nullptr) {
-    // mutant: items-of-others-go-though-the-budget-comes-back
-    const RoomMaker::Kept kept = bodies->take_kept();
-    if (kept == RoomMaker::Kept::kByReaders)
-      blocked->text += "; batches are being copied from all rows that are in memory";
-    if (kept != RoomMaker::Kept::kNot) return false;
-  }
-  if (own != tables.end() && grows(*own) && state_.arena->heap().claims.raise_reserve(short_of.table, bytes, deadline))
-    return true;
-  if (short_of.tiers && evict_of_others(short_of.table, deadline)) return true;
-  if (own == tables.end()) return false;
-  blocked->table = static_cast<u32>(own - tables.begin());
-  blocked->seq = own->table->header().room_seq.load(std::memory_order_seq_cst);
-  if (own->table->evict_for_room(deadline)) return true;
-  blocked->why = Blocked::Why::kTableRoom;
-  return false;
-}
-
 // Makes the chunk's place in the lane's list first: if that allocation failed later, nobody would close the chunk.
 MakeResult RowRoom::add_chunk(u32 index, const ChunkPlan& plan, Deadline deadline, std::string* why,
                               ShortOf* short_of) {
@@ -185,7 +123,10 @@ bool RowRoom::open_chunk(u32 index, u64 heap_bytes, Deadline deadline, Blocked* 
     ShortOf short_of;
     blocked->seq = state_.arena->heap_header().room_seq.load();
     const MakeResult made = add_chunk(index, plan, deadline, &blocked->text, &short_of);
-    if (made == MakeResult::kMade) return true;
+    if (made == MakeResult::kMade) {
+      evictions_.note_opened();
+      return true;
+    }
     if (made == MakeResult::kAgain) continue;
     if (made == MakeResult::kNever) {
       if (reaped)
@@ -193,7 +134,7 @@ bool RowRoom::open_chunk(u32 index, u64 heap_bytes, Deadline deadline, Blocked* 
             .told();
       reap(state_.arena, deadline);  // may free chunks that dead writers had open
       reaped = true;
-    } else if (!make_room(short_of, bytes, deadline, blocked)) {
+    } else if (!evictions_.make_room(short_of, bytes, deadline, blocked)) {
       return false;
     }
   }

@@ -1,11 +1,11 @@
-// Finds room for a lane's rows: in its open chunks, or in new ones, for which a table may have to evict items. Which table:
-// Budget::evictable() or TableShares::most_over(); which items: Table::evict_for_room(). Throws for rows that can never get
-// room, whatever is evicted or deleted.
+// Finds room for a lane's rows: in its open chunks, or in new ones, for which items may have to be evicted (RowEvictions).
+// Throws for rows that can never get room, whatever is evicted or deleted.
 #pragma once
 
 #include <optional>
 #include <string>
 
+#include "replay/row_evictions.h"
 #include "replay/writer_state.h"
 
 namespace di {
@@ -60,17 +60,15 @@ class RowRoom {
   ChunkPlan plan_for(u64 heap_bytes);
   bool open_chunk(u32 lane, u64 heap_bytes, Deadline deadline, Blocked* blocked);
   MakeResult add_chunk(u32 lane, const ChunkPlan& plan, Deadline deadline, std::string* why, ShortOf* short_of);
-  bool make_room(const ShortOf& short_of, u64 bytes, Deadline deadline, Blocked* blocked);
-  bool evict_of_others(u32 own, Deadline deadline);
   void refuse_larger_than_table(const ChunkPlan& plan) const;
   void refuse_unaddressable(const ChunkPlan& plan) const;
   u64 block_of(const ChunkPlan& plan) const { return chunk_block_bytes(state_.plan.layout, plan); }
 
   WriterState& state_;
+  RowEvictions evictions_;
   u64 call_bytes_ = 0;                 // bytes of the chunks that this call has begun to fill
   u64 planned_block_ = 0, block_ = 0;  // least_block() when the writer was opened, and for the current chunk plan
   std::optional<Rehearsal> rehearsal_;
-  std::shared_ptr<Table> other_;  // whose items went last, to make room for rows of these
 };
 
 }  // namespace di

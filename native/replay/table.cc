@@ -157,25 +157,27 @@ void Table::insert(std::span<const NewItem> items, std::vector<u64>* keys) {
   core.items_came().signal(samples_allowed(limiter_in_force(header_), static_cast<i64>(header_.size), kMaxClients));
 }
 
-bool Table::evict_for_room(Deadline deadline) {
-  bool any = false;
+Table::Evicted Table::evict_for_room(Deadline deadline) {
+  bool any = false, being_read = false;
   {
     TableCore::Guard guard(core, deadline);
     core.change();
     any = core.chunks.has_unused();  // a chunk can be freed without evicting
+    core.chunks.forget_kept_by_readers();
     // Stops as soon as a chunk can be freed: if rows are large, kBatchStep items may be all that there are.
-    for (u32 i = 0; i < kBatchStep && header_.limiter.queue == 0 && !core.chunks.has_unused(); ++i) {
+    for (u32 i = 0; i < kBatchStep && header_.limiter.queue == 0 && !core.chunks.has_unused() && !being_read; ++i) {
       const u32 out = core.victim();
       if (out == kNone) break;
       core.remove(out, true);
       ++header_.evicted_for_room;
       any = true;
       core.commit();
+      being_read = core.arena->tiered() && core.chunks.kept_by_readers();
     }
     if (any) core.room_came().signal(1);
   }
   core.settle(deadline);
-  return any;
+  return being_read ? Evicted::kItemsBeingRead : any ? Evicted::kItems : Evicted::kNothing;
 }
 
 // ----------------------------------------------------------------------------------------------- updating and removing

@@ -48,9 +48,10 @@ class Table : public std::enable_shared_from_this<Table> {
   std::string why_no_insert() DI_REQUIRES(core.lock);  // "" if one item may pass now
   void insert(std::span<const NewItem> items, std::vector<u64>* keys) DI_REQUIRES(core.lock);  // at most kBatchStep
   // Evicts for the bytes of a new chunk: up to kBatchStep items that the remover picks, until a chunk can be freed. None
-  // if one can be freed already, and never from a queue or stack. False: nothing was evicted, and no chunk is free.
-  // Which table evicts: Budget::evictable().
-  bool evict_for_room(Deadline deadline);
+  // if one can be freed already, and never from a queue or stack. With a disk tier it stops as well at a chunk that only
+  // readers keep. Which table evicts: Budget::evictable().
+  enum class Evicted : u8 { kNothing, kItems, kItemsBeingRead };
+  Evicted evict_for_room(Deadline deadline);
 
   u64 update_priorities(std::span<const u64> keys, std::span<const double> priorities, Deadline deadline);
   u64 remove(std::span<const u64> keys, Deadline deadline);

@@ -20,7 +20,12 @@ void UsedChunks::change(u32 chunk, u32 count, u64 delta) {
     if (Uses* uses = heap.chunk_memory.uses_of(chunk, table_)) {
       // release: this process's reads of the chunk come before it is freed. acquire: pairs with ChunkEnds::close().
       const u64 now = uses->fetch_add(delta, std::memory_order_acq_rel) + delta;
-      if (now == kUsesClosed) note_unused(chunk);
+      if (!needed_by_items(now)) {
+        if (now == kUsesClosed)
+          note_unused(chunk);
+        else
+          kept_by_readers_ = true;
+      }
     }
     chunk = next;
   }

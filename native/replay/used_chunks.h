@@ -45,6 +45,10 @@ class UsedChunks {
   void take_unused(std::vector<u32>* chunks);
   void put_back(const std::vector<u32>& chunks);
 
+  // Whether a chunk has lost its last item while readers keep it, since forget_kept_by_readers(). Under the table's lock.
+  bool kept_by_readers() const { return kept_by_readers_; }
+  void forget_kept_by_readers() { kept_by_readers_ = false; }
+
   // TableCore::settle() has something to do: unused chunks, or work that an earlier call has left.
   bool unsettled() const { return unsettled_.load(std::memory_order_relaxed); }
   void mark_unsettled() { unsettled_.store(true, std::memory_order_relaxed); }
@@ -60,9 +64,10 @@ class UsedChunks {
   Arena& arena_;
   u32 table_;
   bool tiered_;
-  std::vector<Use> ending_;    // [table]
-  std::vector<u32> unused_;    // [table]
-  std::vector<u32> put_back_;  // not detached, as the heap's lock was not available; guarded by Arena::local()
+  std::vector<Use> ending_;       // [table]
+  std::vector<u32> unused_;       // [table]
+  bool kept_by_readers_ = false;  // [table]
+  std::vector<u32> put_back_;     // not detached, as the heap's lock was not available; guarded by Arena::local()
   std::atomic<bool> unsettled_{false};
 };
 

@@ -12,6 +12,8 @@ namespace {
 constexpr u64 kLeastFile = u64{1} << 20;
 constexpr u64 kAtOnce = u64{1} << 20;  // records up to so many bytes are written by one call
 
+constexpr u32 kMarked = 1, kSyncBits = 20;  // of SegmentEntry::dirty
+
 u64 whole_pages(u64 bytes) { return pages_of(bytes) * kPageBytes; }
 
 // Whether records were marked that may not be on disk yet. Without the heap's lock.
@@ -258,17 +260,21 @@ void ObjectLog::sync(u64 ticket) {
 
 // ------------------------------------------------------------------------------------------------------------- deletions
 
-// `dirty` comes first: a sync that follows the mark finds it.
+// `dirty` is set first, as a sync may follow a kill, and again, as one in between did not see the mark.
 void ObjectLog::mark(const LogPlace& place, u32 mark) {
-  heap_.memory.tier_header().segment[place.segment % kMaxSegments].dirty.store(1);
+  Shared<u32>& dirty = heap_.memory.tier_header().segment[place.segment % kMaxSegments].dirty;
+  dirty.store(kMarked);
   os::CachedFile file;
   int number = file.open(path_of(place.file), os::FileAccess::kReadWrite);
   if (number == ENOENT) return;
   if (number == 0) number = file.write(place.offset + offsetof(LogRecord, mark), &mark, sizeof mark);
   if (number != 0) fail(place.file, "written", number);
+  dirty.store(kMarked);
   DI_FAULT("log.marked");
 }
 
+// Puts a word of its own into `dirty` before it syncs the file, and clears that only: while another call is at it, or once
+// there are further marks, the file counts as not synced, also when a call is killed.
 void ObjectLog::sync_marks(Deadline deadline) {
   if (!has_marked_logs(heap_.memory.tier_header())) return;  // as usual: close() then waits for no lock
   std::vector<DiskSpace::Log> logs;
@@ -276,16 +282,22 @@ void ObjectLog::sync_marks(Deadline deadline) {
     Heap::Guard guard(heap_, deadline);
     logs = heap_.disk.logs();
   }
+  const u32 mine = kMarked + 1 + ((heap_.client.slot() << kSyncBits) | (syncs_.fetch_add(1) & ((1u << kSyncBits) - 1)));
   for (const DiskSpace::Log& log : logs) {
     Shared<u32>& dirty = heap_.memory.tier_header().segment[log.number].dirty;
-    if (dirty.exchange(0) == 0) continue;
+    u32 found = dirty.load();
+    // mutant: a-sync-counts-before-it-is-done
+    while (found != 0 && !dirty.compare_exchange_weak(found, mine)) {
+    }
+    if (found == 0) continue;
+    DI_FAULT("log.marks_taken");
     os::CachedFile file;
     int number = file.open(path_of(log.file), os::FileAccess::kReadWrite);
-    if (number == ENOENT) continue;  // it was removed
+    const bool gone = number == ENOENT;
     if (number == 0) number = file.sync();
-    if (number == 0) continue;
-    dirty.store(1);
-    fail(log.file, "synced", number);
+    if (number != 0 && !gone) fail(log.file, "synced", number);
+    u32 expected = mine;
+    dirty.compare_exchange_strong(expected, 0);
   }
 }
 

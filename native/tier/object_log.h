@@ -96,6 +96,7 @@ class ObjectLog {
   std::map<u32, Open> open_;  // by number of the log
   std::vector<u8> buffer_;
   std::atomic<bool> rolled_{false};
+  std::atomic<u32> syncs_{0};  // calls of sync_marks()
 };
 
 }  // namespace di

@@ -32,6 +32,7 @@ from di_store import (
 
 # -- later checkpoints --------------------------------------------------------------------------------------------
 from di_store.replay.importing import Import
+from di_store.snapshot import renewal
 
 
 def sizes(folder: Path) -> int:
@@ -96,6 +97,33 @@ def test_files_that_little_is_left_of_are_written_anew(tmp_path: Path) -> None:
             assert sizes(folder) < 3 * first
         with di_store.restore(folder, memory=MEMORY) as again:
             same_draws(table, again.table("t"))
+
+
+def test_few_files(options: Callable[[], Options], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that stay leave a small file at each checkpoint; there are never many."""
+    monkeypatch.setattr(renewal, "MOST_FILES", 8)
+    folder = tmp_path / "c"
+    with di_store.open(**options(), seed=3) as store:
+        table = store.create_table("t", capacity=20_000)
+        for turn in range(40):
+            write(table, 300, 1_000 * turn)
+            store.checkpoint(folder)
+            assert len(list(folder.glob("segment-*"))) <= 8 + 5
+        with di_store.restore(folder, **options()) as again:
+            same_draws(table, again.table("t"))
+            sound(again)
+
+
+def test_little_is_left_beside_a_disk(tmp_path: Path) -> None:
+    """Of rows on disk only heads are written. An open chunk, which the next checkpoint lacks, leaves no file."""
+    folder, wide = tmp_path / "c", 4_096
+    with di_store.open(memory="64MiB", disk=tmp_path / "d", disk_capacity="256MiB") as store:
+        table = store.create_table("t", capacity=50_000, schema={"x": Spec((wide,), "uint8")}, compress=None, lanes=1)
+        with table.writer() as writer:
+            for _turn in range(20):
+                writer.extend({"x": np.zeros((600, wide), np.uint8)})
+                store.checkpoint(folder)
+        assert sizes(folder) < 8 << 20
 
 
 def test_another_store_begins_anew(tmp_path: Path) -> None:

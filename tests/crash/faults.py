@@ -128,6 +128,7 @@ REACHED_ELSEWHERE = {
     "log.file_taken",
     "log.forgotten",
     "log.marked",
+    "log.marks_taken",
     "log.settled",
     "log.synced",
     "heap.block_given",

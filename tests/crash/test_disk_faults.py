@@ -242,3 +242,22 @@ def test_a_close_does_not_wait_for_the_heap(store: di_store.Store) -> None:
     child = stopped(hold_the_heap, store.name)
     other.close()
     end(child)
+
+
+def delete_and_sync(name: str) -> None:
+    with di_store.attach(name) as store:
+        store.delete(store.put(np.zeros(9), durability="disk"))
+        _core.arm_fault("log.marks_taken:1:stop")
+        store.sync()
+
+
+def test_a_sync_counts_once_it_is_done(store: di_store.Store) -> None:
+    """While one that was stopped, or killed, has a file to sync, another one syncs it as well."""
+    child = stopped(delete_and_sync, store.name)
+    _core.arm_fault("file.sync:1:EIO")
+    with pytest.raises(di_store.StoreError, match="synced"):
+        store.sync()
+    end(child)
+    store.sync()
+    _core.arm_fault("file.sync:1:EIO")
+    store.sync()  # nothing is left to sync

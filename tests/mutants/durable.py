@@ -106,4 +106,11 @@ DURABLE = [
         "retire(index, oldest);",
         (f"{OBJECTS}::test_weights_come_back",),
     ),
+    Mutant(
+        "a-sync-counts-before-it-is-done",
+        "durable",
+        "!dirty.compare_exchange_weak(found, mine)) {",
+        "!dirty.compare_exchange_weak(found, 0)) {",
+        ("tests/crash/test_disk_faults.py::test_a_sync_counts_once_it_is_done",),
+    ),
 ]

@@ -241,11 +241,14 @@ STORES = [
         ("tests/test_disk_shares.py",),
     ),
     Mutant(
-        "items-of-others-go-at-once",
+        "what-is-read-does-not-hold-up",
         "disk",
-        "os::now_ns() - begin < kReadersNs;)",
-        "os::now_ns() < begin;)",
-        ("tests/test_disk_shares.py::test_what_is_read_does_not_drain_its_table",),
+        "while (!fewer() && !deadline.over() && os::now_ns() - begin < most) {",
+        "while (!fewer() && !deadline.over() && os::now_ns() < begin) {",
+        (
+            "tests/test_disk_shares.py::test_what_is_read_does_not_drain_its_table",
+            "tests/test_disk_shares.py::test_learners_do_not_drain_the_table_that_is_written",
+        ),
     ),
     Mutant(
         "items-of-others-go-though-the-budget-comes-back",
@@ -281,6 +284,20 @@ STORES = [
         "if lying <= 2 * needed:",
         "if lying <= 9 * needed:",
         ("tests/checkpoint/test_store_later.py::test_little_is_written_again",),
+    ),
+    Mutant(
+        "small-files-of-checkpoints-stay",
+        "store-checkpoint",
+        "if len(rest) > MOST_FILES + 2 * lying // SEGMENT_BYTES:",
+        "if not rest:",
+        ("tests/checkpoint/test_store_later.py::test_few_files",),
+    ),
+    Mutant(
+        "open-chunks-share-files",
+        "store-checkpoint",
+        "kinds[2].append(number)",
+        "kinds[0].append(number)",
+        ("tests/checkpoint/test_store_later.py::test_little_is_left_beside_a_disk",),
     ),
     Mutant(
         "files-are-linked-until-the-disk-is-full",

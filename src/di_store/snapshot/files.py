@@ -20,6 +20,8 @@ from di_store.snapshot.form import CHUNKS, Manifest, Segment, State, damaged, un
 
 THREADS = 4
 """Each copies and sums up the next rows while others wait for the disk."""
+SEGMENT_BYTES = 64 << 20
+"""A file of rows or objects has at most as many, unless one record has more."""
 READING = "restore.lock"
 """Locked, shared, by who reads the checkpoint: its files stay until then, though newer ones are made."""
 
@@ -92,16 +94,21 @@ class SegmentFiles:
         uuid: of the checkpoint's files.
         segments: to which each is added.
         number: gives the next file its number.
-        most: bytes of a file, unless one record has more.
     """
 
-    def __init__(
-        self, folder: str, uuid: str, segments: dict[str, Segment], number: Callable[[], int], most: int
-    ) -> None:
-        self._folder, self._uuid, self._segments, self._number, self._most = folder, uuid, segments, number, most
+    def __init__(self, folder: str, uuid: str, segments: dict[str, Segment], number: Callable[[], int]) -> None:
+        self._folder, self._uuid, self._segments, self._number = folder, uuid, segments, number
         self._file: _core.ChunkFile | None = None
         self._name = ""
         self._bytes = self._records = 0
+        self._coming = self._share = 0
+
+    def expect(self, size: int, share: int) -> None:
+        """Records of `size` bytes come next. A file that is begun for them gets room for `share`, or for all of them.
+
+        Files have their blocks from the start: room for more than will come would be wasted.
+        """
+        self._coming, self._share = size, share
 
     def add(self, add: Callable[[_core.ChunkFile], int | None], size: int) -> tuple[str, int]:
         """Add a record of `size` bytes by calling `add`. Returns its file's name and its page there."""
@@ -110,11 +117,13 @@ class SegmentFiles:
             self.end()
             number = self._number()
             self._name = f"segment-{number:08x}"
-            self._bytes = -(-max(size, self._most) // PAGE) * PAGE + _core.ChunkFile.OWN_BYTES
+            most = max(size, min(SEGMENT_BYTES, max(self._coming, self._share)))
+            self._bytes = -(-most // PAGE) * PAGE + _core.ChunkFile.OWN_BYTES
             self._file = _core.ChunkFile(self._folder, bytes.fromhex(self._uuid), number, self._bytes)
             page = add(self._file)
             assert page is not None
         self._records += 1
+        self._coming -= size
         return self._name, page
 
     def end(self) -> None:

@@ -44,9 +44,9 @@ from di_store.snapshot.form import (
     WeightsState,
     pack_arrays,
 )
+from di_store.snapshot.renewal import alike, renewed
 
 LOCK = "checkpoint.lock"
-SEGMENT_BYTES = 64 << 20
 _BATCH_BYTES = 8 << 20
 """Of objects that are written together; and of rows that are let go together once they are written."""
 _UUID = slice(16, 32)
@@ -316,10 +316,10 @@ class _Checkpoint:
                 continue
             if all(old[name][at] == chunks[name][number] for name in ("rows", "closed", "head_crc")):
                 same[number] = at
-        sparse = _sparse(before.segments, old["segment"][list(same.values())])
+        again = renewed(before.segments, old["segment"][list(same.values())])
         for number, at in list(same.items()):
             segment, body = int(old["segment"][at]), int(old["body_segment"][at])
-            if segment in sparse:
+            if segment in again:
                 del same[number]
                 continue
             chunks["segment"][number], chunks["page"][number] = names[segment], int(old["page"][at])
@@ -332,7 +332,6 @@ class _Checkpoint:
     def _link(self, chunks: dict[str, Any], fresh: list[int]) -> None:
         """Give the checkpoint the files of the disk tier in which fresh chunks have their bodies, and let those go."""
         stored = [number for number in fresh if chunks["stored"][number]]
-        fresh.sort(key=lambda number: not chunks["stored"][number])  # of these only heads are written: they come first
         files: dict[int, str] = {}
         for number in stored:
             file = int(chunks["file"][number])
@@ -392,41 +391,50 @@ class _Checkpoint:
     def _write_chunks(self, chunks: dict[str, Any], fresh: list[int]) -> None:
         """Write heads, and bodies that are not linked, by several threads; what is written is let go."""
         snapshot = self._snapshot
-        bodies = [not chunks["body_segment"][number] for number in fresh]
-        sizes = [_core.ChunkFile.bytes_of_chunk(snapshot, *each) for each in zip(fresh, bodies, strict=True)]
-        self._bytes, self._done = sum(sizes) + sum(snapshot.objects().tolist()), 0
+        size_of = {n: _core.ChunkFile.bytes_of_chunk(snapshot, n, not chunks["body_segment"][n]) for n in fresh}
+        self._bytes, self._done = sum(size_of.values()) + sum(snapshot.objects().tolist()), 0
+        for kind in alike(chunks, fresh):
+            self._write_kind(chunks, kind, [size_of[number] for number in kind])
+
+    def _write_kind(self, chunks: dict[str, Any], kind: list[int], sizes: list[int]) -> None:
+        """Write chunks to files of their own."""
 
         def write(file: SegmentFiles, part: slice) -> None:
-            for number, body, size in zip(fresh[part], bodies[part], sizes[part], strict=True):
-                add = partial(_core.ChunkFile.add_chunk, snapshot=snapshot, number=number, body=body)
+            for number, size in zip(kind[part], sizes[part], strict=True):
+                body = not chunks["body_segment"][number]
+                add = partial(_core.ChunkFile.add_chunk, snapshot=self._snapshot, number=number, body=body)
                 chunks["segment"][number], chunks["page"][number] = file.add(add, size)
-            self._release(fresh[part])
-            self._note_written(sum(sizes[part]))
+            self._release(kind[part])
 
-        self._write_parts(list(_parts(sizes)), sum(sizes), write)
+        self._write_parts(sizes, write)
+
+    def _write_parts(self, sizes: list[int], write: Callable[[SegmentFiles, slice], None]) -> None:
+        """Call `write` for parts of what has these sizes, in their order, from `THREADS` threads with a file each."""
+        parts, left = list(_parts(sizes)), sum(sizes)
+        threads = min(THREADS, len(parts))
+
+        def work(some: Iterator[slice]) -> None:
+            nonlocal left
+            file = SegmentFiles(self._folder.path, self._uuid, self._segments, self._number_file)
+            try:
+                for part in some:
+                    size = sum(sizes[part])
+                    with self._lock:
+                        file.expect(size, left // threads)
+                        left -= size
+                    write(file, part)
+                    self._note_written(size)
+            finally:
+                file.end()
+
+        if threads:
+            with_helpers(parts, work, threads)
 
     def _note_written(self, more: int) -> None:
         with self._lock:
             self._done += more
             if self._progress is not None:
                 self._progress(self._done, self._bytes)
-
-    def _write_parts(self, parts: list[slice], total: int, write: Callable[[SegmentFiles, slice], None]) -> None:
-        """Call `write` for each part, in their order, from `THREADS` threads with a file each."""
-        threads = min(THREADS, len(parts))
-        if not threads:
-            return
-        most = min(SEGMENT_BYTES, total // threads)
-
-        def work(some: Iterator[slice]) -> None:
-            file = SegmentFiles(self._folder.path, self._uuid, self._segments, self._number_file, most)
-            try:
-                for part in some:
-                    write(file, part)
-            finally:
-                file.end()
-
-        with_helpers(parts, work, threads)
 
     def _number_file(self) -> int:
         with self._lock:
@@ -449,31 +457,9 @@ class _Checkpoint:
             size = _core.ChunkFile.bytes_of_objects(snapshot, first, count)
             add = partial(_core.ChunkFile.add_objects, snapshot=snapshot, first=first, count=count)
             records.append(file.add(add, size))
-            self._note_written(sum(sizes[part]))
 
-        sizes = snapshot.objects().tolist()
-        self._write_parts(list(_parts(sizes)), sum(sizes), write)
+        self._write_parts(snapshot.objects().tolist(), write)
         return records
-
-
-def _sparse(segments: list[Segment], used: Array) -> set[int]:
-    """Files of which the chunks are written again, given the file of each chunk that is still there.
-
-    The emptiest ones, while more than half of all that lies there is of chunks that are gone: no file of a table whose
-    rows leave in their order, as its oldest files soon go whole.
-    """
-    counts = np.bincount(used, minlength=len(segments))
-    full = {n: counts[n] / segment.records for n, segment in enumerate(segments) if segment.records and counts[n]}
-    lying = sum(segments[n].bytes for n in full)
-    needed = sum(segments[n].bytes * full[n] for n in full)
-    sparse: set[int] = set()
-    for number in sorted(full, key=full.__getitem__):
-        # mutant: sparse-files-of-checkpoints-stay
-        if lying <= 2 * needed:
-            break
-        sparse.add(number)
-        lying -= int(segments[number].bytes * (1 - full[number]))
-    return sparse
 
 
 def _parts(sizes: list[int]) -> Iterator[slice]:

@@ -1,0 +1,83 @@
+#include "replay/row_evictions.h"
+
+#include <algorithm>
+
+#include "maintenance/reaper.h"
+
+namespace di {
+namespace {
+
+constexpr u64 kOthersNs = 50'000'000;                         // for the lock of a table that this writer does not write
+constexpr u64 kReadersNs = 300'000'000, kMomentNs = 500'000;  // for readers of one chunk; between two looks
+
+}  // namespace
+
+bool RowEvictions::grows(const TableSink& sink) {
+  return sink.spec.kind == ViewKind::kOpaque &&
+         __atomic_load_n(&sink.table->header().max_bytes, __ATOMIC_RELAXED) >= kNoMaxBytes;
+}
+
+// Memory and disk are full, and another table takes more than was set aside for it: its oldest items go, until it lets a
+// chunk go. False: no chunk went.
+bool RowEvictions::evict_of_others(u32 own, Deadline deadline) {
+  const u32 index = state_.arena->heap().room_maker->most_over(own, deadline);
+  if (index == kNone) return false;
+  try {
+    if (other_ == nullptr || other_->index() != index || !other_->live())
+      other_ = std::make_shared<Table>(state_.arena, index);
+    const TableHeader& table = other_->header();
+    const u64 before = table.used_bytes.load();
+    const u64 item_bytes = std::max<u64>(1, __atomic_load_n(&table.item_bytes, __ATOMIC_RELAXED));
+    const u64 calls = 1 + 2 * table.chunk_block.load() / (item_bytes * kBatchStep);
+    Table::Evicted gone = Table::Evicted::kItems;
+    for (u64 i = 0; i < calls && gone == Table::Evicted::kItems && table.used_bytes.load() >= before; ++i)
+      gone = other_->evict_for_room(deadline.at_most(kOthersNs));
+    if (gone == Table::Evicted::kItemsBeingRead) return await_readers(table, before, deadline);
+    return table.used_bytes.load() < before;
+  } catch (const Error& error) {
+    if (error.code() != Code::kTimeout && error.code() != Code::kTableNotFound) throw;
+    return false;
+  }
+}
+
+// Items went, and a chunk of the table with them that is still being read: its room comes with its last reader. Waits a
+// moment for that, so that readers do not drain their table. False: the table still has `used_bytes`.
+bool RowEvictions::await_readers(const TableHeader& table, u64 used_bytes, Deadline deadline) {
+  const os::Blocking scope;
+  const u64 begin = os::now_ns(), most = std::min(kReadersNs, patience_ns_);
+  const auto fewer = [&] { return table.used_bytes.load() < used_bytes; };
+  // mutant: what-is-read-does-not-hold-up
+  while (!fewer() && !deadline.over() && os::now_ns() - begin < most) {
+    reap_when_due(*state_.arena);  // a reader may have died
+    os::sleep_ns(kMomentNs);
+  }
+  patience_ns_ -= std::min(patience_ns_, os::now_ns() - begin);
+  return fewer();
+}
+
+bool RowEvictions::make_room(const ShortOf& short_of, u64 bytes, Deadline deadline, Blocked* blocked) {
+  blocked->why = Blocked::Why::kStoreRoom;
+  const std::vector<TableSink>& tables = state_.plan.tables;
+  const auto own = std::find_if(tables.begin(), tables.end(),
+                                [&](const TableSink& sink) { return sink.table->index() == short_of.table; });
+  if (RoomMaker* const bodies = state_.arena->heap().room_maker; bodies != nullptr) {
+    // mutant: items-of-others-go-though-the-budget-comes-back
+    const RoomMaker::Kept kept = bodies->take_kept();
+    if (kept == RoomMaker::Kept::kByReaders)
+      blocked->text += "; batches are being copied from all rows that are in memory";
+    if (kept != RoomMaker::Kept::kNot) return false;
+  }
+  if (own != tables.end() && grows(*own) && state_.arena->heap().claims.raise_reserve(short_of.table, bytes, deadline))
+    return true;
+  if (short_of.tiers && evict_of_others(short_of.table, deadline)) return true;
+  if (own == tables.end()) return false;
+  blocked->table = static_cast<u32>(own - tables.begin());
+  blocked->seq = own->table->header().room_seq.load(std::memory_order_seq_cst);
+  const u64 before = own->table->header().used_bytes.load();
+  const Table::Evicted gone = own->table->evict_for_room(deadline);
+  blocked->why = Blocked::Why::kTableRoom;
+  if (gone != Table::Evicted::kItemsBeingRead || !short_of.tiers) return gone != Table::Evicted::kNothing;
+  return await_readers(own->table->header(), before, deadline) || patience_ns_ == 0 || !deadline.over();
+}
+
+}  // namespace di
