@@ -157,6 +157,26 @@ def test_items_do_not_go_for_room_that_readers_keep(store: di_store.Store, table
     assert len(table) > ROWS - 200
 
 
+def read_a_portion_and_stop(name: str) -> None:
+    _core.arm_fault("sample.portion_read:1:stop")
+    with di_store.attach(name) as store:
+        store.table("replay").sample(2_000)
+
+
+@pytest.mark.memory_only
+def test_a_batch_that_reads_from_disk_holds_no_memory(store: di_store.Store, table: di_store.Table) -> None:
+    """What is in memory was copied first. So writers go on, and lose nothing, while others sample all the time."""
+    child = SPAWN.Process(target=read_a_portion_and_stop, args=(store.name,))
+    child.start()
+    assert child.pid is not None
+    os.waitid(os.P_PID, child.pid, os.WSTOPPED)
+    fill(table, 50_000, 2_000)
+    assert len(table) > ROWS - 200
+    child.kill()
+    child.join(60)
+    assert not store.check(repair=True)
+
+
 def learn(name: str, pipe: Any) -> None:
     with di_store.attach(name, staging="64MiB") as store, store.table("replay").loader(64, prefetch=8) as loader:
         for batch in loader:

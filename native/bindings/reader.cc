@@ -92,7 +92,13 @@ u32 Reader::draw(Draws& draws, u32 n) {
 nb::object Reader::finish(Draws& draws, nb::handle beta, nb::handle which, nb::handle out, bool deliver) {
   require_own(draws);
   DI_FAULT("sample.before_copy");
-  nb::object parts = batches_.make(draws.set(), beta, which, out, false);
+  BatchGather gather(batches_, draws.set(), beta, which, out, false);
+  // While others are read from disk, nothing is held of those that were copied: their memory may be wanted.
+  do {
+    // mutant: batches-hold-what-is-copied
+    if (!gather.open().empty()) end_copied(draws, gather.open());
+  } while (gather.copy_portion());
+  nb::object parts = gather.parts();
   DI_FAULT("sample.before_deliver");
   if (deliver) {
     end_draws(draws, true);

@@ -18,10 +18,10 @@ bool RowEvictions::grows(const TableSink& sink) {
 }
 
 // Memory and disk are full, and another table takes more than was set aside for it: its oldest items go, until it lets a
-// chunk go. False: no chunk went.
-bool RowEvictions::evict_of_others(u32 own, Deadline deadline) {
+// chunk go.
+Table::Evicted RowEvictions::evict_of_others(u32 own, Deadline deadline) {
   const u32 index = state_.arena->heap().room_maker->most_over(own, deadline);
-  if (index == kNone) return false;
+  if (index == kNone) return Table::Evicted::kNothing;
   try {
     if (other_ == nullptr || other_->index() != index || !other_->live())
       other_ = std::make_shared<Table>(state_.arena, index);
@@ -29,30 +29,30 @@ bool RowEvictions::evict_of_others(u32 own, Deadline deadline) {
     const u64 before = table.used_bytes.load();
     const u64 item_bytes = std::max<u64>(1, __atomic_load_n(&table.item_bytes, __ATOMIC_RELAXED));
     const u64 calls = 1 + 2 * table.chunk_block.load() / (item_bytes * kBatchStep);
-    Table::Evicted gone = Table::Evicted::kItems;
-    for (u64 i = 0; i < calls && gone == Table::Evicted::kItems && table.used_bytes.load() >= before; ++i)
-      gone = other_->evict_for_room(deadline.at_most(kOthersNs));
-    if (gone == Table::Evicted::kItemsBeingRead) return await_readers(table, before, deadline);
-    return table.used_bytes.load() < before;
+    for (u64 i = 0; i < calls && table.used_bytes.load() >= before; ++i) {
+      const Table::Evicted gone = other_->evict_for_room(deadline.at_most(kOthersNs));
+      if (gone == Table::Evicted::kItemsBeingRead) return await_readers(table, before, deadline);
+      if (gone == Table::Evicted::kNothing) break;
+    }
+    return table.used_bytes.load() < before ? Table::Evicted::kItems : Table::Evicted::kNothing;
   } catch (const Error& error) {
     if (error.code() != Code::kTimeout && error.code() != Code::kTableNotFound) throw;
-    return false;
+    return Table::Evicted::kNothing;
   }
 }
 
 // Items went, and a chunk of the table with them that is still being read: its room comes with its last reader. Waits a
-// moment for that, so that readers do not drain their table. False: the table still has `used_bytes`.
-bool RowEvictions::await_readers(const TableHeader& table, u64 used_bytes, Deadline deadline) {
+// moment for that, so that readers do not drain their table; kItems: it came.
+Table::Evicted RowEvictions::await_readers(const TableHeader& table, u64 used_bytes, Deadline deadline) {
   const os::Blocking scope;
-  const u64 begin = os::now_ns(), most = std::min(kReadersNs, patience_ns_);
+  const Deadline moment = deadline.at_most(kReadersNs);
   const auto fewer = [&] { return table.used_bytes.load() < used_bytes; };
   // mutant: what-is-read-does-not-hold-up
-  while (!fewer() && !deadline.over() && os::now_ns() - begin < most) {
+  while (!fewer() && !moment.over()) {
     reap_when_due(*state_.arena);  // a reader may have died
     os::sleep_ns(kMomentNs);
   }
-  patience_ns_ -= std::min(patience_ns_, os::now_ns() - begin);
-  return fewer();
+  return fewer() ? Table::Evicted::kItems : Table::Evicted::kItemsBeingRead;
 }
 
 bool RowEvictions::make_room(const ShortOf& short_of, u64 bytes, Deadline deadline, Blocked* blocked) {
@@ -69,15 +69,23 @@ bool RowEvictions::make_room(const ShortOf& short_of, u64 bytes, Deadline deadli
   }
   if (own != tables.end() && grows(*own) && state_.arena->heap().claims.raise_reserve(short_of.table, bytes, deadline))
     return true;
-  if (short_of.tiers && evict_of_others(short_of.table, deadline)) return true;
+  if (short_of.tiers) {
+    const Table::Evicted gone = evict_of_others(short_of.table, deadline);
+    if (gone == Table::Evicted::kItems) return true;
+    if (gone == Table::Evicted::kItemsBeingRead) return !deadline.over();  // none of its own go for that
+  }
   if (own == tables.end()) return false;
+  const TableHeader& table = own->table->header();
   blocked->table = static_cast<u32>(own - tables.begin());
-  blocked->seq = own->table->header().room_seq.load(std::memory_order_seq_cst);
-  const u64 before = own->table->header().used_bytes.load();
-  const Table::Evicted gone = own->table->evict_for_room(deadline);
+  blocked->seq = table.room_seq.load(std::memory_order_seq_cst);
+  const u64 before = table.used_bytes.load();
+  Table::Evicted gone = own->table->evict_for_room(deadline);
   blocked->why = Blocked::Why::kTableRoom;
-  if (gone != Table::Evicted::kItemsBeingRead || !short_of.tiers) return gone != Table::Evicted::kNothing;
-  return await_readers(own->table->header(), before, deadline) || patience_ns_ == 0 || !deadline.over();
+  if (gone == Table::Evicted::kItemsBeingRead && short_of.tiers) {
+    gone = await_readers(table, before, deadline);
+    if (gone == Table::Evicted::kItemsBeingRead && deadline.over()) return false;
+  }
+  return gone != Table::Evicted::kNothing;
 }
 
 }  // namespace di

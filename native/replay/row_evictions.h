@@ -14,21 +14,17 @@ class RowEvictions {
 
   // Called when a new chunk found no room. True: try again. False: only others can make room; *blocked says where.
   bool make_room(const ShortOf& short_of, u64 bytes, Deadline deadline, Blocked* blocked);
-  void note_opened() { patience_ns_ = kPatienceNs; }  // the chunk found room
 
   // Whether the reserve of the sink's table may grow. That of a table of values of any size was estimated from the first
   // value, so it grows while there is memory.
   static bool grows(const TableSink& sink);
 
  private:
-  static constexpr u64 kPatienceNs = 3'000'000'000;
-
-  bool evict_of_others(u32 own, Deadline deadline);
-  bool await_readers(const TableHeader& table, u64 used_bytes, Deadline deadline);
+  Table::Evicted evict_of_others(u32 own, Deadline deadline);
+  Table::Evicted await_readers(const TableHeader& table, u64 used_bytes, Deadline deadline);
 
   WriterState& state_;
-  u64 patience_ns_ = kPatienceNs;  // for readers of what was evicted, until a chunk is opened
-  std::shared_ptr<Table> other_;   // whose items went last, to make room for rows of these
+  std::shared_ptr<Table> other_;  // whose items went last, to make room for rows of these
 };
 
 }  // namespace di

@@ -123,10 +123,7 @@ bool RowRoom::open_chunk(u32 index, u64 heap_bytes, Deadline deadline, Blocked* 
     ShortOf short_of;
     blocked->seq = state_.arena->heap_header().room_seq.load();
     const MakeResult made = add_chunk(index, plan, deadline, &blocked->text, &short_of);
-    if (made == MakeResult::kMade) {
-      evictions_.note_opened();
-      return true;
-    }
+    if (made == MakeResult::kMade) return true;
     if (made == MakeResult::kAgain) continue;
     if (made == MakeResult::kNever) {
       if (reaped)

@@ -277,19 +277,23 @@ void ObjectLog::mark(const LogPlace& place, u32 mark) {
 // there are further marks, the file counts as not synced, also when a call is killed.
 void ObjectLog::sync_marks(Deadline deadline) {
   if (!has_marked_logs(heap_.memory.tier_header())) return;  // as usual: close() then waits for no lock
+  const u32 mine = kMarked + 1 + ((heap_.client.slot() << kSyncBits) | (syncs_.fetch_add(1) & ((1u << kSyncBits) - 1)));
+  const auto dirty = [this](const DiskSpace::Log& log) -> Shared<u32>& {
+    return heap_.memory.tier_header().segment[log.number].dirty;
+  };
   std::vector<DiskSpace::Log> logs;
   {
-    Heap::Guard guard(heap_, deadline);
+    Heap::Guard guard(heap_, deadline);  // meanwhile no entry becomes that of another file
     logs = heap_.disk.logs();
+    std::erase_if(logs, [&](const DiskSpace::Log& log) {
+      u32 found = dirty(log).load();
+      // mutant: a-sync-counts-before-it-is-done
+      while (found != 0 && !dirty(log).compare_exchange_weak(found, mine)) {
+      }
+      return found == 0;
+    });
   }
-  const u32 mine = kMarked + 1 + ((heap_.client.slot() << kSyncBits) | (syncs_.fetch_add(1) & ((1u << kSyncBits) - 1)));
   for (const DiskSpace::Log& log : logs) {
-    Shared<u32>& dirty = heap_.memory.tier_header().segment[log.number].dirty;
-    u32 found = dirty.load();
-    // mutant: a-sync-counts-before-it-is-done
-    while (found != 0 && !dirty.compare_exchange_weak(found, mine)) {
-    }
-    if (found == 0) continue;
     DI_FAULT("log.marks_taken");
     os::CachedFile file;
     int number = file.open(path_of(log.file), os::FileAccess::kReadWrite);
@@ -297,7 +301,7 @@ void ObjectLog::sync_marks(Deadline deadline) {
     if (number == 0) number = file.sync();
     if (number != 0 && !gone) fail(log.file, "synced", number);
     u32 expected = mine;
-    dirty.compare_exchange_strong(expected, 0);
+    dirty(log).compare_exchange_strong(expected, 0);
   }
 }
 

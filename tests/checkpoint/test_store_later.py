@@ -101,7 +101,7 @@ def test_files_that_little_is_left_of_are_written_anew(tmp_path: Path) -> None:
 
 def test_few_files(options: Callable[[], Options], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that stay leave a small file at each checkpoint; there are never many."""
-    monkeypatch.setattr(renewal, "MOST_FILES", 8)
+    monkeypatch.setattr(renewal, "MOST_SMALL", 8)
     folder = tmp_path / "c"
     with di_store.open(**options(), seed=3) as store:
         table = store.create_table("t", capacity=20_000)

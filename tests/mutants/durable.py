@@ -109,8 +109,8 @@ DURABLE = [
     Mutant(
         "a-sync-counts-before-it-is-done",
         "durable",
-        "!dirty.compare_exchange_weak(found, mine)) {",
-        "!dirty.compare_exchange_weak(found, 0)) {",
+        "!dirty(log).compare_exchange_weak(found, mine)) {",
+        "!dirty(log).compare_exchange_weak(found, 0)) {",
         ("tests/crash/test_disk_faults.py::test_a_sync_counts_once_it_is_done",),
     ),
 ]

@@ -76,6 +76,13 @@ TIER = [
         ("tests/test_disk_ahead.py::test_batches_ahead_leave_memory_to_the_writer",),
     ),
     Mutant(
+        "batches-hold-what-is-copied",
+        "disk",
+        "if (!gather.open().empty()) end_copied(draws, gather.open());",
+        "",
+        ("tests/test_disk_ahead.py::test_a_batch_that_reads_from_disk_holds_no_memory",),
+    ),
+    Mutant(
         "batches-ahead-have-no-budget",
         "disk",
         "return limit is None or sum(",
@@ -243,8 +250,8 @@ STORES = [
     Mutant(
         "what-is-read-does-not-hold-up",
         "disk",
-        "while (!fewer() && !deadline.over() && os::now_ns() - begin < most) {",
-        "while (!fewer() && !deadline.over() && os::now_ns() < begin) {",
+        "while (!fewer() && !moment.over()) {",
+        "while (!fewer() && moment.over() && false) {",
         (
             "tests/test_disk_shares.py::test_what_is_read_does_not_drain_its_table",
             "tests/test_disk_shares.py::test_learners_do_not_drain_the_table_that_is_written",
@@ -288,8 +295,8 @@ STORES = [
     Mutant(
         "small-files-of-checkpoints-stay",
         "store-checkpoint",
-        "if len(rest) > MOST_FILES + 2 * lying // SEGMENT_BYTES:",
-        "if not rest:",
+        "if len(sizes) > MOST_SMALL:",
+        "if not full:",
         ("tests/checkpoint/test_store_later.py::test_few_files",),
     ),
     Mutant(

@@ -104,7 +104,7 @@ class SegmentFiles:
         self._coming = self._share = 0
 
     def expect(self, size: int, share: int) -> None:
-        """Records of `size` bytes come next. A file that is begun for them gets room for `share`, or for all of them.
+        """Records of `size` bytes come next. A file that is begun for them has room for them, or for `share` if more.
 
         Files have their blocks from the start: room for more than will come would be wasted.
         """

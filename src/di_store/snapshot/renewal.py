@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -10,15 +11,18 @@ from di_store.base.dtypes import Array
 from di_store.snapshot.files import SEGMENT_BYTES
 from di_store.snapshot.form import Segment
 
-MOST_FILES = 256
-"""More are a number that a restore, which holds each open, may not have descriptors for."""
+SMALL_BYTES = SEGMENT_BYTES // 8
+MOST_SMALL = 256
+"""Of more small files some are put together: a restore holds each file open."""
+MOST_BYTES = 4 * SEGMENT_BYTES
+"""Of small files that are put together at once."""
 
 
 def alike(chunks: dict[str, Any], fresh: list[int]) -> list[list[int]]:
     """Share out the chunks that are written among kinds of files, in the order in which they are written.
 
-    What lies in a file is of one kind, so that `renewed` may count records: heads alone, of bodies that are linked;
-    closed chunks; and open ones, of which none is needed any more by the next checkpoint.
+    What lies in a file is of one kind, and mostly of one size, so that `renewed` may count records: heads alone, of
+    bodies that are linked; closed chunks; and open ones, of which the next checkpoint needs none any more.
     """
     kinds: list[list[int]] = [[], [], []]
     for number in fresh:
@@ -34,7 +38,7 @@ def renewed(segments: list[Segment], used: Array) -> set[int]:
     """Files of which the chunks are written again, given the file of each chunk that is still there.
 
     The emptiest ones, while more than half of all that lies there is of chunks that are gone: no file of a table whose
-    rows leave in their order, as its oldest files soon go whole. And of too many files the smallest half.
+    rows leave in their order, as its oldest files soon go whole. And of too many small files the smaller half.
     """
     counts = np.bincount(used, minlength=len(segments))
     full = {n: counts[n] / segment.records for n, segment in enumerate(segments) if segment.records and counts[n]}
@@ -47,8 +51,10 @@ def renewed(segments: list[Segment], used: Array) -> set[int]:
             break
         found.add(number)
         lying -= int(segments[number].bytes * (1 - full[number]))
-    rest = sorted(full.keys() - found, key=lambda n: segments[n].bytes)
+    sizes = {n: segments[n].bytes for n in full.keys() - found if segments[n].bytes < SMALL_BYTES}
     # mutant: small-files-of-checkpoints-stay
-    if len(rest) > MOST_FILES + 2 * lying // SEGMENT_BYTES:
-        found.update(rest[: len(rest) // 2])
+    if len(sizes) > MOST_SMALL:
+        smaller = sorted(sizes, key=sizes.__getitem__)[: len(sizes) // 2]
+        total = itertools.accumulate(sizes[number] for number in smaller)
+        found.update(number for number, bytes_ in zip(smaller, total, strict=True) if bytes_ <= MOST_BYTES)
     return found

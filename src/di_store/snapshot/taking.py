@@ -319,19 +319,19 @@ class _Checkpoint:
         again = renewed(before.segments, old["segment"][list(same.values())])
         for number, at in list(same.items()):
             segment, body = int(old["segment"][at]), int(old["body_segment"][at])
-            if segment in again:
+            if body != NOWHERE:
+                chunks["body_segment"][number], chunks["body_page"][number] = names[body], int(old["body_page"][at])
+                self._segments[names[body]] = before.segments[body]
+            if segment in again:  # of its body too, unless that is linked
                 del same[number]
                 continue
             chunks["segment"][number], chunks["page"][number] = names[segment], int(old["page"][at])
             self._segments[names[segment]] = before.segments[segment]
-            if body != NOWHERE:
-                chunks["body_segment"][number], chunks["body_page"][number] = names[body], int(old["body_page"][at])
-                self._segments[names[body]] = before.segments[body]
         return [number for number in order if number not in same]
 
     def _link(self, chunks: dict[str, Any], fresh: list[int]) -> None:
         """Give the checkpoint the files of the disk tier in which fresh chunks have their bodies, and let those go."""
-        stored = [number for number in fresh if chunks["stored"][number]]
+        stored = [number for number in fresh if chunks["stored"][number] and not chunks["body_segment"][number]]
         files: dict[int, str] = {}
         for number in stored:
             file = int(chunks["file"][number])
@@ -342,7 +342,7 @@ class _Checkpoint:
                 int(chunks["stored_page"][number]),
             )
         known = np.ones(len(chunks["uid"]), bool)
-        known[fresh] = False
+        known[stored] = False
         for number in np.flatnonzero(known).tolist():
             file, page, name = (
                 int(chunks["file"][number]),
@@ -357,6 +357,7 @@ class _Checkpoint:
                 chunks["body_segment"][number], chunks["body_page"][number] = files[file], page
             elif page == chunks["body_page"][number] and file in files:
                 chunks["body_segment"][number] = files[file]  # a newer copy of a file has all that the one before has
+        known[fresh] = False
         self._release(np.flatnonzero(known).tolist())
 
     def _linked(self, number: int) -> str:
