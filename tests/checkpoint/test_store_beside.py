@@ -48,6 +48,13 @@ def open_whole(name: str, waits: Any) -> None:
         assert rows_of(store) == list(range(ROWS))
 
 
+def refused() -> str:
+    """Why `attach` fails. On a busy machine also that one of those who wait beside it has the store's lock file."""
+    with pytest.raises(Timeout) as error:
+        di_store.attach(NAME, timeout=1)
+    return str(error.value)
+
+
 @DISKS
 def test_others_wait_for_it(tmp_path: Path, disk: bool) -> None:
     folder = saved(tmp_path, None, 1)
@@ -56,8 +63,7 @@ def test_others_wait_for_it(tmp_path: Path, disk: bool) -> None:
     def beside(done: int, of: int) -> None:
         assert not is_listed()
         if done in (1, of):
-            with pytest.raises(Timeout, match=f"still being made by pid {_core.proc_pid()}"):
-                di_store.attach(NAME, timeout=1)
+            assert any(f"still being made by pid {_core.proc_pid()}" in refused() for _ in range(20))
             with pytest.raises(StoreError, match="being made already"):
                 di_store.restore(folder, NAME, **options(tmp_path, False))
         if done == 1:
