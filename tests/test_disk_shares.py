@@ -173,7 +173,7 @@ def test_learners_do_not_drain_the_table_that_is_written(store: di_store.Store) 
 
 
 def test_a_stopped_learner_does_not_hold_up_the_writer_of_its_table(store: di_store.Store) -> None:
-    """Its writer waits for it a few seconds at most, then other items go."""
+    """Its writer waits for it, then other items go."""
     table = made(store, "first")
     add(table, 0, 8_000)
     child = stopped(read_and_stop, store.name, 32)

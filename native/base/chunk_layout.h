@@ -53,10 +53,10 @@ static_assert(sizeof(RowMark) == 24);
 // new draw needs an item that still holds a use. So any process may then detach the chunk, and may find it by a plain
 // scan. A writer closes a chunk for each of its tables apart: short windows need it for less time than episodes do.
 constexpr u64 kUsesClosed = u64{1} << 63;
-constexpr u64 kUseOfItem = 1, kUseOfReader = u64{1} << 32, kUsesOfReaders = kUsesClosed - kUseOfReader;
+constexpr u64 kUseOfItem = 1, kUseOfReader = u64{1} << 32, kReadersMask = kUsesClosed - kUseOfReader;
 using Uses = Shared<u64>;
-inline u32 readers_of(u64 uses) { return static_cast<u32>((uses & kUsesOfReaders) >> 32); }
-inline bool needed_by_items(u64 uses) { return (uses & ~kUsesOfReaders) != kUsesClosed; }  // now, or by one to come
+inline u32 readers_of(u64 uses) { return static_cast<u32>((uses & kReadersMask) >> 32); }
+inline bool needed_by_items(u64 uses) { return (uses & ~kReadersMask) != kUsesClosed; }  // now, or by one to come
 
 // One for each table that the chunk's writer feeds.
 struct Attachment {

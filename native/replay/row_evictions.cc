@@ -7,8 +7,8 @@
 namespace di {
 namespace {
 
-constexpr u64 kOthersNs = 50'000'000;                         // for the lock of a table that this writer does not write
-constexpr u64 kReadersNs = 300'000'000, kMomentNs = 500'000;  // for readers of one chunk; between two looks
+constexpr u64 kOthersNs = 50'000'000;  // for the lock of a table that this writer does not write
+constexpr u64 kMomentNs = 500'000;     // between two looks whether readers have let go
 
 }  // namespace
 
@@ -41,14 +41,13 @@ Table::Evicted RowEvictions::evict_of_others(u32 own, Deadline deadline) {
   }
 }
 
-// Items went, and a chunk of the table with them that is still being read: its room comes with its last reader. Waits a
-// moment for that, so that readers do not drain their table; kItems: it came.
+// A chunk of the table has lost its last item and is still being read: its room comes with its last reader. Waits for that, so
+// that readers do not drain their table; kItems: it came.
 Table::Evicted RowEvictions::await_readers(const TableHeader& table, u64 used_bytes, Deadline deadline) {
   const os::Blocking scope;
-  const Deadline moment = deadline.at_most(kReadersNs);
   const auto fewer = [&] { return table.used_bytes.load() < used_bytes; };
   // mutant: what-is-read-does-not-hold-up
-  while (!fewer() && !moment.over()) {
+  while (!fewer() && !deadline.over()) {
     reap_when_due(*state_.arena);  // a reader may have died
     os::sleep_ns(kMomentNs);
   }
@@ -72,7 +71,7 @@ bool RowEvictions::make_room(const ShortOf& short_of, u64 bytes, Deadline deadli
   if (short_of.tiers) {
     const Table::Evicted gone = evict_of_others(short_of.table, deadline);
     if (gone == Table::Evicted::kItems) return true;
-    if (gone == Table::Evicted::kItemsBeingRead) return !deadline.over();  // none of its own go for that
+    if (gone == Table::Evicted::kItemsBeingRead) return false;  // none of its own go for that
   }
   if (own == tables.end()) return false;
   const TableHeader& table = own->table->header();
@@ -81,11 +80,8 @@ bool RowEvictions::make_room(const ShortOf& short_of, u64 bytes, Deadline deadli
   const u64 before = table.used_bytes.load();
   Table::Evicted gone = own->table->evict_for_room(deadline);
   blocked->why = Blocked::Why::kTableRoom;
-  if (gone == Table::Evicted::kItemsBeingRead && short_of.tiers) {
-    gone = await_readers(table, before, deadline);
-    if (gone == Table::Evicted::kItemsBeingRead && deadline.over()) return false;
-  }
-  return gone != Table::Evicted::kNothing;
+  if (gone == Table::Evicted::kItemsBeingRead) gone = await_readers(table, before, deadline);
+  return gone == Table::Evicted::kItems;
 }
 
 }  // namespace di

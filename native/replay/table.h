@@ -49,7 +49,7 @@ class Table : public std::enable_shared_from_this<Table> {
   void insert(std::span<const NewItem> items, std::vector<u64>* keys) DI_REQUIRES(core.lock);  // at most kBatchStep
   // Evicts for the bytes of a new chunk: up to kBatchStep items that the remover picks, until a chunk can be freed. None
   // if one can be freed already, and never from a queue or stack. With a disk tier it stops as well at a chunk that only
-  // readers keep. Which table evicts: Budget::evictable().
+  // readers keep. Which table evicts: Budget::evictable(). kItemsBeingRead: the last reader will free it. kItems: others went.
   enum class Evicted : u8 { kNothing, kItems, kItemsBeingRead };
   Evicted evict_for_room(Deadline deadline);
 

@@ -273,8 +273,9 @@ void ObjectLog::mark(const LogPlace& place, u32 mark) {
   DI_FAULT("log.marked");
 }
 
-// Puts a word of its own into `dirty` before it syncs the file, and clears that only: while another call is at it, or once
-// there are further marks, the file counts as not synced, also when a call is killed.
+// Puts a word of its own, neither 0 nor kMarked, into `dirty` before it syncs the file, and clears that only: while another call
+// is at it, or once there are further marks, the file counts as not synced, also when a call is killed. A call whose word was
+// replaced syncs the file all the same.
 void ObjectLog::sync_marks(Deadline deadline) {
   if (!has_marked_logs(heap_.memory.tier_header())) return;  // as usual: close() then waits for no lock
   const u32 mine = kMarked + 1 + ((heap_.client.slot() << kSyncBits) | (syncs_.fetch_add(1) & ((1u << kSyncBits) - 1)));

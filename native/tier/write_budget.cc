@@ -9,14 +9,14 @@ namespace {
 constexpr u64 kHourNs = 3'600'000'000'000, kDayNs = 24 * kHourNs;
 
 // The clock of `paid_ns`: an hour ahead, so that there is an hour ago on a machine that has just booted.
-u64 now_ns() { return os::now_ns() + kHourNs; }
+u64 budget_clock() { return os::now_ns() + kHourNs; }
 
 }  // namespace
 
 void WriteBudget::set(u64 bytes_a_day) {
   header_.write_budget.store(bytes_a_day);
   u64 paid = header_.paid_ns.load();
-  while (paid > now_ns() && !header_.paid_ns.compare_exchange_weak(paid, now_ns())) {
+  while (paid > budget_clock() && !header_.paid_ns.compare_exchange_weak(paid, budget_clock())) {
   }
 }
 
@@ -26,13 +26,14 @@ void WriteBudget::charge(u64 bytes) {
   const double ns = static_cast<double>(bytes) / static_cast<double>(budget) * static_cast<double>(kDayNs);
   u64 paid = header_.paid_ns.load();
   // A full bucket: what was paid for longer ago than an hour counts no more.
-  while (!header_.paid_ns.compare_exchange_weak(paid, std::max(paid, now_ns() - kHourNs) + static_cast<u64>(ns))) {
+  while (
+      !header_.paid_ns.compare_exchange_weak(paid, std::max(paid, budget_clock() - kHourNs) + static_cast<u64>(ns))) {
   }
 }
 
 u64 WriteBudget::wait_ns() const {
   if (header_.write_budget.load(std::memory_order_relaxed) == 0) return 0;
-  const u64 paid = header_.paid_ns.load(), now = now_ns();
+  const u64 paid = header_.paid_ns.load(), now = budget_clock();
   // mutant: the-write-budget-is-not-asked
   return paid < now ? 0 : paid - now + 1;
 }

@@ -250,8 +250,8 @@ STORES = [
     Mutant(
         "what-is-read-does-not-hold-up",
         "disk",
-        "while (!fewer() && !moment.over()) {",
-        "while (!fewer() && moment.over() && false) {",
+        "while (!fewer() && !deadline.over()) {",
+        "while (false) {",
         (
             "tests/test_disk_shares.py::test_what_is_read_does_not_drain_its_table",
             "tests/test_disk_shares.py::test_learners_do_not_drain_the_table_that_is_written",

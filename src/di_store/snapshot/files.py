@@ -21,7 +21,7 @@ from di_store.snapshot.form import CHUNKS, Manifest, Segment, State, damaged, un
 THREADS = 4
 """Each copies and sums up the next rows while others wait for the disk."""
 SEGMENT_BYTES = 64 << 20
-"""A file of rows or objects has at most as many, unless one record has more."""
+"""A file of rows or objects has at most so many bytes, unless one record has more."""
 READING = "restore.lock"
 """Locked, shared, by who reads the checkpoint: its files stay until then, though newer ones are made."""
 

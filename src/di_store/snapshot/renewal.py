@@ -12,13 +12,14 @@ from di_store.snapshot.files import SEGMENT_BYTES
 from di_store.snapshot.form import Segment
 
 SMALL_BYTES = SEGMENT_BYTES // 8
+"""Of a file that counts as small."""
 MOST_SMALL = 256
 """Of more small files some are put together: a restore holds each file open."""
 MOST_BYTES = 4 * SEGMENT_BYTES
 """Of small files that are put together at once."""
 
 
-def alike(chunks: dict[str, Any], fresh: list[int]) -> list[list[int]]:
+def by_kind(chunks: dict[str, Any], fresh: list[int]) -> list[list[int]]:
     """Share out the chunks that are written among kinds of files, in the order in which they are written.
 
     What lies in a file is of one kind, and mostly of one size, so that `renewed` may count records: heads alone, of
@@ -56,5 +57,5 @@ def renewed(segments: list[Segment], used: Array) -> set[int]:
     if len(sizes) > MOST_SMALL:
         smaller = sorted(sizes, key=sizes.__getitem__)[: len(sizes) // 2]
         total = itertools.accumulate(sizes[number] for number in smaller)
-        found.update(number for number, bytes_ in zip(smaller, total, strict=True) if bytes_ <= MOST_BYTES)
+        found.update(number for number, size in zip(smaller, total, strict=True) if size <= MOST_BYTES)
     return found

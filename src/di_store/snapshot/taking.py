@@ -44,7 +44,7 @@ from di_store.snapshot.form import (
     WeightsState,
     pack_arrays,
 )
-from di_store.snapshot.renewal import alike, renewed
+from di_store.snapshot.renewal import by_kind, renewed
 
 LOCK = "checkpoint.lock"
 _BATCH_BYTES = 8 << 20
@@ -319,10 +319,11 @@ class _Checkpoint:
         again = renewed(before.segments, old["segment"][list(same.values())])
         for number, at in list(same.items()):
             segment, body = int(old["segment"][at]), int(old["body_segment"][at])
-            if body != NOWHERE:
+            # Of a chunk that is written again only the head is, if there is still a sound copy of its body on disk.
+            if body != NOWHERE and (segment not in again or chunks["stored"][number]):
                 chunks["body_segment"][number], chunks["body_page"][number] = names[body], int(old["body_page"][at])
                 self._segments[names[body]] = before.segments[body]
-            if segment in again:  # of its body too, unless that is linked
+            if segment in again:
                 del same[number]
                 continue
             chunks["segment"][number], chunks["page"][number] = names[segment], int(old["page"][at])
@@ -330,35 +331,30 @@ class _Checkpoint:
         return [number for number in order if number not in same]
 
     def _link(self, chunks: dict[str, Any], fresh: list[int]) -> None:
-        """Give the checkpoint the files of the disk tier in which fresh chunks have their bodies, and let those go."""
-        stored = [number for number in fresh if chunks["stored"][number] and not chunks["body_segment"][number]]
+        """Give the checkpoint the disk tier's files in which bodies lie. Then let go of chunks that are not fresh."""
+        before = [number for number, name in enumerate(chunks["body_segment"]) if name.startswith("disk-")]
         files: dict[int, str] = {}
-        for number in stored:
+
+        def link(number: int) -> None:
             file = int(chunks["file"][number])
             if file not in files:
                 files[file] = self._linked(file)
-            chunks["body_segment"][number], chunks["body_page"][number] = (
-                files[file],
-                int(chunks["stored_page"][number]),
-            )
-        known = np.ones(len(chunks["uid"]), bool)
-        known[stored] = False
-        for number in np.flatnonzero(known).tolist():
-            file, page, name = (
-                int(chunks["file"][number]),
-                int(chunks["stored_page"][number]),
-                chunks["body_segment"][number],
-            )
-            if not chunks["stored"][number] or not name.startswith("disk-"):
-                continue
-            if not name.startswith(f"disk-{file:08x}-"):  # it was copied forward: of the old file little is needed
-                if file not in files:
-                    files[file] = self._linked(file)
-                chunks["body_segment"][number], chunks["body_page"][number] = files[file], page
-            elif page == chunks["body_page"][number] and file in files:
-                chunks["body_segment"][number] = files[file]  # a newer copy of a file has all that the one before has
-        known[fresh] = False
-        self._release(np.flatnonzero(known).tolist())
+            chunks["body_segment"][number] = files[file]
+            chunks["body_page"][number] = int(chunks["stored_page"][number])
+
+        for number in fresh:
+            if chunks["stored"][number] and not chunks["body_segment"][number]:
+                link(number)
+        for number in before:
+            file = int(chunks["file"][number])
+            there = chunks["body_segment"][number].startswith(f"disk-{file:08x}-")
+            there = there and chunks["body_page"][number] == chunks["stored_page"][number]
+            # Of a file out of which bodies were copied little is needed. A newer copy has all that an older one has.
+            if chunks["stored"][number] and (not there or file in files):
+                link(number)
+        done = np.ones(len(chunks["uid"]), bool)
+        done[fresh] = False
+        self._release(np.flatnonzero(done).tolist())
 
     def _linked(self, number: int) -> str:
         """The name that a file of the disk tier has in the checkpoint from now on. RowsLost: it is gone."""
@@ -394,7 +390,7 @@ class _Checkpoint:
         snapshot = self._snapshot
         size_of = {n: _core.ChunkFile.bytes_of_chunk(snapshot, n, not chunks["body_segment"][n]) for n in fresh}
         self._bytes, self._done = sum(size_of.values()) + sum(snapshot.objects().tolist()), 0
-        for kind in alike(chunks, fresh):
+        for kind in by_kind(chunks, fresh):
             self._write_kind(chunks, kind, [size_of[number] for number in kind])
 
     def _write_kind(self, chunks: dict[str, Any], kind: list[int], sizes: list[int]) -> None:
