@@ -134,19 +134,25 @@ def test_batches_ahead_leave_memory_to_the_writer(tmp_path: Path) -> None:
         assert not store.check()
 
 
-def read_and_stop(name: str) -> None:
+def sample(name: str, draws: int, fault: str) -> None:
     with di_store.attach(name) as store:
-        _core.arm_fault("sample.before_copy:1:stop")
-        store.table("replay").sample(4_000)
+        _core.arm_fault(fault)
+        store.table("replay").sample(draws)
+
+
+def stopped_reader(store: di_store.Store, draws: int, point: str) -> Any:
+    """A process that samples, and has stopped at that point."""
+    child = SPAWN.Process(target=sample, args=(store.name, draws, f"{point}:1:stop"))
+    child.start()
+    assert child.pid is not None
+    os.waitid(os.P_PID, child.pid, os.WSTOPPED)
+    return child
 
 
 @pytest.mark.memory_only
 def test_items_do_not_go_for_room_that_readers_keep(store: di_store.Store, table: di_store.Table) -> None:
     """A stopped process reads from all chunks in memory. Evicting items would free nothing: writers wait."""
-    child = SPAWN.Process(target=read_and_stop, args=(store.name,))
-    child.start()
-    assert child.pid is not None
-    os.waitid(os.P_PID, child.pid, os.WSTOPPED)
+    child = stopped_reader(store, 4_000, "sample.before_copy")
     with pytest.raises(di_store.StoreFull, match="being copied"), table.writer() as writer:
         for number in range(20_000):
             writer.append(row(number), timeout=1)
@@ -157,19 +163,10 @@ def test_items_do_not_go_for_room_that_readers_keep(store: di_store.Store, table
     assert len(table) > ROWS - 200
 
 
-def read_a_portion_and_stop(name: str) -> None:
-    _core.arm_fault("sample.portion_read:1:stop")
-    with di_store.attach(name) as store:
-        store.table("replay").sample(2_000)
-
-
 @pytest.mark.memory_only
 def test_a_batch_that_reads_from_disk_holds_no_memory(store: di_store.Store, table: di_store.Table) -> None:
     """What is in memory was copied first. So writers go on, and lose nothing, while others sample all the time."""
-    child = SPAWN.Process(target=read_a_portion_and_stop, args=(store.name,))
-    child.start()
-    assert child.pid is not None
-    os.waitid(os.P_PID, child.pid, os.WSTOPPED)
+    child = stopped_reader(store, 2_000, "sample.portion_read")
     fill(table, 50_000, 2_000)
     assert len(table) > ROWS - 200
     child.kill()

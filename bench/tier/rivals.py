@@ -28,13 +28,17 @@ Rates = list[float]
 
 
 def run(system: str, options: Options, module: str, words: Iterable[str]) -> dict[str, Any]:
-    """What one system's process prints, with a folder and a memory cgroup of its own; raises what `output_of` does."""
+    """What one system prints, with a folder and a memory cgroup of its own. RuntimeError: it failed; why is printed."""
     python = sys.executable if system == OURS else str(options.python)
     with ExitStack() as stack:
         folder = stack.enter_context(fresh(options.folder))
         words = [system, str(folder), "--group", str(stack.enter_context(cap()).path), *words]
         started = start_module(python, f"bench.peers.{module}", words, import_path(python), cwd=ROOT)
-        (found,) = records_of(started, LIMIT_SECONDS)
+        try:
+            (found,) = records_of(started, LIMIT_SECONDS)
+        except RuntimeError as error:
+            print(f"{system}: {error}", file=sys.stderr, flush=True)
+            raise
     print(f"{system}: {found}", file=sys.stderr, flush=True)
     return found
 
@@ -59,10 +63,8 @@ class Trial:
         if options.python is None:
             return first, first, taken
         for name in names:
-            try:
+            with suppress(RuntimeError):
                 taken[name] = statistics.median(self.measure(name, options))
-            except RuntimeError as error:
-                print(f"{name}: {error}", file=sys.stderr, flush=True)
         return first, self.measure(OURS, options), taken
 
 
@@ -105,15 +107,13 @@ def cache(options: Options) -> list[Line]:
     keys = int(3_700_000 * options.scale)  # 11 GB
     operations = int(5_000_000 * options.scale) // 2
     words = ["--keys", str(keys), "--operations", str(operations), "--cap", str(int(5e8 * options.scale))]
-    found = dict[str, dict[str, Any]]()
-    for name in (OURS, *(("rocksdict", "lmdb", "diskcache") if options.python else ())):
-        with suppress(RuntimeError):  # not done in time
-            found[name] = run(name, options, "cache_bench", words)
-    lines, ours, gets = [], found[OURS]["rate"], found[OURS]["p99"]
-    for name, theirs in found.items():
-        if name != OURS:
+    ours, lines = run(OURS, options, "cache_bench", words), list[Line]()
+    rate, p99 = ours["rate"], ours["p99"]
+    for name in ("rocksdict", "lmdb", "diskcache") if options.python else ():
+        with suppress(RuntimeError):
+            theirs = run(name, options, "cache_bench", words)
             lines += [
-                Line(f"{name}: gets, and sets on a miss", "/s", ours, theirs["rate"], name, ours / theirs["rate"]),
-                Line(f"{name}: p99 of a get", "µs", gets, theirs["p99"], name, gets / theirs["p99"]),
+                Line(f"{name}: gets, and sets on a miss", "/s", rate, theirs["rate"], name, rate / theirs["rate"]),
+                Line(f"{name}: p99 of a get", "µs", p99, theirs["p99"], name, p99 / theirs["p99"]),
             ]
     return lines

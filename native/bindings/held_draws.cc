@@ -27,7 +27,7 @@ void end_draws(Draws& draws, bool delivered) {
 
 void end_copied(Draws& draws, const std::vector<bool>& open) {
   try {
-    // For a part of them this is tried only: what is not released now is with the next part, or with all.
+    // Of a part this is tried for a moment only: what stays held is released with the next part, or with all.
     draws.table->draws.copied(&draws.set(), open.empty() ? Deadline::slice() : Deadline::brief(), open);
   } catch (...) {
     rethrow_lasting();  // else the chunks are released later; the batch is complete all the same

@@ -12,11 +12,6 @@ constexpr u64 kMomentNs = 500'000;     // between two looks whether readers have
 
 }  // namespace
 
-bool RowEvictions::grows(const TableSink& sink) {
-  return sink.spec.kind == ViewKind::kOpaque &&
-         __atomic_load_n(&sink.table->header().max_bytes, __ATOMIC_RELAXED) >= kNoMaxBytes;
-}
-
 // Memory and disk are full, and another table takes more than was set aside for it: its oldest items go, until it lets a
 // chunk go.
 Table::Evicted RowEvictions::evict_of_others(u32 own, Deadline deadline) {
@@ -66,7 +61,7 @@ bool RowEvictions::make_room(const ShortOf& short_of, u64 bytes, Deadline deadli
       blocked->text += "; batches are being copied from all rows that are in memory";
     if (kept != RoomMaker::Kept::kNot) return false;
   }
-  if (own != tables.end() && grows(*own) && state_.arena->heap().claims.raise_reserve(short_of.table, bytes, deadline))
+  if (own != tables.end() && own->grows() && state_.arena->heap().claims.raise_reserve(short_of.table, bytes, deadline))
     return true;
   if (short_of.tiers) {
     const Table::Evicted gone = evict_of_others(short_of.table, deadline);

@@ -15,10 +15,6 @@ class RowEvictions {
   // Called when a new chunk found no room. True: try again. False: only others can make room; *blocked says where.
   bool make_room(const ShortOf& short_of, u64 bytes, Deadline deadline, Blocked* blocked);
 
-  // Whether more may be set aside for the sink's table. That of a table of values of any size was estimated from the first
-  // value, so it grows while there is memory.
-  static bool grows(const TableSink& sink);
-
  private:
   Table::Evicted evict_of_others(u32 own, Deadline deadline);
   Table::Evicted await_readers(const TableHeader& table, u64 used_bytes, Deadline deadline);

@@ -48,7 +48,7 @@ void RowRoom::refuse_unaddressable(const ChunkPlan& plan) const {
 // What the table could hold if the rows of the call were all that it has. Chunks that windows keep open don't count
 // here: they may use free memory beyond the reserve (Budget::admit).
 u64 RowRoom::most_of_call(const TableSink& sink) const {
-  if (RowEvictions::grows(sink)) return ~u64{0};
+  if (sink.grows()) return ~u64{0};
   const TableHeader& table = sink.table->header();
   const u64 own = table.reserve_bytes.load() + table.held_bytes.load();
   return std::min(__atomic_load_n(&table.max_bytes, __ATOMIC_RELAXED), 2 * own + plan_block());

@@ -24,6 +24,13 @@ struct TableSink {  // how one table turns this stream's rows into items
   bool weighted = false;       // its rows have the column `discount`
   u32 group = kNone;           // the column whose value groups its rows; kNone: items are no groups
   u32 needs = 0;               // late columns that its items wait for, as bits (ColumnLayout::index)
+
+  // Whether more may be set aside for the table. That of one of values of any size was estimated from the first value, so
+  // it grows while there is memory.
+  bool grows() const {
+    return spec.kind == ViewKind::kOpaque &&
+           __atomic_load_n(&table->header().max_bytes, __ATOMIC_RELAXED) >= kNoMaxBytes;
+  }
 };
 
 struct WriterPlan {

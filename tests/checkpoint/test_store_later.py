@@ -108,9 +108,8 @@ def test_few_files(options: Callable[[], Options], tmp_path: Path, monkeypatch: 
         for turn in range(40):
             write(table, 300, 1_000 * turn)
             store.checkpoint(folder)
-            assert (
-                len(list(folder.glob("segment-*"))) <= 8 + 5
-            )  # of this checkpoint: of each kind, and of what was small
+            files = list(folder.glob("segment-*"))
+            assert len(files) <= 8 + 5, "small ones, and what this checkpoint has written"
         with di_store.restore(folder, **options()) as again:
             same_draws(table, again.table("t"))
             sound(again)

@@ -347,10 +347,10 @@ class _Checkpoint:
                 link(number)
         for number in before:
             file = int(chunks["file"][number])
-            there = chunks["body_segment"][number].startswith(f"disk-{file:08x}-")
-            there = there and chunks["body_page"][number] == chunks["stored_page"][number]
+            same_file = chunks["body_segment"][number].startswith(f"disk-{file:08x}-")
+            moved = not same_file or chunks["body_page"][number] != chunks["stored_page"][number]
             # Of a file out of which bodies were copied little is needed. A newer copy has all that an older one has.
-            if chunks["stored"][number] and (not there or file in files):
+            if chunks["stored"][number] and (moved or file in files):
                 link(number)
         done = np.ones(len(chunks["uid"]), bool)
         done[fresh] = False
