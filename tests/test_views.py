@@ -297,3 +297,31 @@ def test_extend_is_as_many_appends(store: Any) -> None:
         np.testing.assert_array_equal(value, other.data[name], err_msg=name)
     np.testing.assert_array_equal(one.priorities, other.priorities)
     np.testing.assert_array_equal(one.starts, other.starts)
+
+
+def test_batches_of_a_chunk_that_fills(store: Any) -> None:
+    table = store.create_table("t", capacity=100)
+    with table.writer() as writer:
+        for number in range(60):
+            writer.append(row(number))
+            batch = table.peek(table.keys())
+            np.testing.assert_array_equal(batch.data["obs"], np.arange(number + 1))
+
+
+@pytest.mark.parametrize("view", [di_store.Transition(), di_store.Sequence(3, period=1, cross_episodes=True)])
+def test_batches_over_few_and_many_chunks(store: Any, view: Any) -> None:
+    table = store.create_table("t", capacity=9_000, view=view, lanes=1)
+    numbers = np.arange(8_000)
+    wide = np.repeat(numbers[:, None], 256, axis=1).astype(np.float32)
+    with table.writer() as writer:
+        ends = {"terminated": numbers % 50 == 49, "truncated": np.zeros(8_000, bool)}
+        writer.extend({"obs": wide, "number": numbers, "reward": np.ones(8_000, np.float32), **ends})
+    keys = table.keys()
+    for some in (keys[:1_500], keys[::-1], np.tile(keys[:40], 20), np.random.default_rng(0).permutation(keys)):
+        batch = table.peek(some)
+        obs, number = batch.data["obs"].reshape(-1, 256), batch.data["number"].reshape(-1)
+        np.testing.assert_array_equal(obs[:, 0], number)
+        np.testing.assert_array_equal(obs[:, 255], number)
+        first = dict(zip(keys.tolist(), range(len(keys)), strict=True))
+        starts = batch.data["number"].reshape(len(some), -1)[:, 0]
+        np.testing.assert_array_equal(starts, [first[key] for key in some.tolist()])

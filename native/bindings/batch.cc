@@ -236,17 +236,12 @@ bool BatchMaker::list_spans(const DrawSet& set, bool learn, std::vector<Span>* s
   spans->reserve(set.items.size());
   const ChunkMemory& chunks = table_->arena().heap().chunk_memory;
   for (const Drawn& drawn : set.items) {
-    if (drawn.entry == kNone) continue;
-    Span& span = spans->emplace_back();
-    span.chunk = chunks.bytes(drawn.chunk);
-    span.row = drawn.row;
-    span.rows = drawn.rows;
-    span.back = drawn.back;
-    span.flags = drawn.flags;
-    span.pick = drawn.pick;
+    if (drawn.entry != kNone)
+      spans->push_back({chunks.bytes(drawn.chunk), drawn.row, drawn.rows, drawn.back, drawn.flags, drawn.pick});
   }
-  for (std::size_t i = 0; i < spans->size(); ++i) {
-    if (i + kHeadersAhead < spans->size()) __builtin_prefetch((*spans)[i + kHeadersAhead].chunk.head);
+  const std::size_t count = spans->size();
+  for (std::size_t i = 0; i < count; ++i) {
+    if (i + kHeadersAhead < count) __builtin_prefetch((*spans)[i + kHeadersAhead].chunk.head);
     const u32 layout = reinterpret_cast<const ChunkHeader*>((*spans)[i].chunk.head)->layout;
     if (source_->knows(layout)) continue;
     if (!learn) return false;

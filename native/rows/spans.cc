@@ -10,6 +10,7 @@ namespace di {
 namespace {
 
 constexpr u64 kHashFactor = 0x9e3779b97f4a7c15;
+constexpr std::size_t kMostViews = 128;  // more would leave the processor's first cache
 constexpr u64 kPrefetchBytes = 1024;  // of an item's records; the hardware prefetches what follows
 
 void prefetch_range(const u8* from, u64 bytes) {
@@ -87,22 +88,30 @@ const u8* fixed(const Place& place, u32 column, u64 bytes) {
   return layout.place == static_cast<u32>(ColumnPlace::kRecord) ? place.record() + layout.offset : place.column(layout);
 }
 
+void Block::forget_views() {
+  if (views.empty()) return;
+  views.clear();
+  seen.fill(0);
+  map = nullptr;
+}
+
 void Block::point() {
-  row.clear();
-  next.clear();
-  last.clear();
-  for (const Rows& item : items) {
+  row.resize(items.size());
+  next.resize(items.size());
+  last.resize(items.size());
+  for (size_t i = 0; i < items.size(); ++i) {
+    const Rows& item = items[i];
     if (item.pieces == 1) {
       const Piece& piece = pieces[item.piece];
       const u64 stride = views[piece.view].map->record_bytes;
       const u8* first = Place{&views[piece.view], piece.row}.record();
-      row.push_back(first + item.back * stride);
-      next.push_back(first + item.end() * stride);
-      last.push_back(first + (item.back + item.steps - 1) * stride);
+      row[i] = first + item.back * stride;
+      next[i] = first + item.end() * stride;
+      last[i] = first + (item.back + item.steps - 1) * stride;
     } else {
-      row.push_back(place(item, item.back).record());
-      next.push_back(place(item, item.end()).record());
-      last.push_back(place(item, item.back + item.steps - 1).record());
+      row[i] = place(item, item.back).record();
+      next[i] = place(item, item.end()).record();
+      last[i] = place(item, item.back + item.steps - 1).record();
     }
   }
 }
@@ -163,9 +172,9 @@ void Resolver::open(const ChunkBytes& chunk, Block& block) {
 }
 
 // Index of the view of the chunk that a span begins in. A view opened for an earlier item is reused: all items of a
-// block were drawn before any view was opened, so every view covers the rows of all of them.
+// call were drawn before any view was opened, so every view covers the rows of all of them.
 u32 Resolver::opened(const Span& span, Block& block) {
-  u32& seen = seen_[reinterpret_cast<u64>(span.chunk.head) * kHashFactor >> (64 - kSeenBits)];
+  u32& seen = block.seen[reinterpret_cast<u64>(span.chunk.head) * kHashFactor >> (64 - Block::kSeenBits)];
   if (seen == 0 || block.views[seen - 1].head != span.chunk.head) {
     open(span.chunk, block);
     seen = static_cast<u32>(block.views.size());
@@ -301,10 +310,8 @@ void Resolver::resolve_one(const Span& span, Block& block) {
 void Resolver::resolve(const Span* spans, u32 n, u32 left, Block& block) {
   block.items.clear();
   block.pieces.clear();
-  block.views.clear();
-  seen_.fill(0);
-  block.map = nullptr;
   block.finished = false;
+  if (block.views.size() > kMostViews) block.forget_views();
   for (u32 i = 0; i < n; ++i) {
     if (i + kHeadersAhead < left) prefetch_head(spans[i + kHeadersAhead].chunk.head);
     resolve_one(spans[i], block);

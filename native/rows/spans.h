@@ -51,9 +51,15 @@ struct Piece {  // consecutive rows of an item in one chunk
 struct Block {  // some of the drawn items, resolved together
   std::vector<Rows> items;
   std::vector<Piece> pieces;
+  bool finished = false;  // some item carries kItemFinished
+  // Of the chunks of these items, and of earlier ones of the same call: items of small steps share few chunks.
   std::vector<ChunkView> views;
-  const ColumnMap* map = nullptr;  // of every chunk, or nullptr when they differ
-  bool finished = false;           // some item carries kItemFinished
+  const ColumnMap* map = nullptr;  // of every view, or nullptr when they differ
+  // A cache, by a hash of the head's address: index of the chunk's view, + 1.
+  static constexpr u32 kSeenBits = 7;
+  std::array<u32, 1u << kSeenBits> seen{};
+  void forget_views();  // before the first items of a call
+
   // By item, the record of: its first step, the row that next_* is read from, its last step. Filled by point().
   std::vector<const u8*> row, next, last;
   void point();
@@ -104,7 +110,7 @@ class Resolver {
     lists_ = lists;
   }
   // Fills the block from the first n of the call's remaining `left` spans, and prefetches the records of its items.
-  // Throws kCorruptData.
+  // Throws kCorruptData. Keeps its views, unless they have become many.
   void resolve(const Span* spans, u32 n, u32 left, Block& block);
 
  private:
@@ -121,10 +127,6 @@ class Resolver {
   const ColdBodies* cold_ = nullptr;
   bool lists_ = false;
   std::vector<const ColumnMap*> known_;  // maps checked against the plan in this call
-  // A cache, by a hash of the head's address: index of the chunk's view in the block, + 1. Items of small steps share
-  // few chunks.
-  static constexpr u32 kSeenBits = 6;
-  std::array<u32, 1u << kSeenBits> seen_{};
 };
 
 [[noreturn]] void damaged(const std::string& what);

@@ -36,6 +36,7 @@ class Gather::Engine {
   void list_piece(const ChunkView& view, const Piece& piece, const std::vector<u32>& columns, ColdBody* body) const;
   std::vector<u32> columns_of(const std::vector<u32>& outputs) const;
   void check_plan() const;
+  void begin(const ColdBodies* cold, bool lists);
   void copy_block(const Block& block, u64 first, const Target* targets);
   void identify(const Block& block, u64 first, const Identities& to) const;
   bool copy_records(const Output& output, const Block& block, u8* to) const;
@@ -97,8 +98,15 @@ void Gather::Engine::check_plan() const {
   }
 }
 
+// Before the first block of a call. What an earlier call has opened may be gone.
+void Gather::Engine::begin(const ColdBodies* cold, bool lists) {
+  resolver_.begin(cold, lists);
+  // mutant: views-of-an-earlier-batch
+  for (Block& block : blocks_) block.forget_views();
+}
+
 void Gather::Engine::run(const Span* spans, u32 n, u64 first, const Target* targets, const Identities& identities) {
-  resolver_.begin(cold_, false);
+  begin(cold_, false);
   moves_.clear();  // of a call that threw
   u64 total = 0;
   for (size_t o = 0; o < plan_.outputs.size(); ++o) {
@@ -298,7 +306,7 @@ void Gather::Engine::list_piece(const ChunkView& view, const Piece& piece, const
 
 bool Gather::Engine::list_cold(const Span* spans, u32 n, const std::vector<u32>& outputs, ColdBodies* bodies) {
   const std::vector<u32> columns = columns_of(outputs);
-  resolver_.begin(nullptr, true);
+  begin(nullptr, true);
   bool more = false;
   for (u32 at = 0; at < n; at += kBlock) {
     Block& block = blocks_[0];
@@ -370,7 +378,7 @@ void Gather::Engine::copy_ragged(const Output& output, const Block& block, const
 
 u64 Gather::Engine::measure(u32 number, const Span* spans, u32 n, i64* offsets) {
   const Output& output = plan_.outputs.at(number);
-  resolver_.begin(cold_, false);
+  begin(cold_, false);
   i64 total = 0;
   for (u32 at = 0; at < n; at += kBlock) {
     Block& block = blocks_[0];

@@ -289,6 +289,13 @@ ITEMS = [
         ("native:test_views", "tests/test_table.py::test_ragged_columns"),
     ),
     Mutant(
+        "views-of-an-earlier-batch",
+        "model",
+        "  for (Block& block : blocks_) block.forget_views();",
+        "",
+        ("tests/test_views.py::test_batches_of_a_chunk_that_fills",),
+    ),
+    Mutant(
         "largest-priority-forgotten",
         "model",
         "      if (priority > header_.max_priority) header_.max_priority = priority;\n",
