@@ -79,7 +79,7 @@ def test_more_than_memory_holds(tmp_path: Path) -> None:
 
 def test_a_written_one_is_not_written_again(store: di_store.Store) -> None:
     fill(store, range(COUNT))
-    for _ in range(2):
+    for _ in range(8):
         for number in range(COUNT):
             store.get(id_of(number))
     before = disk_of(store)["written"]
@@ -100,6 +100,31 @@ def test_what_is_read_stays(store: di_store.Store) -> None:
         for number in range(turn * 30, turn * 30 + 30):
             store.get(id_of(number))
     assert loads[-1] - loads[0] - 20 * 30 < len(hot) * 19 / 4
+
+
+def loads(store: di_store.Store, number: int) -> int:
+    """How often the disk was read for three calls of get()."""
+    before = disk_of(store)["loaded_objects"]
+    for _ in range(3):
+        assert same(store.get(id_of(number)), number)
+    return int(disk_of(store)["loaded_objects"]) - before
+
+
+def test_the_second_reader_brings_it_into_memory(store: di_store.Store) -> None:
+    fill(store, range(COUNT))
+    assert [loads(store, number) for number in range(20, 25)] == [2] * 5
+    for number in range(100, COUNT):
+        store.delete(id_of(number))
+    assert [loads(store, number) for number in range(30, 35)] == [1] * 5  # there is room
+
+
+def test_a_read_of_long_ago_does_not_count(store: di_store.Store) -> None:
+    fill(store, range(COUNT))
+    store.get(id_of(21))
+    for _ in range(8):
+        for number in range(100, COUNT):
+            store.get(id_of(number))
+    assert loads(store, 21) == 2
 
 
 def test_arrays_keep_their_objects(store: di_store.Store) -> None:
@@ -462,4 +487,8 @@ def test_a_large_one(tmp_path: Path) -> None:
         for number, ref in enumerate(refs):
             assert np.array_equal(store.get(ref), large + np.uint8(number))
         assert away(store) >= 2
+        before = disk_of(store)["loaded_objects"]
+        for _ in range(3):
+            assert np.array_equal(store.get(refs[0]), large)
+        assert disk_of(store)["loaded_objects"] == before + 1  # it came into memory at once
         assert store.check() == []

@@ -463,7 +463,7 @@ struct TierHeader {
   u32 pad1;
   Shared<u64> away_objects;    // [heap] derived: objects that are not in memory
   Shared<u64> away_bytes;      // [heap] derived: of those
-  Shared<u64> loaded_objects;  // that came back, ever
+  Shared<u64> loaded_objects;  // that were read for get(), ever
   SegmentEntry segment[kMaxSegments];
 };
 inline std::string folder_of(const TierHeader& tier) {  // also a damaged one

@@ -1,5 +1,7 @@
 // Objects and weights: writes values into drafts, and reads values from pinned blocks.
+#include <cstdlib>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include "bindings/bindings.h"
@@ -154,26 +156,41 @@ nb::object read_bytes(const u8* block, u64 bytes, const nb::object& pin, nb::han
   return decode(header, payload, copy);
 }
 
-// Memory of this process for objects that shared memory has no room for.
-struct AsideBuffer {
-  BufferPool::Buffer* buffer = nullptr;
+// Memory of this process for an object that does not come into shared memory. A small one has an allocation of its own: buffers
+// of the pool are whole pages.
+class AsideBuffer {
+ public:
   AsideBuffer() = default;
-  ~AsideBuffer() {
-    if (buffer != nullptr) BufferPool::give(buffer);
-  }
+  ~AsideBuffer() { release(); }
   AsideBuffer(const AsideBuffer&) = delete;
   AsideBuffer& operator=(const AsideBuffer&) = delete;
 
   u8* take(u64 bytes) {
     static const auto* const pool = new std::shared_ptr<BufferPool>(std::make_shared<BufferPool>());  // for good
-    if (buffer != nullptr) BufferPool::give(std::exchange(buffer, nullptr));
-    buffer = (*pool)->take(bytes);
-    return buffer->data;
+    release();
+    if (bytes > kSmall) {
+      buffer_ = (*pool)->take(bytes);
+      return buffer_->data;
+    }
+    small_ = std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
+    if (small_ == nullptr) throw std::bad_alloc();
+    return static_cast<u8*>(small_);
   }
   nb::object owner() {
-    return nb::capsule(std::exchange(buffer, nullptr),
+    if (small_ != nullptr) return nb::capsule(std::exchange(small_, nullptr), [](void* at) noexcept { std::free(at); });
+    return nb::capsule(std::exchange(buffer_, nullptr),
                        [](void* at) noexcept { BufferPool::give(static_cast<BufferPool::Buffer*>(at)); });
   }
+
+ private:
+  static constexpr u64 kSmall = u64{1} << 20, kAlignment = 64;
+  void release() {
+    if (buffer_ != nullptr) BufferPool::give(std::exchange(buffer_, nullptr));
+    std::free(std::exchange(small_, nullptr));
+  }
+
+  BufferPool::Buffer* buffer_ = nullptr;
+  void* small_ = nullptr;
 };
 
 nb::object read_object(const ArenaPointer& arena, const Id& id, nb::handle copy) {

@@ -6,47 +6,61 @@
 namespace di {
 namespace {
 
+constexpr u64 kMostAside = u64{1} << 20;  // bytes of an object that a process keeps for itself, while there is room
+constexpr u64 kRoomPart = 16;             // of memory
+
 bool is_listed(const Descriptor& object) { return (object.flags & (kFlagHasId | kFlagWeights)) == kFlagHasId; }
 
 }  // namespace
+
+// Not only what the last ones to leave have left: then everything comes into memory that somebody reads.
+bool IdObjects::has_room() const {
+  const u64 most = heap_.budget.spendable();
+  return heap_.budget.claimed() < most - most / kRoomPart;
+}
 
 PinResult IdObjects::look(const Id& id, u32* index) {
   sweeper_.settle_dropped();
   *index = heap_.ids.find(id);
   if (*index == kNone) return PinResult::kMissing;
-  Descriptor& found = heap_.descriptor(*index);
+  const Descriptor& found = heap_.descriptor(*index);
   if (word_state(found.word.load(std::memory_order_acquire)) == ObjectState::kCreating) return PinResult::kCreating;
   if (has_expired(found)) {
     ends_.expire();
     return PinResult::kMissing;
   }
-  found.flags |= kFlagRead;
   return is_away(found) ? PinResult::kAway : PinResult::kPinned;
 }
 
 PinResult IdObjects::pin(const Id& id, u32 entry, u32* out, AwayObject* away, Deadline deadline) {
   HeapCore::Guard guard(heap_, deadline);
   const PinResult result = look(id, out);
-  if (result == PinResult::kPinned) ends_.pin(*out, entry);
-  if (result == PinResult::kAway) {
-    const Descriptor& found = heap_.descriptor(*out);
-    *away = {heap_.disk.place_of(found), found.bytes, word_generation(found.word.load())};
+  if (result != PinResult::kPinned && result != PinResult::kAway) return result;
+  Descriptor& found = heap_.descriptor(*out);
+  if (result == PinResult::kPinned) {
+    ends_.pin(*out, entry);
+  } else {
+    // mutant: what-is-read-once-takes-memory
+    const bool enters = (found.flags & kFlagRead) != 0 || found.bytes > kMostAside || has_room();
+    *away = {heap_.disk.place_of(found), found.bytes, word_generation(found.word.load()), enters};
   }
+  found.flags |= kFlagRead;
   return result;
 }
 
 PinResult IdObjects::pin_with(const Id& id, u32 entry, Loaded* loaded, u32* out, Deadline deadline) {
   HeapCore::Guard guard(heap_, deadline);
   PinResult result = look(id, out);
+  if (result == PinResult::kPinned) heap_.descriptor(*out).flags |= kFlagRead;
   if (result == PinResult::kAway) {
-    const Descriptor& found = heap_.descriptor(*out);
+    Descriptor& found = heap_.descriptor(*out);
     // Deleted meanwhile, and put again, it may have other bytes.
     const AwayObject& read = loaded->object;
     if (word_generation(found.word.load()) != read.generation || found.bytes != read.bytes) return result;
     heap_.give_block(loaded->draft, *out);
+    found.flags &= ~kFlagRead;  // until it is read once more
     loaded->draft = kNone;
     heap_.ledger.entry(loaded->entry).what.store(0, std::memory_order_release);
-    heap_.memory.tier_header().loaded_objects.fetch_add(1, std::memory_order_relaxed);
     result = PinResult::kPinned;
   }
   if (result == PinResult::kPinned) ends_.pin(*out, entry);

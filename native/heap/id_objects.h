@@ -19,6 +19,7 @@ struct AwayObject {
   LogPlace place;
   u64 bytes = 0;
   u32 generation = 0;
+  bool enters = true;  // memory has room, or somebody has read it lately: then it comes into memory
 };
 
 struct PinCopy {
@@ -53,6 +54,7 @@ class IdObjects {
 
  private:
   PinResult look(const Id& id, u32* index) DI_UNCHECKED;  // kPinned: it can be
+  bool has_room() const DI_UNCHECKED;
 
   HeapCore& heap_;
   ObjectEnds& ends_;

@@ -1,5 +1,7 @@
 #include "objects/pin.h"
 
+#include <optional>
+
 #include "objects/draft.h"
 #include "objects/ids.h"
 
@@ -10,41 +12,51 @@ namespace {
 class Loading {
  public:
   Loading(Arena& arena, const Id& id, const AwayObject& away, Deadline deadline)
-      : arena_(arena), id_(id), away_(away), deadline_(deadline), draft_(arena, deadline) {
+      : arena_(arena), id_(id), away_(away), deadline_(deadline) {
     if (arena.tier() == nullptr || away.place.segment == kNone)
       throw Error(Code::kCorruptData, "damaged store: object " + id_text(id) + " is neither in memory nor on disk");
   }
-  ~Loading() { draft_.abandon(); }
+  ~Loading() {
+    if (draft_) draft_->abandon();
+  }
   Loading(const Loading&) = delete;
   Loading& operator=(const Loading&) = delete;
 
-  // Into a block of its own, and pinned; where there is no room, into the memory that `aside` gives. kAway: its record lies
-  // elsewhere by now, or what was read is another object.
+  // Into a block of its own, and pinned; if it does not enter memory, or finds no room there, into what `aside` gives. kAway:
+  // the latter; or its record lies elsewhere by now, or what was read is another object.
   PinResult load(u32 entry, const Aside& aside, Pin* pin) {
-    DraftRequest request;
-    request.bytes = away_.bytes;
-    u8* to = nullptr;
-    try {
-      to = draft_.make_block(request, deadline_);
-    } catch (const Error& error) {
-      if (error.code() != Code::kStoreFull) throw;
-      to = aside(away_.bytes);
-      if (read(to)) pin->aside = {to, away_.bytes};
-      return PinResult::kAway;
-    }
-    return read(to) ? adopt(entry, pin) : PinResult::kAway;
+    if (u8* const to = away_.enters ? make_block() : nullptr) return read(to) ? adopt(entry, pin) : PinResult::kAway;
+    u8* const to = aside(away_.bytes);
+    if (read(to)) pin->aside = {to, away_.bytes};
+    return PinResult::kAway;
   }
 
  private:
-  bool read(u8* to) { return arena_.tier()->object_reader().read(away_.place, id_, {to, away_.bytes}); }
+  u8* make_block() {  // null: there is no room
+    DraftRequest request;
+    request.bytes = away_.bytes;
+    draft_.emplace(arena_, deadline_);
+    try {
+      return draft_->make_block(request, deadline_);
+    } catch (const Error& error) {
+      if (error.code() != Code::kStoreFull) throw;
+      return nullptr;
+    }
+  }
+
+  bool read(u8* to) {
+    if (!arena_.tier()->object_reader().read(away_.place, id_, {to, away_.bytes})) return false;
+    arena_.tier_header().loaded_objects.fetch_add(1, std::memory_order_relaxed);
+    return true;
+  }
 
   PinResult adopt(u32 entry, Pin* pin) {
     DI_FAULT("get.loaded");
-    IdObjects::Loaded loaded{away_, draft_.descriptor(), draft_.entry()};
+    IdObjects::Loaded loaded{away_, draft_->descriptor(), draft_->entry()};
     const PinResult result = arena_.heap().objects.pin_with(id_, entry, &loaded, &pin->descriptor, Deadline::slice());
     if (loaded.draft != kNone) return result;  // another thread was faster, or it is gone
-    arena_.ledger().give(draft_.entry());
-    draft_.hand_over();
+    arena_.ledger().give(draft_->entry());
+    draft_->hand_over();
     arena_.tier()->object_drops().note(pin->descriptor);
     return result;
   }
@@ -53,7 +65,7 @@ class Loading {
   const Id& id_;
   AwayObject away_;
   Deadline deadline_;
-  Draft draft_;
+  std::optional<Draft> draft_;
 };
 
 PinResult find(Arena& arena, const Id& id, u32 entry, const Aside& aside, Pin* pin, Deadline deadline) {

@@ -11,7 +11,7 @@ namespace {
 
 constexpr u64 kHashFactor = 0x9e3779b97f4a7c15;
 constexpr std::size_t kMostViews = 128;  // more would leave the processor's first cache
-constexpr u64 kPrefetchBytes = 1024;  // of an item's records; the hardware prefetches what follows
+constexpr u64 kPrefetchBytes = 1024;     // of an item's records; the hardware prefetches what follows
 
 void prefetch_range(const u8* from, u64 bytes) {
   for (u64 at = 0; at < bytes; at += 64) __builtin_prefetch(from + at);

@@ -34,8 +34,12 @@ bool ObjectDrops::take_most() const {
 ObjectDrops::Look ObjectDrops::look(u32 index) const {
   Descriptor& object = heap_.descriptor(index);
   const u64 word = object.word.load();
-  if (word_kind(word) != ObjectKind::kData || word_state(word) != ObjectState::kSealed || is_away(object))
+  if (word_kind(word) != ObjectKind::kData || word_state(word) != ObjectState::kSealed) return Look::kStays;
+  if (is_away(object)) {
+    // mutant: reads-of-long-ago-count
+    object.flags &= ~kFlagRead;
     return Look::kStays;
+  }
   if ((object.flags & (kFlagHasId | kFlagWeights)) != kFlagHasId) return Look::kStays;
   if ((object.flags & kFlagRead) != 0) {
     object.flags &= ~kFlagRead;

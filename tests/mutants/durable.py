@@ -58,6 +58,20 @@ DURABLE = [
         (f"{AWAY}::test_a_table_finds_room",),
     ),
     Mutant(
+        "what-is-read-once-takes-memory",
+        "objects-away",
+        "const bool enters = (found.flags & kFlagRead) != 0 ||",
+        "const bool enters = true ||",
+        (f"{AWAY}::test_the_second_reader_brings_it_into_memory",),
+    ),
+    Mutant(
+        "reads-of-long-ago-count",
+        "objects-away",
+        "    object.flags &= ~kFlagRead;\n    return Look::kStays;",
+        "    return Look::kStays;",
+        (f"{AWAY}::test_a_read_of_long_ago_does_not_count",),
+    ),
+    Mutant(
         "objects-take-the-room-of-rows",
         "objects-away",
         "  const u64 rows = std::max(segments, least_disk(heap_.budget, capacity, 0));\n",

@@ -69,7 +69,7 @@ class DiskStats(TypedDict):
     damaged_items: int  # that were removed for that
     objects: int  # that are on disk alone
     object_bytes: int  # of these
-    loaded_objects: int  # that came back into memory
+    loaded_objects: int  # read from disk for get(), ever
 
 
 class StoreStats(TypedDict):
