@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 import di_store
+from di_store.base.sizes import format_size
+from di_store.cli.stores import disk_text
 
 ROWS = 6_000  # of 6 KiB, in a store of 16 MiB
 
@@ -72,6 +74,7 @@ def test_all_kinds_of_columns_come_back(store: di_store.Store) -> None:
     disk = disk_of(store)
     assert disk["read"] > 0
     assert disk["raw"] > 4 * disk["live"] > 0
+    assert f" of them needed for {format_size(disk['raw'])} of rows; written" in disk_text(disk)
     assert disk["written"] < disk["raw"]
     assert not store.check()
 
@@ -81,6 +84,7 @@ def test_none_is_never_compressed(store: di_store.Store) -> None:
     fill(table)
     check(table.sample(100))
     assert 0 < disk_of(store)["raw"] <= disk_of(store)["live"]
+    assert " of them needed; written" in disk_text(disk_of(store))
 
 
 def test_random_rows_stay_as_they_are(store: di_store.Store) -> None:

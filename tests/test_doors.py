@@ -289,7 +289,6 @@ import os, resource, di_store
 from di_store import _core
 assert _core.memory_headroom() > 0
 resource.setrlimit(resource.RLIMIT_NOFILE, (0, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
-seen = _core.memory_headroom()
 for _ in range(10**7):
     try:
         if _core.memory_headroom() > 2**62:

@@ -146,3 +146,35 @@ def test_every_waiting_thread_is_listed(store: Any) -> None:
     assert "min_size=1" in reasons["items"]
     assert "size=1" in reasons["limiter"]
     assert reasons["table"] == "a table that is not there yet"
+
+
+def test_how_old_samples_are(store: Any) -> None:
+    """A mean over about the last 10,000 draws, in items inserted since."""
+    table = store.create_table("t", capacity=10_000, sampler=di_store.Fifo())
+    assert table.stats()["sample_age"] is None
+    table.extend({"x": np.arange(100)})
+    for n in (1, 16, 1_000):
+        table.sample(n)
+        assert table.stats()["sample_age"] == 99
+    table.peek(table.keys()[-10:])
+    assert table.stats()["sample_age"] == 99  # what is looked at is not drawn
+    table.extend({"x": np.arange(100)})
+    table.sample(2_000)
+    assert 99 < table.stats()["sample_age"] < 120
+    for _ in range(20):
+        table.sample(5_000)
+    assert 198 < table.stats()["sample_age"] <= 199
+    table.reset()
+    assert table.stats()["sample_age"] is None
+
+
+def test_how_old_groups_and_uniform_samples_are(store: Any) -> None:
+    groups = store.create_table("g", capacity=100, view=di_store.Group(4, by="of"), sampler=di_store.Fifo())
+    groups.extend({"of": np.repeat(np.arange(10), 4)})
+    groups.sample(3)
+    assert groups.stats()["sample_age"] == 9
+    table = store.create_table("u", capacity=1_000)
+    table.extend({"x": np.arange(1_000)})
+    for _ in range(200):
+        table.sample(256)
+    assert 450 < table.stats()["sample_age"] < 550

@@ -82,6 +82,7 @@ nb::dict stats(const TablePointer& table) {
   all["max_bytes"] = header.max_bytes;
   all["inserts"] = header.total_inserts;
   all["samples"] = header.total_samples;
+  all["sample_age"] = header.sample_age;
   all["removed"] = header.total_removed;
   all["updates"] = header.total_updates;
   all["stale_updates"] = header.stale_updates;

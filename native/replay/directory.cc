@@ -51,6 +51,7 @@ void fill_header(TableHeader& header, const TableShape& shape) {
   header.finished = header.total_inserts = header.total_samples = header.total_removed = header.total_updates = 0;
   header.stale_updates = header.evicted_for_room = header.stale_dropped = header.episodes_cut = 0;
   header.groups_dropped = header.gathered = 0;
+  header.sample_age = -1;
   header.limiter = shape.limiter;
   header.undo.count.store(0);
   std::memset(header.segment_block, 0, sizeof header.segment_block);

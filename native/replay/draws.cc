@@ -4,6 +4,7 @@
 
 #include "arena/learners.h"
 #include "replay/answers.h"
+#include "replay/sample_age.h"
 
 namespace di {
 namespace {
@@ -127,12 +128,6 @@ u32 Draws::draw_step(DrawSet* set, u32 want, Strata* strata) {
   return drawn;
 }
 
-void Draws::note_table(DrawSet* set) const {
-  // mutant: batches-of-another-table-size
-  set->table_size = header_.size;
-  set->sums = core_.selection.sampler().sums();
-}
-
 // After draws were made inserts may pass, and perhaps another learner's draws. Announces both, and wakes a learner;
 // waiting inserts are woken later, by wake_inserts().
 void Draws::pass_on(DrawSet* set) {
@@ -214,6 +209,7 @@ u32 Draws::draw(DrawSet* set, u32 want, Strata strata, Deadline deadline, std::s
       const u64 stale_before = header_.stale_dropped;
       got = draw_step(set, step, &strata);
       if (got != 0) note_learner(arena_, core_.index);
+      note_ages(*set, undrawn.before, &header_);
       const u64 held = header_.held - held_before;
       again = header_.stale_dropped != stale_before;
       set->rng_after = header_.rng_counter;
@@ -303,6 +299,7 @@ bool Draws::take(DrawSet* set, u32 n, const std::function<bool()>& copy, Deadlin
     DI_FAULT("table.take_copied");
     core_.change();
     note_learner(arena_, core_.index);
+    note_ages(*set, 0, &header_);
     for (std::size_t i = 0; i < set->items.size(); i += rows) {
       Drawn& drawn = set->items[i];
       Item& item = core_.items[key_slot(drawn.key)];

@@ -30,7 +30,11 @@ class Draws {
   void deliver(DrawSet* set, Deadline deadline) { finish(set, false, deadline); }
   void give_back(DrawSet* set, Deadline deadline) { finish(set, true, deadline); }
 
-  void note_table(DrawSet* set) const;  // the facts of the table that importance weights need
+  void note_table(DrawSet* set) const {  // the facts of the table that importance weights need
+    // mutant: batches-of-another-table-size
+    set->table_size = header_.size;
+    set->sums = core_.selection.sampler().sums();
+  }
   // How many draws of this table are undelivered, of all processes. *client: a process that has some, rather not this.
   u64 undelivered(u32* client, Deadline deadline);
   void settle_entry(LedgerEntry& entry, Deadline deadline);  // for the reaper: a draw, read or writer of a dead process

@@ -289,6 +289,13 @@ ITEMS = [
         ("native:test_views", "tests/test_table.py::test_ragged_columns"),
     ),
     Mutant(
+        "ages-of-the-last-batch-only",
+        "model",
+        "table->sample_age < 0 ? 1 : count / (count + kLately)",
+        "1",
+        ("tests/test_stats.py::test_how_old_samples_are",),
+    ),
+    Mutant(
         "views-of-an-earlier-batch",
         "model",
         "  for (Block& block : blocks_) block.forget_views();",

@@ -63,10 +63,11 @@ def disk_text(disk: DiskStats) -> str:
     objects = (
         f"; {disk['objects']:,} objects of {format_size(disk['object_bytes'])} out of memory" if disk["objects"] else ""
     )
+    packed = f" for {format_size(disk['raw'])} of rows" if disk["raw"] > disk["live"] else ""
     damage = f"; {disk['damaged_items']} items lost with damaged rows" if disk["damaged_items"] else ""
     return (
         f"{format_size(disk['files'])} of {format_size(disk['capacity'])} in {disk['folder']}, "
-        f"{format_size(disk['live'])} of them needed; written {format_size(disk['written'])}, "
+        f"{format_size(disk['live'])} of them needed{packed}; written {format_size(disk['written'])}, "
         f"{disk['write_amplification']:.2f} times each byte, {format_size(round(disk['written_a_day']))} a day"
         f"{'' if budget is None else f' of {format_size(budget)}'}; "
         f"read {format_size(disk['read'])}{hits}{loaders}{objects}{damage}"

@@ -25,7 +25,7 @@ from di_store.cli.status import WAITER_HEADS, waiter_rows
 from di_store.cli.stores import disk_text, reports, share_text
 from di_store.observe import Rates, StoreReport, TableReport, limiter_text
 
-TABLE_HEADS = ("table", "items>", "capacity>", "inserts/s>", "samples/s>", "writers>", "limiter")
+TABLE_HEADS = ("table", "items>", "capacity>", "inserts/s>", "samples/s>", "sample age>", "writers>", "limiter")
 
 
 HELP = "q quit   ? this line   Ctrl-C quit"
@@ -145,6 +145,7 @@ def table_row(table: TableReport) -> tuple[str, ...]:
         "-" if capacity is None else f"{capacity:,}",
         rate_text(table["inserts_per_second"]),
         rate_text(table["samples_per_second"]),
+        "-" if table["sample_age"] is None else f"{table['sample_age']:,.0f}",
         str(table["writers"]),
         limiter_text(table),
     )

@@ -57,6 +57,7 @@ class TableStats(TypedDict):
     seconds_since_insert: float
     inserts: int  # items
     samples: int
+    sample_age: float | None  # items inserted since the drawn one: a mean over about 10,000 draws; None: none was drawn
     removed: int
     updates: int  # priorities set
     stale_updates: int  # updates of items that were gone
@@ -83,6 +84,8 @@ def table_stats(handle: TableHandle) -> TableStats:
     for limit in ("capacity", "max_bytes"):
         if found[limit] >= UNLIMITED:
             found[limit] = None
+    if found["sample_age"] < 0:
+        found["sample_age"] = None
     plan = handle.read_plan()
     found["bytes_stored"] = found["used_bytes"]
     found["bytes_logical"] = found["size"] * plan.item_bytes if plan is not None else 0
