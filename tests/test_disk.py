@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing as mp
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -271,7 +272,7 @@ def test_commands_show_the_disk(store: di_store.Store) -> None:
         timeout=120,
     )
     assert "disk" in shown.stdout
-    assert "needed; written" in " ".join(shown.stdout.split())
+    assert re.search(r"needed for [0-9.]+ [MG]iB of rows; written", " ".join(shown.stdout.split()))
 
 
 ENDS = {

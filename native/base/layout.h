@@ -339,8 +339,6 @@ struct alignas(64) TableHeader {
   u64 stale_dropped;
   u64 episodes_cut;
   u64 groups_dropped;  // groups that were removed before they were complete
-  // Items inserted since the drawn one was: a mean over about the last 10,000 draws. Below 0: none was drawn. For stats().
-  double sample_age;
   LimiterState limiter;
   // descriptor + 1 of each item segment. A segment has at least twice the slots of the next. Changed together with
   // `slots` through the undo record, two numbers in one 8-byte word.
@@ -372,14 +370,14 @@ struct alignas(64) TableHeader {
   u32 dense_block;
   u32 sampler_block;
   u32 remover_block;
-  u32 minimum_block;               // least positive priority, for normalize="table"
-  u32 groups_block;                // chains and index of groups (replay/groups.h); 0: no table of groups
-  u32 gone_block;                  // ring of keys of items that left (replay/gone_keys.h); 0: nobody asked for it
-  u32 order_head, order_tail;      // slot + 1, by insertion number
-  u32 waiting_head, waiting_tail;  // slot + 1, by insertion number
-  u32 first_live, last_live;       // slot + 1: the oldest and the newest item of the order list that is not held
-  u32 free_head, free_tail;        // slots, reused first-in-first-out
-  u32 pad;
+  u32 minimum_block;                // least positive priority, for normalize="table"
+  u32 groups_block;                 // chains and index of groups (replay/groups.h); 0: no table of groups
+  u32 gone_block;                   // ring of keys of items that left (replay/gone_keys.h); 0: nobody asked for it
+  u32 order_head, order_tail;       // slot + 1, by insertion number
+  u32 waiting_head, waiting_tail;   // slot + 1, by insertion number
+  u32 first_live, last_live;        // slot + 1: the oldest and the newest item of the order list that is not held
+  u32 free_head, free_tail;         // slots, reused first-in-first-out
+  float sample_age;                 // for stats(): see replay/sample_age.h. Below 0: nothing was drawn
   u64 dense_count;                  // uniform, once: live slots
   u64 dense_left;                   // once: of these, not yet drawn in this epoch
   u64 remover_count, remover_left;  // the remover's own dense set, where it has one

@@ -6,14 +6,14 @@
 namespace di {
 namespace {
 
-constexpr u64 kMostAside = u64{1} << 20;  // bytes of an object that a process keeps for itself, while there is room
+constexpr u64 kMostAside = u64{1} << 20;  // bytes of an object that a process may keep for itself
 constexpr u64 kRoomPart = 16;             // of memory
 
 bool is_listed(const Descriptor& object) { return (object.flags & (kFlagHasId | kFlagWeights)) == kFlagHasId; }
 
 }  // namespace
 
-// Not only what the last ones to leave have left: then everything comes into memory that somebody reads.
+// More than the last ones to leave have left, in whole slices: then everything comes into memory that somebody reads.
 bool IdObjects::has_room() const {
   const u64 most = heap_.budget.spendable();
   return heap_.budget.claimed() < most - most / kRoomPart;
@@ -51,19 +51,20 @@ PinResult IdObjects::pin(const Id& id, u32 entry, u32* out, AwayObject* away, De
 PinResult IdObjects::pin_with(const Id& id, u32 entry, Loaded* loaded, u32* out, Deadline deadline) {
   HeapCore::Guard guard(heap_, deadline);
   PinResult result = look(id, out);
-  if (result == PinResult::kPinned) heap_.descriptor(*out).flags |= kFlagRead;
   if (result == PinResult::kAway) {
-    Descriptor& found = heap_.descriptor(*out);
+    const Descriptor& found = heap_.descriptor(*out);
     // Deleted meanwhile, and put again, it may have other bytes.
     const AwayObject& read = loaded->object;
     if (word_generation(found.word.load()) != read.generation || found.bytes != read.bytes) return result;
     heap_.give_block(loaded->draft, *out);
-    found.flags &= ~kFlagRead;  // until it is read once more
     loaded->draft = kNone;
     heap_.ledger.entry(loaded->entry).what.store(0, std::memory_order_release);
     result = PinResult::kPinned;
   }
-  if (result == PinResult::kPinned) ends_.pin(*out, entry);
+  if (result != PinResult::kPinned) return result;
+  // mutant: what-came-in-leaves-at-once
+  heap_.descriptor(*out).flags |= kFlagRead;
+  ends_.pin(*out, entry);
   return result;
 }
 

@@ -39,7 +39,8 @@ class Loading {
     try {
       return draft_->make_block(request, deadline_);
     } catch (const Error& error) {
-      if (error.code() != Code::kStoreFull) throw;
+      // kCapacity: memory has become smaller than the object.
+      if (error.code() != Code::kStoreFull && error.code() != Code::kCapacity) throw;
       return nullptr;
     }
   }

@@ -279,12 +279,14 @@ bool Draws::take(DrawSet* set, u32 n, const std::function<bool()>& copy, Deadlin
     if (set->distinct && n > header_.size) return false;
     const u64 counter = header_.rng_counter;
     u32 slots[kTakeItems];
+    Item* items[kTakeItems];
     double probabilities[kTakeItems];
     const u32 picked = pick_for_take(set, n, slots, probabilities);
     set->items.resize(picked * rows);
     for (u32 i = 0; i < picked; ++i) {
       Drawn* to = &set->items[i * rows];
-      describe(core_.items[slots[i]], slots[i], to);
+      items[i] = &core_.items[slots[i]];
+      describe(*items[i], slots[i], to);
       to->probability = probabilities[i];
       if (set->chooses) to->pick = static_cast<u32>(core_.random.next() >> 32);
       if (rows > 1) describe_answers(core_, slots[i], to);
@@ -300,12 +302,11 @@ bool Draws::take(DrawSet* set, u32 n, const std::function<bool()>& copy, Deadlin
     core_.change();
     note_learner(arena_, core_.index);
     note_ages(*set, 0, &header_);
-    for (std::size_t i = 0; i < set->items.size(); i += rows) {
-      Drawn& drawn = set->items[i];
-      Item& item = core_.items[key_slot(drawn.key)];
+    for (u32 i = 0; i < picked; ++i) {
+      Drawn& drawn = set->items[i * rows];
       // mutant: taken-items-count-no-use
-      core_.uses.count(item);
-      drawn.uses = item.uses();
+      core_.uses.count(*items[i]);
+      drawn.uses = items[i]->uses();
       if (i % UsedChunks::kReadsOf == 0) core_.chunks.note_read(drawn.chunk, drawn.row, drawn.rows);
       DI_FAULT("table.draw_item");
     }

@@ -1,5 +1,5 @@
-// How old the items are that a table's draws give, in items inserted since: TableHeader::sample_age. A hint for stats(), so it
-// is written without the undo record, and what is given back still counts.
+// How old the items are that a table's draws give, in items inserted since: TableHeader::sample_age, a mean over about the last
+// 10,000 draws. A hint for stats(), so it is written without the undo record, and what is given back still counts.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ inline void note_ages(const DrawSet& set, std::size_t first, TableHeader* table)
   const double mean = newer / static_cast<double>(answers + 1);
   // mutant: ages-of-the-last-batch-only
   const double weight = table->sample_age < 0 ? 1 : count / (count + kLately);
-  table->sample_age += (mean - table->sample_age) * weight;
+  table->sample_age += static_cast<float>((mean - table->sample_age) * weight);
 }
 
 }  // namespace di

@@ -271,7 +271,7 @@ void Resolver::choose(const Span& span, Rows& item, Block& block) const {
   drop_rows(item, first - item.back, block);
 }
 
-void Resolver::resolve_one(const Span& span, Block& block) {
+void Resolver::resolve_one(const Span& span, Rows& item, Block& block) {
   const ViewSpec& spec = plan_.spec;
   bool next = spec.has_next() && (span.flags & (kItemNoNext | kItemFinished)) == 0;
   u32 outside = span.back + (next ? 1 : 0);
@@ -279,13 +279,13 @@ void Resolver::resolve_one(const Span& span, Block& block) {
     damaged("an item's span is no span");
   const u32 at = opened(span, block);
   const ChunkView& view = block.views[at];
-  Rows& item = block.items.emplace_back();
   item.piece = static_cast<u32>(block.pieces.size());
   item.pieces = 1;
   item.back = span.back;
   item.steps = span.rows - outside;
   item.flags = span.flags;
   item.next = next;
+  item.later = item.future = 0;
   if (!spec.cross_episodes && u64{span.row} + span.rows <= view.rows) {
     Piece& piece = block.pieces.emplace_back();
     piece.view = at;
@@ -308,13 +308,13 @@ void Resolver::resolve_one(const Span& span, Block& block) {
 }
 
 void Resolver::resolve(const Span* spans, u32 n, u32 left, Block& block) {
-  block.items.clear();
+  block.items.resize(n);
   block.pieces.clear();
   block.finished = false;
   if (block.views.size() > kMostViews) block.forget_views();
   for (u32 i = 0; i < n; ++i) {
     if (i + kHeadersAhead < left) prefetch_head(spans[i + kHeadersAhead].chunk.head);
-    resolve_one(spans[i], block);
+    resolve_one(spans[i], block.items[i], block);
   }
 }
 

@@ -116,7 +116,7 @@ class Resolver {
  private:
   void open(const ChunkBytes& chunk, Block& block);
   u32 opened(const Span& span, Block& block);
-  void resolve_one(const Span& span, Block& block);
+  void resolve_one(const Span& span, Rows& item, Block& block);
   u32 walk(const Span& span, u32 steps_end, Block& block);
   void choose(const Span& span, Rows& item, Block& block) const;
   const ColumnMap& map(u32 layout);

@@ -2,8 +2,9 @@
 // come back when somebody gets them (objects/pin.h). Versions of weights stay.
 //
 // The oldest go first, except those that were read since they were last looked at: get() sets a bit in the descriptor, a look
-// clears it. Of one on disk it says that the next get() brings it into memory. Most objects may be on disk, so each process lists those that it has put or loaded. What others put, and have not
-// dropped themselves, is met on a slow walk through all descriptors.
+// clears it. Of one on disk it says that the next get() brings it into memory. Most objects may be on disk, so each process
+// lists those that it has put or loaded. What others put, and have not dropped themselves, is met on a slow walk through all
+// descriptors.
 //
 // Under the heap's lock an object is chosen, and pinned while its record is written without a lock; under it again the record is
 // noted, the pin ends, and the block becomes free. Killed or stopped before that: a record that no object names, with the mark

@@ -65,6 +65,13 @@ DURABLE = [
         (f"{AWAY}::test_the_second_reader_brings_it_into_memory",),
     ),
     Mutant(
+        "what-came-in-leaves-at-once",
+        "objects-away",
+        "  heap_.descriptor(*out).flags |= kFlagRead;\n  ends_.pin(*out, entry);",
+        "  heap_.descriptor(*out).flags &= ~kFlagRead;\n  ends_.pin(*out, entry);",
+        ("tests/test_objects_return.py::test_what_is_read_regularly_comes_in",),
+    ),
+    Mutant(
         "reads-of-long-ago-count",
         "objects-away",
         "    object.flags &= ~kFlagRead;\n    return Look::kStays;",

@@ -127,7 +127,7 @@ DRAWS = [
     Mutant(
         "taken-items-count-no-use",
         "laws",
-        "      core_.uses.count(item);\n",
+        "      core_.uses.count(*items[i]);\n",
         "",
         ("tests/test_take.py::test_both_ways_draw_the_same",),
     ),
