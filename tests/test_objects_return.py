@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,16 +14,8 @@ import di_store
 VALUE = np.zeros(10_000, np.uint8)
 
 
-def loads(store: di_store.Store) -> int:
-    disk = store.stats()["disk"]
-    assert disk is not None
-    return disk["loaded_objects"]
-
-
-def away(store: di_store.Store) -> int:
-    disk = store.stats()["disk"]
-    assert disk is not None
-    return disk["objects"]
+def disk_of(store: di_store.Store) -> Any:
+    return store.stats()["disk"]
 
 
 @pytest.mark.parametrize("kept", [1.6, 4.0])
@@ -30,7 +23,7 @@ def test_what_is_read_regularly_comes_in(tmp_path: Path, kept: float) -> None:
     """A tenth of memory, all of it on disk, in turns beside others that are put and deleted."""
     with di_store.open(memory="32MiB", disk=tmp_path, disk_capacity="512MiB") as store:
         refs = deque[di_store.Ref]()
-        while away(store) == 0:
+        while disk_of(store)["objects"] == 0:
             refs.append(store.put(VALUE))
         most = len(refs)
         hot = [refs.popleft() for _ in range(most // 10)]
@@ -42,14 +35,14 @@ def test_what_is_read_regularly_comes_in(tmp_path: Path, kept: float) -> None:
                     store.delete(refs.popleft())
 
         put(2 * most)
-        begin = loads(store)
+        begin = disk_of(store)["loaded_objects"]
         for _ in range(8):
-            read = loads(store)
+            read = disk_of(store)["loaded_objects"]
             for ref in hot:
                 store.get(ref)
                 put(7)
-        assert loads(store) - begin >= len(hot)
-        assert loads(store) - read < len(hot) / 2, "in the last of eight turns"
+        assert disk_of(store)["loaded_objects"] - begin >= len(hot)
+        assert disk_of(store)["loaded_objects"] - read < len(hot) / 2, "in the last of eight turns"
 
 
 def test_one_that_is_larger_than_memory_by_now(tmp_path: Path) -> None:
@@ -66,7 +59,7 @@ def test_copies_are_read_only_and_stay(tmp_path: Path) -> None:
         sizes = (0, 1, 63, 4_096, 70_000)
         values = [np.full(sizes[number % 5], number % 251, np.uint8) for number in range(1_500)]
         refs = [store.put({"x": value}) for value in values]
-        assert away(store) > 300
+        assert disk_of(store)["objects"] > 300
         found = [store.get(ref)["x"] for ref in refs[:300]]
         for ref in refs[:300]:
             store.delete(ref)

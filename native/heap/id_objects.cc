@@ -7,7 +7,7 @@ namespace di {
 namespace {
 
 constexpr u64 kMostAside = u64{1} << 20;  // bytes of an object that a process may keep for itself
-constexpr u64 kRoomPart = 16;             // of memory
+constexpr u64 kRoomPart = 16;             // memory has room while one of so many parts of it is free
 
 bool is_listed(const Descriptor& object) { return (object.flags & (kFlagHasId | kFlagWeights)) == kFlagHasId; }
 

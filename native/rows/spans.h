@@ -58,7 +58,7 @@ struct Block {  // some of the drawn items, resolved together
   // A cache, by a hash of the head's address: index of the chunk's view, + 1.
   static constexpr u32 kSeenBits = 7;
   std::array<u32, 1u << kSeenBits> seen{};
-  void forget_views();  // before the first items of a call
+  void forget_views();  // before the first items of a call, and where the views have become many
 
   // By item, the record of: its first step, the row that next_* is read from, its last step. Filled by point().
   std::vector<const u8*> row, next, last;
