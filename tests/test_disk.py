@@ -171,6 +171,21 @@ def test_items_go_when_files_are_full_of_dead_rows(tmp_path: Path) -> None:
         assert not store.check()
 
 
+@pytest.mark.filterwarnings("ignore:table .* items were evicted before capacity:RuntimeWarning")
+def test_items_go_where_only_pages_are_short(tmp_path: Path) -> None:
+    """Small chunks that leave in random order: what is set aside has room left, but no page of memory or disk has."""
+    rng, block = np.random.default_rng(0), 50
+    with di_store.open(memory="16MiB", disk=tmp_path / "disk", disk_capacity="64MiB", seed=1) as store:
+        table = store.create_table("replay", capacity=24_000, lanes=1, remover=di_store.Uniform())
+        with table.writer() as writer:
+            for _ in range(0, 60_000, block):
+                obs = rng.integers(0, 256, (block, 700), np.uint8)
+                writer.extend({"obs": obs, "sum": obs.sum(axis=1, dtype=np.int64)}, timeout=20)
+        data = table.sample(256).data
+        assert (data["obs"].sum(axis=1, dtype=np.int64) == data["sum"]).all()
+        assert store.check() == []
+
+
 def test_its_files_are_gone_once_it_is_closed(tmp_path: Path) -> None:
     """Also where the background thread was at work: the folder can be removed at once."""
     rows, size, block = 400, 110 << 10, 50
@@ -383,6 +398,17 @@ def test_the_disk_grows_and_shrinks_in_use(tmp_path: Path) -> None:
         assert store.check() == []
     with di_store.open(memory="16MiB") as store, pytest.raises(ValueError, match="disk="):
         store.resize(disk_capacity="1GiB")
+
+
+def test_slots_that_a_table_has_are_no_room_for_its_rows(tmp_path: Path) -> None:
+    """Of a table that was larger before: what memory and disk lack is refused as that."""
+    with di_store.open(memory="256MiB", disk=tmp_path / "disk", disk_capacity="64MiB") as store:
+        first = store.create_table("first", capacity=1_000_000, lanes=1, schema={"x": di_store.Spec((56,), "u1")})
+        first.resize(1_000)
+        store.create_table("second", capacity=230_000, lanes=1, schema={"x": di_store.Spec((1_000,), "u1")})
+        with pytest.raises(di_store.CapacityError, match=r"memory and disk have .* left for tables"):
+            first.resize(1_000_000)
+        first.resize(300_000)
 
 
 @pytest.mark.memory_only

@@ -60,3 +60,15 @@ def test_blocks_that_come_together_have_room_for_all_dropped_pins(store_name: Ca
         store.get(refs[0])
         store.get(refs[1])  # settles what was dropped before it
         assert store.stats()["pinned"] <= 1024  # of the last array at most
+
+
+def test_blocks_find_room_where_objects_fill_memory(tmp_path: Path) -> None:
+    """Those that nobody holds leave for the disk, until all that is held has its entry."""
+    with di_store.open(memory="14MiB", disk=tmp_path, disk_capacity="256MiB") as store:
+        refs = [store.put(np.full(1_000, number)) for number in range(3_000)]  # 24 MB
+        before = store.stats()["disk"]["objects"]
+        assert before > 0
+        held = [store.get(refs[-1]) for _ in range(400 * BLOCK)]  # blocks of 1.6 MiB
+        assert store.stats()["disk"]["objects"] > before
+        assert all(int(array[-1]) == 2_999 for array in held[:: 10 * BLOCK])
+        assert store.check() == []

@@ -275,7 +275,7 @@ class Torchrl(System):
 class Ray(System):
     """Ray's object store, which spills to the folder; an object for each `bundle` of rows."""
 
-    bundle, more = 1, 1 << 30
+    bundle, more = 1, 3 << 30
 
     def make(self) -> None:
         import ray  # type: ignore[import-not-found,unused-ignore]

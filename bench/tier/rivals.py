@@ -19,7 +19,7 @@ from bench.peers.tier_bench import SYSTEMS
 from bench.tier.disk import cap, fresh
 from bench.tier.lines import Line, Options, beside
 
-LIMIT_SECONDS = 900
+LIMIT_SECONDS = 1800
 OURS, READER = "di-store", "NoPFS-like reader"
 THREE = 3.0
 BARS = {"ray": 5.0, "LazyMemmapStorage": 5.0, "rocksdict": THREE, "lmdb": THREE, "memmap": THREE}

@@ -48,7 +48,7 @@ DURABLE = [
         "objects-away",
         "    if (heap_.room_maker == nullptr || !heap_.room_maker->make_room(kSliceBytes, deadline, &why)) break;\n",
         "    break;\n",
-        (f"{AWAY}::test_beside_a_table",),
+        ("tests/test_ledger_growth.py::test_blocks_find_room_where_objects_fill_memory",),
     ),
     Mutant(
         "nothing-leaves-for-a-table",

@@ -365,7 +365,9 @@ def descriptor_bytes(chunks: int) -> int:
     return 2 * _core.DESCRIPTOR_BYTES * max(0, chunks - _core.FIRST_DESCRIPTORS)
 
 
-def make_room(arena: _core.Arena, name: str, needed: TableNeeds, seconds: float, held: int = 0) -> None:
+def make_room(
+    arena: _core.Arena, name: str, needed: TableNeeds, seconds: float, held: int = 0, held_meta: int = 0
+) -> None:
     """Refuse what cannot fit before anything is taken. A store of ``memory="fit"`` grows instead.
 
     Args:
@@ -373,15 +375,16 @@ def make_room(arena: _core.Arena, name: str, needed: TableNeeds, seconds: float,
         name: the table's.
         needed: what it needs.
         seconds: to wait for locks that stopped processes hold; negative: no limit.
-        held: bytes that this table has already.
+        held: bytes that this table has already for rows.
+        held_meta: the same for item slots and trees.
 
     Raises:
         CapacityError: with both numbers and the field that dominates.
     """
     if arena.tiered:
-        _check_tiers(arena, name, needed, seconds, held)
+        _check_tiers(arena, name, needed, seconds, held, held_meta)
         return
-    total = needed.total
+    total, held = needed.total, held + held_meta
     # mutant: tables-beyond-the-budget
     while total > (available := arena.available(0, seconds)) + held:
         if not arena.fit:
@@ -389,21 +392,21 @@ def make_room(arena: _core.Arena, name: str, needed: TableNeeds, seconds: float,
         grow(arena, total - available - held, seconds)
 
 
-def _check_tiers(arena: _core.Arena, name: str, needed: TableNeeds, seconds: float, held: int) -> None:
+def _check_tiers(arena: _core.Arena, name: str, needed: TableNeeds, seconds: float, held: int, held_meta: int) -> None:
     """The same for a store with a disk tier: memory for heads and open chunks, the rest in memory or on disk."""
-    in_memory = needed.reserve.in_memory + needed.meta_bytes
-    wanted = 0 if arena.fit else max(0, in_memory - held)
-    while in_memory > (available := arena.available(wanted, seconds)) + held:
+    in_memory, has = needed.reserve.in_memory + needed.meta_bytes, held + held_meta
+    wanted = 0 if arena.fit else max(0, in_memory - has)
+    while in_memory > (available := arena.available(wanted, seconds)) + has:
         if arena.fit:
-            grow(arena, in_memory - available - held, seconds)
+            grow(arena, in_memory - available - has, seconds)
             continue
         raise CapacityError(
             f"table {name!r} keeps {format_size(in_memory)} in memory, whatever lies on disk, and "
-            f"{format_size(available + held)} are available: {needed.text}, and {format_size(needed.meta_bytes)} for "
+            f"{format_size(available + has)} are available: {needed.text}, and {format_size(needed.meta_bytes)} for "
             "item slots and trees",
             remedy="lower capacity= or lanes=, or raise memory= (also online: store.resize(memory=))",
         )
-    if needed.in_tiers > (left := arena.left_in_tiers()) + int(held / needed.expect):
+    if needed.in_tiers > (left := arena.left_in_tiers() + int(held / needed.expect)):
         raise CapacityError(
             f"table {name!r} needs {format_size(needed.in_tiers)}, and memory and disk have {format_size(left)} "
             f"left for tables: {needed.text}",

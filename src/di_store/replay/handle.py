@@ -149,8 +149,7 @@ class TableHandle:
         stats = self.native.stats()
         capacity = int(stats["capacity"])
         needed = self.needs(schema, capacity)
-        held = int(stats["reserve_bytes"]) + meta_bytes(self.settings, None)
-        make_room(self.arena, self.name, needed, seconds, held)
+        make_room(self.arena, self.name, needed, seconds, int(stats["reserve_bytes"]), meta_bytes(self.settings, None))
         if self.native.declare_schema(text, needed.reserve, needed.item_bytes, seconds):
             self.resize(partial(self._declared_size, schema, capacity), seconds)
 

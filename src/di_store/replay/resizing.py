@@ -43,7 +43,7 @@ def _resized(handle: TableHandle, capacity: int, seconds: float, now: dict[str, 
     if schema is not None:
         needed = handle.needs_resized(schema, capacity, now)
         slots_held = needed.meta_bytes if slots_for(capacity, handle.settings.view) <= slots else 0
-        make_room(handle.arena, handle.name, needed, seconds, int(now["reserve_bytes"]) + slots_held)
+        make_room(handle.arena, handle.name, needed, seconds, int(now["reserve_bytes"]), slots_held)
         reserve = needed.reserve
     return capacity, max(slots_for(capacity, handle.settings.view), slots), reserve
 
