@@ -80,6 +80,10 @@ int CachedFile::sync() {
 
 void CachedFile::expect_one_pass() { posix_fadvise(fd_, 0, 0, POSIX_FADV_SEQUENTIAL); }
 
+void CachedFile::start_writing(u64 offset, u64 bytes) {
+  sync_file_range(fd_, static_cast<off_t>(offset), static_cast<off_t>(bytes), SYNC_FILE_RANGE_WRITE);
+}
+
 void CachedFile::drop_cache(u64 offset, u64 bytes) {
   posix_fadvise(fd_, static_cast<off_t>(offset), static_cast<off_t>(bytes), POSIX_FADV_DONTNEED);
 }

@@ -26,7 +26,8 @@ class CachedFile {
   int truncate(u64 bytes);                              // to a smaller size
   int sync();                                           // fdatasync
   void expect_one_pass();                               // it is read from front to back
-  void drop_cache(u64 offset, u64 bytes);               // these pages have served
+  void start_writing(u64 offset, u64 bytes);            // what lies there goes to the disk soon; returns before that
+  void drop_cache(u64 offset, u64 bytes);               // these pages have served; those not yet on the disk stay
 
  private:
   int fd_ = -1;

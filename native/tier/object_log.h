@@ -79,6 +79,7 @@ class ObjectLog {
   DiskSpace::Taken take(u64 least, bool copy, u64* bytes, Deadline deadline);
   bool leaves_room(u64 bytes, bool copy, std::string* why) DI_UNCHECKED;  // under the heap's lock
   void write(const LogRecord& record, const LoggedObject& object);
+  void leave_cache();
   void sync_some(Lock* lock);
   [[noreturn]] void fail(u32 file, const char* what, int number) const;
 
@@ -90,6 +91,7 @@ class ObjectLog {
   std::shared_ptr<os::CachedFile> file_;  // null: none is open; shared with the thread that syncs it
   DiskSpace::Taken taken_;
   u64 size_ = 0, end_ = 0;         // of the file
+  u64 leaving_ = 0;                // what lies before it in the file was told to leave the page cache
   u64 appended_ = 0, synced_ = 0;  // tickets: units ever appended
   bool syncing_ = false;
   std::vector<Failed> failed_;

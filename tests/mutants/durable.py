@@ -58,6 +58,13 @@ DURABLE = [
         (f"{AWAY}::test_a_table_finds_room",),
     ),
     Mutant(
+        "logs-stay-in-the-page-cache",
+        "objects-away",
+        "  file_->drop_cache(0, leaving_);\n",
+        "",
+        ("tests/test_log_cache.py",),
+    ),
+    Mutant(
         "what-is-read-once-takes-memory",
         "objects-away",
         "const bool enters = (found.flags & kFlagRead) != 0 ||",
