@@ -11,7 +11,7 @@ namespace {
 
 constexpr u64 kLeastFile = u64{1} << 20;
 constexpr u64 kAtOnce = u64{1} << 20;       // records up to so many bytes are written by one call
-constexpr u64 kCachedBytes = u64{4} << 20;  // of the file that is filled, about half of what the page cache holds
+constexpr u64 kCachedBytes = u64{4} << 20;  // of the file that is filled, a third of what the page cache holds
 
 constexpr u32 kMarked = 1, kSyncBits = 20;  // of SegmentEntry::dirty
 
@@ -194,12 +194,13 @@ void ObjectLog::write(const LogRecord& record, const LoggedObject& object) {
   if (number != 0) fail(taken_.file, "written", number);
 }
 
-// Pages of the file count as memory of this process's cgroup. Who reads it goes past them, so they leave some appends later.
+// Pages of the file count as memory of this process's cgroup. Who reads it goes past them, so they leave some appends later,
+// when they are on the disk: asked to drop others, the kernel first makes all processors look for them.
 void ObjectLog::leave_cache() {
   const u64 until = end_ / kCachedBytes * kCachedBytes;
   if (until <= leaving_) return;
   // mutant: logs-stay-in-the-page-cache
-  file_->drop_cache(0, leaving_);
+  if (leaving_ > kCachedBytes) file_->drop_cache(0, leaving_ - kCachedBytes);
   file_->start_writing(leaving_, until - leaving_);
   leaving_ = until;
 }
