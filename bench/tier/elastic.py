@@ -98,7 +98,7 @@ def run(store: di_store.Store, options: Options, name: str, resident: bool) -> l
 
 
 def elastic(options: Options) -> list[Line]:
-    most = int(max(CAPACITIES) * options.scale * SIZE * 1.1)
+    most = int(max(CAPACITIES) * options.scale * SIZE * 1.3)
     with di_store.open(memory=most + SPARE, seed=1) as store:
         lines = run(store, options, "in memory", True)
     with fresh(options.folder) as folder, open_in(folder, most // 4 + SPARE, 2 * most) as store:
