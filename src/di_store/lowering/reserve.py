@@ -119,11 +119,18 @@ class Reserve(NamedTuple):
         heads = self.bytes // self.chunk_block * self.chunk_head if self.chunk_block else 0
         return min(self.bytes, self.open_bytes + heads)
 
+    def in_tiers(self, expect: float) -> int:
+        """What it claims of memory and disk together, where items shrink to 1/`expect` on disk."""
+        return self.open_bytes + int(self.item_bytes / expect)
+
     def with_parts(self, item_bytes: int, open_bytes: int, max_bytes: int | None) -> Reserve:
         """A copy with these parts, cut to `max_bytes` in all."""
         total = item_bytes + open_bytes
         total = total if max_bytes is None else min(total, max_bytes)
         return self._replace(bytes=total, open_bytes=min(open_bytes, total))
+
+
+_NO_RESERVE = Reserve(0, 0)
 
 
 @dataclass(frozen=True)
@@ -169,7 +176,7 @@ class TableNeeds:
     @property
     def in_tiers(self) -> int:
         """Bytes for chunks that it claims of memory and disk together."""
-        return self.reserve.open_bytes + int(self.reserve.item_bytes / self.expect)
+        return self.reserve.in_tiers(self.expect)
 
 
 def table_needs(
@@ -366,7 +373,12 @@ def descriptor_bytes(chunks: int) -> int:
 
 
 def make_room(
-    arena: _core.Arena, name: str, needed: TableNeeds, seconds: float, held: int = 0, held_meta: int = 0
+    arena: _core.Arena,
+    name: str,
+    needed: TableNeeds,
+    seconds: float,
+    held: Reserve = _NO_RESERVE,
+    held_meta: int = 0,
 ) -> None:
     """Refuse what cannot fit before anything is taken. A store of ``memory="fit"`` grows instead.
 
@@ -375,8 +387,8 @@ def make_room(
         name: the table's.
         needed: what it needs.
         seconds: to wait for locks that stopped processes hold; negative: no limit.
-        held: bytes that this table has already for rows.
-        held_meta: the same for item slots and trees.
+        held: what this table has reserved already.
+        held_meta: bytes that it has for item slots and trees.
 
     Raises:
         CapacityError: with both numbers and the field that dominates.
@@ -384,17 +396,19 @@ def make_room(
     if arena.tiered:
         _check_tiers(arena, name, needed, seconds, held, held_meta)
         return
-    total, held = needed.total, held + held_meta
+    total, has = needed.total, held.bytes + held_meta
     # mutant: tables-beyond-the-budget
-    while total > (available := arena.available(0, seconds)) + held:
+    while total > (available := arena.available(0, seconds)) + has:
         if not arena.fit:
-            raise _short(name, needed, available + held)
-        grow(arena, total - available - held, seconds)
+            raise _short(name, needed, available + has)
+        grow(arena, total - available - has, seconds)
 
 
-def _check_tiers(arena: _core.Arena, name: str, needed: TableNeeds, seconds: float, held: int, held_meta: int) -> None:
+def _check_tiers(
+    arena: _core.Arena, name: str, needed: TableNeeds, seconds: float, held: Reserve, held_meta: int
+) -> None:
     """The same for a store with a disk tier: memory for heads and open chunks, the rest in memory or on disk."""
-    in_memory, has = needed.reserve.in_memory + needed.meta_bytes, held + held_meta
+    in_memory, has = needed.reserve.in_memory + needed.meta_bytes, held.bytes + held_meta
     wanted = 0 if arena.fit else max(0, in_memory - has)
     while in_memory > (available := arena.available(wanted, seconds)) + has:
         if arena.fit:
@@ -406,7 +420,7 @@ def _check_tiers(arena: _core.Arena, name: str, needed: TableNeeds, seconds: flo
             "item slots and trees",
             remedy="lower capacity= or lanes=, or raise memory= (also online: store.resize(memory=))",
         )
-    if needed.in_tiers > (left := arena.left_in_tiers() + int(held / needed.expect)):
+    if needed.in_tiers > (left := arena.left_in_tiers() + held.in_tiers(needed.expect)):
         raise CapacityError(
             f"table {name!r} needs {format_size(needed.in_tiers)}, and memory and disk have {format_size(left)} "
             f"left for tables: {needed.text}",

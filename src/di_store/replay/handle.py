@@ -38,6 +38,11 @@ def held_reserve(now: dict[str, Any]) -> Reserve:
     return Reserve(int(now["reserve_wanted"]), int(now["reserve_open"]))
 
 
+def granted_reserve(now: dict[str, Any]) -> Reserve:
+    """The reserve that a table has: what it asked for, or more where it has become smaller and uses it still."""
+    return Reserve(int(now["reserve_bytes"]), int(now["reserve_open"]))
+
+
 def slots_now(now: dict[str, Any], view: View) -> int:
     """Slots that the table's capacity needs; `now`: `stats` of the core's table."""
     capacity = int(now["capacity"])
@@ -149,7 +154,7 @@ class TableHandle:
         stats = self.native.stats()
         capacity = int(stats["capacity"])
         needed = self.needs(schema, capacity)
-        make_room(self.arena, self.name, needed, seconds, int(stats["reserve_bytes"]), meta_bytes(self.settings, None))
+        make_room(self.arena, self.name, needed, seconds, granted_reserve(stats), meta_bytes(self.settings, None))
         if self.native.declare_schema(text, needed.reserve, needed.item_bytes, seconds):
             self.resize(partial(self._declared_size, schema, capacity), seconds)
 
