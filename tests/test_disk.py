@@ -400,28 +400,6 @@ def test_the_disk_grows_and_shrinks_in_use(tmp_path: Path) -> None:
         store.resize(disk_capacity="1GiB")
 
 
-def test_slots_that_a_table_has_are_no_room_for_its_rows(tmp_path: Path) -> None:
-    """Of a table that was larger before: what memory and disk lack is refused as that."""
-    with di_store.open(memory="256MiB", disk=tmp_path / "disk", disk_capacity="64MiB") as store:
-        first = store.create_table("first", capacity=1_000_000, lanes=1, schema={"x": di_store.Spec((56,), "u1")})
-        first.resize(1_000)
-        store.create_table("second", capacity=230_000, lanes=1, schema={"x": di_store.Spec((1_000,), "u1")})
-        with pytest.raises(di_store.CapacityError, match=r"memory and disk have .* left for tables"):
-            first.resize(1_000_000)
-        first.resize(300_000)
-
-
-def test_a_table_with_large_open_chunks_gives_room_back(tmp_path: Path) -> None:
-    """Open chunks are not expected to shrink on disk, in what it has as in what it needs."""
-    schema = {"x": di_store.Spec((10_000,), "u1")}
-    with di_store.open(memory="64MiB", disk=tmp_path / "disk", disk_capacity="256MiB") as store:
-        compress = di_store.Compress(expect=8)
-        table = store.create_table("first", capacity=20_000, lanes=16, schema=schema, compress=compress)
-        store.create_table("second", capacity=18_500, lanes=1, schema=schema)
-        table.resize(20_000)
-        table.resize(19_000)
-
-
 @pytest.mark.memory_only
 def test_what_is_drawn_stays_in_memory(tmp_path: Path) -> None:
     """A table that is drawn all the time, beside one that is only written and does not fit."""

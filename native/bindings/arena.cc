@@ -4,6 +4,7 @@
 #include "arena/clients.h"
 #include "arena/waits.h"
 #include "bindings/bindings.h"
+#include "heap/tiers.h"
 #include "maintenance/chores.h"
 #include "objects/reopening.h"
 #include "replay/lost_rows.h"
@@ -349,7 +350,7 @@ void bind_care(nb::class_<Arena>& type) {
       .def_prop_ro("tiered", [](const ArenaPointer& a) { return a->tiered(); })
       .def_prop_ro("disk",
                    [](const ArenaPointer& a) { return a->tiered() ? folder_of(a->tier_header()) : std::string(); })
-      .def("left_in_tiers", [](const ArenaPointer& a) { return a->heap().budget.left_in_tiers(); })
+      .def("left_in_tiers", [](const ArenaPointer& a) { return left_in_tiers(*a, a->heap().budget.spendable()); })
       .def("check", &check, nb::sig("def check(self, repair: bool, timeout: float, /) -> list[str]"))
       .def("check_disk", &check_disk, nb::sig("def check_disk(self, repair: bool, timeout: float, /) -> list[str]"))
       .def("drop_lost", &drop_lost, nb::sig("def drop_lost(self, marked: bool, timeout: float, /) -> LostRows"))

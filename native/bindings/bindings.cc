@@ -6,6 +6,7 @@
 #include "attach/fork.h"
 #include "attach/looks.h"
 #include "heap/blocks.h"
+#include "heap/tiers.h"
 
 namespace di::py {
 namespace {
@@ -253,6 +254,8 @@ void bind_errors(nb::module_& module) {
   module.def("memory_total", &os::memory_total);
   module.def("least_budget", &least_budget, nb::arg("claimed"),
              "The least memory= of which so many bytes can be claimed.");
+  module.def("least_disk", &least_disk, nb::arg("total"), nb::arg("in_memory"),
+             "The least disk_capacity= for so many bytes, of which memory takes some.");
   module.def("memory_headroom", &os::memory_headroom);
   module.def("proc_pid", &os::proc_pid);
   bind_lists(module);

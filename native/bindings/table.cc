@@ -2,6 +2,7 @@
 
 #include "arena/learners.h"
 #include "bindings/bindings.h"
+#include "heap/tiers.h"
 #include "objects/weights.h"
 #include "replay/priorities.h"
 
@@ -318,6 +319,15 @@ void bind_settings(nb::class_<Table>& type) {
           nb::sig(
               "def resize(self, capacity: int, slots: int, reserve: tuple[int, int, int, int], seen: tuple[int, int, "
               "int], timeout: float, /) -> bool"))
+      .def(
+          "claims",
+          [](const TablePointer& t, u64 slots, Deadline deadline) {
+            const u64 more = enter(t).growth.bytes_for(slots, deadline);
+            const Heap::Guard guard(t->arena().heap(), deadline);
+            const Budget& budget = t->arena().heap().budget;
+            return std::tuple(budget.own_claim(t->index()), own_tiers(t->header()), more);
+          },
+          nb::sig("def claims(self, slots: int, timeout: float, /) -> tuple[int, int, int]"))
       .def(
           "restore",
           [](const TablePointer& t, std::tuple<u64, u64, u64, double, u64> counts, Deadline deadline) {

@@ -2,12 +2,16 @@
 
 #include <algorithm>
 
+#include "heap/tiers.h"
+
 namespace di {
 namespace {
 
 constexpr u64 kSpareDescriptors = 32;  // for blocks of the heap's own: ledgers, layouts, the index
 
-constexpr u64 kHeadShare = 64;  // of chunks, that their heads are taken to have until that is known
+// That nothing but the heap's own blocks may take, so that a store full of rows that can't leave is read from still: a reader needs
+// a ledger.
+constexpr u64 kOwnPages = 64 << 10;
 
 u64 relaxed(const Shared<u64>& value) { return value.load(std::memory_order_relaxed); }
 
@@ -24,7 +28,8 @@ std::string kib(u64 bytes) { return std::to_string(bytes >> 10) + " KiB"; }
 }  // namespace
 
 u64 Budget::claim_of(const TableHeader& table) const {
-  return std::max(in_memory(table, relaxed(table.reserve_bytes)) + relaxed(table.held_bytes), resident_of(table));
+  return std::max(in_memory(memory_, table, relaxed(table.reserve_bytes)) + relaxed(table.held_bytes),
+                  resident_of(table));
 }
 
 u64 Budget::claimed() const {
@@ -61,7 +66,7 @@ u32 Budget::evictable(std::span<const u32> tables, u64 block) const {
     const TableHeader& table = memory_.table(index);
     if (table.used_bytes.load() == table.open_bytes.load()) continue;
     // What it may keep in memory helps nobody; with a disk tier that is less than its reserve.
-    const u64 kept = in_memory(table, table.reserve_bytes) + table.held_bytes;
+    const u64 kept = in_memory(memory_, table, table.reserve_bytes) + table.held_bytes;
     if (block != 0 && resident_of(table) + block <= kept) continue;
     if (__atomic_load_n(&table.limiter.queue, __ATOMIC_RELAXED) == 0) return index;  // [table], but never changed
     found = index;
@@ -75,7 +80,7 @@ u64 Budget::least_claim(std::span<const u32> tables, u64 block) const {
   for (u32 i = 0; i < memory_.table_count(); ++i) {
     const TableHeader& table = memory_.table(i);
     const bool grows = std::find(tables.begin(), tables.end(), i) != tables.end();
-    total += std::max<u64>(in_memory(table, table.reserve_bytes), table.open_bytes + (grows ? block : 0));
+    total += std::max<u64>(in_memory(memory_, table, table.reserve_bytes), table.open_bytes + (grows ? block : 0));
   }
   return total;
 }
@@ -128,7 +133,7 @@ Shortage Budget::admit_chunk(const MakeRequest& request, u64 block) const {
     const TableHeader& table = memory_.table(index);
     const u64 used = table.used_bytes + block, own = table.reserve_bytes + table.held_bytes;
     const u64 open = table.open_bytes + block;
-    const u64 kept = in_memory(table, table.reserve_bytes) + table.held_bytes;
+    const u64 kept = in_memory(memory_, table, table.reserve_bytes) + table.held_bytes;
     const u64 resident = resident_of(table);
     if (resident + block > kept) grow += resident + block - std::max(kept, resident);
     const u64 most = __atomic_load_n(&table.max_bytes, __ATOMIC_RELAXED);  // a stale one holds for a moment longer
@@ -150,7 +155,9 @@ Shortage Budget::admit(const MakeRequest& request, const Blocks::Choice& choice)
   }
   if (shortage.bytes != 0) return shortage;
   const u64 pages = committed() + choice.missing_bytes + choice.table_bytes;
-  shortage.pages = pages > limit() ? pages - limit() : 0;
+  // mutant: no-page-is-left-for-ledgers
+  const u64 most = limit() - std::min(limit(), kOwnPages);
+  shortage.pages = pages > most ? pages - most : 0;
   return shortage;
 }
 
@@ -165,13 +172,6 @@ void Budget::charge(u32 index, i64 used_bytes, i64 open_bytes, i64 chunks) {
   add_bytes(memory_.heap_header().table_charge, claim_of(table) - before);
 }
 
-u64 Budget::in_memory(const TableHeader& table, u64 reserve) const {
-  if (!memory_.tiered()) return reserve;
-  const u64 block = relaxed(table.chunk_block), head = relaxed(table.chunk_head);
-  const u64 heads = block == 0 ? reserve / kHeadShare : reserve / block * head;
-  return std::min(reserve, relaxed(table.reserve_open) + heads);
-}
-
 void Budget::set_chunk(u32 index, u64 block, u64 head) {
   TableHeader& table = memory_.table(index);
   const u64 before = claim_of(table);
@@ -180,30 +180,17 @@ void Budget::set_chunk(u32 index, u64 block, u64 head) {
   add_bytes(memory_.heap_header().table_charge, claim_of(table) - before);
 }
 
-namespace {
-
-// What a table with such a reserve takes of memory and disk together: less if its rows are expected to shrink on disk.
-u64 in_tiers(const TableHeader& table, u64 reserve) {
-  const u64 open = std::min(reserve, relaxed(table.reserve_open));
-  const double expect = static_cast<double>(relaxed(table.expect)) / kExpectUnit;
-  return expect > 1 ? open + static_cast<u64>(static_cast<double>(reserve - open) / expect) : reserve;
-}
-
-}  // namespace
-
-// Of the disk a tenth is left for what is dead in segments that still hold something.
-u64 Budget::left_in_tiers() const {
-  const u64 all = spendable() + memory_.tier_header().capacity.load() / 10 * 9;
-  u64 total = 0;
-  for (u32 i = 0; i < memory_.table_count(); ++i) total += in_tiers(memory_.table(i), memory_.table(i).reserve_bytes);
-  return all - std::min(all, total);
+u64 Budget::own_claim(u32 index) const {
+  const TableHeader& table = memory_.table(index);
+  return claim_of(table) - relaxed(table.held_bytes);
 }
 
 u64 Budget::missing_for(u32 index, u64 reserve, u64 held, u64 beside) const {
   const TableHeader& table = memory_.table(index);
-  const u64 before = claim_of(table), after = std::max(in_memory(table, reserve) + held, resident_of(table));
+  const u64 before = claim_of(table), after = std::max(in_memory(memory_, table, reserve) + held, resident_of(table));
   if (memory_.tiered() && reserve > table.reserve_bytes) {
-    const u64 more = in_tiers(table, reserve) - in_tiers(table, table.reserve_bytes), left = left_in_tiers();
+    const u64 more = in_tiers(table, reserve) - in_tiers(table, table.reserve_bytes),
+              left = left_in_tiers(memory_, spendable());
     if (more > left) return more - left;
   }
   const u64 claim = claimed() - before + after + beside;
@@ -227,10 +214,6 @@ void Budget::set_claims(u32 index, u64 reserve_bytes, u64 reserve_open, u64 held
   const u64 after = claim_of(table);
   heap.table_charge.store(heap.table_charge - before + after);
   if (after < before) announce_room();
-}
-
-u64 share_of(const TableHeader& table) {
-  return in_tiers(table, relaxed(table.reserve_bytes)) + relaxed(table.held_bytes);
 }
 
 void note_spare(Memory& memory, u64 bytes) {
@@ -281,11 +264,6 @@ u64 Budget::unkept(u32 index, u64 promised) const {
 bool Budget::keeps_all_free() const {
   const HeapHeader& heap = memory_.heap_header();
   return heap.free_count <= heap.promised && heap.free_count <= unkept(kNone, 0);
-}
-
-u64 least_disk(const Budget& budget, u64 capacity_now, u64 spendable) {
-  const u64 all = budget.spendable() + capacity_now / 10 * 9, total = all - std::min(all, budget.left_in_tiers());
-  return total > spendable ? (total - spendable) / 9 * 10 + 10 : 0;
 }
 
 }  // namespace di

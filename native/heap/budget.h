@@ -56,6 +56,8 @@ class Budget {
   // What stays claimed when every object is deleted and every item of these tables evicted, with `block` more bytes of
   // chunks for each of them.
   u64 least_claim(std::span<const u32> tables, u64 block) const;
+  u64 removable()
+      const;  // with a disk tier: what may leave memory without any deletion or eviction, if the disk has room
   // One of these tables that has items in closed chunks and that `block` more bytes would lift above what it has set aside
   // (0: not asked); rather one that may evict items than one that may not. kNone: there is none.
   u32 evictable(std::span<const u32> tables, u64 block) const;
@@ -66,11 +68,8 @@ class Budget {
   // Bytes that are short for a table to claim `claims`, with `beside` more bytes for other uses; 0: there is room.
   // A reserve that grows must also fit what memory and disk can hold together.
   u64 missing_for(u32 table, u64 reserve, u64 held, u64 beside) const;
-  // What a table with such a reserve keeps in memory: all of it, or with a disk tier its heads and open chunks.
-  u64 in_memory(const TableHeader& table, u64 reserve) const;
   void set_chunk(u32 table, u64 block, u64 head);  // bytes of one; before the claims that they count for
-  // What further reserves may take of memory and disk together.
-  u64 left_in_tiers() const;
+  u64 own_claim(u32 table) const;                  // what it claims, its held draws aside
   void set_claims(u32 table, u64 reserve_bytes, u64 reserve_open, u64 held_bytes);
   void end_claims(u32 table);
   void recount_claims();  // from the tables' reserves and chunks
@@ -92,13 +91,7 @@ class Budget {
   Memory& memory_;
 };
 
-// With a disk tier: what a table has set aside of memory and disk together.
-u64 share_of(const TableHeader& table);
-
 // So many bytes less are set aside for good: pages of as many may go back to the machine (maintenance/chores).
 void note_spare(Memory& memory, u64 bytes);
-
-// Bytes that the files must be able to take, for what tables have set aside beside `spendable` bytes of memory.
-u64 least_disk(const Budget& budget, u64 capacity_now, u64 spendable);
 
 }  // namespace di

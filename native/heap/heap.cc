@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "heap/recovery.h"
+#include "heap/tiers.h"
 
 namespace di {
 
@@ -23,19 +24,32 @@ void Heap::free_meta_of(u32 table, std::span<const u32> linked, Deadline deadlin
   budget.announce_room();
 }
 
+// Under the heap's lock: what may leave memory without a deletion or an eviction, if the disk has room.
+u64 Heap::removable() const {
+  const HeapHeader& header = memory.heap_header();
+  u64 total = header.object_bytes - std::min(header.object_bytes.load(), header.pinned_bytes.load());
+  for (u32 i = 0; i < memory.table_count(); ++i) {
+    const TableHeader& table = memory.table(i);
+    // mutant: rows-do-not-leave-for-a-table
+    total += budget.own_claim(i) - in_memory(memory, table, table.reserve_bytes);
+  }
+  return total;
+}
+
 u64 Heap::available(u64 wanted, Deadline deadline) {
   sweeper.settle(deadline);
   for (std::string why;;) {
     if (free_holes(kSliceBytes, deadline)) move_pages(~u64{0}, true, deadline);  // asked for seldom: exact
-    u64 free = 0;
+    u64 free = 0, removable = 0;
     {
       Guard guard(*this, deadline);
       const u64 claimed = budget.claimed(), most = budget.spendable();
       free = most > claimed ? most - claimed : 0;
+      removable = this->removable();
     }
     if (free >= wanted || room_maker == nullptr) return free;
     // mutant: nothing-leaves-for-a-table
-    if (free + memory.heap_header().object_bytes.load() < wanted) return free;
+    if (free + removable < wanted) return free + removable;
     if (!room_maker->make_room(wanted - free, deadline, &why)) return free;
   }
 }
@@ -54,8 +68,7 @@ bool Heap::set_budget(u64 bytes, std::string* why) {
            std::to_string(memory.header().range_bytes) + " bytes; make a new store";
     return false;
   }
-  if (memory.tiered() && least_disk(budget, memory.tier_header().capacity.load(), spendable(bytes)) >
-                             memory.tier_header().capacity.load()) {
+  if (memory.tiered() && least_disk(used_of_tiers(memory), spendable(bytes)) > memory.tier_header().capacity.load()) {
     *why = "memory=" + std::to_string(bytes) +
            " and the disk together are less than what tables have set aside; "
            "shrink tables with table.resize(), or store.resize(disk_capacity=…) first";

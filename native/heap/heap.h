@@ -53,6 +53,7 @@ class Heap : public HeapCore {
  private:
   bool set_budget(u64 budget, std::string* why) DI_REQUIRES(lock);
   // One hold: a slice of pages beyond the budget goes back; false: no more.
+  u64 removable() const;
   bool shrink_some(PageReclaim::Cursor* cursor, Deadline deadline);
 };
 

@@ -50,6 +50,18 @@ Growth::Plan Growth::plan(u64 slots) const {
   return plan;
 }
 
+u64 Growth::bytes_for(u64 slots, Deadline deadline) {
+  TableCore::Guard guard(core_, deadline);
+  if (header_.slots >= slots) return 0;
+  const Plan plan = this->plan(slots);
+  const TableBlocks& sizes = plan.sizes;
+  u64 total = 0;
+  for (const u64 bytes : {plan.segment_slots() * sizeof(Item), sizes.links, sizes.dense, sizes.sampler, sizes.remover,
+                          sizes.minimum, sizes.groups})
+    total += bytes == 0 ? 0 : Blocks::block_bytes(bytes);
+  return total;
+}
+
 Growth::Parts Growth::make_parts(const Plan& plan, NewBlocks& made, Deadline deadline) {
   Parts parts;
   parts.items = made.add(plan.segment_slots() * sizeof(Item), deadline);

@@ -26,6 +26,7 @@ class Growth {
   // Sets a new size. False: the figures differ from those `seen`, from which `size` was computed (null: not compared).
   // If it returns false or throws, nothing has changed.
   bool resize(const TableSize& size, const SizeSeen* seen, Deadline deadline);
+  u64 bytes_for(u64 slots, Deadline deadline);  // that the blocks for so many slots in all would take; 0: it has them
 
  private:
   struct Plan {  // of growing to `slots` slots in all

@@ -13,16 +13,21 @@ namespace di {
 inline void note_ages(const DrawSet& set, std::size_t first, TableHeader* table) {
   constexpr double kLately = 10'000;      // draws
   const u64 answers = table->group_size;  // 0: no groups
-  u64 numbers = 0, draws = 0;
-  for (std::size_t i = first; i < set.items.size(); i += std::max<u64>(answers, 1), ++draws)
-    numbers += set.items[i].number;
-  if (draws == 0) return;
-  const double count = static_cast<double>(draws);
-  const double newer = static_cast<double>(table->next_number - 1) - static_cast<double>(numbers) / count;
-  const double mean = newer / static_cast<double>(answers + 1);
+  const std::size_t entries = set.items.size() - first;
+  if (entries == 0) return;
+  u64 numbers = 0;
+  double draws = static_cast<double>(entries), each = 1;
+  if (answers == 0) {
+    for (std::size_t i = first; i < set.items.size(); ++i) numbers += set.items[i].number;
+  } else {
+    for (std::size_t i = first; i < set.items.size(); i += answers) numbers += set.items[i].number;
+    draws = static_cast<double>((entries + answers - 1) / answers);
+    each = 1 / static_cast<double>(answers + 1);
+  }
+  const double ages = (draws * static_cast<double>(table->next_number - 1) - static_cast<double>(numbers)) * each;
   // mutant: ages-of-the-last-batch-only
-  const double weight = table->sample_age < 0 ? 1 : count / (count + kLately);
-  table->sample_age += static_cast<float>((mean - table->sample_age) * weight);
+  const double before = table->sample_age < 0 ? 0 : kLately;
+  table->sample_age = static_cast<float>((ages + before * table->sample_age) / (draws + before));
 }
 
 }  // namespace di

@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "heap/tiers.h"
 #include "tier/crc32c.h"
 
 namespace di {
@@ -50,7 +51,7 @@ bool ObjectLog::leaves_room(u64 bytes, bool copy, std::string* why) {
   for (const DiskSpace::Log& log : heap_.disk.logs()) logs += log.bytes;
   const u64 segments = tier.file_bytes.load() - std::min(tier.file_bytes.load(), logs);
   // mutant: objects-take-the-room-of-rows
-  const u64 rows = std::max(segments, least_disk(heap_.budget, capacity, 0));
+  const u64 rows = std::max(segments, least_disk(reserved_in_tiers(heap_.memory), 0));
   if (logs + rows + bytes + (copy ? 0 : segment_bytes(capacity)) <= capacity) return true;
   *why = "the disk tier has " + std::to_string(logs >> 20) + " MiB of disk_capacity=" + std::to_string(capacity) +
          " in use for objects, and keeps " + std::to_string(rows >> 20) + " MiB for rows of tables";

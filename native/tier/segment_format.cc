@@ -9,7 +9,8 @@
 namespace di {
 
 u64 segment_bytes(u64 disk_capacity) {
-  return std::clamp<u64>(disk_capacity / 64, u64{4} << 20, u64{64} << 20) / kPageBytes * kPageBytes;
+  const u64 chunks = std::clamp<u64>(disk_capacity / 64, u64{4} << 20, u64{64} << 20);
+  return (chunks + chunks / 64) / kPageBytes * kPageBytes;
 }
 
 u64 segment_bytes_for(u64 head_bytes, u64 body_bytes) {

@@ -94,7 +94,7 @@ inline std::span<u32> page_checksums(std::span<u8> head, const ChunkTier& tier, 
 }
 
 // Of the segments of a store: a 64th of what it may have on disk, 4 to 64 MiB.
-u64 segment_bytes(u64 disk_capacity);
+u64 segment_bytes(u64 disk_capacity);  // with room for as many chunks of 1 MiB as it has MiB
 // Of a segment that holds one record and no more.
 u64 segment_bytes_for(u64 head_bytes, u64 body_bytes);
 

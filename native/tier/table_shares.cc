@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "heap/tiers.h"
 #include "tier/table_locks.h"
 
 namespace di {

@@ -110,6 +110,11 @@ def memory_total() -> int: ...
 def least_budget(claimed: int) -> int:
     """The least memory= of which so many bytes can be claimed."""
 
+def least_disk(total: int, in_memory: int) -> int:
+    """
+    The least disk_capacity= for so many bytes, of which memory takes some.
+    """
+
 def memory_headroom() -> int: ...
 def proc_pid() -> int: ...
 
@@ -463,6 +468,7 @@ class Table:
         timeout: float,
         /,
     ) -> bool: ...
+    def claims(self, slots: int, timeout: float, /) -> tuple[int, int, int]: ...
     def restore(self, counts: tuple[int, int, int, float, int], timeout: float, /) -> None: ...
     def configure(
         self,

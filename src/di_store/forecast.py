@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -26,9 +25,6 @@ from di_store.policy.settings import Settings
 from di_store.replay.loader import MAX_PREFETCH
 
 _DAY = 86_400
-_DISK_SHARE = 0.9
-"""Of `disk_capacity` that rows may count upon: files also hold rows that have left."""
-
 _LEAST_MEMORY = 8 << 20
 _OWN_SHARE = 64
 """A part of a store's memory is never for rows: less than this share, and `OWN_BYTES`."""
@@ -122,15 +118,15 @@ def forecast(job: Any) -> Forecast:
     found = [_table(str(name), options) for name, options in job["tables"].items()]
     tables = tuple(table for table, _ in found)
     needed = [needs for _, needs in found]
-    fixed = sum(each.reserve.in_memory + each.meta_bytes for each in needed)
+    fixed = sum(each.in_memory for each in needed)
     in_memory = _least(sum(each.total for each in needed) + OWN_BYTES)
     least = _least(fixed + OWN_BYTES)
     memory = in_memory if job.get("memory") is None else parse_size(job["memory"], total=_core.memory_total())
     rows = sum(each.in_tiers for each in needed)
     disk = 0
     if memory < in_memory:
-        for_rows = max(0, memory - OWN_BYTES - memory // _OWN_SHARE)
-        disk = max(LEAST_BYTES, math.ceil((rows - min(rows, for_rows)) / _DISK_SHARE))
+        for_rows = max(0, memory - OWN_BYTES - memory // _OWN_SHARE - sum(each.meta_bytes for each in needed))
+        disk = max(LEAST_BYTES, _core.least_disk(rows, for_rows))
     raw = sum(table.rows_bytes for table in tables)
     hot = 1.0 if disk == 0 else min(1.0, max(0, memory - fixed) / max(1, raw))
     return Forecast(
@@ -187,7 +183,7 @@ def _forecast(
         needs.item_bytes,
         needs.reserve.bytes,
         needs.in_tiers,
-        needs.reserve.in_memory + needs.meta_bytes,
+        needs.in_memory,
         settings.capacity / inserts if inserts and settings.capacity else None,
         inserts * stored,
         samples * output,

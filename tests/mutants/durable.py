@@ -53,7 +53,7 @@ DURABLE = [
     Mutant(
         "nothing-leaves-for-a-table",
         "objects-away",
-        "    if (free + memory.heap_header().object_bytes.load() < wanted) return free;\n",
+        "    if (free + removable < wanted) return free + removable;\n",
         "    return free;\n",
         (f"{AWAY}::test_a_table_finds_room",),
     ),
@@ -88,7 +88,7 @@ DURABLE = [
     Mutant(
         "objects-take-the-room-of-rows",
         "objects-away",
-        "  const u64 rows = std::max(segments, least_disk(heap_.budget, capacity, 0));\n",
+        "  const u64 rows = std::max(segments, least_disk(reserved_in_tiers(heap_.memory), 0));\n",
         "  const u64 rows = 0 * segments;\n",
         (f"{AWAY}::test_a_table_keeps_its_room_on_disk",),
     ),

@@ -7,6 +7,7 @@ from mutants.mutant import Mutant
 FOLDER = "tests/checkpoint"
 
 DAMAGE = "tests/test_disk_damage.py::"
+ROOM = "tests/test_disk_room.py"
 
 LOST = [
     Mutant(
@@ -152,6 +153,41 @@ TIER = [
         "          *short_of = {heap_.budget.evictable(request.tables, 0), heap_.room_maker != nullptr};\n",
         "          *short_of = {};\n",
         ("tests/test_disk.py::test_items_go_where_only_pages_are_short",),
+    ),
+    Mutant(
+        "slots-take-no-room-from-rows",
+        "disk",
+        "    total = needed.in_tiers + needed.meta_bytes\n",
+        "    total = needed.in_tiers\n",
+        (f"{ROOM}::test_the_largest_table_holds_its_capacity",),
+    ),
+    Mutant(
+        "slots-of-others-take-no-room-from-rows",
+        "disk",
+        "fixed = heap.meta_bytes + heap.fixed_bytes;",
+        "fixed = heap.fixed_bytes;",
+        (f"{ROOM}::test_slots_that_a_table_has_are_no_room_for_its_rows",),
+    ),
+    Mutant(
+        "rows-on-disk-are-room-for-slots",
+        "disk",
+        "Claims(memory, tiers)",
+        "Claims(has + tiers, tiers)",
+        (f"{ROOM}::test_the_first_rows_are_refused_before_their_columns_are_declared",),
+    ),
+    Mutant(
+        "rows-do-not-leave-for-a-table",
+        "disk",
+        "    total += budget.own_claim(i) - in_memory(memory, table, table.reserve_bytes);\n",
+        "",
+        (f"{ROOM}::test_rows_of_others_leave_memory_for_a_table",),
+    ),
+    Mutant(
+        "no-page-is-left-for-ledgers",
+        "disk",
+        "limit() - std::min(limit(), kOwnPages);",
+        "limit();",
+        (f"{ROOM}::test_rows_that_fill_all_there_is_can_be_read",),
     ),
     Mutant(
         "a-body-is-linked-twice",

@@ -291,8 +291,8 @@ ITEMS = [
     Mutant(
         "ages-of-the-last-batch-only",
         "model",
-        "table->sample_age < 0 ? 1 : count / (count + kLately)",
-        "1",
+        "table->sample_age < 0 ? 0 : kLately",
+        "0",
         ("tests/test_stats.py::test_how_old_samples_are",),
     ),
     Mutant(

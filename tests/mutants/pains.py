@@ -10,8 +10,8 @@ PAINS = [
     Mutant(
         "tables-beyond-the-budget",
         "pain-2",
-        "    while total > (available := arena.available(0, seconds)) + held:\n",
-        "    while total < (available := arena.available(0, seconds)) * 0:\n",
+        "    while wanted > (available := arena.available(least, seconds)) + held.memory:\n",
+        "    while wanted < (available := arena.available(least, seconds)) * 0:\n",
         ("tests/test_table.py::test_a_table_beyond_the_budget_is_refused_at_once",),
     ),
     Mutant(

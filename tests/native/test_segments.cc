@@ -47,8 +47,8 @@ void check_walk(const std::string& path, const std::vector<KnownRecord>& wanted,
 }
 
 void test_sizes() {
-  CHECK(segment_bytes(0) == 4 * kMiB && segment_bytes(u64{1} << 40) == 64 * kMiB);
-  CHECK(segment_bytes(1000 * kMiB + 77) == 1000 * kMiB / 64 / kPageBytes * kPageBytes);
+  CHECK(segment_bytes(0) == 4 * kMiB / 64 * 65 && segment_bytes(u64{1} << 40) == 65 * kMiB);
+  CHECK(segment_bytes(1024 * kMiB + 77) == 16 * kMiB / 64 * 65);
   CHECK(segment_name(42) == "segment-0000002a");
   u32 number = 0;
   CHECK(parse_segment_name("segment-0000002a", &number) && number == 42);

@@ -119,9 +119,11 @@ class Reserve(NamedTuple):
         heads = self.bytes // self.chunk_block * self.chunk_head if self.chunk_block else 0
         return min(self.bytes, self.open_bytes + heads)
 
-    def in_tiers(self, expect: float) -> int:
-        """What it claims of memory and disk together, where items shrink to 1/`expect` on disk."""
-        return self.open_bytes + int(self.item_bytes / expect)
+    @property
+    def descriptor_bytes(self) -> int:
+        """For descriptors of its chunks, about. The first segment exists; each later one doubles them."""
+        chunks = self.bytes // self.chunk_block if self.chunk_block else 0
+        return 2 * _core.DESCRIPTOR_BYTES * max(0, chunks - _core.FIRST_DESCRIPTORS)
 
     def with_parts(self, item_bytes: int, open_bytes: int, max_bytes: int | None) -> Reserve:
         """A copy with these parts, cut to `max_bytes` in all."""
@@ -130,7 +132,14 @@ class Reserve(NamedTuple):
         return self._replace(bytes=total, open_bytes=min(open_bytes, total))
 
 
-_NO_RESERVE = Reserve(0, 0)
+class Claims(NamedTuple):
+    """What a table has already, item slots and trees aside: bytes of memory, and of memory and disk together."""
+
+    memory: int = 0
+    tiers: int = 0
+
+
+_NO_CLAIMS = Claims()
 
 
 @dataclass(frozen=True)
@@ -155,7 +164,7 @@ class TableNeeds:
         open_bytes: for what the lanes have open; with `max_bytes` it may be more than the reserve.
         item_bytes: of one item: what a held draw is charged.
         cut: of its chunks.
-        meta_bytes: item slots and trees.
+        meta_bytes: item slots and trees, beside those that it has already.
         text: where the bytes come from, for `CapacityError`.
         expect: how many times smaller than in memory its rows will be on disk.
     """
@@ -170,13 +179,18 @@ class TableNeeds:
 
     @property
     def total(self) -> int:
-        """Bytes of the store's memory that it claims."""
+        """Bytes of memory that it claims in a store without a disk."""
         return self.reserve.bytes + self.meta_bytes
 
     @property
     def in_tiers(self) -> int:
-        """Bytes for chunks that it claims of memory and disk together."""
-        return self.reserve.in_tiers(self.expect)
+        """Bytes for chunks that it claims of memory and disk together: items shrink to 1/`expect` on disk."""
+        return self.reserve.open_bytes + int(self.reserve.item_bytes / self.expect)
+
+    @property
+    def in_memory(self) -> int:
+        """Bytes of memory that it claims in a store with a disk, whatever lies there."""
+        return self.reserve.in_memory + self.meta_bytes
 
 
 def table_needs(
@@ -219,14 +233,15 @@ def table_needs(
         )
     total = _reserve_bytes(settings, capacity, heap, rows, block, open_bytes)
     head = _core.chunk_head(*layout.sizes, rows, rows * heap.per_row, 1, settings.pack_rows)
+    reserve = Reserve(total, min(open_bytes, total), block, head)
     added = settings.view.rows_added
     what = "max_bytes" if capacity is None else f"capacity={capacity:,} items × {added:,} rows × {row:,} bytes"
     return TableNeeds(
-        Reserve(total, min(open_bytes, total), block, head),
+        reserve,
         open_bytes,
         max(64, math.ceil(added * (block / rows))),
         cut,
-        meta_bytes(settings, capacity) + descriptor_bytes(total // block),
+        meta_bytes(settings, capacity) + reserve.descriptor_bytes,
         f"{what}, of which {dominant}, and {format_size(open_bytes)} for open chunks of lanes={lanes}",
         settings.expect,
     )
@@ -367,63 +382,40 @@ def meta_bytes(settings: Settings, capacity: int | None) -> int:
     return slots * each + _TABLE_BYTES
 
 
-def descriptor_bytes(chunks: int) -> int:
-    """Bytes for the descriptors of that many chunks, about. The first segment exists; each later one doubles them."""
-    return 2 * _core.DESCRIPTOR_BYTES * max(0, chunks - _core.FIRST_DESCRIPTORS)
-
-
-def make_room(
-    arena: _core.Arena,
-    name: str,
-    needed: TableNeeds,
-    seconds: float,
-    held: Reserve = _NO_RESERVE,
-    held_meta: int = 0,
-) -> None:
+def make_room(arena: _core.Arena, name: str, needed: TableNeeds, seconds: float, held: Claims = _NO_CLAIMS) -> None:
     """Refuse what cannot fit before anything is taken. A store of ``memory="fit"`` grows instead.
+
+    With a disk tier, memory must hold item slots, trees, heads and open chunks, and the rest lies there or on disk.
+    Rows of others leave memory for that.
 
     Args:
         arena: of the store.
         name: the table's.
         needed: what it needs.
         seconds: to wait for locks that stopped processes hold; negative: no limit.
-        held: what this table has reserved already.
-        held_meta: bytes that it has for item slots and trees.
+        held: what this table has already.
 
     Raises:
         CapacityError: with both numbers and the field that dominates.
     """
-    if arena.tiered:
-        _check_tiers(arena, name, needed, seconds, held, held_meta)
-        return
-    total, has = needed.total, held.bytes + held_meta
+    wanted = needed.in_memory if arena.tiered else needed.total
+    least = 0 if arena.fit else max(0, wanted - held.memory)
     # mutant: tables-beyond-the-budget
-    while total > (available := arena.available(0, seconds)) + has:
+    while wanted > (available := arena.available(least, seconds)) + held.memory:
         if not arena.fit:
-            raise _short(name, needed, available + has)
-        grow(arena, total - available - has, seconds)
+            raise _short(name, needed, wanted, available + held.memory, arena.tiered)
+        grow(arena, wanted - available - held.memory, seconds)
+    if arena.tiered:
+        _check_tiers(arena, name, needed, held)
 
 
-def _check_tiers(
-    arena: _core.Arena, name: str, needed: TableNeeds, seconds: float, held: Reserve, held_meta: int
-) -> None:
-    """The same for a store with a disk tier: memory for heads and open chunks, the rest in memory or on disk."""
-    in_memory, has = needed.reserve.in_memory + needed.meta_bytes, held.bytes + held_meta
-    wanted = 0 if arena.fit else max(0, in_memory - has)
-    while in_memory > (available := arena.available(wanted, seconds)) + has:
-        if arena.fit:
-            grow(arena, in_memory - available - has, seconds)
-            continue
+def _check_tiers(arena: _core.Arena, name: str, needed: TableNeeds, held: Claims) -> None:
+    # mutant: slots-take-no-room-from-rows
+    total = needed.in_tiers + needed.meta_bytes
+    if total > (left := arena.left_in_tiers() + held.tiers):
         raise CapacityError(
-            f"table {name!r} keeps {format_size(in_memory)} in memory, whatever lies on disk, and "
-            f"{format_size(available + has)} are available: {needed.text}, and {format_size(needed.meta_bytes)} for "
-            "item slots and trees",
-            remedy="lower capacity= or lanes=, or raise memory= (also online: store.resize(memory=))",
-        )
-    if needed.in_tiers > (left := arena.left_in_tiers() + held.in_tiers(needed.expect)):
-        raise CapacityError(
-            f"table {name!r} needs {format_size(needed.in_tiers)}, and memory and disk have {format_size(left)} "
-            f"left for tables: {needed.text}",
+            f"table {name!r} needs {format_size(total)}, and memory and disk have {format_size(left)} left for tables: "
+            f"{needed.text}, and {format_size(needed.meta_bytes)} for item slots and trees",
             remedy="lower capacity= or max_bytes=, raise disk_capacity= or memory=, or say with "
             "compress=Compress(expect=) how much smaller the rows become on disk",
         )
@@ -446,11 +438,11 @@ def grow(arena: _core.Arena, more: int, seconds: float) -> None:
     arena.grow(more, seconds)
 
 
-def _short(name: str, needed: TableNeeds, available: int) -> CapacityError:
-    total = needed.total
-    meta = f", and {format_size(needed.meta_bytes)} for item slots and trees"
+def _short(name: str, needed: TableNeeds, wanted: int, available: int, tiered: bool) -> CapacityError:
+    whatever = " in memory, whatever lies on disk," if tiered else ""
     return CapacityError(
-        f"table {name!r} needs {format_size(total)} ({total:,} bytes) and {format_size(available)} "
-        f"({available:,} bytes) of the store's memory are available: {needed.text}{meta}",
+        f"table {name!r} needs {format_size(wanted)} ({wanted:,} bytes){whatever} and {format_size(available)} "
+        f"({available:,} bytes) of the store's memory are available: {needed.text}, and "
+        f"{format_size(needed.meta_bytes)} for item slots and trees",
         remedy="lower capacity=, max_bytes= or lanes=, or raise memory= (also online: store.resize(memory=))",
     )

@@ -21,7 +21,7 @@ from di_store.base.tree import unflatten
 from di_store.columns.schema import Schema
 from di_store.lowering.native_views import finished_schema
 from di_store.lowering.plan import OPAQUE_SCHEMA, VALUE, ReadPlan, make_layout, read_plan, sparse_columns
-from di_store.lowering.reserve import Cut, Reserve, TableNeeds, grow, items_kept, make_room, meta_bytes, table_needs
+from di_store.lowering.reserve import Claims, Cut, Reserve, TableNeeds, grow, items_kept, make_room, table_needs
 from di_store.lowering.shape import UNLIMITED, slots_for
 from di_store.policy.samplers import Prioritized, Sampler
 from di_store.policy.settings import Settings
@@ -36,11 +36,6 @@ Size = tuple[int, int, Reserve]
 def held_reserve(now: dict[str, Any]) -> Reserve:
     """The reserve that a table asked for; `now`: `stats` of the core's table."""
     return Reserve(int(now["reserve_wanted"]), int(now["reserve_open"]))
-
-
-def granted_reserve(now: dict[str, Any]) -> Reserve:
-    """The reserve that a table has: what it asked for, or more where it has become smaller and uses it still."""
-    return Reserve(int(now["reserve_bytes"]), int(now["reserve_open"]))
 
 
 def slots_now(now: dict[str, Any], view: View) -> int:
@@ -154,7 +149,7 @@ class TableHandle:
         stats = self.native.stats()
         capacity = int(stats["capacity"])
         needed = self.needs(schema, capacity)
-        make_room(self.arena, self.name, needed, seconds, granted_reserve(stats), meta_bytes(self.settings, None))
+        self.make_room(needed, slots_now(stats, self.settings.view), stats, seconds)
         if self.native.declare_schema(text, needed.reserve, needed.item_bytes, seconds):
             self.resize(partial(self._declared_size, schema, capacity), seconds)
 
@@ -190,9 +185,29 @@ class TableHandle:
             except CapacityError:
                 if size is None or not self.arena.fit:
                     raise
-                items = None if size[0] >= UNLIMITED else size[0]
-                grow(self.arena, max(0, size[2].bytes - seen[1]) + meta_bytes(self.settings, items), seconds)
+                _, slots, reserve = size
+                has, _, more = self.native.claims(slots, seconds)
+                wanted = reserve.in_memory if self.arena.tiered else reserve.bytes
+                grow(self.arena, max(0, wanted - has) + more, seconds)
                 done = self.native.resize(*size, seen, seconds)
+
+    def make_room(self, needed: TableNeeds, slots: int, now: dict[str, Any], seconds: float) -> None:
+        """Refuse what the table can't get beside what it has, before anything is taken (`reserve.make_room`).
+
+        Args:
+            needed: what it is to have.
+            slots: item slots that it is to have.
+            now: `stats` of the core's table.
+            seconds: to wait for locks that stopped processes hold; negative: no limit.
+
+        Raises:
+            CapacityError: it does not fit.
+        """
+        memory, tiers, more = self.native.claims(slots, seconds)
+        has = Reserve(int(now["reserve_bytes"]), 0, int(now["chunk_block"])).descriptor_bytes
+        more += max(0, needed.reserve.descriptor_bytes - has)
+        # mutant: rows-on-disk-are-room-for-slots
+        make_room(self.arena, self.name, replace(needed, meta_bytes=more), seconds, Claims(memory, tiers))
 
     def needs(
         self, schema: Schema, capacity: int | None = None, *, cut: Cut | None = None, lanes: int | None = None

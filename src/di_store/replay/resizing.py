@@ -7,12 +7,11 @@ from typing import Any
 
 from di_store.base import config
 from di_store.base.errors import CapacityError
-from di_store.lowering.reserve import make_room
 from di_store.lowering.shape import native_changes, slots_for
 from di_store.policy.changes import check_changes
 from di_store.policy.combination import MAX_CAPACITY
 from di_store.policy.views import answers_of
-from di_store.replay.handle import Size, TableHandle, granted_reserve, held_reserve
+from di_store.replay.handle import Size, TableHandle, held_reserve
 from di_store.runtime.waits import lock_seconds
 
 
@@ -42,8 +41,7 @@ def _resized(handle: TableHandle, capacity: int, seconds: float, now: dict[str, 
     schema, slots, reserve = handle.schema, int(now["slots"]), held_reserve(now)
     if schema is not None:
         needed = handle.needs_resized(schema, capacity, now)
-        slots_held = needed.meta_bytes if slots_for(capacity, handle.settings.view) <= slots else 0
-        make_room(handle.arena, handle.name, needed, seconds, granted_reserve(now), slots_held)
+        handle.make_room(needed, slots_for(capacity, handle.settings.view), now, seconds)
         reserve = needed.reserve
     return capacity, max(slots_for(capacity, handle.settings.view), slots), reserve
 

@@ -1,0 +1,55 @@
+#include "heap/tiers.h"
+
+#include <algorithm>
+
+namespace di {
+namespace {
+
+constexpr u64 kHeadShare = 64;  // of chunks, that their heads are taken to have until that is known
+
+u64 relaxed(const Shared<u64>& value) { return value.load(std::memory_order_relaxed); }
+
+}  // namespace
+
+u64 in_memory(const Memory& memory, const TableHeader& table, u64 reserve) {
+  if (!memory.tiered()) return reserve;
+  const u64 block = relaxed(table.chunk_block), head = relaxed(table.chunk_head);
+  const u64 heads = block == 0 ? reserve / kHeadShare : reserve / block * head;
+  return std::min(reserve, relaxed(table.reserve_open) + heads);
+}
+
+u64 in_tiers(const TableHeader& table, u64 reserve) {
+  const u64 open = std::min(reserve, relaxed(table.reserve_open));
+  const double expect = static_cast<double>(table.expect.load(std::memory_order_relaxed)) / kExpectUnit;
+  return expect > 1 ? open + static_cast<u64>(static_cast<double>(reserve - open) / expect) : reserve;
+}
+
+u64 own_tiers(const TableHeader& table) { return in_tiers(table, relaxed(table.reserve_bytes)); }
+
+u64 share_of(const TableHeader& table) { return own_tiers(table) + relaxed(table.held_bytes); }
+
+u64 reserved_in_tiers(const Memory& memory) {
+  u64 total = 0;
+  for (u32 i = 0; i < memory.table_count(); ++i) total += own_tiers(memory.table(i));
+  return total;
+}
+
+u64 used_of_tiers(const Memory& memory) {
+  const HeapHeader& heap = memory.heap_header();
+  // mutant: slots-of-others-take-no-room-from-rows
+  const u64 fixed = heap.meta_bytes + heap.fixed_bytes;
+  return reserved_in_tiers(memory) + fixed + heap.object_bytes + memory.tier_header().away_bytes.load();
+}
+
+u64 left_in_tiers(const Memory& memory, u64 spendable) {
+  const u64 all = spendable + usable_disk(memory.tier_header().capacity.load());
+  return all - std::min(all, used_of_tiers(memory));
+}
+
+// Of 64 segments (tier/segment_format.h) some six are being filled, kept to move into, or partly dead. A disk that is so small
+// that it has fewer of them may lose more: its tables then may evict a few items before their capacity.
+u64 usable_disk(u64 capacity) { return capacity / 10 * 9; }
+
+u64 least_disk(u64 total, u64 in_memory) { return total > in_memory ? (total - in_memory) / 9 * 10 + 10 : 0; }
+
+}  // namespace di

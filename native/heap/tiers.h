@@ -1,0 +1,27 @@
+// What a store with a disk tier can hold in memory and on disk together, and who takes how much of that. Under the heap's lock.
+//
+// Reserves of tables take their part, and so do objects and what must lie in memory. Nothing is kept for it: all follows from
+// the reserves, the bytes in use, `memory=` and `disk_capacity=`.
+#pragma once
+
+#include "arena/memory.h"
+
+namespace di {
+
+// What a table with such a reserve keeps in memory: all of it, or with a disk tier its heads and open chunks.
+u64 in_memory(const Memory& memory, const TableHeader& table, u64 reserve);
+// What it takes of both: less than that if its rows are expected to shrink on disk.
+u64 in_tiers(const TableHeader& table, u64 reserve);
+u64 own_tiers(const TableHeader& table);  // with the one that it has
+u64 share_of(const TableHeader& table);   // and with its held draws
+
+u64 reserved_in_tiers(const Memory& memory);             // by all tables
+u64 used_of_tiers(const Memory& memory);                 // in all
+u64 left_in_tiers(const Memory& memory, u64 spendable);  // for further reserves, with so many bytes of memory
+
+// Of the bytes that files may take, those that what exists may count upon: files also hold what is gone, and each has a rest
+// that nothing fits in. And the other way: the files for `total` bytes, beside `in_memory` bytes of them.
+u64 usable_disk(u64 capacity);
+u64 least_disk(u64 total, u64 in_memory);
+
+}  // namespace di

@@ -1,0 +1,181 @@
+"""What tables may ask of memory and disk together: what is accepted holds, what does not fit is refused."""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import di_store
+
+MIB = 1 << 20
+IN_BOTH = r"memory and disk have .* left for tables"
+IN_MEMORY = "in memory, whatever lies on disk, and .* of the store's memory are available"
+
+
+def of_bytes(count: int) -> dict[str, Any]:
+    return {"x": di_store.Spec((count,), "u1")}
+
+
+def fill(table: di_store.Table, rows: int, row_bytes: int) -> None:
+    """With rows that do not shrink on disk, 1 MiB at a time."""
+    random = np.random.default_rng(0)
+    with table.writer() as writer:
+        for first in range(0, rows, MIB // row_bytes):
+            count = min(MIB // row_bytes, rows - first)
+            writer.extend({"x": random.integers(0, 256, (count, row_bytes), np.uint8)}, timeout=60)
+
+
+def largest(store: di_store.Store, row_bytes: int, **options: Any) -> int:
+    """The largest capacity for which a table is accepted, within 1 %."""
+    low, high = 1, 400 * MIB // row_bytes
+    while high - low > max(1, low // 100):
+        middle = (low + high) // 2
+        try:
+            store.create_table("tried", capacity=middle, lanes=1, schema=of_bytes(row_bytes), **options)
+        except di_store.CapacityError:
+            high = middle
+        else:
+            store.drop_table("tried")
+            low = middle
+    return low * 99 // 100  # what tables leave behind takes some KiB
+
+
+@pytest.mark.memory_only
+@pytest.mark.parametrize(("memory", "row_bytes"), [("128MiB", 100), ("32MiB", 1_000), ("32MiB", 20_000)])
+def test_the_largest_table_holds_its_capacity(tmp_path: Path, memory: str, row_bytes: int) -> None:
+    """Also where its item slots take about as much as its rows."""
+    with di_store.open(memory=memory, disk=tmp_path / "disk", disk_capacity="256MiB") as store:
+        capacity = largest(store, row_bytes, compress=None)
+        table = store.create_table("t", capacity=capacity, lanes=1, schema=of_bytes(row_bytes), compress=None)
+        fill(table, capacity + capacity // 10, row_bytes)
+        assert len(table) == capacity
+        assert table.stats()["evicted_for_room"] == 0
+        assert store.check() == []
+
+
+@pytest.mark.memory_only
+@pytest.mark.parametrize("durability", ["memory", "disk"])
+def test_a_table_beside_objects_holds_its_capacity(tmp_path: Path, durability: str) -> None:
+    """Objects stay until somebody deletes them, in memory or on disk."""
+    random = np.random.default_rng(1)
+    with di_store.open(memory="32MiB", disk=tmp_path / "disk", disk_capacity="256MiB") as store:
+        values = [random.integers(0, 256, 2 * MIB, np.uint8) for _ in range(24)]
+        ids = [store.put(value, durability=durability) for value in values]
+        capacity = largest(store, 4_000, compress=None)
+        table = store.create_table("t", capacity=capacity, lanes=1, schema=of_bytes(4_000), compress=None)
+        fill(table, capacity + capacity // 10, 4_000)
+        assert len(table) == capacity
+        assert table.stats()["evicted_for_room"] == 0
+        for number, value in zip(ids, values, strict=True):
+            assert np.array_equal(store.get(number), value)
+        assert store.check() == []
+
+
+def test_slots_that_a_table_has_are_no_room_for_its_rows(tmp_path: Path) -> None:
+    """Of a table that was larger before: what memory and disk lack is refused as that."""
+    with di_store.open(memory="256MiB", disk=tmp_path / "disk", disk_capacity="64MiB") as store:
+        first = store.create_table("first", capacity=1_000_000, lanes=1, schema=of_bytes(56))
+        first.resize(1_000)
+        store.create_table("second", capacity=150_000, lanes=1, schema=of_bytes(1_000))
+        with pytest.raises(di_store.CapacityError, match=IN_BOTH):
+            first.resize(1_000_000)
+        first.resize(300_000)
+
+
+def test_a_table_with_large_open_chunks_gives_room_back(tmp_path: Path) -> None:
+    """Open chunks are not expected to shrink on disk, in what it has as in what it needs."""
+    schema = of_bytes(10_000)
+    with di_store.open(memory="64MiB", disk=tmp_path / "disk", disk_capacity="256MiB") as store:
+        compress = di_store.Compress(expect=8)
+        table = store.create_table("first", capacity=20_000, lanes=16, schema=schema, compress=compress)
+        store.create_table("second", capacity=18_500, lanes=1, schema=schema)
+        table.resize(20_000)
+        table.resize(19_000)
+
+
+def test_the_first_rows_are_refused_before_their_columns_are_declared(tmp_path: Path) -> None:
+    """A reserve of bytes that may lie on disk is no room for item slots."""
+    with di_store.open(memory="64MiB", disk=tmp_path / "disk", disk_capacity="1GiB") as store:
+        table = store.create_table("t", capacity=3_000_000, max_bytes="400MiB", lanes=1)
+        for _ in range(2):
+            with pytest.raises(di_store.CapacityError, match=IN_MEMORY):
+                table.insert({"x": np.zeros(8, np.uint8)})
+        assert table.schema is None
+        store.resize("256MiB")
+        table.insert({"x": np.zeros(8, np.uint8)})
+        assert table.stats()["slots"] > 3_000_000
+
+
+def test_a_resize_above_the_slots_needs_the_new_ones_only(tmp_path: Path) -> None:
+    """Each slot takes some 80 bytes: the table's own are not asked for again."""
+    with di_store.open(memory="128MiB", disk=tmp_path / "disk", disk_capacity="64MiB") as store:
+        table = store.create_table("t", capacity=900_000, lanes=1, schema=of_bytes(8))
+        table.resize(table.stats()["slots"] + 1_000)
+        assert table.capacity == table.stats()["capacity"]
+
+
+def test_rows_of_others_leave_memory_for_a_table(tmp_path: Path) -> None:
+    """Also for a smaller memory limit, and for another table's slots, wherever rows fill memory."""
+    with di_store.open(memory="64MiB", disk=tmp_path / "disk", disk_capacity="1GiB") as store:
+        first = store.create_table("first", capacity=12_000, lanes=1, schema=of_bytes(10_000), compress=None)
+        fill(first, 12_000, 10_000)
+        second = store.create_table("second", capacity=200_000, lanes=1, schema=of_bytes(100), compress=None)
+        fill(second, 20_000, 100)
+        first.sample(64)
+        second.resize(400_000)
+        with pytest.raises(di_store.CapacityError, match=IN_MEMORY):
+            store.create_table("third", capacity=2_000_000, lanes=1, schema=of_bytes(100))
+        fill(first, 8_000, 10_000)
+        store.drop_table("second")
+        fill(first, 8_000, 10_000)
+        store.resize("32MiB")
+        assert (len(first), first.stats()["evicted_for_room"]) == (12_000, 0)
+        assert store.check() == []
+
+
+def _make_and_fill(name: str, started: Any) -> None:
+    with di_store.attach(name) as store:
+        started.set()
+        table = store.create_table("beside", capacity=100_000, lanes=1, schema=of_bytes(100), compress=None)
+        fill(table, 10_000, 100)
+
+
+def test_a_table_is_added_while_another_is_written(tmp_path: Path) -> None:
+    spawn = mp.get_context("spawn")
+    started = spawn.Event()
+    with di_store.open(memory="64MiB", disk=tmp_path / "disk", disk_capacity="1GiB") as store:
+        first = store.create_table("first", capacity=12_000, lanes=1, schema=of_bytes(10_000), compress=None)
+        fill(first, 12_000, 10_000)
+        child = spawn.Process(target=_make_and_fill, args=(store.name, started))
+        child.start()
+        while child.is_alive() or not started.is_set():
+            fill(first, 1_000, 10_000)
+            child.join(0)
+        assert child.exitcode == 0
+        assert len(store.table("beside")) == 10_000
+        assert first.stats()["evicted_for_room"] == 0
+        assert store.check() == []
+
+
+@pytest.mark.filterwarnings("ignore:table .* items were evicted before capacity:RuntimeWarning")
+def test_rows_that_fill_all_there_is_can_be_read(tmp_path: Path) -> None:
+    """Small chunks that leave in random order: no page is left, and who reads still finds some for its notes."""
+    random = np.random.default_rng(0)
+    with di_store.open(memory="16MiB", disk=tmp_path / "disk", disk_capacity="64MiB", seed=1) as store:
+        ref = store.put(np.arange(64))
+        held = []
+        table = store.create_table("replay", capacity=24_000, lanes=1, remover=di_store.Uniform())
+        with table.writer() as writer:
+            for turn in range(1_200):
+                rows = random.integers(0, 256, (50, 700), np.uint8)
+                writer.extend({"x": rows, "sum": rows.sum(axis=1, dtype=np.int64)}, timeout=60)
+                if turn >= 1_000 and turn % 5 == 0:
+                    held += [store.get(ref) for _ in range(255)]  # a ledger block of a page
+                    data = table.sample(256).data
+                    assert (data["x"].sum(axis=1, dtype=np.int64) == data["sum"]).all()
+        assert all((array == np.arange(64)).all() for array in held[::255])
+        assert store.check() == []
