@@ -75,6 +75,30 @@ def test_a_table_beside_objects_holds_its_capacity(tmp_path: Path, durability: s
         assert store.check() == []
 
 
+@pytest.mark.parametrize("again", ["opened", "restored"])
+def test_tables_are_made_again_beside_objects_that_came_later(tmp_path: Path, again: str) -> None:
+    """However much of their room these take: what could be made once can be made again with the same limits."""
+    limits: dict[str, Any] = {"memory": "32MiB", "disk": tmp_path / "disk", "disk_capacity": "128MiB"}
+    with di_store.open(**limits) as store:
+        capacity = largest(store, 4_000)
+        table = store.create_table("t", capacity=capacity, lanes=1, schema=of_bytes(4_000), durability="disk")
+        late = store.create_table("late", capacity=1_000, lanes=1, durability="disk")
+        fill(table, 2_000, 4_000)
+        late.insert({"x": np.zeros(8, np.uint8)})
+        refs = [store.put(np.full(2 * MIB, number, np.uint8), durability="disk") for number in range(24)]
+        with pytest.raises(di_store.CapacityError, match=IN_BOTH):
+            store.create_table("another", capacity=4_000, lanes=1, schema=of_bytes(4_000))
+        if again == "restored":
+            store.checkpoint(tmp_path / "saved")
+        store.sync()
+    elsewhere = limits | {"disk": tmp_path / "elsewhere"}
+    made = di_store.open(**limits) if again == "opened" else di_store.restore(tmp_path / "saved", **elsewhere)
+    with made as store:
+        assert (len(store.table("t")), len(store.table("late"))) == (2_000, 1)
+        assert all((store.get(ref) == number).all() for number, ref in enumerate(refs))
+        assert store.check() == []
+
+
 def test_slots_that_a_table_has_are_no_room_for_its_rows(tmp_path: Path) -> None:
     """Of a table that was larger before: what memory and disk lack is refused as that."""
     with di_store.open(memory="256MiB", disk=tmp_path / "disk", disk_capacity="64MiB") as store:

@@ -68,7 +68,8 @@ bool Heap::set_budget(u64 bytes, std::string* why) {
            std::to_string(memory.header().range_bytes) + " bytes; make a new store";
     return false;
   }
-  if (memory.tiered() && least_disk(used_of_tiers(memory), spendable(bytes)) > memory.tier_header().capacity.load()) {
+  if (memory.tiered() && least_disk(reserved_in_tiers(memory) + others_in_tiers(memory), spendable(bytes)) >
+                             memory.tier_header().capacity.load()) {
     *why = "memory=" + std::to_string(bytes) +
            " and the disk together are less than what tables have set aside; "
            "shrink tables with table.resize(), or store.resize(disk_capacity=…) first";

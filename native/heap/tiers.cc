@@ -34,16 +34,22 @@ u64 reserved_in_tiers(const Memory& memory) {
   return total;
 }
 
-u64 used_of_tiers(const Memory& memory) {
-  const HeapHeader& heap = memory.heap_header();
-  // mutant: slots-of-others-take-no-room-from-rows
-  const u64 fixed = heap.meta_bytes + heap.fixed_bytes;
-  return reserved_in_tiers(memory) + fixed + heap.object_bytes + memory.tier_header().away_bytes.load();
-}
-
 u64 left_in_tiers(const Memory& memory, u64 spendable) {
   const u64 all = spendable + usable_disk(memory.tier_header().capacity.load());
-  return all - std::min(all, used_of_tiers(memory));
+  return all - std::min(all, reserved_in_tiers(memory));
+}
+
+u64 others_in_tiers(const Memory& memory) {
+  const HeapHeader& heap = memory.heap_header();
+  // mutant: slots-of-others-take-no-room-from-rows
+  const u64 slots = heap.meta_bytes;
+  return slots + heap.fixed_bytes + heap.object_bytes + memory.tier_header().away_bytes.load();
+}
+
+u64 left_for_tables(const Memory& memory, u64 spendable, bool again) {
+  const u64 left = left_in_tiers(memory, spendable);
+  // mutant: objects-take-the-room-of-tables-that-were-there
+  return again ? left : left - std::min(left, others_in_tiers(memory));
 }
 
 // Of 64 segments (tier/segment_format.h) some six are being filled, kept to move into, or partly dead. A disk that is so small

@@ -1,7 +1,8 @@
 // What a store with a disk tier can hold in memory and on disk together, and who takes how much of that. Under the heap's lock.
 //
-// Reserves of tables take their part, and so do objects and what must lie in memory. Nothing is kept for it: all follows from
-// the reserves, the bytes in use, `memory=` and `disk_capacity=`.
+// Tables set a part aside. What else is there takes a part from further tables: item slots and the like, which must lie in memory,
+// and objects. But that is not promised to anybody: tables of a store that is made again get what they had, however many objects
+// came after them. All follows from the reserves, the bytes in use, `memory=` and `disk_capacity=`.
 #pragma once
 
 #include "arena/memory.h"
@@ -16,8 +17,10 @@ u64 own_tiers(const TableHeader& table);  // with the one that it has
 u64 share_of(const TableHeader& table);   // and with its held draws
 
 u64 reserved_in_tiers(const Memory& memory);             // by all tables
-u64 used_of_tiers(const Memory& memory);                 // in all
-u64 left_in_tiers(const Memory& memory, u64 spendable);  // for further reserves, with so many bytes of memory
+u64 left_in_tiers(const Memory& memory, u64 spendable);  // for further ones, of so many bytes of memory
+u64 others_in_tiers(const Memory& memory);               // what is no row
+// For a further table: beside the others too, unless the store is being made again.
+u64 left_for_tables(const Memory& memory, u64 spendable, bool again);
 
 // Of the bytes that files may take, those that what exists may count upon: files also hold what is gone, and each has a rest
 // that nothing fits in. And the other way: the files for `total` bytes, beside `in_memory` bytes of them.

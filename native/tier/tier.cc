@@ -117,7 +117,8 @@ void Tier::resize(u64 capacity, Deadline deadline) {
   Heap::Guard guard(heap_, deadline);
   TierHeader& header = heap_.memory.tier_header();
   const u64 least =
-      std::max(least_disk(used_of_tiers(heap_.memory), heap_.budget.spendable()), header.file_bytes.load());
+      std::max(least_disk(reserved_in_tiers(heap_.memory) + others_in_tiers(heap_.memory), heap_.budget.spendable()),
+               header.file_bytes.load());
   // mutant: disks-shrink-below-what-tables-need
   if (capacity < least)
     throw Error(Code::kCapacity, "disk_capacity=" + std::to_string(capacity) + " is less than the " +

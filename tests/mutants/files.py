@@ -164,9 +164,16 @@ TIER = [
     Mutant(
         "slots-of-others-take-no-room-from-rows",
         "disk",
-        "fixed = heap.meta_bytes + heap.fixed_bytes;",
-        "fixed = heap.fixed_bytes;",
+        "slots = heap.meta_bytes;",
+        "slots = 0;",
         (f"{ROOM}::test_slots_that_a_table_has_are_no_room_for_its_rows",),
+    ),
+    Mutant(
+        "objects-take-the-room-of-tables-that-were-there",
+        "disk",
+        "again ? left : left",
+        "left",
+        (f"{ROOM}::test_tables_are_made_again_beside_objects_that_came_later",),
     ),
     Mutant(
         "rows-on-disk-are-room-for-slots",
