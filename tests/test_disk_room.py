@@ -45,10 +45,13 @@ def largest(store: di_store.Store, row_bytes: int, **options: Any) -> int:
 
 
 @pytest.mark.memory_only
-@pytest.mark.parametrize(("memory", "row_bytes"), [("128MiB", 100), ("32MiB", 1_000), ("32MiB", 20_000)])
-def test_the_largest_table_holds_its_capacity(tmp_path: Path, memory: str, row_bytes: int) -> None:
+@pytest.mark.parametrize(
+    ("memory", "disk", "row_bytes"),
+    [("128MiB", "128MiB", 100), ("32MiB", "256MiB", 1_000), ("32MiB", "256MiB", 20_000)],
+)
+def test_the_largest_table_holds_its_capacity(tmp_path: Path, memory: str, disk: str, row_bytes: int) -> None:
     """Also where its item slots take about as much as its rows."""
-    with di_store.open(memory=memory, disk=tmp_path / "disk", disk_capacity="256MiB") as store:
+    with di_store.open(memory=memory, disk=tmp_path / "disk", disk_capacity=disk) as store:
         capacity = largest(store, row_bytes, compress=None)
         table = store.create_table("t", capacity=capacity, lanes=1, schema=of_bytes(row_bytes), compress=None)
         fill(table, capacity + capacity // 10, row_bytes)
