@@ -187,6 +187,8 @@ def test_the_write_budget_makes_inserts_wait(tmp_path: Path) -> None:
         assert disk(store)["write_budget"] == 10**14
         with pytest.raises(ValueError, match="least"):
             store.resize(write_budget=1)
+        store.resize(write_budget="10GB")
+        fill(table, 0, CAPACITY, timeout=0)  # far less than an hour's part: nothing waits
     with di_store.open(memory="16MiB") as store, pytest.raises(ValueError, match="disk="):
         store.resize(write_budget="1TB")
     with pytest.raises(ValueError, match="disk="):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing as mp
+import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +78,68 @@ def test_a_table_beside_objects_holds_its_capacity(tmp_path: Path, durability: s
         for number, value in zip(ids, values, strict=True):
             assert np.array_equal(store.get(number), value)
         assert store.check() == []
+
+
+@pytest.mark.memory_only
+@pytest.mark.parametrize("durability", ["memory", "disk"])
+def test_a_table_beside_objects_that_are_held_holds_its_capacity(tmp_path: Path, durability: str) -> None:
+    """What somebody holds stays in memory, also where it lies on disk."""
+    random = np.random.default_rng(1)
+    with di_store.open(memory="128MiB", disk=tmp_path / "disk", disk_capacity="256MiB") as store:
+        refs = [store.put(random.integers(0, 256, 2 * MIB, np.uint8), durability=durability) for _ in range(90)]
+        held = [store.get(ref) for _ in range(3) for ref in refs[:45]]  # what is read again enters memory
+        capacity = largest(store, 4_000, compress=None)
+        table = store.create_table("t", capacity=capacity, lanes=1, schema=of_bytes(4_000), compress=None)
+        fill(table, capacity + capacity // 10, 4_000)
+        assert len(table) == capacity
+        assert table.stats()["evicted_for_room"] == 0
+        assert len(held) == 135
+        assert store.check() == []
+
+
+def test_limits_can_be_raised_beside_objects_that_came_later(tmp_path: Path) -> None:
+    """Tables and objects take more than there is: each larger limit is taken, the present ones too, no smaller ones."""
+    with di_store.open(memory="64MiB", disk=tmp_path / "disk", disk_capacity="256MiB") as store:
+        capacity = largest(store, 4_000)
+        table = store.create_table("t", capacity=capacity, lanes=1, schema=of_bytes(4_000))
+        for number in range(24):
+            store.put(np.full(2 * MIB, number, np.uint8))
+        for limits in ({"memory": "64MiB"}, {"disk_capacity": "256MiB"}):
+            store.resize(**limits)
+        for limits in ({"memory": "60MiB"}, {"disk_capacity": "240MiB"}):
+            with pytest.raises(di_store.CapacityError, match="delete objects"):
+                store.resize(**limits)
+        table.resize(capacity // 2)
+        store.resize("80MiB", disk_capacity="300MiB")
+        table.resize(capacity // 2 + 10)
+
+
+def test_the_advice_suffices(tmp_path: Path) -> None:
+    """A limit that is raised by as much as the error says is enough."""
+    for number, (limit, rows, row_bytes) in enumerate(
+        [("memory", 2_000_000, 8), ("memory", 150_000, 4_000), ("disk_capacity", 150_000, 4_000)]
+    ):
+        with di_store.open(memory="64MiB", disk=tmp_path / str(number), disk_capacity="256MiB") as store:
+            now = {"memory": 64, "disk_capacity": 256}
+            with pytest.raises(di_store.CapacityError) as short:
+                store.create_table("t", capacity=rows, lanes=1, schema=of_bytes(row_bytes), compress=None)
+            (by,) = re.findall(f"{limit}= by ([0-9]+) MiB", str(short.value))
+            store.resize(**{limit: (now[limit] + int(by)) * MIB})
+            store.create_table("t", capacity=rows, lanes=1, schema=of_bytes(row_bytes), compress=None)
+
+
+def test_a_store_that_fits_grows_for_what_the_disk_lacks(tmp_path: Path) -> None:
+    """Memory grows for a table as far as memory and disk do not hold it, and not for one that is refused."""
+    with di_store.open(memory="fit", disk=tmp_path / "disk", disk_capacity="256MiB") as store:
+        before = store.stats()["memory"]
+        with pytest.raises(di_store.CapacityError, match="would grow to"):
+            store.create_table("t", capacity=2**27, lanes=1, schema=of_bytes(4_000), compress=None)
+        assert store.stats()["memory"] == before
+        store.create_table("t", capacity=140_000, lanes=1, schema=of_bytes(4_000), compress=None)
+        assert 100 * MIB < store.stats()["memory"] - before < 250 * MIB
+        now = store.stats()["memory"]
+        store.table("t").resize(150_000)
+        assert 40 * MIB < store.stats()["memory"] - now < 80 * MIB
 
 
 @pytest.mark.parametrize("again", ["opened", "restored"])
@@ -161,6 +225,56 @@ def test_rows_of_others_leave_memory_for_a_table(tmp_path: Path) -> None:
         fill(first, 8_000, 10_000)
         store.resize("32MiB")
         assert (len(first), first.stats()["evicted_for_room"]) == (12_000, 0)
+        assert store.check() == []
+
+
+def test_the_least_memory_is_told(tmp_path: Path) -> None:
+    """Without the rows that would leave for the disk."""
+    with di_store.open(memory="128MiB", disk=tmp_path / "disk", disk_capacity="512MiB") as store:
+        slots = store.create_table("slots", capacity=300_000, lanes=1, schema=of_bytes(8))
+        rows = store.create_table("rows", capacity=10_000, lanes=1, schema=of_bytes(10_000), compress=None)
+        fill(rows, 10_000, 10_000)
+        with pytest.raises(di_store.CapacityError, match="bytes in use or set aside") as short:
+            store.resize("16MiB")
+        (least,) = re.findall("less than the ([0-9]+) bytes", str(short.value))
+        assert 24 * MIB < int(least) < 48 * MIB
+        store.resize(int(least) + MIB)
+        assert (len(rows), slots.capacity) == (10_000, 300_000)
+        assert rows.stats()["evicted_for_room"] == 0
+
+
+def _append(table: di_store.Table, steps: int) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, MIB, np.uint8)
+    with table.writer() as writer:
+        for number in range(steps):
+            obs = noise[number * 7_919 % 1_000_000 :][:4_096]
+            writer.append({"obs": obs, "reward": 0.0, "terminated": number % 50 == 49, "truncated": False}, timeout=60)
+
+
+@pytest.mark.memory_only
+def test_tables_of_several_writers_hold_their_capacity(tmp_path: Path) -> None:
+    """Bodies of all lie in the same files, and leave in order: these are half dead for long, and the disk is full."""
+    capacity, fork = 15_600, mp.get_context("fork")
+    schema = {
+        "obs": di_store.Spec((4_096,), "u1"),
+        "reward": di_store.Spec((), "f4"),
+        "terminated": di_store.Spec((), "bool"),
+        "truncated": di_store.Spec((), "bool"),
+    }
+    with di_store.open(memory="32MiB", disk=tmp_path / "disk", disk_capacity="256MiB") as store:
+        view = di_store.Transition(n_step=3)
+        options: dict[str, Any] = {"capacity": capacity, "schema": schema, "lanes": 2, "view": view}
+        tables = [store.create_table(f"t{i}", sampler=di_store.Prioritized(alpha=0.6), **options) for i in range(3)]
+        writers = [fork.Process(target=_append, args=(table, 3 * capacity)) for table in tables for _ in range(2)]
+        for writer in writers:
+            writer.start()
+        while any(writer.is_alive() for writer in writers):
+            time.sleep(0.05)
+            for table in tables:
+                table.sample(16, timeout=60)
+        assert [writer.exitcode for writer in writers] == 6 * [0]
+        assert [len(table) for table in tables] == 3 * [capacity]
+        assert [table.stats()["evicted_for_room"] for table in tables] == 3 * [0]
         assert store.check() == []
 
 

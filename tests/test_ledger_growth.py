@@ -15,6 +15,7 @@ import numpy as np
 import pains
 
 import di_store
+from di_store import _core
 
 BLOCK = 255  # entries of a ledger block
 THREADS = 3
@@ -60,6 +61,22 @@ def test_blocks_that_come_together_have_room_for_all_dropped_pins(store_name: Ca
         store.get(refs[0])
         store.get(refs[1])  # settles what was dropped before it
         assert store.stats()["pinned"] <= 1024  # of the last array at most
+
+
+def test_a_snapshot_ends_while_the_heap_is_busy(store_name: Callable[[], str]) -> None:
+    """What it has let go is settled later: its end does not fail for a lock that somebody holds just then."""
+    with di_store.open(store_name(), memory="64MiB") as store:
+        store.put(np.arange(64))
+        arena = store._session.arena
+        snapshot = _core.Snapshot(arena, None, 60.0)
+        child = subprocess.Popen([sys.executable, "-c", CHILD, store.name])
+        try:
+            pains.until(lambda: state_of(child.pid) == "T", "the child, stopped with the heap's lock")
+            snapshot.close(60.0)
+        finally:
+            os.kill(child.pid, signal.SIGCONT)
+        assert child.wait() == 0
+        assert store.check() == []
 
 
 def test_blocks_find_room_where_objects_fill_memory(tmp_path: Path) -> None:

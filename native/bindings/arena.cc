@@ -351,7 +351,9 @@ void bind_care(nb::class_<Arena>& type) {
       .def_prop_ro("disk",
                    [](const ArenaPointer& a) { return a->tiered() ? folder_of(a->tier_header()) : std::string(); })
       .def("left_in_tiers",
-           [](const ArenaPointer& a) { return left_for_tables(*a, a->heap().budget.spendable(), a->is_hidden()); })
+           [](const ArenaPointer& a) {
+             return left_for_tables(*a, a->heap().disk, a->heap().budget.spendable(), a->is_hidden());
+           })
       .def("check", &check, nb::sig("def check(self, repair: bool, timeout: float, /) -> list[str]"))
       .def("check_disk", &check_disk, nb::sig("def check_disk(self, repair: bool, timeout: float, /) -> list[str]"))
       .def("drop_lost", &drop_lost, nb::sig("def drop_lost(self, marked: bool, timeout: float, /) -> LostRows"))

@@ -56,10 +56,11 @@ u64 Heap::available(u64 wanted, Deadline deadline) {
 
 bool Heap::set_budget(u64 bytes, std::string* why) {
   sweeper.settle_dropped();
-  const u64 claimed = budget.claimed();
+  const u64 claimed = budget.claimed(), stays = claimed - (memory.tiered() ? std::min(claimed, removable()) : 0);
   if (spendable(bytes) < claimed) {
+    // What could leave for the disk and has not found no room there.
     *why = "memory=" + std::to_string(bytes) + " is less than the " +
-           std::to_string(claimed + budget.limit() - budget.spendable()) +
+           std::to_string(least_budget(spendable(bytes) < stays ? stays : claimed)) +
            " bytes in use or set aside; delete objects, or shrink tables with table.resize()";
     return false;
   }
@@ -68,11 +69,13 @@ bool Heap::set_budget(u64 bytes, std::string* why) {
            std::to_string(memory.header().range_bytes) + " bytes; make a new store";
     return false;
   }
-  if (memory.tiered() && least_disk(reserved_in_tiers(memory) + others_in_tiers(memory), spendable(bytes)) >
-                             memory.tier_header().capacity.load()) {
+  // Objects that came after the tables may take more than there is: then it can still be made larger.
+  if (memory.tiered() && bytes < budget.limit() &&
+      least_disk(reserved_in_tiers(memory) + others_in_tiers(memory, disk), spendable(bytes)) >
+          memory.tier_header().capacity.load()) {
     *why = "memory=" + std::to_string(bytes) +
-           " and the disk together are less than what tables have set aside; "
-           "shrink tables with table.resize(), or store.resize(disk_capacity=…) first";
+           " and the disk together are less than what tables have set aside and objects take; "
+           "shrink tables with table.resize(), delete objects, or store.resize(disk_capacity=…) first";
     return false;
   }
   memory.heap_header().budget.store(bytes);
@@ -81,8 +84,9 @@ bool Heap::set_budget(u64 bytes, std::string* why) {
 }
 
 bool Heap::resize(u64 bytes, Deadline deadline, std::string* why) {
-  const u64 limit = budget.limit(), in_use = limit - available(limit - std::min(limit, bytes), deadline);
-  if (in_use > bytes) free_holes(in_use - bytes, deadline);
+  const u64 most = budget.spendable(), wanted = most - std::min(most, spendable(bytes));
+  const u64 free = available(wanted, deadline);
+  if (free < wanted) free_holes(wanted - free, deadline);
   {
     Guard guard(*this, deadline);
     if (!set_budget(bytes, why)) return false;

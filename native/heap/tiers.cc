@@ -39,17 +39,32 @@ u64 left_in_tiers(const Memory& memory, u64 spendable) {
   return all - std::min(all, reserved_in_tiers(memory));
 }
 
-u64 others_in_tiers(const Memory& memory) {
+namespace {
+
+// An object takes the room of one copy: where it has one on disk too, it leaves memory, unless somebody holds it.
+u64 objects_in_tiers(const Memory& memory, const DiskSpace& disk) {
+  const HeapHeader& heap = memory.heap_header();
+  const u64 away = memory.tier_header().away_bytes.load();
+  u64 on_disk = 0;
+  for (const DiskSpace::Log& log : disk.logs()) on_disk += log.live;
+  // mutant: held-objects-take-room-once
+  const u64 twice = std::min(heap.pinned_bytes.load(), on_disk - std::min(on_disk, away));
+  return heap.object_bytes + away + twice;
+}
+
+}  // namespace
+
+u64 others_in_tiers(const Memory& memory, const DiskSpace& disk) {
   const HeapHeader& heap = memory.heap_header();
   // mutant: slots-of-others-take-no-room-from-rows
   const u64 slots = heap.meta_bytes;
-  return slots + heap.fixed_bytes + heap.object_bytes + memory.tier_header().away_bytes.load();
+  return slots + heap.fixed_bytes + objects_in_tiers(memory, disk);
 }
 
-u64 left_for_tables(const Memory& memory, u64 spendable, bool again) {
+u64 left_for_tables(const Memory& memory, const DiskSpace& disk, u64 spendable, bool again) {
   const u64 left = left_in_tiers(memory, spendable);
   // mutant: objects-take-the-room-of-tables-that-were-there
-  return again ? left : left - std::min(left, others_in_tiers(memory));
+  return again ? left : left - std::min(left, others_in_tiers(memory, disk));
 }
 
 // Of 64 segments (tier/segment_format.h) some six are being filled, kept to move into, or partly dead. A disk that is so small

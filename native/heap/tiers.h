@@ -5,7 +5,7 @@
 // came after them. All follows from the reserves, the bytes in use, `memory=` and `disk_capacity=`.
 #pragma once
 
-#include "arena/memory.h"
+#include "heap/disk_space.h"
 
 namespace di {
 
@@ -16,11 +16,11 @@ u64 in_tiers(const TableHeader& table, u64 reserve);
 u64 own_tiers(const TableHeader& table);  // with the one that it has
 u64 share_of(const TableHeader& table);   // and with its held draws
 
-u64 reserved_in_tiers(const Memory& memory);             // by all tables
-u64 left_in_tiers(const Memory& memory, u64 spendable);  // for further ones, of so many bytes of memory
-u64 others_in_tiers(const Memory& memory);               // what is no row
+u64 reserved_in_tiers(const Memory& memory);                       // by all tables
+u64 left_in_tiers(const Memory& memory, u64 spendable);            // for further ones, of so many bytes of memory
+u64 others_in_tiers(const Memory& memory, const DiskSpace& disk);  // what is no row
 // For a further table: beside the others too, unless the store is being made again.
-u64 left_for_tables(const Memory& memory, u64 spendable, bool again);
+u64 left_for_tables(const Memory& memory, const DiskSpace& disk, u64 spendable, bool again);
 
 // Of the bytes that files may take, those that what exists may count upon: files also hold what is gone, and each has a rest
 // that nothing fits in. And the other way: the files for `total` bytes, beside `in_memory` bytes of them.

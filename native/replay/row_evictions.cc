@@ -64,6 +64,8 @@ bool RowEvictions::make_room(const ShortOf& short_of, u64 bytes, Deadline deadli
   if (own != tables.end() && own->grows() && state_.arena->heap().claims.raise_reserve(short_of.table, bytes, deadline))
     return true;
   if (short_of.tiers) {
+    // mutant: items-go-though-files-are-half-dead
+    if (state_.arena->heap().room_maker->empty_more(deadline)) return true;
     const Table::Evicted gone = evict_of_others(short_of.table, deadline);
     if (gone == Table::Evicted::kItems) return true;
     if (gone == Table::Evicted::kItemsBeingRead) return false;  // none of its own go for that

@@ -7,6 +7,8 @@
 namespace di {
 namespace {
 
+constexpr u64 kPatienceNs = 60'000'000'000;  // for the heap's lock: a checkpoint is not begun anew for it
+
 // What lies behind the head: with a disk tier the body, else the rest of the block.
 std::span<const u8> body_of(const Snapshot& from, const ChunkImage& chunk, u64 head_bytes) {
   const Heap& heap = from.arena().heap();
@@ -25,7 +27,7 @@ std::span<const u8> bytes_of(const Snapshot& from, const ObjectImage& object, st
   for (int moves = 0; moves < ObjectReader::kMostMoves; ++moves) {
     LogPlace place;
     {
-      const Heap::Guard guard(heap, Deadline::slice());
+      const Heap::Guard guard(heap, Deadline::in(kPatienceNs));
       const Descriptor& there = heap.descriptor(object.descriptor);
       if (!is_away(there)) return {heap.block(object.descriptor), object.bytes};
       place = heap.disk.place_of(there);

@@ -99,7 +99,7 @@ class Snapshot {
   bool hold_object(u32 descriptor) DI_UNCHECKED;
   void copy_late(const ChunkImage& chunk);
   u32 take_entry();
-  void forget();
+  void forget(Deadline deadline);
 
   std::shared_ptr<Arena> arena_;
   Heap& heap_;

@@ -43,7 +43,7 @@ bool BodyMover::take_turn() {
 }
 
 // False: it is not this process's turn, or (bodies_ is empty) there is nothing to move.
-bool BodyMover::begin(Deadline deadline) {
+bool BodyMover::begin(bool all, Deadline deadline) {
   u64 room = 0;
   {
     Heap::Guard guard(heap_, deadline);
@@ -55,7 +55,7 @@ bool BodyMover::begin(Deadline deadline) {
   read_ = false;
   next_ = 0;
   bodies_.clear();
-  bodies_ = files_.find(room - room / kSlackShare, deadline);
+  bodies_ = files_.find(room - room / kSlackShare, all, deadline);
   return true;
 }
 
@@ -235,10 +235,10 @@ u64 BodyMover::commit(std::size_t count, Deadline deadline) {
   return moved;
 }
 
-BodyMover::Result BodyMover::move_some(Deadline deadline) {
+BodyMover::Result BodyMover::move_some(bool all, Deadline deadline) {
   os::LocalGuard<std::mutex> local(mutex_);
   end_claims(moves_.size(), deadline);
-  if (!begin(deadline)) return Result::kHeldUp;
+  if (!begin(all, deadline)) return Result::kHeldUp;
   if (bodies_.empty()) {
     end(deadline);
     return Result::kNothing;

@@ -30,8 +30,8 @@ class BodyMover {
 
   // Moves some MiB. kHeldUp: another process does, or all bodies that are left to move are being read. Throws when a file cannot
   // be written.
-  Result move_some(Deadline deadline);
-  void settle(Deadline deadline);  // ends claims that an earlier call could not end
+  Result move_some(bool all, Deadline deadline);  // all: also of files that soon are empty on their own
+  void settle(Deadline deadline);                 // ends claims that an earlier call could not end
   // A moment, after kHeldUp. False: it has been held up for too long, or may not wait.
   bool await(Deadline deadline);
 
@@ -47,7 +47,7 @@ class BodyMover {
     u64 to = 0;  // place
     bool written = false;
   };
-  bool begin(Deadline deadline);
+  bool begin(bool all, Deadline deadline);
   bool take_turn();
   void end(Deadline deadline);
   void claim(Deadline deadline);

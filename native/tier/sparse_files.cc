@@ -54,7 +54,7 @@ SparseFiles::Found SparseFiles::look(const std::vector<DiskSpace::Sparse>& candi
   return found;
 }
 
-std::vector<StoredBody> SparseFiles::find(u64 bytes, Deadline deadline) {
+std::vector<StoredBody> SparseFiles::find(u64 bytes, bool all, Deadline deadline) {
   std::vector<DiskSpace::Sparse> candidates;
   u64 next_uid = 0;
   {
@@ -66,21 +66,22 @@ std::vector<StoredBody> SparseFiles::find(u64 bytes, Deadline deadline) {
   if (candidates.empty()) return {};
   const Found found = look(candidates, deadline);
   const u64 soon = found.first_in_order + (next_uid - std::min(next_uid, found.first_in_order)) / kSoonShare;
-  std::vector<StoredBody> all;
+  std::vector<StoredBody> bodies;
   u64 needed = 0;
   for (u32 i = 0; i < candidates.size(); ++i) {
     // mutant: what-leaves-soon-is-moved
-    if (std::any_of(found.in_order[i].begin(), found.in_order[i].end(), [soon](u64 uid) { return uid <= soon; }))
+    if (!all &&
+        std::any_of(found.in_order[i].begin(), found.in_order[i].end(), [soon](u64 uid) { return uid <= soon; }))
       continue;
     if (needed + candidates[i].live > bytes) break;
     needed += candidates[i].live;
-    all.insert(all.end(), found.bodies[i].begin(), found.bodies[i].end());
+    bodies.insert(bodies.end(), found.bodies[i].begin(), found.bodies[i].end());
   }
-  std::sort(all.begin(), all.end(), [](const StoredBody& a, const StoredBody& b) {
+  std::sort(bodies.begin(), bodies.end(), [](const StoredBody& a, const StoredBody& b) {
     return place_segment(a.place) != place_segment(b.place) ? place_segment(a.place) < place_segment(b.place)
                                                             : a.place < b.place;
   });
-  return all;
+  return bodies;
 }
 
 }  // namespace di

@@ -21,8 +21,8 @@ class SparseFiles {
 
   // The bodies of some files, by place: all that must move before these are empty, at most `bytes` with their records. None:
   // no file is sparse enough.
-  // A file with bodies that soon leave on their own, in the order in which they came, is waited for.
-  std::vector<StoredBody> find(u64 bytes, Deadline deadline);
+  // A file with bodies that soon leave on their own, in the order in which they came, is waited for, unless `all`.
+  std::vector<StoredBody> find(u64 bytes, bool all, Deadline deadline);
   // A file that cannot be emptied, as a body in it is damaged.
   void leave_out(u32 segment) { left_out_.insert(heap_.memory.tier_header().segment[segment].incarnation); }
 

@@ -54,7 +54,7 @@ u64 Tier::write_some(Deadline deadline, std::string* why) {
     std::string full;
     const u64 bytes = writer_.write_some(deadline, &full);
     if (bytes != 0 || full.empty()) return bytes;
-    const BodyMover::Result moved = mover_.move_some(deadline);
+    const BodyMover::Result moved = mover_.move_some(false, deadline);
     if (moved == BodyMover::Result::kMoved) continue;
     if (moved == BodyMover::Result::kHeldUp && mover_.await(deadline)) continue;
     *why = full;
@@ -69,6 +69,17 @@ u64 Tier::drop_objects(u64 bytes, Deadline deadline, std::string* why) {
     if (error.code() == Code::kTimeout) throw;
     if (why->find(error.what()) == std::string::npos) *why += std::string("; ") + error.what();
     return 0;
+  }
+}
+
+bool Tier::empty_more(Deadline deadline) {
+  try {
+    if (budget_.wait_ns() != 0) return false;
+    const BodyMover::Result moved = mover_.move_some(true, deadline);
+    return moved == BodyMover::Result::kMoved || (moved == BodyMover::Result::kHeldUp && mover_.await(deadline));
+  } catch (const Error& error) {  // of a file
+    if (error.code() == Code::kTimeout) throw;
+    return false;
   }
 }
 
@@ -116,14 +127,14 @@ void Tier::resize(u64 capacity, Deadline deadline) {
   folder_.check_space(capacity);
   Heap::Guard guard(heap_, deadline);
   TierHeader& header = heap_.memory.tier_header();
-  const u64 least =
-      std::max(least_disk(reserved_in_tiers(heap_.memory) + others_in_tiers(heap_.memory), heap_.budget.spendable()),
-               header.file_bytes.load());
+  const u64 all = reserved_in_tiers(heap_.memory) + others_in_tiers(heap_.memory, heap_.disk);
+  const u64 least = std::max(least_disk(all, heap_.budget.spendable()), header.file_bytes.load());
+  // Objects that came after the tables may take more than there is: then it can still be made larger.
   // mutant: disks-shrink-below-what-tables-need
-  if (capacity < least)
+  if (capacity < std::min(least, header.capacity.load()))
     throw Error(Code::kCapacity, "disk_capacity=" + std::to_string(capacity) + " is less than the " +
-                                     std::to_string(least) + " bytes that tables need, or files take by now; " +
-                                     "make tables smaller, or give more")
+                                     std::to_string(least) + " bytes that tables and objects need, or files take by " +
+                                     "now; make tables smaller, delete objects, or give more")
         .told();
   header.capacity.store(capacity);
   heap_.budget.announce_room();
@@ -144,7 +155,7 @@ bool Tier::remove_file(Deadline deadline) {
 bool Tier::move_ahead(Deadline deadline) {
   const u64 usual = segment_bytes(heap_.memory.tier_header().capacity.load());
   if (budget_.wait_ns() != 0) return false;
-  return heap_.disk.room() < kFilesAhead * usual && mover_.move_some(deadline) == BodyMover::Result::kMoved;
+  return heap_.disk.room() < kFilesAhead * usual && mover_.move_some(false, deadline) == BodyMover::Result::kMoved;
 }
 
 bool Tier::chore(Deadline deadline) {

@@ -16,7 +16,9 @@ u64 budget_clock() { return os::now_ns() + kHourNs; }
 void WriteBudget::set(u64 bytes_a_day) {
   header_.write_budget.store(bytes_a_day);
   u64 paid = header_.paid_ns.load();
-  while (paid > budget_clock() && !header_.paid_ns.compare_exchange_weak(paid, budget_clock())) {
+  // mutant: a-new-write-budget-is-empty
+  const u64 full = budget_clock() - kHourNs;
+  while (paid > full && !header_.paid_ns.compare_exchange_weak(paid, full)) {
   }
 }
 

@@ -400,25 +400,27 @@ def make_room(arena: _core.Arena, name: str, needed: TableNeeds, seconds: float,
     """
     wanted = needed.in_memory if arena.tiered else needed.total
     least = 0 if arena.fit else max(0, wanted - held.memory)
-    # mutant: tables-beyond-the-budget
-    while wanted > (available := arena.available(least, seconds)) + held.memory:
-        if not arena.fit:
-            raise _short(name, needed, wanted, available + held.memory, arena.tiered)
-        grow(arena, wanted - available - held.memory, seconds)
-    if arena.tiered:
-        _check_tiers(arena, name, needed, held)
+    while True:
+        # mutant: tables-beyond-the-budget
+        in_memory = wanted - arena.available(least, seconds) - held.memory
+        in_both = _short_of_both(arena, needed, held)
+        if max(in_memory, in_both) <= 0:
+            return
+        if arena.fit:
+            grow(arena, max(in_memory, in_both), seconds)
+        elif in_memory > 0:
+            raise _short(name, needed, wanted, in_memory, arena.tiered)
+        else:
+            raise _short_in_both(name, needed, in_both)
 
 
-def _check_tiers(arena: _core.Arena, name: str, needed: TableNeeds, held: Claims) -> None:
+def _short_of_both(arena: _core.Arena, needed: TableNeeds, held: Claims) -> int:
+    """Bytes that memory and disk together lack for the table; not above 0: none."""
+    if not arena.tiered:
+        return 0
     # mutant: slots-take-no-room-from-rows
     total = needed.in_tiers + needed.meta_bytes
-    if total > (left := arena.left_in_tiers() + held.tiers):
-        raise CapacityError(
-            f"table {name!r} needs {format_size(total)}, and memory and disk have {format_size(left)} left for tables: "
-            f"{needed.text}, and {format_size(needed.meta_bytes)} for item slots and trees",
-            remedy="lower capacity= or max_bytes=, raise disk_capacity= or memory=, or say with "
-            "compress=Compress(expect=) how much smaller the rows become on disk",
-        )
+    return total - arena.left_in_tiers() - held.tiers
 
 
 def grow(arena: _core.Arena, more: int, seconds: float) -> None:
@@ -438,11 +440,28 @@ def grow(arena: _core.Arena, more: int, seconds: float) -> None:
     arena.grow(more, seconds)
 
 
-def _short(name: str, needed: TableNeeds, wanted: int, available: int, tiered: bool) -> CapacityError:
+def _short(name: str, needed: TableNeeds, wanted: int, short: int, tiered: bool) -> CapacityError:
     whatever = " in memory, whatever lies on disk," if tiered else ""
     return CapacityError(
-        f"table {name!r} needs {format_size(wanted)} ({wanted:,} bytes){whatever} and {format_size(available)} "
-        f"({available:,} bytes) of the store's memory are available: {needed.text}, and "
+        f"table {name!r} needs {format_size(wanted)} ({wanted:,} bytes){whatever} and {format_size(wanted - short)} "
+        f"({wanted - short:,} bytes) of the store's memory are available: {needed.text}, and "
         f"{format_size(needed.meta_bytes)} for item slots and trees",
-        remedy="lower capacity=, max_bytes= or lanes=, or raise memory= (also online: store.resize(memory=))",
+        remedy=f"lower capacity=, max_bytes= or lanes=, or raise memory= by {_raised(short)} (also online: "
+        "store.resize(memory=))",
     )
+
+
+def _short_in_both(name: str, needed: TableNeeds, short: int) -> CapacityError:
+    total = needed.in_tiers + needed.meta_bytes
+    return CapacityError(
+        f"table {name!r} needs {format_size(total)}, and memory and disk have {format_size(total - short)} left for "
+        f"tables: {needed.text}, and {format_size(needed.meta_bytes)} for item slots and trees",
+        remedy=f"lower capacity= or max_bytes=, raise memory= by {_raised(short)} or disk_capacity= by "
+        f"{_raised(_core.least_disk(short, 0))} (also online: store.resize()), or say with compress=Compress(expect=) "
+        "how much smaller the rows become on disk",
+    )
+
+
+def _raised(more: int) -> str:
+    """By how much a limit is to be raised for `more` bytes: whole MiB, with what the store keeps of them for itself."""
+    return f"{more // MIB + more // (128 * MIB) + 2} MiB"

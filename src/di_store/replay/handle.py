@@ -329,9 +329,10 @@ class TableHandle:
         schema, view = self.schema, self.settings.view
         if not self.inserted or schema is None or isinstance(view, (Step, Opaque, Group)):
             shrunk = ", rows that shrink less than Compress(expect=)" if self.settings.expect > 1 else ""
+            full = ", or the disk gave less room than it has (store.stats()['disk'])" if self.arena.tiered else ""
             return (
                 "their rows need more bytes than was estimated (short episodes, long ragged rows, more lanes than "
-                f"lanes=, items inserted whole{shrunk}); raise capacity=, max_bytes= or lanes="
+                f"lanes=, items inserted whole{shrunk}){full}; raise capacity=, max_bytes= or lanes="
             )
         whole, shared = finished_schema(view, schema).fixed_row_bytes, schema.fixed_row_bytes
         each = f"a row of {whole:,} bytes in place of {shared:,}" if whole > shared else "all rows of each"

@@ -1,0 +1,66 @@
+"""Mutants of who gets how much of memory and disk together."""
+
+from __future__ import annotations
+
+from mutants.mutant import Mutant
+
+ROOM = "tests/test_disk_room.py"
+
+TIERS = [
+    Mutant(
+        "items-go-though-files-are-half-dead",
+        "disk",
+        "if (state_.arena->heap().room_maker->empty_more(deadline))",
+        "if (false)",
+        (f"{ROOM}::test_tables_of_several_writers_hold_their_capacity",),
+    ),
+    Mutant(
+        "slots-take-no-room-from-rows",
+        "disk",
+        "    total = needed.in_tiers + needed.meta_bytes\n",
+        "    total = needed.in_tiers\n",
+        (f"{ROOM}::test_the_largest_table_holds_its_capacity",),
+    ),
+    Mutant(
+        "slots-of-others-take-no-room-from-rows",
+        "disk",
+        "slots = heap.meta_bytes;",
+        "slots = 0;",
+        (f"{ROOM}::test_slots_that_a_table_has_are_no_room_for_its_rows",),
+    ),
+    Mutant(
+        "held-objects-take-room-once",
+        "disk",
+        "  return heap.object_bytes + away + twice;\n",
+        "  return heap.object_bytes + away + 0 * twice;\n",
+        (f"{ROOM}::test_a_table_beside_objects_that_are_held_holds_its_capacity",),
+    ),
+    Mutant(
+        "objects-take-the-room-of-tables-that-were-there",
+        "disk",
+        "again ? left : left",
+        "left",
+        (f"{ROOM}::test_tables_are_made_again_beside_objects_that_came_later",),
+    ),
+    Mutant(
+        "rows-on-disk-are-room-for-slots",
+        "disk",
+        "Claims(memory, tiers)",
+        "Claims(has + tiers, tiers)",
+        (f"{ROOM}::test_the_first_rows_are_refused_before_their_columns_are_declared",),
+    ),
+    Mutant(
+        "rows-do-not-leave-for-a-table",
+        "disk",
+        "    total += budget.own_claim(i) - in_memory(memory, table, table.reserve_bytes);\n",
+        "",
+        (f"{ROOM}::test_rows_of_others_leave_memory_for_a_table",),
+    ),
+    Mutant(
+        "no-page-is-left-for-ledgers",
+        "disk",
+        "limit() - std::min(limit(), kOwnPages);",
+        "limit();",
+        (f"{ROOM}::test_rows_that_fill_all_there_is_can_be_read",),
+    ),
+]
