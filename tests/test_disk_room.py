@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing as mp
 import re
-import time
 from pathlib import Path
 from typing import Any
 
@@ -252,7 +251,8 @@ def _append(table: di_store.Table, steps: int) -> None:
 
 
 @pytest.mark.memory_only
-def test_tables_of_several_writers_hold_their_capacity(tmp_path: Path) -> None:
+@pytest.mark.parametrize("turn", range(3))
+def test_tables_of_several_writers_hold_their_capacity(tmp_path: Path, turn: int) -> None:
     """Bodies of all lie in the same files, and leave in order: these are half dead for long, and the disk is full."""
     capacity, fork = 15_600, mp.get_context("fork")
     schema = {
@@ -261,15 +261,15 @@ def test_tables_of_several_writers_hold_their_capacity(tmp_path: Path) -> None:
         "terminated": di_store.Spec((), "bool"),
         "truncated": di_store.Spec((), "bool"),
     }
-    with di_store.open(memory="32MiB", disk=tmp_path / "disk", disk_capacity="256MiB") as store:
+    with di_store.open(memory="32MiB", disk=tmp_path / "disk", disk_capacity="256MiB", seed=turn) as store:
         view = di_store.Transition(n_step=3)
         options: dict[str, Any] = {"capacity": capacity, "schema": schema, "lanes": 2, "view": view}
         tables = [store.create_table(f"t{i}", sampler=di_store.Prioritized(alpha=0.6), **options) for i in range(3)]
         writers = [fork.Process(target=_append, args=(table, 3 * capacity)) for table in tables for _ in range(2)]
         for writer in writers:
             writer.start()
-        while any(writer.is_alive() for writer in writers):
-            time.sleep(0.05)
+        while running := [writer for writer in writers if writer.is_alive()]:
+            running[0].join(0.05)
             for table in tables:
                 table.sample(16, timeout=60)
         assert [writer.exitcode for writer in writers] == 6 * [0]
