@@ -9,8 +9,7 @@ namespace {
 
 constexpr u64 kSpareDescriptors = 32;  // for blocks of the heap's own: ledgers, layouts, the index
 
-// That nothing but the heap's own blocks may take, so that a store full of rows that can't leave is read from still: a reader needs
-// a ledger.
+// Pages that only the heap's own blocks may take: who reads a store that is full of rows needs a block for its ledger.
 constexpr u64 kOwnPages = 64 << 10;
 
 u64 relaxed(const Shared<u64>& value) { return value.load(std::memory_order_relaxed); }

@@ -56,8 +56,6 @@ class Budget {
   // What stays claimed when every object is deleted and every item of these tables evicted, with `block` more bytes of
   // chunks for each of them.
   u64 least_claim(std::span<const u32> tables, u64 block) const;
-  u64 removable()
-      const;  // with a disk tier: what may leave memory without any deletion or eviction, if the disk has room
   // One of these tables that has items in closed chunks and that `block` more bytes would lift above what it has set aside
   // (0: not asked); rather one that may evict items than one that may not. kNone: there is none.
   u32 evictable(std::span<const u32> tables, u64 block) const;

@@ -52,7 +52,7 @@ bool ObjectLog::leaves_room(u64 bytes, bool copy, std::string* why) {
   const u64 segments = tier.file_bytes.load() - std::min(tier.file_bytes.load(), logs);
   // mutant: objects-take-the-room-of-rows
   const u64 rows = std::max(segments, least_disk(reserved_in_tiers(heap_.memory), 0));
-  if (logs + rows + bytes + (copy ? 0 : segment_bytes(capacity)) <= capacity) return true;
+  if (logs + rows + bytes + (copy ? 0 : usual_file_bytes(capacity)) <= capacity) return true;
   *why = "the disk tier has " + std::to_string(logs >> 20) + " MiB of disk_capacity=" + std::to_string(capacity) +
          " in use for objects, and keeps " + std::to_string(rows >> 20) + " MiB for rows of tables";
   heap_.memory.tier_header().idle_logs.store(1);  // files may be copied, and go
@@ -109,7 +109,7 @@ bool ObjectLog::make_file(const DiskSpace::Taken& taken, u64 bytes) {
 // Killed after take(): a log whose owner is gone, and whose file may not be there.
 void ObjectLog::begin_file(u64 record_bytes, bool copy, Deadline deadline) {
   const u64 least = whole_pages(std::max(kLeastFile, sizeof(LogHeader) + record_bytes));
-  u64 bytes = std::max(least, segment_bytes(heap_.memory.tier_header().capacity.load()));
+  u64 bytes = std::max(least, usual_file_bytes(heap_.memory.tier_header().capacity.load()));
   const DiskSpace::Taken taken = take(least, copy, &bytes, deadline);
   DI_FAULT("log.file_taken");
   const auto forget = [&] {

@@ -8,8 +8,12 @@
 
 namespace di {
 
+u64 usual_file_bytes(u64 disk_capacity) {
+  return std::clamp<u64>(disk_capacity / 64, u64{4} << 20, u64{64} << 20) / kPageBytes * kPageBytes;
+}
+
 u64 segment_bytes(u64 disk_capacity) {
-  const u64 chunks = std::clamp<u64>(disk_capacity / 64, u64{4} << 20, u64{64} << 20);
+  const u64 chunks = usual_file_bytes(disk_capacity);
   return (chunks + chunks / 64) / kPageBytes * kPageBytes;
 }
 

@@ -93,8 +93,10 @@ inline std::span<u32> page_checksums(std::span<u8> head, const ChunkTier& tier, 
   return {reinterpret_cast<u32*>(head.data() + at), pages};
 }
 
-// Of the segments of a store: a 64th of what it may have on disk, 4 to 64 MiB.
-u64 segment_bytes(u64 disk_capacity);  // with room for as many chunks of 1 MiB as it has MiB
+// Of the files of a store: a 64th of what it may have on disk, 4 to 64 MiB.
+u64 usual_file_bytes(u64 disk_capacity);
+// Of its segments: a 64th more, so that as many chunks of 1 MiB fit with their records.
+u64 segment_bytes(u64 disk_capacity);
 // Of a segment that holds one record and no more.
 u64 segment_bytes_for(u64 head_bytes, u64 body_bytes);
 
