@@ -30,15 +30,19 @@ u64 TableClaims::try_reserve(u32 index, const Reserve& reserve, Deadline deadlin
 // A segment of descriptors per hold: they are memory too, and stay. So none is made before all of them and the reserve
 // fit, and the reserve is set when they are there, in one hold. A kill inside leaves a part of it: the recovery puts the
 // three numbers in order, and the caller had not come so far as to change the capacity.
-bool TableClaims::reserve(u32 index, const Reserve& reserve, Deadline deadline, std::string* why) {
-  for (;;) {
-    const u64 missing = try_reserve(index, reserve, deadline);
-    if (missing == 0) return true;
-    if (missing == kSegmentCame) continue;
-    if (why != nullptr) *why = heap_.budget.room_text();
-    if (heap_.room_maker != nullptr && heap_.room_maker->make_room(missing, deadline, why)) continue;
-    if (!heap_.free_holes(missing, deadline)) return false;
-  }
+u64 TableClaims::reserve_now(u32 index, const Reserve& reserve, Deadline deadline) {
+  for (;;)
+    if (const u64 missing = try_reserve(index, reserve, deadline); missing != kSegmentCame) return missing;
+}
+
+void TableClaims::make_room(u64 missing, Deadline deadline) {
+  std::string why = heap_.budget.room_text();
+  if (heap_.room_maker != nullptr && heap_.room_maker->make_room(missing, deadline, &why)) return;
+  if (!heap_.free_holes(missing, deadline)) throw Error(Code::kCapacity, why);
+}
+
+void TableClaims::reserve(u32 index, const Reserve& reserve, Deadline deadline) {
+  while (const u64 missing = reserve_now(index, reserve, deadline)) make_room(missing, deadline);
 }
 
 void TableClaims::settle_reserve(u32 index, Deadline deadline) {

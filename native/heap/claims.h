@@ -22,10 +22,14 @@ class TableClaims {
  public:
   explicit TableClaims(HeapCore& heap) : heap_(heap) {}
 
-  // Sets the reserve that a table wants, and has descriptors for its chunks; false, or thrown: nothing was set. More is
-  // set aside at once, less only with settle_reserve(), when items have gone.
+  // Sets the reserve that a table wants, and has descriptors for its chunks; thrown: nothing was set. More is set aside at
+  // once, less only with settle_reserve(), when items have gone. The caller holds no table's lock: rows may leave memory.
   // Several holds: a kill between them leaves descriptors more, and the old reserve.
-  bool reserve(u32 table, const Reserve& reserve, Deadline deadline, std::string* why);
+  void reserve(u32 table, const Reserve& reserve, Deadline deadline);
+  // The same, also under a table's lock. Not 0: so many bytes are short, and nothing was set. Then, without that lock,
+  // make_room(), and again.
+  u64 reserve_now(u32 table, const Reserve& reserve, Deadline deadline);
+  void make_room(u64 missing, Deadline deadline);  // throws kCapacity: there is none
   void settle_reserve(u32 table, Deadline deadline);
   // Sets aside what a table uses and `bytes` more, and a quarter again if there is memory; false: there is none.
   bool raise_reserve(u32 table, u64 bytes, Deadline deadline);

@@ -142,8 +142,7 @@ std::shared_ptr<Table> TableDirectory::create(const TableShape& shape, Deadline 
 void TableDirectory::make_blocks(u32 index, const TableShape& shape, Deadline deadline) const {
   Heap& heap = arena_->heap();
   TableHeader& header = arena_->table(index);
-  std::string why;
-  if (!heap.claims.reserve(index, shape.reserve, deadline, &why)) throw Error(Code::kCapacity, why);
+  heap.claims.reserve(index, shape.reserve, deadline);
   const TableBlocks sizes =
       table_blocks(shape.slots, {shape.sampler, shape.remover, shape.normalize_table, shape.shuffle, shape.group != 0});
   const auto block = [&](u64 bytes) -> u32 {

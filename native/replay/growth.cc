@@ -166,10 +166,16 @@ void Growth::link_parts(const Plan& plan, const Parts& parts) {
 }
 
 bool Growth::resize(const TableSize& size, const SizeSeen* seen, Deadline deadline) {
-  bool set = false;
-  patiently(*core_.arena, deadline,
-            [&] { grow(size.slots, deadline, [&]() DI_UNCHECKED { return set = set_size(size, seen, deadline); }); });
-  if (!set) return false;
+  for (;;) {
+    bool set = false;
+    u64 missing = 0;
+    patiently(*core_.arena, deadline, [&] {
+      grow(size.slots, deadline, [&]() DI_UNCHECKED { return set = set_size(size, seen, &missing, deadline); });
+    });
+    if (set) break;
+    if (missing == 0) return false;
+    core_.arena->heap().claims.make_room(missing, deadline);  // takes locks of tables: not under this one's
+  }
   // From here on the new capacity holds. If a lock is not available now, each insert evicts two items while there are
   // too many, and a reserve to be lowered stays as it was until the table is resized again.
   try {
@@ -183,14 +189,15 @@ bool Growth::resize(const TableSize& size, const SizeSeen* seen, Deadline deadli
   return true;
 }
 
-// Runs in the hold that links the new slots, before they are linked. Sets reserve, chunk size and capacity, or throws
-// and sets none. A reserve is lowered later, when the surplus items have been evicted.
-bool Growth::set_size(const TableSize& size, const SizeSeen* seen, Deadline deadline) {
+// Runs in the hold that links the new slots, before they are linked. Sets reserve, chunk size and capacity, or none of them:
+// *missing bytes are short, or (0) the figures differ. A reserve is lowered later, when the surplus items have been evicted.
+bool Growth::set_size(const TableSize& size, const SizeSeen* seen, u64* missing, Deadline deadline) {
+  *missing = 0;
   if (seen != nullptr && (header_.capacity != seen->capacity || header_.reserve_wanted.load() != seen->reserve_wanted ||
                           header_.reserve_open.load() != seen->reserve_open))
     return false;
-  std::string why;
-  if (!core_.arena->heap().claims.reserve(core_.index, size.reserve, deadline, &why)) throw Error(Code::kCapacity, why);
+  *missing = core_.arena->heap().claims.reserve_now(core_.index, size.reserve, deadline);
+  if (*missing != 0) return false;
   // CallLimits reads it without the lock.
   __atomic_store_n(&header_.capacity, size.capacity, __ATOMIC_RELAXED);
   core_.room_came().signal(kMaxClients);

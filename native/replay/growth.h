@@ -48,7 +48,7 @@ class Growth {
   void copy_items(const Plan& plan, u8* to) const;
   void link_segment(u32 number, u32 block, u64 slots);
   void link_parts(const Plan& plan, const Parts& parts);
-  bool set_size(const TableSize& size, const SizeSeen* seen, Deadline deadline) DI_REQUIRES(core_.lock);
+  bool set_size(const TableSize& size, const SizeSeen* seen, u64* missing, Deadline deadline) DI_REQUIRES(core_.lock);
   bool evict_above(u64 capacity, Deadline deadline);
 
   TableCore& core_;

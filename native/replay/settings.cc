@@ -29,23 +29,30 @@ bool TableSettings::declare_schema(const std::string& text, const Reserve& reser
 }
 
 bool TableSettings::try_declare(const std::string& text, const Reserve& reserve, u64 item_bytes, Deadline deadline) {
-  std::string why;
   Heap& heap = core_.arena->heap();
   NewBlocks made(*core_.arena, core_.index);
   const u32 block = made.add(text.size() + 8, deadline);
   write_text(heap, block, text);
-  TableCore::Guard guard(core_, deadline);
-  if (header_.schema_block != 0) return false;
-  if (reserve.bytes == 0)
-    header_.chunk_block.store(reserve.chunk_block);
-  else if (!heap.claims.reserve(core_.index, reserve, deadline, &why))
-    throw Error(Code::kCapacity, why);
-  heap.claims.settle_reserve(core_.index, deadline);
-  core_.change();
-  made.seal();
-  header_.item_bytes = item_bytes;
-  header_.schema_block.store(block, std::memory_order_release);  // pairs with the acquire in text()
-  return true;
+  for (;;) {
+    u64 missing = 0;
+    {
+      TableCore::Guard guard(core_, deadline);
+      if (header_.schema_block != 0) return false;
+      if (reserve.bytes == 0)
+        header_.chunk_block.store(reserve.chunk_block);
+      else
+        missing = heap.claims.reserve_now(core_.index, reserve, deadline);
+      if (missing == 0) {
+        heap.claims.settle_reserve(core_.index, deadline);
+        core_.change();
+        made.seal();
+        header_.item_bytes = item_bytes;
+        header_.schema_block.store(block, std::memory_order_release);  // pairs with the acquire in text()
+        return true;
+      }
+    }
+    heap.claims.make_room(missing, deadline);  // takes locks of tables: not under this one's
+  }
 }
 
 u64 TableSettings::keep_gone_keys(Deadline deadline) {

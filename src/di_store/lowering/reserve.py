@@ -409,7 +409,7 @@ def make_room(arena: _core.Arena, name: str, needed: TableNeeds, seconds: float,
         if arena.fit:
             grow(arena, max(in_memory, in_both), seconds)
         elif in_memory > 0:
-            raise _short(name, needed, wanted, in_memory, arena.tiered)
+            raise _short(name, needed, wanted, in_memory, in_both, arena.tiered)
         else:
             raise _short_in_both(name, needed, in_both)
 
@@ -440,14 +440,14 @@ def grow(arena: _core.Arena, more: int, seconds: float) -> None:
     arena.grow(more, seconds)
 
 
-def _short(name: str, needed: TableNeeds, wanted: int, short: int, tiered: bool) -> CapacityError:
+def _short(name: str, needed: TableNeeds, wanted: int, short: int, in_both: int, tiered: bool) -> CapacityError:
     whatever = " in memory, whatever lies on disk," if tiered else ""
     return CapacityError(
         f"table {name!r} needs {format_size(wanted)} ({wanted:,} bytes){whatever} and {format_size(wanted - short)} "
         f"({wanted - short:,} bytes) of the store's memory are available: {needed.text}, and "
         f"{format_size(needed.meta_bytes)} for item slots and trees",
-        remedy=f"lower capacity=, max_bytes= or lanes=, or raise memory= by {_raised(short)} (also online: "
-        "store.resize(memory=))",
+        remedy="lower capacity=, max_bytes= or lanes=, or raise memory= by "
+        f"{_raised(max(short, in_both))} (also online: store.resize(memory=))",
     )
 
 
