@@ -45,6 +45,15 @@ def largest(store: di_store.Store, row_bytes: int, **options: Any) -> int:
     return low * 99 // 100  # what tables leave behind takes some KiB
 
 
+def check_the_largest(store: di_store.Store, row_bytes: int) -> None:
+    """It holds its capacity, also once its first rows have left."""
+    capacity = largest(store, row_bytes, compress=None)
+    table = store.create_table("t", capacity=capacity, lanes=1, schema=of_bytes(row_bytes), compress=None)
+    fill(table, capacity + capacity // 10, row_bytes)
+    assert len(table) == capacity
+    assert table.stats()["evicted_for_room"] == 0
+
+
 @pytest.mark.memory_only
 @pytest.mark.parametrize(
     ("memory", "disk", "row_bytes"),
@@ -53,11 +62,7 @@ def largest(store: di_store.Store, row_bytes: int, **options: Any) -> int:
 def test_the_largest_table_holds_its_capacity(tmp_path: Path, memory: str, disk: str, row_bytes: int) -> None:
     """Also where its item slots take about as much as its rows."""
     with di_store.open(memory=memory, disk=tmp_path / "disk", disk_capacity=disk) as store:
-        capacity = largest(store, row_bytes, compress=None)
-        table = store.create_table("t", capacity=capacity, lanes=1, schema=of_bytes(row_bytes), compress=None)
-        fill(table, capacity + capacity // 10, row_bytes)
-        assert len(table) == capacity
-        assert table.stats()["evicted_for_room"] == 0
+        check_the_largest(store, row_bytes)
         assert store.check() == []
 
 
@@ -69,11 +74,7 @@ def test_a_table_beside_objects_holds_its_capacity(tmp_path: Path, durability: s
     with di_store.open(memory="32MiB", disk=tmp_path / "disk", disk_capacity="256MiB") as store:
         values = [random.integers(0, 256, 2 * MIB, np.uint8) for _ in range(24)]
         ids = [store.put(value, durability=durability) for value in values]
-        capacity = largest(store, 4_000, compress=None)
-        table = store.create_table("t", capacity=capacity, lanes=1, schema=of_bytes(4_000), compress=None)
-        fill(table, capacity + capacity // 10, 4_000)
-        assert len(table) == capacity
-        assert table.stats()["evicted_for_room"] == 0
+        check_the_largest(store, 4_000)
         for number, value in zip(ids, values, strict=True):
             assert np.array_equal(store.get(number), value)
         assert store.check() == []
@@ -87,11 +88,7 @@ def test_a_table_beside_objects_that_are_held_holds_its_capacity(tmp_path: Path,
     with di_store.open(memory="128MiB", disk=tmp_path / "disk", disk_capacity="256MiB") as store:
         refs = [store.put(random.integers(0, 256, 2 * MIB, np.uint8), durability=durability) for _ in range(90)]
         held = [store.get(ref) for _ in range(3) for ref in refs[:45]]  # what is read again enters memory
-        capacity = largest(store, 4_000, compress=None)
-        table = store.create_table("t", capacity=capacity, lanes=1, schema=of_bytes(4_000), compress=None)
-        fill(table, capacity + capacity // 10, 4_000)
-        assert len(table) == capacity
-        assert table.stats()["evicted_for_room"] == 0
+        check_the_largest(store, 4_000)
         assert len(held) == 135
         assert store.check() == []
 

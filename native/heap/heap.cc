@@ -58,7 +58,7 @@ bool Heap::set_budget(u64 bytes, std::string* why) {
   sweeper.settle_dropped();
   const u64 claimed = budget.claimed(), stays = claimed - (memory.tiered() ? std::min(claimed, removable()) : 0);
   if (spendable(bytes) < claimed) {
-    // What could leave for the disk and has not found no room there.
+    // Where memory would do without what can leave, that is still here: the disk had no room for it.
     *why = "memory=" + std::to_string(bytes) + " is less than the " +
            std::to_string(least_budget(spendable(bytes) < stays ? stays : claimed)) +
            " bytes in use or set aside; delete objects, or shrink tables with table.resize()";
