@@ -235,6 +235,25 @@ def _ends(error: BaseException) -> bool:
     )
 
 
+def test_closed_by_two_threads_at_once(make: Any) -> None:
+    """As a thread does that makes a handle while another one closes the store."""
+    scene = make()
+    scene.touch()
+    errors: list[BaseException | None] = []
+    native = scene.table._inserter._native
+
+    class Native:
+        def close(self) -> None:
+            other = threading.Thread(target=lambda: errors.append(outcome(scene.store._session.close)))
+            other.start()
+            other.join(60)
+            native.close()
+
+    scene.table._inserter._native = Native()
+    scene.store.close()
+    assert errors == [None]
+
+
 def test_nothing_of_a_closed_store_stays_mapped_by_its_handles(make: Any) -> None:
     """Also of what a thread was inside of, when that thread is through."""
     scene = make()

@@ -94,7 +94,10 @@ class Inserter:
                     if native is not None:
                         native.close()
                     return
-            wait = wait or self._turn_wait(None)
+            try:
+                wait = wait or self._turn_wait(None)
+            except StoreError:
+                return  # another thread ends it too, and holds the turn
             wait.pause_turn(self._turn, _OTHER)
 
     def _begin_anew(self) -> None:
