@@ -304,6 +304,35 @@ def test_several_writers_over_both_tables_go_on(tmp_path: Path) -> None:
         assert store.check() == []
 
 
+def test_a_writer_over_two_tables_has_smaller_chunks_than_one_of_them(tmp_path: Path) -> None:
+    """More heads, but smaller ones."""
+    random = np.random.default_rng(0)
+    with di_store.open(memory="32MiB", disk=tmp_path / "disk", disk_capacity="256MiB") as store:
+        options: dict[str, Any] = {"schema": of_bytes(4_000), "lanes": 8, "compress": None}
+        fifo = store.create_table("fifo", capacity=25_000, **options)
+        drawn = store.create_table("any", capacity=9_000, remover=di_store.Uniform(), **options)
+        before = fifo.stats()
+        with store.writer([fifo, drawn]) as writer:
+            for _ in range(120):
+                writer.extend({"x": random.integers(0, 256, (250, 4_000), np.uint8)}, timeout=60)
+        for name in ("chunk_block", "chunk_head"):
+            assert fifo.stats()[name] == drawn.stats()[name] < before[name]
+        assert [(len(table), table.stats()["evicted_for_room"]) for table in (fifo, drawn)] == [(25_000, 0), (9_000, 0)]
+        assert store.check() == []
+
+
+def test_smaller_chunks_whose_heads_do_not_fit_are_refused(tmp_path: Path) -> None:
+    with di_store.open(memory="32MiB", disk=tmp_path / "disk", disk_capacity="256MiB") as store:
+        table = store.create_table("t", capacity=10_000, schema=of_bytes(4_000), compress=None)
+        native, before = table._handle.native, table.stats()
+        size, open_bytes = before["reserve_wanted"], before["reserve_open"]
+        assert size > 40 * MIB
+        seen = before["capacity"], size, open_bytes
+        with pytest.raises(di_store.CapacityError):
+            native.resize(before["capacity"], before["slots"], (size, open_bytes, 4_096, 4_096), seen, 60.0)
+        assert {name for name, value in table.stats().items() if value != before[name]} <= {"seconds_since_insert"}
+
+
 def _make_and_fill(name: str, started: Any) -> None:
     with di_store.attach(name) as store:
         started.set()

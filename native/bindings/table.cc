@@ -96,6 +96,7 @@ nb::dict stats(const TablePointer& table) {
   all["used_bytes"] = header.used_bytes.load();
   all["open_bytes"] = header.open_bytes.load();
   all["chunk_block"] = header.chunk_block.load();
+  all["chunk_head"] = header.chunk_head.load();
   all["held_bytes"] = header.held_bytes.load();
   all["item_bytes"] = header.item_bytes;
   all["slots"] = header.slots;

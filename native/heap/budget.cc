@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "heap/tiers.h"
-
 namespace di {
 namespace {
 
@@ -27,8 +25,7 @@ std::string kib(u64 bytes) { return std::to_string(bytes >> 10) + " KiB"; }
 }  // namespace
 
 u64 Budget::claim_of(const TableHeader& table) const {
-  return std::max(in_memory(memory_, table, relaxed(table.reserve_bytes)) + relaxed(table.held_bytes),
-                  resident_of(table));
+  return std::max(in_memory(memory_, reserve_of(table)) + relaxed(table.held_bytes), resident_of(table));
 }
 
 u64 Budget::claimed() const {
@@ -65,7 +62,7 @@ u32 Budget::evictable(std::span<const u32> tables, u64 block) const {
     const TableHeader& table = memory_.table(index);
     if (table.used_bytes.load() == table.open_bytes.load()) continue;
     // What it may keep in memory helps nobody; with a disk tier that is less than its reserve.
-    const u64 kept = in_memory(memory_, table, table.reserve_bytes) + table.held_bytes;
+    const u64 kept = in_memory(memory_, reserve_of(table)) + table.held_bytes;
     if (block != 0 && resident_of(table) + block <= kept) continue;
     if (__atomic_load_n(&table.limiter.queue, __ATOMIC_RELAXED) == 0) return index;  // [table], but never changed
     found = index;
@@ -79,7 +76,7 @@ u64 Budget::least_claim(std::span<const u32> tables, u64 block) const {
   for (u32 i = 0; i < memory_.table_count(); ++i) {
     const TableHeader& table = memory_.table(i);
     const bool grows = std::find(tables.begin(), tables.end(), i) != tables.end();
-    total += std::max<u64>(in_memory(memory_, table, table.reserve_bytes), table.open_bytes + (grows ? block : 0));
+    total += std::max<u64>(in_memory(memory_, reserve_of(table)), table.open_bytes + (grows ? block : 0));
   }
   return total;
 }
@@ -132,7 +129,7 @@ Shortage Budget::admit_chunk(const MakeRequest& request, u64 block) const {
     const TableHeader& table = memory_.table(index);
     const u64 used = table.used_bytes + block, own = table.reserve_bytes + table.held_bytes;
     const u64 open = table.open_bytes + block;
-    const u64 kept = in_memory(memory_, table, table.reserve_bytes) + table.held_bytes;
+    const u64 kept = in_memory(memory_, reserve_of(table)) + table.held_bytes;
     const u64 resident = resident_of(table);
     if (resident + block > kept) grow += resident + block - std::max(kept, resident);
     const u64 most = __atomic_load_n(&table.max_bytes, __ATOMIC_RELAXED);  // a stale one holds for a moment longer
@@ -171,26 +168,17 @@ void Budget::charge(u32 index, i64 used_bytes, i64 open_bytes, i64 chunks) {
   add_bytes(memory_.heap_header().table_charge, claim_of(table) - before);
 }
 
-void Budget::set_chunk(u32 index, u64 block, u64 head) {
-  TableHeader& table = memory_.table(index);
-  const u64 before = claim_of(table);
-  table.chunk_block.store(block);
-  table.chunk_head.store(head);
-  add_bytes(memory_.heap_header().table_charge, claim_of(table) - before);
-}
-
 u64 Budget::own_claim(u32 index) const {
   const TableHeader& table = memory_.table(index);
   return claim_of(table) - relaxed(table.held_bytes);
 }
 
-u64 Budget::missing_for(u32 index, u64 reserve, u64 held, u64 beside) const {
+u64 Budget::missing_for(u32 index, const Reserve& reserve, u64 held, u64 beside) const {
   const TableHeader& table = memory_.table(index);
-  const u64 before = claim_of(table), after = std::max(in_memory(memory_, table, reserve) + held, resident_of(table));
-  if (memory_.tiered() && reserve > table.reserve_bytes) {
-    const u64 more = in_tiers(table, reserve) - in_tiers(table, table.reserve_bytes),
-              left = left_in_tiers(memory_, spendable());
-    if (more > left) return more - left;
+  const u64 before = claim_of(table), after = std::max(in_memory(memory_, reserve) + held, resident_of(table));
+  if (const u64 wanted = in_tiers(table, reserve), own = own_tiers(table); memory_.tiered() && wanted > own) {
+    const u64 left = left_in_tiers(memory_, spendable());
+    if (wanted - own > left) return wanted - own - left;
   }
   const u64 claim = claimed() - before + after + beside;
   return after + beside > before && claim > spendable() ? claim - spendable() : 0;
@@ -203,12 +191,14 @@ void Budget::charge_dropped(u32 index, i64 bytes) {
   add_bytes(memory_.heap_header().table_charge, claim_of(table) - before);
 }
 
-void Budget::set_claims(u32 index, u64 reserve_bytes, u64 reserve_open, u64 held_bytes) {
+void Budget::set_claims(u32 index, const Reserve& reserve, u64 held_bytes) {
   HeapHeader& heap = memory_.heap_header();
   TableHeader& table = memory_.table(index);
   const u64 before = claim_of(table);
-  table.reserve_bytes.store(reserve_bytes);
-  table.reserve_open.store(reserve_open);
+  table.chunk_block.store(reserve.chunk_block);
+  table.chunk_head.store(reserve.chunk_head);
+  table.reserve_bytes.store(reserve.bytes);
+  table.reserve_open.store(reserve.open_bytes);
   table.held_bytes.store(held_bytes);
   const u64 after = claim_of(table);
   heap.table_charge.store(heap.table_charge - before + after);

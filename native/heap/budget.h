@@ -12,6 +12,7 @@
 
 #include "heap/blocks.h"
 #include "heap/descriptors.h"
+#include "heap/tiers.h"
 
 namespace di {
 
@@ -65,10 +66,9 @@ class Budget {
   void charge_dropped(u32 table, i64 bytes);  // of its chunks, more or fewer bodies that are not in memory
   // Bytes that are short for a table to claim `claims`, with `beside` more bytes for other uses; 0: there is room.
   // A reserve that grows must also fit what memory and disk can hold together.
-  u64 missing_for(u32 table, u64 reserve, u64 held, u64 beside) const;
-  void set_chunk(u32 table, u64 block, u64 head);  // bytes of one; before the claims that they count for
-  u64 own_claim(u32 table) const;                  // what it claims, its held draws aside
-  void set_claims(u32 table, u64 reserve_bytes, u64 reserve_open, u64 held_bytes);
+  u64 missing_for(u32 table, const Reserve& reserve, u64 held, u64 beside) const;
+  u64 own_claim(u32 table) const;  // what it claims, its held draws aside
+  void set_claims(u32 table, const Reserve& reserve, u64 held_bytes);
   void end_claims(u32 table);
   void recount_claims();  // from the tables' reserves and chunks
 

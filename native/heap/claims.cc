@@ -9,22 +9,24 @@ u64 TableClaims::try_reserve(u32 index, const Reserve& reserve, Deadline deadlin
   HeapCore::Guard guard(heap_, deadline);
   Budget& budget = heap_.budget;
   TableHeader& table = heap_.memory.table(index);
-  const u64 block = reserve.chunk_block != 0 ? reserve.chunk_block : table.chunk_block.load();
-  const u64 wanted = budget.unkept(index, block == 0 ? 0 : reserve.bytes / block);
-  const bool more = reserve.bytes > table.reserve_bytes;
-  const u64 bytes = std::max<u64>(reserve.bytes, table.reserve_bytes);
-  const u64 missing = budget.missing_for(index, bytes, table.held_bytes, heap_.descriptors.segments_bytes(wanted));
-  const bool ready = heap_.memory.heap_header().free_count >= wanted;
-  const bool grown = missing == 0 && !ready && heap_.add_segment();
-  if ((missing == 0 && ready) || (!more && !grown)) {  // a reserve that does not grow never fails for descriptors
-    budget.set_chunk(index, block, reserve.chunk_head != 0 ? reserve.chunk_head : table.chunk_head.load());
-    budget.set_claims(index, bytes, reserve.open_bytes, table.held_bytes);
-    table.reserve_wanted.store(reserve.bytes);
-    budget.recount_promised();
-    return 0;
-  }
-  if (grown) return kSegmentCame;
-  return missing != 0 ? missing : kSliceBytes;
+  const Reserve own = reserve_of(table);
+  Reserve next = reserve;  // what it has until items have gone, if that is more
+  next.bytes = std::max(reserve.bytes, own.bytes);
+  if (next.chunk_block == 0) next.chunk_block = own.chunk_block;
+  if (next.chunk_head == 0) next.chunk_head = own.chunk_head;
+  const u64 wanted = budget.unkept(index, next.chunk_block == 0 ? 0 : reserve.bytes / next.chunk_block);
+  // Smaller chunks have more heads.
+  // mutant: heads-of-smaller-chunks-take-no-memory
+  if (const u64 missing = budget.missing_for(index, next, table.held_bytes, 0); missing != 0) return missing;
+  const u64 missing = budget.missing_for(index, next, table.held_bytes, heap_.descriptors.segments_bytes(wanted));
+  const bool ready = missing == 0 && heap_.memory.heap_header().free_count >= wanted;
+  if (!ready && missing == 0 && heap_.add_segment()) return kSegmentCame;
+  // A reserve that does not grow never fails for descriptors.
+  if (!ready && reserve.bytes > own.bytes) return missing != 0 ? missing : kSliceBytes;
+  budget.set_claims(index, next, table.held_bytes);
+  table.reserve_wanted.store(reserve.bytes);
+  budget.recount_promised();
+  return 0;
 }
 
 // A segment of descriptors per hold: they are memory too, and stay. So none is made before all of them and the reserve
@@ -50,7 +52,9 @@ void TableClaims::settle_reserve(u32 index, Deadline deadline) {
   const TableHeader& table = heap_.memory.table(index);
   if (table.reserve_wanted >= table.reserve_bytes) return;
   note_spare(heap_.memory, table.reserve_bytes - table.reserve_wanted);
-  heap_.budget.set_claims(index, table.reserve_wanted, table.reserve_open, table.held_bytes);
+  Reserve reserve = reserve_of(table);
+  reserve.bytes = table.reserve_wanted;
+  heap_.budget.set_claims(index, reserve, table.held_bytes);
 }
 
 bool TableClaims::raise_reserve(u32 index, u64 bytes, Deadline deadline) {
@@ -58,10 +62,12 @@ bool TableClaims::raise_reserve(u32 index, u64 bytes, Deadline deadline) {
   Budget& budget = heap_.budget;
   TableHeader& table = heap_.memory.table(index);
   const u64 least = table.used_bytes + bytes;
-  if (least <= table.reserve_bytes) return false;
+  Reserve reserve = reserve_of(table);
+  if (least <= reserve.bytes) return false;
   for (const u64 wanted : {least + least / 4, least}) {
-    if (budget.missing_for(index, wanted, table.held_bytes, 0) != 0) continue;
-    budget.set_claims(index, wanted, table.reserve_open, table.held_bytes);
+    reserve.bytes = wanted;
+    if (budget.missing_for(index, reserve, table.held_bytes, 0) != 0) continue;
+    budget.set_claims(index, reserve, table.held_bytes);
     table.reserve_wanted.store(wanted);
     budget.recount_promised();
     return true;
@@ -93,8 +99,8 @@ bool TableClaims::hold(u32 index, i64 delta_bytes, Deadline deadline, bool force
       HeapCore::Guard guard(heap_, deadline);
       const TableHeader& table = heap_.memory.table(index);
       const u64 held = table.held_bytes + static_cast<u64>(delta_bytes);
-      if (!force) missing = heap_.budget.missing_for(index, table.reserve_bytes, held, 0);
-      if (missing == 0) heap_.budget.set_claims(index, table.reserve_bytes, table.reserve_open, held);
+      if (!force) missing = heap_.budget.missing_for(index, reserve_of(table), held, 0);
+      if (missing == 0) heap_.budget.set_claims(index, reserve_of(table), held);
     }
     if (missing == 0) return true;
     if (!heap_.free_holes(missing, deadline)) return false;

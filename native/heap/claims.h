@@ -11,13 +11,6 @@
 
 namespace di {
 
-struct Reserve {  // what a table sets aside for chunks
-  u64 bytes = 0;
-  u64 open_bytes = 0;   // of these, for what lanes have open: it does not follow the capacity
-  u64 chunk_block = 0;  // bytes that a chunk occupies at least; 0: as it is
-  u64 chunk_head = 0;   // of its head; 0: as it is
-};
-
 class TableClaims {
  public:
   explicit TableClaims(HeapCore& heap) : heap_(heap) {}

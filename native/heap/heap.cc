@@ -31,7 +31,7 @@ u64 Heap::removable() const {
   for (u32 i = 0; i < memory.table_count(); ++i) {
     const TableHeader& table = memory.table(i);
     // mutant: rows-do-not-leave-for-a-table
-    total += budget.own_claim(i) - in_memory(memory, table, table.reserve_bytes);
+    total += budget.own_claim(i) - in_memory(memory, reserve_of(table));
   }
   return total;
 }

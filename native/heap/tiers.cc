@@ -11,20 +11,25 @@ u64 relaxed(const Shared<u64>& value) { return value.load(std::memory_order_rela
 
 }  // namespace
 
-u64 in_memory(const Memory& memory, const TableHeader& table, u64 reserve) {
-  if (!memory.tiered()) return reserve;
-  const u64 block = relaxed(table.chunk_block), head = relaxed(table.chunk_head);
-  const u64 heads = block == 0 ? reserve / kHeadShare : reserve / block * head;
-  return std::min(reserve, relaxed(table.reserve_open) + heads);
+Reserve reserve_of(const TableHeader& table) {
+  return {relaxed(table.reserve_bytes), relaxed(table.reserve_open), relaxed(table.chunk_block),
+          relaxed(table.chunk_head)};
 }
 
-u64 in_tiers(const TableHeader& table, u64 reserve) {
-  const u64 open = std::min(reserve, relaxed(table.reserve_open));
+u64 in_memory(const Memory& memory, const Reserve& reserve) {
+  if (!memory.tiered()) return reserve.bytes;
+  const u64 block = reserve.chunk_block;
+  const u64 heads = block == 0 ? reserve.bytes / kHeadShare : reserve.bytes / block * reserve.chunk_head;
+  return std::min(reserve.bytes, reserve.open_bytes + heads);
+}
+
+u64 in_tiers(const TableHeader& table, const Reserve& reserve) {
+  const u64 open = std::min(reserve.bytes, reserve.open_bytes);
   const double expect = static_cast<double>(table.expect.load(std::memory_order_relaxed)) / kExpectUnit;
-  return expect > 1 ? open + static_cast<u64>(static_cast<double>(reserve - open) / expect) : reserve;
+  return expect > 1 ? open + static_cast<u64>(static_cast<double>(reserve.bytes - open) / expect) : reserve.bytes;
 }
 
-u64 own_tiers(const TableHeader& table) { return in_tiers(table, relaxed(table.reserve_bytes)); }
+u64 own_tiers(const TableHeader& table) { return in_tiers(table, reserve_of(table)); }
 
 u64 share_of(const TableHeader& table) { return own_tiers(table) + relaxed(table.held_bytes); }
 

@@ -9,10 +9,18 @@
 
 namespace di {
 
-// What a table with such a reserve keeps in memory: all of it, or with a disk tier its heads and open chunks.
-u64 in_memory(const Memory& memory, const TableHeader& table, u64 reserve);
-// What it takes of both: less than that if its rows are expected to shrink on disk.
-u64 in_tiers(const TableHeader& table, u64 reserve);
+struct Reserve {  // what a table sets aside for chunks
+  u64 bytes = 0;
+  u64 open_bytes = 0;   // of these, for what lanes have open: it does not follow the capacity
+  u64 chunk_block = 0;  // bytes that a chunk occupies at least; 0: not known, or as it is
+  u64 chunk_head = 0;   // of its head; 0: likewise
+};
+
+Reserve reserve_of(const TableHeader& table);
+// What such a reserve keeps in memory: all of it, or with a disk tier its heads and open chunks.
+u64 in_memory(const Memory& memory, const Reserve& reserve);
+// What it takes of both: less than that if the table's rows are expected to shrink on disk.
+u64 in_tiers(const TableHeader& table, const Reserve& reserve);
 u64 own_tiers(const TableHeader& table);  // with the one that it has
 u64 share_of(const TableHeader& table);   // and with its held draws
 

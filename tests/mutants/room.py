@@ -15,6 +15,13 @@ TIERS = [
         (f"{ROOM}::test_tables_of_several_writers_hold_their_capacity",),
     ),
     Mutant(
+        "heads-of-smaller-chunks-take-no-memory",
+        "disk",
+        "missing_for(index, next, table.held_bytes, 0); missing != 0) return missing;",
+        "missing_for(index, next, table.held_bytes, 0); missing != 0 && reserve.bytes > own.bytes)\n    return missing;",
+        (f"{ROOM}::test_smaller_chunks_whose_heads_do_not_fit_are_refused",),
+    ),
+    Mutant(
         "slots-take-no-room-from-rows",
         "disk",
         "    total = needed.in_tiers + needed.meta_bytes\n",
@@ -52,7 +59,7 @@ TIERS = [
     Mutant(
         "rows-do-not-leave-for-a-table",
         "disk",
-        "    total += budget.own_claim(i) - in_memory(memory, table, table.reserve_bytes);\n",
+        "    total += budget.own_claim(i) - in_memory(memory, reserve_of(table));\n",
         "",
         (f"{ROOM}::test_rows_of_others_leave_memory_for_a_table",),
     ),

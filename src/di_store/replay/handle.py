@@ -243,8 +243,8 @@ class TableHandle:
         kept = needed.reserve.with_parts(items, open_bytes, self.settings.max_bytes)
         block = int(now["chunk_block"])
         # mutant: a-resize-forgets-how-a-stream-cuts
-        if 0 < block < alone.chunk_block:
-            kept = kept._replace(chunk_block=min(block, kept.chunk_block))
+        if 0 < block < min(alone.chunk_block, kept.chunk_block):
+            kept = kept._replace(chunk_block=block, chunk_head=int(now["chunk_head"]))
         return replace(needed, reserve=kept)
 
     # -- reading ------------------------------------------------------------------------------------------------

@@ -189,12 +189,9 @@ def _widened(handle: TableHandle, schema: Schema, cut: Cut, lanes: int, now: dic
     needed = handle.needs(schema, capacity, cut=cut, lanes=lanes).reserve
     items, open_bytes = max(held.item_bytes, needed.item_bytes), max(held.open_bytes, needed.open_bytes)
     wide = held.with_parts(items, open_bytes, handle.settings.max_bytes)
-    block = needed.chunk_block if needed.chunk_block < int(now["chunk_block"]) else 0
-    return (
-        (capacity, slots_now(now, handle.settings.view), wide._replace(chunk_block=block))
-        if block or wide != held
-        else None
-    )
+    if smaller := needed.chunk_block < int(now["chunk_block"]):
+        wide = wide._replace(chunk_block=needed.chunk_block, chunk_head=needed.chunk_head)
+    return (capacity, slots_now(now, handle.settings.view), wide) if smaller or wide != held else None
 
 
 def writer_plan(
