@@ -17,8 +17,8 @@ TIERS = [
     Mutant(
         "heads-of-smaller-chunks-take-no-memory",
         "disk",
-        "missing_for(index, next, table.held_bytes, 0); missing != 0) return missing;",
-        "missing_for(index, next, table.held_bytes, 0); missing != 0 && reserve.bytes > own.bytes)\n    return missing;",
+        "table.held_bytes, 0); missing != 0) return missing;",
+        "table.held_bytes, 0); missing != 0 && reserve.bytes > own.bytes)\n    return missing;",
         (f"{ROOM}::test_smaller_chunks_whose_heads_do_not_fit_are_refused",),
     ),
     Mutant(
