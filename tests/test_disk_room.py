@@ -256,7 +256,7 @@ def _append(table: di_store.Table, steps: int) -> None:
 @pytest.mark.parametrize("turn", range(3))
 def test_tables_of_several_writers_hold_their_capacity(tmp_path: Path, turn: int) -> None:
     """Bodies of all lie in the same files, and leave in order: these are half dead for long, and the disk is full."""
-    capacity, fork = 14_500, mp.get_context("fork")
+    capacity, fork = 15_600, mp.get_context("fork")
     schema = {
         "obs": di_store.Spec((4_096,), "u1"),
         "reward": di_store.Spec((), "f4"),
@@ -277,6 +277,43 @@ def test_tables_of_several_writers_hold_their_capacity(tmp_path: Path, turn: int
         assert [writer.exitcode for writer in writers] == 6 * [0]
         assert [len(table) for table in tables] == 3 * [capacity]
         assert [table.stats()["evicted_for_room"] for table in tables] == 3 * [0]
+        assert store.check() == []
+
+
+def _append_noise(name: str, rows: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    with di_store.attach(name) as store, store.table("rows").writer() as writer:
+        for _ in range(rows):
+            writer.append({"x": random.integers(0, 256, 28 << 10, np.uint8)}, timeout=60)
+
+
+def _draw(name: str, end: Any) -> None:
+    with di_store.attach(name) as store:
+        while not end.is_set():
+            store.table("rows").sample(32, timeout=60)
+
+
+@pytest.mark.memory_only
+@pytest.mark.parametrize("turn", range(3))
+def test_a_table_that_is_drawn_from_all_the_time_holds_its_capacity(tmp_path: Path, turn: int) -> None:
+    """Whoever empties a file waits for readers of what lies in it, and others wait for whoever empties one."""
+    capacity, fork = 4_870, mp.get_context("fork")
+    with di_store.open(memory="32MiB", disk=tmp_path / "disk", disk_capacity="256MiB", seed=turn) as store:
+        options: dict[str, Any] = {"schema": of_bytes(28 << 10), "remover": di_store.Uniform(), "compress": None}
+        table = store.create_table("rows", capacity=capacity, lanes=2, **options)
+        end = fork.Event()
+        args = store.name, capacity * 4 // 5
+        writers = [fork.Process(target=_append_noise, args=(*args, 10 * turn + each)) for each in range(3)]
+        samplers = [fork.Process(target=_draw, args=(store.name, end)) for _ in range(2)]
+        for process in writers + samplers:
+            process.start()
+        for writer in writers:
+            writer.join(120)
+        end.set()
+        for sampler in samplers:
+            sampler.join(60)
+        assert [process.exitcode for process in writers + samplers] == 5 * [0]
+        assert (len(table), table.stats()["evicted_for_room"]) == (capacity, 0)
         assert store.check() == []
 
 

@@ -32,8 +32,10 @@ class RoomMaker {
   // Whether a call of this process has failed since this was last asked, for no other reason than one of these: then whoever
   // needs room waits, and evicts no items. Readers keep all bodies in memory; what may be written is used up for now.
   enum class Kept { kNot, kByReaders, kByBudget };
-  // Before items go: files of rows that soon leave on their own are emptied too. True: there may be room now.
-  virtual bool empty_more(Deadline deadline) = 0;
+  // Before items go: files of rows that soon leave on their own are emptied too. kDone: there may be room now. kLater: others
+  // are at it, and the deadline is over.
+  enum class Emptied { kNothing, kLater, kDone };
+  virtual Emptied empty_more(Deadline deadline) = 0;
   virtual Kept take_kept() = 0;
   // Where memory and disk are full: the table that exceeds what was set aside for it by the largest factor, and by clearly
   // more than `own`; kNone: none does. Takes the heap's lock.

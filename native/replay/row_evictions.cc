@@ -65,7 +65,8 @@ bool RowEvictions::make_room(const ShortOf& short_of, u64 bytes, Deadline deadli
     return true;
   if (short_of.tiers) {
     // mutant: items-go-though-files-are-half-dead
-    if (state_.arena->heap().room_maker->empty_more(deadline)) return true;
+    const RoomMaker::Emptied files = state_.arena->heap().room_maker->empty_more(deadline);
+    if (files != RoomMaker::Emptied::kNothing) return files == RoomMaker::Emptied::kDone;
     const Table::Evicted gone = evict_of_others(short_of.table, deadline);
     if (gone == Table::Evicted::kItems) return true;
     if (gone == Table::Evicted::kItemsBeingRead) return false;  // none of its own go for that

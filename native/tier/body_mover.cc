@@ -14,6 +14,7 @@ constexpr u64 kPatienceNs = 1'000'000'000;  // with another process
 constexpr u64 kReadersNs = 300'000'000;     // with readers
 constexpr u64 kAgainNs = 5'000'000'000;     // after which they are waited for again
 constexpr u64 kTablesNs = 50'000'000;       // for the locks of some tables
+constexpr u64 kCopiedNs = 100'000'000;      // with readers of what is copied already
 constexpr u64 kMomentNs = 2'000'000;
 constexpr u64 kSlackShare = 16;  // of a segment, for its footer and what does not fit at its end
 
@@ -55,30 +56,43 @@ bool BodyMover::begin(bool all, Deadline deadline) {
   read_ = false;
   next_ = 0;
   bodies_.clear();
+  went_on_ns_ = os::now_ns();
   bodies_ = files_.find(room - room / kSlackShare, all, deadline);
   return true;
 }
 
 void BodyMover::end(Deadline deadline) {
   bodies_.clear();
+  held_.clear();
   next_ = 0;
   Heap::Guard guard(heap_, deadline);
   Shared<u32>& mover = heap_.memory.tier_header().mover;
   if (mover.load() == lock_owner_word(heap_.client)) mover.store(0);
 }
 
-bool BodyMover::await(Deadline deadline) {
+// All were tried. Those that were held up are tried again, so that files do get empty; for a while only.
+void BodyMover::end_list(bool moved, Deadline deadline) {
+  const u64 now = os::now_ns();
+  if (moved) went_on_ns_ = now;
+  if (held_.empty() || now - went_on_ns_ > kReadersNs) return end(deadline);
+  bodies_.swap(held_);
+  held_.clear();
+  next_ = 0;
+}
+
+BodyMover::Await BodyMover::await(Deadline deadline) {
   {
     os::LocalGuard<std::mutex> local(mutex_);
     const u64 now = os::now_ns();
     if (held_up_ns_ == 0 || now - held_up_ns_ > kAgainNs) held_up_ns_ = now;
     const u64 since = std::max(held_up_ns_, seen_ns_);  // another process may go on
-    if (deadline.tries_only() || deadline.over()) return false;
-    if (now > since && now - since > (read_ ? kReadersNs : kPatienceNs)) return false;
+    if (deadline.tries_only() || (now > since && now - since > (read_ ? kReadersNs : kPatienceNs)))
+      return Await::kGaveUp;
+    if (deadline.over()) return Await::kLater;
   }
   const os::Blocking scope;
   os::sleep_ns(kMomentNs);
-  return true;
+  return Await::kWaited;
 }
 
 // ------------------------------------------------------------------------------------------------------------ claims
@@ -91,6 +105,7 @@ bool BodyMover::claim_one(const StoredBody& body) {
   if (tier.uid != body.uid || tier.place.load() != body.place || tier.stored_pages.load() == 0) return false;
   if (const u32 claim = tier.claim.load(); claim != 0 && !owner_gone(heap_.client, claim)) return false;
   if (is_read(heap_, body.chunk)) {
+    held_.push_back(body);
     read_ = true;
     return false;
   }
@@ -196,41 +211,58 @@ u64 BodyMover::copy_claimed(Deadline deadline) {
 
 // -------------------------------------------------------------------------------------------------------- committing
 // Under the locks of these tables and the heap's. Others may have taken a claim over, if they took this process for dead.
-bool BodyMover::move_held(const std::vector<u32>& tables, const Move& move) {
-  if (!move.written || heap_.descriptor(move.chunk).word.load() != move.word) return false;
-  ChunkTier& tier = *heap_.chunk_memory.tier(move.chunk);
-  if (tier.claim.load() != lock_owner_word(heap_.client) || tier.place.load() != move.place) return false;
+bool BodyMover::move_held(const std::vector<u32>& tables, Move* move) {
+  move->written = false;
+  if (heap_.descriptor(move->chunk).word.load() != move->word) return false;
+  ChunkTier& tier = *heap_.chunk_memory.tier(move->chunk);
+  if (tier.claim.load() != lock_owner_word(heap_.client) || tier.place.load() != move->place) return false;
   if (tier.stored_pages.load() == 0) return false;  // it was found damaged meanwhile
-  if (tables_of(heap_, move.chunk) != tables) return false;
-  if (is_read(heap_, move.chunk)) {
-    read_ = true;
-    return false;
-  }
+  const bool read = is_read(heap_, move->chunk);
+  read_ = read_ || read;
+  move->written = read || tables_of(heap_, move->chunk) != tables;  // then it is to be tried again
+  if (move->written) return false;
   const u64 bytes = u64{tier.stored_pages.load()} * kPageBytes;
   DI_FAULT("tier.before_move");
-  tier.place.store(move.to);
+  tier.place.store(move->to);
   DI_FAULT("tier.moved");
-  heap_.disk.add_fresh(place_segment(move.to), bytes, tier.body_bytes);
-  heap_.disk.remove(place_segment(move.place), bytes, tier.body_bytes);
+  heap_.disk.add_fresh(place_segment(move->to), bytes, tier.body_bytes);
+  heap_.disk.remove(place_segment(move->place), bytes, tier.body_bytes);
   TierHeader& header = heap_.memory.tier_header();
   header.moved_bytes.fetch_add(bytes, std::memory_order_relaxed);
   header.moved_bodies.fetch_add(1, std::memory_order_relaxed);
   return true;
 }
 
-u64 BodyMover::commit(std::size_t count, Deadline deadline) {
+u64 BodyMover::commit_unread(std::size_t count, Deadline deadline) {
   std::map<std::vector<u32>, std::vector<std::size_t>> by_tables;
-  for (std::size_t i = 0; i < count; ++i) by_tables[tables_of(heap_, moves_[i].chunk)].push_back(i);
+  for (std::size_t i = 0; i < count; ++i)
+    if (moves_[i].written) by_tables[tables_of(heap_, moves_[i].chunk)].push_back(i);
   u64 moved = 0;
   for (const auto& [tables, numbers] : by_tables) {
     try {
       const TableLocks locks(heap_, tables, deadline.at_most(kTablesNs));
       Heap::Guard guard(heap_, deadline);
-      for (const std::size_t i : numbers) moved += move_held(tables, moves_[i]) ? 1 : 0;
+      for (const std::size_t i : numbers) moved += move_held(tables, &moves_[i]) ? 1 : 0;
     } catch (const Error& error) {  // a table is held up: its bodies stay where they are
       if (error.code() != Code::kTimeout) throw;
     }
   }
+  return moved;
+}
+
+// A copy takes room that is short: one of a body that is read just now waits for the reader, or it is in vain.
+u64 BodyMover::commit(std::size_t count, Deadline deadline) {
+  const auto first = moves_.begin(), last = first + static_cast<std::ptrdiff_t>(count);
+  const auto waits = [](const Move& move) { return move.written; };
+  const Deadline patience = deadline.at_most(kCopiedNs);
+  u64 moved = commit_unread(count, deadline);
+  while (std::any_of(first, last, waits) && !patience.over()) {
+    const os::Blocking scope;
+    os::sleep_ns(kMomentNs);
+    moved += commit_unread(count, deadline);
+  }
+  for (auto move = first; move != last; ++move)
+    if (move->written) held_.push_back({move->chunk, move->uid, move->place});
   end_claims(count, deadline);
   return moved;
 }
@@ -251,7 +283,7 @@ BodyMover::Result BodyMover::move_some(bool all, Deadline deadline) {
     end_claims(moves_.size(), deadline);
     throw;
   }
-  if (next_ == bodies_.size()) end(deadline);
+  if (next_ == bodies_.size()) end_list(moved != 0, deadline);
   if (moved == 0) return Result::kHeldUp;
   held_up_ns_ = 0;
   return Result::kMoved;

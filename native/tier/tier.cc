@@ -56,7 +56,7 @@ u64 Tier::write_some(Deadline deadline, std::string* why) {
     if (bytes != 0 || full.empty()) return bytes;
     const BodyMover::Result moved = mover_.move_some(false, deadline);
     if (moved == BodyMover::Result::kMoved) continue;
-    if (moved == BodyMover::Result::kHeldUp && mover_.await(deadline)) continue;
+    if (moved == BodyMover::Result::kHeldUp && mover_.await(deadline) == BodyMover::Await::kWaited) continue;
     *why = full;
     return 0;
   }
@@ -72,14 +72,19 @@ u64 Tier::drop_objects(u64 bytes, Deadline deadline, std::string* why) {
   }
 }
 
-bool Tier::empty_more(Deadline deadline) {
+RoomMaker::Emptied Tier::empty_more(Deadline deadline) {
   try {
-    if (budget_.wait_ns() != 0) return false;
+    if (budget_.wait_ns() != 0) return Emptied::kNothing;
     const BodyMover::Result moved = mover_.move_some(true, deadline);
-    return moved == BodyMover::Result::kMoved || (moved == BodyMover::Result::kHeldUp && mover_.await(deadline));
+    if (moved == BodyMover::Result::kMoved) return Emptied::kDone;
+    if (moved == BodyMover::Result::kNothing) return Emptied::kNothing;
+    const BodyMover::Await waited = mover_.await(deadline);
+    if (waited == BodyMover::Await::kWaited) return Emptied::kDone;
+    // mutant: items-go-though-another-process-empties-files
+    return waited == BodyMover::Await::kLater ? Emptied::kLater : Emptied::kNothing;
   } catch (const Error& error) {  // of a file
     if (error.code() == Code::kTimeout) throw;
-    return false;
+    return Emptied::kNothing;
   }
 }
 

@@ -44,7 +44,7 @@ class Tier : public RoomMaker {
   // Drops bodies that have a copy on disk; writes copies of others when these don't suffice. Objects go before bodies while
   // they take more memory than these, else when no body can go.
   bool make_room(u64 bytes, Deadline deadline, std::string* why) override;
-  bool empty_more(Deadline deadline) override;
+  Emptied empty_more(Deadline deadline) override;
   Kept take_kept() override { return kept_.exchange(Kept::kNot, std::memory_order_relaxed); }
   u32 most_over(u32 own, Deadline deadline) override { return shares_.most_over(own, deadline); }
   // Bytes that the files may take from now on. Throws kStoreFull: the filesystem has no room for so many; kCapacity: tables

@@ -10,9 +10,16 @@ TIERS = [
     Mutant(
         "items-go-though-files-are-half-dead",
         "disk",
-        "if (state_.arena->heap().room_maker->empty_more(deadline))",
-        "if (false)",
+        "    if (files != RoomMaker::Emptied::kNothing) return files == RoomMaker::Emptied::kDone;\n",
+        "    (void)files;\n",
         (f"{ROOM}::test_tables_of_several_writers_hold_their_capacity",),
+    ),
+    Mutant(
+        "items-go-though-another-process-empties-files",
+        "disk",
+        "return waited == BodyMover::Await::kLater ? Emptied::kLater : Emptied::kNothing;",
+        "return Emptied::kNothing;",
+        (f"{ROOM}::test_a_table_that_is_drawn_from_all_the_time_holds_its_capacity",),
     ),
     Mutant(
         "heads-of-smaller-chunks-take-no-memory",
