@@ -244,6 +244,33 @@ def test_the_least_memory_is_told(tmp_path: Path) -> None:
         assert rows.stats()["evicted_for_room"] == 0
 
 
+@pytest.mark.memory_only
+def test_chunks_that_end_amid_a_page_hold_their_capacity(tmp_path: Path) -> None:
+    """Small ones, as rows leave in any order: each takes more pages on disk than bytes in memory."""
+    with di_store.open(memory="32MiB", disk=tmp_path / "disk", disk_capacity="256MiB", seed=1) as store:
+        options: dict[str, Any] = {"remover": di_store.Uniform(), "compress": None}
+        capacity = largest(store, 1_000, **options)
+        table = store.create_table("t", capacity=capacity, lanes=1, schema=of_bytes(1_000), **options)
+        fill(table, 4 * capacity, 1_000)
+        assert (len(table), table.stats()["evicted_for_room"]) == (capacity, 0)
+
+
+@pytest.mark.memory_only
+def test_chunks_with_large_heads_hold_their_capacity(tmp_path: Path) -> None:
+    """Small columns lie in them, and a file holds them twice: as many chunks fit as without."""
+    schema = {**of_bytes(1_000), "reward": np.float32(0), "terminated": False, "truncated": False}
+    random = np.random.default_rng(0)
+    with di_store.open(memory="32MiB", disk=tmp_path / "disk", disk_capacity="256MiB", seed=1) as store:
+        view = di_store.Sequence(8, period=4)
+        table = store.create_table("t", capacity=52_000, lanes=1, schema=schema, view=view, compress=None)
+        flags = {"reward": np.zeros(1_000, "f4"), "truncated": np.zeros(1_000, bool)}
+        flags["terminated"] = np.arange(1_000) % 50 == 49
+        with table.writer() as writer:
+            for _ in range(400):
+                writer.extend({"x": random.integers(0, 256, (1_000, 1_000), np.uint8), **flags}, timeout=60)
+        assert (len(table), table.stats()["evicted_for_room"]) == (52_000, 0)
+
+
 def _append(table: di_store.Table, steps: int) -> None:
     noise = np.random.default_rng(0).integers(0, 256, MIB, np.uint8)
     with table.writer() as writer:
@@ -401,7 +428,8 @@ def test_rows_that_fill_all_there_is_can_be_read(tmp_path: Path) -> None:
     with di_store.open(memory="16MiB", disk=tmp_path / "disk", disk_capacity="64MiB", seed=1) as store:
         ref = store.put(np.arange(64))
         held = []
-        table = store.create_table("replay", capacity=24_000, lanes=1, remover=di_store.Uniform())
+        promised = di_store.Compress(expect=4)  # in vain: noise does not shrink
+        table = store.create_table("replay", capacity=20_000, lanes=1, remover=di_store.Uniform(), compress=promised)
         with table.writer() as writer:
             for turn in range(1_200):
                 rows = random.integers(0, 256, (50, 700), np.uint8)

@@ -256,6 +256,13 @@ void bind_errors(nb::module_& module) {
              "The least memory= of which so many bytes can be claimed.");
   module.def("least_disk", &least_disk, nb::arg("total"), nb::arg("in_memory"),
              "The least disk_capacity= for so many bytes, of which memory takes some.");
+  module.def(
+      "in_tiers",
+      [](u64 bytes, u64 open_bytes, u64 chunk_block, u64 chunk_head, double expect) {
+        return in_tiers({bytes, open_bytes, chunk_block, chunk_head}, expect);
+      },
+      nb::arg("bytes"), nb::arg("open_bytes"), nb::arg("chunk_block"), nb::arg("chunk_head"), nb::arg("expect"),
+      "What a reserve takes of memory and disk together.");
   module.def("memory_headroom", &os::memory_headroom);
   module.def("proc_pid", &os::proc_pid);
   bind_lists(module);

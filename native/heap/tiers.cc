@@ -5,9 +5,11 @@
 namespace di {
 namespace {
 
+constexpr double kSlack = 1.1;  // that reserves have, for what can't be known of rows: rounding takes its part of that
 constexpr u64 kHeadShare = 64;  // of chunks, that their heads are taken to have until that is known
 
 u64 relaxed(const Shared<u64>& value) { return value.load(std::memory_order_relaxed); }
+u64 in_pages(u64 bytes) { return (bytes + kPageBytes - 1) / kPageBytes; }
 
 }  // namespace
 
@@ -23,10 +25,20 @@ u64 in_memory(const Memory& memory, const Reserve& reserve) {
   return std::min(reserve.bytes, reserve.open_bytes + heads);
 }
 
+u64 in_tiers(const Reserve& reserve, double expect) {
+  const u64 open = std::min(reserve.bytes, reserve.open_bytes), block = reserve.chunk_block;
+  const double rows = static_cast<double>(reserve.bytes - open), shrink = std::max(1.0, expect);
+  if (block == 0) return open + static_cast<u64>(rows / shrink);
+  const double body = static_cast<double>(block - std::min(block, reserve.chunk_head)) / shrink;
+  const u64 head = kRecordHeaderBytes + reserve.chunk_head;
+  const u64 record = (in_pages(head) + in_pages(static_cast<u64>(body))) * kPageBytes + head;
+  const double records = rows / static_cast<double>(block) * static_cast<double>(record);
+  // mutant: chunks-on-disk-end-at-no-page
+  return open + static_cast<u64>(std::max(rows / shrink, records / kSlack));
+}
+
 u64 in_tiers(const TableHeader& table, const Reserve& reserve) {
-  const u64 open = std::min(reserve.bytes, reserve.open_bytes);
-  const double expect = static_cast<double>(table.expect.load(std::memory_order_relaxed)) / kExpectUnit;
-  return expect > 1 ? open + static_cast<u64>(static_cast<double>(reserve.bytes - open) / expect) : reserve.bytes;
+  return in_tiers(reserve, static_cast<double>(table.expect.load(std::memory_order_relaxed)) / kExpectUnit);
 }
 
 u64 own_tiers(const TableHeader& table) { return in_tiers(table, reserve_of(table)); }

@@ -19,8 +19,11 @@ struct Reserve {  // what a table sets aside for chunks
 Reserve reserve_of(const TableHeader& table);
 // What such a reserve keeps in memory: all of it, or with a disk tier its heads and open chunks.
 u64 in_memory(const Memory& memory, const Reserve& reserve);
-// What it takes of both: less than that if the table's rows are expected to shrink on disk.
+// What it takes of both, if on disk its rows are so many times smaller. Head and body of a chunk each begin at a page there, and
+// a file has the head once more at its end (tier/segment_format.h).
+u64 in_tiers(const Reserve& reserve, double expect);
 u64 in_tiers(const TableHeader& table, const Reserve& reserve);
+constexpr u64 kRecordHeaderBytes = 64;
 u64 own_tiers(const TableHeader& table);  // with the one that it has
 u64 share_of(const TableHeader& table);   // and with its held draws
 

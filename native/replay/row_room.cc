@@ -7,6 +7,8 @@
 namespace di {
 namespace {
 
+constexpr u64 kLateNs = 250'000'000;  // that making room may take of a call which may not wait
+
 // The chunk size in bytes that the tables' reserves were computed with, the least of them; 0: not known.
 u64 least_block(const WriterPlan& plan) {
   u64 least = ~u64{0};
@@ -119,6 +121,7 @@ bool RowRoom::open_chunk(u32 index, u64 heap_bytes, Deadline deadline, Blocked* 
   const ChunkPlan plan = plan_for(heap_bytes);
   const u64 bytes = block_of(plan);
   if (state_.several) refuse_larger_call(call_bytes_ + bytes);
+  const u64 began = os::now_ns();
   for (bool reaped = false;;) {
     ShortOf short_of;
     blocked->seq = state_.arena->heap_header().room_seq.load();
@@ -133,6 +136,8 @@ bool RowRoom::open_chunk(u32 index, u64 heap_bytes, Deadline deadline, Blocked* 
       reaped = true;
     } else if (!evictions_.make_room(short_of, bytes, deadline, blocked)) {
       return false;
+    } else if (deadline.over() && os::now_ns() - began > kLateNs) {
+      return false;  // it got some; the next call goes on
     }
   }
 }

@@ -7,6 +7,12 @@
 #include "tier/write_budget.h"
 
 namespace di {
+namespace {
+
+// One may be lost to a process that stops while it fills it; a disk of few files can't spare it.
+u64 files_for_moves(u64 capacity) { return capacity / segment_bytes(capacity) >= 32 ? 2 : 1; }
+
+}  // namespace
 
 OwnSegment::~OwnSegment() {
   if (number_ == kNone || heap_.client.is_foreign()) return;
@@ -26,7 +32,8 @@ bool OwnSegment::open(u64 head_bytes, u64 body_bytes, Deadline deadline, std::st
     {
       Heap::Guard guard(heap_, deadline);
       // mutant: new-bodies-take-the-room-of-moves
-      const DiskSpace::Take take = heap_.disk.take(bytes, use_ == For::kMoves ? 0 : usual, &taken, why);
+      const u64 keep = use_ == For::kMoves ? 0 : files_for_moves(header.capacity.load()) * usual;
+      const DiskSpace::Take take = heap_.disk.take(bytes, keep, &taken, why);
       if (take == DiskSpace::Take::kDone) break;
       if (take == DiskSpace::Take::kFull || !heap_.disk.take_spare(&spare, 0)) return false;
     }

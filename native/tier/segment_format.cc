@@ -14,7 +14,8 @@ u64 usual_file_bytes(u64 disk_capacity) {
 
 u64 segment_bytes(u64 disk_capacity) {
   const u64 chunks = usual_file_bytes(disk_capacity);
-  return (chunks + chunks / 64) / kPageBytes * kPageBytes;
+  // mutant: files-have-no-room-for-heads
+  return (chunks + chunks / 16) / kPageBytes * kPageBytes;
 }
 
 u64 segment_bytes_for(u64 head_bytes, u64 body_bytes) {

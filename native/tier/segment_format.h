@@ -95,7 +95,7 @@ inline std::span<u32> page_checksums(std::span<u8> head, const ChunkTier& tier, 
 
 // Of the files of a store: a 64th of what it may have on disk, 4 to 64 MiB.
 u64 usual_file_bytes(u64 disk_capacity);
-// Of its segments: a 64th more, so that as many chunks of 1 MiB fit with their records.
+// Of its segments: a 16th more, so that as many chunks of 1 MiB fit with their records, each with its head twice.
 u64 segment_bytes(u64 disk_capacity);
 // Of a segment that holds one record and no more.
 u64 segment_bytes_for(u64 head_bytes, u64 body_bytes);

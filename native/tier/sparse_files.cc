@@ -2,11 +2,13 @@
 
 #include <algorithm>
 
+#include "tier/table_locks.h"
+
 namespace di {
 namespace {
 
 // Of a file's bytes that are needed. What is moved again and again costs 1 / (1 - share) writes: docs/disk_tier.md.
-constexpr double kMostNeeded = 0.75;
+constexpr double kMostNeeded = 0.75, kMostNeededOfAll = 0.94;
 constexpr std::size_t kCandidates = 32;
 constexpr u32 kLookedAt = 4096;  // descriptors in one hold
 // Of the bodies that leave in order, the older half: one file has bodies of ages that differ by as much as memory holds, as newer
@@ -29,8 +31,8 @@ bool SparseFiles::leaves_in_order(u32 chunk) const {
 }
 
 SparseFiles::Found SparseFiles::look(const std::vector<DiskSpace::Sparse>& candidates, Deadline deadline) const {
-  Found found{std::vector<std::vector<StoredBody>>(candidates.size()),
-              std::vector<std::vector<u64>>(candidates.size())};
+  Found found{std::vector<std::vector<StoredBody>>(candidates.size()), std::vector<std::vector<u64>>(candidates.size()),
+              std::vector<bool>(candidates.size())};
   std::vector<u32> candidate(kMaxSegments, kNone);
   for (u32 i = 0; i < candidates.size(); ++i) candidate[candidates[i].number] = i;
   for (u32 chunk = 0, count = 1; chunk < count;) {
@@ -47,6 +49,8 @@ SparseFiles::Found SparseFiles::look(const std::vector<DiskSpace::Sparse>& candi
       if (tier.stored_pages.load() == 0 || place_segment(place) >= kMaxSegments) continue;
       const u32 at = candidate[place_segment(place)];
       if (at == kNone || !heap_.disk.is_same(place_segment(place), candidates[at].incarnation)) continue;
+      const u32 claim = tier.claim.load();
+      if (is_read(heap_, chunk) || (claim != 0 && !owner_gone(heap_.client, claim))) found.held[at] = true;
       found.bodies[at].push_back({chunk, tier.uid, place});
       if (in_order) found.in_order[at].push_back(tier.uid);
     }
@@ -60,7 +64,7 @@ std::vector<StoredBody> SparseFiles::find(u64 bytes, bool all, Deadline deadline
   {
     Heap::Guard guard(heap_, deadline);
     next_uid = heap_.memory.heap_header().next_uid;
-    for (const DiskSpace::Sparse& each : heap_.disk.sparse(kMostNeeded))
+    for (const DiskSpace::Sparse& each : heap_.disk.sparse(all ? kMostNeededOfAll : kMostNeeded))
       if (candidates.size() < kCandidates && !left_out_.contains(each.incarnation)) candidates.push_back(each);
   }
   if (candidates.empty()) return {};
@@ -68,14 +72,19 @@ std::vector<StoredBody> SparseFiles::find(u64 bytes, bool all, Deadline deadline
   const u64 soon = found.first_in_order + (next_uid - std::min(next_uid, found.first_in_order)) / kSoonShare;
   std::vector<StoredBody> bodies;
   u64 needed = 0;
-  for (u32 i = 0; i < candidates.size(); ++i) {
-    // mutant: what-leaves-soon-is-moved
-    if (!all &&
-        std::any_of(found.in_order[i].begin(), found.in_order[i].end(), [soon](u64 uid) { return uid <= soon; }))
-      continue;
-    if (needed + candidates[i].live > bytes) break;
-    needed += candidates[i].live;
-    bodies.insert(bodies.end(), found.bodies[i].begin(), found.bodies[i].end());
+  // Of files that are held up only where there are no others.
+  for (const bool held : {false, true}) {
+    if (!bodies.empty()) break;
+    for (u32 i = 0; i < candidates.size(); ++i) {
+      // mutant: what-leaves-soon-is-moved
+      if (!all &&
+          std::any_of(found.in_order[i].begin(), found.in_order[i].end(), [soon](u64 uid) { return uid <= soon; }))
+        continue;
+      if (found.held[i] != held) continue;
+      if (needed + candidates[i].live > bytes) break;
+      needed += candidates[i].live;
+      bodies.insert(bodies.end(), found.bodies[i].begin(), found.bodies[i].end());
+    }
   }
   std::sort(bodies.begin(), bodies.end(), [](const StoredBody& a, const StoredBody& b) {
     return place_segment(a.place) != place_segment(b.place) ? place_segment(a.place) < place_segment(b.place)

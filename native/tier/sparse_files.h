@@ -21,7 +21,8 @@ class SparseFiles {
 
   // The bodies of some files, by place: all that must move before these are empty, at most `bytes` with their records. None:
   // no file is sparse enough.
-  // A file with bodies that soon leave on their own, in the order in which they came, is waited for, unless `all`.
+  // A file with bodies that soon leave on their own, in the order in which they came, is waited for, and one of which nearly
+  // all is needed is left alone, unless `all`.
   std::vector<StoredBody> find(u64 bytes, bool all, Deadline deadline);
   // A file that cannot be emptied, as a body in it is damaged.
   void leave_out(u32 segment) { left_out_.insert(heap_.memory.tier_header().segment[segment].incarnation); }
@@ -30,6 +31,7 @@ class SparseFiles {
   struct Found {
     std::vector<std::vector<StoredBody>> bodies;  // by candidate
     std::vector<std::vector<u64>> in_order;       // uids of those whose items leave in order
+    std::vector<bool> held;                       // some are being read, or another process moves them
     u64 first_in_order = ~u64{0};                 // uid
   };
   Found look(const std::vector<DiskSpace::Sparse>& candidates, Deadline deadline) const;

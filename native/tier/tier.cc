@@ -5,10 +5,13 @@
 #include "heap/tiers.h"
 
 namespace di {
+
+static_assert(sizeof(RecordHeader) == kRecordHeaderBytes);
+
 namespace {
 
 constexpr u64 kAheadBytes = 32u << 20, kAheadShare = 8;  // of memory that is free, or clean, ahead of need
-constexpr u64 kFilesAhead = 3;                           // that have room on disk
+constexpr u64 kFilesAhead = 4;                           // that have room on disk
 
 }  // namespace
 

@@ -115,6 +115,9 @@ def least_disk(total: int, in_memory: int) -> int:
     The least disk_capacity= for so many bytes, of which memory takes some.
     """
 
+def in_tiers(bytes: int, open_bytes: int, chunk_block: int, chunk_head: int, expect: float) -> int:
+    """What a reserve takes of memory and disk together."""
+
 def memory_headroom() -> int: ...
 def proc_pid() -> int: ...
 

@@ -114,8 +114,8 @@ TIER = [
     Mutant(
         "new-bodies-take-the-room-of-moves",
         "disk-forward",
-        "use_ == For::kMoves ? 0 : usual",
-        "0 * usual",
+        "use_ == For::kMoves ? 0 : files_for_moves(header.capacity.load()) * usual",
+        "0 * files_for_moves(header.capacity.load()) * usual",
         ("tests/test_disk_forward.py::test_rows_that_leave_in_random_order_find_room",),
     ),
     Mutant(

@@ -22,6 +22,20 @@ TIERS = [
         (f"{ROOM}::test_a_table_that_is_drawn_from_all_the_time_holds_its_capacity",),
     ),
     Mutant(
+        "chunks-on-disk-end-at-no-page",
+        "disk",
+        "std::max(rows / shrink, records / kSlack)",
+        "std::max(rows / shrink, 0 * records / kSlack)",
+        (f"{ROOM}::test_chunks_that_end_amid_a_page_hold_their_capacity",),
+    ),
+    Mutant(
+        "files-have-no-room-for-heads",
+        "disk",
+        "(chunks + chunks / 16)",
+        "(chunks + chunks / 64)",
+        (f"{ROOM}::test_chunks_with_large_heads_hold_their_capacity",),
+    ),
+    Mutant(
         "heads-of-smaller-chunks-take-no-memory",
         "disk",
         "table.held_bytes, 0); missing != 0) return missing;",

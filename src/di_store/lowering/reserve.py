@@ -185,7 +185,7 @@ class TableNeeds:
     @property
     def in_tiers(self) -> int:
         """Bytes for chunks that it claims of memory and disk together: items shrink to 1/`expect` on disk."""
-        return self.reserve.open_bytes + int(self.reserve.item_bytes / self.expect)
+        return _core.in_tiers(*self.reserve, self.expect)
 
     @property
     def in_memory(self) -> int:

@@ -72,6 +72,7 @@ class TableStats(TypedDict):
     open_bytes: int  # bytes of chunks that writers still fill
     held_bytes: int  # charged for items that draws still use: held * item_bytes
     chunk_block: int  # least bytes of a chunk; 0: not known yet
+    chunk_head: int  # with a disk tier: of these, what stays in memory; 0: not known yet
     reserve_bytes: int  # reserved for the table's chunks; above reserve_wanted while a resize to less evicts items
     reserve_wanted: int  # the reserve that the table asked for
     reserve_open: int  # the part of reserve_wanted that is for open chunks
