@@ -47,7 +47,7 @@ void check_walk(const std::string& path, const std::vector<KnownRecord>& wanted,
 }
 
 void test_sizes() {
-  CHECK(segment_bytes(0) == 4 * kMiB / 64 * 65 && segment_bytes(u64{1} << 40) == 65 * kMiB);
+  CHECK(segment_bytes(0) == 4 * kMiB / 16 * 17 && segment_bytes(u64{1} << 40) == 68 * kMiB);
   CHECK(segment_bytes(1024 * kMiB + 77) == 16 * kMiB / 64 * 65);
   CHECK(segment_name(42) == "segment-0000002a");
   u32 number = 0;
