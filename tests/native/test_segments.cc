@@ -48,7 +48,7 @@ void check_walk(const std::string& path, const std::vector<KnownRecord>& wanted,
 
 void test_sizes() {
   CHECK(segment_bytes(0) == 4 * kMiB / 16 * 17 && segment_bytes(u64{1} << 40) == 68 * kMiB);
-  CHECK(segment_bytes(1024 * kMiB + 77) == 16 * kMiB / 64 * 65);
+  CHECK(segment_bytes(1024 * kMiB + 77) == 16 * kMiB / 16 * 17);
   CHECK(segment_name(42) == "segment-0000002a");
   u32 number = 0;
   CHECK(parse_segment_name("segment-0000002a", &number) && number == 42);
