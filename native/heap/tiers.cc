@@ -6,6 +6,8 @@ namespace di {
 namespace {
 
 constexpr double kSlack = 1.1;  // that reserves have, for what can't be known of rows: rounding takes its part of that
+// Reserves of values of unknown size are guesses of some MiB: pages of tiny chunks are not counted on top of that.
+constexpr double kMostRounding = 2;
 constexpr u64 kHeadShare = 64;  // of chunks, that their heads are taken to have until that is known
 
 u64 relaxed(const Shared<u64>& value) { return value.load(std::memory_order_relaxed); }
@@ -32,7 +34,7 @@ u64 in_tiers(const Reserve& reserve, double expect) {
   const double body = static_cast<double>(block - std::min(block, reserve.chunk_head)) / shrink;
   const u64 head = kRecordHeaderBytes + reserve.chunk_head;
   const u64 record = (in_pages(head) + in_pages(static_cast<u64>(body))) * kPageBytes + head;
-  const double records = rows / static_cast<double>(block) * static_cast<double>(record);
+  const double records = std::min(kMostRounding, static_cast<double>(record) / static_cast<double>(block)) * rows;
   // mutant: chunks-on-disk-end-at-no-page
   return open + static_cast<u64>(std::max(rows / shrink, records / kSlack));
 }
