@@ -176,9 +176,10 @@ u64 Budget::own_claim(u32 index) const {
 u64 Budget::missing_for(u32 index, const Reserve& reserve, u64 held, u64 beside) const {
   const TableHeader& table = memory_.table(index);
   const u64 before = claim_of(table), after = std::max(in_memory(memory_, reserve) + held, resident_of(table));
-  if (const u64 wanted = in_tiers(table, reserve), own = own_tiers(table); memory_.tiered() && wanted > own) {
-    const u64 left = left_in_tiers(memory_, spendable());
-    if (wanted - own > left) return wanted - own - left;
+  if (memory_.tiered()) {
+    const u64 wanted = in_tiers(table, reserve), own = own_tiers(table);
+    const u64 left = wanted > own ? left_in_tiers(memory_, spendable()) : 0;
+    if (wanted > own + left) return wanted - own - left;
   }
   const u64 claim = claimed() - before + after + beside;
   return after + beside > before && claim > spendable() ? claim - spendable() : 0;

@@ -64,8 +64,8 @@ class Budget {
   // A chunk more or less, or one that is open no more.
   void charge(u32 table, i64 used_bytes, i64 open_bytes, i64 chunks);
   void charge_dropped(u32 table, i64 bytes);  // of its chunks, more or fewer bodies that are not in memory
-  // Bytes that are short for a table to claim `claims`, with `beside` more bytes for other uses; 0: there is room.
-  // A reserve that grows must also fit what memory and disk can hold together.
+  // Bytes that are short for a table to claim such a reserve and `held` bytes of draws, with `beside` more bytes for other
+  // uses; 0: there is room. What grows must also fit what memory and disk can hold together.
   u64 missing_for(u32 table, const Reserve& reserve, u64 held, u64 beside) const;
   u64 own_claim(u32 table) const;  // what it claims, its held draws aside
   void set_claims(u32 table, const Reserve& reserve, u64 held_bytes);

@@ -31,7 +31,7 @@ class BodyMover {
   BodyMover& operator=(const BodyMover&) = delete;
 
   // Moves some MiB. kHeldUp: another process does, or what is left to move is being read. Throws when a file cannot be written.
-  Result move_some(bool all, Deadline deadline);  // all: also of files that soon are empty on their own
+  Result move_some(bool all, Deadline deadline);  // all: of more files (sparse_files.h)
   void settle(Deadline deadline);                 // ends claims that an earlier call could not end
   // A moment, after kHeldUp. kLater: the deadline is over. kGaveUp: it has been held up for too long, or may not wait.
   enum class Await { kWaited, kLater, kGaveUp };
