@@ -7,6 +7,7 @@
 #include "heap/tiers.h"
 #include "maintenance/chores.h"
 #include "objects/reopening.h"
+#include "replay/directory.h"
 #include "replay/lost_rows.h"
 #include "tier/body_check.h"
 
@@ -80,13 +81,30 @@ nb::list waiters(const Arena& arena) {
   return all;
 }
 
-// Bytes of bodies that now have a copy on disk; 0: there are no more, or files can take no more.
-u64 write_to_disk(const ArenaPointer& arena, Deadline deadline) {
+// The number of the chunk that came last.
+u64 last_uid(const ArenaPointer& arena, Deadline deadline) {
+  arena->enter();
+  const MaybeRelease release(true);
+  const Heap::Guard guard(arena->heap(), deadline);
+  return arena->heap_header().next_uid;
+}
+
+// Bytes of bodies of these tables, none: of all, that now have a copy on disk; 0: none of chunks up to `last` lacks one, or files
+// can take no more.
+u64 write_to_disk(const ArenaPointer& arena, const std::optional<std::vector<std::string>>& tables, u64 last,
+                  Deadline deadline) {
   arena->enter();
   if (!arena->tiered()) return 0;
   std::string why;
   const MaybeRelease release(true);
-  return arena->tier()->write_some(deadline, &why);
+  BodiesWanted wanted{last, {}};
+  if (tables) {
+    const TableDirectory directory(arena);
+    for (const std::string& name : *tables)
+      if (const std::shared_ptr<Table> table = directory.find(name)) wanted.tables.push_back(table->index());
+    if (wanted.tables.empty()) return 0;
+  }
+  return arena->tier()->write_some(wanted, deadline, &why);
 }
 
 nb::object disk_stats(const Arena& arena) {
@@ -417,7 +435,8 @@ void bind_disk(nb::class_<Arena>& type) {
             if (a->tier() != nullptr) a->tier()->set_write_budget(bytes_a_day);
           },
           nb::sig("def set_write_budget(self, bytes_a_day: int, /) -> None"))
-      .def("write_to_disk", &write_to_disk, nb::sig("def write_to_disk(self, timeout: float, /) -> int"));
+      .def("last_uid", &last_uid, nb::sig("def last_uid(self, timeout: float, /) -> int"))
+      .def("write_to_disk", &write_to_disk, nb::arg("tables").none(), nb::arg("last"), nb::arg("timeout"));
 }
 
 }  // namespace

@@ -295,9 +295,15 @@ void Snapshot::release(std::span<const u32> numbers, Deadline deadline) {
   }
   for (u32 i = 0; i < sets.size(); ++i) {
     const std::vector<Drawn> held = sets[i].items;
+    // The entries of a set that is empty by now were given back, and another thread may have taken them.
     const auto note_ended = [&] {
-      for (const Drawn& each : held)
-        if (heap_.ledger.entry(each.entry).what.load() == 0) chunks_[each.number].entry = kNone;
+      const bool all = sets[i].items.empty();
+      for (const Drawn& each : held) {
+        // mutant: entries-of-others-are-taken-for-own
+        if (!all && heap_.ledger.entry(each.entry).what.load() != 0) continue;
+        if (!all) heap_.ledger.give(each.entry);
+        chunks_[each.number].entry = kNone;
+      }
     };
     try {
       if (!held.empty()) tables_[i]->draws.deliver(&sets[i], deadline);

@@ -38,8 +38,19 @@ bool lacks_copy(const Heap& heap, u32 chunk) {
 
 }  // namespace
 
+// Under the heap's lock.
+bool BodiesWanted::has(const Heap& heap, u32 chunk) const {
+  // mutant: checkpoints-write-what-comes-meanwhile
+  if (heap.chunk_memory.tier(chunk)->uid > last_uid) return false;
+  // mutant: checkpoints-write-other-tables
+  if (tables.empty()) return true;
+  for (const Attachment& at : heap.chunk_memory.attachments(chunk))
+    if (at.attached.load() != 0 && std::find(tables.begin(), tables.end(), at.table) != tables.end()) return true;
+  return false;
+}
+
 // Among so many chunks the ones that came last: they stay longest, and what goes soon need not be written at all.
-void BodyWriter::claim(Deadline deadline) {
+void BodyWriter::claim(const BodiesWanted& wanted, Deadline deadline) {
   std::vector<std::pair<u64, u32>> found;  // uid, chunk
   others_.clear();
   Heap::Guard guard(heap_, deadline);
@@ -55,6 +66,7 @@ void BodyWriter::claim(Deadline deadline) {
       others_.push_back(tier.uid);
       continue;
     }
+    if (!wanted.has(heap_, header.hand)) continue;
     found.emplace_back(tier.uid, header.hand);
     bytes += tier.body_bytes;
   }
@@ -175,11 +187,11 @@ bool BodyWriter::await_others(Deadline deadline) {
 }
 
 // Segments are sealed after what lies in them was committed: one without live bytes would be used again at once.
-u64 BodyWriter::write_some(Deadline deadline, std::string* why) {
+u64 BodyWriter::write_some(const BodiesWanted& wanted, Deadline deadline, std::string* why) {
   os::LocalGuard<std::mutex> local(mutex_);
   commit(bodies_.size(), deadline);
   if (segment_.is_removed()) segment_.close(deadline);  // by somebody: what were written to it would be lost
-  claim(deadline);
+  claim(wanted, deadline);
   u64 bytes = 0;
   try {
     for (std::size_t written = 0; written < bodies_.size();) {

@@ -15,14 +15,22 @@
 
 namespace di {
 
+// Bodies that are to have a copy on disk.
+struct BodiesWanted {
+  u64 last_uid = ~u64{0};        // none of chunks that came later
+  std::vector<u32> tables = {};  // of one of these, by index; empty: of any
+
+  bool has(const Heap& heap, u32 chunk) const;
+};
+
 class BodyWriter {
  public:
   explicit BodyWriter(Heap& heap) : heap_(heap), segment_(heap, OwnSegment::For::kNewBodies) {}
   BodyWriter(const BodyWriter&) = delete;
   BodyWriter& operator=(const BodyWriter&) = delete;
 
-  // Bytes of bodies that now have a copy on disk; 0: *why, or there are none left without. Throws when a file can't be written.
-  u64 write_some(Deadline deadline, std::string* why);
+  // Bytes of bodies that now have a copy on disk; 0: *why, or there are none left that are wanted and have none. Throws when a file can't be written.
+  u64 write_some(const BodiesWanted& wanted, Deadline deadline, std::string* why);
   void settle(Deadline deadline);  // ends claims that an earlier call could not end
   // Sleeps for a moment where other processes are writing copies of bodies, as write_some() found them. False: none are, or they
   // have been the same ones for a second.
@@ -42,7 +50,7 @@ class BodyWriter {
     u32* ends_to = nullptr;       // in the head
     bool written = false;
   };
-  void claim(Deadline deadline);
+  void claim(const BodiesWanted& wanted, Deadline deadline);
   // Packs a body, where that is wanted and worth it. Returns what is to be stored, valid until the next call.
   std::span<const u8> pack(Claimed* body);
   void write(Claimed* body, std::span<const u8> stored);

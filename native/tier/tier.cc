@@ -48,14 +48,14 @@ TierFolder Tier::join(const Memory& memory, Deadline deadline) {
   return TierFolder::join(folder_of(header), uuid, header.epoch, deadline);
 }
 
-u64 Tier::write_some(Deadline deadline, std::string* why) {
+u64 Tier::write_some(const BodiesWanted& wanted, Deadline deadline, std::string* why) {
   for (;;) {
     if (budget_.wait_ns() != 0) {
       *why = budget_.text();
       return 0;
     }
     std::string full;
-    const u64 bytes = writer_.write_some(deadline, &full);
+    const u64 bytes = writer_.write_some(wanted, deadline, &full);
     if (bytes != 0 || full.empty()) return bytes;
     const BodyMover::Result moved = mover_.move_some(false, deadline);
     if (moved == BodyMover::Result::kMoved) continue;
@@ -116,7 +116,7 @@ bool Tier::make_room(u64 bytes, Deadline deadline, std::string* why) {
     }
     std::string stopped;
     try {
-      if (write_some(deadline, &stopped) != 0) continue;
+      if (write_some({}, deadline, &stopped) != 0) continue;
     } catch (const Error& error) {  // of a file: items go as if there were no disk, and who asks is told
       if (error.code() == Code::kTimeout) throw;
       stopped = error.what();
@@ -181,7 +181,7 @@ bool Tier::chore(Deadline deadline) {
   if (free + clean >= std::max(kAheadBytes, most / kAheadShare)) return false;
   std::string why;
   try {
-    return write_some(deadline, &why) != 0;
+    return write_some({}, deadline, &why) != 0;
   } catch (const Error& error) {  // of a file: who needs room is told, and the next look may find it mended
     if (error.code() == Code::kTimeout) throw;
     return false;

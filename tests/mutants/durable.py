@@ -7,6 +7,8 @@ from mutants.mutant import Mutant
 OBJECTS, KILLS, DAMAGE = (f"tests/checkpoint/test_durable_{name}.py" for name in ("objects", "kills", "damage"))
 AWAY = "tests/test_objects_away.py"
 
+WRITERS = "tests/checkpoint/test_store_writers.py"
+
 DURABLE = [
     Mutant(
         "records-of-objects-are-not-verified",
@@ -140,5 +142,26 @@ DURABLE = [
         "!dirty(log).compare_exchange_weak(found, mine)) {",
         "!dirty(log).compare_exchange_weak(found, 0)) {",
         ("tests/crash/test_disk_faults.py::test_a_sync_counts_once_it_is_done",),
+    ),
+    Mutant(
+        "entries-of-others-are-taken-for-own",
+        "store-checkpoint",
+        "if (!all && heap_",
+        "if (heap_",
+        (f"{WRITERS}::test_the_store_stays_sound",),
+    ),
+    Mutant(
+        "checkpoints-write-what-comes-meanwhile",
+        "store-checkpoint",
+        "return false;",
+        "{}",
+        (f"{WRITERS}::test_rows_that_came_later_are_not_written",),
+    ),
+    Mutant(
+        "checkpoints-write-other-tables",
+        "store-checkpoint",
+        "if (tables.empty()) return true;",
+        "return true;",
+        (f"{WRITERS}::test_what_is_not_durable_is_not_written",),
     ),
 ]

@@ -100,7 +100,7 @@ def _files(
     """Write all but the manifest. RowsLost: a file of the disk tier is gone."""
     if arena.tiered:
         drop_lost(arena, marked=True)
-        _write_to_disk(arena, seconds)  # ahead: so that the snapshot holds little in memory
+        _write_to_disk(arena, names, seconds)  # ahead: so that the snapshot holds little in memory
     snapshot = _core.Snapshot(arena, names, seconds)
     try:
         return _Checkpoint(arena, folder, snapshot, before, progress, seconds).write()
@@ -127,8 +127,8 @@ def locked(folder: Folder, timeout: float | None) -> Iterator[None]:
         while not try_lock(file, fcntl.LOCK_EX):
             if wait.left <= 0:
                 why = f"it holds the file {LOCK}; raise timeout=, or choose another folder"
-                raise Timeout(f"another process makes a checkpoint in {folder.path!r}", why)
-            wait.sleep(0.05, "another process makes a checkpoint there")
+                raise Timeout(f"another process, or thread, makes a checkpoint in {folder.path!r}", why)
+            wait.sleep(0.05, "another process, or thread, makes a checkpoint there")
         yield
 
 
@@ -174,9 +174,10 @@ def _next_number(folder: Folder) -> int:
     return max(numbers, default=0) + 1
 
 
-def _write_to_disk(arena: _core.Arena, seconds: float) -> None:
-    """Write copies of bodies while there are some that lack one, and the disk has room."""
-    while arena.write_to_disk(seconds):
+def _write_to_disk(arena: _core.Arena, names: list[str] | None, seconds: float) -> None:
+    """Write copies of bodies that lack one, of chunks that these tables have now, while the disk has room."""
+    last = arena.last_uid(seconds)
+    while arena.write_to_disk(names, last, seconds):
         pass
 
 
@@ -206,7 +207,7 @@ class _Checkpoint:
         """Write all files but the manifest."""
         snapshot = self._snapshot
         tables = [self._table(image) for image in snapshot.tables()]
-        chunks, layouts = self._chunks()
+        chunks, layouts = self._chunks([table.name for table in tables])
         objects = self._objects()
         used = {*chunks["segment"], *chunks["body_segment"], *(file for file, _ in objects)}
         segments = [segment for segment in self._segments.values() if segment.file in used]
@@ -279,11 +280,11 @@ class _Checkpoint:
 
     # -- rows ---------------------------------------------------------------------------------------------------
 
-    def _chunks(self) -> tuple[dict[str, Any], list[bytes]]:
+    def _chunks(self, names: list[str]) -> tuple[dict[str, Any], list[bytes]]:
         """Write heads and bodies of chunks that the checkpoint before lacks. `CHUNKS`, with names of files."""
         snapshot = self._snapshot
         if self._arena.tiered:
-            _write_to_disk(self._arena, self._seconds)
+            _write_to_disk(self._arena, names, self._seconds)
             snapshot.find_copies(self._seconds)
         chunks: dict[str, Any] = snapshot.chunks()
         count = len(chunks["uid"])
