@@ -368,13 +368,15 @@ def test_what_is_in_memory_too_is_written_again(tmp_path: Path) -> None:
     with di_store.open(memory="64MiB", disk=tmp_path / "disk", disk_capacity="256MiB") as store:
         table = store.create_table("replay", capacity=4_000, schema=SCHEMA, lanes=1, compress=None)
         fill(table, 0, 4_000)
-        while store._session.arena.write_to_disk(60):
+        arena = store._session.arena
+        last = arena.last_uid(60)
+        while arena.write_to_disk(None, last, 60):
             pass
         flipped = flip_bodies(store, 1)
         assert flipped > 2
         assert len(store.check(repair=True)) == flipped
         assert damaged(store) == (0, 0)
-        while store._session.arena.write_to_disk(60):
+        while arena.write_to_disk(None, last, 60):
             pass
         assert store.check() == []
         assert (right(table.peek(table.keys())) == np.arange(4_000)).all()

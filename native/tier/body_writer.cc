@@ -14,7 +14,7 @@ namespace {
 // writes keeps no more than that in memory.
 constexpr u64 kSliceOfBodies = 8u << 20;
 constexpr u64 kSliceShare = 8;
-constexpr u32 kLookedAt = 4096;  // descriptors in one hold
+constexpr u32 kLookedAt = 4096, kMostLookedAt = 16384;  // descriptors in one hold
 constexpr u64 kPatienceNs = 1'000'000'000, kMomentNs = 2'000'000;
 
 // Where the checksums of a body go, of as many pages as it has unpacked; empty: what the chunk says of its body is damaged.
@@ -49,25 +49,24 @@ bool BodiesWanted::has(const Heap& heap, u32 chunk) const {
   return false;
 }
 
-// Among so many chunks the ones that came last: they stay longest, and what goes soon need not be written at all.
-void BodyWriter::claim(const BodiesWanted& wanted, Deadline deadline) {
+// Looks at the descriptors behind *at, `most` of them, until it has found enough, and claims what it found; returns at how many it
+// looked. Among so many chunks those that came last: they stay longest, and what goes soon need not be written at all.
+u32 BodyWriter::claim_some(const BodiesWanted& wanted, u32* at, u32 most) {
   std::vector<std::pair<u64, u32>> found;  // uid, chunk
-  others_.clear();
-  Heap::Guard guard(heap_, deadline);
-  TierHeader& header = heap_.memory.tier_header();
   const u32 count = heap_.descriptor_count();
   const u64 slice = std::min(kSliceOfBodies, heap_.budget.spendable() / kSliceShare);
   u64 bytes = 0;
-  for (u32 looked = 0; looked < count && (looked < kLookedAt || bytes < slice); ++looked) {
-    header.hand = header.hand + 1 < count ? header.hand + 1 : 0;
-    if (!lacks_copy(heap_, header.hand)) continue;
-    const ChunkTier& tier = *heap_.chunk_memory.tier(header.hand);
+  u32 looked = 0;
+  for (; looked < most && (looked < kLookedAt || bytes < slice); ++looked) {
+    *at = *at + 1 < count ? *at + 1 : 0;
+    if (!lacks_copy(heap_, *at)) continue;
+    const ChunkTier& tier = *heap_.chunk_memory.tier(*at);
     if (const u32 claim = tier.claim.load(); claim != 0 && !owner_gone(heap_.client, claim)) {
       others_.push_back(tier.uid);
       continue;
     }
-    if (!wanted.has(heap_, header.hand)) continue;
-    found.emplace_back(tier.uid, header.hand);
+    if (!wanted.has(heap_, *at)) continue;
+    found.emplace_back(tier.uid, *at);
     bytes += tier.body_bytes;
   }
   std::sort(found.rbegin(), found.rend());
@@ -84,7 +83,21 @@ void BodyWriter::claim(const BodiesWanted& wanted, Deadline deadline) {
     one.head = heap_.chunk_memory.head_bytes(chunk);
     one.body = heap_.chunk_memory.body(chunk).first(tier.body_bytes);
   }
-  DI_FAULT("tier.claimed");
+  return looked;
+}
+
+void BodyWriter::claim(const BodiesWanted& wanted, Deadline deadline) {
+  others_.clear();
+  u32 at = kNone;  // of this call alone: others move the hand meanwhile, and no chunk is to be left out
+  for (u32 looked = 0, count = 1; looked < count && bodies_.empty();) {
+    Heap::Guard guard(heap_, deadline);
+    u32& hand = heap_.memory.tier_header().hand;
+    if (at == kNone) at = hand;
+    count = heap_.descriptor_count();
+    looked += claim_some(wanted, &at, std::min(count - looked, kMostLookedAt));
+    hand = at;
+    DI_FAULT("tier.claimed");
+  }
 }
 
 std::span<const u8> BodyWriter::pack(Claimed* body) {

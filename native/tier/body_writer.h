@@ -51,6 +51,7 @@ class BodyWriter {
     bool written = false;
   };
   void claim(const BodiesWanted& wanted, Deadline deadline);
+  u32 claim_some(const BodiesWanted& wanted, u32* at, u32 most) DI_REQUIRES(heap_.lock);
   // Packs a body, where that is wanted and worth it. Returns what is to be stored, valid until the next call.
   std::span<const u8> pack(Claimed* body);
   void write(Claimed* body, std::span<const u8> stored);
