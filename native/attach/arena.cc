@@ -11,7 +11,8 @@ constexpr u64 kLeavingNs = 100'000;        // between two looks at a store that 
 constexpr u64 kMostPauseNs = 200'000'000;  // between two looks at one that is being made
 constexpr int kLeavingLooks = 6;
 constexpr u64 kLeavingPauseNs = 10'000'000;
-constexpr u64 kSweepNs = 1'000'000'000;  // for the heap's lock, when the last handle goes
+constexpr u64 kEndingNs = 1'000'000'000;  // for a process that is about to leave as the last
+constexpr u64 kSweepNs = 1'000'000'000;   // for the heap's lock, when the last handle goes
 
 // A process of this user holds a store that nobody can look into: it may be just the one that is to be made, and then
 // there would be two of one name.
@@ -59,6 +60,30 @@ bool is_soon_last(const Memory& store, const Client& self) {
     DI_FAULT("arena.looked_at");
     os::sleep_ns(kLeavingPauseNs);
   }
+  return false;
+}
+
+// Who is about to leave as the last says so (TierHeader::ended), and looks once more whether others came. True: it is gone, and the
+// store's files with it; or it is stopped. False: the store goes on. The caller has joined, so it is seen.
+bool has_ended(const Client& self, const Shared<u32>& ended) {
+  const Deadline patience = Deadline::in(kEndingNs);
+  for (u32 by = 0; (by = ended.load()) != 0; os::sleep_ns(kLeavingNs)) {
+    const bool there = by <= kMaxClients && by - 1 != self.slot() && !is_dead(self, by - 1) &&
+                       self.memory.client(by - 1).state.load() != static_cast<u32>(ClientState::kFree);
+    if (!there || patience.over()) return true;
+  }
+  return false;
+}
+
+// Whether the store ends with this process. It says so first: who attaches meanwhile is seen by the second look, or sees that.
+bool is_end(Memory& store, const Client& self) {
+  if (!is_soon_last(store, self)) return false;
+  Shared<u32>& ended = store.tier_header().ended;
+  ended.store(self.slot() + 1);
+  DI_FAULT("arena.ending");
+  // mutant: who-comes-while-it-ends-is-not-seen
+  if (is_soon_last(store, self)) return true;
+  ended.store(0);
   return false;
 }
 
@@ -114,6 +139,7 @@ Arena::Found Arena::find(const std::string& name, Deadline deadline) {
       continue;
     }
     found.arena = attach(fd, id, deadline);
+    if (found.arena == nullptr) continue;
     if (!found.arena->header().removed.load()) return found;
     found.arena = nullptr;
   }
@@ -211,6 +237,7 @@ void Arena::abandon() noexcept {
   hidden_ = false;
   header().removed.store(1);
   if (tier_ != nullptr) {
+    tier_header().ended.store(slot() + 1);
     tier_->end_as_last();
     tier_->leave_folder();
   }
@@ -226,10 +253,16 @@ bool Arena::disown() {
   return true;
 }
 
+// Null: it ends just now.
 std::shared_ptr<Arena> Arena::attach(int fd, os::FileId id, Deadline deadline) {
   std::shared_ptr<Arena> arena(new Arena);
   arena->adopt(fd, id);
   arena->join();
+  // mutant: a-store-that-ends-is-attached
+  if (arena->tiered() && has_ended(*arena, arena->tier_header().ended)) {
+    arena->leave();
+    return nullptr;
+  }
   arena->announced_ = true;
   if (arena->tiered()) arena->tier_ = std::make_unique<Tier>(arena->heap(), Tier::join(*arena, deadline));
   registry().arenas.push_back(arena.get());
@@ -294,7 +327,7 @@ Arena::~Arena() {
   // closed here it may open it again; before, closing would drop the record lock of the new attachment.
   os::LocalGuard<std::recursive_mutex> guard(registry().mutex);
   std::erase(registry().arenas, this);
-  if (tier_ != nullptr && empty && is_soon_last(*this, *this)) tier_->end_as_last();
+  if (tier_ != nullptr && empty && is_end(*this, *this)) tier_->end_as_last();
   tier_.reset();
   if (empty) leave();
   heap_.reset();

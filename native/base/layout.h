@@ -458,7 +458,7 @@ struct TierHeader {
   Shared<u64> damaged_chunks;  // whose bodies could not be read
   Shared<u64> damaged_items;   // that were removed for that
   u32 object_hand;             // [heap] as drop_hand, of objects
-  Shared<u32> ended;           // [any] 1: the last process leaves, and removes the files: nobody makes new ones
+  Shared<u32> ended;           // [any] client slot + 1 of who leaves as the last and removes the files: no new ones
   Shared<u32> idle_logs;       // [any] 1: a log was found that nobody needs; a hint
   u32 pad1;
   Shared<u64> away_objects;    // [heap] derived: objects that are not in memory

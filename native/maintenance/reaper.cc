@@ -78,6 +78,8 @@ u32 reap(const std::shared_ptr<Arena>& arena, Deadline deadline) {
       ++reaped;
     }
     if (reaped != 0) {
+      // One of them may have died while it looked whether it was the last (attach/arena.cc). It was not.
+      if (arena->tiered()) arena->tier_header().ended.store(0);
       TableDirectory(arena).finish_broken(deadline);
       arena->heap().chunks.sweep(deadline);
     }

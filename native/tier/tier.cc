@@ -30,7 +30,6 @@ bool Tier::take_rolled() {
 }
 
 void Tier::end_as_last() noexcept {
-  heap_.memory.tier_header().ended.store(1);
   std::vector<u32> passing;
   try {
     Heap::Guard guard(heap_, Deadline::brief());

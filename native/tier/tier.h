@@ -35,7 +35,7 @@ class Tier : public RoomMaker {
     heap_.room_maker = this;
   }
   ~Tier() override;
-  // No other process has the store, and this one is about to leave it: nothing needs the files any more.
+  // No other process has the store, and this one is about to leave it (TierHeader::ended): nothing needs the files any more.
   void end_as_last() noexcept;
   void leave_folder() noexcept { folder_.unlock(); }  // to another store; this one reads and writes nothing any more
 

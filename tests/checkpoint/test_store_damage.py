@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import shutil
@@ -20,6 +21,7 @@ from di_store import (
     Fifo,
     LayoutMismatch,
     StoreError,
+    StoreFull,
     Transition,
     _core,
 )
@@ -220,8 +222,9 @@ def test_the_folder_of_a_disk_tier_is_refused(tmp_path: Path) -> None:
         assert any(path.name.startswith("segment-") for path in names)
         with di_store.open(memory=MEMORY) as other:
             for each in (store, other):
-                with pytest.raises(StoreError, match="disk tier"):
-                    each.checkpoint(tier)
+                for path in (tier, tier / "durable", f"{tier}/durable/"):
+                    with pytest.raises(StoreError, match="disk tier"):
+                        each.checkpoint(path)
         assert set(tier.iterdir()) == names
         assert len(table.peek(table.keys(0, 400)).keys) == 400
         assert store.check() == []
@@ -235,6 +238,33 @@ def test_files_of_others_stay(tmp_path: Path) -> None:
         for _ in range(2):
             store.checkpoint(tmp_path)
     assert names <= {path.name for path in tmp_path.iterdir()}
+
+
+def no_room(*_: Any, **__: Any) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("call", ["os.makedirs", "os.fsync", "shutil.copyfile"])
+def test_a_filesystem_without_room(call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with di_store.open(memory=MEMORY, disk=tmp_path / "tier", disk_capacity="64MiB") as store:
+        write(store.create_table("t", capacity=400), 400)
+        monkeypatch.setattr("os.link", no_room)  # as on another filesystem: the file is copied
+        monkeypatch.setattr(call, no_room)
+        with pytest.raises(StoreFull, match="no room for the checkpoint"):
+            store.checkpoint(tmp_path / "c")
+        monkeypatch.undo()
+        store.checkpoint(tmp_path / "c")
+        assert store.check() == []
+
+
+def test_a_full_drive_of_the_disk_tier(tmp_path: Path) -> None:
+    """What it has no room for lies in the checkpoint alone."""
+    with di_store.open(memory=MEMORY, disk=tmp_path / "tier", disk_capacity="64MiB") as store:
+        write(store.create_table("t", capacity=400), 400)
+        _core.arm_fault("file.preallocate:1:ENOSPC")
+        store.checkpoint(tmp_path / "c")
+    with di_store.restore(tmp_path / "c", memory=MEMORY) as again:
+        assert len(again.table("t")) == 400
 
 
 @pytest.mark.parametrize("earlier", [False, True])

@@ -91,4 +91,18 @@ TIERS = [
         "limit();",
         (f"{ROOM}::test_rows_that_fill_all_there_is_can_be_read",),
     ),
+    Mutant(
+        "a-store-that-ends-is-attached",
+        "disk",
+        "if (arena->tiered() && has_ended(",
+        "if (false && has_ended(",
+        ("tests/crash/test_last_leaves.py::test_who_comes_too_late_finds_none",),
+    ),
+    Mutant(
+        "who-comes-while-it-ends-is-not-seen",
+        "disk",
+        "if (is_soon_last(store, self)) return true;",
+        "return true;",
+        ("tests/crash/test_last_leaves.py::test_who_has_come_in_time_keeps_the_store",),
+    ),
 ]

@@ -24,16 +24,16 @@ from di_store.runtime.background import Background
 from di_store.runtime.waits import CALL_SECONDS, lock_seconds
 from di_store.session import Session
 from di_store.snapshot import taking
+from di_store.snapshot.files import full_is_told, locked
 from di_store.snapshot.filling import Filling, read_manifest
 
-FOLDER = "durable"
 _LOG = re.compile(r"objects-[0-9a-f]{8}")
 LEAVING_SECONDS = 60.0
 
 
 def folder_of(disk: str) -> Folder:
     """Where the durable part of a store lies, by the folder of its disk tier."""
-    return Folder(os.path.join(disk, FOLDER))
+    return Folder(os.path.join(disk, taking.DURABLE))
 
 
 def refuse_old(disk: str) -> None:
@@ -69,7 +69,10 @@ def sync(arena: _core.Arena, timeout: float | None) -> None:
     """`Store.sync`."""
     arena.sync_objects(CALL_SECONDS)
     if arena.sync_every_ms:
-        taking.checkpoint(arena, folder_of(arena.disk).path, timeout, None, list(_durable(arena)))
+        folder = folder_of(arena.disk)
+        with full_is_told(folder.path):
+            folder.make()
+        taking.write_locked(arena, folder, timeout, None, list(_durable(arena)))
 
 
 def reopen(session: Session) -> None:
@@ -150,7 +153,7 @@ def _renew(arena: _core.Arena) -> None:
     folder = folder_of(arena.disk)
     try:
         folder.make()
-        with taking.locked(folder, 0):
+        with locked(folder, 0):
             if _age(arena) >= arena.sync_every_ms / 1000:  # nobody did meanwhile
                 taking.write(arena, folder, lock_seconds(CALL_SECONDS), None, list(_durable(arena)))
     except Timeout:  # another process is at it

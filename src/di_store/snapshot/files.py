@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import threading
@@ -11,7 +12,7 @@ from typing import Any, TypeVar
 
 from di_store import _core
 from di_store.base.dtypes import Array
-from di_store.base.errors import CorruptData
+from di_store.base.errors import CorruptData, StoreFull, Timeout
 from di_store.checkpoint.folder import Folder
 from di_store.checkpoint.form import PAGE
 from di_store.runtime.waits import CALL_SECONDS, Wait
@@ -22,6 +23,8 @@ THREADS = 4
 """Each copies and sums up the next rows while others wait for the disk."""
 SEGMENT_BYTES = 64 << 20
 """A file of rows or objects has at most so many bytes, unless one record has more."""
+LOCK = "checkpoint.lock"
+"""Locked by who makes a checkpoint."""
 READING = "restore.lock"
 """Locked, shared, by who reads the checkpoint: its files stay until then, though newer ones are made."""
 
@@ -48,6 +51,31 @@ def unread(folder: Folder) -> Iterator[bool]:
     """Whether nobody reads there, and nobody begins to."""
     with lock_file(folder.at(READING), os.O_RDWR | os.O_CREAT) as file:
         yield try_lock(file, fcntl.LOCK_EX)
+
+
+@contextmanager
+def locked(folder: Folder, timeout: float | None) -> Iterator[None]:
+    """Hold the folder's lock: one checkpoint at a time is made there."""
+    with lock_file(folder.at(LOCK), os.O_RDWR | os.O_CREAT) as file:
+        wait = Wait(None, timeout, "checkpoint")
+        while not try_lock(file, fcntl.LOCK_EX):
+            if wait.left <= 0:
+                why = f"it holds the file {LOCK}; raise timeout=, or choose another folder"
+                raise Timeout(f"another process, or thread, makes a checkpoint in {folder.path!r}", why)
+            wait.sleep(0.05, "another process, or thread, makes a checkpoint there")
+        yield
+
+
+@contextmanager
+def full_is_told(path: str) -> Iterator[None]:
+    """StoreFull in place of the OSError of a filesystem that has no room."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        text = f"the filesystem of {path!r} has no room for the checkpoint: {error.strerror}"
+        raise StoreFull(text, remedy="free space there, or choose another folder") from error
 
 
 _lock_files: set[int] = set()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import secrets
@@ -18,18 +17,18 @@ import numpy as np
 
 from di_store import _core
 from di_store.base.dtypes import Array
-from di_store.base.errors import CorruptData, LayoutMismatch, RowsLost, StoreError, TableNotFound, Timeout
+from di_store.base.errors import CorruptData, LayoutMismatch, RowsLost, StoreError, StoreFull, TableNotFound
 from di_store.checkpoint.folder import MANIFEST, Folder
 from di_store.replay.lost import drop_lost, without_lost
-from di_store.runtime.waits import CALL_SECONDS, Wait, lock_seconds
+from di_store.runtime.waits import CALL_SECONDS, lock_seconds
 from di_store.snapshot import items
 from di_store.snapshot.files import (
     THREADS,
     SegmentFiles,
-    lock_file,
+    full_is_told,
+    locked,
     read_chunks,
     read_items,
-    try_lock,
     unread,
     with_helpers,
 )
@@ -46,13 +45,15 @@ from di_store.snapshot.form import (
 )
 from di_store.snapshot.renewal import by_kind, renewed
 
-LOCK = "checkpoint.lock"
 _BATCH_BYTES = 8 << 20
 """Of objects that are written together; and of rows that are let go together once they are written."""
 _UUID = slice(16, 32)
 """Where a segment says of which folder, or checkpoint, it is (docs/segment_format.md)."""
 _TIER = ("epoch", "alive.lock")
 """What lies in the folder of a disk tier (native/tier/folder.h), whose segments have such names too."""
+
+DURABLE = "durable"
+"""The folder, in that of a disk tier, in which durable tables lie."""
 
 Progress = Callable[[int, int], None]
 """Called with the bytes of rows and objects that are written, and of all that will be."""
@@ -66,13 +67,27 @@ def checkpoint(
     names: list[str] | None = None,
 ) -> None:
     """`Store.checkpoint`; with `names` of these tables only."""
-    seconds = lock_seconds(timeout)
     folder = Folder(path)
-    folder.make()
-    if any(os.path.exists(folder.at(name)) for name in _TIER):
+    own = os.path.realpath(folder.path)
+    of_tier = os.path.dirname(own) if os.path.basename(own) == DURABLE else own
+    if any(os.path.exists(os.path.join(at, name)) for at in (own, of_tier) for name in _TIER):
         raise StoreError(
             f"{folder.path!r} is the folder of a store's disk tier", remedy="choose another folder, best beside it"
         )
+    with full_is_told(folder.path):
+        folder.make()
+    write_locked(arena, folder, timeout, progress, names)
+
+
+def write_locked(
+    arena: _core.Arena,
+    folder: Folder,
+    timeout: float | None,
+    progress: Progress | None = None,
+    names: list[str] | None = None,
+) -> None:
+    """Wait for a folder's lock, then make the next checkpoint there."""
+    seconds = lock_seconds(timeout)
     with locked(folder, timeout):
         write(arena, folder, seconds, progress, names)
 
@@ -81,7 +96,7 @@ def write(
     arena: _core.Arena, folder: Folder, seconds: float, progress: Progress | None, names: list[str] | None
 ) -> None:
     """Make the next checkpoint in a folder that is locked."""
-    with _cleaned(folder):
+    with full_is_told(folder.path), _cleaned(folder):
         before = _before(folder, arena)
         _clean(folder)
         made = without_lost(arena, _files, arena, folder, before, seconds, progress, names)
@@ -117,19 +132,6 @@ def _cleaned(folder: Folder) -> Iterator[None]:
         with suppress(OSError, StoreError):
             _clean(folder)
         raise
-
-
-@contextmanager
-def locked(folder: Folder, timeout: float | None) -> Iterator[None]:
-    """Hold the folder's lock: one checkpoint at a time is made there."""
-    with lock_file(folder.at(LOCK), os.O_RDWR | os.O_CREAT) as file:
-        wait = Wait(None, timeout, "checkpoint")
-        while not try_lock(file, fcntl.LOCK_EX):
-            if wait.left <= 0:
-                why = f"it holds the file {LOCK}; raise timeout=, or choose another folder"
-                raise Timeout(f"another process, or thread, makes a checkpoint in {folder.path!r}", why)
-            wait.sleep(0.05, "another process, or thread, makes a checkpoint there")
-        yield
 
 
 def _before(folder: Folder, arena: _core.Arena) -> Manifest | None:
@@ -177,8 +179,9 @@ def _next_number(folder: Folder) -> int:
 def _write_to_disk(arena: _core.Arena, names: list[str] | None, seconds: float) -> None:
     """Write copies of bodies that lack one, of chunks that these tables have now, while the disk has room."""
     last = arena.last_uid(seconds)
-    while arena.write_to_disk(names, last, seconds):
-        pass
+    with suppress(StoreFull):  # the drive is full: the checkpoint has files of its own for the rest
+        while arena.write_to_disk(names, last, seconds):
+            pass
 
 
 class _Checkpoint:
