@@ -432,8 +432,8 @@ class Store:
 
         It has the settings, rows, items, priorities, counts of draws and versions of the exported table, in the order
         of insertion; rows that items share are stored once. Keys and numbers of episodes are new. The limiter counts
-        anew, as after `Table.configure`. Takes time in proportion to items and rows; one part of the file, 16 MiB of
-        rows or one row, is in this process's memory at a time, and about 150 bytes an item.
+        anew, as after `Table.configure`. Takes time in proportion to items and rows. In this process's memory are one
+        part of the file, 16 MiB of rows or one row, and 150 bytes an item; in the store's, also with `disk=`, all rows.
 
         Args:
             path: of the file.
