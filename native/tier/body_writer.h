@@ -29,7 +29,7 @@ class BodyWriter {
   BodyWriter(const BodyWriter&) = delete;
   BodyWriter& operator=(const BodyWriter&) = delete;
 
-  // Bytes of bodies that now have a copy on disk; 0: *why, or there are none left that are wanted and have none. Throws when a file can't be written.
+  // Bytes of bodies that now have a copy on disk; 0: *why, or none that is wanted lacks one. Throws when a file can't be written.
   u64 write_some(const BodiesWanted& wanted, Deadline deadline, std::string* why);
   void settle(Deadline deadline);  // ends claims that an earlier call could not end
   // Sleeps for a moment where other processes are writing copies of bodies, as write_some() found them. False: none are, or they

@@ -64,8 +64,8 @@ class Tier : public RoomMaker {
   ObjectDrops& object_drops() { return object_drops_; }
   const TierFolder& folder() const { return folder_; }
   LostBodies& lost() { return lost_; }
-  // Copies of some bodies more; 0: none that is wanted lacks one that this process may write, or *why. Throws when a file can't be written.
-  // Where the files are full, bodies in them are copied forward first. Nothing is written while write_budget= is used up.
+  // Copies of some bodies more; 0: none that is wanted lacks one that this process may write, or *why. Throws when a file can't
+  // be written. Where the files are full, bodies in them are copied forward first. Nothing is written while write_budget= is used up.
   u64 write_some(const BodiesWanted& wanted, Deadline deadline, std::string* why);
   // A piece of what is done ahead of need: copies of bodies while little memory is free or could be dropped at once; files that
   // nobody needs are removed. False: there is nothing to do.
