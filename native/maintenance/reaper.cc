@@ -78,7 +78,7 @@ u32 reap(const std::shared_ptr<Arena>& arena, Deadline deadline) {
       ++reaped;
     }
     if (reaped != 0) {
-      // One of them may have died while it looked whether it was the last (attach/arena.cc). It was not.
+      // One may have died while it looked whether it was the last (attach/arena.cc). It was not: this process lives.
       if (arena->tiered()) arena->tier_header().ended.store(0);
       TableDirectory(arena).finish_broken(deadline);
       arena->heap().chunks.sweep(deadline);

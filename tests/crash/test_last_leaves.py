@@ -71,6 +71,14 @@ def leaving(name: str, folder: Path) -> Any:
     return process
 
 
+def joining(name: str, result: Any) -> Any:
+    """A process that is stopped where it has its client slot, and has not yet looked whether the store ends."""
+    process = SPAWN.Process(target=come, args=(name, "arena.after_claim:1:stop", result))
+    process.start()
+    stopped(process)
+    return process
+
+
 def opens(name: str, folder: Path) -> None:
     """Another store may have the name and the folder."""
     with di_store.open(name, disk=folder, **OPTIONS) as store:
@@ -84,10 +92,7 @@ def opens(name: str, folder: Path) -> None:
 def test_who_has_come_in_time_keeps_the_store(tmp_path: Path, store_name: Callable[[], str]) -> None:
     """The one that leaves sees it at its second look, and removes no file."""
     name, result = store_name(), SPAWN.Queue()
-    last = leaving(name, tmp_path)
-    fresh = SPAWN.Process(target=come, args=(name, "arena.after_claim:1:stop", result))
-    fresh.start()
-    stopped(fresh)
+    last, fresh = leaving(name, tmp_path), joining(name, result)
     os.kill(last.pid, signal.SIGCONT)
     last.join(SECONDS)
     os.kill(fresh.pid, signal.SIGCONT)
@@ -113,10 +118,7 @@ def test_who_comes_too_late_finds_none(goes_on: bool, tmp_path: Path, store_name
 def test_it_ends_when_that_one_is_killed(tmp_path: Path, store_name: Callable[[], str]) -> None:
     """Whoever was about to attach finds none, as its files may be gone."""
     name, result = store_name(), SPAWN.Queue()
-    last = leaving(name, tmp_path)
-    fresh = SPAWN.Process(target=come, args=(name, "arena.after_claim:1:stop", result))
-    fresh.start()
-    stopped(fresh)
+    last, fresh = leaving(name, tmp_path), joining(name, result)
     last.kill()
     last.join(SECONDS)
     os.kill(fresh.pid, signal.SIGCONT)

@@ -1,4 +1,4 @@
-"""Mutants of objects and weights that outlive their store."""
+"""Mutants of what outlives its store: durable objects and weights, and checkpoints beside writers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from mutants.mutant import Mutant
 
 OBJECTS, KILLS, DAMAGE = (f"tests/checkpoint/test_durable_{name}.py" for name in ("objects", "kills", "damage"))
 AWAY = "tests/test_objects_away.py"
-
 WRITERS = "tests/checkpoint/test_store_writers.py"
 
 DURABLE = [
