@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest
 CMAKE := $(BIN)/cmake -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja)
 
-.PHONY: help build demo test adapters wheels soak full dropped mutants check lint native tsan aarch64 bench docs format stubs clean
+.PHONY: help build demo test adapters wheels soak full dropped far mutants check lint native tsan aarch64 bench docs format stubs clean
 
 help:  ## this list
 	@grep -hE '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -85,6 +85,9 @@ full: $(STAMP)-test build  ## all tests with full counts, and the long ones: hou
 
 dropped: $(STAMP)-test build  ## all tests with a disk under every store, and each row read from it (ARGS="tests/test_table.py")
 	DI_STORE_TEST_SCALE=small DI_STORE_TEST_DROP=1 $(PYTEST) --timeout 1200 -o faulthandler_timeout=1260 -n $(JOBS) --dist loadfile $(ARGS)
+
+far: $(STAMP)-test build  ## tests of the public interface with every store behind an agent (ARGS="-k loader")
+	DI_STORE_TEST_SCALE=small DI_STORE_TEST_FAR=1 DI_STORE_WINDOW=1 $(PYTEST) --timeout 300 -n $(JOBS) --dist loadfile $$(PYTHONPATH=tests $(BIN)/python -m cluster.conformance) $(ARGS)
 
 mutants: $(STAMP)-test  ## breaks one mechanism at a time in a copy: a test must fail (ARGS="kills", see docs/testing.md)
 	PYTHONPATH=tests $(BIN)/python -m mutants --jobs $(JOBS) $(ARGS)

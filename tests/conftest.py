@@ -1,7 +1,8 @@
 """What every test gets: a folder of its own for stores, a scale, and processes that end with the test.
 
 DI_STORE_TEST_SCALE chooses between "small" (make test) and "full" (make full, make soak). With DI_STORE_TEST_DROP
-every store has a disk, and what is read lies there alone (make dropped).
+every store has a disk, and what is read lies there alone (make dropped). With DI_STORE_TEST_FAR every store is reached
+through an agent (make far).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ if SCALE not in ("small", "full"):
     raise pytest.UsageError(f"DI_STORE_TEST_SCALE must be small or full, not {SCALE!r}")
 
 DROPPED = "DI_STORE_TEST_DROP" in os.environ
+FAR = "DI_STORE_TEST_FAR" in os.environ
 
 QUIET = [hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.function_scoped_fixture]
 hypothesis.settings.register_profile(
@@ -43,6 +45,10 @@ def pytest_configure(config: pytest.Config) -> None:
         os.chmod(disk, 0o1777)  # some tests have programs of other users
         os.environ["DI_STORE_TEST_DISK"] = disk
         config.add_cleanup(lambda: shutil.rmtree(disk, ignore_errors=True))
+    if FAR:
+        from cluster.far import install
+
+        install()
     stores = os.path.join(os.environ["DI_STORE_TEST_ROOT"], "stores")
     os.makedirs(stores, mode=0o700, exist_ok=True)
     os.environ["DI_STORE_DIR"] = stores
@@ -57,6 +63,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leave out tests of another scale, or of stores without a disk; they are counted as deselected, not skipped."""
     others = ["long"] * (SCALE != "full") + ["memory_only"] * DROPPED
     left = {item for item in items if any(item.get_closest_marker(name) for name in others)}
+    if FAR:
+        from cluster.conformance import apart
+
+        left |= set(apart(config, items))
     if left:
         config.hook.pytest_deselected(items=list(left))
         items[:] = [item for item in items if item not in left]

@@ -89,8 +89,8 @@ def test_a_bad_priority_of_the_first_row_declares_nothing(store: di_store.Store,
     for call in calls:
         with pytest.raises((ValueError, TypeError), match="priorit"):
             call()
-    assert steps._handle.schema is None
-    assert plain._handle.schema is None
+    assert steps.schema is None
+    assert plain.schema is None
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_other_bad_arguments_of_the_first_step_declare_nothing(
     writer = steps.writer(lanes=2)
     with pytest.raises(error):
         writer.append(rows(2), **bad)
-    assert steps._handle.schema is None
+    assert steps.schema is None
     writer.append(rows(2))
 
 

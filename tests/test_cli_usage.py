@@ -12,7 +12,7 @@ import pytest
 from cli_run import fails, run
 
 COMMANDS = ("demo", "status", "top", "inspect", "check", "hold", "checkpoint", "restore", "plan", "bench", "rm")
-LATER = ("serve", "dashboard")
+LATER = ("dashboard",)
 
 
 def test_help_names_every_command() -> None:

@@ -16,6 +16,7 @@ from hypothesis.extra import numpy as hnp
 import di_store
 from di_store.base.errors import CorruptData
 from di_store.objects import codec
+from di_store.objects.codec.form import Tag, pack_header
 from di_store.replay.batch import decode_blobs, encode_blob
 
 
@@ -144,3 +145,12 @@ def test_more_kinds_than_are_remembered() -> None:
         header = codec.encode([number, number + 1]).header
         for _ in range(3):
             assert plans.decode(header, buffer, 0, 64) == [number, number + 1]
+
+
+def test_a_tensor_between_its_elements_has_no_plan() -> None:
+    """A header that no encoder makes: the offset is no multiple of the element's size."""
+    raw = np.arange(64, dtype=np.uint8)
+    buffer, header = codec.Bytes(raw), pack_header(64, [Tag.TENSOR, "int64", [2], 4])
+    plans = codec.Plans()
+    for _ in range(4):
+        assert plans.decode(header, buffer, 0, 64).numpy().tobytes() == bytes(range(4, 20))

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -17,12 +19,13 @@ def _sources() -> str:
     return re.sub(r"\"\s*\n\s*[rf]*\"", "", text)
 
 
-def test_error_texts_of_operations() -> None:
-    """Every text in the table of limits stands in a source file."""
-    page = (ROOT / "docs" / "operations.md").read_text()
+@pytest.mark.parametrize(("name", "least"), [("operations.md", 20), ("machines.md", 15)])
+def test_error_texts(name: str, least: int) -> None:
+    """Every text in the table of errors stands in a source file."""
+    page = (ROOT / "docs" / name).read_text()
     rows = page.partition("<!-- errors -->\n")[2].split("\n\n")[0].split("\n")[2:]
     texts = [found[1] for row in rows if (found := re.search(r"\| `([^`]+)` \| [^|]*\|$", row))]
-    assert len(texts) == len(rows) > 20
+    assert len(texts) == len(rows) > least
     sources = _sources()
     assert not (missing := [text for text in texts if text not in sources]), missing
 

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from foreign_values import put_foreign
 
 import di_store
 
@@ -157,9 +158,16 @@ def test_objects_are_the_golden_bytes(store: di_store.Store) -> None:
         assert _written(block) == wanted, f"{name}: a changed form needs another version of it"
 
 
+def test_a_foreign_object_is_the_golden_bytes_of_another_form(store: di_store.Store) -> None:
+    value = {"a": np.arange(4, dtype=np.float32), "b": [1, "two", None, True, 2.5], "c": (b"\x00\xff", 2**70)}
+    put_foreign(store, value, id=PACKED_ID)
+    wanted = bytes.fromhex((GOLDEN / "object_packed.hex").read_text())
+    assert _written(_memory(store).objects()[PACKED_ID]) == b"DSF1" + wanted[4:]
+
+
 def _written(block: bytes) -> bytes:
     """The block with its gaps, which mean nothing, set to 0."""
-    if block[:4] != b"DSP1":
+    if block[:4] not in (b"DSP1", b"DSF1"):
         return block
     header = int.from_bytes(block[4:8], "little")
     start = -(-(16 + header) // 64) * 64

@@ -26,7 +26,7 @@ says what it waits for. Sizes are bytes, or text such as `"4GiB"` and `"25%"`. S
 How rows become examples is told with programs in [views.md](views.md).
 """
 GROUPS = {
-    "Stores": ["open", "attach", "list_stores", "restore", "needed_memory", "StoreInfo", "Store"],
+    "Stores": ["open", "attach", "connect", "list_stores", "restore", "needed_memory", "StoreInfo", "Store"],
     "Objects and weights": ["Ref", "Draft", "Published"],
     "Large trees in files": ["save", "load"],
     "The original DI-store's interface": ["Client"],

@@ -10,6 +10,7 @@ namespace {
 constexpr u64 kFitBytes = 256u << 20;  // of memory="fit": for objects, weights, and what processes need
 constexpr u64 kMaxRange = u64{1} << 40;
 constexpr u64 kRangeFactor = 16;  // address space of a store, in budgets
+static_assert(kMarkStep * sizeof(SessionMark) == kPageBytes && kMaxMarks % kMarkStep == 0);
 
 std::string hex(const u8* bytes, u64 count) {
   static const char* digits = "0123456789abcdef";
@@ -21,12 +22,24 @@ std::string hex(const u8* bytes, u64 count) {
   return text;
 }
 
-// Where the parts of a store of so many slices lie. Tables' headers, slices and bitmaps are committed as they come in
-// use; what lies before them at once.
+// Where the parts of a store of so many slices lie. Tables' headers, marks, slices and bitmaps are committed as they come
+// in use; what lies before them at once.
 struct Parts {
-  Offset clients, heap, weights, layouts, waits, tier, tables, slices, bitmaps, data;
-  auto all() const { return std::tie(clients, heap, weights, layouts, waits, tier, tables, slices, bitmaps, data); }
+  Offset clients, heap, weights, layouts, waits, tier, tables, marks, slices, bitmaps, data;
+  auto all() const {
+    return std::tie(clients, heap, weights, layouts, waits, tier, tables, marks, slices, bitmaps, data);
+  }
 };
+
+// The same offsets as a store's header has them, in the same order.
+auto placed(ArenaHeader& header) {
+  return std::tie(header.clients, header.heap, header.weights, header.layouts, header.waits, header.tier, header.tables,
+                  header.marks, header.slices, header.bitmaps, header.data);
+}
+auto placed(const ArenaHeader& header) {
+  return std::tie(header.clients, header.heap, header.weights, header.layouts, header.waits, header.tier, header.tables,
+                  header.marks, header.slices, header.bitmaps, header.data);
+}
 
 Parts parts_of(u64 slices, bool tiered) {
   u64 at = align_up(sizeof(ArenaHeader), kPageBytes);
@@ -43,6 +56,7 @@ Parts parts_of(u64 slices, bool tiered) {
   parts.waits = part(sizeof(WaitSlot) * kMaxWaits);
   if (tiered) parts.tier = part(sizeof(TierHeader));
   parts.tables = part(kTableHeaderBytes * kMaxTables);
+  parts.marks = part(sizeof(SessionMark) * kMaxMarks);
   parts.slices = part(sizeof(Slice) * slices);
   parts.bitmaps = part(sizeof(u64) * kBlockWords * slices);
   parts.data = Offset{align_up(at, kSliceBytes)};
@@ -89,8 +103,7 @@ void Memory::create(const std::string& name, const NewStore& fresh) {
   header.seed = fresh.seed;
   header.fit = fit ? 1 : 0;
   header.tiered = fresh.disk.empty() ? 0 : 1;
-  std::tie(header.clients, header.heap, header.weights, header.layouts, header.waits, header.tier, header.tables,
-           header.slices, header.bitmaps, header.data) = plan.all();
+  placed(header) = plan.all();
   place_parts();
   if (tiered_) {
     std::strncpy(tier_header_->folder, fresh.disk.c_str(), kFolderBytes - 1);
@@ -143,10 +156,8 @@ void Memory::validate() const {
   bool sound = slices > 0 && slices <= (u64{1} << 24) && header.range_bytes == slices * kSliceBytes &&
                std::memchr(header.name, 0, kNameBytes) != nullptr;
   const Parts parts = parts_of(sound ? slices : 0, header.tiered != 0);
-  sound = sound &&
-          parts.all() == std::tie(header.clients, header.heap, header.weights, header.layouts, header.waits,
-                                  header.tier, header.tables, header.slices, header.bitmaps, header.data) &&
-          parts.data.value + header.range_bytes == file_bytes() && header.layout_count.load() <= kMaxLayouts;
+  sound = sound && parts.all() == placed(header) && parts.data.value + header.range_bytes == file_bytes() &&
+          header.layout_count.load() <= kMaxLayouts && header.mark_count.load() <= kMaxMarks;
   if (sound) {
     const HeapHeader& heap = *reinterpret_cast<const HeapHeader*>(base() + parts.heap.value);
     const u32 segments = heap.segment_count.load(std::memory_order_acquire);
@@ -170,6 +181,7 @@ void Memory::place_parts() {
   tiered_ = header_->tiered != 0;
   if (tiered_) tier_header_ = reinterpret_cast<TierHeader*>(base() + header_->tier.value);
   waits_ = reinterpret_cast<WaitSlot*>(base() + header_->waits.value);
+  marks_ = reinterpret_cast<SessionMark*>(base() + header_->marks.value);
   slices_ = reinterpret_cast<Slice*>(base() + header_->slices.value);
   bitmaps_ = reinterpret_cast<u64*>(base() + header_->bitmaps.value);
 }

@@ -1,5 +1,5 @@
 // The parts of a store's memory, each where layout.h puts it: headers, client slots, tables' headers, weights, waits, the
-// table of slices and their bitmaps. Which lock guards which field is said in layout.h.
+// session marks, table of slices and their bitmaps. Which lock guards which field is said in layout.h.
 #pragma once
 
 #include <array>
@@ -46,6 +46,9 @@ class Memory : public Mapping {
   // Headers at this index and above have never been committed: touching one would take a page that is not charged.
   // acquire: pairs with the release in TableDirectory, after the header is committed.
   u32 table_count() const { return heap_header_->table_count.load(std::memory_order_acquire); }
+  // Marks at this index and above have never been committed. acquire: pairs with the release in SessionMarks::add_page().
+  u32 mark_count() const { return std::min(header_->mark_count.load(std::memory_order_acquire), kMaxMarks); }
+  SessionMark& mark(u32 index) const { return marks_[index]; }
   WeightsEntry& weights(u32 index) const { return weights_[index]; }
   Shared<u32>& layout_block(u32 index) const { return layouts_[index]; }
   TierHeader& tier_header() const { return *tier_header_; }  // only where tiered()
@@ -70,6 +73,7 @@ class Memory : public Mapping {
   WeightsEntry* weights_ = nullptr;
   Shared<u32>* layouts_ = nullptr;
   WaitSlot* waits_ = nullptr;
+  SessionMark* marks_ = nullptr;
   Slice* slices_ = nullptr;
   u64 slice_count_ = 0;
   bool tiered_ = false;

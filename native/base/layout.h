@@ -3,7 +3,7 @@
 // Each field says who writes it, and under which lock:
 //   [once]   before other processes see it, then never    [heap]  under the heap lock
 //   [table]  under that table's lock                      [owner] by the process that owns the slot or chunk, no lock
-//   [any]    by any process, atomically, no lock
+//   [any]    by any process, atomically, no lock           [directory] under the directory's lock
 // It also says whether the field is "derived" (a rebuild recomputes it) or a truth. Readers hold the same lock, unless
 // the field says "read freely": then they may see an old value, which is harmless.
 //
@@ -17,6 +17,7 @@
 
 #include "base/chunk_layout.h"
 #include "base/item.h"
+#include "base/session_mark.h"
 
 namespace di {
 
@@ -30,7 +31,7 @@ struct Offset {
 
 constexpr u64 kMagic = 0x45524f5453494401;      // "\1DISTORE"
 constexpr u64 kBeingMade = 0x45524f5453494400;  // in its place until all is in the store
-constexpr u32 kLayoutVersion = 22;
+constexpr u32 kLayoutVersion = 23;
 constexpr u64 kPageBytes = 4096;
 constexpr u64 kSliceBytes = 2u << 20;
 constexpr u64 kPagesPerSlice = kSliceBytes / kPageBytes;
@@ -481,13 +482,14 @@ struct ArenaHeader {
   u64 slice_count;
   u64 creator_cgroup;
   u64 seed;
-  Offset clients, heap, tables, weights, layouts, slices, bitmaps, data, waits;
+  Offset clients, heap, tables, weights, layouts, slices, bitmaps, data, waits, marks;
   Offset tier;               // 0: without a disk tier
   Shared<u32> removed;       // [any] `rm --force`: every call raises StoreClosed
   Shared<u32> layout_count;  // [heap] truth
   u32 fit;                   // [once] 1: new tables raise the budget by what they set aside (memory="fit")
   u32 tiered;                // [once] 1: with a disk tier; chunks have head and body in blocks of their own
-  LockWord reap_lock;
+  LockWord reap_lock;        // the directory's
+  Shared<u32> mark_count;    // [directory and heap] truth: session marks ever committed, whole pages of them
 };
 
 static_assert(std::is_trivially_copyable_v<UndoEntry> && std::is_standard_layout_v<TableHeader> &&

@@ -9,6 +9,7 @@
 #include "objects/reopening.h"
 #include "replay/directory.h"
 #include "replay/lost_rows.h"
+#include "replay/session_marks.h"
 #include "tier/body_check.h"
 
 namespace di::py {
@@ -230,6 +231,7 @@ std::vector<std::string> check(const ArenaPointer& arena, bool repair, Deadline 
       if (error.code() != Code::kTableNotFound) throw;  // dropped meanwhile
     }
   }
+  SessionMarks(arena).check(repair, deadline, &findings);
   arena->heap().check(repair, deadline, &findings);
   return findings;
 }
@@ -465,6 +467,7 @@ void bind_arena(nb::module_& module) {
   bind_waits(type);
   bind_objects(module, type);
   bind_directory(type);
+  bind_sessions(type);
 }
 
 }  // namespace di::py

@@ -101,7 +101,8 @@ void take_gil_back(PyThreadState* state) {
 
 nb::object encode(nb::handle value) { return call_python(nb::handle(package.encode), value); }
 
-nb::object decode(nb::handle header, nb::handle payload, nb::handle copy) {
+nb::object decode(nb::handle header, nb::handle payload, nb::handle copy, bool foreign) {
+  if (foreign) return call_python(nb::handle(package.decode), header, payload, copy, nb::handle(Py_True));
   return call_python(nb::handle(package.decode), header, payload, copy);
 }
 
@@ -226,6 +227,7 @@ void bind_lists(nb::module_& module) {
       .def_prop_ro("uid", [](const os::HiddenHolder& each) { return number_or_none(each.uid); });
   module.def("list_holders", &list_holders);
   module.def("hidden_holders", [] { return os::hidden_holders(kClientLockBase, kMaxClients); });
+  module.def("store_folder", &os::store_folder);
 }
 
 }  // namespace

@@ -120,6 +120,8 @@ ViewSpec view_spec(nb::dict view);
 void settle_orphans();
 u32 reap_soon(const ArenaPointer& arena);  // how many processes were reaped; 0 also if a lock was not available
 
+SessionId session_id(nb::handle bytes);  // throws unless it is bytes of length 16
+
 void bind_errors(nb::module_& module);
 void bind_enums(nb::module_& module);
 void bind_arena(nb::module_& module);
@@ -133,6 +135,7 @@ void bind_turn(nb::module_& module);
 void bind_pieces(nb::module_& module);
 void bind_snapshot(nb::module_& module);
 void bind_objects(nb::module_& module, nb::class_<Arena>& type);  // objects and weights
+void bind_sessions(nb::class_<Arena>& type);                      // marks of remote writers' sessions
 #ifdef DI_FAULTS
 void bind_faults(nb::module_& module);
 class SparedAllocations {  // allocations in its scope don't fail on request and are not counted
@@ -151,8 +154,9 @@ nb::object share(const std::shared_ptr<T>& pointer) {
   const NoCollection still;
   return nb::cast(pointer);
 }
-// The package's codec. encode() returns an Encoded; decode() makes the value from its header and payload.
+// The package's codec. encode() returns an Encoded; decode() makes the value from its header and payload. Of a foreign one,
+// which came from another machine, it runs no code that the bytes name.
 nb::object encode(nb::handle value);
-nb::object decode(nb::handle header, nb::handle payload, nb::handle copy);
+nb::object decode(nb::handle header, nb::handle payload, nb::handle copy, bool foreign);
 
 }  // namespace di::py

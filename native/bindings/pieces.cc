@@ -26,6 +26,19 @@ std::vector<u32> crcs_from(nb::handle sums) {
 
 std::span<const u8> span_of(const nb::bytes& bytes) { return {static_cast<const u8*>(bytes.data()), bytes.size()}; }
 
+u32 crc_of(nb::handle data, u32 before) {
+  Py_buffer view;
+  if (in_python([&] { return PyObject_GetBuffer(data.ptr(), &view, PyBUF_C_CONTIGUOUS); }) != 0)
+    throw nb::python_error();
+  u32 found;
+  {
+    const MaybeRelease release(static_cast<u64>(view.len) > kKeepGil);
+    found = crc32c(view.buf, static_cast<u64>(view.len), before);
+  }
+  in_python([&] { PyBuffer_Release(&view); });
+  return found;
+}
+
 template <class Pieces>
 struct Moving {  // keeps what owns the memory until the threads have ended
   template <class... Arguments>
@@ -40,7 +53,9 @@ using Reading = Moving<PieceReader>;
 }  // namespace
 
 void bind_pieces(nb::module_& module) {
-  module.def("crc32c", [](const nb::bytes& data) { return crc32c(data.data(), data.size()); }, nb::arg("data"));
+  module.def("crc32c", &crc_of, nb::arg("data"), nb::arg("before") = 0,
+             nb::sig("def crc32c(data: typing.Any, before: int = 0) -> int"),
+             "Of the bytes of a C-contiguous buffer, behind bytes whose checksum is `before`.");
   nb::class_<Writing>(module, "PieceWriter",
                       "Threads that write a payload; extents: uint64[n, 3] of address, offset, bytes.")
       .def(

@@ -22,6 +22,13 @@ TableSink read_sink(nb::handle entry) {
   return sink;
 }
 
+// bytes of length 16; None or left out: a local writer.
+std::optional<SessionId> read_session(const nb::dict& plan) {
+  const nb::object given = take_or<nb::object>(plan, "session", nb::none());
+  if (given.is_none()) return std::nullopt;
+  return session_id(given);
+}
+
 WriterPlan read_plan(Arena& arena, const nb::dict& plan) {
   WriterPlan made;
   made.layout = read_layout(arena, take<u32>(plan, "layout"));
@@ -45,6 +52,7 @@ WriterPlan read_plan(Arena& arena, const nb::dict& plan) {
   made.layout.float_bytes = take<std::vector<u8>>(plan, "float_bytes");
   made.counted = take_or<bool>(plan, "counted", true);
   made.restores = take_or<bool>(plan, "restores", false);
+  made.session = read_session(plan);
   return made;
 }
 
@@ -328,10 +336,11 @@ void bind_writer(nb::module_& module) {
            nb::sig("def restore_items(self, items: tuple[numpy.typing.NDArray[typing.Any], ...]) -> list[Made] | "
                    "Blocked"))
       .def("finish", &PyWriter::finish, nb::sig("def finish(self) -> list[Made] | Blocked"))
+      .def("begin_call", &PyWriter::number_call, nb::arg("seq"), nb::sig("def begin_call(self, seq: int) -> None"))
       .def("resume", &PyWriter::resume, nb::sig("def resume(self) -> list[Made] | Blocked"))
       .def("close", &PyWriter::close)
       .def("set_version", &PyWriter::set_version, nb::sig("def set_version(self, table: int, version: int, /) -> None"))
-      .def_prop_rw("busy", &PyWriter::is_busy, &PyWriter::set_busy);
+      .def_prop_rw("busy", [](PyWriter& w) { return w.busy(); }, [](PyWriter& w, bool busy) { w.busy() = busy; });
 }
 
 }  // namespace di::py

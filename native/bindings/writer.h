@@ -69,8 +69,12 @@ class PyWriter {
     closed_ = true;
     writer_->close();
   }
-  bool is_busy() const { return busy_; }
-  void set_busy(bool busy) { busy_ = busy; }
+  void number_call(u64 seq) {
+    const Busy call(busy_, cells_);
+    enter();
+    writer_->number_call(seq);
+  }
+  bool& busy() { return busy_; }
   void set_version(u32 table, i64 version) {
     const Busy call(busy_, cells_);  // not in the middle of a call: its rows keep their version
     writer_->set_version(table, version);

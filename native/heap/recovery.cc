@@ -15,6 +15,7 @@ void HeapRecovery::rebuild() {
   clear_unmade();
   relink_bodies();
   heap.fixed_bytes.store(heap_.memory.header().tables.value + u64{heap_.memory.table_count()} * kTableHeaderBytes +
+                         u64{heap_.memory.mark_count()} * sizeof(SessionMark) +
                          PageCharges::table_bytes(heap.slice_high, heap_.memory.header().slice_count));
   free_strays();
   recount_pins();

@@ -48,18 +48,11 @@ void Draft::seal() {
   arena_.heap().maker.seal(descriptor_, std::exchange(entry_, kNone));
 }
 
-u32 Draft::seal_pinned(Deadline deadline) {
-  const u32 pin = arena_.ledger().take_one(deadline);
-  try {
-    Heap& heap = arena_.heap();
-    HeapCore::Guard guard(heap, deadline);
-    seal();
-    heap.object_ends.pin(descriptor_, pin);
-  } catch (...) {
-    if (entry_ != kNone) arena_.ledger().give(pin);
-    throw;
-  }
-  return pin;
+void Draft::seal_pinned(u32 pin, Deadline deadline) {
+  Heap& heap = arena_.heap();
+  HeapCore::Guard guard(heap, deadline);
+  seal();
+  heap.object_ends.pin(descriptor_, pin);
 }
 
 void Draft::abandon() {

@@ -29,12 +29,13 @@ class Draft {
   u8* make_block(const DraftRequest& request, Deadline deadline);
   // Makes the object readable. Takes no lock and cannot fail.
   void seal();
-  // The same, and pins the object in the same hold of the heap's lock, so that nobody can delete it from under the memory
-  // that was written to. Returns the pin's ledger entry. If it throws, the draft is as before. A kill in between leaves the
-  // object sealed, and no pin.
-  u32 seal_pinned(Deadline deadline);
+  // The same, and pins the object with the ledger entry `pin` in the same hold of the heap's lock, so that nobody can delete
+  // it from under the memory that was written to. If it throws, the draft is as before. A kill in between leaves the object
+  // sealed, and no pin.
+  void seal_pinned(u32 pin, Deadline deadline);
   // Frees the block now if the heap's lock is soon available; else later, as the destructor does.
   void abandon();
+  bool is_open() const { return entry_ != kNone; }  // neither sealed, published nor abandoned
   // For Weights::publish(), which seals the object itself: descriptor and ledger entry, and then hand_over(), after
   // which the draft no longer owns the block.
   u32 descriptor() const { return descriptor_; }

@@ -105,6 +105,7 @@ void keep_all(Arena& arena, std::span<const DurableDraft> drafts) {
       arena.heap().note_record(drafts[i].draft->descriptor(), pending.place(i), true);
       DI_FAULT("durable.noted");
       drafts[i].draft->seal();
+      if (drafts[i].pin != kNone) arena.heap().object_ends.pin(drafts[i].draft->descriptor(), drafts[i].pin);
     }
     pending.keep();
   }
@@ -117,7 +118,7 @@ void keep_objects(Arena& arena, std::span<const DurableDraft> drafts) {
   tidy_if_rolled(arena);
 }
 
-i64 publish_durable(Arena& arena, const std::string& name, Draft* draft, u64 keep) {
+i64 publish_durable(Arena& arena, const std::string& name, Draft* draft, u64 keep, u32 pin) {
   Weights weights(arena.heap());
   const u32 index = weights.entry(name, Deadline::slice());
   const WeightsEntry& entry = arena.weights(index);
@@ -134,7 +135,8 @@ i64 publish_durable(Arena& arena, const std::string& name, Draft* draft, u64 kee
     pending.sync();
     DI_FAULT("durable.synced");
     const DurableVersion durable{head.version, pending.place(0)};
-    if (weights.publish(index, draft, keep, Deadline::slice(), &durable) == 0) continue;  // another one came in between
+    if (weights.publish(index, draft, keep, Deadline::slice(), &durable, pin) == 0)
+      continue;  // another one came in between
     pending.keep();
     tidy_if_rolled(arena);
     return head.version;

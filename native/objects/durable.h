@@ -16,11 +16,12 @@ namespace di {
 struct DurableDraft {
   Draft* draft = nullptr;
   const u8* id = nullptr;
+  u32 pin = kNone;  // a ledger entry: the object is pinned with it in the hold of the lock that seals it
 };
 // Seals the drafts once they are on disk, all of them or none. Throws kStoreFull, kStoreError, kTimeout: none was sealed.
 void keep_objects(Arena& arena, std::span<const DurableDraft> drafts);
 // As Weights::publish(); the draft is the next version, and stays until a newer one is on disk.
-i64 publish_durable(Arena& arena, const std::string& name, Draft* draft, u64 keep);
+i64 publish_durable(Arena& arena, const std::string& name, Draft* draft, u64 keep, u32 pin = kNone);
 // False: missing. The record of a durable one is marked first; sync_objects() has the mark on disk.
 bool remove_object(Arena& arena, const Id& id, Deadline deadline);
 void sync_objects(Arena& arena, Deadline deadline);

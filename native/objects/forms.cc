@@ -1,5 +1,6 @@
 #include "objects/forms.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/status.h"
@@ -9,12 +10,16 @@ namespace {
 
 u64 align64(u64 value) { return (value + 63) & ~u64{63}; }
 
-// Bytes of the elements; ~0: the shape is negative or the product overflows.
+// Bytes of the elements; ~0: the shape is negative, or the product overflows. As numpy does, sizes of 0 are left out of
+// that product.
 u64 element_bytes(const ArrayForm& form) {
-  u64 bytes = form.item_bytes;
-  for (int i = 0; i < form.ndim; ++i)
-    if (form.shape[i] < 0 || __builtin_mul_overflow(bytes, static_cast<u64>(form.shape[i]), &bytes)) return ~u64{0};
-  return bytes;
+  i64 bytes = form.item_bytes;
+  bool empty = false;
+  for (int i = 0; i < form.ndim; ++i) {
+    empty = empty || form.shape[i] == 0;
+    if (form.shape[i] < 0 || __builtin_mul_overflow(bytes, std::max<i64>(form.shape[i], 1), &bytes)) return ~u64{0};
+  }
+  return empty ? 0 : static_cast<u64>(bytes);
 }
 
 void require_form(bool sound) {
@@ -54,8 +59,9 @@ PackedValue read_packed(const u8* block, u64 bytes) {
   PackedForm form{};
   if (bytes >= sizeof form) std::memcpy(&form, block, sizeof form);
   const u64 start = packed_payload_at(form.header_bytes);
-  require_form(form.form == kFormPacked && start <= bytes && form.payload_bytes <= bytes - start);
-  return {{block + sizeof form, form.header_bytes}, {block + start, form.payload_bytes}};
+  const bool foreign = form.form == kFormForeign;
+  require_form((foreign || form.form == kFormPacked) && start <= bytes && form.payload_bytes <= bytes - start);
+  return {{block + sizeof form, form.header_bytes}, {block + start, form.payload_bytes}, foreign};
 }
 
 }  // namespace di

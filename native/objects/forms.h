@@ -11,6 +11,8 @@ namespace di {
 
 constexpr u32 kFormArray = 0x31415344;   // "DSA1"
 constexpr u32 kFormPacked = 0x31505344;  // "DSP1"
+// As kFormPacked, of bytes that another machine sent: whoever decodes them runs no code that they name.
+constexpr u32 kFormForeign = 0x31465344;  // "DSF1"
 constexpr int kFormDims = 5;
 
 struct ArrayForm {  // the elements follow at byte 64
@@ -34,6 +36,7 @@ static_assert(sizeof(PackedForm) == 16);
 
 struct PackedValue {
   std::span<const u8> header, payload;
+  bool foreign = false;
 };
 
 // Whether arrays of this element type are stored as ArrayForm; others are packed.

@@ -1,4 +1,5 @@
-// Ids of objects: 20 bytes, shown as 40 hexadecimal characters. For the ids of published weights see weights.h.
+// Ids of objects: 20 bytes, shown as 40 hexadecimal characters. docs/object_format.md says what they are made of. For the ids
+// of published weights see weights.h.
 #pragma once
 
 #include <string>
@@ -8,7 +9,12 @@
 namespace di {
 
 std::string id_text(const Id& id);
-// Makes an id that no other object has: 12 random bytes chosen once in this process, then a counter.
-void make_fresh_id(Id& id);
+
+// The first bytes of a store's uuid, which is random: with them the id of every object begins that is put without id=, so
+// that any machine can tell which store it was put in.
+constexpr u64 kHomeBytes = 6;
+inline const u8* home_of(const Memory& memory) { return memory.header().uuid; }
+// Makes an id that no other object has: the store's home, 8 random bytes chosen by this process, then a counter.
+void make_fresh_id(const Memory& memory, Id& id);
 
 }  // namespace di

@@ -63,7 +63,7 @@ void Weights::retire(u32 index, i64 version) {
     heap_.object_ends.retire(old);
 }
 
-i64 Weights::publish(u32 index, Draft* draft, u64 keep, Deadline deadline, const DurableVersion* durable) {
+i64 Weights::publish(u32 index, Draft* draft, u64 keep, Deadline deadline, const DurableVersion* durable, u32 pin) {
   WeightsEntry& entry = memory_.weights(index);
   i64 version = 0;
   {
@@ -89,6 +89,7 @@ i64 Weights::publish(u32 index, Draft* draft, u64 keep, Deadline deadline, const
       DI_FAULT("heap.publish_sealed");
       heap_.ledger.entry(draft->entry()).what.store(0, std::memory_order_release);
       heap_.index_object(draft->descriptor());
+      if (pin != kNone) heap_.object_ends.pin(draft->descriptor(), pin);
     }
     entry.newest.store(version, std::memory_order_release);  // pairs with the acquire in latest()
     DI_FAULT("heap.published");

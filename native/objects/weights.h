@@ -25,8 +25,9 @@ class Weights {
   // Publishes the draft as version `newest + 1` of entry `index` and deletes all but the last `keep` versions. Without
   // a draft (null) it skips the number: no such version can be read. If it throws, the caller still owns the draft.
   // The newest durable version stays besides, until a newer one is durable. With `durable` the draft is one: 0, and nothing has
-  // happened, if another version came in between.
-  i64 publish(u32 index, Draft* draft, u64 keep, Deadline deadline, const DurableVersion* durable = nullptr);
+  // happened, if another version came in between. With `pin`, a ledger entry, the draft is pinned in the same hold of the lock.
+  i64 publish(u32 index, Draft* draft, u64 keep, Deadline deadline, const DurableVersion* durable = nullptr,
+              u32 pin = kNone);
   // The id of version v of weights entry i.
   static void version_id(const Memory& memory, u32 index, i64 version, Id& id);
 

@@ -10,20 +10,6 @@
 namespace di {
 namespace {
 
-class DirectoryGuard {  // holds the directory lock: one process at a time makes or drops a table, or reaps
- public:
-  DirectoryGuard(const Arena& arena, Deadline deadline)
-      : lock_(arena, arena.header().reap_lock, "the store's directory") {
-    lock_.acquire(deadline);
-  }
-  ~DirectoryGuard() { lock_.release(); }
-  DirectoryGuard(const DirectoryGuard&) = delete;
-  DirectoryGuard& operator=(const DirectoryGuard&) = delete;
-
- private:
-  SharedLock lock_;
-};
-
 void fill_header(TableHeader& header, const TableShape& shape) {
   // Atomic: writers of the table that had this header before may still read these two.
   __atomic_store_n(&header.capacity, shape.capacity, __ATOMIC_RELAXED);

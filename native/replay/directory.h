@@ -13,6 +13,21 @@
 
 namespace di {
 
+// Holds the directory lock: one process at a time makes or drops a table, claims or frees marks of sessions, or reaps.
+class DirectoryGuard {
+ public:
+  DirectoryGuard(const Arena& arena, Deadline deadline)
+      : lock_(arena, arena.header().reap_lock, "the store's directory") {
+    lock_.acquire(deadline);
+  }
+  ~DirectoryGuard() { lock_.release(); }
+  DirectoryGuard(const DirectoryGuard&) = delete;
+  DirectoryGuard& operator=(const DirectoryGuard&) = delete;
+
+ private:
+  SharedLock lock_;
+};
+
 struct TableShape {  // what a table is made from; Python computes the bytes
   std::string name, config;
   u64 capacity = 0, slots = 0, item_bytes = 0, max_bytes = ~u64{0}, seed = 0;

@@ -145,7 +145,12 @@ void ItemCommit::insert_some(u32 table) {
   items_.clear();
   keys_.clear();
   for (std::size_t i = first; i < end; ++i) items_.push_back(locate(table, list[i]));
-  sink.insert(items_, &keys_);
+  if (state_.marks) {
+    const MarkUpdate mark = state_.marks->update(table, first, list.size());
+    sink.insert(items_, &keys_, &mark);
+  } else {
+    sink.insert(items_, &keys_);
+  }
   inserted_[table] = end;
   for (std::size_t i = first; i < end; ++i)
     state_.made[table].push_back({keys_[i - first], list[i].window.start, list[i].lane, static_cast<u32>(i)});
@@ -161,6 +166,7 @@ bool ItemCommit::try_commit(const std::vector<u32>& lanes, Deadline deadline, Bl
     blocked->seq = table.header().room_seq.load(std::memory_order_seq_cst);
     guards.push_back(std::make_unique<TableCore::Guard>(table.core, deadline));
     recheck_priorities(i);
+    if (state_.marks) state_.marks->require_mine(i, state_.pending[i].size());
     blocked->text = state_.plan.restores ? "" : table.why_no_insert();
     if (!blocked->text.empty()) {
       blocked->why = Blocked::Why::kLimiter;
@@ -179,6 +185,7 @@ bool ItemCommit::try_commit(const std::vector<u32>& lanes, Deadline deadline, Bl
   // mutant: published-before-there-is-room
   for (u32 i = 0; i < state_.plan.tables.size(); ++i) state_.made[i].reserve(state_.pending[i].size());
   unfinished_.reserve(lanes.size());
+  if (state_.marks) state_.marks->pass();
   for (const u32 index : lanes) state_.lanes[index].publish();
   for (u32 i = 0; i < state_.plan.tables.size(); ++i)
     if (!state_.pending[i].empty()) insert_some(i);
@@ -215,6 +222,7 @@ Blocked ItemCommit::insert_rest(u32 number) {
       blocked.seq = table.header().room_seq.load(std::memory_order_seq_cst);
       TableCore::Guard guard(table.core, deadline);
       recheck_priorities(number);
+      if (state_.marks) state_.marks->require_mine(number, state_.pending[number].size());
       if (has_slots(table, some, no_more)) {
         insert_some(number);
         continue;

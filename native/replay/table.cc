@@ -13,6 +13,13 @@ namespace {
 
 constexpr u32 kWordsOfAnswer = 16;  // of the undo record: an answer that completes its group
 
+// As commit_if_short(), with the mark of `done` items.
+void commit_if_short(TableCore& core, u32 words, const MarkUpdate* mark, u64 done) {
+  if (core.undo.left() >= words) return;
+  if (mark != nullptr) mark->set(core.undo, done);
+  core.commit();
+}
+
 }  // namespace
 
 void Table::begin_empty() {
@@ -142,15 +149,18 @@ void Table::insert_answer(u32 slot, const NewItem& fresh) {
   end_wait_of_group(core, leader);
 }
 
-void Table::insert(std::span<const NewItem> items, std::vector<u64>* keys) {
+void Table::insert(std::span<const NewItem> items, std::vector<u64>* keys, const MarkUpdate* mark) {
   core.change();
+  u64 done = 0;
   for (const NewItem& fresh : items) {  // no allocation: the rows are published already
-    if (core.groups.on()) commit_if_short(core, 2 * words_to_remove(core) + kWordsOfAnswer);
+    if (core.groups.on()) commit_if_short(core, 2 * words_to_remove(core) + kWordsOfAnswer + kWordsOfMark, mark, done);
     evict_for_place(fresh);
     const u32 slot = insert_one(fresh);
     if (keys != nullptr) keys->push_back(core.items[slot].key(slot));
+    ++done;
     DI_FAULT("table.insert_item");
   }
+  if (mark != nullptr) mark->set(core.undo, done);
   header_.last_insert_ns.store(os::now_ns(), std::memory_order_relaxed);
   // mutant: insert-announces-nothing
   core.commit();

@@ -12,6 +12,7 @@
 
 #include "replay/draws.h"
 #include "replay/growth.h"
+#include "replay/mark_update.h"
 #include "replay/reads.h"
 #include "replay/settings.h"
 #include "replay/table_core.h"
@@ -46,7 +47,9 @@ class Table : public std::enable_shared_from_this<Table> {
 
   // --- inserting. The writer holds the locks of all its tables, taken in order of index.
   std::string why_no_insert() DI_REQUIRES(core.lock);  // "" if one item may pass now
-  void insert(std::span<const NewItem> items, std::vector<u64>* keys) DI_REQUIRES(core.lock);  // at most kBatchStep
+  // At most kBatchStep items. `mark`: of the session that makes the call; it says what is in whenever items are committed.
+  void insert(std::span<const NewItem> items, std::vector<u64>* keys, const MarkUpdate* mark = nullptr)
+      DI_REQUIRES(core.lock);
   // Evicts for the bytes of a new chunk: up to kBatchStep items that the remover picks, until a chunk can be freed. None
   // if one can be freed already, and never from a queue or stack. With a disk tier it stops as well at a chunk that only
   // readers keep. Which table evicts: Budget::evictable(). kItemsBeingRead: the last reader will free it. kItems: others went.

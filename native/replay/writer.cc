@@ -18,6 +18,8 @@ Writer::Writer(std::shared_ptr<Arena> arena, WriterPlan plan, Deadline deadline)
   }
   for (u32 i = 0; i < state_.plan.lanes; ++i)
     state_.lanes[i].committed.episode = u64{state_.chunk_plan.stream + i} << 32;
+  if (state_.plan.session)
+    state_.marks = std::make_unique<CallMarks>(state_.arena, *state_.plan.session, state_.plan.tables, deadline);
   if (state_.plan.counted) be_counted(deadline);  // last, so that no table counts a writer whose constructor failed
 }
 
@@ -27,6 +29,7 @@ void Writer::be_counted(Deadline deadline) {
     for (const TableSink& sink : state_.plan.tables) table_entries_.push_back(sink.table->core.writers.open(deadline));
   } catch (...) {
     let_tables_go();
+    if (state_.marks) state_.marks->let_go();
     throw;
   }
 }
@@ -53,6 +56,7 @@ bool Writer::begin_call(const WriterCall& call, bool several, Blocked* blocked) 
   *blocked = resume();
   blocked->passed = false;
   if (blocked->why != Blocked::Why::kNothing) return false;
+  if (state_.marks) state_.marks->require_begun();
   restart_call(call.lanes, several);
   state_.alpha = call.alpha;
   for (u32 table = 0; table < state_.plan.tables.size(); ++table)
@@ -145,14 +149,33 @@ Blocked Writer::restore_items(std::vector<GivenItem> items, Deadline deadline) {
   return commit_.commit(call.lanes, deadline);
 }
 
+void Writer::number_call(u64 seq) {
+  if (!state_.marks) throw Error(Code::kInvalid, "this writer writes for no session, so its calls have no numbers");
+  state_.marks->begin(seq);
+}
+
 Blocked Writer::finish(Deadline deadline) {
   WriterCall call;
   for (u32 i = 0; i < state_.plan.lanes; ++i) call.lanes.push_back(i);
+  if (state_.marks) return finish_at_once(call, deadline);
   Blocked blocked = end_episode(call, false, deadline);
   if (blocked.why != Blocked::Why::kNothing) return blocked;
   restart_call(call.lanes, false);
   for (const u32 lane : call.lanes) episodes_.close_lane(lane);
   return commit_.commit(call.lanes, deadline);
+}
+
+// As one call, so that the session's marks say when all its items are in.
+Blocked Writer::finish_at_once(const WriterCall& call, Deadline deadline) {
+  Blocked blocked;
+  if (!begin_call(call, false, &blocked)) return blocked;
+  const auto write = [&] {
+    for (u32 l = 0; l < call.lanes.size(); ++l)
+      if (!episodes_.end_lane(call, l, false, deadline, &blocked)) return false;
+    for (const u32 lane : call.lanes) episodes_.close_lane(lane);
+    return true;
+  };
+  return stage(call.lanes, write, deadline, &blocked);
 }
 
 // ------------------------------------------------------------------------------------------------------------- closing
@@ -163,6 +186,7 @@ void Writer::close() {
   closed_ = true;
   for (Lane& lane : state_.lanes) let_chunks_go(lane);
   let_tables_go();
+  if (state_.marks) state_.marks->let_go();
 }
 
 void Writer::let_chunks_go(Lane& lane) {

@@ -42,6 +42,8 @@ class Writer {
 
   const std::vector<MadeItem>& made(u32 table) const { return state_.made[table]; }
   const std::vector<i64>& restored() const { return state_.restored; }
+  // The number of the call that follows, for a writer of a session: see call_marks.h. Throws kInvalid.
+  void number_call(u64 seq);
   // The version of rows written from now on, in a table that tracks versions.
   void set_version(u32 table, i64 version) { state_.versions[table] = version; }
   const WriterPlan& plan() const { return state_.plan; }
@@ -51,6 +53,7 @@ class Writer {
   void restart_call(const std::vector<u32>& lanes, bool several);
   template <class Write>
   Blocked stage(const std::vector<u32>& lanes, const Write& write, Deadline deadline, Blocked* blocked);
+  Blocked finish_at_once(const WriterCall& call, Deadline deadline);
   bool write_steps(const WriterCall& call, Deadline deadline, Blocked* blocked);
   void be_counted(Deadline deadline);
   void let_chunks_go(Lane& lane);

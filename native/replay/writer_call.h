@@ -2,10 +2,11 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "replay/table.h"
+#include "replay/session_marks.h"
 #include "rows/chunks.h"
 #include "rows/windows.h"
 
@@ -42,13 +43,14 @@ struct WriterPlan {
   u32 discount_f8 = 0, discount_count = 1, version_bytes = 0;
   u64 chunk_bytes = 0;
   u32 least_rows = 1;
-  u32 pack_rows = 0;           // ChunkPlan::pack_rows
-  u64 heap_bytes_per_row = 0;  // estimate; 0: no column lies in the heap
-  u64 heap_row_max = 0;        // the most heap bytes of one row's values whose length is bounded
-  ColumnMask unbounded;        // columns whose length has no bound
-  ColumnMask late;             // columns that a step need not give
-  bool counted = true;         // its tables count it as an open writer; not so the writer of table.insert()
-  bool restores = false;       // writes what was exported: asks no limiter, and keeps all its chunks until it closes
+  u32 pack_rows = 0;                 // ChunkPlan::pack_rows
+  u64 heap_bytes_per_row = 0;        // estimate; 0: no column lies in the heap
+  u64 heap_row_max = 0;              // the most heap bytes of one row's values whose length is bounded
+  ColumnMask unbounded;              // columns whose length has no bound
+  ColumnMask late;                   // columns that a step need not give
+  bool counted = true;               // its tables count it as an open writer; not so the writer of table.insert()
+  std::optional<SessionId> session;  // of a remote writer: its calls are numbered and marked (call_marks.h)
+  bool restores = false;  // writes what was exported: asks no limiter, and keeps all its chunks until it closes
 };
 
 // The values of one column in a call. That of step t and the l-th lane of the call is cells[t * lanes + l], or lies at

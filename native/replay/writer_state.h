@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "replay/call_marks.h"
 #include "replay/lane.h"
 
 namespace di {
@@ -35,6 +36,7 @@ struct WriterState {
   std::vector<Lane> lanes;
   std::vector<i64> versions;  // by table: weights version of rows written from now on; -1: not known
   bool tracks_versions = false;
+  std::unique_ptr<CallMarks> marks;  // null: the writer writes for no session
 
   // Of the current call.
   bool several = false;         // the call has more than one row for a lane, or rows inserted whole

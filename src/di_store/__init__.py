@@ -62,6 +62,7 @@ from di_store.store import Store as Store
 
 if TYPE_CHECKING:
     from di_store.client import Client as Client
+    from di_store.remote.store import connect as connect
 
 
 def __getattr__(name: str) -> Any:
@@ -69,6 +70,10 @@ def __getattr__(name: str) -> Any:
         from di_store.client import Client
 
         return Client
+    if name == "connect":  # with sockets and TLS, for those who need them
+        from di_store.remote.store import connect
+
+        return connect
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -27,18 +27,27 @@ class Session:
         name: the store's.
         seed: of everything random in the store.
         readonly: whether its handles only read.
-        versions: of weights, the version of each name that this process last got from `latest`.
+        uuid: the store's.
+        versions: of weights, the version of each name that this process last got from `latest`; or its own ones, of a
+            client on another machine.
         staging: what its loaders may hold ahead.
     """
 
     def __init__(
-        self, arena: _core.Arena, *, seed: int | None = None, readonly: bool = False, staging: int | None = None
+        self,
+        arena: _core.Arena,
+        *,
+        seed: int | None = None,
+        readonly: bool = False,
+        staging: int | None = None,
+        versions: dict[str, int] | None = None,
     ) -> None:
         self.name: str = arena.name
         self.seed: int = arena.seed if seed is None else seed
         self.readonly = readonly
         self.staging = Staging(staging)
-        self.versions = _versions.setdefault(arena.stats()["uuid"], {})
+        self.uuid: str = arena.stats()["uuid"]
+        self.versions = _versions.setdefault(self.uuid, {}) if versions is None else versions
         self._arena: _core.Arena | None = arena
         # By id() of the handle. A plain dict without a lock: threads add to it while `close` iterates over a copy.
         self._followers: dict[int, tuple[weakref.ref[Any], Callable[[Any, StoreError], None]]] = {}

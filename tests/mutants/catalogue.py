@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mutants import durable, files, meaning, pains, room, safety
+from mutants import durable, files, machines, meaning, pains, room, safety
 from mutants.mutant import Mutant
 
 MUTANTS: list[Mutant] = [
@@ -12,4 +12,5 @@ MUTANTS: list[Mutant] = [
     *files.MUTANTS,
     *durable.DURABLE,
     *room.TIERS,
+    *machines.MUTANTS,
 ]

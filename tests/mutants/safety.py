@@ -1,4 +1,4 @@
-"""Mutants of what keeps a store whole: deaths, stopped processes, liveness, memory limits, waits."""
+"""Mutants of what keeps a store whole: deaths, stopped processes, liveness, memory limits, waits, foreign bytes."""
 
 from __future__ import annotations
 
@@ -96,6 +96,27 @@ DEATHS = [
         "u64{chunks} << 12",
         "u64{chunks & 0x7ffu} << 12",
         ("tests/test_long_runs.py",),
+    ),
+    Mutant(
+        "the-mark-is-no-part-of-the-undo",
+        "kills",
+        "undo.set(mark.word, mark_word(seq, done, done == total));",
+        "static_cast<void>(undo), mark.word.store(mark_word(seq, done, done == total));",
+        ("tests/crash/test_session_marks.py",),
+    ),
+    Mutant(
+        "a-mark-of-a-dropped-table-is-believed",
+        "kills",
+        " && table.generation.load(std::memory_order_acquire) == mark.generation;\n",
+        ";\n",
+        ("tests/test_session_marks.py",),
+    ),
+    Mutant(
+        "the-writer-before-goes-on",
+        "kills",
+        "  if (mark(table).owner.load(std::memory_order_acquire) != claimed_[table].owner)",
+        "  if (!mark_is_used(mark(table).owner.load(std::memory_order_acquire)))",
+        ("tests/test_session_marks.py",),
     ),
 ]
 
@@ -410,4 +431,21 @@ WAITS = [
     ),
 ]
 
-MUTANTS = [*DEATHS, *STOPPED, *ALIVE, *LIMITS, *WAITS]
+FOREIGN = [
+    Mutant(
+        "a-foreign-pickle-is-loaded",
+        "foreign",
+        "        if self.foreign is not None:\n            raise pickle_refused()\n",
+        "",
+        ("tests/test_foreign.py::test_a_pickle_is_refused", "tests/test_foreign.py::test_the_mark_travels"),
+    ),
+    Mutant(
+        "classes-of-foreign-values-are-imported",
+        "foreign",
+        "sys.modules.get(name)",
+        '__import__(name, fromlist=["it"])',
+        ("tests/test_foreign.py::test_a_module_that_is_not_loaded",),
+    ),
+]
+
+MUTANTS = [*DEATHS, *STOPPED, *ALIVE, *LIMITS, *WAITS, *FOREIGN]

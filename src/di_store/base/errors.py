@@ -115,6 +115,10 @@ class RowsLost(CorruptData):
     """Rows on disk cannot be read. Never leaves this package: the call is repeated when their items are removed."""
 
 
+class DrawsLost(StoreError):
+    """Draws that an agent holds no more. Never leaves this package: they are made again."""
+
+
 class ObjectNotFound(StoreError):
     """No sealed object of that id within the timeout."""
 
@@ -160,7 +164,13 @@ class EndOfData(StoreError):
 
 
 class NodeUnavailable(StoreError):
-    """The process that serves another node does not answer."""
+    """The process that serves another node does not answer.
+
+    Attributes:
+        may_be_done: True if it was killed in the middle of the call, which may be done or not.
+    """
+
+    may_be_done = False
 
     default_remedy = "`di-store status` on that node shows whether its agent runs"
 

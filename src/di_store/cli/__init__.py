@@ -1,4 +1,4 @@
-"""The command line: `di-store demo | status | top | inspect | check | hold | checkpoint | restore | plan | bench | rm`.
+"""The command line, `di-store`: demo, status, top, inspect, check, hold, serve, checkpoint, restore, plan, bench, rm.
 
 One file per command, each a thin layer over the public API. No command needs a server, or the process that created the
 store, and none starts anything in the background. Exit status: 0 success, 1 failure, 2 wrong usage.
@@ -15,7 +15,20 @@ import click
 
 from di_store.base.errors import StoreError
 
-COMMANDS = ("demo", "status", "top", "inspect", "check", "hold", "checkpoint", "restore", "plan", "bench", "rm")
+COMMANDS = (
+    "demo",
+    "status",
+    "top",
+    "inspect",
+    "check",
+    "hold",
+    "serve",
+    "checkpoint",
+    "restore",
+    "plan",
+    "bench",
+    "rm",
+)
 
 
 class Commands(click.Group):

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from di_store import _core
 from di_store.base import config
+from di_store.base.dtypes import Array
 from di_store.base.errors import ObjectNotFound, StoreFull, Timeout
 from di_store.objects.refs import Ref, check_ttl, id_of, listed, parse_id
 from di_store.runtime import waits
@@ -68,11 +69,21 @@ class Objects:
             ObjectNotFound: it was not there and sealed within `timeout` seconds. Timeout: another process held a lock.
             StoreFull: it lies on disk, and memory has had no room for it.
         """
+        return self._read(raw, timeout, lambda arena: arena.get(raw, copy))
 
-        def look(arena: _core.Arena) -> Any:
+    def raw(self, raw: bytes, timeout: float | None) -> Array:
+        """The block of an object, as docs/object_format.md draws it: uint8, read-only, pinned while it lives.
+
+        Raises:
+            As `get`.
+        """
+        return self._read(raw, timeout, lambda arena: arena.raw(raw))
+
+    def _read(self, raw: bytes, timeout: float | None, read: Callable[[_core.Arena], T]) -> T:
+        def look(arena: _core.Arena) -> T | Missing[T]:
             seen, room = arena.sealed_seq(), arena.room_seq()
             try:
-                return arena.get(raw, copy)
+                return read(arena)
             except StoreFull as error:
                 return Missing(arena.wait_room, room, error.message, full=True)
             except (ObjectNotFound, Timeout) as error:

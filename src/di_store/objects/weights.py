@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from di_store import _core
 from di_store.base import config
+from di_store.base.dtypes import Array
 from di_store.base.errors import ObjectNotFound, Timeout, shown
 from di_store.objects.access import is_durable, written
 from di_store.runtime.waits import Missing, check_timeout, until
 from di_store.session import Session
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +66,35 @@ class Weights:
         Returns:
             None: nothing is newer at the deadline, or the version asked for is not there (any more).
         """
+        found = self._latest(name, newer_than, version, timeout, lambda arena, at: arena.latest(name, at, None))
+        if found is None:
+            return None
+        self._session.versions[name] = found[0]
+        return Published(*found)
+
+    def raw_latest(
+        self, name: str, newer_than: int | None, version: int | None, timeout: float | None
+    ) -> tuple[int, Array | None] | None:
+        """`latest` for a client elsewhere, as the version and its block (`Objects.raw`)."""
+        return self._latest(name, newer_than, version, timeout, lambda arena, at: arena.raw_weights(name, at))
+
+    def _latest(
+        self,
+        name: str,
+        newer_than: int | None,
+        version: int | None,
+        timeout: float | None,
+        read: Callable[[_core.Arena, int], T],
+    ) -> tuple[int, T | None] | None:
+        """The version found, and what `read` gives for it; None for one whose weights travel elsewhere."""
         seconds = check_timeout(timeout)
         check_name(name)
         if version is not None and newer_than is not None:
             raise ValueError("latest() takes newer_than= or version=, not both")
         wanted = None if version is None else config.count("version", version, minimum=1, maximum=2**62)
         least = 1 if newer_than is None else config.count("newer_than", newer_than, minimum=-1, maximum=2**62) + 1
-        look = partial(_look, name, wanted, max(1, least))
-        found = until(lambda: self._session.arena, seconds, f"latest({name!r})", look)
-        if found is not None:
-            self._session.versions[name] = found.version
-        return found
+        look = partial(_look, name, wanted, max(1, least), read)
+        return until(lambda: self._session.arena, seconds, f"latest({name!r})", look)
 
 
 def _publish(name: str, tree: Any, keep: int, arena: _core.Arena) -> int:
@@ -84,8 +106,8 @@ def _publish_durable(name: str, tree: Any, keep: int, arena: _core.Arena) -> int
 
 
 def _look(
-    name: str, wanted: int | None, least: int, arena: _core.Arena
-) -> Published | Missing[Published | None] | None:
+    name: str, wanted: int | None, least: int, read: Callable[[_core.Arena, int], T], arena: _core.Arena
+) -> tuple[int, T | None] | Missing[tuple[int, T | None] | None] | None:
     """The version `wanted`, or the newest that is at least `least`."""
     while True:
         seen, newest = arena.sealed_seq(), arena.newest(name)
@@ -94,10 +116,10 @@ def _look(
             reason = f"the newest version is {newest}, version {asked} was asked for"
             return Missing(arena.wait_weights, seen, reason, late=lambda: None)
         try:
-            return Published(number, arena.latest(name, number, None))
+            return number, read(arena, number)
         except ObjectNotFound:
             if arena.newest(name) == newest:
-                return Published(number, None) if number >= arena.oldest(name) else None
+                return (number, None) if number >= arena.oldest(name) else None
             # a newer version was published meanwhile: look again
         except Timeout as error:  # a lock is held
             return Missing(arena.wait_weights, seen, error.reason, holder=error.holder, error=error)

@@ -127,6 +127,12 @@ def imported_settings(
     return check_options(TableOptions(**{**own, **given}), settings.seed)
 
 
+def checked_again(settings: Settings) -> Settings:
+    """Settings that came from another machine, checked like those of a caller here; raises as `check_options`."""
+    own = {each.name: getattr(settings, each.name) for each in fields(TableOptions)}
+    return check_options(TableOptions(**own), settings.seed)
+
+
 def _declared(schema: Any) -> Schema | None:
     return schema if schema is None or isinstance(schema, Schema) else Schema.from_tree(space_tree(schema))
 

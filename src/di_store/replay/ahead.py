@@ -21,11 +21,10 @@ from typing import Any, NoReturn, Protocol
 
 from di_store import _core
 from di_store.base import config
-from di_store.base.errors import EndOfData, RowsLost, StoreClosed, StoreError
+from di_store.base.errors import DrawsLost, EndOfData, RowsLost, StoreClosed, StoreError
 from di_store.replay.batch import Batch
 from di_store.replay.devices import Placer
 from di_store.replay.handle import TableHandle
-from di_store.replay.lost import drop_lost
 from di_store.replay.sampling import Copying, Draws, Stopped, Terms
 from di_store.runtime.background import LOOK_SECONDS, Background, Bell
 from di_store.runtime.staging import Staging
@@ -36,7 +35,19 @@ class Source(Protocol):
     """What a loader draws from."""
 
     name: str
-    arena: _core.Arena
+
+    @property
+    def arena(self) -> _core.Arena | None:
+        """The store's attachment; None: the store is elsewhere."""
+
+    def begin_loading(self, n: int) -> None:
+        """A loader over batches of n begins."""
+
+    def note_loaded(self, ahead: int, waited_seconds: float) -> None:
+        """A batch was handed out after a wait; so many more are ahead."""
+
+    def drop_lost(self) -> None:
+        """Rows could not be read: remove their items."""
 
     def beta(self) -> float | None:
         """The sampler's exponent of the importance weights; None: weights are 1, or each table has its own."""
@@ -59,9 +70,9 @@ class Ready:
         lost: some of its rows cannot be read; their items are removed, the draws given back, and to be made again.
     """
 
-    def __init__(self, draws: Draws, beta: float | None, placer: Placer, arena: _core.Arena) -> None:
+    def __init__(self, draws: Draws, beta: float | None, placer: Placer, source: Source) -> None:
         self.draws = draws
-        self._arena = arena
+        self._source = source
         self.least_bytes = draws.least_bytes()
         self._beta = beta
         self._placer = placer
@@ -88,10 +99,10 @@ class Ready:
                 batch = self._copying.batch()
                 self._found = batch, self._placer.place(batch)
                 self.done = True
-        except RowsLost:
+        except (RowsLost, DrawsLost):
             try:
                 self.give_back()
-                drop_lost(self._arena)
+                self._source.drop_lost()
                 self.begun = self.done = self.lost = True
             except BaseException as error:
                 self._fail(error)
@@ -106,7 +117,7 @@ class Ready:
 
     def again(self) -> Ready:
         """The same batch, after its draws were made anew."""
-        return Ready(self.draws, self._beta, self._placer, self._arena)
+        return Ready(self.draws, self._beta, self._placer, self._source)
 
     def read_ahead(self) -> bool:
         """Begin to read; True: the rest of this batch is being read, or `advance` will say why not."""
@@ -202,6 +213,10 @@ class Ahead:
         self.stop(LOOK_SECONDS)  # what was drawn while another thread closed the loader
         raise StoreClosed("this loader was closed")
 
+    def look_again(self) -> None:
+        """A batch was lost after it was handed out: what it held may be drawn again, also if the data had ended."""
+        self._ended = False
+
     def _take_turn(self, newcomer: bool) -> AbstractContextManager[bool]:
         found: AbstractContextManager[bool] | None = self._turn.take(newcomer)
         return found or _refuse()
@@ -214,7 +229,7 @@ class Ahead:
     def _hand_out(self, waited: float) -> tuple[Draws, Batch, Any]:
         first = self._queue.popleft()
         if (source := self._source) is not None:
-            source.arena.note_loaded(len(self._queue), waited)
+            source.note_loaded(len(self._queue), waited)
         if self._queue and self._queue[0].done:
             self._more.ring()  # one ring wakes only one consumer: wake the next one
         batch, placed = first.take()
@@ -238,7 +253,7 @@ class Ahead:
         except EndOfData as error:
             raise StopIteration from error
         batch, placed = ready.take()
-        source.arena.note_loaded(0, time.monotonic() - began)
+        source.note_loaded(0, time.monotonic() - began)
         return draws, batch, placed
 
     def _attend(self) -> None:
@@ -279,7 +294,7 @@ class Ahead:
     def _has_room(self) -> bool:
         """Whether the budget takes another batch. One batch ahead is always taken."""
         staging, source = self._staging, self._source
-        if staging is None or source is None:
+        if staging is None or source is None or source.arena is None:
             return True
         size = max(self._batch_bytes, self._queue[0].least_bytes)
         if staging.has_room(source.arena, size):
@@ -356,7 +371,7 @@ class Ahead:
             beta = self._beta
             if callable(beta) and (beta := beta(self._drawn)) is not None:
                 beta = config.real("beta", beta, why="it is the exponent of the importance weights")
-            ready = Ready(draws, source.beta() if beta is None else beta, self.placer, source.arena)
+            ready = Ready(draws, source.beta() if beta is None else beta, self.placer, source)
         except BaseException:
             draws.give_back()
             raise

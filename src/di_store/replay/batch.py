@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from di_store.base.dtypes import Array, is_tensor, tensor_array
-from di_store.base.errors import shown
+from di_store.base.errors import CorruptData, shown
 from di_store.columns.ragged import Ragged
 from di_store.objects import codec
 from di_store.replay.devices import moved
@@ -194,8 +194,19 @@ def wrap_ragged(data: dict[str, Any], ragged: dict[int, tuple[tuple[str, ...], i
 # --- Python values ----------------------------------------------------------------------------------------------------
 
 
+class Blob(NamedTuple):
+    """A Python value that another machine has encoded."""
+
+    bytes: Array
+
+
 def encode_blob(value: Any) -> Array:
-    """A Python value as uint8[bytes]: 8 bytes of header length, the header, then at a multiple of 64 the payload."""
+    """A Python value as uint8[bytes]: 8 bytes of header length, the header, then at a multiple of 64 the payload.
+
+    Bit 63 of the length is not set: see `mark_foreign`.
+    """
+    if type(value) is Blob:
+        return value.bytes
     encoded = codec.encode(value)
     start = _aligned(8 + len(encoded.header))
     blob: Array = np.zeros(_aligned(start + encoded.payload_bytes), np.uint8)
@@ -207,25 +218,60 @@ def encode_blob(value: Any) -> Array:
     return blob
 
 
-def decode_blobs(values: Array, ends: list[int]) -> list[Any]:
+def mark_foreign(blob: Array) -> None:
+    """Mark a blob that another machine sent: whoever decodes it runs no code that its bytes name.
+
+    Args:
+        blob: uint8[bytes], writable, as `encode_blob` made it there.
+
+    Raises:
+        CorruptData: its size is none that a blob has, or its header does not fit in.
+    """
+    if len(blob) < _BLOB_ALIGNMENT or len(blob) % _BLOB_ALIGNMENT or blob_head(blob.data)[1] > len(blob):
+        raise CorruptData(f"a row of {len(blob)} bytes holds no Python value")
+    blob[7] |= 0x80
+
+
+def blob_head(blob: memoryview) -> tuple[bytes, int, bool]:
+    """Header of a blob, where its payload begins, and whether it is marked as foreign."""
+    word = int.from_bytes(blob[:8], "little")
+    size = word & ~_FOREIGN
+    return bytes(blob[8 : 8 + size]), _aligned(8 + size), word != size
+
+
+def decode_blobs(values: Array, ends: list[int], foreign: bool | None = None) -> list[Any]:
     """The values that `encode_blob` encoded; None for an empty blob (an item that is gone).
 
     Args:
         values: uint8, the blobs one after the other. Arrays and tensors of the result are views of it.
         ends: where they begin, and the last one ends.
+        foreign: as `codec.decode` takes it, of all blobs; None: as each one is marked.
+
+    Raises:
+        As `codec.decode`.
     """
     found: list[Any] = []
     payloads, raw = codec.Bytes(values), values.data
+    planned, marked = len(values) % _BLOB_ALIGNMENT == 0, foreign is not False
     for start, end in itertools.pairwise(ends):
         if start == end:
             found.append(None)
             continue
-        size = int.from_bytes(raw[start : start + 8], "little")
+        size, sent = int.from_bytes(raw[start : start + 8], "little"), bool(foreign)
+        if size >= _FOREIGN:
+            size, sent = size - _FOREIGN, marked
         header = bytes(raw[start + 8 : start + 8 + size])
-        found.append(_PLANS.decode(header, payloads, start + _aligned(8 + size), end))
+        behind = start + _aligned(8 + size)
+        if end % _BLOB_ALIGNMENT:  # not ours: from here on tensors lie between the elements that plans count
+            planned = False
+        if planned:
+            found.append(_PLANS.decode(header, payloads, behind, end, sent))
+        else:
+            found.append(codec.decode(header, payloads.readonly[behind:end], foreign=sent))
     return found
 
 
+_FOREIGN = 1 << 63
 _PLANS = codec.Plans()
 
 

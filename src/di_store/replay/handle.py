@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -18,6 +17,7 @@ from di_store.base import config
 from di_store.base.dtypes import Array
 from di_store.base.errors import CapacityError, CorruptData, StoreError, Timeout
 from di_store.base.tree import unflatten
+from di_store.base.warned import warn
 from di_store.columns.schema import Schema
 from di_store.lowering.native_views import finished_schema
 from di_store.lowering.plan import OPAQUE_SCHEMA, VALUE, ReadPlan, make_layout, read_plan, sparse_columns
@@ -66,6 +66,7 @@ class TableHandle:
         self.example_bytes = 0
         self.closed: StoreError | None = None  # set when the table's handle ends: calls that wait raise it
         self.special = False
+        self.keeps_encoded = False  # whether batches of an `Opaque` table hold the bytes of its values
         self.inserted = False  # whether this process has inserted whole items
         self._warned = False
         self.ends_warned = False
@@ -316,11 +317,9 @@ class TableHandle:
         """Warn once if items were evicted before `capacity` was reached; returns whether it has ever warned."""
         if not self._warned and (evicted := self.native.evicted_for_room):
             self._warned = True
-            warnings.warn(
+            warn(
                 f"table {self.name!r}: {evicted} items were evicted before capacity: {self._why_evicted()}, see "
-                "`evicted_for_room` in table.stats()",
-                RuntimeWarning,
-                stacklevel=4,
+                "`evicted_for_room` in table.stats()"
             )
         return self._warned
 
@@ -348,7 +347,7 @@ class TableHandle:
         if plan is not None and plan.ragged:
             if self.opaque:
                 pair = parts[0].get(VALUE)
-                return Batch(_values(pair), *parts[1:])
+                return Batch(pair or () if self.keeps_encoded else _values(pair), *parts[1:])
             wrap_ragged(parts[0], dict(plan.ragged), len(parts[1]))
         return Batch(*parts)
 

@@ -32,6 +32,7 @@ from di_store.policy.samplers import Prioritized
 from di_store.policy.settings import Settings
 from di_store.policy.views import Opaque
 from di_store.replay.archive import ITEM_FACTS, KINDS, ArchiveReader, Manifest, members
+from di_store.replay.batch import blob_head
 from di_store.replay.handle import TableHandle
 from di_store.replay.stream import build_restorer
 from di_store.runtime.waits import InsertWait
@@ -333,8 +334,7 @@ class _Kind:
 def _refuse_pickles(archive: ArchiveReader, values: Ragged) -> None:
     """ValueError if reading one of the values would run code that the file names."""
     for blob in _blobs(values):
-        size = int.from_bytes(blob[:8].tobytes(), "little")
-        header = blob[8 : 8 + size].tobytes()
+        header, _, _ = blob_head(blob.data)
         with archive.checked():
             plain = is_plain(header)
         if not plain:

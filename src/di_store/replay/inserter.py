@@ -333,12 +333,13 @@ class Inserter:
         return self._send(tree.unflatten(rows), items, total, priority, timeout)
 
 
+INSIDE = (
+    "insert() or extend() was called in the middle of another one of the same table and thread, from a signal handler "
+    "or from a value being written: nothing was written"
+)
+LATER = "call it after that call has returned; a signal handler can set a flag"
 _OTHER = "another thread of this process is inside its own insert() or extend() of the table"
 
 
 def _refuse() -> _core.Hold:
-    raise StoreError(
-        "insert() or extend() was called in the middle of another one of the same table and thread, from a signal "
-        "handler or from a value being written: nothing was written",
-        remedy="call it after that call has returned; a signal handler can set a flag",
-    )
+    raise StoreError(INSIDE, remedy=LATER)

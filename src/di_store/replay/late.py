@@ -88,7 +88,7 @@ def _range(handle: TableHandle, row: Any, leaves: dict[str, Any], n: int) -> tup
         first = operator.index(row)
     except TypeError:
         raise TypeError(f"row={shown(row)} is no whole number") from None
-    return max(-_FAR, min(first, _FAR)), 1, (n,)
+    return max(-_FAR - 1, min(first, _FAR)), 1, (n,)
 
 
 def _rows(column: Column, leaf: Any, lead: tuple[int, ...]) -> Array:

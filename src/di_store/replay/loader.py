@@ -10,18 +10,16 @@ import time
 import weakref
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from di_store.base import config
-from di_store.base.errors import StoreClosed, StoreError
+from di_store.base.errors import DrawsLost, StoreClosed, StoreError
 from di_store.replay.ahead import Ahead, Source
 from di_store.replay.batch import Batch
 from di_store.replay.devices import Placer
-from di_store.replay.sampling import Terms, check_fits, check_n
-from di_store.runtime.chores import run_ahead
-from di_store.session import Session
+from di_store.replay.sampling import Terms, check_n
+from di_store.runtime.staging import Staging
 
-LEARNER_ROLE = 2
 CLOSE_SECONDS = 60.0
 """How long `close` waits for the thread. Only code of the user (`beta=`) can delay the thread by more than 0.1 s."""
 MAX_PREFETCH = 1024
@@ -32,6 +30,17 @@ END_SECONDS = 5.0
 
 _open: weakref.WeakValueDictionary[int, Loader] = weakref.WeakValueDictionary()  # by id(loader)
 _ending = False
+
+
+class Following(Protocol):
+    """The session that a loader ends with."""
+
+    @property
+    def staging(self) -> Staging | None:
+        """What its loaders may hold ahead; None: `prefetch` alone says it."""
+
+    def follow(self, handle: Loader, end: Callable[[Loader, StoreError], None]) -> None:
+        """As `Session.follow`."""
 
 
 def _closed(error: StoreError) -> BaseException:
@@ -52,7 +61,7 @@ class Loader:
 
     def __init__(
         self,
-        session: Session,
+        session: Following,
         source: Source,
         batch_size: int,
         prefetch: int = 2,
@@ -65,18 +74,17 @@ class Loader:
     ) -> None:
         terms = Terms(check_n(batch_size, "batch_size"), timeout, replace=replace)
         source.check_replace(terms.n, replace)
-        check_fits(source.arena, terms.n)
         prefetch = config.count("prefetch", prefetch, minimum=0, maximum=MAX_PREFETCH)
         if not callable(beta) and beta is not None:
             beta = config.real("beta", beta, why="it is the exponent of the importance weights")
         drop_last = config.flag("drop_last", drop_last)
         placer = Placer(device, config.flag("pin_memory", pin_memory))
+        source.begin_loading(terms.n)
         self._ahead = Ahead(self, source, terms, prefetch, beta, drop_last, placer)
-        self._ahead.share(session.staging)
+        if session.staging is not None:
+            self._ahead.share(session.staging)
         self._pid = os.getpid()
         self._ended: StoreError | None = None
-        source.arena.set_role(LEARNER_ROLE)
-        run_ahead(source.arena)
         _open[id(self)] = self
         session.follow(self, Loader._end_with)
 
@@ -98,12 +106,17 @@ class Loader:
             )
         if self._ended is not None:
             raise _closed(copy.copy(self._ended))
-        try:
-            draws, batch, placed = self._ahead.next()
-        except StoreClosed as error:
-            raise _closed(error) from None
-        draws.deliver()
-        return self._ahead.placer.hand_out(batch, placed)
+        while True:
+            try:
+                draws, batch, placed = self._ahead.next()
+            except StoreClosed as error:
+                raise _closed(error) from None
+            try:
+                draws.deliver()
+            except DrawsLost:
+                self._ahead.look_again()
+                continue  # the agent that held them is gone: others may get these items
+            return self._ahead.placer.hand_out(batch, placed)
 
     def close(self) -> None:
         """Stop drawing ahead, and give back the batches that were not handed out. A second call does nothing.

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from di_store import _core
 from di_store.base.errors import RowsLost
+from di_store.base.warned import warn
 from di_store.runtime.waits import CALL_SECONDS
 
 T = TypeVar("T")
@@ -40,12 +40,10 @@ def drop_lost(arena: _core.Arena, marked: bool = False) -> None:
         # mutant: damage-is-told-each-time
         _warned = True
         what = told[0] if told else f"files in {arena.disk!r}"
-        warnings.warn(
+        warn(
             f"store {arena.name!r}: rows on disk cannot be read any more ({what}); {items} items that need them were "
             "removed, and so will be others, without a further warning; store.stats()['disk'] counts them as "
-            "damaged_items, and `di-store check` reads all files",
-            RuntimeWarning,
-            stacklevel=3,
+            "damaged_items, and `di-store check` reads all files"
         )
 
 

@@ -59,6 +59,10 @@ class Mixture:
     def __repr__(self) -> str:
         return f"<Mixture {self._weights!r} of store {self._session.name!r}>"
 
+    @property
+    def _store_name(self) -> str:
+        return self._session.name
+
     def __reduce__(self) -> tuple[Any, ...]:
         return load_mixture, (self._session.name, self._weights, self._seed, self._session.readonly)
 
@@ -197,7 +201,7 @@ def flat_shares(store: str, weights: Any) -> dict[str, float]:
 def _portions(store: str, part: str | Mixture) -> dict[str, float]:
     if isinstance(part, str):
         return {part: 1.0}
-    if part._session.name != store:
+    if part._store_name != store:
         raise ValueError(f"{part!r} is of another store than {store!r}: a mixture draws from the tables of one store")
     whole = sum(part.weights.values())
     return {name: weight / whole for name, weight in part.weights.items()}

@@ -19,7 +19,15 @@ from di_store.columns.ragged import Ragged
 from di_store.replay.batch import Batch
 from di_store.replay.handle import TableHandle
 from di_store.replay.keys import with_shard
-from di_store.replay.sampling import Terms, Undelivered, await_columns, check_fits, check_replace, collect, may_draw
+from di_store.replay.sampling import (
+    Terms,
+    Undelivered,
+    await_columns,
+    check_fits,
+    check_replace,
+    collect,
+)
+from di_store.replay.table_source import AttachedSource, may_draw
 
 _ALIGNED_BYTES = 64
 """Each array of a batch begins at a multiple of this, as in the core."""
@@ -46,7 +54,7 @@ class TableChoice:
         return Generator(Philox(self._seed)), os.getpid()
 
 
-class MixtureSource:
+class MixtureSource(AttachedSource):
     """Draws a mixture's batches, for `Mixture.sample` and loaders."""
 
     def __init__(self, handles: list[TableHandle], choice: TableChoice, columns: Any = None) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -16,6 +14,7 @@ from di_store.base import tree
 from di_store.base.config import MAX_COUNT, real
 from di_store.base.dtypes import Array
 from di_store.base.errors import CapacityError, SchemaMismatch, shown
+from di_store.base.warned import warn
 from di_store.columns.column import FLAGS, Column
 from di_store.columns.schema import Schema
 from di_store.lowering.native_views import finished_schema, first_columns, native_view, observed_columns
@@ -60,21 +59,11 @@ def check_ends(handles: Sequence[TableHandle], names: Iterable[str]) -> None:
     below = [name for name in columns if name.rpartition("/")[2] in (*FLAGS, *_ENDS_ALIKE)]
     for handle in fresh:
         handle.ends_warned = True
-    warnings.warn(
+    warn(
         f"table {fresh[0].name!r}: steps with neither 'terminated' nor 'truncated' end no episode, and {view} needs to "
         "know where episodes end: write both as env.step returns them, or call writer.end_episode()"
-        + (f"; {below[0]!r} lies below another name and is no flag" if below else ""),
-        RuntimeWarning,
-        stacklevel=_users_level(),
+        + (f"; {below[0]!r} lies below another name and is no flag" if below else "")
     )
-
-
-def _users_level() -> int:
-    """The `stacklevel` with which a warning of the caller points to the line of the user's program."""
-    frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("di_store."):
-        frame, level = frame.f_back, level + 1
-    return level
 
 
 def step_schema(handles: Sequence[TableHandle], step: Any, lead: tuple[int, ...], seconds: float) -> None:
@@ -108,7 +97,11 @@ def step_schema(handles: Sequence[TableHandle], step: Any, lead: tuple[int, ...]
 
 
 def build_native(
-    handles: Sequence[TableHandle], lanes: int | None, autoreset: Autoreset, seconds: float
+    handles: Sequence[TableHandle],
+    lanes: int | None,
+    autoreset: Autoreset,
+    seconds: float,
+    session: bytes | None = None,
 ) -> tuple[_core.Writer, Schema]:
     """The core's writer over tables whose columns are declared, and the columns of its steps.
 
@@ -117,6 +110,7 @@ def build_native(
         lanes: as `Table.writer`.
         autoreset: who resets ended episodes.
         seconds: to wait for locks that stopped processes hold; negative: no limit.
+        session: of a remote writer, 16 bytes: its calls are numbered, and marks say how far they have come.
     """
     schemas = {handle.name: _schema_of(handle) for handle in handles}
     schema = next(iter(schemas.values())) if len(schemas) == 1 else Schema.union(schemas)
@@ -125,6 +119,7 @@ def build_native(
     if len(handles) > 1:
         for handle in handles:
             _widen(handle, schema, Cut(plan["chunk_bytes"], plan["least_rows"]), lanes or 1, seconds)
+    plan["session"] = session
     return _core.Writer(handles[0].arena, plan, seconds), schema
 
 

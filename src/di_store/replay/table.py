@@ -27,13 +27,13 @@ from di_store.replay.handle import TableHandle
 from di_store.replay.inserter import Inserter
 from di_store.replay.keys import GoneKeys, keys_at, positions_of
 from di_store.replay.late import update_late
-from di_store.replay.loader import LEARNER_ROLE, Loader
+from di_store.replay.loader import Loader
 from di_store.replay.lost import drop_lost, without_lost
 from di_store.replay.resizing import configure_table, resize_table
-from di_store.replay.sampling import TableSource, check_terms, read_batch
+from di_store.replay.sampling import check_terms, read_batch
 from di_store.replay.stats import TableStats, table_stats
+from di_store.replay.table_source import TableSource, begin_learning
 from di_store.replay.writer import Writer
-from di_store.runtime.chores import run_ahead
 from di_store.runtime.waits import Missing, check_timeout, lock_seconds, until
 from di_store.session import Session, loaded
 
@@ -208,8 +208,7 @@ class Table:
         handle = self._writable()
         if handle.schema is None:
             return None
-        handle.arena.set_role(LEARNER_ROLE)
-        run_ahead(handle.arena)
+        begin_learning(handle.arena)
         sample = self._sample = handle.reader().sample
         if self._closed is not None:  # another thread has closed the handle meanwhile
             self._sample = self._refuse

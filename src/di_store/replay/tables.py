@@ -48,7 +48,10 @@ class Tables:
         """`Store.create_table`."""
         self._session.check_writable()
         check_table_name(name)
-        settings = check_options(options, self._seed_of(name))
+        return self.settle(name, check_options(options, seed_of(self._session.seed, name)), exist_ok, timeout)
+
+    def settle(self, name: str, settings: Settings, exist_ok: bool, timeout: float | None) -> Table:
+        """`create` with checked settings."""
         check_limits(settings.view)
         if isinstance(settings.compress, Compress) and not self._session.arena.tiered:
             raise ValueError(
@@ -178,7 +181,8 @@ class Tables:
         make_room(self._session.arena, name, needed, seconds)
         return needed
 
-    def _seed_of(self, name: str) -> int:
-        """The seed of a table without `seed=`: 63 bits of a BLAKE2b hash of the store's seed and the table's name."""
-        digest = hashlib.blake2b(f"{self._session.seed}:{name}".encode(), digest_size=8).digest()
-        return int.from_bytes(digest, "little") >> 1
+
+def seed_of(store_seed: int, name: str) -> int:
+    """The seed of a table without `seed=`: 63 bits of a BLAKE2b hash of the store's seed and the table's name."""
+    digest = hashlib.blake2b(f"{store_seed}:{name}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1

@@ -8,7 +8,8 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
@@ -274,6 +275,8 @@ class Wait:
         return None if self._arena is None else suspect(self._arena, self._about, self._holder)
 
     def _log_if_due(self, reason: str) -> None:
+        if _watched and (watch := _watched.get(threading.get_ident())) is not None:
+            watch(reason)
         # mutant: long-waits-are-silent
         if time.monotonic() < self._log_at:
             return
@@ -301,6 +304,23 @@ def log_wait(before: float, now: float, reason: str) -> None:
 def _flush() -> None:
     for handler in (*logger.handlers, *logging.getLogger().handlers):
         handler.flush()
+
+
+_watched: dict[int, Callable[[str], None]] = {}
+
+
+@contextmanager
+def watched(watch: Callable[[str], None]) -> Iterator[None]:
+    """Call `watch` with the reason after each slice of a wait of this thread. It may raise to end the wait."""
+    me = threading.get_ident()
+    before, _watched[me] = _watched.get(me), watch
+    try:
+        yield
+    finally:
+        if before is None:
+            del _watched[me]
+        else:
+            _watched[me] = before
 
 
 _inside: set[int] = set()

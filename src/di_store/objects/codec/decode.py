@@ -18,10 +18,19 @@ import numpy as np
 from di_store.base import dtypes
 from di_store.base.dtypes import Array
 from di_store.base.errors import CorruptData
+from di_store.objects.codec.foreign import (
+    check_keys,
+    dataclass_fields,
+    foreign_class,
+    named_fields,
+    pickle_refused,
+)
 from di_store.objects.codec.form import MAX_DEPTH, Tag, find_class, unpack_header
 
 
-def decode(header: bytes | bytearray | memoryview, payload: Array, copy: bool | None = None) -> Any:
+def decode(
+    header: bytes | bytearray | memoryview, payload: Array, copy: bool | None = None, foreign: bool = False
+) -> Any:
     """The value that `encode` took apart.
 
     Args:
@@ -31,8 +40,11 @@ def decode(header: bytes | bytearray | memoryview, payload: Array, copy: bool | 
         copy: None: numpy arrays are read-only views of `payload`, torch tensors are copies. False: both are views; an
             in-place write to such a tensor writes to `payload`, or kills the process where that is mapped read-only.
             True: writable copies of both.
+        foreign: the bytes came from another machine: run no code that they name. Pickles are refused, and classes of
+            modules that this process has not loaded, or whose own code would run.
 
     Raises:
+        AccessDenied: it is foreign, and decoding it could run such code.
         CorruptData: header and payload do not fit together.
         LayoutMismatch: another version of the form.
         TypeError: a class cannot be imported here. ModuleNotFoundError: tensors, and torch is not installed.
@@ -42,13 +54,18 @@ def decode(header: bytes | bytearray | memoryview, payload: Array, copy: bool | 
         raise TypeError(f"payload is {payload.dtype} of {payload.ndim} dimensions, not bytes")
     if payload.nbytes < size:
         raise CorruptData(f"the object's header wants {size} bytes of payload, {payload.nbytes} are there")
-    return Decoder(payload, size, copy).value(node)
+    return (_ForeignDecoder if foreign else Decoder)(payload, size, copy).value(node)
 
 
 class Decoder:
-    """Builds a value from nodes."""
+    """Builds a value from nodes.
 
-    __slots__ = ("_copy", "_depth", "_payload", "_size", "_writable")
+    Attributes:
+        foreign: the classes of the instances built so far, in a value of another machine; None in one of this machine.
+    """
+
+    __slots__ = ("_address", "_copy", "_depth", "_payload", "_size", "_writable")
+    foreign: set[type] | None = None
 
     def __init__(self, payload: Array, size: int, copy: bool | None) -> None:
         if payload.flags.writeable:
@@ -63,7 +80,7 @@ class Decoder:
     def value(self, node: Any) -> Any:
         """The value of one node."""
         if type(node) is not list:
-            if type(node) is dict or isinstance(node, _FOREIGN):
+            if type(node) is dict or isinstance(node, _NO_NODES):
                 raise CorruptData(f"the object's header holds a {type(node).__name__}")
             return node
         builder = _BUILDERS.get(node[0]) if node and type(node[0]) is int else None
@@ -105,7 +122,7 @@ class Decoder:
         dtype, shape, offset = array_of(node, self._size)
         try:
             if not math.prod(shape) * dtype.itemsize:
-                found: Array = np.empty(shape, dtype)
+                found: Array = np.ndarray(shape, dtype, bytearray())  # np.empty gives text of no size one character
                 found.flags.writeable = bool(self._copy)
                 return found
             found = np.ndarray(shape, dtype, self._payload, offset)
@@ -119,10 +136,16 @@ class Decoder:
         size = math.prod(shape) * dtype.itemsize
         if self._writable is None:
             self._writable = np.asarray(_Writable(self._payload))
+            self._address = self._payload.__array_interface__["data"][0]
+        if size and (self._address + offset) % dtype.itemsize:  # torch takes elements for aligned
+            return _tensor_over(self._payload[offset : offset + size].copy(), 0, size, dtype, shape, copy=False)
         return _tensor_over(self._writable, offset, size, dtype, shape, copy=self._copy is not False)
 
     def unpickled(self, node: list[Any]) -> Any:
         """Whatever was pickled."""
+        # mutant: a-foreign-pickle-is-loaded
+        if self.foreign is not None:
+            raise pickle_refused()
         _expect(node, 3)
         _, stream, spans = node
         if type(spans) is not list or any(type(span) is not list or len(span) != 2 for span in spans):
@@ -138,7 +161,17 @@ class Decoder:
         return pickle.loads(stream, buffers=[view.copy() for view in views] if self._copy else views)
 
 
-_FOREIGN = (bytearray, memoryview, np.generic)
+class _ForeignDecoder(Decoder):
+    """Builds a value that another machine sent."""
+
+    __slots__ = ("foreign",)
+
+    def __init__(self, payload: Array, size: int, copy: bool | None) -> None:
+        super().__init__(payload, size, copy)
+        self.foreign = set()
+
+
+_NO_NODES = (bytearray, memoryview, np.generic)
 _Builder: TypeAlias = Callable[[Decoder, list[Any]], Any]
 
 
@@ -188,6 +221,8 @@ def _mapping(decoder: Decoder, node: list[Any]) -> list[tuple[Any, Any]]:
     keys, values = decoder.values(node[1]), decoder.values(node[2])
     if len(keys) != len(values):
         raise CorruptData(f"the object's header holds {len(keys)} keys for {len(values)} values")
+    if decoder.foreign:
+        check_keys(keys, decoder.foreign)
     return list(zip(keys, values, strict=True))
 
 
@@ -223,16 +258,20 @@ def _tuple(decoder: Decoder, node: list[Any]) -> tuple[Any, ...]:
     return tuple(decoder.values(node[1:]))
 
 
-def _class(node: list[Any]) -> type:
+def _class(decoder: Decoder, node: list[Any]) -> type:
     if len(node) < 2 or type(node[1]) is not str:
         raise CorruptData("the object's header holds an instance without class")
-    return find_class(node[1])
+    if decoder.foreign is None:
+        return find_class(node[1])
+    found = foreign_class(node[1])
+    decoder.foreign.add(found)
+    return found
 
 
 def _named(decoder: Decoder, node: list[Any]) -> Any:
-    cls, values = _class(node), decoder.values(node[2:])
-    fields = getattr(cls, "_fields", None)
-    if not issubclass(cls, tuple) or not isinstance(fields, tuple):
+    cls, values = _class(decoder, node), decoder.values(node[2:])
+    fields = named_fields(cls)
+    if fields is None:
         raise CorruptData(f"the object's header names {node[1]!r}, which is no named tuple")
     if len(fields) != len(values):
         raise TypeError(f"{node[1]} has {len(fields)} fields here, the object was put with {len(values)}")
@@ -241,20 +280,30 @@ def _named(decoder: Decoder, node: list[Any]) -> Any:
 
 def _dataclass(decoder: Decoder, node: list[Any]) -> Any:
     _expect(node, 4)
-    cls, names, values = _class(node), node[2], decoder.values(node[3])
-    if not dataclasses.is_dataclass(cls) or cls.__new__ is not object.__new__:
+    cls, names, values = _class(decoder, node), node[2], decoder.values(node[3])
+    known = _fields_of(cls) if decoder.foreign is None else dataclass_fields(cls)
+    if known is None:
         raise CorruptData(f"the object's header names {node[1]!r}, which is no dataclass of ours")
     if type(names) is not list or len(names) != len(values) or not all(type(name) is str for name in names):
         raise CorruptData("the object's header holds fields without names")
-    unknown = set(names) - {field.name for field in dataclasses.fields(cls)}
+    unknown = set(names) - known
     if unknown:
         raise TypeError(
             f"{node[1]} has no field {sorted(unknown)[0]!r} here: the class differs from the one that was put"
         )
-    found = object.__new__(cls)
-    for name, value in zip(names, values, strict=True):
-        object.__setattr__(found, name, value)
+    try:
+        found: Any = object.__new__(cls)
+        for name, value in zip(names, values, strict=True):
+            object.__setattr__(found, name, value)
+    except (AttributeError, TypeError) as error:  # abstract, or without a place for a field
+        raise CorruptData(f"the object's header names {node[1]!r}, of which there is no instance: {error}") from None
     return found
+
+
+def _fields_of(cls: type) -> frozenset[str] | None:
+    if not dataclasses.is_dataclass(cls) or cls.__new__ is not object.__new__:
+        return None
+    return frozenset(field.name for field in dataclasses.fields(cls))
 
 
 def scalar_of(node: list[Any]) -> Any:
@@ -333,7 +382,7 @@ def torch_module() -> Any:
 @functools.lru_cache(maxsize=64)
 def _torch_dtype(name: str) -> Any:
     torch = torch_module()
-    found = getattr(torch, name, None)
+    found = vars(torch).get(name)  # not getattr: torch imports some of its modules when they are asked for
     if not isinstance(found, torch.dtype):
         raise CorruptData(f"the object's header holds a tensor of type {str(name)[:40]!r}")
     return found

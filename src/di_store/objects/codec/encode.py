@@ -16,6 +16,7 @@ import numpy as np
 
 from di_store.base import dtypes
 from di_store.base.dtypes import Array
+from di_store.base.errors import shown
 from di_store.objects.codec.decode import rebuild_tensor
 from di_store.objects.codec.form import (
     ALIGNMENT,
@@ -53,23 +54,24 @@ class Encoded:
     payload_bytes: int
 
 
-def encode(value: Any) -> Encoded:
+def encode(value: Any, pickles: bool = True) -> Encoded:
     """Take a value apart; nothing contiguous is copied.
 
     Args:
         value: numpy arrays and scalars of any dtype, torch tensors of any device, numbers, text, bytes, None, and
             dict, OrderedDict, list, tuple, named tuples and dataclasses of them; anything else that pickles.
+        pickles: whether anything else may be in it.
 
     Raises:
         TypeError: something inside does not pickle, or its class cannot be found by name.
     """
-    encoder = _Encoder()
+    encoder = _Encoder(pickles)
     try:
         header = pack_header_of(encoder, encoder.node(value))
     except _TooDeep:
         header = b""
     if not header or len(header) > MAX_HEADER_BYTES:
-        encoder = _Encoder()
+        encoder = _Encoder(pickles)
         header = pack_header_of(encoder, encoder.pickled(value))
     return Encoded(header, encoder.buffers, encoder.offsets, encoder.sizes, encoder.size)
 
@@ -86,9 +88,10 @@ class _TooDeep(Exception):
 class _Encoder:
     """Places buffers one after the other while it walks a value."""
 
-    __slots__ = ("buffers", "offsets", "path", "size", "sizes")
+    __slots__ = ("buffers", "offsets", "path", "pickles", "size", "sizes")
 
-    def __init__(self) -> None:
+    def __init__(self, pickles: bool = True) -> None:
+        self.pickles = pickles
         self.buffers: list[Buffer] = []
         self.offsets: list[int] = []
         self.sizes: list[int] = []
@@ -124,6 +127,8 @@ class _Encoder:
 
     def pickled(self, value: Any) -> list[Any]:
         """Node of a pickle, its buffers placed."""
+        if not self.pickles:
+            raise TypeError(f"{shown(value)} is a {type(value).__name__}, which would have to be pickled")
         buffers: list[pickle.PickleBuffer] = []
         stream = _pickle(value, buffers)
         spans = [(self.place(raw, raw.nbytes), raw.nbytes) for raw in (buffer.raw() for buffer in buffers)]

@@ -141,10 +141,16 @@ def find_class(path: str) -> type:
     return found
 
 
-def _lookup(path: str) -> Any:
+def parts_of_path(path: str) -> tuple[str, str]:
+    """Module and qualified name of a class path; ValueError if it is none."""
     module, _, qualname = path.partition(":")
     if not module or not qualname:
         raise ValueError(path)
+    return module, qualname
+
+
+def _lookup(path: str) -> Any:
+    module, qualname = parts_of_path(path)
     found: Any = importlib.import_module(module)
     for part in qualname.split("."):
         found = getattr(found, part)

@@ -54,14 +54,17 @@ class _Unplanned(Exception):
 
 
 class Plans:
-    """The plans of one process, by header. Thread-safe: at worst a header is compiled twice."""
+    """The plans of one process, by header. Thread-safe: at worst a header is compiled twice.
+
+    Foreign values share them: no plan has a pickle or an instance of a class, so none runs code that a header names.
+    """
 
     def __init__(self) -> None:
         self._known: dict[bytes, tuple[int, _Build] | None] = {}
         self._seen: dict[bytes, None] = {}
 
-    def decode(self, header: bytes, payloads: Bytes, start: int, end: int) -> Any:
-        """The value with this header and the payload at ``payloads[start:end]``.
+    def decode(self, header: bytes, payloads: Bytes, start: int, end: int, foreign: bool = False) -> Any:
+        """The value with this header and the payload at ``payloads[start:end]``; `start` is a multiple of 64.
 
         Numpy arrays are read-only views of it, torch tensors writable ones.
 
@@ -75,7 +78,7 @@ class Plans:
                 return build(payloads, start)
         elif len(header) <= _LONGEST and header not in self._known:
             self._learn(header)
-        return decode(header, payloads.readonly[start:end])
+        return decode(header, payloads.readonly[start:end], foreign=foreign)
 
     def _learn(self, header: bytes) -> None:
         """Compile a header that comes for the second time."""
@@ -160,7 +163,7 @@ def _array(node: list[Any], size: int) -> tuple[bool, Any]:
 
 def _tensor(node: list[Any], size: int) -> tuple[bool, Any]:
     dtype, shape, offset = tensor_of(node, size)
-    if not math.prod(shape):
+    if not math.prod(shape) or offset % dtype.itemsize:
         raise _Unplanned
     strides = tuple(math.prod(shape[place + 1 :]) for place in range(len(shape)))
     as_strided, itemsize = torch_module().as_strided, dtype.itemsize

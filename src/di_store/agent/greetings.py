@@ -1,0 +1,60 @@
+"""Connections that have not yet proved who they are: anybody can make them, so they are few, and short."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import socket
+import threading
+
+MAX_GREETINGS = 256
+
+
+class Greetings:
+    """The sockets of clients that are at the door. Thread-safe.
+
+    Where too many are, the one that came first must go. A client of ours is through within milliseconds, so those that
+    say nothing go before it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._numbers = itertools.count()
+        self._sockets: dict[int, socket.socket] = {}  # in the order in which they came
+
+    def add(self, sock: socket.socket) -> int:
+        """A connection was accepted. Returns its number."""
+        with self._lock:
+            number = next(self._numbers)
+            self._sockets[number] = sock
+            oldest = next(iter(self._sockets))
+            # mutant: who-says-nothing-keeps-its-place
+            first = self._sockets.pop(oldest) if len(self._sockets) > MAX_GREETINGS else None
+            if first is not None:  # under the lock: its thread closes it only after `remove`
+                _end(first)
+        return number
+
+    def replace(self, number: int, sock: socket.socket) -> None:
+        """It goes on with TLS. If it had to go meanwhile, it ends."""
+        with self._lock:
+            if number in self._sockets:
+                self._sockets[number] = sock
+            else:
+                _end(sock)
+
+    def remove(self, number: int) -> None:
+        """It is through, or is about to be closed."""
+        with self._lock:
+            self._sockets.pop(number, None)
+
+    def end(self) -> None:
+        """End all of them."""
+        with self._lock:
+            for sock in self._sockets.values():
+                _end(sock)
+
+
+def _end(sock: socket.socket) -> None:
+    """The thread that reads from it finds that it has ended, and closes it."""
+    with contextlib.suppress(OSError):
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)

@@ -1,0 +1,205 @@
+"""The holder: it keeps a store alive and has it served. It has no part in the network but the listening socket.
+
+A store ends with its last process, so what clients can bring down must not be that process. The agent is a child, and
+is started anew when it dies. The socket stays: clients that come meanwhile wait in its queue.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+
+import msgspec
+
+from di_store.agent.orders import Orders, server_context
+from di_store.base.errors import AccessDenied, NodeUnavailable, shown
+from di_store.remote.address import DEFAULT_PORT, TOKEN_ENV, Address, own_token
+from di_store.store import Store
+
+END_SECONDS = 5.0
+"""How long an agent may take to end."""
+_SOON_SECONDS = 0.3  # an agent that dies sooner than that is started again after a pause
+_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 16.0  # the next one, if that does not help, after twice as long
+
+
+@dataclass(frozen=True)
+class Serving:
+    """How a store is served.
+
+    Attributes:
+        listen: ``host:port``; port 0: any that is free.
+        token_file: holds the token; None: from the environment, or on loopback the user's own.
+        certificate, key: files for TLS; None: without.
+        plaintext: serve machines elsewhere without TLS.
+        allow_pickle: load what clients pickle.
+    """
+
+    listen: str
+    token_file: str | None = None
+    certificate: str | None = None
+    key: str | None = None
+    plaintext: bool = False
+    allow_pickle: bool = False
+
+
+def place_of(listen: str) -> tuple[str, int]:
+    """Host and port of ``HOST:PORT``, ``HOST`` or ``:PORT``; ValueError if it is none."""
+    found: Address | None
+    try:
+        found = Address.parse(f"di-store://{listen if not listen.startswith(':') else '0.0.0.0' + listen}")
+    except ValueError:
+        found = None
+    if found is None or found.store:
+        raise ValueError(f"listen={shown(listen)}: give HOST:PORT, such as 127.0.0.1:{DEFAULT_PORT}")
+    return found.host, found.port
+
+
+class Holder:
+    """Has a store served until `end`. For one thread."""
+
+    def __init__(self, store: Store, serving: Serving) -> None:
+        """Open the port and start the agent.
+
+        Raises:
+            ValueError: options that do not go together. AccessDenied: no token. NodeUnavailable: the port is in use,
+            or cannot be listened at. OSError: the file with the token cannot be read.
+        """
+        host, port = place_of(serving.listen)
+        loopback = Address(host, port, "").is_loopback
+        _check_trust(serving, loopback)
+        token = _token(serving, loopback)
+        self._listener = _listening(host, port)
+        node = f"{socket.gethostname()}"
+        self._orders = msgspec.msgpack.encode(
+            Orders(
+                store.name,
+                token,
+                node,
+                self._listener.fileno(),
+                serving.certificate,
+                serving.key,
+                serving.allow_pickle,
+            )
+        )
+        shown = socket.gethostname() if host in ("0.0.0.0", "::") else host
+        self.address = str(Address(shown, self._listener.getsockname()[1], store.name))
+        self._began = self._next = self._pause = 0.0
+        self._ended = False
+        self.restarts = 0
+        self._agent = self._start(self._spawn())
+        self._spare = self._spawn()  # it has imported everything, and waits for its orders: no client waits for that
+
+    @property
+    def agent_pid(self) -> int:
+        """Of the agent that serves now."""
+        return self._agent.pid
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        environment = {name: value for name, value in os.environ.items() if name != TOKEN_ENV}
+        return subprocess.Popen(
+            [sys.executable, "-P" if sys.version_info >= (3, 11) else "-s", "-m", "di_store.agent"],
+            stdin=subprocess.PIPE,
+            pass_fds=[self._listener.fileno()],
+            env=environment,
+            start_new_session=True,
+        )
+
+    def _start(self, started: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
+        self._began = time.monotonic()
+        assert started.stdin is not None
+        try:
+            started.stdin.write(len(self._orders).to_bytes(4, "little") + self._orders)
+            started.stdin.flush()  # it stays open: the agent ends when it is closed, and so with this process
+        except BrokenPipeError:
+            pass  # it has died already: `look` starts another one
+        return started
+
+    def look(self) -> bool:
+        """Start the agent anew if it has died, at once or after a pause; whether it was started."""
+        if self._agent.poll() is None:
+            return False
+        now = time.monotonic()
+        if not self._ended:
+            self._ended = True
+            soon = now - self._began < _SOON_SECONDS and self.restarts
+            # mutant: agents-are-started-again-and-again
+            self._pause = min(max(2 * self._pause, _PAUSE_SECONDS), _LONGEST_PAUSE_SECONDS) if soon else 0.0
+            self._next = now + self._pause
+        if now < self._next:
+            return False
+        self._ended = False
+        _close_pipe(self._agent)
+        self.restarts += 1
+        self._agent, self._spare = self._start(self._spare), self._spawn()
+        return True
+
+    def end(self) -> None:
+        """End the agent, and close the port."""
+        self._listener.close()
+        for each in (self._agent, self._spare):
+            _close_pipe(each)
+        for each in (self._agent, self._spare):
+            try:
+                each.wait(END_SECONDS)
+            except subprocess.TimeoutExpired:
+                each.kill()
+                each.wait()
+
+
+def _close_pipe(agent: subprocess.Popen[bytes]) -> None:
+    if agent.stdin is not None:
+        with contextlib.suppress(BrokenPipeError):
+            agent.stdin.close()
+
+
+def _check_trust(serving: Serving, loopback: bool) -> None:
+    if (serving.certificate is None) != (serving.key is None):
+        raise ValueError("--tls-cert and --tls-key belong together: give both or none")
+    if serving.certificate is not None and serving.key is not None:
+        if serving.plaintext:
+            raise ValueError("--plaintext contradicts --tls-cert: leave one of them out")
+        server_context(serving.certificate, serving.key)
+    elif not loopback and not serving.plaintext:
+        raise ValueError(
+            f"--listen {serving.listen} can be reached from other machines, and without TLS whoever sits in between "
+            "can read everything: give --tls-cert and --tls-key, or --plaintext if the network is trusted"
+        )
+
+
+def _token(serving: Serving, loopback: bool) -> bytes:
+    found: bytes | None
+    if serving.token_file is not None:
+        with open(serving.token_file, "rb") as file:
+            found = file.read().strip()
+        if not found:
+            raise AccessDenied(f"{serving.token_file} is empty", remedy="write a long random text into it")
+        return found
+    if given := os.environ.get(TOKEN_ENV):
+        return given.encode()
+    found = own_token(make=True) if loopback else None
+    if found is None:
+        raise AccessDenied(
+            f"--listen {serving.listen} can be reached from other machines, and there is no token to know clients by",
+            remedy=f"set {TOKEN_ENV} or give --token-file, on both sides the same long random text",
+        )
+    return found
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=512)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise NodeUnavailable(
+                f"port {port} of {host} is in use", remedy="--listen HOST:PORT takes another one, port 0 any"
+            ) from None
+        raise NodeUnavailable(
+            f"cannot listen at {host}:{port}: {error.strerror or error}", remedy="see --listen"
+        ) from None

@@ -1,0 +1,48 @@
+"""What a holder tells its agent."""
+
+from __future__ import annotations
+
+import ssl
+
+import msgspec
+
+
+class Orders(msgspec.Struct):
+    """What to serve, and to whom.
+
+    Attributes:
+        store: its name.
+        token: that clients must know.
+        node: name of this machine, for people.
+        descriptor: of the listening socket.
+        certificate, key: files for TLS; None: without.
+        allow_pickle: load what clients pickle.
+    """
+
+    store: str
+    token: bytes
+    node: str
+    descriptor: int
+    certificate: str | None
+    key: str | None
+    allow_pickle: bool
+
+
+def server_context(certificate: str, key: str | None) -> ssl.SSLContext:
+    """The agent's side of TLS.
+
+    Raises:
+        ValueError: the files hold no certificate and its key.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(certificate, key, password=_no_password)
+    except OSError as error:  # ssl.SSLError is one
+        why = error.strerror if type(error) is not ssl.SSLError else (error.reason or str(error))
+        raise ValueError(f"--tls-cert {certificate} and --tls-key {key} cannot be used: {why}") from None
+    return context
+
+
+def _no_password() -> str:
+    raise ValueError("--tls-key is encrypted: nobody is there to give its password; give a key without one")

@@ -1,0 +1,100 @@
+"""Objects and weights: their bytes go between the socket and shared memory, without a copy in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from di_store import _core
+from di_store.agent.talk import Reply, Talk
+from di_store.base.dtypes import Array
+from di_store.base.errors import CorruptData, shown
+from di_store.objects.access import Objects, is_durable, written
+from di_store.objects.refs import check_ttl
+from di_store.objects.weights import Weights, check_name
+from di_store.runtime.waits import check_timeout
+from di_store.wire.frame import Kind
+from di_store.wire.values import answer_meta, answer_of
+
+MAX_HEADER_BYTES = 1 << 30
+
+
+def _reserved(talk: Talk, entry: Any, ttl: float, timeout: float | None, *, named: bool) -> tuple[Any, Array]:
+    """Room for one value, its header written. Returns the draft and its payload."""
+    raw, header, size = entry
+    if not isinstance(header, bytes) or not isinstance(size, int) or size < 0:
+        raise TypeError("a value without header or size came")
+    foreign = not talk.peer.trusted
+
+    def reserve(arena: _core.Arena) -> _core.Reserved:
+        return arena.reserve(header, size, raw, ttl, foreign=foreign, named=named)
+
+    draft = written(talk.peer.session, timeout, "put", reserve)
+    return draft, draft.payload()
+
+
+def _fill(talk: Talk, payloads: Iterable[Array], inline: Any) -> None:
+    """Write the bytes of values that have room: those that came with the call, or those that the client sends now."""
+    if inline is not None:
+        for payload, given in zip(payloads, inline, strict=True):
+            if len(given) != len(payload):
+                raise CorruptData("a value of another size than it said came", remedy="")
+            payload[:] = np.frombuffer(given, np.uint8)
+        return
+    connection = talk.go_on()
+    for payload in payloads:
+        at = 0
+        while at < len(payload):
+            at += connection.receive_piece(payload[at:])
+
+
+def _put(talk: Talk, arguments: Any) -> Reply:
+    entries, ttl, timeout = arguments["entries"], check_ttl(arguments["ttl"]), check_timeout(arguments["timeout"])
+    durable = is_durable(talk.peer.session, arguments["durability"])
+    drafts = [_reserved(talk, entry, ttl, timeout, named=True) for entry in entries]
+    _fill(talk, [payload for _, payload in drafts], arguments["inline"])
+    for draft, _ in drafts:
+        draft.seal_durable() if durable else draft.seal()
+    return (Kind.ANSWER, *answer_of(None, talk.warned()))
+
+
+def _publish(talk: Talk, arguments: Any) -> Reply:
+    name, keep, entry = arguments["name"], arguments["keep"], arguments["entry"]
+    timeout = check_timeout(arguments["timeout"])
+    session = talk.peer.session
+    session.check_writable()
+    check_name(name)
+    durable = is_durable(session, arguments["durability"])
+    if entry is None:
+        version = Weights(session).publish(name, None, keep, None, timeout, arguments["durability"])
+    else:
+        draft, payload = _reserved(talk, entry, 0.0, timeout, named=False)
+        _fill(talk, [payload], arguments["inline"])
+        publish = draft.publish_durable if durable else draft.publish
+        version = written(session, timeout, f"publish of {shown(name)}", lambda _: publish(name, keep))
+    return (Kind.ANSWER, *answer_of(version, talk.warned()))
+
+
+def _get(talk: Talk, arguments: Any) -> Reply:
+    raw, timeout = arguments["id"], check_timeout(arguments["timeout"])
+    block = Objects(talk.peer.session).raw(raw, timeout)
+    return Kind.ANSWER, answer_meta(0, talk.warned()), [block]
+
+
+def _latest(talk: Talk, arguments: Any) -> Reply:
+    """The answer's `header_bytes` is the version; 0: there is none."""
+    found = Weights(talk.peer.session).raw_latest(**arguments)
+    if found is None:
+        return Kind.ANSWER, answer_meta(0, talk.warned()), []
+    version, block = found
+    return Kind.ANSWER, answer_meta(version, talk.warned()), [] if block is None else [block]
+
+
+STREAM_CALLS: dict[str, Callable[[Talk, Any], Reply]] = {
+    "put": _put,
+    "publish": _publish,
+    "get": _get,
+    "latest": _latest,
+}

@@ -1,0 +1,23 @@
+"""What the calls that have a way of their own to answer need of the conversation that they are part of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from di_store.agent.peer import Peer
+from di_store.wire.connection import Connection
+from di_store.wire.frame import Buffer, Kind
+
+Reply = tuple[Kind, bytes, list[Buffer]]
+"""Kind, meta and body of an answer."""
+
+
+class Talk(Protocol):
+    """The conversation (`Conversation`)."""
+
+    peer: Peer
+    warned: Callable[[], list[str]]
+
+    def go_on(self) -> Connection:
+        """Tell the client to send what it announced; returns the connection to read it from."""

@@ -1,0 +1,289 @@
+"""Writers of clients. A session outlives its connection: whoever comes back goes on where it stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from di_store.agent.conversation import Cancelled, Conversation
+from di_store.base.dtypes import Array
+from di_store.base.errors import CorruptData, StoreError
+from di_store.policy.views import Opaque
+from di_store.replay.batch import Items
+from di_store.replay.serving import abandon, begin_call, columns_of, open_writer
+from di_store.replay.writer import Writer
+from di_store.runtime import waits
+from di_store.wire.connection import Disconnected, Message
+from di_store.wire.frame import Buffer, Kind, view
+from di_store.wire.handshake import decoded
+from di_store.wire.rows import Acknowledgement, Record, Records, RowReader
+from di_store.wire.values import Call, answer_of, failure_of
+
+if TYPE_CHECKING:
+    from di_store.agent.peer import Peer
+
+KEPT_SECONDS = 30.0
+"""How long a writer waits for its client to come back."""
+MAX_KEPT = 4096
+"""Acknowledgements kept for a client that has not got them; its window is far smaller."""
+
+
+class WriterSession:
+    """One writer of a client. It runs in one thread, which the connections are handed to.
+
+    Attributes:
+        session: 16 bytes that name it.
+    """
+
+    def __init__(self, peer: Peer, session: bytes) -> None:
+        self.session = session
+        self._peer = peer
+        self._writer: Writer | None = None
+        self._names: list[str] = []
+        self._single = True
+        self._opaque = False
+        self._rows: RowReader | None = None
+        self._done = 0  # the last call that was looked at
+        self._epoch = 0
+        self._acknowledged: deque[tuple[int, bytes, list[Buffer]]] = deque(maxlen=MAX_KEPT)
+        self._connections: queue.SimpleQueue[tuple[Conversation, Message] | None] = queue.SimpleQueue()
+        self._talk: Conversation | None = None
+
+    # -- its life -----------------------------------------------------------------------------------------------
+
+    def hand_over(self, talk: Conversation, message: Message) -> None:
+        """The client has come back on another connection, and asks to go on."""
+        if (old := self._talk) is not None:
+            old.connection.end()
+        self._connections.put((talk, message))
+
+    def end(self) -> None:
+        """The client has gone for good."""
+        self._connections.put(None)
+        if (old := self._talk) is not None:
+            old.connection.end()
+
+    def serve(self, talk: Conversation, message: Message) -> None:
+        """Make the writer's calls until it is closed, or its client has been away for too long."""
+        closed = False
+        try:
+            while True:
+                self._talk = talk
+                try:
+                    if self._serve_on(talk, message):
+                        closed = True
+                        return
+                except (Disconnected, Cancelled, CorruptData):
+                    pass
+                finally:
+                    self._talk = None
+                    talk.leave()
+                try:
+                    found = self._connections.get(timeout=KEPT_SECONDS)
+                except queue.Empty:
+                    return
+                if found is None:
+                    return
+                talk, message = found
+        finally:
+            with _lock:
+                self._peer.writers.pop(self.session, None)
+            self._close()
+            if closed:
+                with contextlib.suppress(StoreError):
+                    self._peer.session.arena.end_session(self.session, waits.CALL_SECONDS)
+            while not self._connections.empty():  # who came back just now comes back once more, to a new session
+                if (late := self._connections.get()) is not None:
+                    late[0].leave()
+
+    def _close(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            with contextlib.suppress(StoreError):  # the store is gone, and the writer with it
+                abandon(writer)
+
+    def _serve_on(self, talk: Conversation, message: Message) -> bool:
+        """Serve one connection. True: the writer is closed."""
+        self._begin(talk, message)
+        while True:
+            message = talk.connection.receive()
+            self._peer.heard = time.monotonic()
+            if message.kind == Kind.APPEND:
+                self._append(talk, message)
+            elif message.kind == Kind.CALL:
+                if self._call(talk, message):
+                    return True
+            else:
+                raise CorruptData(f"a call of a writer was due, a message of kind {message.kind} came", remedy="")
+
+    def _begin(self, talk: Conversation, message: Message) -> None:
+        """Answer the call that opened the writer, or that asks to go on with it."""
+        call = decoded(Call, message.meta)
+        fresh = self._writer is None
+        marks: dict[str, Any] = {}
+        try:
+            given = call.arguments(message.body)
+            if self._writer is None:
+                self._names, self._single = list(given["tables"]), bool(given["single"])
+                tables = [self._peer.table(name) for name in self._names]
+                self._opaque = any(isinstance(table.view, Opaque) for table in tables)
+                self._writer = open_writer(
+                    self._peer.session, tables, given["lanes"], given["autoreset"], self.session, single=self._single
+                )
+                # Behind the claim of the new writer: an agent that was only stopped cannot go on after it.
+                marks = {} if given["begins"] else self._marks()
+            found = {"fresh": fresh, "done": self._done, "epoch": self._epoch, "marks": marks, "schema": self._schema()}
+            meta, body = answer_of(found, talk.warned())
+        except Exception as error:
+            meta = failure_of(error, talk.warned())
+            talk.connection.send(Kind.ERROR, request=message.request, meta=meta)
+            raise Disconnected("the writer cannot be opened") from None
+        talk.connection.send(Kind.ANSWER, request=message.request, meta=meta, body=body)
+        while self._acknowledged and self._acknowledged[0][0] <= given["acknowledged"]:
+            self._acknowledged.popleft()
+        for _, meta, buffers in list(self._acknowledged):
+            talk.connection.send(Kind.ACKNOWLEDGE, meta=meta, body=buffers)
+
+    def _marks(self) -> dict[str, Any]:
+        """What an agent that was killed has written of this session, by table."""
+        return {name: list(mark) for name, mark in self._peer.session.arena.session_marks(self.session).items()}
+
+    def _schema(self) -> Any:
+        """The columns of its rows, once they are declared; then rows may come without saying their types."""
+        assert self._writer is not None
+        schema = columns_of(self._writer)
+        if schema is None:
+            return None
+        self._rows = self._rows or RowReader(schema)
+        return schema.to_plain()
+
+    # -- calls --------------------------------------------------------------------------------------------------
+
+    def _call(self, talk: Conversation, message: Message) -> bool:
+        """A call that the client waits for: of any form, or with a timeout. True: the writer is closed."""
+        call = decoded(Call, message.meta)
+        if call.method == "note_version":
+            talk.make(message)
+            return False
+        assert self._writer is not None
+        closes, seq = call.method == "close", 0
+        try:
+            given = call.arguments(message.body)
+            seq = int(given.pop("seq"))
+            if seq <= self._done:  # the answer was lost on its way
+                meta, body = answer_of(self._answered(seq), [])
+                talk.connection.send(Kind.ANSWER, request=message.request, meta=meta, body=body)
+                return closes
+            for argument in ("step", "steps"):
+                if self._opaque and argument in given:
+                    given[argument] = self._peer.blobs(given[argument])
+            with waits.watched(talk.still_waits):
+                begin_call(self._writer, seq)
+                made = getattr(self._writer, _METHODS[call.method])(**given)
+        except (Disconnected, Cancelled):
+            raise
+        except Exception as error:
+            if closes:
+                self._done = max(seq, self._done)
+            meta = failure_of(error, talk.warned())
+            talk.connection.send(Kind.ERROR, request=message.request, meta=meta)
+            return closes
+        self._done = seq
+        every = self._by_table(made)
+        self._keep(seq, [every])
+        found = {"items": every, "schema": None if closes else self._schema()}
+        meta, body = answer_of(found, talk.warned())
+        talk.connection.send(Kind.ANSWER, request=message.request, meta=meta, body=body)
+        return closes
+
+    def _answered(self, seq: int) -> Any:
+        for last, meta, buffers in self._acknowledged:
+            if last == seq:
+                raw = b"".join(bytes(view(each)) for each in buffers)
+                return {"items": decoded(Acknowledgement, meta).split(np.frombuffer(raw, np.uint8))[0], "schema": None}
+        return {"items": [], "schema": None}
+
+    def _by_table(self, made: Any) -> list[tuple[Array, Array, Array]]:
+        """Keys, lanes and starts of what a call has made, for each table of the writer."""
+        if made is None:
+            return []
+        every = [made] if isinstance(made, Items) else [made[name] for name in self._names]
+        return [(items.keys, items.lanes, items.starts) for items in every]
+
+    def _append(self, talk: Conversation, message: Message) -> None:
+        """Calls that the client does not wait for: made one by one, as they would have been there."""
+        records = decoded(Records, message.meta)
+        rows, writer = self._rows, self._writer
+        if rows is None or writer is None:
+            raise CorruptData("rows of a writer without columns came", remedy="")
+        at, last, made, failure = 0, 0, [], b""
+        talk._told = time.monotonic()
+        try:
+            for record in records.records:
+                steps, at = rows.read(record, message.body, at)
+                last = record.seq
+                if record.seq <= self._done or records.epoch < self._epoch:
+                    continue
+                with waits.watched(talk.still_waits):
+                    begin_call(writer, record.seq)
+                    made.append(self._by_table(_made(writer, record, steps)))
+                self._done = record.seq
+        except (Disconnected, Cancelled, CorruptData):
+            if made:
+                self._keep(self._done, made)
+            raise
+        except Exception as error:
+            failure = failure_of(error, talk.warned())
+            self._done = last
+            self._epoch += 1
+        meta, buffers = self._keep(last, made, failure, talk.warned())
+        talk.connection.send(Kind.ACKNOWLEDGE, meta=meta, body=buffers)
+
+    def _keep(
+        self, last: int, made: list[Any], failure: bytes = b"", told: list[str] | None = None
+    ) -> tuple[bytes, list[Buffer]]:
+        """Keep an acknowledgement until the client says that it has got it."""
+        found = Acknowledgement.of(last, self._epoch, made, failure, told or [])
+        self._acknowledged.append((last, *found))
+        return found
+
+
+def _made(writer: Writer, record: Record, rows: dict[str, Any]) -> Any:
+    """Make one call of a writer."""
+    if record.method == "append":
+        return writer.append(**rows, lane=record.lane_array(), priority=record.priority)
+    if record.method == "extend":
+        return writer.extend(**rows, lane=record.lane_array(), priority=record.priority)
+    if record.method == "end_episode":
+        return writer.end_episode(**rows, lane=record.lane_array(), discard=record.discard)
+    raise CorruptData(f"a call {record.method!r} of a writer came", remedy="")
+
+
+_METHODS = {name: name for name in ("append", "extend", "end_episode", "close")}
+_lock = threading.Lock()
+
+
+def serve_writer(talk: Conversation, message: Message) -> None:
+    """Serve the connection of a writer, in the thread that has served this writer before if there is one."""
+    call = decoded(Call, message.meta)
+    if call.method != "open_writer":
+        raise CorruptData("a writer that was not opened came", remedy="")
+    session = call.arguments(message.body)["session"]
+    if not isinstance(session, bytes) or len(session) != 16:
+        raise CorruptData("a writer without a session came", remedy="")
+    with _lock:
+        known = talk.peer.writers.get(session)
+        if known is not None:
+            known.hand_over(talk, message)
+        else:
+            made = talk.peer.writers[session] = WriterSession(talk.peer, session)
+    if known is None:
+        made.serve(talk, message)
+    else:
+        talk.ended.wait()

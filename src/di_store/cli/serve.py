@@ -1,0 +1,84 @@
+"""`di-store serve`: keep a store alive, and serve it to other machines."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+import di_store
+from di_store.agent.holder import Holder, Serving
+from di_store.base.errors import StoreClosed
+from di_store.cli.common import Stop, json_option, print_json, usage_errors
+from di_store.opening import check_held
+
+LOOK_SECONDS = 0.1
+
+
+@click.command(short_help="Serve a store to other machines until Ctrl-C.")
+@click.argument("name", required=False)
+@click.option("--memory", default="25%", show_default=True, help="Cap of the store, if it does not exist yet.")
+@click.option("--disk", default=None, help="Folder of its disk tier, if it does not exist yet.")
+@click.option("--disk-capacity", default=None, help="Of that, such as 100GiB.")
+@click.option("--listen", default="127.0.0.1:7370", show_default=True, help="HOST:PORT; port 0: any that is free.")
+@click.option(
+    "--token-file", default=None, help="File with the token. [default: $DI_STORE_TOKEN; on loopback your own]"
+)
+@click.option("--tls-cert", default=None, help="Certificate (PEM). Off loopback TLS, or --plaintext, is due.")
+@click.option("--tls-key", default=None, help="Its key (PEM).")
+@click.option("--plaintext", is_flag=True, help="Serve other machines without TLS: only in a trusted network.")
+@click.option("--allow-pickle", is_flag=True, help="Store what clients pickle as trusted: it may run any code here.")
+@json_option
+def serve(
+    name: str | None,
+    memory: str,
+    disk: str | None,
+    disk_capacity: str | None,
+    listen: str,
+    token_file: str | None,
+    tls_cert: str | None,
+    tls_key: str | None,
+    plaintext: bool,
+    allow_pickle: bool,
+    as_json: bool,
+) -> None:
+    """Open the store NAME, or attach to it, and serve it to clients until Ctrl-C or SIGTERM.
+
+    Clients call `di_store.connect` with the address that is printed first. This process holds the store; a child, the
+    agent, talks to the clients, and is started anew if it dies.
+    """
+    serving = Serving(listen, token_file, tls_cert, tls_key, plaintext, allow_pickle)
+    with Stop().installed() as stop, usage_errors():
+        store = di_store.open(name, memory=memory, disk=disk, disk_capacity=disk_capacity)
+        try:
+            holder = Holder(store, serving)
+        except OSError as error:
+            store.close()
+            where = f"{error.filename}: " if error.filename else ""
+            raise click.ClickException(f"{where}{error.strerror or error}") from None
+        except BaseException:
+            store.close()
+            raise
+        try:
+            if as_json:
+                print_json(
+                    {"address": holder.address, "name": store.name, "pid": os.getpid(), "agent": holder.agent_pid}
+                )
+            else:
+                click.echo(holder.address)
+                click.echo(f"serving store {store.name!r} there until Ctrl-C or SIGTERM: pid {os.getpid()}")
+            serve_until(stop, store, holder)
+        finally:
+            holder.end()
+            store.close()
+
+
+def serve_until(stop: Stop, store: di_store.Store, holder: Holder) -> None:
+    """Look after the agent until a signal comes, or the store is removed."""
+    try:
+        while not stop.wait(LOOK_SECONDS):
+            check_held(store)
+            if holder.look():
+                click.echo(f"the agent died; pid {holder.agent_pid} takes its place", err=True)
+    except StoreClosed:
+        click.echo(f"store {store.name!r} was removed, nothing is left to serve", err=True)

@@ -1,0 +1,1 @@
+"""A store on another machine, with the interface of one on this machine: `di_store.connect`."""

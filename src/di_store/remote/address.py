@@ -1,0 +1,149 @@
+"""Where a store is served: ``di-store://host:port/name``; and the token that both sides know."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import re
+import secrets
+import ssl
+import stat
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from di_store import _core
+from di_store.base.errors import AccessDenied, shown
+
+SCHEME = "di-store"
+_HOST = re.compile(r"[a-z0-9_.:%-]+")
+DEFAULT_PORT = 7370
+TOKEN_ENV = "DI_STORE_TOKEN"
+_FORM = "write di-store://HOST:PORT/NAME, as `di-store serve` prints it"
+
+
+@dataclass(frozen=True)
+class Address:
+    """Of a store that an agent serves; `store`: its name, or "" for the one that is served there."""
+
+    host: str
+    port: int
+    store: str
+
+    @classmethod
+    def parse(cls, text: Any) -> Address:
+        """The address that a text names; ValueError if it is none."""
+        if not isinstance(text, str):
+            raise TypeError(f"address={shown(text)} is a {type(text).__name__}: {_FORM}")
+        try:
+            parts = urlsplit(text)
+            port = parts.port
+            host = (parts.hostname or "").encode("idna").decode()
+        except ValueError:  # or UnicodeError: a part of the name is too long
+            raise ValueError(f"address={shown(text)}: {_FORM}") from None
+        more = parts.username is not None or parts.query or parts.fragment
+        if parts.scheme != SCHEME or not _HOST.fullmatch(host) or more:
+            raise ValueError(f"address={shown(text)}: {_FORM}")
+        return cls(host, DEFAULT_PORT if port is None else port, unquote(parts.path.strip("/")))
+
+    @property
+    def node(self) -> str:
+        """Host and port."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    def __str__(self) -> str:
+        return f"{SCHEME}://{self.node}/{self.store}"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether it is this machine's own."""
+        if self.host == "localhost":
+            return True
+        # mutant: names-that-begin-with-127-are-loopback
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:  # a name, such as 127.example.org
+            return False
+
+
+def token_path() -> str:
+    """The file with the token of this user on this machine, for agents and clients on loopback."""
+    return os.path.join(_core.store_folder(), "token")
+
+
+def own_token(*, make: bool) -> bytes | None:
+    """The token of this user on this machine; None: there is none yet, and `make` is false.
+
+    Raises:
+        AccessDenied: others can read or write its file, or it is empty.
+    """
+    path = token_path()
+    try:
+        return _kept_token(path)
+    except FileNotFoundError:
+        if not make:
+            return None
+    part = f"{path}.{secrets.token_hex(8)}"  # no process and no thread has the same; one that dies here leaves it
+    try:
+        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(secrets.token_hex(32).encode())
+        os.link(part, path)  # whoever is first
+    except FileExistsError:
+        pass
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(part)
+    return _kept_token(path)
+
+
+def _kept_token(path: str) -> bytes:
+    with open(path, "rb") as file:
+        found = os.fstat(file.fileno())
+        token = file.read().strip()
+    if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise AccessDenied(
+            f"{path} is not this user's alone (owner {found.st_uid}, mode {stat.S_IMODE(found.st_mode):04o})",
+            remedy=f"chmod 600 it if it is yours, or remove it: a new one is made; {TOKEN_ENV} is used before it",
+        )
+    if not token:
+        raise AccessDenied(f"{path} is empty", remedy="remove it: the next `di-store serve` makes a new one")
+    return token
+
+
+def token_for(address: Address, token: Any) -> bytes:
+    """The token to prove to this agent.
+
+    Raises:
+        AccessDenied: none is known.
+    """
+    if token is not None:
+        if not isinstance(token, (str, bytes)) or not token:
+            raise TypeError("token= is a text that is not empty")
+        return token.encode() if isinstance(token, str) else token
+    if found := os.environ.get(TOKEN_ENV):
+        return found.encode()
+    own = own_token(make=False) if address.is_loopback else None
+    if own is None:
+        raise AccessDenied(
+            f"{address}: no token to prove who this is",
+            remedy=f"set {TOKEN_ENV}, or give connect(token=): the one that `di-store serve` was started with",
+        )
+    return own
+
+
+def client_context(tls: Any) -> ssl.SSLContext | None:
+    """The context of ``tls=``: None or False: none; True: certificates of the system; a path: of this authority.
+
+    Raises:
+        TypeError, OSError, ssl.SSLError: it is nothing of these.
+    """
+    if tls is None or tls is False:
+        return None
+    if isinstance(tls, ssl.SSLContext):
+        return tls
+    if tls is True:
+        return ssl.create_default_context()
+    if isinstance(tls, (str, os.PathLike)):
+        return ssl.create_default_context(cafile=os.fspath(tls))
+    raise TypeError(f"tls={shown(tls)}: give True, the path of a certificate, or an ssl.SSLContext")

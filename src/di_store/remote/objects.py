@@ -1,0 +1,175 @@
+"""Objects and weights of a remote store."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from di_store import _core
+from di_store.base import config
+from di_store.base.dtypes import Array
+from di_store.base.errors import NodeUnavailable, ObjectExists
+from di_store.objects import codec
+from di_store.objects.refs import Ref, check_ttl
+from di_store.objects.weights import Published, check_name
+from di_store.remote.session import RemoteSession
+from di_store.runtime.waits import check_timeout, logger
+from di_store.wire.connection import PIECE_BYTES, Connection
+from di_store.wire.frame import Buffer, view
+from di_store.wire.handshake import decoded
+from di_store.wire.values import Answer, value_of, warn
+
+INLINE_BYTES = 256 << 10
+"""Values up to this size travel with the call; larger ones follow once the agent has room for them."""
+
+
+class _Sent:
+    """A value ready to travel."""
+
+    def __init__(self, value: Any, raw: bytes | None) -> None:
+        self.raw = raw
+        encoded = codec.encode(value)
+        self.header: bytes = encoded.header
+        self.bytes = encoded.payload_bytes
+        self._encoded = encoded
+
+    @property
+    def entry(self) -> list[Any]:
+        """What the call says of it."""
+        return [self.raw, self.header, self.bytes]
+
+    def parts(self) -> list[memoryview]:
+        """The payload as buffers that follow each other, padding included."""
+        found: list[memoryview] = []
+        encoded, end = self._encoded, 0
+        for buffer, offset, size in zip(encoded.buffers, encoded.offsets, encoded.sizes, strict=True):
+            if size:
+                if offset > end:
+                    found.append(memoryview(bytes(offset - end)))
+                found.append(view(buffer))
+                end = offset + size
+        if self.bytes > end:
+            found.append(memoryview(bytes(self.bytes - end)))
+        return found
+
+    def whole(self) -> bytes:
+        """The payload as one text of bytes."""
+        return b"".join(self.parts())
+
+
+class RemoteObjects:
+    """Implements the calls of a remote store that concern objects and weights."""
+
+    def __init__(self, session: RemoteSession) -> None:
+        self._session = session
+
+    def put_many(
+        self, values: Sequence[Any], ids: Sequence[bytes | None], ttl: float | None, timeout: Any, durability: str
+    ) -> list[Ref]:
+        """Put each value: all of them or none."""
+        check_ttl(ttl)
+        config.choice("durability", durability, ("memory", "disk"))
+        seconds = check_timeout(timeout)
+        fresh = [raw is None for raw in ids]
+        sent = [
+            _Sent(value, secrets.token_bytes(20) if raw is None else raw)
+            for value, raw in zip(values, ids, strict=True)
+        ]
+        inline = sum(each.bytes for each in sent) <= INLINE_BYTES
+        arguments = {
+            "entries": [each.entry for each in sent],
+            "ttl": ttl,
+            "timeout": seconds,
+            "durability": durability,
+            "inline": [each.whole() for each in sent] if inline else None,
+        }
+        try:
+            self._session.link.ask(
+                "put", arguments, timeout=seconds, what="put", once=not all(fresh), feed=_feeding(sent)
+            )
+        except ObjectExists:
+            if not all(fresh):  # else: an attempt whose answer was lost has put them
+                raise
+        return [Ref(each.raw) for each in sent if each.raw is not None]
+
+    def get(self, raw: bytes, timeout: float | None, copy: bool | None) -> Any:
+        """The value of an object. Arrays are read-only unless `copy`; they lie in this process."""
+        message = self._session.link.ask(
+            "get",
+            {"id": raw, "timeout": timeout},
+            timeout=timeout,
+            what=f"get of object {raw.hex()}",
+        )
+        warn(decoded(Answer, message.meta).warnings)
+        return self._value(message.body, copy)
+
+    def _value(self, block: Array, copy: bool | None) -> Any:
+        sealed: Array = np.frombuffer(view(block).toreadonly(), np.uint8)  # no view of it can be made writable
+        return _core.read_block(sealed, copy, foreign=not self._session.link.allow_pickle)
+
+    def publish(self, name: str, tree: Any, keep: Any, timeout: Any, durability: str) -> int:
+        """`Store.publish`."""
+        seconds = check_timeout(timeout)
+        check_name(name)
+        kept = config.count("keep", keep, minimum=1, why="the newest version stays readable")
+        config.choice("durability", durability, ("memory", "disk"))
+        if durability == "disk" and tree is None:
+            raise ValueError('tree=None has nothing that durability="disk" could keep: leave durability= out')
+        sent = None if tree is None else _Sent(tree, None)
+        inline = sent is not None and sent.bytes <= INLINE_BYTES
+        arguments = {
+            "name": name,
+            "keep": kept,
+            "timeout": seconds,
+            "durability": durability,
+            "entry": None if sent is None else sent.entry,
+            "inline": [sent.whole()] if sent is not None and inline else None,
+        }
+        feed = None if sent is None else _feeding([sent])
+        message = self._session.link.ask(
+            "publish", arguments, timeout=seconds, what=f"publish of {name!r}", once=True, feed=feed
+        )
+        return int(value_of(message))
+
+    def latest(self, name: str, newer_than: int | None, version: int | None, timeout: float | None) -> Published | None:
+        """`Store.latest`."""
+        seconds = check_timeout(timeout)
+        arguments = {"name": name, "newer_than": newer_than, "version": version, "timeout": seconds}
+        try:
+            message = self._session.link.ask("latest", arguments, timeout=seconds, what=f"latest({name!r})")
+        except NodeUnavailable as error:  # nothing newer is known at the deadline: an actor goes on with what it has
+            logger.warning("%s", error)
+            return None
+        answer = decoded(Answer, message.meta)
+        warn(answer.warnings)
+        if not answer.header_bytes:
+            return None
+        value = self._value(message.body, None) if len(message.body) else None
+        self._session.versions[name] = answer.header_bytes
+        return Published(answer.header_bytes, value)
+
+
+def _feeding(sent: list[_Sent]) -> Callable[[Connection], None]:
+    """Sends the payloads in pieces."""
+
+    def feed(connection: Connection) -> None:
+        for each in sent:
+            part: list[Buffer] = []
+            size = 0
+            for buffer in each.parts():
+                left = buffer
+                while len(left):
+                    cut = left[: PIECE_BYTES - size]
+                    part.append(cut)
+                    size += len(cut)
+                    left = left[len(cut) :]
+                    if size == PIECE_BYTES:
+                        connection.send_piece(part, size)
+                        part, size = [], 0
+            if part:
+                connection.send_piece(part, size)
+
+    return feed

@@ -1,0 +1,441 @@
+"""The calls of a remote writer on their way: sent ahead, acknowledged later, sent again to whoever serves next.
+
+Every call has a number. The agent makes each number once, in order. What it has not acknowledged stays here, so after a
+broken connection the rest is sent again, to the same agent or, after a kill, to its successor, which reads in shared
+memory how far the dead one had come.
+
+One thread reads what the agent says. Calls are sent by whoever appends, or by that thread when an answer makes room.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import secrets
+import select
+import threading
+import time
+import weakref
+from collections import deque
+from typing import Any, NamedTuple
+
+from di_store.base.dtypes import Array
+from di_store.base.errors import CorruptData, NodeUnavailable, StoreError, Timeout
+from di_store.columns.schema import Schema
+from di_store.remote.lanes import OpenLanes, Sent
+from di_store.remote.leaving import leaving
+from di_store.remote.link import CONNECT_SECONDS, GRACE_SECONDS, LOST_SECONDS, Deadline, Link
+from di_store.remote.window import Window
+from di_store.runtime.waits import LOG_SECONDS, logger
+from di_store.wire.connection import Connection, Disconnected, Message
+from di_store.wire.frame import Kind, view
+from di_store.wire.handshake import decoded
+from di_store.wire.rows import ALIGNMENT, Acknowledgement
+from di_store.wire.values import Waiting, call_of, error_of, padded, value_of, warn
+
+_SLICE_SECONDS = 0.5
+
+
+class WriterPipe:
+    """The calls of one writer. Thread-safe: one thread appends, one reads the answers.
+
+    Attributes:
+        session: 16 bytes that name it to the agents.
+        window: the calls on their way.
+        schema: the columns of its rows, once they are declared.
+        lanes: which lanes are in the middle of an episode.
+        told: versions of weights that the agent knows this process to have.
+    """
+
+    def __init__(self, link: Link, arguments: dict[str, Any], lanes: OpenLanes, window: int) -> None:
+        self.session = secrets.token_bytes(16)
+        self.window = Window(lanes, window)
+        self.schema: Schema | None = None
+        self.lanes = lanes
+        self.told: dict[str, int] = {}
+        self._link = link
+        self._arguments = {**arguments, "session": self.session}
+        self._what = "writer of " + ", ".join(map(repr, arguments["tables"]))
+        self._answers: dict[int, Message] = {}
+        self._asked: dict[int, _Asked] = {}  # by request: calls that somebody waits for
+        self._requests = itertools.count(1)
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._sending = threading.Lock()
+        self._sender = 0  # the thread that sends
+        self._backlog: deque[Message] = deque()
+        self._connection: Connection | None = None
+        self.broken: BaseException | None = None  # no agent will ever serve this writer again
+        self._closed = False
+        self._leaves: BaseException | None = None  # the writer was dropped, and some calls are still on their way
+        self._last = 0  # request of the call that closes the writer
+        self._reason = ""
+        self._warnings: list[str] = []  # of calls, to be raised where the program calls next
+        self._heard = time.monotonic()
+        self._reader = 0
+
+    # -- its life -----------------------------------------------------------------------------------------------
+
+    def start(self, timeout: float | None) -> None:
+        """Open the writer at the agent; raises what that raises."""
+        deadline = Deadline(CONNECT_SECONDS if timeout is None else timeout)
+        while True:
+            try:
+                self._connection = self._open(begins=True, deadline=deadline)[0]
+                break
+            except Disconnected as error:
+                if deadline.passed > max(GRACE_SECONDS, deadline.timeout or 0.0):
+                    raise NodeUnavailable(f"{self._what}: node {self._link.node} does not answer: {error}") from None
+                time.sleep(0.05)
+        reference = weakref.ref(self)
+        threading.Thread(target=_read_on, args=(reference,), name="di-store writer", daemon=True).start()
+
+    def _open(self, *, begins: bool, deadline: Deadline) -> tuple[Connection, dict[str, Any]]:
+        connection = self._link.connect("writer", deadline)
+        try:
+            self._link.adopt(connection)
+            arguments = {**self._arguments, "begins": begins, "acknowledged": self.window.acknowledged}
+            meta, body = call_of("open_writer", "", arguments, once=False)
+            connection.ticking = self._tick
+            connection.send(Kind.CALL, request=0, meta=meta, body=body)
+            while (message := connection.receive()).kind == Kind.WAITING:
+                pass
+            if message.kind == Kind.ERROR:
+                raise error_of(message.meta, self._link.node)
+            found = value_of(message)
+            if found["schema"] is not None:
+                self.schema = Schema.from_plain(found["schema"])
+            return connection, found
+        except BaseException:
+            self._link.release(connection)
+            raise
+
+    def close(self, why: BaseException) -> None:
+        """End it here. Calls that wait raise `why`."""
+        with self._changed:
+            self._closed = True
+            self.broken = self.broken or why
+            connection = self._connection
+            self._changed.notify_all()
+        if connection is not None:
+            self._link.release(connection)
+
+    def leave(self, why: BaseException) -> None:
+        """The writer was dropped: end it as soon as what it has sent is acknowledged."""
+        with self._changed:
+            if len(self.window) and self.broken is None:
+                self._leaves = why
+                leaving[self] = self._link
+                return
+        self.close(why)
+
+    def _left(self) -> bool:
+        """Whether a pipe whose writer was dropped has ended, with the rest acknowledged or given up."""
+        why = self._leaves
+        if why is None or (len(self.window) and time.monotonic() - self._heard < LOST_SECONDS):
+            return False
+        leaving.pop(self, None)
+        self.close(why)
+        return True
+
+    def forget(self) -> None:
+        """In a forked child: it is the parent's."""
+        self._closed = True
+        if self._connection is not None:
+            self._connection.forget()
+
+    # -- appending ----------------------------------------------------------------------------------------------
+
+    def push(self, call: Sent, timeout: float | None) -> Sent:
+        """Send a call without waiting for it; waits while the window is full.
+
+        Raises:
+            What an earlier call that nobody waited for has raised. Timeout, NodeUnavailable: no room in time.
+        """
+        deadline = Deadline(timeout)
+        with self._changed:
+            self._raise_failure()
+            self._wait(self.window.has_room, deadline, "append")
+            if self._is_cut(call):
+                return call
+            self.window.push(call)
+        self._pump()
+        return call
+
+    def _is_cut(self, call: Sent) -> bool:
+        """Take the rows of cut lanes out of a call, under the lock; whether nothing is left of it."""
+        if self.lanes.any_cut():
+            self.lanes.without_cut(call)
+        return call.made is not None
+
+    def flush(self, timeout: float | None, what: str = "flush") -> None:
+        """Wait until everything is acknowledged."""
+        deadline = Deadline(timeout)
+        with self._changed:
+            self._wait(lambda: not len(self.window), deadline, what)
+            self._raise_failure()
+
+    def catch_up(self, timeout: float | None) -> None:
+        """Wait until everything is acknowledged, or has failed: the writer's next call tells what."""
+        if len(self.window) and self.broken is None:
+            with self._changed:
+                self._wait(lambda: not len(self.window), Deadline(timeout), "a call behind it")
+
+    def result(self, call: Sent, timeout: float | None, *, by_writer: bool = False) -> list[tuple[Array, Array, Array]]:
+        """What a call has made, once acknowledged. `by_writer`: the writer hears it here, not at its next call."""
+        if call.made is None and call.error is None:
+            with self._changed:
+                self._wait(lambda: call.made is not None or call.error is not None, Deadline(timeout), "keys of items")
+        self._warn()
+        if call.error is not None:
+            if by_writer:
+                self._told_of(call.error)
+            raise call.error
+        assert call.made is not None
+        return call.made
+
+    def ask(self, method: str, arguments: dict[str, Any], timeout: float | None, call: Sent | None) -> Any:
+        """Make a call and wait for its answer, after all that was sent before.
+
+        Args:
+            method: name of the call.
+            arguments: of it.
+            timeout: seconds; None: no limit.
+            call: which lanes it concerns; it is made once, whatever happens to the connection. None: it may be
+                repeated.
+        """
+        deadline = Deadline(timeout)
+        self.flush(timeout, method)
+        with self._changed:
+            self._raise_failure()
+            request = next(self._requests)
+            if call is not None and method != "close":
+                lanes = len(call.which)
+                if self._is_cut(call) or len(call.which) < lanes:  # it is sent with all of its lanes, or not
+                    return {"items": []}
+            if call is not None:
+                call.record.seq = self.window.next_number()
+                arguments = {**arguments, "seq": call.record.seq}
+            meta, body = call_of(method, "", arguments, once=False)
+            if method == "close":
+                self._last = request
+            self._asked[request] = _Asked(meta, [bytes(view(each)) for each in body], call)
+            self._reason = ""
+        try:
+            self._send_asked(request)
+            with self._changed:
+                self._wait(lambda: request in self._answers or _is_judged(call), deadline, method)
+                message = self._answers.pop(request, None)
+        finally:
+            self._asked.pop(request, None)
+        if message is None:  # the agent was killed, and shared memory tells what has become of the call
+            assert call is not None
+            if call.error is not None:
+                raise call.error
+            return {"items": []}
+        if message.kind == Kind.ERROR:
+            raise error_of(message.meta, self._link.node)
+        found = value_of(message)
+        if isinstance(found, dict) and found.get("schema") is not None and self.schema is None:
+            self.schema = Schema.from_plain(found["schema"])
+        if call is not None:
+            self.window.acknowledged = max(self.window.acknowledged, call.record.seq)
+        return found
+
+    def _warn(self) -> None:
+        if self._warnings:
+            texts, self._warnings = self._warnings, []
+            warn(texts)
+
+    def _told_of(self, error: BaseException) -> None:
+        """The writer hears of it now: its next call need not raise it, unless calls behind it were dropped."""
+        with self._changed:
+            if self.window.failure is error and not self.window.behind:
+                self.window.failure = None
+
+    def _raise_failure(self) -> None:
+        self._warn()
+        if self.window.failure is not None:
+            failure, self.window.failure = self.window.failure, None
+            raise failure
+        if self.broken is not None:
+            raise self.broken
+
+    def _wait(self, done: Any, deadline: Deadline, what: str) -> None:
+        """Wait, with the lock, until `done()`.
+
+        Raises:
+            Timeout, NodeUnavailable: not in time. What has broken the writer.
+        """
+        log_at = deadline.began + LOG_SECONDS
+        while not done():
+            if self.broken is not None:
+                raise self.broken
+            now = time.monotonic()
+            silent = now - self._heard
+            lost = self._connection is None
+            node = f"node {self._link.node}"
+            if deadline.over() or (lost and deadline.timeout is None and silent > LOST_SECONDS):
+                reason = self._reason or f"{len(self.window)} calls are not acknowledged"
+                if lost:
+                    raise NodeUnavailable(f"{what} of {self._what}: {node} does not answer: {reason}")
+                culprit = f"{node}, silent for {silent:.0f} s" if silent > 1.5 else node
+                text = f"{what} of {self._what} did not come through within {deadline.timeout:g} s"
+                raise Timeout(text, reason, culprit)
+            if now >= log_at:
+                log_at += LOG_SECONDS
+                logger.warning(
+                    "%s of %s has waited %.0f s for %s: %s", what, self._what, deadline.passed, node, self._reason
+                )
+            self._changed.wait(_SLICE_SECONDS if deadline.left is None else min(_SLICE_SECONDS, deadline.left + 0.05))
+
+    # -- sending ------------------------------------------------------------------------------------------------
+
+    def _pump(self) -> None:
+        """Send what may be sent now. One thread at a time; another one leaves its calls to it."""
+        while self._connection is not None and self.window.may_send() and self._sending.acquire(blocking=False):
+            try:
+                with self._lock:
+                    connection, frame = self._connection, self.window.next_frame()
+                if frame is None or connection is None:
+                    continue
+                meta, calls = frame
+                body = [part for each in calls for part in padded(each.arrays, ALIGNMENT)]
+                self._sender = threading.get_ident()
+                connection.send(Kind.APPEND, meta=meta, body=body)
+            except Disconnected:
+                connection.end()  # the reader notices, and sends again on another one
+                return
+            finally:
+                self._sender = 0
+                self._sending.release()
+
+    def _send_asked(self, request: int) -> None:
+        with self._sending:
+            connection, asked = self._connection, self._asked.get(request)
+            if connection is None or asked is None or _is_judged(asked.call):
+                return
+            try:
+                connection.send(Kind.CALL, request=request, meta=asked.meta, body=asked.body)
+            except Disconnected:
+                connection.end()
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    def read(self) -> bool:
+        """Read one message, or connect anew. False: the writer has ended."""
+        if self._closed or self._left():
+            return False
+        self._reader = threading.get_ident()
+        connection = self._connection
+        if connection is None:
+            return self._again()
+        try:
+            connection.ticking = self._tick
+            message = self._backlog.popleft() if self._backlog else connection.receive()
+            self._take(message)
+        except (Disconnected, CorruptData) as error:
+            with self._changed:
+                self._reason = str(error)
+                self._connection = None
+                self._changed.notify_all()
+            self._link.release(connection)
+            return not self._closed
+        return True
+
+    def _tick(self) -> None:
+        """Called while a read or a write waits. The reader that waits to write goes on reading meanwhile."""
+        if self._closed:
+            raise Disconnected("the writer is closed")
+        connection = self._connection
+        if connection is not None and self._reader == self._sender == threading.get_ident():
+            look = select.poll()
+            look.register(connection, select.POLLIN)
+            if connection.has_something() or look.poll(0):
+                self._backlog.append(connection.receive())
+
+    def _take(self, message: Message) -> None:
+        self._heard = time.monotonic()
+        if message.kind == Kind.ACKNOWLEDGE:
+            self._note(decoded(Acknowledgement, message.meta), message.body)
+            self._pump()
+        elif message.kind == Kind.WAITING:
+            self._reason = decoded(Waiting, message.meta).reason
+        elif message.kind in (Kind.ANSWER, Kind.ERROR):
+            with self._changed:
+                self._answers[message.request] = message
+                self._closed = self._closed or message.request == self._last
+                self._changed.notify_all()
+        else:
+            raise CorruptData(f"a message of kind {message.kind} came to a writer", remedy="")
+
+    def _note(self, done: Acknowledgement, body: Array) -> None:
+        """Calls are done."""
+        failure = error_of(done.failure, self._link.node) if done.failure else None
+        with self._changed:
+            self._warnings += done.warnings
+            self._reason = ""
+            self.window.note(done, body, failure)
+            self._changed.notify_all()
+
+    # -- connecting anew ----------------------------------------------------------------------------------------
+
+    def _again(self) -> bool:
+        """Connect anew, and send again what was not acknowledged."""
+        try:
+            connection, found = self._open(begins=False, deadline=Deadline(CONNECT_SECONDS))
+        except (Disconnected, NodeUnavailable) as error:
+            self._reason = str(error)
+            time.sleep(0.1)
+            return not self._closed
+        except (StoreError, ValueError, TypeError) as error:
+            with self._changed:
+                self.broken = error
+                self._changed.notify_all()
+            return False
+        self._backlog.clear()
+        with self._changed:
+            if found["fresh"]:
+                self._begin_anew(found["marks"])
+            else:
+                self.window.resume(found["done"], found["epoch"])
+            self._connection = connection
+            self._heard = time.monotonic()
+            self._changed.notify_all()
+        self._pump()
+        for request in list(self._asked):
+            self._send_asked(request)
+        return True
+
+    def _begin_anew(self, marks: dict[str, Any]) -> None:
+        """Another agent serves now; the writer of the dead one, and its open episodes, are gone."""
+        self.told = {}
+        asked = [each.call for each in self._asked.values() if each.call is not None]
+        if self.window.begin_anew(marks, asked, self._link.node) or self.lanes.any_cut():
+            self.lanes.tell(self._what, self._link.node)
+
+
+class _Asked(NamedTuple):
+    """A call that somebody waits for: its frame, and which lanes it concerns."""
+
+    meta: bytes
+    body: list[bytes]
+    call: Sent | None
+
+
+def _is_judged(call: Sent | None) -> bool:
+    """Whether it is known without an answer what has become of a call."""
+    return call is not None and (call.made is not None or call.error is not None)
+
+
+def _read_on(reference: weakref.ref[WriterPipe]) -> None:
+    """The reader's thread: it does not keep the pipe alive."""
+    while True:
+        pipe = reference()
+        if pipe is None:
+            return
+        with contextlib.suppress(StoreError):
+            if not pipe.read():
+                leaving.pop(pipe, None)
+                return
+        del pipe

@@ -1,0 +1,100 @@
+"""What all handles of one remote store in this process share; when it ends, they end."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable
+from multiprocessing import context
+from typing import Any, TypeVar
+
+from di_store.base.errors import StoreClosed, StoreError
+from di_store.remote.address import Address, client_context, token_for
+from di_store.remote.leaving import settle
+from di_store.remote.link import CONNECT_SECONDS, Link
+
+H = TypeVar("H")
+
+
+class RemoteSession:
+    """The link, and the handles that end with it. Thread-safe.
+
+    Attributes:
+        link: to the agent.
+        staging: None: loaders of a remote store have no budget of bytes but `prefetch`.
+        versions: of weights, the version of each name that this process last got from `latest`.
+    """
+
+    staging = None
+
+    def __init__(self, link: Link, tls: Any) -> None:
+        self.link = link
+        self.tls = tls  # as `connect` was given it
+        self._told: dict[str, tuple[bytes, int]] = {}
+        self.versions: dict[str, int] = {}
+        self._followers: dict[int, tuple[weakref.ref[Any], Callable[[Any, StoreError], None]]] = {}
+
+    @property
+    def name(self) -> str:
+        """The store's."""
+        return self.link.welcome.store
+
+    def pickled(self) -> tuple[Any, ...]:
+        """What another process needs to connect too. A token goes only to processes that this one starts."""
+        spawning = context.get_spawning_popen() is not None
+        token = self.link.token if spawning else None
+        tls = self.tls if isinstance(self.tls, (str, bool)) else None
+        return str(self.link.address), token, tls, self.link.allow_pickle
+
+    @classmethod
+    def of(cls, pickled: Any) -> RemoteSession:
+        """A session of this process, by what `pickled` gave."""
+        address, token, tls, allow_pickle = pickled
+        return cls.connect(address, token, tls, allow_pickle, CONNECT_SECONDS)
+
+    @classmethod
+    def connect(cls, address: str, token: Any, tls: Any, allow_pickle: bool, timeout: float | None) -> RemoteSession:
+        """A session with the store at an address.
+
+        Raises:
+            As `di_store.connect`.
+        """
+        where = Address.parse(address)
+        link = Link(where, token_for(where, token), client_context(tls), allow_pickle)
+        link.call("hello", timeout=timeout, what=f"connect to {where}")
+        return cls(link, os.fspath(tls) if isinstance(tls, os.PathLike) else tls)
+
+    def tell_version(self, name: str) -> None:
+        """Rows that are inserted carry the version of the weights that this process last got."""
+        version, agent = self.versions.get(name, -1), self.link.welcome.agent
+        if self._told.get(name) != (agent, version) and (version >= 0 or name in self._told):
+            self.link.call("note_version", {"name": name, "version": version}, what="insert")
+            self._told[name] = agent, version
+
+    def call(self, method: str, arguments: dict[str, Any] | None = None, **options: Any) -> Any:
+        """As `Link.call`."""
+        return self.link.call(method, arguments, **options)
+
+    def ended(self) -> bool:
+        """Whether `close` was called."""
+        return self.link.closed is not None
+
+    def follow(self, handle: H, end: Callable[[H, StoreError], None]) -> None:
+        """Call ``end(handle, why)`` when the session ends; the session does not keep the handle alive."""
+        key, known = id(handle), self._followers
+        known[key] = weakref.ref(handle, lambda _: known.pop(key, None)), end
+        if self.ended():
+            self.close()
+            self.link.check_open()
+
+    def close(self) -> None:
+        """End the session and every handle that follows it."""
+        why = StoreClosed(
+            f"this handle of store {self.name!r} at {self.link.node} was closed",
+            remedy="di_store.connect(address) gives a new one",
+        )
+        for reference, end in list(self._followers.values()):
+            if (handle := reference()) is not None:
+                end(handle, why)
+        settle(self.link)
+        self.link.close(why)

@@ -1,0 +1,295 @@
+"""A table of a remote store: every call is one round trip to the agent."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from di_store.base import config
+from di_store.base.dtypes import Array
+from di_store.base.errors import StoreError
+from di_store.columns.schema import Schema
+from di_store.policy.changes import UNCHANGED, Unchanged
+from di_store.policy.limiters import Limiter, check_limiter, limiter_to_plain
+from di_store.policy.options import check_table_name
+from di_store.policy.samplers import Prioritized, Sampler, sampler_from_plain
+from di_store.policy.settings import Settings
+from di_store.policy.views import View
+from di_store.remote.arguments import blob, items_travelling, named, number_array, plain, travelling
+from di_store.remote.drawing import RemoteSource, sampled
+from di_store.remote.session import RemoteSession
+from di_store.remote.turns import refusing_calls_inside
+from di_store.remote.writer import RemoteWriter
+from di_store.replay.batch import Batch, host_array, key_array
+from di_store.replay.exporting import Exported
+from di_store.replay.inserter import INSIDE, LATER
+from di_store.replay.loader import Loader
+from di_store.replay.stats import TableStats
+from di_store.replay.table import Table
+from di_store.runtime.waits import check_timeout
+from di_store.wire.batches import unpack_batch
+
+_CALL = 60.0
+_alone = refusing_calls_inside(INSIDE, LATER)
+
+
+class RemoteTable(Table):
+    """A handle of a table that an agent serves; thread-safe. Pickles as the address and the table's name."""
+
+    def __init__(self, session: RemoteSession, described: dict[str, Any]) -> None:
+        self._far = session
+        self._table_name = str(described["name"])
+        self._settings = Settings.from_text(described["settings"])
+        self._columns = None if described["schema"] is None else Schema.from_plain(described["schema"])
+        session.follow(self, RemoteTable._close)
+
+    def _close(self, why: StoreError) -> None:
+        """The store's handle is closed: the link refuses all calls."""
+
+    def _call(self, method: str, **arguments: Any) -> Any:
+        """A call without a timeout of its own."""
+        what = f"{method} of table {self._table_name!r}"
+        return self._far.link.call(method, arguments, target=self._table_name, timeout=_CALL, what=what)
+
+    def _timed(self, method: str, timeout: Any, *, once: bool = False, **arguments: Any) -> Any:
+        """A call that takes ``timeout=`` there as well; `once`: it must not be done twice."""
+        seconds, what = check_timeout(timeout), f"{method} of table {self._table_name!r}"
+        arguments["timeout"] = seconds
+        return self._far.link.call(method, arguments, target=self._table_name, timeout=seconds, what=what, once=once)
+
+    def _insert(self, method: str, timeout: Any, **arguments: Any) -> Array:
+        if (weights := self._settings.weights) is not None:
+            self._far.tell_version(weights)
+        found: Array = self._timed(method, timeout, once=True, **arguments)
+        return found
+
+    def _described(self) -> dict[str, Any]:
+        found: dict[str, Any] = self._call("describe")
+        if found["schema"] is not None:
+            self._columns = Schema.from_plain(found["schema"])
+        return found
+
+    def is_of(self, session: RemoteSession) -> bool:
+        """Whether it is a table of the store that this session reaches."""
+        return self._far.link.welcome.uuid == session.link.welcome.uuid
+
+    @property
+    def settings(self) -> Settings:
+        """As the table was made."""
+        return self._settings
+
+    @property
+    def described_columns(self) -> Schema | None:
+        """The columns, as far as this process has heard of them."""
+        if self._columns is None and not self._settings.opaque:
+            self._described()
+        return self._columns
+
+    @property
+    def name(self) -> str:
+        return self._table_name
+
+    @property
+    def schema(self) -> dict[str, Any] | None:
+        self._far.link.check_open()
+        if self._settings.opaque:
+            return None
+        columns = self.described_columns
+        return None if columns is None else columns.specs()
+
+    @property
+    def capacity(self) -> int | None:
+        found: int | None = self._described()["capacity"]
+        return found
+
+    @property
+    def view(self) -> View:
+        self._far.link.check_open()
+        return self._settings.view
+
+    @property
+    def sampler(self) -> Sampler:
+        if not isinstance(self._settings.sampler, Prioritized):
+            self._far.link.check_open()
+            return self._settings.sampler
+        return sampler_from_plain(self._described()["sampler"])
+
+    def __len__(self) -> int:
+        return int(self._call("len"))
+
+    def __repr__(self) -> str:
+        return f"<Table {self._table_name!r} of store {self._far.name!r} at {self._far.link.node}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return load_remote_table, (self._far.pickled(), self._table_name)
+
+    # -- writing ------------------------------------------------------------------------------------------------
+
+    def writer(self, *, lanes: int | None = None, autoreset: Any = None) -> RemoteWriter:
+        return RemoteWriter(self._far, [self], lanes, autoreset, single=True)
+
+    @_alone
+    def insert(self, value: Any, *, priority: float | None = None, timeout: float | None = None) -> Array:
+        value = blob(value) if self._settings.opaque else items_travelling(value, several=False)
+        return self._insert("insert", timeout, value=value, priority=number_array(priority))
+
+    @_alone
+    def extend(self, batch: Any, *, priority: Any = None, timeout: float | None = None) -> Array:
+        if self._settings.opaque:
+            batch = [blob(each) for each in config.listed("batch", batch, "a list of values")]
+        else:
+            batch = items_travelling(batch, several=True)
+        return self._insert("extend", timeout, batch=batch, priority=number_array(priority))
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    def sample(
+        self,
+        n: int,
+        *,
+        timeout: float | None = None,
+        min_n: int | None = None,
+        linger: float | None = None,
+        beta: float | None = None,
+        columns: str | Iterable[str] | None = None,
+        out: Batch | None = None,
+        replace: bool = True,
+    ) -> Batch:
+        return sampled(
+            self._far,
+            self._table_name,
+            0,
+            n,
+            timeout=timeout,
+            min_n=min_n,
+            linger=linger,
+            beta=beta,
+            columns=columns,
+            out=out,
+            replace=replace,
+        )
+
+    def peek(self, keys: Any, *, columns: str | Iterable[str] | None = None) -> Batch:
+        wanted = {"keys": key_array(keys), "columns": named(columns)}
+        what = f"peek of table {self._table_name!r}"
+        message = self._far.link.ask("peek", wanted, target=self._table_name, what=what)
+        return unpack_batch(message.meta, message.body, trusted=self._far.link.allow_pickle)[0]
+
+    def keys(self, start: int = 0, n: int | None = None, *, timeout: float | None = 60) -> Array:
+        found: Array = self._timed("keys", timeout, start=start, n=n)
+        return found
+
+    def at(self, positions: Any, *, timeout: float | None = 60) -> Array:
+        found: Array = self._timed("at", timeout, positions=plain(positions))
+        return found
+
+    def positions(self, keys: Any, *, timeout: float | None = 60) -> Array:
+        found: Array = self._timed("positions", timeout, keys=key_array(keys))
+        return found
+
+    def evicted(self, *, timeout: float | None = 60) -> Iterator[int]:
+        number = self._timed("follow_gone", timeout)
+        return _GoneKeys(self, number)
+
+    def update(self, keys: Any, values: Any, *, row: int | None = 0, timeout: float | None = 60) -> int:
+        return int(self._timed("update", timeout, keys=key_array(keys), values=travelling(values), row=row))
+
+    def update_priorities(self, keys: Any, priorities: Any, *, timeout: float | None = 60) -> int:
+        own, given = key_array(keys), host_array(priorities)
+        return int(self._timed("update_priorities", timeout, keys=own, priorities=given))
+
+    def delete(self, keys: Any, *, timeout: float | None = 60) -> int:
+        return int(self._timed("delete", timeout, once=True, keys=key_array(keys)))
+
+    # -- changing -----------------------------------------------------------------------------------------------
+
+    def reset(self, *, timeout: float | None = 60) -> None:
+        self._timed("reset", timeout, once=True)
+
+    def resize(self, capacity: int, *, timeout: float | None = 60) -> None:
+        self._timed("resize", timeout, once=True, capacity=capacity)
+
+    def configure(
+        self,
+        *,
+        limiter: Limiter | None = None,
+        alpha: float | None = None,
+        beta: float | Unchanged | None = UNCHANGED,
+        max_staleness: int | Unchanged | None = UNCHANGED,
+        timeout: float | None = 60,
+    ) -> None:
+        changes: dict[str, Any] = {"alpha": alpha, "beta": beta, "max_staleness": max_staleness}
+        changes = {name: value for name, value in changes.items() if value is not UNCHANGED}
+        if limiter is not None:
+            changes["limiter"] = limiter_to_plain(check_limiter(limiter))
+        self._timed("configure", timeout, once=True, **changes)
+
+    def finish(self, *, timeout: float | None = 60) -> None:
+        self._timed("finish", timeout)
+
+    def stats(self) -> TableStats:
+        found: TableStats = self._call("stats")
+        return found
+
+    def loader(
+        self,
+        batch_size: int,
+        *,
+        prefetch: int = 2,
+        device: Any = None,
+        pin_memory: bool = False,
+        beta: float | Callable[[int], float | None] | None = None,
+        columns: str | Iterable[str] | None = None,
+        drop_last: bool = False,
+        timeout: float | None = None,
+        replace: bool = True,
+    ) -> Loader:
+        source = RemoteSource(self._far, self._table_name, _no_mixture, f"table {self._table_name!r}", named(columns))
+        return Loader(self._far, source, batch_size, prefetch, device, pin_memory, beta, drop_last, timeout, replace)
+
+    def export(self, path: str | os.PathLike[str], *, timeout: float | None = 60) -> Exported:
+        raise StoreError(
+            f"table {self._table_name!r} is on node {self._far.link.node}: export() writes where the table is",
+            remedy="run it there, with di_store.attach()",
+        )
+
+
+def _no_mixture(call: Callable[[int], Any]) -> Any:
+    return call(0)
+
+
+class _GoneKeys:
+    """As `GoneKeys`, of a remote table."""
+
+    def __init__(self, table: RemoteTable, number: int) -> None:
+        self._of = table
+        self._number = number
+        self._left: list[int] = []
+
+    def __iter__(self) -> _GoneKeys:
+        return self
+
+    def __next__(self) -> int:
+        if not self._left:
+            self._left = self._of._call("gone_since", number=self._number)[::-1]
+        if not self._left:
+            raise StopIteration
+        return self._left.pop()
+
+
+def open_remote(session: RemoteSession, name: str, timeout: float | None) -> RemoteTable:
+    """The table of that name, as `open_table`."""
+    arguments = {"name": check_table_name(name), "timeout": check_timeout(timeout)}
+    found = session.call("table", arguments, timeout=arguments["timeout"], what=f"table {name!r}")
+    return RemoteTable(session, found)
+
+
+def load_remote_table(pickled: Any, name: str) -> RemoteTable:
+    """Unpickle a table, in the process that loads it."""
+    session = RemoteSession.of(pickled)
+    try:
+        return open_remote(session, name, 0)
+    except BaseException:
+        session.close()
+        raise

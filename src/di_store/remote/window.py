@@ -1,0 +1,161 @@
+"""The calls of a remote writer that are on their way: what may be sent, what is done, what is sent again.
+
+No sockets, no threads, no clock: the pipe calls it under its lock, and a simulation can.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+
+import msgspec
+
+from di_store.base.dtypes import Array
+from di_store.base.errors import NodeUnavailable, StoreError
+from di_store.remote.lanes import OpenLanes, Sent
+from di_store.wire.rows import Acknowledgement, Records
+
+WINDOW_BYTES = 8 << 20
+"""What may be on its way: appends wait beyond it."""
+FRAME_BYTES = 512 << 10
+"""Calls are sent together up to so many bytes."""
+_FRAMES = 4  # on their way at most; while one is, small calls gather for the next
+
+Marks = dict[str, tuple[int, int, bool]]
+"""By table, the last call whose items are there, how many of them, and whether all."""
+
+
+class Window:
+    """The calls of one writer, in order.
+
+    Attributes:
+        lanes: which of them are in the middle of an episode.
+        most_calls: that may be on their way.
+        acknowledged: the last call that is known to be done.
+        epoch: how often a call has failed: the agent does not make what was sent before it heard that the client knows.
+        failure: of a call that nobody waited for; the writer's next call raises it.
+        behind: calls that were dropped with it.
+    """
+
+    def __init__(self, lanes: OpenLanes, most_calls: int) -> None:
+        self.lanes = lanes
+        self.most_calls = most_calls
+        self.acknowledged = 0
+        self.epoch = 0
+        self.failure: BaseException | None = None
+        self.behind = 0
+        self._numbers = itertools.count(1)
+        self._sent: deque[Sent] = deque()  # not acknowledged yet, in order
+        self._unsent: deque[Sent] = deque()  # of these, what has not been sent on this connection
+        self._bytes = 0
+        self._frames = 0  # sent and not acknowledged
+
+    def __len__(self) -> int:
+        return len(self._sent)
+
+    def has_room(self) -> bool:
+        """Whether one more call may be on its way."""
+        return len(self._sent) < self.most_calls and self._bytes < WINDOW_BYTES
+
+    def next_number(self) -> int:
+        """The number of the next call."""
+        return next(self._numbers)
+
+    def push(self, call: Sent) -> None:
+        """One more call is to be sent."""
+        call.record.seq = self.next_number()
+        self._sent.append(call)
+        self._unsent.append(call)
+        self._bytes += call.bytes
+
+    def may_send(self) -> bool:
+        """Whether there is a frame to send: at once if none is on its way, else when it is full."""
+        return bool(self._unsent) and (not self._frames or (self._frames < _FRAMES and self._bytes >= FRAME_BYTES))
+
+    def next_frame(self) -> tuple[bytes, list[Sent]] | None:
+        """Meta of the next frame, and its calls; None: there is nothing to send."""
+        found: list[Sent] = []
+        size = 0
+        while self._unsent and (not found or size + self._unsent[0].bytes <= FRAME_BYTES):
+            found.append(self._unsent.popleft())
+            size += found[-1].bytes
+        if not found:
+            return None
+        self._frames += 1
+        return msgspec.msgpack.encode(Records(self.epoch, self.acknowledged, [each.record for each in found])), found
+
+    def note(self, done: Acknowledgement, body: Array, failure: BaseException | None) -> None:
+        """Calls are done; `failure`: what the last of them has raised."""
+        made = done.split(body)
+        first = done.last - len(made) + (0 if failure is not None else 1)
+        self._frames = max(0, self._frames - 1)
+        while self._sent and self._sent[0].record.seq <= done.last:
+            call = self._sent.popleft()
+            at = call.record.seq - first
+            if failure is not None and call.record.seq == done.last:
+                call.error = failure
+            else:
+                call.made = made[at] if 0 <= at < len(made) else []
+                self.lanes.acknowledge(call)
+            self._bytes -= call.bytes
+        if failure is not None:
+            self._drop_behind(failure)
+        self.epoch = max(self.epoch, done.epoch)
+        self.acknowledged = max(self.acknowledged, done.last)
+
+    def _drop_behind(self, failure: BaseException) -> None:
+        """A call has failed: the agent does not make those that were sent behind it."""
+        for call in self._sent:
+            call.error = StoreError(f"a call of this writer before this one has failed, and it was not made: {failure}")
+        self.behind = len(self._sent)
+        self._sent.clear()
+        self._unsent.clear()
+        self._bytes, self._frames = 0, 0
+        self.failure = failure
+
+    def resume(self, done: int, epoch: int) -> None:
+        """The same agent goes on on another connection; it has looked at the calls up to `done`."""
+        self._frames = 0
+        self.epoch = max(self.epoch, epoch)
+        self._unsent = deque(each for each in self._sent if each.record.seq > done)
+
+    def begin_anew(self, marks: Marks, asked: list[Sent], node: str) -> int:
+        """Another agent serves now; the writer of the dead one, and its open episodes, are gone.
+
+        Args:
+            marks: what it has left in shared memory.
+            asked: calls that somebody waits for, which are not in the window: they are judged like the others.
+            node: of the agent, for errors.
+
+        Returns:
+            How many rows were dropped. A call that need not be sent again has `made` or `error`.
+        """
+        self.epoch, self._frames = 0, 0
+        last = max((seq for seq, _, _ in marks.values()), default=0)
+        whole = all(complete for seq, _, complete in marks.values() if seq == last)
+        kept: list[Sent] = []
+        for call in (*self._sent, *asked):
+            seq = call.record.seq
+            # mutant: calls-that-are-done-are-sent-again
+            if seq < last or (seq == last and whole):
+                call.made = []
+            elif seq == last:
+                call.error = NodeUnavailable(
+                    f"the agent at {node} was killed in the middle of this call: some of its items are there"
+                )
+            else:
+                kept.append(call)
+                continue
+            self.lanes.acknowledge(call)
+            self.acknowledged = max(self.acknowledged, seq)
+        self.lanes.cut_open()
+        dropped = 0
+        for call in kept:
+            rows = self.lanes.without_cut(call)
+            dropped += rows
+            if rows and call in asked:  # its frame holds all lanes: none of it is sent again
+                call.made = []
+        self._sent = deque(call for call in kept if call.made is None and call not in asked)
+        self._unsent = deque(self._sent)
+        self._bytes = sum(each.bytes for each in self._sent)
+        return dropped

@@ -1,0 +1,471 @@
+"""A writer of tables of a remote store: rows are sent ahead, and their items are known when the agent answers."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Iterable, Sequence
+from threading import get_ident
+from typing import Any, Protocol
+
+import numpy as np
+
+from di_store.base import tree
+from di_store.base.config import count, flag, listed
+from di_store.base.dtypes import Array
+from di_store.base.errors import EndOfData, NodeUnavailable, SchemaMismatch, StoreError, WriterClosed
+from di_store.columns.column import Column
+from di_store.columns.schema import Schema
+from di_store.policy.settings import Settings
+from di_store.policy.views import Group, Opaque, Step
+from di_store.remote.arguments import blobs, lane_of, numbers, travelling
+from di_store.remote.lanes import OpenLanes, Sent
+from di_store.remote.pipe import WriterPipe
+from di_store.remote.session import RemoteSession
+from di_store.remote.turns import refusing_calls_inside
+from di_store.replay.batch import Batch, Items
+from di_store.replay.stream import autoreset_mode, check_lane, check_priority, rows_of
+from di_store.replay.writer import CLOSE_SECONDS, Writer
+from di_store.replay.writer_stream import BUSY, LATER
+from di_store.runtime.waits import check_timeout
+from di_store.wire.connection import MAX_CALL_BYTES
+from di_store.wire.rows import Record
+
+WINDOW_CALLS, QUEUE_CALLS = 64, 8
+"""Calls that may be on their way; fewer where how far a writer runs ahead is staleness."""
+_FLAGS = ("terminated", "truncated")
+_alone = refusing_calls_inside(BUSY, LATER)
+
+
+class FarTable(Protocol):
+    """What a writer needs of a table (`RemoteTable`)."""
+
+    @property
+    def name(self) -> str:
+        """The table's name."""
+
+    @property
+    def settings(self) -> Settings:
+        """As the table was made."""
+
+    def peek(self, keys: Any, *, columns: str | Iterable[str] | None = None) -> Batch:
+        """As `Table.peek`."""
+
+
+class RemoteItems(Items):
+    """Items that are known once the agent has acknowledged the call: the attributes wait for that."""
+
+    __slots__ = ("_call", "_pipe", "_place")
+
+    def __init__(self, pipe: WriterPipe, call: Sent, place: int) -> None:
+        self._pipe = pipe
+        self._call = call
+        self._place = place
+
+    def _part(self, number: int) -> Array:
+        made = self._pipe.result(self._call, None)
+        if self._place < len(made):
+            return made[self._place][number]
+        return np.empty(0, (np.uint64, np.int32, np.int64)[number])
+
+    @property
+    def keys(self) -> Array:  # type: ignore[override]
+        return self._part(0)
+
+    @property
+    def lanes(self) -> Array:  # type: ignore[override]
+        return self._part(1)
+
+    @property
+    def starts(self) -> Array:  # type: ignore[override]
+        return self._part(2)
+
+    def __reduce__(self) -> Any:
+        return _items, (self.keys, self.lanes, self.starts, self.episodes)
+
+
+def _items(keys: Array, lanes: Array, starts: Array, episodes: Array) -> Items:
+    made = Items(keys, lanes, starts)
+    made._episodes = episodes
+    return made
+
+
+class RemoteWriter(Writer):
+    """Appends steps to one stream per lane of tables that an agent serves. For one thread only."""
+
+    def __init__(
+        self, session: RemoteSession, tables: Sequence[FarTable], lanes: int | None, autoreset: Any, *, single: bool
+    ) -> None:
+        session.link.check_open()
+        autoreset_mode(autoreset)
+        self._far = session
+        self._tables_far = sorted(tables, key=lambda table: table.name) if len(tables) > 1 else list(tables)
+        self._single_far = single
+        self._lanes_far = None if lanes is None else count("lanes", lanes, minimum=1, maximum=2**20)
+        self._opaque_far = any(table.settings.opaque for table in tables)
+        if self._opaque_far and len(tables) > 1:
+            raise ValueError("a table with view=Opaque() cannot share a writer with other tables: give it its own")
+        self._tracked = sorted({table.settings.weights for table in tables if table.settings.weights is not None})
+        limited = any(table.settings.queued or not _runs_free(table) for table in tables)
+        window = int(os.environ.get("DI_STORE_WINDOW", 0)) or (QUEUE_CALLS if limited else WINDOW_CALLS)
+        arguments = {
+            "tables": [table.name for table in self._tables_far],
+            "lanes": self._lanes_far,
+            "autoreset": getattr(autoreset, "value", autoreset),
+            "single": single,
+        }
+        spans = any(not isinstance(table.settings.view, (Step, Opaque, Group)) for table in tables)
+        lanes_open = OpenLanes(self._lanes_far or 1, spans=spans)
+        self._pipe = WriterPipe(session.link, arguments, lanes_open, window)
+        self._pipe.start(None)
+        self._plain: _Columns | None = None
+        self._owner = 0
+        self._claim_far = threading.Lock()
+        self._why: StoreError | None = None
+        self._forked_from = os.getpid()
+        self._finalizer = weakref.finalize(self, _abandon, self._pipe)
+        session.follow(self, RemoteWriter._closed_with)
+
+    # -- the calls ----------------------------------------------------------------------------------------------
+
+    @_alone
+    def append(
+        self,
+        step: Any,
+        *,
+        next: Any = None,
+        final: Any = None,
+        lane: Any = None,
+        priority: Any = None,
+        timeout: float | None = None,
+    ) -> Any:
+        self._own()
+        seconds, lane, priority = check_timeout(timeout), lane_of(lane), numbers(priority)
+        self._tell_versions()
+        if seconds is None and final is None:
+            call = self._typed("append", {"step": step, "next": next}, lane, priority, None)
+            if call is not None:
+                return self._sent(call)
+        given = {"step": self._encoded(step, lane, 0), "next": next}
+        return self._asked("append", given, step, final, lane, priority, seconds, None)
+
+    @_alone
+    def extend(
+        self,
+        steps: Any,
+        *,
+        next: Any = None,
+        final: Any = None,
+        lane: Any = None,
+        priority: Any = None,
+        timeout: float | None = None,
+    ) -> Any:
+        self._own()
+        seconds, lane, priority = check_timeout(timeout), lane_of(lane), numbers(priority)
+        if self._opaque_far:
+            steps = listed("steps", steps, "a list of values")
+        total = len(steps) if self._opaque_far else rows_of(steps)
+        if total == 0:
+            raise ValueError("extend() needs at least one row")
+        self._tell_versions()
+        if seconds is None and final is None:
+            call = self._typed("extend", {"steps": steps, "next": next}, lane, priority, total)
+            if call is not None:
+                return self._sent(call)
+        given = {"steps": self._encoded(steps, lane, 1), "next": next}
+        return self._asked("extend", given, steps, final, lane, priority, seconds, total)
+
+    @_alone
+    def end_episode(
+        self, final: Any = None, lane: Any = None, discard: bool = False, *, timeout: float | None = None
+    ) -> Any:
+        self._own()
+        seconds, discard, lane = check_timeout(timeout), flag("discard", discard), lane_of(lane)
+        which = self._which(lane)
+        self._pipe.lanes.ends = True
+        if seconds is None and final is None and self._pipe.schema is not None and which is not None:
+            record = Record(0, "end_episode", [], {}, _plain_lane(lane, which), None, discard)
+            return self._sent(Sent(record, [], which, np.ones(len(which), np.bool_)))
+        which = self._pipe.lanes.every if which is None else which
+        call = Sent(Record(0, "end_episode", [1], {}), [], which, np.ones(len(which), np.bool_))
+        arguments = {"final": self._final(final), "lane": lane, "discard": discard, "timeout": seconds}
+        found = self._pipe.ask("end_episode", arguments, seconds, call)
+        self._pipe.lanes.acknowledge(call)
+        return self._made_of(found["items"])
+
+    @_alone
+    def flush(self, *, timeout: float | None = 60) -> None:
+        seconds = check_timeout(timeout)
+        self._own()
+        self._pipe.flush(seconds)
+
+    @_alone
+    def close(self, *, timeout: float | None = CLOSE_SECONDS) -> None:
+        if self._why is not None:
+            return
+        self._own()
+        seconds = check_timeout(timeout)
+        call = Sent(
+            Record(0, "close", [], {}), [], self._pipe.lanes.every, np.ones(len(self._pipe.lanes.every), np.bool_)
+        )
+        try:
+            self._pipe.ask("close", {"timeout": seconds}, seconds, call)
+        except EndOfData:
+            pass  # a finished table accepts no items: the open episodes add none
+        finally:
+            self._finish(WriterClosed("this writer was closed"))
+
+    # -- what they share ----------------------------------------------------------------------------------------
+
+    def _own(self) -> None:
+        """The first thread becomes the owner; any other raises."""
+        if self._why is not None:
+            raise type(self._why)(self._why.message, remedy=self._why.remedy)
+        if self._owner == get_ident() and self._forked_from == os.getpid():
+            return
+        if self._forked_from != os.getpid():
+            self._pipe.forget()
+            raise WriterClosed("this writer was opened before fork and belongs to the parent process")
+        if not self._owner and self._claim_far.acquire(blocking=False):
+            self._owner = get_ident()
+            self._far.link.owns(self._pipe)
+            return
+        raise WriterClosed("a writer is for one thread, and this one is used by another")
+
+    def _finish(self, why: StoreError) -> None:
+        self._why = why
+        self._pipe.close(why)
+
+    def _closed_with(self, why: StoreError) -> None:
+        """The store's handle is closed."""
+        if self._why is None and self._forked_from == os.getpid():
+            if self._owner in (0, get_ident()) and self._pipe.broken is None:
+                self._owner = get_ident()
+                try:
+                    self.close(timeout=1.0)
+                except Exception:  # items that a limiter does not let pass are lost, as is what a dead node had not got
+                    pass
+            self._finish(why)
+
+    def _tell_versions(self) -> None:
+        """Rows carry the version of the weights that this process last got: tell the agent when it has changed."""
+        for name in self._tracked:
+            version = self._far.versions.get(name, -1)
+            if self._pipe.told.get(name, -1) != version:
+                self._pipe.ask("note_version", {"name": name, "version": version}, 60.0, None)
+                self._pipe.told[name] = version
+
+    def _sent(self, call: Sent) -> Any:
+        """Send a call, and return its items without waiting for them."""
+        self._pipe.push(call, None)
+        if self._pipe.window.most_calls == 1:
+            self._pipe.result(call, None, by_writer=True)
+        return self._lazy(call)
+
+    def _lazy(self, call: Sent) -> Any:
+        every = [RemoteItems(self._pipe, call, place) for place in range(len(self._tables_far))]
+        for items, table in zip(every, self._tables_far, strict=True):
+            items._episodes = _episodes_of(table)
+        return every[0] if self._single_far else {t.name: i for t, i in zip(self._tables_far, every, strict=True)}
+
+    def _made_of(self, found: Any) -> Any:
+        every = [Items(*parts) for parts in found] or [
+            Items(np.empty(0, np.uint64), np.empty(0, np.int32), np.empty(0, np.int64)) for _ in self._tables_far
+        ]
+        for items, table in zip(every, self._tables_far, strict=True):
+            items._episodes = _episodes_of(table)
+        return every[0] if self._single_far else {t.name: i for t, i in zip(self._tables_far, every, strict=True)}
+
+    def _asked(
+        self,
+        method: str,
+        given: dict[str, Any],
+        step: Any,
+        final: Any,
+        lane: Any,
+        priority: Any,
+        seconds: Any,
+        total: Any,
+    ) -> Any:
+        """Make a call of any form, and wait for it."""
+        if self._pipe.schema is None and not self._opaque_far:
+            check_lane(lane, self._lanes_far or 1)
+            for value in priority.values() if type(priority) is dict else (priority,):
+                check_priority(value)
+        which = self._which(lane)
+        which = self._pipe.lanes.every if which is None else which
+        call = Sent(Record(0, method, [total or 1], {}), [], which, self._ends(step, len(which), total))
+        given["next"] = travelling(given["next"])
+        arguments = {
+            **given,
+            "final": self._final(final),
+            "lane": lane,
+            "priority": priority,
+            "timeout": seconds,
+        }
+        found = self._pipe.ask(method, arguments, seconds, call)
+        self._pipe.lanes.acknowledge(call)
+        return self._made_of(found["items"])
+
+    def _ends(self, step: Any, lanes: int, total: int | None) -> Array:
+        """Whether each lane's episode has ended after a step."""
+        ends: Array = np.zeros(lanes, np.bool_)
+        if isinstance(step, dict):
+            for name in _FLAGS:
+                if (value := step.get(name)) is not None:
+                    self._pipe.lanes.ends = True
+                    given = np.asarray(value).astype(np.bool_)
+                    if total is not None and given.ndim:
+                        given = given[-1]
+                    if given.ndim == 0 or given.reshape(-1).shape[0] == lanes:
+                        ends |= given.reshape(-1) if given.ndim else given
+        return ends
+
+    def _final(self, final: Any) -> Any:
+        """``final=`` as it travels."""
+        observed = [view.obs[0] for table in self._tables_far if (view := table.settings.view) and hasattr(view, "obs")]
+        return travelling(final, finals=observed[0] if observed else "final")
+
+    def _encoded(self, value: Any, lane: Any, rows: int) -> Any:
+        """The rows of a call as they travel; values of an opaque table are encoded here."""
+        if not self._opaque_far:
+            return travelling(value)
+        lanes = self._lanes_far is not None and not isinstance(lane, (int, np.integer))
+        return blobs(value, rows + lanes)
+
+    # -- rows of known columns ----------------------------------------------------------------------------------
+
+    def _which(self, lane: Any) -> Array | None:
+        """The lanes that `lane` names, int64[k]; None: the agent says what is wrong with it."""
+        if lane is None:
+            return self._pipe.lanes.every
+        try:
+            check_lane(lane, self._lanes_far or 1)
+        except (TypeError, ValueError):
+            return None
+        named: Array = np.atleast_1d(np.asarray(lane))
+        found: Array = np.flatnonzero(named) if named.dtype == np.bool_ else named.astype(np.int64)
+        return found
+
+    def _typed(self, method: str, groups: dict[str, Any], lane: Any, priority: Any, total: int | None) -> Sent | None:
+        """The call in the form that needs no word on types; None: it has to be asked.
+
+        Raises:
+            SchemaMismatch: a value does not fit its column; nothing was sent.
+        """
+        schema = self._pipe.schema
+        which = self._which(lane)
+        if schema is None or self._opaque_far or which is None or not len(which):
+            return None
+        if self._plain is None:
+            self._plain = _Columns(schema)
+        lead: tuple[int, ...] = () if total is None else (total,)
+        if self._lanes_far is not None and not (lane is not None and np.ndim(lane) == 0):
+            lead = (*lead, len(which))
+        arrays: list[Array] = []
+        groups_of: dict[str, list[int]] = {}
+        for argument, leaves in groups.items():
+            if leaves is None:
+                if argument != "next":
+                    return None
+                continue
+            found = self._plain.read(leaves, lead)
+            if found is None:
+                return None
+            groups_of[argument] = found[0]
+            arrays += found[1]
+        try:
+            check_priority_of(priority)
+        except (TypeError, ValueError):
+            return None
+        if not _fits(priority, lead):
+            return None
+        record = Record(0, method, list(lead), groups_of, _plain_lane(lane, which), priority)
+        step = groups.get("step", groups.get("steps"))
+        if sum(each.nbytes for each in arrays) > MAX_CALL_BYTES // 2:
+            return None
+        if method == "append" and not self._plain.complete(groups_of["step"]):
+            return None
+        return Sent(record, arrays, which, self._ends(step, len(which), total))
+
+
+class _Columns:
+    """Reads the leaves of steps as arrays of known columns."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+        self._known: dict[str, tuple[int, Column]] = {c.name: (at, c) for at, c in enumerate(schema)}
+        self._due = {at for at, column in enumerate(schema) if not column.late}
+        self._fixed = not any(column.ragged for column in schema)
+
+    def complete(self, places: list[int]) -> bool:
+        """Whether a step gives every column."""
+        return self._due <= set(places)
+
+    def read(self, leaves: Any, lead: tuple[int, ...]) -> tuple[list[int], list[Array]] | None:
+        """Numbers of the columns, and copies of their values; None: the call has to be asked.
+
+        Raises:
+            SchemaMismatch: a value does not fit its column.
+        """
+        if not self._fixed or not isinstance(leaves, dict):
+            return None
+        places, arrays = [], []
+        for name, leaf in tree.flatten(leaves).items():
+            known = self._known.get(name)
+            if known is None:
+                raise self._schema.unknown(name, leaf)
+            at, column = known
+            if type(leaf) is np.ndarray and leaf.dtype == column.value_dtype and leaf.shape == lead + column.shape:
+                if leaf.nbytes > MAX_CALL_BYTES:
+                    return None
+                array: Any = leaf.copy()
+            else:
+                made = column.coerce(leaf, lead or None)
+                array = np.array(made, copy=True)
+            places.append(at)
+            arrays.append(array)
+        return places, arrays
+
+
+def check_priority_of(priority: Any) -> None:
+    """Check priorities by table, or of the only one."""
+    for value in priority.values() if type(priority) is dict else (priority,):
+        check_priority(value)
+
+
+def _fits(priority: Any, lead: tuple[int, ...]) -> bool:
+    """Whether a priority has one value, or one for each row of the call; else the agent says what is wrong with it."""
+    if type(priority) is dict:
+        return all(_fits(each, lead) for each in priority.values())
+    by_step = (lead[:1], (*lead[:1], 1)) if len(lead) == 2 else ()
+    return np.shape(priority) in ((), lead, *by_step)
+
+
+def _plain_lane(lane: Any, which: Array) -> int | list[int] | None:
+    if lane is None:
+        return None
+    return int(which[0]) if np.ndim(lane) == 0 else which.tolist()
+
+
+def _runs_free(table: FarTable) -> bool:
+    """Whether inserts never wait for draws."""
+    return type(table.settings.limiter).__name__ == "MinSize"
+
+
+def _episodes_of(table: FarTable) -> Any:
+    def read(keys: Array) -> Array:
+        try:
+            batch = table.peek(keys, columns=())
+        except (StoreError, SchemaMismatch, NodeUnavailable):
+            return np.full(len(keys), -1, np.int64)
+        found: Array = np.where(np.asarray(batch.live), batch.episodes, -1)
+        return found
+
+    return read
+
+
+def _abandon(pipe: WriterPipe) -> None:
+    """The writer was dropped without `close`."""
+    pipe.leave(WriterClosed("this writer was dropped"))

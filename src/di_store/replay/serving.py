@@ -1,0 +1,74 @@
+"""What an agent, which serves clients on other machines, needs of tables beyond what their handles offer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from di_store.base.errors import WriterClosed
+from di_store.columns.schema import Schema
+from di_store.policy.options import check_table_name
+from di_store.policy.samplers import Once
+from di_store.policy.settings import Settings
+from di_store.replay.ahead import Source
+from di_store.replay.handle import TableHandle
+from di_store.replay.mixture import Mixture
+from di_store.replay.table import Table
+from di_store.replay.table_source import TableSource
+from di_store.replay.tables import Tables
+from di_store.replay.writer import Writer
+from di_store.session import Session
+
+
+def handle_of(table: Table) -> TableHandle:
+    """The table as this process sees it; `StoreClosed` if its store's handle is closed."""
+    return table._open()
+
+
+def keep_encoded(table: Table) -> None:
+    """From now on batches of this handle hold the values of an `Opaque` table as bytes, and where they end."""
+    table._open().keeps_encoded = True
+
+
+def source_of(drawn: Table | Mixture, columns: str | Iterable[str] | None) -> Source:
+    """What a loader over this table or mixture draws from."""
+    if isinstance(drawn, Mixture):
+        return drawn._open().only(columns)
+    return TableSource(drawn._writable(), columns)
+
+
+def uses_items_up(table: Table) -> bool:
+    """Whether a draw is something that nobody else gets: then a batch that is lost on its way is a loss."""
+    settings = table._open().settings
+    return bool(settings.max_times_sampled) or settings.queued or isinstance(settings.sampler, Once)
+
+
+def settle(session: Session, name: str, settings: Settings, exist_ok: bool, timeout: float | None) -> Table:
+    """`Store.create_table` with checked settings."""
+    session.check_writable()
+    return Tables(session).settle(check_table_name(name), settings, exist_ok, timeout)
+
+
+def open_writer(
+    session: Session, tables: list[Table], lanes: int | None, autoreset: Any, marked: bytes, *, single: bool
+) -> Writer:
+    """`Table.writer` and `Store.writer`, for a session whose calls are counted (`begin_call`)."""
+    session.check_writable()
+    handles = [table._writable() for table in tables]
+    return Writer(session, handles, lanes, autoreset, single=single, marked=marked)
+
+
+def begin_call(writer: Writer, seq: int) -> None:
+    """What the writer does from now on is call number `seq` of its session."""
+    writer._begin_call(seq)
+
+
+def abandon(writer: Writer) -> None:
+    """End a writer whose client has gone: open episodes make no more items, as if its process had been killed."""
+    writer._abandon(WriterClosed("the client of this writer has gone"))
+
+
+def columns_of(writer: Writer) -> Schema | None:
+    """The columns of its rows; None: they are not declared yet, or the table is opaque."""
+    stream = writer._stream
+    return None if stream is None or stream.opaque else stream.schema

@@ -1,0 +1,160 @@
+"""The draws of one table's batches, as loaders make them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from di_store import _core
+from di_store.replay.batch import Batch
+from di_store.replay.handle import TableHandle
+from di_store.replay.lost import drop_lost
+from di_store.replay.sampling import (
+    Copying,
+    Draws,
+    Terms,
+    await_columns,
+    check_fits,
+    check_replace,
+    collect,
+)
+from di_store.runtime.chores import run_ahead
+
+LEARNER_ROLE = 2
+
+
+def begin_learning(arena: _core.Arena) -> None:
+    """Others see from now on that this process samples, and it does chores of the store."""
+    arena.set_role(LEARNER_ROLE)
+    run_ahead(arena)
+
+
+class AttachedSource:
+    """What the sources of loaders in one process with the store share."""
+
+    arena: _core.Arena
+
+    def begin_loading(self, n: int) -> None:
+        """A loader over batches of n begins."""
+        check_fits(self.arena, n)
+        begin_learning(self.arena)
+
+    def note_loaded(self, ahead: int, waited_seconds: float) -> None:
+        """A batch was handed out after a wait; so many more are ahead."""
+        self.arena.note_loaded(ahead, waited_seconds)
+
+    def drop_lost(self) -> None:
+        """Rows could not be read: remove their items."""
+        drop_lost(self.arena)
+
+
+class TableSource(AttachedSource):
+    """Draws the batches of a loader over one table."""
+
+    def __init__(self, handle: TableHandle, columns: str | Iterable[str] | None) -> None:
+        self.handle = handle
+        self.columns = columns
+        self.name = f"table {handle.name!r}"
+        self.arena = handle.arena
+        if handle.schema is not None:
+            handle.which(columns)  # raises for unknown names
+
+    def check_replace(self, n: int, replace: bool) -> None:
+        """Check the option `replace` of batches of n; raises as the function of that name."""
+        check_replace(self.handle, n, replace)
+
+    def beta(self) -> float | None:
+        """The sampler's present exponent of the importance weights; None: weights are 1."""
+        return self.handle.native.beta
+
+    def begin(self, n: int) -> Draws:
+        """The draws of a batch of n, not made yet."""
+        return TableDraws(self.handle, self.columns)
+
+
+class TableDraws:
+    """The draws of one batch of one table."""
+
+    def __init__(self, handle: TableHandle, columns: str | Iterable[str] | None) -> None:
+        self._handle = handle
+        self._columns = columns
+        self._draws: _core.Draws | None = None
+        self.held = 0
+
+    def draw(self, terms: Terms) -> bool:
+        """As `Draws.draw`."""
+        handle = self._handle
+        self.give_back()  # of a call that was interrupted
+        if terms.now and not may_draw(handle, terms.n, terms.replace):
+            return False
+        with terms:
+            await_columns(handle, terms)
+        reader = handle.reader()
+        check_fits(handle.arena, terms.n, handle.bytes_of(handle.which(self._columns)))
+        finished = handle.native.finished  # before the draws: then they have chosen from everything
+        draws = reader.begin(not terms.replace)
+        try:
+            with terms:
+                held = collect(handle, reader, draws, terms)
+        except BaseException:
+            reader.give_back(draws)
+            raise
+        if held < terms.n and terms.now and not (finished and held):
+            reader.give_back(draws)
+            return False
+        self._draws, self.held = draws, held
+        return True
+
+    def counts(self) -> dict[TableHandle, int]:
+        """As `Draws.counts`."""
+        return {self._handle: self.held}
+
+    def least_bytes(self) -> int:
+        """As `Draws.least_bytes`."""
+        return self.held * self._handle.bytes_of(self._handle.which(self._columns))
+
+    def copy(self, beta: float | None, allocate: Callable[[str, Any, Any], Any] | None) -> Copying:
+        """As `Draws.copy`."""
+        handle = self._handle
+        which = handle.which(self._columns)
+        assert self._draws is not None
+        out = None if allocate is None else handle.allocate(self.held, which, allocate)
+        return _TableCopying(handle, handle.reader().gather(self._draws, beta, which, out))
+
+    def deliver(self) -> None:
+        """As `Draws.deliver`."""
+        assert self._draws is not None
+        self._handle.reader().deliver(self._draws)
+
+    def give_back(self) -> None:
+        """As `Draws.give_back`."""
+        if self._draws is not None:
+            self._handle.reader().give_back(self._draws)
+            self._draws = None
+            self.held = 0
+
+
+def may_draw(handle: TableHandle, n: int, replace: bool) -> bool:
+    """Whether n draws could be made without waiting, as far as can be seen: others may draw meanwhile."""
+    return handle.schema is not None and handle.native.may_draw(n, not replace)
+
+
+class _TableCopying:
+    """`Copying` of a batch of one table."""
+
+    def __init__(self, handle: TableHandle, native: _core.Gathering) -> None:
+        self._handle = handle
+        self._native = native
+        self.read_ahead = native.read_ahead
+        self.copy_portion = native.copy_portion
+
+    @property
+    def is_whole(self) -> bool:
+        return self._native.is_whole
+
+    @property
+    def bytes(self) -> int:
+        return self._native.bytes
+
+    def batch(self) -> Batch:
+        return self._handle.batch(self._native.parts())

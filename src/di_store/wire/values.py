@@ -1,0 +1,239 @@
+"""Values of calls and answers: as the codec of objects lays them out, and never by running code of the other side."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from di_store.base import errors, warned
+from di_store.base.dtypes import Array
+from di_store.base.errors import CapacityError, CorruptData, StoreError, Timeout, shown
+from di_store.objects import codec
+from di_store.wire.connection import MAX_CALL_BYTES, Message
+from di_store.wire.frame import MAX_META_BYTES, Buffer, view
+from di_store.wire.handshake import decoded
+
+_ALIGNMENT = 64
+_ZEROS = bytes(_ALIGNMENT)
+_MOST_WARNINGS = 8
+
+
+class Call(msgspec.Struct, array_like=True):
+    """One call.
+
+    Attributes:
+        method: as the agent's list of methods names it.
+        target: of the table; "": of the store.
+        once: whether a repetition of this request must not be done again.
+        plain: the arguments, if all are numbers and texts.
+        header_bytes: of the arguments, the front of the body; 0: they are in `plain`.
+    """
+
+    method: str
+    target: str
+    once: bool
+    plain: dict[str, Any] | None = None
+    header_bytes: int = 0
+
+    def arguments(self, body: Array) -> Any:
+        """By name, whichever way they came."""
+        return self.plain or {} if not self.header_bytes else unpacked(self.header_bytes, body)
+
+
+class Answer(msgspec.Struct, array_like=True):
+    """The result of a call.
+
+    Attributes:
+        header_bytes: of the value, the front of the body; 0: it is in `plain`, or the body is raw.
+        warnings: texts that the call warned of.
+        plain: a number or text.
+    """
+
+    header_bytes: int
+    warnings: list[str]
+    plain: Any = None
+
+
+class Failure(msgspec.Struct, array_like=True):
+    """An exception: the name of its class, its text, and what an error of the store has beside it."""
+
+    kind: str
+    text: str
+    message: str
+    remedy: str
+    reason: str
+    culprit: str | None
+    passed: bool
+    warnings: list[str]
+
+
+class Waiting(msgspec.Struct, array_like=True):
+    """What a call waits for."""
+
+    reason: str
+
+
+def packed(value: Any) -> tuple[int, list[Buffer]]:
+    """A value as the bytes of its header, and the body that begins with that; TypeError if it takes a pickle."""
+    return laid_out(codec.encode(value, pickles=False))
+
+
+def laid_out(encoded: codec.Encoded) -> tuple[int, list[Buffer]]:
+    """`packed` of an encoded value."""
+    size = len(encoded.header)
+    buffers: list[Buffer] = [encoded.header]
+    if encoded.payload_bytes:
+        buffers.append(_ZEROS[: -size % _ALIGNMENT])
+        end = 0
+        for buffer, offset, length in zip(encoded.buffers, encoded.offsets, encoded.sizes, strict=True):
+            if length:
+                buffers += [_ZEROS[: offset - end], buffer]
+                end = offset + length
+        buffers.append(bytes(encoded.payload_bytes - end))
+    return size, buffers
+
+
+_PLAIN = frozenset((type(None), bool, int, float, str, bytes))
+
+
+def call_of(method: str, target: str, arguments: dict[str, Any] | None, *, once: bool) -> tuple[bytes, list[Buffer]]:
+    """Meta and body of a `CALL`."""
+    if not arguments or all(type(each) in _PLAIN for each in arguments.values()):
+        try:
+            return msgspec.msgpack.encode(Call(method, target, once, arguments)), []
+        except (OverflowError, UnicodeEncodeError):
+            pass  # a number or text that only the codec takes
+    try:
+        size, body = packed(arguments)
+    except TypeError:
+        raise _refused(arguments) from None
+    total = sum(len(view(each)) for each in body)
+    if total > MAX_CALL_BYTES:
+        raise CapacityError(
+            f"{method}: a call of {total} bytes",
+            remedy=f"a call takes at most {MAX_CALL_BYTES} bytes (1 GiB): split it",
+        )
+    return msgspec.msgpack.encode(Call(method, target, once, None, size)), body
+
+
+def _refused(arguments: dict[str, Any] | None) -> TypeError:
+    for name, value in (arguments or {}).items():
+        try:
+            packed(value)
+        except TypeError:
+            return TypeError(f"{name}={shown(value)}: a {type(value).__name__} does not travel to another machine")
+    return TypeError("these arguments do not travel to another machine")
+
+
+def answer_of(value: Any, told: list[str]) -> tuple[bytes, list[Buffer]]:
+    """Meta and body of an `ANSWER`."""
+    if type(value) in _PLAIN:
+        try:
+            return msgspec.msgpack.encode(Answer(0, told[:_MOST_WARNINGS], value)), []
+        except (OverflowError, UnicodeEncodeError):
+            pass
+    size, body = packed(value)
+    return answer_meta(size, told), body
+
+
+def unpacked(header_bytes: int, body: Array, copy: bool | None = None) -> Any:
+    """The value that `packed` made. Refuses whatever would run code.
+
+    Raises:
+        CorruptData, AccessDenied: it is no such value.
+    """
+    if not 0 < header_bytes <= len(body):
+        raise CorruptData(f"a value with a header of {header_bytes} of {len(body)} bytes came", remedy="")
+    start = min(-(-header_bytes // _ALIGNMENT) * _ALIGNMENT, len(body))
+    return codec.decode(body[:header_bytes].tobytes(), body[start:], copy, foreign=True)
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+_ERRORS: dict[str, type[Exception]] = {
+    name: getattr(errors, name) for name in errors.__all__ if isinstance(getattr(errors, name), type)
+} | {
+    each.__name__: each
+    for each in (errors.DrawsLost, ValueError, TypeError, IndexError, KeyError, MemoryError, OSError)
+}
+
+
+def failure_of(error: BaseException, told: list[str]) -> bytes:
+    """An exception as meta of a frame; `told`: texts that the call warned of before."""
+    kind = next((each.__name__ for each in type(error).__mro__ if each.__name__ in _ERRORS), "StoreError")
+    store = isinstance(error, StoreError)
+    found = Failure(
+        kind=kind,
+        text=_cut(str(error)),
+        message=_cut(error.message if isinstance(error, StoreError) else str(error)),
+        remedy=_cut(error.remedy) if isinstance(error, StoreError) else "",
+        reason=_cut(error.reason) if isinstance(error, Timeout) else "",
+        culprit=error.culprit if isinstance(error, Timeout) else None,
+        passed=isinstance(error, Timeout) and error.passed,
+        warnings=texts(told),
+    )
+    if not store and kind == "StoreError":
+        found.text = found.message = _cut(f"{type(error).__name__} on the node: {error}")
+    return msgspec.msgpack.encode(found)
+
+
+def error_of(meta: bytes, node: str) -> Exception:
+    """The exception of an `ERROR` frame; errors of the store name the node that raised it."""
+    found = decoded(Failure, meta)
+    warn(found.warnings)
+    cls = _ERRORS.get(found.kind, StoreError)
+    if not issubclass(cls, StoreError):
+        return cls(found.text)
+    text = f"{found.text} [node {node}]"
+    error = cls.__new__(cls, text)
+    error.args = (text,)
+    error.message, error.remedy = found.message, found.remedy
+    if isinstance(error, Timeout):
+        error.reason, error.passed = found.reason, found.passed
+        error.culprit = found.culprit and f"{found.culprit} on node {node}"
+    return error
+
+
+def texts(told: list[str]) -> list[str]:
+    """Warnings as they travel: few, and short."""
+    return [_cut(each) for each in told[:_MOST_WARNINGS]]
+
+
+def warn(told: list[str]) -> None:
+    """Warn of what a call on another node has warned of, at the line of the user's program."""
+    for text in told[:_MOST_WARNINGS]:
+        warned.warn(text)
+
+
+def _cut(text: str) -> str:
+    """A text that fits into meta, whatever is in it."""
+    return text[: MAX_META_BYTES // 64].encode("utf-8", "backslashreplace").decode()
+
+
+# --- batches and other sets of arrays ---------------------------------------------------------------------------------
+
+
+def value_of(message: Message, copy: bool | None = True) -> Any:
+    """The value of an `ANSWER`."""
+    answer = decoded(Answer, message.meta)
+    if answer.warnings:
+        warn(answer.warnings)
+    return unpacked(answer.header_bytes, message.body, copy) if answer.header_bytes else answer.plain
+
+
+def answer_meta(header_bytes: int, told: list[str]) -> bytes:
+    """Meta of an `ANSWER`."""
+    return msgspec.msgpack.encode(Answer(header_bytes, texts(told)))
+
+
+def padded(arrays: list[Array], alignment: int = _ALIGNMENT) -> list[Buffer]:
+    """The arrays as the buffers of a body, each at a multiple of `alignment`."""
+    buffers: list[Buffer] = []
+    for each in arrays:
+        if each.nbytes:
+            buffers.append(np.ascontiguousarray(each).reshape(-1).view(np.uint8) if each.ndim else each.tobytes())
+            if gap := -each.nbytes % alignment:
+                buffers.append(_ZEROS[:gap])
+    return buffers

@@ -1,0 +1,111 @@
+"""Which tests of the public interface run through an agent as well, and which of them are left out, each for a reason.
+
+A store on another machine does what one on this machine does. What differs is in the reasons below, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+QUICK = {
+    "writing": "autoreset ends final_observations first_items large_rows ragged refused_whole room writer",
+    "items": "at_once groups late_columns order replace reset slices views view_streams",
+    "drawing": "evicted extreme_priorities finish limiters loader mixture once reading samplers",
+    "arguments": "arguments_first bad_input deep_values odd_arguments odd_keys odd_values schema",
+    "stores": "objects stats store table torn weights",
+}
+"""Files of tests/test_conformance.py, by group: each group is one run."""
+LONG = (
+    "doors future handles model_based streams take versions waits pains_03_back_pressure pains_04_flat_line "
+    "pains_05_fragmentation pains_06_dev_shm pains_07_leftovers pains_08_waits pains_13_drive pains_14_size "
+    "pains_15_copies pains_20_numbers"
+)
+"""Files that `make far` runs too."""
+
+COPIES = "`get` gives copies in this process: nothing is shared, pinned, or outlives its store there"
+INSIDE = "looks behind an underscore, into the handle of a process on the store's machine"
+FAULTS = "a fault point of a child is passed by the agent that makes its call, not by the child"
+OWNER = "the agent's process holds what its clients hold, and is the one that is named"
+WAITS_FOR_CLIENT = "a writer whose client was killed is kept for 30 s, in case the client comes back"
+NAMES_NODE = "the culprit of a Timeout is named with its node"
+NO_AGENT = "the agent has ended with its store, and nothing answers in its place: NodeUnavailable"
+ONE_GIB = "a call takes at most 1 GiB, and is refused sooner than a row of 4 GiB"
+
+LEFT_OUT = [
+    ("test_arguments_first.py::test_a_bad_timeout_is_refused_before_anything_is_written", INSIDE),
+    ("test_evicted.py::test_a_kill_between_removal_and_note_is_told", FAULTS),
+    ("test_finish.py::test_the_end_waits_for_draws_that_may_come_back", OWNER),
+    ("test_handles.py::test_a_name_that_is_gone_says_so", NO_AGENT),
+    ("test_large_rows.py::test_ragged_columns_that_together_exceed_what_a_row_may_take", ONE_GIB),
+    ("test_late_columns.py::test_a_kill_inside_update_leaves_old_or_new", FAULTS),
+    ("test_objects.py::test_arrays_are_read_in_place", COPIES),
+    ("test_objects.py::test_tensors", COPIES),
+    ("test_once.py::test_what_comes_back_late_is_made_up_for", INSIDE),
+    ("test_reading.py::test_a_changed_queue_keeps_what_waits_in_it", INSIDE),
+    ("test_reading.py::test_given_back_draws_of_an_earlier_limiter_do_not_stop_both_sides", INSIDE),
+    ("test_slices.py::test_others_go_on_between_the_slices_of_an_extend", FAULTS),
+    ("test_slices.py::test_an_extend_that_has_passed_ends_with_all_its_items", FAULTS),
+    ("test_slices.py::test_killed_between_slices", FAULTS),
+    ("test_slices.py::test_a_table_dropped_between_slices", FAULTS),
+    ("test_slices.py::test_others_go_on_while_keys_are_listed", FAULTS),
+    ("test_stats.py::test_bytes_add_up_to_the_arena", COPIES),
+    ("test_store.py::test_an_array_outlives_the_handle", COPIES),
+    ("test_streams.py::test_a_reserve_that_a_stream_has_raised_stays_with_a_resize", INSIDE),
+    ("test_streams.py::test_a_table_without_capacity_keeps_what_its_lanes_have_open", INSIDE),
+    ("test_streams.py::test_no_resize_undoes_another", INSIDE),
+    ("test_streams.py::test_who_dies_in_a_long_episode_leaves_charges_that_are_rebuilt_right", WAITS_FOR_CLIENT),
+    ("test_table.py::test_chunks_are_planned_as_writers_cut_them", INSIDE),
+    ("test_waits.py::test_learners_are_counted_by_table", INSIDE),
+    ("test_waits.py::test_only_who_has_to_do_with_the_table_is_a_culprit[learner]", NAMES_NODE),
+    ("test_waits.py::test_only_who_has_to_do_with_the_table_is_a_culprit[had drawn]", NAMES_NODE),
+    ("test_waits.py::test_only_who_has_to_do_with_the_table_is_a_culprit[writer]", NAMES_NODE),
+]
+"""Tests that are left out, all parameters of each unless it names some, with the difference that is the reason."""
+
+TESTS = Path(__file__).resolve().parent.parent
+
+
+def files_of(names: str) -> list[str]:
+    """Paths of test files, from the root of the repository."""
+    return [f"tests/test_{name}.py" for name in names.split()]
+
+
+def every_file() -> list[str]:
+    """All that run through an agent."""
+    return [
+        *(path for names in QUICK.values() for path in files_of(names)),
+        *files_of(LONG),
+        "tests/model/test_model.py",
+    ]
+
+
+def apart(config: pytest.Config, items: Iterable[pytest.Item]) -> list[pytest.Item]:
+    """The items that are left out.
+
+    Raises:
+        pytest.UsageError: whole files are run, and one has no test that is not left out, or an entry matches no test.
+    """
+    found: list[pytest.Item] = []
+    unmatched = {entry for entry, _ in LEFT_OUT}
+    files: dict[str, int] = {}
+    for item in items:
+        node = item.nodeid.rpartition("tests/")[2]
+        hits = {entry for entry, _ in LEFT_OUT if node == entry or node.startswith(entry + "[")}
+        unmatched -= hits
+        files[item.path.name] = files.get(item.path.name, 0) + (not hits)
+        if hits:
+            found.append(item)
+    if config.option.keyword or any("::" in each for each in config.args):
+        return found
+    if idle := [each for each in config.args if each.endswith(".py") and not files.get(Path(each).name)]:
+        raise pytest.UsageError(f"no test runs of {', '.join(idle)}")
+    if gone := [entry for entry in sorted(unmatched) if entry.partition("::")[0] in files]:
+        raise pytest.UsageError(f"left out, but there is no such test: {', '.join(gone)}")
+    return found
+
+
+if __name__ == "__main__":
+    print(*every_file())

@@ -1,0 +1,92 @@
+"""A store that `di-store serve` serves in processes of its own, and certificates."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_run import command
+from pains import until
+
+from cluster.served import TOKEN, ServedStore
+from di_store.remote.address import TOKEN_ENV
+
+
+@pytest.fixture
+def serve(store_name: Callable[[], str]) -> Iterator[Callable[..., ServedStore]]:
+    """`serve(*options, name=, listen=, token=, **environment)`: a store that is served until the test ends."""
+    running: list[ServedStore] = []
+
+    def start(
+        *options: str,
+        name: str | None = None,
+        listen: str = "127.0.0.1:0",
+        token: str | None = TOKEN,
+        **environment: str,
+    ) -> ServedStore:
+        words = command("serve", name or store_name(), "--memory", "64MiB", "--listen", listen, "--json", *options)
+        given = {key: value for key, value in os.environ.items() if key != TOKEN_ENV}
+        given.update(environment if token is None else {TOKEN_ENV: token, **environment})
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(words, env=given, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line, process.communicate()[1]
+        running.append(ServedStore(process, **json.loads(line)))
+        return running[-1]
+
+    yield start
+    for each in running:
+        _end(each)
+
+
+def _end(served: ServedStore) -> None:
+    """End it, whatever state it is in; its agent goes when it sees that the holder has gone."""
+    with contextlib.suppress(ProcessLookupError):
+        served.process.send_signal(signal.SIGCONT)
+        served.process.kill()
+    served.process.communicate()
+    for pid in served.agents():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    until(lambda: not served.agents(), "the agent to end")
+
+
+class Authority:
+    """Makes certificates in a folder, signed by one authority, with the command `openssl`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._run("req", "-x509", *_NEW_KEY, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=tests", "-days", "2")
+        self.path = str(folder / "ca.pem")
+
+    def sign(self, file: str, names: str = "IP:127.0.0.1,DNS:localhost", days: int = 2) -> tuple[str, str]:
+        """Paths of a new certificate and its key. `days`: until it expires."""
+        (self._folder / "ext").write_text(f"subjectAltName={names}")
+        key, asked, made = f"{file}.key", f"{file}.csr", f"{file}.pem"
+        self._run("req", *_NEW_KEY, "-keyout", key, "-out", asked, "-subj", "/CN=agent")
+        signed = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", "ext")
+        self._run("x509", "-req", "-in", asked, "-out", made, "-days", str(days), *signed)
+        return str(self._folder / made), str(self._folder / key)
+
+    def _run(self, *words: str) -> None:
+        subprocess.run(["openssl", *words], cwd=self._folder, check=True, capture_output=True)
+
+
+_NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+
+
+@pytest.fixture(scope="session")
+def authorities(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Two of them."""
+    if shutil.which("openssl") is None:
+        pytest.skip("the command openssl is not installed")
+    return Authority(tmp_path_factory.mktemp("ca")), Authority(tmp_path_factory.mktemp("other"))

@@ -1,0 +1,93 @@
+"""Every store that a test opens is served by an agent, and reached through it: the same tests, another transport."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from typing import Any
+
+import di_store
+from di_store.agent.server import Agent, Served
+from di_store.opening import attach as real_attach
+from di_store.opening import open as real_open
+from di_store.remote.session import RemoteSession
+from di_store.remote.store import RemoteStore
+from di_store.remote.table import RemoteTable
+from di_store.replay.table import Table
+
+TOKEN = b"a token of the tests"
+_agents: dict[str, Near] = {}
+
+
+class Near:
+    """A store of this process and its agent, in a thread."""
+
+    def __init__(self, store: di_store.Store) -> None:
+        self.store = store
+        self.agent = Agent(Served(store.name, TOKEN, "far"), socket.create_server(("127.0.0.1", 0), backlog=128))
+        self._thread = threading.Thread(target=self.agent.serve, daemon=True)
+        self._thread.start()
+        self.handles = 0
+
+    def connect(self) -> RemoteStore:
+        """Another handle."""
+        session = RemoteSession.connect(f"di-store://{self.agent.address}/{self.store.name}", TOKEN, None, True, 10)
+        self.handles += 1
+        return _made_far(RemoteStore(session), self)
+
+    def let_go(self) -> None:
+        """A handle was closed; the last one ends the agent and the store."""
+        self.handles -= 1
+        if not self.handles:
+            _agents.pop(self.store.name, None)
+            self.agent.stop()
+            self._thread.join(30)
+            self.store.close()
+
+
+def _made_far(store: RemoteStore, near: Near) -> RemoteStore:
+    """A store that ends its agent, and whose files are read by a program on the machine of the store."""
+    at: list[Near] = [near]
+
+    def close() -> None:
+        RemoteStore.close(store)
+        while at:
+            at.pop().let_go()
+
+    def import_table(path: Any, name: str | None = None, **options: Any) -> Table:
+        return store.table(near.store.import_table(path, name, **options).name)
+
+    store.close, store.import_table = close, import_table  # type: ignore[method-assign]
+    return store
+
+
+def export_there(table: RemoteTable, path: Any, **options: Any) -> Any:
+    """By a program on the machine of the store."""
+    return _agents[table._far.name].store.table(table.name).export(path, **options)
+
+
+def open_far(name: str | None = None, **options: Any) -> di_store.Store:
+    """As `di_store.open`, through an agent."""
+    mode = options.get("mode", "rw")
+    if not isinstance(mode, str) or mode == "r" or (name is not None and not isinstance(name, str)):
+        return real_open(name, **options)
+    if name in _agents:
+        real_open(name, **options).close()
+        return _agents[name].connect()
+    store = real_open(name, **options)
+    near = _agents[store.name] = Near(store)
+    return near.connect()
+
+
+def attach_far(name: str, **options: Any) -> di_store.Store:
+    """As `di_store.attach`."""
+    return _agents[name].connect() if isinstance(name, str) and name in _agents else real_attach(name, **options)
+
+
+def install() -> None:
+    """From now on all stores of this process are far."""
+    os.environ["DI_STORE_TOKEN"] = TOKEN.decode()  # of handles that are unpickled
+    RemoteTable.export = export_there  # type: ignore[method-assign]
+    di_store.open = open_far  # type: ignore[assignment]
+    di_store.attach = attach_far  # type: ignore[assignment]

@@ -1,0 +1,233 @@
+"""One message of each layout, and what the other side does with messages: for the tests of the wire."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from di_store.base.dtypes import Array
+from di_store.base.errors import Timeout
+from di_store.columns.ragged import Ragged
+from di_store.columns.schema import Schema, Spec
+from di_store.replay.batch import Batch, encode_blob
+from di_store.wire import batches, handshake, rows, values
+from di_store.wire.connection import Connection, Message
+from di_store.wire.frame import Kind, view
+
+BODY_BYTES = 1 << 20
+"""Of a message that `received` accepts."""
+SCHEMA = Schema.from_tree(
+    {"obs": {"image": Spec((4, 4), np.uint8), "text": Spec((), "U3")}, "reward": Spec((), np.float32)}
+)
+
+
+class Sent(NamedTuple):
+    """A message that is to be sent."""
+
+    kind: Kind
+    meta: bytes
+    body: bytes = b""
+    request: int = 0
+    flags: int = 0
+
+
+class Recorder:
+    """Stands for a socket: keeps what is sent."""
+
+    family = socket.AF_UNIX
+
+    def __init__(self) -> None:
+        self.bytes = bytearray()
+
+    def settimeout(self, seconds: float) -> None:
+        pass
+
+    def send(self, data: memoryview) -> int:
+        self.bytes += data
+        return len(data)
+
+    def sendmsg(self, parts: list[memoryview]) -> int:
+        return sum(self.send(part) for part in parts)
+
+
+def framed(*messages: Sent) -> bytes:
+    """The bytes that go over the wire."""
+    recorder = Recorder()
+    connection = Connection(recorder)  # type: ignore[arg-type]
+    for each in messages:
+        connection.send(each.kind, request=each.request, flags=each.flags, meta=each.meta, body=[each.body])
+    return bytes(recorder.bytes)
+
+
+def joined(buffers: Any) -> bytes:
+    """Buffers as one."""
+    return b"".join(bytes(view(each)) for each in buffers)
+
+
+def array(data: bytes) -> Array:
+    """Bytes as a body comes."""
+    return np.frombuffer(bytearray(data), np.uint8)
+
+
+def received(data: bytes, most_bytes: int = BODY_BYTES) -> list[Message]:
+    """The messages in what comes over a socket, until the other side closes it. Raises what `receive` raises else."""
+    near, far = socket.socketpair()
+    with near, far:
+        near.sendall(data)
+        near.shutdown(socket.SHUT_WR)
+        connection, found = Connection(far), []
+        connection.most_bytes = most_bytes
+        while len(data):
+            found.append(connection.receive())
+            if not connection.has_something() and not _more(far):
+                break
+    return found
+
+
+def _more(sock: socket.socket) -> bool:
+    return bool(sock.recv(1, socket.MSG_PEEK))
+
+
+# --- the messages -----------------------------------------------------------------------------------------------------
+
+
+def _parts(n: int) -> list[Any]:
+    numbers = np.arange(n)
+    kinds = [np.uint64, np.float64, np.float64, np.float32, np.int32, np.int64, np.int64, np.int64]
+    return [numbers.astype(kind) for kind in kinds]
+
+
+def batch(data: Any, n: int) -> Batch:
+    """A batch as an agent draws it."""
+    return Batch(data, *_parts(n), 7, None)
+
+
+PLAIN = {"obs": {"image": np.arange(24, dtype=np.uint8).reshape(2, 12)}, "reward": np.float32([1, 2])}
+RAGGED = {"tokens": Ragged(np.arange(5, dtype=np.int32), np.array([0, 2, 5]), (2,)), "done": np.array([True, False])}
+
+
+def opaque(*given: Any) -> tuple[Array, Array]:
+    """Values as the batch of an opaque table holds them."""
+    blobs = [encode_blob(value) for value in given]
+    return np.concatenate(blobs), np.cumsum([0, *map(len, blobs)])
+
+
+def _batch(data: Any) -> Sent:
+    meta, body = batches.pack_batch(batch(data, 2), draws=3, told=["told"])
+    return Sent(Kind.ANSWER, meta, joined(body), 9)
+
+
+def _call() -> Sent:
+    meta, body = values.call_of("keys", "t", {"keys": np.arange(3, dtype=np.uint64), "timeout": 1.5}, once=False)
+    return Sent(Kind.CALL, meta, joined(body), 7)
+
+
+def _plain_call() -> Sent:
+    meta, body = values.call_of("keys", "t", {"n": 3, "timeout": None}, once=True)
+    return Sent(Kind.CALL, meta, joined(body), 7)
+
+
+def _answer() -> Sent:
+    size, body = values.packed([1, {"a": np.arange(4, dtype=np.int16)}, "text", (None, 2.5)])
+    return Sent(Kind.ANSWER, values.answer_meta(size, ["told"]), joined(body), 7)
+
+
+def _error() -> Sent:
+    error = Timeout("get did not come through", "no room", "pid 7")
+    return Sent(Kind.ERROR, values.failure_of(error, []), request=7)
+
+
+def _append() -> Sent:
+    image, text = np.arange(32, dtype=np.uint8), np.array(["a", "bc"], "U3")
+    found = rows.Records(
+        2,
+        40,
+        [
+            rows.Record(41, "append", [2], {"step": [0, 1, 2]}, [0, 1], {"t": [0.5, 1.0]}),
+            rows.Record(42, "end_episode", [], {"final": [0]}, 1, None, True),
+        ],
+    )
+    body = values.padded([image, text, np.float32([1, 2]), image[:16]], rows.ALIGNMENT)
+    return Sent(Kind.APPEND, msgspec.msgpack.encode(found), joined(body))
+
+
+def _acknowledge() -> Sent:
+    items = [(np.arange(n, dtype=np.uint64), np.zeros(n, np.int32), np.arange(n, dtype=np.int64)) for n in (2, 0, 1)]
+    meta, body = rows.Acknowledgement.of(42, 2, [items[:2], items[2:]], b"", ["told"])
+    return Sent(Kind.ACKNOWLEDGE, meta, joined(body))
+
+
+def _greetings() -> dict[str, Sent]:
+    nonce, link = bytes(range(32)), bytes(range(16))
+    encode = msgspec.msgpack.encode
+    hello = handshake.Hello(1, 1, nonce, link, "call", "store", "pid 7 on host")
+    welcome = handshake.Welcome(nonce, "store", "ab" * 16, "node", link, 7, True, False)
+    refusal = handshake.Refusal("AccessDenied", "the client does not know the token", "give it")
+    return {
+        "hello": Sent(Kind.HELLO, encode(hello)),
+        "challenge": Sent(Kind.CHALLENGE, encode(handshake.Challenge(1, nonce))),
+        "proof": Sent(Kind.PROOF, encode(handshake.Proof(nonce))),
+        "welcome": Sent(Kind.WELCOME, encode(welcome)),
+        "refuse": Sent(Kind.REFUSE, encode(refusal)),
+    }
+
+
+MESSAGES: dict[str, Sent] = {
+    **_greetings(),
+    "call": _call(),
+    "plain call": _plain_call(),
+    "answer": _answer(),
+    "error": _error(),
+    "waiting": Sent(Kind.WAITING, msgspec.msgpack.encode(values.Waiting("no room")), request=7),
+    "append": _append(),
+    "acknowledge": _acknowledge(),
+    "ping": Sent(Kind.PING, b""),
+    "pong": Sent(Kind.PONG, b""),
+    "batch": _batch(PLAIN),
+    "ragged": _batch(RAGGED),
+    "opaque": _batch(opaque({"a": np.arange(3)}, "b")),
+}
+
+_STRUCTS: dict[str, type[Any]] = {
+    "hello": handshake.Hello,
+    "challenge": handshake.Challenge,
+    "proof": handshake.Proof,
+    "welcome": handshake.Welcome,
+    "refuse": handshake.Refusal,
+    "waiting": values.Waiting,
+}
+
+
+def _read_rows(meta: bytes, body: Array) -> Any:
+    reader, at, found = rows.RowReader(SCHEMA), 0, []
+    for record in handshake.decoded(rows.Records, meta).records:
+        arguments, at = reader.read(record, body, at)
+        found.append((record.seq, record.method, arguments, record.lane_array(), record.priority))
+    return found
+
+
+def _read_call(meta: bytes, body: Array) -> Any:
+    call = handshake.decoded(values.Call, meta)
+    return call, call.arguments(body)
+
+
+def reader_of(name: str) -> Callable[[bytes, Array], Any]:
+    """What makes something of meta and body of the message of this name."""
+    if name in _STRUCTS:
+        return lambda meta, body: handshake.decoded(_STRUCTS[name], meta)
+    readers: dict[str, Callable[[bytes, Array], Any]] = {
+        "call": _read_call,
+        "plain call": _read_call,
+        "append": _read_rows,
+        "answer": lambda meta, body: values.value_of(Message(Kind.ANSWER, 7, 0, meta, body)),
+        "error": lambda meta, body: values.error_of(meta, "node"),
+        "acknowledge": lambda meta, body: handshake.decoded(rows.Acknowledgement, meta).split(body),
+    }
+    return readers.get(name, lambda meta, body: batches.unpack_batch(meta, body, trusted=False))
+
+
+READ = [name for name, each in MESSAGES.items() if each.meta]

@@ -1,0 +1,169 @@
+"""What the tests of agents share: a served store, and connections that do what no client of ours does."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pains import until
+
+import di_store
+from di_store.agent.server import Agent, Served
+from di_store.remote.address import Address
+from di_store.wire.connection import Connection
+from di_store.wire.handshake import Hello, Welcome, greet
+
+TOKEN = "a token of the tests, long enough"
+
+
+class ServedStore:
+    """A store that a `di-store serve` process serves."""
+
+    def __init__(self, process: subprocess.Popen[str], address: str, name: str, pid: int, agent: int) -> None:
+        self.process = process
+        self.address = address
+        self.name = name
+        self.pid = pid
+        self.agent = agent
+        self.port = Address.parse(address).port
+
+    def connect(self, **options: Any) -> di_store.Store:
+        """A client."""
+        return di_store.connect(self.address, **{"token": TOKEN, **options})
+
+    def agents(self) -> list[int]:
+        """Processes that serve it now: those that have its listening socket and the store, but for the holder."""
+        holders = {pid for each in di_store.list_stores() if each.name == self.name for pid in each.pids}
+        return [pid for pid in listening(self.port) if pid != self.pid and pid in holders]
+
+    def answers(self) -> bool:
+        """Whether anything listens at its port."""
+        with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 5):
+            return True
+        return False
+
+    @contextmanager
+    def leaves_nothing(self) -> Iterator[None]:
+        """After the block the agent has the threads and descriptors that it had before, and serves."""
+        with self.connect() as store:
+            store.stats()
+        pid = self.agent
+        until(lambda: held(pid) == held(pid), "the agent to be at rest")
+        before = held(pid)
+        yield
+        until(lambda: _fits(held(pid), before), f"the agent to have {before} descriptors and threads again")
+        with self.connect() as store:
+            assert store.get(store.put("it lives")) == "it lives"
+        assert self.process.poll() is None
+        assert self.agents() == [pid]
+
+
+def _fits(now: tuple[int, int], before: tuple[int, int]) -> bool:
+    return now[0] <= before[0] and now[1] <= before[1]
+
+
+def held(pid: int) -> tuple[int, int]:
+    """How many descriptors and threads a process has."""
+    return len(os.listdir(f"/proc/{pid}/fd")), len(os.listdir(f"/proc/{pid}/task"))
+
+
+def listening(port: int) -> list[int]:
+    """Processes of this user that have the socket that listens at a port of 127.0.0.1 or of all addresses."""
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    nodes = {f"socket:[{line[9]}]" for line in lines if line[3] == "0A" and line[1].endswith(f":{port:04X}")}
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError):
+            if any(os.readlink(f"/proc/{pid}/fd/{fd}") in nodes for fd in os.listdir(f"/proc/{pid}/fd")):
+                found.append(int(pid))
+    return found
+
+
+def hello(**changes: Any) -> Hello:
+    """What a client says first."""
+    given = {"oldest": 1, "newest": 1, "nonce": secrets.token_bytes(32), "link": bytes(16), "role": "call"}
+    return Hello(**{**given, "store": "", "name": "a test", **changes})
+
+
+def dial(port: int) -> Connection:
+    """A connection that has said nothing yet."""
+    connection = Connection(socket.create_connection(("127.0.0.1", port), 30))
+    connection.most_bytes = 1 << 20
+    return connection
+
+
+def greeted(port: int, token: str = TOKEN, **changes: Any) -> tuple[Connection, Welcome]:
+    """A connection after the handshake."""
+    connection = dial(port)
+    try:
+        return connection, greet(connection, token.encode(), hello(**changes))
+    except BaseException:
+        connection.close()
+        raise
+
+
+class Tap(socket.socket):
+    """Keeps what is sent through it."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__(fileno=sock.detach())
+        self.sent = b""
+
+    def send(self, data: Any, flags: int = 0) -> int:
+        done = super().send(data, flags)
+        self.sent += bytes(data[:done])
+        return done
+
+
+@contextmanager
+def fake_agent(talk: Callable[[Connection], None]) -> Iterator[str]:
+    """The address of something that is no agent: it has `talk` with the first client."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            with suppress(OSError, di_store.StoreError):
+                connection = Connection(listener.accept()[0])
+                try:
+                    talk(connection)
+                finally:
+                    connection.close()
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"di-store://127.0.0.1:{listener.getsockname()[1]}"
+        thread.join(30)
+
+
+@contextmanager
+def agent_here(store: di_store.Store) -> Iterator[Agent]:
+    """An agent in a thread of this process."""
+    listener = socket.create_server(("127.0.0.1", 0), backlog=512)
+    agent = Agent(Served(store.name, TOKEN.encode(), "here"), listener)
+    thread = threading.Thread(target=agent.serve, daemon=True)
+    thread.start()
+    try:
+        yield agent
+    finally:
+        agent.stop()
+        thread.join(30)
+
+
+def port_of(agent: Agent) -> int:
+    """Where it listens."""
+    return int(agent.address.rpartition(":")[2])
+
+
+def told(error: pytest.ExceptionInfo[BaseException]) -> str:
+    """Its text: one line, that says what to do."""
+    text = str(error.value)
+    assert "\n" not in text
+    assert text.endswith(")")
+    return text

@@ -1,0 +1,69 @@
+"""Tests of the public interface pass unchanged if every store is reached through an agent; `make far` runs more."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cluster.conformance import LEFT_OUT, QUICK, apart, every_file, files_of
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+pytestmark = pytest.mark.memory_only
+
+
+def run(*arguments: str) -> str:
+    """What pytest says of these files, whose stores are far; the run must succeed."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("DI_STORE_", "PYTEST_"))}
+    environment = {**kept, "DI_STORE_TEST_FAR": "1", "DI_STORE_WINDOW": "1"}
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout", "120", *arguments],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-8_000:]
+    return done.stdout
+
+
+@pytest.mark.parametrize("group", QUICK)
+def test_a_far_store_does_what_a_near_one_does(group: str) -> None:
+    last = run(*files_of(QUICK[group])).splitlines()[-1]
+    assert " passed" in last
+    assert "skipped" not in last
+
+
+def test_what_is_left_out_is_there() -> None:
+    """Each entry matches a test, and each file has tests that are not left out."""
+    files = every_file()
+    assert {f"tests/{entry.partition('::')[0]}" for entry, _ in LEFT_OUT} <= set(files)
+    assert len({entry for entry, _ in LEFT_OUT}) == len(LEFT_OUT)
+    assert all(reason for _, reason in LEFT_OUT)
+    run("--collect-only", *files)
+
+
+def test_entries_and_files_are_checked() -> None:
+    """An entry that matches no test is an error, as is a file of which no test runs; not where tests are chosen."""
+
+    def config(*files: str, keyword: str = "") -> Any:
+        return SimpleNamespace(args=list(files), option=SimpleNamespace(keyword=keyword))
+
+    def items(*nodes: str) -> Any:
+        return [SimpleNamespace(nodeid=f"tests/{node}", path=Path(node.partition("::")[0])) for node in nodes]
+
+    entry = "test_stats.py::test_bytes_add_up_to_the_arena"
+    both = items(entry, "test_stats.py::test_other")
+    assert apart(config("tests/test_stats.py"), both) == [both[0]]
+    with pytest.raises(pytest.UsageError, match=r"no such test: test_stats\.py::test_bytes"):
+        apart(config("tests/test_stats.py"), both[1:])
+    with pytest.raises(pytest.UsageError, match=r"no test runs of tests/test_stats\.py"):
+        apart(config("tests/test_stats.py"), both[:1])
+    assert apart(config("tests/test_stats.py", keyword="other"), both[1:]) == []

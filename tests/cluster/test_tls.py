@@ -1,0 +1,100 @@
+"""Agents with TLS, and clients without; certificates that do not hold."""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import socket
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pytest
+
+import di_store
+from cluster.served import ServedStore, told
+from di_store import AccessDenied
+
+Serve = Callable[..., ServedStore]
+
+
+def test_tls(serve: Serve, authorities: Any) -> None:
+    ours, other = authorities
+    certificate, key = ours.sign("good")
+    served = serve("--tls-cert", certificate, "--tls-key", key)
+    connect: Callable[..., di_store.Store] = served.connect
+    served.connect = lambda **options: connect(**{"tls": ours.path, **options})  # type: ignore[method-assign]
+    with served.leaves_nothing():
+        with served.connect() as store:
+            value = np.random.default_rng(1).integers(0, 256, 40 << 20, np.uint8)
+            assert np.array_equal(store.get(store.put(value)), value)
+        context = ssl.create_default_context(cafile=ours.path)
+        served.connect(tls=context).close()
+        with pytest.raises(AccessDenied, match="this agent speaks TLS") as caught:
+            served.connect(tls=None)
+        assert "connect(tls=PATH)" in told(caught)
+        for tls in (other.path, True):
+            with pytest.raises(AccessDenied, match="its certificate is not trusted") as caught:
+                served.connect(tls=tls)
+            assert "connect(tls=) names the authority" in told(caught)
+        with pytest.raises(AccessDenied, match="does not know the token"):
+            served.connect(token="wrong")
+        with socket.create_connection(("127.0.0.1", served.port), 30) as odd:
+            odd.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            odd.settimeout(60)
+            with suppress(ConnectionResetError):
+                while odd.recv(1000):
+                    pass
+
+
+@pytest.mark.parametrize(
+    ("names", "days", "why"),
+    [("IP:127.0.0.1", -1, "certificate has expired"), ("DNS:elsewhere.test", 2, "IP address mismatch")],
+)
+def test_a_certificate_that_does_not_hold(serve: Serve, authorities: Any, names: str, days: int, why: str) -> None:
+    certificate, key = authorities[0].sign(f"bad{days}", names, days)
+    served = serve("--tls-cert", certificate, "--tls-key", key)
+    with pytest.raises(AccessDenied, match=f"its certificate is not trusted: .*{why}"):
+        served.connect(tls=authorities[0].path)
+
+
+def test_tls_where_there_is_none(serve: Serve, authorities: Any) -> None:
+    served = serve()
+    with served.leaves_nothing():
+        with pytest.raises(AccessDenied, match="it does not speak TLS as this side does") as caught:
+            served.connect(tls=authorities[0].path)
+        assert "leave connect(tls=) out" in told(caught)
+
+
+def test_a_writer_over_tls(serve: Serve, authorities: Any) -> None:
+    """One thread sends while another one reads: never at once in the TLS object."""
+    certificate, key = authorities[0].sign("writer")
+    served = serve("--tls-cert", certificate, "--tls-key", key)
+    with served.connect(tls=authorities[0].path) as store:
+        table = store.create_table("t", capacity=5_000)
+        with table.writer() as writer:
+            for number in range(3_000):
+                writer.append({"x": np.full(500, number, np.int64)})
+            writer.flush()
+        assert len(table) == 3_000
+        assert store.table("t").peek(table.keys()).data["x"][-1, -1] == 2_999
+
+
+def _use(store: di_store.Store, found: Any) -> None:
+    found.put(store.get(store.put("of the child")))
+
+
+def test_a_forked_child_has_connections_of_its_own(serve: Serve, authorities: Any) -> None:
+    """Those of its parent go on, though the child closes its copies."""
+    certificate, key = authorities[0].sign("forked")
+    served = serve("--tls-cert", certificate, "--tls-key", key)
+    context = mp.get_context("fork")
+    with served.connect(tls=authorities[0].path) as store:
+        ref, found = store.put("of the parent"), context.SimpleQueue()
+        child = context.Process(target=_use, args=(store, found))
+        child.start()
+        assert found.get() == "of the child"
+        child.join(60)
+        assert child.exitcode == 0
+        assert store.get(ref) == "of the parent"
