@@ -109,7 +109,7 @@ def test_options_of_later_issues(store: Any) -> None:
     for call, option in later:
         with pytest.raises(ValueError, match=option):
             call()
-    assert not hasattr(di_store, "connect")
+    assert not hasattr(di_store, "cluster")
 
 
 @pytest.mark.parametrize("memory", [0, -1, "0", "lots", "-1GiB", "200%", 10**18, 1, float("nan")])
