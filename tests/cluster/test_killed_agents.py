@@ -178,16 +178,18 @@ def test_a_queue_gives_each_item_once(store_name: Names, count: Callable[[int, i
 
 
 def test_a_stopped_agent_holds_no_call_beyond_its_deadline(store_name: Names) -> None:
-    """Calls end at their deadline, and name the node; afterwards everything goes on."""
+    """Calls end at their deadline, and name the node. When the agent goes on, it makes none that was given up."""
     with node(store_name()) as served, served.connect() as store:
         table = store.create_table("t", capacity=100, schema={"n": di_store.Spec((), "i8")})
         table.insert({"n": 1})
+        writer = table.writer()
         stopped = served.agent
         os.kill(stopped, signal.SIGSTOP)
         for call in (
             lambda: store.get("00" * 20, timeout=0.2),
             lambda: table.sample(1, timeout=0.2),
             lambda: table.insert({"n": 2}, timeout=0.2),
+            lambda: writer.append({"n": 3}, timeout=0.2),
             lambda: table.update_priorities(np.zeros(1, np.uint64), np.ones(1), timeout=0.2),
         ):
             began = time.monotonic()
@@ -196,7 +198,10 @@ def test_a_stopped_agent_holds_no_call_beyond_its_deadline(store_name: Names) ->
             assert time.monotonic() - began < 12, "the deadline and one second, ten times"
             assert "node 127.0.0.1" in str(told.value.culprit)
         os.kill(stopped, signal.SIGCONT)
-        assert len(table.sample(1, timeout=30).keys) == 1
+        assert table.sample(1, timeout=30).data["n"].tolist() == [1]
+        writer.append({"n": 4})
+        writer.close()
+        assert table.peek(table.keys()).data["n"].tolist() == [1, 4]
 
 
 def test_writers_of_a_killed_client_end(store_name: Names) -> None:

@@ -6,6 +6,8 @@ import multiprocessing as mp
 import os
 import pickle
 import signal
+import subprocess
+import sys
 import threading
 import time
 import warnings
@@ -17,6 +19,9 @@ import pytest
 from pains import until
 
 import di_store
+from di_store.remote.lanes import Sent
+from di_store.remote.writer import RemoteWriter
+from di_store.wire.rows import Record
 
 from .nodes import Node, node
 
@@ -119,6 +124,15 @@ def test_weights_and_the_versions_of_rows(far: di_store.Store, near: di_store.St
     far.drop_table("versions")
 
 
+def test_a_table_that_was_made_anew(far: di_store.Store, near: di_store.Store) -> None:
+    """Another process has dropped it and made another one of that name: `table` finds that."""
+    far.create_table("anew", capacity=10, schema={"n": di_store.Spec((), "i8")}).insert({"n": 1})
+    near.drop_table("anew")
+    near.create_table("anew", capacity=10, schema={"n": di_store.Spec((), "i8")})
+    assert len(far.table("anew", timeout=2)) == 0
+    far.drop_table("anew")
+
+
 def test_items_are_lazy_and_flush_waits(far: di_store.Store, near: di_store.Store) -> None:
     table = far.create_table("lazy", capacity=1_000, view=di_store.Transition(), schema=_steps())
     with table.writer(lanes=3) as writer:
@@ -151,6 +165,18 @@ def test_a_call_behind_one_that_failed_is_not_made(far: di_store.Store, near: di
         writer.flush()
     assert table.peek(table.keys()).data["obs"].tolist() == [1]
     far.drop_table("failing")
+
+
+def test_a_call_that_the_agent_never_takes_ends_the_writer(far: di_store.Store) -> None:
+    """It closes the connection, whoever sends it: after some attempts the writer says so."""
+    table = far.create_table("odd", capacity=100, schema=_steps())
+    writer = table.writer()
+    assert isinstance(writer, RemoteWriter)
+    none = np.zeros(1, np.bool_)
+    writer._pipe.push(Sent(Record(0, "no such call", [], {"step": []}), [], np.zeros(1, np.int64), none), None)
+    with pytest.raises(di_store.NodeUnavailable, match="closes the connection whenever it gets call 1"):
+        writer.flush(timeout=60)
+    far.drop_table("odd")
 
 
 def test_refusals_come_at_the_call(far: di_store.Store) -> None:
@@ -332,3 +358,10 @@ def _steps() -> dict[str, di_store.Spec]:
 def _step(n: int, lanes: int | None = None) -> dict[str, Any]:
     row = {"obs": n, "reward": 0.0, "terminated": False, "truncated": False}
     return row if lanes is None else {name: np.full(lanes, value) for name, value in row.items()}
+
+
+def test_who_needs_no_network_imports_none() -> None:
+    """`import di_store` brings neither TLS nor what talks to other machines."""
+    look = "import di_store, sys; print([m for m in sys.modules if m.split('.')[0] == 'ssl' or 'di_store.wire' in m])"
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

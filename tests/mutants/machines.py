@@ -115,6 +115,20 @@ DOORS = [
 KILLED = "tests/cluster/test_killed_agents.py"
 REMOTE = [
     Mutant(
+        "a-call-is-done-if-one-table-has-it",
+        "remote",
+        "all(seq == last and complete for seq, _, complete in marks.values())",
+        "True",
+        ("tests/cluster/test_window.py",),
+    ),
+    Mutant(
+        "calls-that-were-given-up-are-made",
+        "remote",
+        "        if self._poll.poll(0):\n            raise Cancelled\n",
+        "",
+        (f"{KILLED}::test_a_stopped_agent_holds_no_call_beyond_its_deadline",),
+    ),
+    Mutant(
         "calls-that-are-done-are-sent-again",
         "remote",
         "seq < last or (seq == last and whole)",

@@ -59,6 +59,11 @@ def _create(peer: Peer, name: Any, settings: str, exist_ok: bool, timeout: float
     return described(peer.keep(settle(peer.session, name, wanted, exist_ok, timeout)))
 
 
+def _table(peer: Peer, name: Any, timeout: float | None) -> dict[str, Any]:
+    peer.forget(name)  # the handle that is known may be of a table that was dropped
+    return described(peer.table(name, timeout))
+
+
 def _drop(peer: Peer, name: Any, timeout: float | None) -> None:
     peer.forget(name)
     peer.store.drop_table(name, timeout=timeout)
@@ -88,7 +93,7 @@ STORE_CALLS: dict[str, Callable[..., Any]] = {
     "check": lambda peer, repair: peer.store.check(repair),
     "sync": lambda peer, timeout: peer.store.sync(timeout=timeout),
     "create_table": _create,
-    "table": lambda peer, name, timeout: described(peer.table(name, timeout)),
+    "table": _table,
     "drop_table": _drop,
     "mix": lambda peer, weights, seed: peer.mix(weights, seed),
     "update_mixed": lambda peer, mixture, **given: peer.mixture(mixture).update_priorities(**given),

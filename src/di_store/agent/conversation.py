@@ -21,7 +21,6 @@ from di_store.wire.values import Call, Waiting, answer_of, failure_of
 
 TELL_SECONDS = 1.0
 """How often a client hears that its call still waits."""
-_GONE = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)
 
 
 class Cancelled(Exception):
@@ -83,6 +82,7 @@ class Conversation:
             kind, meta, body = known
             self.connection.send(Kind(kind), request=message.request, meta=meta, body=body)
             return
+        self.check_client()
         self._request, self._told = message.request, time.monotonic()
         try:
             arguments = call.arguments(message.body)
@@ -103,14 +103,22 @@ class Conversation:
             self.peer.note_answer(message.request, kind, meta, body)
         self.connection.send(kind, request=message.request, meta=meta, body=body)
 
+    def check_client(self) -> None:
+        """Raise `Cancelled` if the client has closed the connection: it has given up what it had asked for.
+
+        An agent that was stopped finds such calls when it goes on. The client was told that nothing was done.
+        """
+        # mutant: calls-that-were-given-up-are-made
+        if self._poll.poll(0):
+            raise Cancelled
+
     def still_waits(self, reason: str) -> None:
         """Called after each slice of a wait of this thread.
 
         Raises:
             Cancelled: the client has gone.
         """
-        if any(what & _GONE or what & getattr(select, "POLLRDHUP", 0) for _, what in self._poll.poll(0)):
-            raise Cancelled
+        self.check_client()
         now = time.monotonic()
         if now - self._told >= TELL_SECONDS:
             self._told = now

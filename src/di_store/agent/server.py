@@ -235,7 +235,7 @@ class Agent:
             refuse(connection, error)
             logger.warning("a connection was refused: %s", one_line(str(error)))
             raise Disconnected("refused") from None
-        talk = Conversation(connection, peer, self._warnings.take, partial(self._leave, peer))
+        talk = Conversation(connection, peer, self._warnings.take, partial(self._leave, peer, connection))
         try:
             self._welcome(connection, mac)
         except BaseException:
@@ -286,8 +286,9 @@ class Agent:
             raise Disconnected("the agent ends")
         return peer
 
-    def _leave(self, peer: Peer) -> None:
+    def _leave(self, peer: Peer, connection: Connection) -> None:
         with self._lock:
+            self._connections.discard(connection)
             peer.connections -= 1
             last = not peer.connections
         if not last:

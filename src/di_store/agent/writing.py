@@ -172,6 +172,7 @@ class WriterSession:
             talk.make(message)
             return False
         assert self._writer is not None
+        talk.check_client()
         closes, seq = call.method == "close", 0
         try:
             given = call.arguments(message.body)

@@ -182,7 +182,13 @@ class RemoteDraws:
             "ours": [each.number for each in list(source.made) if each.number],
         }
         timeout = 0.0 if terms.now else terms.timeout
-        found = source.call("draw", arguments, timeout=timeout, stop=stop)
+        while True:
+            try:
+                found = source.call("draw", arguments, timeout=timeout, stop=stop, once=True)
+                break
+            except NodeUnavailable as error:
+                if not error.may_be_done:  # else the agent died: the store gives back what it had drawn
+                    raise
         self.number, self.held, self._bytes = found
         return bool(self.number)
 

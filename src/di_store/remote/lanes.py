@@ -28,6 +28,7 @@ class Sent:
         bytes: of the arrays.
         made: by table, keys, lanes and starts; None: not acknowledged yet.
         error: what it has raised.
+        row_ends: bool[T, k] of an `extend`: whether the lane's episode has ended after each row.
     """
 
     record: Record
@@ -37,9 +38,26 @@ class Sent:
     bytes: int = 0
     made: list[tuple[Array, Array, Array]] | None = None
     error: BaseException | None = field(default=None, repr=False)
+    row_ends: Array | None = None
 
     def __post_init__(self) -> None:
         self.bytes = sum(each.nbytes for each in self.arrays)
+
+    def behind_end(self, place: int) -> Sent | None:
+        """The rows of one of its lanes behind the first end of an episode there; None: there are none."""
+        if self.row_ends is None or not self.row_ends[:, place].any():
+            return None
+        first, lanes = int(self.row_ends[:, place].argmax()) + 1, len(self.which)
+        total = self.record.lead[0] - first
+        if not total:
+            return None
+        several = len(self.record.lead) == 2
+        arrays = [np.ascontiguousarray(each[first:, place] if several else each[first:]) for each in self.arrays]
+        priority = _behind(self.record.priority, first, place, lanes)
+        lane = int(self.which[place]) if several else None
+        record = Record(0, "extend", [total], self.record.groups, lane, priority)
+        ends = self.row_ends[first:, place : place + 1]
+        return Sent(record, arrays, self.which[place : place + 1], ends[-1], row_ends=ends)
 
 
 class OpenLanes:
@@ -73,31 +91,35 @@ class OpenLanes:
             self._cut |= self._open
         self._open[:] = False
 
-    def without_cut(self, call: Sent) -> int:
-        """Take the rows of cut lanes out of a call; lanes whose episode ends with it are whole again.
+    def without_cut(self, call: Sent) -> list[Sent]:
+        """Take the rows of cut lanes out of a call; lanes whose episode ends in it are whole again.
 
-        Returns how many rows were dropped. A call of which nothing is left is done: `made` is empty.
+        A call of which nothing is left is done: `made` is empty. Returns calls with the rows behind such ends, which
+        follow it.
         """
         # mutant: a-cut-lane-goes-on-in-mid-episode
         cut: Array = self._cut[call.which]
-        self._cut[call.which[call.ends]] = False
+        extends = call.record.method == "extend"
         if not cut.any():
-            return 0
-        rows = int(cut.sum()) * (call.record.lead[0] if call.record.method == "extend" else 1)
+            return []
+        rest = [made for place in np.flatnonzero(cut) if (made := call.behind_end(int(place))) is not None]
+        whole = call.ends if call.row_ends is None else call.row_ends.any(axis=0)
+        self._cut[call.which[whole]] = False
+        rows = int(cut.sum()) * (call.record.lead[0] if extends else 1) - sum(each.record.lead[0] for each in rest)
         self.dropped += rows if call.record.method != "end_episode" else 0
         if cut.all():
             call.made = []
-            return rows
-        axis = 1 if call.record.method == "extend" else 0
+            return rest
+        axis = 1 if extends else 0
         call.arrays = [np.compress(~cut, each, axis=axis) for each in call.arrays]
         call.which, call.ends = call.which[~cut], call.ends[~cut]
+        call.row_ends = None if call.row_ends is None else call.row_ends[:, ~cut]
         call.record.lane = call.which.tolist()
         if len(call.record.lead) > axis:
             call.record.lead[axis] = len(call.which)
-        if isinstance(call.record.priority, list):
-            call.record.priority = _without(call.record.priority, cut, axis)
+        call.record.priority = _without(call.record.priority, cut, axis)
         call.bytes = sum(each.nbytes for each in call.arrays)
-        return rows
+        return rest
 
     def tell(self, what: str, node: str) -> None:
         """Warn, once, that rows are dropped."""
@@ -110,6 +132,22 @@ class OpenLanes:
         )
 
 
-def _without(priority: list[Any], cut: Array, axis: int) -> list[Any]:
-    given = np.asarray(priority, np.float64)
-    return np.compress(~cut, given, axis=axis).tolist() if given.ndim > axis else priority
+def _without(priority: Any, cut: Array, axis: int) -> Any:
+    """Priorities of the lanes that are left."""
+    if isinstance(priority, dict):
+        return {name: _without(each, cut, axis) for name, each in priority.items()}
+    given: Array = np.asarray(priority)
+    if priority is None or given.ndim <= axis or given.shape[axis] != len(cut):
+        return priority
+    return np.compress(~cut, given, axis=axis).tolist()
+
+
+def _behind(priority: Any, first: int, place: int, lanes: int) -> Any:
+    """Priorities of one lane from row `first` on."""
+    if isinstance(priority, dict):
+        return {name: _behind(each, first, place, lanes) for name, each in priority.items()}
+    given: Array = np.asarray(priority)
+    if priority is None or not given.ndim:
+        return priority
+    rows = given[first:]
+    return (rows if rows.ndim == 1 else rows[:, place if rows.shape[1] == lanes else 0]).tolist()

@@ -43,6 +43,8 @@ LOST_SECONDS = 60.0
 SILENT_SECONDS = 10.0
 """An agent from which nothing came for so long, in the middle of a call, is named as silent."""
 BEAT_SECONDS = 2.0
+CATCH_UP_SECONDS = 1.0
+"""How long a call waits for the rows that its thread has written before."""
 MAX_BODY_BYTES = 1 << 46
 _IDLE = 8  # connections that are kept for later calls
 
@@ -115,7 +117,9 @@ class Link:
 
     def _catch_up(self, deadline: Deadline) -> None:
         for writer in list(self._own.get(threading.get_ident(), ())):
-            writer.catch_up(deadline.left)
+            left = deadline.left
+            with contextlib.suppress(Timeout):  # they may wait for what this call does
+                writer.catch_up(CATCH_UP_SECONDS if left is None else min(left, CATCH_UP_SECONDS))
 
     def forget(self) -> None:
         """In a forked child: the connections are the parent's; this process makes its own."""

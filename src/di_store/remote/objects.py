@@ -11,7 +11,7 @@ import numpy as np
 from di_store import _core
 from di_store.base import config
 from di_store.base.dtypes import Array
-from di_store.base.errors import NodeUnavailable, ObjectExists
+from di_store.base.errors import NodeUnavailable, ObjectExists, Timeout
 from di_store.objects import codec
 from di_store.objects.refs import Ref, check_ttl
 from di_store.objects.weights import Published, check_name
@@ -22,6 +22,8 @@ from di_store.wire.frame import Buffer, view
 from di_store.wire.handshake import decoded
 from di_store.wire.values import Answer, value_of, warn
 
+MOST_ATTEMPTS = 20
+"""To put what gets a new id, over connections that break."""
 INLINE_BYTES = 256 << 10
 """Values up to this size travel with the call; larger ones follow once the agent has room for them."""
 
@@ -73,11 +75,27 @@ class RemoteObjects:
         check_ttl(ttl)
         config.choice("durability", durability, ("memory", "disk"))
         seconds = check_timeout(timeout)
-        fresh = [raw is None for raw in ids]
-        sent = [
-            _Sent(value, secrets.token_bytes(20) if raw is None else raw)
-            for value, raw in zip(values, ids, strict=True)
-        ]
+        fresh = all(raw is None for raw in ids)
+        for _ in range(MOST_ATTEMPTS):
+            sent = [
+                _Sent(value, secrets.token_bytes(20) if raw is None else raw)
+                for value, raw in zip(values, ids, strict=True)
+            ]
+            try:
+                self._put(sent, ttl, seconds, durability, once=not fresh)
+                break
+            except ObjectExists:
+                if not fresh:
+                    raise
+                # An attempt whose answer was lost has them, all or some, or is still at it: these are nobody's.
+                self._session.call("delete", {"ids": [each.raw for each in sent]}, what="put")
+        else:
+            raise NodeUnavailable(
+                f"put: {MOST_ATTEMPTS} connections to {self._session.link.node} broke while it was done"
+            )
+        return [Ref(each.raw) for each in sent if each.raw is not None]
+
+    def _put(self, sent: list[_Sent], ttl: float | None, seconds: float | None, durability: str, *, once: bool) -> None:
         inline = sum(each.bytes for each in sent) <= INLINE_BYTES
         arguments = {
             "entries": [each.entry for each in sent],
@@ -86,14 +104,7 @@ class RemoteObjects:
             "durability": durability,
             "inline": [each.whole() for each in sent] if inline else None,
         }
-        try:
-            self._session.link.ask(
-                "put", arguments, timeout=seconds, what="put", once=not all(fresh), feed=_feeding(sent)
-            )
-        except ObjectExists:
-            if not all(fresh):  # else: an attempt whose answer was lost has put them
-                raise
-        return [Ref(each.raw) for each in sent if each.raw is not None]
+        self._session.link.ask("put", arguments, timeout=seconds, what="put", once=once, feed=_feeding(sent))
 
     def get(self, raw: bytes, timeout: float | None, copy: bool | None) -> Any:
         """The value of an object. Arrays are read-only unless `copy`; they lie in this process."""
@@ -140,7 +151,10 @@ class RemoteObjects:
         arguments = {"name": name, "newer_than": newer_than, "version": version, "timeout": seconds}
         try:
             message = self._session.link.ask("latest", arguments, timeout=seconds, what=f"latest({name!r})")
-        except NodeUnavailable as error:  # nothing newer is known at the deadline: an actor goes on with what it has
+        except (NodeUnavailable, Timeout) as error:
+            if seconds is None:
+                raise
+            # Nothing newer is known at the deadline: an actor goes on with what it has.
             logger.warning("%s", error)
             return None
         answer = decoded(Answer, message.meta)

@@ -9,7 +9,6 @@ One thread reads what the agent says. Calls are sent by whoever appends, or by t
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import secrets
 import select
@@ -156,17 +155,12 @@ class WriterPipe:
         with self._changed:
             self._raise_failure()
             self._wait(self.window.has_room, deadline, "append")
-            if self._is_cut(call):
-                return call
-            self.window.push(call)
+            every = [call, *self.lanes.without_cut(call)] if self.lanes.any_cut() else [call]
+            for each in every:
+                if each.made is None:
+                    self.window.push(each)
         self._pump()
         return call
-
-    def _is_cut(self, call: Sent) -> bool:
-        """Take the rows of cut lanes out of a call, under the lock; whether nothing is left of it."""
-        if self.lanes.any_cut():
-            self.lanes.without_cut(call)
-        return call.made is not None
 
     def flush(self, timeout: float | None, what: str = "flush") -> None:
         """Wait until everything is acknowledged."""
@@ -211,7 +205,8 @@ class WriterPipe:
             request = next(self._requests)
             if call is not None and method != "close":
                 lanes = len(call.which)
-                if self._is_cut(call) or len(call.which) < lanes:  # it is sent with all of its lanes, or not
+                self.lanes.without_cut(call)
+                if call.made is not None or len(call.which) < lanes:  # it is sent with all of its lanes, or not
                     return {"items": []}
             if call is not None:
                 call.record.seq = self.window.next_number()
@@ -226,6 +221,10 @@ class WriterPipe:
             with self._changed:
                 self._wait(lambda: request in self._answers or _is_judged(call), deadline, method)
                 message = self._answers.pop(request, None)
+        except BaseException:  # given up: an agent that has not begun sees that the connection is gone, and leaves it
+            if (connection := self._connection) is not None:
+                connection.end()
+            raise
         finally:
             self._asked.pop(request, None)
         if message is None:  # the agent was killed, and shared memory tells what has become of the call
@@ -338,6 +337,13 @@ class WriterPipe:
             with self._changed:
                 self._reason = str(error)
                 self._connection = None
+                if self.window.is_refused(time.monotonic() - self._heard):
+                    self.broken = NodeUnavailable(
+                        f"{self._what}: the agent at {self._link.node} closes the connection whenever it gets call "
+                        f"{self.window.first}",
+                        remedy="its log says why; are agent and client of one version?",
+                    )
+                    self._closed = True
                 self._changed.notify_all()
             self._link.release(connection)
             return not self._closed
@@ -434,8 +440,10 @@ def _read_on(reference: weakref.ref[WriterPipe]) -> None:
         pipe = reference()
         if pipe is None:
             return
-        with contextlib.suppress(StoreError):
+        try:
             if not pipe.read():
-                leaving.pop(pipe, None)
                 return
+        except Exception as error:  # nobody would read any more: whoever waits hears of it
+            pipe.close(error)
+            return
         del pipe

@@ -64,11 +64,11 @@ class RemoteSession:
         link.call("hello", timeout=timeout, what=f"connect to {where}")
         return cls(link, os.fspath(tls) if isinstance(tls, os.PathLike) else tls)
 
-    def tell_version(self, name: str) -> None:
+    def tell_version(self, name: str, timeout: float | None) -> None:
         """Rows that are inserted carry the version of the weights that this process last got."""
         version, agent = self.versions.get(name, -1), self.link.welcome.agent
         if self._told.get(name) != (agent, version) and (version >= 0 or name in self._told):
-            self.link.call("note_version", {"name": name, "version": version}, what="insert")
+            self.link.call("note_version", {"name": name, "version": version}, timeout=timeout, what="insert")
             self._told[name] = agent, version
 
     def call(self, method: str, arguments: dict[str, Any] | None = None, **options: Any) -> Any:

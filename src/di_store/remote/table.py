@@ -60,7 +60,7 @@ class RemoteTable(Table):
 
     def _insert(self, method: str, timeout: Any, **arguments: Any) -> Array:
         if (weights := self._settings.weights) is not None:
-            self._far.tell_version(weights)
+            self._far.tell_version(weights, check_timeout(timeout))
         found: Array = self._timed(method, timeout, once=True, **arguments)
         return found
 

@@ -26,8 +26,8 @@ def refusing_calls_inside(text: str, remedy: str) -> Callable[[F], F]:
             here = threading.get_ident(), id(self)
             if here in inside:
                 raise StoreError(text, remedy=remedy)
-            inside.add(here)
-            try:
+            try:  # before `add`: a signal handler may raise in between
+                inside.add(here)
                 return method(self, *args, **options)
             finally:
                 inside.discard(here)

@@ -19,6 +19,8 @@ WINDOW_BYTES = 8 << 20
 """What may be on its way: appends wait beyond it."""
 FRAME_BYTES = 512 << 10
 """Calls are sent together up to so many bytes."""
+MOST_REFUSALS = 20
+"""So often in a row may a connection break at the same call."""
 _FRAMES = 4  # on their way at most; while one is, small calls gather for the next
 
 Marks = dict[str, tuple[int, int, bool]]
@@ -49,9 +51,23 @@ class Window:
         self._unsent: deque[Sent] = deque()  # of these, what has not been sent on this connection
         self._bytes = 0
         self._frames = 0  # sent and not acknowledged
+        self._refused: int | None = None  # the first call when the connection broke
+        self._refusals = 0
 
     def __len__(self) -> int:
         return len(self._sent)
+
+    def is_refused(self, lasted_seconds: float) -> bool:
+        """The connection broke: whether that happens again and again at the same call, as soon as it is sent."""
+        again = self._sent and self.first == self._refused and lasted_seconds < 1.0
+        self._refusals = self._refusals + 1 if again else 0
+        self._refused = self.first
+        return self._refusals >= MOST_REFUSALS
+
+    @property
+    def first(self) -> int | None:
+        """Number of the first call that is not acknowledged."""
+        return self._sent[0].record.seq if self._sent else None
 
     def has_room(self) -> bool:
         """Whether one more call may be on its way."""
@@ -132,7 +148,9 @@ class Window:
         """
         self.epoch, self._frames = 0, 0
         last = max((seq for seq, _, _ in marks.values()), default=0)
-        whole = all(complete for seq, _, complete in marks.values() if seq == last)
+        # A call that made no item in a table has left its mark alone; so has one that was killed between two tables.
+        # mutant: a-call-is-done-if-one-table-has-it
+        whole = all(seq == last and complete for seq, _, complete in marks.values())
         kept: list[Sent] = []
         for call in (*self._sent, *asked):
             seq = call.record.seq
@@ -141,21 +159,28 @@ class Window:
                 call.made = []
             elif seq == last:
                 call.error = NodeUnavailable(
-                    f"the agent at {node} was killed in the middle of this call: some of its items are there"
+                    f"the agent at {node} was killed in the middle of this call: its items may be there in part",
+                    remedy="table.keys() tells which; it is not sent again",
                 )
+                call.error.may_be_done = True
             else:
                 kept.append(call)
                 continue
             self.lanes.acknowledge(call)
             self.acknowledged = max(self.acknowledged, seq)
         self.lanes.cut_open()
-        dropped = 0
+        before, every = self.lanes.dropped, []
         for call in kept:
-            rows = self.lanes.without_cut(call)
-            dropped += rows
-            if rows and call in asked:  # its frame holds all lanes: none of it is sent again
-                call.made = []
-        self._sent = deque(call for call in kept if call.made is None and call not in asked)
+            lanes = len(call.which)
+            every += [call, *self.lanes.without_cut(call)]
+            if call in asked and call.made is None and len(call.which) < lanes:  # its frame holds all of them
+                call.error = NodeUnavailable(
+                    f"the agent at {node} was killed before this call, and some of its lanes are cut: it was not made",
+                    remedy="the same call may be repeated: it leaves the cut lanes out",
+                )
+        self._sent = deque(call for call in every if call.made is None and call not in asked)
+        for call in self._sent:  # what is left of a call may be more than one
+            call.record.seq = self.next_number()
         self._unsent = deque(self._sent)
         self._bytes = sum(each.bytes for each in self._sent)
-        return dropped
+        return self.lanes.dropped - before

@@ -11,17 +11,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from di_store.base import tree
 from di_store.base.config import count, flag, listed
 from di_store.base.dtypes import Array
 from di_store.base.errors import EndOfData, NodeUnavailable, SchemaMismatch, StoreError, WriterClosed
-from di_store.columns.column import Column
-from di_store.columns.schema import Schema
 from di_store.policy.settings import Settings
 from di_store.policy.views import Group, Opaque, Step
 from di_store.remote.arguments import blobs, lane_of, numbers, travelling
 from di_store.remote.lanes import OpenLanes, Sent
 from di_store.remote.pipe import WriterPipe
+from di_store.remote.row_columns import RowColumns
 from di_store.remote.session import RemoteSession
 from di_store.remote.turns import refusing_calls_inside
 from di_store.replay.batch import Batch, Items
@@ -119,12 +117,12 @@ class RemoteWriter(Writer):
         lanes_open = OpenLanes(self._lanes_far or 1, spans=spans)
         self._pipe = WriterPipe(session.link, arguments, lanes_open, window)
         self._pipe.start(None)
-        self._plain: _Columns | None = None
+        self._plain: RowColumns | None = None
         self._owner = 0
         self._claim_far = threading.Lock()
         self._why: StoreError | None = None
         self._forked_from = os.getpid()
-        self._finalizer = weakref.finalize(self, _abandon, self._pipe)
+        self._finalizer = weakref.finalize(self, _abandon, self._pipe, self._forked_from)
         session.follow(self, RemoteWriter._closed_with)
 
     # -- the calls ----------------------------------------------------------------------------------------------
@@ -142,7 +140,7 @@ class RemoteWriter(Writer):
     ) -> Any:
         self._own()
         seconds, lane, priority = check_timeout(timeout), lane_of(lane), numbers(priority)
-        self._tell_versions()
+        self._tell_versions(seconds)
         if seconds is None and final is None:
             call = self._typed("append", {"step": step, "next": next}, lane, priority, None)
             if call is not None:
@@ -168,7 +166,7 @@ class RemoteWriter(Writer):
         total = len(steps) if self._opaque_far else rows_of(steps)
         if total == 0:
             raise ValueError("extend() needs at least one row")
-        self._tell_versions()
+        self._tell_versions(seconds)
         if seconds is None and final is None:
             call = self._typed("extend", {"steps": steps, "next": next}, lane, priority, total)
             if call is not None:
@@ -248,12 +246,12 @@ class RemoteWriter(Writer):
                     pass
             self._finish(why)
 
-    def _tell_versions(self) -> None:
+    def _tell_versions(self, seconds: float | None) -> None:
         """Rows carry the version of the weights that this process last got: tell the agent when it has changed."""
         for name in self._tracked:
             version = self._far.versions.get(name, -1)
             if self._pipe.told.get(name, -1) != version:
-                self._pipe.ask("note_version", {"name": name, "version": version}, 60.0, None)
+                self._pipe.ask("note_version", {"name": name, "version": version}, seconds, None)
                 self._pipe.told[name] = version
 
     def _sent(self, call: Sent) -> Any:
@@ -293,6 +291,12 @@ class RemoteWriter(Writer):
             check_lane(lane, self._lanes_far or 1)
             for value in priority.values() if type(priority) is dict else (priority,):
                 check_priority(value)
+        if self._pipe.lanes.any_cut() and final is None:  # some lanes may have to be left out
+            rows = {"step" if total is None else "steps": step, "next": given["next"]}
+            if (typed := self._typed(method, rows, lane, priority, total)) is not None:
+                self._pipe.push(typed, seconds)
+                self._pipe.result(typed, seconds, by_writer=True)
+                return self._lazy(typed)
         which = self._which(lane)
         which = self._pipe.lanes.every if which is None else which
         call = Sent(Record(0, method, [total or 1], {}), [], which, self._ends(step, len(which), total))
@@ -315,11 +319,26 @@ class RemoteWriter(Writer):
             for name in _FLAGS:
                 if (value := step.get(name)) is not None:
                     self._pipe.lanes.ends = True
+                    if type(value) is bool:
+                        ends |= value
+                        continue
                     given = np.asarray(value).astype(np.bool_)
                     if total is not None and given.ndim:
                         given = given[-1]
                     if given.ndim == 0 or given.reshape(-1).shape[0] == lanes:
                         ends |= given.reshape(-1) if given.ndim else given
+        return ends
+
+    def _row_ends(self, steps: Any, lanes: int, total: int | None) -> Array | None:
+        """Whether each lane's episode has ended after each row of an `extend`; None: of another call."""
+        if total is None:
+            return None
+        ends: Array = np.zeros((total, lanes), np.bool_)
+        for name in _FLAGS:
+            if isinstance(steps, dict) and (value := steps.get(name)) is not None:
+                given = np.asarray(value).astype(np.bool_)
+                if given.size == ends.size:
+                    ends |= given.reshape(ends.shape)
         return ends
 
     def _final(self, final: Any) -> Any:
@@ -359,7 +378,7 @@ class RemoteWriter(Writer):
         if schema is None or self._opaque_far or which is None or not len(which):
             return None
         if self._plain is None:
-            self._plain = _Columns(schema)
+            self._plain = RowColumns(schema)
         lead: tuple[int, ...] = () if total is None else (total,)
         if self._lanes_far is not None and not (lane is not None and np.ndim(lane) == 0):
             lead = (*lead, len(which))
@@ -387,46 +406,8 @@ class RemoteWriter(Writer):
             return None
         if method == "append" and not self._plain.complete(groups_of["step"]):
             return None
-        return Sent(record, arrays, which, self._ends(step, len(which), total))
-
-
-class _Columns:
-    """Reads the leaves of steps as arrays of known columns."""
-
-    def __init__(self, schema: Schema) -> None:
-        self._schema = schema
-        self._known: dict[str, tuple[int, Column]] = {c.name: (at, c) for at, c in enumerate(schema)}
-        self._due = {at for at, column in enumerate(schema) if not column.late}
-        self._fixed = not any(column.ragged for column in schema)
-
-    def complete(self, places: list[int]) -> bool:
-        """Whether a step gives every column."""
-        return self._due <= set(places)
-
-    def read(self, leaves: Any, lead: tuple[int, ...]) -> tuple[list[int], list[Array]] | None:
-        """Numbers of the columns, and copies of their values; None: the call has to be asked.
-
-        Raises:
-            SchemaMismatch: a value does not fit its column.
-        """
-        if not self._fixed or not isinstance(leaves, dict):
-            return None
-        places, arrays = [], []
-        for name, leaf in tree.flatten(leaves).items():
-            known = self._known.get(name)
-            if known is None:
-                raise self._schema.unknown(name, leaf)
-            at, column = known
-            if type(leaf) is np.ndarray and leaf.dtype == column.value_dtype and leaf.shape == lead + column.shape:
-                if leaf.nbytes > MAX_CALL_BYTES:
-                    return None
-                array: Any = leaf.copy()
-            else:
-                made = column.coerce(leaf, lead or None)
-                array = np.array(made, copy=True)
-            places.append(at)
-            arrays.append(array)
-        return places, arrays
+        ends = self._row_ends(step, len(which), total)
+        return Sent(record, arrays, which, self._ends(step, len(which), total), row_ends=ends)
 
 
 def check_priority_of(priority: Any) -> None:
@@ -466,6 +447,9 @@ def _episodes_of(table: FarTable) -> Any:
     return read
 
 
-def _abandon(pipe: WriterPipe) -> None:
-    """The writer was dropped without `close`."""
+def _abandon(pipe: WriterPipe, pid: int) -> None:
+    """The writer was dropped without `close`. In a forked child it is the parent's."""
+    if os.getpid() != pid:
+        pipe.forget()
+        return
     pipe.leave(WriterClosed("this writer was dropped"))

@@ -1,0 +1,188 @@
+"""The calls of a writer beside deaths and broken connections: the same code, without sockets, threads or clocks."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+import pytest
+
+import di_store
+from di_store.remote.lanes import OpenLanes, Sent
+from di_store.remote.window import Window
+from di_store.wire.rows import Acknowledgement, Record, Records
+
+EPISODE = 5
+
+
+def call(number: int, *, lanes: int = 1) -> Sent:
+    """Row `number` of every lane."""
+    ends = np.full(lanes, number % EPISODE == EPISODE - 1)
+    record = Record(0, "append", [lanes], {"step": [0]}, None)
+    return Sent(record, [np.full(lanes, number)], np.arange(lanes), ends)
+
+
+class SimulatedAgent:
+    """What an agent does with a writer's calls, and what of it outlives the agent.
+
+    Attributes:
+        table: numbers of the rows, in order; it outlives agents, and so does `mark`.
+    """
+
+    def __init__(self) -> None:
+        self.table: list[int] = []
+        self.mark = 0
+        self.begin()
+
+    def begin(self) -> None:
+        """Another agent."""
+        self.done = self.epoch = 0
+        self.connected = True
+        self.answers: list[tuple[bytes, np.ndarray]] = []
+
+    def make(self, meta: bytes, calls: list[Sent], most: int) -> None:
+        """Make the calls of a frame, up to `most`; the answer may be lost."""
+        records = msgspec.msgpack.decode(meta, type=Records)
+        made = []
+        for record, each in zip(records.records[:most], calls, strict=False):
+            if record.seq <= self.done:
+                continue
+            assert record.seq > self.mark, "a call is made again"
+            self.table.append(int(each.arrays[0][0]))
+            self.mark = self.done = record.seq
+            made.append([(np.array([record.seq], np.uint64), np.zeros(1, np.int32), np.zeros(1, np.int64))])
+        self.connected = most >= len(records.records)  # else the connection breaks in the middle
+        if self.connected:
+            found, body = Acknowledgement.of(self.done, self.epoch, made, b"", [])
+            self.answers.append((found, np.frombuffer(b"".join(bytes(part) for part in body), np.uint8)))
+
+
+def run(seed: int, calls: int, *, spans: bool) -> tuple[SimulatedAgent, Window, list[Sent]]:
+    """Send calls through connections that break and agents that die, until all are acknowledged."""
+    choice = random.Random(seed)
+    agent, window = SimulatedAgent(), Window(OpenLanes(1, spans=spans), 16)
+    window.lanes.ends = spans
+    sent: list[Sent] = []
+    while len(sent) < calls or len(window):
+        what = choice.random()
+        if what < 0.5 and len(sent) < calls and window.has_room():
+            each = call(len(sent))
+            sent.append(each)
+            window.lanes.without_cut(each)
+            if each.made is None:
+                window.push(each)
+        elif what < 0.8 and window.may_send() and agent.connected:
+            frame = window.next_frame()
+            assert frame is not None
+            agent.make(*frame, most=choice.choice([0, 1, 2, 99, 99, 99]))
+        elif what < 0.95 and agent.answers:
+            meta, body = agent.answers.pop(0)
+            window.note(msgspec.msgpack.decode(meta, type=Acknowledgement), body, None)
+        elif what < 0.98:  # the connection breaks; the agent says again what it has said
+            agent.connected = True
+            window.resume(agent.done, agent.epoch)
+            keys = [[(np.empty(0, np.uint64), np.empty(0, np.int32), np.empty(0, np.int64))]] * agent.done
+            agent.answers = [(Acknowledgement.of(agent.done, 0, keys, b"", [])[0], np.empty(0, np.uint8))]
+        else:
+            agent.begin()
+            window.begin_anew({"t": (agent.mark, 1, True)}, [], "here")
+    return agent, window, sent
+
+
+def test_every_call_is_made_once(count: Callable[[int, int], int]) -> None:
+    for seed in range(count(60, 10_000)):
+        agent, _, sent = run(seed, 60, spans=False)
+        assert agent.table == list(range(60)), f"seed {seed}"
+        assert all(each.made is not None for each in sent)
+
+
+def test_only_the_rest_of_cut_episodes_is_dropped(count: Callable[[int, int], int]) -> None:
+    for seed in range(count(60, 10_000)):
+        agent, window, _ = run(seed, 60, spans=True)
+        assert agent.table == sorted(set(agent.table)), f"seed {seed}: twice, or out of order"
+        missing = sorted(set(range(60)) - set(agent.table))
+        assert len(missing) == window.lanes.dropped
+        for number in missing:  # a hole reaches to the end of its episode, and begins inside it
+            assert number % EPISODE, f"seed {seed}: the first row of an episode"
+            last = number - number % EPISODE + EPISODE - 1
+            assert set(range(number, last + 1)) <= set(missing), f"seed {seed}: rows behind a hole"
+
+
+def test_a_call_over_two_tables_is_done_if_both_have_it() -> None:
+    for marks, done in (
+        ({"a": (2, 1, True), "b": (2, 3, True)}, True),
+        ({"a": (2, 1, True), "b": (1, 1, True)}, False),
+        ({"a": (2, 64, False), "b": (2, 1, True)}, False),
+    ):
+        window = Window(OpenLanes(1, spans=False), 16)
+        calls = [call(number) for number in range(4)]
+        for each in calls:
+            window.push(each)
+        window.begin_anew(marks, [], "here")
+        assert calls[0].made == []
+        assert calls[1].made == ([] if done else None)
+        assert done or isinstance(calls[1].error, di_store.NodeUnavailable)
+        left = [each for each in calls if each.made is None and each.error is None]
+        assert left == calls[2:]
+        assert left[1].record.seq > left[0].record.seq > 2
+        assert len(window) == 2
+
+
+def test_what_is_dropped_of_some_lanes() -> None:
+    """A call goes on with the lanes that are whole; its leaves, lanes and priorities fit."""
+    window = Window(OpenLanes(4, spans=True), 16)
+    window.lanes.ends = True
+    first = call(0, lanes=4)
+    first.ends = np.array([False, True, False, True])
+    window.push(first)
+    window.lanes.acknowledge(first)
+    second = call(1, lanes=4)
+    second.record.priority = [0.0, 1.0, 2.0, 3.0]
+    window.push(second)
+    assert window.begin_anew({"t": (1, 4, True)}, [], "here") == 2
+    assert second.record.lane == [1, 3]
+    assert second.record.lead == [2]
+    assert second.record.priority == [1.0, 3.0]
+    assert second.arrays[0].tolist() == [1, 1]
+    assert window.lanes.dropped == 2
+
+
+def test_rows_behind_an_end_inside_an_extend_are_kept() -> None:
+    """Two lanes are cut; one has an end in the middle of the next call, the other has none."""
+    window = Window(OpenLanes(3, spans=True), 16)
+    window.lanes.ends = True
+    first = call(0, lanes=3)
+    window.push(first)
+    window.lanes.acknowledge(first)
+    first.ends[:] = [False, True, False]
+    window.lanes.acknowledge(first)
+    ends = np.zeros((4, 3), np.bool_)
+    ends[1, 0] = True
+    rows = np.arange(12).reshape(4, 3)
+    record = Record(0, "extend", [4, 3], {"steps": [0]}, None, {"t": rows.tolist(), "u": [0, 1, 2, 3]})
+    window.push(Sent(record, [rows], np.arange(3), ends[-1], row_ends=ends))
+    assert window.begin_anew({"t": (1, 3, True)}, [], "here") == 2 + 4
+    frame = window.next_frame()
+    assert frame is not None
+    whole, behind = frame[1]
+    assert (whole.record.lead, whole.record.lane, whole.arrays[0].tolist()) == ([4, 1], [1], [[1], [4], [7], [10]])
+    assert whole.record.priority == {"t": [[1], [4], [7], [10]], "u": [0, 1, 2, 3]}
+    assert (behind.record.lead, behind.record.lane, behind.arrays[0].tolist()) == ([2], 0, [6, 9])
+    assert behind.record.priority == {"t": [6, 9], "u": [2, 3]}
+    assert behind.record.seq == whole.record.seq + 1
+    third = call(3, lanes=3)
+    window.lanes.without_cut(third)
+    assert third.record.lane == [0, 1], "the lane with an end is whole again, the other is not"
+
+
+@pytest.mark.parametrize("what", ["append", "close"])
+def test_a_call_that_somebody_waits_for_is_judged_too(what: str) -> None:
+    window = Window(OpenLanes(1, spans=True), 16)
+    window.lanes.ends = True
+    asked = call(0)
+    asked.record.method, asked.record.seq = what, window.next_number()
+    window.begin_anew({"t": (1, 1, True)}, [asked], "here")
+    assert asked.made == []
+    assert not len(window)
