@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -87,6 +86,4 @@ _NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes
 @pytest.fixture(scope="session")
 def authorities(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Two of them."""
-    if shutil.which("openssl") is None:
-        pytest.skip("the command openssl is not installed")
     return Authority(tmp_path_factory.mktemp("ca")), Authority(tmp_path_factory.mktemp("other"))

@@ -73,7 +73,6 @@ class Peer:
         self._gone: dict[int, Iterator[int]] = {}
         self._answers: OrderedDict[int, tuple[int, bytes, list[Any]]] = OrderedDict()
         self._number = 0
-        self.ended = False
 
     def next_number(self) -> int:
         """A number that this client's things are called by."""
@@ -207,7 +206,6 @@ class Peer:
 
     def end(self) -> None:
         """The client is gone: give its draws back, and close its handles and writers."""
-        self.ended = True
         try:
             self.give_back_all()
             for writer in list(self.writers.values()):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import secrets
 import socket
 import ssl
@@ -26,6 +25,7 @@ from di_store.agent.writing import serve_writer
 from di_store.base.errors import AccessDenied, NodeUnavailable, StoreError
 from di_store.base.warned import noted, taken
 from di_store.runtime import waits
+from di_store.runtime.waits import logger
 from di_store.session import Session
 from di_store.wire.connection import MAX_CALL_BYTES, Connection, Disconnected
 from di_store.wire.frame import MAGIC, Kind
@@ -39,8 +39,6 @@ LEASE_SECONDS = 30.0
 LOOK_SECONDS = 1.0
 _MOST_WARNED = 2000  # characters of a warning that a client is told of
 _SLEPT_SECONDS = 5.0  # a gap of its own loop: the agent was stopped, and has not read what came meanwhile
-
-logger = logging.getLogger("di_store")
 
 
 @dataclass(frozen=True)

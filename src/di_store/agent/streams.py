@@ -11,7 +11,7 @@ from di_store import _core
 from di_store.agent.talk import Reply, Talk
 from di_store.base.dtypes import Array
 from di_store.base.errors import CorruptData, shown
-from di_store.objects.access import Objects, is_durable, written
+from di_store.objects.access import is_durable, written
 from di_store.objects.refs import check_ttl
 from di_store.objects.weights import Weights, check_name
 from di_store.runtime.waits import check_timeout
@@ -79,7 +79,7 @@ def _publish(talk: Talk, arguments: Any) -> Reply:
 
 def _get(talk: Talk, arguments: Any) -> Reply:
     raw, timeout = arguments["id"], check_timeout(arguments["timeout"])
-    block = Objects(talk.peer.session).raw(raw, timeout)
+    block = talk.peer.objects.raw(raw, timeout)
     return Kind.ANSWER, answer_meta(0, talk.warned()), [block]
 
 

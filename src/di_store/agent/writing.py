@@ -7,11 +7,12 @@ import queue
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from di_store.agent.conversation import Cancelled, Conversation
+from di_store.agent.peer import Peer
 from di_store.base.dtypes import Array
 from di_store.base.errors import CorruptData, StoreError
 from di_store.policy.views import Opaque
@@ -24,9 +25,6 @@ from di_store.wire.frame import Buffer, Kind, view
 from di_store.wire.handshake import decoded
 from di_store.wire.rows import Acknowledgement, Record, Records, RowReader
 from di_store.wire.values import Call, answer_of, failure_of
-
-if TYPE_CHECKING:
-    from di_store.agent.peer import Peer
 
 KEPT_SECONDS = 30.0
 """How long a writer waits for its client to come back."""
@@ -186,7 +184,7 @@ class WriterSession:
                     given[argument] = self._peer.blobs(given[argument])
             with waits.watched(talk.still_waits):
                 begin_call(self._writer, seq)
-                made = getattr(self._writer, _METHODS[call.method])(**given)
+                made = getattr(self._writer, _method(call.method))(**given)
         except (Disconnected, Cancelled):
             raise
         except Exception as error:
@@ -266,7 +264,12 @@ def _made(writer: Writer, record: Record, rows: dict[str, Any]) -> Any:
     raise CorruptData(f"a call {record.method!r} of a writer came", remedy="")
 
 
-_METHODS = {name: name for name in ("append", "extend", "end_episode", "close")}
+def _method(name: str) -> str:
+    if name not in ("append", "extend", "end_episode", "close"):
+        raise TypeError(f"a writer has no call {name!r}: is the agent older than this client?")
+    return name
+
+
 _lock = threading.Lock()
 
 

@@ -17,10 +17,10 @@ from di_store.objects.refs import Ref, check_ttl
 from di_store.objects.weights import Published, check_name
 from di_store.remote.session import RemoteSession
 from di_store.runtime.waits import check_timeout, logger
-from di_store.wire.connection import PIECE_BYTES, Connection
+from di_store.wire.connection import Connection, portions
 from di_store.wire.frame import Buffer, view
 from di_store.wire.handshake import decoded
-from di_store.wire.values import Answer, value_of, warn
+from di_store.wire.values import Answer, payload_of, value_of, warn
 
 MOST_ATTEMPTS = 20
 """To put what gets a new id, over connections that break."""
@@ -43,23 +43,13 @@ class _Sent:
         """What the call says of it."""
         return [self.raw, self.header, self.bytes]
 
-    def parts(self) -> list[memoryview]:
-        """The payload as buffers that follow each other, padding included."""
-        found: list[memoryview] = []
-        encoded, end = self._encoded, 0
-        for buffer, offset, size in zip(encoded.buffers, encoded.offsets, encoded.sizes, strict=True):
-            if size:
-                if offset > end:
-                    found.append(memoryview(bytes(offset - end)))
-                found.append(view(buffer))
-                end = offset + size
-        if self.bytes > end:
-            found.append(memoryview(bytes(self.bytes - end)))
-        return found
+    def parts(self) -> list[Buffer]:
+        """The payload as buffers that follow each other."""
+        return payload_of(self._encoded)
 
     def whole(self) -> bytes:
         """The payload as one text of bytes."""
-        return b"".join(self.parts())
+        return b"".join(view(each) for each in self.parts())
 
 
 class RemoteObjects:
@@ -171,19 +161,7 @@ def _feeding(sent: list[_Sent]) -> Callable[[Connection], None]:
 
     def feed(connection: Connection) -> None:
         for each in sent:
-            part: list[Buffer] = []
-            size = 0
-            for buffer in each.parts():
-                left = buffer
-                while len(left):
-                    cut = left[: PIECE_BYTES - size]
-                    part.append(cut)
-                    size += len(cut)
-                    left = left[len(cut) :]
-                    if size == PIECE_BYTES:
-                        connection.send_piece(part, size)
-                        part, size = [], 0
-            if part:
+            for part, size in portions(each.parts()):
                 connection.send_piece(part, size)
 
     return feed

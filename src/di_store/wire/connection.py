@@ -155,7 +155,7 @@ class Connection:
             )
             return
         first = True
-        for part, size in _portions(body):
+        for part, size in portions(body):
             if first:
                 self._write(
                     pack(kind, request=request, seq=total, flags=flags, meta=meta, payload=part, payload_bytes=size)
@@ -328,7 +328,7 @@ def _go_on() -> None:
     """Wait on."""
 
 
-def _portions(body: Sequence[Buffer]) -> list[tuple[list[Buffer], int]]:
+def portions(body: Sequence[Buffer]) -> list[tuple[list[Buffer], int]]:
     """The buffers cut into pieces."""
     parts: list[tuple[list[Buffer], int]] = []
     part: list[Buffer] = []

@@ -85,14 +85,19 @@ def laid_out(encoded: codec.Encoded) -> tuple[int, list[Buffer]]:
     size = len(encoded.header)
     buffers: list[Buffer] = [encoded.header]
     if encoded.payload_bytes:
-        buffers.append(_ZEROS[: -size % _ALIGNMENT])
-        end = 0
-        for buffer, offset, length in zip(encoded.buffers, encoded.offsets, encoded.sizes, strict=True):
-            if length:
-                buffers += [_ZEROS[: offset - end], buffer]
-                end = offset + length
-        buffers.append(bytes(encoded.payload_bytes - end))
+        buffers += [_ZEROS[: -size % _ALIGNMENT], *payload_of(encoded)]
     return size, buffers
+
+
+def payload_of(encoded: codec.Encoded) -> list[Buffer]:
+    """The payload as buffers that follow each other, with what lies between its arrays."""
+    buffers: list[Buffer] = []
+    end = 0
+    for buffer, offset, length in zip(encoded.buffers, encoded.offsets, encoded.sizes, strict=True):
+        if length:
+            buffers += [_ZEROS[: offset - end], buffer]
+            end = offset + length
+    return [*buffers, bytes(encoded.payload_bytes - end)]
 
 
 _PLAIN = frozenset((type(None), bool, int, float, str, bytes))
