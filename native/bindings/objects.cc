@@ -222,15 +222,15 @@ nb::object get(const ArenaPointer& arena, const nb::bytes& id, nb::handle copy) 
   return read_object(arena, id_of(id), copy);
 }
 
-i64 publish(const ArenaPointer& arena, const std::string& name, nb::handle value, u64 keep) {
+i64 publish(const ArenaPointer& arena, const std::string& name, nb::handle value, u64 keep, i64 at) {
   arena->enter();
   Weights weights(arena->heap());
   const u32 index = weights.entry(name, Deadline::slice());
-  if (value.is_none()) return weights.publish(index, nullptr, keep, Deadline::slice());
+  if (value.is_none()) return weights.publish(index, nullptr, keep, Deadline::slice(), nullptr, kNone, at);
   const Deadline deadline = Deadline::slice();
   Draft draft(*arena, deadline);
   write_value(arena, value, nullptr, 0, deadline, &draft);
-  return weights.publish(index, &draft, keep, Deadline::slice());
+  return weights.publish(index, &draft, keep, Deadline::slice(), nullptr, kNone, at);
 }
 
 struct VersionId {
@@ -342,8 +342,9 @@ void bind_objects(nb::module_& module, nb::class_<Arena>& type) {
           },
           nb::arg("after").none(), nb::arg("n"), nb::arg("timeout"),
           nb::sig("def keys(self, after: bytes | None, n: int, timeout: float) -> list[bytes]"))
-      .def("publish", &publish, nb::arg("name"), nb::arg("value").none(), nb::arg("keep"),
-           nb::sig("def publish(self, name: str, value: typing.Any, keep: int) -> int"))
+      // `at`: becomes that version; 0 is returned, and nothing was published, if there is one as new already.
+      .def("publish", &publish, nb::arg("name"), nb::arg("value").none(), nb::arg("keep"), nb::arg("at") = 0,
+           nb::sig("def publish(self, name: str, value: typing.Any, keep: int, at: int = 0) -> int"))
       .def("newest", &newest, nb::sig("def newest(self, name: str, /) -> int"))
       .def("oldest", &oldest, nb::sig("def oldest(self, name: str, /) -> int"))
       .def("latest", &latest, nb::arg("name"), nb::arg("version"), nb::arg("copy").none(),

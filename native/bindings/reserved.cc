@@ -74,11 +74,12 @@ class Reserved {
       return 0;
     });
   }
-  i64 publish(const std::string& name, u64 keep) {
+  // 0, and the draft is as before: `at` is not above the newest version.
+  i64 publish(const std::string& name, u64 keep, i64 at) {
     return finish(false, [&](u32 pin) {
       Weights weights(arena_->heap());
       const u32 index = weights.entry(name, Deadline::slice());
-      return weights.publish(index, draft_.get(), keep, Deadline::slice(), nullptr, pin);
+      return weights.publish(index, draft_.get(), keep, Deadline::slice(), nullptr, pin, at);
     });
   }
   i64 publish_durable(const std::string& name, u64 keep) {
@@ -117,8 +118,12 @@ class Reserved {
     const u32 pin = arena_->ledger().take_one(Deadline::slice());
     try {
       const auto result = how(pin);
-      pin_ = pin;
-      draft_.reset();
+      if (draft_->is_open()) {
+        arena_->ledger().give(pin);
+      } else {
+        pin_ = pin;
+        draft_.reset();
+      }
       return result;
     } catch (...) {
       if (draft_->is_open()) arena_->ledger().give(pin);
@@ -144,7 +149,7 @@ void bind_reserved(nb::module_& module, nb::class_<Arena>& type) {
       .def_prop_ro("id", &Reserved::id)
       .def("seal", &Reserved::seal)
       .def("seal_durable", &Reserved::seal_durable)
-      .def("publish", &Reserved::publish, nb::arg("name"), nb::arg("keep"))
+      .def("publish", &Reserved::publish, nb::arg("name"), nb::arg("keep"), nb::arg("at") = 0)
       .def("publish_durable", &Reserved::publish_durable, nb::arg("name"), nb::arg("keep"))
       .def(
           "payload",

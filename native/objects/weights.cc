@@ -63,13 +63,34 @@ void Weights::retire(u32 index, i64 version) {
     heap_.object_ends.retire(old);
 }
 
-i64 Weights::publish(u32 index, Draft* draft, u64 keep, Deadline deadline, const DurableVersion* durable, u32 pin) {
+// Retires the versions from `oldest` up to `stop`, and stores `stop` as the oldest.
+void Weights::retire_before(u32 index, i64 stop, u64 keep) {
+  WeightsEntry& entry = memory_.weights(index);
+  // There are at most as many versions as objects, all next to each other but for one gap, which a killed publisher of a version
+  // that skips numbers leaves. So they are near one end or the other, and a damaged `oldest` takes no longer.
+  const i64 most = static_cast<i64>(memory_.heap_header().live_objects + keep) + 1;
+  const i64 first = entry.oldest.load();
+  const auto retire_all = [&](i64 version, i64 end) DI_REQUIRES(heap_.lock) {
+    for (; version < end; ++version) {
+      // mutant: durable-versions-leave-with-the-others
+      if (version != entry.durable.load()) retire(index, version);
+    }
+  };
+  const i64 low = std::min(stop, first > stop - most ? stop : first + most);
+  retire_all(first, low);
+  retire_all(std::max(low, stop - most), stop);
+  entry.oldest.store(std::max(first, stop));
+}
+
+i64 Weights::publish(u32 index, Draft* draft, u64 keep, Deadline deadline, const DurableVersion* durable, u32 pin,
+                     i64 at) {
   WeightsEntry& entry = memory_.weights(index);
   i64 version = 0;
   {
     Heap::Guard guard(heap_, deadline);
-    version = entry.newest.load() + 1;
-    if (durable != nullptr && durable->version != version) return 0;
+    const i64 next = entry.newest.load() + 1;
+    version = at == 0 ? next : at;
+    if (version < next || (durable != nullptr && durable->version != version)) return 0;
     Id id;
     version_id(memory_, index, version, id);
     // Left by a publisher that died after it had sealed this version and before it stored `newest`.
@@ -99,14 +120,7 @@ i64 Weights::publish(u32 index, Draft* draft, u64 keep, Deadline deadline, const
       if (kept != 0 && kept <= version - static_cast<i64>(keep)) retire(index, kept);
       entry.durable.store(version);
     }
-    // There are at most as many versions as objects. This bounds the loop if `oldest` is damaged.
-    const i64 most = static_cast<i64>(memory_.heap_header().live_objects + keep) + 1;
-    i64 oldest = std::max(entry.oldest.load(), version - most);
-    for (; oldest <= version - static_cast<i64>(keep); ++oldest) {
-      // mutant: durable-versions-leave-with-the-others
-      if (oldest != entry.durable.load()) retire(index, oldest);
-    }
-    entry.oldest.store(oldest);
+    retire_before(index, version > next ? version : version - static_cast<i64>(keep) + 1, keep);
     heap_.budget.announce_room();
   }
   if (draft != nullptr) {

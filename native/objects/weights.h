@@ -26,13 +26,16 @@ class Weights {
   // a draft (null) it skips the number: no such version can be read. If it throws, the caller still owns the draft.
   // The newest durable version stays besides, until a newer one is durable. With `durable` the draft is one: 0, and nothing has
   // happened, if another version came in between. With `pin`, a ledger entry, the draft is pinned in the same hold of the lock.
+  // With `at` it becomes that version instead: 0, and nothing has happened, unless `at` is above `newest`. If that skips
+  // numbers, all older versions go but the newest durable one.
   i64 publish(u32 index, Draft* draft, u64 keep, Deadline deadline, const DurableVersion* durable = nullptr,
-              u32 pin = kNone);
+              u32 pin = kNone, i64 at = 0);
   // The id of version v of weights entry i.
   static void version_id(const Memory& memory, u32 index, i64 version, Id& id);
 
  private:
   void retire(u32 index, i64 version) DI_REQUIRES(heap_.lock);
+  void retire_before(u32 index, i64 stop, u64 keep) DI_REQUIRES(heap_.lock);
 
   Heap& heap_;
   Memory& memory_;

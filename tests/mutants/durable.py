@@ -131,8 +131,8 @@ DURABLE = [
     Mutant(
         "durable-versions-leave-with-the-others",
         "durable",
-        "if (oldest != entry.durable.load()) retire(index, oldest);",
-        "retire(index, oldest);",
+        "if (version != entry.durable.load()) retire(index, version);",
+        "retire(index, version);",
         (f"{OBJECTS}::test_weights_come_back",),
     ),
     Mutant(
