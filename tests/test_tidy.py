@@ -26,7 +26,7 @@ PYTHON_LAYERS = [
     ["store"],
     ["remote"],
     ["opening", "planning", "forecast", "agent"],
-    ["restoring"],
+    ["restoring", "cluster"],
     ["client"],
     ["__init__"],
     ["adapters", "demo", "workloads"],
@@ -37,8 +37,8 @@ PYTHON_LAYERS = [
 # Folders that use the package as any program does.
 OUTSIDE = ("adapters", "cli", "demo", "workloads")
 # What these may import beside `di_store` itself and each other: the holder of a served store; sizes, errors and trees;
-# the classes of what users choose; the stores of a machine; what tells of a store.
-OPEN_TO_ALL = ("agent", "base", "policy", "opening", "forecast", "observe", "_version")
+# stores of several machines; the classes of what users choose; the stores of a machine; what tells of a store.
+OPEN_TO_ALL = ("agent", "base", "cluster", "policy", "opening", "forecast", "observe", "_version")
 
 # Folders of native/, from the bottom. A header or source includes its own folder and those below.
 NATIVE_LAYERS = [

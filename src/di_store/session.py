@@ -48,6 +48,8 @@ class Session:
         self.staging = Staging(staging)
         self.uuid: str = arena.stats()["uuid"]
         self.versions = _versions.setdefault(self.uuid, {}) if versions is None else versions
+        self.abroad: Callable[[str], tuple[Any, ...]] | None = None
+        """How a table of that name pickles, if processes on other machines may load it; None: for this one alone."""
         self._arena: _core.Arena | None = arena
         # By id() of the handle. A plain dict without a lock: threads add to it while `close` iterates over a copy.
         self._followers: dict[int, tuple[weakref.ref[Any], Callable[[Any, StoreError], None]]] = {}

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
+
+from pains import until
 
 import di_store
 
@@ -21,6 +24,11 @@ class Node:
     """One served store: the holder, its agent, and its address."""
 
     def __init__(self, name: str, *options: str, env: dict[str, str] | None = None) -> None:
+        self._given = (*options,), env
+        self._start(name)
+
+    def _start(self, name: str) -> None:
+        options, env = self._given
         command = [
             sys.executable,
             "-m",
@@ -32,7 +40,7 @@ class Node:
             "--listen",
             "127.0.0.1:0",
             "--json",
-        ]
+        ]  # options come later, and win
         self.process = subprocess.Popen(
             [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env
         )
@@ -68,12 +76,28 @@ class Node:
         os.kill(pid, signal.SIGKILL)
         return pid
 
+    def lose(self) -> None:
+        """SIGKILL to all of it: what lay in its memory is gone."""
+        if self.process.poll() is not None:
+            return
+        agents = self.agents()
+        for pid in (self.process.pid, *agents):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait(SERVED_SECONDS)
+        until(lambda: not any(each.name == self.name for each in di_store.list_stores()), "the node to be gone")
+
+    def restart(self) -> None:
+        """Lose it, and start it with the same options: at the same address if `--listen` says so."""
+        self.lose()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        self._start(self.name)
+
     def end(self) -> None:
         """End it as Ctrl-C would."""
         self.process.send_signal(signal.SIGINT)
         self.process.wait(SERVED_SECONDS)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
 
 
 @contextmanager
@@ -83,10 +107,28 @@ def node(name: str, *options: str, env: dict[str, str] | None = None) -> Iterato
     try:
         yield made
     finally:
-        for pid in (*made.agents(), made.process.pid):
-            try:
-                os.kill(pid, signal.SIGCONT)
-            except ProcessLookupError:
-                pass
         if made.process.poll() is None:
+            for pid in (*made.agents(), made.process.pid):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
             made.end()
+        assert made.process.stdout is not None
+        made.process.stdout.close()
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of loopback that nothing listens at now."""
+    with ExitStack() as taken:
+        sockets = [taken.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [each.getsockname()[1] for each in sockets]
+
+
+@contextmanager
+def cluster_nodes(name: str, count: int, *options: str) -> Iterator[list[Node]]:
+    """Nodes of one cluster with a static directory, each with a store and a port of its own."""
+    places = [f"127.0.0.1:{port}" for port in free_ports(count)]
+    with ExitStack() as running:
+        yield [
+            running.enter_context(node(f"{name}-{at}", *options, "--listen", place, "--peers", ",".join(places)))
+            for at, place in enumerate(places)
+        ]

@@ -17,9 +17,10 @@ from dataclasses import dataclass
 
 import msgspec
 
+from di_store.agent.membership import NAME, Membership
 from di_store.agent.orders import Orders, server_context
 from di_store.base.errors import AccessDenied, NodeUnavailable, shown
-from di_store.remote.address import DEFAULT_PORT, TOKEN_ENV, Address, own_token
+from di_store.remote.address import DEFAULT_PORT, SCHEME, TOKEN_ENV, Address, own_token
 from di_store.store import Store
 
 END_SECONDS = 5.0
@@ -38,6 +39,8 @@ class Serving:
         certificate, key: files for TLS; None: without.
         plaintext: serve machines elsewhere without TLS.
         allow_pickle: load what clients pickle.
+        peers: addresses of all nodes of its cluster, this one among them; empty: it is in none.
+        authority: of the nodes' certificates, for connections to them; None: the system's.
     """
 
     listen: str
@@ -46,6 +49,8 @@ class Serving:
     key: str | None = None
     plaintext: bool = False
     allow_pickle: bool = False
+    peers: tuple[str, ...] = ()
+    authority: str | None = None
 
 
 def place_of(listen: str) -> tuple[str, int]:
@@ -89,6 +94,7 @@ class Holder:
         )
         shown = socket.gethostname() if host in ("0.0.0.0", "::") else host
         self.address = str(Address(shown, self._listener.getsockname()[1], store.name))
+        _join(store, self.address, serving)
         self._began = self._next = self._pause = 0.0
         self._ended = False
         self.restarts = 0
@@ -150,6 +156,18 @@ class Holder:
             except subprocess.TimeoutExpired:
                 each.kill()
                 each.wait()
+
+
+def _join(store: Store, address: str, serving: Serving) -> None:
+    """Leave word in the store where the other nodes are, for processes on this machine."""
+    if not serving.peers:
+        return
+    peers = tuple(str(Address.parse(f"{SCHEME}://{each}" if "://" not in each else each)) for each in serving.peers)
+    if len(set(peers)) < len(peers):
+        raise ValueError(f"--peers names a node twice: {','.join(serving.peers)}")
+    tls = None if serving.certificate is None else serving.authority or True
+    membership = Membership("static", peers, address, tls, serving.allow_pickle)
+    store.publish(NAME, msgspec.msgpack.encode(membership))
 
 
 def _close_pipe(agent: subprocess.Popen[bytes]) -> None:

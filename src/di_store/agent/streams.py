@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from di_store import _core
+from di_store.agent.copies import COPY_CALLS
 from di_store.agent.talk import Reply, Talk
 from di_store.base.dtypes import Array
 from di_store.base.errors import CorruptData, shown
@@ -61,7 +62,7 @@ def _put(talk: Talk, arguments: Any) -> Reply:
 
 
 def _publish(talk: Talk, arguments: Any) -> Reply:
-    name, keep, entry = arguments["name"], arguments["keep"], arguments["entry"]
+    name, keep, entry, at = arguments["name"], arguments["keep"], arguments["entry"], arguments.get("at", 0)
     timeout = check_timeout(arguments["timeout"])
     session = talk.peer.session
     session.check_writable()
@@ -72,8 +73,11 @@ def _publish(talk: Talk, arguments: Any) -> Reply:
     else:
         draft, payload = _reserved(talk, entry, 0.0, timeout, named=False)
         _fill(talk, [payload], arguments["inline"])
-        publish = draft.publish_durable if durable else draft.publish
-        version = written(session, timeout, f"publish of {shown(name)}", lambda _: publish(name, keep))
+
+        def publish(_: _core.Arena) -> int:
+            return int(draft.publish_durable(name, keep) if durable else draft.publish(name, keep, at))
+
+        version = written(session, timeout, f"publish of {shown(name)}", publish)
     return (Kind.ANSWER, *answer_of(version, talk.warned()))
 
 
@@ -97,4 +101,5 @@ STREAM_CALLS: dict[str, Callable[[Talk, Any], Reply]] = {
     "publish": _publish,
     "get": _get,
     "latest": _latest,
+    **COPY_CALLS,
 }

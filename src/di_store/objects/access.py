@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -14,7 +13,7 @@ from di_store.base.dtypes import Array
 from di_store.base.errors import ObjectNotFound, StoreFull, Timeout
 from di_store.objects.refs import Ref, check_ttl, id_of, listed, parse_id
 from di_store.runtime import waits
-from di_store.runtime.waits import SLICE_SECONDS, Missing, check_timeout, until
+from di_store.runtime.waits import SLICE_SECONDS, Missing, check_timeout, countdown, until
 from di_store.session import Session
 
 T = TypeVar("T")
@@ -51,7 +50,7 @@ class Objects:
             raise ValueError(f"put_many: {len(raws)} ids for {len(every)} values")
         if twice := [raw.hex() for raw, times in Counter(raws).items() if raw is not None and times > 1]:
             raise ValueError(f"put_many: id {twice[0]} is given {raws.count(bytes.fromhex(twice[0]))} times")
-        left = _deadline(check_timeout(timeout))
+        left = countdown(check_timeout(timeout))
         drafts: list[_core.Unsealed] = []
         for value, raw in zip(every, raws, strict=True):
             # mutant: half-of-put-many-stays
@@ -94,7 +93,7 @@ class Objects:
 
     def get_many(self, refs: Iterable[Ref | str], timeout: float | None, copy: bool | None) -> list[Any]:
         """`Store.get_many`: several objects under one deadline."""
-        left, found = _deadline(check_timeout(timeout)), []
+        left, found = countdown(check_timeout(timeout)), []
         for ref in listed(refs):
             raw = id_of(ref)
             try:
@@ -188,11 +187,3 @@ def written(session: Session, timeout: float | None, what: str, write: Callable[
 
 def _write(value: Any, raw: bytes | None, arena: _core.Arena) -> _core.Unsealed:
     return arena.write(value, raw)
-
-
-def _deadline(timeout: float | None) -> Callable[[], float | None]:
-    """A function that returns the seconds left of `timeout`, counted from now."""
-    if timeout is None:
-        return lambda: None
-    end = time.monotonic() + timeout
-    return lambda: max(0.0, end - time.monotonic())

@@ -17,7 +17,7 @@ from di_store.policy.compression import check_compress
 from di_store.policy.limiters import Limiter, MinSize, Queue, Stack, check_limiter
 from di_store.policy.samplers import Fifo, Lifo, Remover, Sampler, Uniform, check_remover, check_sampler
 from di_store.policy.settings import Settings
-from di_store.policy.views import Opaque, View, check_view
+from di_store.policy.views import Opaque, Step, View, check_view
 
 _NAME_BYTES = 100
 
@@ -55,6 +55,33 @@ class TableOptions:
     seed: int | None
     compress: Any = "auto"
     sync_every: float = 10.0
+
+
+_DEFAULTS: dict[str, Any] = {
+    "view": Step(),
+    "schema": None,
+    "sampler": NOT_GIVEN,
+    "remover": NOT_GIVEN,
+    "limiter": NOT_GIVEN,
+    "max_times_sampled": NOT_GIVEN,
+    "max_bytes": None,
+    "lanes": 64,
+    "weights": None,
+    "max_staleness": None,
+    "initial_priority": "max",
+    "columns": None,
+    "durability": "memory",
+    "seed": None,
+    "compress": "auto",
+    "sync_every": 10.0,
+}
+
+
+def table_options(capacity: int | None, given: dict[str, Any]) -> TableOptions:
+    """Options of which some were given, by the names that `Store.create_table` has; TypeError for any other name."""
+    if unknown := given.keys() - _DEFAULTS.keys():
+        raise TypeError(f"create_table() got an unexpected keyword argument {min(unknown)!r}")
+    return TableOptions(capacity, **{**_DEFAULTS, **given})
 
 
 def check_options(options: TableOptions, own_seed: int) -> Settings:

@@ -17,7 +17,7 @@ from di_store.objects.refs import Ref, check_ttl
 from di_store.objects.weights import Published, check_name
 from di_store.remote.session import RemoteSession
 from di_store.runtime.waits import check_timeout, logger
-from di_store.wire.connection import Connection, portions
+from di_store.wire.connection import Connection, Message, portions
 from di_store.wire.frame import Buffer, view
 from di_store.wire.handshake import decoded
 from di_store.wire.values import Answer, payload_of, value_of, warn
@@ -135,6 +135,42 @@ class RemoteObjects:
         )
         return int(value_of(message))
 
+    def publish_at(self, name: str, tree: Any, version: int, timeout: float | None) -> bool:
+        """Publish a small value as exactly this version; False: there is one as new already.
+
+        Raises:
+            NodeUnavailable: the agent does not answer, or was killed in the middle of it. StoreFull: no room there.
+        """
+        sent = _Sent(tree, None)
+        arguments = {
+            "name": name,
+            "keep": 1,
+            "timeout": timeout,
+            "durability": "memory",
+            "entry": sent.entry,
+            "inline": [sent.whole()],
+            "at": version,
+        }
+        message = self._session.link.ask("publish", arguments, timeout=timeout, what=f"publish of {name!r}", once=True)
+        return bool(value_of(message))
+
+    def newest(self, name: str, timeout: float | None) -> Published | None:
+        """The newest version, without waiting for one. `timeout`: seconds that the agent has to answer.
+
+        Raises:
+            NodeUnavailable, Timeout: it does not.
+        """
+        arguments = {"name": name, "newer_than": None, "version": None, "timeout": 0}
+        message = self._session.link.ask("latest", arguments, timeout=timeout, what=f"latest({name!r})")
+        return self._published(message)
+
+    def _published(self, message: Message) -> Published | None:
+        answer = decoded(Answer, message.meta)
+        warn(answer.warnings)
+        if not answer.header_bytes:
+            return None
+        return Published(answer.header_bytes, self._value(message.body, None) if len(message.body) else None)
+
     def latest(self, name: str, newer_than: int | None, version: int | None, timeout: float | None) -> Published | None:
         """`Store.latest`."""
         seconds = check_timeout(timeout)
@@ -147,13 +183,9 @@ class RemoteObjects:
             # Nothing newer is known at the deadline: an actor goes on with what it has.
             logger.warning("%s", error)
             return None
-        answer = decoded(Answer, message.meta)
-        warn(answer.warnings)
-        if not answer.header_bytes:
-            return None
-        value = self._value(message.body, None) if len(message.body) else None
-        self._session.versions[name] = answer.header_bytes
-        return Published(answer.header_bytes, value)
+        if (found := self._published(message)) is not None:
+            self._session.versions[name] = found.version
+        return found
 
 
 def _feeding(sent: list[_Sent]) -> Callable[[Connection], None]:

@@ -32,6 +32,8 @@ class RemoteSession:
         self.tls = tls  # as `connect` was given it
         self._told: dict[str, tuple[bytes, int]] = {}
         self.versions: dict[str, int] = {}
+        self.abroad: Callable[[str], tuple[Any, ...]] | None = None
+        """How a table of that name pickles, if it is one of a cluster; None: with the address of its store."""
         self._followers: dict[int, tuple[weakref.ref[Any], Callable[[Any, StoreError], None]]] = {}
 
     @property

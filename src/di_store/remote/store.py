@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from di_store.base import config
@@ -21,12 +20,12 @@ from di_store.policy.views import Step, View
 from di_store.remote.mixture import RemoteMixture
 from di_store.remote.objects import RemoteObjects
 from di_store.remote.session import RemoteSession
-from di_store.remote.table import RemoteTable, open_remote
+from di_store.remote.table import RemoteTable, create_remote, open_remote
 from di_store.remote.writer import RemoteWriter
 from di_store.replay.mixture import Shares, flat_shares
 from di_store.replay.table import Table
 from di_store.replay.tables import seed_of
-from di_store.runtime.waits import check_timeout
+from di_store.runtime.waits import check_timeout, countdown
 from di_store.snapshot.taking import Progress
 from di_store.store import Store
 
@@ -139,7 +138,7 @@ class RemoteStore(Store):
 
     def get_many(self, refs: Iterable[Ref | str], *, timeout: float | None = 0, copy: bool | None = None) -> list[Any]:
         copy = None if copy is None else config.flag("copy", copy)
-        left = _left(check_timeout(timeout))
+        left = countdown(check_timeout(timeout))
         return [self._values.get(id_of(ref), left(), copy) for ref in listed(refs)]
 
     def wait(
@@ -232,15 +231,7 @@ class RemoteStore(Store):
         )
         check_table_name(name)
         settings = check_options(options, seed_of(self._far.link.welcome.seed, name))
-        seconds = check_timeout(timeout)
-        arguments = {
-            "name": name,
-            "settings": settings.to_text(),
-            "exist_ok": config.flag("exist_ok", exist_ok),
-            "timeout": seconds,
-        }
-        made = self._far.call("create_table", arguments, timeout=seconds, what=f"create_table({name!r})", once=True)
-        return RemoteTable(self._far, made)
+        return create_remote(self._far, name, settings, config.flag("exist_ok", exist_ok), timeout)
 
     def import_table(
         self,
@@ -284,14 +275,6 @@ class RemoteStore(Store):
         shares = flat_shares(self.name, weights)
         number = seed if seed is None else config.count("seed", seed, minimum=0, maximum=2**63 - 1)
         return RemoteMixture(self._far, shares, number)
-
-
-def _left(timeout: float | None) -> Callable[[], float | None]:
-    """A function that returns the seconds left of `timeout`, counted from now."""
-    if timeout is None:
-        return lambda: None
-    end = time.monotonic() + timeout
-    return lambda: max(0.0, end - time.monotonic())
 
 
 def load_remote_store(pickled: Any) -> RemoteStore:

@@ -122,6 +122,8 @@ class RemoteTable(Table):
         return f"<Table {self._table_name!r} of store {self._far.name!r} at {self._far.link.node}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
+        if self._far.abroad is not None:
+            return self._far.abroad(self._table_name)
         return load_remote_table, (self._far.pickled(), self._table_name)
 
     # -- writing ------------------------------------------------------------------------------------------------
@@ -276,6 +278,21 @@ class _GoneKeys:
         if not self._left:
             raise StopIteration
         return self._left.pop()
+
+
+def session_of(table: RemoteTable) -> RemoteSession:
+    """The session through which it reaches its store."""
+    return table._far
+
+
+def create_remote(
+    session: RemoteSession, name: str, settings: Settings, exist_ok: bool, timeout: float | None
+) -> RemoteTable:
+    """`Store.create_table` with checked settings."""
+    seconds = check_timeout(timeout)
+    arguments = {"name": name, "settings": settings.to_text(), "exist_ok": exist_ok, "timeout": seconds}
+    made = session.call("create_table", arguments, timeout=seconds, what=f"create_table({name!r})", once=True)
+    return RemoteTable(session, made)
 
 
 def open_remote(session: RemoteSession, name: str, timeout: float | None) -> RemoteTable:

@@ -95,7 +95,8 @@ class Table:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # mutant: pickled-table-of-another-store
-        return load_table, (self._session.name, self._name, self._session.readonly)
+        local = load_table, (self._session.name, self._name, self._session.readonly)
+        return local if self._session.abroad is None else self._session.abroad(self._name)
 
     # -- writing ------------------------------------------------------------------------------------------------
 

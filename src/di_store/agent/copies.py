@@ -1,0 +1,39 @@
+"""Objects that another node copies into its own store: first what one needs to know of it, then its bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from di_store.agent.talk import Reply, Talk
+from di_store.base.errors import CorruptData
+from di_store.objects.blocks import payload_start
+from di_store.runtime.waits import check_timeout
+from di_store.wire.connection import portions
+from di_store.wire.frame import Kind
+from di_store.wire.values import answer_meta, answer_of
+
+WHOLE_BYTES = 256 << 10
+"""Blocks up to this size are sent at once."""
+
+
+def _copy_head(talk: Talk, arguments: Any) -> Reply:
+    """The block of an object, if it is small; else its bytes before the payload. `header_bytes`: of the whole block."""
+    block = talk.peer.objects.raw(arguments["id"], check_timeout(arguments["timeout"]))
+    body = block if len(block) <= WHOLE_BYTES else block[: payload_start(block)]
+    return Kind.ANSWER, answer_meta(len(block), talk.warned()), [body]
+
+
+def _copy_payload(talk: Talk, arguments: Any) -> Reply:
+    """The payload, in pieces that come before the answer."""
+    block = talk.peer.objects.raw(arguments["id"], check_timeout(arguments["timeout"]))
+    payload = block[payload_start(block) :]
+    if len(payload) != arguments["bytes"]:
+        raise CorruptData("the object is another one than it was", remedy="")
+    connection = talk.go_on()
+    for part, size in portions([payload]):
+        connection.send_piece(part, size)
+    return (Kind.ANSWER, *answer_of(None, talk.warned()))
+
+
+COPY_CALLS: dict[str, Callable[[Talk, Any], Reply]] = {"copy_head": _copy_head, "copy_payload": _copy_payload}

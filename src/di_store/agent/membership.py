@@ -1,0 +1,30 @@
+"""What a served store says of its cluster: processes on its machine learn from it where the other nodes are."""
+
+from __future__ import annotations
+
+import msgspec
+
+NAME = "di-store/cluster"
+"""The weights under which it lies in the store."""
+
+
+class Membership(msgspec.Struct, frozen=True):
+    """A node's place in its cluster.
+
+    Attributes:
+        kind: of the directory: "static", "ray" or "etcd".
+        peers: where the directory is: the addresses of all nodes, or what the kind makes of it.
+        address: of this node's own agent.
+        tls: path of the authority that signed for the agents; None: no TLS, or the system's.
+        allow_pickle: whether the nodes load what others pickled.
+    """
+
+    kind: str
+    peers: tuple[str, ...]
+    address: str
+    tls: str | bool | None = None
+    allow_pickle: bool = False
+
+    def is_of(self, other: Membership) -> bool:
+        """Whether both are in one cluster."""
+        return (self.kind, self.peers) == (other.kind, other.peers)

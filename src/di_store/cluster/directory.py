@@ -1,0 +1,103 @@
+"""The directory of a cluster: which nodes there are, and words that one process may change at a time.
+
+Words name what must be unique: a table, the publisher of weights, the members of a group. No data go through the
+directory: calls on tables and objects that are open go on while it is away.
+
+Keys::
+
+    table/<name>            a `TableEntry`
+    group/<group>/<uuid>    a node that follows the group's weights
+    owner/<group>/<name>    an `Owner`: who publishes these weights
+
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from di_store.base.errors import NodeUnavailable
+from di_store.cluster.node import Node
+
+T = TypeVar("T")
+
+
+class Directory(Protocol):
+    """What each kind does. Thread-safe. Every call ends within `timeout` seconds and one.
+
+    Each raises:
+        NodeUnavailable: it does not answer in time.
+    """
+
+    def nodes(self, timeout: float | None) -> list[Node]:
+        """The nodes that are there, as far as it knows."""
+
+    def read(self, key: str, timeout: float | None) -> bytes | None:
+        """The word under a key."""
+
+    def swap(self, key: str, old: bytes | None, new: bytes | None, timeout: float | None) -> bool:
+        """Replace a word, if it still is `old`; None: there is none."""
+
+    def listed(self, prefix: str, timeout: float | None) -> dict[str, bytes]:
+        """All words whose keys begin so."""
+
+    def close(self) -> None:
+        """End its connections."""
+
+
+class TableEntry(msgspec.Struct, frozen=True):
+    """A table of the cluster.
+
+    Attributes:
+        settings: as text, of each shard.
+        shards: uuids of the nodes that have one, in their order.
+        draw: "local" or "mass".
+        dropped: it is being dropped: whoever finds it goes on with that.
+    """
+
+    settings: str
+    shards: tuple[str, ...]
+    draw: str = "local"
+    dropped: bool = False
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """Who publishes weights.
+
+    Attributes:
+        uuid: the node.
+        epoch: rises when another node takes them over.
+    """
+
+    uuid: str
+    epoch: int
+
+
+def packed(word: msgspec.Struct) -> bytes:
+    """As it lies in the directory."""
+    return msgspec.msgpack.encode(word)
+
+
+def unpacked(word: bytes, cls: Callable[..., T]) -> T:
+    """What `packed` made.
+
+    Raises:
+        NodeUnavailable: another version of di-store wrote it.
+    """
+    try:
+        return msgspec.msgpack.decode(word, type=cls)  # type: ignore[no-any-return]
+    except msgspec.MsgspecError as error:
+        raise NodeUnavailable(
+            f"the directory holds what this version cannot read: {error}",
+            remedy="use versions of di-store on all nodes that know each other",
+        ) from None
+
+
+def unavailable(why: str) -> NodeUnavailable:
+    """The error of a directory that does not answer."""
+    return NodeUnavailable(
+        f"the directory of the cluster does not answer: {why}",
+        remedy="open tables, writers and loaders go on meanwhile; making and finding others needs it",
+    )

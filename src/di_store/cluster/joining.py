@@ -1,0 +1,126 @@
+"""How a process gets the store of its machine as a node of the cluster: what serves the store has left word in it."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import msgspec
+
+from di_store.agent.membership import NAME, Membership
+from di_store.base.errors import StoreError, StoreNotFound
+from di_store.cluster.cluster import Cluster
+from di_store.cluster.directory import Directory
+from di_store.cluster.links import Credentials, Links
+from di_store.cluster.static import StaticDirectory
+from di_store.cluster.store import ClusterStore
+from di_store.objects.weights import Weights
+from di_store.opening import list_stores
+from di_store.replay.table import Table
+from di_store.session import Session
+
+STORE_ENV = "DI_STORE_NODE"
+"""Name of the store that processes take, if several nodes of the cluster are on one machine."""
+
+_lock = threading.Lock()
+_loaded: dict[Membership, ClusterStore] = {}
+"""By cluster, the store that tables and stores loaded from pickles in this process use. Under `_lock`."""
+
+
+def attach(name: str | None = None, *, token: str | bytes | None = None) -> ClusterStore:
+    """The store of this machine as a node of its cluster.
+
+    Args:
+        name: of the store, as `di-store serve NAME` was given it; None: $DI_STORE_NODE, or the only one that is served
+            here as a node.
+        token: that the nodes were started with; None: the environment's DI_STORE_TOKEN, or the user's own file.
+
+    Raises:
+        StoreNotFound: no store of a cluster is served on this machine. ValueError: several are: name one. AccessDenied:
+        no token is known.
+    """
+    session, membership = _found(name or os.environ.get(STORE_ENV), None)
+    return _joined(session, membership, token)
+
+
+def membership_of(session: Session) -> Membership | None:
+    """What the store says of its cluster; None: it is in none."""
+    found = Weights(session).latest(NAME, None, None, 0)
+    if found is None:
+        return None
+    return msgspec.msgpack.decode(found.value, type=Membership)
+
+
+def _found(name: str | None, wanted: Membership | None) -> tuple[Session, Membership]:
+    """The store of this machine that is a node, of the cluster of `wanted` if that is given."""
+    if name is not None:
+        session = Session.attach(name)
+        membership = membership_of(session)
+        if membership is None:
+            session.close()
+            raise StoreNotFound(
+                f"store {name!r} is no node of a cluster", remedy="`di-store serve NAME --peers A,B,C` makes it one"
+            )
+        return session, membership
+    found: dict[str, tuple[Session, Membership]] = {}
+    for each in list_stores():
+        try:
+            session = Session.attach(each.name)
+        except StoreError:
+            continue  # it ends, or is of another version
+        membership = membership_of(session)
+        if membership is None or (wanted is not None and not membership.is_of(wanted)):
+            session.close()
+        else:
+            found[each.name] = session, membership
+    if len(found) == 1:
+        return next(iter(found.values()))
+    for session, _ in found.values():
+        session.close()
+    if found:
+        raise ValueError(f"several nodes of a cluster are on this machine: give one of {sorted(found)}, or {STORE_ENV}")
+    raise StoreNotFound(
+        "no store on this machine is a node of " + ("a cluster" if wanted is None else "that cluster"),
+        remedy="`di-store serve NAME --peers A,B,C` makes one; di_store.connect() needs none",
+    )
+
+
+def _joined(session: Session, membership: Membership, token: str | bytes | None) -> ClusterStore:
+    links = Links(Credentials(token, membership.tls, membership.allow_pickle))
+    cluster = Cluster(_directory(membership, links), links, session.uuid)
+    session.abroad = lambda table: (load_table, (membership, table))
+    links.abroad = session.abroad
+    return ClusterStore(session, cluster, (load_store, (membership,)))
+
+
+def _directory(membership: Membership, links: Links) -> Directory:
+    if membership.kind == "static":
+        return StaticDirectory(membership.peers, links)
+    raise StoreError(
+        f"this version knows no directory of kind {membership.kind!r}", remedy="use one version everywhere"
+    )
+
+
+def load_store(membership: Membership) -> ClusterStore:
+    """Unpickle a store, on any node: the one of its machine. All handles loaded in a process are one."""
+    with _lock:
+        known = _loaded.get(membership)
+        if known is None or known.is_closed():
+            session, own = _found(os.environ.get(STORE_ENV), membership)
+            known = _loaded[membership] = _joined(session, own, None)
+        return known
+
+
+def load_table(membership: Membership, name: str) -> Table:
+    """Unpickle a table, on any node."""
+    return load_store(membership).table(name)
+
+
+def _forget() -> None:
+    """In a forked child: the parent's connections are not its own."""
+    global _lock
+    _lock = threading.Lock()
+    _loaded.clear()
+
+
+os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,48 @@
+"""What a node keeps of the directory in its own store: the words of tables that have a shard there.
+
+They are the truth that a directory is made from when what held it is gone.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from di_store.base.errors import StoreError
+from di_store.cluster.links import Links
+from di_store.cluster.node import Node
+from di_store.remote.objects import RemoteObjects
+
+Words = dict[str, bytes]
+NAME = "di-store/kept"
+_ATTEMPTS = 1000  # each fails only if another process has changed a word meanwhile
+
+
+def keep_word(links: Links, node: Node, key: str, word: bytes | None, timeout: float | None) -> None:
+    """Have the node keep a word; None: forget it.
+
+    Raises:
+        NodeUnavailable: it does not answer in time.
+    """
+    objects = RemoteObjects(links.of(node, timeout))
+    for _ in range(_ATTEMPTS):
+        found = objects.newest(NAME, timeout)
+        words = {} if found is None else msgspec.msgpack.decode(found.value, type=Words)
+        if words.get(key) == word:
+            return
+        if word is None:
+            del words[key]
+        else:
+            words[key] = word
+        version = 1 if found is None else found.version + 1
+        if objects.publish_at(NAME, msgspec.msgpack.encode(words), version, timeout):
+            return
+    raise StoreError(f"node {node.name}: too many processes change its words at once")
+
+
+def kept_words(links: Links, node: Node, timeout: float | None) -> Words:
+    """What it keeps; nothing, if it does not answer."""
+    try:
+        found = RemoteObjects(links.of(node, timeout)).newest(NAME, timeout)
+    except StoreError:
+        return {}
+    return {} if found is None else msgspec.msgpack.decode(found.value, type=Words)

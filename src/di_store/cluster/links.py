@@ -1,0 +1,140 @@
+"""Handles of the stores of other nodes, made when they are first needed and shared by all calls of this process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from di_store.base.errors import NodeUnavailable, StoreError
+from di_store.cluster.node import Node
+from di_store.remote.address import Address
+from di_store.remote.link import GRACE_SECONDS
+from di_store.remote.session import RemoteSession
+from di_store.remote.store import RemoteStore
+from di_store.runtime.waits import countdown
+
+LOOK_SECONDS = 2.0
+"""How long a node that is not needed for the call may take to answer."""
+
+PATIENCE_SECONDS = 0.05
+"""The same, of one that did not answer the last time."""
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """How this process proves itself to every node: as `di_store.connect` takes it."""
+
+    token: str | bytes | None = None
+    tls: Any = None
+    allow_pickle: bool = False
+
+
+class _Look:
+    """A question to a node whether it is there. One thread answers it."""
+
+    def __init__(self) -> None:
+        self.ended = threading.Event()
+        self.found: Node | None = None  # set before `ended`; None: it does not answer
+
+
+class Links:
+    """The handles, by address. Thread-safe: the dicts change under a lock, which is never held while anything waits."""
+
+    def __init__(self, credentials: Credentials) -> None:
+        self.credentials = credentials
+        self.abroad: Callable[[str], tuple[Any, ...]] | None = None
+        """How tables pickle that are reached through a link: as `Session.abroad`."""
+        self._lock = threading.Lock()
+        self._sessions: dict[str, RemoteSession] = {}
+        self._looks: dict[str, _Look] = {}
+        self.closed = False
+
+    def session(self, address: str, timeout: float | None) -> RemoteSession:
+        """The session with whatever store is served at an address now.
+
+        Raises:
+            As `di_store.connect`.
+        """
+        with self._lock:
+            known = self._sessions.get(address)
+        if known is not None and not known.ended():
+            return known
+        given = self.credentials
+        made = RemoteSession.connect(address, given.token, given.tls, given.allow_pickle, timeout)
+        made.abroad = self.abroad
+        with self._lock:
+            known = self._sessions.get(address)
+            if known is None or known.ended():
+                known = self._sessions[address] = made
+            closed = self.closed
+        if known is not made or closed:
+            made.close()
+        return known
+
+    def at(self, address: str, timeout: float | None) -> Node:
+        """The node that is served at an address now."""
+        session = self.session(address, timeout)
+        welcome, where = session.link.welcome, session.link.address
+        return Node(welcome.uuid, welcome.node, str(Address(where.host, where.port, welcome.store)))
+
+    def of(self, node: Node, timeout: float | None) -> RemoteSession:
+        """The session with the store of a node.
+
+        Raises:
+            NodeUnavailable: it does not answer in time, or is gone: another store has taken its place.
+        """
+        session = self.session(node.address, timeout)
+        if session.link.welcome.uuid != node.uuid:
+            raise gone(node)
+        return session
+
+    def store(self, node: Node, timeout: float | None) -> RemoteStore:
+        """`of`, as a store."""
+        return RemoteStore(self.of(node, timeout))
+
+    def all_at(self, addresses: list[str], timeout: float | None) -> list[Node]:
+        """The nodes at these addresses that answer now, all asked at once.
+
+        One that was silent the last time is given `PATIENCE_SECONDS`, so that the dead do not hold up every call.
+        """
+        looks: list[tuple[float | None, _Look]] = []
+        for address in addresses:
+            with self._lock:
+                look = self._looks.get(address)
+                silent = look is not None and look.found is None
+                if look is None or look.ended.is_set():
+                    look = self._looks[address] = _Look()
+                    threading.Thread(target=self._look, args=(address, look, timeout), daemon=True).start()
+            looks.append((PATIENCE_SECONDS if silent else None, look))
+        left = countdown(None if timeout is None else timeout + GRACE_SECONDS)
+        for patience, look in looks:
+            look.ended.wait(left() if patience is None else patience)
+        return [look.found for _, look in looks if look.found is not None]
+
+    def _look(self, address: str, look: _Look, timeout: float | None) -> None:
+        try:
+            session = self.session(address, timeout)
+            session.call("hello", timeout=timeout, what=f"look for {address}")
+            look.found = self.at(address, timeout)
+        except (StoreError, OSError):
+            pass
+        finally:
+            look.ended.set()
+
+    def close(self) -> None:
+        """End all sessions."""
+        with self._lock:
+            sessions, self._sessions = list(self._sessions.values()), {}
+            self.closed = True
+        for each in sessions:
+            each.close()
+
+
+def gone(node: Node) -> NodeUnavailable:
+    """The error of a node that will not come back."""
+    return NodeUnavailable(
+        f"node {node.name} ({Address.parse(node.address).node}) is gone, and what lay in its memory with it",
+        remedy="drop_table() forgets tables that lay there",
+    )

@@ -1,0 +1,53 @@
+"""A machine of the cluster: its store, and the agent that serves it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from di_store.base.errors import NodeUnavailable, shown
+from di_store.remote.address import Address
+
+HERE = "here"
+
+
+class Node(msgspec.Struct, frozen=True):
+    """One node. A store that is made anew is another node, also at the same address.
+
+    Attributes:
+        uuid: of its store, 32 hex characters.
+        name: of the machine, for people.
+        address: of its agent, with the name of its store.
+    """
+
+    uuid: str
+    name: str
+    address: str
+
+    @property
+    def home(self) -> bytes:
+        """The first bytes of the ids of objects that were put there."""
+        return bytes.fromhex(self.uuid)[:6]
+
+    def is_called(self, text: str) -> bool:
+        """Whether ``node=`` means it: its machine, its store, its ``host:port``, or its uuid."""
+        address = Address.parse(self.address)
+        return text in (self.name, address.store, address.node, self.uuid)
+
+
+def called(nodes: Iterable[Node], text: str) -> Node:
+    """The node that ``node=`` means.
+
+    Raises:
+        NodeUnavailable: there is none. ValueError: there are several.
+    """
+    every = list(nodes)
+    found = [each for each in every if each.is_called(text)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        which = ", ".join(Address.parse(each.address).node for each in found)
+        raise ValueError(f"node={shown(text)} is the name of {len(found)} nodes: give one of {which}")
+    known = ", ".join(sorted(f"{each.name} ({Address.parse(each.address).node})" for each in every)) or "none"
+    raise NodeUnavailable(f"no node {shown(text)} is in the cluster", remedy=f"these are: {known}")

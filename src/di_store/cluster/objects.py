@@ -1,0 +1,256 @@
+"""Objects of a cluster: each lies where it was put, and for a while where it was read.
+
+A store that reads an object of another one keeps a copy under the same id. Of several readers at once, the one that
+gets to reserve the id copies it, and the others wait until it is sealed. If that process dies, the core frees its
+draft, and the next one copies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from di_store import _core
+from di_store.base.dtypes import Array
+from di_store.base.errors import CapacityError, NodeUnavailable, ObjectExists, ObjectNotFound, StoreError, StoreFull
+from di_store.cluster.cluster import Cluster
+from di_store.cluster.node import Node
+from di_store.objects.access import Objects, written
+from di_store.objects.blocks import packed_header, payload_start
+from di_store.objects.refs import Ref, id_of, listed
+from di_store.remote.objects import RemoteObjects
+from di_store.remote.session import RemoteSession
+from di_store.runtime import waits
+from di_store.runtime.waits import check_timeout, countdown
+from di_store.session import Session
+from di_store.wire.connection import Connection
+from di_store.wire.frame import view
+from di_store.wire.handshake import decoded
+from di_store.wire.values import Answer, warn
+
+LEASE_SECONDS = 60.0
+"""How long a copy stays, and so how long a deleted object may still be read on other nodes."""
+SLOWEST_BYTES = 10e6
+"""A second: a large copy is given longer, so that it is not gone before it is whole."""
+PATIENCE_SECONDS = 5.0
+"""How long a reader waits for another one's copy, beside the time that its bytes may take."""
+_SLICE_SECONDS = 1.0  # how long a reader waits for another one's copy before it looks whether that one has died
+_LOOK_SECONDS = 0.05
+
+
+class ClusterObjects:
+    """Implements the calls of a `ClusterStore` that concern objects. Thread-safe: it holds nothing that changes."""
+
+    def __init__(self, cluster: Cluster, session: Session) -> None:
+        self._cluster = cluster
+        self._session = session
+        self._here = Objects(session)
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    def get(self, raw: bytes, timeout: float | None, copy: bool | None) -> Any:
+        """`Store.get` of an object that is not here, or not yet.
+
+        Raises:
+            ObjectNotFound: it was nowhere in time. NodeUnavailable: the node where it lies does not answer.
+        """
+        left = countdown(timeout)
+        home = self._cluster.home_of(raw)
+        if home is None:
+            return self._searched(raw, timeout, copy)
+        if home.uuid == self._session.uuid:
+            return self._here.get(raw, timeout, copy)
+        try:
+            return self._from(home, raw, left, copy)
+        except NodeUnavailable:
+            if (other := self._holder(raw)) is None:
+                raise
+            return self._from(other, raw, left, copy)
+
+    def _searched(self, raw: bytes, timeout: float | None, copy: bool | None) -> Any:
+        """An object whose id does not say where it lies."""
+        left = countdown(timeout)
+        while True:
+            if self._session.arena.contains(raw, waits.CALL_SECONDS):
+                return self._here.get(raw, left(), copy)
+            if (node := self._holder(raw)) is not None:
+                return self._from(node, raw, left, copy)
+            seconds = left()
+            if seconds == 0:
+                raise ObjectNotFound(f"no node of the cluster has an object {raw.hex()}")
+            time.sleep(_LOOK_SECONDS if seconds is None else min(_LOOK_SECONDS, seconds))
+
+    def _holder(self, raw: bytes) -> Node | None:
+        """A node elsewhere that has the object now."""
+        nodes = ranked(self._cluster.others(), raw)
+
+        def has(node: Node) -> bool:
+            try:
+                session = self._cluster.links.of(node, 1)
+                return bool(session.call("contains", {"id": raw}, timeout=1, what="contains"))
+            except StoreError:
+                return False
+
+        if not nodes:
+            return None
+        with ThreadPoolExecutor(min(len(nodes), 16)) as pool:
+            return next((node for node, there in zip(nodes, pool.map(has, nodes), strict=True) if there), None)
+
+    def _from(self, node: Node, raw: bytes, left: Callable[[], float | None], copy: bool | None) -> Any:
+        """Copy the object from a node into this store, and read it here."""
+        session = self._cluster.links.of(node, left())
+        began = time.monotonic()
+        while True:
+            head, total = _head(session, raw, left())
+            if self._session.readonly:
+                return RemoteObjects(session).get(raw, left(), copy)
+            try:
+                return self._copied(session, raw, head, total, left, copy)
+            except (StoreFull, CapacityError):  # no room for a copy: read it into this process
+                return RemoteObjects(session).get(raw, left(), copy)
+            except ObjectExists:  # another process copies it, or has
+                patience = PATIENCE_SECONDS + total / SLOWEST_BYTES
+                try:
+                    return self._here.get(raw, min(_SLICE_SECONDS, patience), copy)
+                except ObjectNotFound:
+                    # It has died, or goes on, which does not count as waiting for the object; or it is stopped.
+                    if time.monotonic() - began > patience:
+                        return RemoteObjects(session).get(raw, left(), copy)
+
+    def _copied(
+        self,
+        session: RemoteSession,
+        raw: bytes,
+        head: Array,
+        total: int,
+        left: Callable[[], float | None],
+        copy: bool | None,
+    ) -> Any:
+        if len(head) == total:  # all of it
+            with contextlib.suppress(StoreFull, CapacityError, ObjectExists):
+                start = payload_start(head)
+                draft, payload = self._draft(raw, head[:start], total, session)
+                payload[:] = head[start:]
+                draft.seal()
+            return _core.read_block(head, copy, foreign=not session.link.allow_pickle)
+        draft, payload = self._draft(raw, head, total, session)
+
+        def feed(connection: Connection) -> None:
+            at = 0
+            while at < len(payload):
+                at += connection.receive_piece(payload[at:])
+
+        arguments = {"id": raw, "timeout": 0, "bytes": len(payload)}
+        what = f"get of object {raw.hex()}"
+        session.link.ask("copy_payload", arguments, timeout=left(), what=what, feed=feed)
+        draft.seal()
+        return self._session.arena.get(raw, copy)
+
+    def _draft(self, raw: bytes, head: Array, total: int, session: RemoteSession) -> tuple[_core.Reserved, Array]:
+        """Room for a copy under the same id, and where the bytes go that the other store sends."""
+        header, payload_bytes, sent_bytes = packed_header(head, total)
+        ttl = LEASE_SECONDS + total / SLOWEST_BYTES
+        foreign = not session.link.allow_pickle
+        reserve = partial(_reserved, header, payload_bytes, raw, ttl, foreign)
+        draft = written(self._session, 0, f"copy of object {raw.hex()}", reserve)
+        return draft, draft.payload()[:sent_bytes]
+
+    # -- the other calls ----------------------------------------------------------------------------------------
+
+    def contains(self, raw: bytes) -> bool:
+        """`Store.contains`: here, or where it was put."""
+        if self._session.arena.contains(raw, waits.CALL_SECONDS):
+            return True
+        home = self._cluster.home_of(raw)
+        if home is None:
+            return self._holder(raw) is not None
+        if home.uuid == self._session.uuid:
+            return False
+        return bool(self._cluster.links.of(home, waits.CALL_SECONDS).call("contains", {"id": raw}, what="contains"))
+
+    def wait(self, refs: Any, num_returns: int, timeout: float | None) -> tuple[list[Ref], list[Ref]]:
+        """`Store.wait`, if some of the objects may lie elsewhere."""
+        left = countdown(check_timeout(timeout))
+        pending = [ref if isinstance(ref, Ref) else Ref(id_of(ref)) for ref in listed(refs)]
+        if all(ref.raw.startswith(self._session.arena.home) for ref in pending):
+            return self._here.wait(pending, num_returns, timeout)
+        self._here.wait(pending, num_returns, 0)  # checks the arguments
+        there: set[Ref] = set()
+        while True:
+            for ref in pending:
+                if len(there) < num_returns and ref not in there and self.contains(ref.raw):
+                    there.add(ref)
+            seconds = left()
+            if len(there) >= num_returns or seconds == 0:
+                return [ref for ref in pending if ref in there], [ref for ref in pending if ref not in there]
+            time.sleep(_LOOK_SECONDS if seconds is None else min(_LOOK_SECONDS, seconds))
+
+    def delete(self, raws: list[bytes]) -> int:
+        """`Store.delete`: where they were put, and here. Copies elsewhere end with their lease."""
+        arena = self._session.writable()
+        homes = [self._cluster.home_of(raw) for raw in raws]
+        own = [
+            raw for raw, home in zip(raws, homes, strict=True) if home is not None and home.uuid == self._session.uuid
+        ]
+        gone = arena.delete(own, waits.CALL_SECONDS)
+        elsewhere: dict[str, tuple[Node, list[bytes]]] = {}
+        for raw, home in zip(raws, homes, strict=True):
+            if home is None:  # its id was chosen: copies cannot be told from it
+                gone += self._delete_everywhere(raw)
+            elif home.uuid != self._session.uuid:
+                elsewhere.setdefault(home.uuid, (home, []))[1].append(raw)
+        for node, those in elsewhere.values():
+            arena.delete(those, waits.CALL_SECONDS)
+            gone += self._delete_at(node, those)
+        return gone
+
+    def _delete_everywhere(self, raw: bytes) -> bool:
+        here = self._session.writable().delete([raw], waits.CALL_SECONDS)
+        return here + sum(self._delete_at(node, [raw]) for node in self._cluster.others()) > 0
+
+    def _delete_at(self, node: Node, raws: list[bytes]) -> int:
+        session = self._cluster.links.of(node, waits.CALL_SECONDS)
+        return int(session.call("delete", {"ids": raws}, what="delete", once=True))
+
+    def put_copies(self, ref: Ref, value: Any, copies: int, ttl: float | None, timeout: float | None) -> None:
+        """Put the value of an object that is here on other nodes too, so that `copies` nodes have it.
+
+        Raises:
+            CapacityError: the cluster has fewer nodes. NodeUnavailable, StoreFull: one of them cannot take it.
+        """
+        left = countdown(timeout)
+        others = ranked(self._cluster.others(left()), ref.raw)
+        if len(others) < copies - 1:
+            raise CapacityError(
+                f"copies={copies}, and the cluster has {len(others) + 1} nodes that answer",
+                remedy="lower copies=, or serve the store on more nodes",
+            )
+        for node in others[: copies - 1]:
+            objects = RemoteObjects(self._cluster.links.of(node, left()))
+            objects.put_many([value], [ref.raw], ttl, left(), "memory")
+
+
+def ranked(nodes: list[Node], raw: bytes) -> list[Node]:
+    """The nodes in the order in which they get copies of an object: the same everywhere (rendezvous hashing)."""
+    return sorted(nodes, key=lambda node: hashlib.blake2b(bytes.fromhex(node.uuid) + raw, digest_size=8).digest())
+
+
+def _head(session: RemoteSession, raw: bytes, timeout: float | None) -> tuple[Array, int]:
+    """The block of an object, or its bytes before the payload; and the bytes of the whole block."""
+    arguments = {"id": raw, "timeout": timeout}
+    message = session.link.ask("copy_head", arguments, timeout=timeout, what=f"get of object {raw.hex()}")
+    answer = decoded(Answer, message.meta)
+    warn(answer.warnings)
+    sealed: Array = np.frombuffer(view(message.body).toreadonly(), np.uint8)  # no view of it can be made writable
+    return sealed, answer.header_bytes
+
+
+def _reserved(header: bytes, payload: int, raw: bytes, ttl: float, foreign: bool, arena: _core.Arena) -> _core.Reserved:
+    return arena.reserve(header, payload, raw, ttl, foreign=foreign)

@@ -1,0 +1,97 @@
+"""The directory of a fixed list of nodes, which needs no other service: `di-store serve --peers a,b,c`.
+
+The words lie in the store of the first node of the list, as one version of weights. To change them is to publish the
+version after the one that was read, which only one process can. So they survive the agent, not the node. When that
+node's store is made anew, the words are made from what the other nodes keep of their own tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+
+from di_store.base.errors import StoreClosed, StoreError
+from di_store.cluster.directory import unavailable
+from di_store.cluster.kept import Words, kept_words
+from di_store.cluster.links import LOOK_SECONDS, Links
+from di_store.cluster.node import Node
+from di_store.remote.objects import RemoteObjects
+from di_store.runtime.waits import countdown
+
+T = TypeVar("T")
+
+NAME = "di-store/directory"
+_ATTEMPTS = 1000  # each fails only if another process has changed a word meanwhile
+
+
+class StaticDirectory:
+    """See the module, and `Directory`."""
+
+    def __init__(self, peers: tuple[str, ...], links: Links) -> None:
+        """Of these addresses; nothing is asked yet.
+
+        Args:
+            peers: the same everywhere, in the same order.
+            links: to reach them.
+        """
+        self._peers = peers
+        self._links = links
+
+    def nodes(self, timeout: float | None) -> list[Node]:
+        """Those that answer now."""
+        return self._links.all_at(list(self._peers), LOOK_SECONDS if timeout is None else min(timeout, LOOK_SECONDS))
+
+    def read(self, key: str, timeout: float | None) -> bytes | None:
+        """As `Directory.read`."""
+        return self._words(timeout)[1].get(key)
+
+    def listed(self, prefix: str, timeout: float | None) -> dict[str, bytes]:
+        """As `Directory.listed`."""
+        return {key: word for key, word in self._words(timeout)[1].items() if key.startswith(prefix)}
+
+    def swap(self, key: str, old: bytes | None, new: bytes | None, timeout: float | None) -> bool:
+        """As `Directory.swap`."""
+        left = countdown(timeout)
+        for _ in range(_ATTEMPTS):
+            version, words = self._words(left())
+            if words.get(key) != old:
+                return False
+            changed = {**words, key: new} if new is not None else {k: v for k, v in words.items() if k != key}
+            if self._publish(changed, version + 1, left()):
+                return True
+        raise unavailable("too many processes change words at once")
+
+    def close(self) -> None:
+        """As `Directory.close`; the links are another's."""
+
+    def _words(self, timeout: float | None) -> tuple[int, Words]:
+        """The version, and the words."""
+        left = countdown(timeout)
+        while True:
+            found = self._ask(lambda objects: objects.newest(NAME, left()), left())
+            if found is not None:
+                return found.version, msgspec.msgpack.decode(found.value, type=Words)
+            # A new store: what the nodes keep is all there is.
+            words: Words = {}
+            for node in self.nodes(left()):
+                words.update(kept_words(self._links, node, left()))
+            if self._publish(words, 1, left()):
+                return 1, words
+
+    def _publish(self, words: Words, version: int, timeout: float | None) -> bool:
+        packed = msgspec.msgpack.encode(words)
+        return self._ask(lambda objects: objects.publish_at(NAME, packed, version, timeout), timeout)
+
+    def _ask(self, call: Callable[[RemoteObjects], T], timeout: float | None) -> T:
+        """Make a call of the first node's store, whichever has its place now."""
+        for last in (False, True):
+            try:
+                return call(RemoteObjects(self._links.session(self._peers[0], timeout)))
+            except StoreClosed as error:
+                if last or self._links.closed:
+                    raise unavailable(error.message) from None
+            except StoreError as error:
+                raise unavailable(error.message) from None
+        raise AssertionError

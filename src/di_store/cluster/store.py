@@ -1,0 +1,184 @@
+"""The store of this machine as a node of a cluster: what is here is read in place, the rest from where it lies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from di_store.base import config
+from di_store.base.errors import ObjectNotFound
+from di_store.cluster.cluster import Cluster
+from di_store.cluster.node import HERE, Node
+from di_store.cluster.objects import ClusterObjects
+from di_store.cluster.tables import ClusterTables
+from di_store.objects.refs import Ref, id_of, ids_of, listed
+from di_store.policy.options import check_options, check_table_name, table_options
+from di_store.remote.store import RemoteStore
+from di_store.remote.table import RemoteTable, session_of
+from di_store.replay.mixture import Mixture, Shares, flat_shares
+from di_store.replay.table import Table
+from di_store.replay.tables import seed_of
+from di_store.replay.writer import Writer
+from di_store.runtime.waits import check_timeout, countdown
+from di_store.session import Session
+from di_store.store import Store
+
+LANES = 1024
+"""Of a table whose `lanes=` is not given: hundreds of writers on other nodes have one each."""
+
+
+class ClusterStore(Store):
+    """A handle of the store of this machine, in a cluster; thread-safe. Made by `di_store.cluster.attach`.
+
+    It has the methods of `Store`, and what lies on other nodes can be used here: `get` copies an object from where it
+    lies, and keeps the copy for a minute; `table` gives the table in this machine's memory if it lies here, and else a
+    handle that calls its node. Tables and refs may be pickled to any node.
+    """
+
+    def __init__(self, session: Session, cluster: Cluster, pickled: tuple[Any, ...]) -> None:
+        super().__init__(session)
+        self._pickled = pickled
+        self._cluster = cluster
+        self._all = ClusterObjects(cluster, session)
+        self._everywhere = ClusterTables(cluster, session)
+
+    def nodes(self) -> list[Node]:
+        """The nodes of the cluster that answer."""
+        self._session.arena.enter()
+        return list(self._cluster.nodes(fresh=True))
+
+    def close(self) -> None:
+        """As `Store.close`; the connections to other nodes end too."""
+        super().close()
+        self._cluster.close()
+
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._session.ended()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._pickled
+
+    def __repr__(self) -> str:
+        return f"<Store {self.name!r} of a cluster{' (closed)' if self._session.ended() else ''}>"
+
+    # -- objects ------------------------------------------------------------------------------------------------
+
+    def put(
+        self,
+        value: Any,
+        *,
+        id: str | None = None,
+        ttl: float | None = None,
+        durability: str = "memory",
+        timeout: float | None = 60,
+        copies: int = 1,
+    ) -> Ref:
+        """As `Store.put`. `copies`: on how many nodes it lies when this returns.
+
+        Raises:
+            CapacityError: the cluster has fewer nodes. NodeUnavailable: one of them does not answer.
+        """
+        if copies == 1:
+            return super().put(value, id=id, ttl=ttl, durability=durability, timeout=timeout)
+        wanted = config.count("copies", copies, minimum=1)
+        left = countdown(check_timeout(timeout))
+        ref = super().put(value, id=id, ttl=ttl, durability=durability, timeout=timeout)
+        try:
+            self._all.put_copies(ref, value, wanted, ttl, left())
+        except BaseException:
+            super().delete(ref)
+            raise
+        return ref
+
+    def get(self, ref: Ref | str, *, timeout: float | None = 0, copy: bool | None = None) -> Any:
+        """As `Store.get`, from any node. One that lies elsewhere is copied here first, if there is room.
+
+        Raises:
+            ObjectNotFound: it does not exist in time. NodeUnavailable: the node where it lies does not answer.
+        """
+        try:
+            return super().get(ref, copy=copy)
+        except ObjectNotFound:
+            pass
+        return self._all.get(id_of(ref), check_timeout(timeout), copy)
+
+    def get_many(self, refs: Iterable[Ref | str], *, timeout: float | None = 0, copy: bool | None = None) -> list[Any]:
+        """As `Store.get_many`, from any node."""
+        left = countdown(check_timeout(timeout))
+        return [self.get(ref, timeout=left(), copy=copy) for ref in listed(refs)]
+
+    def wait(
+        self, refs: Iterable[Ref | str], num_returns: int = 1, timeout: float | None = 60
+    ) -> tuple[list[Ref], list[Ref]]:
+        """As `Store.wait`, for objects of any node."""
+        return self._all.wait(refs, num_returns, timeout)
+
+    def contains(self, ref: Ref | str) -> bool:
+        """As `Store.contains`: whether the object is here, or where it was put."""
+        return self._all.contains(id_of(ref))
+
+    def delete(self, refs: Ref | str | Iterable[Ref | str]) -> int:
+        """As `Store.delete`. Other nodes that have read an object may read it for another minute."""
+        return self._all.delete(ids_of(refs))
+
+    # -- tables -------------------------------------------------------------------------------------------------
+
+    def create_table(
+        self,
+        name: str,
+        *,
+        capacity: int | None,
+        node: str = HERE,
+        exist_ok: bool = False,
+        timeout: float | None = 60,
+        **options: Any,
+    ) -> Table:
+        """As `Store.create_table`; the name is the cluster's.
+
+        Args:
+            name: unique in the cluster.
+            capacity: as there.
+            node: where its rows lie: "here", or a machine, a store or ``host:port`` of `nodes`.
+            exist_ok: return an existing table of that name, wherever it lies.
+            timeout: as there.
+            options: as there; `lanes` is 1,024 if not given.
+
+        Raises:
+            As there; NodeUnavailable: the directory or the node does not answer, or there is no such node.
+        """
+        check_table_name(name)
+        given = table_options(capacity, {"lanes": LANES, **options})
+        settings = check_options(given, seed_of(self._session.seed, name))
+        left = countdown(check_timeout(timeout))
+        nodes = [self._cluster.node(node, left())]
+        return self._everywhere.create(name, settings, nodes, config.flag("exist_ok", exist_ok), left())
+
+    def table(self, name: str, timeout: float | None = 0) -> Table:
+        """As `Store.table`, of any node.
+
+        Raises:
+            TableNotFound: it does not exist in time. NodeUnavailable: its node does not answer, or is gone.
+        """
+        return self._everywhere.open(name, timeout)
+
+    def drop_table(self, name: str, *, timeout: float | None = 60) -> None:
+        """As `Store.drop_table`, wherever it lies. A table whose node is gone is forgotten."""
+        self._everywhere.drop(name, timeout)
+
+    def writer(self, tables: Sequence[Table | str], *, lanes: int | None = None, autoreset: Any = None) -> Writer:
+        """As `Store.writer`. The tables must lie on one node."""
+        if isinstance(tables, (str, Table)):
+            return super().writer(tables, lanes=lanes, autoreset=autoreset)
+        every = config.listed("tables", tables, "a list of tables")
+        every = [self.table(each) if isinstance(each, str) else each for each in every]
+        if far := [each for each in every if isinstance(each, RemoteTable)]:
+            return RemoteStore(session_of(far[0])).writer(every, lanes=lanes, autoreset=autoreset)
+        return super().writer(every, lanes=lanes, autoreset=autoreset)
+
+    def mix(self, weights: Shares, *, seed: int | None = None) -> Mixture:
+        """As `Store.mix`. The tables must lie on one node."""
+        every = [self.table(name) for name in flat_shares(self.name, weights)]
+        if far := [each for each in every if isinstance(each, RemoteTable)]:
+            return RemoteStore(session_of(far[0])).mix(weights, seed=seed)
+        return super().mix(weights, seed=seed)

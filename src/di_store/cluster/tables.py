@@ -1,0 +1,204 @@
+"""The tables of a cluster. A table's word in the directory says on which nodes it lies, and how it was made.
+
+The word comes before the shards. So a process that dies in between leaves a word whose shards whoever opens the table
+makes; and to drop a table, its word says so first, and goes last.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+from di_store.base.errors import NodeUnavailable, StoreError, TableExists, TableNotFound
+from di_store.cluster.cluster import Cluster
+from di_store.cluster.directory import TableEntry, packed, unpacked
+from di_store.cluster.kept import keep_word
+from di_store.cluster.node import Node
+from di_store.policy.options import check_table_name
+from di_store.policy.settings import Settings
+from di_store.remote.table import create_remote, open_remote
+from di_store.replay.serving import settle
+from di_store.replay.table import Table, open_table
+from di_store.runtime.waits import check_timeout, countdown, lock_seconds, logger
+from di_store.session import Session
+
+UNDO_SECONDS = 10.0
+"""For taking back what could not be made as a whole."""
+_LOOK_SECONDS = 0.05
+"""How often a call that waits for a table asks the directory."""
+
+
+class ClusterTables:
+    """Implements the calls of a `ClusterStore` that concern tables."""
+
+    def __init__(self, cluster: Cluster, session: Session | None) -> None:
+        self._cluster = cluster
+        self._session = session  # of the store on this machine
+
+    def create(self, name: str, settings: Settings, nodes: list[Node], exist_ok: bool, timeout: float | None) -> Table:
+        """Make a table with one shard on each of the nodes.
+
+        Raises:
+            As `Store.create_table`; NodeUnavailable: the directory or one of the nodes does not answer.
+        """
+        left = countdown(check_timeout(timeout))
+        directory, key = self._cluster.directory, _key(name)
+        entry = TableEntry(settings.to_text(), tuple(each.uuid for each in nodes))
+        if self._entry(name, left()) is None:
+            for node in nodes:
+                self._check_free(node, name, left())
+        while not directory.swap(key, None, packed(entry), left()):
+            known = self._entry(name, left())
+            if known is None:
+                continue  # dropped meanwhile
+            if not exist_ok:
+                raise TableExists(f"the cluster has a table {name!r} already")
+            if difference := Settings.from_text(known.settings).difference(settings):
+                raise TableExists(f"table {name!r} exists with other settings: {difference}")
+            return self._open(name, known, left())
+        made: list[str] = []
+        try:
+            for node in nodes:
+                table = self._make(node, name, entry, left())
+                made.append(node.uuid)
+        except BaseException as error:
+            if getattr(error, "may_be_done", False):
+                made.append(node.uuid)
+            self._give_up(name, entry, tuple(made))
+            raise
+        return table
+
+    def open(self, name: str, timeout: float | None) -> Table:
+        """The table of that name: of the cluster, or this store's alone.
+
+        Raises:
+            TableNotFound: it does not exist in time. NodeUnavailable: the node that has it does not answer, or is gone.
+        """
+        check_table_name(name)
+        left = countdown(check_timeout(timeout))
+        while True:
+            try:
+                entry = self._entry(name, left())
+            except NodeUnavailable:  # what lies here needs no directory
+                if self._session is None or self._session.arena.table(name) is None:
+                    raise
+                return open_table(self._session, name, 0)
+            if entry is not None:
+                return self._open(name, entry, left())
+            if self._session is not None and self._session.arena.table(name) is not None:
+                return open_table(self._session, name, 0)
+            seconds = left()
+            if seconds == 0:
+                raise TableNotFound(f"neither the cluster nor this store has a table {name!r}")
+            time.sleep(_LOOK_SECONDS if seconds is None else min(seconds, _LOOK_SECONDS))
+
+    def drop(self, name: str, timeout: float | None) -> None:
+        """Drop a table with all its shards; those on nodes that are gone are forgotten.
+
+        Raises:
+            TableNotFound: there is none. NodeUnavailable: the directory or a node does not answer.
+        """
+        check_table_name(name)
+        left = countdown(check_timeout(timeout))
+        while (entry := self._entry(name, left())) is not None:
+            dropped = TableEntry(entry.settings, entry.shards, entry.draw, dropped=True)
+            if self._cluster.directory.swap(_key(name), packed(entry), packed(dropped), left()):
+                self._finish_drop(name, dropped, left())
+                return
+        if self._session is None or self._session.arena.table(name) is None:
+            raise TableNotFound(f"neither the cluster nor this store has a table {name!r}")
+        self._drop_here(name, left())
+
+    # -- the directory ------------------------------------------------------------------------------------------
+
+    def _entry(self, name: str, timeout: float | None) -> TableEntry | None:
+        """The word of a table; if it is being dropped, this goes on with that first."""
+        left = countdown(timeout)
+        while (word := self._cluster.directory.read(_key(name), left())) is not None:
+            entry = unpacked(word, TableEntry)
+            if not entry.dropped:
+                return entry
+            self._finish_drop(name, entry, left())
+        return None
+
+    def _give_up(self, name: str, entry: TableEntry, made: tuple[str, ...]) -> None:
+        """A shard could not be made: those that were go, and the word."""
+        dropped = TableEntry(entry.settings, made, entry.draw, dropped=True)
+        with contextlib.suppress(StoreError):  # whoever finds the word goes on
+            if self._cluster.directory.swap(_key(name), packed(entry), packed(dropped), UNDO_SECONDS):
+                self._finish_drop(name, dropped, UNDO_SECONDS)
+
+    def _finish_drop(self, name: str, entry: TableEntry, timeout: float | None) -> None:
+        left = countdown(timeout)
+        for uuid in entry.shards:
+            if (node := self._cluster.by_uuid(uuid, left())) is None:
+                continue
+            try:
+                self._drop_shard(node, name, left())
+                keep_word(self._cluster.links, node, _key(name), None, left())
+            except NodeUnavailable as error:  # should it come back, the table is its own store's
+                logger.warning("table %r is forgotten: %s", name, error.message)
+        self._cluster.directory.swap(_key(name), packed(entry), None, left())
+
+    # -- shards -------------------------------------------------------------------------------------------------
+
+    def _open(self, name: str, entry: TableEntry, timeout: float | None) -> Table:
+        left = countdown(timeout)
+        (uuid,) = entry.shards
+        node = self._cluster.by_uuid(uuid, left())
+        if node is None:
+            raise NodeUnavailable(
+                f"table {name!r} lies on node {uuid[:12]}, which is gone or does not answer",
+                remedy="drop_table() forgets it, if the node does not come back",
+            )
+        try:
+            return self._shard(node, name, left())
+        except TableNotFound:  # whoever was to make it has died, or is at it
+            if self._entry(name, left()) != entry:
+                raise
+            return self._make(node, name, entry, left())
+
+    def _is_here(self, node: Node) -> bool:
+        return self._session is not None and node.uuid == self._session.uuid
+
+    def _shard(self, node: Node, name: str, timeout: float | None) -> Table:
+        if self._session is not None and self._is_here(node):
+            return open_table(self._session, name, 0)
+        return open_remote(self._cluster.links.of(node, timeout), name, 0)
+
+    def _make(self, node: Node, name: str, entry: TableEntry, timeout: float | None) -> Table:
+        """Make the shard of a node, if nobody has yet, and have the node keep the table's word."""
+        left, settings = countdown(timeout), Settings.from_text(entry.settings)
+        if self._session is not None and self._is_here(node):
+            made = settle(self._session, name, settings, True, left())
+        else:
+            made = create_remote(self._cluster.links.of(node, left()), name, settings, True, left())
+        keep_word(self._cluster.links, node, _key(name), packed(entry), left())
+        return made
+
+    def _check_free(self, node: Node, name: str, timeout: float | None) -> None:
+        """TableExists, if the node's store has a table of that name that is not the cluster's."""
+        try:
+            self._shard(node, name, timeout)
+        except TableNotFound:
+            return
+        raise TableExists(f"the store of node {node.name} has a table {name!r} of its own already")
+
+    def _drop_here(self, name: str, timeout: float | None) -> None:
+        assert self._session is not None
+        self._session.writable().drop_table(name, lock_seconds(timeout))
+
+    def _drop_shard(self, node: Node, name: str, timeout: float | None) -> None:
+        try:
+            if self._is_here(node):
+                self._drop_here(name, timeout)
+            else:
+                session = self._cluster.links.of(node, timeout)
+                arguments = {"name": name, "timeout": timeout}
+                session.call("drop_table", arguments, timeout=timeout, what=f"drop_table({name!r})", once=True)
+        except TableNotFound:
+            pass
+
+
+def _key(name: str) -> str:
+    return f"table/{name}"

@@ -1,0 +1,370 @@
+"""Stores of several nodes as one: objects found and copied, tables by name, handles that travel."""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import os
+import pickle
+import signal
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from pains import Program, until
+
+import di_store
+from cluster.nodes import Node, cluster_nodes
+from di_store import cluster
+from di_store.base.errors import (
+    CapacityError,
+    NodeUnavailable,
+    ObjectNotFound,
+    StoreClosed,
+    TableExists,
+    TableNotFound,
+)
+from di_store.cluster.joining import STORE_ENV
+from di_store.cluster.store import ClusterStore
+from di_store.remote.table import RemoteTable
+
+SCHEMA = {"x": di_store.Spec((4,), "float32")}
+TABLE: dict[str, Any] = {"capacity": 1000, "schema": SCHEMA, "lanes": 8}
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[list[Node]]:
+    with cluster_nodes(f"c-{uuid.uuid4().hex[:12]}", 3) as running:
+        yield running
+
+
+@pytest.fixture
+def stores(nodes: list[Node]) -> Iterator[list[ClusterStore]]:
+    """Handles of them all. No table is left when the test ends."""
+    made = [cluster.attach(each.name) for each in nodes]
+    yield made
+    with cluster.attach(nodes[0].name) as last:
+        for name in {name for each in nodes for name in tables_of(each.name)}:
+            last.drop_table(name)
+    assert not any(tables_of(each.name) for each in nodes)
+    for each in made:
+        each.close()
+
+
+def tables_of(name: str) -> list[str]:
+    """The tables of one machine's store."""
+    with di_store.attach(name) as plain:
+        assert plain.check() == []
+        return list(plain.stats()["tables"])
+
+
+def local(store: ClusterStore, ref: di_store.Ref) -> bool:
+    """Whether this machine's store has the object."""
+    with di_store.attach(store.name) as plain:
+        return plain.contains(ref)
+
+
+def same(a: Any, b: Any) -> bool:
+    return bool(np.asarray(a).dtype == np.asarray(b).dtype and np.array_equal(a, b))
+
+
+# --- objects ----------------------------------------------------------------------------------------------------------
+
+RNG = np.random.default_rng(0)
+LARGE = RNG.integers(0, 255, 30_000_000, dtype=np.uint8)
+VALUES: list[Any] = [
+    np.arange(10),
+    np.array(2.5, np.float32),
+    np.zeros((3, 0, 2), np.int16),
+    LARGE,
+    LARGE[:600_000].reshape(3, 200, 1000)[:, ::2],
+    RNG.random((300, 400)) + 1j,
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: f"{value.dtype}{value.shape}")
+def test_an_array_is_read_on_another_node(stores: list[ClusterStore], value: Any) -> None:
+    """Small and large, of every form that a block has; the second time from the copy."""
+    ref = stores[0].put(value)
+    for _ in range(2):
+        found = stores[1].get(ref)
+        assert same(found, value)
+        assert not found.flags.writeable
+        assert local(stores[1], ref)
+    assert stores[2].get(ref, copy=True).flags.writeable
+    assert same(stores[1].get_many([ref, ref])[1], value)
+
+
+def test_a_tree_is_read_on_another_node(stores: list[ClusterStore]) -> None:
+    tree = {"a": [LARGE, 1, "two", None], "b": (2.5, b"x" * 300_000), "c": {"d": np.arange(4.0)}}
+    found = stores[2].get(stores[0].put(tree))
+    assert same(found["a"][0], LARGE)
+    assert found["a"][1:] == [1, "two", None]
+    assert found["b"] == tree["b"]
+    assert same(found["c"]["d"], tree["c"]["d"])  # type: ignore[index]
+
+
+def test_deleted_here_and_at_home(stores: list[ClusterStore]) -> None:
+    ref = stores[0].put(LARGE)
+    stores[1].get(ref)
+    assert stores[1].delete([ref, di_store.Ref(bytes(20))]) == 1
+    for each in stores[:2]:
+        assert not each.contains(ref)
+    with pytest.raises(ObjectNotFound):
+        stores[1].get(ref)
+    with pytest.raises(ObjectNotFound):
+        stores[2].get(ref, timeout=0.2)
+
+
+def test_copies_end_with_their_lease(stores: list[ClusterStore], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("di_store.cluster.objects.LEASE_SECONDS", 0.2)
+    refs = [stores[0].put(LARGE[:400_000]), stores[0].put(b"small")]
+    assert same(stores[1].get(refs[0]), LARGE[:400_000])
+    assert stores[1].get(refs[1]) == b"small"
+    until(lambda: not any(local(stores[1], ref) for ref in refs), "the copies to go")
+    assert stores[0].get(refs[1]) == b"small"
+    assert same(stores[1].get(refs[0]), LARGE[:400_000])
+
+
+def test_many_readers_copy_once(nodes: list[Node], stores: list[ClusterStore]) -> None:
+    """16 threads and handles of one machine: the bytes come once, and all have them."""
+    ref = stores[0].put(LARGE)
+    handles = [cluster.attach(nodes[1].name) for _ in range(4)]
+    found: list[Any] = []
+    sent = sent_bytes(nodes[0].agent)
+
+    def read(store: ClusterStore) -> None:
+        found.append(same(store.get(ref), LARGE))
+
+    threads = [threading.Thread(target=read, args=(store,)) for store in handles for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [True] * 16
+    assert sent_bytes(nodes[0].agent) - sent < 1.5 * len(LARGE)
+    for each in handles:
+        each.close()
+
+
+def sent_bytes(pid: int) -> int:
+    """Bytes that a process has written, to sockets and files."""
+    with open(f"/proc/{pid}/io") as file:
+        return int(next(line for line in file if line.startswith("wchar")).split()[1])
+
+
+READ = """
+import sys
+from di_store import cluster, Ref
+store = cluster.attach(sys.argv[1])
+store.nodes()
+print("ready", flush=True)
+sys.stdin.readline()
+store.get(Ref.parse(sys.argv[2]))
+print("done", flush=True)
+"""
+
+
+def test_a_reader_that_is_killed_while_it_copies(nodes: list[Node], stores: list[ClusterStore]) -> None:
+    """Whoever waits for its copy makes one of its own."""
+    value = np.tile(LARGE, 4)
+    for pause in (0.005, 0.02, 0.05):
+        ref = stores[0].put(value)
+        with Program(READ, nodes[1].name, str(ref)) as child:
+            assert child.line() == "ready"
+            child.say()
+            threading.Timer(pause, child.signal, (signal.SIGKILL,)).start()
+            assert same(stores[1].get(ref, timeout=60), value)
+            os.waitpid(child.pid, 0)
+        stores[1].delete(ref)
+
+
+def test_an_object_that_is_not_there_yet(stores: list[ClusterStore]) -> None:
+    """By an id that somebody chose: it is found wherever it is put."""
+    name = "ab" * 20
+    with pytest.raises(ObjectNotFound, match="no node"):
+        stores[1].get(name, timeout=0.2)
+    assert not stores[1].contains(name)
+    threading.Timer(0.3, stores[2].put, (7,), {"id": name}).start()
+    assert stores[1].get(name, timeout=60) == 7
+    assert stores[0].contains(name)
+    assert stores[0].delete(name) == 1
+    with pytest.raises(ObjectNotFound):
+        stores[0].get(name)
+
+
+def test_waiting_for_objects_of_several_nodes(stores: list[ClusterStore]) -> None:
+    refs = [store.put(at) for at, store in enumerate(stores)]
+    missing = di_store.Ref(stores[1].put(1).raw[:12] + bytes(8))
+    assert stores[0].wait([*refs, missing], 3) == (refs, [missing])
+    began = time.monotonic()
+    done, pending = stores[0].wait([missing, refs[2]], 2, timeout=0.3)
+    assert (done, pending) == ([refs[2]], [missing])
+    assert 0.3 <= time.monotonic() - began < 10
+    with pytest.raises(ValueError, match="num_returns"):
+        stores[0].wait(refs, 4)
+    with pytest.raises(ValueError, match="twice"):
+        stores[0].wait([refs[1], refs[1]], 1)
+
+
+def test_what_others_pickled_is_not_loaded(stores: list[ClusterStore]) -> None:
+    ref = stores[0].put(threading.Event)
+    assert stores[0].get(ref) is threading.Event
+    for _ in range(2):
+        with pytest.raises(di_store.AccessDenied, match="another machine"):
+            stores[1].get(ref)
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_table_of_the_cluster(stores: list[ClusterStore]) -> None:
+    """One name everywhere; in memory where it lies, through the agent elsewhere."""
+    here = stores[0].create_table("t", **TABLE)
+    there = stores[1].table("t")
+    assert (type(here), type(there)) == (di_store.Table, RemoteTable)
+    with there.writer() as writer:
+        for number in range(10):
+            writer.append({"x": np.full(4, number, np.float32)})
+    assert len(here) == len(there) == 10
+    assert sorted(stores[2].table("t").sample(10, replace=False).data["x"][:, 0]) == list(range(10))
+    stores[2].drop_table("t")
+    for each in stores:
+        with pytest.raises(TableNotFound):
+            each.table("t")
+    with pytest.raises(TableNotFound):
+        here.sample(1, timeout=1)
+    with pytest.raises(TableNotFound):
+        stores[0].drop_table("t")
+
+
+def test_a_table_on_another_node(nodes: list[Node], stores: list[ClusterStore]) -> None:
+    stores[0].create_table("t", node=nodes[2].name, **TABLE)
+    assert type(stores[2].table("t")) is di_store.Table
+    with stores[0].writer(["t"]) as writer, stores[2].writer(["t"]) as own:
+        writer.append({"x": np.ones(4, np.float32)})
+        own.append({"x": np.ones(4, np.float32)})
+    assert stores[1].mix({"t": 1}).sample(4).data["x"].sum() == 16
+    with pytest.raises(NodeUnavailable, match="no node 'nowhere'"):
+        stores[0].create_table("u", node="nowhere", **TABLE)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'colour'"):
+        stores[0].create_table("u", colour=1, **TABLE)
+
+
+def test_a_name_is_given_once(stores: list[ClusterStore]) -> None:
+    """20 times two nodes make one table: one of them does, and it lies there."""
+    for turn in range(20):
+        made: list[Any] = []
+
+        def make(store: ClusterStore, made: list[Any] = made, turn: int = turn) -> None:
+            try:
+                made.append(store.create_table(f"t{turn}", **TABLE))
+            except TableExists as error:
+                made.append(error)
+
+        threads = [threading.Thread(target=make, args=(each,)) for each in stores[:2]]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sum(isinstance(each, di_store.Table) for each in made) == 1, made
+        assert len(stores[2].table(f"t{turn}")) == 0
+    assert stores[1].create_table("t0", exist_ok=True, **TABLE).name == "t0"
+    with pytest.raises(TableExists, match="other settings"):
+        stores[1].create_table("t0", exist_ok=True, **{**TABLE, "sampler": di_store.Once()})
+
+
+def test_a_table_of_one_store_alone(nodes: list[Node], stores: list[ClusterStore]) -> None:
+    """What a program without the cluster made is the store's own, and not overwritten."""
+    with di_store.attach(nodes[1].name) as plain:
+        plain.create_table("own", **TABLE).extend({"x": np.zeros((3, 4), np.float32)})
+        assert len(stores[1].table("own")) == 3
+        with pytest.raises(TableNotFound):
+            stores[0].table("own")
+        with pytest.raises(TableExists, match="of its own"):
+            stores[0].create_table("own", node=nodes[1].name, **TABLE)
+        with pytest.raises(TableExists, match="of its own"):
+            stores[1].create_table("own", exist_ok=True, **TABLE)
+        assert len(plain.table("own")) == 3
+        assert stores[0].create_table("own", **TABLE).name == "own"
+        stores[0].drop_table("own")
+        assert len(plain.table("own")) == 3
+        stores[1].drop_table("own")
+
+
+def test_a_table_that_does_not_fit(nodes: list[Node], stores: list[ClusterStore]) -> None:
+    """Nothing is left of it, on no node and not in the directory."""
+    big = {**TABLE, "capacity": 10**8}
+    for node in (nodes[0].name, nodes[1].name):
+        with pytest.raises(CapacityError):
+            stores[0].create_table("t", node=node, **big)
+    stores[2].create_table("t", **TABLE)
+
+
+MAKE = """
+import sys
+import di_store
+from di_store import cluster
+store = cluster.attach(sys.argv[1])
+store.nodes()
+print("ready", flush=True)
+sys.stdin.readline()
+for turn in range(1000):
+    store.create_table("t", capacity=1000, schema={"x": di_store.Spec((4,), "float32")}, lanes=8, node=sys.argv[2])
+    store.drop_table("t")
+"""
+
+
+def test_whoever_makes_a_table_is_killed(nodes: list[Node], stores: list[ClusterStore]) -> None:
+    """Wherever it was: the table can be opened, or made, and dropped."""
+    rng = np.random.default_rng(1)
+    for _ in range(8):
+        with Program(MAKE, nodes[0].name, nodes[1].name) as child:
+            assert child.line() == "ready"
+            child.say()
+            threading.Event().wait(rng.uniform(0, 0.1))
+            child.signal(signal.SIGKILL)
+            os.waitpid(child.pid, 0)
+        made = stores[2].create_table("t", node=nodes[1].name, exist_ok=True, **TABLE)
+        assert len(made) == len(stores[1].table("t")) == 0
+        stores[2].drop_table("t")
+        with pytest.raises(TableNotFound):
+            stores[0].table("t")
+    with di_store.attach(nodes[1].name) as plain:
+        assert plain.stats()["tables"] == {}
+
+
+# --- handles that travel ----------------------------------------------------------------------------------------------
+
+
+def _there(name: str, sent: bytes, answer: Any) -> None:
+    os.environ[STORE_ENV] = name
+    store, table, ref = pickle.loads(sent)
+    again, _, _ = pickle.loads(sent)
+    answer.put((store.name, again is store, type(table).__name__, len(table), store.get(ref)))
+
+
+def test_handles_travel(nodes: list[Node], stores: list[ClusterStore]) -> None:
+    """A table opens in memory where it lies, and through the agent elsewhere; a store is that of its machine."""
+    table = stores[1].create_table("t", **TABLE)
+    table.extend({"x": np.zeros((3, 4), np.float32)})
+    answer = mp.get_context("spawn").Queue()
+    for one in (stores[1].table("t"), stores[0].table("t")):
+        sent = pickle.dumps((stores[0], one, stores[0].put("value")))
+        for at, kind in enumerate(("RemoteTable", "Table", "RemoteTable")):
+            child = mp.get_context("spawn").Process(target=_there, args=(nodes[at].name, sent, answer))
+            child.start()
+            assert answer.get(timeout=60) == (nodes[at].name, True, kind, 3, "value")
+            child.join()
+
+
+def test_a_closed_store(stores: list[ClusterStore]) -> None:
+    ref = stores[0].put(1)
+    stores[1].close()
+    assert "(closed)" in repr(stores[1])
+    for call in (lambda: stores[1].get(ref), lambda: stores[1].table("t"), lambda: stores[1].nodes()):
+        with pytest.raises(StoreClosed):
+            call()

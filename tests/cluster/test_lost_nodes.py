@@ -1,0 +1,109 @@
+"""What is lost with a node, and what is not; nodes with too little room; several nodes on one machine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import di_store
+from cluster.nodes import Node, cluster_nodes
+from cluster.test_cluster import LARGE, TABLE, local, same
+from di_store import cluster
+from di_store.base.errors import CapacityError, NodeUnavailable, StoreClosed, StoreNotFound, TableExists
+from di_store.cluster.joining import STORE_ENV
+from di_store.cluster.store import ClusterStore
+
+
+@pytest.fixture
+def nodes(store_name: Callable[[], str]) -> Iterator[list[Node]]:
+    with cluster_nodes(store_name(), 3) as running:
+        yield running
+
+
+@pytest.fixture
+def stores(nodes: list[Node]) -> Iterator[list[ClusterStore]]:
+    made = [cluster.attach(each.name) for each in nodes]
+    yield made
+    for each in made:
+        each.close()
+
+
+def test_an_object_too_large_for_this_store(nodes: list[Node], stores: list[ClusterStore]) -> None:
+    """It is read into the process, as `connect` would."""
+    with di_store.attach(nodes[1].name) as plain:
+        plain.resize(memory="32MiB")
+    ref = stores[0].put(np.tile(LARGE, 2))
+    assert same(stores[1].get(ref), np.tile(LARGE, 2))
+    assert not local(stores[1], ref)
+
+
+def test_copies_on_several_nodes(nodes: list[Node], stores: list[ClusterStore]) -> None:
+    """`copies=2` outlives one node."""
+    ref = stores[0].put({"w": LARGE}, copies=2)
+    assert sum(local(each, ref) for each in stores) == 2
+    there = stores[0].put(1, copies=3)
+    assert all(local(each, there) for each in stores)
+    with pytest.raises(CapacityError, match="3 nodes"):
+        stores[0].put(1, copies=4)
+    with pytest.raises(ValueError, match="copies"):
+        stores[0].put(1, copies=0)
+    stores[0].close()
+    nodes[0].lose()
+    for each in stores[1:]:
+        assert same(each.get(ref, timeout=20)["w"], LARGE)
+
+
+def test_a_node_that_is_lost(nodes: list[Node], stores: list[ClusterStore]) -> None:
+    """Its table is gone and says so, the others go on; the name is free after it was dropped."""
+    stores[1].create_table("lost", **TABLE)
+    kept = stores[0].create_table("kept", **TABLE)
+    remote = stores[2].table("lost")
+    ref = stores[1].put(LARGE)
+    stores[1].close()
+    nodes[1].lose()
+    began = time.monotonic()
+    for call in (lambda: remote.sample(1, timeout=1), lambda: stores[0].table("lost", timeout=1)):
+        with pytest.raises((NodeUnavailable, StoreClosed)):
+            call()
+    with pytest.raises(NodeUnavailable):
+        stores[0].get(ref, timeout=1)
+    assert time.monotonic() - began < 150
+    kept.extend({"x": np.zeros((3, 4), np.float32)})
+    assert len(stores[2].table("kept")) == 3
+    with pytest.raises(TableExists):
+        stores[0].create_table("lost", **TABLE)
+    stores[0].drop_table("lost", timeout=2)
+    stores[0].create_table("lost", **TABLE)
+
+
+def test_the_directory_is_away(nodes: list[Node], stores: list[ClusterStore]) -> None:
+    """What is open goes on; names cannot be given; when it is back, tables of other nodes are known as before."""
+    table = stores[1].create_table("t", **TABLE)
+    remote = stores[2].table("t")
+    stores[0].close()
+    nodes[0].lose()
+    table.extend({"x": np.zeros((3, 4), np.float32)})
+    assert len(remote) == 3
+    with pytest.raises(NodeUnavailable, match="directory"):
+        stores[1].create_table("u", timeout=0.5, **TABLE)
+    assert len(stores[1].table("t", timeout=0.5)) == 3
+    nodes[0].restart()
+    assert len(stores[2].table("t", timeout=20)) == 3
+    with pytest.raises(TableExists):
+        stores[2].create_table("t", timeout=20, **TABLE)
+
+
+def test_which_store_is_meant(nodes: list[Node], store_name: Callable[[], str], monkeypatch: Any) -> None:
+    monkeypatch.delenv(STORE_ENV, raising=False)
+    with pytest.raises(ValueError, match="several nodes") as found:
+        cluster.attach()
+    assert nodes[0].name in str(found.value)
+    monkeypatch.setenv(STORE_ENV, nodes[1].name)
+    with cluster.attach() as store:
+        assert store.name == nodes[1].name
+    with di_store.open(store_name(), memory="16MiB") as plain, pytest.raises(StoreNotFound, match="no node"):
+        cluster.attach(plain.name)
