@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from di_store.agent.membership import NAME, Membership
+from di_store.agent.membership import KINDS, NAME, Membership
 from di_store.agent.orders import Orders, server_context
 from di_store.base.errors import AccessDenied, NodeUnavailable, shown
 from di_store.remote.address import DEFAULT_PORT, SCHEME, TOKEN_ENV, Address, own_token
@@ -39,7 +39,8 @@ class Serving:
         certificate, key: files for TLS; None: without.
         plaintext: serve machines elsewhere without TLS.
         allow_pickle: load what clients pickle.
-        peers: addresses of all nodes of its cluster, this one among them; empty: it is in none.
+        peers: addresses of all nodes of its cluster, this one among them; empty: it has no static directory.
+        join: where the directory of its cluster is: ``ray://ID``; None: it has none but `peers`.
         authority: of the nodes' certificates, for connections to them; None: the system's.
     """
 
@@ -50,6 +51,7 @@ class Serving:
     plaintext: bool = False
     allow_pickle: bool = False
     peers: tuple[str, ...] = ()
+    join: str | None = None
     authority: str | None = None
 
 
@@ -160,14 +162,25 @@ class Holder:
 
 def _join(store: Store, address: str, serving: Serving) -> None:
     """Leave word in the store where the other nodes are, for processes on this machine."""
-    if not serving.peers:
-        return
-    peers = tuple(str(Address.parse(f"{SCHEME}://{each}" if "://" not in each else each)) for each in serving.peers)
+    kind, peers = "static", tuple(_address(each) for each in serving.peers)
     if len(set(peers)) < len(peers):
         raise ValueError(f"--peers names a node twice: {','.join(serving.peers)}")
-    tls = None if serving.certificate is None else serving.authority or True
-    membership = Membership("static", peers, address, tls, serving.allow_pickle)
-    store.publish(NAME, msgspec.msgpack.encode(membership))
+    if serving.join is not None:
+        kind, _, where = serving.join.partition("://")
+        if peers or kind not in KINDS or not where:
+            raise ValueError(
+                f"--join {serving.join}: give one of {', '.join(f'{each}://...' for each in KINDS)}, or --peers"
+            )
+        peers = tuple(where.split(","))
+    if peers:
+        tls = None if serving.certificate is None else serving.authority or True
+        membership = Membership(kind, peers, address, tls, serving.allow_pickle)
+        store.publish(NAME, msgspec.msgpack.encode(membership))
+
+
+def _address(peer: str) -> str:
+    """The address of a node, which may be given as HOST:PORT."""
+    return str(Address.parse(peer if "://" in peer else f"{SCHEME}://{peer}"))
 
 
 def _close_pipe(agent: subprocess.Popen[bytes]) -> None:

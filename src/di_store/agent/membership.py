@@ -6,13 +6,15 @@ import msgspec
 
 NAME = "di-store/cluster"
 """The weights under which it lies in the store."""
+KINDS = ("ray",)
+"""Of directories that ``--join`` can name."""
 
 
 class Membership(msgspec.Struct, frozen=True):
     """A node's place in its cluster.
 
     Attributes:
-        kind: of the directory: "static", "ray" or "etcd".
+        kind: of the directory: "static", or one of `KINDS`.
         peers: where the directory is: the addresses of all nodes, or what the kind makes of it.
         address: of this node's own agent.
         tls: path of the authority that signed for the agents; None: no TLS, or the system's.

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import select
+import time
+from collections.abc import Callable
 
 import click
 
@@ -13,6 +16,8 @@ from di_store.cli.common import Stop, json_option, print_json, usage_errors
 from di_store.opening import check_held
 
 LOOK_SECONDS = 0.1
+AFTER_SECONDS = 60.0
+"""How long a store outlives the process of ``--while-pid``: others may still read it, or start that process anew."""
 
 
 @click.command(short_help="Serve a store to other machines until Ctrl-C.")
@@ -32,6 +37,8 @@ LOOK_SECONDS = 0.1
 @click.option(
     "--peers", default="", help="All nodes of its cluster, this one too: HOST:PORT,HOST:PORT; the same on each."
 )
+@click.option("--join", default=None, help="Directory of its cluster: ray://ID, as `di_store.cluster.ray.up` gives it.")
+@click.option("--while-pid", default=None, type=int, help="End a minute after this process: a raylet.")
 @click.option("--plaintext", is_flag=True, help="Serve other machines without TLS: only in a trusted network.")
 @click.option("--allow-pickle", is_flag=True, help="Store what clients pickle as trusted: it may run any code here.")
 @json_option
@@ -46,6 +53,8 @@ def serve(
     tls_key: str | None,
     tls_ca: str | None,
     peers: str,
+    join: str | None,
+    while_pid: int | None,
     plaintext: bool,
     allow_pickle: bool,
     as_json: bool,
@@ -56,7 +65,7 @@ def serve(
     agent, talks to the clients, and is started anew if it dies.
     """
     nodes = tuple(each.strip() for each in peers.split(",") if each.strip())
-    serving = Serving(listen, token_file, tls_cert, tls_key, plaintext, allow_pickle, nodes, tls_ca)
+    serving = Serving(listen, token_file, tls_cert, tls_key, plaintext, allow_pickle, nodes, join, tls_ca)
     with Stop().installed() as stop, usage_errors():
         store = di_store.open(name, memory=memory, disk=disk, disk_capacity=disk_capacity)
         try:
@@ -76,16 +85,34 @@ def serve(
             else:
                 click.echo(holder.address)
                 click.echo(f"serving store {store.name!r} there until Ctrl-C or SIGTERM: pid {os.getpid()}")
-            serve_until(stop, store, holder)
+            serve_until(stop, store, holder, _Ended(while_pid))
         finally:
             holder.end()
             store.close()
 
 
-def serve_until(stop: Stop, store: di_store.Store, holder: Holder) -> None:
-    """Look after the agent until a signal comes, or the store is removed."""
+class _Ended:
+    """Whether another process, if any is given, has ended a while ago."""
+
+    def __init__(self, pid: int | None) -> None:
+        self._poll = select.poll()
+        self._since: float | None = None
+        if pid is not None:
+            try:
+                self._poll.register(os.pidfd_open(pid), select.POLLIN)
+            except ProcessLookupError:
+                self._since = time.monotonic()
+
+    def __call__(self) -> bool:
+        if self._since is None and self._poll.poll(0):
+            self._since = time.monotonic()
+        return self._since is not None and time.monotonic() - self._since > AFTER_SECONDS
+
+
+def serve_until(stop: Stop, store: di_store.Store, holder: Holder, ended: Callable[[], bool]) -> None:
+    """Look after the agent until a signal comes, the store is removed, or `ended` says so."""
     try:
-        while not stop.wait(LOOK_SECONDS):
+        while not stop.wait(LOOK_SECONDS) and not ended():
             check_held(store)
             if holder.look():
                 click.echo(f"the agent died; pid {holder.agent_pid} takes its place", err=True)

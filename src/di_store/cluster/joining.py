@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import threading
+from collections.abc import Callable
 
 import msgspec
 
@@ -39,8 +41,8 @@ def attach(name: str | None = None, *, token: str | bytes | None = None) -> Clus
         StoreNotFound: no store of a cluster is served on this machine. ValueError: several are: name one. AccessDenied:
         no token is known.
     """
-    session, membership = _found(name or os.environ.get(STORE_ENV), None)
-    return _joined(session, membership, token)
+    session, _ = _found(name or os.environ.get(STORE_ENV), None)
+    return joined(session, token, None)
 
 
 def membership_of(session: Session) -> Membership | None:
@@ -85,9 +87,12 @@ def _found(name: str | None, wanted: Membership | None) -> tuple[Session, Member
     )
 
 
-def _joined(session: Session, membership: Membership, token: str | bytes | None) -> ClusterStore:
+def joined(session: Session, token: str | bytes | None, directory: Directory | None) -> ClusterStore:
+    """A store as a node of the cluster that it says it is in. `directory`: None: of a kind that the store says."""
+    membership = membership_of(session)
+    assert membership is not None
     links = Links(Credentials(token, membership.tls, membership.allow_pickle))
-    cluster = Cluster(_directory(membership, links), links, session.uuid)
+    cluster = Cluster(directory or _directory(membership, links), links, session.uuid)
     session.abroad = lambda table: (load_table, (membership, table))
     links.abroad = session.abroad
     return ClusterStore(session, cluster, (load_store, (membership,)))
@@ -97,8 +102,18 @@ def _directory(membership: Membership, links: Links) -> Directory:
     if membership.kind == "static":
         return StaticDirectory(membership.peers, links)
     raise StoreError(
-        f"this version knows no directory of kind {membership.kind!r}", remedy="use one version everywhere"
+        f"this store is a node of a cluster of kind {membership.kind!r}",
+        remedy="in tasks and actors of Ray, di_store.cluster.ray.store() gives it",
     )
+
+
+def _own_store(membership: Membership) -> ClusterStore:
+    session, _ = _found(os.environ.get(STORE_ENV), membership)
+    return joined(session, None, None)
+
+
+LOADERS: dict[str, Callable[[Membership], ClusterStore]] = {"static": _own_store}
+"""By kind of directory, what gives a process the store of its machine. Ray's adds itself when it is imported."""
 
 
 def load_store(membership: Membership) -> ClusterStore:
@@ -106,8 +121,9 @@ def load_store(membership: Membership) -> ClusterStore:
     with _lock:
         known = _loaded.get(membership)
         if known is None or known.is_closed():
-            session, own = _found(os.environ.get(STORE_ENV), membership)
-            known = _loaded[membership] = _joined(session, own, None)
+            if membership.kind not in LOADERS:
+                importlib.import_module(f"di_store.cluster.{membership.kind}")
+            known = _loaded[membership] = LOADERS[membership.kind](membership)
         return known
 
 

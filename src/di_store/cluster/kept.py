@@ -10,7 +10,9 @@ import msgspec
 from di_store.base.errors import StoreError
 from di_store.cluster.links import Links
 from di_store.cluster.node import Node
+from di_store.objects.weights import Weights
 from di_store.remote.objects import RemoteObjects
+from di_store.session import Session
 
 Words = dict[str, bytes]
 NAME = "di-store/kept"
@@ -45,4 +47,10 @@ def kept_words(links: Links, node: Node, timeout: float | None) -> Words:
         found = RemoteObjects(links.of(node, timeout)).newest(NAME, timeout)
     except StoreError:
         return {}
+    return {} if found is None else msgspec.msgpack.decode(found.value, type=Words)
+
+
+def own_words(session: Session) -> Words:
+    """What the store of this machine keeps."""
+    found = Weights(session).latest(NAME, None, None, 0)
     return {} if found is None else msgspec.msgpack.decode(found.value, type=Words)

@@ -1,0 +1,209 @@
+"""Di-store on every node of a Ray cluster: ``from di_store.cluster import ray as cluster``.
+
+`up` has a store served on each node, now and on those that come later; `store` gives a task or actor the store of its
+own node. Ray says which nodes there are, and starts again what it lost. Rows, objects and weights never go through it.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+import time
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from di_store.agent.membership import Membership
+from di_store.base.errors import NodeUnavailable, StoreError
+from di_store.cluster.directory import unavailable
+from di_store.cluster.joining import LOADERS, joined
+from di_store.cluster.kept import Words
+from di_store.cluster.node import Node
+from di_store.cluster.ray_actors import ACTOR, NAMESPACE, DirectoryActor, Plan
+from di_store.cluster.store import ClusterStore
+from di_store.runtime.waits import check_timeout, countdown
+from di_store.session import Session
+
+OLDEST = (2, 40)
+THREADS = 64
+"""Calls that the directory's actor makes at once: some wait."""
+_LOOK_SECONDS = 0.1
+
+
+def up(
+    *,
+    memory: int | float | str = "30%",
+    disk: str | None = None,
+    disk_capacity: str | None = None,
+    allow_pickle: bool = True,
+    timeout: float | None = 60,
+) -> list[Node]:
+    """Have a store served on every node of this Ray cluster, also on those that join later. A second call does nothing.
+
+    Call it once, after `ray.init`. Agents listen at the address that Ray uses, without TLS, as Ray's own traffic; they
+    ask for a token that only processes of this Ray cluster get.
+
+    Args:
+        memory: of each store, as `di_store.open` takes it.
+        disk: folder on each node for what memory does not hold.
+        disk_capacity: bytes that its files may take.
+        allow_pickle: load what tasks of other nodes have pickled, as Ray does.
+        timeout: seconds to wait until all nodes that are there are served; None: no limit.
+
+    Returns:
+        The nodes that are served.
+
+    Raises:
+        NodeUnavailable: not all are served in time; those that come later still will be. StoreError: Ray is too old, or
+        `ray.init` was not called.
+    """
+    _check_ray()
+    left = countdown(check_timeout(timeout))
+    options = ["--memory", str(memory)]
+    options += [] if disk is None else ["--disk", disk]
+    options += [] if disk_capacity is None else ["--disk-capacity", disk_capacity]
+    options += ["--allow-pickle"] if allow_pickle else []
+    plan = Plan(secrets.token_hex(8), secrets.token_hex(32), tuple(options))
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    actor = ray.remote(DirectoryActor).options(
+        name=ACTOR,
+        namespace=NAMESPACE,
+        lifetime="detached",
+        get_if_exists=True,
+        max_restarts=-1,
+        max_concurrency=THREADS,
+        num_cpus=0,
+        scheduling_strategy=here,
+    )
+    directory = RayDirectory(actor.remote(plan))
+    while True:
+        alive = {each["NodeID"] for each in ray.nodes() if each["Alive"]}
+        served = directory.by_ray_id(left())
+        if not (missing := alive - served.keys()):
+            return list(served.values())
+        if left() == 0:
+            raise NodeUnavailable(
+                f"{len(missing)} of {len(alive)} nodes have no store that is served after {timeout} s",
+                remedy="the logs of KeeperActor in Ray's session folder say why; timeout= waits longer",
+            )
+        time.sleep(_LOOK_SECONDS)
+
+
+def store(*, timeout: float | None = 30) -> ClusterStore:
+    """The store of the node that this task, actor or driver runs on. One handle a process.
+
+    Args:
+        timeout: seconds to wait until the node is served; None: no limit.
+
+    Raises:
+        NodeUnavailable: `up` was not called, or the node is not served in time.
+    """
+    _check_ray()
+    with _lock:
+        known = _own.get(os.getpid())
+        if known is None or known.is_closed():
+            _own.clear()
+            known = _own[os.getpid()] = _attached(timeout)
+        return known
+
+
+def down() -> None:
+    """End all stores of this Ray cluster, with everything in them."""
+    _check_ray()
+    with _lock:
+        for each in _own.values():
+            each.close()
+        _own.clear()
+    try:
+        actor = ray.get_actor(ACTOR, namespace=NAMESPACE)
+    except ValueError:
+        return
+    ray.get(actor.stop.remote())
+    ray.kill(actor)
+
+
+class RayDirectory:
+    """The directory's actor, as a `Directory`."""
+
+    def __init__(self, actor: Any) -> None:
+        self._actor = actor
+
+    def by_ray_id(self, timeout: float | None) -> dict[str, Node]:
+        """The nodes that are served, by Ray's id."""
+        found: dict[str, Node] = _call(self._actor.nodes, timeout)
+        return found
+
+    def plan(self, timeout: float | None) -> Plan:
+        """How nodes are served."""
+        found: Plan = _call(self._actor.plan, timeout)
+        return found
+
+    def nodes(self, timeout: float | None) -> list[Node]:
+        """As `Directory.nodes`."""
+        return list(self.by_ray_id(timeout).values())
+
+    def read(self, key: str, timeout: float | None) -> bytes | None:
+        """As `Directory.read`."""
+        found: bytes | None = _call(self._actor.read, timeout, key)
+        return found
+
+    def listed(self, prefix: str, timeout: float | None) -> Words:
+        """As `Directory.listed`."""
+        found: Words = _call(self._actor.listed, timeout, prefix)
+        return found
+
+    def swap(self, key: str, old: bytes | None, new: bytes | None, timeout: float | None) -> bool:
+        """As `Directory.swap`."""
+        return bool(_call(self._actor.swap, timeout, key, old, new))
+
+    def close(self) -> None:
+        """As `Directory.close`: nothing is to be done."""
+
+
+_lock = threading.Lock()
+_own: dict[int, ClusterStore] = {}  # by pid; a forked child makes its own. Under `_lock`.
+_GRACE_SECONDS = 1.0
+
+
+def _call(method: Any, timeout: float | None, *arguments: Any) -> Any:
+    try:
+        return ray.get(method.remote(*arguments), timeout=None if timeout is None else timeout + _GRACE_SECONDS)
+    except ray.exceptions.RayError as error:
+        raise unavailable(str(error).splitlines()[0] if str(error) else type(error).__name__) from None
+
+
+def _attached(timeout: float | None) -> ClusterStore:
+    left = countdown(check_timeout(timeout))
+    node_id = ray.get_runtime_context().get_node_id()
+    while True:
+        try:
+            directory = RayDirectory(ray.get_actor(ACTOR, namespace=NAMESPACE))
+            plan = directory.plan(left())
+            if node_id in directory.by_ray_id(left()):
+                return joined(Session.attach(plan.store_of(node_id)), plan.token, directory)
+            why = f"node {node_id[:12]} is not served yet"
+        except ValueError:
+            why = "no store is served in this Ray cluster"
+        if left() == 0:
+            raise NodeUnavailable(why, remedy="call di_store.cluster.ray.up() once; timeout= waits longer")
+        time.sleep(_LOOK_SECONDS)
+
+
+def _loaded(membership: Membership) -> ClusterStore:
+    """The store that handles from elsewhere in the cluster are loaded into."""
+    return store()
+
+
+LOADERS["ray"] = _loaded
+
+
+def _check_ray() -> None:
+    version = tuple(int(each) for each in ray.__version__.split(".")[:2])
+    if version < OLDEST:
+        raise StoreError(
+            f"Ray {ray.__version__} is too old for di_store.cluster.ray", remedy="pip install -U 'ray>=2.40'"
+        )
+    if not ray.is_initialized():
+        raise StoreError("Ray is not started in this process", remedy="call ray.init() first")

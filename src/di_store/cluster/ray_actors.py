@@ -1,0 +1,261 @@
+"""The actors of a cluster in Ray: the directory, and on each node a keeper that has its store served.
+
+Ray decides where they run and starts them again; no data go through them. The directory's words are derived: after it
+was started anew it has them from the keepers, each of which tells what its node keeps of its own tables.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from di_store.agent.membership import Membership
+from di_store.base.errors import StoreError
+from di_store.cluster.directory import TableEntry, unpacked
+from di_store.cluster.joining import membership_of
+from di_store.cluster.kept import Words, own_words
+from di_store.cluster.node import Node
+from di_store.remote.address import TOKEN_ENV, Address
+from di_store.session import Session
+
+NAMESPACE, ACTOR = "di_store", "directory"
+"""Of the directory's actor in Ray: its name can be given once in each Ray cluster."""
+LOOK_SECONDS = 1.0
+"""How often the directory looks for nodes, and a keeper after its store."""
+READY_SECONDS = 20.0
+"""How long a directory that was started anew waits for what the nodes keep, before words can be changed."""
+SILENT_SECONDS = 10.0
+"""A node whose keeper has said nothing for so long is not listed."""
+_END_SECONDS = 10.0
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """How each node has its store served: what `up` was given.
+
+    Attributes:
+        cluster: names it, 16 hex characters.
+        token: that agents and clients know.
+        options: of `di-store serve`.
+    """
+
+    cluster: str
+    token: str
+    options: tuple[str, ...]
+
+    def store_of(self, node_id: str) -> str:
+        """The name of a node's store."""
+        return f"ray-{node_id[:16]}"
+
+
+class DirectoryActor:
+    """The directory: one actor, on the node where `up` was called. Thread-safe; everything changes under `_lock`."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._lock = threading.Condition()
+        self._words: Words = {}
+        self._nodes: dict[str, tuple[Node, float]] = {}  # by Ray's id: what its keeper said last, and when
+        self._ready = False
+        self._began = time.monotonic()
+        self._keepers: dict[str, Any] = {}
+        self._anchors: dict[str, Any] = {}
+        self._stopped = threading.Event()
+        threading.Thread(target=self._look_after, daemon=True).start()
+
+    def plan(self) -> Plan:
+        """How nodes are served."""
+        return self._plan
+
+    def report(self, node_id: str, node: Node, kept: Words) -> None:
+        """A keeper says that its store is served, and what the node keeps of its own tables."""
+        with self._lock:
+            if not self._ready:
+                self._words = {**kept, **self._words}
+            self._nodes[node_id] = node, time.monotonic()
+            self._lock.notify_all()
+
+    def nodes(self) -> dict[str, Node]:
+        """Those that are served, by Ray's id."""
+        with self._lock:
+            return self._served()
+
+    def read(self, key: str) -> bytes | None:
+        """As `Directory.read`."""
+        with self._lock:
+            self._await_words()
+            return self._words.get(key)
+
+    def listed(self, prefix: str) -> Words:
+        """As `Directory.listed`."""
+        with self._lock:
+            self._await_words()
+            return {key: word for key, word in self._words.items() if key.startswith(prefix)}
+
+    def swap(self, key: str, old: bytes | None, new: bytes | None) -> bool:
+        """As `Directory.swap`."""
+        with self._lock:
+            self._await_words()
+            if self._words.get(key) != old:
+                return False
+            if new is None:
+                self._words.pop(key, None)
+            else:
+                self._words[key] = new
+            return True
+
+    def stop(self) -> None:
+        """Have all keepers end what they serve."""
+        self._stopped.set()
+        with self._lock:
+            keepers, anchors = list(self._keepers.values()), list(self._anchors.values())
+        ended = [each.stop.remote() for each in keepers]
+        ray.wait(ended, num_returns=len(ended), timeout=_END_SECONDS)
+        for each in (*keepers, *anchors):
+            ray.kill(each)
+
+    # -- under the lock, but for the thread's own ---------------------------------------------------------------
+
+    def _served(self) -> dict[str, Node]:
+        latest = time.monotonic() - SILENT_SECONDS
+        return {node_id: node for node_id, (node, heard) in self._nodes.items() if heard > latest}
+
+    def _await_words(self) -> None:
+        """Until every node of the cluster has said what it keeps: a name must not be given twice."""
+        while not self._ready:
+            missing = _alive() - self._served().keys()
+            if not missing or time.monotonic() - self._began > READY_SECONDS:
+                self._ready = True
+            else:
+                self._lock.wait(LOOK_SECONDS / 10)
+
+    def _look_after(self) -> None:
+        """Have a keeper on each node, and an anchor on each that has a shard."""
+        while not self._stopped.wait(LOOK_SECONDS):
+            with suppress(Exception):  # Ray is busy, or a node has just gone: at the next look
+                self._look()
+
+    def _look(self) -> None:
+        alive = _alive()
+        with self._lock:
+            for gone in self._nodes.keys() - alive:
+                del self._nodes[gone]
+            owners = {uuid for key, word in self._words.items() if key.startswith("table/") for uuid in _shards(word)}
+            shards = {node_id for node_id, (node, _) in self._nodes.items() if node.uuid in owners}
+        for node_id in alive - self._keepers.keys():
+            self._keepers[node_id] = _on(node_id, KeeperActor, 0.0, self._plan)
+        for node_id in self._keepers.keys() - alive:
+            del self._keepers[node_id]
+        # An autoscaler removes a node without work; one that has rows must stay.
+        for node_id in (shards & alive) - self._anchors.keys():
+            self._anchors[node_id] = _on(node_id, AnchorActor, 0.001)
+        for node_id in self._anchors.keys() - (shards & alive):
+            with suppress(Exception):
+                ray.kill(self._anchors.pop(node_id))
+
+
+class AnchorActor:
+    """Takes a thousandth of a CPU of a node."""
+
+
+class KeeperActor:
+    """Has the store of its node served, and says so to the directory."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._directory = ray.get_actor(ACTOR, namespace=NAMESPACE)
+        context = ray.get_runtime_context()
+        self._node_id: str = context.get_node_id()
+        self._name = plan.store_of(self._node_id)
+        self._host: str = ray.util.get_node_ip_address()
+        self._session: Session | None = None
+        self._stopped = threading.Event()
+        self._lock = threading.Lock()  # one look at a time, and none after `stop`
+        threading.Thread(target=self._look_after, daemon=True).start()
+
+    def stop(self) -> None:
+        """End what is served."""
+        self._stopped.set()
+        with self._lock:
+            if self._session is not None:
+                self._session.close()
+            subprocess.run(
+                [sys.executable, "-m", "di_store", "rm", self._name, "--force"], capture_output=True, check=False
+            )
+
+    def _look_after(self) -> None:
+        while True:
+            with self._lock, suppress(Exception):  # whatever it is, the next look may do better
+                if not self._stopped.is_set():
+                    self._look()
+            if self._stopped.wait(LOOK_SECONDS):
+                return
+
+    def _look(self) -> None:
+        if self._session is None:
+            with suppress(StoreError):
+                self._session = Session.attach(self._name)
+        membership = None if self._session is None else membership_of(self._session)
+        if membership is None or not _listens(membership):
+            self._serve()
+            self._session = self._session or Session.attach(self._name)
+            membership = membership_of(self._session)
+            assert membership is not None
+        assert self._session is not None
+        node = Node(self._session.uuid, self._host, membership.address)
+        ray.get(self._directory.report.remote(self._node_id, node, own_words(self._session)), timeout=5)
+
+    def _serve(self) -> None:
+        """Start the holder. It outlives this actor: the store ends with it, or a minute after the raylet."""
+        loopback = Address(self._host, 0, "").is_loopback
+        words = [sys.executable, "-m", "di_store", "serve", self._name, "--listen", f"{self._host}:0", "--json"]
+        words += ["--join", f"ray://{self._plan.cluster}", "--while-pid", str(os.getppid()), *self._plan.options]
+        words += [] if loopback else ["--plaintext"]
+        # Through a shell that ends at once: a worker of Ray that ends kills its children, but not theirs.
+        process = subprocess.Popen(
+            ["sh", "-c", '"$@" &', "sh", *words],
+            env={**os.environ, TOKEN_ENV: self._plan.token},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        assert process.stdout is not None
+        with process.stdout as said:
+            process.wait()
+            if not said.readline():
+                raise StoreError(f"the store of node {self._host} cannot be served; its worker's log says why")
+
+
+def _alive() -> set[str]:
+    return {each["NodeID"] for each in ray.nodes() if each["Alive"]}
+
+
+def _shards(word: bytes) -> tuple[str, ...]:
+    with suppress(StoreError):
+        return unpacked(word, TableEntry).shards
+    return ()
+
+
+def _listens(membership: Membership) -> bool:
+    """Whether the port of a store's holder is open: it is also while the agent is being started anew."""
+    address = Address.parse(membership.address)
+    with suppress(OSError), socket.create_connection((address.host, address.port), 5):
+        return True
+    return False
+
+
+def _on(node_id: str, cls: Callable[..., Any], cpus: float, *arguments: Any) -> Any:
+    """An actor on that node and no other."""
+    where = NodeAffinitySchedulingStrategy(node_id, soft=False)
+    made = ray.remote(cls).options(num_cpus=cpus, max_restarts=-1, max_task_retries=-1, scheduling_strategy=where)
+    return made.remote(*arguments)
