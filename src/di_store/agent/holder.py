@@ -19,7 +19,7 @@ import msgspec
 
 from di_store.agent.orders import Orders, server_context
 from di_store.base.errors import AccessDenied, NodeUnavailable, shown
-from di_store.remote.address import DEFAULT_PORT, TOKEN_ENV, Address, own_token
+from di_store.remote.address import DEFAULT_PORT, TOKEN_ENV, Address, client_context, own_token
 from di_store.store import Store
 
 END_SECONDS = 5.0
@@ -38,6 +38,7 @@ class Serving:
         certificate, key: files for TLS; None: without.
         plaintext: serve machines elsewhere without TLS.
         allow_pickle: load what clients pickle.
+        authority: file with the certificate that signed those of other agents; None: the system's authorities.
     """
 
     listen: str
@@ -46,6 +47,7 @@ class Serving:
     key: str | None = None
     plaintext: bool = False
     allow_pickle: bool = False
+    authority: str | None = None
 
 
 def place_of(listen: str) -> tuple[str, int]:
@@ -76,6 +78,8 @@ class Holder:
         token = _token(serving, loopback)
         self._listener = _listening(host, port)
         node = f"{socket.gethostname()}"
+        shown = socket.gethostname() if host in ("0.0.0.0", "::") else host
+        self.address = str(Address(shown, self._listener.getsockname()[1], store.name))
         self._orders = msgspec.msgpack.encode(
             Orders(
                 store.name,
@@ -85,10 +89,10 @@ class Holder:
                 serving.certificate,
                 serving.key,
                 serving.allow_pickle,
+                self.address,
+                serving.authority,
             )
         )
-        shown = socket.gethostname() if host in ("0.0.0.0", "::") else host
-        self.address = str(Address(shown, self._listener.getsockname()[1], store.name))
         self._began = self._next = self._pause = 0.0
         self._ended = False
         self.restarts = 0
@@ -159,17 +163,27 @@ def _close_pipe(agent: subprocess.Popen[bytes]) -> None:
 
 
 def _check_trust(serving: Serving, loopback: bool) -> None:
+    if serving.authority is not None and serving.certificate is None:
+        raise ValueError("--tls-ca is for an agent that speaks TLS: give --tls-cert and --tls-key too, or leave it out")
     if (serving.certificate is None) != (serving.key is None):
         raise ValueError("--tls-cert and --tls-key belong together: give both or none")
     if serving.certificate is not None and serving.key is not None:
         if serving.plaintext:
             raise ValueError("--plaintext contradicts --tls-cert: leave one of them out")
         server_context(serving.certificate, serving.key)
+        _check_authority(serving.authority)
     elif not loopback and not serving.plaintext:
         raise ValueError(
             f"--listen {serving.listen} can be reached from other machines, and without TLS whoever sits in between "
             "can read everything: give --tls-cert and --tls-key, or --plaintext if the network is trusted"
         )
+
+
+def _check_authority(path: str | None) -> None:
+    try:
+        client_context(path or True)
+    except OSError as error:  # ssl.SSLError is one
+        raise ValueError(f"--tls-ca {path} cannot be used: {error.strerror or error}") from None
 
 
 def _token(serving: Serving, loopback: bool) -> bytes:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from di_store import _core
+from di_store.agent.spreading import SPREAD_CALLS
 from di_store.agent.talk import Reply, Talk
 from di_store.base.dtypes import Array
 from di_store.base.errors import CorruptData, shown
@@ -97,4 +98,5 @@ STREAM_CALLS: dict[str, Callable[[Talk, Any], Reply]] = {
     "publish": _publish,
     "get": _get,
     "latest": _latest,
+    **SPREAD_CALLS,
 }

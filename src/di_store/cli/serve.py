@@ -26,6 +26,7 @@ LOOK_SECONDS = 0.1
 )
 @click.option("--tls-cert", default=None, help="Certificate (PEM). Off loopback TLS, or --plaintext, is due.")
 @click.option("--tls-key", default=None, help="Its key (PEM).")
+@click.option("--tls-ca", default=None, help="Who signed the other agents' certificates. [default: the system's]")
 @click.option("--plaintext", is_flag=True, help="Serve other machines without TLS: only in a trusted network.")
 @click.option("--allow-pickle", is_flag=True, help="Store what clients pickle as trusted: it may run any code here.")
 @json_option
@@ -38,6 +39,7 @@ def serve(
     token_file: str | None,
     tls_cert: str | None,
     tls_key: str | None,
+    tls_ca: str | None,
     plaintext: bool,
     allow_pickle: bool,
     as_json: bool,
@@ -47,7 +49,7 @@ def serve(
     Clients call `di_store.connect` with the address that is printed first. This process holds the store; a child, the
     agent, talks to the clients, and is started anew if it dies.
     """
-    serving = Serving(listen, token_file, tls_cert, tls_key, plaintext, allow_pickle)
+    serving = Serving(listen, token_file, tls_cert, tls_key, plaintext, allow_pickle, tls_ca)
     with Stop().installed() as stop, usage_errors():
         store = di_store.open(name, memory=memory, disk=disk, disk_capacity=disk_capacity)
         try:

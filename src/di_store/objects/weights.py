@@ -16,6 +16,8 @@ from di_store.runtime.waits import Missing, check_timeout, until
 from di_store.session import Session
 
 T = TypeVar("T")
+RESERVED = "di-store/"
+"""Names that begin so are the library's own: agents keep there what must outlive them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,3 +131,5 @@ def check_name(name: Any) -> None:
     """ValueError unless `name` can name weights."""
     if not config.is_name(name, 100):
         raise ValueError(f"name={shown(name)}: weights are called by 1 to 100 bytes of text")
+    if name.startswith(RESERVED):
+        raise ValueError(f"name={shown(name)}: names that begin with {RESERVED!r} are the library's own")
