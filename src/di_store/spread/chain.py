@@ -144,7 +144,12 @@ class Chain:
             if self._pulls or not (self.pending or self.asks):
                 return
             self._pulls = True
-        threading.Thread(target=pull, args=(self,), name="di-store pull", daemon=True).start()
+        try:
+            threading.Thread(target=pull, args=(self,), name="di-store pull", daemon=True).start()
+        except BaseException:  # no more threads: the publisher's agent tells it again
+            with self.changed:
+                self._pulls = False
+            raise
 
     def next_task(self) -> Note | bool:
         """For the pulling thread: a version to pull; True: ask the chain; False: end."""
@@ -179,12 +184,17 @@ class Chain:
         """Whether a later publisher is known than that of a note: its version must not appear any more."""
         return note.epoch < self.epoch
 
-    def pause(self, seconds: float, note: Note | None = None) -> None:
-        """Wait for what would end the transfer of `note`, or for any version to pull; or until the time is over."""
+    def pause(self, seconds: float, note: Note) -> None:
+        """Wait for what would end the transfer of `note`, or until the time is over."""
         with self.changed:
-            new = self.pending is not None if note is None else self.replaced(note, 0.0)
-            if not new and not self.here.stopped.is_set():
+            if not self.replaced(note, 0.0) and not self.here.stopped.is_set():
                 self.changed.wait(seconds)
+
+    def rest(self, seconds: float) -> None:
+        """Wait, after a failure: a newer note ends it."""
+        with self.changed:
+            wanted = self.pending
+            self.changed.wait_for(lambda: self.pending is not wanted or self.here.stopped.is_set(), seconds)
 
     # -- what it can give ---------------------------------------------------------------------------------------
 

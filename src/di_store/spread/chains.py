@@ -43,17 +43,19 @@ class Chains:
         self._chains: dict[str, tuple[Chain, Telling]] = {}  # grows under _lock; never shrinks
 
     def start(self) -> None:
-        """Take up what the agent before this one was at."""
+        """Take up what the agent before this one was at, in a thread: it may have to wait for a lock of the store."""
+        threading.Thread(target=self._take_up, name="di-store spread", daemon=True).start()
+
+    def _take_up(self) -> None:
         try:
-            names = self._here.record.read()
-        except StoreError as error:
-            logger.warning("what this store's agent had to send and to fetch is not known: %s", error)
-            return
-        for name, known in names.items():
-            if known.members:
-                self._of(name)[1].tell(known.members, known.own)
-            if known.chain:
-                self._ask(name)
+            for name, known in self._here.record.read().items():
+                if known.members:
+                    self._of(name)[1].tell(known.members, known.own, first=True)
+                if known.chain:
+                    self._ask(name)
+        except (StoreError, RuntimeError) as error:
+            if not self._here.stopped.is_set():
+                logger.warning("what this store's agent had to send and to fetch is not known: %s", error)
 
     def stop(self) -> None:
         """End all threads, soon."""

@@ -15,14 +15,16 @@ from typing import Any
 from di_store.base.errors import StoreError
 from di_store.remote.address import Address
 from di_store.wire.connection import TICK_SECONDS, Connection, Disconnected, Message
-from di_store.wire.frame import Kind
+from di_store.wire.frame import Kind, view
 from di_store.wire.handshake import NEWEST, NONCE_BYTES, OLDEST, Hello, greet
 from di_store.wire.values import call_of, error_of, value_of
 
 DIAL_SECONDS = 0.5
 """To connect, and again for the handshake: the round trips of any network that this is for, many times."""
-ANSWER_SECONDS = 1.0
-"""For a short call: the other agent only notes something."""
+ANSWER_SECONDS = 1.5
+"""For a short call: the other agent only notes something, or tells of what it has."""
+LEAST_RATE = 16 << 20
+"""Bytes a second of a note with a large header: the time for them comes on top."""
 MOST_BYTES = 1 << 31
 """Of an answer: a note with the largest header."""
 MOST_IDLE = 64
@@ -96,12 +98,13 @@ def ask(connection: Connection, node: str, method: str, arguments: dict[str, Any
     """A short call, and its value.
 
     Raises:
-        Unreachable: no answer within `ANSWER_SECONDS`; the connection is of no use then. StoreError, TypeError,
+        Unreachable: no answer in time; the connection is of no use then. StoreError, TypeError,
         ValueError: what the call raises there.
     """
-    limit(connection, ANSWER_SECONDS)
+    meta, body = call_of(method, "", arguments, once=False)
+    limit(connection, ANSWER_SECONDS + sum(len(view(each)) for each in body) / LEAST_RATE)
     try:
-        send_call(connection, method, arguments)
+        connection.send(Kind.CALL, meta=meta, body=body)
         return value_of(_answer(connection, node))
     except Disconnected as error:
         raise Unreachable(str(error)) from None

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
 from di_store import _core
 from di_store.base.dtypes import Array
-from di_store.base.errors import CapacityError, CorruptData, StoreClosed, StoreError, StoreFull, Timeout
+from di_store.base.errors import CapacityError, StoreClosed, StoreError, StoreFull, Timeout
 from di_store.runtime.waits import logger
 from di_store.spread.chain import Chain, Incoming, now
 from di_store.spread.dial import Unreachable, ask, send_call
@@ -43,16 +44,18 @@ def pull(chain: Chain) -> None:
                 done = Pull(chain, task).run()
                 with chain.changed:
                     chain.must_finish = not done
-            elif not ask_chain(chain):
-                chain.pause(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+                continue
+            if ask_chain(chain):
+                pause = _FIRST_PAUSE_SECONDS
+                continue
         except StoreClosed:
             return  # the agent ends
-        except StoreError as error:  # the next note, or the next start of the agent, begins again
-            logger.warning("weights %r could not be fetched: %s", chain.name, error)
-            chain.pause(FULL_SECONDS)
-            if isinstance(task, Note):
-                chain.want(task)
+        except Exception as error:  # whatever it is, the weights are still wanted
+            logger.warning("weights %r could not be fetched: %s: %s", chain.name, type(error).__name__, error)
+            with suppress(StoreError):
+                chain.want(task) if isinstance(task, Note) else chain.ask()
+        chain.rest(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
 
 def ask_chain(chain: Chain) -> bool:
@@ -194,7 +197,7 @@ class Pull:
             return Left.LOST
         try:
             return self._receive(connection, source, payload)
-        except (Disconnected, CorruptData):
+        except (Disconnected, StoreError, TypeError, ValueError):  # an agent that says what no agent says is none
             why = self._transfer.tired(now())
             return Left.LOST if why is None else why
         finally:
@@ -208,6 +211,7 @@ class Pull:
             if transfer.tired(now() + SILENT_SECONDS / 10) is not None:  # a tick may be a little early
                 raise Disconnected("it says nothing new")
 
+        transfer.reached(now())
         connection.until, connection.ticking = None, tick
         asked = {"name": note.name, "version": note.version, "size": note.size, "check": note.check}
         send_call(connection, "pull", {**asked, "at": transfer.have})

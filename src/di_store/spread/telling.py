@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from di_store.base.errors import OldEpoch, StoreClosed, StoreError
 from di_store.runtime.waits import logger
-from di_store.spread.announcement import Announcement
+from di_store.spread.announcement import AGAIN_SECONDS, Announcement
 from di_store.spread.chain import Chain, Here, now
 from di_store.spread.dial import Unreachable
 from di_store.spread.note import Note, near
@@ -30,6 +30,7 @@ class Telling:
         self._members: list[str] = []
         self._own = ""
         self._fresh = False  # there is a version that the thread has not begun to tell of
+        self._told = False
         self._runs = False  # whether the thread lives
         self._announcement = Announcement(())
         self.stale = False  # a later publisher is known; written by the threads that tell
@@ -40,9 +41,18 @@ class Telling:
         with self._changed:
             return list(self._members) if self._fresh else self._announcement.missing
 
-    def tell(self, members: Sequence[str], own: str) -> None:
-        """A version was published here: tell these of the newest one. No members: stop it."""
+    def tell(self, members: Sequence[str], own: str, *, first: bool = False) -> None:
+        """A version was published here: tell these of the newest one. No members: stop it.
+
+        Args:
+            members: their addresses, in the order of the chain.
+            own: address of this node.
+            first: these are from the agent before: do nothing if this one has been told of any since.
+        """
         with self._changed:
+            if first and self._told:
+                return
+            self._told = True
             self._members, self._own, self._fresh, self.stale = list(members), own, True, False
             self._changed.notify_all()
             if not self._runs:
@@ -55,16 +65,17 @@ class Telling:
             self._changed.notify_all()
 
     def _run(self) -> None:
-        try:
-            while self._next_version():
-                pass
-        except StoreClosed:
-            pass  # the agent ends
-        except Exception as error:  # whatever it is: the next version begins anew
-            logger.warning("members could not be told of weights %r: %s", self._chain.name, error)
-        finally:
-            with self._changed:
-                self._runs = False
+        while True:
+            try:
+                if not self._next_version():
+                    return
+            except StoreClosed:
+                return  # the agent ends
+            except Exception as error:  # whatever it is, such as a lock that a stopped process holds: again, soon
+                logger.warning("members could not be told of weights %r: %s", self._chain.name, error)
+                with self._changed:
+                    self._fresh = True
+                    self._changed.wait(AGAIN_SECONDS)
 
     def _next_version(self) -> bool:
         """Tell of the newest version, until there is another; False: nothing came for a while, or the agent ends."""
@@ -94,7 +105,11 @@ class Telling:
                     continue
             for member in due:
                 note = found[0].seen(*near(chain, chain.index(member)))
-                threading.Thread(target=self._tell, args=(announcement, member, note), daemon=True).start()
+                try:
+                    threading.Thread(target=self._tell, args=(announcement, member, note), daemon=True).start()
+                except (RuntimeError, MemoryError) as error:  # no more threads
+                    with self._changed:
+                        announcement.failed(member, str(error), now())
 
     @property
     def _here(self) -> Here:

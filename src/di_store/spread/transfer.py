@@ -117,6 +117,10 @@ class Transfer:
         """When to ask for a source again; None: there will never be one."""
         return min((each.again for each in self._sources), default=None)
 
+    def reached(self, now: float) -> None:
+        """The source has taken the connection."""
+        self._heard = self._moved = now
+
     def heard(self, have: int, fallen: int, now: float) -> Left | None:
         """The source says how far it is; returns why to leave it, None to stay.
 
@@ -136,7 +140,7 @@ class Transfer:
         self._note_gap(have - self.have)
         if have < self.size and fallen > BEHIND_BYTES and source.slow_until <= now:
             return Left.BEHIND
-        return self.tired(now)
+        return None if have > self.have else self.tired(now)
 
     def _note_gap(self, gap: int) -> None:
         """Compute `fallen`, since the gap to the source was the least.
