@@ -19,9 +19,10 @@ class Announcement:
     """
 
     def __init__(self, members: Iterable[str], doubtful: Iterable[str] = ()) -> None:
-        """Begin; `doubtful`: members whose last attempt, of an older version, failed."""
-        self._waiting = dict.fromkeys(members, 0.0)  # when it is due, by member
-        self._doubtful = set(doubtful) & self._waiting.keys()
+        """Begin; `doubtful`: members whose last attempt, of an older version, failed. They come last in the chain."""
+        doubted = set(doubtful)
+        self._waiting = dict.fromkeys(sorted(members, key=lambda each: each in doubted), 0.0)  # when it is due
+        self._doubtful = doubted & self._waiting.keys()
         self._under_way: set[str] = set()
         self.reasons: dict[str, str] = {}
 

@@ -85,13 +85,12 @@ class Telling:
                 self._runs = False  # here, not later: `tell` then starts another thread
                 return False
             self._fresh = False
-            members, own = self._members, self._own
-            announcement = Announcement(members, self._announcement.doubtful)
+            announcement = Announcement(self._members, self._announcement.doubtful)
             self._announcement = announcement
+            chain = [self._own, *announcement.missing]
         found = self._chain.described()
         if found is None:
             return True
-        chain = [own, *members]
         while True:
             with self._changed:
                 if self._fresh or self._here.stopped.is_set() or self._announcement is not announcement:
