@@ -175,7 +175,7 @@ def test_an_old_publisher_is_refused(four: list[Member]) -> None:
         new.spread(2, [member], epoch=4)
     for _ in range(2):
         publish(old, [new, member], epoch=4)
-    until(lambda: old.state()["stale"], "the old one to learn of it")
+    until(lambda: old.state()["stale"], "the old one to learn of it", 30)
     assert (new.newest(), member.newest()) == (2, 2)
     for each in (new, member):
         each.served.kill_agent()

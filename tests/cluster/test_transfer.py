@@ -10,7 +10,7 @@ import pytest
 from cluster.simulated import TICK, Group
 from di_store.spread.announcement import AGAIN_SECONDS, MOST_AT_ONCE, MOST_DOUBTFUL, Announcement
 from di_store.spread.children import MAX_CHILDREN, STALLED_SECONDS, Children
-from di_store.spread.note import MOST_AFTER, MOST_BEFORE, near
+from di_store.spread.note import MOST_AFTER, MOST_BEFORE, Note, near
 from di_store.spread.transfer import (
     BEHIND_BYTES,
     PIECE_BYTES,
@@ -20,6 +20,7 @@ from di_store.spread.transfer import (
     Left,
     Transfer,
 )
+from di_store.spread.wanted import Wanted
 
 RATE = 25e6
 Count = Callable[[int, int], int]
@@ -152,6 +153,39 @@ def test_when_a_source_is_left() -> None:
     assert transfer.fallen == 6 * PIECE_BYTES, "one piece ahead at first, seven now"
     transfer.left(Left.WRONG, 3.0)
     assert transfer.have == 0
+
+
+def note(version: int, epoch: int = 1) -> Note:
+    return Note("w", epoch, version, 1, 0, 0, [], 0, b"")
+
+
+def test_which_version_is_fetched() -> None:
+    """The newest; and a publisher that is faster than the network starves nobody."""
+    wanted = Wanted()
+    assert wanted.want(note(1))
+    assert not wanted.want(note(1))
+    assert wanted.next() == note(1)
+    assert not wanted.want(note(1)), "it is on its way"
+    assert not wanted.replaced(note(1), 9.0)
+    assert wanted.want(note(2))
+    assert wanted.want(note(3))
+    assert not wanted.want(note(2))
+    assert wanted.replaced(note(1), 0.0)
+    wanted.ended(False)
+    assert wanted.next() == note(3)
+    assert wanted.want(note(4))
+    assert wanted.newest == note(4)
+    assert not wanted.replaced(note(3), STUCK_SECONDS), "not two in a row"
+    assert wanted.replaced(note(3), STUCK_SECONDS + 0.1), "while bytes come"
+    wanted.ended(True)
+    assert wanted.next() == note(4)
+    wanted.epoch = 2
+    assert wanted.replaced(note(4), 0.0), "its publisher was replaced"
+    assert not wanted.want(note(5))
+    assert wanted.want(note(2, epoch=2))
+    wanted.ended(False)
+    wanted.epoch = 3
+    assert wanted.next() is None
 
 
 def test_children_are_few_and_those_that_hang_are_not_counted() -> None:

@@ -186,9 +186,9 @@ CHAIN = [
     Mutant(
         "every-newer-version-abandons",
         "chain",
-        "return not self.must_finish or idle > STUCK_SECONDS",
+        "return not self._must_finish or idle > STUCK_SECONDS",
         "return True",
-        (f"{CHAIN_TESTS}::test_a_publisher_faster_than_the_network_starves_nobody",),
+        (f"{TRANSFER}::test_which_version_is_fetched",),
     ),
     Mutant(
         "another-version-of-that-number-is-served",

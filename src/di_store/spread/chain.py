@@ -22,7 +22,7 @@ from di_store.spread.children import Children
 from di_store.spread.dial import Dialler, Lines
 from di_store.spread.note import Note, parts_of
 from di_store.spread.record import Known, Record
-from di_store.spread.transfer import STUCK_SECONDS
+from di_store.spread.wanted import Wanted
 
 
 @dataclass(frozen=True)
@@ -83,14 +83,12 @@ class Chain:
         self.name = name
         self.changed = threading.Condition()
         # All below: under `changed`.
-        self.epoch = 0  # the highest of a note since this agent began
-        self.pending: Note | None = None  # the newest that is wanted; the pulling thread takes it
+        self.wanted = Wanted()  # notes set what is wanted; the pulling thread takes it
         self.incoming: Incoming | None = None  # the pulling thread sets it
         self.asks = False  # whether the newest version of the chain is not known yet
         self.children = Children()
         self.sent = 0  # bytes to children
         self.received = 0  # bytes from sources
-        self.must_finish = False  # the last transfer was abandoned, so the next one goes on beside newer notes
         self._described: Note | None = None  # of a whole version: its checksum takes a while
         self._pulls = False  # whether the pulling thread lives
 
@@ -118,7 +116,7 @@ class Chain:
     def raise_epoch(self, epoch: int) -> None:
         """A publisher of this epoch is known: what an older one has sent is abandoned."""
         with self.changed:
-            self.epoch = max(self.epoch, epoch)
+            self.wanted.epoch = max(self.wanted.epoch, epoch)
             self.changed.notify_all()
 
     def want(self, note: Note) -> bool:
@@ -126,9 +124,7 @@ class Chain:
         if self.here.session.arena.newest(self.name) >= note.version:
             return False
         with self.changed:
-            under_way = self.incoming is not None and self.incoming.note.order >= note.order
-            if not under_way and (self.pending is None or self.pending.order < note.order):
-                self.pending = note
+            if self.wanted.want(note):
                 self.changed.notify_all()
         return True
 
@@ -141,7 +137,7 @@ class Chain:
     def begin(self, pull: Callable[[Chain], None]) -> None:
         """Start the thread that pulls, unless it lives or has nothing to do."""
         with self.changed:
-            if self._pulls or not (self.pending or self.asks):
+            if self._pulls or not (self.wanted.pending or self.asks):
                 return
             self._pulls = True
         try:
@@ -154,8 +150,7 @@ class Chain:
     def next_task(self) -> Note | bool:
         """For the pulling thread: a version to pull; True: ask the chain; False: end."""
         with self.changed:
-            note, self.pending = self.pending, None
-            if note is not None and not self.outdated(note):
+            if (note := self.wanted.next()) is not None:
                 return note
             if not self.asks or self.here.stopped.is_set():
                 self._pulls = False
@@ -163,26 +158,9 @@ class Chain:
             return True
 
     def replaced(self, note: Note, idle: float) -> bool:
-        """Whether to abandon a transfer for a newer version.
-
-        Never two in a row, while bytes come: a publisher that is faster than the network would starve its members.
-
-        Args:
-            note: of the transfer.
-            idle: seconds since bytes came.
-        """
+        """Whether to give up a version that is being fetched; `idle`: seconds since bytes came."""
         with self.changed:
-            newer = self.pending
-            if self.outdated(note):
-                return True
-            if newer is None or newer.order <= note.order:
-                return False
-            # mutant: every-newer-version-abandons
-            return not self.must_finish or idle > STUCK_SECONDS
-
-    def outdated(self, note: Note) -> bool:
-        """Whether a later publisher is known than that of a note: its version must not appear any more."""
-        return note.epoch < self.epoch
+            return self.wanted.replaced(note, idle)
 
     def pause(self, seconds: float, note: Note) -> None:
         """Wait for what would end the transfer of `note`, or until the time is over."""
@@ -193,8 +171,8 @@ class Chain:
     def rest(self, seconds: float) -> None:
         """Wait, after a failure: a newer note ends it."""
         with self.changed:
-            wanted = self.pending
-            self.changed.wait_for(lambda: self.pending is not wanted or self.here.stopped.is_set(), seconds)
+            before = self.wanted.pending
+            self.changed.wait_for(lambda: self.wanted.pending is not before or self.here.stopped.is_set(), seconds)
 
     # -- what it can give ---------------------------------------------------------------------------------------
 
@@ -205,7 +183,7 @@ class Chain:
             Gone: it will not.
         """
         with self.changed:
-            incoming, newest = self.incoming, self._newest_note()
+            incoming, newest = self.incoming, self.wanted.newest
         if incoming is not None and not incoming.ended:
             note = incoming.note
             if (note.version, note.size, note.check) == (version, size, check):
@@ -244,16 +222,11 @@ class Chain:
     def newest(self) -> Note | None:
         """The newest version that this node knows of, for others."""
         with self.changed:
-            note = self._newest_note()
+            note = self.wanted.newest
         if note is not None and note.version > self.here.session.arena.newest(self.name):
             return note.seen([], 0)
         found = self.described()
         return None if found is None else found[0]
-
-    def _newest_note(self) -> Note | None:
-        """Of what is wanted or on its way. Under `changed`."""
-        incoming = self.incoming
-        return self.pending or (None if incoming is None or incoming.ended else incoming.note)
 
     def status(self) -> dict[str, object]:
         """For people and tests."""
@@ -265,7 +238,7 @@ class Chain:
                 "version": 0 if incoming is None or incoming.ended else incoming.note.version,
                 "have": 0 if incoming is None or incoming.ended else incoming.have,
                 "source": "" if incoming is None or incoming.ended else incoming.source or "",
-                "wanted": 0 if self.pending is None else self.pending.version,
+                "wanted": 0 if self.wanted.pending is None else self.wanted.pending.version,
                 "asks": self.asks,
             }
 

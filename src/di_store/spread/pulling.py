@@ -41,9 +41,7 @@ def pull(chain: Chain) -> None:
             return
         try:
             if isinstance(task, Note):
-                done = Pull(chain, task).run()
-                with chain.changed:
-                    chain.must_finish = not done
+                Pull(chain, task).run()
                 continue
             if ask_chain(chain):
                 pause = _FIRST_PAUSE_SECONDS
@@ -100,8 +98,8 @@ class Pull:
         self._check = _core.crc32c(note.header)
         self._told_full = False
 
-    def run(self) -> bool:
-        """Get it; False: it was abandoned for a newer one."""
+    def run(self) -> None:
+        """Get it, unless it is abandoned for a newer one."""
         chain, note = self._chain, self._note
         with chain.changed:
             chain.incoming = self._incoming
@@ -109,13 +107,13 @@ class Pull:
             self._get()
             with chain.changed:
                 self._incoming.published = True
-            return True
         except Replaced:
-            return False
+            pass
         finally:
             with chain.changed:
                 self._incoming.ended = True
                 chain.incoming = None
+                chain.wanted.ended(self._incoming.published)
                 chain.changed.notify_all()
             logger.debug("weights %r, version %d: %d bytes", note.name, note.version, self._transfer.have)
 
@@ -131,8 +129,9 @@ class Pull:
             self._incoming.payload = payload
         while not self._fetched(payload):
             pass
-        if self._chain.outdated(note):
-            raise Replaced
+        with self._chain.changed:
+            if self._chain.wanted.outdated(note):
+                raise Replaced
         # Only now others can see it. 0: a newer version has come by another way.
         self._patiently(lambda _: draft.publish(note.name, note.keep, at=note.version))
 
