@@ -24,7 +24,7 @@ PYTHON_LAYERS = [
     ["replay", "checkpoint"],
     ["observe", "snapshot", "wire"],
     ["store"],
-    ["remote"],
+    ["remote", "spread"],
     ["opening", "planning", "forecast", "agent"],
     ["restoring", "cluster"],
     ["client"],

@@ -144,4 +144,66 @@ REMOTE = [
     ),
 ]
 
-MUTANTS = [*WIRE, *DOORS, *REMOTE]
+TRANSFER = "tests/cluster/test_transfer.py"
+CHAIN_TESTS = "tests/cluster/test_chain.py"
+
+CHAIN = [
+    Mutant(
+        "two-members-wait-for-each-other",
+        "chain",
+        "if have <= self.have and not (source is self._sources[0] and source.before):",
+        "if False:",
+        (f"{TRANSFER}::test_the_order_of_sources",),
+    ),
+    Mutant(
+        "silent-sources-are-kept",
+        "chain",
+        "now - self._heard >= SILENT_SECONDS",
+        "False",
+        (f"{TRANSFER}::test_one_member_that_fails_delays_the_others_by_two_seconds",),
+    ),
+    Mutant(
+        "any-number-of-children",
+        "chain",
+        "len(others) >= MAX_CHILDREN",
+        "False",
+        (f"{TRANSFER}::test_children_are_few_and_those_that_hang_are_not_counted",),
+    ),
+    Mutant(
+        "stopped-members-take-all-places",
+        "chain",
+        "if member in self._doubtful and",
+        "if False and",
+        (f"{TRANSFER}::test_members_that_hang_leave_room_for_the_others",),
+    ),
+    Mutant(
+        "old-epochs-are-accepted",
+        "chain",
+        "if note.epoch < known.epoch:",
+        "if False:",
+        (f"{CHAIN_TESTS}::test_an_old_publisher_is_refused",),
+    ),
+    Mutant(
+        "every-newer-version-abandons",
+        "chain",
+        "return not self._must_finish or idle > STUCK_SECONDS",
+        "return True",
+        (f"{TRANSFER}::test_which_version_is_fetched",),
+    ),
+    Mutant(
+        "another-version-of-that-number-is-served",
+        "chain",
+        "(found[0].size, found[0].check) != (size, check)",
+        "False",
+        (f"{CHAIN_TESTS}::test_a_source_with_other_bytes_of_that_number_is_left",),
+    ),
+    Mutant(
+        "what-came-is-not-checked-as-a-whole",
+        "chain",
+        "if self._check == self._note.check:",
+        "if True:",
+        (f"{CHAIN_TESTS}::test_bytes_of_another_version_are_not_published",),
+    ),
+]
+
+MUTANTS = [*WIRE, *DOORS, *REMOTE, *CHAIN]

@@ -16,6 +16,7 @@ import msgspec
 from di_store.agent.orders import Orders, server_context
 from di_store.agent.server import Agent, Served
 from di_store.base.errors import StoreClosed, StoreError
+from di_store.remote.address import client_context
 
 MOST_DESCRIPTORS = 65_536
 LAST_SECONDS = 10.0
@@ -59,9 +60,10 @@ def main() -> int:
     _allow_descriptors()
     try:
         tls = None if orders.certificate is None else server_context(orders.certificate, orders.key)
-        served = Served(orders.store, orders.token, orders.node, tls, orders.allow_pickle, own_process=True)
+        peers = None if tls is None else client_context(orders.authority or True)
+        served = Served(orders.store, orders.token, orders.node, tls, orders.allow_pickle, True, orders.address, peers)
         agent = Agent(served, socket.socket(fileno=orders.descriptor))
-    except (StoreError, ValueError) as error:
+    except (StoreError, ValueError, OSError) as error:
         print(f"di-store: the agent cannot start: {error}", file=sys.stderr)
         return 1
     for number in (signal.SIGTERM, signal.SIGINT):

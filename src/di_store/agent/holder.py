@@ -20,9 +20,13 @@ import msgspec
 from di_store.agent.membership import KINDS, NAME, Membership
 from di_store.agent.orders import Orders, server_context
 from di_store.base.errors import AccessDenied, NodeUnavailable, shown
-from di_store.remote.address import DEFAULT_PORT, SCHEME, TOKEN_ENV, Address, own_token
+from di_store.objects.access import written
+from di_store.remote.address import DEFAULT_PORT, SCHEME, TOKEN_ENV, Address, client_context, own_token
+from di_store.session import Session
 from di_store.store import Store
 
+JOIN_SECONDS = 60.0
+"""How long leaving word in the store may wait for a lock or room."""
 END_SECONDS = 5.0
 """How long an agent may take to end."""
 _SOON_SECONDS = 0.3  # an agent that dies sooner than that is started again after a pause
@@ -41,7 +45,7 @@ class Serving:
         allow_pickle: load what clients pickle.
         peers: addresses of all nodes of its cluster, this one among them; empty: it has no static directory.
         join: where the directory of its cluster is: ``ray://ID``; None: it has none but `peers`.
-        authority: of the nodes' certificates, for connections to them; None: the system's.
+        authority: file with the certificate that signed those of other agents; None: the system's authorities.
     """
 
     listen: str
@@ -83,6 +87,8 @@ class Holder:
         token = _token(serving, loopback)
         self._listener = _listening(host, port)
         node = f"{socket.gethostname()}"
+        shown = socket.gethostname() if host in ("0.0.0.0", "::") else host
+        self.address = str(Address(shown, self._listener.getsockname()[1], store.name))
         self._orders = msgspec.msgpack.encode(
             Orders(
                 store.name,
@@ -92,11 +98,11 @@ class Holder:
                 serving.certificate,
                 serving.key,
                 serving.allow_pickle,
+                self.address,
+                serving.authority,
             )
         )
-        shown = socket.gethostname() if host in ("0.0.0.0", "::") else host
-        self.address = str(Address(shown, self._listener.getsockname()[1], store.name))
-        _join(store, self.address, serving)
+        _join(store.name, self.address, serving)
         self._began = self._next = self._pause = 0.0
         self._ended = False
         self.restarts = 0
@@ -160,7 +166,7 @@ class Holder:
                 each.wait()
 
 
-def _join(store: Store, address: str, serving: Serving) -> None:
+def _join(store: str, address: str, serving: Serving) -> None:
     """Leave word in the store where the other nodes are, for processes on this machine."""
     kind, peers = "static", tuple(_address(each) for each in serving.peers)
     if len(set(peers)) < len(peers):
@@ -175,7 +181,11 @@ def _join(store: Store, address: str, serving: Serving) -> None:
     if peers:
         tls = None if serving.certificate is None else serving.authority or True
         membership = Membership(kind, peers, address, tls, serving.allow_pickle)
-        store.publish(NAME, msgspec.msgpack.encode(membership))
+        word, session = msgspec.msgpack.encode(membership), Session.attach(store)
+        try:
+            written(session, JOIN_SECONDS, "serve", lambda arena: arena.publish(NAME, word, 1))
+        finally:
+            session.close()
 
 
 def _address(peer: str) -> str:
@@ -190,17 +200,27 @@ def _close_pipe(agent: subprocess.Popen[bytes]) -> None:
 
 
 def _check_trust(serving: Serving, loopback: bool) -> None:
+    if serving.authority is not None and serving.certificate is None:
+        raise ValueError("--tls-ca is for an agent that speaks TLS: give --tls-cert and --tls-key too, or leave it out")
     if (serving.certificate is None) != (serving.key is None):
         raise ValueError("--tls-cert and --tls-key belong together: give both or none")
     if serving.certificate is not None and serving.key is not None:
         if serving.plaintext:
             raise ValueError("--plaintext contradicts --tls-cert: leave one of them out")
         server_context(serving.certificate, serving.key)
+        _check_authority(serving.authority)
     elif not loopback and not serving.plaintext:
         raise ValueError(
             f"--listen {serving.listen} can be reached from other machines, and without TLS whoever sits in between "
             "can read everything: give --tls-cert and --tls-key, or --plaintext if the network is trusted"
         )
+
+
+def _check_authority(path: str | None) -> None:
+    try:
+        client_context(path or True)
+    except OSError as error:  # ssl.SSLError is one
+        raise ValueError(f"--tls-ca {path} cannot be used: {error.strerror or error}") from None
 
 
 def _token(serving: Serving, loopback: bool) -> bytes:

@@ -17,6 +17,8 @@ class Orders(msgspec.Struct):
         descriptor: of the listening socket.
         certificate, key: files for TLS; None: without.
         allow_pickle: load what clients pickle.
+        address: as other machines reach the agent.
+        authority: file with the certificate that signed those of other agents; None: the system's authorities.
     """
 
     store: str
@@ -26,6 +28,8 @@ class Orders(msgspec.Struct):
     certificate: str | None
     key: str | None
     allow_pickle: bool
+    address: str
+    authority: str | None
 
 
 def server_context(certificate: str, key: str | None) -> ssl.SSLContext:

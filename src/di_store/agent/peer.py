@@ -19,6 +19,7 @@ from di_store.replay.sampling import Draws
 from di_store.replay.serving import keep_encoded
 from di_store.replay.table import Table
 from di_store.session import Session
+from di_store.spread.chains import Chains
 from di_store.store import Store
 
 KEPT_ANSWERS = 128
@@ -52,6 +53,7 @@ class Peer:
         heard: when something came from it last, `time.monotonic()`.
         draws: by number.
         leaving: it has said that it will not come back.
+        chains: of the agent: weights that travel.
     """
 
     link: bytes
@@ -63,6 +65,7 @@ class Peer:
     draws: dict[int, HeldDraws] = field(default_factory=dict)
     writers: dict[bytes, Any] = field(default_factory=dict)
     leaving: bool = False
+    chains: Chains | None = None
 
     def __post_init__(self) -> None:
         self.store = Store(self.session)

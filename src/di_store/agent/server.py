@@ -27,6 +27,7 @@ from di_store.base.warned import noted, taken
 from di_store.runtime import waits
 from di_store.runtime.waits import logger
 from di_store.session import Session
+from di_store.spread.chains import Chains
 from di_store.wire.connection import MAX_CALL_BYTES, Connection, Disconnected
 from di_store.wire.frame import MAGIC, Kind
 from di_store.wire.handshake import Hello, Welcome, answer, one_line, refuse
@@ -52,6 +53,8 @@ class Served:
         tls: context of the server's side; None: connections are not encrypted.
         allow_pickle: load what clients have pickled: only where all of them are trusted.
         own_process: whether nothing else runs in this process: then warnings of libraries are those of clients' calls.
+        address: as other machines reach it; "": as it listens.
+        peers: context to reach other agents of the group; None: without TLS.
     """
 
     store: str
@@ -60,6 +63,8 @@ class Served:
     tls: ssl.SSLContext | None = None
     allow_pickle: bool = False
     own_process: bool = False
+    address: str = ""
+    peers: ssl.SSLContext | None = None
 
 
 class Agent:
@@ -77,6 +82,8 @@ class Agent:
         self._connections: set[Connection] = set()  # of clients that have proved themselves
         self._greetings = Greetings()
         self._warnings = _Warnings()
+        own = served.address or f"di-store://{self.address}/{served.store}"
+        self._chains = Chains(self._session, served.token, served.peers, own, served.allow_pickle)
 
     @property
     def address(self) -> str:
@@ -98,6 +105,7 @@ class Agent:
         """
         self._listener.settimeout(LOOK_SECONDS)
         threading.Thread(target=self._look_after, name="di-store agent", daemon=True).start()
+        self._chains.start()
         with self._warnings.collected(self._served.own_process):
             while not self._has_to_end():
                 try:
@@ -129,6 +137,7 @@ class Agent:
         """End: clients' draws are given back, their writers closed."""
         self.stop_soon()
         self._stopped.set()
+        self._chains.stop()
         with self._lock:
             peers, self._peers = list(self._peers.values()), {}
             connections = list(self._connections)
@@ -275,6 +284,7 @@ class Agent:
                 return _joined(peer)
         # Attaching may wait for another process: not with the lock in hand.
         fresh = Peer(hello.link, one_line(hello.name, 200), self._attach({}), self._served.allow_pickle)
+        fresh.chains = self._chains
         with self._lock:
             if not self._stopped.is_set():
                 peer = _joined(self._peers.setdefault(hello.link, fresh))

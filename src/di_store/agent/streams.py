@@ -9,12 +9,13 @@ import numpy as np
 
 from di_store import _core
 from di_store.agent.copies import COPY_CALLS
+from di_store.agent.spreading import SPREAD_CALLS
 from di_store.agent.talk import Reply, Talk
 from di_store.base.dtypes import Array
 from di_store.base.errors import CorruptData, shown
 from di_store.objects.access import is_durable, written
 from di_store.objects.refs import check_ttl
-from di_store.objects.weights import Weights, check_name
+from di_store.objects.weights import Weights, check_name, check_own_name
 from di_store.runtime.waits import check_timeout
 from di_store.wire.frame import Kind
 from di_store.wire.values import answer_meta, answer_of
@@ -66,7 +67,7 @@ def _publish(talk: Talk, arguments: Any) -> Reply:
     timeout = check_timeout(arguments["timeout"])
     session = talk.peer.session
     session.check_writable()
-    check_name(name)
+    check_name(name) if at else check_own_name(name)  # a number: words that nodes keep for each other
     durable = is_durable(session, arguments["durability"])
     if entry is None:
         version = Weights(session).publish(name, None, keep, None, timeout, arguments["durability"])
@@ -102,4 +103,5 @@ STREAM_CALLS: dict[str, Callable[[Talk, Any], Reply]] = {
     "get": _get,
     "latest": _latest,
     **COPY_CALLS,
+    **SPREAD_CALLS,
 }

@@ -16,6 +16,7 @@ Reply = tuple[Kind, bytes, list[Buffer]]
 class Talk(Protocol):
     """The conversation (`Conversation`)."""
 
+    connection: Connection
     peer: Peer
     warned: Callable[[], list[str]]
 

@@ -183,6 +183,12 @@ class AccessDenied(StoreError):
     )
 
 
+class OldEpoch(StoreError):
+    """Weights of a publisher that has been replaced by a later one. Raised by agents, not by calls of a store."""
+
+    default_remedy = "another process publishes under this name now"
+
+
 class Timeout(StoreError, TimeoutError):
     """The call waited for `timeout` seconds, or can never go on. Nothing was changed, unless it has `passed`.
 

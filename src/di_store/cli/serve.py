@@ -31,12 +31,8 @@ AFTER_SECONDS = 60.0
 )
 @click.option("--tls-cert", default=None, help="Certificate (PEM). Off loopback TLS, or --plaintext, is due.")
 @click.option("--tls-key", default=None, help="Its key (PEM).")
-@click.option(
-    "--tls-ca", default=None, help="Authority (PEM) of the other nodes' certificates. [default: the system's]"
-)
-@click.option(
-    "--peers", default="", help="All nodes of its cluster, this one too: HOST:PORT,HOST:PORT; the same on each."
-)
+@click.option("--tls-ca", default=None, help="Who signed the other agents' certificates. [default: the system's]")
+@click.option("--peers", default="", help="All nodes of its cluster, this one too: HOST:PORT,...; the same on each.")
 @click.option("--join", default=None, help="Directory of its cluster: ray://ID, as `di_store.cluster.ray.up` gives it.")
 @click.option("--while-pid", default=None, type=int, help="End a minute after this process: a raylet.")
 @click.option("--plaintext", is_flag=True, help="Serve other machines without TLS: only in a trusted network.")

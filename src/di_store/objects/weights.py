@@ -16,6 +16,8 @@ from di_store.runtime.waits import Missing, check_timeout, until
 from di_store.session import Session
 
 T = TypeVar("T")
+RESERVED = "di-store/"
+"""Names that begin so are the library's own: agents keep there what must outlive them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ class Weights:
         seconds = check_timeout(timeout)
         self._session.check_writable()
         config.later("group=", group)
-        check_name(name)
+        check_own_name(name)
         kept = config.count("keep", keep, minimum=1, why="the newest version stays readable")
         durable = is_durable(self._session, durability)
         if durable and tree is None:
@@ -129,3 +131,10 @@ def check_name(name: Any) -> None:
     """ValueError unless `name` can name weights."""
     if not config.is_name(name, 100):
         raise ValueError(f"name={shown(name)}: weights are called by 1 to 100 bytes of text")
+
+
+def check_own_name(name: Any) -> None:
+    """`check_name`, for names that a user may publish."""
+    check_name(name)
+    if name.startswith(RESERVED):
+        raise ValueError(f"name={shown(name)}: names that begin with {RESERVED!r} are the library's own")

@@ -14,7 +14,7 @@ from di_store.base.dtypes import Array
 from di_store.base.errors import NodeUnavailable, ObjectExists, Timeout
 from di_store.objects import codec
 from di_store.objects.refs import Ref, check_ttl
-from di_store.objects.weights import Published, check_name
+from di_store.objects.weights import Published, check_own_name
 from di_store.remote.session import RemoteSession
 from di_store.runtime.waits import check_timeout, logger
 from di_store.wire.connection import Connection, Message, portions
@@ -114,7 +114,7 @@ class RemoteObjects:
     def publish(self, name: str, tree: Any, keep: Any, timeout: Any, durability: str) -> int:
         """`Store.publish`."""
         seconds = check_timeout(timeout)
-        check_name(name)
+        check_own_name(name)
         kept = config.count("keep", keep, minimum=1, why="the newest version stays readable")
         config.choice("durability", durability, ("memory", "disk"))
         if durability == "disk" and tree is None:

@@ -161,7 +161,7 @@ _ERRORS: dict[str, type[Exception]] = {
     name: getattr(errors, name) for name in errors.__all__ if isinstance(getattr(errors, name), type)
 } | {
     each.__name__: each
-    for each in (errors.DrawsLost, ValueError, TypeError, IndexError, KeyError, MemoryError, OSError)
+    for each in (errors.DrawsLost, errors.OldEpoch, ValueError, TypeError, IndexError, KeyError, MemoryError, OSError)
 }
 
 

@@ -1,0 +1,34 @@
+"""The calls by which weights travel from agent to agent: see `di_store.spread`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from di_store.agent.talk import Reply, Talk
+from di_store.base.errors import StoreError
+from di_store.spread.chains import CALLS, Chains
+from di_store.wire.frame import Kind
+from di_store.wire.values import answer_of
+
+
+def _call(method: str, talk: Talk, arguments: Any) -> Reply:
+    return (Kind.ANSWER, *answer_of(CALLS[method](_chains(talk), **arguments), talk.warned()))
+
+
+def _pull(talk: Talk, arguments: Any) -> Reply:
+    word = _chains(talk).pull(talk.connection, talk.peer.link, **arguments)
+    return (Kind.ANSWER, *answer_of(word, talk.warned()))
+
+
+def _chains(talk: Talk) -> Chains:
+    if talk.peer.chains is None:
+        raise StoreError("this agent takes no part in a group", remedy="di-store serve")
+    return talk.peer.chains
+
+
+SPREAD_CALLS: dict[str, Callable[[Talk, Any], Reply]] = {
+    **{method: partial(_call, method) for method in CALLS},
+    "pull": _pull,
+}

@@ -1,0 +1,69 @@
+"""Who still has to be told of a version: the decisions, without threads and a clock of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+AGAIN_SECONDS = 0.5
+"""After a failure, the pause before the next attempt."""
+MOST_AT_ONCE = 16
+MOST_DOUBTFUL = 8
+"""Of these, members whose last attempt failed: those that hang leave the others half of the places."""
+
+
+class Announcement:
+    """Who has taken the note of one version. For use under a lock.
+
+    Attributes:
+        reasons: why the last attempt failed, by member.
+    """
+
+    def __init__(self, members: Iterable[str], doubtful: Iterable[str] = ()) -> None:
+        """Begin; `doubtful`: members whose last attempt, of an older version, failed. They come last in the chain."""
+        doubted = set(doubtful)
+        self._waiting = dict.fromkeys(sorted(members, key=lambda each: each in doubted), 0.0)  # when it is due
+        self._doubtful = doubted & self._waiting.keys()
+        self._under_way: set[str] = set()
+        self.reasons: dict[str, str] = {}
+
+    @property
+    def missing(self) -> list[str]:
+        """Members that have not taken it, in the order of the chain."""
+        return list(self._waiting)
+
+    @property
+    def doubtful(self) -> set[str]:
+        """Members whose last attempt failed."""
+        return self._doubtful
+
+    def due(self, now: float) -> list[str]:
+        """Members to tell now; each ends with `took` or `failed`."""
+        found = []
+        for member, at in self._waiting.items():
+            if at > now or member in self._under_way or len(self._under_way) >= MOST_AT_ONCE:
+                continue
+            # mutant: stopped-members-take-all-places
+            if member in self._doubtful and len(self._under_way & self._doubtful) >= MOST_DOUBTFUL:
+                continue
+            self._under_way.add(member)
+            found.append(member)
+        return found
+
+    def wake(self) -> float | None:
+        """When somebody is due; None: not before an attempt ends."""
+        return min((at for member, at in self._waiting.items() if member not in self._under_way), default=None)
+
+    def took(self, member: str) -> None:
+        """It knows the version, and fetches it."""
+        self._under_way.discard(member)
+        self._waiting.pop(member, None)
+        self._doubtful.discard(member)
+        self.reasons.pop(member, None)
+
+    def failed(self, member: str, reason: str, now: float) -> None:
+        """It did not answer, or not as it should."""
+        self._under_way.discard(member)
+        if member in self._waiting:
+            self._waiting[member] = now + AGAIN_SECONDS
+            self._doubtful.add(member)
+            self.reasons[member] = reason

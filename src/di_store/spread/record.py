@@ -1,0 +1,102 @@
+"""What an agent must still know after its death: it lies in the store, as weights of a name that no user can publish.
+
+One value holds all names. It is changed by compare and swap: read version n, publish what it becomes as version n + 1,
+begin again if that number was taken. So two agents of one store lose nothing of each other, and a kill at any line
+leaves the old value or the new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from di_store.base.errors import ObjectNotFound, StoreError, Timeout
+from di_store.objects.weights import RESERVED
+from di_store.session import Session
+
+RECORD = f"{RESERVED}groups"
+MOST_NAMES = 256
+"""As many names of weights as a store has."""
+
+
+class Known(msgspec.Struct, array_like=True, frozen=True):
+    """What is known of one name.
+
+    Attributes:
+        epoch: the highest of any note, or of the process that publishes here.
+        keep: how many of the newest versions stay readable.
+        chain: whom to ask for the newest version, the publisher first; empty: nobody.
+        place: of this node in the chain; its length: not in it.
+        members: whom to tell of new versions: this node has the publisher; empty: it has not.
+        own: address of this node, as the members reach it.
+    """
+
+    epoch: int = 0
+    keep: int = 1
+    chain: list[str] = []
+    place: int = 0
+    members: list[str] = []
+    own: str = ""
+
+
+class Groups(msgspec.Struct):
+    """All of it. A restored copy of a store has another uuid, and begins with nothing."""
+
+    uuid: str
+    names: dict[str, Known]
+
+
+class Record:
+    """The record of one store. Thread-safe: it keeps nothing of its own."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def read(self) -> dict[str, Known]:
+        """What is known, by name."""
+        return self._read()[1].names
+
+    def known(self, name: str) -> Known:
+        """What is known of one name."""
+        return self.read().get(name, Known())
+
+    def update(self, name: str, change: Callable[[Known], Known]) -> Known:
+        """Change what is known of one name; returns what it is now.
+
+        Raises:
+            Whatever `change` raises. StoreFull: no room; nothing was changed.
+        """
+        while True:
+            version, groups = self._read()
+            before = groups.names.get(name, Known())
+            after = change(before)
+            if after == before:
+                return after
+            names = {**groups.names, name: after}
+            if len(names) > MOST_NAMES:
+                raise StoreError(f"{len(names)} names of weights travel, which is too many", remedy="reuse names")
+            data = msgspec.msgpack.encode(Groups(groups.uuid, names))
+            if self._session.arena.publish(RECORD, data, 1, at=version + 1):
+                return after
+
+    def _read(self) -> tuple[int, Groups]:
+        arena = self._session.arena
+        while True:
+            version = arena.newest(RECORD)
+            fresh = Groups(self._session.uuid, {})
+            if version < 1:
+                return 0, fresh
+            try:
+                found = arena.latest(RECORD, version, None)
+            except ObjectNotFound:
+                if arena.newest(RECORD) == version:
+                    return version, fresh
+                continue  # replaced meanwhile
+            except Timeout:
+                continue  # a lock was held
+            try:
+                groups = msgspec.msgpack.decode(found, type=Groups)
+            except (msgspec.DecodeError, TypeError):
+                return version, fresh
+            return version, groups if groups.uuid == fresh.uuid else fresh

@@ -1,0 +1,186 @@
+"""From whom a member of a chain gets the bytes of one version: the decisions, without threads, sockets or a clock.
+
+A chain is a list of nodes, the publisher first. A member pulls from the one before it, at the rate at which that one
+gets the bytes itself. Times are seconds of any clock that never goes back; the caller passes them in.
+
+What is promised: a source that is dead, says nothing, has nothing more, or falls far behind its own is left, and the
+next one before it that has more is asked; when all have been asked, the round begins again. So a member that can reach
+one node which has the version gets it, whatever the others do. Two members never wait for each other for ever: a source
+behind this one in the chain is taken only if it has more.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+PIECE_BYTES = 256 << 10
+"""What travels at a time: a member adds the time of one piece to that of the whole."""
+SILENT_SECONDS = 1.0
+"""A source that says nothing at all for so long counts as dead or stopped; one that waits itself says so."""
+STUCK_SECONDS = 2.0
+"""A source that lives, and has had nothing new for so long: somebody else may have more."""
+BEHIND_BYTES = 64 * PIECE_BYTES
+"""A source that has fallen so far behind its own, since it pulls from that, is slow: pull from somebody before it."""
+SLOW_SECONDS = 5.0
+REFUSED_SECONDS = 0.5
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 2.0
+
+
+class Left(enum.Enum):
+    """Why a source was left."""
+
+    LOST = "lost"  # it cannot be reached, or its connection broke
+    SILENT = "silent"  # it says nothing
+    STUCK = "stuck"  # it has nothing more than this node
+    BEHIND = "behind"  # it is slow
+    REFUSED = "refused"  # it has as many children as it may have
+    WRONG = "wrong"  # what came is not the version
+
+
+@dataclass
+class _Source:
+    """One node that may have the bytes.
+
+    Attributes:
+        before: whether it is before this node in the chain, so that it never waits for it.
+        again: when it may be asked again.
+        pause: how long it is left alone after the next failure.
+        slow_until: only if nobody else serves.
+    """
+
+    address: str
+    before: bool
+    again: float = 0.0
+    pause: float = _FIRST_PAUSE_SECONDS
+    slow_until: float = 0.0
+
+
+class Transfer:
+    """The state of one transfer into one node. For one thread.
+
+    Attributes:
+        size: bytes of the whole.
+        have: bytes that are here and checked; they are the first ones.
+        fallen: by how many bytes this node has fallen behind its source, while it was less than half as fast; else 0.
+    """
+
+    def __init__(self, chain: Sequence[str], place: int, size: int, now: float) -> None:
+        """Begin.
+
+        Args:
+            chain: addresses, the publisher first.
+            place: of this node in it; its length, if this node has only come to know of the version.
+            size: bytes of the whole.
+            now: seconds.
+        """
+        nearest = [_Source(chain[at], before=True) for at in range(min(place, len(chain)) - 1, -1, -1)]
+        self._sources = nearest + [_Source(each, before=False) for each in chain[place + 1 :]]
+        self._asked: set[str] = set()  # in this round
+        self._now: _Source | None = None
+        self._begun = False
+        self._heard = self._moved = now  # since this source is asked
+        self._rose = now
+        self._least_gap: tuple[int, int] | None = None
+        self.fallen = 0
+        self.size = size
+        self.have = 0
+
+    @property
+    def source(self) -> str | None:
+        """From whom it pulls now; None: from nobody."""
+        return None if self._now is None else self._now.address
+
+    @property
+    def done(self) -> bool:
+        """Whether all bytes are here."""
+        return self.have >= self.size
+
+    def next_source(self, now: float) -> str | None:
+        """Whom to pull from, from byte `have` on; None: nobody before `wake`."""
+        ready = [each for each in self._sources if each.again <= now]
+        fresh = [each for each in ready if each.address not in self._asked]
+        if not fresh:
+            self._asked.clear()
+            fresh = ready
+        if not fresh:
+            return None
+        self._now = min(fresh, key=lambda each: each.slow_until > now)  # the nearest of them
+        self._asked.add(self._now.address)
+        self._begun = False
+        self._least_gap, self.fallen = None, 0
+        self._heard = self._moved = now
+        return self._now.address
+
+    def wake(self) -> float | None:
+        """When to ask for a source again; None: there will never be one."""
+        return min((each.again for each in self._sources), default=None)
+
+    def reached(self, now: float) -> None:
+        """The source has taken the connection."""
+        self._heard = self._moved = now
+
+    def heard(self, have: int, fallen: int, now: float) -> Left | None:
+        """The source says how far it is; returns why to leave it, None to stay.
+
+        Args:
+            have: bytes that it has.
+            fallen: its own `fallen`.
+            now: seconds.
+        """
+        source = self._now
+        assert source is not None
+        self._heard = now
+        if not self._begun:
+            self._begun = True
+            # mutant: two-members-wait-for-each-other
+            if have <= self.have and not (source is self._sources[0] and source.before):
+                return Left.STUCK
+        self._note_gap(have - self.have)
+        if have < self.size and fallen > BEHIND_BYTES and source.slow_until <= now:
+            return Left.BEHIND
+        return None if have > self.have else self.tired(now)
+
+    def _note_gap(self, gap: int) -> None:
+        """Compute `fallen`, since the gap to the source was the least.
+
+        Not the gap itself: who has just lost its source is far behind the next one, and may be as fast. And not where
+        it is more than half as fast: those that pass it by would share the link of the one before it.
+        """
+        if self._least_gap is None or gap <= self._least_gap[0]:
+            self._least_gap = gap, self.have
+        grown, mine = gap - self._least_gap[0], self.have - self._least_gap[1]
+        self.fallen = grown if grown > mine else 0
+
+    def got(self, count: int, now: float) -> None:
+        """So many bytes more are here, and checked."""
+        self.have += count
+        self._heard = self._moved = self._rose = now
+        if self._now is not None:
+            self._now.pause = _FIRST_PAUSE_SECONDS
+
+    def tired(self, now: float) -> Left | None:
+        """Why to leave the source though it says nothing new; None: wait on."""
+        # mutant: silent-sources-are-kept
+        if now - self._heard >= SILENT_SECONDS:
+            return Left.SILENT
+        return Left.STUCK if now - self._moved >= STUCK_SECONDS else None
+
+    def still(self, now: float) -> float:
+        """Seconds since bytes came, from any source."""
+        return now - self._rose
+
+    def left(self, why: Left, now: float) -> None:
+        """The source is left."""
+        source, self._now = self._now, None
+        assert source is not None
+        if why is Left.BEHIND:
+            source.slow_until = now + SLOW_SECONDS
+        elif why is Left.REFUSED:
+            source.again = now + REFUSED_SECONDS
+        elif why is not Left.STUCK or source is not self._sources[0]:
+            source.again = now + source.pause
+            source.pause = min(2 * source.pause, _LONGEST_PAUSE_SECONDS)
+        if why is Left.WRONG:
+            self.have = 0

@@ -1,0 +1,67 @@
+"""Which version of a name a node fetches, and when it gives one up for a newer one. Without threads and a clock."""
+
+from __future__ import annotations
+
+from di_store.spread.note import Note
+from di_store.spread.transfer import STUCK_SECONDS
+
+
+class Wanted:
+    """What is wanted of one name. For use under a lock.
+
+    Attributes:
+        epoch: the highest that is known.
+        pending: the newest version that is wanted and not being fetched.
+        fetched: the version that is being fetched.
+    """
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.pending: Note | None = None
+        self.fetched: Note | None = None
+        self._must_finish = False  # the last one was given up, so the next one goes on beside newer ones
+
+    def want(self, note: Note) -> bool:
+        """Fetch this version; whether it is a new one."""
+        newest = self.newest
+        if note.epoch < self.epoch or (newest is not None and newest.order >= note.order):
+            return False
+        self.pending = note
+        return True
+
+    @property
+    def newest(self) -> Note | None:
+        """The newest version that is wanted or being fetched."""
+        return self.pending or self.fetched
+
+    def next(self) -> Note | None:
+        """The version to fetch now, until `ended`; None: none is wanted."""
+        note, self.pending = self.pending, None
+        self.fetched = None if note is None or self.outdated(note) else note
+        return self.fetched
+
+    def ended(self, done: bool) -> None:
+        """The version is here, or was given up."""
+        self.fetched = None
+        self._must_finish = not done
+
+    def outdated(self, note: Note) -> bool:
+        """Whether a later publisher is known than that of a note: its version must not appear any more."""
+        return note.epoch < self.epoch
+
+    def replaced(self, note: Note, idle: float) -> bool:
+        """Whether to give up a version that is being fetched.
+
+        Never two in a row for newer ones, while bytes come: a publisher that is faster than the network would starve
+        its members.
+
+        Args:
+            note: of the version.
+            idle: seconds since bytes came.
+        """
+        if self.outdated(note):
+            return True
+        if self.pending is None or self.pending.order <= note.order:
+            return False
+        # mutant: every-newer-version-abandons
+        return not self._must_finish or idle > STUCK_SECONDS
