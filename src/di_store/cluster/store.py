@@ -8,10 +8,12 @@ from typing import Any
 from di_store.base import config
 from di_store.base.errors import ObjectNotFound
 from di_store.cluster.cluster import Cluster
+from di_store.cluster.groups import GroupWeights
 from di_store.cluster.node import HERE, Node
 from di_store.cluster.objects import ClusterObjects
 from di_store.cluster.tables import ClusterTables
 from di_store.objects.refs import Ref, id_of, ids_of, listed
+from di_store.objects.weights import Published
 from di_store.policy.options import check_options, check_table_name, table_options
 from di_store.remote.store import RemoteStore
 from di_store.remote.table import RemoteTable, session_of
@@ -41,6 +43,7 @@ class ClusterStore(Store):
         self._cluster = cluster
         self._all = ClusterObjects(cluster, session)
         self._everywhere = ClusterTables(cluster, session)
+        self._groups = GroupWeights(cluster, session)
 
     def nodes(self) -> list[Node]:
         """The nodes of the cluster that answer."""
@@ -121,6 +124,44 @@ class ClusterStore(Store):
     def delete(self, refs: Ref | str | Iterable[Ref | str]) -> int:
         """As `Store.delete`. Other nodes that have read an object may read it for another minute."""
         return self._all.delete(ids_of(refs))
+
+    # -- weights ------------------------------------------------------------------------------------------------
+
+    def publish(
+        self,
+        name: str,
+        tree: Any,
+        *,
+        keep: int = 1,
+        group: Any = None,
+        durability: str = "memory",
+        timeout: float | None = 60,
+    ) -> int:
+        """As `Store.publish`. `group`: the nodes that get it into their stores; None: it stays here.
+
+        It returns when the version is here; the agents send it on. One process at a time publishes under a name of a
+        group: the first version that another one publishes takes the name over, and the older publisher gets an error.
+
+        Raises:
+            StoreError: another process has taken the name over. NodeUnavailable: the directory does not answer.
+        """
+        if group is None:
+            return super().publish(name, tree, keep=keep, durability=durability, timeout=timeout)
+        return self._groups.publish(name, tree, keep, group, timeout, durability)
+
+    def latest(
+        self,
+        name: str,
+        *,
+        newer_than: int | None = None,
+        version: int | None = None,
+        timeout: float | None = 0,
+        group: str | None = None,
+    ) -> Published | None:
+        """As `Store.latest`, from this machine's memory. `group`: this node is a member of it from now on."""
+        if group is None:
+            return super().latest(name, newer_than=newer_than, version=version, timeout=timeout)
+        return self._groups.latest(name, newer_than, version, timeout, group)
 
     # -- tables -------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,218 @@
+"""Weights of a group: one process publishes, and the stores of all member nodes get each version.
+
+The directory says who is a member and who publishes. The agents carry the bytes (`di_store.spread`), so `latest` reads
+the store of its own machine and never waits for another one.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from functools import partial
+from typing import Any
+
+from di_store import _core
+from di_store.base import config
+from di_store.base.errors import NodeUnavailable, OldEpoch, StoreError, shown
+from di_store.cluster.cluster import Cluster
+from di_store.cluster.directory import Owner, packed, unpacked
+from di_store.cluster.links import LOOK_SECONDS
+from di_store.cluster.node import Node
+from di_store.objects.access import written
+from di_store.objects.weights import Published, Weights, check_own_name
+from di_store.remote.session import RemoteSession
+from di_store.runtime.waits import check_timeout, countdown, logger
+from di_store.session import Session
+
+CHECK_SECONDS = 1.0
+"""How often a publisher looks who the members are, and whether it still is the publisher."""
+JOINED_SECONDS = 10.0
+"""How often a member looks whether the directory knows it, and asks for what it may have missed."""
+SOON_SECONDS = 2.0
+"""The same, right after it has joined: the publisher may have known of no such member yet."""
+
+
+class _Claim:
+    """That this process publishes under a name. Used under the lock of `GroupWeights`."""
+
+    def __init__(self, word: Owner, members: list[Node], least: int) -> None:
+        self.word = word
+        self.members = members
+        self.least = least  # the first version is above what others have published
+        self.checked = time.monotonic()
+
+
+class _Joined:
+    """That this node is a member, as this process knows. Threads replace it as a whole."""
+
+    def __init__(self, first: bool) -> None:
+        self.until = time.monotonic() + (SOON_SECONDS if first else JOINED_SECONDS)
+
+
+class GroupWeights:
+    """Implements ``publish(group=)`` and ``latest(group=)`` of a `ClusterStore`. Thread-safe."""
+
+    def __init__(self, cluster: Cluster, session: Session) -> None:
+        self._cluster = cluster
+        self._session = session
+        self._weights = Weights(session)
+        self._publishing = threading.Lock()  # one publish at a time: versions are told in their order
+        self._claims: dict[tuple[str, str], _Claim] = {}  # under _publishing
+        self._joined: dict[tuple[str, str], _Joined] = {}
+
+    # -- publishing ---------------------------------------------------------------------------------------------
+
+    def publish(self, name: str, tree: Any, keep: int, group: str, timeout: float | None, durability: str) -> int:
+        """Publish here, and have the agent of this machine send it to the members.
+
+        Raises:
+            StoreError: another process publishes under this name now. NodeUnavailable: the directory does not answer at
+            the first version, or the agent of this machine does not.
+        """
+        _check_group(group)
+        check_own_name(name)
+        left = countdown(check_timeout(timeout))
+        with self._publishing:
+            claim = self._claim(group, name, left())
+            version = self._publish(name, tree, keep, claim, left(), durability)
+            arguments = {
+                "name": name,
+                "version": version,
+                "keep": keep,
+                "epoch": claim.word.epoch,
+                "members": [each.address for each in claim.members],
+                "own": self._here(left()).address,
+            }
+            try:
+                self._agent(left()).call("spread", arguments, timeout=left(), what=f"publish of {name!r}")
+            except OldEpoch:
+                raise _replaced(group, name) from None
+        return version
+
+    def _publish(self, name: str, tree: Any, keep: int, claim: _Claim, timeout: float | None, durability: str) -> int:
+        if claim.least <= self._session.arena.newest(name) or durability == "disk" or tree is None:
+            return self._weights.publish(name, tree, keep, None, timeout, durability)
+        kept = config.count("keep", keep, minimum=1, why="the newest version stays readable")
+        publish = partial(_publish_above, name, tree, kept, claim.least + 1)
+        return written(self._session, timeout, f"publish of {name!r}", publish)
+
+    def _claim(self, group: str, name: str, timeout: float | None) -> _Claim:
+        """That this process publishes, looked at anew once a second."""
+        key, left = f"owner/{group}/{name}", countdown(timeout)
+        claim = self._claims.get((group, name))
+        if claim is None:
+            claim = self._claims[group, name] = self._first_claim(group, name, key, left())
+        elif time.monotonic() - claim.checked > CHECK_SECONDS:
+            try:
+                word = self._cluster.directory.read(key, left())
+                if word is None:  # the directory was made anew
+                    self._cluster.directory.swap(key, None, packed(claim.word), left())
+                elif unpacked(word, Owner) != claim.word:
+                    raise _replaced(group, name)
+                claim.members = self._members(group, left())
+            except NodeUnavailable as error:  # the members that are known go on getting versions
+                logger.warning("publish of %r: %s", name, error.message)
+            claim.checked = time.monotonic()
+        return claim
+
+    def _first_claim(self, group: str, name: str, key: str, timeout: float | None) -> _Claim:
+        left, directory = countdown(timeout), self._cluster.directory
+        while True:
+            word = directory.read(key, left())
+            before = None if word is None else unpacked(word, Owner)
+            known = self._agent(left()).call("spreading", {"name": name}, timeout=left(), what=f"publish of {name!r}")
+            epoch = max(known["epoch"], 0 if before is None else before.epoch) + 1
+            after = Owner(self._session.uuid, epoch)
+            if directory.swap(key, word, packed(after), left()):
+                members = self._members(group, left())
+                others = [] if before is None else self._owner(before, left())
+                return _Claim(after, members, self._newest_of([*others, *members], name))
+
+    def _newest_of(self, nodes: list[Node], name: str) -> int:
+        """The newest version that any of these has; those that do not answer in time are passed over."""
+        newest = 0
+        for node in {each.uuid: each for each in nodes}.values():
+            try:
+                session = self._cluster.links.of(node, CHECK_SECONDS)
+                found = session.call("spreading", {"name": name}, timeout=CHECK_SECONDS, what=f"publish of {name!r}")
+                newest = max(newest, int(found["newest"]))
+            except StoreError:
+                continue
+        return newest
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    def latest(
+        self, name: str, newer_than: int | None, version: int | None, timeout: float | None, group: str
+    ) -> Published | None:
+        """`Store.latest`, of a node that is a member of the group from now on."""
+        _check_group(group)
+        check_own_name(name)
+        left = countdown(check_timeout(timeout))
+        while True:
+            self._join(group, name)
+            seconds = left()
+            slice_seconds = SOON_SECONDS if seconds is None else min(SOON_SECONDS, seconds)
+            found = self._weights.latest(name, newer_than, version, slice_seconds)
+            if found is not None or left() == 0:
+                return found
+
+    def _join(self, group: str, name: str) -> None:
+        """Have the directory list this node, and its agent ask for the newest version; now and then again."""
+        known = self._joined.get((group, name))
+        if known is not None and time.monotonic() < known.until:
+            return
+        try:
+            self._cluster.directory.swap(f"group/{group}/{self._session.uuid}", None, b"", LOOK_SECONDS)
+            word = self._cluster.directory.read(f"owner/{group}/{name}", LOOK_SECONDS)
+            owner = [] if word is None else self._owner(unpacked(word, Owner), LOOK_SECONDS)
+            sources = {each.uuid: each.address for each in [*owner, *self._members(group, LOOK_SECONDS)]}
+            sources.pop(self._session.uuid, None)
+            if word is not None and sources:
+                arguments = {"name": name, "sources": list(sources.values())}
+                self._agent(LOOK_SECONDS).call("follow", arguments, timeout=LOOK_SECONDS, what=f"latest({name!r})")
+        except NodeUnavailable as error:  # an actor goes on with what it has
+            logger.warning("latest(%r, group=%r): %s", name, group, error.message)
+        self._joined[group, name] = _Joined(first=known is None)
+
+    # -- nodes --------------------------------------------------------------------------------------------------
+
+    def _members(self, group: str, timeout: float | None) -> list[Node]:
+        """The other nodes of the group, as far as they answer; the same order everywhere."""
+        prefix = f"group/{group}/"
+        uuids = {key[len(prefix) :] for key in self._cluster.directory.listed(prefix, timeout)}
+        there = [each for each in self._cluster.others(timeout) if each.uuid in uuids]
+        return sorted(there, key=lambda node: node.uuid)
+
+    def _owner(self, owner: Owner, timeout: float | None) -> list[Node]:
+        node = None if owner.uuid == self._session.uuid else self._cluster.by_uuid(owner.uuid, timeout)
+        return [] if node is None else [node]
+
+    def _here(self, timeout: float | None) -> Node:
+        node = self._cluster.by_uuid(self._session.uuid, timeout)
+        if node is None:
+            raise NodeUnavailable(
+                f"the agent of this machine's store {self._session.name!r} does not answer",
+                remedy="`di-store serve` keeps one",
+            )
+        return node
+
+    def _agent(self, timeout: float | None) -> RemoteSession:
+        return self._cluster.links.of(self._here(timeout), timeout)
+
+
+def _publish_above(name: str, tree: Any, keep: int, least: int, arena: _core.Arena) -> int:
+    """Publish as version `least`, or as the next one if there is one as new."""
+    return arena.publish(name, tree, keep, least) or arena.publish(name, tree, keep)
+
+
+def _replaced(group: str, name: str) -> StoreError:
+    return StoreError(
+        f"weights {name!r} of group {group!r} are published by another process now",
+        remedy="one process publishes under a name; a new handle of the store takes it over",
+    )
+
+
+def _check_group(group: Any) -> None:
+    if not config.is_name(group, 100) or "/" in group:
+        raise ValueError(f"group={shown(group)}: a group is called by 1 to 100 bytes of text without '/'")
