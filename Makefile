@@ -1,5 +1,5 @@
 # All commands of this repository. Every target installs or builds what it needs: virtual environment, clang, module.
-# Needs python3 (3.11 or later) with headers, g++ 12 or later, make, openssl, and a way to PyPI (and apt, for clang).
+# Needs python3 (3.11 or later) with headers, g++ 12 or later, make, openssl, etcd, and a way to PyPI (and apt, for clang).
 
 PYTHON ?= python3
 JOBS ?= $(shell nproc)

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from pains import until
@@ -132,3 +133,31 @@ def cluster_nodes(name: str, count: int, *options: str) -> Iterator[list[Node]]:
             running.enter_context(node(f"{name}-{at}", *options, "--listen", place, "--peers", ",".join(places)))
             for at, place in enumerate(places)
         ]
+
+
+class Etcd:
+    """Members of a real etcd cluster on this machine."""
+
+    def __init__(self, folder: Path, count: int) -> None:
+        ports = free_ports(2 * count)
+        clients, peers = ports[:count], ports[count:]
+        every = ",".join(f"m{at}=http://127.0.0.1:{port}" for at, port in enumerate(peers))
+        self.where = ",".join(f"127.0.0.1:{port}" for port in clients)
+        self.members: list[subprocess.Popen[bytes]] = []
+        for at, (client, peer) in enumerate(zip(clients, peers, strict=True)):
+            urls = [f"http://127.0.0.1:{client}", f"http://127.0.0.1:{peer}"]
+            words = ["etcd", "--name", f"m{at}", "--data-dir", str(folder / f"m{at}"), "--log-level", "error"]
+            words += ["--listen-client-urls", urls[0], "--advertise-client-urls", urls[0]]
+            words += ["--listen-peer-urls", urls[1], "--initial-advertise-peer-urls", urls[1]]
+            words += ["--initial-cluster", every, "--initial-cluster-state", "new"]
+            self.members.append(subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+
+    def kill(self, at: int) -> None:
+        """SIGKILL to one member."""
+        self.members[at].kill()
+        self.members[at].wait(SERVED_SECONDS)
+
+    def end(self) -> None:
+        """All of them."""
+        for at in range(len(self.members)):
+            self.kill(at)

@@ -44,7 +44,7 @@ class Serving:
         plaintext: serve machines elsewhere without TLS.
         allow_pickle: load what clients pickle.
         peers: addresses of all nodes of its cluster, this one among them; empty: it has no static directory.
-        join: where the directory of its cluster is: ``ray://ID``; None: it has none but `peers`.
+        join: the directory of its cluster: ``etcd://HOST:PORT,...`` or ``ray://ID``; None: it has none but `peers`.
         authority: file with the certificate that signed those of other agents; None: the system's authorities.
     """
 
@@ -177,7 +177,7 @@ def _join(store: str, address: str, serving: Serving) -> None:
             raise ValueError(
                 f"--join {serving.join}: give one of {', '.join(f'{each}://...' for each in KINDS)}, or --peers"
             )
-        peers = tuple(where.split(","))
+        peers = (where,)
     if peers:
         tls = None if serving.certificate is None else serving.authority or True
         membership = Membership(kind, peers, address, tls, serving.allow_pickle)

@@ -6,7 +6,7 @@ import msgspec
 
 NAME = "di-store/cluster"
 """The weights under which it lies in the store."""
-KINDS = ("ray",)
+KINDS = ("ray", "etcd")
 """Of directories that ``--join`` can name."""
 
 

@@ -13,6 +13,7 @@ import di_store
 from di_store.agent.holder import Holder, Serving
 from di_store.base.errors import StoreClosed
 from di_store.cli.common import Stop, json_option, print_json, usage_errors
+from di_store.cluster.listing import listed
 from di_store.opening import check_held
 
 LOOK_SECONDS = 0.1
@@ -33,7 +34,7 @@ AFTER_SECONDS = 60.0
 @click.option("--tls-key", default=None, help="Its key (PEM).")
 @click.option("--tls-ca", default=None, help="Who signed the other agents' certificates. [default: the system's]")
 @click.option("--peers", default="", help="All nodes of its cluster, this one too: HOST:PORT,...; the same on each.")
-@click.option("--join", default=None, help="Directory of its cluster: ray://ID, as `di_store.cluster.ray.up` gives it.")
+@click.option("--join", default=None, help="Directory of its cluster: etcd://HOST:PORT,.../NAME.")
 @click.option("--while-pid", default=None, type=int, help="End a minute after this process: a raylet.")
 @click.option("--plaintext", is_flag=True, help="Serve other machines without TLS: only in a trusted network.")
 @click.option("--allow-pickle", is_flag=True, help="Store what clients pickle as trusted: it may run any code here.")
@@ -74,14 +75,15 @@ def serve(
             store.close()
             raise
         try:
-            if as_json:
-                print_json(
-                    {"address": holder.address, "name": store.name, "pid": os.getpid(), "agent": holder.agent_pid}
-                )
-            else:
-                click.echo(holder.address)
-                click.echo(f"serving store {store.name!r} there until Ctrl-C or SIGTERM: pid {os.getpid()}")
-            serve_until(stop, store, holder, _Ended(while_pid))
+            with listed(join, store.name, holder.address):
+                if as_json:
+                    print_json(
+                        {"address": holder.address, "name": store.name, "pid": os.getpid(), "agent": holder.agent_pid}
+                    )
+                else:
+                    click.echo(holder.address)
+                    click.echo(f"serving store {store.name!r} there until Ctrl-C or SIGTERM: pid {os.getpid()}")
+                serve_until(stop, store, holder, _Ended(while_pid))
         finally:
             holder.end()
             store.close()

@@ -13,6 +13,7 @@ Keys::
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
@@ -47,6 +48,10 @@ class Directory(Protocol):
         """End its connections."""
 
 
+def _call_name() -> str:
+    return secrets.token_hex(8)
+
+
 class TableEntry(msgspec.Struct, frozen=True):
     """A table of the cluster.
 
@@ -55,12 +60,14 @@ class TableEntry(msgspec.Struct, frozen=True):
         shards: uuids of the nodes that have one, in their order.
         draw: "local" or "mass".
         dropped: it is being dropped: whoever finds it goes on with that.
+        maker: names the call that made it: two calls never write the same word, so each knows its own.
     """
 
     settings: str
     shards: tuple[str, ...]
     draw: str = "local"
     dropped: bool = False
+    maker: str = msgspec.field(default_factory=_call_name)
 
 
 class Owner(msgspec.Struct, frozen=True):
@@ -69,10 +76,12 @@ class Owner(msgspec.Struct, frozen=True):
     Attributes:
         uuid: the node.
         epoch: rises when another node takes them over.
+        maker: as in `TableEntry`.
     """
 
     uuid: str
     epoch: int
+    maker: str = msgspec.field(default_factory=_call_name)
 
 
 def packed(word: msgspec.Struct) -> bytes:

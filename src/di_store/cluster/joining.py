@@ -101,6 +101,10 @@ def joined(session: Session, token: str | bytes | None, directory: Directory | N
 def _directory(membership: Membership, links: Links) -> Directory:
     if membership.kind == "static":
         return StaticDirectory(membership.peers, links)
+    if membership.kind == "etcd":
+        from di_store.cluster.etcd import EtcdDirectory  # a package that only this kind needs
+
+        return EtcdDirectory(membership.peers[0])
     raise StoreError(
         f"this store is a node of a cluster of kind {membership.kind!r}",
         remedy="in tasks and actors of Ray, di_store.cluster.ray.store() gives it",
@@ -112,7 +116,7 @@ def _own_store(membership: Membership) -> ClusterStore:
     return joined(session, None, None)
 
 
-LOADERS: dict[str, Callable[[Membership], ClusterStore]] = {"static": _own_store}
+LOADERS: dict[str, Callable[[Membership], ClusterStore]] = {"static": _own_store, "etcd": _own_store}
 """By kind of directory, what gives a process the store of its machine. Ray's adds itself when it is imported."""
 
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import msgspec
 
-from di_store.base.errors import StoreClosed, StoreError
+from di_store.base.errors import NodeUnavailable, StoreClosed, StoreError
 from di_store.cluster.directory import unavailable
 from di_store.cluster.kept import Words, kept_words
 from di_store.cluster.links import LOOK_SECONDS, Links
@@ -53,14 +53,19 @@ class StaticDirectory:
 
     def swap(self, key: str, old: bytes | None, new: bytes | None, timeout: float | None) -> bool:
         """As `Directory.swap`."""
-        left = countdown(timeout)
+        left, tried = countdown(timeout), False
         for _ in range(_ATTEMPTS):
             version, words = self._words(left())
             if words.get(key) != old:
-                return False
+                return tried and words.get(key) == new  # done by a call whose answer was lost
             changed = {**words, key: new} if new is not None else {k: v for k, v in words.items() if k != key}
-            if self._publish(changed, version + 1, left()):
-                return True
+            try:
+                if self._publish(changed, version + 1, left()):
+                    return True
+            except NodeUnavailable as error:
+                if not error.may_be_done:
+                    raise
+                tried = True
         raise unavailable("too many processes change words at once")
 
     def close(self) -> None:
@@ -93,5 +98,7 @@ class StaticDirectory:
                 if last or self._links.closed:
                     raise unavailable(error.message) from None
             except StoreError as error:
-                raise unavailable(error.message) from None
+                failed = unavailable(error.message)
+                failed.may_be_done = getattr(error, "may_be_done", False)
+                raise failed from None
         raise AssertionError

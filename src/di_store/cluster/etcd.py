@@ -1,0 +1,206 @@
+"""The directory in etcd, for clusters without Ray: `di-store serve --join etcd://HOST:PORT,HOST:PORT/NAME`.
+
+A node is a key with a lease of 10 seconds, which its holder renews. All else is as the other kinds have it.
+"""
+
+from __future__ import annotations
+
+import base64
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from di_store.base.errors import NodeUnavailable, StoreError, shown
+from di_store.cluster.directory import packed, unavailable, unpacked
+from di_store.cluster.kept import Words
+from di_store.cluster.node import Node
+from di_store.runtime.waits import countdown, logger
+
+try:
+    import requests
+    from etcd3gw.client import Etcd3Client
+    from etcd3gw.exceptions import Etcd3Exception
+except ImportError as error:
+    raise StoreError("a directory in etcd needs the package etcd3gw", remedy="pip install 'di-store[etcd]'") from error
+
+T = TypeVar("T")
+
+DEFAULT_PORT = 2379
+LEASE_SECONDS = 10
+"""A node whose holder has said nothing for so long is not listed any more."""
+RENEW_SECONDS = 3.0
+ASK_SECONDS = 2.0
+"""How long one member of etcd may take, before the next one is asked."""
+_PAUSE_SECONDS = 0.1
+
+
+class Members:
+    """The members of an etcd cluster: a call goes to one that answers. Thread-safe: each thread has its own clients."""
+
+    def __init__(self, where: str) -> None:
+        """Of ``HOST:PORT,HOST:PORT/NAME``; nothing is asked yet.
+
+        Raises:
+            ValueError: it is nothing of the kind.
+        """
+        hosts, _, cluster = where.partition("/")
+        self._places = [_place(each) for each in hosts.split(",")]
+        self.prefix = f"di-store/{cluster}/" if cluster else "di-store/"
+        self._first = 0  # index of the one that answered last; a race costs one more question
+        self._own = threading.local()
+
+    def ask(self, call: Callable[[Any], T], timeout: float | None) -> T:
+        """Have one of them answer.
+
+        Raises:
+            NodeUnavailable: none does in time; `may_be_done`: one may have done it without answering.
+        """
+        left, uncertain = countdown(timeout), False
+        while True:
+            reason = ""
+            for step in range(len(self._places)):
+                at = (self._first + step) % len(self._places)
+                seconds = left()
+                client = self._client(at)
+                client.timeout = ASK_SECONDS if seconds is None else max(min(ASK_SECONDS, seconds), 0.1)
+                try:
+                    found = call(client)
+                except requests.exceptions.ConnectionError as error:
+                    reason = f"{_short(error)}"
+                except (Etcd3Exception, requests.exceptions.RequestException, ValueError, KeyError) as error:
+                    reason, uncertain = f"{_short(error)}", True
+                else:
+                    self._first = at
+                    return found
+            if left() == 0:
+                failed = unavailable(f"no member of etcd answers: {reason}")
+                failed.may_be_done = uncertain
+                raise failed
+            time.sleep(_PAUSE_SECONDS)
+
+    def _client(self, at: int) -> Any:
+        clients: dict[int, Any] | None = getattr(self._own, "clients", None)
+        if clients is None:
+            clients = self._own.clients = {}
+        if at not in clients:
+            host, port = self._places[at]
+            clients[at] = Etcd3Client(host=host, port=port, api_path="/v3/")
+        return clients[at]
+
+
+class EtcdDirectory:
+    """See the module, and `Directory`."""
+
+    def __init__(self, where: str) -> None:
+        """Of the members at ``HOST:PORT,HOST:PORT/NAME``."""
+        self._members = Members(where)
+
+    def nodes(self, timeout: float | None) -> list[Node]:
+        """As `Directory.nodes`."""
+        return [unpacked(word, Node) for word in self.listed("node/", timeout).values()]
+
+    def read(self, key: str, timeout: float | None) -> bytes | None:
+        """As `Directory.read`."""
+        found: list[bytes] = self._members.ask(lambda etcd: etcd.get(self._members.prefix + key), timeout)
+        return found[0] if found else None
+
+    def listed(self, prefix: str, timeout: float | None) -> Words:
+        """As `Directory.listed`."""
+        whole = self._members.prefix
+        found = self._members.ask(lambda etcd: etcd.get_prefix(whole + prefix), timeout)
+        return {meta["key"].decode()[len(whole) :]: value for value, meta in found}
+
+    def swap(self, key: str, old: bytes | None, new: bytes | None, timeout: float | None) -> bool:
+        """As `Directory.swap`. A word that was changed by a call without an answer is known by its bytes."""
+        transaction, left, tried = _swap(self._members.prefix + key, old, new), countdown(timeout), False
+        while True:
+            try:
+                done = self._members.ask(lambda etcd: bool(etcd.transaction(transaction).get("succeeded")), left())
+            except NodeUnavailable as error:
+                if not error.may_be_done or left() == 0:
+                    raise
+                tried = True
+                continue
+            return done or (tried and self.read(key, left()) == new)
+
+    def close(self) -> None:
+        """As `Directory.close`: connections end with their threads."""
+
+
+class Registration:
+    """Has a node listed until `end`, in a thread of its own."""
+
+    def __init__(self, where: str, node: Node) -> None:
+        """List it.
+
+        Raises:
+            NodeUnavailable: no member of etcd answers. ValueError: `where` names none.
+        """
+        self._members = Members(where)
+        self._key, self._word = f"{self._members.prefix}node/{node.uuid}", packed(node)
+        self._ended = threading.Event()
+        self._lease: Any = None
+        self._list(LEASE_SECONDS)
+        self._thread = threading.Thread(target=self._renew, name="di-store etcd", daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """It is listed no more."""
+        self._ended.set()
+        self._thread.join(ASK_SECONDS)
+        try:
+            self._members.ask(lambda etcd: etcd.delete(self._key), ASK_SECONDS)
+        except NodeUnavailable:
+            pass  # the lease ends
+
+    def _list(self, timeout: float) -> None:
+        def enlist(etcd: Any) -> None:
+            self._lease = etcd.lease(LEASE_SECONDS)
+            etcd.put(self._key, self._word, lease=self._lease)
+
+        self._members.ask(enlist, timeout)
+
+    def _renew(self) -> None:
+        while not self._ended.wait(RENEW_SECONDS):
+            try:
+                if not self._members.ask(self._renewed, RENEW_SECONDS):
+                    self._list(RENEW_SECONDS)
+            except NodeUnavailable as error:
+                logger.warning("this node is not listed: %s", error.message)
+
+    def _renewed(self, etcd: Any) -> bool:
+        """Whether the lease still holds."""
+        answer = etcd.post(etcd.get_url("/lease/keepalive"), json={"ID": self._lease.id})
+        return int(answer.get("result", {}).get("TTL", 0)) > 0
+
+
+def _place(text: str) -> tuple[str, int]:
+    host, _, port = text.strip().rpartition(":")
+    if not host:
+        host, port = port, str(DEFAULT_PORT)
+    if not port.isdigit() or not host:
+        raise ValueError(f"etcd://{shown(text)}: give etcd://HOST:PORT,HOST:PORT, and /NAME if etcd is shared")
+    return host.strip("[]"), int(port)
+
+
+def _swap(key: str, old: bytes | None, new: bytes | None) -> dict[str, Any]:
+    """The transaction that replaces a key if it still is `old`."""
+    name = _text(key.encode())
+    if old is None:
+        compare = {"key": name, "result": "EQUAL", "target": "CREATE", "create_revision": 0}
+    else:
+        compare = {"key": name, "result": "EQUAL", "target": "VALUE", "value": _text(old)}
+    if new is None:
+        change: dict[str, Any] = {"request_delete_range": {"key": name}}
+    else:
+        change = {"request_put": {"key": name, "value": _text(new)}}
+    return {"compare": [compare], "success": [change], "failure": []}
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _short(error: BaseException) -> str:
+    return (str(error).splitlines() or [""])[0][:200] or type(error).__name__

@@ -1,0 +1,160 @@
+"""A real etcd of three members as the directory: words, nodes with leases, members that are killed."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import pytest
+from cli_run import command
+from pains import until
+
+import di_store
+from cluster.nodes import Etcd, Node, node
+from cluster.test_cluster import TABLE
+from di_store import cluster
+from di_store.base.errors import NodeUnavailable, TableExists
+from di_store.cluster.etcd import EtcdDirectory
+from di_store.cluster.store import ClusterStore
+from di_store.remote.table import RemoteTable
+
+SECONDS = 60.0
+
+
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
+    running = Etcd(tmp_path_factory.mktemp("etcd"), 3)
+    try:
+        EtcdDirectory(running.where).read("k", SECONDS)
+        yield running
+    finally:
+        running.end()
+
+
+@pytest.fixture
+def directory(etcd: Etcd) -> EtcdDirectory:
+    """One with a name of its own."""
+    return EtcdDirectory(f"{etcd.where}/{uuid.uuid4().hex}")
+
+
+@pytest.fixture
+def nodes(etcd: Etcd) -> Iterator[list[Node]]:
+    name = uuid.uuid4().hex[:12]
+    with ExitStack() as running:
+        yield [
+            running.enter_context(node(f"e-{name}-{at}", "--join", f"etcd://{etcd.where}/{name}")) for at in range(3)
+        ]
+
+
+@pytest.fixture
+def stores(nodes: list[Node]) -> Iterator[list[ClusterStore]]:
+    made = [cluster.attach(each.name) for each in nodes]
+    yield made
+    for each in made:
+        each.close()
+
+
+def test_words(directory: EtcdDirectory, etcd: Etcd) -> None:
+    assert directory.read("table/a", SECONDS) is None
+    assert directory.swap("table/a", None, b"first", SECONDS)
+    assert not directory.swap("table/a", None, b"second", SECONDS)
+    assert not directory.swap("table/a", b"other", b"second", SECONDS)
+    assert directory.swap("table/a", b"first", b"\x00\xff", SECONDS)
+    assert directory.swap("table/b/ä", None, b"", SECONDS)
+    assert directory.swap("group/g", None, b"g", SECONDS)
+    assert directory.listed("table/", SECONDS) == {"table/a": b"\x00\xff", "table/b/ä": b""}
+    assert EtcdDirectory(f"{etcd.where}/other").listed("", SECONDS) == {}
+    assert directory.swap("table/a", b"\x00\xff", None, SECONDS)
+    assert directory.read("table/a", SECONDS) is None
+
+
+def test_one_of_many_wins(directory: EtcdDirectory) -> None:
+    def count() -> None:
+        done = 0
+        while done < 10:
+            known = directory.read("count", SECONDS)
+            done += directory.swap("count", known, str(int(known or b"0") + 1).encode(), SECONDS)
+
+    threads = [threading.Thread(target=count) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert directory.read("count", SECONDS) == b"80"
+
+
+def test_a_cluster(nodes: list[Node], stores: list[ClusterStore]) -> None:
+    table = stores[0].create_table("t", **TABLE)
+    with pytest.raises(TableExists):
+        stores[1].create_table("t", **TABLE)
+    remote = stores[1].table("t")
+    assert isinstance(remote, RemoteTable)
+    remote.extend({"x": np.zeros((3, 4), np.float32)})
+    assert len(table) == 3
+    assert stores[2].get(stores[1].put({"a": 1}, copies=2)) == {"a": 1}
+    assert stores[1].latest("w", group="g") is None
+    assert stores[0].publish("w", 1, group="g") == 1
+    found = stores[1].latest("w", timeout=SECONDS, group="g")
+    assert found is not None
+    assert found.value == 1
+    stores[2].drop_table("t")
+    assert {each.address for each in stores[0].nodes()} == {each.address for each in nodes}
+
+
+def test_a_node_that_is_lost_is_listed_no_more(nodes: list[Node], stores: list[ClusterStore]) -> None:
+    """After its lease; one that ends by itself at once; a stopped agent does not count."""
+    stores[0].close()
+    nodes[0].lose()
+    until(lambda: len(stores[1].nodes()) == 2, "the lease to end")
+    nodes[2].process.send_signal(signal.SIGINT)
+    nodes[2].process.wait(30)
+    assert len(stores[1].nodes()) == 1
+
+
+def test_wrong_places(etcd: Etcd) -> None:
+    """One line that says what to do, in time."""
+    for join, text in (
+        ("etcd://127.0.0.1:1", "no member of etcd answers"),
+        ("etcd://127.0.0.1:a", "give etcd://HOST:PORT"),
+        ("zookeeper://127.0.0.1:1", "give one of ray://..., etcd://..."),
+    ):
+        child = subprocess.run(
+            command("serve", "--memory", "16MiB", "--listen", "127.0.0.1:0", "--join", join),
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+        assert child.returncode in (1, 2)
+        assert text in child.stderr, child.stderr
+        assert "Traceback" not in child.stderr
+
+
+def test_members_are_killed(tmp_path: Any) -> None:
+    """With two of three all goes on, and no word is swapped twice; with one of three calls say so in time."""
+    running = Etcd(tmp_path, 3)
+    try:
+        directory = EtcdDirectory(running.where)
+        assert directory.swap("count", None, b"0", SECONDS)
+        killer = threading.Timer(0.2, running.kill, (0,))
+        killer.start()
+        for number in range(200):
+            assert directory.swap("count", str(number).encode(), str(number + 1).encode(), SECONDS)
+        killer.join()
+        assert directory.read("count", SECONDS) == b"200"
+        running.kill(1)
+        with pytest.raises(NodeUnavailable, match="no member of etcd answers"):
+            directory.swap("count", b"200", b"201", 0.5)
+    finally:
+        running.end()
+
+
+def test_a_store_of_another_kind(etcd: Etcd) -> None:
+    with di_store.open(memory="16MiB") as plain, pytest.raises(di_store.StoreNotFound, match="no node"):
+        cluster.attach(plain.name)
