@@ -95,8 +95,9 @@ def test_a_call_that_is_still_being_made_is_waited_for() -> None:
         table = store.create_table("t", capacity=9, limiter=di_store.Queue(1))
         table.insert({"x": 0.0})
         connections = [greeted(port_of(agent), link=b"x" * 16)[0] for _ in range(2)]
-        for connection in connections:
-            insert(7, 7, connection)
+        insert(7, 7, connections[0])
+        assert connections[0].receive().kind == Kind.WAITING
+        insert(7, 7, connections[1])
         connections[1].until = time.monotonic() + 20
         waiting = ""
         while "over a connection that broke" not in waiting:

@@ -129,6 +129,13 @@ DOORS = [
         (f"{PEERS}::test_what_a_client_drops_is_freed",),
     ),
     Mutant(
+        "each-handle-is-a-client",
+        "remote",
+        "found is None or",
+        "True or",
+        (f"{PEERS}::test_handles_of_one_process_are_one_client",),
+    ),
+    Mutant(
         "agents-are-started-again-and-again",
         "door",
         " if soon else 0.0",
@@ -177,7 +184,7 @@ REMOTE = [
     Mutant(
         "bytes-that-flow-are-silence",
         "remote",
-        "end if heard is None else max(end, heard)",
+        "max(end, self.heard)",
         "end",
         (f"{DEADLINES}::test_bytes_that_flow_are_waited_for",),
     ),

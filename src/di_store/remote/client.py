@@ -34,7 +34,8 @@ BEAT_SECONDS = 2.0
 MAX_BODY_BYTES = 1 << 46
 _IDLE = 8  # connections that are kept for later calls
 
-_clients: weakref.WeakValueDictionary[tuple[Any, ...], Client] = weakref.WeakValueDictionary()
+_clients: weakref.WeakSet[Client] = weakref.WeakSet()
+_shared: weakref.WeakValueDictionary[tuple[Any, ...], Client] = weakref.WeakValueDictionary()
 _lock = threading.RLock()  # a signal handler may make a handle in the middle of another
 
 
@@ -72,22 +73,20 @@ class Client:
         self.versions: dict[str, int] = {}
         self.users: weakref.WeakSet[Any] = weakref.WeakSet()  # links
         self._begin()
+        _clients.add(self)
 
     @classmethod
-    def known(cls, *key: Any) -> Client | None:
-        """The client that this process has for an address, a token and options; None: it has none."""
-        with _lock:
-            found = _clients.get(key)
-            return None if found is None or found.ended is not None else found
-
-    @classmethod
-    def new(
+    def shared(
         cls, address: Address, token: bytes, tls: Any, allow_pickle: bool, context: ssl.SSLContext | None
     ) -> Client:
-        """A new one, which is known from now on by what is given; `context`: for `tls`."""
+        """The client of this process for an address, a token and options; `context`: for `tls`, if it is a new one."""
+        key = address, token, tls, allow_pickle
         with _lock:
-            made = _clients[address, token, tls, allow_pickle] = cls(address, token, context)
-            return made
+            found = _shared.get(key)
+            # mutant: each-handle-is-a-client
+            if found is None or found.ended is not None:
+                found = _shared[key] = cls(address, token, context)
+            return found
 
     def _begin(self) -> None:
         self.id = secrets.token_bytes(16)
@@ -175,6 +174,8 @@ class Client:
     def take_dropped(self) -> list[int]:
         """What the next call tells; if that fails, `let_go` of each."""
         found: list[int] = []
+        if not self._dropped:
+            return found
         with contextlib.suppress(IndexError):
             while len(found) < 1000:
                 found.append(self._dropped.popleft())
@@ -341,7 +342,7 @@ def forget_clients() -> None:
     """In a forked child."""
     global _lock
     _lock = threading.RLock()
-    for client in list(_clients.values()):
+    for client in list(_clients):
         client.forget()
         for link in list(client.users):
             link.forget()

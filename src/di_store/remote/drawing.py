@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from di_store.base import config
-from di_store.base.errors import DrawsLost, NodeUnavailable, Timeout
+from di_store.base.errors import DrawsLost, NodeUnavailable, StoreError, Timeout
 from di_store.remote.client import Client, Once
 from di_store.remote.session import RemoteSession
 from di_store.remote.waiting import Deadline
@@ -23,7 +23,7 @@ from di_store.replay.sampling import Stopped, Terms, check_n
 from di_store.runtime.waits import check_timeout
 from di_store.wire.batches import unpack_batch
 
-_CLOSE_SECONDS = 5.0
+_CLOSE_SECONDS = 1.0
 _CHECK_SECONDS = 60.0
 _MOST_KEPT = 8  # batches whose delivery was interrupted, of different calls
 
@@ -67,9 +67,10 @@ def sampled(
         "mixture": mixture,
     }
     what = f"sample of {n} from {'a mixture' if mixture else f'table {target[0]!r}'}"
-    link, place = session.link, repr((target, arguments))
+    link = session.link
     while True:
-        kept = session.kept.pop(place, None) or _drawn(session, target, arguments, deadline, what)
+        kept = session.kept.pop(repr((target, arguments)), None) if session.kept else None
+        kept = kept or _drawn(session, target, arguments, deadline, what)
         if kept.draws:
             try:
                 _deliver(session, kept, deadline, what)
@@ -81,10 +82,10 @@ def sampled(
             except NodeUnavailable as error:
                 if error.may_be_done:  # the agent died: what it had not delivered, the store gives back
                     continue
-                _keep(session, place, kept)
+                _keep(session, repr((target, arguments)), kept)
                 raise
             except BaseException:
-                _keep(session, place, kept)
+                _keep(session, repr((target, arguments)), kept)
                 link.drop_idle()  # the agent gives back what it held for such a connection
                 raise
         return kept.batch if out is None else _into(out, kept.batch)
@@ -188,7 +189,7 @@ class RemoteSource:
         """As `Source.end_loading`: the agent gives back what it holds for this loader."""
         if not self.session.ended():
             self.client.let_go(self.number)
-            with contextlib.suppress(NodeUnavailable, Timeout):  # else it does so at the end of the lease
+            with contextlib.suppress(StoreError):  # else it does so at the end of the lease
                 self.session.link.call("hello", timeout=_CLOSE_SECONDS, what="closing of a loader")
 
     def note_loaded(self, ahead: int, waited_seconds: float) -> None:
@@ -245,6 +246,7 @@ class RemoteDraws:
         self._timeout: float | None = None
         self._deadline: Deadline | None = None  # of the `next` that waits for them
         self._delivery: Once | None = None
+        self._stop: Callable[[], None] = _go_on
 
     def draw(self, terms: Terms) -> bool:
         """As `Draws.draw`."""
@@ -256,7 +258,7 @@ class RemoteDraws:
                 raise Stopped
 
         stop()
-        self._timeout = terms.timeout
+        self._stop, self._timeout = stop, terms.timeout
         deadline = Deadline(0.0 if terms.now else terms.timeout)
         self._deadline = None if terms.now else deadline
         self.number = source.client.next_number()
@@ -296,7 +298,8 @@ class RemoteDraws:
         """As `Draws.copy`: receives the batch."""
         link, source = self._source.session.link, self._source
         arguments, deadline = {"draws": self.number, "beta": beta}, self._deadline or Deadline(self._timeout)
-        message = link.ask("gather", arguments, target=source.target, timeout=deadline, what=f"loader of {source.name}")
+        what = f"loader of {source.name}"
+        message = link.ask("gather", arguments, target=source.target, timeout=deadline, what=what, stop=self._stop)
         batch = unpack_batch(message.meta, message.body, trusted=link.allow_pickle)[0]
         return _Received(batch, message.body.nbytes, allocate)
 
@@ -334,6 +337,10 @@ class RemoteDraws:
         if number and not self._source.session.ended():
             self._source.client.let_go(number)
             self._source.client.beat_now()
+
+
+def _go_on() -> None:
+    """Wait on."""
 
 
 class _Received:

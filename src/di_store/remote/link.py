@@ -70,6 +70,8 @@ class Link:
         self._own.setdefault(threading.get_ident(), weakref.WeakSet()).add(writer)
 
     def _catch_up(self, deadline: Deadline) -> None:
+        if not self._own:
+            return
         for writer in list(self._own.get(threading.get_ident(), ())):
             left = deadline.left
             with contextlib.suppress(Timeout):  # they may wait for what this call does

@@ -35,7 +35,8 @@ class RemoteMixture(Mixture):
         session.follow(self, RemoteMixture._close)
 
     def _close(self, why: StoreError) -> None:
-        """The store's handle is closed: the link refuses all calls."""
+        """The store's handle is closed: the link refuses all calls, and the agent may forget it."""
+        self._far.link.client.let_go(self._number)
 
     def _mixed(self, deadline: Deadline) -> int:
         """The number by which the agent knows it. Another agent is told anew, as is one of a child after a fork."""

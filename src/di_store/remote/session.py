@@ -13,6 +13,7 @@ from di_store.remote.address import Address, client_context, token_for
 from di_store.remote.client import CONNECT_SECONDS, Client
 from di_store.remote.leaving import settle
 from di_store.remote.link import Link, Seconds
+from di_store.remote.waiting import Deadline
 
 H = TypeVar("H")
 
@@ -67,17 +68,18 @@ class RemoteSession:
         where = Address.parse(address)
         given, context = token_for(where, token), client_context(tls)
         tls = os.fspath(tls) if isinstance(tls, os.PathLike) else tls
+        deadline = Deadline(timeout)
         while True:
-            known = Client.known(where, given, tls, allow_pickle)
-            link = Link(known or Client.new(where, given, tls, allow_pickle, context), allow_pickle)
+            client = Client.shared(where, given, tls, allow_pickle, context)
+            link, known = Link(client, allow_pickle), client.agent != b""
             try:
-                link.call("hello", timeout=timeout, what=f"connect to {where}")
+                link.call("hello", timeout=deadline, what=f"connect to {where}")
                 return cls(link, tls)
             except BaseException as error:
                 link.close(StoreClosed(f"{where} was not reached"))
-                if known is None or not isinstance(error, StoreClosed):
+                if not known or not isinstance(error, StoreClosed):
                     raise
-                # what was known of this address is a store that is gone
+                # what this process knew of the address is a store that is gone
 
     def tell_version(self, name: str, timeout: Seconds) -> None:
         """Rows that are inserted carry the version of the weights that this process last got."""

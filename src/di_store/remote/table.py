@@ -275,6 +275,11 @@ class _GoneKeys:
         self._turn = 0
         self._left: list[int] = []
         weakref.finalize(self, table._far.link.client.let_go, number)
+        table._far.follow(self, _GoneKeys._close)
+
+    def _close(self, why: StoreError) -> None:
+        """The store's handle is closed: the agent may forget it."""
+        self._of._far.link.client.let_go(self._number)
 
     def __iter__(self) -> _GoneKeys:
         return self
@@ -282,10 +287,9 @@ class _GoneKeys:
     def __next__(self) -> int:
         if not self._left:
             keys, missed = self._of._call("gone_since", number=self._number, turn=self._turn)
-            self._turn += 1
+            self._turn, self._left = self._turn + 1, keys[::-1]
             if missed is not None:
                 raise StoreError(f"{missed[0]} [node {self._of._far.link.node}]", remedy=missed[1])
-            self._left = keys[::-1]
         if not self._left:
             raise StopIteration
         return self._left.pop()

@@ -28,11 +28,17 @@ class Silent(Disconnected):
 
 
 class Deadline:
-    """When a call ends: its own time, and the grace for the answer. Steps of one call share it."""
+    """When a call ends: its own time, and the grace for the answer. Steps of one call share it.
+
+    Attributes:
+        timeout: seconds; None: no limit.
+        began: when the call did.
+        heard: when bytes came or went last.
+    """
 
     def __init__(self, timeout: float | None) -> None:
         self.timeout = timeout
-        self.began = time.monotonic()
+        self.began = self.heard = time.monotonic()
 
     @classmethod
     def of(cls, timeout: float | Deadline | None) -> Deadline:
@@ -53,13 +59,13 @@ class Deadline:
         """Seconds since the call began."""
         return time.monotonic() - self.began
 
-    def over(self, heard: float | None = None) -> bool:
-        """Whether the call must end now, with or without an answer; `heard`: when bytes came or went last."""
+    def over(self) -> bool:
+        """Whether the call must end now, with or without an answer."""
         if self.timeout is None:
             return False
         end = self.began + self.timeout
         # mutant: bytes-that-flow-are-silence
-        since = end if heard is None else max(end, heard)
+        since = max(end, self.heard)
         return time.monotonic() >= since + GRACE_SECONDS
 
     def reach(self, most: float) -> float:
@@ -96,7 +102,6 @@ class CallWait:
         self.what = what
         self._stop = stop
         self._connection: Connection | None = None
-        self._heard = time.monotonic()
         self._lost_since: float | None = None
         self._log_at = deadline.began + LOG_SECONDS
         self._pause = 0.01
@@ -109,7 +114,7 @@ class CallWait:
 
     def heard(self) -> None:
         """A message came from the agent."""
-        self._heard = time.monotonic()
+        self.deadline.heard = time.monotonic()
         self._lost_since = None
 
     def tick(self) -> None:
@@ -123,8 +128,8 @@ class CallWait:
             self._stop()
         now = time.monotonic()
         if self._connection is not None:
-            self._heard = max(self._heard, self._connection.moved)
-        if self.deadline.over(self._heard):
+            self.deadline.heard = max(self.deadline.heard, self._connection.moved)
+        if self.deadline.over():
             self._fail()
         if now >= self._log_at:
             self._log_at += LOG_SECONDS
@@ -157,12 +162,12 @@ class CallWait:
         self.tick()
 
     def _why(self, now: float) -> str:
-        silent = now - self._heard
+        silent = now - self.deadline.heard
         return self.reason or "no answer yet" if silent < SILENT_SECONDS else f"it has been silent for {silent:.0f} s"
 
     def _fail(self) -> NoReturn:
         now = time.monotonic()
-        silent = now - self._heard
+        silent = now - self.deadline.heard
         culprit = f"node {self._node}" + (f", silent for {silent:.0f} s" if silent >= 1.5 else "")
         seconds = self.deadline.timeout or 0.0
         raise Timeout(f"{self.what} did not come through within {round(seconds, 2):g} s", self._why(now), culprit)
