@@ -10,7 +10,7 @@ import pytest
 from pains import until
 
 import di_store
-from cluster.far import open_far
+from cluster.far import near_of, open_far
 from di_store.remote.link import Link
 from di_store.wire.connection import Disconnected
 
@@ -114,3 +114,15 @@ def test_what_cannot_be_copied_is_given_back_soon(store: di_store.Store, cut: Cu
         with pytest.raises(KeyboardInterrupt):
             next(loader)
         until(lambda: len(near) == 3, "the draws to come back")
+
+
+def test_an_interrupted_delivery_keeps_no_other_answer(store: di_store.Store, cut: Cut) -> None:
+    """Nobody asks for that batch again: what later calls are answered is forgotten all the same."""
+    table = queue(store, 3)
+    cut("deliver", KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        table.sample(3, timeout=30)
+    for n in range(40):
+        table.insert({"n": n})
+    (peer,) = near_of(store).agent._peers.values()
+    assert len(peer.answers) <= 3

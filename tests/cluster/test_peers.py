@@ -74,10 +74,10 @@ def test_a_client_that_closes_its_handle_is_forgotten_at_once(remembered: bool) 
         assert len(store.stats()["clients"]) == clients
 
 
-def insert(request: int, oldest: int, connection: Connection, timeout: float = 30) -> None:
+def insert(request: int, may_repeat: list[int], connection: Connection, timeout: float = 30) -> None:
     """Send an insert that must not be done twice."""
     size, body = values.packed({"value": {"x": 1.0}, "priority": None, "timeout": timeout})
-    meta = msgspec.msgpack.encode(values.Call("insert", "t", True, None, size, "", oldest))
+    meta = msgspec.msgpack.encode(values.Call("insert", "t", True, None, size, "", may_repeat))
     connection.send(Kind.CALL, request=request, meta=meta, body=body)
 
 
@@ -95,9 +95,9 @@ def test_a_call_that_is_still_being_made_is_waited_for() -> None:
         table = store.create_table("t", capacity=9, limiter=di_store.Queue(1))
         table.insert({"x": 0.0})
         connections = [greeted(port_of(agent), link=b"x" * 16)[0] for _ in range(2)]
-        insert(7, 7, connections[0])
+        insert(7, [7], connections[0])
         assert connections[0].receive().kind == Kind.WAITING
-        insert(7, 7, connections[1])
+        insert(7, [7], connections[1])
         connections[1].until = time.monotonic() + 20
         waiting = ""
         while "over a connection that broke" not in waiting:
@@ -116,16 +116,16 @@ def test_answers_are_kept_for_as_long_as_they_may_be_asked_for() -> None:
         connection, _ = greeted(port_of(agent), link=b"x" * 16)
         keys = []
         for request in range(1, 301):
-            insert(request, 1, connection)
+            insert(request, list(range(1, request + 1)), connection)
             keys.append(answer(connection))
-        for request in (1, 300):
-            insert(request, 1, connection)
+        for request in (300, 1):
+            insert(request, [1, 300], connection)
             assert answer(connection) == keys[request - 1]
         assert len(table) == 300
-        insert(301, 301, connection)
+        insert(301, [1, 301], connection)
         answer(connection)
         (peer,) = agent._peers.values()
-        assert len(peer.answers) == 1, "the others will not be asked for"
+        assert len(peer.answers) == 2, "the others will not be asked for"
         connection.close()
 
 

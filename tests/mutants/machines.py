@@ -110,7 +110,7 @@ DOORS = [
     Mutant(
         "answers-that-may-be-asked-for-are-forgotten",
         "remote",
-        "each < oldest",
+        "each < last and each not in may_repeat",
         "len(self._known) > 128",
         (f"{PEERS}::test_answers_are_kept_for_as_long_as_they_may_be_asked_for",),
     ),

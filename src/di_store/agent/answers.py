@@ -23,18 +23,20 @@ class Answers:
     def __len__(self) -> int:
         return len(self._known)
 
-    def begin(self, request: int, oldest: int, waits: Callable[[str], None]) -> Reply | None:
+    def begin(self, request: int, may_repeat: list[int], waits: Callable[[str], None]) -> Reply | None:
         """The answer that this request has got before; None: the caller makes the call now, and then calls `end`.
 
         Args:
             request: its number.
-            oldest: the lowest number that the client may still repeat: answers to lower ones are forgotten.
+            may_repeat: the numbers that the client may still repeat: answers to others, up to the highest of these, are
+                forgotten.
             waits: called while another thread makes the same call, whose connection broke; may raise to give up.
         """
+        last = max(may_repeat, default=0)
         while True:
             with self._changed:
                 # mutant: answers-that-may-be-asked-for-are-forgotten
-                for number in [each for each in self._known if each < oldest]:
+                for number in [each for each in self._known if each < last and each not in may_repeat]:
                     del self._known[number]
                 if (found := self._known.get(request)) is not None:
                     return found

@@ -99,7 +99,7 @@ class Conversation:
     def _made_once(self, call: Call, message: Message) -> Reply:
         """The answer to a call that must not be done twice: it may have been made before."""
         answers, answer = self.peer.answers, None
-        known = answers.begin(message.request, call.oldest, self.still_waits)
+        known = answers.begin(message.request, call.may_repeat, self.still_waits)
         if known is not None:
             return known
         try:

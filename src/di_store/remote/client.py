@@ -106,9 +106,9 @@ class Client:
         """In a forked child: the connections are the parent's; this process makes its own."""
         for connection in (*self._idle, *([self._beating] if self._beating is not None else [])):
             connection.forget()
-        numbers = self._numbers
+        numbers, request = self._numbers, self._request
         self._begin()
-        self._numbers = numbers  # what the child drops of the parent's is nothing of the child's
+        self._numbers, self._request = numbers, request  # what the child knows of the parent's is nothing of its own
 
     @property
     def welcome(self) -> Welcome:
@@ -161,11 +161,10 @@ class Client:
         with self._lock:
             self._once.discard(once.request)
 
-    @property
-    def oldest(self) -> int:
-        """Calls with lower numbers that must not be done twice will not be repeated any more."""
+    def may_repeat(self) -> list[int]:
+        """Numbers of the calls that must not be done twice, and that may still be repeated."""
         with self._lock:
-            return min(self._once, default=self._request + 1)
+            return list(self._once)
 
     def let_go(self, number: int) -> None:
         """The next call tells the agent that this process has dropped what has this number. For finalizers: no lock."""
@@ -273,7 +272,7 @@ class Client:
                 connection = self._beating = self.connect("beat", Deadline(CONNECT_SECONDS), self.check_ended)
             dropped = self.take_dropped()
             if dropped:
-                meta, _ = call_of("hello", "", None, once=False, oldest=self.oldest, dropped=dropped)
+                meta, _ = call_of("hello", "", None, once=False, dropped=dropped)
                 connection.send(Kind.CALL, request=self.next_request(), meta=meta)
             else:
                 connection.send(Kind.PING)

@@ -212,7 +212,7 @@ class Link:
                 arguments,
                 once=repeated is not None,
                 table=target[1],
-                oldest=client.oldest,
+                may_repeat=client.may_repeat() if repeated is not None else (),
                 dropped=dropped,
             )
             request = client.next_request() if repeated is None else repeated.request

@@ -31,7 +31,7 @@ class Call(msgspec.Struct, array_like=True):
         plain: the arguments, if all are numbers and texts.
         header_bytes: of the arguments, the front of the body; 0: they are in `plain`.
         table: which of the tables that had the name `target`; "": the one that has it now.
-        oldest: of the requests that must not be done again, the lowest that the client may still repeat.
+        may_repeat: if `once`: all requests that must not be done again, and that the client may still repeat.
         dropped: numbers of mixtures, draws and other things that the client has dropped.
     """
 
@@ -41,7 +41,7 @@ class Call(msgspec.Struct, array_like=True):
     plain: dict[str, Any] | None = None
     header_bytes: int = 0
     table: str = ""
-    oldest: int = 0
+    may_repeat: list[int] = []
     dropped: list[int] = []
 
     def arguments(self, body: Array) -> Any:
@@ -117,11 +117,11 @@ def call_of(
     *,
     once: bool,
     table: str = "",
-    oldest: int = 0,
+    may_repeat: Sequence[int] = (),
     dropped: Sequence[int] = (),
 ) -> tuple[bytes, list[Buffer]]:
     """Meta and body of a `CALL`; `arguments` by name, the others as in `Call`."""
-    more = table, oldest, list(dropped)
+    more = table, list(may_repeat), list(dropped)
     if not arguments or all(type(each) in _PLAIN for each in arguments.values()):
         try:
             return msgspec.msgpack.encode(Call(method, target, once, arguments, 0, *more)), []
