@@ -129,6 +129,32 @@ def test_a_loader_ends_its_wait_for_a_silent_agent(served: Node, method: str, mo
             assert sorted(found) == list(range(6))
 
 
+def test_a_loader_that_draws_ahead_has_one_deadline_for_next(served: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch is ready: neither the draw of a later one nor its own delivery is answered."""
+    ask = Link.ask
+
+    def asks(self: Link, called: str, *rest: Any, **options: Any) -> Any:
+        began.setdefault(called, options["timeout"].began)
+        return ask(self, called, *rest, **options)
+
+    began: dict[str, float] = {}
+    with served.connect() as far:
+        table = far.create_table("t", capacity=99, limiter=di_store.Queue(99), schema={"n": di_store.Spec((), "i8")})
+        table.extend({"n": np.arange(6)})
+        with table.loader(3, prefetch=1, timeout=1) as loader:
+            assert next(loader).data["n"].tolist() == [0, 1, 2]
+            until(lambda: loader._ahead._queue[0].done, "the batch ahead to come")
+            agent = served.agent
+            stop(agent)
+            monkeypatch.setattr(Link, "ask", asks)
+            with pytest.raises(di_store.Timeout, match="did not come through"):
+                next(loader)
+            monkeypatch.undo()
+            os.kill(agent, signal.SIGCONT)
+            assert began["deliver"] == began["draw"]
+            assert next(loader).data["n"].tolist() == [3, 4, 5]
+
+
 def test_a_call_that_begins_again_has_one_deadline(served: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Draws that are given back before the client has them, again and again."""
     ask = Link.ask

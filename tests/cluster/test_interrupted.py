@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -27,14 +28,14 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[di_store.Store]:
 @pytest.fixture
 def cut(monkeypatch: pytest.MonkeyPatch) -> Cut:
     """`cut(method, error)`: the next call of this method is made, and `error` is raised in place of its answer."""
-    ask, answer, now, due = Link.ask, Link._answer, [""], {}
+    ask, answer, now, due = Link.ask, Link._answer, threading.local(), {}
 
     def asks(self: Link, method: str, *rest: Any, **options: Any) -> Any:
-        now[0] = method
+        now.method = method
         return ask(self, method, *rest, **options)
 
     def answers(self: Link, *rest: Any) -> Any:
-        method = now[0]
+        method = now.method
         found = answer(self, *rest)
         if (error := due.pop(method, None)) is not None:
             done.append(method)

@@ -173,6 +173,7 @@ class RemoteSource:
         self.number = session.link.client.next_number()
         self.made: weakref.WeakSet[RemoteDraws] = weakref.WeakSet()
         self.waited = 0.0  # seconds that the `next` which takes a batch now has waited for it
+        self.silent: Deadline | None = None  # of a draw ahead that the agent did not answer: the same `next` delivers
         self._turns = itertools.count(1)
         weakref.finalize(self, session.link.client.let_go, self.number)
 
@@ -261,6 +262,7 @@ class RemoteDraws:
         self._stop, self._timeout = stop, terms.timeout
         deadline = Deadline(0.0 if terms.now else terms.timeout)
         self._deadline = None if terms.now else deadline
+        source.silent = None
         self.number = source.client.next_number()
         try:
             while True:
@@ -279,7 +281,8 @@ class RemoteDraws:
                 except NodeUnavailable as error:
                     if not error.may_be_done:  # else the agent died: the store gives back what it had drawn
                         raise
-        except BaseException:
+        except BaseException as error:
+            source.silent = deadline if terms.now and isinstance(error, (Timeout, NodeUnavailable)) else None
             self.give_back()
             raise
         if not self.held:
@@ -310,6 +313,9 @@ class RemoteDraws:
         if self._delivery is None:
             self._delivery = source.client.begin_once()
             deadline.count(source.waited)
+        if (silent := source.silent) is not None:
+            deadline.go_on_from(silent)
+            source.silent = None
         try:
             source.session.link.call(
                 "deliver",

@@ -49,6 +49,10 @@ class Deadline:
         """The call had waited so long before, if it began just now."""
         self.began = min(self.began, time.monotonic() - seconds)
 
+    def go_on_from(self, before: Deadline) -> None:
+        """The call began with a step that was not answered, whose deadline this was."""
+        self.began, self.heard = min(self.began, before.began), before.heard
+
     @property
     def left(self) -> float | None:
         """Seconds; None: no limit."""
