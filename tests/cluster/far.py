@@ -85,6 +85,11 @@ def attach_far(name: str, **options: Any) -> di_store.Store:
     return _agents[name].connect() if isinstance(name, str) and name in _agents else real_attach(name, **options)
 
 
+def near_of(store: di_store.Store) -> Near:
+    """The store's process and its agent."""
+    return _agents[store.name]
+
+
 def install() -> None:
     """From now on all stores of this process are far."""
     os.environ["DI_STORE_TOKEN"] = TOKEN.decode()  # of handles that are unpickled

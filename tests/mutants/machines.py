@@ -7,6 +7,10 @@ from mutants.mutant import Mutant
 FRAMES = "tests/cluster/test_frames.py"
 DOOR = "tests/cluster/test_door.py"
 HOLDER = "tests/cluster/test_holder.py"
+PEERS = "tests/cluster/test_peers.py"
+DRAWN = "tests/cluster/test_interrupted.py"
+DEADLINES = "tests/cluster/test_deadlines.py"
+ANEW = "tests/cluster/test_made_anew.py"
 
 WIRE = [
     Mutant(
@@ -99,9 +103,37 @@ DOORS = [
     Mutant(
         "who-comes-back-is-forgotten",
         "door",
-        "self._answers or self._mixtures or self._gone",
+        "len(self.answers) or len(self.handles)",
         "False",
-        ("tests/cluster/test_peers.py",),
+        (PEERS,),
+    ),
+    Mutant(
+        "answers-that-may-be-asked-for-are-forgotten",
+        "remote",
+        "each < last and each not in may_repeat",
+        "len(self._known) > 128",
+        (f"{PEERS}::test_answers_are_kept_for_as_long_as_they_may_be_asked_for",),
+    ),
+    Mutant(
+        "a-call-that-runs-is-made-again",
+        "remote",
+        "request not in self._running",
+        "True",
+        (f"{PEERS}::test_a_call_that_is_still_being_made_is_waited_for",),
+    ),
+    Mutant(
+        "what-a-client-dropped-is-kept",
+        "remote",
+        "self.handles.let_go(number)",
+        "pass",
+        (f"{PEERS}::test_what_a_client_drops_is_freed",),
+    ),
+    Mutant(
+        "each-handle-is-a-client",
+        "remote",
+        "found is None or",
+        "True or",
+        (f"{PEERS}::test_handles_of_one_process_are_one_client",),
     ),
     Mutant(
         "agents-are-started-again-and-again",
@@ -114,6 +146,55 @@ DOORS = [
 
 KILLED = "tests/cluster/test_killed_agents.py"
 REMOTE = [
+    Mutant(
+        "a-name-is-enough",
+        "remote",
+        'identity not in ("", handle_of(found).identity)',
+        "False",
+        (f"{ANEW}::test_what_was_made_of_the_old_table_under_another_agent",),
+    ),
+    Mutant(
+        "keys-that-left-are-told-once",
+        "remote",
+        "turn != self._turn",
+        "True",
+        (f"{DRAWN}::test_keys_whose_answer_was_lost_are_told_again",),
+    ),
+    Mutant(
+        "draws-that-nobody-knows-are-kept",
+        "remote",
+        "held.source == source and number not in own",
+        "False",
+        (f"{PEERS}::test_draws_that_a_loader_does_not_name_are_given_back",),
+    ),
+    Mutant(
+        "an-interrupted-delivery-is-forgotten",
+        "remote",
+        "session.kept[place] = kept",
+        "pass",
+        (f"{DRAWN}::test_a_batch_stays_for_the_next_call[sample]",),
+    ),
+    Mutant(
+        "a-batch-is-lost-with-its-interrupt",
+        "remote",
+        "self._interrupted.append((draws, batch, placed))",
+        "pass",
+        (f"{DRAWN}::test_a_batch_stays_for_the_next_call[loader]",),
+    ),
+    Mutant(
+        "bytes-that-flow-are-silence",
+        "remote",
+        "max(end, self.heard)",
+        "end",
+        (f"{DEADLINES}::test_bytes_that_flow_are_waited_for",),
+    ),
+    Mutant(
+        "who-works-says-nothing",
+        "remote",
+        "not self._working or ",
+        "True or ",
+        (f"{DEADLINES}::test_a_batch_that_is_copied_for_long_is_waited_for",),
+    ),
     Mutant(
         "a-call-is-done-if-one-table-has-it",
         "remote",

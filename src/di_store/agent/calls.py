@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from di_store.agent.peer import Peer
-from di_store.base.errors import TableNotFound, shown
+from di_store.base.errors import shown
 from di_store.lowering.shape import UNLIMITED
 from di_store.objects.refs import Ref
 from di_store.policy.limiters import limiter_from_plain
@@ -19,6 +19,7 @@ from di_store.policy.samplers import sampler_to_plain
 from di_store.policy.settings import Settings
 from di_store.replay.serving import handle_of, settle
 from di_store.replay.table import Table
+from di_store.wire.values import Call
 
 Arguments = dict[str, Any]
 
@@ -46,6 +47,7 @@ def described(table: Table) -> dict[str, Any]:
     capacity = handle.native.capacity
     return {
         "name": table.name,
+        "identity": handle.identity,
         "settings": handle.settings.to_text(),
         "schema": None if schema is None else schema.to_plain(),
         "sampler": sampler_to_plain(table.sampler),
@@ -56,17 +58,11 @@ def described(table: Table) -> dict[str, Any]:
 
 def _create(peer: Peer, name: Any, settings: str, exist_ok: bool, timeout: float | None) -> dict[str, Any]:
     wanted = checked_again(Settings.from_text(settings))
-    return described(peer.keep(settle(peer.session, name, wanted, exist_ok, timeout)))
+    return described(peer.handles.keep(settle(peer.session, name, wanted, exist_ok, timeout)))
 
 
 def _table(peer: Peer, name: Any, timeout: float | None) -> dict[str, Any]:
-    peer.forget(name)  # the handle that is known may be of a table that was dropped
-    return described(peer.table(name, timeout))
-
-
-def _drop(peer: Peer, name: Any, timeout: float | None) -> None:
-    peer.forget(name)
-    peer.store.drop_table(name, timeout=timeout)
+    return described(peer.handles.open(name, timeout))
 
 
 def _goodbye(peer: Peer) -> None:
@@ -94,9 +90,9 @@ STORE_CALLS: dict[str, Callable[..., Any]] = {
     "sync": lambda peer, timeout: peer.store.sync(timeout=timeout),
     "create_table": _create,
     "table": _table,
-    "drop_table": _drop,
-    "mix": lambda peer, weights, seed: peer.mix(weights, seed),
-    "update_mixed": lambda peer, mixture, **given: peer.mixture(mixture).update_priorities(**given),
+    "drop_table": lambda peer, name, timeout: peer.store.drop_table(name, timeout=timeout),
+    "mix": lambda peer, **given: peer.handles.mix(**given),
+    "update_mixed": lambda peer, mixture, **given: peer.handles.mixture(mixture).update_priorities(**given),
     "note_version": _newest,
 }
 
@@ -133,13 +129,14 @@ TABLE_CALLS: dict[str, Callable[..., Any]] = {
     "configure": _configure,
     "finish": lambda peer, table, **given: table.finish(**given),
     "stats": lambda peer, table: table.stats(),
-    "follow_gone": lambda peer, table, timeout: peer.follow_gone(table, timeout),
-    "gone_since": lambda peer, table, number: peer.gone_since(number),
+    "follow_gone": lambda peer, table, number, timeout: peer.handles.follow(number, table, timeout),
+    "gone_since": lambda peer, table, number, turn: peer.handles.left(number, turn),
 }
 
 
-def run(peer: Peer, method: str, target: str, arguments: Any) -> Any:
+def run(peer: Peer, call: Call, arguments: Any) -> Any:
     """One call. Returns its result; raises what it raises."""
+    method, target = call.method, call.target
     if not isinstance(arguments, dict) or not all(isinstance(name, str) for name in arguments):
         raise TypeError("a call without named arguments came")
     if not target:
@@ -148,8 +145,4 @@ def run(peer: Peer, method: str, target: str, arguments: Any) -> Any:
         return STORE_CALLS[method](peer, **arguments)
     if method not in TABLE_CALLS:
         raise TypeError(f"a table has no call {method!r}: is the agent older than this client?")
-    try:
-        return TABLE_CALLS[method](peer, peer.table(target), **arguments)
-    except TableNotFound:
-        peer.forget(target)
-        raise
+    return TABLE_CALLS[method](peer, peer.handles.table(target, call.table), **arguments)

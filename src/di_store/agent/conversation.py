@@ -10,8 +10,11 @@ from collections.abc import Callable
 import msgspec
 
 from di_store.agent import calls, streams
+from di_store.agent.answers import Reply
 from di_store.agent.batches import BATCH_CALLS
+from di_store.agent.busy import TELL_SECONDS as TELL_WORKING_SECONDS
 from di_store.agent.peer import Peer
+from di_store.base.dtypes import Array
 from di_store.base.errors import CorruptData
 from di_store.runtime import waits
 from di_store.wire.connection import Connection, Disconnected, Message
@@ -49,8 +52,13 @@ class Conversation:
         self.warned = warned
         self._told = 0.0
         self._request = 0
+        self._working = False  # whether a call is being made, which is not answered yet
+        self._said = 0.0  # when something was sent last
+        self._sending = threading.Lock()
         self._poll = select.poll()
         self._poll.register(connection.fileno(), getattr(select, "POLLRDHUP", 0))
+        self._room = select.poll()
+        self._room.register(connection.fileno(), select.POLLOUT)
 
     def leave(self) -> None:
         """The connection has ended. A second call does nothing."""
@@ -73,35 +81,50 @@ class Conversation:
                 else:
                     raise CorruptData(f"a call was due, a message of kind {message.kind} came", remedy="")
         finally:
-            self.peer.give_back_of(self)
+            self.peer.draws.give_back_of(self)
 
     def make(self, message: Message) -> None:
         """Make one call and answer it."""
-        call = decoded(Call, message.meta)
-        if call.once and (known := self.peer.answered(message.request)) is not None:
-            kind, meta, body = known
-            self.connection.send(Kind(kind), request=message.request, meta=meta, body=body)
-            return
-        self.check_client()
-        self._request, self._told = message.request, time.monotonic()
+        call, request = decoded(Call, message.meta), message.request
+        self.peer.let_go(call.dropped)
+        self._request, self._told = request, time.monotonic()
+        self._said, self._working = self._told, True
         try:
-            arguments = call.arguments(message.body)
+            kind, meta, body = self._made_once(call, message) if call.once else self._made(call, message.body)
+        finally:
+            with self._sending:
+                self._working = False
+        self.connection.send(kind, request=request, meta=meta, body=body)
+
+    def _made_once(self, call: Call, message: Message) -> Reply:
+        """The answer to a call that must not be done twice: it may have been made before."""
+        answers, answer = self.peer.answers, None
+        known = answers.begin(message.request, call.may_repeat, self.still_waits)
+        if known is not None:
+            return known
+        try:
+            answer = self._made(call, message.body)
+            return answer
+        finally:
+            answers.end(message.request, answer)
+
+    def _made(self, call: Call, body: Array) -> Reply:
+        """The answer to a call, which is made now."""
+        if call.method != "goodbye":  # whoever says that closes the connection
+            self.check_client()
+        try:
+            arguments = call.arguments(body)
             with waits.watched(self.still_waits):
                 if call.method in streams.STREAM_CALLS:
-                    kind, meta, body = streams.STREAM_CALLS[call.method](self, arguments)
-                elif call.method in BATCH_CALLS:
-                    kind, meta, body = BATCH_CALLS[call.method](self, call.target, arguments)
-                else:
-                    result = calls.run(self.peer, call.method, call.target, arguments)
-                    kind = Kind.ANSWER
-                    meta, body = answer_of(result, self.warned())
+                    return streams.STREAM_CALLS[call.method](self, arguments)
+                if call.method in BATCH_CALLS:
+                    return BATCH_CALLS[call.method](self, (call.target, call.table), arguments)
+                result = calls.run(self.peer, call, arguments)
+                return (Kind.ANSWER, *answer_of(result, self.warned()))
         except (Disconnected, Cancelled):
             raise
         except Exception as error:  # whatever the call raises is the client's to see
-            kind, meta, body = Kind.ERROR, failure_of(error, self.warned()), []
-        if call.once:
-            self.peer.note_answer(message.request, kind, meta, body)
-        self.connection.send(kind, request=message.request, meta=meta, body=body)
+            return Kind.ERROR, failure_of(error, self.warned()), []
 
     def check_client(self) -> None:
         """Raise `Cancelled` if the client has closed the connection: it has given up what it had asked for.
@@ -123,9 +146,30 @@ class Conversation:
         if now - self._told >= TELL_SECONDS:
             self._told = now
             meta = msgspec.msgpack.encode(Waiting(reason[:2000]))
-            self.connection.send(Kind.WAITING, request=self._request, meta=meta)
+            self._say(meta, 0)
+
+    def tell_working(self) -> None:
+        """As `Working.tell_working`; called by another thread."""
+        # mutant: who-works-says-nothing
+        if not self._working or time.monotonic() - self._said < TELL_WORKING_SECONDS:
+            return
+        if not self._sending.acquire(blocking=False):
+            return
+        try:
+            if self._working and self._room.poll(0):
+                self.connection.send(Kind.WAITING, request=self._request)
+        except (Disconnected, OSError, ValueError):
+            pass  # the thread of the connection sees that it is gone
+        finally:
+            self._sending.release()
+
+    def _say(self, meta: bytes, flags: int) -> None:
+        """Send a word on the call that is being made."""
+        with self._sending:
+            self._said = time.monotonic()
+            self.connection.send(Kind.WAITING, request=self._request, flags=flags, meta=meta)
 
     def go_on(self) -> Connection:
         """Tell the client to send what it announced; returns the connection to read it from."""
-        self.connection.send(Kind.WAITING, request=self._request, flags=1)
+        self._say(b"", 1)
         return self.connection

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from di_store.agent.talk import Reply, Talk
+from di_store.agent.answers import Reply
+from di_store.agent.talk import Talk
 from di_store.base.errors import CorruptData
 from di_store.objects.blocks import payload_start
 from di_store.runtime.waits import check_timeout

@@ -18,6 +18,7 @@ import msgspec
 
 from di_store import _core
 from di_store._core import Mode
+from di_store.agent.busy import Busy
 from di_store.agent.conversation import Cancelled, Conversation
 from di_store.agent.greetings import Greetings
 from di_store.agent.peer import Peer
@@ -81,6 +82,7 @@ class Agent:
         self._ending = False
         self._connections: set[Connection] = set()  # of clients that have proved themselves
         self._greetings = Greetings()
+        self._busy = Busy()
         self._warnings = _Warnings()
         own = served.address or f"di-store://{self.address}/{served.store}"
         self._chains = Chains(self._session, served.token, served.peers, own, served.allow_pickle)
@@ -106,6 +108,7 @@ class Agent:
         self._listener.settimeout(LOOK_SECONDS)
         threading.Thread(target=self._look_after, name="di-store agent", daemon=True).start()
         self._chains.start()
+        threading.Thread(target=self._busy.run, args=(self._stopped,), name="di-store busy", daemon=True).start()
         with self._warnings.collected(self._served.own_process):
             while not self._has_to_end():
                 try:
@@ -165,7 +168,7 @@ class Agent:
             for peer in peers:
                 if now - peer.heard < LEASE_SECONDS:
                     continue
-                if (count := peer.give_back_all()) > 0:
+                if (count := peer.draws.give_back_all()) > 0:
                     logger.warning("%s is silent: %d batches that it had drawn are given back", peer.name, count)
                 if not peer.connections:
                     self._forget(peer)
@@ -188,6 +191,7 @@ class Agent:
             connection = self._secured(sock, number)
             talk = self._greet(connection)
             self._greetings.remove(number)
+            self._busy.add(talk)
             try:
                 with noted():
                     if talk.role == "writer":
@@ -195,6 +199,7 @@ class Agent:
                     else:
                         talk.run()
             finally:
+                self._busy.remove(talk)
                 talk.leave()
         except (Disconnected, Cancelled, OSError):
             pass
@@ -302,7 +307,7 @@ class Agent:
         if not last:
             return
         with contextlib.suppress(StoreError):
-            peer.give_back_all()
+            peer.draws.give_back_all()
         if not peer.is_needed():
             self._forget(peer)
 

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from di_store.agent.talk import Reply, Talk
+from di_store.agent.answers import Reply
+from di_store.agent.talk import Talk
 from di_store.base.errors import StoreError
 from di_store.spread.chains import CALLS, Chains
 from di_store.wire.frame import Kind

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from di_store import _core
+from di_store.agent.answers import Reply
 from di_store.agent.copies import COPY_CALLS
 from di_store.agent.spreading import SPREAD_CALLS
-from di_store.agent.talk import Reply, Talk
+from di_store.agent.talk import Talk
 from di_store.base.dtypes import Array
 from di_store.base.errors import CorruptData, shown
 from di_store.objects.access import is_durable, written

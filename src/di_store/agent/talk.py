@@ -7,10 +7,6 @@ from typing import Protocol
 
 from di_store.agent.peer import Peer
 from di_store.wire.connection import Connection
-from di_store.wire.frame import Buffer, Kind
-
-Reply = tuple[Kind, bytes, list[Buffer]]
-"""Kind, meta and body of an answer."""
 
 
 class Talk(Protocol):

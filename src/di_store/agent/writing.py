@@ -129,7 +129,8 @@ class WriterSession:
             given = call.arguments(message.body)
             if self._writer is None:
                 self._names, self._single = list(given["tables"]), bool(given["single"])
-                tables = [self._peer.table(name) for name in self._names]
+                identities = given.get("identities", [""] * len(self._names))
+                tables = [self._peer.handles.table(*each) for each in zip(self._names, identities, strict=True)]
                 self._opaque = any(isinstance(table.view, Opaque) for table in tables)
                 self._writer = open_writer(
                     self._peer.session, tables, given["lanes"], given["autoreset"], self.session, single=self._single

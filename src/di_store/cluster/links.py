@@ -10,9 +10,9 @@ from typing import Any
 from di_store.base.errors import NodeUnavailable, StoreError
 from di_store.cluster.node import Node
 from di_store.remote.address import Address
-from di_store.remote.link import GRACE_SECONDS
 from di_store.remote.session import RemoteSession
 from di_store.remote.store import RemoteStore
+from di_store.remote.waiting import GRACE_SECONDS
 from di_store.runtime.waits import countdown
 
 LOOK_SECONDS = 2.0
@@ -59,14 +59,14 @@ class Links:
         """
         with self._lock:
             known = self._sessions.get(address)
-        if known is not None and not known.ended():
+        if known is not None and _works(known):
             return known
         given = self.credentials
         made = RemoteSession.connect(address, given.token, given.tls, given.allow_pickle, timeout)
         made.abroad = self.abroad
         with self._lock:
             known = self._sessions.get(address)
-            if known is None or known.ended():
+            if known is None or not _works(known):
                 known = self._sessions[address] = made
             closed = self.closed
         if known is not made or closed:
@@ -130,6 +130,11 @@ class Links:
             self.closed = True
         for each in sessions:
             each.close()
+
+
+def _works(session: RemoteSession) -> bool:
+    """Whether neither it was closed nor another store has taken the place of its own."""
+    return not session.ended() and session.link.client.ended is None
 
 
 def gone(node: Node) -> NodeUnavailable:

@@ -96,8 +96,8 @@ class Settings:
             parts.append(f"schema: {text} (the first is the table's)")
         return "; ".join(parts)
 
-    def to_text(self) -> str:
-        """JSON, exact."""
+    def to_text(self, made: str = "") -> str:
+        """JSON, exact; `made`: names the table of a store that these are the settings of (`identity_in`)."""
         plain: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
         plain["view"] = view_to_plain(self.view)
         plain["sampler"] = sampler_to_plain(self.sampler)
@@ -109,6 +109,8 @@ class Settings:
             del plain["compress"]  # files of the first version of the format lack it, and the two below
         if self.durability == "memory":
             del plain["durability"], plain["sync_every"]
+        if made:
+            plain["made"] = made
         return msgspec.json.encode(plain).decode()
 
     @classmethod
@@ -116,6 +118,7 @@ class Settings:
         """The settings that `to_text` described; `CorruptData` if it is none."""
         try:
             plain = msgspec.json.decode(text)
+            plain.pop("made", None)
             view, schema = view_from_plain(plain["view"]), plain["schema"]
             plain["view"] = view
             plain["sampler"] = sampler_from_plain(plain["sampler"])
@@ -127,3 +130,25 @@ class Settings:
             return cls(**plain)
         except (msgspec.DecodeError, TypeError, KeyError) as error:
             raise CorruptData(f"the stored settings of a table cannot be read: {error}") from None
+
+
+def identity_in(text: str) -> str:
+    """What tells a table from another one that had or gets its name, of its settings as the store keeps them."""
+    try:
+        return msgspec.json.decode(text, type=_Made).made
+    except msgspec.DecodeError as error:
+        raise CorruptData(f"the stored settings of a table cannot be read: {error}") from None
+
+
+def without_identity(text: str) -> str:
+    """Settings of a table as the store keeps them, for a copy elsewhere: that is another table."""
+    try:
+        plain = msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.DecodeError:
+        return text  # whoever reads the copy says what is wrong
+    plain.pop("made", None)
+    return msgspec.json.encode(plain).decode()
+
+
+class _Made(msgspec.Struct):
+    made: str = ""

@@ -1,24 +1,44 @@
-"""Batches of a remote table or mixture: one call for `sample`; for loaders the draws are made, copied and delivered."""
+"""Batches of a remote table or mixture: one call for `sample`; for loaders the draws are made, copied and delivered.
+
+What a draw gives to nobody else must not be lost on its way. So a batch that has come, and whose delivery was
+interrupted, stays here: the next call asks the agent what has become of that delivery, by its number.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import weakref
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from di_store.base import config
-from di_store.base.errors import DrawsLost, NodeUnavailable
+from di_store.base.errors import DrawsLost, NodeUnavailable, StoreError, Timeout
+from di_store.remote.client import Client, Once
 from di_store.remote.session import RemoteSession
+from di_store.remote.waiting import Deadline
 from di_store.replay.batch import Batch, check_out
 from di_store.replay.handle import TableHandle
 from di_store.replay.sampling import Stopped, Terms, check_n
 from di_store.runtime.waits import check_timeout
 from di_store.wire.batches import unpack_batch
 
+_CLOSE_SECONDS = 1.0
+_CHECK_SECONDS = 60.0
+_MOST_KEPT = 8  # batches whose delivery was interrupted, of different calls
+
+
+class _Kept(NamedTuple):
+    """A batch that has come, the number of its draws, and the call that delivers it."""
+
+    batch: Batch
+    draws: int
+    delivery: Once
+
 
 def sampled(
     session: RemoteSession,
-    table: str,
+    target: tuple[str, str],
     mixture: int,
     n: Any,
     *,
@@ -30,16 +50,15 @@ def sampled(
     out: Batch | None,
     replace: Any,
 ) -> Batch:
-    """`Table.sample` and `Mixture.sample`."""
-    n, seconds = check_n(n), check_timeout(timeout)
+    """`Table.sample` and `Mixture.sample`; `timeout` may be a `Deadline`."""
+    n, deadline = check_n(n), timeout if isinstance(timeout, Deadline) else Deadline(check_timeout(timeout))
     if out is not None:
         check_out(out, n)
-    terms = Terms(n, seconds, min_n, linger, replace=config.flag("replace", replace))
+    terms = Terms(n, deadline.timeout, min_n, linger, replace=config.flag("replace", replace))
     if beta is not None:
         beta = config.real("beta", beta, why="it is the exponent of the importance weights")
     arguments = {
         "n": n,
-        "timeout": seconds,
         "min_n": min_n,
         "linger": terms.linger,
         "beta": beta,
@@ -47,23 +66,58 @@ def sampled(
         "replace": terms.replace,
         "mixture": mixture,
     }
-    what = f"sample of {n} from {'a mixture' if mixture else f'table {table!r}'}"
+    what = f"sample of {n} from {'a mixture' if mixture else f'table {target[0]!r}'}"
+    link = session.link
     while True:
-        message = session.link.ask("sample", arguments, target=table, timeout=terms.timeout, what=what)
-        try:
-            batch, draws = unpack_batch(message.meta, message.body, trusted=session.link.allow_pickle)
-            if draws:
-                session.link.call("deliver", {"draws": draws}, what=what, once=True)
-        except DrawsLost:
-            continue  # they were given back: others may get these items
-        except NodeUnavailable as error:
-            if error.may_be_done:  # the agent died: what it had not delivered, the store gives back
+        kept = session.kept.pop(repr((target, arguments)), None) if session.kept else None
+        kept = kept or _drawn(session, target, arguments, deadline, what)
+        if kept.draws:
+            try:
+                _deliver(session, kept, deadline, what)
+            except DrawsLost:  # they were given back: others may get these items
+                if deadline.left == 0:
+                    text = f"{what} did not come through within {deadline.timeout:g} s"
+                    raise Timeout(text, "what was drawn was given back", f"node {link.node}") from None
                 continue
-            raise
-        except BaseException:
-            session.link.drop_idle()  # the agent gives back what it held for such a connection
-            raise
-        return batch if out is None else _into(out, batch)
+            except NodeUnavailable as error:
+                if error.may_be_done:  # the agent died: what it had not delivered, the store gives back
+                    continue
+                _keep(session, repr((target, arguments)), kept)
+                raise
+            except BaseException:
+                _keep(session, repr((target, arguments)), kept)
+                link.drop_idle()  # the agent gives back what it held for such a connection
+                raise
+        return kept.batch if out is None else _into(out, kept.batch)
+
+
+def _drawn(
+    session: RemoteSession, target: tuple[str, str], arguments: dict[str, Any], deadline: Deadline, what: str
+) -> _Kept:
+    """A batch that has come."""
+    link = session.link
+    given = {**arguments, "timeout": deadline.left, "draws": link.client.next_number()}
+    try:
+        message = link.ask("sample", given, target=target, timeout=deadline, what=what)
+        batch, draws = unpack_batch(message.meta, message.body, trusted=link.allow_pickle)
+        return _Kept(batch, draws, link.client.begin_once() if draws else Once(0))
+    except NodeUnavailable:
+        raise
+    except BaseException:
+        link.drop_idle()  # the agent gives back what it held for such a connection
+        raise
+
+
+def _deliver(session: RemoteSession, kept: _Kept, deadline: Deadline, what: str) -> None:
+    session.link.call("deliver", {"draws": kept.draws}, timeout=deadline, what=what, once=kept.delivery)
+
+
+def _keep(session: RemoteSession, place: str, kept: _Kept) -> None:
+    """The delivery was interrupted: the next call of this kind goes on with it."""
+    # mutant: an-interrupted-delivery-is-forgotten
+    session.kept[place] = kept
+    while len(session.kept) > _MOST_KEPT:
+        session.link.client.end_once(session.kept.pop(next(iter(session.kept))).delivery)
 
 
 def _into(out: Batch, batch: Batch) -> Batch:
@@ -97,8 +151,8 @@ class RemoteSource:
     def __init__(
         self,
         session: RemoteSession,
-        table: str,
-        mixture: Callable[[Callable[[int], Any]], Any],
+        target: tuple[str, str],
+        mixture: Callable[[Callable[[int], Any], Deadline], Any],
         name: str,
         columns: list[str] | None,
     ) -> None:
@@ -106,24 +160,42 @@ class RemoteSource:
 
         Args:
             session: with the agent.
-            table: its name; "": it is a mixture.
+            target: the table's name and identity; "": it is a mixture.
             mixture: makes a call with the number by which the agent knows the mixture, 0 for a table.
             name: for error texts.
             columns: to copy; None: all.
         """
         self.session = session
-        self.table = table
+        self.target = target
         self.mixture = mixture
         self.name = name
         self.columns = columns
+        self.number = session.link.client.next_number()
         self.made: weakref.WeakSet[RemoteDraws] = weakref.WeakSet()
+        self.waited = 0.0  # seconds that the `next` which takes a batch now has waited for it
+        self.silent: Deadline | None = None  # of a draw ahead that the agent did not answer: the same `next` delivers
+        self._turns = itertools.count(1)
+        weakref.finalize(self, session.link.client.let_go, self.number)
+
+    @property
+    def client(self) -> Client:
+        """As the agent knows this process."""
+        return self.session.link.client
 
     def begin_loading(self, n: int) -> None:
         """As `Source.begin_loading`: from now on the agent hears that this process lives."""
-        self.session.link.beat()
+        self.client.beat()
+
+    def end_loading(self) -> None:
+        """As `Source.end_loading`: the agent gives back what it holds for this loader."""
+        if not self.session.ended():
+            self.client.let_go(self.number)
+            with contextlib.suppress(StoreError):  # else it does so at the end of the lease
+                self.session.link.call("hello", timeout=_CLOSE_SECONDS, what="closing of a loader")
 
     def note_loaded(self, ahead: int, waited_seconds: float) -> None:
         """As `Source.note_loaded`: the agent is not told."""
+        self.waited = waited_seconds
 
     def drop_lost(self) -> None:
         """As `Source.drop_lost`: the agent has done it."""
@@ -131,16 +203,21 @@ class RemoteSource:
     def check_replace(self, n: int, replace: bool) -> None:
         """As `Source.check_replace`."""
         arguments = {"n": n, "replace": replace, "columns": self.columns}
-        self.call("check_loader", arguments)
+        self.call("check_loader", arguments, Deadline(_CHECK_SECONDS))
 
-    def call(self, method: str, arguments: dict[str, Any], **options: Any) -> Any:
+    def call(self, method: str, arguments: dict[str, Any], deadline: Deadline, **options: Any) -> Any:
         """A call that names the table or mixture."""
 
         def made(number: int) -> Any:
-            given = {**arguments, "mixture": number}
-            return self.session.link.call(method, given, target=self.table, what=f"loader of {self.name}", **options)
+            given, what = {**arguments, "mixture": number}, f"loader of {self.name}"
+            return self.session.link.call(method, given, target=self.target, timeout=deadline, what=what, **options)
 
-        return self.mixture(made)
+        return self.mixture(made, deadline)
+
+    def ours(self) -> dict[str, Any]:
+        """What a call says of this loader: its draws, held there or asked for now."""
+        numbers = [each.number for each in list(self.made) if each.number]
+        return {"loader": self.number, "turn": next(self._turns), "ours": numbers}
 
     def beta(self) -> float | None:
         """None: the agent takes the sampler's own."""
@@ -154,7 +231,12 @@ class RemoteSource:
 
 
 class RemoteDraws:
-    """The draws of one batch, which the agent holds."""
+    """The draws of one batch, which the agent holds.
+
+    Attributes:
+        number: by which the agent knows them, from the call that asks for them on; 0: there are none.
+        held: how many there are.
+    """
 
     def __init__(self, source: RemoteSource, n: int) -> None:
         self._source = source
@@ -162,6 +244,10 @@ class RemoteDraws:
         self.number = 0
         self.held = 0
         self._bytes = 0
+        self._timeout: float | None = None
+        self._deadline: Deadline | None = None  # of the `next` that waits for them
+        self._delivery: Once | None = None
+        self._stop: Callable[[], None] = _go_on
 
     def draw(self, terms: Terms) -> bool:
         """As `Draws.draw`."""
@@ -173,24 +259,35 @@ class RemoteDraws:
                 raise Stopped
 
         stop()
-        arguments = {
-            "n": terms.n,
-            "timeout": terms.timeout,
-            "replace": terms.replace,
-            "now": terms.now,
-            "columns": source.columns,
-            "ours": [each.number for each in list(source.made) if each.number],
-        }
-        timeout = 0.0 if terms.now else terms.timeout
-        while True:
-            try:
-                found = source.call("draw", arguments, timeout=timeout, stop=stop, once=True)
-                break
-            except NodeUnavailable as error:
-                if not error.may_be_done:  # else the agent died: the store gives back what it had drawn
-                    raise
-        self.number, self.held, self._bytes = found
-        return bool(self.number)
+        self._stop, self._timeout = stop, terms.timeout
+        deadline = Deadline(0.0 if terms.now else terms.timeout)
+        self._deadline = None if terms.now else deadline
+        source.silent = None
+        self.number = source.client.next_number()
+        try:
+            while True:
+                arguments = {
+                    "n": terms.n,
+                    "timeout": deadline.left,
+                    "replace": terms.replace,
+                    "now": terms.now,
+                    "columns": source.columns,
+                    "draws": self.number,
+                    **source.ours(),
+                }
+                try:
+                    self.held, self._bytes = source.call("draw", arguments, deadline, stop=stop, once=True)
+                    break
+                except NodeUnavailable as error:
+                    if not error.may_be_done:  # else the agent died: the store gives back what it had drawn
+                        raise
+        except BaseException as error:
+            source.silent = deadline if terms.now and isinstance(error, (Timeout, NodeUnavailable)) else None
+            self.give_back()
+            raise
+        if not self.held:
+            self.number = 0
+        return bool(self.held)
 
     def counts(self) -> dict[TableHandle, int]:
         """As `Draws.counts`: the agent knows."""
@@ -202,32 +299,54 @@ class RemoteDraws:
 
     def copy(self, beta: float | None, allocate: Callable[[str, Any, Any], Any] | None) -> _Received:
         """As `Draws.copy`: receives the batch."""
-        source = self._source
-        arguments = {"draws": self.number, "beta": beta}
-        message = source.session.link.ask("gather", arguments, target=source.table, what=f"loader of {source.name}")
-        return _Received(
-            unpack_batch(message.meta, message.body, trusted=source.session.link.allow_pickle)[0],
-            message.body.nbytes,
-            allocate,
-        )
+        link, source = self._source.session.link, self._source
+        arguments, deadline = {"draws": self.number, "beta": beta}, self._deadline or Deadline(self._timeout)
+        what = f"loader of {source.name}"
+        message = link.ask("gather", arguments, target=source.target, timeout=deadline, what=what, stop=self._stop)
+        batch = unpack_batch(message.meta, message.body, trusted=link.allow_pickle)[0]
+        return _Received(batch, message.body.nbytes, allocate)
 
     def deliver(self) -> None:
-        """As `Draws.deliver`."""
-        number, self.number = self.number, 0
+        """As `Draws.deliver`. May be called again after an interrupted call: it goes on."""
+        source = self._source
+        deadline, self._deadline = self._deadline or Deadline(self._timeout), None
+        if self._delivery is None:
+            self._delivery = source.client.begin_once()
+            deadline.count(source.waited)
+        if (silent := source.silent) is not None:
+            deadline.go_on_from(silent)
+            source.silent = None
         try:
-            self._source.session.link.call(
-                "deliver", {"draws": number}, once=True, what=f"loader of {self._source.name}"
+            source.session.link.call(
+                "deliver",
+                {"draws": self.number},
+                timeout=deadline,
+                once=self._delivery,
+                what=f"loader of {source.name}",
             )
         except NodeUnavailable as error:
             if error.may_be_done:  # what the dead agent had not delivered, the store gives back
+                self.number = 0
                 raise DrawsLost(error.message, remedy="") from None
             raise
+        except DrawsLost:
+            self.number = 0
+            raise
+        self.number = 0
 
     def give_back(self) -> None:
-        """As `Draws.give_back`."""
+        """As `Draws.give_back`. The agent hears of it soon, or with the next draw."""
         number, self.number, self.held = self.number, 0, 0
+        if self._delivery is not None:
+            self._source.client.end_once(self._delivery)
+            self._delivery = None
         if number and not self._source.session.ended():
-            self._source.session.link.call("give_back", {"draws": number}, timeout=5.0, what="closing of a loader")
+            self._source.client.let_go(number)
+            self._source.client.beat_now()
+
+
+def _go_on() -> None:
+    """Wait on."""
 
 
 class _Received:

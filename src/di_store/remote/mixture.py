@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
@@ -10,6 +11,7 @@ from di_store.remote.arguments import named
 from di_store.remote.drawing import RemoteSource, sampled
 from di_store.remote.session import RemoteSession
 from di_store.remote.table import open_remote
+from di_store.remote.waiting import Deadline
 from di_store.replay.batch import Batch, host_array, key_array
 from di_store.replay.loader import Loader
 from di_store.replay.mixture import Mixture
@@ -27,29 +29,36 @@ class RemoteMixture(Mixture):
         self._chosen_by = seed
         self._all = [open_remote(session, name, 0) for name in weights]
         self._known: tuple[bytes, bytes] | None = None
-        self._number = 0
-        self._mixed()
+        self._number = session.link.client.next_number()
+        weakref.finalize(self, session.link.client.let_go, self._number)
+        self._mixed(Deadline(60))
         session.follow(self, RemoteMixture._close)
 
     def _close(self, why: StoreError) -> None:
-        """The store's handle is closed: the link refuses all calls."""
+        """The store's handle is closed: the link refuses all calls, and the agent may forget it."""
+        self._far.link.client.let_go(self._number)
 
-    def _mixed(self) -> int:
+    def _mixed(self, deadline: Deadline) -> int:
         """The number by which the agent knows it. Another agent is told anew, as is one of a child after a fork."""
         link = self._far.link
         if self._known != link.known_as:
-            arguments = {"weights": self._shares, "seed": self._chosen_by}
-            self._number = int(link.call("mix", arguments, what="mix"))
+            arguments = {
+                "number": self._number,
+                "weights": self._shares,
+                "seed": self._chosen_by,
+                "identities": dict(table.target for table in self._all),
+            }
+            link.call("mix", arguments, timeout=deadline, what="mix")
             self._known = link.known_as
         return self._number
 
-    def _again(self, call: Callable[[int], T]) -> T:
+    def _again(self, call: Callable[[int], T], deadline: Deadline) -> T:
         """What `call` returns for the number; if the agent does not know it, it is told once more."""
         try:
-            return call(self._mixed())
+            return call(self._mixed(deadline))
         except DrawsLost:
             self._known = None
-            return call(self._mixed())
+            return call(self._mixed(deadline))
 
     @property
     def weights(self) -> dict[str, float]:
@@ -80,33 +89,33 @@ class RemoteMixture(Mixture):
         out: Batch | None = None,
         replace: bool = True,
     ) -> Batch:
+        deadline = Deadline(check_timeout(timeout))
         return self._again(
             lambda number: sampled(
                 self._far,
-                "",
+                ("", ""),
                 number,
                 n,
-                timeout=timeout,
+                timeout=deadline,
                 min_n=min_n,
                 linger=linger,
                 beta=beta,
                 columns=columns,
                 out=out,
                 replace=replace,
-            )
+            ),
+            deadline,
         )
 
     def update_priorities(self, keys: Any, priorities: Any, *, timeout: float | None = 60) -> int:
-        seconds = check_timeout(timeout)
-        arguments = {"keys": key_array(keys), "priorities": host_array(priorities), "timeout": seconds}
+        deadline = Deadline(check_timeout(timeout))
+        arguments = {"keys": key_array(keys), "priorities": host_array(priorities)}
 
         def update(number: int) -> int:
-            given = {**arguments, "mixture": number}
-            return int(
-                self._far.link.call("update_mixed", given, timeout=seconds, what="update_priorities of a mixture")
-            )
+            given, what = {**arguments, "mixture": number, "timeout": deadline.left}, "update_priorities of a mixture"
+            return int(self._far.link.call("update_mixed", given, timeout=deadline, what=what))
 
-        return self._again(update)
+        return self._again(update, deadline)
 
     def loader(
         self,
@@ -122,7 +131,7 @@ class RemoteMixture(Mixture):
         replace: bool = True,
     ) -> Loader:
         name = "mixture of " + ", ".join(map(repr, self._shares))
-        source = RemoteSource(self._far, "", self._again, name, named(columns))
+        source = RemoteSource(self._far, ("", ""), self._again, name, named(columns))
         return Loader(self._far, source, batch_size, prefetch, device, pin_memory, beta, drop_last, timeout, replace)
 
 

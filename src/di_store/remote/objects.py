@@ -16,6 +16,7 @@ from di_store.objects import codec
 from di_store.objects.refs import Ref, check_ttl
 from di_store.objects.weights import Published, check_own_name
 from di_store.remote.session import RemoteSession
+from di_store.remote.waiting import Deadline
 from di_store.runtime.waits import check_timeout, logger
 from di_store.wire.connection import Connection, Message, portions
 from di_store.wire.frame import Buffer, view
@@ -64,7 +65,7 @@ class RemoteObjects:
         """Put each value: all of them or none."""
         check_ttl(ttl)
         config.choice("durability", durability, ("memory", "disk"))
-        seconds = check_timeout(timeout)
+        deadline = Deadline(check_timeout(timeout))
         fresh = all(raw is None for raw in ids)
         for _ in range(MOST_ATTEMPTS):
             sent = [
@@ -72,29 +73,29 @@ class RemoteObjects:
                 for value, raw in zip(values, ids, strict=True)
             ]
             try:
-                self._put(sent, ttl, seconds, durability, once=not fresh)
+                self._put(sent, ttl, deadline, durability, once=not fresh)
                 break
             except ObjectExists:
                 if not fresh:
                     raise
                 # An attempt whose answer was lost has them, all or some, or is still at it: these are nobody's.
-                self._session.call("delete", {"ids": [each.raw for each in sent]}, what="put")
+                self._session.call("delete", {"ids": [each.raw for each in sent]}, timeout=deadline, what="put")
         else:
             raise NodeUnavailable(
                 f"put: {MOST_ATTEMPTS} connections to {self._session.link.node} broke while it was done"
             )
         return [Ref(each.raw) for each in sent if each.raw is not None]
 
-    def _put(self, sent: list[_Sent], ttl: float | None, seconds: float | None, durability: str, *, once: bool) -> None:
+    def _put(self, sent: list[_Sent], ttl: float | None, deadline: Deadline, durability: str, *, once: bool) -> None:
         inline = sum(each.bytes for each in sent) <= INLINE_BYTES
         arguments = {
             "entries": [each.entry for each in sent],
             "ttl": ttl,
-            "timeout": seconds,
+            "timeout": deadline.left,
             "durability": durability,
             "inline": [each.whole() for each in sent] if inline else None,
         }
-        self._session.link.ask("put", arguments, timeout=seconds, what="put", once=once, feed=_feeding(sent))
+        self._session.link.ask("put", arguments, timeout=deadline, what="put", once=once, feed=_feeding(sent))
 
     def get(self, raw: bytes, timeout: float | None, copy: bool | None) -> Any:
         """The value of an object. Arrays are read-only unless `copy`; they lie in this process."""
@@ -181,7 +182,9 @@ class RemoteObjects:
             if seconds is None:
                 raise
             # Nothing newer is known at the deadline: an actor goes on with what it has.
-            logger.warning("%s", error)
+            if not self._session.link.client.quiet:  # once for each silence
+                self._session.link.client.quiet = True
+                logger.warning("%s", error)
             return None
         if (found := self._published(message)) is not None:
             self._session.versions[name] = found.version

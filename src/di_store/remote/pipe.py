@@ -21,9 +21,11 @@ from typing import Any, NamedTuple
 from di_store.base.dtypes import Array
 from di_store.base.errors import CorruptData, NodeUnavailable, StoreError, Timeout
 from di_store.columns.schema import Schema
+from di_store.remote.client import CONNECT_SECONDS
 from di_store.remote.lanes import OpenLanes, Sent
 from di_store.remote.leaving import leaving
-from di_store.remote.link import CONNECT_SECONDS, GRACE_SECONDS, LOST_SECONDS, Deadline, Link
+from di_store.remote.link import Link
+from di_store.remote.waiting import GRACE_SECONDS, LOST_SECONDS, Deadline
 from di_store.remote.window import Window
 from di_store.runtime.waits import LOG_SECONDS, logger
 from di_store.wire.connection import Connection, Disconnected, Message

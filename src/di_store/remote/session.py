@@ -10,8 +10,10 @@ from typing import Any, TypeVar
 
 from di_store.base.errors import StoreClosed, StoreError
 from di_store.remote.address import Address, client_context, token_for
+from di_store.remote.client import CONNECT_SECONDS, Client
 from di_store.remote.leaving import settle
-from di_store.remote.link import CONNECT_SECONDS, Link
+from di_store.remote.link import Link, Seconds
+from di_store.remote.waiting import Deadline
 
 H = TypeVar("H")
 
@@ -22,7 +24,7 @@ class RemoteSession:
     Attributes:
         link: to the agent.
         staging: None: loaders of a remote store have no budget of bytes but `prefetch`.
-        versions: of weights, the version of each name that this process last got from `latest`.
+        kept: batches that were drawn for a `sample` which was interrupted before it returned them (`drawing.sampled`).
     """
 
     staging = None
@@ -30,11 +32,15 @@ class RemoteSession:
     def __init__(self, link: Link, tls: Any) -> None:
         self.link = link
         self.tls = tls  # as `connect` was given it
-        self._told: dict[str, tuple[bytes, int]] = {}
-        self.versions: dict[str, int] = {}
         self.abroad: Callable[[str], tuple[Any, ...]] | None = None
         """How a table of that name pickles, if it is one of a cluster; None: with the address of its store."""
+        self.kept: dict[Any, Any] = {}
         self._followers: dict[int, tuple[weakref.ref[Any], Callable[[Any, StoreError], None]]] = {}
+
+    @property
+    def versions(self) -> dict[str, int]:
+        """Of weights, the version of each name that this process last got from `latest`."""
+        return self.link.client.versions
 
     @property
     def name(self) -> str:
@@ -62,16 +68,28 @@ class RemoteSession:
             As `di_store.connect`.
         """
         where = Address.parse(address)
-        link = Link(where, token_for(where, token), client_context(tls), allow_pickle)
-        link.call("hello", timeout=timeout, what=f"connect to {where}")
-        return cls(link, os.fspath(tls) if isinstance(tls, os.PathLike) else tls)
+        given, context = token_for(where, token), client_context(tls)
+        tls = os.fspath(tls) if isinstance(tls, os.PathLike) else tls
+        deadline = Deadline(timeout)
+        while True:
+            client = Client.shared(where, given, tls, allow_pickle, context)
+            link, known = Link(client, allow_pickle), client.agent != b""
+            try:
+                link.call("hello", timeout=deadline, what=f"connect to {where}")
+                return cls(link, tls)
+            except BaseException as error:
+                link.close(StoreClosed(f"{where} was not reached"))
+                if not known or not isinstance(error, StoreClosed):
+                    raise
+                # what this process knew of the address is a store that is gone
 
-    def tell_version(self, name: str, timeout: float | None) -> None:
+    def tell_version(self, name: str, timeout: Seconds) -> None:
         """Rows that are inserted carry the version of the weights that this process last got."""
-        version, agent = self.versions.get(name, -1), self.link.welcome.agent
-        if self._told.get(name) != (agent, version) and (version >= 0 or name in self._told):
+        client = self.link.client
+        version, agent, told = client.versions.get(name, -1), client.agent, client.told
+        if told.get(name) != (agent, version) and (version >= 0 or name in told):
             self.link.call("note_version", {"name": name, "version": version}, timeout=timeout, what="insert")
-            self._told[name] = agent, version
+            told[name] = agent, version
 
     def call(self, method: str, arguments: dict[str, Any] | None = None, **options: Any) -> Any:
         """As `Link.call`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -18,8 +19,10 @@ from di_store.policy.settings import Settings
 from di_store.policy.views import View
 from di_store.remote.arguments import blob, items_travelling, named, number_array, plain, travelling
 from di_store.remote.drawing import RemoteSource, sampled
+from di_store.remote.link import Seconds
 from di_store.remote.session import RemoteSession
 from di_store.remote.turns import refusing_calls_inside
+from di_store.remote.waiting import Deadline
 from di_store.remote.writer import RemoteWriter
 from di_store.replay.batch import Batch, host_array, key_array
 from di_store.replay.exporting import Exported
@@ -40,6 +43,7 @@ class RemoteTable(Table):
     def __init__(self, session: RemoteSession, described: dict[str, Any]) -> None:
         self._far = session
         self._table_name = str(described["name"])
+        self.target = self._table_name, str(described["identity"])
         self._settings = Settings.from_text(described["settings"])
         self._columns = None if described["schema"] is None else Schema.from_plain(described["schema"])
         session.follow(self, RemoteTable._close)
@@ -50,18 +54,20 @@ class RemoteTable(Table):
     def _call(self, method: str, **arguments: Any) -> Any:
         """A call without a timeout of its own."""
         what = f"{method} of table {self._table_name!r}"
-        return self._far.link.call(method, arguments, target=self._table_name, timeout=_CALL, what=what)
+        return self._far.link.call(method, arguments, target=self.target, timeout=_CALL, what=what)
 
     def _timed(self, method: str, timeout: Any, *, once: bool = False, **arguments: Any) -> Any:
         """A call that takes ``timeout=`` there as well; `once`: it must not be done twice."""
-        seconds, what = check_timeout(timeout), f"{method} of table {self._table_name!r}"
-        arguments["timeout"] = seconds
-        return self._far.link.call(method, arguments, target=self._table_name, timeout=seconds, what=what, once=once)
+        seconds: Seconds = timeout if isinstance(timeout, Deadline) else check_timeout(timeout)
+        deadline, what = Deadline.of(seconds), f"{method} of table {self._table_name!r}"
+        arguments["timeout"] = deadline.left
+        return self._far.link.call(method, arguments, target=self.target, timeout=deadline, what=what, once=once)
 
     def _insert(self, method: str, timeout: Any, **arguments: Any) -> Array:
+        deadline = Deadline(check_timeout(timeout))
         if (weights := self._settings.weights) is not None:
-            self._far.tell_version(weights, check_timeout(timeout))
-        found: Array = self._timed(method, timeout, once=True, **arguments)
+            self._far.tell_version(weights, deadline)
+        found: Array = self._timed(method, deadline, once=True, **arguments)
         return found
 
     def _described(self) -> dict[str, Any]:
@@ -160,7 +166,7 @@ class RemoteTable(Table):
     ) -> Batch:
         return sampled(
             self._far,
-            self._table_name,
+            self.target,
             0,
             n,
             timeout=timeout,
@@ -175,7 +181,7 @@ class RemoteTable(Table):
     def peek(self, keys: Any, *, columns: str | Iterable[str] | None = None) -> Batch:
         wanted = {"keys": key_array(keys), "columns": named(columns)}
         what = f"peek of table {self._table_name!r}"
-        message = self._far.link.ask("peek", wanted, target=self._table_name, what=what)
+        message = self._far.link.ask("peek", wanted, target=self.target, what=what)
         return unpack_batch(message.meta, message.body, trusted=self._far.link.allow_pickle)[0]
 
     def keys(self, start: int = 0, n: int | None = None, *, timeout: float | None = 60) -> Array:
@@ -191,7 +197,8 @@ class RemoteTable(Table):
         return found
 
     def evicted(self, *, timeout: float | None = 60) -> Iterator[int]:
-        number = self._timed("follow_gone", timeout)
+        number = self._far.link.client.next_number()
+        self._timed("follow_gone", timeout, number=number)
         return _GoneKeys(self, number)
 
     def update(self, keys: Any, values: Any, *, row: int | None = 0, timeout: float | None = 60) -> int:
@@ -247,7 +254,7 @@ class RemoteTable(Table):
         timeout: float | None = None,
         replace: bool = True,
     ) -> Loader:
-        source = RemoteSource(self._far, self._table_name, _no_mixture, f"table {self._table_name!r}", named(columns))
+        source = RemoteSource(self._far, self.target, _no_mixture, f"table {self._table_name!r}", named(columns))
         return Loader(self._far, source, batch_size, prefetch, device, pin_memory, beta, drop_last, timeout, replace)
 
     def export(self, path: str | os.PathLike[str], *, timeout: float | None = 60) -> Exported:
@@ -257,24 +264,34 @@ class RemoteTable(Table):
         )
 
 
-def _no_mixture(call: Callable[[int], Any]) -> Any:
+def _no_mixture(call: Callable[[int], Any], deadline: Deadline) -> Any:
     return call(0)
 
 
 class _GoneKeys:
-    """As `GoneKeys`, of a remote table."""
+    """As `GoneKeys`, of a remote table. The agent tells the same turn again, if its answer was lost."""
 
     def __init__(self, table: RemoteTable, number: int) -> None:
         self._of = table
         self._number = number
+        self._turn = 0
         self._left: list[int] = []
+        weakref.finalize(self, table._far.link.client.let_go, number)
+        table._far.follow(self, _GoneKeys._close)
+
+    def _close(self, why: StoreError) -> None:
+        """The store's handle is closed: the agent may forget it."""
+        self._of._far.link.client.let_go(self._number)
 
     def __iter__(self) -> _GoneKeys:
         return self
 
     def __next__(self) -> int:
         if not self._left:
-            self._left = self._of._call("gone_since", number=self._number)[::-1]
+            keys, missed = self._of._call("gone_since", number=self._number, turn=self._turn)
+            self._turn, self._left = self._turn + 1, keys[::-1]
+            if missed is not None:
+                raise StoreError(f"{missed[0]} [node {self._of._far.link.node}]", remedy=missed[1])
         if not self._left:
             raise StopIteration
         return self._left.pop()

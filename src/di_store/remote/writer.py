@@ -44,6 +44,10 @@ class FarTable(Protocol):
         """The table's name."""
 
     @property
+    def target(self) -> tuple[str, str]:
+        """Its name, and which of the tables that had it."""
+
+    @property
     def settings(self) -> Settings:
         """As the table was made."""
 
@@ -109,6 +113,7 @@ class RemoteWriter(Writer):
         window = int(os.environ.get("DI_STORE_WINDOW", 0)) or (QUEUE_CALLS if limited else WINDOW_CALLS)
         arguments = {
             "tables": [table.name for table in self._tables_far],
+            "identities": [table.target[1] for table in self._tables_far],
             "lanes": self._lanes_far,
             "autoreset": getattr(autoreset, "value", autoreset),
             "single": single,

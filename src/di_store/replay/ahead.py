@@ -43,6 +43,9 @@ class Source(Protocol):
     def begin_loading(self, n: int) -> None:
         """A loader over batches of n begins."""
 
+    def end_loading(self) -> None:
+        """The loader has ended: nothing that was drawn for it is of use any more."""
+
     def note_loaded(self, ahead: int, waited_seconds: float) -> None:
         """A batch was handed out after a wait; so many more are ahead."""
 
@@ -438,7 +441,8 @@ class Ahead:
         while self._queue:
             with contextlib.suppress(IndexError):  # another thread may have taken the last one
                 self._queue.popleft().give_back()
-        if self._source is not None:
+        if (source := self._source) is not None:
             self.placer.close()
             self._begun = None
+            source.end_loading()
             self._source = None  # the last handle to go unmaps the store

@@ -24,7 +24,7 @@ from di_store.lowering.plan import OPAQUE_SCHEMA, VALUE, ReadPlan, make_layout, 
 from di_store.lowering.reserve import Claims, Cut, Reserve, TableNeeds, grow, items_kept, make_room, table_needs
 from di_store.lowering.shape import UNLIMITED, slots_for
 from di_store.policy.samplers import Prioritized, Sampler
-from di_store.policy.settings import Settings
+from di_store.policy.settings import Settings, identity_in
 from di_store.policy.views import Group, Opaque, Step, View, check_columns
 from di_store.replay.batch import Batch, decode_blobs, wrap_ragged
 from di_store.replay.lost import without_lost
@@ -52,7 +52,9 @@ class TableHandle:
         self.native = native
         self.versions = versions
         self.name: str = native.name
-        self.settings = Settings.from_text(native.config())
+        config_text = native.config()
+        self.settings = Settings.from_text(config_text)
+        self.identity = identity_in(config_text)
         self.opaque = self.settings.opaque
         self._schema = OPAQUE_SCHEMA if self.opaque else self.settings.schema
         self._declared = self.settings.schema is not None

@@ -8,6 +8,7 @@ import copy
 import os
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, NoReturn, Protocol
@@ -17,7 +18,7 @@ from di_store.base.errors import DrawsLost, StoreClosed, StoreError
 from di_store.replay.ahead import Ahead, Source
 from di_store.replay.batch import Batch
 from di_store.replay.devices import Placer
-from di_store.replay.sampling import Terms, check_n
+from di_store.replay.sampling import Draws, Terms, check_n
 from di_store.runtime.staging import Staging
 
 CLOSE_SECONDS = 60.0
@@ -83,6 +84,7 @@ class Loader:
         self._ahead = Ahead(self, source, terms, prefetch, beta, drop_last, placer)
         if session.staging is not None:
             self._ahead.share(session.staging)
+        self._interrupted: deque[tuple[Draws, Batch, Any]] = deque()  # batches that a call could not hand out
         self._pid = os.getpid()
         self._ended: StoreError | None = None
         _open[id(self)] = self
@@ -108,7 +110,9 @@ class Loader:
             raise _closed(copy.copy(self._ended))
         while True:
             try:
-                draws, batch, placed = self._ahead.next()
+                draws, batch, placed = self._interrupted.popleft() if self._interrupted else self._ahead.next()
+            except IndexError:  # another thread has taken it
+                continue
             except StoreClosed as error:
                 raise _closed(error) from None
             try:
@@ -116,6 +120,10 @@ class Loader:
             except DrawsLost:
                 self._ahead.look_again()
                 continue  # the agent that held them is gone: others may get these items
+            except BaseException:
+                # mutant: a-batch-is-lost-with-its-interrupt
+                self._interrupted.append((draws, batch, placed))  # the next call goes on with it
+                raise
             return self._ahead.placer.hand_out(batch, placed)
 
     def close(self) -> None:
@@ -130,6 +138,9 @@ class Loader:
         """End the loader: it or the store's handle is closed. A call after an interrupted one does the rest."""
         self._ended = self._ended or why
         if self._pid == os.getpid():
+            while self._interrupted:
+                with contextlib.suppress(IndexError, StoreError):
+                    self._interrupted.popleft()[0].give_back()
             self._ahead.stop(seconds)
 
     def __enter__(self) -> Loader:

@@ -25,6 +25,16 @@ def handle_of(table: Table) -> TableHandle:
     return table._open()
 
 
+def is_dropped(table: Table) -> bool:
+    """Whether the table is gone, and only this handle is left of it."""
+    return not table._open().native.live
+
+
+def identities_of(mixture: Mixture) -> dict[str, str]:
+    """By name, which tables it draws from."""
+    return {table.name: handle_of(table).identity for table in mixture._tables}
+
+
 def keep_encoded(table: Table) -> None:
     """From now on batches of this handle hold the values of an `Opaque` table as bytes, and where they end."""
     table._open().keeps_encoded = True

@@ -39,6 +39,9 @@ class AttachedSource:
         check_fits(self.arena, n)
         begin_learning(self.arena)
 
+    def end_loading(self) -> None:
+        """As `Source.end_loading`: the draws themselves are given back."""
+
     def note_loaded(self, ahead: int, waited_seconds: float) -> None:
         """A batch was handed out after a wait; so many more are ahead."""
         self.arena.note_loaded(ahead, waited_seconds)

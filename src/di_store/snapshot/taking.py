@@ -19,6 +19,7 @@ from di_store import _core
 from di_store.base.dtypes import Array
 from di_store.base.errors import CorruptData, LayoutMismatch, RowsLost, StoreError, StoreFull, TableNotFound
 from di_store.checkpoint.folder import MANIFEST, Folder
+from di_store.policy.settings import without_identity
 from di_store.replay.lost import drop_lost, without_lost
 from di_store.runtime.waits import CALL_SECONDS, lock_seconds
 from di_store.snapshot import items
@@ -264,6 +265,7 @@ class _Checkpoint:
             else:
                 states = []
         plain = {name: value for name, value in image.items() if name in TableState.__struct_fields__}
+        plain["config"] = without_identity(plain["config"])
         states = [*states, self._state("items", arrays)]
         return TableState(**plain, item_bytes=self._item_bytes(image["name"]), states=states)
 

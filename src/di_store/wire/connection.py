@@ -94,6 +94,8 @@ class Connection:
         """Of a body that is accepted; 0 until the handshake is over."""
         self.until: float | None = None
         """When reading ends with `Disconnected`, by `time.monotonic()`, however the bytes come. None: never."""
+        self.moved = time.monotonic()
+        """When bytes came or went last."""
 
     def fileno(self) -> int:
         """Of the socket; -1 once it is closed."""
@@ -186,6 +188,7 @@ class Connection:
             except (OSError, ValueError) as error:
                 raise Disconnected(str(error)) from None
             stalled = 0.0
+            self.moved = time.monotonic()
             while views and sent >= len(views[0]):
                 sent -= len(views.pop(0))
             if sent:
@@ -321,6 +324,7 @@ class Connection:
                 raise Disconnected(str(error)) from None
             if not found:
                 raise Disconnected("the other side has closed the connection")
+            self.moved = time.monotonic()
             return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -29,6 +30,9 @@ class Call(msgspec.Struct, array_like=True):
         once: whether a repetition of this request must not be done again.
         plain: the arguments, if all are numbers and texts.
         header_bytes: of the arguments, the front of the body; 0: they are in `plain`.
+        table: which of the tables that had the name `target`; "": the one that has it now.
+        may_repeat: if `once`: all requests that must not be done again, and that the client may still repeat.
+        dropped: numbers of mixtures, draws and other things that the client has dropped.
     """
 
     method: str
@@ -36,6 +40,9 @@ class Call(msgspec.Struct, array_like=True):
     once: bool
     plain: dict[str, Any] | None = None
     header_bytes: int = 0
+    table: str = ""
+    may_repeat: list[int] = []
+    dropped: list[int] = []
 
     def arguments(self, body: Array) -> Any:
         """By name, whichever way they came."""
@@ -103,11 +110,21 @@ def payload_of(encoded: codec.Encoded) -> list[Buffer]:
 _PLAIN = frozenset((type(None), bool, int, float, str, bytes))
 
 
-def call_of(method: str, target: str, arguments: dict[str, Any] | None, *, once: bool) -> tuple[bytes, list[Buffer]]:
-    """Meta and body of a `CALL`."""
+def call_of(
+    method: str,
+    target: str,
+    arguments: dict[str, Any] | None,
+    *,
+    once: bool,
+    table: str = "",
+    may_repeat: Sequence[int] = (),
+    dropped: Sequence[int] = (),
+) -> tuple[bytes, list[Buffer]]:
+    """Meta and body of a `CALL`; `arguments` by name, the others as in `Call`."""
+    more = table, list(may_repeat), list(dropped)
     if not arguments or all(type(each) in _PLAIN for each in arguments.values()):
         try:
-            return msgspec.msgpack.encode(Call(method, target, once, arguments)), []
+            return msgspec.msgpack.encode(Call(method, target, once, arguments, 0, *more)), []
         except (OverflowError, UnicodeEncodeError):
             pass  # a number or text that only the codec takes
     try:
@@ -120,7 +137,7 @@ def call_of(method: str, target: str, arguments: dict[str, Any] | None, *, once:
             f"{method}: a call of {total} bytes",
             remedy=f"a call takes at most {MAX_CALL_BYTES} bytes (1 GiB): split it",
         )
-    return msgspec.msgpack.encode(Call(method, target, once, None, size)), body
+    return msgspec.msgpack.encode(Call(method, target, once, None, size, *more)), body
 
 
 def _refused(arguments: dict[str, Any] | None) -> TypeError:

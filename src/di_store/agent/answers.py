@@ -1,0 +1,56 @@
+"""Answers of calls that must not be done twice, kept for a client whose connection broke before it got them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from di_store.runtime.waits import SLICE_SECONDS
+from di_store.wire.frame import Buffer, Kind
+
+Reply = tuple[Kind, bytes, list[Buffer]]
+"""Kind, meta and body of an answer."""
+
+
+class Answers:
+    """Of one client. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._known: dict[int, Reply] = {}
+        self._running: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def begin(self, request: int, may_repeat: list[int], waits: Callable[[str], None]) -> Reply | None:
+        """The answer that this request has got before; None: the caller makes the call now, and then calls `end`.
+
+        Args:
+            request: its number.
+            may_repeat: the numbers that the client may still repeat: answers to others, up to the highest of these, are
+                forgotten.
+            waits: called while another thread makes the same call, whose connection broke; may raise to give up.
+        """
+        last = max(may_repeat, default=0)
+        while True:
+            with self._changed:
+                # mutant: answers-that-may-be-asked-for-are-forgotten
+                for number in [each for each in self._known if each < last and each not in may_repeat]:
+                    del self._known[number]
+                if (found := self._known.get(request)) is not None:
+                    return found
+                # mutant: a-call-that-runs-is-made-again
+                if request not in self._running:
+                    self._running.add(request)
+                    return None
+                self._changed.wait(SLICE_SECONDS)
+            waits("the same call came before over a connection that broke, and is still being made")
+
+    def end(self, request: int, answer: Reply | None) -> None:
+        """The call is done; None: it was given up, and nothing was done."""
+        with self._changed:
+            self._running.discard(request)
+            if answer is not None:
+                self._known[request] = answer
+            self._changed.notify_all()

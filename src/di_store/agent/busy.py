@@ -1,0 +1,40 @@
+"""Tells clients that their calls are at work: a batch that is copied sends nothing for as long as that takes.
+
+A client gives a call up if its deadline is over and the agent is silent. So it must not be silent at work.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Protocol
+
+TELL_SECONDS = 0.4
+"""A client hears something of a call that is at work twice as often as it must."""
+
+
+class Working(Protocol):
+    """A conversation (`Conversation`)."""
+
+    def tell_working(self) -> None:
+        """Tell the client that its call is at work, if it has one and has heard nothing for a while. Never waits."""
+
+
+class Busy:
+    """The conversations of an agent."""
+
+    def __init__(self) -> None:
+        self._talks: set[Working] = set()
+
+    def add(self, talk: Working) -> None:
+        """A conversation begins."""
+        self._talks.add(talk)
+
+    def remove(self, talk: Working) -> None:
+        """It has ended."""
+        self._talks.discard(talk)
+
+    def run(self, stopped: threading.Event) -> None:
+        """Tell clients until the agent stops."""
+        while not stopped.wait(TELL_SECONDS):
+            for talk in list(self._talks):
+                talk.tell_working()

@@ -1,0 +1,121 @@
+"""Draws of a client: held here until it has the batch, or does not know of them any more.
+
+The client chooses the numbers of draws, and each call of a loader says which of them it has. So draws whose call was
+interrupted there, before it had heard of them, are given back here.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from di_store.base.errors import DrawsLost
+from di_store.replay.sampling import Draws
+
+
+@dataclass
+class Held:
+    """Draws of a batch that the client has not received yet.
+
+    Attributes:
+        draws: made, and neither delivered nor given back.
+        owner: the conversation whose end gives them back; None: the end of the client does.
+        beta: the sampler's exponent of the importance weights when they were drawn.
+        source: number of the loader that they are for; 0: none.
+    """
+
+    draws: Draws
+    owner: object | None = None
+    beta: float | None = None
+    source: int = 0
+
+
+class HeldDraws:
+    """Of one client. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held: dict[int, Held] = {}
+        self._known: dict[int, tuple[int, frozenset[int]]] = {}  # by loader: number of its last word, and what it has
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def hold(self, number: int, held: Held) -> None:
+        """Keep draws until they are delivered or given back.
+
+        Raises:
+            DrawsLost: the loader has given up this call meanwhile, or has ended: they were given back.
+        """
+        with self._lock:
+            wanted = not held.source or number in self._known.get(held.source, (0, frozenset()))[1]
+            old = self._held.pop(number, None)  # of the same call, which was made before
+            if wanted:
+                self._held[number] = held
+        if old is not None:
+            old.draws.give_back()
+        if not wanted:
+            held.draws.give_back()
+            raise DrawsLost("the loader has given these draws up", remedy="")
+
+    def of(self, number: int) -> Held:
+        """The draws of that number.
+
+        Raises:
+            DrawsLost: they were given back, as nothing was heard of the client for too long, or the agent is another.
+        """
+        found = self._held.get(number)
+        if found is None:
+            raise DrawsLost("these draws are not held any more", remedy="")
+        return found
+
+    def known(self, source: int, turn: int, ours: Iterable[int]) -> list[Held]:
+        """A loader says which draws it has, or asks for now; what it has given up is given back.
+
+        Args:
+            source: its number.
+            turn: counts what it says: an older word that comes late changes nothing.
+            ours: the numbers of its draws.
+
+        Returns:
+            Those of them that are held.
+        """
+        own = frozenset(ours)
+        with self._lock:
+            if turn >= self._known.get(source, (0, own))[0]:
+                self._known[source] = turn, own
+            own = self._known[source][1]
+            # mutant: draws-that-nobody-knows-are-kept
+            lost = [number for number, held in self._held.items() if held.source == source and number not in own]
+            found = [held for number, held in self._held.items() if number in own]
+        self._give_back(lost)
+        return found
+
+    def deliver(self, number: int) -> None:
+        """The client has the batch."""
+        self.of(number).draws.deliver()
+        self._held.pop(number, None)
+
+    def let_go(self, number: int) -> None:
+        """The client knows nothing of these draws any more, or of this loader."""
+        with self._lock:
+            self._known.pop(number, None)
+            gone = [each for each, held in self._held.items() if number in (each, held.source)]
+        self._give_back(gone)
+
+    def give_back_of(self, owner: object) -> None:
+        """Give back what was drawn for a conversation that has ended."""
+        self._give_back([number for number, held in list(self._held.items()) if held.owner is owner])
+
+    def give_back_all(self) -> int:
+        """Give everything back; returns how many batches."""
+        return self._give_back(list(self._held))
+
+    def _give_back(self, numbers: list[int]) -> int:
+        count = 0
+        for number in numbers:
+            if (found := self._held.pop(number, None)) is not None:
+                found.draws.give_back()
+                count += 1
+        return count

@@ -1,0 +1,188 @@
+"""Deadlines of calls to an agent: silence ends them, and what still flows goes on."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pains import until
+
+import di_store
+from cluster.nodes import Node, node
+from cluster.served import TOKEN, agent_here, port_of
+from di_store.agent import batches
+from di_store.base.errors import DrawsLost
+from di_store.remote.link import Link
+
+LONG_SECONDS = 10.0
+"""Of a call with a timeout of 0.3 s: the deadline and one second, with room for a busy machine."""
+
+
+@pytest.fixture
+def served(store_name: Callable[[], str]) -> Iterator[Node]:
+    with node(store_name()) as made:
+        yield made
+
+
+def stop(pid: int) -> None:
+    """Stop a process, all threads of it."""
+    os.kill(pid, signal.SIGSTOP)
+    folder = Path(f"/proc/{pid}/task")
+    until(lambda: all(" T " in (each / "stat").read_text() for each in folder.iterdir()), "the agent to stop")
+
+
+@contextmanager
+def dribble(port: int, slow: threading.Event) -> Iterator[int]:
+    """A port that leads to another one. Once `slow` is set, what comes back takes 3 s, a piece each 0.75 s."""
+    ended = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def pass_on(source: socket.socket, to: socket.socket, slows: bool) -> None:
+            with suppress(OSError):
+                while data := source.recv(1 << 20):
+                    late = slows and slow.is_set()
+                    part = -(-len(data) // 4) if late else len(data)
+                    for at in range(0, len(data), part):
+                        if late:
+                            ended.wait(0.75)
+                        to.sendall(data[at : at + part])
+
+        def accept() -> None:
+            with suppress(OSError):
+                while True:
+                    here = listener.accept()[0]
+                    there = socket.create_connection(("127.0.0.1", port))
+                    for each in ((here, there, False), (there, here, True)):
+                        threading.Thread(target=pass_on, args=each, daemon=True).start()
+
+        threading.Thread(target=accept, daemon=True).start()
+        yield listener.getsockname()[1]
+        ended.set()
+
+
+def test_bytes_that_flow_are_waited_for() -> None:
+    """A deadline of 0 ends the wait for items, and not that for the bytes of a batch that was drawn."""
+    with di_store.open(memory="64MiB") as store, agent_here(store) as agent:
+        store.create_table("t", capacity=100).extend({"x": np.arange(100)})
+        slow = threading.Event()
+        with (
+            dribble(port_of(agent), slow) as port,
+            di_store.connect(f"di-store://127.0.0.1:{port}", token=TOKEN) as far,
+        ):
+            table = far.table("t")
+            assert len(table.sample(8, timeout=0)) == 8
+            slow.set()
+            assert len(table.sample(8, timeout=0)) == 8
+
+
+def test_a_batch_that_is_copied_for_long_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing flows until it is copied: the agent says that it is at work."""
+    copied, never = batches.copied, threading.Event()
+
+    def slowly(*given: Any) -> di_store.Batch:
+        never.wait(2.5)
+        return copied(*given)
+
+    monkeypatch.setattr(batches, "copied", slowly)
+    with di_store.open(memory="64MiB") as store, agent_here(store) as agent:
+        store.create_table("t", capacity=100, sampler=di_store.Once(1)).extend({"x": np.arange(100)})
+        with di_store.connect(f"di-store://{agent.address}", token=TOKEN) as far:
+            assert len(far.table("t").sample(8, timeout=0)) == 8
+
+
+@pytest.mark.parametrize("method", ["draw", "gather", "deliver"])
+def test_a_loader_ends_its_wait_for_a_silent_agent(served: Node, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever step it is at. What was drawn is not lost: the agent goes on, and so does the loader."""
+    ask, agent = Link.ask, served.agent
+
+    def asks(self: Link, called: str, *rest: Any, **options: Any) -> Any:
+        if called == method and not stopped:
+            stopped.append(agent)
+            stop(agent)
+        return ask(self, called, *rest, **options)
+
+    stopped: list[int] = []
+    with served.connect() as far:
+        table = far.create_table("t", capacity=9, limiter=di_store.Queue(9), schema={"n": di_store.Spec((), "i8")})
+        table.extend({"n": np.arange(6)})
+        with table.loader(3, prefetch=0, timeout=0.3) as loader:
+            monkeypatch.setattr(Link, "ask", asks)
+            began = time.monotonic()
+            with pytest.raises(di_store.Timeout, match="did not come through"):
+                next(loader)
+            assert time.monotonic() - began < LONG_SECONDS
+            os.kill(agent, signal.SIGCONT)
+            found: list[int] = []
+            while len(found) < 6:
+                with suppress(di_store.Timeout):
+                    found += next(loader).data["n"].tolist()
+            assert sorted(found) == list(range(6))
+
+
+def test_a_loader_that_draws_ahead_has_one_deadline_for_next(served: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch is ready: neither the draw of a later one nor its own delivery is answered."""
+    ask = Link.ask
+
+    def asks(self: Link, called: str, *rest: Any, **options: Any) -> Any:
+        began.setdefault(called, options["timeout"].began)
+        return ask(self, called, *rest, **options)
+
+    began: dict[str, float] = {}
+    with served.connect() as far:
+        table = far.create_table("t", capacity=99, limiter=di_store.Queue(99), schema={"n": di_store.Spec((), "i8")})
+        table.extend({"n": np.arange(6)})
+        with table.loader(3, prefetch=1, timeout=1) as loader:
+            assert next(loader).data["n"].tolist() == [0, 1, 2]
+            until(lambda: loader._ahead._queue[0].done, "the batch ahead to come")
+            agent = served.agent
+            stop(agent)
+            monkeypatch.setattr(Link, "ask", asks)
+            with pytest.raises(di_store.Timeout, match="did not come through"):
+                next(loader)
+            monkeypatch.undo()
+            os.kill(agent, signal.SIGCONT)
+            assert began["deliver"] == began["draw"]
+            assert next(loader).data["n"].tolist() == [3, 4, 5]
+
+
+def test_a_call_that_begins_again_has_one_deadline(served: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draws that are given back before the client has them, again and again."""
+    ask = Link.ask
+
+    def asks(self: Link, called: str, *rest: Any, **options: Any) -> Any:
+        if called == "deliver":
+            self.client.drop_idle()
+            raise DrawsLost("these draws are not held any more", remedy="")
+        return ask(self, called, *rest, **options)
+
+    with served.connect() as far:
+        table = far.create_table("t", capacity=9, limiter=di_store.Queue(9), schema={"n": di_store.Spec((), "i8")})
+        table.extend({"n": np.arange(6)})
+        monkeypatch.setattr(Link, "ask", asks)
+        began = time.monotonic()
+        with pytest.raises(di_store.Timeout):
+            table.sample(3, timeout=0.3)
+        assert time.monotonic() - began < LONG_SECONDS
+
+
+def test_latest_warns_once_for_each_silence(served: Node, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "di_store")
+    with served.connect() as far:
+        far.publish("w", 1)
+        for silence in (1, 2):
+            stop(served.agent)
+            for _ in range(3):
+                assert far.latest("w", timeout=0) is None
+            os.kill(served.agent, signal.SIGCONT)
+            assert len([each for each in caplog.records if "latest('w')" in each.getMessage()]) == silence
+            assert far.latest("w", timeout=30) is not None
