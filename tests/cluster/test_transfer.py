@@ -229,7 +229,11 @@ def test_children_are_few_and_those_that_hang_are_not_counted() -> None:
 def test_members_that_hang_leave_room_for_the_others() -> None:
     hang = [f"h{number}" for number in range(40)]
     live = [f"l{number}" for number in range(4)]
-    told = Announcement([*hang, *live], doubtful=hang)
+    first = Announcement(hang)
+    while due := first.due(0.0):
+        for each in due:
+            first.failed(each, "hangs", 1.0)
+    told = Announcement([*hang, *live], first)
     due = told.due(0.0)
     assert due[:4] == live
     assert len(due) == 4 + MOST_DOUBTFUL < MOST_AT_ONCE
@@ -239,7 +243,14 @@ def test_members_that_hang_leave_room_for_the_others() -> None:
     assert told.wake() == 0.0
     assert not set(told.due(1.0)) & set(due)
     assert set(told.reasons.values()) == {"hangs"}
-    assert Announcement(["a", "b", "c"], doubtful=["a", "x"]).missing == ["b", "c", "a"]
+    only = Announcement(["a"])
+    assert only.due(0.0) == ["a"]
+    newer = Announcement(["a", "b", "c"], only)
+    assert newer.due(0.0) == ["b", "c"], "one attempt at a time"
+    only.failed("a", "late", 0.1)
+    assert newer.due(0.1) == ["a"]
+    newer.failed("a", "dead", 0.2)
+    assert Announcement(["a", "b", "c"], newer).missing == ["b", "c", "a"]
     only = Announcement(["a"])
     assert only.due(0.0) == ["a"]
     only.failed("a", "dead", 5.0)
