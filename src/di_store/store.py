@@ -316,7 +316,7 @@ class Store:
         """Publish the next version of `name`. Returns its number.
 
         Args:
-            name: of the weights.
+            name: of the weights; those that begin with "di-store/" are the library's own.
             tree: any value that `put` takes; None counts a version whose weights travel elsewhere.
             keep: how many of the newest versions stay readable.
             group: not in this version.

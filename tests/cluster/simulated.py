@@ -89,7 +89,7 @@ class Group:
         first = self.nodes[0]
         first.whole += 1
         members = [node.address for node in self.nodes[1:]]
-        self.announcement = Announcement(members, self.announcement.doubtful)
+        self.announcement = Announcement(members, self.announcement)
         return first.whole
 
     def run(self, seconds: float) -> None:

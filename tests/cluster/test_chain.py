@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -286,15 +289,52 @@ def test_with_tls(store_name: Names, authorities: Any) -> None:
         wait_for(members, 1, SIZE)
 
 
-def test_agents_that_all_die_again_and_again(four: list[Member], count: Callable[[int, int], int]) -> None:
-    """Whoever dies when: the newest version is everywhere in the end."""
-    choice = np.random.default_rng(7)
-    every = four
-    for _ in range(count(4, 60)):
-        newest = publish(every[0], every[1:])
-        for _ in range(2):
-            os.kill(every[choice.integers(4)].served.agent, signal.SIGKILL)
-    wait_for(every[1:], newest, SIZE)
+class Watcher(threading.Thread):
+    """A process of one machine that takes each version: whole ones, in order.
+
+    Attributes:
+        seen: their numbers.
+    """
+
+    def __init__(self, member: Member) -> None:
+        super().__init__()
+        self.member = member
+        self.done = threading.Event()
+        self.seen = [0]
+        self.start()
+
+    def run(self) -> None:
+        while not self.done.is_set():
+            found = self.member.latest(newer_than=self.seen[-1], timeout=0.1)
+            if found is not None:
+                check(found, found.version, SIZE)
+                self.seen.append(found.version)
+
+
+def test_agents_that_all_die_and_stop_again_and_again(four: list[Member], count: Callable[[int, int], int]) -> None:
+    """Whoever dies when: each process sees whole versions in order, and the newest is everywhere in the end."""
+    choice = random.Random(7)
+    watchers = [Watcher(each) for each in four[1:]]
+    try:
+        for _ in range(count(4, 60)):
+            newest = publish(four[0], four[1:])
+            stopped = choice.choice(four[1:]).served.agent
+            for pid, number in (
+                (stopped, signal.SIGSTOP),
+                (choice.choice(four).served.agent, signal.SIGKILL),
+                (choice.choice(four).served.agent, signal.SIGKILL),
+                (stopped, signal.SIGCONT),
+            ):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, number)
+        wait_for(four[1:], newest, SIZE)
+        until(lambda: all(each.seen[-1] == newest for each in watchers), "the watchers", 30)
+    finally:
+        for each in watchers:
+            each.done.set()
+        for each in watchers:
+            each.join(30)
+    assert all(each.seen == sorted(set(each.seen)) for each in watchers)
 
 
 def described(member: Member, chain: list[str]) -> Note:

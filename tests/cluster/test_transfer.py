@@ -17,6 +17,7 @@ from di_store.spread.transfer import (
     REFUSED_SECONDS,
     SILENT_SECONDS,
     STUCK_SECONDS,
+    TRIAL_AFTER_SECONDS,
     Left,
     Transfer,
 )
@@ -97,6 +98,26 @@ def test_a_slow_member_is_passed_by() -> None:
     assert finished(group, 1, but=2) <= 1.5 * size / RATE
     group.run(size / RATE * 10)
     assert finished(group, 1) <= 12 * size / RATE
+
+
+def test_a_slow_first_member_is_found_out_by_trial() -> None:
+    """Its own source has all bytes from the start, so it does not fall behind."""
+    size = 1000 * PIECE_BYTES
+    group = Group([RATE, RATE / 10, RATE, RATE], size)
+    group.publish()
+    group.run(200)
+    assert finished(group, 1, but=1) <= 2 * size / RATE + TRIAL_AFTER_SECONDS
+    assert group.nodes[1].finished[1] <= 12 * size / RATE
+
+
+@pytest.mark.parametrize("members", [2, 5])
+def test_trials_of_a_long_transfer_cost_little(members: int) -> None:
+    size = 1000 * PIECE_BYTES
+    group = Group([RATE / 10] * (members + 1), size)
+    group.publish()
+    group.run(300)
+    assert finished(group, 1) <= 1.15 * size / (RATE / 10)
+    assert all(node.sent <= 1.1 * size for node in group.nodes)
 
 
 def test_a_newer_version_is_told_of_by_a_source_that_has_it() -> None:
@@ -208,7 +229,11 @@ def test_children_are_few_and_those_that_hang_are_not_counted() -> None:
 def test_members_that_hang_leave_room_for_the_others() -> None:
     hang = [f"h{number}" for number in range(40)]
     live = [f"l{number}" for number in range(4)]
-    told = Announcement([*hang, *live], doubtful=hang)
+    first = Announcement(hang)
+    while due := first.due(0.0):
+        for each in due:
+            first.failed(each, "hangs", 1.0)
+    told = Announcement([*hang, *live], first)
     due = told.due(0.0)
     assert due[:4] == live
     assert len(due) == 4 + MOST_DOUBTFUL < MOST_AT_ONCE
@@ -218,7 +243,14 @@ def test_members_that_hang_leave_room_for_the_others() -> None:
     assert told.wake() == 0.0
     assert not set(told.due(1.0)) & set(due)
     assert set(told.reasons.values()) == {"hangs"}
-    assert Announcement(["a", "b", "c"], doubtful=["a", "x"]).missing == ["b", "c", "a"]
+    only = Announcement(["a"])
+    assert only.due(0.0) == ["a"]
+    newer = Announcement(["a", "b", "c"], only)
+    assert newer.due(0.0) == ["b", "c"], "one attempt at a time"
+    only.failed("a", "late", 0.1)
+    assert newer.due(0.1) == ["a"]
+    newer.failed("a", "dead", 0.2)
+    assert Announcement(["a", "b", "c"], newer).missing == ["b", "c", "a"]
     only = Announcement(["a"])
     assert only.due(0.0) == ["a"]
     only.failed("a", "dead", 5.0)

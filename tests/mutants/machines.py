@@ -253,7 +253,7 @@ CHAIN = [
     Mutant(
         "stopped-members-take-all-places",
         "chain",
-        "if member in self._doubtful and",
+        "if member in self.doubtful and",
         "if False and",
         (f"{TRANSFER}::test_members_that_hang_leave_room_for_the_others",),
     ),

@@ -15,26 +15,28 @@ class Announcement:
     """Who has taken the note of one version. For use under a lock.
 
     Attributes:
-        reasons: why the last attempt failed, by member.
+        doubtful: members whose last attempt failed.
+        reasons: why it did, by member.
     """
 
-    def __init__(self, members: Iterable[str], doubtful: Iterable[str] = ()) -> None:
-        """Begin; `doubtful`: members whose last attempt, of an older version, failed. They come last in the chain."""
-        doubted = set(doubtful)
-        self._waiting = dict.fromkeys(sorted(members, key=lambda each: each in doubted), 0.0)  # when it is due
-        self._doubtful = doubted & self._waiting.keys()
-        self._under_way: set[str] = set()
+    def __init__(self, members: Iterable[str], before: Announcement | None = None) -> None:
+        """Begin.
+
+        Args:
+            members: who has to be told.
+            before: of the version before: members that were doubtful then come last in the chain, and one that is being
+                told of that version is told of this one afterwards.
+        """
+        self.doubtful: set[str] = set() if before is None else before.doubtful
+        self._under_way: set[str] = set() if before is None else before._under_way
+        self._waiting = dict.fromkeys(sorted(members, key=lambda each: each in self.doubtful), 0.0)  # when it is due
+        self.doubtful.intersection_update(self._waiting)
         self.reasons: dict[str, str] = {}
 
     @property
     def missing(self) -> list[str]:
         """Members that have not taken it, in the order of the chain."""
         return list(self._waiting)
-
-    @property
-    def doubtful(self) -> set[str]:
-        """Members whose last attempt failed."""
-        return self._doubtful
 
     def due(self, now: float) -> list[str]:
         """Members to tell now; each ends with `took` or `failed`."""
@@ -43,7 +45,7 @@ class Announcement:
             if at > now or member in self._under_way or len(self._under_way) >= MOST_AT_ONCE:
                 continue
             # mutant: stopped-members-take-all-places
-            if member in self._doubtful and len(self._under_way & self._doubtful) >= MOST_DOUBTFUL:
+            if member in self.doubtful and len(self._under_way & self.doubtful) >= MOST_DOUBTFUL:
                 continue
             self._under_way.add(member)
             found.append(member)
@@ -57,7 +59,7 @@ class Announcement:
         """It knows the version, and fetches it."""
         self._under_way.discard(member)
         self._waiting.pop(member, None)
-        self._doubtful.discard(member)
+        self.doubtful.discard(member)
         self.reasons.pop(member, None)
 
     def failed(self, member: str, reason: str, now: float) -> None:
@@ -65,5 +67,5 @@ class Announcement:
         self._under_way.discard(member)
         if member in self._waiting:
             self._waiting[member] = now + AGAIN_SECONDS
-            self._doubtful.add(member)
+            self.doubtful.add(member)
             self.reasons[member] = reason

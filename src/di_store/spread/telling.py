@@ -56,8 +56,8 @@ class Telling:
             self._members, self._own, self._fresh, self.stale = list(members), own, True, False
             self._changed.notify_all()
             if not self._runs:
-                self._runs = True
                 threading.Thread(target=self._run, name="di-store tell", daemon=True).start()
+                self._runs = True  # the thread waits for `_changed`, so it sees this
 
     def wake(self) -> None:
         """The agent ends, for example: look."""
@@ -85,7 +85,7 @@ class Telling:
                 self._runs = False  # here, not later: `tell` then starts another thread
                 return False
             self._fresh = False
-            announcement = Announcement(self._members, self._announcement.doubtful)
+            announcement = Announcement(self._members, self._announcement)
             self._announcement = announcement
             chain = [self._own, *announcement.missing]
         found = self._chain.described()
@@ -135,7 +135,7 @@ class Telling:
         with self._changed:
             if self._announcement is not announcement or self.stale:
                 return
-            self.stale, self._members, self._announcement = True, [], Announcement(())
+            self.stale, self._members, self._announcement = True, [], Announcement((), announcement)
         logger.warning("weights %r are not sent any more: %s", note.name, error)
 
         def change(known: Known) -> Known:

@@ -25,6 +25,11 @@ BEHIND_BYTES = 64 * PIECE_BYTES
 """A source that has fallen so far behind its own, since it pulls from that, is slow: pull from somebody before it."""
 SLOW_SECONDS = 5.0
 REFUSED_SECONDS = 0.5
+TRIAL_AFTER_SECONDS, TRIAL_SECONDS, TRIAL_AGAIN_SECONDS = 5.0, 1.0, 30.0
+"""A long transfer tries for a second whether the next source is more than twice as fast: the first member's own source
+has all bytes from the start, so nobody sees that one fall behind."""
+WORTH_SECONDS = 10.0
+"""Of a transfer that would take so much longer."""
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 2.0
 
 
@@ -37,6 +42,7 @@ class Left(enum.Enum):
     BEHIND = "behind"  # it is slow
     REFUSED = "refused"  # it has as many children as it may have
     WRONG = "wrong"  # what came is not the version
+    TRIAL = "trial"  # another one may be faster, or was not
 
 
 @dataclass
@@ -82,6 +88,9 @@ class Transfer:
         self._begun = False
         self._heard = self._moved = now  # since this source is asked
         self._rose = now
+        self._began = now, 0  # when, and with how many bytes, the rate of this source is measured
+        self._trial: tuple[_Source, float] | None = None  # the source before, and its bytes a second
+        self._next_trial = now
         self._least_gap: tuple[int, int] | None = None
         self.fallen = 0
         self.size = size
@@ -110,7 +119,7 @@ class Transfer:
         self._asked.add(self._now.address)
         self._begun = False
         self._least_gap, self.fallen = None, 0
-        self._heard = self._moved = now
+        self.reached(now)
         return self._now.address
 
     def wake(self) -> float | None:
@@ -120,6 +129,7 @@ class Transfer:
     def reached(self, now: float) -> None:
         """The source has taken the connection."""
         self._heard = self._moved = now
+        self._began = now, self.have
 
     def heard(self, have: int, fallen: int, now: float) -> Left | None:
         """The source says how far it is; returns why to leave it, None to stay.
@@ -140,7 +150,29 @@ class Transfer:
         self._note_gap(have - self.have)
         if have < self.size and fallen > BEHIND_BYTES and source.slow_until <= now:
             return Left.BEHIND
-        return None if have > self.have else self.tired(now)
+        return self._compared(now) if have > self.have else self.tired(now)
+
+    def _compared(self, now: float) -> Left | None:
+        """Whether to begin or to end a trial of another source."""
+        source, passed = self._now, now - self._began[0]
+        assert source is not None
+        rate = (self.have - self._began[1]) / max(passed, 1e-9)
+        if self._trial is not None:
+            if passed < TRIAL_SECONDS:
+                return None
+            before, its_rate = self._trial
+            if rate <= 2 * its_rate:
+                return Left.TRIAL
+            self._trial, self._next_trial = None, now + TRIAL_AGAIN_SECONDS
+            before.slow_until = now + TRIAL_AGAIN_SECONDS
+            return None
+        others = any(each.before for each in self._sources[self._sources.index(source) + 1 :])
+        if passed < TRIAL_AFTER_SECONDS:
+            return None
+        if others and now >= self._next_trial and self.size - self.have > rate * WORTH_SECONDS:
+            return Left.TRIAL
+        self._began = now, self.have  # how fast it is now counts
+        return None
 
     def _note_gap(self, gap: int) -> None:
         """Compute `fallen`, since the gap to the source was the least.
@@ -175,7 +207,16 @@ class Transfer:
         """The source is left."""
         source, self._now = self._now, None
         assert source is not None
-        if why is Left.BEHIND:
+        trial, self._trial = self._trial, None
+        if trial is not None:  # it is not faster, or cannot be tried
+            trial[0].slow_until, self._next_trial = now, now + TRIAL_AGAIN_SECONDS
+            self._asked.clear()
+        if why is Left.TRIAL:
+            if trial is None:
+                passed = max(now - self._began[0], 1e-9)
+                self._trial = source, (self.have - self._began[1]) / passed
+                source.slow_until = now + TRIAL_SECONDS
+        elif why is Left.BEHIND:
             source.slow_until = now + SLOW_SECONDS
         elif why is Left.REFUSED:
             source.again = now + REFUSED_SECONDS
