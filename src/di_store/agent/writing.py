@@ -17,7 +17,7 @@ from di_store.base.dtypes import Array
 from di_store.base.errors import CorruptData, StoreError
 from di_store.policy.views import Opaque
 from di_store.replay.batch import Items
-from di_store.replay.serving import abandon, begin_call, columns_of, open_writer
+from di_store.replay.serving import abandon, append, begin_call, columns_of, names_of, open_writer
 from di_store.replay.writer import Writer
 from di_store.runtime import waits
 from di_store.wire.connection import Disconnected, Message
@@ -45,6 +45,7 @@ class WriterSession:
         self._writer: Writer | None = None
         self._names: list[str] = []
         self._single = True
+        self._order: list[int] | None = None  # of the client's tables among the writer's; None: the same
         self._opaque = False
         self._rows: RowReader | None = None
         self._done = 0  # the last call that was looked at
@@ -134,6 +135,8 @@ class WriterSession:
                 self._writer = open_writer(
                     self._peer.session, tables, given["lanes"], given["autoreset"], self.session, single=self._single
                 )
+                order = [names_of(self._writer).index(name) for name in self._names]
+                self._order = order if order != sorted(order) else None
                 # Behind the claim of the new writer: an agent that was only stopped cannot go on after it.
                 marks = {} if given["begins"] else self._marks()
             found = {"fresh": fresh, "done": self._done, "epoch": self._epoch, "marks": marks, "schema": self._schema()}
@@ -224,15 +227,15 @@ class WriterSession:
         at, last, made, failure = 0, 0, [], b""
         talk._told = time.monotonic()
         try:
-            for record in records.records:
-                steps, at = rows.read(record, message.body, at)
-                last = record.seq
-                if record.seq <= self._done or records.epoch < self._epoch:
-                    continue
-                with waits.watched(talk.still_waits):
-                    begin_call(writer, record.seq)
-                    made.append(self._by_table(_made(writer, record, steps)))
-                self._done = record.seq
+            with waits.watched(talk.still_waits):
+                for record in records.records:
+                    calls, at = rows.read(record, message.body, at)
+                    for last, given in enumerate(calls, record.seq):
+                        if last <= self._done or records.epoch < self._epoch:
+                            continue
+                        begin_call(writer, last)
+                        made.append(self._made(writer, record, given))
+                        self._done = last
         except (Disconnected, Cancelled, CorruptData):
             if made:
                 self._keep(self._done, made)
@@ -243,6 +246,14 @@ class WriterSession:
             self._epoch += 1
         meta, buffers = self._keep(last, made, failure, talk.warned())
         talk.connection.send(Kind.ACKNOWLEDGE, meta=meta, body=buffers)
+
+    def _made(self, writer: Writer, record: Record, given: dict[str, Any]) -> list[tuple[Array, Array, Array]]:
+        """Make one call of a record."""
+        if record.method == "append" and "step" in given and len(given) <= 1 + ("next" in given):
+            lane = record.lane if record.lane is None else record.lane_array()
+            every = append(writer, given["step"], given.get("next"), lane, record.priority)
+            return every if self._order is None else [every[place] for place in self._order]
+        return self._by_table(_made(writer, record, given))
 
     def _keep(
         self, last: int, made: list[Any], failure: bytes = b"", told: list[str] | None = None
