@@ -253,7 +253,23 @@ class Connection:
 
     def has_something(self) -> bool:
         """Whether bytes lie in this process already, so that `receive` may not have to wait."""
-        return self._end > self._start or (self._tls and bool(self._sock.pending()))  # type: ignore[attr-defined]
+        if self._end > self._start:
+            return True
+        if not self._tls:
+            return False
+        with self._using:
+            return bool(self._sock.pending())  # type: ignore[attr-defined]
+
+    def is_ready(self, seconds: float) -> bool:
+        """Wait until something comes, or the connection ends; False: nothing has for so many seconds."""
+        if self.has_something():
+            return True
+        poll = select.poll()
+        try:
+            poll.register(self._sock, select.POLLIN)
+        except ValueError:
+            return True  # it is closed: `receive` says so
+        return bool(poll.poll(seconds * 1000))
 
     def _head(self) -> tuple[Header, bytes]:
         if self._end - self._start < HEADER_BYTES:
