@@ -112,6 +112,7 @@ DOORS = [
     ),
 ]
 
+INTERRUPTED = "tests/cluster/test_interrupted.py"
 KILLED = "tests/cluster/test_killed_agents.py"
 REMOTE = [
     Mutant(
@@ -141,6 +142,13 @@ REMOTE = [
         "cut: Array = self._cut[call.which]",
         "cut: Array = self._cut[call.which] & False",
         (f"{KILLED}::test_rows_come_exactly_once",),
+    ),
+    Mutant(
+        "an-interrupted-send-goes-on",
+        "remote",
+        "                self.torn = True\n                self.hang_up()\n",
+        "",
+        (INTERRUPTED,),
     ),
 ]
 

@@ -4,13 +4,7 @@ Every call has a number. The agent makes each number once, in order. What it has
 broken connection the rest is sent again, to the same agent or, after a kill, to its successor, which reads in shared
 memory how far the dead one had come.
 
-Calls are sent by whoever appends, or whose reading makes room. Answers are read by a thread of the pipe; while somebody
-waits for one, by that thread: a message that comes to another one would cost two changes of threads. `_sender` and
-`_reading` say whose turn it is.
-
-A signal handler may raise anywhere in the main thread (Ctrl-C). No lock is held around a wait, a turn is an attribute
-that `finally` clears, and what was in the middle of a message or of the books is `_torn`: its connection ends, and all
-that is not acknowledged is sent again on the next one.
+What goes over the connection in between, and which thread sends and reads, is in `line.py`.
 """
 
 from __future__ import annotations
@@ -27,22 +21,20 @@ from typing import Any, NamedTuple
 from di_store.base.dtypes import Array
 from di_store.base.errors import CorruptData, NodeUnavailable, StoreError, Timeout
 from di_store.columns.schema import Schema
-from di_store.remote.bell import Bell
 from di_store.remote.frames import body_of, runs_of
 from di_store.remote.lanes import OpenLanes, Sent
 from di_store.remote.leaving import leaving
+from di_store.remote.line import NAP_SECONDS, Line, Outgoing
 from di_store.remote.link import CONNECT_SECONDS, GRACE_SECONDS, LOST_SECONDS, Deadline, Link
 from di_store.remote.window import Window
 from di_store.runtime.waits import LOG_SECONDS, logger
 from di_store.wire.connection import Connection, Disconnected, Message
-from di_store.wire.frame import Buffer, Kind, view
+from di_store.wire.frame import Kind, view
 from di_store.wire.handshake import decoded
 from di_store.wire.rows import Acknowledgement
 from di_store.wire.values import Waiting, call_of, error_of, failed, value_of, warn
 
 _SLICE_SECONDS = 0.5
-_NAP_SECONDS = 0.01
-"""How long the pipe's own thread leaves the reading to a thread that waits for answers."""
 
 
 class WriterPipe:
@@ -69,17 +61,8 @@ class WriterPipe:
         self._asked: dict[int, _Asked] = {}  # by request: calls that somebody waits for
         self._requests = itertools.count(1)
         self._due: deque[int] = deque()  # of these, what has not been sent on this connection
-        self._lock = threading.RLock()  # never held while anything waits
-        self._sender = 0  # the thread that sends
-        self._reading = 0  # the thread that reads
-        self._waited_for = False  # somebody else has read in place of the pipe's own thread
-        self._patience: float | None = None  # until when who reads waits for the rest of a message
-        self._torn = False
-        self._bells: dict[Bell, None] = {}
-        self._nap = Bell()
-        self._connection: Connection | None = None
+        self._line = Line(link, self)
         self.broken: BaseException | None = None  # no agent will ever serve this writer again
-        self._closed = False
         self._leaves: BaseException | None = None  # the writer was dropped, and some calls are still on their way
         self._last = 0  # request of the call that closes the writer
         self._reason = ""
@@ -93,7 +76,7 @@ class WriterPipe:
         deadline = Deadline(CONNECT_SECONDS if timeout is None else timeout)
         while True:
             try:
-                self._connection = self._open(begins=True, deadline=deadline)[0]
+                self._line.install(self._open(begins=True, deadline=deadline)[0])
                 break
             except Disconnected as error:
                 if deadline.passed > max(GRACE_SECONDS, deadline.timeout or 0.0):
@@ -108,7 +91,7 @@ class WriterPipe:
             self._link.adopt(connection)
             arguments = {**self._arguments, "begins": begins, "acknowledged": self.window.acknowledged}
             meta, body = call_of("open_writer", "", arguments, once=False)
-            connection.ticking = self._tick
+            connection.ticking = self._line.tick
             connection.send(Kind.CALL, request=0, meta=meta, body=body)
             while (message := connection.receive()).kind == Kind.WAITING:
                 pass
@@ -124,18 +107,12 @@ class WriterPipe:
 
     def close(self, why: BaseException) -> None:
         """End it here. Calls that wait raise `why`."""
-        with self._lock:
-            self._closed = True
-            self.broken = self.broken or why
-            connection = self._connection
-        self._ring()
-        self._nap.ring()
-        if connection is not None:
-            self._link.release(connection)
+        self.broken = self.broken or why
+        self._line.close()
 
     def leave(self, why: BaseException) -> None:
         """The writer was dropped: end it as soon as what it has sent is acknowledged."""
-        with self._lock:
+        with self._line.lock:
             if len(self.window) and self.broken is None:
                 self._leaves = why
                 leaving[self] = self._link
@@ -153,9 +130,7 @@ class WriterPipe:
 
     def forget(self) -> None:
         """In a forked child: it is the parent's."""
-        self._closed = True
-        if self._connection is not None:
-            self._connection.forget()
+        self._line.forget()
 
     # -- appending ----------------------------------------------------------------------------------------------
 
@@ -170,20 +145,20 @@ class WriterPipe:
         if not window.has_room():
             self._wait(window.has_room, Deadline(timeout), "append")
         try:
-            with self._lock:
+            with self._line.lock:
                 for each in (call, *lanes.without_cut(call)) if lanes.any_cut() else (call,):
                     if each.made is None:
                         window.push(each)
         except BaseException:
-            self._torn = True
-            self._tear()
+            self._line.torn = True
+            self._line.hang_up()
             raise
         if window.may_send():
             if window.is_under_way():  # calls come fast: answers too
-                self._waited_for = True
-                self._read(0, None)
+                self._line.waited_for = True
+                self._line.read(0, None)
             else:
-                self._pump()
+                self._line.pump()
         return call
 
     def flush(self, timeout: float | None, what: str = "flush") -> None:
@@ -224,7 +199,7 @@ class WriterPipe:
         self._raise_failure()
         request = next(self._requests)
         try:
-            with self._lock:
+            with self._line.lock:
                 if call is not None and method != "close":
                     lanes = len(call.which)
                     self.lanes.without_cut(call)
@@ -239,12 +214,12 @@ class WriterPipe:
                 self._asked[request] = _Asked(meta, [bytes(view(each)) for each in body], call)
                 self._due.append(request)
             self._reason = ""
-            self._pump()
+            self._line.pump()
             self._wait(lambda: request in self._answers or _is_judged(call), deadline, method)
             message = self._answers.pop(request, None)
         except BaseException:  # given up: an agent that has not begun sees that the connection is gone, and leaves it
-            self._torn = True
-            self._tear()
+            self._line.torn = True
+            self._line.hang_up()
             raise
         finally:
             self._asked.pop(request, None)
@@ -269,7 +244,7 @@ class WriterPipe:
 
     def _told_of(self, error: BaseException) -> None:
         """The writer hears of it now: its next call need not raise it, unless calls behind it were dropped."""
-        with self._lock:
+        with self._line.lock:
             if self.window.failure is error and not self.window.behind:
                 self.window.failure = None
 
@@ -291,15 +266,14 @@ class WriterPipe:
         if done():
             return
         log_at = deadline.began + LOG_SECONDS
-        bell = Bell()
+        line, bell = self._line, self._line.enter()
         try:
-            self._bells[bell] = None
             while not done():
                 if self.broken is not None:
                     raise self.broken
                 now = time.monotonic()
                 silent = now - self._heard
-                lost = self._connection is None
+                lost = self._line.connection is None
                 if deadline.over() or (lost and deadline.timeout is None and silent > LOST_SECONDS):
                     raise self._late(what, deadline, silent, lost)
                 if now >= log_at:
@@ -310,12 +284,12 @@ class WriterPipe:
                     )
                 left = deadline.left
                 seconds = _SLICE_SECONDS if left is None else min(_SLICE_SECONDS, left + 0.05)
-                self._waited_for = True
-                until = now + LOST_SECONDS if left is None else now + left + GRACE_SECONDS
-                if not self._read(seconds, until) and not done():
+                line.waited_for = True
+                patience = now + LOST_SECONDS if left is None else now + left + GRACE_SECONDS
+                if not line.read(seconds, patience) and not done():
                     bell.wait(seconds)
         finally:
-            self._bells.pop(bell, None)
+            line.leave(bell)
 
     def _late(self, what: str, deadline: Deadline, silent: float, lost: bool) -> StoreError:
         """The error of a wait that is over."""
@@ -327,155 +301,69 @@ class WriterPipe:
         text = f"{what} of {self._what} did not come through within {deadline.timeout:g} s"
         return Timeout(text, reason, culprit)
 
-    def _ring(self) -> None:
-        """Something has changed: wake all that wait."""
-        for bell in list(self._bells):
-            bell.ring()
+    # -- what is sent and read ----------------------------------------------------------------------------------
 
-    # -- sending ------------------------------------------------------------------------------------------------
+    def is_due(self) -> bool:
+        """Whether there may be something to send."""
+        return bool(self._due) or self.window.may_send()
 
-    def _pump(self) -> None:
-        """Send what may be sent now. One thread at a time; another one leaves its calls to it."""
-        failed: Connection | None = None
-        while True:
-            connection, mine = None, 0
-            me = threading.get_ident()
-            try:
-                with self._lock:
-                    connection = self._connection
-                    if self._sender or self._torn or connection is None or connection is failed:
-                        return
-                    if not self._due and not self.window.may_send():
-                        return
-                    mine = self._sender = me
-                    kind, request, meta, body = self._next_message()
-                if kind is not None:
-                    connection.send(kind, request=request, meta=meta, body=body)
-            except Disconnected:  # who reads notices, and sends again on another one
-                failed = connection
-                self._tear()
-            except BaseException:
-                self._torn = True
-                self._tear()
-                raise
-            finally:
-                if mine:
-                    self._sender = 0
-
-    def _next_message(self) -> tuple[Kind | None, int, bytes, list[Buffer]]:
-        """What is sent next; no kind: nothing."""
+    def next_message(self) -> Outgoing | None:
+        """What is sent next; None: nothing after all."""
         if self._due:
             request = self._due.popleft()
             asked = self._asked.get(request)
             if asked is None or _is_judged(asked.call):
-                return None, 0, b"", []
-            return Kind.CALL, request, asked.meta, list(asked.body)
+                return None
+            return Outgoing(Kind.CALL, request, asked.meta, list(asked.body))
         frame = self.window.next_frame()
         if frame is None:
-            return None, 0, b"", []
+            return None
         meta, calls = frame
-        return Kind.APPEND, 0, meta, body_of(runs_of(calls))
-
-    def _tear(self) -> None:
-        """End the connection: who reads notices, and connects anew."""
-        if (connection := self._connection) is not None:
-            connection.end()
-        self._nap.ring()
-
-    # -- reading ------------------------------------------------------------------------------------------------
+        return Outgoing(Kind.APPEND, 0, meta, body_of(runs_of(calls)))
 
     def read(self) -> bool:
         """Of the pipe's own thread: read what comes, or connect anew. False: the writer has ended."""
-        if self._closed or self._left():
+        line = self._line
+        if line.closed or self._left():
             return False
-        if self._connection is None:
+        if line.connection is None:
             return self._again()
-        if self._waited_for and not self._torn:
-            self._waited_for = False
-            self._nap.wait(_NAP_SECONDS)
-        elif not self._read(_SLICE_SECONDS, None):
-            self._nap.wait(_NAP_SECONDS)
+        if line.waited_for and not line.torn:
+            line.waited_for = False
+            line.nap.wait(NAP_SECONDS)
+        elif not line.read(_SLICE_SECONDS, None):
+            line.nap.wait(NAP_SECONDS)
         return True
 
-    def _read(self, seconds: float, patience: float | None) -> bool:
-        """Wait for a message, and take it. False: it is another thread's turn, or there is no connection.
-
-        Args:
-            seconds: to wait at most.
-            patience: until when the rest of a message may come; None: for as long as it takes.
-        """
-        mine, connection = 0, None
-        me = threading.get_ident()
-        try:
-            with self._lock:
-                connection = self._connection
-                if self._reading or connection is None:
-                    return False
-                mine = self._reading = me
-                self._patience = patience
-            if self._torn:
-                raise Disconnected("a call was interrupted")
-            if connection.is_ready(seconds):
-                self._take(connection.receive())
-        except (Disconnected, CorruptData) as error:
-            self._lost(connection, error)
-        except BaseException:
-            self._torn = True
-            self._tear()
-            raise
-        finally:
-            if mine:
-                self._reading = 0
-                self._ring()
-        self._pump()
-        return True
-
-    def _lost(self, connection: Connection | None, error: StoreError | Disconnected) -> None:
+    def lost(self, error: StoreError | Disconnected) -> None:
         """The connection has ended: the pipe's own thread connects anew."""
-        with self._lock:
-            self._reason = str(error)
-            self._connection, self._torn = None, False
-            if self.window.is_refused(time.monotonic() - self._heard):
-                self.broken = NodeUnavailable(
-                    f"{self._what}: the agent at {self._link.node} closes the connection whenever it gets call "
-                    f"{self.window.first}",
-                    remedy="its log says why; are agent and client of one version?",
-                )
-                self._closed = True
-        if connection is not None:
-            self._link.release(connection)
-        self._nap.ring()
+        self._reason = str(error)
+        if self.window.is_refused(time.monotonic() - self._heard):
+            self.broken = NodeUnavailable(
+                f"{self._what}: the agent at {self._link.node} closes the connection whenever it gets call "
+                f"{self.window.first}",
+                remedy="its log says why; are agent and client of one version?",
+            )
+            self._line.closed = True
 
-    def _tick(self) -> None:
-        """Called while a read or a write waits. Who waits to write goes on reading: else both sides could wait so."""
-        if self._closed:
-            raise Disconnected("the writer is closed")
-        if self._torn and self._connection is not None:
-            raise Disconnected("a call was interrupted")
-        me = threading.get_ident()
-        if self._reading == me:
-            if self._patience is not None and time.monotonic() > self._patience:
-                raise Disconnected("the rest of a message did not come")
-        elif self._sender == me:
-            self._read(0, None)
-
-    def _take(self, message: Message) -> None:
+    def take(self, message: Message) -> None:
+        """A message has come."""
         self._heard = time.monotonic()
         if message.kind == Kind.ACKNOWLEDGE:
             self._note(decoded(Acknowledgement, message.meta), message.body)
         elif message.kind == Kind.WAITING:
             self._reason = decoded(Waiting, message.meta).reason
         elif message.kind in (Kind.ANSWER, Kind.ERROR):
-            with self._lock:
+            with self._line.lock:
                 self._answers[message.request] = message
-                self._closed = self._closed or message.request == self._last
+                self._line.closed = self._line.closed or message.request == self._last
         else:
             raise CorruptData(f"a message of kind {message.kind} came to a writer", remedy="")
 
     def _note(self, done: Acknowledgement, body: Array) -> None:
         """Calls are done."""
         failure, told = failed(done.failure, self._link.node) if done.failure else (None, [])
-        with self._lock:
+        with self._line.lock:
             self.window.note(done, body, failure)
             self._warnings += done.warnings + told
             self._reason = ""
@@ -488,23 +376,22 @@ class WriterPipe:
             connection, found = self._open(begins=False, deadline=Deadline(CONNECT_SECONDS))
         except (Disconnected, NodeUnavailable) as error:
             self._reason = str(error)
-            self._nap.wait(0.1)
-            return not self._closed
+            self._line.nap.wait(0.1)
+            return not self._line.closed
         except (StoreError, ValueError, TypeError) as error:
             self.broken = error
-            self._ring()
+            self._line.ring()
             return False
-        with self._lock:
+        with self._line.lock:
             if found["fresh"]:
                 self._begin_anew(found["marks"])
             else:
                 self.window.resume(found["done"], found["epoch"])
             self._due = deque(self._asked)
-            self._torn = False
-            self._connection = connection
+            self._line.install(connection)
             self._heard = time.monotonic()
-        self._ring()
-        self._pump()
+        self._line.ring()
+        self._line.pump()
         return True
 
     def _begin_anew(self, marks: dict[str, Any]) -> None:

@@ -25,9 +25,7 @@ class RowColumns:
         self._forms: dict[Any, Form] = {}
         self._last: Form | None = None
 
-    def write(
-        self, argument: str, step: Any, next: Any, lead: tuple[int, ...]
-    ) -> tuple[Form, Block, int] | None:
+    def write(self, argument: str, step: Any, next: Any, lead: tuple[int, ...]) -> tuple[Form, Block, int] | None:
         """Copy the values of a call. Returns its form, and where they are; None: the call has to be asked.
 
         Raises:

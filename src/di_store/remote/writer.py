@@ -399,9 +399,7 @@ class RemoteWriter(Writer):
         found: Array = np.flatnonzero(named) if named.dtype == np.bool_ else named.astype(np.int64)
         return found
 
-    def _typed(
-        self, method: str, step: Any, next: Any, lane: Any, priority: Any, total: int | None
-    ) -> Sent | None:
+    def _typed(self, method: str, step: Any, next: Any, lane: Any, priority: Any, total: int | None) -> Sent | None:
         """The call in the form that needs no word on types; None: it has to be asked.
 
         Raises:
