@@ -7,6 +7,7 @@ import queue
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from di_store.base.dtypes import Array
 from di_store.base.errors import CorruptData, StoreError
 from di_store.policy.views import Opaque
 from di_store.replay.batch import Items
-from di_store.replay.serving import abandon, append, begin_call, columns_of, names_of, open_writer
+from di_store.replay.serving import Made, abandon, append, begin_call, columns_of, names_of, open_writer
 from di_store.replay.writer import Writer
 from di_store.runtime import waits
 from di_store.wire.connection import Disconnected, Message
@@ -30,6 +31,7 @@ KEPT_SECONDS = 30.0
 """How long a writer waits for its client to come back."""
 MAX_KEPT = 4096
 """Acknowledgements kept for a client that has not got them; its window is far smaller."""
+_APPENDED = ({"step"}, {"step", "next"})
 
 
 class WriterSession:
@@ -230,11 +232,11 @@ class WriterSession:
             with waits.watched(talk.still_waits):
                 for record in records.records:
                     calls, at = rows.read(record, message.body, at)
+                    make = self._maker(writer, record)
                     for last, given in enumerate(calls, record.seq):
                         if last <= self._done or records.epoch < self._epoch:
                             continue
-                        begin_call(writer, last)
-                        made.append(self._made(writer, record, given))
+                        made.append(make(last, given))
                         self._done = last
         except (Disconnected, Cancelled, CorruptData):
             if made:
@@ -247,13 +249,23 @@ class WriterSession:
         meta, buffers = self._keep(last, made, failure, talk.warned())
         talk.connection.send(Kind.ACKNOWLEDGE, meta=meta, body=buffers)
 
-    def _made(self, writer: Writer, record: Record, given: dict[str, Any]) -> list[tuple[Array, Array, Array]]:
-        """Make one call of a record."""
-        if record.method == "append" and "step" in given and len(given) <= 1 + ("next" in given):
-            lane = record.lane if record.lane is None else record.lane_array()
-            every = append(writer, given["step"], given.get("next"), lane, record.priority)
-            return every if self._order is None else [every[place] for place in self._order]
-        return self._by_table(_made(writer, record, given))
+    def _maker(self, writer: Writer, record: Record) -> Callable[[int, dict[str, Any]], list[Made]]:
+        """What makes each call of a record, given its number and its arguments."""
+        order = self._order
+        if record.method != "append" or record.groups.keys() not in _APPENDED:
+
+            def call(seq: int, given: dict[str, Any]) -> list[Made]:
+                begin_call(writer, seq)
+                return self._by_table(_made(writer, record, given))
+
+            return call
+        lane, priority = record.lane_array(), record.priority
+
+        def append_row(seq: int, given: dict[str, Any]) -> list[Made]:
+            every = append(writer, seq, given["step"], given.get("next"), lane, priority)
+            return every if order is None else [every[place] for place in order]
+
+        return append_row
 
     def _keep(
         self, last: int, made: list[Any], failure: bytes = b"", told: list[str] | None = None

@@ -110,6 +110,8 @@ class OpenLanes:
 
     Attributes:
         spans: whether an example can span several rows: else a cut harms nothing, and no row is dropped.
+        any_cut: whether rows of a lane are dropped now.
+        dropped: rows that were.
         ends: whether this writer says where episodes end. If not, all is one episode, and a cut begins another one.
     """
 
@@ -119,7 +121,7 @@ class OpenLanes:
         self.every: Array = np.arange(lanes)
         self._open: Array = np.zeros(lanes, np.bool_)  # after the last call that was acknowledged
         self._cut: Array = np.zeros(lanes, np.bool_)
-        self._any_cut = False
+        self.any_cut = False
         self.dropped = 0
         self._told = False
 
@@ -128,15 +130,11 @@ class OpenLanes:
         if self.spans:
             self._open[call.which] = ~call.ends
 
-    def any_cut(self) -> bool:
-        """Whether rows of a lane are dropped now."""
-        return self._any_cut
-
     def cut_open(self) -> None:
         """The writer that these lanes had is gone."""
         if self.spans and self.ends:
             self._cut |= self._open
-            self._any_cut = bool(self._cut.any())
+            self.any_cut = bool(self._cut.any())
         self._open[:] = False
 
     def without_cut(self, call: Sent) -> list[Sent]:
@@ -153,7 +151,7 @@ class OpenLanes:
         rest = [made for place in np.flatnonzero(cut) if (made := call.behind_end(int(place))) is not None]
         whole = call.ends if call.row_ends is None else call.row_ends.any(axis=0)
         self._cut[call.which[whole]] = False
-        self._any_cut = bool(self._cut.any())
+        self.any_cut = bool(self._cut.any())
         rows = int(cut.sum()) * (call.record.lead[0] if extends else 1) - sum(each.record.lead[0] for each in rest)
         self.dropped += rows if call.record.method != "end_episode" else 0
         if cut.all():

@@ -141,14 +141,18 @@ class WriterPipe:
             What an earlier call that nobody waited for has raised. Timeout, NodeUnavailable: no room in time.
         """
         window, lanes = self.window, self.lanes
-        self._raise_failure()
+        if self._warnings or window.failure is not None or self.broken is not None:
+            self._raise_failure()
         if not window.has_room():
             self._wait(window.has_room, Deadline(timeout), "append")
         try:
             with self._line.lock:
-                for each in (call, *lanes.without_cut(call)) if lanes.any_cut() else (call,):
-                    if each.made is None:
-                        window.push(each)
+                if not lanes.any_cut:
+                    window.push(call)
+                else:
+                    for each in (call, *lanes.without_cut(call)):
+                        if each.made is None:
+                            window.push(each)
         except BaseException:
             self._line.torn = True
             self._line.hang_up()
@@ -398,7 +402,7 @@ class WriterPipe:
         """Another agent serves now; the writer of the dead one, and its open episodes, are gone."""
         self.told = {}
         asked = [each.call for each in self._asked.values() if each.call is not None]
-        if self.window.begin_anew(marks, asked, self._link.node) or self.lanes.any_cut():
+        if self.window.begin_anew(marks, asked, self._link.node) or self.lanes.any_cut:
             self.lanes.tell(self._what, self._link.node)
 
 

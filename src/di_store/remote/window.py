@@ -50,7 +50,7 @@ class Window:
         self._unsent: deque[Sent] = deque()  # of these, what has not been sent on this connection
         self._bytes = 0
         self._unsent_bytes = 0
-        self._enough = max(1, most_calls // _FRAMES)  # calls for a frame beside others
+        self._enough = max(1, most_calls // 2)  # calls for a frame beside others
         self._frames = 0  # sent and not acknowledged
         self._refused: int | None = None  # the first call when the connection broke
         self._refusals = 0

@@ -323,7 +323,7 @@ class RemoteWriter(Writer):
             check_lane(lane, self._lanes_far or 1)
             for value in priority.values() if type(priority) is dict else (priority,):
                 check_priority(value)
-        if self._pipe.lanes.any_cut() and final is None:  # some lanes may have to be left out
+        if self._pipe.lanes.any_cut and final is None:  # some lanes may have to be left out
             typed = self._typed(method, step, given["next"], lane, priority, total)
             if typed is not None:
                 self._pipe.push(typed, seconds)

@@ -64,11 +64,17 @@ def open_writer(
 
 def begin_call(writer: Writer, seq: int) -> None:
     """What the writer does from now on is call number `seq` of its session."""
-    writer._begin_call(seq)
+    stream = writer._stream
+    if stream is None or stream.native is None:
+        writer._begin_call(seq)
+    else:
+        stream.seq = seq
+        stream.native.begin_call(seq)
 
 
-def append(writer: Writer, step: Any, next: Any, lane: Any, priority: Any) -> list[Made]:
-    """`Writer.append` for one of many calls: by table of the writer, keys, lanes and starts of what it has made."""
+def append(writer: Writer, seq: int, step: Any, next: Any, lane: Any, priority: Any) -> list[Made]:
+    """`Writer.append` as call number `seq`: by table of the writer, keys, lanes and starts of what it has made."""
+    begin_call(writer, seq)
     if type(priority) is dict:
         priority = writer._by_table(priority)
     made: Any = writer._call(step, next, None, lane, priority)
