@@ -20,6 +20,9 @@ from di_store.base.errors import StoreClosed, StoreError
 MOST_DESCRIPTORS = 65_536
 LAST_SECONDS = 10.0
 """How long an agent whose holder has gone may take to end."""
+SWITCH_SECONDS = 0.03
+"""A thread that waits for the interpreter wakes so often to ask for it. At Python's 5 ms the threads of a few hundred
+clients would do little else; each lets go of it at its next message anyway."""
 
 
 def _orders() -> Orders | None:
@@ -57,6 +60,7 @@ def main() -> int:
     if orders is None:
         return 0
     _allow_descriptors()
+    sys.setswitchinterval(SWITCH_SECONDS)
     try:
         tls = None if orders.certificate is None else server_context(orders.certificate, orders.key)
         served = Served(orders.store, orders.token, orders.node, tls, orders.allow_pickle, own_process=True)

@@ -19,10 +19,11 @@ from di_store.base.errors import CorruptData
 from di_store.columns.column import Column
 from di_store.columns.schema import Schema
 from di_store.wire.frame import Buffer
-from di_store.wire.values import padded, texts
+from di_store.wire.values import texts
 
 ALIGNMENT = 16
 _MOST_ROWS = 2**31
+_ZEROS = bytes(ALIGNMENT)
 _MOST_PLANS = 64
 _AT_ONCE = 256  # calls whose arrays are made together
 _ARGUMENTS = ("step", "steps", "next", "final")
@@ -100,8 +101,11 @@ class Acknowledgement(msgspec.Struct, array_like=True):
         parts = [part for call in made for part in call]
         if not parts:
             return msgspec.msgpack.encode(found), []
-        arrays = [np.concatenate(each) for each in zip(*parts, strict=True)]
-        return msgspec.msgpack.encode(found), padded(arrays, ALIGNMENT)
+        raw: list[bytes] = []
+        for each in zip(*parts, strict=True):
+            raw.append((each[0] if len(each) == 1 else np.concatenate(each)).tobytes())
+            raw.append(_ZEROS[: -len(raw[-1]) % ALIGNMENT])
+        return msgspec.msgpack.encode(found), [b"".join(raw)]
 
     def split(self, body: Array) -> list[list[tuple[Array, Array, Array]]]:
         """By call and table, keys, lanes and starts.
