@@ -15,6 +15,9 @@ import numpy as np
 
 import di_store
 
+BURST = 24
+"""Calls that follow each other fast enough to travel together: an interrupt of one must not lose the others."""
+
 
 class Interrupts:
     """SIGALRM as Ctrl-C, at some time inside the block, if it lasts for so long."""
@@ -46,16 +49,15 @@ def write(writer: di_store.Writer, size: int, interrupts: int) -> dict[str, Any]
     choice, clock, n = random.Random(1), Interrupts(2), 0
     obs = np.empty(size, np.uint8)
     while clock.count < interrupts:
-        obs[:] = n % 251
-        made = None
         try:
             with clock:
-                made = writer.append({"n": n, "obs": obs})
+                for _ in range(BURST):
+                    obs[:] = n % 251
+                    waiting.append((n, writer.append({"n": n, "obs": obs})))
+                    n += 1
         except KeyboardInterrupt:
             interrupted.append(n)
-        if made is not None:
-            waiting.append((n, made))
-        n += 1
+            n += 1
         try:
             with clock:
                 if (what := choice.random()) < 0.02:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
+import signal
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from pains import until
 
 import di_store
+from di_store.remote.writer import RemoteWriter
 
 from .nodes import node
 
@@ -34,7 +40,7 @@ def test_a_writer_goes_on_after_interrupts(
     schema = {"n": di_store.Spec((), "i8"), "obs": di_store.Spec((size,), "u1")}
     with node(store_name()) as served, di_store.attach(served.name) as store:
         table = store.create_table("t", capacity=1_000_000 if row == "small" else 4_000, schema=schema)
-        interrupts = count(150, 5_000)
+        interrupts = count(300, 5_000)
         command = [sys.executable, str(CHILD), served.address, str(size), str(interrupts)]
         child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         try:
@@ -58,3 +64,58 @@ def test_a_writer_goes_on_after_interrupts(
         assert len(told["interrupted"]) > interrupts // 4
         assert (batch.data["obs"] == (np.array(rows) % 251)[:, None]).all(), "a row is torn"
         assert not store.check()
+
+
+def test_waits_for_an_agent_that_is_stopped_can_be_interrupted(store_name: Names) -> None:
+    """`Items.keys`, `flush` and a full window; the writer goes on with the agent. `close` ends it at once."""
+    schema = {"n": di_store.Spec((), "i8")}
+    with node(store_name()) as served, served.connect() as store, di_store.attach(served.name) as near:
+        store.create_table("t", capacity=1_000, schema=schema)
+        table = near.table("t")
+        writer = store.table("t").writer()
+        assert isinstance(writer, RemoteWriter)
+        line = writer._pipe._line
+        numbers, made = itertools.count(), dict[int, Any]()
+
+        def append() -> None:
+            n = next(numbers)
+            made[n] = writer.append({"n": n})
+
+        append()
+        writer.flush()
+        stopped = served.agent
+        os.kill(stopped, signal.SIGSTOP)
+
+        def fill() -> None:
+            while True:
+                append()
+
+        def interrupted(call: Callable[[], object]) -> None:
+            main = threading.get_ident()
+
+            def interrupt() -> None:
+                until(lambda: line._reading == main, "the call to wait")
+                os.kill(os.getpid(), signal.SIGINT)
+
+            other = threading.Thread(target=interrupt)
+            other.start()
+            with pytest.raises(KeyboardInterrupt):
+                call()
+            other.join(30)
+
+        append()
+        for call in (lambda: made[1].keys, writer.flush, fill):
+            interrupted(call)
+        os.kill(stopped, signal.SIGCONT)
+        append()
+        writer.flush(timeout=60)
+        rows = table.peek(table.keys()).data["n"].tolist()
+        assert rows == sorted(set(rows)), "a row came twice"
+        assert set(made) <= set(rows) <= set(range(next(numbers)))
+        assert len(made[1].keys) == 1
+        os.kill(stopped, signal.SIGSTOP)
+        interrupted(writer.close)
+        with pytest.raises(di_store.WriterClosed):
+            writer.append({"n": 0})
+        os.kill(stopped, signal.SIGCONT)
+        assert len(table) == len(rows)

@@ -159,6 +159,7 @@ class Line:
         """
         mine, me = 0, threading.get_ident()
         connection: Connection | None = None
+        midway = False
         try:
             with self.lock:
                 connection = self.connection
@@ -169,12 +170,14 @@ class Line:
             if self.torn:
                 raise Disconnected("a call was interrupted")
             if connection.is_ready(seconds):
+                midway = True
                 self._traffic.take(connection.receive())
         except (Disconnected, CorruptData) as error:
             self._lose(connection, error)
         except BaseException:
-            self.torn = True
-            self.hang_up()
+            if midway:  # a wait that is interrupted harms nothing
+                self.torn = True
+                self.hang_up()
             raise
         finally:
             if mine:
