@@ -157,7 +157,7 @@ class WriterPipe:
             self._line.torn = True
             self._line.hang_up()
             raise
-        if window.may_send():
+        if window.has_frame():
             if window.is_under_way():  # calls come fast: answers too
                 self._line.waited_for = True
                 self._line.read(0, None)

@@ -89,10 +89,13 @@ class Window:
 
     def may_send(self) -> bool:
         """Whether there is a frame to send: at once if none is on its way, else when there is enough for one."""
+        return self.has_frame() and self._frames < _FRAMES
+
+    def has_frame(self) -> bool:
+        """Whether there is enough for a frame, though others may have to be acknowledged first."""
         if not self._unsent or not self._frames:
             return bool(self._unsent)
-        enough = len(self._unsent) >= self._enough or self._unsent_bytes >= FRAME_BYTES
-        return enough and self._frames < _FRAMES
+        return len(self._unsent) >= self._enough or self._unsent_bytes >= FRAME_BYTES
 
     def is_under_way(self) -> bool:
         """Whether a frame was sent and is not acknowledged."""
