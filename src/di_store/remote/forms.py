@@ -148,8 +148,11 @@ class Form:
         return block, at
 
     def _write(self, block: Block, group: int, given: Any) -> bool:
-        leaves = given if self._trees[group] is None else _flat(given, self._trees[group])
-        if type(leaves) is not dict or len(leaves) != self._sizes[group]:
+        if type(given) is not dict:
+            return False
+        # A copy: converting a value may run code that takes others out of the dict.
+        leaves = given.copy() if self._trees[group] is None else _flat(given, self._trees[group])
+        if leaves is None or len(leaves) != self._sizes[group]:
             return False
         at = block.used
         try:
