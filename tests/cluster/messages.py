@@ -142,6 +142,7 @@ def _error() -> Sent:
 
 
 def _append() -> Sent:
+    """Calls of several forms; the last two share a record."""
     image, text = np.arange(32, dtype=np.uint8), np.array(["a", "bc"], "U3")
     found = rows.Records(
         2,
@@ -149,9 +150,11 @@ def _append() -> Sent:
         [
             rows.Record(41, "append", [2], {"step": [0, 1, 2]}, [0, 1], {"t": [0.5, 1.0]}),
             rows.Record(42, "end_episode", [], {"final": [0]}, 1, None, True),
+            rows.Record(43, "append", [], {"step": [1, 2]}, 0, count=2),
         ],
     )
-    body = values.padded([image, text, np.float32([1, 2]), image[:16]], rows.ALIGNMENT)
+    both = [text[:1], np.float32([3]), text[1:], np.float32([4])]
+    body = values.padded([image, text, np.float32([1, 2]), image[:16], *both], rows.ALIGNMENT)
     return Sent(Kind.APPEND, msgspec.msgpack.encode(found), joined(body))
 
 
@@ -205,8 +208,9 @@ _STRUCTS: dict[str, type[Any]] = {
 def _read_rows(meta: bytes, body: Array) -> Any:
     reader, at, found = rows.RowReader(SCHEMA), 0, []
     for record in handshake.decoded(rows.Records, meta).records:
-        arguments, at = reader.read(record, body, at)
-        found.append((record.seq, record.method, arguments, record.lane_array(), record.priority))
+        calls, at = reader.read(record, body, at)
+        for seq, arguments in enumerate(calls, record.seq):
+            found.append((seq, record.method, arguments, record.lane_array(), record.priority))
     return found
 
 

@@ -396,6 +396,11 @@ def test_a_batch_that_does_not_add_up(data: Any, changes: dict[str, Any], why: s
         ({"groups": {"step": [4]}}, "column that is none"),
         ({"groups": {"step": [3]}}, "without all its bytes"),  # its rows vary in length
         ({"groups": {"step": [0, 1]}}, "without all its bytes"),
+        ({"count": 2}, "without all its bytes"),
+        ({"count": 2**60}, "without all its bytes"),
+        ({"count": 0}, "stands for 0"),
+        ({"count": -1}, "stands for -1"),
+        ({"groups": {"step": []}, "count": 2**40}, "stands for"),  # it would cost its sender nothing
     ],
 )
 def test_a_row_that_does_not_fit(record: dict[str, Any], why: str) -> None:
@@ -403,6 +408,31 @@ def test_a_row_that_does_not_fit(record: dict[str, Any], why: str) -> None:
     schema = Schema.from_tree({**SCHEMA.specs(), "tokens": Spec((None,), np.int32)})
     with pytest.raises(CorruptData, match=why):
         rows.RowReader(schema).read(rows.Record(**given), array(bytes(16)), 0)
+
+
+@pytest.mark.parametrize(("lead", "count"), [((), 1), ((), 5), ((), 600), ((3,), 4), ((2, 3), 4)])
+def test_calls_that_share_a_record(lead: tuple[int, ...], count: int) -> None:
+    """Each has its own values; they are those that it would have with a record of its own."""
+    random, numbers = np.random.default_rng(count), list(range(len(list(SCHEMA))))
+    parts, expected = [], []
+    for _ in range(count):
+        image = random.integers(0, 256, (*lead, 4, 4), np.uint8)
+        text = random.choice(np.array(["", "a", "a\0b"], "U3"), lead)
+        reward = random.random(lead, np.float32)
+        leaves = [image, np.asarray(text, "U3"), np.asarray(reward, "f4")]
+        parts += [leaves, leaves[:1]]
+        expected.append(leaves)
+    body = array(joined([each for part in parts for each in values.padded(part, rows.ALIGNMENT)]))
+    record = rows.Record(7, "append", list(lead), {"step": numbers, "next": numbers[:1]}, count=count)
+    calls, end = rows.RowReader(SCHEMA).read(record, body, 0)
+    assert end == len(body)
+    found = list(calls)
+    assert len(found) == count
+    for arguments, leaves in zip(found, expected, strict=True):
+        step = [arguments["step"]["obs"]["image"], arguments["step"]["obs"]["text"], arguments["step"]["reward"]]
+        assert [np.asarray(each).tobytes() for each in step] == [leaf.tobytes() for leaf in leaves]
+        assert [np.asarray(each).dtype for each in step] == [leaf.dtype for leaf in leaves]
+        assert arguments["next"]["obs"]["image"].tobytes() == leaves[0].tobytes()
 
 
 @pytest.mark.parametrize("counts", [[[-1]], [[2, -1]], [[2**62]], [[9]], [[2**63, 2**63]]])

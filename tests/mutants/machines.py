@@ -144,6 +144,7 @@ DOORS = [
     ),
 ]
 
+INTERRUPTED = "tests/cluster/test_interrupted_writer.py"
 KILLED = "tests/cluster/test_killed_agents.py"
 REMOTE = [
     Mutant(
@@ -222,6 +223,13 @@ REMOTE = [
         "cut: Array = self._cut[call.which]",
         "cut: Array = self._cut[call.which] & False",
         (f"{KILLED}::test_rows_come_exactly_once",),
+    ),
+    Mutant(
+        "an-interrupted-send-goes-on",
+        "remote",
+        "                self.torn = True\n                self.hang_up()\n",
+        "",
+        (INTERRUPTED,),
     ),
 ]
 

@@ -21,6 +21,9 @@ from di_store.remote.address import client_context
 MOST_DESCRIPTORS = 65_536
 LAST_SECONDS = 10.0
 """How long an agent whose holder has gone may take to end."""
+SWITCH_SECONDS = 0.03
+"""A thread that waits for the interpreter wakes so often to ask for it. At Python's 5 ms the threads of a few hundred
+clients would do little else; each lets go of it at its next message anyway."""
 
 
 def _orders() -> Orders | None:
@@ -58,6 +61,7 @@ def main() -> int:
     if orders is None:
         return 0
     _allow_descriptors()
+    sys.setswitchinterval(SWITCH_SECONDS)
     try:
         tls = None if orders.certificate is None else server_context(orders.certificate, orders.key)
         peers = None if tls is None else client_context(orders.authority or True)

@@ -7,6 +7,7 @@ import queue
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from di_store.base.dtypes import Array
 from di_store.base.errors import CorruptData, StoreError
 from di_store.policy.views import Opaque
 from di_store.replay.batch import Items
-from di_store.replay.serving import abandon, begin_call, columns_of, open_writer
+from di_store.replay.serving import Made, abandon, append, begin_call, columns_of, names_of, open_writer
 from di_store.replay.writer import Writer
 from di_store.runtime import waits
 from di_store.wire.connection import Disconnected, Message
@@ -30,6 +31,7 @@ KEPT_SECONDS = 30.0
 """How long a writer waits for its client to come back."""
 MAX_KEPT = 4096
 """Acknowledgements kept for a client that has not got them; its window is far smaller."""
+_APPENDED = ({"step"}, {"step", "next"})
 
 
 class WriterSession:
@@ -45,6 +47,7 @@ class WriterSession:
         self._writer: Writer | None = None
         self._names: list[str] = []
         self._single = True
+        self._order: list[int] | None = None  # of the client's tables among the writer's; None: the same
         self._opaque = False
         self._rows: RowReader | None = None
         self._done = 0  # the last call that was looked at
@@ -135,6 +138,8 @@ class WriterSession:
                 self._writer = open_writer(
                     self._peer.session, tables, given["lanes"], given["autoreset"], self.session, single=self._single
                 )
+                order = [names_of(self._writer).index(name) for name in self._names]
+                self._order = order if order != sorted(order) else None
                 # Behind the claim of the new writer: an agent that was only stopped cannot go on after it.
                 marks = {} if given["begins"] else self._marks()
             found = {"fresh": fresh, "done": self._done, "epoch": self._epoch, "marks": marks, "schema": self._schema()}
@@ -225,15 +230,15 @@ class WriterSession:
         at, last, made, failure = 0, 0, [], b""
         talk._told = time.monotonic()
         try:
-            for record in records.records:
-                steps, at = rows.read(record, message.body, at)
-                last = record.seq
-                if record.seq <= self._done or records.epoch < self._epoch:
-                    continue
-                with waits.watched(talk.still_waits):
-                    begin_call(writer, record.seq)
-                    made.append(self._by_table(_made(writer, record, steps)))
-                self._done = record.seq
+            with waits.watched(talk.still_waits):
+                for record in records.records:
+                    calls, at = rows.read(record, message.body, at)
+                    make = self._maker(writer, record)
+                    for last, given in enumerate(calls, record.seq):
+                        if last <= self._done or records.epoch < self._epoch:
+                            continue
+                        made.append(make(last, given))
+                        self._done = last
         except (Disconnected, Cancelled, CorruptData):
             if made:
                 self._keep(self._done, made)
@@ -244,6 +249,24 @@ class WriterSession:
             self._epoch += 1
         meta, buffers = self._keep(last, made, failure, talk.warned())
         talk.connection.send(Kind.ACKNOWLEDGE, meta=meta, body=buffers)
+
+    def _maker(self, writer: Writer, record: Record) -> Callable[[int, dict[str, Any]], list[Made]]:
+        """What makes each call of a record, given its number and its arguments."""
+        order = self._order
+        if record.method != "append" or record.groups.keys() not in _APPENDED:
+
+            def call(seq: int, given: dict[str, Any]) -> list[Made]:
+                begin_call(writer, seq)
+                return self._by_table(_made(writer, record, given))
+
+            return call
+        lane, priority = record.lane_array(), record.priority
+
+        def append_row(seq: int, given: dict[str, Any]) -> list[Made]:
+            every = append(writer, seq, given["step"], given.get("next"), lane, priority)
+            return every if order is None else [every[place] for place in order]
+
+        return append_row
 
     def _keep(
         self, last: int, made: list[Any], failure: bytes = b"", told: list[str] | None = None

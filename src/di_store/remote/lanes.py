@@ -13,6 +13,7 @@ import numpy as np
 
 from di_store.base.dtypes import Array
 from di_store.base.warned import warn
+from di_store.remote.forms import Block, Form
 from di_store.wire.rows import Record
 
 
@@ -60,11 +61,57 @@ class Sent:
         return Sent(record, arrays, self.which[place : place + 1], ends[-1], row_ends=ends)
 
 
+class Row(Sent):
+    """One call whose values lie in a block.
+
+    Attributes:
+        form: what it has in common with others; None once it has arrays of its own, or is acknowledged.
+        block: where its values are.
+        at: its place there.
+    """
+
+    def __init__(self, record: Record, form: Form, block: Block, at: int, which: Array, ends: Array) -> None:
+        self.record = record
+        self.form: Form | None = form
+        self.block: Block | None = block
+        self.at = at
+        self.which = which
+        self.ends = ends
+        self.bytes = form.stride
+
+    @property
+    def arrays(self) -> list[Array]:
+        """Those that it was given, or those in its block."""
+        own: list[Array] | None = self.__dict__.get("_own")
+        if own is not None:
+            return own
+        return [] if self.block is None else self.block.arrays(self.at)
+
+    @arrays.setter
+    def arrays(self, arrays: list[Array]) -> None:
+        self.form = self.block = None
+        self._own = arrays
+
+    def follows(self, other: Row) -> bool:
+        """Whether it can share a record with the call before it."""
+        mine, its = self.record, other.record
+        return (
+            self.form is other.form
+            and self.block is other.block
+            and self.at == other.at + 1
+            and mine.seq == its.seq + 1
+            and mine.lane == its.lane
+            and mine.priority == its.priority
+        )
+
+
 class OpenLanes:
     """The lanes of one writer.
 
     Attributes:
         spans: whether an example can span several rows: else a cut harms nothing, and no row is dropped.
+        any_cut: whether rows of a lane are dropped now.
+        dropped: rows that were.
         ends: whether this writer says where episodes end. If not, all is one episode, and a cut begins another one.
     """
 
@@ -74,21 +121,20 @@ class OpenLanes:
         self.every: Array = np.arange(lanes)
         self._open: Array = np.zeros(lanes, np.bool_)  # after the last call that was acknowledged
         self._cut: Array = np.zeros(lanes, np.bool_)
+        self.any_cut = False
         self.dropped = 0
         self._told = False
 
     def acknowledge(self, call: Sent) -> None:
         """A call is done."""
-        self._open[call.which] = ~call.ends
-
-    def any_cut(self) -> bool:
-        """Whether rows of a lane are dropped now."""
-        return bool(self._cut.any())
+        if self.spans:
+            self._open[call.which] = ~call.ends
 
     def cut_open(self) -> None:
         """The writer that these lanes had is gone."""
         if self.spans and self.ends:
             self._cut |= self._open
+            self.any_cut = bool(self._cut.any())
         self._open[:] = False
 
     def without_cut(self, call: Sent) -> list[Sent]:
@@ -105,6 +151,7 @@ class OpenLanes:
         rest = [made for place in np.flatnonzero(cut) if (made := call.behind_end(int(place))) is not None]
         whole = call.ends if call.row_ends is None else call.row_ends.any(axis=0)
         self._cut[call.which[whole]] = False
+        self.any_cut = bool(self._cut.any())
         rows = int(cut.sum()) * (call.record.lead[0] if extends else 1) - sum(each.record.lead[0] for each in rest)
         self.dropped += rows if call.record.method != "end_episode" else 0
         if cut.all():
@@ -116,7 +163,7 @@ class OpenLanes:
         call.row_ends = None if call.row_ends is None else call.row_ends[:, ~cut]
         call.record.lane = call.which.tolist()
         if len(call.record.lead) > axis:
-            call.record.lead[axis] = len(call.which)
+            call.record.lead = [*call.record.lead[:axis], len(call.which), *call.record.lead[axis + 1 :]]
         call.record.priority = _without(call.record.priority, cut, axis)
         call.bytes = sum(each.nbytes for each in call.arrays)
         return rest

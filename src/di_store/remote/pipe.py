@@ -4,26 +4,28 @@ Every call has a number. The agent makes each number once, in order. What it has
 broken connection the rest is sent again, to the same agent or, after a kill, to its successor, which reads in shared
 memory how far the dead one had come.
 
-One thread reads what the agent says. Calls are sent by whoever appends, or by that thread when an answer makes room.
+What goes over the connection in between, and which thread sends and reads, is in `line.py`.
 """
 
 from __future__ import annotations
 
 import itertools
 import secrets
-import select
 import threading
 import time
 import weakref
 from collections import deque
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from di_store.base.dtypes import Array
 from di_store.base.errors import CorruptData, NodeUnavailable, StoreError, Timeout
 from di_store.columns.schema import Schema
 from di_store.remote.client import CONNECT_SECONDS
+from di_store.remote.frames import body_of, runs_of
 from di_store.remote.lanes import OpenLanes, Sent
 from di_store.remote.leaving import leaving
+from di_store.remote.line import NAP_SECONDS, Line, Outgoing
 from di_store.remote.link import Link
 from di_store.remote.waiting import GRACE_SECONDS, LOST_SECONDS, Deadline
 from di_store.remote.window import Window
@@ -31,8 +33,8 @@ from di_store.runtime.waits import LOG_SECONDS, logger
 from di_store.wire.connection import Connection, Disconnected, Message
 from di_store.wire.frame import Kind, view
 from di_store.wire.handshake import decoded
-from di_store.wire.rows import ALIGNMENT, Acknowledgement
-from di_store.wire.values import Waiting, call_of, error_of, padded, value_of, warn
+from di_store.wire.rows import Acknowledgement
+from di_store.wire.values import Waiting, call_of, error_of, failed, value_of, warn
 
 _SLICE_SECONDS = 0.5
 
@@ -60,20 +62,14 @@ class WriterPipe:
         self._answers: dict[int, Message] = {}
         self._asked: dict[int, _Asked] = {}  # by request: calls that somebody waits for
         self._requests = itertools.count(1)
-        self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
-        self._sending = threading.Lock()
-        self._sender = 0  # the thread that sends
-        self._backlog: deque[Message] = deque()
-        self._connection: Connection | None = None
+        self._due: deque[int] = deque()  # of these, what has not been sent on this connection
+        self._line = Line(link, self)
         self.broken: BaseException | None = None  # no agent will ever serve this writer again
-        self._closed = False
         self._leaves: BaseException | None = None  # the writer was dropped, and some calls are still on their way
         self._last = 0  # request of the call that closes the writer
         self._reason = ""
         self._warnings: list[str] = []  # of calls, to be raised where the program calls next
         self._heard = time.monotonic()
-        self._reader = 0
 
     # -- its life -----------------------------------------------------------------------------------------------
 
@@ -82,7 +78,7 @@ class WriterPipe:
         deadline = Deadline(CONNECT_SECONDS if timeout is None else timeout)
         while True:
             try:
-                self._connection = self._open(begins=True, deadline=deadline)[0]
+                self._line.install(self._open(begins=True, deadline=deadline)[0])
                 break
             except Disconnected as error:
                 if deadline.passed > max(GRACE_SECONDS, deadline.timeout or 0.0):
@@ -97,7 +93,7 @@ class WriterPipe:
             self._link.adopt(connection)
             arguments = {**self._arguments, "begins": begins, "acknowledged": self.window.acknowledged}
             meta, body = call_of("open_writer", "", arguments, once=False)
-            connection.ticking = self._tick
+            connection.ticking = self._line.tick
             connection.send(Kind.CALL, request=0, meta=meta, body=body)
             while (message := connection.receive()).kind == Kind.WAITING:
                 pass
@@ -113,17 +109,12 @@ class WriterPipe:
 
     def close(self, why: BaseException) -> None:
         """End it here. Calls that wait raise `why`."""
-        with self._changed:
-            self._closed = True
-            self.broken = self.broken or why
-            connection = self._connection
-            self._changed.notify_all()
-        if connection is not None:
-            self._link.release(connection)
+        self.broken = self.broken or why
+        self._line.close()
 
     def leave(self, why: BaseException) -> None:
         """The writer was dropped: end it as soon as what it has sent is acknowledged."""
-        with self._changed:
+        with self._line.lock:
             if len(self.window) and self.broken is None:
                 self._leaves = why
                 leaving[self] = self._link
@@ -141,9 +132,7 @@ class WriterPipe:
 
     def forget(self) -> None:
         """In a forked child: it is the parent's."""
-        self._closed = True
-        if self._connection is not None:
-            self._connection.forget()
+        self._line.forget()
 
     # -- appending ----------------------------------------------------------------------------------------------
 
@@ -153,35 +142,46 @@ class WriterPipe:
         Raises:
             What an earlier call that nobody waited for has raised. Timeout, NodeUnavailable: no room in time.
         """
-        deadline = Deadline(timeout)
-        with self._changed:
+        window, lanes = self.window, self.lanes
+        if self._warnings or window.failure is not None or self.broken is not None:
             self._raise_failure()
-            self._wait(self.window.has_room, deadline, "append")
-            every = [call, *self.lanes.without_cut(call)] if self.lanes.any_cut() else [call]
-            for each in every:
-                if each.made is None:
-                    self.window.push(each)
-        self._pump()
+        if not window.has_room():
+            self._wait(window.has_room, Deadline(timeout), "append")
+        try:
+            with self._line.lock:
+                if not lanes.any_cut:
+                    window.push(call)
+                else:
+                    for each in (call, *lanes.without_cut(call)):
+                        if each.made is None:
+                            window.push(each)
+        except BaseException:
+            self._line.torn = True
+            self._line.hang_up()
+            raise
+        if window.has_frame():
+            if window.is_under_way():  # calls come fast: answers too
+                self._line.waited_for = True
+                self._line.read(0, None)
+            else:
+                self._line.pump()
         return call
 
     def flush(self, timeout: float | None, what: str = "flush") -> None:
         """Wait until everything is acknowledged."""
-        deadline = Deadline(timeout)
-        with self._changed:
-            self._wait(lambda: not len(self.window), deadline, what)
-            self._raise_failure()
+        if len(self.window):
+            self._wait(lambda: not len(self.window), Deadline(timeout), what)
+        self._raise_failure()
 
     def catch_up(self, timeout: float | None) -> None:
         """Wait until everything is acknowledged, or has failed: the writer's next call tells what."""
         if len(self.window) and self.broken is None:
-            with self._changed:
-                self._wait(lambda: not len(self.window), Deadline(timeout), "a call behind it")
+            self._wait(lambda: not len(self.window), Deadline(timeout), "a call behind it")
 
     def result(self, call: Sent, timeout: float | None, *, by_writer: bool = False) -> list[tuple[Array, Array, Array]]:
         """What a call has made, once acknowledged. `by_writer`: the writer hears it here, not at its next call."""
         if call.made is None and call.error is None:
-            with self._changed:
-                self._wait(lambda: call.made is not None or call.error is not None, Deadline(timeout), "keys of items")
+            self._wait(lambda: _is_judged(call), Deadline(timeout), "keys of items")
         self._warn()
         if call.error is not None:
             if by_writer:
@@ -202,30 +202,30 @@ class WriterPipe:
         """
         deadline = Deadline(timeout)
         self.flush(timeout, method)
-        with self._changed:
-            self._raise_failure()
-            request = next(self._requests)
-            if call is not None and method != "close":
-                lanes = len(call.which)
-                self.lanes.without_cut(call)
-                if call.made is not None or len(call.which) < lanes:  # it is sent with all of its lanes, or not
-                    return {"items": []}
-            if call is not None:
-                call.record.seq = self.window.next_number()
-                arguments = {**arguments, "seq": call.record.seq}
-            meta, body = call_of(method, "", arguments, once=False)
-            if method == "close":
-                self._last = request
-            self._asked[request] = _Asked(meta, [bytes(view(each)) for each in body], call)
-            self._reason = ""
+        self._raise_failure()
+        request = next(self._requests)
         try:
-            self._send_asked(request)
-            with self._changed:
-                self._wait(lambda: request in self._answers or _is_judged(call), deadline, method)
-                message = self._answers.pop(request, None)
+            with self._line.lock:
+                if call is not None and method != "close":
+                    lanes = len(call.which)
+                    self.lanes.without_cut(call)
+                    if call.made is not None or len(call.which) < lanes:  # it is sent with all of its lanes, or not
+                        return {"items": []}
+                if call is not None:
+                    call.record.seq = self.window.next_number()
+                    arguments = {**arguments, "seq": call.record.seq}
+                meta, body = call_of(method, "", arguments, once=False)
+                if method == "close":
+                    self._last = request
+                self._asked[request] = _Asked(meta, [bytes(view(each)) for each in body], call)
+                self._due.append(request)
+            self._reason = ""
+            self._line.pump()
+            self._wait(lambda: request in self._answers or _is_judged(call), deadline, method)
+            message = self._answers.pop(request, None)
         except BaseException:  # given up: an agent that has not begun sees that the connection is gone, and leaves it
-            if (connection := self._connection) is not None:
-                connection.end()
+            self._line.torn = True
+            self._line.hang_up()
             raise
         finally:
             self._asked.pop(request, None)
@@ -250,141 +250,129 @@ class WriterPipe:
 
     def _told_of(self, error: BaseException) -> None:
         """The writer hears of it now: its next call need not raise it, unless calls behind it were dropped."""
-        with self._changed:
+        with self._line.lock:
             if self.window.failure is error and not self.window.behind:
                 self.window.failure = None
 
     def _raise_failure(self) -> None:
-        self._warn()
+        if self._warnings:
+            self._warn()
         if self.window.failure is not None:
             failure, self.window.failure = self.window.failure, None
             raise failure
         if self.broken is not None:
             raise self.broken
 
-    def _wait(self, done: Any, deadline: Deadline, what: str) -> None:
-        """Wait, with the lock, until `done()`.
+    def _wait(self, done: Callable[[], bool], deadline: Deadline, what: str) -> None:
+        """Wait until `done()`, and read meanwhile what comes.
 
         Raises:
             Timeout, NodeUnavailable: not in time. What has broken the writer.
         """
+        if done():
+            return
         log_at = deadline.began + LOG_SECONDS
-        while not done():
-            if self.broken is not None:
-                raise self.broken
-            now = time.monotonic()
-            silent = now - self._heard
-            lost = self._connection is None
-            node = f"node {self._link.node}"
-            if deadline.over() or (lost and deadline.timeout is None and silent > LOST_SECONDS):
-                reason = self._reason or f"{len(self.window)} calls are not acknowledged"
-                if lost:
-                    raise NodeUnavailable(f"{what} of {self._what}: {node} does not answer: {reason}")
-                culprit = f"{node}, silent for {silent:.0f} s" if silent > 1.5 else node
-                text = f"{what} of {self._what} did not come through within {deadline.timeout:g} s"
-                raise Timeout(text, reason, culprit)
-            if now >= log_at:
-                log_at += LOG_SECONDS
-                logger.warning(
-                    "%s of %s has waited %.0f s for %s: %s", what, self._what, deadline.passed, node, self._reason
-                )
-            self._changed.wait(_SLICE_SECONDS if deadline.left is None else min(_SLICE_SECONDS, deadline.left + 0.05))
+        line, bell = self._line, self._line.enter()
+        try:
+            while not done():
+                if self.broken is not None:
+                    raise self.broken
+                now = time.monotonic()
+                silent = now - self._heard
+                lost = self._line.connection is None
+                if deadline.over() or (lost and deadline.timeout is None and silent > LOST_SECONDS):
+                    raise self._late(what, deadline, silent, lost)
+                if now >= log_at:
+                    log_at += LOG_SECONDS
+                    passed, node = deadline.passed, self._link.node
+                    logger.warning(
+                        "%s of %s has waited %.0f s for node %s: %s", what, self._what, passed, node, self._reason
+                    )
+                left = deadline.left
+                seconds = _SLICE_SECONDS if left is None else min(_SLICE_SECONDS, left + 0.05)
+                line.waited_for = True
+                patience = now + LOST_SECONDS if left is None else now + left + GRACE_SECONDS
+                if not line.read(seconds, patience) and not done():
+                    bell.wait(seconds)
+        finally:
+            line.leave(bell)
 
-    # -- sending ------------------------------------------------------------------------------------------------
+    def _late(self, what: str, deadline: Deadline, silent: float, lost: bool) -> StoreError:
+        """The error of a wait that is over."""
+        node = f"node {self._link.node}"
+        reason = self._reason or f"{len(self.window)} calls are not acknowledged"
+        if lost:
+            return NodeUnavailable(f"{what} of {self._what}: {node} does not answer: {reason}")
+        culprit = f"{node}, silent for {silent:.0f} s" if silent > 1.5 else node
+        text = f"{what} of {self._what} did not come through within {deadline.timeout:g} s"
+        return Timeout(text, reason, culprit)
 
-    def _pump(self) -> None:
-        """Send what may be sent now. One thread at a time; another one leaves its calls to it."""
-        while self._connection is not None and self.window.may_send() and self._sending.acquire(blocking=False):
-            try:
-                with self._lock:
-                    connection, frame = self._connection, self.window.next_frame()
-                if frame is None or connection is None:
-                    continue
-                meta, calls = frame
-                body = [part for each in calls for part in padded(each.arrays, ALIGNMENT)]
-                self._sender = threading.get_ident()
-                connection.send(Kind.APPEND, meta=meta, body=body)
-            except Disconnected:
-                connection.end()  # the reader notices, and sends again on another one
-                return
-            finally:
-                self._sender = 0
-                self._sending.release()
+    # -- what is sent and read ----------------------------------------------------------------------------------
 
-    def _send_asked(self, request: int) -> None:
-        with self._sending:
-            connection, asked = self._connection, self._asked.get(request)
-            if connection is None or asked is None or _is_judged(asked.call):
-                return
-            try:
-                connection.send(Kind.CALL, request=request, meta=asked.meta, body=asked.body)
-            except Disconnected:
-                connection.end()
+    def is_due(self) -> bool:
+        """Whether there may be something to send."""
+        return bool(self._due) or self.window.may_send()
 
-    # -- reading ------------------------------------------------------------------------------------------------
+    def next_message(self) -> Outgoing | None:
+        """What is sent next; None: nothing after all."""
+        if self._due:
+            request = self._due.popleft()
+            asked = self._asked.get(request)
+            if asked is None or _is_judged(asked.call):
+                return None
+            return Outgoing(Kind.CALL, request, asked.meta, list(asked.body))
+        frame = self.window.next_frame()
+        if frame is None:
+            return None
+        meta, calls = frame
+        return Outgoing(Kind.APPEND, 0, meta, body_of(runs_of(calls)))
 
     def read(self) -> bool:
-        """Read one message, or connect anew. False: the writer has ended."""
-        if self._closed or self._left():
+        """Of the pipe's own thread: read what comes, or connect anew. False: the writer has ended."""
+        line = self._line
+        if line.closed or self._left():
             return False
-        self._reader = threading.get_ident()
-        connection = self._connection
-        if connection is None:
+        if line.connection is None:
             return self._again()
-        try:
-            connection.ticking = self._tick
-            message = self._backlog.popleft() if self._backlog else connection.receive()
-            self._take(message)
-        except (Disconnected, CorruptData) as error:
-            with self._changed:
-                self._reason = str(error)
-                self._connection = None
-                if self.window.is_refused(time.monotonic() - self._heard):
-                    self.broken = NodeUnavailable(
-                        f"{self._what}: the agent at {self._link.node} closes the connection whenever it gets call "
-                        f"{self.window.first}",
-                        remedy="its log says why; are agent and client of one version?",
-                    )
-                    self._closed = True
-                self._changed.notify_all()
-            self._link.release(connection)
-            return not self._closed
+        if line.waited_for and not line.torn:
+            line.waited_for = False
+            line.nap.wait(NAP_SECONDS)
+        elif not line.read(_SLICE_SECONDS, None):
+            line.nap.wait(NAP_SECONDS)
         return True
 
-    def _tick(self) -> None:
-        """Called while a read or a write waits. The reader that waits to write goes on reading meanwhile."""
-        if self._closed:
-            raise Disconnected("the writer is closed")
-        connection = self._connection
-        if connection is not None and self._reader == self._sender == threading.get_ident():
-            look = select.poll()
-            look.register(connection, select.POLLIN)
-            if connection.has_something() or look.poll(0):
-                self._backlog.append(connection.receive())
+    def lost(self, error: StoreError | Disconnected) -> None:
+        """The connection has ended: the pipe's own thread connects anew."""
+        self._reason = str(error)
+        if self.window.is_refused(time.monotonic() - self._heard):
+            self.broken = NodeUnavailable(
+                f"{self._what}: the agent at {self._link.node} closes the connection whenever it gets call "
+                f"{self.window.first}",
+                remedy="its log says why; are agent and client of one version?",
+            )
+            self._line.closed = True
 
-    def _take(self, message: Message) -> None:
+    def take(self, message: Message) -> None:
+        """A message has come."""
         self._heard = time.monotonic()
         if message.kind == Kind.ACKNOWLEDGE:
             self._note(decoded(Acknowledgement, message.meta), message.body)
-            self._pump()
         elif message.kind == Kind.WAITING:
             self._reason = decoded(Waiting, message.meta).reason
         elif message.kind in (Kind.ANSWER, Kind.ERROR):
-            with self._changed:
+            with self._line.lock:
                 self._answers[message.request] = message
-                self._closed = self._closed or message.request == self._last
-                self._changed.notify_all()
+                self._line.closed = self._line.closed or message.request == self._last
         else:
             raise CorruptData(f"a message of kind {message.kind} came to a writer", remedy="")
 
     def _note(self, done: Acknowledgement, body: Array) -> None:
         """Calls are done."""
-        failure = error_of(done.failure, self._link.node) if done.failure else None
-        with self._changed:
-            self._warnings += done.warnings
-            self._reason = ""
+        failure, told = failed(done.failure, self._link.node) if done.failure else (None, [])
+        with self._line.lock:
             self.window.note(done, body, failure)
-            self._changed.notify_all()
+            self._warnings += done.warnings + told
+            self._reason = ""
 
     # -- connecting anew ----------------------------------------------------------------------------------------
 
@@ -394,32 +382,29 @@ class WriterPipe:
             connection, found = self._open(begins=False, deadline=Deadline(CONNECT_SECONDS))
         except (Disconnected, NodeUnavailable) as error:
             self._reason = str(error)
-            time.sleep(0.1)
-            return not self._closed
+            self._line.nap.wait(0.1)
+            return not self._line.closed
         except (StoreError, ValueError, TypeError) as error:
-            with self._changed:
-                self.broken = error
-                self._changed.notify_all()
+            self.broken = error
+            self._line.ring()
             return False
-        self._backlog.clear()
-        with self._changed:
+        with self._line.lock:
             if found["fresh"]:
                 self._begin_anew(found["marks"])
             else:
                 self.window.resume(found["done"], found["epoch"])
-            self._connection = connection
+            self._due = deque(self._asked)
+            self._line.install(connection)
             self._heard = time.monotonic()
-            self._changed.notify_all()
-        self._pump()
-        for request in list(self._asked):
-            self._send_asked(request)
+        self._line.ring()
+        self._line.pump()
         return True
 
     def _begin_anew(self, marks: dict[str, Any]) -> None:
         """Another agent serves now; the writer of the dead one, and its open episodes, are gone."""
         self.told = {}
         asked = [each.call for each in self._asked.values() if each.call is not None]
-        if self.window.begin_anew(marks, asked, self._link.node) or self.lanes.any_cut():
+        if self.window.begin_anew(marks, asked, self._link.node) or self.lanes.any_cut:
             self.lanes.tell(self._what, self._link.node)
 
 

@@ -4,66 +4,74 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from di_store.base import tree
-from di_store.base.dtypes import Array
 from di_store.columns.column import Column
 from di_store.columns.schema import Schema
-from di_store.wire.buffers import Scratch
+from di_store.remote.forms import Block, Form
 from di_store.wire.connection import MAX_CALL_BYTES
 
-_SCALARS: dict[type, tuple[str, ...]] = {float: ("f4", "f8"), bool: ("b1",), int: ("i4", "i8")}
-_LARGEST = 2**31 - 1
+_MOST_FORMS = 8  # each holds a block
+_MOST_AXES = 24  # numpy has 32, of which calls and their leading axes take some
 
 
 class RowColumns:
-    """Reads the leaves of steps as arrays of known columns."""
+    """Writes steps as values of known columns."""
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
         self._known: dict[str, tuple[int, Column]] = {c.name: (at, c) for at, c in enumerate(schema)}
         self._due = {at for at, column in enumerate(schema) if not column.late}
-        self._fixed = not any(column.ragged for column in schema)
-        self._scratch = Scratch()
-        self._top = {name for name in self._known if tree.SEPARATOR not in name}
-        # Python numbers that need no closer look: of the column's own kind, and small enough for it.
-        self._scalars = {
-            column.name: kind
-            for column in schema
-            for kind, dtypes in _SCALARS.items()
-            if not column.shape and not column.extension and column.dtype.str[1:] in dtypes
-        }
+        self._fixed = not any(column.ragged or len(column.shape) > _MOST_AXES for column in schema)
+        self._forms: dict[Any, Form] = {}
+        self._last: Form | None = None
 
-    def complete(self, places: list[int]) -> bool:
-        """Whether a step gives every column."""
-        return self._due <= set(places)
-
-    def read(self, leaves: Any, lead: tuple[int, ...]) -> tuple[list[int], list[Array]] | None:
-        """Numbers of the columns, and copies of their values; None: the call has to be asked.
+    def write(self, argument: str, step: Any, next: Any, lead: tuple[int, ...]) -> tuple[Form, Block, int] | None:
+        """Copy the values of a call. Returns its form, and where they are; None: the call has to be asked.
 
         Raises:
             SchemaMismatch: a value does not fit its column.
         """
-        if not self._fixed or not isinstance(leaves, dict):
+        form = self._last
+        if form is not None and form.lead == lead and form.argument == argument:
+            found = form.write(step, next)
+            if found is not None:
+                return form, *found
+        form = self._form(argument, step, next, lead)
+        if form is None:
             return None
-        places, arrays = [], []
-        flat: dict[str, Any] = dict(leaves) if leaves.keys() <= self._top else tree.flatten(leaves)
-        for name, leaf in flat.items():
+        found = form.write(step, next)
+        if found is None:  # a mapping that is no dict, or keys that are no plain text
+            found = form.write(_plain(step), None if next is None else _plain(next))
+        if found is None:
+            return None
+        self._last = form
+        return form, *found
+
+    def _form(self, argument: str, step: Any, next: Any, lead: tuple[int, ...]) -> Form | None:
+        if not self._fixed or not isinstance(step, dict) or not (next is None or isinstance(next, dict)):
+            return None
+        groups = [self._columns(given) for given in ((step,) if next is None else (step, next))]
+        key = (argument, lead, *(tuple(number for number, _ in group) for group in groups))
+        form = self._forms.get(key)
+        if form is None:
+            form = Form(argument, lead, groups, self._due <= {number for number, _ in groups[0]})
+            if len(self._forms) >= _MOST_FORMS:
+                self._forms.clear()
+            self._forms[key] = form
+        usable = (argument != "step" or form.complete) and 0 < form.stride <= MAX_CALL_BYTES // 2
+        return form if usable else None
+
+    def _columns(self, given: dict[str, Any]) -> list[tuple[int, Column]]:
+        """Those that a step or `next` gives, in the order of the schema."""
+        found = []
+        for name, leaf in tree.flatten(given).items():
             known = self._known.get(name)
             if known is None:
                 raise self._schema.unknown(name, leaf)
-            at, column = known
-            number: Any = leaf
-            if not lead and self._scalars.get(name) is type(leaf) and -_LARGEST <= number <= _LARGEST:
-                array: Any = np.array(leaf, column.dtype)
-            elif type(leaf) is np.ndarray and leaf.dtype == column.value_dtype and leaf.shape == lead + column.shape:
-                if leaf.nbytes > MAX_CALL_BYTES:
-                    return None
-                array = self._scratch.copy(leaf)
-            else:
-                made = column.coerce(leaf, lead or None)
-                array = np.array(made, copy=True)
-            places.append(at)
-            arrays.append(array)
-        return places, arrays
+            found.append(known)
+        return sorted(found, key=lambda each: each[0])
+
+
+def _plain(given: Any) -> dict[str, Any]:
+    """The same as plain nested dicts."""
+    return tree.unflatten(tree.flatten(given))

@@ -1,19 +1,18 @@
 """The calls of a remote writer that are on their way: what may be sent, what is done, what is sent again.
 
-No sockets, no threads, no clock: the pipe calls it under its lock, and a simulation can.
+No sockets, no threads, no clock: the pipe calls it under its lock, and a simulation can. A signal handler may raise in
+the middle of `push`, `next_frame` or `note`: `resume` and `begin_anew` put together again what that leaves.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections import deque
-
-import msgspec
 
 from di_store.base.dtypes import Array
 from di_store.base.errors import NodeUnavailable, StoreError
-from di_store.remote.lanes import OpenLanes, Sent
-from di_store.wire.rows import Acknowledgement, Records
+from di_store.remote.frames import meta_of, runs_of
+from di_store.remote.lanes import OpenLanes, Row, Sent
+from di_store.wire.rows import Acknowledgement
 
 WINDOW_BYTES = 8 << 20
 """What may be on its way: appends wait beyond it."""
@@ -21,7 +20,7 @@ FRAME_BYTES = 512 << 10
 """Calls are sent together up to so many bytes."""
 MOST_REFUSALS = 20
 """So often in a row may a connection break at the same call."""
-_FRAMES = 4  # on their way at most; while one is, small calls gather for the next
+_FRAMES = 4  # on their way at most; while one is, calls gather for the next, up to their share of the window
 
 Marks = dict[str, tuple[int, int, bool]]
 """By table, the last call whose items are there, how many of them, and whether all."""
@@ -46,10 +45,12 @@ class Window:
         self.epoch = 0
         self.failure: BaseException | None = None
         self.behind = 0
-        self._numbers = itertools.count(1)
+        self._number = 0  # the last that was given out; a call that was interrupted leaves a gap
         self._sent: deque[Sent] = deque()  # not acknowledged yet, in order
         self._unsent: deque[Sent] = deque()  # of these, what has not been sent on this connection
         self._bytes = 0
+        self._unsent_bytes = 0
+        self._enough = max(1, most_calls // 2)  # calls for a frame beside others
         self._frames = 0  # sent and not acknowledged
         self._refused: int | None = None  # the first call when the connection broke
         self._refusals = 0
@@ -75,18 +76,30 @@ class Window:
 
     def next_number(self) -> int:
         """The number of the next call."""
-        return next(self._numbers)
+        self._number += 1
+        return self._number
 
     def push(self, call: Sent) -> None:
         """One more call is to be sent."""
-        call.record.seq = self.next_number()
+        self._number = call.record.seq = self._number + 1
+        self._bytes += call.bytes
+        self._unsent_bytes += call.bytes
         self._sent.append(call)
         self._unsent.append(call)
-        self._bytes += call.bytes
 
     def may_send(self) -> bool:
-        """Whether there is a frame to send: at once if none is on its way, else when it is full."""
-        return bool(self._unsent) and (not self._frames or (self._frames < _FRAMES and self._bytes >= FRAME_BYTES))
+        """Whether there is a frame to send: at once if none is on its way, else when there is enough for one."""
+        return self.has_frame() and self._frames < _FRAMES
+
+    def has_frame(self) -> bool:
+        """Whether there is enough for a frame, though others may have to be acknowledged first."""
+        if not self._unsent or not self._frames:
+            return bool(self._unsent)
+        return len(self._unsent) >= self._enough or self._unsent_bytes >= FRAME_BYTES
+
+    def is_under_way(self) -> bool:
+        """Whether a frame was sent and is not acknowledged."""
+        return self._frames > 0
 
     def next_frame(self) -> tuple[bytes, list[Sent]] | None:
         """Meta of the next frame, and its calls; None: there is nothing to send."""
@@ -97,27 +110,42 @@ class Window:
             size += found[-1].bytes
         if not found:
             return None
+        self._unsent_bytes -= size
         self._frames += 1
-        return msgspec.msgpack.encode(Records(self.epoch, self.acknowledged, [each.record for each in found])), found
+        return meta_of(self.epoch, self.acknowledged, runs_of(found)), found
 
     def note(self, done: Acknowledgement, body: Array, failure: BaseException | None) -> None:
         """Calls are done; `failure`: what the last of them has raised."""
         made = done.split(body)
-        first = done.last - len(made) + (0 if failure is not None else 1)
+        calls: list[Sent] = []
+        for call in self._sent:
+            if call.record.seq > done.last:
+                break
+            calls.append(call)
         self._frames = max(0, self._frames - 1)
+        if failure is not None and calls and calls[-1].record.seq == done.last:
+            calls.pop().error = failure
+        self._acknowledge(calls)
+        # What was made is of the last calls: this side may know of those before them already.
+        for place, call in enumerate(calls, len(made) - len(calls)):
+            call.made = made[place] if place >= 0 else []
+            if type(call) is Row:
+                call.form = call.block = None  # whoever keeps the items does not keep the rows
         while self._sent and self._sent[0].record.seq <= done.last:
-            call = self._sent.popleft()
-            at = call.record.seq - first
-            if failure is not None and call.record.seq == done.last:
-                call.error = failure
-            else:
-                call.made = made[at] if 0 <= at < len(made) else []
-                self.lanes.acknowledge(call)
-            self._bytes -= call.bytes
+            self._bytes -= self._sent.popleft().bytes
         if failure is not None:
             self._drop_behind(failure)
         self.epoch = max(self.epoch, done.epoch)
         self.acknowledged = max(self.acknowledged, done.last)
+
+    def _acknowledge(self, calls: list[Sent]) -> None:
+        """Note which lanes are open after these calls."""
+        every, first = self.lanes.every, 0
+        for place, call in enumerate(calls):
+            if call.which is every:  # whatever came before is of no interest
+                first = place
+        for call in calls[first:]:
+            self.lanes.acknowledge(call)
 
     def _drop_behind(self, failure: BaseException) -> None:
         """A call has failed: the agent does not make those that were sent behind it."""
@@ -126,14 +154,24 @@ class Window:
         self.behind = len(self._sent)
         self._sent.clear()
         self._unsent.clear()
-        self._bytes, self._frames = 0, 0
+        self._bytes, self._unsent_bytes, self._frames = 0, 0, 0
         self.failure = failure
 
     def resume(self, done: int, epoch: int) -> None:
         """The same agent goes on on another connection; it has looked at the calls up to `done`."""
         self._frames = 0
         self.epoch = max(self.epoch, epoch)
+        self._forget_known()
         self._unsent = deque(each for each in self._sent if each.record.seq > done)
+        self._count_bytes()
+
+    def _forget_known(self) -> None:
+        """Drop calls whose acknowledgement was being noted when a signal handler raised."""
+        self._sent = deque(each for each in self._sent if each.made is None)
+
+    def _count_bytes(self) -> None:
+        self._bytes = sum(each.bytes for each in self._sent)
+        self._unsent_bytes = sum(each.bytes for each in self._unsent)
 
     def begin_anew(self, marks: Marks, asked: list[Sent], node: str) -> int:
         """Another agent serves now; the writer of the dead one, and its open episodes, are gone.
@@ -147,6 +185,7 @@ class Window:
             How many rows were dropped. A call that need not be sent again has `made` or `error`.
         """
         self.epoch, self._frames = 0, 0
+        self._forget_known()
         last = max((seq for seq, _, _ in marks.values()), default=0)
         # A call that made no item in a table has left its mark alone; so has one that was killed between two tables.
         # mutant: a-call-is-done-if-one-table-has-it
@@ -182,5 +221,5 @@ class Window:
         for call in self._sent:  # what is left of a call may be more than one
             call.record.seq = self.next_number()
         self._unsent = deque(self._sent)
-        self._bytes = sum(each.bytes for each in self._sent)
+        self._count_bytes()
         return self.lanes.dropped - before

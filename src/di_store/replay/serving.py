@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeAlias
 
+from di_store.base.dtypes import Array
 from di_store.base.errors import WriterClosed
 from di_store.columns.schema import Schema
 from di_store.policy.options import check_table_name
@@ -16,8 +17,11 @@ from di_store.replay.mixture import Mixture
 from di_store.replay.table import Table
 from di_store.replay.table_source import TableSource
 from di_store.replay.tables import Tables
-from di_store.replay.writer import Writer
+from di_store.replay.writer import LOOK_EVERY, Writer
 from di_store.session import Session
+
+Made: TypeAlias = "tuple[Array, Array, Array]"
+"""Keys, lanes and starts of the items that a call has made in a table."""
 
 
 def handle_of(table: Table) -> TableHandle:
@@ -70,7 +74,33 @@ def open_writer(
 
 def begin_call(writer: Writer, seq: int) -> None:
     """What the writer does from now on is call number `seq` of its session."""
-    writer._begin_call(seq)
+    stream = writer._stream
+    if stream is None or stream.native is None:
+        writer._begin_call(seq)
+    else:
+        stream.seq = seq
+        stream.native.begin_call(seq)
+
+
+def append(writer: Writer, seq: int, step: Any, next: Any, lane: Any, priority: Any) -> list[Made]:
+    """`Writer.append` as call number `seq`: by table of the writer, keys, lanes and starts of what it has made."""
+    begin_call(writer, seq)
+    if type(priority) is dict:
+        priority = writer._by_table(priority)
+    made: Any = writer._call(step, next, None, lane, priority)
+    if type(made) is not list:
+        stream = writer._open()
+        made = stream.finish_waiting("append", made, None, stream.again, step, next, None, lane, priority)
+    writer._calls += 1
+    if not writer._calls % LOOK_EVERY:
+        writer._open().look()
+    found: list[Made] = made
+    return found
+
+
+def names_of(writer: Writer) -> list[str]:
+    """Of its tables, in the order of what its calls make."""
+    return list(writer._names)
 
 
 def abandon(writer: Writer) -> None:

@@ -28,7 +28,8 @@ from di_store.runtime.waits import check_timeout, core_seconds
 from di_store.session import Session
 
 CLOSE_SECONDS = 60.0
-_LOOK_EVERY = 1024
+LOOK_EVERY = 1024
+"""After so many calls a writer looks whether its tables evict before they are full."""
 _open: weakref.WeakSet[Writer] = weakref.WeakSet()
 
 
@@ -117,7 +118,7 @@ class Writer:
             stream = self._open()
             made = stream.finish_waiting("append", made, timeout, stream.again, *arguments)
         self._calls += 1
-        if not self._calls % _LOOK_EVERY and (own := self._stream) is not None:
+        if not self._calls % LOOK_EVERY and (own := self._stream) is not None:
             own.look()
         if self._single:
             items = Items(*made[0])

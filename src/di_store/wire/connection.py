@@ -9,6 +9,7 @@ import os
 import select
 import socket
 import ssl
+import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -46,6 +47,7 @@ MAX_GREETING_BYTES = 16 << 10
 """Of the meta of a message before the handshake is over."""
 _DRAIN_SECONDS, _MOST_DRAINED = 1.0, 1 << 20
 _BUFFER_BYTES = 64 << 10
+_TICK = struct.pack("ll", 0, int(TICK_SECONDS * 1e6))  # a struct timeval
 _MOST_BUFFERS = 512  # of one sendmsg; the kernel takes 1,024
 
 
@@ -80,7 +82,13 @@ class Connection:
         self._sock = sock
         self._tls = isinstance(sock, ssl.SSLSocket)
         sock.settimeout(0 if self._tls else TICK_SECONDS)
+        self._whole = 0
         if sock.family in (socket.AF_INET, socket.AF_INET6):
+            if not self._tls:  # the kernel waits, for a tick at most: Python's own timeout would poll before each call
+                sock.settimeout(None)
+                for direction in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+                    sock.setsockopt(socket.SOL_SOCKET, direction, _TICK)
+                self._whole = socket.MSG_WAITALL
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for option, value in (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 5)):
@@ -178,7 +186,7 @@ class Connection:
         while views:
             try:
                 sent = self._sent(views)
-            except (TimeoutError, ssl.SSLWantWriteError, ssl.SSLWantReadError) as error:
+            except (TimeoutError, BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError) as error:
                 stalled = stalled or time.monotonic()
                 if not self._waited(error):
                     self.ticking()
@@ -256,7 +264,23 @@ class Connection:
 
     def has_something(self) -> bool:
         """Whether bytes lie in this process already, so that `receive` may not have to wait."""
-        return self._end > self._start or (self._tls and bool(self._sock.pending()))  # type: ignore[attr-defined]
+        if self._end > self._start:
+            return True
+        if not self._tls:
+            return False
+        with self._using:
+            return bool(self._sock.pending())  # type: ignore[attr-defined]
+
+    def is_ready(self, seconds: float) -> bool:
+        """Wait until something comes, or the connection ends; False: nothing has for so many seconds."""
+        if self.has_something():
+            return True
+        poll = select.poll()
+        try:
+            poll.register(self._sock, select.POLLIN)
+        except ValueError:
+            return True  # it is closed: `receive` says so
+        return bool(poll.poll(seconds * 1000))
 
     def _head(self) -> tuple[Header, bytes]:
         if self._end - self._start < HEADER_BYTES:
@@ -290,7 +314,7 @@ class Connection:
         into[:have] = self._buffer[self._start : self._start + have]
         self._start += have
         while have < len(into):
-            have += self._read(into[have:])
+            have += self._read(into[have:], self._whole)
 
     def _need(self, size: int) -> None:
         """Have so many bytes in the buffer."""
@@ -305,7 +329,7 @@ class Connection:
         while self._end - self._start < size:
             self._end += self._read(self._buffer[self._end :])
 
-    def _read(self, into: memoryview) -> int:
+    def _read(self, into: memoryview, flags: int = 0) -> int:
         while True:
             # mutant: a-byte-now-and-then-is-enough
             if self.until is not None and time.monotonic() > self.until:
@@ -315,8 +339,8 @@ class Connection:
                     with self._using:
                         found = self._sock.recv_into(into)
                 else:
-                    found = self._sock.recv_into(into)
-            except (TimeoutError, ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
+                    found = self._sock.recv_into(into, 0, flags)
+            except (TimeoutError, BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
                 if not self._waited(error):
                     self.ticking()
                 continue

@@ -203,11 +203,17 @@ def failure_of(error: BaseException, told: list[str]) -> bytes:
 
 def error_of(meta: bytes, node: str) -> Exception:
     """The exception of an `ERROR` frame; errors of the store name the node that raised it."""
+    error, told = failed(meta, node)
+    warn(told)
+    return error
+
+
+def failed(meta: bytes, node: str) -> tuple[Exception, list[str]]:
+    """As `error_of`, and what it warns of, which is not warned of yet."""
     found = decoded(Failure, meta)
-    warn(found.warnings)
     cls = _ERRORS.get(found.kind, StoreError)
     if not issubclass(cls, StoreError):
-        return cls(found.text)
+        return cls(found.text), found.warnings
     text = f"{found.text} [node {node}]"
     error = cls.__new__(cls, text)
     error.args = (text,)
@@ -215,7 +221,7 @@ def error_of(meta: bytes, node: str) -> Exception:
     if isinstance(error, Timeout):
         error.reason, error.passed = found.reason, found.passed
         error.culprit = found.culprit and f"{found.culprit} on node {node}"
-    return error
+    return error, found.warnings
 
 
 def texts(told: list[str]) -> list[str]:

@@ -1,0 +1,121 @@
+"""Ctrl-C in the calls of a remote writer: it goes on, and no row is lost or comes twice."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pains import until
+
+import di_store
+from di_store.remote.writer import RemoteWriter
+
+from .nodes import node
+
+Names = Callable[[], str]
+CHILD = Path(__file__).with_name("interrupted_writer.py")
+
+
+@pytest.mark.parametrize("row", ["small", "large"])
+@pytest.mark.parametrize("kills", [0, 2])
+def test_a_writer_goes_on_after_interrupts(
+    row: str, kills: int, store_name: Names, count: Callable[[int, int], int]
+) -> None:
+    """KeyboardInterrupt at any place of `append`, `flush` and `Items.keys`, also beside an agent that is killed.
+
+    What was acknowledged is there once, what an interrupted call had begun at most once, in order.
+    """
+    size = 1 if row == "small" else 60_000
+    schema = {"n": di_store.Spec((), "i8"), "obs": di_store.Spec((size,), "u1")}
+    with node(store_name()) as served, di_store.attach(served.name) as store:
+        table = store.create_table("t", capacity=1_000_000 if row == "small" else 4_000, schema=schema)
+        interrupts = count(300, 5_000)
+        command = [sys.executable, str(CHILD), served.address, str(size), str(interrupts)]
+        child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        try:
+            for _ in range(kills):
+                seen = len(table)
+                until(lambda seen=seen: len(table) > seen or child.poll() is not None, "rows")  # type: ignore[misc]
+                served.kill_agent()
+            told = json.loads(child.communicate(timeout=100)[0])
+        finally:
+            child.kill()
+            child.communicate()
+        assert child.returncode == 0
+        batch = table.peek(table.keys())
+        rows = batch.data["n"].tolist()
+        assert max(Counter(rows).values()) == 1, "a row came twice"
+        assert rows == sorted(rows)
+        kept = set(range(rows[0], told["written"]))  # a queue of the newest
+        assert not kept & set(told["acknowledged"]) - set(rows), "rows that were acknowledged are not there"
+        assert not kept - set(rows) - set(told["interrupted"]), "rows of calls that had returned are not there"
+        assert told["written"] - 1 in rows, "the writer has not gone on"
+        assert len(told["interrupted"]) > interrupts // 4
+        assert (batch.data["obs"] == (np.array(rows) % 251)[:, None]).all(), "a row is torn"
+        assert not store.check()
+
+
+def test_waits_for_an_agent_that_is_stopped_can_be_interrupted(store_name: Names) -> None:
+    """`Items.keys`, `flush` and a full window; the writer goes on with the agent. `close` ends it at once."""
+    schema = {"n": di_store.Spec((), "i8")}
+    with node(store_name()) as served, served.connect() as store, di_store.attach(served.name) as near:
+        store.create_table("t", capacity=1_000, schema=schema)
+        table = near.table("t")
+        writer = store.table("t").writer()
+        assert isinstance(writer, RemoteWriter)
+        line = writer._pipe._line
+        numbers, made = itertools.count(), dict[int, Any]()
+
+        def append() -> None:
+            n = next(numbers)
+            made[n] = writer.append({"n": n})
+
+        append()
+        writer.flush()
+        stopped = served.agent
+        os.kill(stopped, signal.SIGSTOP)
+
+        def fill() -> None:
+            while True:
+                append()
+
+        def interrupted(call: Callable[[], object]) -> None:
+            main = threading.get_ident()
+
+            def interrupt() -> None:
+                until(lambda: line._reading == main, "the call to wait")
+                os.kill(os.getpid(), signal.SIGINT)
+
+            other = threading.Thread(target=interrupt)
+            other.start()
+            with pytest.raises(KeyboardInterrupt):
+                call()
+            other.join(30)
+
+        append()
+        for call in (lambda: made[1].keys, writer.flush, fill):
+            interrupted(call)
+        os.kill(stopped, signal.SIGCONT)
+        append()
+        writer.flush(timeout=60)
+        rows = table.peek(table.keys()).data["n"].tolist()
+        assert rows == sorted(set(rows)), "a row came twice"
+        assert set(made) <= set(rows) <= set(range(next(numbers)))
+        assert len(made[1].keys) == 1
+        os.kill(stopped, signal.SIGSTOP)
+        interrupted(writer.close)
+        with pytest.raises(di_store.WriterClosed):
+            writer.append({"n": 0})
+        os.kill(stopped, signal.SIGCONT)
+        assert len(table) == len(rows)
