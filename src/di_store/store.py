@@ -319,7 +319,7 @@ class Store:
             name: of the weights; those that begin with "di-store/" are the library's own.
             tree: any value that `put` takes; None counts a version whose weights travel elsewhere.
             keep: how many of the newest versions stay readable.
-            group: not in this version.
+            group: of nodes that get it, of a store in a cluster (docs/cluster.md).
             durability: "disk": returns when it is on disk. It is there again when a store is opened with this folder,
                 and stays readable until a newer version is durable. Needs a store with `disk=`.
             timeout: seconds to wait for room.

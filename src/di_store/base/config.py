@@ -138,12 +138,6 @@ def names(option: str, value: object) -> tuple[str, ...]:
     return tuple(map(str, found))
 
 
-def later(option: str, value: object, unset: object = None) -> None:
-    """Refuse an option that this version does not have yet: ValueError with `option`, such as "disk="."""
-    if value is not unset:
-        raise ValueError(f"{option} is not available in this version of di-store: leave it out")
-
-
 def to_plain(config: Any) -> dict[str, Any]:
     """A view, sampler or limiter as a dict of plain values: its fields, and its class under "kind"."""
     plain: dict[str, Any] = {"kind": type(config).__name__}

@@ -47,7 +47,7 @@ class Weights:
         """
         seconds = check_timeout(timeout)
         self._session.check_writable()
-        config.later("group=", group)
+        check_no_group(group)
         check_own_name(name)
         kept = config.count("keep", keep, minimum=1, why="the newest version stays readable")
         durable = is_durable(self._session, durability)
@@ -125,6 +125,15 @@ def _look(
             # a newer version was published meanwhile: look again
         except Timeout as error:  # a lock is held
             return Missing(arena.wait_weights, seen, error.reason, holder=error.holder, error=error)
+
+
+def check_no_group(group: Any) -> None:
+    """ValueError if a group is given to a store that is in no cluster."""
+    if group is not None:
+        raise ValueError(
+            f"group={shown(group)}: groups of nodes are for a store of a cluster, as di_store.cluster.attach() or "
+            "di_store.cluster.ray.store() gives it; leave group= out"
+        )
 
 
 def check_name(name: Any) -> None:

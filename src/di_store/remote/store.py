@@ -10,7 +10,7 @@ from di_store.base import config
 from di_store.base.errors import StoreError
 from di_store.objects.draft import Draft
 from di_store.objects.refs import Ref, id_of, ids_of, listed, parse_id
-from di_store.objects.weights import Published
+from di_store.objects.weights import Published, check_no_group
 from di_store.observe.stats import StoreStats
 from di_store.policy.compression import Compression
 from di_store.policy.limiters import Limiter
@@ -171,7 +171,7 @@ class RemoteStore(Store):
         durability: str = "memory",
         timeout: float | None = 60,
     ) -> int:
-        config.later("group=", group)
+        check_no_group(group)
         return self._values.publish(name, tree, keep, timeout, durability)
 
     def latest(

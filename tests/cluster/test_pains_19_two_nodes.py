@@ -1,0 +1,110 @@
+"""Pain 19: two nodes on one machine. What one has on disk is read from the other; a stopped one stops nobody else.
+
+Its speeds are measured by benchmarks, and its million frames by `test_frames.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from foreign_values import Bomb
+
+import di_store
+from cluster.nodes import Node, free_ports, node
+from di_store import cluster
+from di_store.base.errors import AccessDenied, NodeUnavailable, Timeout
+from di_store.cli.serve import serve
+from di_store.cluster.store import ClusterStore
+from di_store.remote.address import Address
+
+PART = np.arange(4_000_000, dtype=np.uint8)
+
+
+@pytest.fixture
+def nodes(store_name: Callable[[], str], tmp_path: Path) -> Iterator[list[Node]]:
+    """Two with 64 MiB of memory and 512 MiB of disk each, in folders of their own."""
+    places = [f"127.0.0.1:{port}" for port in free_ports(2)]
+    name = store_name()
+    with ExitStack() as running:
+        yield [
+            running.enter_context(
+                node(
+                    f"{name}-{at}",
+                    *("--memory", "64MiB", "--disk", str(tmp_path / str(at)), "--disk-capacity", "512MiB"),
+                    *("--listen", place, "--peers", ",".join(places)),
+                )
+            )
+            for at, place in enumerate(places)
+        ]
+
+
+@pytest.fixture
+def stores(nodes: list[Node]) -> Iterator[list[ClusterStore]]:
+    made = [cluster.attach(each.name) for each in nodes]
+    yield made
+    for each in made:
+        each.close()
+
+
+def test_what_lies_on_the_disk_of_another_node(stores: list[ClusterStore]) -> None:
+    """300 MB in a store of 64 MiB: all of it is read from the other one, which has no more room."""
+    here, there = stores
+    refs = [there.put(PART + number) for number in range(75)]
+    assert there.stats()["committed"] <= 64 << 20
+    for number, ref in enumerate(refs):
+        assert (here.get(ref, timeout=60) == PART + number).all()
+
+
+def test_a_stopped_node(nodes: list[Node], stores: list[ClusterStore]) -> None:
+    """Calls on it name it, within their timeout and a second (bound: ten times that); the other one goes on."""
+    here, there = stores
+    far = there.create_table("far", capacity=100, schema={"n": di_store.Spec((), "i8")}, lanes=8)
+    near = here.create_table("near", capacity=100, schema={"n": di_store.Spec((), "i8")}, lanes=8)
+    far.extend({"n": np.arange(10)})
+    remote, ref = here.table("far"), there.put(PART)
+    stopped = [nodes[1].process.pid, *nodes[1].agents()]
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        where = nodes[1].address.split("/")[2]
+        calls: list[Callable[[], Any]] = [
+            lambda: remote.sample(1, timeout=1),
+            lambda: remote.insert({"n": 1}, timeout=1),
+            lambda: here.get(ref, timeout=1),
+            lambda: remote.keys(timeout=1),
+        ]
+        for call in calls:
+            began = time.monotonic()
+            with pytest.raises((Timeout, NodeUnavailable), match=where):
+                call()
+            assert time.monotonic() - began < 20
+        near.extend({"n": np.arange(10)})
+        assert len(near.sample(4)) == 4
+        assert here.get(here.put(1)) == 1
+    finally:
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+    assert len(remote.sample(4, timeout=60)) == 4
+    assert (here.get(ref, timeout=60) == PART).all()
+
+
+def test_pickles_of_another_node_run_nothing(stores: list[ClusterStore], tmp_path: Path) -> None:
+    here, there = stores
+    ref = there.put({"a": Bomb(tmp_path / "ran")})
+    with pytest.raises(AccessDenied, match="another machine"):
+        here.get(ref)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_the_usual_address_is_loopback() -> None:
+    """Without `--listen` nobody else can connect."""
+    option = next(each for each in serve.params if each.name == "listen")
+    assert Address.parse(f"di-store://{option.default}").is_loopback
